@@ -1,0 +1,129 @@
+"""Batch normalisation whose statistics can be those of the whole step, over ranks and micro-batches.
+
+`torch.nn.SyncBatchNorm` runs on CUDA only and knows nothing of micro-batches; this one runs anywhere. Shapes: B batch, C channels.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from phalanx import dist
+from phalanx.step import WholeStep
+
+
+class BatchNorm2d(nn.BatchNorm2d):
+    """Batch norm as the Paddle projects have it: the running variance follows the biased batch variance.
+
+    By itself it normalises with the statistics of the batch it sees; `synchronise` makes it use those of the whole step.
+    """
+
+    whole: WholeStep | None = None  # the step to take statistics from; None: this batch alone
+    group: dist.Group | None = None  # the ranks to take them from; None: all
+
+    def forward(self, x: Tensor) -> Tensor:  # [B, C, H, W] -> the same
+        if not self.training:
+            return super().forward(x)
+        assert self.running_mean is not None and self.running_var is not None and self.momentum is not None
+        if self.whole is None or not self.whole.is_cut(self.group):
+            mean, var = torch.zeros_like(self.running_mean), torch.zeros_like(self.running_var)
+            normalised = F.batch_norm(
+                x, mean, var, self.weight, self.bias, True, 1.0, self.eps
+            )  # momentum 1: they become the batch's
+            count = x.numel() // x.shape[1]
+            var = var * ((count - 1) / count)  # torch gives the unbiased one
+        else:
+            mean, var = moments_of_step(x, self.whole, self.group)
+            dtype = torch.float64 if x.dtype == torch.float64 else torch.float32  # half-precision maps keep float32 statistics
+            mean, var = mean.to(dtype), var.to(dtype)
+            normalised = _Normalise.apply(x, mean, var, self.weight, self.bias, self.eps)
+        self.running_mean.lerp_(mean.detach(), self.momentum)
+        self.running_var.lerp_(var.detach(), self.momentum)
+        return normalised
+
+
+def synchronise(model: nn.Module, whole: WholeStep, group: dist.Group | None = None) -> bool:
+    """Lets every batch norm of `model` use the statistics of the whole step over `group` (None: all ranks).
+
+    Returns whether there was one. Raises ValueError for a batch norm of another class: it would silently stay local.
+    """
+    found = False
+    for name, module in model.named_modules():
+        if isinstance(module, BatchNorm2d):
+            module.whole, module.group, found = whole, group, True
+        elif isinstance(module, nn.modules.batchnorm._BatchNorm):
+            raise ValueError(f'{name} is a {type(module).__name__}, which cannot be synchronised; use norms.BatchNorm2d')
+    return found
+
+
+def moments_of_step(x: Tensor, whole: WholeStep, group: dist.Group | None) -> tuple[Tensor, Tensor]:
+    """Mean [C] and biased variance [C] of `x` [B, C, ...] over the whole step, in float64, differentiable.
+
+    One exchange of 2C+1 numbers. float64 makes `mean of squares - square of mean` safe.
+    """
+    sums, squares = _Sums.apply(x)
+    count = torch.full((1,), x.numel() // x.shape[1], dtype=torch.float64, device=x.device)
+    everything = whole.sum(torch.cat([sums, squares, count]), group)
+    C = x.shape[1]
+    count = everything[-1].detach()
+    mean = everything[:C] / count
+    return mean, (everything[C : 2 * C] / count - mean.square()).clamp(min=0)
+
+
+class _Sums(torch.autograd.Function):
+    """x [B, C, H, W] -> its sum and its sum of squares a channel, [C] each, float64."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> tuple[Tensor, Tensor]:
+        ctx.save_for_backward(x)
+        var, mean = torch.var_mean(x if x.dtype == torch.float64 else x.float(), dim=_all_but_channels(x), correction=0)
+        mean, var, count = mean.double(), var.double(), x.numel() // x.shape[1]
+        return mean * count, (var + mean.square()) * count
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Tensor:
+        (x,) = ctx.saved_tensors
+        dtype = torch.float64 if x.dtype == torch.float64 else torch.float32
+        offset, slope = (_like_channels(grad.to(dtype), x) for grad in (grads[0], 2 * grads[1]))
+        return torch.addcmul(offset, slope, x.to(dtype)).to(x.dtype)
+
+
+class _Normalise(torch.autograd.Function):
+    """(x - mean) / sqrt(var + eps) * weight + bias, differentiable in mean and var too, with torch's fused kernels.
+
+    The kernel of evaluation mode gives d weight = sum g (x - mean) / std and d bias = sum g; the gradients of mean and variance
+    are these two times numbers a channel, so no further pass over the map is needed.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, mean: Tensor, var: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
+        ctx.save_for_backward(x, mean, var, weight)
+        ctx.eps = eps
+        return F.batch_norm(x, mean, var, weight, bias, False, 0.0, eps)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        x, mean, var, weight = ctx.saved_tensors
+        grad = grads[0].contiguous(memory_format=torch.channels_last if _is_channels_last(x) else torch.contiguous_format)
+        grad_x, grad_weight, grad_bias = torch.ops.aten.native_batch_norm_backward(
+            grad, x, weight, mean, var, None, None, False, ctx.eps, [True, True, True]
+        )
+        inverse = (var + ctx.eps).rsqrt()
+        grad_mean = -weight * inverse * grad_bias
+        grad_var = -0.5 * weight * inverse.square() * grad_weight
+        return grad_x, grad_mean, grad_var, grad_weight, grad_bias, None
+
+
+def _all_but_channels(x: Tensor) -> list[int]:
+    return [axis for axis in range(x.ndim) if axis != 1]
+
+
+def _like_channels(values: Tensor, x: Tensor) -> Tensor:
+    return values.view(1, -1, *[1] * (x.ndim - 2))
+
+
+def _is_channels_last(x: Tensor) -> bool:
+    return x.ndim == 4 and x.is_contiguous(memory_format=torch.channels_last) and not x.is_contiguous()

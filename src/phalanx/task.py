@@ -1,0 +1,117 @@
+"""The seam: all that the trainer knows of a family. A Task owns meaning, the trainer owns mechanics."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, Protocol, Self, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor, nn
+
+from phalanx.step import WholeStep
+
+Split = Literal['train', 'eval']
+Image = npt.NDArray[np.uint8]  # [H, W, 3] RGB
+
+
+@dataclass(frozen=True, slots=True)
+class Draw:
+    """One request for a sample, and the only source of its randomness."""
+
+    index: int  # which sample of the data set
+    epoch: int  # the pass over the data set that this draw belongs to
+    step: int  # the optimizer update that this draw belongs to
+    seed: int
+
+    def rng(self) -> np.random.Generator:
+        """What is random about this sample: a function of (seed, epoch, index)."""
+        return np.random.default_rng((self.seed, 1, self.epoch, self.index))
+
+    def step_rng(self) -> np.random.Generator:
+        """What all samples of a step share, an input size say: a function of (seed, step)."""
+        return np.random.default_rng((self.seed, 2, self.step))
+
+
+class SampleError(Exception):
+    """A sample whose files cannot be used. Its message names the path and what is wrong with it.
+
+    The loader counts it and takes the next sample, up to the number that the recipe allows.
+    """
+
+
+class Batch(Protocol):
+    """Samples collated for one forward pass."""
+
+    def __len__(self) -> int: ...
+    def to(self, device: torch.device) -> Self: ...
+    def pin_memory(self) -> Self: ...
+
+
+class Term(NamedTuple):
+    """One named part of a loss, as a sum and how much was summed, so that it means the same however a batch is cut."""
+
+    total: Tensor  # [] sum over what this batch judged, coefficient included, to be back-propagated
+    weight: Tensor  # [] how much this batch judged: pixels, boxes, words; no gradient
+
+
+Loss = Mapping[str, Term]  # the loss of a step is the sum over names of (global sum of totals) / (global sum of weights)
+
+
+S = TypeVar('S')  # one sample, as the data set gives it
+B = TypeVar('B', bound=Batch)
+P = TypeVar('P')  # what the model says about one batch, ready for the metric
+S_co = TypeVar('S_co', covariant=True)
+B_contra = TypeVar('B_contra', bound=Batch, contravariant=True)
+P_contra = TypeVar('P_contra', contravariant=True)
+
+
+class Dataset(Protocol[S_co]):
+    def __len__(self) -> int: ...
+    def __getitem__(self, draw: Draw) -> S_co:
+        """The sample that `draw` asks for. Raises SampleError when its files cannot be used."""
+
+
+class Metric(Protocol[B_contra, P_contra]):
+    """Counts what a rank has seen; `gather` adds the counts of all ranks, so each sample counts exactly once."""
+
+    def update(self, prediction: P_contra, batch: B_contra) -> None: ...
+    def gather(self) -> None: ...
+    def compute(self) -> dict[str, float]: ...
+    def table(self) -> list[dict[str, str | float]]:
+        """One row a class (or whatever the metric is split by), for the report; may be empty."""
+
+
+class Task(Protocol[S, B, P]):
+    """What a family must say so that the trainer can train it. Holds settings only; picklable; knows no rank."""
+
+    @property
+    def judged_by(self) -> str:
+        """The metric that picks the best checkpoint; larger is better."""
+
+    def model(self) -> nn.Module: ...
+    def dataset(self, split: Split) -> Dataset[S]: ...
+    def collate(self, samples: Sequence[S]) -> B: ...
+    def loss(self, model: nn.Module, batch: B, whole: WholeStep) -> Loss:
+        """The terms of the loss of `batch`; what belongs to the whole step (a hardest-pixel threshold, say) it asks `whole`."""
+
+    def predict(self, model: nn.Module, batch: B) -> P:
+        """Forward and post-processing: what `metric` and `results` take."""
+
+    def metric(self) -> Metric[B, P]: ...
+
+    # What a person sees, and what `phalanx predict` writes.
+    def request(self, image: Image) -> S:
+        """A bare image, prepared as in evaluation."""
+
+    def results(self, prediction: P, batch: B) -> list[Any]:
+        """A prediction taken apart: the finished result of each image of the batch, at the size of its image."""
+
+    def picture(self, sample: S, result: Any) -> list[tuple[str, Image]]:
+        """Captioned pictures of one evaluation sample for the report: image, truth, prediction."""
+
+    def save(self, result: Any, image: Image, stem: Path) -> list[Path]:
+        """Writes the result of one image beside `stem` (a path without suffix) and returns the files written."""
