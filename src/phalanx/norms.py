@@ -1,6 +1,7 @@
 """Batch normalisation whose statistics can be those of the whole step, over ranks and micro-batches.
 
-`torch.nn.SyncBatchNorm` runs on CUDA only and knows nothing of micro-batches; this one runs anywhere. Shapes: B batch, C channels.
+`torch.nn.SyncBatchNorm` runs on CUDA only and knows nothing of micro-batches; this one runs anywhere.
+Shapes: B batch, C channels.
 """
 
 from __future__ import annotations
@@ -40,8 +41,9 @@ class BatchNorm2d(nn.BatchNorm2d):
             dtype = torch.float64 if x.dtype == torch.float64 else torch.float32  # half-precision maps keep float32 statistics
             mean, var = mean.to(dtype), var.to(dtype)
             normalised = _Normalise.apply(x, mean, var, self.weight, self.bias, self.eps)
-        self.running_mean.lerp_(mean.detach(), self.momentum)
-        self.running_var.lerp_(var.detach(), self.momentum)
+        if self.whole is None or self.whole.is_first:
+            self.running_mean.lerp_(mean.detach(), self.momentum)
+            self.running_var.lerp_(var.detach(), self.momentum)
         return normalised
 
 

@@ -35,6 +35,11 @@ class WholeStep:
         """Whether this forward pass sees only a part of what the ranks of `group` (None: all) hold of the step."""
         return self._meeting is not None or dist.group_size(group) > 1
 
+    @property
+    def is_first(self) -> bool:
+        """Whether this is the first micro-batch of its rank: what must happen once a step (running statistics) happens here."""
+        return self._meeting is None or self._lane.number == 0
+
     def sum(self, part: Tensor, group: dist.Group | None = None) -> Tensor:
         """`part` added up over all micro-batches of the ranks of `group` (None: all); differentiable.
 
@@ -54,8 +59,16 @@ class WholeStep:
 
         def lane(number: int) -> None:
             self._lane.number = number
-            with meeting.lane(number), torch.set_grad_enabled(grad), autocast():
-                results[number] = calls[number]()
+            try:
+                meeting.wait(number)
+                with torch.set_grad_enabled(grad), autocast():
+                    results[number] = calls[number]()
+            except _AbandonedError:
+                pass
+            except BaseException as error:  # noqa: BLE001 - a thread cannot raise into its starter: `run` raises it again
+                meeting.error = meeting.error or error
+            finally:
+                meeting.leave(number)
 
         threads = [threading.Thread(target=lane, args=(number,), name=f'micro-batch {number}') for number in range(len(calls))]
         try:
@@ -70,7 +83,7 @@ class WholeStep:
         return results  # type: ignore[return-value]  # no error means every lane left its result
 
 
-class _Abandoned(BaseException):
+class _AbandonedError(Exception):
     """Raised in the lanes that wait for one that failed."""
 
 
@@ -82,59 +95,35 @@ class _Meeting:
         self._awake = 0
         self._alive = list(range(lanes))
         self._parts: dict[int, Tensor] = {}
-        self._whole: Tensor | None = None
+        self._whole = torch.empty(0)
         self.error: BaseException | None = None
 
-    def lane(self, number: int) -> _Lane:
-        return _Lane(self, number)
-
-    def meet(self, number: int, part: Tensor, finish: Callable[[Tensor], Tensor]) -> Tensor:
-        self._parts[number] = part
-        if len(self._parts) == len(self._alive):  # the last to arrive adds up, in the order of the lanes
-            self._whole = finish(torch.stack([self._parts[lane] for lane in sorted(self._parts)]).sum(0))
-            self._parts = {}
-        self._pass_on(number)
-        self._wait(number)
-        assert self._whole is not None
-        return self._whole
-
-    def _pass_on(self, number: int) -> None:
-        with self._turn:
-            later = [lane for lane in self._alive if lane > number]
-            self._awake = later[0] if later else (self._alive[0] if self._alive else -1)
-            self._turn.notify_all()
-
-    def _wait(self, number: int) -> None:
+    def wait(self, number: int) -> None:
+        """Returns when it is this lane's turn."""
         with self._turn:
             self._turn.wait_for(lambda: self._awake == number or self.error is not None)
         if self.error is not None:
-            raise _Abandoned
+            raise _AbandonedError
 
-    def _leave(self, number: int, error: BaseException | None) -> None:
-        if error is not None and self.error is None and not isinstance(error, _Abandoned):
-            self.error = error
+    def meet(self, number: int, part: Tensor, finish: Callable[[Tensor], Tensor]) -> Tensor:
+        """The sum of what all lanes brought; the last lane to arrive finishes it before any of them goes on."""
+        self._parts[number] = part
+        if len(self._parts) == len(self._alive):
+            self._whole = finish(torch.stack([self._parts[lane] for lane in sorted(self._parts)]).sum(0))
+            self._parts = {}
+        self._pass_on(number)
+        self.wait(number)
+        return self._whole
+
+    def leave(self, number: int) -> None:
         self._pass_on(number)
         with self._turn:
             self._alive.remove(number)
+
+    def _pass_on(self, number: int) -> None:
+        with self._turn:
+            self._awake = next((lane for lane in self._alive if lane > number), self._alive[0])
             self._turn.notify_all()
-
-
-class _Lane:
-    """The time between a lane's first turn and its end."""
-
-    def __init__(self, meeting: _Meeting, number: int) -> None:
-        self._meeting, self._number = meeting, number
-
-    def __enter__(self) -> None:
-        try:
-            self._meeting._wait(self._number)
-        except _Abandoned:
-            self._meeting._leave(self._number, None)
-            raise
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
-        self._meeting._leave(self._number, error)
-        return error is not None  # it is raised again, once, by `run`
 
 
 def _autocast_here() -> Callable[[], torch.autocast]:
