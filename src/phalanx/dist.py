@@ -100,6 +100,13 @@ def sum_over_ranks(value: Tensor, group: Group | None = None) -> Tensor:
     return _SumOverRanks.apply(value, group)  # type: ignore[no-any-return]
 
 
+def average_over_ranks(tensors: list[Tensor]) -> None:
+    """Replaces each tensor by its mean over ranks."""
+    for tensor in tensors if world_size() > 1 else []:
+        torch_dist.all_reduce(tensor)
+        tensor /= world_size()
+
+
 def gather_objects(value: Any) -> list[Any]:
     """`value` of every rank, in order of rank. Small things only: they travel pickled between our own processes."""
     if world_size() == 1:

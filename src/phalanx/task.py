@@ -74,6 +74,9 @@ class Dataset(Protocol[S_co]):
     def __getitem__(self, draw: Draw) -> S_co:
         """The sample that `draw` asks for. Raises SampleError when its files cannot be used."""
 
+    def name(self, index: int) -> str:
+        """What a person calls the sample: its path, mostly."""
+
 
 class Metric(Protocol[B_contra, P_contra]):
     """Counts what a rank has seen; `gather` adds the counts of all ranks, so each sample counts exactly once."""

@@ -1,0 +1,40 @@
+# Each target does all of its set-up: a virtual environment in .venv, then the package in it.
+PYTHON ?= python3
+BIN := .venv/bin
+
+.PHONY: demo test check bench clean
+.DEFAULT_GOAL := help
+
+help:
+	@echo "make demo   train the embedded data set on two ranks, compare with one, write runs/demo/report.html (4 minutes)"
+	@echo "make test   run all tests"
+	@echo "make check  format, lint, types"
+	@echo "make bench  measure a training step and print where its time goes"
+
+.venv/installed: pyproject.toml
+	@echo "== setting up .venv (once; downloads PyTorch, 1 to 3 minutes)"
+	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "Phalanx needs Python 3.11 or newer, this is " + sys.version.split()[0] + "; set PYTHON=...")'
+	@$(PYTHON) -m venv .venv
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@touch $@
+
+demo: .venv/installed
+	@$(BIN)/python tools/demo.py
+
+test: .venv/installed
+	@echo "== tests"
+	@$(BIN)/python -m pytest
+
+check: .venv/installed
+	@echo "== format"
+	@$(BIN)/ruff format --check .
+	@echo "== lint"
+	@$(BIN)/ruff check .
+	@echo "== types"
+	@$(BIN)/mypy
+
+bench: .venv/installed
+	@$(BIN)/python benchmarks/train_step.py
+
+clean:
+	rm -rf .venv runs build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

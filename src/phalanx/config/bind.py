@@ -1,0 +1,217 @@
+"""Node tree -> typed settings. All problems are gathered and told at once, each with its origin and the nearest right word."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import inspect
+import types
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
+
+from phalanx.config.read import ConfigError, Node, plain
+
+DEFAULT = 'default'
+
+
+def bind(root: Node, schema: type, also: type | None = None) -> tuple[Any, Any, Node]:
+    """An instance of `schema` filled from `root`, one of `also` from the same mapping, and the tree with all defaults.
+
+    Raises ConfigError listing every problem.
+    """
+    binder = _Binder()
+    schemas = [kind for kind in (schema, also) if kind is not None]
+    hints = {name: hint for kind in schemas for name, hint in _hints(kind).items()}
+    for key, child in root.value.items():
+        if key not in hints:
+            binder.problems.append(
+                f'{child.origin}: {key}: unknown key{_hint(key, hints)} (a recipe has {", ".join(sorted(hints))})'
+            )
+    parts = [Node({k: v for k, v in root.value.items() if k in _hints(kind)}, root.origin) for kind in schemas]
+    bound = [binder.fields(part, kind, kind, '') for part, kind in zip(parts, schemas, strict=True)]
+    if binder.problems:
+        raise ConfigError(binder.problems)
+    resolved = {key: child for _, tree in bound for key, child in tree.value.items()}
+    return bound[0][0], bound[1][0] if also is not None else None, Node(resolved, root.origin)
+
+
+Bound = tuple[Any, Node]  # a value and the resolved tree it came from
+
+
+class _Binder:
+    def __init__(self) -> None:
+        self.problems: list[str] = []
+
+    def any(self, node: Node, kind: Any, path: str) -> Bound:
+        """`node` as a value of type `kind`; a problem is noted, and None comes back."""
+        value, shape = node.value, get_origin(kind)
+        if kind is Any:
+            return plain(node), node
+        if shape is Annotated:
+            return self.choice(node, get_args(kind)[1], path)
+        if dataclasses.is_dataclass(kind):
+            return self.fields(node, kind, kind, path)
+        if shape is Literal:
+            return self.literal(node, get_args(kind), path)
+        if shape in (Union, types.UnionType):
+            return self.union(node, get_args(kind), path)
+        if shape in (list, tuple):
+            return self.sequence(node, shape, get_args(kind), path)
+        if shape is dict:
+            if not isinstance(value, dict):
+                return self.wrong(node, path, 'a mapping')
+            bound = {key: self.any(child, get_args(kind)[1], f'{path}.{key}') for key, child in value.items()}
+            return {key: item for key, (item, _) in bound.items()}, Node(
+                {k: tree for k, (_, tree) in bound.items()}, node.origin
+            )
+        return self.scalar(node, kind, path)
+
+    def scalar(self, node: Node, kind: type, path: str) -> Bound:
+        value, text = node.value, node.text
+        if kind is float and isinstance(value, int | float | str) and not isinstance(value, bool):
+            try:
+                value = float(value)  # YAML 1.1 reads `1e-4` as text; the field says that it is a number
+            except ValueError:
+                return self.wrong(node, path, 'a number')
+        elif kind is str and text is not None and value is not None:
+            value = text  # `2015` or `on` where a word is wanted
+        elif kind is Path and text:
+            return Path(text).expanduser(), Node(text, node.origin, text)
+        if type(value) is not kind:
+            words = {int: 'a whole number', float: 'a number', bool: 'true or false', str: 'a word', Path: 'a path'}
+            return self.wrong(node, path, words.get(kind, kind.__name__))
+        return value, Node(value, node.origin, text)
+
+    def literal(self, node: Node, options: tuple[Any, ...], path: str) -> Bound:
+        value = next((option for option in options if node.value == option or node.text == option), None)
+        if value is None:
+            given = node.text if node.text is not None else plain(node)
+            choices = ', '.join(map(str, options))
+            self.problems.append(f'{node.origin}: {path}: {given!r} is not one of {choices}{_hint(given, options)}')
+        return value, Node(value, node.origin)
+
+    def union(self, node: Node, options: tuple[Any, ...], path: str) -> Bound:
+        rest = [option for option in options if option is not types.NoneType]
+        if node.value is None and len(rest) < len(options):
+            return None, Node(None, node.origin)
+        for option in rest:  # the first member that fits
+            trial = _Binder()
+            bound = trial.any(node, option, path)
+            if not trial.problems:
+                return bound
+        if len(rest) == 1:
+            self.problems += trial.problems
+            return None, node
+        return self.wrong(node, path, ' or '.join(_name(option) for option in rest))
+
+    def sequence(self, node: Node, shape: type, args: tuple[Any, ...], path: str) -> Bound:
+        value = node.value
+        if not isinstance(value, list):
+            return self.wrong(node, path, 'a list')
+        fixed = shape is tuple and args[-1] is not Ellipsis
+        if fixed and len(args) != len(value):
+            return self.wrong(node, path, f'{len(args)} values')
+        kinds = args if fixed else (args[0],) * len(value)
+        bound = [self.any(item, kind, f'{path}[{place}]') for place, (item, kind) in enumerate(zip(value, kinds, strict=True))]
+        return shape(item for item, _ in bound), Node([tree for _, tree in bound], node.origin)
+
+    def choice(self, node: Node, catalog: Mapping[str, Any], path: str) -> Bound:
+        """A `functools.partial` of the catalog entry that `name` picks; the entry's signature is the schema of the rest."""
+        keys = (
+            node.value if isinstance(node.value, dict) else {'name': node}
+        )  # `- random_flip` is short for `- {name: random_flip}`
+        name = keys['name'].text if 'name' in keys else None
+        if name not in catalog:
+            where = keys['name'].origin if 'name' in keys else node.origin
+            said = 'missing' if name is None else repr(name)
+            self.problems.append(f'{where}: {path}.name: {said} is not one of {", ".join(catalog)}{_hint(name, catalog)}')
+            return None, node
+        rest = Node({key: child for key, child in keys.items() if key != 'name'}, node.origin)
+        bound, tree = self.fields(rest, catalog[name], partial(partial, catalog[name]), path)
+        return bound, Node({'name': Node(name, keys['name'].origin), **tree.value}, node.origin)
+
+    def fields(self, node: Node, schema: Any, make: Callable[..., Any], path: str) -> Bound:
+        """What `make` makes of the keys of a mapping, checked against the fields (or keyword options) of `schema`."""
+        if not isinstance(node.value, dict):
+            return self.wrong(node, path, f'a mapping with {", ".join(_hints(schema)) or "no keys"}')
+        hints, defaults = _hints(schema), _defaults(schema)
+        before, given, resolved, dot = len(self.problems), {}, {}, f'{path}.' if path else ''
+        for key, child in node.value.items():
+            if key in hints:
+                given[key], resolved[key] = self.any(child, hints[key], dot + key)
+            else:
+                has = ', '.join(hints) or 'no options'
+                self.problems.append(
+                    f'{child.origin}: {dot}{key}: unknown key{_hint(key, hints)} ({schema.__name__} has {has})'
+                )
+        for name in hints.keys() - defaults.keys() - node.value.keys():
+            self.problems.append(f'{node.origin}: {dot}{name}: missing; {schema.__name__} needs it')
+        for name in hints:
+            if name not in resolved and name in defaults:
+                resolved[name] = _as_node(defaults[name])
+        tree = Node({name: resolved[name] for name in hints if name in resolved}, node.origin)
+        if len(self.problems) > before:
+            return None, tree
+        try:
+            return make(**given), tree  # __post_init__ holds the rules between fields
+        except ValueError as error:
+            self.problems.append(f'{node.origin}: {path or "recipe"}: {error}')
+            return None, tree
+
+    def wrong(self, node: Node, path: str, expected: str) -> Bound:
+        given = node.text if node.text is not None else plain(node)
+        self.problems.append(f'{node.origin}: {path}: expected {expected}, got {given!r}')
+        return None, node
+
+
+def _hints(schema: Any) -> dict[str, Any]:
+    """The keys of a schema: the fields of a dataclass, or the keyword-only options of a function or class.
+
+    What a function takes by position is handed over by the code that builds it, and so is no key.
+    """
+    if dataclasses.is_dataclass(schema):
+        hints = get_type_hints(schema, include_extras=True)
+        return {field.name: hints[field.name] for field in dataclasses.fields(schema) if field.init}
+    hints = get_type_hints(schema.__init__ if inspect.isclass(schema) else schema, include_extras=True)
+    options = inspect.signature(schema).parameters.values()
+    return {option.name: hints[option.name] for option in options if option.kind is option.KEYWORD_ONLY}
+
+
+def _defaults(schema: Any) -> dict[str, Any]:
+    if dataclasses.is_dataclass(schema):
+        found = {}
+        for field in dataclasses.fields(schema):
+            if field.default is not dataclasses.MISSING:
+                found[field.name] = field.default
+            elif field.default_factory is not dataclasses.MISSING:
+                found[field.name] = field.default_factory()
+        return found
+    return {
+        name: option.default
+        for name, option in inspect.signature(schema).parameters.items()
+        if option.default is not option.empty
+    }
+
+
+def _as_node(value: Any) -> Node:
+    """A default as part of the resolved tree."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return Node({field.name: _as_node(getattr(value, field.name)) for field in dataclasses.fields(value)}, DEFAULT)
+    if isinstance(value, Mapping):
+        return Node({key: _as_node(item) for key, item in value.items()}, DEFAULT)
+    if isinstance(value, list | tuple):
+        return Node([_as_node(item) for item in value], DEFAULT)
+    return Node(str(value) if isinstance(value, Path) else value, DEFAULT)
+
+
+def _name(kind: Any) -> str:
+    if get_origin(kind) is Literal:
+        return ' or '.join(map(str, get_args(kind)))
+    return {int: 'a whole number', float: 'a number', str: 'a word', bool: 'true or false'}.get(kind, str(kind))
+
+
+def _hint(word: Any, known: Iterable[Any]) -> str:
+    near = difflib.get_close_matches(str(word), [str(option) for option in known], n=1, cutoff=0.6)
+    return f'; did you mean {near[0]!r}?' if near else ''

@@ -1,0 +1,175 @@
+"""YAML files and command-line assignments -> one tree of Nodes, each remembering where it was written."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+# Two ways to say one thing. Whoever writes one of them last takes the other away, so that `--set train.steps=10` shortens a
+# recipe that counts epochs.
+ALTERNATIVES = (
+    {'steps', 'epochs'},
+    {'every', 'every_epochs'},
+    {'warmup_steps', 'warmup_epochs'},
+    {'global_batch_size', 'batch_size_per_rank'},
+)
+
+
+class ConfigError(Exception):
+    """Every problem found in a configuration, one a line, each with its origin."""
+
+    def __init__(self, problems: Sequence[str]) -> None:
+        super().__init__('\n'.join(problems))
+        self.problems = list(problems)
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A YAML value (a scalar, a list of Nodes or a dict of Nodes) and where it was written."""
+
+    value: Any
+    origin: str
+    text: str | None = None  # a scalar as it was typed: YAML 1.1 reads `off` as false, a field that wants a word still gets it
+
+
+def read(path: Path, ancestors: tuple[Path, ...] = ()) -> Node:
+    """The recipe at `path`, laid over the files its `_base_` names: a later base wins, its own keys win over all.
+
+    Raises ConfigError for a missing file, text that is not YAML, a key written twice and a circle of bases.
+    """
+    shown = _shown(path)
+    path = path.resolve()
+    if path in ancestors:
+        circle = ' -> '.join(_shown(file) for file in (*ancestors[ancestors.index(path) :], path))
+        raise ConfigError([f'{shown}: `_base_` comes back to itself: {circle}'])
+    try:
+        tree = yaml.compose(path.read_text(encoding='utf-8'), Loader=yaml.SafeLoader)
+    except OSError as error:
+        raise ConfigError([f'{shown}: cannot be read: {error.strerror}']) from None
+    except UnicodeDecodeError as error:
+        raise ConfigError([f'{shown}: is not UTF-8 text (byte {error.start})']) from None
+    except yaml.MarkedYAMLError as error:
+        line = error.problem_mark.line + 1 if error.problem_mark else 1
+        raise ConfigError([f'{shown}:{line}: is not YAML: {error.problem}']) from None
+    except yaml.YAMLError as error:
+        raise ConfigError([f'{shown}: is not YAML: {error}']) from None
+    problems: list[str] = []
+    own = _node(tree, shown, problems) if tree is not None else Node({}, f'{shown}:1')
+    if not isinstance(own.value, dict):
+        problems.append(f'{own.origin}: a recipe is a mapping of keys, this is {_kind(own)}')
+    if problems:
+        raise ConfigError(problems)
+    bases = own.value.pop('_base_', None)
+    merged = Node({}, own.origin)
+    for base in bases.value if bases and isinstance(bases.value, list) else filter(None, [bases]):
+        if not isinstance(base.value, str):
+            raise ConfigError([f'{base.origin}: _base_: expected the name of a file, got {plain(base)!r}'])
+        if not (path.parent / base.value).is_file():
+            raise ConfigError([f'{base.origin}: _base_: there is no file {_shown(path.parent / base.value)}'])
+        merged = merge(merged, read(path.parent / base.value, (*ancestors, path)))
+    return merge(merged, own)
+
+
+def merge(under: Node, over: Node) -> Node:
+    """`under` with `over` laid on it, key by key; all but mappings is replaced, and so is a mapping whose `name` changes."""
+    if not (isinstance(under.value, dict) and isinstance(over.value, dict)) or _renamed(under.value, over.value):
+        return over
+    joined = dict(under.value)
+    for key, node in over.value.items():
+        for alternatives in ALTERNATIVES:
+            if key in alternatives:
+                for other in alternatives - {key} - over.value.keys():
+                    joined.pop(other, None)
+        joined[key] = merge(joined[key], node) if key in joined else node
+    return Node(joined, over.origin)
+
+
+def _renamed(under: dict[str, Node], over: dict[str, Node]) -> bool:
+    return 'name' in under and 'name' in over and under['name'].value != over['name'].value
+
+
+def override(root: Node, assignment: str, origin: str | None = None) -> Node:
+    """`root` with one assignment such as `optimizer.lr=0.01` or `losses.0.coefficient=2` laid over it; the value is YAML.
+
+    Raises ConfigError when it is no assignment, or when it points into a list past its end.
+    """
+    origin = origin or f'--set {assignment}'
+    dotted, equals, text = assignment.partition('=')
+    if not equals or not dotted.strip():
+        raise ConfigError([f'{origin}: expected key=value'])
+    try:
+        tree = yaml.compose(text, Loader=yaml.SafeLoader)
+    except yaml.YAMLError:
+        raise ConfigError([f'{origin}: the value {text!r} is not YAML; quote it']) from None
+    problems: list[str] = []
+    value = _node(tree, origin, problems, lines=False) if tree is not None else Node(None, origin, '')
+    if problems:
+        raise ConfigError(problems)
+    return _placed(root, dotted.strip().split('.'), value, origin)
+
+
+def _placed(under: Node | None, keys: list[str], value: Node, origin: str) -> Node:
+    if not keys:
+        return value if under is None else merge(under, value)
+    key, *rest = keys
+    if under is not None and isinstance(under.value, list):
+        if not key.isdecimal() or int(key) >= len(under.value):
+            raise ConfigError([f'{origin}: {key!r} is no place in a list of {len(under.value)}, which counts from 0'])
+        items = list(under.value)
+        items[int(key)] = _placed(items[int(key)], rest, value, origin)
+        return Node(items, under.origin)
+    if under is None or not isinstance(under.value, dict):
+        return Node({key: _placed(None, rest, value, origin)}, origin)
+    child = _placed(under.value.get(key), rest, value, origin)
+    if key == 'name':  # an object that changes its name starts anew
+        return merge(under, Node({key: child}, origin))
+    kept = {k: v for k, v in under.value.items() if not any({key, k} <= pair and k != key for pair in ALTERNATIVES)}
+    return Node({**kept, key: child}, under.origin)
+
+
+def plain(node: Node) -> Any:
+    """The value of `node` without origins."""
+    if isinstance(node.value, dict):
+        return {key: plain(child) for key, child in node.value.items()}
+    if isinstance(node.value, list):
+        return [plain(child) for child in node.value]
+    return node.value
+
+
+def _node(tree: yaml.Node, source: str, problems: list[str], lines: bool = True, key: yaml.Node | None = None) -> Node:
+    origin = f'{source}:{(key or tree).start_mark.line + 1}' if lines else source
+    if tree.tag not in yaml.SafeLoader.yaml_constructors:
+        problems.append(f'{origin}: the tag {tree.tag} means nothing in a recipe')
+    if isinstance(tree, yaml.MappingNode):
+        yaml.SafeLoader('').flatten_mapping(tree)  # resolves `<<`
+        children: dict[str, Node] = {}
+        for name, value in tree.value:
+            child = _node(value, source, problems, lines, key=name)
+            if name.value in children:
+                problems.append(
+                    f'{child.origin}: the key {name.value!r} is written twice, first at {children[name.value].origin}'
+                )
+            children[name.value] = child
+        return Node(children, origin)
+    if isinstance(tree, yaml.SequenceNode):
+        return Node([_node(item, source, problems, lines) for item in tree.value], origin)
+    try:
+        value = yaml.SafeLoader('').construct_object(tree)
+    except (yaml.YAMLError, ValueError) as error:
+        problems.append(f'{origin}: {tree.value!r} cannot be read: {error}')
+        value = None
+    return Node(value, origin, str(tree.value))
+
+
+def _kind(node: Node) -> str:
+    return 'a list' if isinstance(node.value, list) else f'the value {node.value!r}'
+
+
+def _shown(path: Path) -> str:
+    """A path as a person would write it from here."""
+    path = path.absolute()
+    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)

@@ -1,0 +1,139 @@
+"""Every general option of a recipe: its key, type, default and meaning. What belongs to a family stands in its `task.py`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Literal
+
+from torch.optim import Optimizer
+
+from phalanx.ema import EmaOptions
+from phalanx.optim import OPTIMIZERS, SCHEDULES
+from phalanx.optim.clip import Clip
+from phalanx.optim.groups import Parameters
+from phalanx.optim.scaling import Scaling
+from phalanx.optim.schedule import Schedule
+from phalanx.precision import PrecisionOptions
+
+
+def exactly_one(**given: object) -> None:
+    """Raises ValueError unless exactly one of the named options is set."""
+    said = [name for name, value in given.items() if value is not None]
+    if len(said) != 1:
+        raise ValueError(f'give exactly one of {", ".join(given)}{", not " + " and ".join(said) if said else ""}')
+
+
+def positive(**given: float | None) -> None:
+    """Raises ValueError when one of the named options is set and not above zero."""
+    for name, value in given.items():
+        if value is not None and value <= 0:
+            raise ValueError(f'{name} must be above 0, got {value}')
+
+
+@dataclass(frozen=True, kw_only=True)
+class Train:
+    """How long, how much at once, and from which random numbers."""
+
+    steps: int | None = None
+    """Optimizer updates; or `epochs`."""
+    epochs: float | None = None
+    """Passes over the training samples; or `steps`."""
+    global_batch_size: int | None = None
+    """Samples of one step over all ranks and micro-batches: the training does not depend on the number of ranks."""
+    batch_size_per_rank: int | None = None
+    """Samples of one step on one rank: more ranks make a larger global batch (see `scaling`)."""
+    micro_batches: int = 1
+    """Forward passes a step is cut into, to save memory."""
+    seed: int = 0
+    """Everything random follows from it."""
+    workers: int = 2
+    """Loader processes a rank; 0 loads in the training process."""
+    bad_samples: int = 0
+    """How many unreadable samples may be skipped (reported, replaced by the next) before the run stops."""
+    init_from: Path | None = None
+    """Weights to start from: a checkpoint folder, a run folder or a `.safetensors` file."""
+    channels_last: bool = False
+    """Keep feature maps in NHWC order in memory: faster on tensor cores and in bf16 on CPUs."""
+    compile: bool = False
+    """Run the network through torch.compile."""
+
+    def __post_init__(self) -> None:
+        exactly_one(steps=self.steps, epochs=self.epochs)
+        exactly_one(global_batch_size=self.global_batch_size, batch_size_per_rank=self.batch_size_per_rank)
+        positive(
+            steps=self.steps,
+            epochs=self.epochs,
+            global_batch_size=self.global_batch_size,
+            batch_size_per_rank=self.batch_size_per_rank,
+            micro_batches=self.micro_batches,
+        )
+        for name in ('workers', 'bad_samples', 'seed'):
+            if getattr(self, name) < 0:
+                raise ValueError(f'{name} cannot be negative, got {getattr(self, name)}')
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evaluate:
+    enabled: bool = True
+    """Evaluate at all; with false, a run only trains."""
+    every: int | None = None
+    """Steps between evaluations; or `every_epochs`. The end of the run is always evaluated."""
+    every_epochs: float | None = None
+    batch_size: int = 1
+    """Samples of one forward pass on one rank; above 1 all images of a batch must have one size."""
+
+    def __post_init__(self) -> None:
+        positive(every=self.every, every_epochs=self.every_epochs, batch_size=self.batch_size)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Checkpoint:
+    every: int | None = None
+    """Steps between checkpoints; or `every_epochs`. The end of the run and a stop by the user are always saved."""
+    every_epochs: float | None = None
+    keep: int = 3
+    """How many of the newest to keep; the best one is kept besides."""
+
+    def __post_init__(self) -> None:
+        positive(every=self.every, every_epochs=self.every_epochs, keep=self.keep)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReportOptions:
+    every: int = 10
+    """Steps between log lines."""
+    visualdl: bool = False
+    """Write VisualDL records beside TensorBoard's (needs the extra `visualdl`)."""
+    pictures: int = 8
+    """Evaluation samples shown in the report."""
+
+    def __post_init__(self) -> None:
+        positive(every=self.every)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """The general part of a recipe."""
+
+    task: str
+    train: Train
+    optimizer: Annotated[partial[Optimizer], OPTIMIZERS]
+    schedule: Annotated[partial[Schedule], SCHEDULES]
+    parameters: Parameters = field(default_factory=Parameters)
+    """Which parameters decay, and with which share of the learning rate each learns."""
+    clip: Clip | None = None
+    """Gradient clipping."""
+    ema: EmaOptions | None = None
+    """The averaged copy of the weights that is evaluated and exported."""
+    precision: PrecisionOptions = field(default_factory=PrecisionOptions)
+    norm_sync: Literal['off', 'node', 'global'] = 'global'
+    """Whose statistics a batch norm uses: its own batch's, its node's, or the whole step's, which makes world sizes equal."""
+    scaling: Scaling = field(default_factory=Scaling)
+    """How the learning rate follows the global batch size."""
+    evaluate: Evaluate = field(default_factory=Evaluate)
+    checkpoint: Checkpoint = field(default_factory=Checkpoint)
+    report: ReportOptions = field(default_factory=ReportOptions)
+    device: Literal['auto', 'cpu', 'cuda'] = 'auto'
+    """Where ranks compute; auto takes CUDA devices when there are any."""

@@ -1,0 +1,58 @@
+"""Judging a model on the evaluation samples, each exactly once over all ranks."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from phalanx import dist
+from phalanx.loader import Loader, check_bad, evaluation_draws
+from phalanx.task import Task
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """What came out; the same on all ranks."""
+
+    metrics: dict[str, float]
+    table: list[dict[str, str | float]]
+    samples: int
+    seconds: float
+    missed: dict[int, str]  # samples that could not be read, and why
+
+
+@torch.no_grad()
+def evaluate(
+    task: Task[Any, Any, Any],
+    model: nn.Module,
+    *,
+    device: torch.device,
+    batch_size: int,
+    workers: int,
+    seed: int,
+    bad_samples: int,
+    autocast: contextlib.AbstractContextManager[Any],
+) -> Evaluation:
+    """The metrics of `model` on the evaluation split. Raises BadSampleError when too many samples cannot be read.
+
+    Nothing is exchanged between ranks until each has seen its share, so unequal shares cannot make one wait in vain.
+    """
+    begin = time.perf_counter()
+    dataset, metric = task.dataset('eval'), task.metric()
+    loader: Loader[Any, Any] = Loader(
+        dataset, task.collate, workers=workers, bad_samples=bad_samples, device=device, replace=False
+    )
+    model.eval()
+    with autocast:
+        for batch in loader.batches(evaluation_draws(len(dataset), batch_size, seed, dist.rank(), dist.world_size())):
+            moved = batch.to(device)
+            metric.update(task.predict(model, moved), moved)
+    metric.gather()
+    missed = {index: why for found in dist.gather_objects(loader.bad) for index, why in found.items()}
+    check_bad(missed, bad_samples)
+    return Evaluation(metric.compute(), metric.table(), len(dataset) - len(missed), time.perf_counter() - begin, missed)

@@ -1,0 +1,1 @@
+"""Starts rank processes on torch.distributed.elastic, and ends them together."""

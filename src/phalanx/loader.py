@@ -1,0 +1,173 @@
+"""The data stream: which sample goes to which rank at which step, and the workers that read ahead.
+
+The stream is a function of (seed, step, rank) alone, so a run starts anywhere in it without replaying what came before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, NamedTuple
+
+import cv2
+import numpy as np
+import torch
+from torch.utils.data import DataLoader
+
+from phalanx.task import B, Dataset, Draw, S, SampleError
+
+
+class BadSampleError(Exception):
+    """More samples cannot be used than the recipe allows."""
+
+
+@dataclass(frozen=True)
+class Stream:
+    """The endless sequence of draws: epoch after epoch, each a fresh permutation of the samples, cut into steps and shares."""
+
+    size: int  # samples of the data set
+    global_batch_size: int
+    micro_batches: int
+    seed: int
+    rank: int
+    world_size: int
+
+    def __post_init__(self) -> None:
+        pieces = self.micro_batches * self.world_size
+        if self.global_batch_size < pieces:
+            raise ValueError(
+                f'a global batch of {self.global_batch_size} cannot be shared by {self.world_size} ranks with '
+                f'{self.micro_batches} micro-batches each: it needs at least {pieces} samples; '
+                'enlarge train.global_batch_size or use fewer ranks'
+            )
+
+    def share(self, step: int) -> list[list[Draw]]:
+        """What this rank reads for `step`: one list of draws a micro-batch.
+
+        Where the shares are unequal, some hold one sample more; losses and norms count samples, so nothing changes by it.
+        """
+        first = step * self.global_batch_size
+        pieces = np.array_split(np.arange(first, first + self.global_batch_size), self.micro_batches * self.world_size)
+        mine = pieces[self.rank :: self.world_size]
+        return [[self.draw(int(position), step) for position in piece] for piece in mine]
+
+    def draw(self, position: int, step: int) -> Draw:
+        epoch, offset = divmod(position, self.size)
+        return Draw(int(self.order(epoch)[offset]), epoch, step, self.seed)
+
+    def order(self, epoch: int) -> np.ndarray[Any, np.dtype[np.int64]]:
+        """The samples of an epoch in the order of their use; the last two epochs are kept, for steps that span both."""
+        cached = _ORDERS.get((self.seed, epoch, self.size))
+        if cached is None:
+            cached = np.random.default_rng((self.seed, 0, epoch)).permutation(self.size)
+            while len(_ORDERS) > 1:
+                _ORDERS.pop(next(iter(_ORDERS)))
+            _ORDERS[self.seed, epoch, self.size] = cached
+        return cached
+
+    def epoch(self, step: int) -> float:
+        """Passes over the data set made before `step`."""
+        return step * self.global_batch_size / self.size
+
+
+_ORDERS: dict[tuple[int, int, int], np.ndarray[Any, np.dtype[np.int64]]] = {}
+
+
+class Loaded(NamedTuple):
+    """A collated batch, and the samples that could not be used: number in the data set -> what is wrong."""
+
+    batch: Any
+    bad: dict[int, str]
+
+
+class Loader(Generic[S, B]):
+    """Batches of this rank, read ahead by worker processes; keeps count of what could not be read."""
+
+    def __init__(
+        self,
+        dataset: Dataset[S],
+        collate: Callable[[Sequence[S]], B],
+        *,
+        workers: int,
+        bad_samples: int,
+        device: torch.device,
+        replace: bool,
+    ) -> None:
+        """`replace`: whether an unusable sample is replaced by the next one (training) or left out (evaluation)."""
+        self.dataset, self.collate = dataset, collate
+        self.workers, self.bad_samples, self.device, self.replace = workers, bad_samples, device, replace
+        self.bad: dict[int, str] = {}  # what this rank could not use so far
+
+    def batches(self, draws: Iterator[list[Draw]]) -> Iterator[B]:
+        """One batch a list of draws, in that order. Raises BadSampleError beyond the number that the recipe allows."""
+        reader = _Reader(self.dataset, self.bad_samples, self.replace)
+        loader: DataLoader[Loaded] = DataLoader(
+            reader,  # type: ignore[arg-type]  # a map from Draw, not from int
+            batch_sampler=draws,  # type: ignore[arg-type]
+            collate_fn=_Collate(self.collate),
+            num_workers=self.workers,
+            worker_init_fn=_start_worker,
+            pin_memory=self.device.type == 'cuda',
+            prefetch_factor=4 if self.workers else None,
+        )
+        for batch, bad in loader:
+            self.bad |= bad
+            check_bad(self.bad, self.bad_samples)
+            if batch is not None:
+                yield batch
+
+
+def check_bad(bad: dict[int, str], allowed: int) -> None:
+    """Raises BadSampleError, naming the first of them, when more samples are unusable than the recipe allows."""
+    if len(bad) > allowed:
+        shown = '\n'.join(f'  {message}' for message in list(bad.values())[:10])
+        more = f'\n  and {len(bad) - 10} more' if len(bad) > 10 else ''
+        cure = 'mend or remove them, or allow some with train.bad_samples'
+        raise BadSampleError(f'{len(bad)} samples cannot be used, the recipe allows {allowed}; {cure}:\n{shown}{more}')
+
+
+class _Reader(Generic[S]):
+    """Draws -> samples, in a worker process."""
+
+    def __init__(self, dataset: Dataset[S], bad_samples: int, replace: bool) -> None:
+        self.dataset, self.bad_samples, self.replace = dataset, bad_samples, replace
+
+    def __len__(self) -> int:
+        return len(self.dataset)
+
+    def __getitems__(self, draws: Sequence[Draw]) -> list[tuple[S | None, dict[int, str]]]:
+        return [self.read(draw) for draw in draws]
+
+    def read(self, draw: Draw) -> tuple[S | None, dict[int, str]]:
+        """The sample and what was found unusable on the way to it. Its replacement is a function of the data set alone."""
+        bad: dict[int, str] = {}
+        for index in range(draw.index, draw.index + min(len(self.dataset), self.bad_samples + 1)):
+            try:
+                return self.dataset[Draw(index % len(self.dataset), draw.epoch, draw.step, draw.seed)], bad
+            except SampleError as error:
+                bad[index % len(self.dataset)] = str(error)
+            if not self.replace:
+                break
+        return None, bad
+
+
+class _Collate(Generic[S, B]):
+    def __init__(self, collate: Callable[[Sequence[S]], B]) -> None:
+        self.collate = collate
+
+    def __call__(self, read: Sequence[tuple[S | None, dict[int, str]]]) -> Loaded:
+        samples = [sample for sample, _ in read if sample is not None]
+        bad = {index: message for _, found in read for index, message in found.items()}
+        return Loaded(self.collate(samples) if samples else None, bad)
+
+
+def _start_worker(number: int) -> None:
+    cv2.setNumThreads(0)  # as many workers as there are cores; threads of their own would only fight for them
+    torch.set_num_threads(1)
+
+
+def evaluation_draws(size: int, batch_size: int, seed: int, rank: int, world_size: int) -> Iterator[list[Draw]]:
+    """The share of `rank` in one pass over all samples: every sample on exactly one rank, none twice."""
+    mine = range(rank, size, world_size)
+    for start in range(0, len(mine), batch_size):
+        yield [Draw(index, 0, 0, seed) for index in mine[start : start + batch_size]]

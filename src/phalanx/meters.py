@@ -1,0 +1,77 @@
+"""What a run measures of itself: time spent waiting, memory, and numbers that reach the host without stopping the device."""
+
+from __future__ import annotations
+
+import resource
+import time
+from collections.abc import Iterator
+from typing import TypeVar
+
+import torch
+from torch import Tensor
+
+T = TypeVar('T')
+
+
+class Later:
+    """The values of a small device tensor, copied to the host while the device goes on."""
+
+    def __init__(self, values: Tensor) -> None:
+        self._ready: torch.cuda.Event | None = None
+        if values.device.type == 'cuda':
+            self._host = torch.empty(values.shape, dtype=values.dtype, pin_memory=True)
+            self._host.copy_(values, non_blocking=True)
+            self._ready = torch.cuda.Event()
+            self._ready.record()
+        else:
+            self._host = values
+
+    def read(self) -> list[float]:
+        """The values; waits for the copy, and for nothing that was enqueued after it."""
+        if self._ready is not None:
+            self._ready.synchronize()
+        return self._host.tolist()  # type: ignore[no-any-return]
+
+
+class Stopwatch:
+    """Time since the last lap, with the part of it that was spent waiting for data; pauses do not count."""
+
+    def __init__(self) -> None:
+        self.seconds = self.waited = 0.0  # since the last lap
+        self.total_seconds = self.total_waited = 0.0
+        self._since = time.perf_counter()
+
+    def waiting(self, items: Iterator[T]) -> Iterator[T]:
+        """`items`, with the time until each arrives counted as waiting."""
+        while True:
+            begin = time.perf_counter()
+            try:
+                item = next(items)
+            except StopIteration:
+                return
+            self.waited += time.perf_counter() - begin
+            yield item
+
+    def pause(self) -> None:
+        """Stops counting, for an evaluation or a checkpoint; `go_on` starts again."""
+        self.seconds += time.perf_counter() - self._since
+
+    def go_on(self) -> None:
+        self._since = time.perf_counter()
+
+    def lap(self) -> tuple[float, float]:
+        """Seconds and seconds waited since the last lap."""
+        self.pause()
+        self.go_on()
+        lap = self.seconds, self.waited
+        self.total_seconds += self.seconds
+        self.total_waited += self.waited
+        self.seconds = self.waited = 0.0
+        return lap
+
+
+def peak_memory_mb(device: torch.device) -> float:
+    """The most memory this rank ever held, in MiB: of the device on CUDA, of the process on a CPU."""
+    if device.type == 'cuda':
+        return torch.cuda.max_memory_allocated(device) / 2**20
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**10

@@ -1,0 +1,68 @@
+"""Results of a trained run for image files."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+
+from phalanx.checkpoint import weights_at
+from phalanx.image import read_image
+from phalanx.runs import RequestError, open_job, pick_device
+from phalanx.task import SampleError
+
+SUFFIXES = {'.jpg', '.jpeg', '.png', '.bmp', '.tif', '.tiff', '.webp'}
+
+
+@torch.no_grad()
+def predict_images(run: str, images: Sequence[Path], out: Path, weights: Path | None) -> tuple[int, int]:
+    """How many images were predicted and how many could not be read; the results lie in `out`, named as the images.
+
+    Raises RequestError when there is no image, CheckpointError when there are no weights.
+    """
+    job = open_job(run)
+    task, device = job.task, pick_device(job.recipe.device)
+    files = list_images(images)
+    model = task.model()
+    model.load_state_dict(weights_at(weights or job.folder))
+    model.to(device).eval()
+    out.mkdir(parents=True, exist_ok=True)
+    failed = 0
+    for file, stem in files.items():
+        try:
+            image = read_image(file)
+        except SampleError as error:
+            print(f'skipped: {error}', file=sys.stderr)
+            failed += 1
+            continue
+        batch = task.collate([task.request(image)]).to(device)
+        result = task.results(task.predict(model, batch), batch)[0]
+        (out / stem).parent.mkdir(parents=True, exist_ok=True)
+        task.save(result, image, out / stem)
+    return len(files) - failed, failed
+
+
+def list_images(given: Sequence[Path]) -> dict[Path, Path]:
+    """The image files among files and folders -> the path, without suffix, of their results below the output folder.
+
+    Raises RequestError for what does not exist, for nothing at all, and for two images whose results would have one name.
+    """
+    found: dict[Path, Path] = {}
+    for path in given:
+        if path.is_dir():
+            below = sorted(file for file in path.rglob('*') if file.suffix.lower() in SUFFIXES)
+            found |= {file: file.relative_to(path).with_suffix('') for file in below}
+        elif path.exists():
+            found[path] = Path(path.stem)
+        else:
+            raise RequestError(f'{path}: there is no such file or folder')
+    if not found:
+        raise RequestError(f'no image ({", ".join(sorted(SUFFIXES))}) in {", ".join(map(str, given))}')
+    taken: dict[Path, Path] = {}
+    for file, stem in found.items():
+        if stem in taken:
+            raise RequestError(f'the results of {taken[stem]} and {file} would both be named {stem}; predict them separately')
+        taken[stem] = file
+    return found

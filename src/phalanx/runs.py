@@ -1,0 +1,156 @@
+"""Run folders and recipes as a command meets them: found by name, read, checked, compared with what is already there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import yaml
+
+import phalanx
+from phalanx.checkpoint import Checkpoints, weights_at
+from phalanx.config.bind import bind
+from phalanx.config.read import ConfigError, Node, override, plain, read
+from phalanx.config.schema import Recipe
+from phalanx.families import FAMILIES
+from phalanx.task import Task
+
+# Keys that may differ between two starts of one run: they change what it costs or shows, not what it computes.
+HARMLESS = ('train.workers', 'train.bad_samples', 'report.', 'checkpoint.', 'evaluate.', 'device')
+
+
+class RequestError(Exception):
+    """The request was wrong; nothing was started. One line a problem."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """A recipe, read and checked, and the folder of its run."""
+
+    recipe: Recipe
+    task: Task[Any, Any, Any]
+    resolved: Node
+    name: str
+    folder: Path
+
+
+def open_job(recipe: str, assignments: Sequence[tuple[str, str]] = (), folder: Path | None = None) -> Job:
+    """The job of a recipe (a path, the name of a shipped one, or a run folder) and assignments (text, origin).
+
+    Raises ConfigError with every problem found.
+    """
+    path = find_recipe(recipe)
+    root = read(path)
+    for text, origin in assignments:
+        root = override(root, text, origin)
+    family = _family(root)
+    bound, task, resolved = bind(root, Recipe, family)
+    name = path.parent.name if path.name == 'config.yml' else path.stem
+    return Job(bound, task, resolved, name, folder or (path.parent if path.name == 'config.yml' else Path('runs') / name))
+
+
+def _family(root: Node) -> type:
+    task = root.value.get('task')
+    if task is None:
+        raise ConfigError([f'{root.origin}: task: missing; one of {", ".join(FAMILIES)}'])
+    if task.value not in FAMILIES:
+        raise ConfigError([f'{task.origin}: task: {task.value!r} is not one of {", ".join(FAMILIES)}'])
+    return FAMILIES[task.value]
+
+
+def find_recipe(recipe: str) -> Path:
+    """The file of a recipe: a path, a run folder, or the name of a shipped one. Raises ConfigError naming the shipped ones."""
+    path = Path(recipe)
+    if path.is_dir() and (path / 'config.yml').is_file():
+        return path / 'config.yml'
+    if path.is_file():
+        return path
+    shipped = {file.stem: file for file in sorted(recipes_folder().glob('*/*.yml')) if file.parent.name != '_base_'}
+    if recipe.removesuffix('.yml') in shipped:
+        return shipped[recipe.removesuffix('.yml')]
+    raise ConfigError([f'{recipe}: there is no such file, run folder or shipped recipe (shipped: {", ".join(shipped)})'])
+
+
+def recipes_folder() -> Path:
+    """Where the shipped recipes lie: inside the installed package, or at the top of a checkout."""
+    inside = Path(phalanx.__file__).parent / 'recipes'
+    return inside if inside.is_dir() else Path(phalanx.__file__).parents[2] / 'recipes'
+
+
+def differences(job: Job) -> list[str]:
+    """What the recipe in the run folder says otherwise, where that changes the training: `key: there x, now y`."""
+    stored = job.folder / 'config.yml'
+    if not stored.is_file():
+        return []
+    before, now = (dict(_leaves(tree)) for tree in (yaml.safe_load(stored.read_text()), plain(job.resolved)))
+    keys = [key for key in sorted(before.keys() | now.keys()) if not key.startswith(HARMLESS)]
+    return [
+        f'{key}: there {before.get(key, "not set")}, now {now.get(key, "not set")}'
+        for key in keys
+        if before.get(key) != now.get(key)
+    ]
+
+
+def _leaves(tree: Any, path: str = '') -> Iterator[tuple[str, Any]]:
+    if isinstance(tree, dict) and tree:
+        for key, child in tree.items():
+            yield from _leaves(child, f'{path}.{key}' if path else str(key))
+    else:
+        yield path, tree
+
+
+def check_folder(job: Job, resume: str | None, fresh: bool) -> None:
+    """Raises RequestError when this run may not go on in its folder: another recipe was trained there, say."""
+    if resume not in (None, 'auto') and not Path(str(resume)).is_dir():
+        raise RequestError(f'--resume {resume}: there is no such folder; give a checkpoint or run folder, or `auto`')
+    if resume is None and not fresh and Checkpoints(job.folder, keep=1).all() and (changed := differences(job)):
+        listed = '\n'.join(f'  {line}' for line in changed)
+        raise RequestError(
+            f'{job.folder} holds a run of another recipe:\n{listed}\n'
+            'go on with it under the new settings (--resume auto), keep it aside and start anew (--fresh), '
+            'or use another --save_dir'
+        )
+
+
+def set_aside(folder: Path) -> Path | None:
+    """Renames an earlier run so that a fresh one can start in its place; nothing is deleted. Returns its new name."""
+    if not folder.exists():
+        return None
+    aside = next(path for n in range(1, 10_000) if not (path := folder.with_name(f'{folder.name}.old-{n}')).exists())
+    return folder.rename(aside)
+
+
+def pick_device(wish: str, local_rank: int = 0) -> torch.device:
+    """The device of a rank. Raises RequestError when there are fewer devices than ranks, or CUDA is wanted and absent."""
+    if wish == 'cpu' or (wish == 'auto' and not torch.cuda.is_available()):
+        return torch.device('cpu')
+    if not torch.cuda.is_available():
+        raise RequestError('device: cuda was asked for, but torch sees no CUDA device here; use device=cpu or mend the driver')
+    if local_rank >= torch.cuda.device_count():
+        raise RequestError(f'local rank {local_rank} has no device: torch sees {torch.cuda.device_count()} CUDA devices')
+    return torch.device('cuda', local_rank)
+
+
+def load_run(
+    folder: str | Path, weights: str | Path | None = None, device: str = 'auto'
+) -> Callable[[np.ndarray[Any, Any]], Any]:
+    """The trained model of a run folder with its pre- and post-processing: image [H, W, 3] uint8 RGB -> finished result.
+
+    `weights` takes others than the run's best. Raises ConfigError or CheckpointError when something is missing or damaged.
+    """
+    job = open_job(str(folder))
+    task, place = job.task, pick_device(device)
+    model = task.model()
+    model.load_state_dict(weights_at(Path(weights) if weights else job.folder))
+    model.to(place).eval()
+
+    @torch.no_grad()
+    def predict(image: np.ndarray[Any, Any]) -> Any:
+        batch = task.collate([task.request(image)]).to(place)
+        return task.results(task.predict(model, batch), batch)[0]
+
+    return predict

@@ -1,0 +1,380 @@
+"""Trains any Task: this file is the training run, read from top to bottom."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import time
+from collections.abc import Iterator, Sequence
+from functools import partial
+from itertools import chain
+from pathlib import Path
+from typing import Any, Generic
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from phalanx import dist, norms
+from phalanx.checkpoint import Checkpoints, Loaded, weights_at
+from phalanx.config.schema import Recipe
+from phalanx.ema import Ema
+from phalanx.evaluation import evaluate
+from phalanx.loader import Loader, Stream, check_bad
+from phalanx.meters import Later, Stopwatch, peak_memory_mb
+from phalanx.optim.clip import clip
+from phalanx.optim.groups import parameter_groups
+from phalanx.optim.optimizers import set_lr
+from phalanx.optim.scaling import scaled
+from phalanx.precision import Precision
+from phalanx.report import Report
+from phalanx.step import WholeStep
+from phalanx.task import B, Draw, P, S, Task
+
+
+class RunError(Exception):
+    """The run cannot go on; the message says at which step, why, and what is left."""
+
+
+class StoppedError(Exception):
+    """The user (or a scheduler) asked the run to stop; a checkpoint of the step it reached is on disk."""
+
+
+class Trainer(Generic[S, B, P]):
+    """One run of one task on this rank: the same code with one rank and with many."""
+
+    def __init__(self, recipe: Recipe, task: Task[S, B, P], *, folder: Path, device: torch.device, report: Report) -> None:
+        self.recipe, self.task, self.device, self.report = recipe, task, device, report
+        train = recipe.train
+
+        # How much, in steps: below this paragraph only steps exist.
+        self.dataset, self.evalset = task.dataset('train'), task.dataset('eval')
+        batch = train.global_batch_size or (train.batch_size_per_rank or 1) * dist.world_size()
+        self.stream = Stream(len(self.dataset), batch, train.micro_batches, train.seed, dist.rank(), dist.world_size())
+        self.steps_per_epoch = len(self.dataset) / batch
+        self.steps = train.steps or self.in_steps(train.epochs or 0)
+        self.evaluate_every = recipe.evaluate.every or self.in_steps(recipe.evaluate.every_epochs or 0)
+        self.save_every = recipe.checkpoint.every or self.in_steps(recipe.checkpoint.every_epochs or 0)
+
+        # The network. Every rank draws the same initial weights.
+        torch.manual_seed(train.seed)
+        self.model = task.model()
+        if train.init_from is not None:
+            self.model.load_state_dict(weights_at(train.init_from))
+        self.model.to(device, memory_format=torch.channels_last if train.channels_last else torch.preserve_format)
+        self.whole = WholeStep()
+        if recipe.norm_sync != 'off':
+            norms.synchronise(self.model, self.whole, dist.node_group() if recipe.norm_sync == 'node' else None)
+        network: nn.Module = torch.compile(self.model) if train.compile else self.model  # type: ignore[assignment]
+        self.judge = _Judge(task, network, self.whole)
+        self.replica: nn.Module = self.judge
+        if dist.world_size() > 1:
+            self.replica = DistributedDataParallel(self.judge, broadcast_buffers=False, gradient_as_bucket_view=True)
+
+        # What moves it.
+        groups, self.group_summary = parameter_groups(self.model, recipe.parameters)
+        self.optimizer = recipe.optimizer(groups)
+        self.lr = scaled(self.optimizer.defaults['lr'], recipe.scaling, batch)
+        self.schedule = recipe.schedule(self.lr, self.steps, self.steps_per_epoch)
+        self.precision = Precision(recipe.precision, device)
+        self.ema = Ema(self.model, recipe.ema) if recipe.ema else None
+
+        # Where it stands.
+        self.step = self.started_at = 0
+        self.best: float | None = None
+        self.best_step = 0
+        self.last_metrics: dict[str, float] = {}
+        self.checkpoints = Checkpoints(folder, keep=recipe.checkpoint.keep)
+        self.loader = Loader(
+            self.dataset,
+            task.collate,
+            workers=train.workers,
+            bad_samples=train.bad_samples,
+            device=device,
+            replace=True,
+        )
+        self.clock = Stopwatch()
+        self.stop_asked = False  # set by a signal on any rank; all ranks leave at the same step
+        self.stop_agreed = False
+        self.unread: list[tuple[int, Later]] = []  # numbers of the last steps that are still on their way to the host
+        self.logged: list[list[float]] = []  # numbers of the steps since the last log line: terms, total
+        self.bad: dict[int, str] = {}  # samples skipped so far, over all ranks
+        self.told = 0  # how many of its own this rank has told the others
+
+    def in_steps(self, epochs: float) -> int:
+        """The number of steps that make `epochs` passes over the data set."""
+        return math.ceil(epochs * self.steps_per_epoch - 1e-9)
+
+    def train(self) -> dict[str, Any]:
+        """The summary of the run, after training to the end. Raises RunError, BadSampleError or StoppedError."""
+        started = time.perf_counter()
+        batches = self.clock.waiting(self.batches())
+        if dist.world_size() > 1 and self.step < self.steps:
+            first = next(batches)
+            self.settle_buckets(first)
+            batches = chain([first], batches)
+        self.clock.go_on()
+        for micro_batches in batches:
+            self.train_step(micro_batches)
+            self.step += 1
+            last = self.step == self.steps
+            if last or self.step % self.recipe.report.every == 0:
+                self.log()
+            new_best = self.evaluate() if self.recipe.evaluate.enabled and (last or self.due(self.evaluate_every)) else False
+            if last or new_best or self.due(self.save_every):
+                self.save(new_best)
+            if self.stop_agreed and not last:
+                self.save()
+                raise StoppedError(f'stopped after step {self.step} of {self.steps}; the same command goes on from there')
+        if not self.last_metrics and self.recipe.evaluate.enabled:  # a run that was resumed at its end
+            self.evaluate()
+        return self.summary(time.perf_counter() - started)
+
+    def batches(self) -> Iterator[list[B]]:
+        """The micro-batches of this rank, one list a step, from the step reached so far to the last."""
+        loaded = self.loader.batches(chain.from_iterable(self.stream.share(step) for step in range(self.step, self.steps)))
+        while held := [batch for batch, _ in zip(loaded, range(self.recipe.train.micro_batches), strict=False)]:
+            yield held
+
+    def settle_buckets(self, micro_batches: Sequence[B]) -> None:
+        """Makes DDP arrange its buckets now, by one backward pass that is thrown away.
+
+        It arranges them after the first pass, and the order of a sum over three ranks or more depends on it: a resumed run
+        would differ from an uninterrupted one in the last bits of its first step.
+        """
+        buffers = {name: buffer.clone() for name, buffer in self.model.named_buffers()}
+        self.replica.train()
+        with self.precision.autocast():
+            totals, _ = self.replica([batch.to(self.device) for batch in micro_batches])
+        totals.sum().backward()
+        self.optimizer.zero_grad()
+        for name, buffer in self.model.named_buffers():
+            buffer.copy_(buffers[name])
+
+    def train_step(self, micro_batches: Sequence[B]) -> None:
+        """One optimizer update from the micro-batches that this rank holds of one global batch."""
+        self.replica.train()
+        set_lr(self.optimizer, self.schedule(self.step))
+        moved = [batch.to(self.device) for batch in micro_batches]
+        with self.precision.autocast(), self.parked(len(moved)):
+            totals, weights = self.replica(moved)  # [terms] each: what this rank judged
+        numbers = torch.cat([totals.detach(), weights, totals.new_tensor(self.news())])
+        numbers = dist.sum_over_ranks(numbers)  # the one exchange of a step besides gradients and norms
+        whole = numbers[len(totals) : 2 * len(totals)]
+        self.precision.backward((totals / whole).sum() * dist.world_size())  # DDP averages over ranks, hence world_size
+        self.precision.step(self.optimizer, partial(clip, self.model.parameters(), self.recipe.clip))
+        self.optimizer.zero_grad(set_to_none=True)
+        if self.ema is not None:
+            self.ema.update(self.model)
+        values = numbers[: len(totals)] / whole
+        self.unread.append((self.step, Later(torch.cat([values, values.sum()[None], numbers[2 * len(totals) :]]))))
+        self.read_numbers(keep=1)  # those of the step before: reading this one's would make the device wait
+
+    def parked(self, micro_batches: int) -> contextlib.AbstractContextManager[Any]:
+        """With several micro-batches on CUDA, activations wait for the backward pass in host memory: that saves the memory."""
+        if micro_batches > 1 and self.device.type == 'cuda':
+            return torch.autograd.graph.save_on_cpu(pin_memory=True)
+        return contextlib.nullcontext()
+
+    def news(self) -> list[float]:
+        """What this rank tells the others along with its losses: whether it was asked to stop, and how many new bad samples."""
+        new, self.told = len(self.loader.bad) - self.told, len(self.loader.bad)
+        return [float(self.stop_asked), float(new)]
+
+    def read_numbers(self, keep: int) -> None:
+        """Reads the numbers of all but the last `keep` steps. All ranks read the same numbers at the same step."""
+        while len(self.unread) > keep:
+            step, later = self.unread.pop(0)
+            *values, stop, new_bad = later.read()
+            if not math.isfinite(values[-1]):
+                raise RunError(self.non_finite(step, values))
+            self.logged.append(values)
+            self.stop_agreed |= stop > 0
+            if new_bad:
+                self.share_bad()
+
+    def non_finite(self, step: int, values: Sequence[float]) -> str:
+        terms = ', '.join(f'{name} = {value}' for name, value in zip(self.judge.names, values, strict=False))
+        drawn = dist.gather_objects([draw.index for micro_batch in self.stream.share(step) for draw in micro_batch])
+        names = [self.dataset.name(index) for share in drawn for index in share]
+        shown = ', '.join(names[:16]) + (f' and {len(names) - 16} more' if len(names) > 16 else '')
+        last = self.checkpoints.all()
+        return (
+            f'the loss is not finite at step {step} ({terms}; learning rate {self.schedule(step):.3g}); '
+            f'samples of that step: {shown}; '
+            f'last good checkpoint: {last[-1] if last else "none was written yet"}; '
+            'try a lower optimizer.lr, a longer schedule.warmup_steps, clip.norm, or precision.dtype=fp32'
+        )
+
+    def share_bad(self) -> None:
+        """Brings together what each rank could not read; ends the run when it is more than the recipe allows."""
+        found = {index: why for share in dist.gather_objects(self.loader.bad) for index, why in share.items()}
+        for index in sorted(found.keys() - self.bad.keys()):
+            self.report.warning(f'skipped: {found[index]}')
+        self.bad = found
+        check_bad(self.bad, self.recipe.train.bad_samples)
+
+    def due(self, every: int) -> bool:
+        return every > 0 and self.step % every == 0
+
+    def log(self) -> None:
+        """One line of the log: losses averaged over the steps since the last one."""
+        self.read_numbers(keep=0)
+        seconds, waited = self.clock.lap()
+        steps = len(self.logged)
+        means = [math.fsum(column) / steps for column in zip(*self.logged, strict=True)]
+        self.logged = []
+        self.report.train(
+            {
+                'step': self.step,
+                'epoch': self.stream.epoch(self.step),
+                'loss': means[-1],
+                **{f'loss/{name}': value for name, value in zip(self.judge.names, means, strict=False)},
+                'lr': self.schedule(self.step - 1),
+                'samples_per_s': steps * self.stream.global_batch_size / seconds,
+                'data_wait': waited / seconds,
+                'memory_mb': peak_memory_mb(self.device),
+                **({'loss_scale': self.precision.scale} if self.precision.scale is not None else {}),
+            }
+        )
+
+    @torch.no_grad()
+    def evaluate(self) -> bool:
+        """Judges the model on every evaluation sample, each exactly once over all ranks; whether it is the best so far."""
+        self.clock.pause()
+        self.read_numbers(keep=0)
+        recipe = self.recipe
+        if recipe.norm_sync != 'global':
+            dist.average_over_ranks([buffer for buffer in self.model.buffers() if buffer.is_floating_point()])
+        with self.ema.applied(self.model) if self.ema else contextlib.nullcontext():
+            judged = evaluate(
+                self.task,
+                self.model,
+                device=self.device,
+                batch_size=recipe.evaluate.batch_size,
+                workers=recipe.train.workers,
+                seed=recipe.train.seed,
+                bad_samples=recipe.train.bad_samples,
+                autocast=self.precision.autocast(),
+            )
+            if dist.rank() == 0:
+                self.show_samples()
+        for why in judged.missed.values():
+            self.report.warning(f'not evaluated: {why}')
+        self.last_metrics = judged.metrics
+        value = judged.metrics[self.task.judged_by]
+        best = self.best is None or value > self.best
+        if best:
+            self.best, self.best_step = value, self.step
+        self.report.evaluation(
+            self.step, judged.metrics, judged.table, seconds=judged.seconds, samples=judged.samples, best=best
+        )
+        self.clock.go_on()
+        return best
+
+    def show_samples(self) -> None:
+        """Pictures of the first evaluation samples for the report. On the main rank alone: no exchange may happen in here."""
+        rows = []
+        for draw in [
+            Draw(index, 0, 0, self.recipe.train.seed) for index in range(min(self.recipe.report.pictures, len(self.evalset)))
+        ]:
+            sample = self.evalset[draw]
+            batch = self.task.collate([sample]).to(self.device)
+            result = self.task.results(self.task.predict(self.model, batch), batch)[0]
+            rows.append(self.task.picture(sample, result))
+        self.report.pictures(rows)
+
+    def save(self, best: bool = False) -> None:
+        """Writes a checkpoint, on the main rank; a disk that is full costs this checkpoint, not the run."""
+        self.clock.pause()
+        self.read_numbers(keep=0)  # a step whose loss is not finite must not be saved
+        if dist.rank() == 0:
+            begin = time.perf_counter()
+            averaged = self.ema.weights(self.model) if self.ema else None
+            try:
+                path = self.checkpoints.save(self.step, self.model.state_dict(), averaged, self.state(), best)
+                self.report.saved(self.step, path, time.perf_counter() - begin)
+            except OSError as error:
+                kept = self.checkpoints.all()
+                self.report.warning(
+                    f'the checkpoint of step {self.step} was not written '
+                    f'({error.strerror}: {error.filename or self.checkpoints.root}); '
+                    f'the newest on disk is {kept[-1] if kept else "none"}'
+                )
+                if self.step == self.steps or self.stop_agreed:
+                    raise RunError(f'the last checkpoint, of step {self.step}, could not be written: {error}') from None
+        self.clock.go_on()
+
+    def state(self) -> dict[str, Any]:
+        """All that the next step depends on besides the weights: tensors and numbers. Random numbers need no state."""
+        return {
+            'step': self.step,
+            'best': self.best,
+            'best_step': self.best_step,
+            'metrics': self.last_metrics,
+            'optimizer': self.optimizer.state_dict(),
+            'precision': self.precision.state(),
+            'ema': self.ema.state() if self.ema else None,
+        }
+
+    def restore(self, loaded: Loaded) -> None:
+        """Goes back to a checkpoint. Raises RunError when it is of another network or of a run with other parts."""
+        try:
+            self.model.load_state_dict(loaded.model)
+            self.optimizer.load_state_dict(loaded.state['optimizer'])
+        except (RuntimeError, ValueError) as error:
+            raise RunError(f'{loaded.path} does not fit this recipe: {error}') from None
+        self.precision.restore(loaded.state['precision'])
+        if self.ema is not None:
+            if loaded.state['ema'] is None:
+                raise RunError(f'{loaded.path} holds no moving average; take `ema` out of the recipe, or start anew')
+            self.ema.restore(loaded.state['ema'])
+        self.step = self.started_at = loaded.step
+        self.best, self.best_step = loaded.state['best'], loaded.state['best_step']
+        self.last_metrics = loaded.state['metrics']
+
+    def summary(self, seconds: float) -> dict[str, Any]:
+        """What a run comes to, the same on all ranks; throughput counts training alone, `seconds` everything."""
+        ranks = dist.gather_objects(
+            {'memory_mb': peak_memory_mb(self.device), 'seconds': self.clock.total_seconds, 'waited': self.clock.total_waited}
+        )
+        trained = max(rank['seconds'] for rank in ranks)
+        steps_here = len(range(self.started_at, self.steps))
+        return {
+            'metrics': self.last_metrics,
+            'judged_by': self.task.judged_by,
+            'best': self.best,
+            'best_step': self.best_step,
+            'steps': self.steps,
+            'epochs': self.stream.epoch(self.steps),
+            'global_batch_size': self.stream.global_batch_size,
+            'world_size': dist.world_size(),
+            'seconds': seconds,
+            'samples_per_s': steps_here * self.stream.global_batch_size / trained if trained else None,
+            'data_wait': sum(rank['waited'] for rank in ranks) / sum(rank['seconds'] for rank in ranks) if trained else None,
+            'peak_memory_mb': max(rank['memory_mb'] for rank in ranks),
+            'skipped_samples': sorted(self.bad.values()),
+        }
+
+
+class _Judge(nn.Module, Generic[B]):
+    """The network with its loss: what DDP wraps, so that a task may call its network as it likes."""
+
+    def __init__(self, task: Task[Any, B, Any], network: nn.Module, whole: WholeStep) -> None:
+        super().__init__()
+        self.task, self.network, self.whole = task, network, whole
+        self.names: tuple[str, ...] = ()
+
+    def forward(self, micro_batches: Sequence[B]) -> tuple[Tensor, Tensor]:
+        """Totals and weights of the loss terms over the micro-batches of this rank, [terms] each, in float32 or better."""
+        losses = self.whole.run([partial(self.task.loss, self.network, batch, self.whole) for batch in micro_batches])
+        self.names = tuple(losses[0])
+        totals, weights = (
+            torch.stack([torch.stack([_precise(loss[name][part]) for loss in losses]).sum(0) for name in self.names])
+            for part in (0, 1)
+        )
+        return totals, weights.detach()
+
+
+def _precise(value: Tensor) -> Tensor:
+    return value if value.dtype == torch.float64 else value.float()

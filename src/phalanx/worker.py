@@ -1,0 +1,125 @@
+"""One rank process: joins the others, picks its device, builds the trainer and runs it."""
+
+from __future__ import annotations
+
+import logging
+import os
+import platform
+import signal
+from dataclasses import dataclass
+from types import FrameType
+
+import torch
+
+import phalanx
+from phalanx import dist
+from phalanx.checkpoint import CheckpointError, Checkpoints, Loaded, load
+from phalanx.config.show import show
+from phalanx.report import Report
+from phalanx.runs import Job, pick_device, set_aside
+from phalanx.trainer import StoppedError, Trainer
+
+log = logging.getLogger('phalanx')
+
+
+@dataclass(frozen=True)
+class Start:
+    """How a run begins: from what is in its folder (the usual way, and `auto`), from a given checkpoint, or anew."""
+
+    resume: str | None = None
+    fresh: bool = False
+
+
+def train(job: Job, start: Start) -> int:
+    """The exit status of one rank: 0 when the run came to its end, 128 + signal when it was stopped and saved.
+
+    Raises what ended the run otherwise: RunError, BadSampleError, CheckpointError, OSError.
+    """
+    recipe = job.recipe
+    device = pick_device(recipe.device, dist.local_rank())
+    if device.type == 'cuda':
+        torch.cuda.set_device(device)
+    dist.join(device)
+    try:
+        checkpoint, notes = dist.from_main_rank(prepare(job, start) if dist.rank() == 0 else None)
+        with Report(job.folder, main=dist.rank() == 0, name=job.name, total_steps=0, visualdl=recipe.report.visualdl) as report:
+            trainer = Trainer(recipe, job.task, folder=job.folder, device=device, report=report)
+            report.total_steps = trainer.steps
+            for note in notes:
+                report.warning(note)
+            if checkpoint is not None:
+                trainer.restore(checkpoint)
+                report.resume(trainer.step)
+                report.note(
+                    f'resumed at step {trainer.step} from {checkpoint.path}: '
+                    'model, optimizer, precision, moving average, data position'
+                )
+            report.world(facts(job, trainer), dist.gather_objects(place(device)))
+            caught = catch_signals(trainer)
+            try:
+                report.finish(trainer.train())
+            except StoppedError as stopped:
+                report.note(str(stopped))
+                return 128 + dist.from_main_rank(caught[0] if caught else signal.SIGTERM)
+    finally:
+        dist.leave()
+    return 0
+
+
+def prepare(job: Job, start: Start) -> tuple[Loaded | None, list[str]]:
+    """On the main rank: makes the run folder ready and finds the checkpoint to go on from, with what is to be said about it."""
+    notes = []
+    if start.fresh and (aside := set_aside(job.folder)):
+        notes.append(f'the earlier run is kept in {aside}')
+    job.folder.mkdir(parents=True, exist_ok=True)
+    checkpoint, damaged = None, []
+    if start.resume in (None, 'auto'):
+        checkpoint, damaged = Checkpoints(job.folder, keep=1).newest()
+    else:
+        given = Checkpoints(job.folder.__class__(str(start.resume)), keep=1)
+        checkpoint, damaged = given.newest() if given.root.is_dir() else (load(given.folder.resolve()), [])
+        if checkpoint is None:
+            raise CheckpointError(f'--resume {start.resume}: no whole checkpoint in it; ' + '; '.join(damaged))
+    notes += [f'passed over a damaged checkpoint: {problem}' for problem in damaged]
+    (job.folder / 'config.yml').write_text(show(job.resolved), encoding='utf-8')
+    return checkpoint, notes
+
+
+def catch_signals(trainer: Trainer) -> list[int]:
+    """Turns SIGINT and SIGTERM into a request to stop at the next step; a second one ends the process at once."""
+    caught: list[int] = []
+
+    def ask(number: int, frame: FrameType | None) -> None:
+        if caught:
+            signal.signal(number, signal.SIG_DFL)
+            os.kill(os.getpid(), number)
+        caught.append(number)
+        trainer.stop_asked = True
+        log.warning('%s: stopping after this step, with a checkpoint', signal.Signals(number).name)
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, ask)
+    return caught
+
+
+def place(device: torch.device) -> dict[str, str | int]:
+    """Who this rank is, for the table of the world."""
+    name = torch.cuda.get_device_name(device) if device.type == 'cuda' else f'cpu ({torch.get_num_threads()} threads)'
+    return {'rank': dist.rank(), 'node': platform.node(), 'device': name, 'pid': os.getpid()}
+
+
+def facts(job: Job, trainer: Trainer) -> dict[str, str]:
+    """What a person wants to see before a run begins."""
+    parameters = sum(parameter.numel() for parameter in trainer.model.parameters())
+    stream, recipe = trainer.stream, job.recipe
+    return {
+        'recipe': job.name,
+        'run folder': str(job.folder),
+        'model': f'{job.resolved.value["model"].value["name"].value}, {parameters / 1e6:.2f} M parameters',
+        'data': f'{stream.size} training, {len(trainer.evalset)} evaluation samples',
+        'length': f'{trainer.steps} steps = {stream.epoch(trainer.steps):.1f} epochs',
+        'global batch': f'{stream.global_batch_size} samples, {stream.world_size} ranks x {stream.micro_batches} micro-batches',
+        'learning rate': f'{trainer.lr:g} (scaling rule {recipe.scaling.rule})',
+        'precision': f'{recipe.precision.dtype}, norm_sync {recipe.norm_sync}',
+        'versions': f'phalanx {phalanx.__version__}, torch {torch.__version__}, python {platform.python_version()}',
+    }

@@ -1,0 +1,144 @@
+"""Binding recipes to typed settings: what is accepted, and every problem told at once with its cure."""
+
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import pytest
+import yaml
+
+from phalanx.config.bind import bind
+from phalanx.config.read import ConfigError, Node, override, plain, read
+from phalanx.config.show import show
+
+
+def circle(centre: tuple[float, float], *, radius: float = 1.0, colour: Literal['red', 'green', 'off'] = 'red') -> object:
+    return centre, radius, colour
+
+
+def square(centre: tuple[float, float], *, side: float) -> object:
+    return centre, side
+
+
+SHAPES = {'circle': circle, 'square': square}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Inner:
+    count: int = 1
+    mode: Literal['off', 'on', 'auto'] = 'auto'
+
+    def __post_init__(self) -> None:
+        if self.count < 0:
+            raise ValueError(f'count cannot be negative, got {self.count}')
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outer:
+    shape: Annotated[partial[object], SHAPES]
+    more: tuple[Annotated[partial[object], SHAPES], ...] = ()
+    ratio: float = 0.5
+    root: Path = Path('here')
+    size: tuple[int, int] = (1, 2)
+    scale: Literal['dynamic'] | float = 'dynamic'
+    limit: int | None = None
+    title: str = ''
+    inner: Inner = field(default_factory=Inner)
+
+
+def bound(text: str, tmp_path: Path, *sets: str) -> tuple[Any, Node]:
+    (tmp_path / 'r.yml').write_text(text)
+    root = read(tmp_path / 'r.yml')
+    for assignment in sets:
+        root = override(root, assignment)
+    result, _, resolved = bind(root, Outer)
+    return result, resolved
+
+
+def problems(text: str, tmp_path: Path, *sets: str) -> list[str]:
+    with pytest.raises(ConfigError) as caught:
+        bound(text, tmp_path, *sets)
+    return caught.value.problems
+
+
+def test_a_named_part_becomes_its_builder_with_the_options_filled_in(tmp_path: Path) -> None:
+    outer, _ = bound('shape: {name: circle, radius: 2}\n', tmp_path)
+    assert outer.shape((0, 0)) == ((0, 0), 2.0, 'red')
+
+
+@pytest.mark.parametrize(
+    ('line', 'attribute', 'value'),
+    [
+        ('ratio: 1e-4', 'ratio', 1e-4),  # YAML 1.1 reads 1e-4 as text
+        ('ratio: 3', 'ratio', 3.0),
+        ('scale: 128', 'scale', 128.0),
+        ('scale: dynamic', 'scale', 'dynamic'),
+        ('limit: null', 'limit', None),
+        ('limit: 4', 'limit', 4),
+        ('title: 2015', 'title', '2015'),  # a word that looks like a number
+        ('title: on', 'title', 'on'),  # and one that looks like a truth value
+        ('inner: {mode: off}', 'inner', Inner(mode='off')),  # YAML 1.1 reads off as false
+        ('size: [3, 4]', 'size', (3, 4)),
+        ('root: a/b', 'root', Path('a/b')),
+    ],
+)
+def test_values_are_read_as_the_field_says(tmp_path: Path, line: str, attribute: str, value: object) -> None:
+    outer, _ = bound(f'shape: circle\n{line}\n', tmp_path)
+    assert getattr(outer, attribute) == value
+    assert type(getattr(outer, attribute)) is type(value)
+
+
+@pytest.mark.parametrize(
+    ('line', 'message'),
+    [
+        ('ration: 1', "ration: unknown key; did you mean 'ratio'?"),
+        ('inner: {cuont: 1}', "inner.cuont: unknown key; did you mean 'count'? (Inner has count, mode)"),
+        ('ratio: fast', "ratio: expected a number, got 'fast'"),
+        ('size: [1]', 'size: expected 2 values, got [1]'),
+        ('size: 1', "size: expected a list, got '1'"),
+        ('limit: 1.5', "limit: expected a whole number, got '1.5'"),
+        ('scale: fast', "scale: expected dynamic or a number, got 'fast'"),
+        ('inner: {mode: of}', "inner.mode: 'of' is not one of off, on, auto; did you mean 'off'?"),
+        ('inner: {count: -1}', 'inner: count cannot be negative, got -1'),
+        ('inner: 3', "inner: expected a mapping with count, mode, got '3'"),
+        ('more: [{name: sqare, side: 1}]', "more[0].name: 'sqare' is not one of circle, square; did you mean 'square'?"),
+        ('more: [{name: square}]', 'more[0].side: missing; square needs it'),
+        ('more: [{name: circle, side: 1}]', 'more[0].side: unknown key'),
+    ],
+)
+def test_a_problem_names_line_key_value_and_cure(tmp_path: Path, line: str, message: str) -> None:
+    (problem,) = problems(f'shape: circle\n{line}\n', tmp_path)
+    assert problem.startswith(f'{tmp_path}/r.yml:2: {message}')
+
+
+def test_all_problems_are_told_at_once(tmp_path: Path) -> None:
+    found = problems('shape: {name: circle, radus: 1}\nratio: x\ninner: {count: y}\n', tmp_path, 'size=[1,b]')
+    assert [problem.split(': ')[1] for problem in found] == ['shape.radus', 'ratio', 'inner.count', 'size[1]']
+    assert found[3].startswith('--set size=[1,b]')
+
+
+def test_a_missing_part_is_told_with_the_choices(tmp_path: Path) -> None:
+    assert 'shape: missing' in problems('ratio: 1\n', tmp_path)[0]
+    assert problems('shape: {radius: 1}\n', tmp_path)[0].endswith('shape.name: missing is not one of circle, square')
+
+
+def test_the_resolved_recipe_reads_back_as_the_same_recipe(tmp_path: Path) -> None:
+    text = 'shape: {name: circle, colour: off}\nmore: [{name: square, side: 2}]\ninner: {mode: on}\ntitle: "a: b # c"\n'
+    outer, resolved = bound(text, tmp_path, 'ratio=0.25')
+    again, second = bound(show(resolved), tmp_path)
+    assert plain(second) == plain(resolved)
+    assert (again.ratio, again.title, again.inner, again.shape((0, 0))) == (
+        0.25,
+        'a: b # c',
+        Inner(mode='on'),
+        outer.shape((0, 0)),
+    )
+
+
+def test_the_resolved_recipe_says_where_each_value_comes_from(tmp_path: Path) -> None:
+    _, resolved = bound('shape: circle\nsize: [3, 4]\n', tmp_path, 'ratio=0.25')
+    lines = {line.split(':')[0].strip(): line.rpartition('# ')[2] for line in show(resolved).splitlines()}
+    assert lines['size'] == f'{tmp_path}/r.yml:2'
+    assert (lines['ratio'], lines['limit']) == ('--set ratio=0.25', 'default')
+    assert yaml.safe_load(show(resolved))['size'] == [3, 4]

@@ -1,0 +1,119 @@
+"""The data stream: who reads what, and what happens to samples that cannot be read."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from phalanx.loader import BadSampleError, Loader, Stream, evaluation_draws
+from phalanx.task import Draw, SampleError
+
+worlds = st.integers(1, 5)
+
+
+@given(size=st.integers(1, 40), ranks=worlds, micro=st.integers(1, 3), extra=st.integers(0, 7), step=st.integers(0, 50))
+def test_ranks_and_micro_batches_share_a_step_without_overlap_or_gap(
+    size: int, ranks: int, micro: int, extra: int, step: int
+) -> None:
+    batch = ranks * micro + extra
+    alone = Stream(size, batch, 1, 7, 0, 1).share(step)[0]
+    shares = [Stream(size, batch, micro, 7, rank, ranks).share(step) for rank in range(ranks)]
+    together = [draw for part in range(micro) for share in shares for draw in share[part]]
+    assert together == alone
+    sizes = [len(part) for share in shares for part in share]
+    assert max(sizes) - min(sizes) <= 1
+
+
+@given(size=st.integers(1, 30), batch=st.integers(1, 12))
+def test_an_epoch_holds_each_sample_once(size: int, batch: int) -> None:
+    stream = Stream(size, batch, 1, 3, 0, 1)
+    steps = -(-3 * size // batch)
+    draws = [draw for step in range(steps) for draw in stream.share(step)[0]]
+    for epoch in range(2):
+        assert sorted(draw.index for draw in draws if draw.epoch == epoch) == list(range(size))
+
+
+def test_epochs_and_seeds_have_orders_of_their_own() -> None:
+    orders = {tuple(Stream(50, 4, 1, seed, 0, 1).order(epoch)) for seed in (0, 1) for epoch in (0, 1)}
+    assert len(orders) == 4
+
+
+def test_a_global_batch_too_small_for_its_ranks_is_refused_with_the_number_needed() -> None:
+    with pytest.raises(ValueError, match='at least 6 samples'):
+        Stream(100, 5, 2, 0, 0, 3)
+
+
+@given(size=st.integers(0, 40), ranks=worlds, batch=st.integers(1, 5))
+def test_evaluation_reads_each_sample_on_exactly_one_rank(size: int, ranks: int, batch: int) -> None:
+    seen = [draw.index for rank in range(ranks) for part in evaluation_draws(size, batch, 0, rank, ranks) for draw in part]
+    assert sorted(seen) == list(range(size))
+
+
+def test_thirteen_samples_on_four_ranks_are_thirteen() -> None:
+    shares = [sum(len(part) for part in evaluation_draws(13, 2, 0, rank, 4)) for rank in range(4)]
+    assert shares == [4, 3, 3, 3]
+
+
+@dataclass
+class Numbers:
+    """Samples that are their own number; some cannot be read."""
+
+    size: int
+    broken: tuple[int, ...] = ()
+
+    def __len__(self) -> int:
+        return self.size
+
+    def __getitem__(self, draw: Draw) -> int:
+        if draw.index in self.broken:
+            raise SampleError(f'{draw.index}.png: is broken')
+        return draw.index
+
+    def name(self, index: int) -> str:
+        return f'{index}.png'
+
+
+def collate(samples: Sequence[int]) -> torch.Tensor:
+    return torch.tensor(samples)
+
+
+def load(
+    broken: tuple[int, ...], allowed: int, replace: bool = True, workers: int = 0
+) -> tuple[list[list[int]], dict[int, str]]:
+    loader = Loader(
+        Numbers(6, broken),
+        collate,
+        workers=workers,
+        bad_samples=allowed,
+        device=torch.device('cpu'),
+        replace=replace,  # type: ignore[arg-type]
+    )
+    draws = iter([[Draw(index, 0, 0, 0) for index in pair] for pair in ((0, 1), (2, 3), (4, 5))])
+    return [batch.tolist() for batch in loader.batches(draws)], loader.bad  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize('workers', [0, 2])
+def test_an_unreadable_training_sample_is_replaced_by_the_next_and_counted(workers: int) -> None:
+    batches, bad = load((1, 5), allowed=2, workers=workers)
+    assert batches == [[0, 2], [2, 3], [4, 0]]
+    assert bad == {1: '1.png: is broken', 5: '5.png: is broken'}
+
+
+def test_an_unreadable_evaluation_sample_is_left_out_and_counted() -> None:
+    batches, bad = load((1, 2, 3), allowed=3, replace=False)
+    assert batches == [[0], [4, 5]]
+    assert len(bad) == 3
+
+
+@pytest.mark.parametrize('workers', [0, 1])
+def test_by_default_the_first_unreadable_sample_ends_the_run_with_its_path(workers: int) -> None:
+    with pytest.raises(BadSampleError, match=r'1 samples cannot be used, the recipe allows 0(.|\n)*3\.png: is broken'):
+        load((3,), allowed=0, workers=workers)
+
+
+def test_a_data_set_without_one_readable_sample_does_not_search_for_ever() -> None:
+    with pytest.raises(BadSampleError):
+        load((0, 1, 2, 3, 4, 5), allowed=5)

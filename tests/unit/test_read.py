@@ -1,0 +1,82 @@
+"""Reading recipes: bases, overrides and origins."""
+
+from pathlib import Path
+
+import pytest
+
+from phalanx.config.read import ConfigError, Node, override, plain, read
+
+
+def write(folder: Path, **files: str) -> Path:
+    for name, text in files.items():
+        (folder / f'{name}.yml').write_text(text)
+    return folder / f'{next(iter(files))}.yml'
+
+
+def test_own_keys_win_over_bases_and_later_bases_over_earlier(tmp_path: Path) -> None:
+    recipe = write(tmp_path, run='_base_: [a.yml, b.yml]\nx: 1\n', a='x: 2\ny: 2\nz: 2\n', b='x: 3\ny: 3\n')
+    assert plain(read(recipe)) == {'x': 1, 'y': 3, 'z': 2}
+
+
+def test_every_value_knows_its_file_and_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    recipe = write(tmp_path, run='_base_: a.yml\n\nx:\n  y: 1\n', a='x:\n  z: 2\n')
+    x = read(recipe).value['x']
+    assert (x.value['y'].origin, x.value['z'].origin) == ('run.yml:4', 'a.yml:2')
+
+
+def test_a_part_with_another_name_starts_anew(tmp_path: Path) -> None:
+    """Else AdamW would inherit the momentum of SGD."""
+    recipe = write(tmp_path, run='_base_: a.yml\no: {name: adamw, lr: 1}\n', a='o: {name: sgd, momentum: 0.9}\n')
+    assert plain(read(recipe)) == {'o': {'name': 'adamw', 'lr': 1}}
+
+
+def test_two_ways_to_say_one_thing_replace_each_other(tmp_path: Path) -> None:
+    recipe = write(tmp_path, run='_base_: a.yml\ntrain: {steps: 10}\n', a='train: {epochs: 3, seed: 1}\n')
+    assert plain(read(recipe)) == {'train': {'steps': 10, 'seed': 1}}
+    assert plain(override(read(recipe), 'train.epochs=2')) == {'train': {'epochs': 2, 'seed': 1}}
+
+
+@pytest.mark.parametrize(
+    ('assignment', 'result'),
+    [
+        ('a.b=1', {'a': {'b': 1, 'c': [{'d': 0}]}}),
+        ('a.c.0.d=5', {'a': {'b': 0, 'c': [{'d': 5}]}}),  # into a list
+        ('n=[1, 2]', {'a': {'b': 0, 'c': [{'d': 0}]}, 'n': [1, 2]}),  # YAML values
+        ('n=', {'a': {'b': 0, 'c': [{'d': 0}]}, 'n': None}),
+        ('n=x=y', {'a': {'b': 0, 'c': [{'d': 0}]}, 'n': 'x=y'}),  # the first = divides
+    ],
+)
+def test_an_assignment_overrides_one_key(assignment: str, result: object) -> None:
+    under = Node({'a': Node({'b': Node(0, ''), 'c': Node([Node({'d': Node(0, '')}, '')], '')}, '')}, '')
+    assert plain(override(under, assignment)) == result
+
+
+@pytest.mark.parametrize(
+    ('files', 'message'),
+    [
+        ({'run': 'x: 1\ny: 2\nx: 3\n'}, "run.yml:3: the key 'x' is written twice, first at run.yml:1"),
+        ({'run': 'x: [1\n'}, "run.yml:2: is not YAML: expected ',' or ']', but got '<stream end>'"),
+        ({'run': '- 1\n'}, 'run.yml:1: a recipe is a mapping of keys, this is a list'),
+        ({'run': 'x: !!python/object/apply:os.system [ls]\n'}, 'run.yml:1: the tag tag:yaml.org,2002:python'),  # a recipe is data
+        ({'run': 'x: !Tag {y: 1}\n'}, 'run.yml:1: the tag !Tag means nothing in a recipe'),
+        ({'run': '_base_: none.yml\n'}, 'run.yml:1: _base_: there is no file none.yml'),
+        (
+            {'run': '_base_: a.yml\n', 'a': '_base_: run.yml\n'},
+            'run.yml: `_base_` comes back to itself: run.yml -> a.yml -> run.yml',
+        ),
+    ],
+)
+def test_a_recipe_that_cannot_be_read_says_where_and_why(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, files: dict[str, str], message: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError) as caught:
+        read(write(tmp_path, **files))
+    assert str(caught.value).startswith(message)
+
+
+@pytest.mark.parametrize('assignment', ['no equals', '=1', 'a.9.b=1', 'x=[1'])
+def test_a_malformed_assignment_is_refused_with_its_text(assignment: str) -> None:
+    with pytest.raises(ConfigError, match='--set'):
+        override(Node({'a': Node([], '')}, ''), assignment)
