@@ -20,7 +20,7 @@ from phalanx.families import FAMILIES
 from phalanx.task import Task
 
 # Keys that may differ between two starts of one run: they change what it costs or shows, not what it computes.
-HARMLESS = ('train.workers', 'train.bad_samples', 'report.', 'checkpoint.', 'evaluate.', 'device')
+HARMLESS = ('train.workers', 'train.bad_samples', 'train.until', 'report.', 'checkpoint.', 'evaluate.', 'device')
 
 
 class RequestError(Exception):

@@ -26,6 +26,7 @@ from phalanx.optim.clip import clip
 from phalanx.optim.groups import parameter_groups
 from phalanx.optim.optimizers import set_lr
 from phalanx.optim.scaling import scaled
+from phalanx.optim.schedule import in_steps
 from phalanx.precision import Precision
 from phalanx.report import Report
 from phalanx.step import WholeStep
@@ -52,9 +53,10 @@ class Trainer(Generic[S, B, P]):
         batch = train.global_batch_size or (train.batch_size_per_rank or 1) * dist.world_size()
         self.stream = Stream(len(self.dataset), batch, train.micro_batches, train.seed, dist.rank(), dist.world_size())
         self.steps_per_epoch = len(self.dataset) / batch
-        self.steps = train.steps or self.in_steps(train.epochs or 0)
-        self.evaluate_every = recipe.evaluate.every or self.in_steps(recipe.evaluate.every_epochs or 0)
-        self.save_every = recipe.checkpoint.every or self.in_steps(recipe.checkpoint.every_epochs or 0)
+        self.steps = train.steps or in_steps(train.epochs or 0, self.steps_per_epoch)
+        self.until = min(train.until or self.steps, self.steps)
+        self.evaluate_every = recipe.evaluate.every or in_steps(recipe.evaluate.every_epochs or 0, self.steps_per_epoch)
+        self.save_every = recipe.checkpoint.every or in_steps(recipe.checkpoint.every_epochs or 0, self.steps_per_epoch)
 
         # The network. Every rank draws the same initial weights.
         torch.manual_seed(train.seed)
@@ -101,15 +103,11 @@ class Trainer(Generic[S, B, P]):
         self.bad: dict[int, str] = {}  # samples skipped so far, over all ranks
         self.told = 0  # how many of its own this rank has told the others
 
-    def in_steps(self, epochs: float) -> int:
-        """The number of steps that make `epochs` passes over the data set."""
-        return math.ceil(epochs * self.steps_per_epoch - 1e-9)
-
     def train(self) -> dict[str, Any]:
         """The summary of the run, after training to the end. Raises RunError, BadSampleError or StoppedError."""
         started = time.perf_counter()
         batches = self.clock.waiting(self.batches())
-        if dist.world_size() > 1 and self.step < self.steps:
+        if dist.world_size() > 1 and self.step < self.until:
             first = next(batches)
             self.settle_buckets(first)
             batches = chain([first], batches)
@@ -117,7 +115,7 @@ class Trainer(Generic[S, B, P]):
         for micro_batches in batches:
             self.train_step(micro_batches)
             self.step += 1
-            last = self.step == self.steps
+            last = self.step == self.until
             if last or self.step % self.recipe.report.every == 0:
                 self.log()
             new_best = self.evaluate() if self.recipe.evaluate.enabled and (last or self.due(self.evaluate_every)) else False
@@ -132,7 +130,7 @@ class Trainer(Generic[S, B, P]):
 
     def batches(self) -> Iterator[list[B]]:
         """The micro-batches of this rank, one list a step, from the step reached so far to the last."""
-        loaded = self.loader.batches(chain.from_iterable(self.stream.share(step) for step in range(self.step, self.steps)))
+        loaded = self.loader.batches(chain.from_iterable(self.stream.share(step) for step in range(self.step, self.until)))
         while held := [batch for batch, _ in zip(loaded, range(self.recipe.train.micro_batches), strict=False)]:
             yield held
 
@@ -301,7 +299,7 @@ class Trainer(Generic[S, B, P]):
                     f'({error.strerror}: {error.filename or self.checkpoints.root}); '
                     f'the newest on disk is {kept[-1] if kept else "none"}'
                 )
-                if self.step == self.steps or self.stop_agreed:
+                if self.step == self.until or self.stop_agreed:
                     raise RunError(f'the last checkpoint, of step {self.step}, could not be written: {error}') from None
         self.clock.go_on()
 
@@ -339,14 +337,14 @@ class Trainer(Generic[S, B, P]):
             {'memory_mb': peak_memory_mb(self.device), 'seconds': self.clock.total_seconds, 'waited': self.clock.total_waited}
         )
         trained = max(rank['seconds'] for rank in ranks)
-        steps_here = len(range(self.started_at, self.steps))
+        steps_here = self.step - self.started_at
         return {
             'metrics': self.last_metrics,
             'judged_by': self.task.judged_by,
             'best': self.best,
             'best_step': self.best_step,
-            'steps': self.steps,
-            'epochs': self.stream.epoch(self.steps),
+            'steps': self.step,
+            'epochs': self.stream.epoch(self.step),
             'global_batch_size': self.stream.global_batch_size,
             'world_size': dist.world_size(),
             'seconds': seconds,

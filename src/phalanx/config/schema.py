@@ -40,6 +40,8 @@ class Train:
     """Optimizer updates; or `epochs`."""
     epochs: float | None = None
     """Passes over the training samples; or `steps`."""
+    until: int | None = None
+    """Ends the run at this step already; the schedule still reckons with the whole length, and a later start goes on."""
     global_batch_size: int | None = None
     """Samples of one step over all ranks and micro-batches: the training does not depend on the number of ranks."""
     batch_size_per_rank: int | None = None
@@ -65,6 +67,7 @@ class Train:
         positive(
             steps=self.steps,
             epochs=self.epochs,
+            until=self.until,
             global_batch_size=self.global_batch_size,
             batch_size_per_rank=self.batch_size_per_rank,
             micro_batches=self.micro_batches,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import sys
@@ -25,11 +26,11 @@ class RankLogs(LogsSpecs):
         self.folder, self.errors = folder, errors
 
     def reify(self, envs: dict[int, dict[str, str]]) -> LogsDest:
-        logs = {local: str(self.folder / f'workerlog.{env["RANK"]}') for local, env in envs.items()}
-        redirected = {local: path if envs[local]['RANK'] != '0' else '' for local, path in logs.items()}
-        nothing = dict.fromkeys(envs, '')
-        error_files = {local: str(self.errors / f'error.{env["RANK"]}.json') for local, env in envs.items()}
-        return LogsDest(redirected, dict(redirected), nothing, dict(nothing), error_files)
+        errors = {local: str(self.errors / f'error.{env["RANK"]}.json') for local, env in envs.items()}
+        for local, env in envs.items():
+            env['TORCHELASTIC_ERROR_FILE'] = errors[local]
+        logs = {local: '' if env['RANK'] == '0' else str(self.folder / f'workerlog.{env["RANK"]}') for local, env in envs.items()}
+        return LogsDest(stdouts=logs, stderrs=dict(logs), error_files=errors)
 
     @property
     def root_log_dir(self) -> str:
@@ -47,6 +48,7 @@ def launch(command: Sequence[str], cluster: Cluster, log_dir: Path, environment:
                 'PHALANX_INIT_METHOD': f'file://{scratch}/ranks',
                 'GLOO_SOCKET_IFNAME': 'lo',
                 'NCCL_SOCKET_IFNAME': 'lo',
+                'TORCH_DISABLE_SHARE_RDZV_TCP_STORE': '1',
                 'PHALANX_LOG_DIR': str(log_dir.absolute()),
             }
         )
@@ -63,6 +65,8 @@ def launch(command: Sequence[str], cluster: Cluster, log_dir: Path, environment:
             logs_specs=RankLogs(log_dir, Path(scratch)),
             start_method='spawn',
         )
+        for name in ('agent.server.api', 'multiprocessing.api'):  # what they have to say is said below, once
+            logging.getLogger(f'torch.distributed.elastic.{name}').setLevel(logging.CRITICAL)
         begun = time.monotonic()
         try:
             elastic_launch(config, command[0])(*command[1:])

@@ -1,0 +1,42 @@
+"""What tests of several rooms share: the smallest real run, and reading what it left."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+# The smallest real run: the embedded data set, PP-LiteSeg, a batch that 1, 2 and 3 ranks and 2 micro-batches share evenly.
+TINY = (
+    'pp_liteseg_digits',
+    '--set',
+    'data.size=[64,96]',
+    'data.train_scenes=48',
+    'data.eval_scenes=13',
+    'train.global_batch_size=6',
+    'train.workers=0',
+    'report.every=1',
+    'report.pictures=2',
+    'device=cpu',
+)
+
+Command = Callable[..., subprocess.CompletedProcess[str]]
+
+
+def clean_environment() -> dict[str, str]:
+    """The environment without what a launcher around the tests may have set; one thread a process."""
+    launchers = ('RANK', 'WORLD_SIZE', 'LOCAL_RANK', 'LOCAL_WORLD_SIZE', 'MASTER_ADDR', 'MASTER_PORT', 'PHALANX_INIT_METHOD')
+    return {**{key: value for key, value in os.environ.items() if key not in launchers}, 'OMP_NUM_THREADS': '1'}
+
+
+def records(folder: Path, kind: str = 'train') -> list[dict[str, Any]]:
+    """The lines of a run's metrics.jsonl of one kind."""
+    lines = [json.loads(line) for line in (folder / 'metrics.jsonl').read_text().splitlines()]
+    return [line for line in lines if line['kind'] == kind]
+
+
+def losses(folder: Path) -> list[float]:
+    return [line['loss'] for line in records(folder)]
