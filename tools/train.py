@@ -1,4 +1,4 @@
-"""A script that a launcher can be given, as people are used to: `python -m phalanx.launch --gpus 0,1 tools/train.py -c RECIPE`."""
+"""A script for launchers that want one: `torchrun --nproc_per_node 2 tools/train.py -c RECIPE`."""
 
 import sys
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -18,14 +19,14 @@ from phalanx.optim.schedule import Schedule
 from phalanx.precision import PrecisionOptions
 
 
-def exactly_one(**given: object) -> None:
+def exactly_one(given: Mapping[str, object]) -> None:
     """Raises ValueError unless exactly one of the named options is set."""
     said = [name for name, value in given.items() if value is not None]
     if len(said) != 1:
         raise ValueError(f'give exactly one of {", ".join(given)}{", not " + " and ".join(said) if said else ""}')
 
 
-def positive(**given: float | None) -> None:
+def positive(given: Mapping[str, float | None]) -> None:
     """Raises ValueError when one of the named options is set and not above zero."""
     for name, value in given.items():
         if value is not None and value <= 0:
@@ -62,16 +63,10 @@ class Train:
     """Run the network through torch.compile."""
 
     def __post_init__(self) -> None:
-        exactly_one(steps=self.steps, epochs=self.epochs)
-        exactly_one(global_batch_size=self.global_batch_size, batch_size_per_rank=self.batch_size_per_rank)
-        positive(
-            steps=self.steps,
-            epochs=self.epochs,
-            until=self.until,
-            global_batch_size=self.global_batch_size,
-            batch_size_per_rank=self.batch_size_per_rank,
-            micro_batches=self.micro_batches,
-        )
+        exactly_one({'steps': self.steps, 'epochs': self.epochs})
+        exactly_one({'global_batch_size': self.global_batch_size, 'batch_size_per_rank': self.batch_size_per_rank})
+        positive({'steps': self.steps, 'epochs': self.epochs, 'until': self.until, 'micro_batches': self.micro_batches})
+        positive({'global_batch_size': self.global_batch_size, 'batch_size_per_rank': self.batch_size_per_rank})
         for name in ('workers', 'bad_samples', 'seed'):
             if getattr(self, name) < 0:
                 raise ValueError(f'{name} cannot be negative, got {getattr(self, name)}')
@@ -88,7 +83,7 @@ class Evaluate:
     """Samples of one forward pass on one rank; above 1 all images of a batch must have one size."""
 
     def __post_init__(self) -> None:
-        positive(every=self.every, every_epochs=self.every_epochs, batch_size=self.batch_size)
+        positive({'every': self.every, 'every_epochs': self.every_epochs, 'batch_size': self.batch_size})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,7 +95,7 @@ class Checkpoint:
     """How many of the newest to keep; the best one is kept besides."""
 
     def __post_init__(self) -> None:
-        positive(every=self.every, every_epochs=self.every_epochs, keep=self.keep)
+        positive({'every': self.every, 'every_epochs': self.every_epochs, 'keep': self.keep})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,7 +108,7 @@ class ReportOptions:
     """Evaluation samples shown in the report."""
 
     def __post_init__(self) -> None:
-        positive(every=self.every)
+        positive({'every': self.every})
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,0 +1,112 @@
+"""The moving average of the weights, which is evaluated and exported in place of the last ones.
+
+The kinds are those of PaddleDetection (threshold, normal, exponential) and PaddleSeg (ramp).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+
+@dataclass(frozen=True, kw_only=True)
+class EmaOptions:
+    decay: float = 0.9998
+    """How much of the average is kept at an update, once it has settled."""
+    kind: Literal['threshold', 'normal', 'exponential', 'ramp'] = 'threshold'
+    """How the decay gets there; the formulas stand at `Ema.decay`."""
+    skip: tuple[str, ...] = ()
+    """Patterns of names, `*.proj_conv.weight` say, that are not averaged but taken as they are."""
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.decay < 1:
+            raise ValueError(f'decay must be at least 0 and below 1, got {self.decay}')
+
+
+class Ema:
+    """An average over training of every floating-point entry of a model's state, running statistics included."""
+
+    @torch.no_grad()
+    def __init__(self, model: nn.Module, options: EmaOptions) -> None:
+        self._options = options
+        start = torch.clone if options.kind == 'ramp' else torch.zeros_like
+        self._averages = {
+            name: start(value)
+            for name, value in model.state_dict().items()
+            if value.is_floating_point() and not any(fnmatchcase(name, pattern) for pattern in options.skip)
+        }
+        self._updates = 0
+
+    def decay(self, update: int) -> float:
+        """What update number `update` (from 0) keeps of the average."""
+        highest = self._options.decay
+        match self._options.kind:
+            case 'threshold':
+                return min(highest, (1 + update) / (10 + update))
+            case 'normal':
+                return highest
+            case 'exponential':
+                return highest * (1 - math.exp(-(update + 1) / 2000))
+            case 'ramp':
+                return min(highest, 1 - 1 / (update + 2))
+
+    @torch.no_grad()
+    def update(self, model: nn.Module) -> None:
+        """Moves the average towards `model`."""
+        state = model.state_dict()
+        values = [state[name] for name in self._averages]
+        torch._foreach_lerp_(list(self._averages.values()), values, 1 - self.decay(self._updates))
+        self._updates += 1
+
+    @torch.no_grad()
+    def weights(self, model: nn.Module) -> dict[str, Tensor]:
+        """The state of `model` with averages in place of the averaged entries; before the first update `model`'s own.
+
+        The kinds threshold and normal start from zero. As PaddleDetection does, this is made up for by a division by
+        `1 - decay ** updates` with the latest decay, which is exact only while the decay does not change.
+        """
+        state: dict[str, Tensor] = dict(model.state_dict())
+        if self._updates == 0:
+            return state
+        missing = 0.0
+        if self._options.kind in ('threshold', 'normal'):
+            missing = self.decay(self._updates - 1) ** self._updates
+        averages = torch._foreach_div(list(self._averages.values()), 1 - missing)
+        return state | dict(zip(self._averages, averages, strict=True))
+
+    @contextlib.contextmanager
+    def applied(self, model: nn.Module) -> Iterator[None]:
+        """Within this context `model` has the averaged weights; on leaving it, by an exception too, its own again."""
+        own = {name: value.clone() for name, value in model.state_dict().items()}
+        _fill(model, self.weights(model))
+        try:
+            yield
+        finally:
+            _fill(model, own)
+
+    def state(self) -> dict[str, Any]:
+        """What a resumed run needs; the tensors are not copies."""
+        return {'updates': self._updates, 'averages': self._averages}
+
+    @torch.no_grad()
+    def restore(self, state: dict[str, Any]) -> None:
+        """Goes on from `state`. Raises ValueError, naming entries, when it belongs to another model."""
+        averages: dict[str, Tensor] = state['averages']
+        if differing := sorted(averages.keys() ^ self._averages.keys()):
+            raise ValueError(f'the moving average was saved for another model: only one of them has {", ".join(differing[:5])}')
+        for name, average in self._averages.items():
+            average.copy_(averages[name])
+        self._updates = state['updates']
+
+
+@torch.no_grad()
+def _fill(model: nn.Module, values: dict[str, Tensor]) -> None:
+    for name, own in model.state_dict().items():
+        own.copy_(values[name])

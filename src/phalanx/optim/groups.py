@@ -1,0 +1,115 @@
+"""Parameter groups: which parameters decay, and with which share of the learning rate each learns."""
+
+from __future__ import annotations
+
+import difflib
+import fnmatch
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from torch import nn
+from torch.nn.modules.batchnorm import _NormBase
+
+NORMS = (_NormBase, nn.GroupNorm, nn.LayerNorm, nn.RMSNorm)  # _NormBase: batch and instance norms
+
+Group = dict[str, Any]  # as torch takes it: params, lr_factor, name, and weight_decay where it is not the optimizer's
+
+
+@dataclass(frozen=True, kw_only=True)
+class ParameterRule:
+    match: str
+    """A pattern for whole parameter names, as for file names: `backbone.*`, `*.proj_conv.weight`; `*` also crosses dots."""
+    lr_factor: float = 1.0
+    """Their learning rate is this share of the schedule's."""
+    weight_decay: float | None = None
+    """Their weight decay, norms and biases among them too; none given, as without the rule."""
+
+    def __post_init__(self) -> None:
+        if not self.lr_factor >= 0:
+            raise ValueError(f'lr_factor cannot be negative, got {self.lr_factor}')
+
+
+OTHERS = ParameterRule(match='(all others)')
+
+
+@dataclass(frozen=True, kw_only=True)
+class Parameters:
+    decay_norms: bool = True
+    """Weight decay on the scales and shifts of norm layers."""
+    decay_biases: bool = True
+    """Weight decay on the biases of all other layers."""
+    rules: tuple[ParameterRule, ...] = ()
+    """What differs for some parameters; a parameter may match one rule."""
+
+
+def parameter_groups(model: nn.Module, parameters: Parameters) -> tuple[list[Group], str]:
+    """The trainable parameters of `model`, grouped for an optimizer, and a table of the groups for a person.
+
+    Groups and their members stand in the order of the model's parameters; a frozen parameter is in none. Raises ValueError for
+    a parameter that two rules match and for a rule that matches nothing.
+    """
+    names = [name for name, _ in model.named_parameters()]
+    rules = _rules_by_name(names, parameters.rules)
+    norms = {id(p) for module in model.modules() if isinstance(module, NORMS) for p in module.parameters(recurse=False)}
+
+    groups: dict[tuple[str, float | None], Group] = {}
+    for name, parameter in model.named_parameters():
+        if not parameter.requires_grad:
+            continue
+        rule = rules.get(name, OTHERS)
+        decay = rule.weight_decay
+        if decay is None and not _decays(name, id(parameter) in norms, parameters):
+            decay = 0.0
+        group = groups.setdefault((rule.match, decay), {'params': [], 'lr_factor': rule.lr_factor, 'name': rule.match})
+        group['params'].append(parameter)
+        if decay is not None:  # else the optimizer's own
+            group['weight_decay'] = decay
+    return list(groups.values()), _table(groups.values())
+
+
+def _decays(name: str, in_norm: bool, parameters: Parameters) -> bool:
+    if in_norm:
+        return parameters.decay_norms
+    return parameters.decay_biases or not name.rpartition('.')[2].startswith('bias')  # an LSTM has `bias_ih_l0`
+
+
+def _rules_by_name(names: Sequence[str], rules: Sequence[ParameterRule]) -> dict[str, ParameterRule]:
+    """The rule of each parameter that has one."""
+    found: dict[str, ParameterRule] = {}
+    for rule in rules:
+        matched = fnmatch.filter(names, rule.match)
+        if not matched:
+            raise ValueError(f'parameters.rules: {rule.match!r} matches no parameter of the model{_hint(rule.match, names)}')
+        for name in matched:
+            if name in found:
+                raise ValueError(
+                    f'parameters.rules: {name} is matched by both {found[name].match!r} and {rule.match!r}; make one narrower'
+                )
+            found[name] = rule
+    return found
+
+
+def _hint(pattern: str, names: Sequence[str]) -> str:
+    parts = {f'{".".join(name.split(".")[:depth])}.*' for name in names for depth in range(1, name.count('.') + 1)}
+    near = difflib.get_close_matches(pattern, [*sorted(parts), *names], n=3)
+    return f'; did you mean {" or ".join(map(repr, near))}?' if near else f'; its parameters are named like {names[0]!r}'
+
+
+def _table(groups: Iterable[Group]) -> str:
+    rows = [('parameters', 'tensors', 'numbers', 'lr factor', 'weight decay')]
+    for group in groups:
+        numbers = sum(parameter.numel() for parameter in group['params'])
+        decay = group.get('weight_decay')
+        factor = f'{group["lr_factor"]:g}'
+        rows.append(
+            (
+                group['name'],
+                str(len(group['params'])),
+                f'{numbers:,}',
+                factor,
+                'as optimizer' if decay is None else f'{decay:g}',
+            )
+        )
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return '\n'.join('  '.join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows)

@@ -1,0 +1,70 @@
+"""Requests that are wrong: exit status 2, nothing started, the message with the place and the cure."""
+
+from pathlib import Path
+
+import pytest
+
+from running import TINY, Command
+
+
+def test_all_mistakes_of_a_recipe_are_told_before_any_process_starts(phalanx: Command, tmp_path: Path) -> None:
+    (tmp_path / 'mine.yml').write_text(
+        'task: segmentation\nmodel: {name: pp_litseg}\ndata: {name: digit_scenes}\n'
+        'train: {stepps: 3, global_batch_size: many}\noptimizer: {name: sgd, lr: fast}\nschedule: constant\n'
+    )
+    run = phalanx('train', 'mine.yml', '--nproc_per_node', '2', '--set', 'report.evry=1')
+    assert run.returncode == 2
+    assert run.stdout == ''
+    for told in (
+        "mine.yml:2: model.name: 'pp_litseg' is not one of pp_liteseg, unet; did you mean 'pp_liteseg'?",
+        "mine.yml:4: train.stepps: unknown key; did you mean 'steps'?",
+        "mine.yml:4: train.global_batch_size: expected a whole number, got 'many'",
+        "mine.yml:5: optimizer.lr: expected a number, got 'fast'",
+        "--set report.evry=1: report.evry: unknown key; did you mean 'every'?",
+    ):
+        assert told in run.stderr
+    assert not (tmp_path / 'runs').exists()
+
+
+@pytest.mark.parametrize(
+    ('words', 'told'),
+    [
+        (('train', 'no_such_recipe'), 'no_such_recipe: there is no such file, run folder or shipped recipe'),
+        (('train',), 'which recipe?'),
+        (('train', 'pp_liteseg_digits', 'train.seed'), "'train.seed': expected KEY VALUE pairs after the recipe"),
+        (('train', 'pp_liteseg_digits', '--gpus', '0,x'), "--gpus '0,x': expected numbers separated by commas"),
+        (('train', 'pp_liteseg_digits', '--gpus', '0,0'), '--gpus 0,0: a device is named twice'),
+        (('train', 'pp_liteseg_digits', '--nproc_per_node', '0'), '--nproc_per_node 0: at least 1 process'),
+        (('train', 'pp_liteseg_digits', '--resume', 'nowhere'), '--resume nowhere: there is no such folder'),
+        (('trian', 'x'), "'trian' is no command"),
+        (('predict', 'pp_liteseg_digits', 'nothing.jpg', '--out', 'out'), 'nothing.jpg: there is no such file or folder'),
+    ],
+)
+def test_a_wrong_request_says_what_is_wrong_with_it(phalanx: Command, words: tuple[str, ...], told: str) -> None:
+    run = phalanx(*words)
+    assert run.returncode == 2, run.stderr
+    assert told in run.stderr
+
+
+def test_a_global_batch_smaller_than_the_world_is_refused(phalanx: Command) -> None:
+    run = phalanx('train', *TINY, 'train.steps=2', 'train.global_batch_size=2', '--nproc_per_node', '3')
+    assert run.returncode == 2, run.stderr
+    assert 'it needs at least 3 samples' in run.stderr
+
+
+def test_another_recipe_in_the_same_folder_is_refused_with_the_difference(phalanx: Command, tmp_path: Path) -> None:
+    recipe = (*TINY, 'train.steps=2', 'evaluate.enabled=false')
+    assert phalanx('train', *recipe).returncode == 0
+    changed = phalanx('train', *recipe, 'optimizer.lr=0.5')
+    assert changed.returncode == 2
+    assert 'optimizer.lr: there 0.' in changed.stderr
+    assert 'now 0.5' in changed.stderr
+    aside = phalanx('train', *recipe, 'optimizer.lr=0.5', '--fresh')
+    assert aside.returncode == 0, aside.stderr
+    assert (tmp_path / 'runs' / 'pp_liteseg_digits.old-1' / 'summary.json').is_file()
+
+
+def test_gpus_on_a_machine_without_any_are_cpu_ranks_and_it_says_so(phalanx: Command) -> None:
+    run = phalanx('train', *TINY, 'train.steps=1', 'evaluate.enabled=false', '--gpus', '0,1')
+    assert run.returncode == 0, run.stderr
+    assert 'starting 2 ranks on the CPU' in run.stderr

@@ -1,0 +1,234 @@
+"""Runs that meet a fault: what is said, what is left, and how they go on."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+
+from running import TINY, Command, clean_environment, losses
+
+FILES = ('--set', 'data={name: file_list, root: data, classes: [sky, road]}', 'transforms=[{name: resize, size: [64, 64]}]')
+
+
+def write_data_set(folder: Path, count: int = 8) -> Path:
+    """A data set of `count` images in files, with one list for both splits."""
+    rng = np.random.default_rng(0)
+    (folder / 'data').mkdir()
+    for number in range(count):
+        cv2.imwrite(str(folder / 'data' / f'{number}.jpg'), rng.integers(0, 256, (64, 64, 3), dtype=np.uint8))
+        cv2.imwrite(str(folder / 'data' / f'{number}.png'), rng.integers(0, 2, (64, 64), dtype=np.uint8))
+    lines = ''.join(f'{number}.jpg {number}.png\n' for number in range(count))
+    for name in ('train.txt', 'val.txt'):
+        (folder / 'data' / name).write_text(lines)
+    return folder / 'data'
+
+
+RECIPE = (
+    'pp_liteseg_digits',
+    *FILES,
+    'train.steps=3',
+    'train.global_batch_size=4',
+    'report.every=1',
+    'report.pictures=1',
+    'device=cpu',
+)
+
+
+def test_an_unreadable_image_ends_the_run_with_its_path_unless_the_recipe_allows_it(phalanx: Command, tmp_path: Path) -> None:
+    data = write_data_set(tmp_path)
+    (data / '3.jpg').write_bytes((data / '3.jpg').read_bytes()[:100])
+    strict = phalanx('train', *RECIPE, '--save_dir', 'strict')
+    assert strict.returncode == 1
+    assert '3.jpg' in strict.stderr
+    lenient = phalanx('train', *RECIPE, 'train.bad_samples=1', '--save_dir', 'lenient')
+    assert lenient.returncode == 0, lenient.stderr
+    assert 'skipped' in lenient.stdout
+    assert '3.jpg' in lenient.stdout
+    assert '3.jpg' in (tmp_path / 'lenient' / 'summary.json').read_text()
+
+
+def test_skipping_gives_the_same_training_on_two_ranks(phalanx: Command, tmp_path: Path) -> None:
+    data = write_data_set(tmp_path)
+    (data / '3.jpg').write_bytes(b'')
+    allowed = (*RECIPE, 'train.bad_samples=1', 'evaluate.enabled=false')
+    assert phalanx('train', *allowed, '--save_dir', 'one').returncode == 0
+    assert phalanx('train', *allowed, '--save_dir', 'two', '--nproc_per_node', '2').returncode == 0
+    assert losses(tmp_path / 'two') == pytest.approx(losses(tmp_path / 'one'), rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ('label', 'told'),
+    [
+        (np.full((64, 64), 7, np.uint8), '7'),  # a value outside the classes
+        (np.zeros((32, 64), np.uint8), '32'),  # another size than its image
+    ],
+)
+def test_a_wrong_label_image_ends_the_run_with_its_path_and_values(
+    phalanx: Command, tmp_path: Path, label: np.ndarray, told: str
+) -> None:
+    data = write_data_set(tmp_path)
+    cv2.imwrite(str(data / '5.png'), label)
+    run = phalanx('train', *RECIPE, '--nproc_per_node', '2')
+    assert run.returncode == 1
+    last = run.stderr.splitlines()[-1]
+    assert '5.png' in run.stderr
+    assert told in run.stderr
+    assert 'rank' in last
+
+
+@pytest.mark.parametrize(
+    ('name', 'text', 'told'),
+    [
+        ('train.txt', '', 'train.txt'),
+        ('train.txt', '0.jpg 0.png\n1.jpg\n', 'train.txt:2'),
+        ('val.txt', '0.jpg 99.png\n', '99.png'),
+        ('train.txt', '../../etc/passwd 0.png\n', 'passwd'),
+    ],
+)
+def test_a_broken_list_is_told_before_anything_starts(
+    phalanx: Command, tmp_path: Path, name: str, text: str, told: str
+) -> None:
+    data = write_data_set(tmp_path)
+    (data / name).write_text(text)
+    run = phalanx('train', *RECIPE, '--nproc_per_node', '2')
+    assert run.returncode == 2
+    assert told in run.stderr
+    assert not (tmp_path / 'runs').exists()
+
+
+def test_a_loss_that_is_not_finite_ends_the_run_with_step_samples_and_checkpoint(phalanx: Command, tmp_path: Path) -> None:
+    recipe = (*TINY, 'train.steps=30', 'checkpoint.every=1', 'evaluate.enabled=false', 'optimizer.lr=1e25')
+    run = phalanx('train', *recipe, 'schedule={name: constant, warmup_steps: 3}')
+    assert run.returncode == 1
+    last = run.stderr.splitlines()[-1]
+    assert 'the loss is not finite at step' in last
+    assert 'samples of that step: ' in last
+    assert 'last good checkpoint: runs/pp_liteseg_digits/checkpoints/step_' in last
+
+
+def test_a_damaged_checkpoint_is_passed_over_and_named(phalanx: Command, tmp_path: Path) -> None:
+    recipe = (*TINY, 'train.steps=6', 'checkpoint.every=2', 'evaluate.enabled=false')
+    assert phalanx('train', *recipe, 'train.until=4').returncode == 0
+    damaged = tmp_path / 'runs' / 'pp_liteseg_digits' / 'checkpoints' / 'step_0000004' / 'model.safetensors'
+    damaged.write_bytes(damaged.read_bytes()[:1000])
+    run = phalanx('train', *recipe)
+    assert run.returncode == 0, run.stderr
+    text = ' '.join(run.stdout.split())
+    assert 'passed over a damaged checkpoint' in text
+    assert 'resumed at step 2' in text
+    assert [path.name for path in sorted(damaged.parents[1].iterdir())][-1] == 'step_0000006'
+
+
+def test_a_full_disk_costs_the_checkpoint_and_not_the_run(tmp_path: Path) -> None:
+    """A limit on the size of files stands for the disk: a write beyond it fails as on a full one."""
+    script = (
+        'import resource, signal, sys\n'
+        'signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n'
+        'resource.setrlimit(resource.RLIMIT_FSIZE, (8_000_000, 8_000_000))\n'
+        'from phalanx.cli import main\n'
+        'sys.exit(main(sys.argv[1:]))\n'
+    )
+    words = ('train', *TINY, 'train.steps=3', 'checkpoint.every=1', 'evaluate.enabled=false')
+    run = subprocess.run(
+        [sys.executable, '-c', script, *words],
+        cwd=tmp_path,
+        env=clean_environment(),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert run.returncode == 1
+    assert 'the checkpoint of step 1 was not written' in ' '.join(run.stdout.split())
+    assert 'the last checkpoint, of step 3, could not be written' in run.stderr.splitlines()[-1]
+    assert len(losses(tmp_path / 'runs' / 'pp_liteseg_digits')) == 3
+    assert list((tmp_path / 'runs' / 'pp_liteseg_digits' / 'checkpoints').iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ('ranks', 'number', 'status'), [('1', signal.SIGINT, 130), ('2', signal.SIGTERM, 143), ('2', signal.SIGINT, 130)]
+)
+def test_a_stop_by_the_user_saves_and_the_same_command_goes_on(
+    tmp_path: Path, ranks: str, number: signal.Signals, status: int
+) -> None:
+    recipe = (*TINY, 'train.steps=12', 'evaluate.enabled=false')
+    command = [sys.executable, '-m', 'phalanx.cli', 'train', *recipe, '--nproc_per_node', ranks, '--save_dir', 'run']
+    process = subprocess.Popen(
+        command, cwd=tmp_path, env=clean_environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+    log = tmp_path / 'run' / 'metrics.jsonl'
+    wait_for(lambda: log.is_file() and len(log.read_text().splitlines()) >= 2)
+    process.send_signal(number)
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode == status, output
+    (saved,) = (tmp_path / 'run' / 'checkpoints').iterdir()
+    assert 'stopped after step' in ' '.join(output.split())
+    assert not [line for line in processes() if str(tmp_path) in line]
+    again = subprocess.run(command, cwd=tmp_path, env=clean_environment(), capture_output=True, text=True, check=False)
+    assert again.returncode == 0, again.stderr
+    assert f'resumed at step {int(saved.name[5:])}' in ' '.join(again.stdout.split())
+    assert len(losses(tmp_path / 'run')) == 12
+
+
+def test_a_killed_rank_ends_the_run_and_leaves_no_process(tmp_path: Path) -> None:
+    command = [
+        sys.executable,
+        '-m',
+        'phalanx.cli',
+        'train',
+        *TINY,
+        'train.steps=500',
+        '--nproc_per_node',
+        '2',
+        '--save_dir',
+        'run',
+    ]
+    process = subprocess.Popen(
+        command, cwd=tmp_path, env=clean_environment(), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+    )
+    log = tmp_path / 'run' / 'metrics.jsonl'
+    wait_for(lambda: log.is_file() and len(log.read_text().splitlines()) >= 2)
+    victim = children(process.pid)[-1]
+    begin = time.monotonic()
+    os.kill(victim, signal.SIGKILL)
+    _, errors = process.communicate(timeout=60)
+    assert time.monotonic() - begin < 20
+    assert process.returncode == 1
+    assert 'was ended by SIGKILL' in errors.splitlines()[-1]
+    assert children(process.pid) == []
+
+
+def wait_for(condition: object, seconds: float = 60) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():  # type: ignore[operator]
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def processes() -> list[str]:
+    """The command lines and working folders of all processes."""
+    lines = []
+    for folder in Path('/proc').glob('[0-9]*'):
+        try:
+            lines.append(f'{(folder / "cmdline").read_text()} {(folder / "cwd").readlink()}')
+        except OSError:  # it ended meanwhile
+            continue
+    return lines
+
+
+def children(pid: int) -> list[int]:
+    """The rank processes that a launcher started."""
+    found = []
+    for folder in Path('/proc').glob('[0-9]*'):
+        try:
+            fields = (folder / 'stat').read_text().rpartition(')')[2].split()
+        except OSError:
+            continue
+        if int(fields[1]) == pid and 'phalanx.cli' in (folder / 'cmdline').read_text():
+            found.append(int(folder.name))
+    return sorted(found)
