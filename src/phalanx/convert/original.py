@@ -1,0 +1,41 @@
+"""How an original network names its parameters."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+
+@dataclass(frozen=True)
+class Original:
+    """The names of an original network, as rules on ours, and what else its files may hold.
+
+    `rules` are (our pattern, original replacement), regular expressions, each applied in turn to a whole name of ours.
+    """
+
+    rules: tuple[tuple[str, str], ...]
+    aliases: Mapping[str, str] = field(default_factory=dict)  # the second name of an array that is stored twice -> the first
+    constants: Mapping[str, float] = field(default_factory=dict)  # arrays that are never trained -> their value
+
+    def name(self, ours: str) -> str:
+        """The original name of our parameter or buffer `ours`."""
+        for pattern, replacement in self.rules:
+            ours = re.sub(pattern, replacement, ours)
+        return ours
+
+    def is_redundant(self, name: str, arrays: Mapping[str, npt.NDArray[Any]]) -> bool:
+        """Whether the array `name` says nothing that is not known: an alias equal to the first, a constant of its value."""
+        if name in self.aliases:
+            return np.array_equal(arrays[name], arrays.get(self.aliases[name], ()))
+        return name in self.constants and bool((arrays[name] == self.constants[name]).all())
+
+
+PADDLE_BUFFERS = (
+    (r'running_mean$', '_mean'),
+    (r'running_var$', '_variance'),
+)

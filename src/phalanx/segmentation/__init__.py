@@ -1,0 +1,1 @@
+"""Semantic segmentation: one class for every pixel of an image."""

@@ -1,0 +1,71 @@
+"""Cross-entropy of every judged pixel. Shapes: B batch, K classes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from phalanx.segmentation.labels import VOID
+from phalanx.segmentation.loss.hardest import kth_largest
+from phalanx.step import WholeStep
+from phalanx.task import Term
+
+EPSILON = 1e-8  # a pixel's addition to the weight, as in PaddleSeg: a batch without a judged pixel costs 0, not 0/0
+
+
+@dataclass(frozen=True, kw_only=True)
+class CrossEntropy:
+    """The mean cross-entropy over judged pixels, as in PaddleSeg; each counts as much as `class_weights` says of its class.
+
+    Raises ValueError for a `top_k` outside (0, 1], and when `class_weights` are not one for each class.
+    """
+
+    class_weights: tuple[float, ...] | None = None
+    avg_non_ignore: bool = True  # False: divide by all pixels, void ones too
+    top_k: float = 1.0  # judge only this share of all pixels of the step, those of the largest cross-entropy
+
+    def __post_init__(self) -> None:
+        if not 0 < self.top_k <= 1:
+            raise ValueError(f'top_k is {self.top_k}; it must be a share of the pixels, above 0 and at most 1')
+
+    def __call__(self, logits: Tensor, labels: Tensor, whole: WholeStep) -> Term:  # [B, K, H, W], [B, H, W]
+        logits = at_least_float32(logits)
+        class_weights = weights_like(logits, self.class_weights)
+        with torch.no_grad():
+            weights = self._weights(labels, class_weights)
+        if self.top_k == 1:
+            total = F.cross_entropy(logits, labels, class_weights, ignore_index=VOID, reduction='sum')
+            return Term(total, weights.sum(dtype=total.dtype) + EPSILON * labels.numel())
+        losses = F.cross_entropy(logits, labels, class_weights, ignore_index=VOID, reduction='none')
+        with torch.no_grad():
+            kept = self._hardest(losses, whole)
+        return Term((losses * kept).sum(), (weights * kept).sum() + EPSILON * kept.sum())
+
+    def _weights(self, labels: Tensor, class_weights: Tensor | None) -> Tensor:
+        """How much each pixel counts in the divisor, [B, H, W]."""
+        judged = labels != VOID if self.avg_non_ignore else torch.ones_like(labels, dtype=torch.bool)
+        return judged if class_weights is None else judged * class_weights[labels.where(labels != VOID, 0)]
+
+    def _hardest(self, losses: Tensor, whole: WholeStep) -> Tensor:
+        """How much of each pixel is kept, [B, H, W]: 1 above the k-th loss of the step, a share at it, 0 below."""
+        pixels = whole.sum(torch.tensor(losses.numel(), device=losses.device))
+        k = (self.top_k * pixels.double()).long().clamp(min=1)
+        cutoff, share = kth_largest(losses, torch.ones_like(losses, dtype=torch.bool), k, whole)
+        return (losses > cutoff) + (losses == cutoff) * share
+
+
+def at_least_float32(logits: Tensor) -> Tensor:
+    """Logits that autocast made half precision, in float32: sums of many small numbers follow."""
+    return logits.float() if logits.dtype in (torch.float16, torch.bfloat16) else logits
+
+
+def weights_like(logits: Tensor, class_weights: tuple[float, ...] | None) -> Tensor | None:
+    """`class_weights` as a tensor [K] where the logits [B, K, H, W] are. Raises ValueError when there are not K of them."""
+    if class_weights is None:
+        return None
+    if len(class_weights) != logits.shape[1]:
+        raise ValueError(f'class_weights has {len(class_weights)} values, but there are {logits.shape[1]} classes')
+    return torch.tensor(class_weights, dtype=logits.dtype, device=logits.device)

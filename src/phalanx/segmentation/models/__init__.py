@@ -1,0 +1,15 @@
+"""Segmentation networks.
+
+A network takes images [B, 3, H, W], H and W at least 32, and gives a list of logits [B, K, H, W], the main output first; in
+evaluation mode the main output only. Its `num_outputs` says how many it gives in training: one loss of the recipe judges each.
+
+To add one: a file here that ends with a variant function, whose positional parameter is the number of classes and whose
+keyword-only parameters are the options of `model:` in a recipe; a line in MODELS; a file in `phalanx/convert` if the original
+has published weights; its golden numbers in tests/golden. Batch norms are `phalanx.norms.BatchNorm2d`, so that they can be
+synchronised, and every parameter takes part in every training step.
+"""
+
+from phalanx.segmentation.models.pp_liteseg import pp_liteseg
+from phalanx.segmentation.models.unet import unet
+
+MODELS = {'pp_liteseg': pp_liteseg, 'unet': unet}

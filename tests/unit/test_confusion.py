@@ -1,0 +1,82 @@
+"""The confusion matrix against scikit-learn."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from sklearn.metrics import accuracy_score, cohen_kappa_score, f1_score, jaccard_score, precision_score, recall_score
+from torch import Tensor
+
+from phalanx.segmentation.labels import VOID
+from phalanx.segmentation.metric import Confusion
+
+NAMES = ('road', 'car', 'sky', 'tree')
+
+
+def maps() -> tuple[list[Tensor], list[Tensor]]:
+    """Predictions and labels of three images of different sizes; a tenth of the pixels is void."""
+    rng = np.random.default_rng(0)
+    predictions, labels = [], []
+    for size in ((9, 7), (4, 12), (1, 30)):
+        truth = rng.integers(0, 4, size)
+        wrong = rng.random(size) < 0.3
+        predictions.append(torch.from_numpy(np.where(wrong, rng.integers(0, 4, size), truth).astype(np.uint8)))
+        labels.append(torch.from_numpy(np.where(rng.random(size) < 0.1, VOID, truth).astype(np.uint8)))
+    return predictions, labels
+
+
+def test_all_numbers_are_those_of_scikit_learn() -> None:
+    predictions, labels = maps()
+    metric = Confusion(NAMES)
+    metric.update(predictions, SimpleNamespace(labels=labels))
+    seen = torch.cat([prediction.flatten() for prediction in predictions]).numpy()
+    truth = torch.cat([label.flatten() for label in labels]).numpy()
+    pair = (truth[truth != VOID], seen[truth != VOID])
+    assert metric.compute() == pytest.approx(
+        {
+            'mean_iou': jaccard_score(*pair, average='macro'),
+            'accuracy': accuracy_score(*pair),
+            'kappa': cohen_kappa_score(*pair),
+            'mean_dice': f1_score(*pair, average='macro'),
+        }
+    )
+    columns = {
+        'iou': jaccard_score(*pair, average=None),
+        'precision': precision_score(*pair, average=None),
+        'recall': recall_score(*pair, average=None),
+        'dice': f1_score(*pair, average=None),
+        'pixels': np.bincount(pair[0]),
+    }
+    table = metric.table()
+    assert [row['class'] for row in table] == list(NAMES)
+    for column, expected in columns.items():
+        assert [row[column] for row in table] == pytest.approx(expected.tolist())
+
+
+def test_updates_add_up() -> None:
+    predictions, labels = maps()
+    at_once, one_by_one = Confusion(NAMES), Confusion(NAMES)
+    at_once.update(predictions, SimpleNamespace(labels=labels))
+    for prediction, label in zip(predictions, labels, strict=True):
+        one_by_one.update([prediction], SimpleNamespace(labels=[label]))
+    at_once.gather()  # alone, a rank has everything
+    assert at_once.compute() == one_by_one.compute()
+
+
+def test_void_pixels_do_not_count() -> None:
+    metric = Confusion(NAMES)
+    metric.update([torch.tensor([[0, 1, 2]])], SimpleNamespace(labels=[torch.tensor([[0, 1, VOID]])]))
+    assert metric.compute()['accuracy'] == 1
+    assert [row['pixels'] for row in metric.table()] == [1, 1, 0, 0]
+
+
+def test_nothing_judged_gives_numbers_all_the_same() -> None:
+    assert Confusion(NAMES).compute() == {'mean_iou': 1, 'accuracy': 0, 'kappa': 0, 'mean_dice': 0}
+
+
+def test_a_label_that_is_no_class_is_told() -> None:
+    with pytest.raises(ValueError, match=r'^a pixel is labelled 33; the 4 classes are 0 to 3, void is 255$'):
+        Confusion(NAMES).update([torch.zeros(1, 2)], SimpleNamespace(labels=[torch.tensor([[0, 33]])]))

@@ -1,0 +1,88 @@
+"""Filling a network with arrays under their original names. Names and shapes are those of PaddleSeg's networks."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+import torch
+from torch import nn
+
+from phalanx.convert import ORIGINALS, load_original
+from phalanx.segmentation.models.pp_liteseg import pp_liteseg
+from phalanx.segmentation.models.unet import unet
+
+Arrays = dict[str, npt.NDArray[np.float32]]
+
+
+def arrays_of(model: nn.Module) -> Arrays:
+    """Random arrays for all of `model`."""
+    rng = np.random.default_rng(0)
+    original = ORIGINALS[type(model)](model)
+    state = {name: tensor for name, tensor in model.state_dict().items() if not name.endswith('num_batches_tracked')}
+    return {original.name(name): rng.random(tensor.shape, dtype=np.float32) for name, tensor in state.items()}
+
+
+@pytest.fixture(scope='module')
+def model() -> nn.Module:
+    return pp_liteseg(3)
+
+
+@pytest.fixture
+def arrays(model: nn.Module) -> Arrays:
+    return arrays_of(model)
+
+
+def test_every_tensor_is_filled_and_keeps_its_dtype() -> None:
+    model = unet(2, upsampling='transposed').double()
+    arrays = arrays_of(model)
+    load_original(model, arrays)
+    assert model.classify.weight.dtype == torch.float64
+    np.testing.assert_array_equal(model.classify.weight.detach(), arrays['cls.weight'])
+    np.testing.assert_array_equal(
+        model.encoder[1][0].norm.running_var, arrays['encode.down_sample_list.0.1._batch_norm._variance']
+    )
+    np.testing.assert_array_equal(model.decoder[2].enlarge.bias.detach(), arrays['decode.up_sample_list.2.deconv.bias'])
+
+
+def test_everything_left_over_missing_or_misshapen_is_listed_at_once(model: nn.Module, arrays: Arrays) -> None:
+    del arrays['backbone.features.0.conv.weight'], arrays['seg_heads.2.conv._batch_norm._mean']
+    arrays['seg_heads.0.conv_out.weight'] = np.zeros((19, 32, 1, 1), np.float32)
+    arrays['backbone.features.1.bn.bias'] = np.zeros(63, np.float32)
+    arrays['backbone.conv_last.conv.weight'] = np.zeros((1024, 1024, 1, 1), np.float32)
+    with pytest.raises(ValueError) as raised:
+        load_original(model, arrays)
+    assert str(raised.value).splitlines() == [
+        'the weights do not fit PPLiteSeg:',
+        'missing: backbone.features.0.conv.weight [32, 3, 3, 3]',
+        'missing: seg_heads.2.conv._batch_norm._mean [64]',
+        'misshapen: backbone.features.1.bn.bias is [63], the model has [64]',
+        'misshapen: seg_heads.0.conv_out.weight is [19, 32, 1, 1], the model has [3, 32, 1, 1]',
+        'left over: backbone.conv_last.conv.weight [1024, 1024, 1, 1]',
+    ]
+
+
+def test_nothing_is_filled_when_something_is_wrong(model: nn.Module, arrays: Arrays) -> None:
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    with pytest.raises(ValueError, match='left over: stranger'):
+        load_original(model, {**arrays, 'stranger': np.zeros(1, np.float32)})
+    assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
+
+
+def test_an_attention_scale_of_one_says_nothing_new(model: nn.Module, arrays: Arrays) -> None:
+    load_original(model, {**arrays, 'ppseg_head.arm_list.1._scale': np.ones(1, np.float32)})
+    with pytest.raises(ValueError, match=r'left over: ppseg_head\.arm_list\.1\._scale \[1\]'):
+        load_original(model, {**arrays, 'ppseg_head.arm_list.1._scale': np.full(1, 2, np.float32)})
+
+
+def test_an_alias_must_equal_its_first_name() -> None:
+    model = unet(2)
+    arrays = arrays_of(model)
+    load_original(model, {**arrays, 'conv.weight': arrays['cls.weight'], 'conv.bias': arrays['cls.bias']})
+    with pytest.raises(ValueError, match=r'left over: conv\.weight'):
+        load_original(model, {**arrays, 'conv.weight': arrays['cls.weight'] + 1})
+
+
+def test_a_network_without_an_original_is_told() -> None:
+    with pytest.raises(ValueError, match=r'^there is no conversion for Linear; there is for PPLiteSeg, UNet$'):
+        load_original(nn.Linear(1, 1), {})

@@ -1,0 +1,116 @@
+"""Hard-pixel mining over a whole step, however it is cut.
+
+Expected numbers come from torch's own sorting and from the uncut batch.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from phalanx.segmentation.labels import VOID
+from phalanx.segmentation.loss.cross_entropy import CrossEntropy
+from phalanx.segmentation.loss.hardest import kth_largest
+from phalanx.segmentation.loss.ohem import OhemCrossEntropy
+from phalanx.step import WholeStep
+from phalanx.task import Term
+
+Loss = Callable[[Tensor, Tensor, WholeStep], Term]
+
+CUT = [slice(0, 4), slice(4, 6), slice(6, 7)]  # seven samples in unequal micro-batches
+
+
+def batch() -> tuple[Tensor, Tensor]:
+    """Logits [7, 5, 6, 8] and labels [7, 6, 8]; the last sample is nearly all void, one in the middle wholly."""
+    generator = torch.Generator().manual_seed(0)
+    logits = 2 * torch.randn(7, 5, 6, 8, generator=generator)
+    labels = torch.randint(0, 5, (7, 6, 8), generator=generator)
+    labels[4] = VOID
+    labels[6, 1:] = VOID
+    return logits.requires_grad_(), labels
+
+
+def value_and_gradient(loss: Loss, cut: list[slice]) -> tuple[float, Tensor]:
+    logits, labels = batch()
+    whole = WholeStep()
+    terms = whole.run([lambda part=part: loss(logits[part], labels[part], whole) for part in cut])
+    value = torch.stack([term.total for term in terms]).sum() / torch.stack([term.weight for term in terms]).sum()
+    value.backward()
+    assert logits.grad is not None
+    return value.item(), logits.grad
+
+
+@pytest.mark.parametrize(
+    'loss',
+    [
+        OhemCrossEntropy(threshold=0.7, min_kept_per_sample=10),  # the threshold decides
+        OhemCrossEntropy(threshold=0.01, min_kept_per_sample=10),  # the number decides
+        OhemCrossEntropy(threshold=0.01, min_kept_per_sample=10, class_weights=(1, 2, 3, 4, 5)),
+        OhemCrossEntropy(threshold=0.01, min_kept_per_sample=48),  # more than are judged
+        CrossEntropy(top_k=0.2),
+        CrossEntropy(top_k=0.2, class_weights=(1, 2, 3, 4, 5)),
+        CrossEntropy(top_k=0.9),  # reaches into the void pixels, which tie at a loss of 0
+    ],
+    ids=str,
+)
+def test_the_cut_into_micro_batches_changes_nothing(loss: Loss) -> None:
+    value, gradient = value_and_gradient(loss, [slice(0, 7)])
+    cut_value, cut_gradient = value_and_gradient(loss, CUT)
+    assert cut_value == pytest.approx(value, rel=1e-6)
+    torch.testing.assert_close(cut_gradient, gradient, rtol=1e-5, atol=1e-8)
+    assert torch.equal(cut_gradient != 0, gradient != 0)
+
+
+def test_pixels_less_probable_than_the_last_one_kept_are_hard() -> None:
+    """By hand: 70 pixels of 7 samples are to be kept, so those less probable than the 70th least probable one."""
+    logits, labels = batch()
+    judged = labels != VOID
+    probability = logits.detach().softmax(1).gather(1, labels.where(judged, 0)[:, None])[:, 0]
+    cutoff = probability[judged].sort().values[69]
+    expected = judged & (probability < cutoff)
+    _, gradient = value_and_gradient(OhemCrossEntropy(threshold=0.001, min_kept_per_sample=10), [slice(0, 7)])
+    assert expected.sum() == 69
+    assert torch.equal(gradient.abs().sum(1) > 0, expected)
+
+
+def test_pixels_below_the_threshold_are_hard_when_they_are_more() -> None:
+    logits, labels = batch()
+    loss = F.cross_entropy(logits, labels, ignore_index=VOID, reduction='none')
+    hard = (labels != VOID) & (loss > -math.log(0.7))
+    value, _ = value_and_gradient(OhemCrossEntropy(threshold=0.7, min_kept_per_sample=10), CUT)
+    assert hard.sum() > 70
+    assert value == pytest.approx(loss[hard].mean().item(), rel=1e-4)  # up to the epsilon in the divisor
+
+
+@pytest.mark.parametrize('dtype', [torch.float32, torch.float64])
+@pytest.mark.parametrize('k', [1, 2, 500, 999, 1000])
+def test_the_kth_largest_value_is_found_exactly(k: int, dtype: torch.dtype) -> None:
+    values = torch.rand(2000, dtype=dtype, generator=torch.Generator().manual_seed(k)).exp2() - 1
+    among = torch.arange(2000) % 2 == 0
+    found, share = kth_largest(values, among, torch.tensor(k), WholeStep())
+    assert found == values[among].sort(descending=True).values[k - 1]
+    assert share == 1
+
+
+def test_values_equal_to_the_kth_share_what_is_left() -> None:
+    values = torch.tensor([3.0, 2.0, 2.0, 2.0, 2.0, -0.0, 0.0])
+    everywhere = torch.ones(7, dtype=torch.bool)
+    assert kth_largest(values, everywhere, torch.tensor(2), WholeStep()) == (2.0, 0.25)  # one of four
+    assert kth_largest(values, everywhere, torch.tensor(6), WholeStep()) == (0.0, 0.5)  # both zeros are zero
+
+
+def test_wrong_options_are_told() -> None:
+    with pytest.raises(ValueError, match=r'^threshold is 7; it must be a probability above 0$'):
+        OhemCrossEntropy(threshold=7, min_kept_per_sample=10)
+    with pytest.raises(ValueError, match=r'^min_kept_per_sample is -1; it must be a number of pixels, at least 0$'):
+        OhemCrossEntropy(min_kept_per_sample=-1)
+    with pytest.raises(ValueError, match=r'^top_k is 0; it must be a share of the pixels, above 0 and at most 1$'):
+        CrossEntropy(top_k=0)
+    logits, labels = batch()
+    with pytest.raises(ValueError, match=r'^class_weights has 2 values, but there are 5 classes$'):
+        CrossEntropy(class_weights=(1, 2))(logits, labels, WholeStep())
