@@ -7,7 +7,7 @@ import math
 import time
 from collections.abc import Iterator, Sequence
 from functools import partial
-from itertools import chain
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any, Generic
 
@@ -131,7 +131,7 @@ class Trainer(Generic[S, B, P]):
     def batches(self) -> Iterator[list[B]]:
         """The micro-batches of this rank, one list a step, from the step reached so far to the last."""
         loaded = self.loader.batches(chain.from_iterable(self.stream.share(step) for step in range(self.step, self.until)))
-        while held := [batch for batch, _ in zip(loaded, range(self.recipe.train.micro_batches), strict=False)]:
+        while held := list(islice(loaded, self.recipe.train.micro_batches)):
             yield held
 
     def settle_buckets(self, micro_batches: Sequence[B]) -> None:

@@ -84,6 +84,7 @@ def test_synchronised_micro_batches_are_one_batch(dtype: torch.dtype) -> None:
 
 def test_the_gradient_of_the_synchronised_norm_is_right() -> None:
     """Against finite differences, in float64."""
+
     class Cut(nn.Module):
         def __init__(self) -> None:
             super().__init__()

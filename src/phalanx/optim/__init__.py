@@ -1,8 +1,18 @@
 """What moves the weights: the optimizers and learning-rate schedules that a recipe can name."""
 
+from collections.abc import Callable
+
+from torch.optim import Optimizer
+
 from phalanx.optim.optimizers import adam, adamw, sgd
-from phalanx.optim.schedule import constant, cosine, piecewise, polynomial, step
+from phalanx.optim.schedule import Schedule, constant, cosine, piecewise, polynomial, step
 
-OPTIMIZERS = {'sgd': sgd, 'adam': adam, 'adamw': adamw}
+OPTIMIZERS: dict[str, Callable[..., Optimizer]] = {'sgd': sgd, 'adam': adam, 'adamw': adamw}
 
-SCHEDULES = {'constant': constant, 'polynomial': polynomial, 'cosine': cosine, 'step': step, 'piecewise': piecewise}
+SCHEDULES: dict[str, Callable[..., Schedule]] = {
+    'constant': constant,
+    'polynomial': polynomial,
+    'cosine': cosine,
+    'step': step,
+    'piecewise': piecewise,
+}

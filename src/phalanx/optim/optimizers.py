@@ -6,6 +6,7 @@ The update runs in one fused kernel; `fused: false` takes torch's other form, fo
 
 from __future__ import annotations
 
+import torch
 from torch.optim import SGD, Adam, AdamW, Optimizer
 
 from phalanx.optim.groups import Group
@@ -21,7 +22,12 @@ def sgd(
     fused: bool = True,
 ) -> Optimizer:
     """Stochastic gradient descent with momentum; Paddle's `Momentum` with an L2 regularizer. `momentum: 0` is its `SGD`."""
-    return SGD(groups, lr=lr, momentum=momentum, nesterov=nesterov, weight_decay=weight_decay, fused=fused)
+    optimizer = SGD(groups, lr=lr, momentum=momentum, nesterov=nesterov, weight_decay=weight_decay, fused=fused)
+    if momentum:  # torch's fused kernel would leave it uninitialised memory when fp16 skips the very first step
+        for group in optimizer.param_groups:
+            for parameter in group['params']:
+                optimizer.state[parameter]['momentum_buffer'] = torch.zeros_like(parameter)
+    return optimizer
 
 
 def adam(
@@ -33,7 +39,10 @@ def adam(
     weight_decay: float = 0.0,
     fused: bool = True,
 ) -> Optimizer:
-    """Adam (Kingma & Ba 2015), with weight decay as an L2 penalty."""
+    """Adam (Kingma & Ba 2015), with weight decay as an L2 penalty.
+
+    Paddle writes the bias correction into the rate and into `eps`; the step is the same.
+    """
     return Adam(groups, lr=lr, betas=betas, eps=eps, weight_decay=weight_decay, fused=fused)
 
 
