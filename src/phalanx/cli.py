@@ -9,12 +9,15 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+import torch
+
 import phalanx
 from phalanx.checkpoint import CheckpointError
 from phalanx.config.read import ConfigError, plain
 from phalanx.config.show import show
+from phalanx.launch.cluster import Cluster
 from phalanx.loader import BadSampleError
-from phalanx.runs import Job, RequestError, check_folder, open_job, pick_device
+from phalanx.runs import Job, RequestError, check_folder, check_parts, open_job, pick_device, set_aside
 
 # Options that people bring along, as assignments to the recipe.
 BROUGHT_ALONG = {
@@ -81,9 +84,18 @@ def train(words: Sequence[str]) -> int:
 
     if dist.is_launched():
         return _as_rank(job, given.resume, given.fresh)
+    cluster = _cluster(job, given.gpus, given.nproc_per_node)
+    check_parts(job, cluster.ranks_per_node if cluster else 1)
     check_folder(job, given.resume, given.fresh)
-    status = _launched(['train', *words], job, given.gpus, given.nproc_per_node, given.log_dir)
-    return _as_rank(job, given.resume, given.fresh) if status is None else status
+    if given.fresh and (aside := set_aside(job.folder)):
+        print(f'the earlier run is kept in {aside}')
+    if cluster is None:
+        return _as_rank(job, given.resume, fresh=False)
+
+    from phalanx.launch.agent import launch
+
+    command = [sys.executable, '-m', 'phalanx.cli', 'train', *(word for word in words if word != '--fresh')]
+    return launch(command, cluster, given.log_dir or job.folder / 'log', {})
 
 
 def _as_rank(job: Job, resume: str | None, fresh: bool) -> int:
@@ -181,13 +193,8 @@ def _help() -> str:
     return 'usage: phalanx COMMAND ... (phalanx COMMAND --help says more)\n' + '\n'.join(lines)
 
 
-def _launched(words: Sequence[str], job: Job, gpus: str | None, nproc_per_node: int | None, log_dir: Path | None) -> int | None:
-    """The exit status of the run as several processes; None when one process is enough."""
-    import torch
-
-    from phalanx.launch.agent import launch
-    from phalanx.launch.cluster import Cluster
-
+def _cluster(job: Job, gpus: str | None, nproc_per_node: int | None) -> Cluster | None:
+    """The processes that the flags ask for; None when this one is enough. Raises RequestError."""
     try:
         available = torch.cuda.device_count() if job.recipe.device != 'cpu' else 0
         cluster, warnings = Cluster.from_flags(gpus, nproc_per_node, available)
@@ -195,10 +202,7 @@ def _launched(words: Sequence[str], job: Job, gpus: str | None, nproc_per_node: 
         raise RequestError(str(error)) from None
     for warning in warnings:
         print(f'warning: {warning}', file=sys.stderr)
-    if cluster is None:
-        return None
-    command = [sys.executable, '-m', 'phalanx.cli', *words]
-    return launch(command, cluster, log_dir or job.folder / 'log', {})
+    return cluster
 
 
 def _launch_flags(parser: argparse.ArgumentParser) -> None:

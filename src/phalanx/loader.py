@@ -103,7 +103,7 @@ class Loader(Generic[S, B]):
         reader = _Reader(self.dataset, self.bad_samples, self.replace)
         loader: DataLoader[Loaded] = DataLoader(
             reader,  # type: ignore[arg-type]  # a map from Draw, not from int
-            batch_sampler=draws,  # type: ignore[arg-type]
+            batch_sampler=draws,
             collate_fn=_Collate(self.collate),
             num_workers=self.workers,
             worker_init_fn=_start_worker,

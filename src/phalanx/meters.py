@@ -21,7 +21,7 @@ class Later:
         if values.device.type == 'cuda':
             self._host = torch.empty(values.shape, dtype=values.dtype, pin_memory=True)
             self._host.copy_(values, non_blocking=True)
-            self._ready = torch.cuda.Event()
+            self._ready = torch.cuda.Event()  # type: ignore[no-untyped-call]
             self._ready.record()
         else:
             self._host = values
@@ -30,7 +30,7 @@ class Later:
         """The values; waits for the copy, and for nothing that was enqueued after it."""
         if self._ready is not None:
             self._ready.synchronize()
-        return self._host.tolist()  # type: ignore[no-any-return]
+        return self._host.tolist()
 
 
 class Stopwatch:

@@ -29,7 +29,7 @@ class BatchNorm2d(nn.BatchNorm2d):
         if not self.training:
             return super().forward(x)
         assert self.running_mean is not None and self.running_var is not None and self.momentum is not None
-        if self.whole is None or not self.whole.is_cut(self.group):
+        if self.whole is None:
             mean, var = torch.zeros_like(self.running_mean), torch.zeros_like(self.running_var)
             normalised = F.batch_norm(
                 x, mean, var, self.weight, self.bias, True, 1.0, self.eps
@@ -38,8 +38,6 @@ class BatchNorm2d(nn.BatchNorm2d):
             var = var * ((count - 1) / count)  # torch gives the unbiased one
         else:
             mean, var = moments_of_step(x, self.whole, self.group)
-            dtype = torch.float64 if x.dtype == torch.float64 else torch.float32  # half-precision maps keep float32 statistics
-            mean, var = mean.to(dtype), var.to(dtype)
             normalised = _Normalise.apply(x, mean, var, self.weight, self.bias, self.eps)
         if self.whole is None or self.whole.is_first:
             self.running_mean.lerp_(mean.detach(), self.momentum)
@@ -62,9 +60,11 @@ def synchronise(model: nn.Module, whole: WholeStep, group: dist.Group | None = N
 
 
 def moments_of_step(x: Tensor, whole: WholeStep, group: dist.Group | None) -> tuple[Tensor, Tensor]:
-    """Mean [C] and biased variance [C] of `x` [B, C, ...] over the whole step, in float64, differentiable.
+    """Mean [C] and biased variance [C] of `x` [B, C, H, W] over the whole step, differentiable.
 
-    One exchange of 2C+1 numbers. float64 makes `mean of squares - square of mean` safe.
+    One exchange of 2C+1 numbers. The moments of each sample are exact to a bit or two and do not depend on who else is in
+    the batch; added up in float64 and rounded once, they give the same mean and variance to the bit for nearly every cut. That
+    matters: a difference in the last bit turns some ReLU on or off, and the gradient differs a thousand times more.
     """
     sums, squares = _Sums.apply(x)
     count = torch.full((1,), x.numel() // x.shape[1], dtype=torch.float64, device=x.device)
@@ -72,7 +72,8 @@ def moments_of_step(x: Tensor, whole: WholeStep, group: dist.Group | None) -> tu
     C = x.shape[1]
     count = everything[-1].detach()
     mean = everything[:C] / count
-    return mean, (everything[C : 2 * C] / count - mean.square()).clamp(min=0)
+    var = (everything[C : 2 * C] / count - mean.square()).clamp(min=0)  # safe in float64
+    return mean.to(_statistics(x)), var.to(_statistics(x))
 
 
 class _Sums(torch.autograd.Function):
@@ -81,16 +82,31 @@ class _Sums(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> tuple[Tensor, Tensor]:
         ctx.save_for_backward(x)
-        var, mean = torch.var_mean(x if x.dtype == torch.float64 else x.float(), dim=_all_but_channels(x), correction=0)
-        mean, var, count = mean.double(), var.double(), x.numel() // x.shape[1]
-        return mean * count, (var + mean.square()) * count
+        mean, var = (moment.double() for moment in _moments_of_samples(x.to(_statistics(x))))  # [B, C]
+        pixels = x.shape[2] * x.shape[3]
+        return mean.sum(0) * pixels, (var + mean.square()).sum(0) * pixels
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Tensor:
         (x,) = ctx.saved_tensors
-        dtype = torch.float64 if x.dtype == torch.float64 else torch.float32
-        offset, slope = (_like_channels(grad.to(dtype), x) for grad in (grads[0], 2 * grads[1]))
+        dtype = _statistics(x)
+        offset, slope = (grad.to(dtype).view(1, -1, 1, 1) for grad in (grads[0], 2 * grads[1]))
         return torch.addcmul(offset, slope, x.to(dtype)).to(x.dtype)
+
+
+def _moments_of_samples(x: Tensor) -> tuple[Tensor, Tensor]:
+    """Mean and biased variance of each map of `x`, [B, C] each, by the kernel of torch's own batch norm."""
+    B, C, H, W = x.shape
+    if x.is_contiguous():
+        mean, var = torch.batch_norm_update_stats(x.view(1, B * C, H, W), None, None, 0.0)
+        return mean.view(B, C), var.view(B, C)
+    each = [torch.batch_norm_update_stats(sample, None, None, 0.0) for sample in torch.split(x, 1)]  # channels last
+    return torch.stack([mean for mean, _ in each]), torch.stack([var for _, var in each])
+
+
+def _statistics(x: Tensor) -> torch.dtype:
+    """The type of the statistics of a map: half-precision maps keep float32 ones."""
+    return torch.float64 if x.dtype == torch.float64 else torch.float32
 
 
 class _Normalise(torch.autograd.Function):
@@ -117,14 +133,6 @@ class _Normalise(torch.autograd.Function):
         grad_mean = -weight * inverse * grad_bias
         grad_var = -0.5 * weight * inverse.square() * grad_weight
         return grad_x, grad_mean, grad_var, grad_weight, grad_bias, None
-
-
-def _all_but_channels(x: Tensor) -> list[int]:
-    return [axis for axis in range(x.ndim) if axis != 1]
-
-
-def _like_channels(values: Tensor, x: Tensor) -> Tensor:
-    return values.view(1, -1, *[1] * (x.ndim - 2))
 
 
 def _is_channels_last(x: Tensor) -> bool:

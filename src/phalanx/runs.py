@@ -17,6 +17,7 @@ from phalanx.config.bind import bind
 from phalanx.config.read import ConfigError, Node, override, plain, read
 from phalanx.config.schema import Recipe
 from phalanx.families import FAMILIES
+from phalanx.loader import Stream
 from phalanx.task import Task
 
 # Keys that may differ between two starts of one run: they change what it costs or shows, not what it computes.
@@ -114,6 +115,25 @@ def check_folder(job: Job, resume: str | None, fresh: bool) -> None:
             'go on with it under the new settings (--resume auto), keep it aside and start anew (--fresh), '
             'or use another --save_dir'
         )
+
+
+def check_parts(job: Job, world_size: int) -> None:
+    """Builds what can be wrong without a wrong key: data sets, network, shares. Raises RequestError with the reason."""
+    train = job.recipe.train
+    try:
+        size = len(job.task.dataset('train'))
+        job.task.dataset('eval')
+        job.task.model()
+        Stream(
+            size,
+            train.global_batch_size or world_size * (train.batch_size_per_rank or 1),
+            train.micro_batches,
+            0,
+            0,
+            world_size,
+        )
+    except (ValueError, OSError) as error:
+        raise RequestError(str(error)) from None
 
 
 def set_aside(folder: Path) -> Path | None:

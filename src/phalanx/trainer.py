@@ -50,7 +50,7 @@ class Trainer(Generic[S, B, P]):
 
         # How much, in steps: below this paragraph only steps exist.
         self.dataset, self.evalset = task.dataset('train'), task.dataset('eval')
-        batch = train.global_batch_size or (train.batch_size_per_rank or 1) * dist.world_size()
+        batch = train.global_batch(dist.world_size())
         self.stream = Stream(len(self.dataset), batch, train.micro_batches, train.seed, dist.rank(), dist.world_size())
         self.steps_per_epoch = len(self.dataset) / batch
         self.steps = train.steps or in_steps(train.epochs or 0, self.steps_per_epoch)
@@ -63,7 +63,9 @@ class Trainer(Generic[S, B, P]):
         self.model = task.model()
         if train.init_from is not None:
             self.model.load_state_dict(weights_at(train.init_from))
-        self.model.to(device, memory_format=torch.channels_last if train.channels_last else torch.preserve_format)
+        self.model.to(device)
+        if train.channels_last:
+            self.model.to(memory_format=torch.channels_last)
         self.whole = WholeStep()
         if recipe.norm_sync != 'off':
             norms.synchronise(self.model, self.whole, dist.node_group() if recipe.norm_sync == 'node' else None)

@@ -7,7 +7,9 @@ import os
 import platform
 import signal
 from dataclasses import dataclass
+from pathlib import Path
 from types import FrameType
+from typing import Any
 
 import torch
 
@@ -60,7 +62,7 @@ def train(job: Job, start: Start) -> int:
                 report.finish(trainer.train())
             except StoppedError as stopped:
                 report.note(str(stopped))
-                return 128 + dist.from_main_rank(caught[0] if caught else signal.SIGTERM)
+                return 128 + int(dist.from_main_rank(caught[0] if caught else signal.SIGTERM))
     finally:
         dist.leave()
     return 0
@@ -72,11 +74,11 @@ def prepare(job: Job, start: Start) -> tuple[Loaded | None, list[str]]:
     if start.fresh and (aside := set_aside(job.folder)):
         notes.append(f'the earlier run is kept in {aside}')
     job.folder.mkdir(parents=True, exist_ok=True)
-    checkpoint, damaged = None, []
+    damaged: list[str] = []
     if start.resume in (None, 'auto'):
         checkpoint, damaged = Checkpoints(job.folder, keep=1).newest()
     else:
-        given = Checkpoints(job.folder.__class__(str(start.resume)), keep=1)
+        given = Checkpoints(Path(str(start.resume)), keep=1)
         checkpoint, damaged = given.newest() if given.root.is_dir() else (load(given.folder.resolve()), [])
         if checkpoint is None:
             raise CheckpointError(f'--resume {start.resume}: no whole checkpoint in it; ' + '; '.join(damaged))
@@ -85,7 +87,7 @@ def prepare(job: Job, start: Start) -> tuple[Loaded | None, list[str]]:
     return checkpoint, notes
 
 
-def catch_signals(trainer: Trainer) -> list[int]:
+def catch_signals(trainer: Trainer[Any, Any, Any]) -> list[int]:
     """Turns SIGINT and SIGTERM into a request to stop at the next step; a second one ends the process at once."""
     caught: list[int] = []
 
@@ -108,7 +110,7 @@ def place(device: torch.device) -> dict[str, str | int]:
     return {'rank': dist.rank(), 'node': platform.node(), 'device': name, 'pid': os.getpid()}
 
 
-def facts(job: Job, trainer: Trainer) -> dict[str, str]:
+def facts(job: Job, trainer: Trainer[Any, Any, Any]) -> dict[str, str]:
     """What a person wants to see before a run begins."""
     parameters = sum(parameter.numel() for parameter in trainer.model.parameters())
     stream, recipe = trainer.stream, job.recipe

@@ -6,7 +6,7 @@ import dataclasses
 import difflib
 import inspect
 import types
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
@@ -123,7 +123,7 @@ class _Binder:
             node.value if isinstance(node.value, dict) else {'name': node}
         )  # `- random_flip` is short for `- {name: random_flip}`
         name = keys['name'].text if 'name' in keys else None
-        if name not in catalog:
+        if name is None or name not in catalog:
             where = keys['name'].origin if 'name' in keys else node.origin
             said = 'missing' if name is None else repr(name)
             self.problems.append(f'{where}: {path}.name: {said} is not one of {", ".join(catalog)}{_hint(name, catalog)}')
@@ -132,7 +132,7 @@ class _Binder:
         bound, tree = self.fields(rest, catalog[name], partial(partial, catalog[name]), path)
         return bound, Node({'name': Node(name, keys['name'].origin), **tree.value}, node.origin)
 
-    def fields(self, node: Node, schema: Any, make: Callable[..., Any], path: str) -> Bound:
+    def fields(self, node: Node, schema: Any, make: Any, path: str) -> Bound:
         """What `make` makes of the keys of a mapping, checked against the fields (or keyword options) of `schema`."""
         if not isinstance(node.value, dict):
             return self.wrong(node, path, f'a mapping with {", ".join(_hints(schema)) or "no keys"}')

@@ -62,6 +62,10 @@ class Train:
     compile: bool = False
     """Run the network through torch.compile."""
 
+    def global_batch(self, world_size: int) -> int:
+        """The samples of one step over all ranks."""
+        return self.global_batch_size or (self.batch_size_per_rank or 0) * world_size
+
     def __post_init__(self) -> None:
         exactly_one({'steps': self.steps, 'epochs': self.epochs})
         exactly_one({'global_batch_size': self.global_batch_size, 'batch_size_per_rank': self.batch_size_per_rank})

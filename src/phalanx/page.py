@@ -1,0 +1,537 @@
+"""The report of a run as one HTML page, built from the files of its folder and nothing else, so at any time: no network, no script."""
+
+from __future__ import annotations
+
+import base64
+import json
+import math
+import os
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from html import escape
+from pathlib import Path
+from typing import Any, Self
+
+MISSING = '–'
+COLOURS = 6
+FINE = 400  # points of a curve that a page can show
+UNITS = {'samples_per_s': 'samples/s', 'data_wait': '%', 'memory_mb': 'MiB'}
+NOT_METRICS = ('kind', 'step', 'samples', 'seconds')
+
+
+def write_page(folder: Path) -> Path:
+    """`folder`/report.html, newly built. Raises OSError when it cannot be written; an earlier page then stays as it was."""
+    run = Run.read(folder)
+    parts = (_head(run), _tiles(run), _curves(run), _pictures(run), _classes(run), _events(run), _facts(run), _recipe(run))
+    page = (
+        '<!doctype html><html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">'
+        f'<title>{escape(run.name)}</title><style>{CSS}</style></head><body>{"".join(parts)}</body></html>\n'
+    )
+    write_whole(folder / 'report.html', page.encode())
+    return folder / 'report.html'
+
+
+# What is in a run folder.
+
+
+@dataclass(frozen=True)
+class Run:
+    """What the files of a run folder say; empty where there is no file yet."""
+
+    folder: Path
+    train: list[dict[str, Any]]  # lines of metrics.jsonl, by step
+    evaluations: list[dict[str, Any]]
+    journal: list[dict[str, Any]]  # what happened: starts, notes, warnings, checkpoints, each with its time
+    summary: dict[str, Any]
+    table: dict[str, Any]  # step and rows of the latest evaluation
+    pictures: list[list[dict[str, str]]]  # rows of captions and file names
+    recipe: str
+
+    @classmethod
+    def read(cls, folder: Path) -> Self:
+        lines = read_lines(folder / 'metrics.jsonl')
+        train = [line for line in lines if line['kind'] == 'train']
+        summary = _read_json(folder / 'summary.json', {})
+        recipe = folder / 'config.yml'
+        return cls(
+            folder,
+            train,
+            [line for line in lines if line['kind'] == 'eval'],
+            read_lines(folder / 'journal.jsonl'),
+            summary if not train or summary.get('steps', 0) >= train[-1]['step'] else {},  # one of a shorter run is out of date
+            _read_json(folder / 'table.json', {}),
+            _read_json(folder / 'pictures' / 'index.json', []),
+            recipe.read_text(encoding='utf-8') if recipe.is_file() else '',
+        )
+
+    @property
+    def start(self) -> dict[str, Any]:
+        """The latest start of the run."""
+        return next((line for line in reversed(self.journal) if line['kind'] == 'start'), {})
+
+    @property
+    def name(self) -> str:
+        return str(self.start.get('name', self.folder.resolve().name))
+
+    @property
+    def step(self) -> int:
+        """The step that the run has reached, as far as it is logged."""
+        return max((line['step'] for line in (*self.train, *self.evaluations)), default=0)
+
+
+def read_lines(path: Path) -> list[dict[str, Any]]:
+    """The objects of a file with one JSON object a line; a line that a crash cut off is left out."""
+    found = []
+    for line in path.read_bytes().splitlines() if path.is_file() else []:
+        try:
+            found.append(json.loads(line))
+        except ValueError:
+            continue
+    return found
+
+
+def write_whole(path: Path, content: bytes) -> None:
+    """Writes a file that is there with all its content or, when that fails with an OSError, as it was before."""
+    aside = path.with_name(f'.{path.name}.{os.getpid()}')
+    try:
+        aside.write_bytes(content)
+        aside.replace(path)
+    finally:
+        aside.unlink(missing_ok=True)
+
+
+def _read_json(path: Path, otherwise: Any) -> Any:
+    return json.loads(path.read_bytes()) if path.is_file() else otherwise
+
+
+# Numbers for people.
+
+
+def number(value: object) -> str:
+    """Four digits that matter; what is no number, as it is."""
+    if value is None or (isinstance(value, float) and not math.isfinite(value)):
+        return MISSING if value is None else str(value)
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return str(value)
+    size = abs(value)
+    if isinstance(value, int) or size >= 1000 or (size >= 10 and value.is_integer()):
+        return f'{value:,.0f}'
+    if 0 < size < 1e-3:
+        return f'{value:.3e}'
+    return f'{value:.4f}' if size < 10 else f'{value:.4g}'
+
+
+def percent(share: float | None) -> str:
+    return MISSING if share is None else f'{100 * share:.1f} %'
+
+
+def mebibytes(size: float | None) -> str:
+    if size is None:
+        return MISSING
+    return f'{size:,.0f} MiB' if size < 10_000 else f'{size / 1024:,.1f} GiB'
+
+
+def duration(seconds: float | None) -> str:
+    if seconds is None or not math.isfinite(seconds):
+        return MISSING
+    if seconds < 60:
+        return f'{seconds:.1f} s'
+    minutes, rest = divmod(round(seconds), 60)
+    return f'{minutes} min {rest:02} s' if minutes < 60 else f'{minutes // 60} h {minutes % 60:02} min'
+
+
+# The sections of the page, from top to bottom.
+
+
+def _head(run: Run) -> str:
+    total = run.start.get('total_steps') or run.summary.get('steps')
+    of = f' of {total:,}' if total else ''
+    warnings = len({line['text'] for line in run.journal if line['kind'] == 'warning'})
+    pills = [('good', 'finished') if run.summary else ('', 'not finished'), ('', f'step {run.step:,}{of}')]
+    if warnings:
+        pills.append(('bad', f'{warnings} warning{"s" if warnings > 1 else ""}'))
+    shown = ''.join(f'<span class="pill {kind}">{escape(text)}</span>' for kind, text in pills)
+    begun = f'<p class="muted">begun {_clock(run.journal[0]["time"])}</p>' if run.journal else ''
+    return f'<header><p class="brand">Phalanx</p><h1>{escape(run.name)}</h1>{begun}<p>{shown}</p></header>'
+
+
+def _tiles(run: Run) -> str:
+    """The result in numbers: those of the summary, or of the latest lines while there is none."""
+    said = run.summary
+    last = run.train[-1] if run.train else {}
+    final = said.get('metrics') or _metrics(run.evaluations[-1] if run.evaluations else {})
+    judged_by = said.get('judged_by') or next(iter(final), '')
+    tiles = []
+    if judged_by:
+        tiles.append((judged_by, number(final.get(judged_by)), f'final, step {number(said.get("steps", run.step))}'))
+        scored = [(line[judged_by], line['step']) for line in run.evaluations if line.get(judged_by) is not None]
+        best, step = max(scored, key=lambda pair: pair[0], default=(None, None))  # the first of equals, as in training
+        best, step = said.get('best', best), said.get('best_step', step)
+        tiles.append((f'best {judged_by}', number(best), f'step {number(step)}'))
+    tiles += [(name, number(value), 'final') for name, value in final.items() if name != judged_by]
+    tiles.append(('loss', number(last.get('loss')), f'step {number(last.get("step"))}'))
+    speed, wait = (said.get(key, last.get(key)) for key in ('samples_per_s', 'data_wait'))
+    ranks = said.get('world_size', len(run.start.get('ranks', [])) or None)
+    tiles.append(('samples/s', number(speed), f'{number(ranks)} rank{"" if ranks == 1 else "s"}'))
+    tiles.append(('data wait', percent(wait), 'of the training time'))
+    if 'seconds' in said:
+        tiles.append(('time', duration(said['seconds']), f'{number(said.get("epochs"))} epochs'))
+    tiles.append(('peak memory', mebibytes(said.get('peak_memory_mb', last.get('memory_mb'))), 'of one rank'))
+    return '<section class="tiles">' + ''.join(_tile(*tile) for tile in tiles) + '</section>'
+
+
+def _tile(name: str, value: str, note: str) -> str:
+    return f'<div class="tile"><p>{escape(name)}</p><strong>{escape(value)}</strong><p class="muted">{escape(note)}</p></div>'
+
+
+def _curves(run: Run) -> str:
+    if not run.train and not run.evaluations:
+        return _section('Curves', '<p class="muted">Nothing is logged yet.</p>')
+    terms = list(dict.fromkeys(name for line in run.train for name in line['terms']))
+    loss = chart('Loss', _smoothed('loss', _points(run.train, 'loss'), 0), tall=True)
+    charts = []
+    if len(terms) > 1:
+        by_step = [{'step': line['step'], **line['terms']} for line in run.train]
+        lines = [line for colour, term in enumerate(terms) for line in _smoothed(term, _points(by_step, term), colour)]
+        charts.append(chart('Loss terms', lines))
+    charts += _metric_charts(run.evaluations)
+    charts.append(chart('Learning rate', [Line('lr', _points(run.train, 'lr'), 0)], zero=True))
+    charts.append(chart('Throughput', [Line('samples/s', _points(run.train, 'samples_per_s'), 1)], unit='samples/s', zero=True))
+    wait = [(step, None if share is None else 100 * share) for step, share in _points(run.train, 'data_wait')]
+    charts.append(chart('Time spent waiting for data', [Line('data wait', wait, 2)], unit='%', zero=True))
+    charts.append(chart('Peak memory', [Line('memory', _points(run.train, 'memory_mb'), 3)], unit='MiB', zero=True))
+    return _section('Curves', f'{loss}<div class="charts">{"".join(charts)}</div>')
+
+
+def _metric_charts(evaluations: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Those that lie between 0 and 1 in one chart, each other in its own."""
+    names = list(dict.fromkeys(name for line in evaluations for name in _metrics(line)))
+    curves = {name: _points(evaluations, name) for name in names}
+    shares = [name for name in names if all(0 <= value <= 1 for _, value in curves[name] if value is not None)]
+    together = [Line(name, curves[name], colour) for colour, name in enumerate(shares)]
+    alone = [chart(name, [Line(name, curves[name], 0)]) for name in names if name not in shares]
+    return ([chart('Metrics', together)] if together else []) + alone
+
+
+def _metrics(line: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in line.items() if name not in NOT_METRICS}
+
+
+def _pictures(run: Run) -> str:
+    rows = []
+    for row in run.pictures:
+        figures = [
+            f'<figure><img src="{_embedded(run.folder / "pictures" / cell["file"])}" alt="{escape(cell["caption"])}">'
+            f'<figcaption>{escape(cell["caption"])}</figcaption></figure>'
+            for cell in row
+            if (run.folder / 'pictures' / cell['file']).is_file()
+        ]
+        rows.append(f'<div class="pictures" style="--n:{max(len(figures), 1)}">{"".join(figures)}</div>')
+    return _section('Evaluation samples', ''.join(rows)) if rows else ''
+
+
+def _embedded(path: Path) -> str:
+    kind = 'png' if path.suffix == '.png' else 'jpeg'
+    return f'data:image/{kind};base64,{base64.b64encode(path.read_bytes()).decode()}'
+
+
+def _classes(run: Run) -> str:
+    """The table of the latest evaluation; a number between 0 and 1 has a bar behind it where all of its column are."""
+    rows = run.table.get('rows', [])
+    columns = list(dict.fromkeys(key for row in rows for key in row))
+    if not rows:
+        return ''
+    shares = [
+        column
+        for column in columns
+        if all(value is None or (isinstance(value, float) and 0 <= value <= 1) for value in (row.get(column) for row in rows))
+    ]
+    body = []
+    for row in rows:
+        cells = []
+        for column in columns:
+            value = row.get(column)
+            bar = f' class="bar" style="--v:{100 * value:.1f}%"' if column in shares and value is not None else ''
+            cells.append(f'<td{bar}>{escape(number(value))}</td>')
+        body.append(f'<tr>{"".join(cells)}</tr>')
+    head = ''.join(f'<th>{escape(column)}</th>' for column in columns)
+    table = f'<div class="scroll"><table class="numbers"><tr>{head}</tr>{"".join(body)}</table></div>'
+    return _section(f'In detail, step {number(run.table.get("step"))}', table)
+
+
+def _events(run: Run) -> str:
+    """Notes and warnings, each text once: a resumed run meets the same bad sample again."""
+    seen = {line['text']: line for line in reversed(run.journal) if line['kind'] in ('note', 'warning')}
+    rows = ''.join(
+        f'<tr class="{line["kind"]}"><td class="muted">{_clock(line["time"])}</td>'
+        f'<td>step {number(line["step"])}</td><td>{escape(text)}</td></tr>'
+        for text, line in sorted(seen.items(), key=lambda item: item[1]['time'])
+    )
+    return _section('Notes and warnings', f'<div class="scroll"><table>{rows}</table></div>') if rows else ''
+
+
+def _facts(run: Run) -> str:
+    facts = dict(run.start.get('facts', {}))
+    if saved := [line for line in run.journal if line['kind'] == 'saved']:
+        mean = math.fsum(line['seconds'] for line in saved) / len(saved)
+        facts['checkpoints'] = f'{len(saved)} written, {duration(mean)} each; the last at step {number(saved[-1]["step"])}'
+    if not facts:
+        return ''
+    rows = ''.join(f'<tr><th>{escape(key)}</th><td>{escape(str(value))}</td></tr>' for key, value in facts.items())
+    table = f'<div class="scroll"><table>{rows}</table></div>'
+    return _section('The run', table + _ranks(run.start.get('ranks', [])))
+
+
+def _ranks(ranks: Sequence[Mapping[str, Any]]) -> str:
+    if not ranks:
+        return ''
+    head = ''.join(f'<th>{escape(key)}</th>' for key in ranks[0])
+    rows = ''.join('<tr>' + ''.join(f'<td>{escape(str(value))}</td>' for value in rank.values()) + '</tr>' for rank in ranks)
+    table = f'<div class="scroll"><table><tr>{head}</tr>{rows}</table></div>'
+    return f'<details{" open" if len(ranks) <= 8 else ""}><summary>{len(ranks)} ranks</summary>{table}</details>'
+
+
+def _recipe(run: Run) -> str:
+    if not run.recipe:
+        return ''
+    return f'<section><details><summary>Recipe, each value with its origin</summary><pre>{escape(run.recipe)}</pre></details></section>'
+
+
+def _section(title: str, content: str) -> str:
+    return f'<section><h2>{escape(title)}</h2>{content}</section>'
+
+
+def _clock(seconds: float) -> str:
+    return time.strftime('%Y-%m-%d %H:%M:%S', time.localtime(seconds))
+
+
+# Curves. The plot is an SVG that stretches with the page; its labels are HTML, so that they have one size on every screen.
+
+Points = Sequence[tuple[float, float | None]]  # (step, value); None is a gap
+
+
+@dataclass(frozen=True)
+class Line:
+    """One curve of a chart."""
+
+    name: str
+    points: Points
+    colour: int
+    faint: bool = False  # drawn thin, behind the others, and not in the legend
+
+
+@dataclass(frozen=True)
+class Axis:
+    """From values to per cent of the plot's side."""
+
+    low: float
+    high: float
+    ticks: Sequence[float]
+    log: bool = False
+
+    def place(self, value: float) -> float:
+        low, high, value = (math.log(v) if self.log else v for v in (self.low, self.high, value))
+        return 100 * (value - low) / (high - low)
+
+
+def chart(title: str, lines: Sequence[Line], *, unit: str = '', zero: bool = False, tall: bool = False) -> str:
+    """A titled chart of `lines` over steps; empty when there is nothing to draw. `zero`: the axis begins at 0."""
+    values = [value for line in lines for _, value in line.points if value is not None]
+    if not values:
+        return ''
+    steps = [step for line in lines for step, _ in line.points]
+    x, y = _step_axis(min(steps), max(steps)), _value_axis(min(values), max(values), zero)
+    grid = ''.join(f'<path class="grid" d="M0 {100 - y.place(tick):.2f}H100"/>' for tick in y.ticks)
+    curves = ''.join(_curve(line, x, y) for line in sorted(lines, key=lambda line: not line.faint))
+    labels = ''.join(f'<span class="y" style="bottom:{y.place(t):.2f}%">{_tick(t, y.ticks)}</span>' for t in y.ticks)
+    labels += ''.join(f'<span class="x" style="left:{x.place(t):.2f}%">{_tick(t, x.ticks)}</span>' for t in x.ticks)
+    shown = [line for line in lines if not line.faint]
+    dots = ''.join(_dots(line, x, y) for line in shown)
+    legend = ''.join(f'<span class="c{line.colour % COLOURS}">{escape(line.name)}</span>' for line in shown)
+    notes = ', '.join(filter(None, (unit, 'log scale' if y.log else '')))
+    return (
+        f'<div class="chart{" tall" if tall else ""}"><h3>{escape(title)}<small>{escape(notes)}</small></h3>'
+        f'<p class="legend">{legend if len(lines) > 1 else ""}</p><div class="plot">'
+        f'<svg viewBox="0 0 100 100" preserveAspectRatio="none" role="img" aria-label="{escape(title)}">{grid}{curves}</svg>'
+        f'{labels}{dots}{_readings(lines, x)}</div></div>'
+    )
+
+
+def nice_ticks(low: float, high: float, about: int = 5) -> list[float]:
+    """Multiples of 1, 2 or 5 times a power of ten that cover `low` to `high` (below it), no more than `about` + 2 of them."""
+    assert low < high
+    wanted = (high - low) / about
+    power = math.floor(math.log10(wanted))
+    digit, power = next(((digit, power) for digit in (1, 2, 5) if digit * 10.0**power >= wanted * (1 - 1e-9)), (1, power + 1))
+    step = digit * 10.0**power
+    first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
+    # Division by a whole power of ten rounds once: 3 / 10 is 0.3, 3 * 0.1 is not.
+    return [n * digit * 10.0**power if power >= 0 else n * digit / 10.0**-power for n in range(first, last + 1)]
+
+
+def log_ticks(low: float, high: float) -> list[float]:
+    """1, 2 and 5 times powers of ten (powers alone when those are many) that cover `low` to `high`, both above 0."""
+    powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    ticks = [digit * 10.0**power for power in powers for digit in ((1, 2, 5) if len(powers) <= 4 else (1,))]
+    first = max(n for n, tick in enumerate(ticks) if tick <= low * (1 + 1e-9))
+    last = min(n for n, tick in enumerate(ticks) if tick >= high * (1 - 1e-9))
+    return ticks[first : last + 1]
+
+
+def thinned(points: Points, most: int = FINE) -> Points:
+    """At most `most` points that draw the same picture: of each stretch of steps the lowest and the highest, in order."""
+    if len(points) <= most:
+        return points
+    stretches = most // 2
+    kept = []
+    for n in range(stretches):
+        stretch = points[n * len(points) // stretches : (n + 1) * len(points) // stretches]
+        known = [point for point in stretch if point[1] is not None] or stretch[:1]
+        ends = (min(known, key=lambda point: point[1] or 0), max(known, key=lambda point: point[1] or 0))
+        kept += sorted(set(ends), key=lambda point: point[0])
+    return kept
+
+
+def smoothed(points: Points, span: int) -> Points:
+    """Running means that weigh recent points most: exponential, over about `span` points, without a bias towards the start."""
+    keep = 1 - 2 / (span + 1)
+    total = weight = 0.0
+    means: list[tuple[float, float | None]] = []
+    for step, value in points:
+        if value is not None:
+            total, weight = keep * total + value, keep * weight + 1
+        means.append((step, total / weight if value is not None else None))
+    return means
+
+
+def _smoothed(name: str, points: Points, colour: int) -> list[Line]:
+    """A curve as it is, and over it its running mean when it has points enough for one."""
+    if len(points) < 30:
+        return [Line(name, points, colour)]
+    return [Line(f'{name} as logged', points, colour, faint=True), Line(name, smoothed(points, len(points) // 20), colour)]
+
+
+def _points(lines: Iterable[Mapping[str, Any]], key: str) -> Points:
+    return [(line['step'], line[key]) for line in lines if key in line]
+
+
+def _step_axis(first: float, last: float) -> Axis:
+    low, high = min(first, last - 1), last
+    return Axis(low, high, [tick for tick in nice_ticks(low, high) if low <= tick <= high and tick.is_integer()])
+
+
+def _value_axis(low: float, high: float, zero: bool) -> Axis:
+    if zero:
+        low = min(low, 0.0)
+    if low > 0 and high > 30 * low:
+        ticks = log_ticks(low, high)
+        return Axis(ticks[0], ticks[-1], ticks, log=True)
+    if high - low <= 1e-9 * max(abs(low), abs(high)):  # a flat curve runs through the middle, or along the axis at 0
+        margin = 0.05 * abs(high) or 1.0
+        low, high = (0.0 if zero else low - margin), high + margin
+    ticks = nice_ticks(low, high)
+    return Axis(ticks[0], ticks[-1], ticks)
+
+
+def _curve(line: Line, x: Axis, y: Axis) -> str:
+    pen, path = 'M', []
+    for step, value in thinned(line.points):
+        if value is None:
+            pen = 'M'
+            continue
+        path.append(f'{pen}{x.place(step):.2f} {100 - y.place(value):.2f}')
+        pen = 'L'
+    return f'<path class="curve c{line.colour % COLOURS}{" faint" if line.faint else ""}" d="{"".join(path)}"/>'
+
+
+def _dots(line: Line, x: Axis, y: Axis) -> str:
+    """A dot at each point of a curve that has few: one alone would not be seen."""
+    if len(line.points) > 40:
+        return ''
+    return ''.join(
+        f'<span class="dot c{line.colour % COLOURS}" style="left:{x.place(step):.2f}%;bottom:{y.place(value):.2f}%"></span>'
+        for step, value in line.points
+        if value is not None
+    )
+
+
+def _readings(lines: Sequence[Line], x: Axis) -> str:
+    """Upright strips over the plot, each with the values there, which show under the pointer."""
+    steps = sorted({step for line in lines for step, _ in line.points})
+    steps = steps[:: math.ceil(len(steps) / 100)]
+    values = [(line.name, dict(line.points)) for line in lines]
+    edges = [x.low, *((a + b) / 2 for a, b in zip(steps, steps[1:], strict=False)), x.high]
+    strips = []
+    for step, left, right in zip(steps, edges, edges[1:], strict=False):
+        text = '\n'.join(
+            [f'step {step:,.0f}', *(f'{name} {number(at[step])}' for name, at in values if at.get(step) is not None)]
+        )
+        side = ' r' if x.place(step) > 50 else ''
+        place = f'left:{x.place(left):.2f}%;width:{x.place(right) - x.place(left):.2f}%'
+        strips.append(f'<i class="strip{side}" style="{place}"><b>{escape(text)}</b></i>')
+    return ''.join(strips)
+
+
+def _tick(value: float, ticks: Sequence[float]) -> str:
+    """A tick's label, with the decimals that its axis needs."""
+    size = max(abs(tick) for tick in ticks)
+    for limit, letter in ((1e6, 'M'), (1e4, 'k')):
+        if size >= limit:
+            return f'{value / (1e6 if letter == "M" else 1e3):g}{letter}' if value else '0'
+    apart = min((b - a for a, b in zip(ticks, ticks[1:], strict=False)), default=1.0)
+    if apart < 1e-4 or value == 0:
+        return f'{value:g}'
+    return f'{value:.{max(0, -math.floor(math.log10(apart) + 1e-9))}f}'
+
+
+CSS = """
+:root{color-scheme:light dark;--paper:#f6f7f9;--card:#fff;--ink:#1a2230;--muted:#667085;--line:#e3e7ee;--good:#12805c;
+--bad:#b54708;--tint:#dbe7fb;--c0:#2563c9;--c1:#d97706;--c2:#0f8a6d;--c3:#8b5cc7;--c4:#c73e5c;--c5:#5f7d95}
+@media (prefers-color-scheme:dark){:root{--paper:#0f141b;--card:#171e28;--ink:#e6eaf1;--muted:#93a0b4;--line:#2a3442;
+--good:#4cc79a;--bad:#f0a04b;--tint:#22406e;--c0:#6ea3f5;--c1:#f0a94a;--c2:#45c4a0;--c3:#b692ea;--c4:#ee7d95;--c5:#94b1c8}}
+*{box-sizing:border-box}
+body{margin:0 auto;padding:28px clamp(12px,3vw,40px) 60px;max-width:1320px;background:var(--paper);color:var(--ink);
+font:15px/1.5 system-ui,-apple-system,"Segoe UI",Roboto,"Noto Sans","DejaVu Sans",sans-serif;font-variant-numeric:tabular-nums}
+p{margin:0}.muted{color:var(--muted)}
+.brand{font-size:12px;letter-spacing:.14em;text-transform:uppercase;color:var(--c0);font-weight:600}
+h1{margin:2px 0 4px;font-size:clamp(22px,4vw,32px);line-height:1.2;overflow-wrap:anywhere}
+h2{margin:0 0 12px;font-size:18px}h3{margin:0;font-size:14px;font-weight:600}h3 small{color:var(--muted);font-weight:400;margin-left:8px}
+section{margin-top:36px}
+.pill{display:inline-block;margin:8px 8px 0 0;padding:1px 11px;border:1px solid var(--line);border-radius:99px;background:var(--card);
+font-size:13px}.pill.good{color:var(--good);border-color:currentColor}.pill.bad{color:var(--bad);border-color:currentColor}
+.tiles{display:grid;grid-template-columns:repeat(auto-fit,minmax(142px,1fr));gap:12px;margin-top:22px}
+.tile,.chart,table,pre{background:var(--card);border:1px solid var(--line);border-radius:10px}
+.tile{padding:12px 14px;font-size:13px}.tile strong{display:block;font-size:23px;line-height:1.3;font-weight:650}
+.tile:first-child strong{color:var(--c0)}
+.charts{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,380px),1fr));gap:14px;margin-top:14px}
+.chart{padding:14px 16px 8px;min-width:0}
+.legend{min-height:20px;font-size:12px;color:var(--muted)}.legend span{margin-right:14px;white-space:nowrap}
+.legend span:before{content:"";display:inline-block;width:14px;height:3px;border-radius:2px;margin-right:6px;vertical-align:3px;
+background:currentColor}.legend span:before{background:var(--c)}
+.c0{--c:var(--c0)}.c1{--c:var(--c1)}.c2{--c:var(--c2)}.c3{--c:var(--c3)}.c4{--c:var(--c4)}.c5{--c:var(--c5)}
+.plot{position:relative;height:190px;margin:8px 6px 26px 46px}.tall .plot{height:280px}
+svg{position:absolute;inset:0;width:100%;height:100%;overflow:visible}
+path{fill:none;vector-effect:non-scaling-stroke}.grid{stroke:var(--line);stroke-width:1}
+.curve{stroke:var(--c);stroke-width:2;stroke-linejoin:round;stroke-linecap:round}.faint{stroke-width:1;opacity:.32}
+.x,.y{position:absolute;font-size:11.5px;line-height:1;color:var(--muted);white-space:nowrap}
+.x{top:calc(100% + 9px);transform:translateX(-50%)}.y{right:calc(100% + 8px);transform:translateY(50%)}
+.dot{position:absolute;width:7px;height:7px;margin:0 0 -3.5px -3.5px;border-radius:50%;background:var(--c)}
+.strip{position:absolute;top:0;bottom:0;font-style:normal}.strip b{display:none;position:absolute;z-index:2;top:4px;left:100%;
+margin:0 8px;padding:5px 9px;border-radius:6px;background:var(--ink);color:var(--paper);font-weight:400;font-size:12px;
+line-height:1.45;white-space:pre;pointer-events:none}.strip.r b{left:auto;right:100%}
+.strip:hover{background:linear-gradient(var(--muted),var(--muted)) center/1px 100% no-repeat}.strip:hover b{display:block}
+.pictures{display:grid;grid-template-columns:repeat(var(--n),minmax(0,1fr));gap:8px;margin-bottom:12px}
+figure{margin:0}img{display:block;width:100%;height:auto;border-radius:6px;border:1px solid var(--line)}
+figcaption{padding:3px 2px;font-size:12px;color:var(--muted);overflow-wrap:anywhere}
+.scroll{overflow:auto;max-height:620px;border-radius:10px}table{border-collapse:separate;border-spacing:0;width:100%;font-size:14px}
+th,td{padding:6px 12px;text-align:left;vertical-align:top;border-bottom:1px solid var(--line)}tr:last-child>*{border-bottom:0}
+th{font-weight:500;color:var(--muted);white-space:nowrap}td{overflow-wrap:anywhere}
+.numbers tr:first-child th{position:sticky;top:0;background:var(--card);z-index:1}
+.numbers td,.numbers th{text-align:right;white-space:nowrap}.numbers td:first-child,.numbers th:first-child{text-align:left}
+.bar{background:linear-gradient(var(--tint),var(--tint)) left center/var(--v) 62% no-repeat}
+.warning td{color:var(--bad)}.warning td:first-child{color:var(--muted)}
+details{margin-top:12px}summary{cursor:pointer;color:var(--muted)}
+pre{margin:10px 0 0;padding:14px 16px;overflow:auto;font:12.5px/1.55 ui-monospace,"SF Mono",Menlo,Consolas,"DejaVu Sans Mono",monospace}
+@media print{body{background:none}.strip{display:none}}
+"""

@@ -1,0 +1,259 @@
+"""The report of a run, and the only printer: every rank tells its `Report`, the main rank's prints and writes files.
+
+metrics.jsonl   one JSON object a log line or evaluation, each step once        summary.json   what the run came to
+journal.jsonl   starts, notes, warnings, checkpoints, with their time           table.json     the latest evaluation in detail
+tensorboard/    the same numbers as events (and visualdl/, when asked for)      pictures/      evaluation samples
+report.html     the page made of these files (`page.write_page`)
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import math
+import os
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Protocol, Self
+
+import numpy as np
+import numpy.typing as npt
+from PIL import Image
+from rich import box
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+from rich.text import Text
+
+from phalanx.page import duration, mebibytes, number, percent, read_lines, write_page, write_whole
+
+log = logging.getLogger('phalanx')
+
+RANKS_SHOWN = 16  # on the terminal; the page shows all
+PICTURE_SIDE = 800  # pixels; the page holds all pictures, so they are not stored larger
+COLUMNS = {  # what a log line says of each number, at a width that keeps lines aligned
+    'epoch': 'epoch {:6.2f}',
+    'loss': 'loss {:8.4f}',
+    'lr': 'lr {:.2e}',
+    'samples_per_s': '{:8.1f} samples/s',
+    'data_wait': 'data wait {:6.1%}',
+    'memory_mb': '{:7,.0f} MiB',
+}
+
+
+class Scalars(Protocol):
+    """What takes numbers over steps: the writers of TensorBoard and VisualDL."""
+
+    def add_scalar(self, tag: str, value: float, step: int, /) -> None: ...
+    def close(self) -> None: ...
+
+
+class Report:
+    """Tells people and files how a run goes. What cannot be written on the way (a full disk, say) is counted; the run goes on.
+
+    Use it as a context manager: however the run ends, the terminal is as before and the page shows what is known.
+    Raises ValueError when VisualDL is asked for and not installed.
+    """
+
+    def __init__(
+        self, folder: Path, *, main: bool, name: str, total_steps: int, visualdl: bool = False, console: Console | None = None
+    ) -> None:
+        self.folder, self.main, self.name, self.total_steps = folder, main, name, total_steps
+        self.step = 0
+        self.not_written: Counter[str] = Counter()
+        self._metrics: _Lines | None = None  # opened by the first line, or by `resume`
+        self._journal: _Lines | None = None
+        self._plots: list[Scalars] = []
+        self._visualdl = _visualdl_writer() if visualdl and main else None
+        self._table: list[dict[str, str | float]] = []
+        self._page_is_due = False
+        self._console = console or _console()
+        self._progress = Progress(
+            MofNCompleteColumn(),
+            BarColumn(bar_width=None),
+            TextColumn('{task.fields[numbers]}', markup=False),
+            TimeRemainingColumn(compact=True),
+            console=self._console,
+            disable=not (main and self._console.is_interactive),  # without a bar it still reckons the time left
+            expand=True,
+            refresh_per_second=4,
+            speed_estimate_period=600,
+        )
+        self._bar = self._progress.add_task('', total=total_steps or None, numbers='')
+        if main:
+            folder.mkdir(parents=True, exist_ok=True)
+
+    # The beginning.
+
+    def resume(self, step: int) -> None:
+        """Goes on after `step`: later lines of metrics.jsonl, left by the run that was cut off, go. Raises OSError."""
+        self.step = step
+        self._progress.reset(self._bar, completed=step)
+        if self.main:
+            self._open()
+
+    def world(self, facts: Mapping[str, str], ranks: Sequence[Mapping[str, str | int]]) -> None:
+        """Tells once what is about to run, and where."""
+        self._note_down(
+            {
+                'kind': 'start',
+                'name': self.name,
+                'total_steps': self.total_steps,
+                'facts': dict(facts),
+                'ranks': [dict(rank) for rank in ranks],
+            }
+        )
+        self._say_pairs(facts)
+        self._say_table(ranks[:RANKS_SHOWN])
+        if len(ranks) > RANKS_SHOWN:
+            self._say(f'and {len(ranks) - RANKS_SHOWN} more ranks; {self.folder / "report.html"} has all of them')
+
+    # While it runs.
+
+    def train(self, record: Mapping[str, float]) -> None:
+        """One log line: step, epoch, loss, loss/<term> ..., lr, samples_per_s, data_wait (share of time), memory_mb ..."""
+        self.step = int(record['step'])
+        terms = {key.removeprefix('loss/'): value for key, value in record.items() if key.startswith('loss/')}
+        others = {key: value for key, value in record.items() if key not in ('step', 'epoch', 'loss') and key[:5] != 'loss/'}
+        first = {'kind': 'train', 'step': self.step, 'epoch': record['epoch'], 'loss': record['loss']}
+        self._log({**first, 'terms': terms, **others})
+        self._plot('train', {key: value for key, value in record.items() if key != 'step'})
+        self._progress.update(self._bar, completed=self.step, total=self.total_steps or None, numbers=_brief(record))
+        self._progress.start()  # nothing without a terminal, or when it is there already
+        if self._progress.disable:
+            left = self._progress.tasks[0].time_remaining
+            numbers = [_column(key, value) for key, value in record.items() if key != 'step']
+            self._say('  '.join([self._at(), *numbers, *([f'{duration(left)} left'] if left is not None else [])]))
+
+    def evaluation(
+        self,
+        step: int,
+        metrics: Mapping[str, float],
+        table: Sequence[Mapping[str, str | float]],
+        seconds: float,
+        samples: int,
+        best: bool,
+    ) -> None:
+        """The metrics of the model after `step`, and the same in detail, which is printed only at the end."""
+        self.step, self._table = step, [dict(row) for row in table]
+        self._log({'kind': 'eval', 'step': step, **metrics, 'samples': samples, 'seconds': seconds})
+        self._plot('eval', metrics)
+        line = Text(f'{self._at()}  evaluated', style='cyan')
+        line.append(''.join(f'  {name} {number(value)}' for name, value in metrics.items()), style='bold')
+        line.append(f'  {samples} samples in {duration(seconds)}', style='dim')
+        self._say(line.append('  best so far', style='bold green') if best else line)
+        if self.main:
+            with self._tolerating('table.json'):
+                write_whole(self.folder / 'table.json', _json({'step': step, 'rows': self._table}))
+        self._build_page()
+
+    def pictures(self, rows: Sequence[Sequence[tuple[str, npt.NDArray[np.uint8]]]]) -> None:
+        """Keeps the latest grid of captioned pictures ([H, W, 3] RGB) for the page."""
+        if not self.main:
+            return
+        folder = self.folder / 'pictures'
+        with self._tolerating('pictures'):
+            folder.mkdir(exist_ok=True)
+            index = [
+                [
+                    {'caption': caption, 'file': _save_picture(picture, folder / f'{row:02}_{column}')}
+                    for column, (caption, picture) in enumerate(cells)
+                ]
+                for row, cells in enumerate(rows)
+            ]
+            write_whole(folder / 'index.json', _json(index))
+
+    def note(self, text: str) -> None:
+        """Something a person should know."""
+        self._note_down({'kind': 'note', 'text': text})
+        self._say(text)
+
+    def warning(self, text: str) -> None:
+        """Something a person should look into."""
+        self._note_down({'kind': 'warning', 'text': text})
+        self._say(Text.assemble(('warning: ', 'bold yellow'), text), logging.WARNING)
+
+    def saved(self, step: int, path: Path, seconds: float) -> None:
+        """A checkpoint of `step` is on disk."""
+        self.step = step
+        self._note_down({'kind': 'saved', 'path': str(path), 'seconds': seconds})
+        self._say(Text(f'{self._at()}  saved {path} in {duration(seconds)}', style='dim'))
+
+    # The end.
+
+    def finish(self, summary: Mapping[str, Any]) -> None:
+        """Prints what the run came to, writes summary.json and the page. Raises OSError when the summary cannot be written."""
+        self._progress.stop()
+        self._say_table(self._table)
+        self._say_pairs({**_result(summary), **self._losses(), 'report': str(self.folder / 'report.html')})
+        if self.main:
+            write_whole(self.folder / 'summary.json', _json(summary, indent=1))
+        self._build_page()
+
+    def close(self) -> None:
+        """Gives the terminal back, closes the files, and brings the page up to date when something came after it."""
+        self._progress.stop()
+        for writer in self._plots:
+            with self._tolerating('TensorBoard'):
+                writer.close()
+        self._plots = []
+        if self._page_is_due:
+            self._build_page()
+        for lines in (self._metrics, self._journal):
+            if lines is not None:
+                lines.close()
+        self._metrics = self._journal = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    # To people: the console of the main rank, the log of the others.
+
+    def _say(self, line: str | Text, level: int = logging.INFO) -> None:
+        if not self.main:
+            log.log(level, '%s', line)
+            return
+        with self._tolerating('output'):
+            self._console.print(line, soft_wrap=True, markup=False, highlight=False)
+
+    def _say_pairs(self, pairs: Mapping[str, str]) -> None:
+        width = max(map(len, pairs), default=0)
+        for key, value in pairs.items():
+            self._say(Text.assemble((f'{key:<{width}}', 'dim'), '  ', value))
+
+    def _say_table(self, rows: Sequence[Mapping[str, Any]]) -> None:
+        if not (rows and self.main):
+            return
+        table = Table(box=box.SIMPLE_HEAD, header_style='bold', pad_edge=False)
+        for column, value in rows[0].items():
+            table.add_column(column, justify='left' if isinstance(value, str) else 'right')
+        for row in rows:
+            table.add_row(*(Text(number(row.get(column))) for column in rows[0]))
+        with self._tolerating('output'):
+            self._console.print(table)
+
+    def _at(self) -> str:
+        """Where the run stands, at the width of its last step."""
+        total = str(self.total_steps) if self.total_steps else ''
+        return f'step {self.step:>{len(total)}}' + (f'/{total}' if total else '')
+
+    # To files: on the main rank.
+
+    def _open(self) -> None:
+        """Opens what takes numbers over steps, without those after the present step."""
+        path = self.folder / 'metrics.jsonl'
+        if path.is_file():
+            write_whole(path, b''.join(_json(line) for line in read_lines(path) if line['step'] <= self.step))
+        self._metrics = _Lines(path)
+        from torch.utils.tensorboard import SummaryWriter  # takes a second to import; only the main rank needs it
+
+        purge = self.step + 1
+        self._plots = [SummaryWriter(str(self.folder / 'tensorboard'), purge_step=purge, flush_secs=5)]  # type: ignore[no-untyped-call]

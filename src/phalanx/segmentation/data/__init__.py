@@ -1,0 +1,16 @@
+"""Data sets of segmentation: each tells its classes and gives a Source of images with label maps for each split.
+
+To add one: a file here with a class whose keyword-only parameters are the options of `data:` in a recipe, and a line in DATA.
+To construct it reads no more than the names of the classes, so that a trained run works where its images are not; `split` looks
+for every file, so that a missing one is told before training starts.
+"""
+
+from phalanx.segmentation.data.cityscapes import Cityscapes
+from phalanx.segmentation.data.digit_scenes import DigitScenes
+from phalanx.segmentation.data.file_list import FileList
+from phalanx.segmentation.data.oxford_pet import OxfordPet
+from phalanx.segmentation.data.source import Data, Source
+
+DATA = {'digit_scenes': DigitScenes, 'file_list': FileList, 'cityscapes': Cityscapes, 'oxford_pet': OxfordPet}
+
+__all__ = ['DATA', 'Data', 'Source']

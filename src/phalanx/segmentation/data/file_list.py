@@ -1,0 +1,56 @@
+"""Lists of files, as PaddleSeg's custom data sets and CamVid have them: a line names an image and its label map."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from phalanx.segmentation.data.pairs import Pairs, check_folder, lines_of, own_ids
+from phalanx.task import Split
+
+
+class FileList:
+    """Pairs of files that a list for each split names, relative to `root`; label maps hold class ids, and 255 for void.
+
+    `classes`: the names of the classes in order of their ids, or the file below `root` that has one in each line. `separator`
+    stands between image and label map; a tab allows spaces in paths. Raises FileNotFoundError and ValueError.
+    """
+
+    def __init__(
+        self,
+        *,
+        root: Path,
+        train: str = 'train.txt',
+        eval: str = 'val.txt',
+        classes: str | tuple[str, ...] = 'classes.txt',
+        separator: str = ' ',
+    ) -> None:
+        self.root, self.lists, self.separator = root, {'train': train, 'eval': eval}, separator
+        if isinstance(classes, str):
+            check_folder(root)
+            classes = tuple(line.strip() for _, line in lines_of(root / classes))
+        repeated = sorted({name for name in classes if classes.count(name) > 1})
+        if repeated or not classes:
+            raise ValueError(
+                f'data.classes: {", ".join(repeated)} is named twice' if repeated else 'data.classes: names no class'
+            )
+        self.class_names = classes
+        self.ids = own_ids(len(classes))
+
+    def split(self, split: Split) -> Pairs:
+        check_folder(self.root)
+        path = self.root / self.lists[split]
+        return Pairs(self.root, [self._pair(line, f'{path}:{number}') for number, line in lines_of(path)], self.ids)
+
+    def _pair(self, line: str, where: str) -> tuple[str, str]:
+        """Image and label map of a line. A list is not trusted: it must not name files outside the data set."""
+        fields = [field.strip() for field in line.strip().split(self.separator)]
+        if len(fields) != 2 or not all(fields):
+            raise ValueError(
+                f'{where}: expected an image and a label map with {self.separator!r} between them, got {line!r}; '
+                'data.separator says what stands between'
+            )
+        for field in fields:
+            if Path(field).is_absolute() or Path(os.path.normpath(field)).parts[:1] == (os.pardir,):
+                raise ValueError(f'{where}: {field} lies outside the data set {self.root}; paths must be relative to it')
+        return fields[0], fields[1]

@@ -1,0 +1,121 @@
+"""Images and label maps in files: how they are listed, checked and read."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+import cv2
+import numpy as np
+
+from phalanx.image import LabelMap, read_image, read_labels
+from phalanx.segmentation.labels import VOID
+from phalanx.task import Image, SampleError
+
+WRONG = 254  # what a value becomes that no class has; hence 254 classes at most
+SHOWN = 5  # of many missing files, the first few are named
+
+
+class Pairs:
+    """A Source of pairs of files below `root`."""
+
+    def __init__(self, root: Path, pairs: Sequence[tuple[str, str]], ids: LabelMap) -> None:
+        """`pairs`: image and label map, relative to `root`; `ids`: what each value of a label map means, from `ids_from`.
+
+        Raises FileNotFoundError when files are missing.
+        """
+        check_present(root, (path for pair in pairs for path in pair))
+        self.root, self.ids = root, ids
+        # An array of bytes, not a list of strings: counting references to strings would make every worker copy the list.
+        self._paths = np.array([[os.fsencode(path) for path in pair] for pair in pairs])  # [N, 2]
+
+    def __len__(self) -> int:
+        return len(self._paths)
+
+    def name(self, index: int) -> str:
+        return str(self.path(index, 0))
+
+    def path(self, index: int, column: int) -> Path:
+        return self.root / os.fsdecode(bytes(self._paths[index, column]))
+
+    def read(self, index: int) -> tuple[Image, LabelMap]:
+        """An image [H, W, 3] and its label map [H, W] of class ids. Raises SampleError."""
+        image, values = read_image(self.path(index, 0)), read_labels(self.path(index, 1))
+        if image.shape[:2] != values.shape:
+            sizes = [f'{width} x {height}' for height, width in (image.shape[:2], values.shape)]
+            raise SampleError(
+                f'{self.path(index, 0)} is {sizes[0]} pixels, but its label map {self.path(index, 1)} is {sizes[1]}'
+            )
+        labels = cv2.LUT(values, self.ids).astype(np.uint8, copy=False)
+        if (labels == WRONG).any():
+            found = [value for value in np.unique(values).tolist() if self.ids[value] == WRONG]
+            raise SampleError(
+                f'{self.path(index, 1)}: has pixels of value {_listed(found)}; '
+                f'allowed are {_listed(np.flatnonzero(self.ids != WRONG).tolist())}'
+            )
+        return image, labels
+
+
+def ids_from(meaning: Mapping[int, int]) -> LabelMap:
+    """[256] what each value of a label map means: `meaning` says it, 255 is void unless it says otherwise, others are wrong."""
+    ids = np.full(256, WRONG, np.uint8)
+    for value, label in {VOID: VOID, **meaning}.items():
+        ids[value] = label
+    return ids
+
+
+def own_ids(num_classes: int) -> LabelMap:
+    """[256] for label maps whose values are the class ids themselves. Raises ValueError for more classes than fit."""
+    if num_classes > WRONG:
+        raise ValueError(f'{num_classes} classes do not fit a label map of 8 bits; {WRONG} do')
+    return ids_from({number: number for number in range(num_classes)})
+
+
+def check_folder(path: Path) -> None:
+    if not path.is_dir():
+        raise FileNotFoundError(f'{path}: there is no such folder; data.root must name the folder of the data set')
+
+
+def check_present(root: Path, paths: Iterable[str]) -> None:
+    """Raises FileNotFoundError naming the first files below `root` that are missing, and how many there are.
+
+    Each folder is listed once: on a network disk that is much faster than to ask for every file.
+    """
+    folders: dict[str, set[str]] = {}
+    missing: dict[str, None] = {}  # in order, each once
+    for path in paths:
+        folder, name = os.path.split(path)
+        if folder not in folders:
+            place = root / folder
+            folders[folder] = {file.name for file in place.iterdir()} if place.is_dir() else set()
+        if name not in folders[folder]:
+            missing[path] = None
+    if missing:
+        more = f' and {len(missing) - SHOWN} more' if len(missing) > SHOWN else ''
+        raise FileNotFoundError(f'{len(missing)} files are missing in {root}: {", ".join(list(missing)[:SHOWN])}{more}')
+
+
+def lines_of(path: Path) -> list[tuple[int, str]]:
+    """The lines of a text file that are not blank, with their numbers from 1.
+
+    Raises FileNotFoundError, and ValueError when there are none.
+    """
+    if not path.is_file():
+        raise FileNotFoundError(f'{path}: there is no such file')
+    try:
+        text = path.read_text(encoding='utf-8-sig')  # some editors write a byte-order mark
+    except UnicodeDecodeError as error:
+        raise ValueError(f'{path}: is not UTF-8 text (byte {error.start})') from None
+    lines = [(number, line) for number, line in enumerate(text.split('\n'), 1) if line.strip()]
+    if not lines:
+        raise ValueError(f'{path}: is empty')
+    return lines
+
+
+def _listed(values: Sequence[int]) -> str:
+    """Numbers for a person to read: `0 to 10, 255`."""
+    starts = [value for value in values if value - 1 not in values]
+    ends = [value for value in values if value + 1 not in values]
+    runs = [str(first) if first == last else f'{first} to {last}' for first, last in zip(starts, ends, strict=True)]
+    return ', '.join(runs[:10]) + (' ...' if len(runs) > 10 else '')

@@ -1,0 +1,191 @@
+"""Segmentation: a class for every pixel. This file is the family's table of contents, and its part of a recipe."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Self
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from phalanx.image import LabelMap, normalised
+from phalanx.segmentation import draw as drawing
+from phalanx.segmentation.data import DATA, Data, Source
+from phalanx.segmentation.labels import VOID
+from phalanx.segmentation.loss import LOSSES
+from phalanx.segmentation.metric import Confusion
+from phalanx.segmentation.models import MODELS
+from phalanx.segmentation.transforms import TRANSFORMS, Transform
+from phalanx.step import WholeStep
+from phalanx.task import Draw, Image, Loss, Split, Term
+
+PixelLoss = Callable[[Tensor, Tensor, WholeStep], Term]  # logits [B, K, H, W], labels [B, H, W], the step they belong to
+
+
+@dataclass(frozen=True)
+class Sample:
+    image: Tensor  # uint8 [3, h, w], what the network will see
+    labels: Tensor  # uint8 [H, W]; in training as large as `image`, in evaluation as the image was before its transforms
+
+
+@dataclass(frozen=True)
+class SegmentationBatch:
+    """Samples of one image size; label maps may differ in size."""
+
+    images: Tensor  # uint8 [B, 3, h, w]
+    pixels: Tensor  # uint8, the label maps one after the other: as one tensor they travel between processes at one go
+    sizes: tuple[tuple[int, int], ...]  # (H, W) of each label map
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    @property
+    def labels(self) -> tuple[Tensor, ...]:
+        """A label map [H, W] for each image."""
+        parts = torch.split(self.pixels, [H * W for H, W in self.sizes])
+        return tuple(part.view(size) for part, size in zip(parts, self.sizes, strict=True))
+
+    def to(self, device: torch.device) -> Self:
+        images, pixels = (part.to(device, non_blocking=True) for part in (self.images, self.pixels))
+        return replace(self, images=images, pixels=pixels)
+
+    def pin_memory(self) -> Self:
+        return replace(self, images=self.images.pin_memory(), pixels=self.pixels.pin_memory())
+
+
+@dataclass(frozen=True)
+class Samples:
+    """The samples of one split, transformed."""
+
+    source: Source
+    transforms: tuple[Transform, ...]
+    split: Split
+
+    def __len__(self) -> int:
+        return len(self.source)
+
+    def name(self, index: int) -> str:
+        return self.source.name(index)
+
+    def __getitem__(self, draw: Draw) -> Sample:
+        image, labels = self.source.read(draw.index)
+        return transformed(image, labels, self.transforms, draw.rng(), judge_original=self.split == 'eval')
+
+
+def transformed(
+    image: Image, labels: LabelMap, transforms: Sequence[Transform], rng: np.random.Generator, *, judge_original: bool
+) -> Sample:
+    """The sample that `transforms` make; `judge_original`: keep the label map as it was, because the originals judge it."""
+    original = labels
+    for transform in transforms:
+        image, labels = transform(image, labels, rng)
+    maps = (image.transpose(2, 0, 1), original if judge_original else labels)
+    return Sample(*(torch.from_numpy(np.ascontiguousarray(part)) for part in maps))
+
+
+class Segmentation:
+    """The Task, made from the keys of a recipe.
+
+    `losses` judge the outputs of the network, the main one first, each multiplied by its one of `loss_coefficients` (all 1 when
+    there are none). `mean` and `std` are those of RGB values between 0 and 1, for the normalisation. Raises ValueError for
+    options of parts that cannot be.
+    """
+
+    def __init__(
+        self,
+        *,
+        model: Annotated[partial[nn.Module], MODELS],
+        data: Annotated[partial[Data], DATA],
+        losses: tuple[Annotated[partial[PixelLoss], LOSSES], ...],
+        loss_coefficients: tuple[float, ...] = (),
+        transforms: tuple[Annotated[partial[Transform], TRANSFORMS], ...] = (),
+        eval_transforms: tuple[Annotated[partial[Transform], TRANSFORMS], ...] = (),
+        mean: tuple[float, float, float] = (0.5, 0.5, 0.5),
+        std: tuple[float, float, float] = (0.5, 0.5, 0.5),
+        judged_by: str = 'mean_iou',
+    ) -> None:
+        if loss_coefficients and len(loss_coefficients) != len(losses):
+            raise ValueError(f'there are {len(losses)} losses, but {len(loss_coefficients)} loss_coefficients')
+        if min(std) <= 0:
+            raise ValueError(f'std must be above 0, got {", ".join(map(str, std))}')
+        self.network, self.data = model, data
+        self.losses = [loss() for loss in losses]
+        self.loss_names = [_name_of(loss, number) for number, loss in enumerate(losses)]
+        self.coefficients = loss_coefficients or (1.0,) * len(losses)
+        built = (tuple(transform() for transform in recipe) for recipe in (transforms, eval_transforms))
+        self.transforms: dict[Split, tuple[Transform, ...]] = dict(zip(('train', 'eval'), built, strict=True))
+        self.mean, self.std = mean, std
+        self.judged_by = judged_by
+
+    def model(self) -> nn.Module:
+        """Raises ValueError when there are not as many losses as outputs of the network."""
+        network = self.network(len(self.data().class_names))
+        if network.num_outputs != len(self.losses):
+            raise ValueError(
+                f'losses: the network has {network.num_outputs} outputs in training, but there are {len(self.losses)} losses; '
+                'give one for each output, the main one first'
+            )
+        return network
+
+    def dataset(self, split: Split) -> Samples:
+        return Samples(self.data().split(split), self.transforms[split], split)
+
+    def collate(self, samples: Sequence[Sample]) -> SegmentationBatch:
+        """Raises ValueError when the images differ in size."""
+        sizes = {f'{sample.image.shape[2]} x {sample.image.shape[1]}' for sample in samples}
+        if len(sizes) > 1:
+            raise ValueError(
+                f'the images of a batch differ in size ({", ".join(sorted(sizes))}): set evaluate.batch_size to 1, '
+                'or let the transforms end in one size (random_padding_crop, resize)'
+            )
+        images = torch.stack([sample.image for sample in samples])
+        pixels = torch.cat([sample.labels.flatten() for sample in samples])
+        return SegmentationBatch(images, pixels, tuple((len(sample.labels), sample.labels.shape[1]) for sample in samples))
+
+    def loss(self, model: nn.Module, batch: SegmentationBatch, whole: WholeStep) -> Loss:
+        outputs: list[Tensor] = model(normalised(batch.images, self.mean, self.std))  # [B, K, H, W] each, main first
+        labels = torch.stack(batch.labels).long()  # [B, H, W]
+        terms: dict[str, Term] = {}
+        parts = zip(self.loss_names, self.losses, self.coefficients, outputs, strict=True)
+        for name, loss, coefficient, logits in parts:
+            total, weight = loss(logits, labels, whole)
+            terms[name] = Term(total * coefficient, weight)
+        return terms
+
+    def predict(self, model: nn.Module, batch: SegmentationBatch) -> list[Tensor]:
+        """A class map [H, W] uint8 for each image, of the size of its label map: as the originals, scores are resized."""
+        logits = model(normalised(batch.images, self.mean, self.std))[0]  # [B, K, h, w]
+        return [_class_map(scores, size) for scores, size in zip(logits, batch.sizes, strict=True)]
+
+    def metric(self) -> Confusion:
+        return Confusion(self.data().class_names)
+
+    def request(self, image: Image) -> Sample:
+        labels = np.full(image.shape[:2], VOID, np.uint8)  # nothing is known, so nothing is judged
+        return transformed(image, labels, self.transforms['eval'], np.random.default_rng(0), judge_original=True)
+
+    def results(self, prediction: list[Tensor], batch: SegmentationBatch) -> list[LabelMap]:
+        return [class_map.cpu().numpy() for class_map in prediction]
+
+    def picture(self, sample: Sample, result: LabelMap) -> list[tuple[str, Image]]:
+        return drawing.triple(sample.image.permute(1, 2, 0).numpy(), sample.labels.numpy(), result)
+
+    def save(self, result: LabelMap, image: Image, stem: Path) -> list[Path]:
+        return drawing.save(result, image, stem)
+
+
+def _name_of(loss: partial[PixelLoss], number: int) -> str:
+    """What the log calls a loss: `ohem` for the main output, `ohem_1` for the one after it."""
+    name = next(name for name, kind in LOSSES.items() if kind is loss.func)
+    return f'{name}_{number}' if number else name
+
+
+def _class_map(scores: Tensor, size: tuple[int, int]) -> Tensor:  # [K, h, w] -> [H, W]
+    if scores.shape[1:] != size:
+        scores = F.interpolate(scores[None], size, mode='bilinear')[0]
+    return scores.argmax(0).to(torch.uint8)

@@ -1,0 +1,135 @@
+"""Reading images and label maps; colours. Files are written with Pillow, or by hand where they are broken."""
+
+import io
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from numpy.testing import assert_array_equal
+from PIL import Image
+
+from phalanx.image import normalised, overlay, palette, read_image, read_labels
+from phalanx.task import SampleError
+
+PICTURE = np.random.default_rng(0).integers(0, 256, (12, 20, 3), dtype=np.uint8)
+
+
+def encoded(array: np.ndarray, kind: str, **options: object) -> bytes:
+    buffer = io.BytesIO()
+    Image.fromarray(array).save(buffer, kind, **options)
+    return buffer.getvalue()
+
+
+def test_a_picture_comes_back_as_rgb(tmp_path: Path) -> None:
+    Image.fromarray(PICTURE).save(tmp_path / 'a.png')
+    assert_array_equal(read_image(tmp_path / 'a.png'), PICTURE)
+
+
+def test_a_grey_picture_gets_three_equal_channels_and_transparency_is_dropped(tmp_path: Path) -> None:
+    Image.fromarray(PICTURE[..., 0]).save(tmp_path / 'grey.png')
+    assert_array_equal(read_image(tmp_path / 'grey.png'), np.repeat(PICTURE[..., :1], 3, axis=2))
+    Image.fromarray(np.dstack([PICTURE, PICTURE[..., 0]])).save(tmp_path / 'clear.png')
+    assert_array_equal(read_image(tmp_path / 'clear.png'), PICTURE)
+
+
+def test_the_orientation_in_exif_is_ignored(tmp_path: Path) -> None:
+    exif = Image.Exif()
+    exif[0x0112] = 6  # to be shown turned by 90 degrees
+    (tmp_path / 'a.jpg').write_bytes(encoded(PICTURE, 'JPEG', exif=exif))
+    assert read_image(tmp_path / 'a.jpg').shape == (12, 20, 3)
+
+
+JPEG, PNG = encoded(PICTURE, 'JPEG'), encoded(PICTURE, 'PNG')
+THUMBNAIL = b'\xff\xe1' + (2 + len(JPEG)).to_bytes(2, 'big') + JPEG  # a segment with a whole JPEG in it, end mark and all
+
+
+@pytest.mark.parametrize(
+    ('content', 'why'),
+    [
+        (None, 'cannot be read: No such file or directory'),
+        (b'', 'is empty'),
+        (JPEG[:-20], f'the image is cut off ({len(JPEG) - 20} bytes are there)'),
+        (PNG[:-20], f'the image is cut off ({len(PNG) - 20} bytes are there)'),
+        ((JPEG[:2] + THUMBNAIL + JPEG[2:])[:-20], 'the image is cut off'),
+        (JPEG[:20], 'the image is cut off (20 bytes are there)'),
+        (b'<html>404</html>', "is not an image that OpenCV can decode (16 bytes, beginning with b'<html>40')"),
+    ],
+)
+def test_an_image_that_cannot_be_read_is_named_with_the_reason(tmp_path: Path, content: bytes | None, why: str) -> None:
+    path = tmp_path / 'a.jpg'
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(SampleError, match=re.escape(f'{path}: {why}')):
+        read_image(path)
+
+
+def test_a_folder_is_no_image(tmp_path: Path) -> None:
+    with pytest.raises(SampleError, match='Is a directory'):
+        read_image(tmp_path)
+
+
+def test_a_jpeg_with_a_thumbnail_or_something_after_its_end_is_whole(tmp_path: Path) -> None:
+    path = tmp_path / 'a.jpg'
+    path.write_bytes(JPEG[:2] + THUMBNAIL + JPEG[2:] + b'and more\xff\xda')
+    assert read_image(path).shape == (12, 20, 3)
+
+
+def test_a_palette_image_gives_its_indices(tmp_path: Path) -> None:
+    labels = np.array([[0, 1, 2], [10, 255, 3]], np.uint8)
+    image = Image.fromarray(labels)
+    image.putpalette(bytes(range(255, -1, -1)) * 3)
+    image.save(tmp_path / 'a.png')
+    assert Image.open(tmp_path / 'a.png').mode == 'P'
+    assert_array_equal(read_labels(tmp_path / 'a.png'), labels)
+
+
+def test_a_grey_image_gives_its_values(tmp_path: Path) -> None:
+    Image.fromarray(PICTURE[..., 0]).save(tmp_path / 'a.png')
+    assert_array_equal(read_labels(tmp_path / 'a.png'), PICTURE[..., 0])
+
+
+@pytest.mark.parametrize(
+    ('content', 'why'),
+    [
+        (None, 'cannot be read: No such file or directory'),
+        (b'', 'is empty'),
+        (PNG, 'has colour mode RGB; a label map is a palette (P) or 8-bit grey (L) image'),
+        (encoded(PICTURE[..., 0].astype(np.uint16), 'PNG'), 'has colour mode I;16'),
+        (encoded(PICTURE[..., 0], 'PNG')[:-40], 'is not a label map that can be decoded'),
+        (b'text', 'is not a label map that can be decoded'),
+    ],
+)
+def test_a_label_map_that_cannot_be_read_is_named_with_the_reason(tmp_path: Path, content: bytes | None, why: str) -> None:
+    path = tmp_path / 'a.png'
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(SampleError, match=re.escape(f'{path}: {why}')):
+        read_labels(path)
+
+
+def test_colours_are_far_apart() -> None:
+    colours = palette(20).astype(int)
+    distances = np.abs(colours[:, None] - colours[None]).sum(-1) + 1000 * np.eye(20, dtype=int)
+    assert distances.min() > 40
+    assert_array_equal(palette(5), palette(20)[:5])  # a class keeps its colour when others are added
+    assert palette(0).shape == (0, 3)
+
+
+def test_an_overlay_lies_between_image_and_colours() -> None:
+    colours = PICTURE[::-1].copy()
+    assert_array_equal(overlay(PICTURE, colours, 0.0), PICTURE)
+    assert_array_equal(overlay(PICTURE, colours, 1.0), colours)
+    half = (PICTURE.astype(float) + colours) / 2
+    assert np.abs(overlay(PICTURE, colours, 0.5) - half).max() <= 0.5
+
+
+def test_normalisation_is_that_of_the_originals() -> None:
+    """PaddleSeg's Normalize: (image / 255 - mean) / std for each channel, with numpy in float64."""
+    mean, std = (0.4, 0.5, 0.6), (0.2, 0.25, 0.3)
+    expected = (PICTURE / 255 - mean) / std
+    images = torch.from_numpy(PICTURE).permute(2, 0, 1)[None]
+    result = normalised(images, mean, std)
+    assert (result.dtype, result.shape) == (torch.float32, (1, 3, 12, 20))
+    np.testing.assert_allclose(result[0].permute(1, 2, 0), expected, rtol=1e-5, atol=1e-6)

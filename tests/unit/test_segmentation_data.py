@@ -1,0 +1,239 @@
+"""Data sets of segmentation, written by hand into an empty folder, and what is said when something is wrong with them."""
+
+import pickle
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.testing import assert_array_equal
+from PIL import Image
+
+from phalanx.segmentation.data.cityscapes import CLASSES, Cityscapes
+from phalanx.segmentation.data.digit_scenes import DigitScenes
+from phalanx.segmentation.data.file_list import FileList
+from phalanx.segmentation.data.oxford_pet import OxfordPet
+from phalanx.segmentation.labels import VOID
+from phalanx.task import SampleError
+
+PICTURE = np.random.default_rng(0).integers(0, 256, (4, 6, 3), dtype=np.uint8)
+LABELS = np.array([[0, 1, 2, 0, 1, 2]] * 3 + [[VOID] * 6], np.uint8)
+
+
+def write(path: Path, array: np.ndarray) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.fromarray(array).save(path)
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """Two pairs of files, the first for training, the second for evaluation."""
+    root = tmp_path / 'data'
+    for name in ('a', 'b'):
+        write(root / f'images/{name}.png', PICTURE)
+        write(root / f'labels/{name}.png', LABELS)
+    (root / 'train.txt').write_text('images/a.png labels/a.png\n')
+    (root / 'val.txt').write_text('images/b.png labels/b.png\n')
+    (root / 'classes.txt').write_text('sky\nroad sign\n\ncar\n')
+    return root
+
+
+def test_a_list_names_images_and_label_maps(root: Path) -> None:
+    data = FileList(root=root)
+    assert data.class_names == ('sky', 'road sign', 'car')
+    train, held_out = data.split('train'), data.split('eval')
+    assert (len(train), train.name(0)) == (1, str(root / 'images/a.png'))
+    assert held_out.name(0) == str(root / 'images/b.png')
+    image, labels = train.read(0)
+    assert_array_equal(image, PICTURE)
+    assert_array_equal(labels, LABELS)
+
+
+def test_a_tab_between_allows_spaces_in_paths(root: Path) -> None:
+    write(root / 'my images/ü 1.png', PICTURE)
+    (root / 'train.txt').write_bytes('\ufeffmy images/ü 1.png\tlabels/a.png\r\n\r\n'.encode())
+    source = FileList(root=root, separator='\t').split('train')
+    assert (len(source), source.name(0)) == (1, str(root / 'my images/ü 1.png'))
+    assert_array_equal(source.read(0)[0], PICTURE)
+
+
+def test_named_classes_need_no_files_until_samples_are_wanted(tmp_path: Path) -> None:
+    """A trained run is to predict on a machine without its training data."""
+    assert FileList(root=tmp_path / 'nowhere', classes=('sky', 'road')).class_names == ('sky', 'road')
+
+
+def test_what_a_source_holds_is_small(root: Path) -> None:
+    """A loader worker gets a copy of it: bytes in one array, no object for each path."""
+    (root / 'train.txt').write_text('images/a.png labels/a.png\n' * 5000)
+    source = FileList(root=root).split('train')
+    assert len(pickle.dumps(source)) < 5000 * 30
+    assert_array_equal(pickle.loads(pickle.dumps(source)).read(4999)[1], LABELS)
+
+
+def spoil(*steps: tuple[str, str | None]) -> Callable[[Path], None]:
+    def do(root: Path) -> None:
+        for name, text in steps:
+            if text is None:
+                (root / name).unlink()
+            else:
+                (root / name).write_text(text)
+
+    return do
+
+
+LINE = 'images/a.png labels/a.png\n'
+
+
+@pytest.mark.parametrize(
+    ('change', 'error', 'message'),
+    [
+        (spoil(('train.txt', None)), FileNotFoundError, '{root}/train.txt: there is no such file'),
+        (spoil(('train.txt', '\n \n')), ValueError, '{root}/train.txt: is empty'),
+        (spoil(('classes.txt', None)), FileNotFoundError, '{root}/classes.txt: there is no such file'),
+        (spoil(('classes.txt', 'sky\nroad\nsky\n')), ValueError, 'data.classes: sky is named twice'),
+        (
+            spoil(('train.txt', f'{LINE}\nimages/a.png\n')),
+            ValueError,
+            "{root}/train.txt:3: expected an image and a label map with ' ' between them, got 'images/a.png'; "
+            'data.separator says what stands between',
+        ),
+        (
+            spoil(('train.txt', 'images/my a.png labels/a.png')),
+            ValueError,
+            "{root}/train.txt:1: expected an image and a label map with ' ' between them, got 'images/my a.png labels/a.png'",
+        ),
+        (
+            spoil(('train.txt', f'{LINE}images/../../secret.png labels/a.png\n')),
+            ValueError,
+            '{root}/train.txt:2: images/../../secret.png lies outside the data set {root}; paths must be relative to it',
+        ),
+        (
+            spoil(('train.txt', '/etc/passwd labels/a.png\n')),
+            ValueError,
+            '{root}/train.txt:1: /etc/passwd lies outside the data set {root}',
+        ),
+        (
+            spoil(('train.txt', LINE + ''.join(f'images/{n}.png labels/a.png\n' for n in range(7)))),
+            FileNotFoundError,
+            '7 files are missing in {root}: images/0.png, images/1.png, images/2.png, images/3.png, images/4.png and 2 more',
+        ),
+        (
+            spoil(('train.txt', 'images/a.png masks/a.png\n')),
+            FileNotFoundError,
+            '1 files are missing in {root}: masks/a.png',
+        ),
+    ],
+)
+def test_a_broken_list_is_told_before_any_sample_is_read(
+    root: Path, change: Callable[[Path], None], error: type[Exception], message: str
+) -> None:
+    change(root)
+    with pytest.raises(error, match=re.escape(message.format(root=root))):
+        FileList(root=root).split('train')
+
+
+def test_a_list_that_is_no_text_is_told(root: Path) -> None:
+    (root / 'train.txt').write_bytes(b'images/\xff.png labels/a.png\n')
+    with pytest.raises(ValueError, match=re.escape(f'{root}/train.txt: is not UTF-8 text (byte 7)')):
+        FileList(root=root).split('train')
+
+
+@pytest.mark.parametrize('build', [FileList, Cityscapes, OxfordPet])
+def test_a_missing_root_is_told_with_the_key_that_names_it(tmp_path: Path, build: Callable[..., object]) -> None:
+    with pytest.raises(FileNotFoundError, match='there is no such folder; data.root must name the folder of the data set'):
+        build(root=tmp_path / 'nowhere').split('train')  # type: ignore[attr-defined]
+
+
+def test_classes_are_many_but_not_too_many(root: Path) -> None:
+    with pytest.raises(ValueError, match='300 classes do not fit a label map of 8 bits; 254 do'):
+        FileList(root=root, classes=tuple(map(str, range(300))))
+    with pytest.raises(ValueError, match='names no class'):
+        FileList(root=root, classes=())
+
+
+@pytest.mark.parametrize(
+    ('file', 'content', 'message'),
+    [
+        ('labels/a.png', LABELS[:2], '{root}/images/a.png is 6 x 4 pixels, but its label map {root}/labels/a.png is 6 x 2'),
+        (
+            'labels/a.png',
+            np.where(LABELS == 2, 7, LABELS).astype(np.uint8),
+            '{root}/labels/a.png: has pixels of value 7; allowed are 0 to 2, 255',
+        ),
+        ('labels/a.png', PICTURE, '{root}/labels/a.png: has colour mode RGB'),
+        ('images/a.png', b'', '{root}/images/a.png: is empty'),
+    ],
+)
+def test_a_sample_that_cannot_be_used_is_named_with_the_reason(
+    root: Path, file: str, content: np.ndarray | bytes, message: str
+) -> None:
+    if isinstance(content, bytes):
+        (root / file).write_bytes(content)
+    else:
+        write(root / file, content)
+    source = FileList(root=root).split('train')
+    with pytest.raises(SampleError, match=re.escape(message.format(root=root))):
+        source.read(0)
+
+
+@pytest.fixture
+def cityscapes(tmp_path: Path) -> Path:
+    for split, city in (('train', 'aachen'), ('train', 'bochum'), ('val', 'lindau')):
+        stem = f'{split}/{city}/{city}_000000_000019'
+        write(tmp_path / f'leftImg8bit/{stem}_leftImg8bit.png', PICTURE)
+        values = np.array([[7, 8, 33, 0, 26, 1]] * 4, np.uint8)  # road, sidewalk, bicycle, unlabeled, car, ego vehicle
+        write(tmp_path / f'gtFine/{stem}_gtFine_labelIds.png', values)
+    return tmp_path
+
+
+def test_cityscapes_label_ids_become_train_ids(cityscapes: Path) -> None:
+    """The numbers are those of the official table (cityscapesScripts, labels.py)."""
+    data = Cityscapes(root=cityscapes)
+    train = data.split('train')
+    assert (len(data.class_names), len(train), len(data.split('eval'))) == (19, 2, 1)
+    assert train.name(1).endswith('leftImg8bit/train/bochum/bochum_000000_000019_leftImg8bit.png')
+    assert train.read(0)[1][0].tolist() == [0, 1, 18, VOID, 13, VOID]
+    assert list(CLASSES)[13] == 'car'
+
+
+def test_cityscapes_train_ids_are_preferred_and_must_then_all_be_there(cityscapes: Path) -> None:
+    first = 'train/aachen/aachen_000000_000019_gtFine_labelTrainIds.png'
+    write(cityscapes / 'gtFine' / first, np.full((4, 6), 18, np.uint8))
+    with pytest.raises(FileNotFoundError, match=f'1 files are missing in {cityscapes}: gtFine/train/bochum'):
+        Cityscapes(root=cityscapes).split('train')
+    write(cityscapes / 'gtFine' / first.replace('aachen', 'bochum'), np.full((4, 6), 19, np.uint8))
+    source = Cityscapes(root=cityscapes).split('train')
+    assert set(source.read(0)[1].flat) == {18}
+    with pytest.raises(SampleError, match='has pixels of value 19; allowed are 0 to 18, 255'):
+        source.read(1)
+
+
+def test_cityscapes_without_images_is_told(tmp_path: Path) -> None:
+    (tmp_path / 'leftImg8bit/train/aachen').mkdir(parents=True)
+    with pytest.raises(FileNotFoundError, match=re.escape('leftImg8bit/train: holds no */*_leftImg8bit.png')):
+        Cityscapes(root=tmp_path).split('train')
+
+
+def test_pet_trimaps_become_three_classes(tmp_path: Path) -> None:
+    write(tmp_path / 'images/Abyssinian_1.jpg', PICTURE)
+    write(tmp_path / 'annotations/trimaps/Abyssinian_1.png', np.array([[1, 2, 3, 1, 2, 3]] * 4, np.uint8))
+    (tmp_path / 'annotations/trainval.txt').write_text('Abyssinian_1 1 1 1\n')
+    (tmp_path / 'annotations/test.txt').write_text('../Abyssinian_1 1 1 1\n')
+    data = OxfordPet(root=tmp_path)
+    assert data.class_names == ('pet', 'background', 'border')
+    image, labels = data.split('train').read(0)
+    assert image.shape == (4, 6, 3)
+    assert labels[0].tolist() == [0, 1, 2, 0, 1, 2]
+    with pytest.raises(ValueError, match=re.escape('../Abyssinian_1 is not the name of an image')):
+        data.split('eval')
+
+
+def test_digit_scenes_label_ink_with_its_digit() -> None:
+    data = DigitScenes(train_scenes=7, eval_scenes=3, size=(64, 96))
+    train = data.split('train')
+    assert (len(train), len(data.split('eval')), len(data.class_names)) == (7, 3, 11)
+    assert train.name(2) == 'train digit scene 2'
+    image, labels = train.read(2)
+    assert (image.shape, labels.shape) == ((64, 96, 3), (64, 96))
+    assert set(labels.flat) <= {*range(11), VOID}

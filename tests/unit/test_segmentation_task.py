@@ -1,0 +1,178 @@
+"""The segmentation Task: from samples to losses, class maps, pictures and files."""
+
+import math
+import pickle
+import re
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from numpy.testing import assert_array_equal
+from PIL import Image
+from torch import Tensor, nn
+
+from phalanx.config.bind import bind
+from phalanx.config.read import read
+from phalanx.config.schema import Recipe
+from phalanx.image import palette
+from phalanx.segmentation.data import DATA
+from phalanx.segmentation.labels import VOID
+from phalanx.segmentation.loss import LOSSES
+from phalanx.segmentation.models import MODELS
+from phalanx.segmentation.task import Sample, Segmentation
+from phalanx.segmentation.transforms import TRANSFORMS
+from phalanx.step import WholeStep
+from phalanx.task import Draw
+
+RECIPES = sorted((Path(__file__).parents[2] / 'recipes' / 'segmentation').glob('*.yml'))
+DIGITS = partial(DATA['digit_scenes'], train_scenes=4, eval_scenes=2, size=(48, 64))
+CE = partial(LOSSES['cross_entropy'])
+
+
+def task(**changes: Any) -> Segmentation:
+    return Segmentation(**{'model': partial(MODELS['unet']), 'data': DIGITS, 'losses': (CE,), **changes})
+
+
+class Reds(nn.Module):
+    """A network for tests whose results are known: class 1 where red is above the middle, else class 0."""
+
+    def forward(self, images: Tensor) -> list[Tensor]:
+        red = images[:, :1]
+        return [torch.cat([-red, red], dim=1)]
+
+
+def sample(image: np.ndarray, labels: np.ndarray) -> Sample:
+    return Sample(torch.from_numpy(image.transpose(2, 0, 1).copy()), torch.from_numpy(labels))
+
+
+def half_red(height: int, width: int) -> np.ndarray:
+    image = np.zeros((height, width, 3), np.uint8)
+    image[:, width // 2 :, 0] = 255
+    return image
+
+
+@pytest.mark.parametrize('path', RECIPES, ids=lambda path: path.stem)
+def test_every_recipe_is_valid(path: Path) -> None:
+    recipe, bound, _ = bind(read(path), Recipe, Segmentation)
+    assert recipe.task == 'segmentation'
+    assert isinstance(bound.model(), nn.Module)  # also: as many losses as outputs
+    pickle.loads(pickle.dumps(bound))
+
+
+def test_training_samples_are_transformed_and_a_function_of_their_draw() -> None:
+    crop = partial(TRANSFORMS['random_padding_crop'], size=(32, 40))
+    data = task(transforms=(crop, partial(TRANSFORMS['random_flip']))).dataset('train')
+    one, again, other = (data[Draw(1, epoch, 5, 0)] for epoch in (3, 3, 4))
+    assert (len(data), one.image.shape, one.labels.shape) == (4, (3, 40, 32), (40, 32))
+    assert one.image.dtype == one.labels.dtype == torch.uint8
+    assert torch.equal(one.image, again.image) and torch.equal(one.labels, again.labels)
+    assert not torch.equal(one.image, other.image)
+
+
+def test_evaluation_judges_the_label_map_as_it_was_before_transforms() -> None:
+    data = task(eval_transforms=(partial(TRANSFORMS['resize'], size=(32, 16)),)).dataset('eval')
+    shown = data[Draw(0, 0, 0, 0)]
+    assert shown.image.shape == (3, 16, 32)
+    assert_array_equal(shown.labels, DIGITS().split('eval').read(0)[1])
+
+
+def test_images_of_different_sizes_make_no_batch() -> None:
+    small, large = (sample(half_red(*size), np.zeros(size, np.uint8)) for size in ((4, 6), (8, 6)))
+    with pytest.raises(ValueError, match=re.escape('differ in size (6 x 4, 6 x 8): set evaluate.batch_size to 1')):
+        task().collate([small, large])
+
+
+def test_label_maps_of_one_batch_may_differ_in_size() -> None:
+    maps = [np.arange(6, dtype=np.uint8).reshape(2, 3), np.arange(20, dtype=np.uint8).reshape(5, 4)]
+    batch = task().collate([sample(half_red(4, 6), labels) for labels in maps]).to(torch.device('cpu'))
+    assert (len(batch), batch.images.shape) == (2, (2, 3, 4, 6))
+    for given, found in zip(maps, batch.labels, strict=True):
+        assert_array_equal(found, given)
+
+
+def test_each_output_has_its_loss_times_its_coefficient() -> None:
+    """Logits of zero: the cross-entropy of 11 classes is ln 11 for each of the 12 judged pixels."""
+
+    class Zeros(nn.Module):
+        def forward(self, images: Tensor) -> list[Tensor]:
+            return [images.new_zeros(1, 11, 4, 4) for _ in range(3)]
+
+    labels = np.array([[0, 3, 5, VOID]] * 4, np.uint8)
+    ours = task(losses=(CE, CE, partial(LOSSES['ohem'], min_kept_per_sample=0)), loss_coefficients=(1.0, 0.4, 0.5))
+    terms = ours.loss(Zeros(), ours.collate([sample(half_red(4, 4), labels)]), WholeStep())
+    assert list(terms) == ['cross_entropy', 'cross_entropy_1', 'ohem_2']
+    for (total, weight), coefficient in zip(terms.values(), (1, 0.4, 0.5), strict=True):
+        assert float(total) == pytest.approx(12 * math.log(11) * coefficient)
+        assert float(weight) == pytest.approx(12, rel=1e-4)
+
+
+def test_a_class_map_has_the_size_of_the_label_map() -> None:
+    """The network sees 8 pixels, the right half red; the label maps are 24 and 8 wide."""
+    ours = task()
+    batch = ours.collate([sample(half_red(4, 8), np.zeros(size, np.uint8)) for size in ((12, 24), (4, 8))])
+    wide, narrow = ours.results(ours.predict(Reds(), batch), batch)
+    assert_array_equal(wide, np.repeat([[0, 1]], 12, 1).repeat(12, 0))
+    assert_array_equal(narrow, np.repeat([[0, 1]], 4, 1).repeat(4, 0))
+    assert wide.dtype == np.uint8
+
+
+def test_a_bare_image_is_prepared_as_in_evaluation() -> None:
+    ours = task(eval_transforms=(partial(TRANSFORMS['rescale'], factor=0.5),))
+    batch = ours.collate([ours.request(half_red(8, 16))])
+    assert batch.images.shape == (1, 3, 4, 8)
+    (class_map,) = ours.results(ours.predict(Reds(), batch), batch)
+    assert_array_equal(class_map, half_red(8, 16)[..., 0] // 255)
+    assert set(batch.pixels.tolist()) == {VOID}
+
+
+def test_the_metric_judges_predictions_against_original_labels() -> None:
+    """24 of 32 pixels are right, as counted by hand: the left quarter of the truth is class 1, the prediction there 0."""
+    labels = half_red(4, 8)[..., 0] // 255
+    labels[:, :2] = 1
+    ours = task(data=lambda: DATA['file_list'](root=Path(), classes=('a', 'b')))
+    batch, metric = ours.collate([sample(half_red(4, 8), labels)]), ours.metric()
+    metric.update(ours.predict(Reds(), batch), batch)
+    assert metric.compute()['accuracy'] == 24 / 32
+
+
+def test_a_picture_is_image_truth_and_prediction_at_the_original_size() -> None:
+    ours = task()
+    labels = np.full((12, 24), VOID, np.uint8)
+    rows = ours.picture(sample(half_red(4, 8), labels), np.ones((12, 24), np.uint8))
+    assert [caption for caption, _ in rows] == ['image', 'truth', 'prediction']
+    assert {picture.shape for _, picture in rows} == {(12, 24, 3)}
+    assert_array_equal(rows[0][1], rows[1][1])  # all void: the image shows through
+
+
+def test_a_result_is_saved_as_indices_and_as_an_overlay(tmp_path: Path) -> None:
+    class_map = half_red(4, 8)[..., 0] // 255
+    files = task().save(class_map, half_red(4, 8), tmp_path / 'frame.0001')
+    assert [file.name for file in files] == ['frame.0001.png', 'frame.0001_overlay.jpg']
+    with Image.open(files[0]) as saved:
+        assert saved.mode == 'P'
+        assert_array_equal(np.array(saved), class_map)
+        assert_array_equal(np.array(saved.convert('RGB'))[0, 7], palette(2)[1])
+    with Image.open(files[1]) as saved:
+        assert saved.size == (8, 4)
+
+
+@pytest.mark.parametrize(
+    ('changes', 'message'),
+    [
+        ({'loss_coefficients': (1.0, 0.4)}, 'there are 1 losses, but 2 loss_coefficients'),
+        ({'std': (0.5, 0.0, 0.5)}, 'std must be above 0, got 0.5, 0.0, 0.5'),
+        ({'transforms': (partial(TRANSFORMS['resize'], size=(0, 1)),)}, 'size is (width, height)'),
+        ({'losses': (partial(LOSSES['ohem'], min_kept_per_sample=-1),)}, 'min_kept_per_sample is -1'),
+    ],
+)
+def test_options_that_cannot_be_are_refused_before_anything_is_built(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(message)):
+        task(**changes)
+
+
+def test_a_network_with_more_outputs_than_losses_is_refused() -> None:
+    with pytest.raises(ValueError, match='the network has 3 outputs in training, but there are 1 losses'):
+        task(model=partial(MODELS['pp_liteseg'])).model()

@@ -1,0 +1,156 @@
+"""Augmentations of segmentation against Pillow, OpenCV and arrays made by hand. The laws are in tests/property."""
+
+import re
+from functools import partial
+
+import cv2
+import numpy as np
+import pytest
+from numpy.testing import assert_array_equal
+from PIL import Image, ImageEnhance
+
+from phalanx.segmentation.labels import VOID
+from phalanx.segmentation.transforms import (
+    RandomDistort,
+    RandomFlip,
+    RandomPaddingCrop,
+    Rescale,
+    Resize,
+    ResizeStepScaling,
+    with_brightness,
+    with_contrast,
+    with_hue_turned,
+    with_saturation,
+)
+
+RNG = np.random.default_rng
+NOISE = RNG(0).integers(0, 256, (40, 60, 3), dtype=np.uint8)
+SMOOTH = cv2.GaussianBlur(NOISE, (0, 0), 4)
+LABELS = RNG(1).integers(0, 5, (40, 60), dtype=np.uint8)
+FACTORS = (0.5, 0.77, 1.0, 1.31, 1.5)
+
+
+@pytest.mark.parametrize('image', [NOISE, SMOOTH, np.zeros_like(NOISE), np.full_like(NOISE, 255)])
+@pytest.mark.parametrize('factor', FACTORS)
+@pytest.mark.parametrize(
+    ('ours', 'pillow'),
+    [
+        (with_brightness, ImageEnhance.Brightness),
+        (with_contrast, ImageEnhance.Contrast),
+        (with_saturation, ImageEnhance.Color),
+    ],
+)
+def test_colours_change_as_with_pillow(image: np.ndarray, factor: float, ours: object, pillow: type) -> None:
+    """Within one level: the grey that OpenCV and Pillow compute differs by one in a few pixels."""
+    expected = np.array(pillow(Image.fromarray(image)).enhance(factor)).astype(int)
+    difference = np.abs(ours(image, factor).astype(int) - expected)  # type: ignore[operator]
+    assert difference.max() <= 1
+    assert (difference > 0).mean() < 0.01
+
+
+@pytest.mark.parametrize('turn', [-18.0, -0.5, 0.0, 7.9, 200.0])
+def test_a_hue_turns_round_the_circle(turn: float) -> None:
+    """By hand in Pillow's HSV: decimals cut off, the byte wraps."""
+    hsv = np.array(Image.fromarray(SMOOTH).convert('HSV')).astype(int)
+    hsv[..., 0] = (hsv[..., 0] + int(turn)) % 256
+    expected = np.array(
+        Image.merge('HSV', [Image.fromarray(part.astype(np.uint8)) for part in np.moveaxis(hsv, -1, 0)]).convert('RGB')
+    )
+    assert_array_equal(with_hue_turned(SMOOTH, turn), expected)
+
+
+def test_a_sample_that_draws_no_change_stays_as_it_is() -> None:
+    never = dict.fromkeys(('brightness_probability', 'contrast_probability', 'saturation_probability', 'hue_probability'), 0.0)
+    image, labels = RandomDistort(**never)(NOISE, LABELS, RNG(0))
+    assert_array_equal(image, NOISE)
+    assert_array_equal(labels, LABELS)
+
+
+def test_changes_of_colour_come_in_random_order() -> None:
+    """Contrast and brightness do not commute, so with fixed strength two results appear."""
+    both = RandomDistort(saturation_probability=0, hue_probability=0, brightness_probability=1, contrast_probability=1)
+    results = set()
+    for seed in range(40):
+        rng = RNG(seed)
+        image, _ = both(SMOOTH, LABELS, rng)
+        results.add(image.tobytes())
+    assert len(results) == 40  # strengths differ from sample to sample
+
+
+def test_resizing_takes_the_nearest_label_and_mixes_colours() -> None:
+    image, labels = Resize(size=(120, 80))(NOISE, LABELS, RNG(0))
+    assert_array_equal(image, cv2.resize(NOISE, (120, 80), interpolation=cv2.INTER_LINEAR))
+    assert_array_equal(labels, LABELS.repeat(2, 0).repeat(2, 1))
+
+
+def test_rescaling_multiplies_both_sides() -> None:
+    image, labels = Rescale(factor=0.5)(NOISE[:39, :55], LABELS[:39, :55], RNG(0))
+    assert (image.shape, labels.shape) == ((20, 28, 3), (20, 28))  # 19.5 and 27.5, rounded up
+
+
+def test_scales_are_drawn_evenly_from_the_steps() -> None:
+    scaling, rng = ResizeStepScaling(min=0.5, max=1.5, step=0.25), RNG(0)
+    widths = [scaling(NOISE, LABELS, rng)[0].shape[1] for _ in range(500)]
+    found, counts = np.unique(widths, return_counts=True)
+    assert found.tolist() == [30, 45, 60, 75, 90]
+    assert counts.min() > 70
+
+
+def test_a_step_of_zero_draws_any_scale() -> None:
+    scaling, rng = ResizeStepScaling(min=0.5, max=1.5, step=0), RNG(0)
+    widths = {scaling(NOISE, LABELS, rng)[0].shape[1] for _ in range(200)}
+    assert (min(widths) >= 30, max(widths) <= 90, len(widths) > 40) == (True, True, True)
+
+
+def test_a_crop_of_a_small_image_is_filled_up_on_the_right_and_at_the_bottom() -> None:
+    image, labels = RandomPaddingCrop(size=(4, 3))(NOISE[:2, :3], LABELS[:2, :3], RNG(0))
+    assert (image.shape, labels.shape) == ((3, 4, 3), (3, 4))
+    assert_array_equal(image[:2, :3], NOISE[:2, :3])
+    assert_array_equal(labels[:2, :3], LABELS[:2, :3])
+    assert set(image[2].flat) == set(image[:, 3].flat) == {127}
+    assert set(labels[2].flat) == set(labels[:, 3].flat) == {VOID}
+
+
+def test_a_crop_reaches_every_place() -> None:
+    """A 6 x 4 image has 3 x 2 places for a crop of 4 x 3."""
+    marks = np.arange(24, dtype=np.uint8).reshape(4, 6)
+    image = np.repeat(marks[..., None], 3, 2)
+    crop, rng = RandomPaddingCrop(size=(4, 3)), RNG(0)
+    corners = set()
+    for _ in range(100):
+        part, labels = crop(image, marks, rng)
+        assert_array_equal(part[..., 0], labels)
+        corners.add(int(labels[0, 0]))
+    assert corners == {0, 1, 2, 6, 7, 8}
+
+
+def test_a_flip_mirrors_image_and_labels() -> None:
+    image, labels = RandomFlip(probability=1)(NOISE, LABELS, RNG(0))
+    assert_array_equal(image, np.flip(NOISE, 1))
+    assert_array_equal(labels, np.flip(LABELS, 1))
+    assert RandomFlip(probability=0)(NOISE, LABELS, RNG(0))[0] is NOISE
+
+
+def test_half_of_the_samples_are_flipped() -> None:
+    flip, rng = RandomFlip(), RNG(0)
+    flipped = sum(flip(NOISE, LABELS, rng)[0] is not NOISE for _ in range(400))
+    assert 160 < flipped < 240
+
+
+@pytest.mark.parametrize(
+    ('build', 'message'),
+    [
+        (partial(Resize, size=(0, 3)), 'size is (width, height) in pixels, each at least 1; got 0, 3'),
+        (partial(RandomPaddingCrop, size=(3, -1)), 'size is (width, height) in pixels, each at least 1; got 3, -1'),
+        (partial(Rescale, factor=0.0), 'factor must be above 0, got 0.0'),
+        (partial(ResizeStepScaling, min=2.0, max=1.0), 'min must be above 0 and not above max, got min 2.0 and max 1.0'),
+        (partial(ResizeStepScaling, min=0.0), 'min must be above 0 and not above max, got min 0.0 and max 1.25'),
+        (partial(ResizeStepScaling, step=-1.0), 'step cannot be negative, got -1.0'),
+        (partial(RandomFlip, probability=1.5), 'probability must lie between 0 and 1, got 1.5'),
+        (partial(RandomDistort, hue=-1.0), 'hue cannot be negative, got -1.0'),
+        (partial(RandomDistort, hue_probability=2.0), 'hue_probability must lie between 0 and 1, got 2.0'),
+    ],
+)
+def test_an_option_that_cannot_be_is_refused(build: partial, message: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(message)):
+        build()
