@@ -62,7 +62,7 @@ def main() -> None:
     synchronise(model, whole)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.001, momentum=0.9, fused=True)
     images = torch.randn(given.batch, 3, *given.size).to(memory_format=layout)
-    labels = torch.randint(0, job.task.data.num_classes, (given.batch, *given.size))
+    labels = torch.randint(0, len(job.task.data().class_names), (given.batch, *given.size))
     autocast = torch.autocast('cpu', dtype=torch.bfloat16, enabled=given.dtype == 'bf16')
     phases = Phases()
 
@@ -71,7 +71,7 @@ def main() -> None:
             with phases('forward'):
                 outputs = model(images)
             with phases('loss'):
-                terms = [loss(out, labels, whole) for loss, out in zip(job.task.loss_functions, outputs, strict=True)]
+                terms = [loss(out, labels, whole) for loss, out in zip(job.task.losses, outputs, strict=True)]
                 total = torch.stack([term.total / term.weight for term in terms]).sum()
         with phases('backward'):
             total.backward()

@@ -17,7 +17,7 @@ from phalanx.config.read import ConfigError, plain
 from phalanx.config.show import show
 from phalanx.launch.cluster import Cluster
 from phalanx.loader import BadSampleError
-from phalanx.runs import Job, RequestError, check_folder, check_parts, open_job, pick_device, set_aside
+from phalanx.runs import Job, RequestError, check_folder, check_parts, open_job, set_aside
 
 # Options that people bring along, as assignments to the recipe.
 BROUGHT_ALONG = {
@@ -84,18 +84,14 @@ def train(words: Sequence[str]) -> int:
 
     if dist.is_launched():
         return _as_rank(job, given.resume, given.fresh)
-    cluster = _cluster(job, given.gpus, given.nproc_per_node)
+    cluster = _cluster(job, given)
     check_parts(job, cluster.ranks_per_node if cluster else 1)
     check_folder(job, given.resume, given.fresh)
     if given.fresh and (aside := set_aside(job.folder)):
         print(f'the earlier run is kept in {aside}')
     if cluster is None:
         return _as_rank(job, given.resume, fresh=False)
-
-    from phalanx.launch.agent import launch
-
-    command = [sys.executable, '-m', 'phalanx.cli', 'train', *(word for word in words if word != '--fresh')]
-    return launch(command, cluster, given.log_dir or job.folder / 'log', {})
+    return _launch('train', [word for word in words if word != '--fresh'], cluster, given.log_dir or job.folder / 'log')
 
 
 def _as_rank(job: Job, resume: str | None, fresh: bool) -> int:
@@ -121,33 +117,23 @@ def evaluate(words: Sequence[str]) -> int:
         '--weights', type=Path, help='a checkpoint, run folder or .safetensors file (default: the best of the run)'
     )
     parser.add_argument('--json', action='store_true', help='print one JSON object and nothing else')
+    _launch_flags(parser)
     given, recipe, assignments = _parse(parser, words)
     job = open_job(recipe, assignments)
 
-    import contextlib
-
-    from phalanx import evaluation
-    from phalanx.checkpoint import weights_at
+    from phalanx import dist, worker
     from phalanx.report import print_evaluation
 
-    device = pick_device(job.recipe.device)
+    cluster = None if dist.is_launched() else _cluster(job, given)
+    if cluster is not None:
+        return _launch('eval', words, cluster, given.log_dir or job.folder / 'log')
     try:
-        weights = weights_at(given.weights or job.folder)
-        model = job.task.model()
-        model.load_state_dict(weights)
-        result = evaluation.evaluate(
-            job.task,
-            model.to(device),
-            device=device,
-            batch_size=job.recipe.evaluate.batch_size,
-            workers=job.recipe.train.workers,
-            seed=job.recipe.train.seed,
-            bad_samples=job.recipe.train.bad_samples,
-            autocast=contextlib.nullcontext(),
-        )
+        result = worker.evaluate(job, given.weights)
     except (CheckpointError, BadSampleError, RuntimeError) as error:
         print(f'evaluation failed: {error}', file=sys.stderr)
         return 1
+    if dist.rank_of_environment() != 0:
+        return 0
     if given.json:
         print(json.dumps({**result.metrics, 'samples': result.samples, 'seconds': result.seconds, 'table': result.table}))
     else:
@@ -193,16 +179,22 @@ def _help() -> str:
     return 'usage: phalanx COMMAND ... (phalanx COMMAND --help says more)\n' + '\n'.join(lines)
 
 
-def _cluster(job: Job, gpus: str | None, nproc_per_node: int | None) -> Cluster | None:
+def _cluster(job: Job, given: argparse.Namespace) -> Cluster | None:
     """The processes that the flags ask for; None when this one is enough. Raises RequestError."""
     try:
         available = torch.cuda.device_count() if job.recipe.device != 'cpu' else 0
-        cluster, warnings = Cluster.from_flags(gpus, nproc_per_node, available)
+        cluster, warnings = Cluster.from_flags(given.gpus, given.nproc_per_node, available)
     except ValueError as error:
         raise RequestError(str(error)) from None
     for warning in warnings:
         print(f'warning: {warning}', file=sys.stderr)
     return cluster
+
+
+def _launch(command: str, words: Sequence[str], cluster: Cluster, log_dir: Path) -> int:
+    from phalanx.launch.agent import launch
+
+    return launch([sys.executable, '-m', 'phalanx.cli', command, *words], cluster, log_dir)
 
 
 def _launch_flags(parser: argparse.ArgumentParser) -> None:

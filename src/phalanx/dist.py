@@ -33,6 +33,11 @@ def is_launched() -> bool:
     return 'RANK' in os.environ and 'WORLD_SIZE' in os.environ
 
 
+def rank_of_environment() -> int:
+    """The rank that the launcher gave this process, also before it joined the others and after it left them."""
+    return int(os.environ.get('RANK', 0))
+
+
 def group_size(group: Group | None) -> int:
     return torch_dist.get_world_size(group) if torch_dist.is_initialized() else 1
 

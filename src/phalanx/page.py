@@ -1,4 +1,7 @@
-"""The report of a run as one HTML page, built from the files of its folder and nothing else, so at any time: no network, no script."""
+"""The report of a run as one HTML page without network or script.
+
+It is built from the files of the run folder and nothing else, so it can be rebuilt at any time, in the middle of a run too.
+"""
 
 from __future__ import annotations
 
@@ -10,13 +13,13 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
+from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any, Self
 
 MISSING = '–'
 COLOURS = 6
 FINE = 400  # points of a curve that a page can show
-UNITS = {'samples_per_s': 'samples/s', 'data_wait': '%', 'memory_mb': 'MiB'}
 NOT_METRICS = ('kind', 'step', 'samples', 'seconds')
 
 
@@ -187,31 +190,35 @@ def _tile(name: str, value: str, note: str) -> str:
 
 def _curves(run: Run) -> str:
     if not run.train and not run.evaluations:
-        return _section('Curves', '<p class="muted">Nothing is logged yet.</p>')
+        return _section('Curves over steps', '<p class="muted">Nothing is logged yet.</p>')
     terms = list(dict.fromkeys(name for line in run.train for name in line['terms']))
-    loss = chart('Loss', _smoothed('loss', _points(run.train, 'loss'), 0), tall=True)
+    last = max(run.step, 1)
+    loss = chart('Loss', _smoothed('loss', _points(run.train, 'loss'), 0), last, tall=True)
     charts = []
     if len(terms) > 1:
         by_step = [{'step': line['step'], **line['terms']} for line in run.train]
         lines = [line for colour, term in enumerate(terms) for line in _smoothed(term, _points(by_step, term), colour)]
-        charts.append(chart('Loss terms', lines))
-    charts += _metric_charts(run.evaluations)
-    charts.append(chart('Learning rate', [Line('lr', _points(run.train, 'lr'), 0)], zero=True))
-    charts.append(chart('Throughput', [Line('samples/s', _points(run.train, 'samples_per_s'), 1)], unit='samples/s', zero=True))
-    wait = [(step, None if share is None else 100 * share) for step, share in _points(run.train, 'data_wait')]
-    charts.append(chart('Time spent waiting for data', [Line('data wait', wait, 2)], unit='%', zero=True))
-    charts.append(chart('Peak memory', [Line('memory', _points(run.train, 'memory_mb'), 3)], unit='MiB', zero=True))
-    return _section('Curves', f'{loss}<div class="charts">{"".join(charts)}</div>')
+        charts.append(chart('Loss terms', lines, last))
+    charts += _metric_charts(run.evaluations, last)
+    for title, name, key, unit, scale in (
+        ('Learning rate', 'lr', 'lr', '', 1),
+        ('Throughput', 'samples/s', 'samples_per_s', 'samples/s', 1),
+        ('Time spent waiting for data', 'data wait', 'data_wait', '%', 100),
+        ('Peak memory', 'memory', 'memory_mb', 'GiB', 1 / 1024),
+    ):
+        points = [(step, None if value is None else scale * value) for step, value in _points(run.train, key)]
+        charts.append(chart(title, [Line(name, points, 0)], last, unit=unit, zero=True))
+    return _section('Curves over steps', f'{loss}<div class="charts">{"".join(charts)}</div>')
 
 
-def _metric_charts(evaluations: Sequence[Mapping[str, Any]]) -> list[str]:
+def _metric_charts(evaluations: Sequence[Mapping[str, Any]], last: int) -> list[str]:
     """Those that lie between 0 and 1 in one chart, each other in its own."""
     names = list(dict.fromkeys(name for line in evaluations for name in _metrics(line)))
     curves = {name: _points(evaluations, name) for name in names}
     shares = [name for name in names if all(0 <= value <= 1 for _, value in curves[name] if value is not None)]
     together = [Line(name, curves[name], colour) for colour, name in enumerate(shares)]
-    alone = [chart(name, [Line(name, curves[name], 0)]) for name in names if name not in shares]
-    return ([chart('Metrics', together)] if together else []) + alone
+    alone = [chart(name, [Line(name, curves[name], 0)], last) for name in names if name not in shares]
+    return ([chart('Metrics', together, last)] if together else []) + alone
 
 
 def _metrics(line: Mapping[str, Any]) -> dict[str, Any]:
@@ -264,8 +271,8 @@ def _events(run: Run) -> str:
     """Notes and warnings, each text once: a resumed run meets the same bad sample again."""
     seen = {line['text']: line for line in reversed(run.journal) if line['kind'] in ('note', 'warning')}
     rows = ''.join(
-        f'<tr class="{line["kind"]}"><td class="muted">{_clock(line["time"])}</td>'
-        f'<td>step {number(line["step"])}</td><td>{escape(text)}</td></tr>'
+        f'<tr class="{line["kind"]}"><td class="when">{_clock(line["time"])}</td>'
+        f'<td class="when">step {number(line["step"])}</td><td>{escape(text)}</td></tr>'
         for text, line in sorted(seen.items(), key=lambda item: item[1]['time'])
     )
     return _section('Notes and warnings', f'<div class="scroll"><table>{rows}</table></div>') if rows else ''
@@ -295,7 +302,8 @@ def _ranks(ranks: Sequence[Mapping[str, Any]]) -> str:
 def _recipe(run: Run) -> str:
     if not run.recipe:
         return ''
-    return f'<section><details><summary>Recipe, each value with its origin</summary><pre>{escape(run.recipe)}</pre></details></section>'
+    summary = 'Recipe, each value with its origin'
+    return f'<section><details><summary>{summary}</summary><pre>{escape(run.recipe)}</pre></details></section>'
 
 
 def _section(title: str, content: str) -> str:
@@ -334,18 +342,28 @@ class Axis:
         low, high, value = (math.log(v) if self.log else v for v in (self.low, self.high, value))
         return 100 * (value - low) / (high - low)
 
+    def label(self, tick: float) -> str:
+        """A tick as text, with the decimals that its neighbours need."""
+        largest = max(abs(tick) for tick in self.ticks)
+        for size, letter in ((1e6, 'M'), (1e4, 'k')):
+            if largest >= size:
+                return f'{tick / (1000 if letter == "k" else size):g}{letter}' if tick else '0'
+        apart = min((b - a for a, b in pairwise(self.ticks)), default=1.0)
+        if self.log or tick == 0 or apart < 1e-4:
+            return f'{tick:g}'
+        return f'{tick:.{max(0, -math.floor(math.log10(apart) + 1e-9))}f}'
 
-def chart(title: str, lines: Sequence[Line], *, unit: str = '', zero: bool = False, tall: bool = False) -> str:
-    """A titled chart of `lines` over steps; empty when there is nothing to draw. `zero`: the axis begins at 0."""
+
+def chart(title: str, lines: Sequence[Line], last_step: int, *, unit: str = '', zero: bool = False, tall: bool = False) -> str:
+    """A titled chart of `lines` from step 0 to `last_step`; empty without a value. With `zero` the value axis begins at 0."""
     values = [value for line in lines for _, value in line.points if value is not None]
     if not values:
         return ''
-    steps = [step for line in lines for step, _ in line.points]
-    x, y = _step_axis(min(steps), max(steps)), _value_axis(min(values), max(values), zero)
+    x, y = _step_axis(last_step), _value_axis(min(values), max(values), zero)
     grid = ''.join(f'<path class="grid" d="M0 {100 - y.place(tick):.2f}H100"/>' for tick in y.ticks)
     curves = ''.join(_curve(line, x, y) for line in sorted(lines, key=lambda line: not line.faint))
-    labels = ''.join(f'<span class="y" style="bottom:{y.place(t):.2f}%">{_tick(t, y.ticks)}</span>' for t in y.ticks)
-    labels += ''.join(f'<span class="x" style="left:{x.place(t):.2f}%">{_tick(t, x.ticks)}</span>' for t in x.ticks)
+    labels = ''.join(f'<span class="y" style="bottom:{y.place(t):.2f}%">{y.label(t)}</span>' for t in y.ticks)
+    labels += ''.join(f'<span class="x" style="left:{x.place(t):.2f}%">{x.label(t)}</span>' for t in x.ticks)
     shown = [line for line in lines if not line.faint]
     dots = ''.join(_dots(line, x, y) for line in shown)
     legend = ''.join(f'<span class="c{line.colour % COLOURS}">{escape(line.name)}</span>' for line in shown)
@@ -393,15 +411,15 @@ def thinned(points: Points, most: int = FINE) -> Points:
     return kept
 
 
-def smoothed(points: Points, span: int) -> Points:
-    """Running means that weigh recent points most: exponential, over about `span` points, without a bias towards the start."""
-    keep = 1 - 2 / (span + 1)
-    total = weight = 0.0
+def smoothed(points: Points, reach: int) -> Points:
+    """The mean of each point and of `reach` points on either side, as far as there are any; gaps stay gaps."""
+    sums = list(accumulate((value or 0.0 for _, value in points), initial=0.0))
+    counts = list(accumulate((value is not None for _, value in points), initial=0))
     means: list[tuple[float, float | None]] = []
-    for step, value in points:
-        if value is not None:
-            total, weight = keep * total + value, keep * weight + 1
-        means.append((step, total / weight if value is not None else None))
+    for n, (step, value) in enumerate(points):
+        first, last = max(0, n - reach), min(len(points), n + reach + 1)
+        mean = None if value is None else (sums[last] - sums[first]) / (counts[last] - counts[first])
+        means.append((step, mean))
     return means
 
 
@@ -409,16 +427,15 @@ def _smoothed(name: str, points: Points, colour: int) -> list[Line]:
     """A curve as it is, and over it its running mean when it has points enough for one."""
     if len(points) < 30:
         return [Line(name, points, colour)]
-    return [Line(f'{name} as logged', points, colour, faint=True), Line(name, smoothed(points, len(points) // 20), colour)]
+    return [Line(name, points, colour, faint=True), Line(f'{name}, smoothed', smoothed(points, len(points) // 40 + 1), colour)]
 
 
 def _points(lines: Iterable[Mapping[str, Any]], key: str) -> Points:
     return [(line['step'], line[key]) for line in lines if key in line]
 
 
-def _step_axis(first: float, last: float) -> Axis:
-    low, high = min(first, last - 1), last
-    return Axis(low, high, [tick for tick in nice_ticks(low, high) if low <= tick <= high and tick.is_integer()])
+def _step_axis(last: float) -> Axis:
+    return Axis(0, last, [tick for tick in nice_ticks(0, last) if tick <= last and tick.is_integer()])
 
 
 def _value_axis(low: float, high: float, zero: bool) -> Axis:
@@ -461,9 +478,9 @@ def _readings(lines: Sequence[Line], x: Axis) -> str:
     steps = sorted({step for line in lines for step, _ in line.points})
     steps = steps[:: math.ceil(len(steps) / 100)]
     values = [(line.name, dict(line.points)) for line in lines]
-    edges = [x.low, *((a + b) / 2 for a, b in zip(steps, steps[1:], strict=False)), x.high]
+    edges = [x.low, *((a + b) / 2 for a, b in pairwise(steps)), x.high]
     strips = []
-    for step, left, right in zip(steps, edges, edges[1:], strict=False):
+    for step, left, right in zip(steps, edges[:-1], edges[1:], strict=True):
         text = '\n'.join(
             [f'step {step:,.0f}', *(f'{name} {number(at[step])}' for name, at in values if at.get(step) is not None)]
         )
@@ -473,47 +490,37 @@ def _readings(lines: Sequence[Line], x: Axis) -> str:
     return ''.join(strips)
 
 
-def _tick(value: float, ticks: Sequence[float]) -> str:
-    """A tick's label, with the decimals that its axis needs."""
-    size = max(abs(tick) for tick in ticks)
-    for limit, letter in ((1e6, 'M'), (1e4, 'k')):
-        if size >= limit:
-            return f'{value / (1e6 if letter == "M" else 1e3):g}{letter}' if value else '0'
-    apart = min((b - a for a, b in zip(ticks, ticks[1:], strict=False)), default=1.0)
-    if apart < 1e-4 or value == 0:
-        return f'{value:g}'
-    return f'{value:.{max(0, -math.floor(math.log10(apart) + 1e-9))}f}'
-
-
 CSS = """
 :root{color-scheme:light dark;--paper:#f6f7f9;--card:#fff;--ink:#1a2230;--muted:#667085;--line:#e3e7ee;--good:#12805c;
---bad:#b54708;--tint:#dbe7fb;--c0:#2563c9;--c1:#d97706;--c2:#0f8a6d;--c3:#8b5cc7;--c4:#c73e5c;--c5:#5f7d95}
+--bad:#b54708;--tint:#a9c6f3;--c0:#2563c9;--c1:#d97706;--c2:#0f8a6d;--c3:#8b5cc7;--c4:#c73e5c;--c5:#5f7d95}
 @media (prefers-color-scheme:dark){:root{--paper:#0f141b;--card:#171e28;--ink:#e6eaf1;--muted:#93a0b4;--line:#2a3442;
---good:#4cc79a;--bad:#f0a04b;--tint:#22406e;--c0:#6ea3f5;--c1:#f0a94a;--c2:#45c4a0;--c3:#b692ea;--c4:#ee7d95;--c5:#94b1c8}}
+--good:#4cc79a;--bad:#f0a04b;--tint:#33588f;--c0:#6ea3f5;--c1:#f0a94a;--c2:#45c4a0;--c3:#b692ea;--c4:#ee7d95;--c5:#94b1c8}}
 *{box-sizing:border-box}
 body{margin:0 auto;padding:28px clamp(12px,3vw,40px) 60px;max-width:1320px;background:var(--paper);color:var(--ink);
 font:15px/1.5 system-ui,-apple-system,"Segoe UI",Roboto,"Noto Sans","DejaVu Sans",sans-serif;font-variant-numeric:tabular-nums}
 p{margin:0}.muted{color:var(--muted)}
 .brand{font-size:12px;letter-spacing:.14em;text-transform:uppercase;color:var(--c0);font-weight:600}
 h1{margin:2px 0 4px;font-size:clamp(22px,4vw,32px);line-height:1.2;overflow-wrap:anywhere}
-h2{margin:0 0 12px;font-size:18px}h3{margin:0;font-size:14px;font-weight:600}h3 small{color:var(--muted);font-weight:400;margin-left:8px}
+h2{margin:0 0 12px;font-size:18px}
+h3{margin:0;font-size:14px;font-weight:600}h3 small{color:var(--muted);font-weight:400;margin-left:8px}
 section{margin-top:36px}
-.pill{display:inline-block;margin:8px 8px 0 0;padding:1px 11px;border:1px solid var(--line);border-radius:99px;background:var(--card);
-font-size:13px}.pill.good{color:var(--good);border-color:currentColor}.pill.bad{color:var(--bad);border-color:currentColor}
-.tiles{display:grid;grid-template-columns:repeat(auto-fit,minmax(142px,1fr));gap:12px;margin-top:22px}
+.pill{display:inline-block;margin:8px 8px 0 0;padding:1px 11px;border:1px solid var(--line);border-radius:99px;
+background:var(--card);font-size:13px}.pill.good{color:var(--good);border-color:currentColor}.pill.bad{color:var(--bad);border-color:currentColor}
+.tiles{display:grid;grid-template-columns:repeat(auto-fit,minmax(clamp(142px,17vw,200px),1fr));gap:12px;margin-top:22px}
 .tile,.chart,table,pre{background:var(--card);border:1px solid var(--line);border-radius:10px}
-.tile{padding:12px 14px;font-size:13px}.tile strong{display:block;font-size:23px;line-height:1.3;font-weight:650}
+.tile{padding:12px 14px;font-size:13px}
+.tile strong{display:block;font-size:clamp(18px,2vw,23px);line-height:1.4;font-weight:650}
 .tile:first-child strong{color:var(--c0)}
 .charts{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,380px),1fr));gap:14px;margin-top:14px}
 .chart{padding:14px 16px 8px;min-width:0}
 .legend{min-height:20px;font-size:12px;color:var(--muted)}.legend span{margin-right:14px;white-space:nowrap}
 .legend span:before{content:"";display:inline-block;width:14px;height:3px;border-radius:2px;margin-right:6px;vertical-align:3px;
-background:currentColor}.legend span:before{background:var(--c)}
+background:var(--c)}
 .c0{--c:var(--c0)}.c1{--c:var(--c1)}.c2{--c:var(--c2)}.c3{--c:var(--c3)}.c4{--c:var(--c4)}.c5{--c:var(--c5)}
 .plot{position:relative;height:190px;margin:8px 6px 26px 46px}.tall .plot{height:280px}
 svg{position:absolute;inset:0;width:100%;height:100%;overflow:visible}
 path{fill:none;vector-effect:non-scaling-stroke}.grid{stroke:var(--line);stroke-width:1}
-.curve{stroke:var(--c);stroke-width:2;stroke-linejoin:round;stroke-linecap:round}.faint{stroke-width:1;opacity:.32}
+.curve{stroke:var(--c);stroke-width:2;stroke-linejoin:round;stroke-linecap:round}.faint{stroke-width:1;opacity:.45}
 .x,.y{position:absolute;font-size:11.5px;line-height:1;color:var(--muted);white-space:nowrap}
 .x{top:calc(100% + 9px);transform:translateX(-50%)}.y{right:calc(100% + 8px);transform:translateY(50%)}
 .dot{position:absolute;width:7px;height:7px;margin:0 0 -3.5px -3.5px;border-radius:50%;background:var(--c)}
@@ -524,14 +531,14 @@ line-height:1.45;white-space:pre;pointer-events:none}.strip.r b{left:auto;right:
 .pictures{display:grid;grid-template-columns:repeat(var(--n),minmax(0,1fr));gap:8px;margin-bottom:12px}
 figure{margin:0}img{display:block;width:100%;height:auto;border-radius:6px;border:1px solid var(--line)}
 figcaption{padding:3px 2px;font-size:12px;color:var(--muted);overflow-wrap:anywhere}
-.scroll{overflow:auto;max-height:620px;border-radius:10px}table{border-collapse:separate;border-spacing:0;width:100%;font-size:14px}
+.scroll{overflow:auto;max-height:780px;border-radius:10px}table{border-collapse:separate;border-spacing:0;width:100%;font-size:14px}
 th,td{padding:6px 12px;text-align:left;vertical-align:top;border-bottom:1px solid var(--line)}tr:last-child>*{border-bottom:0}
 th{font-weight:500;color:var(--muted);white-space:nowrap}td{overflow-wrap:anywhere}
 .numbers tr:first-child th{position:sticky;top:0;background:var(--card);z-index:1}
 .numbers td,.numbers th{text-align:right;white-space:nowrap}.numbers td:first-child,.numbers th:first-child{text-align:left}
-.bar{background:linear-gradient(var(--tint),var(--tint)) left center/var(--v) 62% no-repeat}
-.warning td{color:var(--bad)}.warning td:first-child{color:var(--muted)}
+.bar{background:linear-gradient(var(--tint),var(--tint)) left bottom -4px/var(--v) 3px no-repeat content-box border-box}
+.warning td{color:var(--bad)}td.when{white-space:nowrap;width:1px;color:var(--muted)}
 details{margin-top:12px}summary{cursor:pointer;color:var(--muted)}
-pre{margin:10px 0 0;padding:14px 16px;overflow:auto;font:12.5px/1.55 ui-monospace,"SF Mono",Menlo,Consolas,"DejaVu Sans Mono",monospace}
+pre{margin:10px 0 0;padding:14px 16px;overflow:auto;font:12.5px/1.55 ui-monospace,Menlo,Consolas,"DejaVu Sans Mono",monospace}
 @media print{body{background:none}.strip{display:none}}
 """

@@ -16,7 +16,7 @@ import os
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol, Self
@@ -44,6 +44,7 @@ COLUMNS = {  # what a log line says of each number, at a width that keeps lines 
     'data_wait': 'data wait {:6.1%}',
     'memory_mb': '{:7,.0f} MiB',
 }
+BAR = {'loss': 'loss {:.4f}', 'lr': 'lr {:.1e}', 'samples_per_s': '{:.1f} samples/s', 'data_wait': 'wait {:.0%}'}
 
 
 class Scalars(Protocol):
@@ -64,11 +65,11 @@ class Report:
         self, folder: Path, *, main: bool, name: str, total_steps: int, visualdl: bool = False, console: Console | None = None
     ) -> None:
         self.folder, self.main, self.name, self.total_steps = folder, main, name, total_steps
-        self.step = 0
+        self.step = self._begun_at = 0
         self.not_written: Counter[str] = Counter()
         self._metrics: _Lines | None = None  # opened by the first line, or by `resume`
         self._journal: _Lines | None = None
-        self._plots: list[Scalars] = []
+        self._plots: list[Scalars] | None = None
         self._visualdl = _visualdl_writer() if visualdl and main else None
         self._table: list[dict[str, str | float]] = []
         self._page_is_due = False
@@ -92,10 +93,10 @@ class Report:
 
     def resume(self, step: int) -> None:
         """Goes on after `step`: later lines of metrics.jsonl, left by the run that was cut off, go. Raises OSError."""
-        self.step = step
+        self.step = self._begun_at = step
         self._progress.reset(self._bar, completed=step)
         if self.main:
-            self._open()
+            self._metrics = self._open_metrics()
 
     def world(self, facts: Mapping[str, str], ranks: Sequence[Mapping[str, str | int]]) -> None:
         """Tells once what is about to run, and where."""
@@ -109,7 +110,7 @@ class Report:
             }
         )
         self._say_pairs(facts)
-        self._say_table(ranks[:RANKS_SHOWN])
+        self._say_table([{key: str(value) for key, value in rank.items()} for rank in ranks[:RANKS_SHOWN]])
         if len(ranks) > RANKS_SHOWN:
             self._say(f'and {len(ranks) - RANKS_SHOWN} more ranks; {self.folder / "report.html"} has all of them')
 
@@ -190,7 +191,7 @@ class Report:
         """Prints what the run came to, writes summary.json and the page. Raises OSError when the summary cannot be written."""
         self._progress.stop()
         self._say_table(self._table)
-        self._say_pairs({**_result(summary), **self._losses(), 'report': str(self.folder / 'report.html')})
+        self._say_pairs({**_result(summary), **self._missing(), 'report': str(self.folder / 'report.html')})
         if self.main:
             write_whole(self.folder / 'summary.json', _json(summary, indent=1))
         self._build_page()
@@ -198,8 +199,8 @@ class Report:
     def close(self) -> None:
         """Gives the terminal back, closes the files, and brings the page up to date when something came after it."""
         self._progress.stop()
-        for writer in self._plots:
-            with self._tolerating('TensorBoard'):
+        for writer in self._plots or []:
+            with self._tolerating('TensorBoard events'):
                 writer.close()
         self._plots = []
         if self._page_is_due:
@@ -221,39 +222,193 @@ class Report:
         if not self.main:
             log.log(level, '%s', line)
             return
+        log.log(level, '%s', line)  # the main rank's log, where a launcher keeps one
         with self._tolerating('output'):
             self._console.print(line, soft_wrap=True, markup=False, highlight=False)
 
     def _say_pairs(self, pairs: Mapping[str, str]) -> None:
-        width = max(map(len, pairs), default=0)
-        for key, value in pairs.items():
-            self._say(Text.assemble((f'{key:<{width}}', 'dim'), '  ', value))
+        for line in _aligned(pairs):
+            self._say(line)
 
     def _say_table(self, rows: Sequence[Mapping[str, Any]]) -> None:
-        if not (rows and self.main):
-            return
-        table = Table(box=box.SIMPLE_HEAD, header_style='bold', pad_edge=False)
-        for column, value in rows[0].items():
-            table.add_column(column, justify='left' if isinstance(value, str) else 'right')
-        for row in rows:
-            table.add_row(*(Text(number(row.get(column))) for column in rows[0]))
-        with self._tolerating('output'):
-            self._console.print(table)
+        if self.main and rows:
+            with self._tolerating('output'):
+                self._console.print(_table(rows))
+
+    def _missing(self) -> dict[str, str]:
+        """What could not be written, for the end of the report."""
+        lost = ', '.join(f'{times} x {what}' for what, times in self.not_written.items())
+        return {'not written': lost} if lost else {}
 
     def _at(self) -> str:
         """Where the run stands, at the width of its last step."""
         total = str(self.total_steps) if self.total_steps else ''
         return f'step {self.step:>{len(total)}}' + (f'/{total}' if total else '')
 
-    # To files: on the main rank.
+    # To files, on the main rank.
 
-    def _open(self) -> None:
-        """Opens what takes numbers over steps, without those after the present step."""
+    def _log(self, line: Mapping[str, Any]) -> None:
+        """Appends to metrics.jsonl, which goes on after the step that the run was resumed at and begins anew otherwise."""
+        if not self.main:
+            return
+        self._page_is_due = True
+        with self._tolerating('metrics.jsonl'):
+            self._metrics = self._metrics or self._open_metrics()
+            self._metrics.append(line)
+
+    def _open_metrics(self) -> _Lines:
         path = self.folder / 'metrics.jsonl'
         if path.is_file():
-            write_whole(path, b''.join(_json(line) for line in read_lines(path) if line['step'] <= self.step))
-        self._metrics = _Lines(path)
+            write_whole(path, b''.join(_json(line) for line in read_lines(path) if line['step'] <= self._begun_at))
+        return _Lines(path)
+
+    def _note_down(self, event: Mapping[str, Any]) -> None:
+        """Appends to journal.jsonl, which only ever grows."""
+        if not self.main:
+            return
+        self._page_is_due = True
+        with self._tolerating('journal.jsonl'):
+            self._journal = self._journal or _Lines(self.folder / 'journal.jsonl')
+            self._journal.append({**event, 'step': self.step, 'time': time.time()})
+
+    def _plot(self, group: str, values: Mapping[str, float]) -> None:
+        if not self.main:
+            return
+        with self._tolerating('TensorBoard events'):
+            if self._plots is None:
+                self._plots = []  # one attempt only: a writer that fails to open leaves its thread behind
+                self._plots = self._open_plots()
+            for writer in self._plots:
+                for name, value in values.items():
+                    writer.add_scalar(f'{group}/{name}', value, self.step)
+
+    def _open_plots(self) -> list[Scalars]:
         from torch.utils.tensorboard import SummaryWriter  # takes a second to import; only the main rank needs it
 
-        purge = self.step + 1
-        self._plots = [SummaryWriter(str(self.folder / 'tensorboard'), purge_step=purge, flush_secs=5)]  # type: ignore[no-untyped-call]
+        events = SummaryWriter(str(self.folder / 'tensorboard'), purge_step=self._begun_at + 1, flush_secs=5)
+        return [events] if self._visualdl is None else [events, self._visualdl(str(self.folder / 'visualdl'))]
+
+    def _build_page(self) -> None:
+        if self.main:
+            self._page_is_due = False
+            with self._tolerating('report.html'):
+                write_page(self.folder)
+
+    @contextlib.contextmanager
+    def _tolerating(self, what: str) -> Iterator[None]:
+        """Lets `what` go unwritten: warns the first time, counts always."""
+        try:
+            yield
+        except OSError as error:
+            self.not_written[what] += 1
+            if self.not_written[what] == 1:
+                self.warning(f'{what} could not be written ({error.strerror or error}); the run goes on without')
+
+
+class _Lines:
+    """A file of JSON objects, one a line. A line is in it as soon as it is appended, whole or not at all."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = path.open('ab', buffering=0)
+
+    def append(self, line: Mapping[str, Any]) -> None:
+        """Raises OSError when the disk has no room for the line; the file is then as before."""
+        end = self._file.seek(0, os.SEEK_END)
+        rest = _json(line)
+        try:
+            while rest:
+                rest = rest[self._file.write(rest) :]  # a disk that fills up takes a part without complaint
+        except OSError:
+            self._file.truncate(end)
+            raise
+
+    def close(self) -> None:
+        self._file.close()
+
+
+def print_evaluation(metrics: Mapping[str, float], table: Sequence[Mapping[str, Any]], samples: int, seconds: float) -> None:
+    """Prints what an evaluation by itself came to."""
+    console = _console()
+    if table:
+        console.print(_table(table))
+    words = {name: number(value) for name, value in metrics.items()}
+    for line in _aligned({**words, 'samples': number(samples), 'time': duration(seconds)}):
+        console.print(line, soft_wrap=True)
+
+
+def _table(rows: Sequence[Mapping[str, Any]]) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, header_style='bold', pad_edge=False)
+    for column, value in rows[0].items():
+        table.add_column(Text(column), justify='left' if isinstance(value, str) else 'right')
+    for row in rows:
+        table.add_row(*(Text(number(row.get(column))) for column in rows[0]))
+    return table
+
+
+def _aligned(pairs: Mapping[str, str]) -> list[Text]:
+    """A line for each pair, values under one another."""
+    width = max(map(len, pairs), default=0)
+    return [Text.assemble((f'{key:<{width}}', 'dim'), '  ', value) for key, value in pairs.items()]
+
+
+def _console() -> Console:
+    """The terminal; or a file, whose lines are not broken at 80 columns."""
+    return Console(width=None if sys.stdout.isatty() else 160)
+
+
+def _visualdl_writer() -> Callable[[str], Scalars]:
+    try:
+        from visualdl import LogWriter
+    except ModuleNotFoundError:
+        cure = 'pip install "phalanx-vision[visualdl]", or set report.visualdl=false'
+        raise ValueError(f'report.visualdl is on, but VisualDL is not installed: {cure}') from None
+    return LogWriter  # type: ignore[no-any-return]
+
+
+def _json(value: object, indent: int | None = None) -> bytes:
+    """One line (or an indented text) of JSON; NaN and infinities, which JSON has no words for, become null."""
+    return json.dumps(_finite(value), allow_nan=False, indent=indent).encode() + b'\n'
+
+
+def _finite(value: object) -> object:
+    if isinstance(value, Mapping):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _column(key: str, value: float) -> str:
+    return COLUMNS[key].format(value) if key in COLUMNS else f'{key.removeprefix("loss/")} {value:.4g}'
+
+
+def _brief(record: Mapping[str, float]) -> str:
+    """What the progress bar has room for."""
+    return '  '.join(BAR[key].format(record[key]) for key in BAR if key in record)
+
+
+def _result(summary: Mapping[str, Any]) -> dict[str, str]:
+    """The summary of a run in words."""
+    judged_by, skipped = summary.get('judged_by'), summary.get('skipped_samples', [])
+    words = {name: number(value) for name, value in summary.get('metrics', {}).items()}
+    if summary.get('best') is not None:
+        words[f'best {judged_by}'] = f'{number(summary["best"])} at step {summary["best_step"]}'
+    words |= {
+        'steps': f'{number(summary.get("steps"))} ({number(summary.get("epochs"))} epochs)',
+        'world size': number(summary.get('world_size')),
+        'time': duration(summary.get('seconds')),
+        'samples/s': number(summary.get('samples_per_s')),
+        'data wait': f'{percent(summary.get("data_wait"))} of the training time',
+        'peak memory': mebibytes(summary.get('peak_memory_mb')),
+    }
+    return words | ({'skipped': f'{len(skipped)} samples'} if skipped else {})
+
+
+def _save_picture(picture: npt.NDArray[np.uint8], stem: Path) -> str:
+    """The name of the file: small pictures are kept exactly, large ones shrunk and compressed."""
+    image = Image.fromarray(picture)
+    exact = max(image.size) <= 256
+    image.thumbnail((PICTURE_SIDE, PICTURE_SIDE))
+    path = stem.with_suffix('.png' if exact else '.jpg')
+    image.save(path, quality=92, subsampling=0)
+    return path.name

@@ -124,14 +124,7 @@ def check_parts(job: Job, world_size: int) -> None:
         size = len(job.task.dataset('train'))
         job.task.dataset('eval')
         job.task.model()
-        Stream(
-            size,
-            train.global_batch_size or world_size * (train.batch_size_per_rank or 1),
-            train.micro_batches,
-            0,
-            0,
-            world_size,
-        )
+        Stream(size, train.global_batch(world_size), train.micro_batches, train.seed, 0, world_size)
     except (ValueError, OSError) as error:
         raise RequestError(str(error)) from None
 

@@ -44,8 +44,8 @@ class StoppedError(Exception):
 class Trainer(Generic[S, B, P]):
     """One run of one task on this rank: the same code with one rank and with many."""
 
-    def __init__(self, recipe: Recipe, task: Task[S, B, P], *, folder: Path, device: torch.device, report: Report) -> None:
-        self.recipe, self.task, self.device, self.report = recipe, task, device, report
+    def __init__(self, recipe: Recipe, task: Task[S, B, P], *, folder: Path, device: torch.device) -> None:
+        self.recipe, self.task, self.device = recipe, task, device
         train = recipe.train
 
         # How much, in steps: below this paragraph only steps exist.
@@ -73,7 +73,7 @@ class Trainer(Generic[S, B, P]):
         self.judge = _Judge(task, network, self.whole)
         self.replica: nn.Module = self.judge
         if dist.world_size() > 1:
-            self.replica = DistributedDataParallel(self.judge, broadcast_buffers=False, gradient_as_bucket_view=True)
+            self.replica = DistributedDataParallel(self.judge, forward_sync_buffers=False, gradient_as_bucket_view=True)
 
         # What moves it.
         groups, self.group_summary = parameter_groups(self.model, recipe.parameters)
@@ -105,8 +105,9 @@ class Trainer(Generic[S, B, P]):
         self.bad: dict[int, str] = {}  # samples skipped so far, over all ranks
         self.told = 0  # how many of its own this rank has told the others
 
-    def train(self) -> dict[str, Any]:
+    def train(self, report: Report) -> dict[str, Any]:
         """The summary of the run, after training to the end. Raises RunError, BadSampleError or StoppedError."""
+        self.report = report
         started = time.perf_counter()
         batches = self.clock.waiting(self.batches())
         if dist.world_size() > 1 and self.step < self.until:

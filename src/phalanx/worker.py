@@ -14,9 +14,11 @@ from typing import Any
 import torch
 
 import phalanx
-from phalanx import dist
-from phalanx.checkpoint import CheckpointError, Checkpoints, Loaded, load
+from phalanx import dist, evaluation
+from phalanx.checkpoint import CheckpointError, Checkpoints, Loaded, load, weights_at
 from phalanx.config.show import show
+from phalanx.evaluation import Evaluation
+from phalanx.precision import Precision
 from phalanx.report import Report
 from phalanx.runs import Job, pick_device, set_aside
 from phalanx.trainer import StoppedError, Trainer
@@ -42,30 +44,62 @@ def train(job: Job, start: Start) -> int:
     if device.type == 'cuda':
         torch.cuda.set_device(device)
     dist.join(device)
+    keep_log()
     try:
         checkpoint, notes = dist.from_main_rank(prepare(job, start) if dist.rank() == 0 else None)
-        with Report(job.folder, main=dist.rank() == 0, name=job.name, total_steps=0, visualdl=recipe.report.visualdl) as report:
-            trainer = Trainer(recipe, job.task, folder=job.folder, device=device, report=report)
-            report.total_steps = trainer.steps
+        trainer = Trainer(recipe, job.task, folder=job.folder, device=device)
+        if checkpoint is not None:
+            trainer.restore(checkpoint)
+        visualdl = recipe.report.visualdl
+        with Report(job.folder, main=dist.rank() == 0, name=job.name, total_steps=trainer.until, visualdl=visualdl) as report:
             for note in notes:
                 report.warning(note)
             if checkpoint is not None:
-                trainer.restore(checkpoint)
                 report.resume(trainer.step)
-                report.note(
-                    f'resumed at step {trainer.step} from {checkpoint.path}: '
-                    'model, optimizer, precision, moving average, data position'
-                )
+                report.note(f'resumed at step {trainer.step} from {checkpoint.path}')
             report.world(facts(job, trainer), dist.gather_objects(place(device)))
             caught = catch_signals(trainer)
             try:
-                report.finish(trainer.train())
+                report.finish(trainer.train(report))
             except StoppedError as stopped:
                 report.note(str(stopped))
                 return 128 + int(dist.from_main_rank(caught[0] if caught else signal.SIGTERM))
     finally:
         dist.leave()
     return 0
+
+
+def evaluate(job: Job, weights: Path | None) -> Evaluation:
+    """The judgement of `weights` (None: the best of the run), shared by the ranks. Raises CheckpointError or BadSampleError."""
+    device = pick_device(job.recipe.device, dist.local_rank())
+    dist.join(device)
+    try:
+        model = job.task.model()
+        model.load_state_dict(weights_at(weights or job.folder))
+        return evaluation.evaluate(
+            job.task,
+            model.to(device),
+            device=device,
+            batch_size=job.recipe.evaluate.batch_size,
+            workers=job.recipe.train.workers,
+            seed=job.recipe.train.seed,
+            bad_samples=job.recipe.train.bad_samples,
+            autocast=Precision(job.recipe.precision, device).autocast(),
+        )
+    finally:
+        dist.leave()
+
+
+def keep_log() -> None:
+    """Sends the diagnostic log of this rank where its launcher keeps it: the main rank's to a file, others' to their stderr."""
+    handler: logging.Handler = logging.NullHandler()
+    if dist.rank() != 0:
+        handler = logging.StreamHandler()
+    elif 'PHALANX_LOG_DIR' in os.environ:
+        handler = logging.FileHandler(Path(os.environ['PHALANX_LOG_DIR']) / 'workerlog.0', mode='w', encoding='utf-8')
+    handler.setFormatter(logging.Formatter('%(asctime)s %(levelname)s %(message)s'))
+    log.handlers, log.propagate = [handler], False
+    log.setLevel(logging.INFO)
 
 
 def prepare(job: Job, start: Start) -> tuple[Loaded | None, list[str]]:

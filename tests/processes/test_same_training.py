@@ -1,14 +1,15 @@
 """Promise 1: with the global batch fixed, the cut of the batch does not show in the training."""
 
+import json
 from pathlib import Path
+from statistics import mean
 
 import pytest
 from safetensors.torch import load_file
 
 from running import TINY, Command, losses, records
 
-STEPS = 50
-LENGTH = ('train.steps=50', 'evaluate.enabled=false')
+COMPARED = ('evaluate.enabled=false', 'optimizer.lr=2e-4', 'schedule={name: constant}')
 CUTS = {
     'two ranks': (('--nproc_per_node', '2'), ()),
     'three ranks': (('--nproc_per_node', '3'), ()),
@@ -21,25 +22,27 @@ CUTS = {
 
 
 @pytest.mark.slow
-def test_ranks_micro_batches_and_workers_train_like_one_process(phalanx: Command, tmp_path: Path) -> None:
+def test_ranks_micro_batches_and_workers_train_like_one_process(phalanx: Command, tmp_path: Path, warm: Path) -> None:
     """Loss within 1e-5 relative on the way and 1e-4 after 50 steps of PP-LiteSeg, float32, batch norm synchronised."""
-    alone = phalanx('train', *TINY, *LENGTH, '--save_dir', 'alone')
+    recipe = (*TINY, *COMPARED, 'train.steps=50', f'train.init_from={warm}')
+    alone = phalanx('train', *recipe, '--save_dir', 'alone')
     assert alone.returncode == 0, alone.stderr
     expected = losses(tmp_path / 'alone')
-    assert len(expected) == STEPS
-    assert expected[-1] < 0.9 * expected[0]  # it does train
+    assert len(expected) == 50
+    assert mean(expected[-10:]) < mean(expected[:10])  # it does train
     for name, (flags, sets) in CUTS.items():
         folder = name.replace(' ', '-')
-        run = phalanx('train', *TINY, *LENGTH, *sets, *flags, '--save_dir', folder)
+        run = phalanx('train', *recipe, *sets, *flags, '--save_dir', folder)
         assert run.returncode == 0, run.stderr
         apart = [abs(a - b) / b for a, b in zip(losses(tmp_path / folder), expected, strict=True)]
-        assert max(apart[:10]) < 1e-5, (name, apart)
+        assert max(apart[:25]) < 1e-5, (name, apart)
         assert max(apart) < 1e-4, (name, apart)
 
 
 def test_a_share_that_cannot_be_even_changes_nothing(phalanx: Command, tmp_path: Path) -> None:
     """A global batch of 5 on 3 ranks is 2, 2 and 1 samples."""
-    odd = ('train.global_batch_size=5', 'train.steps=5', 'evaluate.enabled=false')
+    hard = '{name: ohem, min_kept_per_sample: 500}'  # the hardest pixels of the whole batch, wherever they are
+    odd = ('train.global_batch_size=5', 'train.steps=3', 'evaluate.enabled=false', f'losses=[{hard}, {hard}, {hard}]')
     assert phalanx('train', *TINY, *odd, '--save_dir', 'alone').returncode == 0
     run = phalanx('train', *TINY, *odd, '--nproc_per_node', '3', '--save_dir', 'three')
     assert run.returncode == 0, run.stderr
@@ -50,16 +53,15 @@ def test_thirteen_samples_on_four_ranks_count_thirteen_and_give_the_same_metrics
     """Promise 3: evaluation is exact, whatever the number of ranks."""
     trained = phalanx('train', *TINY, 'train.steps=4', '--save_dir', 'alone')
     assert trained.returncode == 0, trained.stderr
-    weights = tmp_path / 'alone' / 'latest' / 'model.safetensors'
-    begin = ('train.steps=1', 'optimizer.lr=0', f'train.init_from={weights}', 'ema=null')
-    results = []
+    found = []
     for ranks in ('1', '4'):
-        run = phalanx('train', *TINY, *begin, '--nproc_per_node', ranks, '--save_dir', f'on-{ranks}')
+        run = phalanx('eval', 'alone', '--json', '--nproc_per_node', ranks)
         assert run.returncode == 0, run.stderr
-        results += records(tmp_path / f'on-{ranks}', 'eval')
-    assert [line['samples'] for line in results] == [13, 13]
+        found.append(json.loads(run.stdout))
+    assert [result['samples'] for result in found] == [13, 13]
+    assert found[0]['table'] == found[1]['table']
     for key in ('mean_iou', 'accuracy', 'kappa', 'mean_dice'):
-        assert results[0][key] == pytest.approx(results[1][key], rel=1e-12), key
+        assert found[0][key] == found[1][key] == records(tmp_path / 'alone', 'eval')[-1][key]
 
 
 @pytest.mark.parametrize('ranks', ['1', '3'])
@@ -82,8 +84,8 @@ def test_a_run_that_was_stopped_and_resumed_ends_bit_for_bit_like_one_that_was_n
     assert losses(tmp_path / 'whole') == losses(tmp_path / 'halves')
 
 
-def test_a_run_goes_on_with_another_number_of_ranks(phalanx: Command, tmp_path: Path) -> None:
-    recipe = (*TINY, 'train.steps=8', 'evaluate.enabled=false')
+def test_a_run_goes_on_with_another_number_of_ranks(phalanx: Command, tmp_path: Path, warm: Path) -> None:
+    recipe = (*TINY, *COMPARED, 'train.steps=8', f'train.init_from={warm}')
     assert phalanx('train', *recipe, '--save_dir', 'alone').returncode == 0
     assert phalanx('train', *recipe, 'train.until=4', '--nproc_per_node', '2', '--save_dir', 'mixed').returncode == 0
     assert phalanx('train', *recipe, '--nproc_per_node', '3', '--save_dir', 'mixed').returncode == 0

@@ -8,7 +8,7 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from torch.distributed.elastic.multiprocessing.api import LogsDest, LogsSpecs, SignalException
@@ -29,7 +29,9 @@ class RankLogs(LogsSpecs):
         errors = {local: str(self.errors / f'error.{env["RANK"]}.json') for local, env in envs.items()}
         for local, env in envs.items():
             env['TORCHELASTIC_ERROR_FILE'] = errors[local]
-        logs = {local: '' if env['RANK'] == '0' else str(self.folder / f'workerlog.{env["RANK"]}') for local, env in envs.items()}
+        logs = {
+            local: '' if env['RANK'] == '0' else str(self.folder / f'workerlog.{env["RANK"]}') for local, env in envs.items()
+        }
         return LogsDest(stdouts=logs, stderrs=dict(logs), error_files=errors)
 
     @property
@@ -37,11 +39,11 @@ class RankLogs(LogsSpecs):
         return str(self.folder)
 
 
-def launch(command: Sequence[str], cluster: Cluster, log_dir: Path, environment: Mapping[str, str]) -> int:
+def launch(command: Sequence[str], cluster: Cluster, log_dir: Path) -> int:
     """Runs `command` once a rank; the exit status of the whole is 0, 1 with the first cause on the last line, or 130/143."""
     log_dir.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix='phalanx-') as scratch:
-        os.environ.update({**cluster.environment(), **environment})
+        os.environ.update(cluster.environment())
         # Ranks of one machine meet in a file and talk over the loopback interface: nothing listens to the network.
         os.environ.update(
             {

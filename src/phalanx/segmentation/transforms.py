@@ -111,7 +111,7 @@ class RandomFlip:
     probability: float = 0.5
 
     def __post_init__(self) -> None:
-        _check_probability(probability=self.probability)
+        _check_probability('probability', self.probability)
 
     def __call__(self, image: Image, labels: LabelMap, rng: Rng) -> Pair:
         if rng.random() < self.probability:
@@ -140,12 +140,7 @@ class RandomDistort:
         for name in ('brightness', 'contrast', 'saturation', 'hue'):
             if getattr(self, name) < 0:
                 raise ValueError(f'{name} cannot be negative, got {getattr(self, name)}')
-        _check_probability(
-            brightness_probability=self.brightness_probability,
-            contrast_probability=self.contrast_probability,
-            saturation_probability=self.saturation_probability,
-            hue_probability=self.hue_probability,
-        )
+            _check_probability(f'{name}_probability', getattr(self, f'{name}_probability'))
 
     def __call__(self, image: Image, labels: LabelMap, rng: Rng) -> Pair:
         changes: list[tuple[Callable[[Image, float], Image], float, float, float]] = [
@@ -202,10 +197,9 @@ def _check_size(size: tuple[int, int]) -> None:
         raise ValueError(f'size is (width, height) in pixels, each at least 1; got {size[0]}, {size[1]}')
 
 
-def _check_probability(**given: float) -> None:
-    for name, value in given.items():
-        if not 0 <= value <= 1:
-            raise ValueError(f'{name} must lie between 0 and 1, got {value}')
+def _check_probability(name: str, value: float) -> None:
+    if not 0 <= value <= 1:
+        raise ValueError(f'{name} must lie between 0 and 1, got {value}')
 
 
 TRANSFORMS = {
