@@ -10,6 +10,7 @@ latest, best                links beside `checkpoints`, changed after the checkp
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import os
 import shutil
@@ -69,14 +70,15 @@ class Checkpoints:
         try:
             self._remove_leftovers()
             aside.mkdir()
-            safetensors.torch.save_file(_plain(model), aside / 'model.safetensors')
+            parts = {'model.safetensors': safetensors.torch.save(_plain(model)), 'state.pt': _saved(state)}
             if averaged is not None:
-                safetensors.torch.save_file(_plain(averaged), aside / 'averaged.safetensors')
-            torch.save(dict(state), aside / 'state.pt')
-            files = {path.name: {'bytes': path.stat().st_size, 'sha256': _digest(path)} for path in sorted(aside.iterdir())}
-            (aside / 'manifest.json').write_text(json.dumps({'format': FORMAT, 'step': step, 'files': files}, indent=1))
-            for path in (*aside.iterdir(), aside):
-                _flush(path)
+                parts['averaged.safetensors'] = safetensors.torch.save(_plain(averaged))
+            files = {name: {'bytes': len(part), 'sha256': hashlib.sha256(part).hexdigest()} for name, part in parts.items()}
+            parts['manifest.json'] = json.dumps({'format': FORMAT, 'step': step, 'files': files}, indent=1).encode()
+            for name, part in parts.items():
+                (aside / name).write_bytes(part)
+                _flush(aside / name)
+            _flush(aside)
             if final.exists():  # the same step again, after a resume from an earlier one
                 shutil.rmtree(final)
             aside.rename(final)
@@ -175,6 +177,13 @@ def weights_at(path: Path) -> dict[str, Tensor]:
 
 def _plain(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+
+
+def _saved(state: Mapping[str, Any]) -> bytes:
+    """`state` as torch saves it. By way of memory: its own writer tells a full disk from nothing else."""
+    file = io.BytesIO()
+    torch.save(dict(state), file)
+    return file.getvalue()
 
 
 def _digest(path: Path) -> str:

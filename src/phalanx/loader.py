@@ -5,6 +5,7 @@ The stream is a function of (seed, step, rank) alone, so a run starts anywhere i
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, NamedTuple
@@ -15,6 +16,9 @@ import torch
 from torch.utils.data import DataLoader
 
 from phalanx.task import B, Dataset, Draw, S, SampleError
+
+
+STOP_GRACE = 20  # seconds that a worker outlives a SIGTERM
 
 
 class BadSampleError(Exception):
@@ -162,6 +166,10 @@ class _Collate(Generic[S, B]):
 
 
 def _start_worker(number: int) -> None:
+    # A terminal or scheduler signals all processes at once; the rank will save, and needs its workers until then. When the rank
+    # itself wants to end them, they go after this grace.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, lambda *_: signal.alarm(STOP_GRACE))
     cv2.setNumThreads(0)  # as many workers as there are cores; threads of their own would only fight for them
     torch.set_num_threads(1)
 

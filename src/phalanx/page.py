@@ -179,7 +179,8 @@ def _tiles(run: Run) -> str:
     tiles.append(('samples/s', number(speed), f'{number(ranks)} rank{"" if ranks == 1 else "s"}'))
     tiles.append(('data wait', percent(wait), 'of the training time'))
     if 'seconds' in said:
-        tiles.append(('time', duration(said['seconds']), f'{number(said.get("epochs"))} epochs'))
+        epochs = f'{said["epochs"]:.2f} epochs' if 'epochs' in said else ''
+        tiles.append(('time', duration(said['seconds']), epochs))
     tiles.append(('peak memory', mebibytes(said.get('peak_memory_mb', last.get('memory_mb'))), 'of one rank'))
     return '<section class="tiles">' + ''.join(_tile(*tile) for tile in tiles) + '</section>'
 
@@ -212,10 +213,10 @@ def _curves(run: Run) -> str:
 
 
 def _metric_charts(evaluations: Sequence[Mapping[str, Any]], last: int) -> list[str]:
-    """Those that lie between 0 and 1 in one chart, each other in its own."""
+    """Those that lie between -1 and 1 in one chart, each other in its own."""
     names = list(dict.fromkeys(name for line in evaluations for name in _metrics(line)))
     curves = {name: _points(evaluations, name) for name in names}
-    shares = [name for name in names if all(0 <= value <= 1 for _, value in curves[name] if value is not None)]
+    shares = [name for name in names if all(-1 <= value <= 1 for _, value in curves[name] if value is not None)]
     together = [Line(name, curves[name], colour) for colour, name in enumerate(shares)]
     alone = [chart(name, [Line(name, curves[name], 0)], last) for name in names if name not in shares]
     return ([chart('Metrics', together, last)] if together else []) + alone

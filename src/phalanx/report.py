@@ -38,7 +38,7 @@ RANKS_SHOWN = 16  # on the terminal; the page shows all
 PICTURE_SIDE = 800  # pixels; the page holds all pictures, so they are not stored larger
 COLUMNS = {  # what a log line says of each number, at a width that keeps lines aligned
     'epoch': 'epoch {:6.2f}',
-    'loss': 'loss {:8.4f}',
+    'loss': 'loss {:#7.4g}',
     'lr': 'lr {:.2e}',
     'samples_per_s': '{:8.1f} samples/s',
     'data_wait': 'data wait {:6.1%}',
@@ -79,6 +79,7 @@ class Report:
             BarColumn(bar_width=None),
             TextColumn('{task.fields[numbers]}', markup=False),
             TimeRemainingColumn(compact=True),
+            TextColumn('left'),
             console=self._console,
             disable=not (main and self._console.is_interactive),  # without a bar it still reckons the time left
             expand=True,
@@ -126,10 +127,13 @@ class Report:
         self._plot('train', {key: value for key, value in record.items() if key != 'step'})
         self._progress.update(self._bar, completed=self.step, total=self.total_steps or None, numbers=_brief(record))
         self._progress.start()  # nothing without a terminal, or when it is there already
+        left = self._progress.tasks[0].time_remaining
+        numbers = [_column(key, value) for key, value in record.items() if key != 'step']
+        line = '  '.join([self._at(), *numbers, *([f'{duration(left)} left'] if left is not None else [])])
         if self._progress.disable:
-            left = self._progress.tasks[0].time_remaining
-            numbers = [_column(key, value) for key, value in record.items() if key != 'step']
-            self._say('  '.join([self._at(), *numbers, *([f'{duration(left)} left'] if left is not None else [])]))
+            self._say(line)
+        else:
+            log.info(line)  # the terminal has the bar instead
 
     def evaluation(
         self,
@@ -216,15 +220,13 @@ class Report:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.close()
 
-    # To people: the console of the main rank, the log of the others.
+    # To people: into the log of each rank, and on the console by the main rank.
 
     def _say(self, line: str | Text, level: int = logging.INFO) -> None:
-        if not self.main:
-            log.log(level, '%s', line)
-            return
-        log.log(level, '%s', line)  # the main rank's log, where a launcher keeps one
-        with self._tolerating('output'):
-            self._console.print(line, soft_wrap=True, markup=False, highlight=False)
+        log.log(level, '%s', line)
+        if self.main:
+            with self._tolerating('output'):
+                self._console.print(line, soft_wrap=True, markup=False, highlight=False)
 
     def _say_pairs(self, pairs: Mapping[str, str]) -> None:
         for line in _aligned(pairs):
@@ -319,7 +321,8 @@ class _Lines:
             while rest:
                 rest = rest[self._file.write(rest) :]  # a disk that fills up takes a part without complaint
         except OSError:
-            self._file.truncate(end)
+            with contextlib.suppress(OSError):
+                self._file.truncate(end)
             raise
 
     def close(self) -> None:
@@ -379,7 +382,7 @@ def _finite(value: object) -> object:
 
 
 def _column(key: str, value: float) -> str:
-    return COLUMNS[key].format(value) if key in COLUMNS else f'{key.removeprefix("loss/")} {value:.4g}'
+    return COLUMNS[key].format(value) if key in COLUMNS else f'{key.removeprefix("loss/")} {value:#7.4g}'
 
 
 def _brief(record: Mapping[str, float]) -> str:
@@ -393,15 +396,16 @@ def _result(summary: Mapping[str, Any]) -> dict[str, str]:
     words = {name: number(value) for name, value in summary.get('metrics', {}).items()}
     if summary.get('best') is not None:
         words[f'best {judged_by}'] = f'{number(summary["best"])} at step {summary["best_step"]}'
+    epochs = f' ({summary["epochs"]:.2f} epochs)' if 'epochs' in summary else ''
     words |= {
-        'steps': f'{number(summary.get("steps"))} ({number(summary.get("epochs"))} epochs)',
+        'steps': number(summary.get('steps')) + epochs,
         'world size': number(summary.get('world_size')),
         'time': duration(summary.get('seconds')),
         'samples/s': number(summary.get('samples_per_s')),
         'data wait': f'{percent(summary.get("data_wait"))} of the training time',
         'peak memory': mebibytes(summary.get('peak_memory_mb')),
     }
-    return words | ({'skipped': f'{len(skipped)} samples'} if skipped else {})
+    return words | ({'skipped samples': number(len(skipped))} if skipped else {})
 
 
 def _save_picture(picture: npt.NDArray[np.uint8], stem: Path) -> str:

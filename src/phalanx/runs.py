@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -120,6 +121,9 @@ def check_folder(job: Job, resume: str | None, fresh: bool) -> None:
 def check_parts(job: Job, world_size: int) -> None:
     """Builds what can be wrong without a wrong key: data sets, network, shares. Raises RequestError with the reason."""
     train = job.recipe.train
+    if job.recipe.report.visualdl and find_spec('visualdl') is None:
+        cure = 'pip install "phalanx-vision[visualdl]", or leave it off'
+        raise RequestError(f'report.visualdl (--use_vdl) is on, but VisualDL is not installed: {cure}')
     try:
         size = len(job.task.dataset('train'))
         job.task.dataset('eval')

@@ -75,7 +75,7 @@ def test_a_disk_that_fills_up_leaves_the_old_checkpoint_and_no_trace_of_the_new(
     def full(*_: object, **__: object) -> None:
         raise OSError(errno.ENOSPC, 'No space left on device')
 
-    monkeypatch.setattr(torch, 'save', full)
+    monkeypatch.setattr(Path, 'write_bytes', full)
     with pytest.raises(OSError, match='No space left'):
         save(checkpoints, 2)
     assert [path.name for path in (tmp_path / 'checkpoints').iterdir()] == ['step_0000001']

@@ -186,7 +186,7 @@ def _glyph(bitmap: Array, height: float, rng: Rng) -> Array:
 
 
 def _ink_colour(rng: Rng) -> Array:
-    """A vivid colour [3], darker than backgrounds are: with ink lighter or darker, networks learn digits several times slower."""
+    """A vivid colour [3], darker than backgrounds are: where ink may also be lighter, networks take much longer to learn."""
     choices = _rgb(rng.uniform((0, 150, 40), (180, 255, 180), size=(2, 3)))
     darker: Array = choices[(choices @ np.array([0.299, 0.587, 0.114], np.float32)).argmin()]
     return darker

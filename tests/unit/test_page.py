@@ -1,0 +1,227 @@
+"""The report page: the numbers of the run folder, escaped, in one file that needs nothing else."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from PIL import Image
+
+from phalanx.page import duration, log_ticks, nice_ticks, number, smoothed, thinned, write_page
+
+NAUGHTY = '<b>"truck" & co</b>'
+
+
+def write_lines(path: Path, lines: list[dict[str, Any]]) -> None:
+    path.write_text(''.join(json.dumps(line) + '\n' for line in lines))
+
+
+def train_line(step: int, loss: float | None) -> dict[str, Any]:
+    terms = {'main': loss, NAUGHTY: 0.125}
+    rest = {'lr': 0.01, 'samples_per_s': 100.0, 'data_wait': 0.25, 'memory_mb': 2048.0}
+    return {'kind': 'train', 'step': step, 'epoch': step / 8, 'loss': loss, 'terms': terms, **rest}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A run of 40 steps, as `Report` leaves it."""
+    metrics = [train_line(step, 1 / step if step != 7 else None) for step in range(1, 41)]
+    metrics.append({'kind': 'eval', 'step': 20, 'mean_iou': 0.8125, 'psnr': 31.5, 'samples': 13, 'seconds': 2.0})
+    metrics.append({'kind': 'eval', 'step': 40, 'mean_iou': 0.6875, 'psnr': 32.5, 'samples': 13, 'seconds': 2.0})
+    write_lines(tmp_path / 'metrics.jsonl', metrics)
+    facts, ranks = {'recipe': NAUGHTY}, [{'rank': 0, 'node': 'a', 'device': 'cpu', 'pid': 4321}]
+    write_lines(
+        tmp_path / 'journal.jsonl',
+        [
+            {'kind': 'start', 'name': NAUGHTY, 'total_steps': 40, 'facts': facts, 'ranks': ranks, 'step': 0, 'time': 1.0},
+            {'kind': 'warning', 'text': f'skipped {NAUGHTY}', 'step': 3, 'time': 2.0},
+            {'kind': 'warning', 'text': f'skipped {NAUGHTY}', 'step': 5, 'time': 3.0},
+        ],
+    )
+    rows = [{'class': NAUGHTY, 'iou': 0.625, 'pixels': 51234.0}, {'class': 'car', 'iou': None, 'pixels': 0.0}]
+    (tmp_path / 'table.json').write_text(json.dumps({'step': 40, 'rows': rows}))
+    (tmp_path / 'config.yml').write_text(f'task: segmentation  # {NAUGHTY} from http://example.org/recipe.yml\n')
+    (tmp_path / 'pictures').mkdir()
+    Image.fromarray(np.zeros((4, 6, 3), np.uint8)).save(tmp_path / 'pictures' / '00_0.png')
+    (tmp_path / 'pictures' / 'index.json').write_text(json.dumps([[{'caption': NAUGHTY, 'file': '00_0.png'}]]))
+    return tmp_path
+
+
+def finish(folder: Path) -> None:
+    summary = {'metrics': {'mean_iou': 0.6875}, 'judged_by': 'mean_iou', 'best': 0.8125, 'best_step': 20, 'steps': 40}
+    (folder / 'summary.json').write_text(json.dumps({**summary, 'seconds': 75.0, 'world_size': 1, 'samples_per_s': 99.5}))
+
+
+class Balance(HTMLParser):
+    """Reads a page as a browser does; notes what it loads, which elements it has, and whether they are closed in order."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.seen: list[str] = []
+        self.loads: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.seen.append(tag)
+        self.loads += [value or '' for name, value in attrs if name in ('src', 'href', 'xlink:href')]
+        if tag not in ('meta', 'img'):
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.seen.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+
+def parsed(page: Path) -> Balance:
+    reader = Balance()
+    reader.feed(page.read_text())
+    assert reader.open == []
+    return reader
+
+
+def test_the_page_holds_the_numbers_of_the_run(folder: Path) -> None:
+    finish(folder)
+    text = write_page(folder).read_text()
+    for shown in (
+        'finished',
+        'step 40 of 40',
+        '0.6875',
+        '0.8125',
+        'step 20',
+        '99.5',
+        '1 min 15 s',
+        '0.6250',
+        '51,234',
+        '4321',
+    ):
+        assert shown in text, shown
+    for title in ('Loss', 'Loss terms', 'Metrics', 'psnr', 'Learning rate', 'Throughput', 'Peak memory'):
+        assert f'<h3>{title}<' in text, title
+
+
+def test_the_page_can_be_built_in_the_middle_of_a_run(folder: Path) -> None:
+    with (folder / 'metrics.jsonl').open('a') as log:
+        log.write('{"kind": "tra')
+    text = write_page(folder).read_text()
+    assert 'not finished' in text
+    assert re.search(r'best mean_iou</p><strong>0\.8125</strong><p class="muted">step 20', text)
+
+
+def test_a_summary_of_a_shorter_run_is_out_of_date(folder: Path) -> None:
+    finish(folder)
+    with (folder / 'metrics.jsonl').open('a') as log:
+        log.write(json.dumps(train_line(41, 0.5)) + '\n')
+    assert 'not finished' in write_page(folder).read_text()
+
+
+def test_an_empty_folder_has_a_page(tmp_path: Path) -> None:
+    page = write_page(tmp_path)
+    parsed(page)
+    assert 'Nothing is logged yet' in page.read_text()
+
+
+def test_one_logged_step_and_a_missing_loss_are_drawn(tmp_path: Path) -> None:
+    write_lines(tmp_path / 'metrics.jsonl', [train_line(1, None)])
+    parsed(write_page(tmp_path))
+
+
+def test_names_are_text_and_never_markup(folder: Path) -> None:
+    page = write_page(folder)
+    assert parsed(page).seen.count('b') == page.read_text().count('class="strip')  # the only <b> are the readings of curves
+    assert NAUGHTY not in page.read_text()
+    assert '&lt;b&gt;&quot;truck&quot; &amp; co&lt;/b&gt;' in page.read_text()
+
+
+def test_the_page_needs_no_other_file_no_network_and_no_script(folder: Path) -> None:
+    page = write_page(folder)
+    reader = parsed(page)
+    assert reader.loads and all(load.startswith('data:image/') for load in reader.loads)
+    assert not {'script', 'link', 'iframe', 'object'} & set(reader.seen)
+    assert 'url(' not in page.read_text() and '@import' not in page.read_text()
+
+
+def test_a_warning_that_is_repeated_is_shown_once(folder: Path) -> None:
+    text = write_page(folder).read_text()
+    assert '1 warning<' in text
+    assert text.count('<tr class="warning">') == 1
+
+
+def test_the_same_folder_gives_the_same_page(folder: Path) -> None:
+    assert write_page(folder).read_bytes() == write_page(folder).read_bytes()
+
+
+def test_a_long_run_gives_a_page_of_bounded_size(tmp_path: Path) -> None:
+    write_lines(tmp_path / 'metrics.jsonl', [train_line(step, 1 / step) for step in range(1, 5001)])
+    assert write_page(tmp_path).stat().st_size < 300_000
+
+
+values = st.floats(-1e12, 1e12)
+
+
+@given(values, st.floats(1e-9, 1e12), st.integers(3, 10))
+def test_nice_ticks_cover_the_range_at_equal_round_distances(low: float, span: float, about: int) -> None:
+    span = max(span, 1e-6 * abs(low))
+    ticks = nice_ticks(low, low + span, about)
+    step = (ticks[-1] - ticks[0]) / (len(ticks) - 1)
+    assert ticks[0] <= low + 1e-6 * span and low + span <= ticks[-1] + 1e-6 * span
+    assert 2 <= len(ticks) <= about + 2
+    assert np.allclose(np.diff(ticks), step, rtol=1e-3)
+    digit = step / 10 ** math.floor(math.log10(step) + 1e-3)
+    assert min(abs(digit - round_one) for round_one in (1, 2, 5)) < 1e-2
+
+
+def test_ticks_of_tenths_are_the_floats_that_people_write() -> None:
+    assert nice_ticks(0, 1) == [0, 0.2, 0.4, 0.6, 0.8, 1.0]
+    assert nice_ticks(0.05, 0.31) == [0.0, 0.1, 0.2, 0.3, 0.4]
+
+
+@given(st.floats(1e-8, 1e8), st.floats(1.5, 1e9))
+def test_log_ticks_cover_the_range(low: float, factor: float) -> None:
+    ticks = log_ticks(low, low * factor)
+    assert ticks[0] <= low * (1 + 1e-6) and low * factor <= ticks[-1] * (1 + 1e-6)
+    assert ticks == sorted(set(ticks))
+
+
+def test_a_thinned_curve_keeps_its_spikes() -> None:
+    points = [(float(step), 0.0) for step in range(5000)]
+    points[1234] = (1234.0, 9.0)
+    kept = thinned(points, most=100)
+    assert len(kept) <= 100 and (1234.0, 9.0) in kept
+    assert [step for step, _ in kept] == sorted(step for step, _ in kept)
+
+
+def test_smoothing_is_the_mean_of_the_neighbours_and_keeps_gaps() -> None:
+    """By hand: 1, 2, gap, 6 with one neighbour on either side."""
+    assert smoothed([(1, 1.0), (2, 2.0), (3, None), (4, 6.0)], 1) == [(1, 1.5), (2, 1.5), (3, None), (4, 6.0)]
+
+
+@pytest.mark.parametrize(
+    ('value', 'text'),
+    [
+        (0.81251, '0.8125'),
+        (51234.0, '51,234'),
+        (12.0, '12'),
+        (211.6, '211.6'),
+        (1.25e-5, '1.250e-05'),
+        (7, '7'),
+        (None, '–'),
+        ('car', 'car'),
+    ],
+)
+def test_numbers_keep_four_digits(value: object, text: str) -> None:
+    assert number(value) == text
+
+
+@pytest.mark.parametrize(('seconds', 'text'), [(4.26, '4.3 s'), (75, '1 min 15 s'), (7390, '2 h 03 min'), (None, '–')])
+def test_durations_are_said_in_two_units(seconds: float | None, text: str) -> None:
+    assert duration(seconds) == text
