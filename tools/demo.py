@@ -1,8 +1,9 @@
-"""The demo: trains the embedded digit scenes on two ranks, then the same recipe on one rank for a few steps, and compares.
+"""The demo: trains the embedded digit scenes on two ranks, then some of the same steps on one rank, and compares.
 
     python tools/demo.py [--steps N]
 
-Ends with the table of the run, the largest difference between the two loss curves, and the speed-up of the second rank.
+One rank goes on from a checkpoint of the two and trains the steps that they trained next. Ends with both loss curves, their
+largest difference, and the speed-up of the second rank.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from statistics import median
 
 RECIPE = 'pp_liteseg_digits'
 TWO, ONE = Path('runs/demo'), Path('runs/demo-one-rank')
-COMPARED = 20  # steps that one rank trains, enough to see the curves agree and to measure
+COMPARED = 25  # steps that one rank trains, enough to see the curves agree and to measure
 
 
 def main() -> int:
@@ -27,12 +28,14 @@ def main() -> int:
     print(f'== 1 of 3: {RECIPE} on two ranks', flush=True)
     if status := phalanx('train', RECIPE, *length, '--nproc_per_node', '2', '--fresh', '--save_dir', str(TWO)):
         return status
-    print(f'\n== 2 of 3: the same recipe on one rank, first {COMPARED} steps', flush=True)
-    short = ['--set', f'train.until={COMPARED}', 'evaluate.enabled=false']
-    if status := phalanx('train', RECIPE, *length, *short, '--fresh', '--save_dir', str(ONE)):
+    saved = sorted((TWO / 'checkpoints').glob('step_*'))[-2]  # the last but one: what came after it is known
+    first = int(saved.name.removeprefix('step_'))
+    print(f'\n== 2 of 3: one rank goes on from step {first} of the two, for {COMPARED} steps', flush=True)
+    short = ['--set', f'train.until={first + COMPARED}', 'evaluate.enabled=false']
+    if status := phalanx('train', RECIPE, *length, *short, '--fresh', '--resume', str(saved), '--save_dir', str(ONE)):
         return status
     print('\n== 3 of 3: one rank against two', flush=True)
-    compare(*(records(folder) for folder in (ONE, TWO)))
+    compare(*(records(folder, range(first + 1, first + COMPARED + 1)) for folder in (ONE, TWO)))
     print(f'\nreport: {TWO / "report.html"}')
     return 0
 
@@ -44,10 +47,10 @@ def phalanx(*words: str) -> int:
     ).returncode
 
 
-def records(folder: Path) -> dict[int, dict[str, float]]:
-    """The training lines of a run's log by step, up to the last that is compared."""
+def records(folder: Path, steps: range) -> dict[int, dict[str, float]]:
+    """The training lines of a run's log by step."""
     lines = map(json.loads, (folder / 'metrics.jsonl').read_text().splitlines())
-    return {line['step']: line for line in lines if line['kind'] == 'train' and line['step'] <= COMPARED}
+    return {line['step']: line for line in lines if line['kind'] == 'train' and line['step'] in steps}
 
 
 def compare(one: dict[int, dict[str, float]], two: dict[int, dict[str, float]]) -> None:

@@ -124,10 +124,9 @@ class Loader(Generic[S, B]):
 def check_bad(bad: dict[int, str], allowed: int) -> None:
     """Raises BadSampleError, naming the first of them, when more samples are unusable than the recipe allows."""
     if len(bad) > allowed:
-        shown = '\n'.join(f'  {message}' for message in list(bad.values())[:10])
-        more = f'\n  and {len(bad) - 10} more' if len(bad) > 10 else ''
+        shown = '; '.join(list(bad.values())[:10]) + (f'; and {len(bad) - 10} more' if len(bad) > 10 else '')
         cure = 'mend or remove them, or allow some with train.bad_samples'
-        raise BadSampleError(f'{len(bad)} samples cannot be used, the recipe allows {allowed}; {cure}:\n{shown}{more}')
+        raise BadSampleError(f'{len(bad)} samples cannot be used, the recipe allows {allowed} ({cure}): {shown}')
 
 
 class _Reader(Generic[S]):
