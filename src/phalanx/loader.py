@@ -17,7 +17,6 @@ from torch.utils.data import DataLoader
 
 from phalanx.task import B, Dataset, Draw, S, SampleError
 
-
 STOP_GRACE = 20  # seconds that a worker outlives a SIGTERM
 
 

@@ -9,7 +9,11 @@ has published weights; its golden numbers in tests/golden. Batch norms are `phal
 synchronised, and every parameter takes part in every training step.
 """
 
+from collections.abc import Callable
+
+from torch import nn
+
 from phalanx.segmentation.models.pp_liteseg import pp_liteseg
 from phalanx.segmentation.models.unet import unet
 
-MODELS = {'pp_liteseg': pp_liteseg, 'unet': unet}
+MODELS: dict[str, Callable[..., nn.Module]] = {'pp_liteseg': pp_liteseg, 'unet': unet}
