@@ -13,6 +13,7 @@ import hashlib
 import io
 import json
 import os
+import pickle
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -152,7 +153,7 @@ def load(path: Path) -> Loaded:
             safetensors.torch.load_file(averaged) if averaged.name in files else None,
             torch.load(path / 'state.pt', weights_only=True, map_location='cpu'),
         )
-    except (safetensors.SafetensorError, RuntimeError, OSError, EOFError) as error:
+    except (safetensors.SafetensorError, pickle.UnpicklingError, RuntimeError, OSError, EOFError) as error:
         raise CheckpointError(f'{path}: cannot be read: {error}') from None
 
 
