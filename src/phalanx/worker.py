@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import platform
 import signal
+import weakref
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
@@ -39,33 +41,40 @@ def train(job: Job, start: Start) -> int:
 
     Raises what ended the run otherwise: RunError, BadSampleError, CheckpointError, OSError.
     """
-    recipe = job.recipe
-    device = pick_device(recipe.device, dist.local_rank())
+    device = pick_device(job.recipe.device, dist.local_rank())
     if device.type == 'cuda':
         torch.cuda.set_device(device)
     dist.join(device)
     keep_log()
     try:
-        checkpoint, notes = dist.from_main_rank(prepare(job, start) if dist.rank() == 0 else None)
-        trainer = Trainer(recipe, job.task, folder=job.folder, device=device)
-        if checkpoint is not None:
-            trainer.restore(checkpoint)
-        visualdl = recipe.report.visualdl
-        with Report(job.folder, main=dist.rank() == 0, name=job.name, total_steps=trainer.until, visualdl=visualdl) as report:
-            for note in notes:
-                report.warning(note)
-            if checkpoint is not None:
-                report.resume(trainer.step)
-                report.note(f'resumed at step {trainer.step} from {checkpoint.path}')
-            report.world(facts(job, trainer), dist.gather_objects(place(device)))
-            caught = catch_signals(trainer)
-            try:
-                report.finish(trainer.train(report))
-            except StoppedError as stopped:
-                report.note(str(stopped))
-                return 128 + int(dist.from_main_rank(caught[0] if caught else signal.SIGTERM))
+        status = run(job, start, device)
+        gc.collect()  # DDP holds the process group; what is left of it at the end of the interpreter can abort the process
+        dist.barrier()
     finally:
         dist.leave()
+    return status
+
+
+def run(job: Job, start: Start, device: torch.device) -> int:
+    """The exit status of the run, with all that it built gone again."""
+    checkpoint, notes = dist.from_main_rank(prepare(job, start) if dist.rank() == 0 else None)
+    trainer = Trainer(job.recipe, job.task, folder=job.folder, device=device)
+    if checkpoint is not None:
+        trainer.restore(checkpoint)
+    visualdl = job.recipe.report.visualdl
+    with Report(job.folder, main=dist.rank() == 0, name=job.name, total_steps=trainer.until, visualdl=visualdl) as report:
+        for note in notes:
+            report.warning(note)
+        if checkpoint is not None:
+            report.resume(trainer.step)
+            report.note(f'resumed at step {trainer.step} from {checkpoint.path}')
+        report.world(facts(job, trainer), dist.gather_objects(place(device)))
+        caught = catch_signals(trainer)
+        try:
+            report.finish(trainer.train(report))
+        except StoppedError as stopped:
+            report.note(str(stopped))
+            return 128 + int(dist.from_main_rank(caught[0] if caught else signal.SIGTERM))
     return 0
 
 
@@ -124,13 +133,15 @@ def prepare(job: Job, start: Start) -> tuple[Loaded | None, list[str]]:
 def catch_signals(trainer: Trainer[Any, Any, Any]) -> list[int]:
     """Turns SIGINT and SIGTERM into a request to stop at the next step; a second one ends the process at once."""
     caught: list[int] = []
+    held = weakref.ref(trainer)  # the handler stays when the run is over, and must not keep the trainer
 
     def ask(number: int, frame: FrameType | None) -> None:
         if caught:
             signal.signal(number, signal.SIG_DFL)
             os.kill(os.getpid(), number)
         caught.append(number)
-        trainer.stop_asked = True
+        if (running := held()) is not None:
+            running.stop_asked = True
         log.warning('%s: stopping after this step, with a checkpoint', signal.Signals(number).name)
 
     for number in (signal.SIGINT, signal.SIGTERM):
