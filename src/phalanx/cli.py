@@ -12,6 +12,7 @@ from pathlib import Path
 import torch
 
 import phalanx
+from phalanx import dist
 from phalanx.checkpoint import CheckpointError
 from phalanx.config.read import ConfigError, plain
 from phalanx.config.show import show
@@ -80,8 +81,6 @@ def train(words: Sequence[str]) -> int:
         assignments.append((f'device={wish}', f'--use_gpu {given.use_gpu}'))
     job = open_job(recipe, assignments, given.save_dir)
 
-    from phalanx import dist  # torch.distributed takes a second to import; `--help` and wrong recipes need not wait for it
-
     if dist.is_launched():
         return _as_rank(job, given.resume, given.fresh)
     cluster = _cluster(job, given)
@@ -98,7 +97,7 @@ def _as_rank(job: Job, resume: str | None, fresh: bool) -> int:
     """Trains as one rank; started alone, what ended the run is printed here, else it goes to the launcher."""
     from torch.distributed.elastic.multiprocessing.errors import record
 
-    from phalanx import dist, worker
+    from phalanx import worker
     from phalanx.trainer import RunError
 
     if dist.is_launched():
@@ -121,7 +120,7 @@ def evaluate(words: Sequence[str]) -> int:
     given, recipe, assignments = _parse(parser, words)
     job = open_job(recipe, assignments)
 
-    from phalanx import dist, worker
+    from phalanx import worker
     from phalanx.report import print_evaluation
 
     cluster = None if dist.is_launched() else _cluster(job, given)

@@ -6,28 +6,21 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-import torch
-
-from phalanx.checkpoint import weights_at
 from phalanx.image import read_image
-from phalanx.runs import RequestError, open_job, pick_device
+from phalanx.runs import RequestError, load_run, open_job
 from phalanx.task import SampleError
 
 SUFFIXES = {'.jpg', '.jpeg', '.png', '.bmp', '.tif', '.tiff', '.webp'}
 
 
-@torch.no_grad()
 def predict_images(run: str, images: Sequence[Path], out: Path, weights: Path | None) -> tuple[int, int]:
     """How many images were predicted and how many could not be read; the results lie in `out`, named as the images.
 
     Raises RequestError when there is no image, CheckpointError when there are no weights.
     """
     job = open_job(run)
-    task, device = job.task, pick_device(job.recipe.device)
     files = list_images(images)
-    model = task.model()
-    model.load_state_dict(weights_at(weights or job.folder))
-    model.to(device).eval()
+    predict = load_run(run, weights, job.recipe.device)
     out.mkdir(parents=True, exist_ok=True)
     failed = 0
     for file, stem in files.items():
@@ -37,10 +30,8 @@ def predict_images(run: str, images: Sequence[Path], out: Path, weights: Path | 
             print(f'skipped: {error}', file=sys.stderr)
             failed += 1
             continue
-        batch = task.collate([task.request(image)]).to(device)
-        result = task.results(task.predict(model, batch), batch)[0]
         (out / stem).parent.mkdir(parents=True, exist_ok=True)
-        task.save(result, image, out / stem)
+        job.task.save(predict(image), image, out / stem)
     return len(files) - failed, failed
 
 

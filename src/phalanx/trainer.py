@@ -76,7 +76,7 @@ class Trainer(Generic[S, B, P]):
             self.replica = DistributedDataParallel(self.judge, forward_sync_buffers=False, gradient_as_bucket_view=True)
 
         # What moves it.
-        groups, self.group_summary = parameter_groups(self.model, recipe.parameters)
+        groups, _ = parameter_groups(self.model, recipe.parameters)
         self.optimizer = recipe.optimizer(groups)
         self.lr = scaled(self.optimizer.defaults['lr'], recipe.scaling, batch)
         self.schedule = recipe.schedule(self.lr, self.steps, self.steps_per_epoch)
