@@ -49,16 +49,34 @@ class WholeStep:
             return dist.sum_over_ranks(part, group)
         return self._meeting.meet(self._lane.number, part, lambda whole: dist.sum_over_ranks(whole, group))
 
-    def run(self, calls: Sequence[Callable[[], T]]) -> list[T]:
-        """The results of `calls`, one forward pass each, run side by side so that they can meet in `sum`."""
+    def ask(self) -> tuple[Tensor, int] | None:
+        """The keys [B] of the samples of this micro-batch, and how often this pass asked before; None outside `run`.
+
+        With both, each layer of a network can draw its own random numbers for each sample (see `stochastic`).
+        """
+        keys: Tensor | None = getattr(self._lane, 'keys', None)
+        if keys is None:
+            return None
+        self._lane.asked += 1
+        return keys, self._lane.asked - 1
+
+    def run(self, calls: Sequence[Callable[[], T]], keys: Sequence[Tensor] | None = None) -> list[T]:
+        """The results of `calls`, one forward pass each, run side by side so that they can meet in `sum`.
+
+        `keys` [B] of each: the random numbers of its samples, see `ask`.
+        """
         if len(calls) == 1:
-            return [calls[0]()]
+            self._enter(0, keys)
+            try:
+                return [calls[0]()]
+            finally:
+                self._lane.keys = None
         meeting = self._meeting = _Meeting(len(calls))
         results: list[T | None] = [None] * len(calls)
         grad, autocast = torch.is_grad_enabled(), _autocast_here()
 
         def lane(number: int) -> None:
-            self._lane.number = number
+            self._enter(number, keys)
             try:
                 meeting.wait(number)
                 with torch.set_grad_enabled(grad), autocast():
@@ -81,6 +99,10 @@ class WholeStep:
         if meeting.error is not None:
             raise meeting.error
         return results  # type: ignore[return-value]  # no error means every lane left its result
+
+    def _enter(self, number: int, keys: Sequence[Tensor] | None) -> None:
+        """Tells the current thread which micro-batch it runs."""
+        self._lane.number, self._lane.keys, self._lane.asked = number, keys[number] if keys else None, 0
 
 
 class _AbandonedError(Exception):

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from phalanx import dist, norms
+from phalanx import dist, norms, stochastic
 from phalanx.checkpoint import Checkpoints, Loaded, weights_at
 from phalanx.config.schema import Recipe
 from phalanx.ema import Ema
@@ -69,6 +69,7 @@ class Trainer(Generic[S, B, P]):
         self.whole = WholeStep()
         if recipe.norm_sync != 'off':
             norms.synchronise(self.model, self.whole, dist.node_group() if recipe.norm_sync == 'node' else None)
+        stochastic.tie(self.model, self.whole)
         network: nn.Module = torch.compile(self.model) if train.compile else self.model  # type: ignore[assignment]
         self.judge = _Judge(task, network, self.whole)
         self.replica: nn.Module = self.judge
@@ -146,7 +147,7 @@ class Trainer(Generic[S, B, P]):
         buffers = {name: buffer.clone() for name, buffer in self.model.named_buffers()}
         self.replica.train()
         with self.precision.autocast():
-            totals, _ = self.replica([batch.to(self.device) for batch in micro_batches])
+            totals, _ = self.replica([batch.to(self.device) for batch in micro_batches], self.sample_keys())
         totals.sum().backward()
         self.optimizer.zero_grad()
         for name, buffer in self.model.named_buffers():
@@ -158,7 +159,7 @@ class Trainer(Generic[S, B, P]):
         set_lr(self.optimizer, self.schedule(self.step))
         moved = [batch.to(self.device) for batch in micro_batches]
         with self.precision.autocast(), self.parked(len(moved)):
-            totals, weights = self.replica(moved)  # [terms] each: what this rank judged
+            totals, weights = self.replica(moved, self.sample_keys())  # [terms] each: what this rank judged
         numbers = torch.cat([totals.detach(), weights, totals.new_tensor(self.news())])
         numbers = dist.sum_over_ranks(numbers)  # the one exchange of a step besides gradients and norms
         whole = numbers[len(totals) : 2 * len(totals)]
@@ -170,6 +171,13 @@ class Trainer(Generic[S, B, P]):
         values = numbers[: len(totals)] / whole
         self.unread.append((self.step, Later(torch.cat([values, values.sum()[None], numbers[2 * len(totals) :]]))))
         self.read_numbers(keep=1)  # those of the step before: reading this one's would make the device wait
+
+    def sample_keys(self) -> list[Tensor]:
+        """For each micro-batch, the keys [B] of the random numbers that its samples meet inside the network."""
+        return [
+            stochastic.sample_keys(self.stream.seed, self.step, torch.tensor([draw.index for draw in draws])).to(self.device)
+            for draws in self.stream.share(self.step)
+        ]
 
     def parked(self, micro_batches: int) -> contextlib.AbstractContextManager[Any]:
         """With several micro-batches on CUDA, activations wait for the backward pass in host memory: that saves the memory."""
@@ -366,9 +374,9 @@ class _Judge(nn.Module, Generic[B]):
         self.task, self.network, self.whole = task, network, whole
         self.names: tuple[str, ...] = ()
 
-    def forward(self, micro_batches: Sequence[B]) -> tuple[Tensor, Tensor]:
+    def forward(self, micro_batches: Sequence[B], keys: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
         """Totals and weights of the loss terms over the micro-batches of this rank, [terms] each, in float32 or better."""
-        losses = self.whole.run([partial(self.task.loss, self.network, batch, self.whole) for batch in micro_batches])
+        losses = self.whole.run([partial(self.task.loss, self.network, batch, self.whole) for batch in micro_batches], keys)
         self.names = tuple(losses[0])
         totals, weights = (
             torch.stack([torch.stack([_precise(loss[name][part]) for loss in losses]).sum(0) for name in self.names])

@@ -1,0 +1,89 @@
+"""What is random inside a network: values dropped in training, by a mask that each sample takes with it.
+
+torch's dropout draws from the generator of its process, so the masks depend on how a batch is cut over ranks. Here a mask is a
+hash of (seed, step, sample, which layer asked, which value): the same on every cut, every kind of device, and after a resume.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from phalanx.step import WholeStep
+
+
+class Dropout(nn.Module):
+    """x [B, ...] with each value set to 0 with probability `p`, the others scaled by 1 / (1 - p); x itself in evaluation."""
+
+    whole: WholeStep | None = None  # set by `tie`
+
+    def __init__(self, p: float) -> None:
+        super().__init__()
+        if not 0 <= p < 1:
+            raise ValueError(f'a probability to drop is at least 0 and below 1, got {p}')
+        self.p = p
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not self.training or self.p == 0:
+            return x
+        asked = self.whole.ask() if self.whole else None
+        if asked is None:  # used outside a training step
+            keys = torch.randint(2**32, (len(x),), device=x.device)
+        else:
+            keys = layer_keys(*asked)
+        kept = uniform(keys, self.mask_shape(x)) >= self.p
+        return x * kept.to(x.dtype).div_(1 - self.p)
+
+    def mask_shape(self, x: Tensor) -> torch.Size:
+        return x.shape
+
+    def extra_repr(self) -> str:
+        return f'p={self.p}'
+
+
+class ChannelDropout(Dropout):
+    """x [B, C, ...] with whole channels of a sample dropped."""
+
+    def mask_shape(self, x: Tensor) -> torch.Size:
+        return torch.Size((*x.shape[:2], *(1 for _ in x.shape[2:])))
+
+
+class DropPath(Dropout):
+    """x [B, ...] with whole samples dropped: stochastic depth, on the branch beside a shortcut (Huang et al. 2016)."""
+
+    def mask_shape(self, x: Tensor) -> torch.Size:
+        return torch.Size((len(x), *(1 for _ in x.shape[1:])))
+
+
+def tie(model: nn.Module, whole: WholeStep) -> None:
+    """Makes what is random in `model` a function of the step and the samples that `whole` tells of."""
+    for module in model.modules():
+        if isinstance(module, Dropout):
+            module.whole = whole
+
+
+def uniform(keys: Tensor, shape: torch.Size) -> Tensor:  # keys [B] int64 below 2^32
+    """Numbers in [0, 1) of `shape` [B, ...], 24 bits each, those of a sample being a function of its key alone."""
+    values = torch.arange(shape[1:].numel(), device=keys.device)
+    return (_mixed(_mixed(values) ^ keys[:, None]) >> 8).float().mul_(2.0**-24).view(shape)
+
+
+def sample_keys(seed: int, step: int, samples: Tensor) -> Tensor:  # samples [B] int64: indices into the data set
+    """A key [B] for each sample of a step: int64 below 2^32."""
+    start = _mixed(_mixed(torch.tensor(seed) & 0xFFFFFFFF) ^ (step & 0xFFFFFFFF))
+    return _mixed(start ^ samples)
+
+
+def layer_keys(keys: Tensor, number: int) -> Tensor:
+    """The keys [B] of a step's samples for the `number`-th layer that asks in a forward pass."""
+    return _mixed(keys ^ _mixed(torch.tensor(number + 1, device=keys.device)))
+
+
+def _mixed(x: Tensor) -> Tensor:
+    """A bijection of 32 bits (held in int64) whose outputs look random: C. Wellons, "hash-prospector", two rounds.
+
+    Both factors are below 2^31, so that a product never leaves int64.
+    """
+    x = ((x ^ (x >> 16)) * 0x21F0AAAD) & 0xFFFFFFFF
+    x = ((x ^ (x >> 15)) * 0x735A2D97) & 0xFFFFFFFF
+    return x ^ (x >> 15)

@@ -1,0 +1,86 @@
+"""Dropout whose masks belong to the samples."""
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from phalanx import stochastic
+from phalanx.step import WholeStep
+from phalanx.stochastic import ChannelDropout, Dropout, DropPath, sample_keys, uniform
+
+KINDS = (Dropout, ChannelDropout, DropPath)
+
+
+def network(p: float = 0.5) -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(*(layer for kind in KINDS for layer in (nn.Conv2d(4, 4, 1), kind(p))))
+
+
+def output(cut: tuple[slice, ...], *, step: int = 3, seed: int = 1) -> Tensor:
+    """What the network gives for six samples, cut into micro-batches."""
+    model, whole, x = network(), WholeStep(), torch.ones(6, 4, 5, 7)
+    stochastic.tie(model, whole)
+    keys = sample_keys(seed, step, torch.arange(10, 16))
+    with torch.no_grad():
+        return torch.cat(whole.run([lambda part=part: model(x[part]) for part in cut], [keys[part] for part in cut]))  # type: ignore[misc]
+
+
+def test_masks_do_not_depend_on_how_a_batch_is_cut() -> None:
+    whole = output((slice(0, 6),))
+    assert torch.equal(output((slice(0, 2), slice(2, 6))), whole)
+    assert torch.equal(output((slice(0, 1), slice(1, 3), slice(3, 6))), whole)
+
+
+@pytest.mark.parametrize('other', [{'step': 4}, {'seed': 2}])
+def test_another_step_or_seed_has_other_masks(other: dict[str, int]) -> None:
+    assert not torch.equal(output((slice(0, 6),), **other), output((slice(0, 6),)))
+
+
+def test_two_layers_of_a_network_have_different_masks() -> None:
+    whole, layers = WholeStep(), nn.ModuleList([Dropout(0.5), Dropout(0.5)])
+    stochastic.tie(layers, whole)
+    first, second = whole.run([lambda: [layer(torch.ones(2, 1000)) for layer in layers]], [sample_keys(0, 0, torch.arange(2))])[
+        0
+    ]
+    agree = ((first > 0) == (second > 0)).float().mean()
+    assert 0.45 < agree < 0.55  # as two independent fair coins do, 2000 times: a deviation of 4.5 sigma
+
+
+@pytest.mark.parametrize('kind', KINDS)
+def test_the_mean_is_kept_and_the_share_dropped_is_p(kind: type[Dropout]) -> None:
+    """Over n masks a share has the deviation sqrt(p (1 - p) / n)."""
+    layer, x = kind(0.3), torch.ones(4096, 16, 2)
+    torch.manual_seed(0)
+    y = layer(x)
+    n = {Dropout: 4096 * 32, ChannelDropout: 4096 * 16, DropPath: 4096}[kind]
+    assert abs((y == 0).double().mean() - 0.3) < 4 * (0.21 / n) ** 0.5
+    assert y.unique().tolist() == [0, pytest.approx(1 / 0.7)]
+
+
+@pytest.mark.parametrize(('kind', 'same_within'), [(ChannelDropout, (2,)), (DropPath, (1, 2))])
+def test_channels_and_samples_are_dropped_whole(kind: type[Dropout], same_within: tuple[int, ...]) -> None:
+    y = kind(0.5)(torch.ones(64, 8, 9))
+    assert torch.equal(y.amax(same_within), y.amin(same_within))
+
+
+def test_nothing_is_dropped_in_evaluation_or_at_probability_zero() -> None:
+    x = torch.randn(3, 4)
+    assert torch.equal(Dropout(0.9).eval()(x), x)
+    assert torch.equal(Dropout(0.0)(x), x)
+
+
+def test_a_probability_of_one_is_refused() -> None:
+    with pytest.raises(ValueError, match=r'below 1, got 1\.0'):
+        Dropout(1.0)
+
+
+def test_the_numbers_are_uniform_for_neighbouring_samples_and_steps() -> None:
+    """Chi-square over 64 cells, 63 degrees of freedom: mean 63, deviation 11."""
+    keys = torch.cat([sample_keys(0, step, torch.arange(64)) for step in range(16)])
+    numbers = uniform(keys, torch.Size((1024, 256)))
+    assert numbers.min() >= 0
+    assert numbers.max() < 1
+    for view in (numbers.flatten(), numbers[:, 0], numbers[0]):
+        counts = torch.histc(view, 64, 0, 1)
+        expected = view.numel() / 64
+        assert ((counts - expected) ** 2 / expected).sum() < 63 + 5 * 11
