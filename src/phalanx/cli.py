@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -17,11 +17,18 @@ from phalanx.checkpoint import CheckpointError
 from phalanx.config.read import ConfigError, plain
 from phalanx.config.show import show
 from phalanx.launch.cluster import Cluster
+from phalanx.launch.flags import Flags, add_flags
+from phalanx.launch.remote import everywhere
 from phalanx.loader import BadSampleError
 from phalanx.runs import Job, RequestError, check_folder, check_parts, open_job, set_aside
 
 # Options that people bring along, as assignments to the recipe.
 BROUGHT_ALONG = {
+    'iters': 'train.steps={}',
+    'batch_size': 'train.batch_size_per_rank={}',
+    'learning_rate': 'optimizer.lr={}',
+    'log_iters': 'report.every={}',
+    'keep_checkpoint_max': 'checkpoint.keep={}',
     'save_interval': 'checkpoint.every={}',
     'num_workers': 'train.workers={}',
     'seed': 'train.seed={}',
@@ -62,7 +69,9 @@ def train(words: Sequence[str]) -> int:
     parser.add_argument(
         '--fresh', action='store_true', help='start anew; an earlier run in the folder is kept under another name'
     )
-    _launch_flags(parser)
+    add_flags(parser)
+    for option in ('iters', 'batch_size', 'learning_rate', 'log_iters', 'keep_checkpoint_max'):
+        parser.add_argument(f'--{option}', metavar='N', help=BROUGHT_ALONG[option].removesuffix('={}'))
     parser.add_argument('--save_interval', metavar='STEPS', help='checkpoint.every')
     parser.add_argument('--num_workers', metavar='N', help='train.workers')
     parser.add_argument('--do_eval', '--eval', dest='eval', action='store_true', help='evaluate.enabled=true')
@@ -83,14 +92,17 @@ def train(words: Sequence[str]) -> int:
 
     if dist.is_launched():
         return _as_rank(job, given.resume, given.fresh)
-    cluster = _cluster(job, given)
-    check_parts(job, cluster.ranks_per_node if cluster else 1)
-    check_folder(job, given.resume, given.fresh)
-    if given.fresh and (aside := set_aside(job.folder)):
-        print(f'the earlier run is kept in {aside}')
+    flags, cluster = _cluster(job, given)
+    if flags.ssh:
+        return everywhere(flags, 'train', words, train, job.folder)
+    check_parts(job, cluster.ranks_per_node * cluster.max_nodes if cluster else 1)
+    if cluster is None or cluster.meeting is None or cluster.hosts_meeting:  # the run folder is that of rank 0
+        check_folder(job, given.resume, given.fresh)
+        if given.fresh and (aside := set_aside(job.folder)):
+            print(f'the earlier run is kept in {aside}')
     if cluster is None:
         return _as_rank(job, given.resume, fresh=False)
-    return _launch('train', [word for word in words if word != '--fresh'], cluster, given.log_dir or job.folder / 'log')
+    return _launch('train', [word for word in words if word != '--fresh'], job, cluster, flags)
 
 
 def _as_rank(job: Job, resume: str | None, fresh: bool) -> int:
@@ -113,19 +125,22 @@ def evaluate(words: Sequence[str]) -> int:
     """Judges the weights of a run, or others, on the evaluation samples."""
     parser = _recipe_parser('eval', 'Evaluates a run folder, or a recipe with --weights.')
     parser.add_argument(
-        '--weights', type=Path, help='a checkpoint, run folder or .safetensors file (default: the best of the run)'
+        '--weights', type=Path, help='a checkpoint, run folder, .safetensors or .pdparams file (default: the best of the run)'
     )
     parser.add_argument('--json', action='store_true', help='print one JSON object and nothing else')
-    _launch_flags(parser)
+    add_flags(parser)
     given, recipe, assignments = _parse(parser, words)
     job = open_job(recipe, assignments)
 
     from phalanx import worker
     from phalanx.report import print_evaluation
 
-    cluster = None if dist.is_launched() else _cluster(job, given)
-    if cluster is not None:
-        return _launch('eval', words, cluster, given.log_dir or job.folder / 'log')
+    if not dist.is_launched():
+        flags, cluster = _cluster(job, given)
+        if flags.ssh:
+            return everywhere(flags, 'eval', words, evaluate, job.folder)
+        if cluster is not None:
+            return _launch('eval', words, job, cluster, flags)
     try:
         result = worker.evaluate(job, given.weights)
     except (CheckpointError, BadSampleError, RuntimeError) as error:
@@ -146,7 +161,7 @@ def predict(words: Sequence[str]) -> int:
     parser.add_argument('run', help='a run folder, or a recipe with --weights')
     parser.add_argument('images', nargs='+', type=Path, help='image files, or folders of them')
     parser.add_argument('--out', type=Path, required=True, help='the folder to write to')
-    parser.add_argument('--weights', type=Path, help='a checkpoint, run folder or .safetensors file')
+    parser.add_argument('--weights', type=Path, help='a checkpoint, run folder, .safetensors or .pdparams file')
     given = parser.parse_args(_dashes(words))
 
     from phalanx.predict import predict_images
@@ -166,11 +181,50 @@ def config(words: Sequence[str]) -> int:
     parser.add_argument('--json', action='store_true', help='print one JSON object and nothing else')
     given, recipe, assignments = _parse(parser, words)
     job = open_job(recipe, assignments)
+    for note in job.notes:
+        print(f'note: {note}', file=sys.stderr)
     print(json.dumps(plain(job.resolved)) if given.json else show(job.resolved), end='\n' if given.json else '')
     return 0
 
 
-COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {'train': train, 'eval': evaluate, 'predict': predict, 'config': config}
+def data(words: Sequence[str]) -> int:
+    """Checks a data set, or makes one of what people have."""
+    from phalanx.data.command import command
+
+    return command(words)
+
+
+def convert(words: Sequence[str]) -> int:
+    """Writes a configuration or weights of a Paddle project as files of ours."""
+    from phalanx.conversion import command
+
+    return command(words)
+
+
+def launch(words: Sequence[str]) -> int:
+    """Runs any script as the ranks of a run, on one machine or many."""
+    from phalanx.launch.command import command
+
+    return command(words)
+
+
+def doctor(words: Sequence[str]) -> int:
+    """Checks this machine, or whether several fit together, without starting anything."""
+    from phalanx.launch.doctor import command
+
+    return command(words)
+
+
+COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {
+    'train': train,
+    'eval': evaluate,
+    'predict': predict,
+    'config': config,
+    'data': data,
+    'convert': convert,
+    'launch': launch,
+    'doctor': doctor,
+}
 
 
 def _help() -> str:
@@ -178,31 +232,37 @@ def _help() -> str:
     return 'usage: phalanx COMMAND ... (phalanx COMMAND --help says more)\n' + '\n'.join(lines)
 
 
-def _cluster(job: Job, given: argparse.Namespace) -> Cluster | None:
+def _cluster(job: Job, given: argparse.Namespace) -> tuple[Flags, Cluster | None]:
     """The processes that the flags ask for; None when this one is enough. Raises RequestError."""
     try:
+        flags = Flags.of(given)
+        if flags.ssh:
+            return flags, None
         available = torch.cuda.device_count() if job.recipe.device != 'cpu' else 0
-        cluster, warnings = Cluster.from_flags(given.gpus, given.nproc_per_node, available)
+        cluster, warnings = Cluster.from_flags(flags, available)
     except ValueError as error:
         raise RequestError(str(error)) from None
     for warning in warnings:
         print(f'warning: {warning}', file=sys.stderr)
-    return cluster
+    return flags, cluster
 
 
-def _launch(command: str, words: Sequence[str], cluster: Cluster, log_dir: Path) -> int:
-    from phalanx.launch.agent import launch
+def _launch(command: str, words: Sequence[str], job: Job, cluster: Cluster, flags: Flags) -> int:
+    from phalanx.launch.launcher import launch
+    from phalanx.launch.preflight import disk_free, fingerprint
 
-    return launch([sys.executable, '-m', 'phalanx.cli', command, *words], cluster, log_dir)
+    def facts() -> dict[str, Any]:
+        return {
+            'command': command,
+            'recipe': fingerprint(iter([json.dumps(plain(job.resolved), sort_keys=True)])),
+            'data': job.fingerprint(),
+            'max_restart': flags.max_restart or 0,
+            'disk': disk_free(job.folder),
+        }
 
-
-def _launch_flags(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group('several devices')
-    group.add_argument(
-        '--gpus', '--devices', '--selected_gpus', '--selected_gpu', metavar='0,1,..', help='one rank on each of these devices'
+    return launch(
+        [sys.executable, '-m', 'phalanx', command, *words], cluster, flags, flags.log_dir or job.folder / 'log', facts
     )
-    group.add_argument('--nproc_per_node', type=int, metavar='N', help='N ranks on this machine')
-    group.add_argument('--log_dir', type=Path, help='where workerlog.<rank> go (default: <run folder>/log)')
 
 
 def _parser(command: str, text: str) -> argparse.ArgumentParser:
@@ -251,7 +311,3 @@ def _dashes(words: Sequence[str]) -> list[str]:
         for name, equals, value in named
     ]
 
-
-if __name__ == '__main__':
-    os.environ.setdefault('PYTHONUNBUFFERED', '1')
-    sys.exit(main())

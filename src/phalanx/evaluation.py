@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -37,10 +38,11 @@ def evaluate(
     seed: int,
     bad_samples: int,
     autocast: contextlib.AbstractContextManager[Any],
+    beat: Callable[[], None] = lambda: None,
 ) -> Evaluation:
     """The metrics of `model` on the evaluation split. Raises BadSampleError when too many samples cannot be read.
 
-    Nothing is exchanged between ranks until each has seen its share, so unequal shares cannot make one wait in vain.
+    `beat` is called before each batch, as a sign of life. Nothing is exchanged between ranks until each has seen its share, so unequal shares cannot make one wait in vain.
     """
     begin = time.perf_counter()
     dataset, metric = task.dataset('eval'), task.metric()
@@ -50,6 +52,7 @@ def evaluate(
     model.eval()
     with autocast:
         for batch in loader.batches(evaluation_draws(len(dataset), batch_size, seed, dist.rank(), dist.world_size())):
+            beat()
             moved = batch.to(device)
             metric.update(task.predict(model, moved), moved)
     metric.gather()

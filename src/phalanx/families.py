@@ -6,8 +6,20 @@ from collections.abc import Callable
 
 from torch import nn
 
+from phalanx.detection.models import MODELS as DETECTION_MODELS
+from phalanx.detection.task import Detection
+from phalanx.recognition.models import MODELS as RECOGNITION_MODELS
+from phalanx.recognition.task import Recognition
 from phalanx.segmentation.models import MODELS as SEGMENTATION_MODELS
 from phalanx.segmentation.task import Segmentation
+from phalanx.table.models import MODELS as TABLE_MODELS
+from phalanx.table.task import TableStructure
 
-FAMILIES: dict[str, type] = {'segmentation': Segmentation}
-MODELS: dict[str, Callable[..., nn.Module]] = {**SEGMENTATION_MODELS}  # of all families, for `phalanx.create_model`
+FAMILIES: dict[str, type] = {
+    'segmentation': Segmentation,
+    'detection': Detection,
+    'recognition': Recognition,
+    'table': TableStructure,
+}
+# Of all families, for `phalanx.create_model`.
+MODELS: dict[str, Callable[..., nn.Module]] = {**SEGMENTATION_MODELS, **DETECTION_MODELS, **RECOGNITION_MODELS, **TABLE_MODELS}

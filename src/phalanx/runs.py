@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -13,10 +14,12 @@ import torch
 import yaml
 
 import phalanx
-from phalanx.checkpoint import Checkpoints, weights_at
+from phalanx.checkpoint import Checkpoints
 from phalanx.config.bind import bind
+from phalanx.config.originals import dialect_of, translate
 from phalanx.config.read import ConfigError, Node, override, plain, read
 from phalanx.config.schema import Recipe
+from phalanx.convert.weights import load_weights
 from phalanx.families import FAMILIES
 from phalanx.loader import Stream
 from phalanx.task import Task
@@ -38,21 +41,39 @@ class Job:
     resolved: Node
     name: str
     folder: Path
+    notes: tuple[str, ...] = ()  # what of an original configuration was ignored
+
+    def fingerprint(self) -> str:
+        """One word for the samples by name, both splits: machines that read other lists would train something else."""
+        digest = hashlib.sha256()
+        for dataset in (self.task.dataset('train'), self.task.dataset('eval')):
+            for index in range(len(dataset)):
+                digest.update(dataset.name(index).encode() + b'\0')
+            digest.update(b'\n')
+        return digest.hexdigest()[:12]
 
 
 def open_job(recipe: str, assignments: Sequence[tuple[str, str]] = (), folder: Path | None = None) -> Job:
-    """The job of a recipe (a path, the name of a shipped one, or a run folder) and assignments (text, origin).
+    """The job of a recipe (a path, the name of a shipped one, a configuration of a Paddle project, or a run folder).
+
+    `assignments` are (text, origin).
 
     Raises ConfigError with every problem found.
     """
     path = find_recipe(recipe)
-    root = read(path)
+    notes: tuple[str, ...] = ()
+    if dialect := dialect_of(path):
+        translation = translate(path, dialect, assignments)
+        root, notes, assignments = translation.root, translation.notes, translation.rest
+    else:
+        root = read(path)
     for text, origin in assignments:
         root = override(root, text, origin)
     family = _family(root)
     bound, task, resolved = bind(root, Recipe, family)
     name = path.parent.name if path.name == 'config.yml' else path.stem
-    return Job(bound, task, resolved, name, folder or (path.parent if path.name == 'config.yml' else Path('runs') / name))
+    folder = folder or (path.parent if path.name == 'config.yml' else Path('runs') / name)
+    return Job(bound, task, resolved, name, folder, notes)
 
 
 def _family(root: Node) -> type:
@@ -124,6 +145,8 @@ def check_parts(job: Job, world_size: int) -> None:
     if job.recipe.report.visualdl and find_spec('visualdl') is None:
         cure = 'pip install "phalanx-vision[visualdl]", or leave it off'
         raise RequestError(f'report.visualdl (--use_vdl) is on, but VisualDL is not installed: {cure}')
+    if train.init_from is not None and not train.init_from.exists():
+        raise RequestError(f'train.init_from: there is no file or folder {train.init_from}')
     try:
         size = len(job.task.dataset('train'))
         job.task.dataset('eval')
@@ -162,7 +185,7 @@ def load_run(
     job = open_job(str(folder))
     task, place = job.task, pick_device(device)
     model = task.model()
-    model.load_state_dict(weights_at(Path(weights) if weights else job.folder))
+    load_weights(model, Path(weights) if weights else job.folder)
     model.to(place).eval()
 
     @torch.no_grad()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 import math
 import time
 from collections.abc import Iterator, Sequence
@@ -16,10 +17,12 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from phalanx import dist, norms, stochastic
-from phalanx.checkpoint import Checkpoints, Loaded, weights_at
+from phalanx.checkpoint import Checkpoints, Loaded
 from phalanx.config.schema import Recipe
+from phalanx.convert.weights import load_weights
 from phalanx.ema import Ema
 from phalanx.evaluation import evaluate
+from phalanx.heartbeat import Heart
 from phalanx.loader import Loader, Stream, check_bad
 from phalanx.meters import Later, Stopwatch, peak_memory_mb
 from phalanx.optim.clip import clip
@@ -31,6 +34,10 @@ from phalanx.precision import Precision
 from phalanx.report import Report
 from phalanx.step import WholeStep
 from phalanx.task import B, Draw, P, S, Task
+
+# Running statistics are equal on all ranks already. The option that says so was renamed after torch 2.11.
+RENAMED = 'forward_sync_buffers' in inspect.signature(DistributedDataParallel).parameters
+NO_BUFFERS: dict[str, Any] = {'forward_sync_buffers' if RENAMED else 'broadcast_buffers': False}
 
 
 class RunError(Exception):
@@ -61,8 +68,9 @@ class Trainer(Generic[S, B, P]):
         # The network. Every rank draws the same initial weights.
         torch.manual_seed(train.seed)
         self.model = task.model()
+        self.notes: list[str] = []  # for the report: what of the initial weights was not taken
         if train.init_from is not None:
-            self.model.load_state_dict(weights_at(train.init_from))
+            self.notes = load_weights(self.model, train.init_from, part=train.init_part, misshapen=train.init_misshapen)
         self.model.to(device)
         if train.channels_last:
             self.model.to(memory_format=torch.channels_last)
@@ -74,7 +82,7 @@ class Trainer(Generic[S, B, P]):
         self.judge = _Judge(task, network, self.whole)
         self.replica: nn.Module = self.judge
         if dist.world_size() > 1:
-            self.replica = DistributedDataParallel(self.judge, forward_sync_buffers=False, gradient_as_bucket_view=True)
+            self.replica = DistributedDataParallel(self.judge, gradient_as_bucket_view=True, **NO_BUFFERS)
 
         # What moves it.
         groups, _ = parameter_groups(self.model, recipe.parameters)
@@ -99,6 +107,7 @@ class Trainer(Generic[S, B, P]):
             replace=True,
         )
         self.clock = Stopwatch()
+        self.heart = Heart(dist.rank())
         self.stop_asked = False  # set by a signal on any rank; all ranks leave at the same step
         self.stop_agreed = False
         self.unread: list[tuple[int, Later]] = []  # numbers of the last steps that are still on their way to the host
@@ -155,6 +164,7 @@ class Trainer(Generic[S, B, P]):
 
     def train_step(self, micro_batches: Sequence[B]) -> None:
         """One optimizer update from the micro-batches that this rank holds of one global batch."""
+        self.heart.beat(self.step, 'training')
         self.replica.train()
         set_lr(self.optimizer, self.schedule(self.step))
         moved = [batch.to(self.device) for batch in micro_batches]
@@ -265,6 +275,7 @@ class Trainer(Generic[S, B, P]):
                 seed=recipe.train.seed,
                 bad_samples=recipe.train.bad_samples,
                 autocast=self.precision.autocast(),
+                beat=partial(self.heart.beat, self.step, 'evaluating'),
             )
             if dist.rank() == 0:
                 self.show_samples()
@@ -296,6 +307,7 @@ class Trainer(Generic[S, B, P]):
     def save(self, best: bool = False) -> None:
         """Writes a checkpoint, on the main rank; a disk that is full costs this checkpoint, not the run."""
         self.clock.pause()
+        self.heart.beat(self.step, 'saving')
         self.read_numbers(keep=0)  # a step whose loss is not finite must not be saved
         if dist.rank() == 0:
             begin = time.perf_counter()

@@ -17,8 +17,9 @@ import torch
 
 import phalanx
 from phalanx import dist, evaluation
-from phalanx.checkpoint import CheckpointError, Checkpoints, Loaded, load, weights_at
+from phalanx.checkpoint import CheckpointError, Checkpoints, Loaded, load
 from phalanx.config.show import show
+from phalanx.convert.weights import load_weights
 from phalanx.evaluation import Evaluation
 from phalanx.precision import Precision
 from phalanx.report import Report
@@ -63,7 +64,7 @@ def run(job: Job, start: Start, device: torch.device) -> int:
         trainer.restore(checkpoint)
     visualdl = job.recipe.report.visualdl
     with Report(job.folder, main=dist.rank() == 0, name=job.name, total_steps=trainer.until, visualdl=visualdl) as report:
-        for note in notes:
+        for note in [*job.notes, *notes, *trainer.notes]:
             report.warning(note)
         if checkpoint is not None:
             report.resume(trainer.step)
@@ -84,7 +85,7 @@ def evaluate(job: Job, weights: Path | None) -> Evaluation:
     dist.join(device)
     try:
         model = job.task.model()
-        model.load_state_dict(weights_at(weights or job.folder))
+        load_weights(model, weights or job.folder)
         return evaluation.evaluate(
             job.task,
             model.to(device),
@@ -105,7 +106,8 @@ def keep_log() -> None:
     if dist.rank() != 0:
         handler = logging.StreamHandler()
     elif 'PHALANX_LOG_DIR' in os.environ:
-        handler = logging.FileHandler(Path(os.environ['PHALANX_LOG_DIR']) / 'workerlog.0', mode='w', encoding='utf-8')
+        file, mode = Path(os.environ['PHALANX_LOG_DIR']) / 'workerlog.0', os.environ.get('PHALANX_LOG_MODE', 'w')
+        handler = logging.FileHandler(file, mode=mode, encoding='utf-8')
     handler.setFormatter(logging.Formatter('%(asctime)s %(levelname)s %(message)s'))
     log.handlers, log.propagate = [handler], False
     log.setLevel(logging.INFO)
@@ -152,7 +154,8 @@ def catch_signals(trainer: Trainer[Any, Any, Any]) -> list[int]:
 def place(device: torch.device) -> dict[str, str | int]:
     """Who this rank is, for the table of the world."""
     name = torch.cuda.get_device_name(device) if device.type == 'cuda' else f'cpu ({torch.get_num_threads()} threads)'
-    return {'rank': dist.rank(), 'node': platform.node(), 'device': name, 'pid': os.getpid()}
+    node = os.environ.get('PHALANX_ADDRESS') or platform.node()
+    return {'rank': dist.rank(), 'node': node, 'device': name, 'pid': os.getpid()}
 
 
 def facts(job: Job, trainer: Trainer[Any, Any, Any]) -> dict[str, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -46,6 +47,21 @@ def read(path: Path, ancestors: tuple[Path, ...] = ()) -> Node:
     if path in ancestors:
         circle = ' -> '.join(_shown(file) for file in (*ancestors[ancestors.index(path) :], path))
         raise ConfigError([f'{shown}: `_base_` comes back to itself: {circle}'])
+    own = document(path)
+    bases = own.value.pop('_base_', None)
+    merged = Node({}, own.origin)
+    for base in bases.value if bases and isinstance(bases.value, list) else filter(None, [bases]):
+        merged = merge(merged, read(base_path(base, '_base_', path), (*ancestors, path)))
+    return merge(merged, own)
+
+
+def document(path: Path, notes: list[str] | None = None) -> Node:
+    """The mapping in the YAML file at `path`, as it stands there. Raises ConfigError.
+
+    With `notes` it is read as the originals read theirs: of a key that is written twice the last counts, which is noted, and
+    an object `!Tag {a: 1}` is the mapping `{type: Tag, a: 1}`.
+    """
+    shown = _shown(path)
     try:
         tree = yaml.compose(path.read_text(encoding='utf-8'), Loader=yaml.SafeLoader)
     except OSError as error:
@@ -58,20 +74,21 @@ def read(path: Path, ancestors: tuple[Path, ...] = ()) -> Node:
     except yaml.YAMLError as error:
         raise ConfigError([f'{shown}: is not YAML: {error}']) from None
     problems: list[str] = []
-    own = _node(tree, shown, problems) if tree is not None else Node({}, f'{shown}:1')
+    own = _node(tree, shown, problems, notes=notes) if tree is not None else Node({}, f'{shown}:1')
     if not isinstance(own.value, dict):
         problems.append(f'{own.origin}: a recipe is a mapping of keys, this is {_kind(own)}')
     if problems:
         raise ConfigError(problems)
-    bases = own.value.pop('_base_', None)
-    merged = Node({}, own.origin)
-    for base in bases.value if bases and isinstance(bases.value, list) else filter(None, [bases]):
-        if not isinstance(base.value, str):
-            raise ConfigError([f'{base.origin}: _base_: expected the name of a file, got {plain(base)!r}'])
-        if not (path.parent / base.value).is_file():
-            raise ConfigError([f'{base.origin}: _base_: there is no file {_shown(path.parent / base.value)}'])
-        merged = merge(merged, read(path.parent / base.value, (*ancestors, path)))
-    return merge(merged, own)
+    return own
+
+
+def base_path(base: Node, key: str, path: Path) -> Path:
+    """The file that `base`, written under `key` in the file at `path`, names. Raises ConfigError."""
+    if not isinstance(base.value, str):
+        raise ConfigError([f'{base.origin}: {key}: expected the name of a file, got {plain(base)!r}'])
+    if not (path.parent / base.value).is_file():
+        raise ConfigError([f'{base.origin}: {key}: there is no file {_shown(path.parent / base.value)}'])
+    return path.parent / base.value
 
 
 def merge(under: Node, over: Node) -> Node:
@@ -98,6 +115,12 @@ def override(root: Node, assignment: str, origin: str | None = None) -> Node:
     Raises ConfigError when it is no assignment, or when it points into a list past its end.
     """
     origin = origin or f'--set {assignment}'
+    keys, value = parsed_assignment(assignment, origin)
+    return _placed(root, keys, value, origin)
+
+
+def parsed_assignment(assignment: str, origin: str) -> tuple[list[str], Node]:
+    """The keys and the value of `optimizer.lr=0.01`. Raises ConfigError."""
     dotted, equals, text = assignment.partition('=')
     if not equals or not dotted.strip():
         raise ConfigError([f'{origin}: expected key=value'])
@@ -109,7 +132,7 @@ def override(root: Node, assignment: str, origin: str | None = None) -> Node:
     value = _node(tree, origin, problems, lines=False) if tree is not None else Node(None, origin, '')
     if problems:
         raise ConfigError(problems)
-    return _placed(root, dotted.strip().split('.'), value, origin)
+    return dotted.strip().split('.'), value
 
 
 def _placed(under: Node | None, keys: list[str], value: Node, origin: str) -> Node:
@@ -140,23 +163,32 @@ def plain(node: Node) -> Any:
     return node.value
 
 
-def _node(tree: yaml.Node, source: str, problems: list[str], lines: bool = True, key: yaml.Node | None = None) -> Node:
+def _node(
+    tree: yaml.Node,
+    source: str,
+    problems: list[str],
+    lines: bool = True,
+    key: yaml.Node | None = None,
+    notes: list[str] | None = None,
+) -> Node:
     origin = f'{source}:{(key or tree).start_mark.line + 1}' if lines else source
-    if tree.tag not in yaml.SafeLoader.yaml_constructors:
+    tagged = tree.tag not in yaml.SafeLoader.yaml_constructors
+    if tagged and (notes is None or not tree.tag.startswith('!') or isinstance(tree, yaml.SequenceNode)):
         problems.append(f'{origin}: the tag {tree.tag} means nothing in a recipe')
     if isinstance(tree, yaml.MappingNode):
         yaml.SafeLoader('').flatten_mapping(tree)  # resolves `<<`
-        children: dict[str, Node] = {}
+        children: dict[str, Node] = {'type': Node(tree.tag[1:], origin, tree.tag[1:])} if tagged else {}
         for name, value in tree.value:
-            child = _node(value, source, problems, lines, key=name)
+            child = _node(value, source, problems, lines, key=name, notes=notes)
             if name.value in children:
-                problems.append(
-                    f'{child.origin}: the key {name.value!r} is written twice, first at {children[name.value].origin}'
-                )
+                said = f'{child.origin}: the key {name.value!r} is written twice, first at {children[name.value].origin}'
+                (problems if notes is None else notes).append(said)
             children[name.value] = child
         return Node(children, origin)
     if isinstance(tree, yaml.SequenceNode):
-        return Node([_node(item, source, problems, lines) for item in tree.value], origin)
+        return Node([_node(item, source, problems, lines, notes=notes) for item in tree.value], origin)
+    if tagged:  # `!Tag` without anything
+        return Node({'type': Node(tree.tag[1:], origin, tree.tag[1:])}, origin)
     try:
         value = yaml.SafeLoader('').construct_object(tree)
     except (yaml.YAMLError, ValueError) as error:
@@ -171,5 +203,5 @@ def _kind(node: Node) -> str:
 
 def _shown(path: Path) -> str:
     """A path as a person would write it from here."""
-    path = path.absolute()
+    path = Path(os.path.normpath(path.absolute()))
     return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)

@@ -56,7 +56,11 @@ class Train:
     bad_samples: int = 0
     """How many unreadable samples may be skipped (reported, replaced by the next) before the run stops."""
     init_from: Path | None = None
-    """Weights to start from: a checkpoint folder, a run folder or a `.safetensors` file."""
+    """Weights to start from: a checkpoint or run folder, a `.safetensors` file, or the original's `.pdparams` or `.tar.gz`."""
+    init_part: Literal['all', 'backbone'] = 'all'
+    """`backbone`: take no more than the backbone from `init_from`, which may be a classifier's file."""
+    init_misshapen: Literal['refuse', 'skip'] = 'refuse'
+    """`skip`: what has another shape in `init_from`, a head for other classes say, stays as drawn; the report names it."""
     channels_last: bool = False
     """Keep feature maps in NHWC order in memory: faster on tensor cores and in bf16 on CPUs."""
     compile: bool = False

@@ -8,18 +8,35 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-from phalanx.convert import pp_liteseg, unet
+from phalanx.convert import crnn, deeplabv3p, ocrnet, pp_liteseg, ppyoloe, segformer, slanet, svtr_lcnet, unet
 from phalanx.convert.original import Original
+from phalanx.detection.models.ppyoloe import PPYOLOE
+from phalanx.recognition.models.crnn import CRNN
+from phalanx.recognition.models.svtr_lcnet import SVTRLCNet
+from phalanx.segmentation.models.deeplabv3p import DeepLabV3Plus
+from phalanx.segmentation.models.ocrnet import OCRNet
 from phalanx.segmentation.models.pp_liteseg import PPLiteSeg
+from phalanx.segmentation.models.segformer import SegFormer
 from phalanx.segmentation.models.unet import UNet
+from phalanx.table.models.slanet import SLANet
 
-ORIGINALS: dict[type[nn.Module], Callable[[Any], Original]] = {PPLiteSeg: pp_liteseg.original, UNet: unet.original}
+ORIGINALS: dict[type[nn.Module], Callable[[Any], Original]] = {
+    CRNN: crnn.original,
+    DeepLabV3Plus: deeplabv3p.original,
+    OCRNet: ocrnet.original,
+    PPLiteSeg: pp_liteseg.original,
+    PPYOLOE: ppyoloe.original,
+    SegFormer: segformer.original,
+    SLANet: slanet.original,
+    SVTRLCNet: svtr_lcnet.original,
+    UNet: unet.original,
+}
 
 
 def load_original(model: nn.Module, arrays: Mapping[str, npt.NDArray[Any]]) -> None:
-    """Fills `model`, whose dtype and device stay, from `arrays`: {original parameter name: array}.
+    """Fills `model`, whose dtype and device stay, from `arrays`: {original parameter name: array laid out as in Paddle}.
 
     Raises ValueError, before anything is filled, listing by its original name every array left over, missing or misshapen.
     """
@@ -27,7 +44,7 @@ def load_original(model: nn.Module, arrays: Mapping[str, npt.NDArray[Any]]) -> N
         known = ', '.join(kind.__name__ for kind in ORIGINALS)
         raise ValueError(f'there is no conversion for {type(model).__name__}; there is for {known}')
     original = ORIGINALS[type(model)](model)
-    tensors = {original.name(name): tensor for name, tensor in model.state_dict().items() if _has_original(name)}
+    tensors = {original.name(name): tensor for name, tensor in stored_as_in_paddle(model).items()}
     problems = _problems({name: tuple(tensor.shape) for name, tensor in tensors.items()}, arrays, original)
     if problems:
         raise ValueError(f'the weights do not fit {type(model).__name__}:\n' + '\n'.join(problems))
@@ -36,8 +53,14 @@ def load_original(model: nn.Module, arrays: Mapping[str, npt.NDArray[Any]]) -> N
             tensor.copy_(torch.from_numpy(np.ascontiguousarray(arrays[name])))
 
 
-def _has_original(name: str) -> bool:
-    return not name.endswith('.num_batches_tracked')  # torch's own count of steps
+def stored_as_in_paddle(model: nn.Module) -> dict[str, Tensor]:
+    """The state of `model` by our names, laid out as in Paddle, whose linear layers are [in, out] where torch's are [out, in].
+
+    Without torch's own count of the steps of a batch norm. The tensors are views: what fills them fills the model.
+    """
+    linear = {f'{name}.weight' for name, module in model.named_modules() if isinstance(module, nn.Linear)}
+    state = {name: tensor for name, tensor in model.state_dict().items() if not name.endswith('.num_batches_tracked')}
+    return {name: tensor.T if name in linear else tensor for name, tensor in state.items()}
 
 
 def _problems(shapes: Mapping[str, tuple[int, ...]], arrays: Mapping[str, npt.NDArray[Any]], original: Original) -> list[str]:

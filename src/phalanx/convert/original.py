@@ -3,24 +3,27 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+Rule = tuple[str, str | Callable[[re.Match[str]], str]]  # our pattern, original replacement: what re.sub takes
+
 
 @dataclass(frozen=True)
 class Original:
     """The names of an original network, as rules on ours, and what else its files may hold.
 
-    `rules` are (our pattern, original replacement), regular expressions, each applied in turn to a whole name of ours.
+    `rules` are regular expressions, each applied in turn to a whole name of ours. A replacement that must count otherwise than
+    we do (from 1, say) is a function of the match. The layout of linear layers needs no rule, see `load_original`.
     """
 
-    rules: tuple[tuple[str, str], ...]
+    rules: tuple[Rule, ...]
     aliases: Mapping[str, str] = field(default_factory=dict)  # the second name of an array that is stored twice -> the first
-    constants: Mapping[str, float] = field(default_factory=dict)  # arrays that are never trained -> their value
+    constants: Mapping[str, npt.ArrayLike] = field(default_factory=dict)  # arrays that are never trained -> their value
 
     def name(self, ours: str) -> str:
         """The original name of our parameter or buffer `ours`."""

@@ -1,98 +1,168 @@
-"""Runs a command as ranks on this machine with torch.distributed.elastic: starts them, watches them, ends them together."""
+"""One attempt on this machine with torch.distributed.elastic: starts the ranks, watches them, ends them together."""
 
 from __future__ import annotations
 
 import logging
 import os
+import re
 import signal
 import sys
-import tempfile
-import time
-from collections.abc import Sequence
+import threading
+from collections.abc import Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from torch.distributed.elastic.multiprocessing.api import LogsDest, LogsSpecs, SignalException
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
-from phalanx.launch.cluster import Cluster
+from phalanx.launch import child
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+# What a rank says when another one has gone: a consequence, not the cause.
+BROKEN_CONNECTION = re.compile(
+    r'connection (closed|reset|refused|was closed)|broken pipe|gloo|nccl|recvvalue failed|timed out|DistBackendError|'
+    r'DistNetworkError|DistStoreError|Socket closed',
+    re.IGNORECASE,
+)
+
+
+@dataclass(frozen=True)
+class Failure:
+    """The end of a rank that should not have ended."""
+
+    rank: int
+    cause: str
+    when: float  # seconds since 1970
+    log: str
+    tail: tuple[str, ...]  # the last lines of its log, when that is a file
+    is_consequence: bool  # of another rank's end
+
+    def as_card(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def of_card(cls, card: Mapping[str, Any]) -> Failure:
+        return cls(**{**card, 'tail': tuple(card['tail'])})
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How an attempt ended on this machine: 0; 128 + a signal for ranks that were stopped; or 1 with the failure."""
+
+    status: int
+    failure: Failure | None = None
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """What is started on this machine, and how torch's agents find each other."""
+
+    number: int
+    run_id: str
+    place: int  # of this machine among the `nodes`
+    nodes: int
+    ranks_per_node: int
+    endpoint: str | None  # address:port of a store that all machines reach; None: this machine is alone
+    scratch: Path
+    log_dir: Path
+    log_append: bool
+    follow: bool  # rank 0 writes to its log, which is shown here; else it has the terminal
+
+    @property
+    def ranks(self) -> range:
+        return range(self.place * self.ranks_per_node, (self.place + 1) * self.ranks_per_node)
 
 
 class RankLogs(LogsSpecs):
-    """`workerlog.<rank>` in one folder; rank 0 has the terminal, and writes its own copy (see `Report`)."""
+    """Tells torch's agent where a rank leaves its traceback. Its output is taken care of by `child`."""
 
-    def __init__(self, folder: Path, errors: Path) -> None:
-        super().__init__(str(folder))
-        self.folder, self.errors = folder, errors
+    def __init__(self, attempt: Attempt) -> None:
+        super().__init__(str(attempt.log_dir))
+        self.attempt = attempt
 
     def reify(self, envs: dict[int, dict[str, str]]) -> LogsDest:
-        errors = {local: str(self.errors / f'error.{env["RANK"]}.json') for local, env in envs.items()}
+        errors = {local: str(self.attempt.scratch / f'error.{env["RANK"]}.json') for local, env in envs.items()}
         for local, env in envs.items():
             env['TORCHELASTIC_ERROR_FILE'] = errors[local]
-        logs = {
-            local: '' if env['RANK'] == '0' else str(self.folder / f'workerlog.{env["RANK"]}') for local, env in envs.items()
-        }
-        return LogsDest(stdouts=logs, stderrs=dict(logs), error_files=errors)
+            env['TORCHELASTIC_RESTART_COUNT'] = str(self.attempt.number)  # ranks of two attempts must not meet in one store
+        nowhere = dict.fromkeys(envs, '')
+        return LogsDest(stdouts=nowhere, stderrs=dict(nowhere), error_files=errors)
 
     @property
     def root_log_dir(self) -> str:
-        return str(self.folder)
+        return str(self.attempt.log_dir)
 
 
-def launch(command: Sequence[str], cluster: Cluster, log_dir: Path) -> int:
-    """Runs `command` once a rank; the exit status of the whole is 0, 1 with the first cause on the last line, or 130/143."""
-    log_dir.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix='phalanx-') as scratch:
-        os.environ.update(cluster.environment())
-        # Ranks of one machine meet in a file and talk over the loopback interface: nothing listens to the network.
-        os.environ.update(
-            {
-                'PHALANX_INIT_METHOD': f'file://{scratch}/ranks',
-                'GLOO_SOCKET_IFNAME': 'lo',
-                'NCCL_SOCKET_IFNAME': 'lo',
-                'TORCH_DISABLE_SHARE_RDZV_TCP_STORE': '1',
-                'PHALANX_LOG_DIR': str(log_dir.absolute()),
-            }
-        )
-        config = LaunchConfig(
-            min_nodes=1,
-            max_nodes=1,
-            nproc_per_node=cluster.ranks_per_node,
-            run_id=f'phalanx-{os.getpid()}',
-            rdzv_backend='c10d',
-            rdzv_endpoint=f'{scratch}/rendezvous',
-            rdzv_configs={'store_type': 'file', 'is_host': True},
-            max_restarts=0,
-            monitor_interval=0.1,
-            logs_specs=RankLogs(log_dir, Path(scratch)),
-            start_method='spawn',
-        )
-        for name in ('agent.server.api', 'multiprocessing.api'):  # what they have to say is said below, once
-            logging.getLogger(f'torch.distributed.elastic.{name}').setLevel(logging.CRITICAL)
-        begun = time.monotonic()
+def run_attempt(command: Sequence[str], attempt: Attempt) -> Outcome:
+    """Runs `command` once a rank until all have ended."""
+    for stale in attempt.scratch.glob('*.*'):  # errors, heartbeats and stacks of the attempt before
+        stale.unlink()
+    mode = 'a' if attempt.log_append or attempt.number else 'w'
+    os.environ['PHALANX_LOG_MODE'] = mode
+    terminal = '' if attempt.follow else '0'
+    wrapped = [sys.executable, '-IS', child.__file__, str(attempt.log_dir / 'workerlog'), mode, terminal, *command]
+    for name in ('agent.server.api', 'multiprocessing.api'):  # what they have to say is said by the launcher, once
+        logging.getLogger(f'torch.distributed.elastic.{name}').setLevel(logging.CRITICAL)
+    with _shown(attempt.log_dir / 'workerlog.0', attempt.follow and attempt.place == 0):
         try:
-            elastic_launch(config, command[0])(*command[1:])
+            elastic_launch(_config(attempt), wrapped[0])(*wrapped[1:])
         except ChildFailedError as error:
-            rank, failure = error.get_first_failure()
-            return _explain(rank, failure, cluster.ranks_per_node, log_dir, time.monotonic() - begun)
+            return _outcome(error, attempt)
         except SignalException as stopped:
-            return 128 + int(stopped.sigval)
-    return 0
+            return Outcome(128 + int(stopped.sigval))
+    return Outcome(0)
 
 
-def _explain(rank: int, failure: ProcessFailure, world_size: int, log_dir: Path, seconds: float) -> int:
-    """Prints why the run ended, the first cause last. The status is 1, or a rank's own 130/143 when it was stopped."""
-    if failure.exitcode in (128 + signal.SIGINT, 128 + signal.SIGTERM):
-        return failure.exitcode
-    log = log_dir / f'workerlog.{failure.local_rank if rank < 0 else rank}'
-    tail = log.read_text(errors='replace').splitlines()[-30:] if rank != 0 and log.is_file() else []
-    for line in tail:
-        print(f'[rank {rank}] {line}', file=sys.stderr)
-    cause = _cause(failure)
-    print(
-        f'the run failed after {seconds:.0f} s: rank {rank} of {world_size} (log: {log}): {cause}', file=sys.stderr, flush=True
+def _config(attempt: Attempt) -> LaunchConfig:
+    if attempt.endpoint is None:  # ranks of one machine meet in a file: nothing listens to the network
+        os.environ['PHALANX_INIT_METHOD'] = f'file://{attempt.scratch}/ranks-{attempt.number}'
+        os.environ['TORCH_DISABLE_SHARE_RDZV_TCP_STORE'] = '1'
+        rendezvous = {
+            'rdzv_backend': 'c10d',
+            'rdzv_endpoint': f'{attempt.scratch}/rendezvous-{attempt.number}',
+            'rdzv_configs': {'store_type': 'file', 'is_host': True},
+        }
+    else:
+        os.environ.pop('PHALANX_INIT_METHOD', None)
+        rendezvous = {
+            'rdzv_backend': 'static',
+            'rdzv_endpoint': attempt.endpoint,
+            'rdzv_configs': {'rank': attempt.place, 'timeout': 60},
+        }
+    return LaunchConfig(
+        min_nodes=attempt.nodes,
+        max_nodes=attempt.nodes,
+        nproc_per_node=attempt.ranks_per_node,
+        run_id=attempt.run_id,
+        max_restarts=0,  # a restart concerns all machines: it is the launcher's, not this agent's
+        monitor_interval=0.1,
+        logs_specs=RankLogs(attempt),
+        **rendezvous,  # type: ignore[arg-type]
     )
-    return 1
+
+
+def _outcome(error: ChildFailedError, attempt: Attempt) -> Outcome:
+    """The rank to blame among those that failed here: the first that did not merely lose its connection."""
+    found = [_failure(rank, failure, attempt) for rank, failure in error.failures.items()]
+    stopped = [failure.exitcode for failure in error.failures.values()]
+    if all(code in (128 + signal.SIGINT, 128 + signal.SIGTERM) for code in stopped):
+        return Outcome(stopped[0])
+    first = min(found, key=lambda failure: (failure.is_consequence, failure.when))
+    return Outcome(1, first)
+
+
+def _failure(rank: int, failure: ProcessFailure, attempt: Attempt) -> Failure:
+    log = attempt.log_dir / f'workerlog.{rank}'
+    has_terminal = rank == 0 and not attempt.follow
+    tail = log.read_text(errors='replace').splitlines()[-30:] if log.is_file() and not has_terminal else []
+    cause = _cause(failure)
+    told = cause if failure.exitcode < 0 or not cause.startswith('exit status') else '\n'.join(tail)
+    return Failure(rank, cause, float(failure.timestamp), str(log), tuple(tail), bool(BROKEN_CONNECTION.search(told)))
 
 
 def _cause(failure: ProcessFailure) -> str:
@@ -101,4 +171,35 @@ def _cause(failure: ProcessFailure) -> str:
         hint = ' (out of memory? the kernel log says so)' if name == 'SIGKILL' else ''
         return f'was ended by {name}{hint}'
     message = failure.message if isinstance(failure.message, str) else str(failure.message.get('message', ''))
-    return message.strip() or f'exit status {failure.exitcode}'
+    if not message.strip() or 'To enable traceback see' in message:  # a script that records no error
+        return f'exit status {failure.exitcode}'
+    return message.strip()
+
+
+@contextmanager
+def _shown(log: Path, wanted: bool) -> Iterator[None]:
+    """Copies what is written to `log` from now on to the terminal."""
+    if not wanted:
+        yield
+        return
+    log.touch()
+    over = threading.Event()
+
+    def follow() -> None:
+        with log.open('rb') as file:
+            last = False
+            while not last:
+                last = over.wait(0.1)  # one more look when all is over
+                if log.stat().st_size < file.tell():  # begun anew
+                    file.seek(0)
+                while chunk := file.read(1 << 16):
+                    sys.stdout.buffer.write(chunk)
+                    sys.stdout.flush()
+
+    thread = threading.Thread(target=follow, name='rank 0', daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()

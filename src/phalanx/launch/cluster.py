@@ -1,56 +1,214 @@
-"""From the flags people know to what is started on this machine: how many ranks, on which devices."""
+"""From the flags to places: which machines, which of them this one is, and what is started here."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
-from dataclasses import dataclass
+import socket
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import psutil
+
+from phalanx.launch.flags import START_PORT, Flags
+
+Addresses = Mapping[str, str]  # of this machine: address -> network interface
 
 
 @dataclass(frozen=True)
 class Cluster:
-    """The processes to start on this machine."""
+    """The processes of a run, as one machine sees them."""
 
     ranks_per_node: int
-    devices: tuple[str, ...] = ()  # what each rank sees as its own, by local rank; empty: all see all
+    devices: tuple[str, ...] = ()  # what the ranks of this machine may see, by local rank; empty: all see all
+    nodes: tuple[str, ...] = ()  # the machines in order of rank; empty: this one alone, or whoever joins
+    min_nodes: int = 1
+    max_nodes: int = 1
+    address: str = '127.0.0.1'  # of this machine, as the others reach it
+    interface: str = 'lo'  # the network card that has this address
+    meeting: tuple[str, int] | None = None  # where the machines meet: address and port on the first one; None: one machine
+    wish: int | None = None  # the place that --rank asks for
+
+    @property
+    def hosts_meeting(self) -> bool:
+        """Whether this is the machine where the others come together: the one of rank 0."""
+        return self.meeting is not None and self.meeting[0] == self.address
 
     @classmethod
-    def from_flags(cls, gpus: str | None, nproc_per_node: int | None, available: int) -> tuple[Cluster | None, list[str]]:
-        """The cluster that the flags ask for (None: one process, no launcher) and warnings. `available`: CUDA devices here.
+    def from_flags(cls, flags: Flags, available: int, addresses: Addresses | None = None) -> tuple[Cluster | None, list[str]]:
+        """The cluster that the flags ask for (None: one process, no launcher) and warnings.
 
-        The numbers of `--gpus` count within CUDA_VISIBLE_DEVICES. Raises ValueError with the flag and the cure.
+        `available`: CUDA devices here; `addresses`: of this machine (None: asks the system). Raises ValueError with the flag
+        and the cure.
         """
-        if gpus is None:
-            if nproc_per_node is None:
-                return None, []
-            if nproc_per_node < 1:
-                raise ValueError(f'--nproc_per_node {nproc_per_node}: at least 1 process')
-            if available and nproc_per_node > available:
-                raise ValueError(f'--nproc_per_node {nproc_per_node}: this machine has {available} CUDA devices')
-            return cls(nproc_per_node), []
-        wanted = [part.strip() for part in gpus.split(',') if part.strip()]
-        if not wanted or not all(part.isdecimal() for part in wanted):
-            raise ValueError(f'--gpus {gpus!r}: expected numbers separated by commas, such as 0,1')
-        if len(set(wanted)) < len(wanted):
-            raise ValueError(f'--gpus {gpus}: a device is named twice')
-        if nproc_per_node not in (None, len(wanted)):
-            raise ValueError(f'--gpus {gpus} names {len(wanted)} devices, --nproc_per_node asks for {nproc_per_node} processes')
-        if not available:
-            return cls(len(wanted)), [f'--gpus {gpus}: torch sees no CUDA device here; starting {len(wanted)} ranks on the CPU']
-        visible = _visible(available)
-        outside = [part for part in wanted if int(part) >= len(visible)]
-        if outside:
-            there = f'this process sees {len(visible)}: 0 to {len(visible) - 1}'
-            raise ValueError(f'--gpus {gpus}: there is no device {", ".join(outside)}; {there}')
-        return cls(len(wanted), tuple(visible[int(part)] for part in wanted)), []
+        if not flags.asks_for_ranks:
+            return None, []
+        here, warnings = _ranks_here(flags, available)
+        addresses = local_addresses() if addresses is None else addresses
+        if flags.ips is not None:
+            if flags.nnodes not in (None, str(len(_split(flags.ips)))):
+                raise ValueError(f'--ips {flags.ips} names {len(_split(flags.ips))} machines, --nnodes says {flags.nnodes}')
+            return _listed(here, flags, addresses), warnings
+        if flags.master is not None or flags.nnodes not in (None, '1'):
+            return _joining(here, flags, addresses), warnings
+        return here, warnings
 
     def environment(self) -> dict[str, str]:
         """What all ranks of this machine get besides what the elastic agent sets."""
         threads = max(1, len(os.sched_getaffinity(0)) // self.ranks_per_node)
-        environment = {'OMP_NUM_THREADS': os.environ.get('OMP_NUM_THREADS', str(threads))}
+        environment = {
+            'OMP_NUM_THREADS': os.environ.get('OMP_NUM_THREADS', str(threads)),
+            'GLOO_SOCKET_IFNAME': self.interface,
+            'NCCL_SOCKET_IFNAME': self.interface,
+        }
         if self.devices:
             environment['CUDA_VISIBLE_DEVICES'] = ','.join(self.devices)
         return environment
+
+
+def local_addresses() -> dict[str, str]:
+    """The IP addresses of this machine and the network interface of each, those that are up."""
+    up = {name for name, stats in psutil.net_if_stats().items() if stats.isup}
+    return {
+        address.address.partition('%')[0]: name
+        for name, found in psutil.net_if_addrs().items()
+        for address in found
+        if name in up and address.family in (socket.AF_INET, socket.AF_INET6)
+    }
+
+
+def _ranks_here(flags: Flags, available: int) -> tuple[Cluster, list[str]]:
+    """How many ranks this machine starts, and on which devices. The numbers of `--gpus` count within CUDA_VISIBLE_DEVICES."""
+    gpus, nproc = flags.gpus, flags.nproc_per_node
+    if nproc is not None and nproc < 1:
+        raise ValueError(f'--nproc_per_node {nproc}: at least 1 process')
+    if gpus is None:
+        if nproc is not None and available and nproc > available:
+            raise ValueError(f'--nproc_per_node {nproc}: this machine has {available} CUDA devices')
+        return Cluster(nproc or max(available, 1)), []
+    wanted = _split(gpus)
+    if not wanted or not all(part.isdecimal() for part in wanted):
+        raise ValueError(f'--gpus {gpus!r}: expected numbers separated by commas, such as 0,1')
+    if len(set(wanted)) < len(wanted):
+        raise ValueError(f'--gpus {gpus}: a device is named twice')
+    if nproc not in (None, len(wanted)):
+        raise ValueError(f'--gpus {gpus} names {len(wanted)} devices, --nproc_per_node asks for {nproc} processes')
+    if not available:
+        ranks = f'{len(wanted)} rank{"s" if len(wanted) > 1 else ""}'
+        return Cluster(len(wanted)), [f'--gpus {gpus}: torch sees no CUDA device here; starting {ranks} on the CPU']
+    visible = _visible(available)
+    outside = [part for part in wanted if int(part) >= len(visible)]
+    if outside:
+        there = f'this process sees {len(visible)}: 0 to {len(visible) - 1}'
+        raise ValueError(f'--gpus {gpus}: there is no device {", ".join(outside)}; {there}')
+    return Cluster(len(wanted), tuple(visible[int(part)] for part in wanted)), []
+
+
+def _listed(here: Cluster, flags: Flags, addresses: Addresses) -> Cluster:
+    """Machines given by `--ips`: this one finds its place by its own addresses."""
+    names = _split(flags.ips or '')
+    nodes = tuple(resolve(name) for name in names)
+    if not nodes:
+        raise ValueError('--ips: names no machine')
+    twice = sorted({name for name, node in zip(names, nodes, strict=True) if nodes.count(node) > 1})
+    if twice:
+        raise ValueError(f'--ips {flags.ips}: {", ".join(twice)} stand for one machine, which can be named only once')
+    if len(nodes) > 1 and (loopback := [node for node in nodes if _is_loopback(node)]):
+        raise ValueError(
+            f'--ips {flags.ips}: {loopback[0]} means "this machine" on every machine; '
+            f'give the address by which the others reach it ({_told(addresses)})'
+        )
+    wanted = resolve(flags.host) if flags.host else None
+    mine = [node for node in nodes if node in addresses and wanted in (None, node)]
+    if not mine:
+        named = f'--host {flags.host} is not' if flags.host else 'none of the addresses of this machine is'
+        raise ValueError(
+            f'{named} in the list of --ips\n  --ips:        {", ".join(nodes)}\n  this machine: {_told(addresses)}\n'
+            'give the list that has the address of this machine; in a container start it with the network of its host'
+        )
+    if len(nodes) == 1:
+        return here
+    if len(mine) > 1:
+        raise ValueError(f'--ips {flags.ips}: {" and ".join(mine)} are both this machine; name it once')
+    return replace(
+        here,
+        nodes=nodes,
+        min_nodes=len(nodes),
+        max_nodes=len(nodes),
+        address=mine[0],
+        interface=addresses[mine[0]],
+        meeting=(nodes[0], _port(flags.start_port)),
+    )
+
+
+def _joining(here: Cluster, flags: Flags, addresses: Addresses) -> Cluster:
+    """Machines that come together at `--master`, between MIN and MAX of them."""
+    low, _, high = (flags.nnodes or '').partition(':')
+    high = high or low
+    if not (low.isdecimal() and high.isdecimal() and 1 <= int(low) <= int(high)):
+        raise ValueError(f'--nnodes {flags.nnodes}: expected a number of machines such as 2, or MIN:MAX such as 2:4')
+    if flags.master is None:
+        raise ValueError(
+            f'--nnodes {flags.nnodes}: where do the machines meet? give --master IP:PORT, or --ips with their addresses'
+        )
+    host, _, port = flags.master.rpartition(':')
+    if not port.isdecimal() or not host:
+        raise ValueError(f'--master {flags.master}: expected IP:PORT, such as 10.0.0.1:{START_PORT}')
+    master = resolve(host.strip('[]'))
+    if int(high) > 1 and _is_loopback(master):
+        raise ValueError(f'--master {flags.master}: other machines cannot reach a loopback address ({_told(addresses)})')
+    own = resolve(flags.host) if flags.host else master if master in addresses else _address_towards(master, int(port))
+    if own not in addresses:
+        raise ValueError(f'--host {flags.host}: this machine has {_told(addresses)}')
+    if flags.rank is not None and (flags.rank == 0) != (own == master):
+        raise ValueError(f'--rank {flags.rank}: rank 0 is the machine of --master {flags.master}, this one is {own}')
+    return replace(
+        here,
+        min_nodes=int(low),
+        max_nodes=int(high),
+        address=own,
+        interface=addresses[own],
+        meeting=(master, int(port)),
+        wish=flags.rank,
+    )
+
+
+def _split(text: str) -> list[str]:
+    return [part.strip() for part in text.split(',') if part.strip()]
+
+
+def _port(given: int | None) -> int:
+    port = START_PORT if given is None else given
+    if not 0 < port < 65536:
+        raise ValueError(f'--start_port {port}: a port is a number from 1 to 65535')
+    return port
+
+
+def resolve(name: str) -> str:
+    """The IP address of a name. Raises ValueError when nobody knows it."""
+    try:
+        found = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
+    except OSError as error:
+        raise ValueError(f'{name}: this machine cannot find the address of that name ({error.strerror})') from None
+    return str(found[0][4][0])
+
+
+def _address_towards(master: str, port: int) -> str:
+    """The address of the network card that the way to `master` leaves by. Nothing is sent."""
+    family = socket.AF_INET6 if ':' in master else socket.AF_INET
+    with socket.socket(family, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect((master, port))
+        except OSError as error:
+            raise ValueError(f'--master {master}: there is no way to it from this machine ({error.strerror})') from None
+        return str(probe.getsockname()[0])
+
+
+def _is_loopback(address: str) -> bool:
+    return address == '::1' or address.startswith('127.')
+
+
+def _told(addresses: Addresses) -> str:
+    return ', '.join(f'{address} ({card})' for address, card in addresses.items()) or 'no address at all'
 
 
 def _visible(available: int) -> Sequence[str]:

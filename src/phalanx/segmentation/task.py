@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -11,20 +11,19 @@ from typing import Annotated, Self
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from phalanx.image import LabelMap, normalised
 from phalanx.segmentation import draw as drawing
 from phalanx.segmentation.data import DATA, Data, Source
+from phalanx.segmentation.inference import Inference, resized
 from phalanx.segmentation.labels import VOID
-from phalanx.segmentation.loss import LOSSES
+from phalanx.segmentation.loss import LOSSES, PixelLoss
 from phalanx.segmentation.metric import Confusion
 from phalanx.segmentation.models import MODELS
+from phalanx.segmentation.survey import PixelSurvey
 from phalanx.segmentation.transforms import TRANSFORMS, Transform
 from phalanx.step import WholeStep
 from phalanx.task import Draw, Image, Loss, Split, Term
-
-PixelLoss = Callable[[Tensor, Tensor, WholeStep], Term]  # logits [B, K, H, W], labels [B, H, W], the step they belong to
 
 
 @dataclass(frozen=True)
@@ -92,8 +91,8 @@ class Segmentation:
     """The Task, made from the keys of a recipe.
 
     `losses` judge the outputs of the network, the main one first, each multiplied by its one of `loss_coefficients` (all 1 when
-    there are none). `mean` and `std` are those of RGB values between 0 and 1, for the normalisation. Raises ValueError for
-    options of parts that cannot be.
+    there are none). `inference` says how images are seen in evaluation. `mean` and `std` are those
+    of RGB values between 0 and 1, for the normalisation. Raises ValueError for options of parts that cannot be.
     """
 
     def __init__(
@@ -105,6 +104,7 @@ class Segmentation:
         loss_coefficients: tuple[float, ...] = (),
         transforms: tuple[Annotated[partial[Transform], TRANSFORMS], ...] = (),
         eval_transforms: tuple[Annotated[partial[Transform], TRANSFORMS], ...] = (),
+        inference: Inference = Inference(),  # noqa: B008 - frozen
         mean: tuple[float, float, float] = (0.5, 0.5, 0.5),
         std: tuple[float, float, float] = (0.5, 0.5, 0.5),
         judged_by: str = 'mean_iou',
@@ -119,12 +119,15 @@ class Segmentation:
         self.coefficients = loss_coefficients or (1.0,) * len(losses)
         built = (tuple(transform() for transform in recipe) for recipe in (transforms, eval_transforms))
         self.transforms: dict[Split, tuple[Transform, ...]] = dict(zip(('train', 'eval'), built, strict=True))
-        self.mean, self.std = mean, std
+        self.inference, self.mean, self.std = inference, mean, std
         self.judged_by = judged_by
 
     def model(self) -> nn.Module:
-        """Raises ValueError when there are not as many losses as outputs of the network."""
-        network = self.network(len(self.data().class_names))
+        """Raises ValueError when the losses are not as many as outputs of the network, or their options not for its classes."""
+        num_classes = len(self.data().class_names)
+        for loss in self.losses:
+            loss.check(num_classes)
+        network = self.network(num_classes)
         if network.num_outputs != len(self.losses):
             raise ValueError(
                 f'losses: the network has {network.num_outputs} outputs in training, but there are {len(self.losses)} losses; '
@@ -134,6 +137,11 @@ class Segmentation:
 
     def dataset(self, split: Split) -> Samples:
         return Samples(self.data().split(split), self.transforms[split], split)
+
+    def survey(self, split: Split) -> PixelSurvey:
+        """The samples of a split as they lie in their files, for `phalanx data check`."""
+        data = self.data()
+        return PixelSurvey(data.split(split), data.class_names)
 
     def collate(self, samples: Sequence[Sample]) -> SegmentationBatch:
         """Raises ValueError when the images differ in size."""
@@ -159,8 +167,8 @@ class Segmentation:
 
     def predict(self, model: nn.Module, batch: SegmentationBatch) -> list[Tensor]:
         """A class map [H, W] uint8 for each image, of the size of its label map: as the originals, scores are resized."""
-        logits = model(normalised(batch.images, self.mean, self.std))[0]  # [B, K, h, w]
-        return [_class_map(scores, size) for scores, size in zip(logits, batch.sizes, strict=True)]
+        scores = self.inference(model, normalised(batch.images, self.mean, self.std))  # [B, K, h, w]
+        return [_class_map(own, size) for own, size in zip(scores, batch.sizes, strict=True)]
 
     def metric(self) -> Confusion:
         return Confusion(self.data().class_names)
@@ -186,6 +194,4 @@ def _name_of(loss: partial[PixelLoss], number: int) -> str:
 
 
 def _class_map(scores: Tensor, size: tuple[int, int]) -> Tensor:  # [K, h, w] -> [H, W]
-    if scores.shape[1:] != size:
-        scores = F.interpolate(scores[None], size, mode='bilinear')[0]
-    return scores.argmax(0).to(torch.uint8)
+    return resized(scores[None], size)[0].argmax(0).to(torch.uint8)

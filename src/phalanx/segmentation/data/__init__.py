@@ -5,12 +5,21 @@ To construct it reads no more than the names of the classes, so that a trained r
 for every file, so that a missing one is told before training starts.
 """
 
+from phalanx.segmentation.data.ade20k import ADE20K
 from phalanx.segmentation.data.cityscapes import Cityscapes
 from phalanx.segmentation.data.digit_scenes import DigitScenes
 from phalanx.segmentation.data.file_list import FileList
 from phalanx.segmentation.data.oxford_pet import OxfordPet
+from phalanx.segmentation.data.pascal_voc import PascalVOC
 from phalanx.segmentation.data.source import Data, Source
 
-DATA = {'digit_scenes': DigitScenes, 'file_list': FileList, 'cityscapes': Cityscapes, 'oxford_pet': OxfordPet}
+DATA = {
+    'digit_scenes': DigitScenes,
+    'file_list': FileList,
+    'cityscapes': Cityscapes,
+    'ade20k': ADE20K,
+    'pascal_voc': PascalVOC,
+    'oxford_pet': OxfordPet,
+}
 
 __all__ = ['DATA', 'Data', 'Source']

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from phalanx.folders import check_folder
 from phalanx.image import LabelMap
-from phalanx.segmentation.data.pairs import Pairs, check_folder, ids_from, own_ids
+from phalanx.segmentation.data.pairs import Pairs, ids_from, own_ids
 from phalanx.segmentation.labels import VOID
 from phalanx.task import Split
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
-from phalanx.segmentation.data.pairs import Pairs, check_folder, lines_of, own_ids
+from phalanx.folders import check_folder, check_inside, lines_of, names_from
+from phalanx.segmentation.data.pairs import Pairs, own_ids
 from phalanx.task import Split
 
 
@@ -26,16 +26,8 @@ class FileList:
         separator: str = ' ',
     ) -> None:
         self.root, self.lists, self.separator = root, {'train': train, 'eval': eval}, separator
-        if isinstance(classes, str):
-            check_folder(root)
-            classes = tuple(line.strip() for _, line in lines_of(root / classes))
-        repeated = sorted({name for name in classes if classes.count(name) > 1})
-        if repeated or not classes:
-            raise ValueError(
-                f'data.classes: {", ".join(repeated)} is named twice' if repeated else 'data.classes: names no class'
-            )
-        self.class_names = classes
-        self.ids = own_ids(len(classes))
+        self.class_names = names_from(classes, root)
+        self.ids = own_ids(len(self.class_names))
 
     def split(self, split: Split) -> Pairs:
         check_folder(self.root)
@@ -50,7 +42,5 @@ class FileList:
                 f'{where}: expected an image and a label map with {self.separator!r} between them, got {line!r}; '
                 'data.separator says what stands between'
             )
-        for field in fields:
-            if Path(field).is_absolute() or Path(os.path.normpath(field)).parts[:1] == (os.pardir,):
-                raise ValueError(f'{where}: {field} lies outside the data set {self.root}; paths must be relative to it')
-        return fields[0], fields[1]
+        image, labels = (check_inside(field, self.root, where) for field in fields)
+        return image, labels

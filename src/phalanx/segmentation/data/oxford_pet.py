@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from phalanx.segmentation.data.pairs import Pairs, check_folder, ids_from, lines_of
+from phalanx.folders import check_folder, lines_of
+from phalanx.segmentation.data.pairs import Pairs, ids_from
 from phalanx.task import Split
 
 

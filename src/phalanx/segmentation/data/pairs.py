@@ -1,20 +1,20 @@
-"""Images and label maps in files: how they are listed, checked and read."""
+"""Images and label maps in files: how they are checked and read."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import cv2
 import numpy as np
 
+from phalanx.folders import check_present
 from phalanx.image import LabelMap, read_image, read_labels
 from phalanx.segmentation.labels import VOID
 from phalanx.task import Image, SampleError
 
 WRONG = 254  # what a value becomes that no class has; hence 254 classes at most
-SHOWN = 5  # of many missing files, the first few are named
 
 
 class Pairs:
@@ -70,47 +70,6 @@ def own_ids(num_classes: int) -> LabelMap:
     if num_classes > WRONG:
         raise ValueError(f'{num_classes} classes do not fit a label map of 8 bits; {WRONG} do')
     return ids_from({number: number for number in range(num_classes)})
-
-
-def check_folder(path: Path) -> None:
-    if not path.is_dir():
-        raise FileNotFoundError(f'{path}: there is no such folder; data.root must name the folder of the data set')
-
-
-def check_present(root: Path, paths: Iterable[str]) -> None:
-    """Raises FileNotFoundError naming the first files below `root` that are missing, and how many there are.
-
-    Each folder is listed once: on a network disk that is much faster than to ask for every file.
-    """
-    folders: dict[str, set[str]] = {}
-    missing: dict[str, None] = {}  # in order, each once
-    for path in paths:
-        folder, name = os.path.split(path)
-        if folder not in folders:
-            place = root / folder
-            folders[folder] = {file.name for file in place.iterdir()} if place.is_dir() else set()
-        if name not in folders[folder]:
-            missing[path] = None
-    if missing:
-        more = f' and {len(missing) - SHOWN} more' if len(missing) > SHOWN else ''
-        raise FileNotFoundError(f'{len(missing)} files are missing in {root}: {", ".join(list(missing)[:SHOWN])}{more}')
-
-
-def lines_of(path: Path) -> list[tuple[int, str]]:
-    """The lines of a text file that are not blank, with their numbers from 1.
-
-    Raises FileNotFoundError, and ValueError when there are none.
-    """
-    if not path.is_file():
-        raise FileNotFoundError(f'{path}: there is no such file')
-    try:
-        text = path.read_text(encoding='utf-8-sig')  # some editors write a byte-order mark
-    except UnicodeDecodeError as error:
-        raise ValueError(f'{path}: is not UTF-8 text (byte {error.start})') from None
-    lines = [(number, line) for number, line in enumerate(text.split('\n'), 1) if line.strip()]
-    if not lines:
-        raise ValueError(f'{path}: is empty')
-    return lines
 
 
 def _listed(values: Sequence[int]) -> str:

@@ -1,6 +1,6 @@
 """Losses of segmentation: called with logits [B, K, H, W], labels [B, H, W] and the step they belong to, they give a Term."""
 
-from phalanx.segmentation.loss.cross_entropy import CrossEntropy
-from phalanx.segmentation.loss.ohem import OhemCrossEntropy
+from phalanx.segmentation.loss.mixed import PARTS, Mixed
+from phalanx.segmentation.loss.pixel_loss import PixelLoss as PixelLoss
 
-LOSSES = {'cross_entropy': CrossEntropy, 'ohem': OhemCrossEntropy}
+LOSSES = {**PARTS, 'mixed': Mixed}

@@ -10,6 +10,7 @@ from torch.nn import functional as F
 
 from phalanx.segmentation.labels import VOID
 from phalanx.segmentation.loss.hardest import kth_largest
+from phalanx.segmentation.loss.pixel_loss import at_least_float32, check_class_weights, weights_like
 from phalanx.step import WholeStep
 from phalanx.task import Term
 
@@ -44,6 +45,9 @@ class CrossEntropy:
             kept = self._hardest(losses, whole)
         return Term((losses * kept).sum(), (weights * kept).sum() + EPSILON * kept.sum())
 
+    def check(self, num_classes: int) -> None:
+        check_class_weights(self.class_weights, num_classes)
+
     def _weights(self, labels: Tensor, class_weights: Tensor | None) -> Tensor:
         """How much each pixel counts in the divisor, [B, H, W]."""
         judged = labels != VOID if self.avg_non_ignore else torch.ones_like(labels, dtype=torch.bool)
@@ -55,17 +59,3 @@ class CrossEntropy:
         k = (self.top_k * pixels.double()).long().clamp(min=1)
         cutoff, share = kth_largest(losses, torch.ones_like(losses, dtype=torch.bool), k, whole)
         return (losses > cutoff) + (losses == cutoff) * share
-
-
-def at_least_float32(logits: Tensor) -> Tensor:
-    """Logits that autocast made half precision, in float32: sums of many small numbers follow."""
-    return logits.float() if logits.dtype in (torch.float16, torch.bfloat16) else logits
-
-
-def weights_like(logits: Tensor, class_weights: tuple[float, ...] | None) -> Tensor | None:
-    """`class_weights` as a tensor [K] where the logits [B, K, H, W] are. Raises ValueError when there are not K of them."""
-    if class_weights is None:
-        return None
-    if len(class_weights) != logits.shape[1]:
-        raise ValueError(f'class_weights has {len(class_weights)} values, but there are {logits.shape[1]} classes')
-    return torch.tensor(class_weights, dtype=logits.dtype, device=logits.device)

@@ -10,8 +10,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from phalanx.segmentation.labels import VOID
-from phalanx.segmentation.loss.cross_entropy import at_least_float32, weights_like
 from phalanx.segmentation.loss.hardest import kth_largest
+from phalanx.segmentation.loss.pixel_loss import at_least_float32, check_class_weights, weights_like
 from phalanx.step import WholeStep
 from phalanx.task import Term
 
@@ -48,6 +48,9 @@ class OhemCrossEntropy:
             kept = self._hard(losses, labels, whole)
         weighted = losses if class_weights is None else losses * class_weights[labels.where(labels != VOID, 0)]
         return Term((weighted * kept).sum(), kept.sum(dtype=losses.dtype) + EPSILON * labels.numel())
+
+    def check(self, num_classes: int) -> None:
+        check_class_weights(self.class_weights, num_classes)
 
     def _hard(self, losses: Tensor, labels: Tensor, whole: WholeStep) -> Tensor:
         """Which pixels are hard, bool [B, H, W].

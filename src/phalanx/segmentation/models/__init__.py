@@ -6,14 +6,23 @@ evaluation mode the main output only. Its `num_outputs` says how many it gives i
 To add one: a file here that ends with a variant function, whose positional parameter is the number of classes and whose
 keyword-only parameters are the options of `model:` in a recipe; a line in MODELS; a file in `phalanx/convert` if the original
 has published weights; its golden numbers in tests/golden. Batch norms are `phalanx.norms.BatchNorm2d`, so that they can be
-synchronised, and every parameter takes part in every training step.
+synchronised; what is dropped at random is dropped by `phalanx.stochastic`; every parameter takes part in every training step.
 """
 
 from collections.abc import Callable
 
 from torch import nn
 
+from phalanx.segmentation.models.deeplabv3p import deeplabv3p
+from phalanx.segmentation.models.ocrnet import ocrnet
 from phalanx.segmentation.models.pp_liteseg import pp_liteseg
+from phalanx.segmentation.models.segformer import segformer
 from phalanx.segmentation.models.unet import unet
 
-MODELS: dict[str, Callable[..., nn.Module]] = {'pp_liteseg': pp_liteseg, 'unet': unet}
+MODELS: dict[str, Callable[..., nn.Module]] = {
+    'pp_liteseg': pp_liteseg,
+    'unet': unet,
+    'ocrnet': ocrnet,
+    'segformer': segformer,
+    'deeplabv3p': deeplabv3p,
+}

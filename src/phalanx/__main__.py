@@ -1,0 +1,23 @@
+"""What `phalanx`, `python -m phalanx` and `fleetrun` run: settles what torch reads when it is loaded, then goes on."""
+
+import os
+import sys
+
+os.environ.setdefault('TORCH_CPP_LOG_LEVEL', 'ERROR')  # else it warns of every machine whose address has no name
+os.environ.setdefault('PYTHONUNBUFFERED', '1')
+
+
+def main() -> int:
+    from phalanx.cli import main
+
+    return main()
+
+
+def fleetrun() -> int:
+    from phalanx.cli import main
+
+    return main(['launch', *sys.argv[1:]])
+
+
+if __name__ == '__main__':
+    sys.exit(main())

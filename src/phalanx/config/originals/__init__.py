@@ -1,0 +1,75 @@
+"""Configurations of the Paddle projects, run as they are: one file a dialect knows its rules and what its keys are here.
+
+To add one: a file that ends with its Dialect, which goes into DIALECTS.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from phalanx.config.originals import paddledet, paddleocr, paddleseg
+from phalanx.config.originals.dialect import Dialect, Reading, assigned, holds
+from phalanx.config.read import ConfigError, Node, document, parsed_assignment
+
+Assignment = tuple[str, str]  # text (`iters=100`) and origin
+
+
+@dataclass(frozen=True)
+class Translation:
+    """A recipe made of an original configuration."""
+
+    root: Node
+    notes: tuple[str, ...]  # what was ignored, and why
+    rest: tuple[Assignment, ...]  # assignments to keys of a recipe, still to be made
+
+
+DIALECTS = (paddleseg.DIALECT, paddleocr.DIALECT, paddledet.DIALECT)
+
+
+def dialect_of(path: Path) -> Dialect | None:
+    """The dialect of the configuration at `path`, told by its keys and those of its bases; None for a recipe of ours."""
+    keys = _keys(path, set())
+    if 'task' in keys:
+        return None
+    return next((dialect for dialect in DIALECTS if dialect.is_dialect(keys)), None)
+
+
+def _keys(path: Path, seen: set[Path]) -> set[str]:
+    """The top-level keys of a file and of all that lie under it. A base that is missing is told by who reads it."""
+    if path.resolve() in seen or not path.is_file():
+        return set()
+    seen.add(path.resolve())
+    root = document(path, notes=[])
+    keys = set(root.value)
+    for dialect in DIALECTS:
+        named = root.value.get(dialect.bases) if dialect.bases else None
+        for base in named.value if named and isinstance(named.value, list) else filter(None, [named]):
+            keys |= _keys(path.parent / str(base.value), seen)
+    return keys
+
+
+def translate(path: Path, dialect: Dialect, assignments: Sequence[Assignment] = ()) -> Translation:
+    """The recipe that says what the configuration at `path` says, after those `assignments` that are to its own keys.
+
+    Raises ConfigError with every problem found, each with the line of the original.
+    """
+    reading = Reading(dialect.project)
+    root = dialect.read(path, reading)
+    rest = []
+    for text, origin in assignments:
+        keys, value = parsed_assignment(text, origin)
+        if _is_theirs(root, keys, dialect):
+            root = assigned(root, keys, value)
+        else:
+            rest.append((text, origin))
+    recipe = dialect.translate(root, reading)
+    if reading.problems:
+        raise ConfigError([f'{problem} [{dialect.project}]' for problem in reading.problems])
+    return Translation(recipe, tuple(dict.fromkeys(reading.notes)), tuple(rest))
+
+
+def _is_theirs(root: Node, keys: list[str], dialect: Dialect) -> bool:
+    """Whether an assignment is to a key of the original: one that is there, or stands in a section that recipes have not."""
+    return holds(root, keys) or (keys[0] in dialect.keys and keys[0] not in ('model', 'optimizer'))

@@ -1,0 +1,249 @@
+"""What the dialects share: how a configuration is taken apart. Every key is used, ignored with a reason, or a problem."""
+
+from __future__ import annotations
+
+import difflib
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from phalanx.config.read import Node, plain
+
+
+@dataclass
+class Reading:
+    """What comes to light while one configuration is translated."""
+
+    project: str
+    problems: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+    def default(self, value: Any) -> Node:
+        """A value that the original has where its configuration says nothing."""
+        return Node(value, f"{self.project}'s default", None if isinstance(value, list | dict | None) else str(value))
+
+    def tree(self, value: Any) -> Node:
+        """A plain value, which may hold Nodes, as a tree; what is not a Node is a default of the original."""
+        if isinstance(value, Node):
+            return value
+        if isinstance(value, Mapping):
+            return Node({key: self.tree(child) for key, child in value.items() if child is not None}, self.default(None).origin)
+        if isinstance(value, list | tuple):
+            return Node([self.tree(child) for child in value], self.default(None).origin)
+        return self.default(value)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Dialect:
+    """How one project writes its configurations."""
+
+    project: str
+    keys: frozenset[str]  # of the top level
+    bases: str | None  # the key that names the files underneath
+    is_dialect: Callable[[set[str]], bool]  # of the keys of a configuration
+    read: Callable[[Path, Reading], Node]  # a file and what lies under it, in one
+    translate: Callable[[Node, Reading], Node]  # into a recipe; what goes wrong is noted in the Reading
+
+
+class Section:
+    """A mapping whose keys are taken one after the other; `end` tells what nobody took."""
+
+    def __init__(self, node: Node, path: str, reading: Reading) -> None:
+        self.node, self.path, self.reading = node, path, reading
+        self.left: dict[str, Node] = {}
+        self.asked: set[str] = set()
+        if isinstance(node.value, dict):
+            self.left = dict(node.value)
+        elif node.value is not None:  # `Normalize:` without anything is an empty mapping
+            self.problem(node, path, f'expected a mapping of keys, got {plain(node)!r}')
+
+    def take(self, key: str, default: Any = None) -> Node:
+        """The value of `key`, or the `default` that the original has."""
+        self.asked.add(key)
+        return self.left.pop(key) if key in self.left else self.reading.tree(default)
+
+    def has(self, key: str) -> bool:
+        """Whether `key` is there and not null."""
+        self.asked.add(key)
+        return key in self.left and self.left[key].value is not None
+
+    def required(self, key: str) -> Node:
+        if key not in self.left:
+            self.problem(self.node, self.named(key), f'missing; {self.reading.project} needs it')
+        return self.take(key)
+
+    def section(self, key: str) -> Section:
+        """The mapping under `key`; an empty one where it is missing or null."""
+        node = self.left[key] if key in self.left else Node({}, self.node.origin)
+        self.take(key)
+        return Section(node, self.named(key), self.reading)
+
+    def items(self, key: str) -> list[Node]:
+        """The list under `key`."""
+        node = self.take(key, [])
+        if isinstance(node.value, list):
+            return node.value
+        self.problem(node, self.named(key), f'expected a list, got {plain(node)!r}')
+        return []
+
+    def named_items(self, key: str) -> list[tuple[str, Section]]:
+        """The list under `key` of items such as `- CTCLoss: {weight: 1}`: their names, and what stands under these."""
+        found = []
+        for place, node in enumerate(self.items(key)):
+            if isinstance(node.value, dict) and len(node.value) == 1:
+                ((name, under),) = node.value.items()
+                found.append((name, Section(under, self.named(f'{key}[{place}].{name}'), self.reading)))
+            else:
+                self.problem(node, self.named(f'{key}[{place}]'), f'expected one name with its options, got {plain(node)!r}')
+        return found
+
+    def word(self, key: str, default: str | None = None) -> Node:
+        """The value of `key`, which must be a word; a problem, and an empty word, when it is none."""
+        is_told = default is not None or key not in self.left
+        node = self.required(key) if default is None else self.take(key, default)
+        if isinstance(node.value, str):
+            return node
+        if node.value is not None or not is_told:
+            self.problem(node, self.named(key), f'expected a word, got {plain(node)!r}')
+        return Node('', node.origin, '')
+
+    def number(self, key: str, default: float | None = None) -> float:
+        """The value of `key` to reckon with; a problem, and 1, when it is none."""
+        node = self.required(key) if default is None else self.take(key, default)
+        number = as_number(node)
+        if number is None:
+            if node.value is not None or default is not None:
+                self.problem(node, self.named(key), f'expected a number, got {plain(node)!r}')
+            return 1.0
+        return number
+
+    def only(self, key: str, *allowed: Any) -> None:
+        """Takes `key`, which may have none but the `allowed` values: others have no counterpart here."""
+        node = self.take(key, allowed[0])
+        value = plain(node)
+        if value not in allowed and str(value) not in map(str, allowed):
+            shown = ' or '.join(_shown(option) for option in allowed)
+            self.problem(node, self.named(key), f'{value!r} has no counterpart in Phalanx, which knows only {shown}')
+
+    def fixed(self, values: Mapping[str, Any]) -> None:
+        """Takes keys that may only have the values that they have by default."""
+        for key, value in values.items():
+            self.only(key, value)
+
+    def must(self, key: str, value: Any) -> None:
+        """Takes `key`, which may only have a value that is not its default."""
+        if key not in self.left:
+            self.problem(self.node, self.named(key), f'missing; Phalanx knows nothing but {value}')
+        self.only(key, value)
+
+    def same(self, key: str, other: Node, whose: str) -> None:
+        """Takes `key`, which Phalanx has once where the original has it twice."""
+        node = self.take(key, plain(other))
+        if plain(node) != plain(other):
+            self.problem(
+                node, self.named(key), f'{plain(node)!r} is not that of {whose}, {plain(other)!r}; Phalanx has one for both'
+            )
+
+    def ignore(self, key: str, reason: str) -> None:
+        """Takes `key`, if it is there, and notes why it is not used."""
+        if self.has(key):
+            self.reading.notes.append(f'{self.left.pop(key).origin}: {self.named(key)} is ignored: {reason}')
+        self.left.pop(key, None)
+
+    def unfetched(self, key: str, part: str) -> Node | None:
+        """The file that `key` names; an address in the network is noted and left out."""
+        node = self.take(key)
+        if not node.value:
+            return None
+        if not str(node.value).startswith(('http://', 'https://')):
+            return node
+        cure = f'download {node.value} and add --set train.init_from=FILE train.init_part={part}'
+        said = f'{node.origin}: {self.named(key)} is ignored: nothing is fetched from the network; {cure}'
+        self.reading.notes.append(said)
+        return None
+
+    def give_up(self) -> None:
+        """Takes all that is left: what it belongs to has no counterpart, which has been told."""
+        self.left.clear()
+
+    def end(self) -> None:
+        """Every key that nobody took is a problem."""
+        for key, node in self.left.items():
+            near = difflib.get_close_matches(key, self.asked, n=1, cutoff=0.6)
+            hint = f'; did you mean {near[0]!r}?' if near else f' (known: {", ".join(sorted(self.asked))})'
+            self.problem(node, self.named(key), f'not known here{hint}')
+
+    def becomes(self, keys: Mapping[str, Any]) -> Node:
+        """The mapping of `keys` (without those that are None), in the place of this one."""
+        first = {'name': keys['name']} if 'name' in keys else {}  # as people write it
+        return Node(self.reading.tree({**first, **keys}).value, self.node.origin)
+
+    def named(self, key: str) -> str:
+        return f'{self.path}.{key}' if self.path else key
+
+    def problem(self, node: Node, path: str, text: str) -> None:
+        self.reading.problems.append(f'{node.origin}: {path}: {text}')
+
+    def not_one_of(self, node: Node, key: str, known: Iterable[str]) -> None:
+        """Notes that the value of `key` names nothing that has a counterpart."""
+        if node.value in (None, ''):  # which has been told
+            return
+        near = difflib.get_close_matches(str(node.value), list(known), n=1, cutoff=0.8)
+        hint = f'; did you mean {near[0]!r}?' if near else ''
+        self.problem(node, self.named(key), f'{node.value!r} has no counterpart in Phalanx{hint} (it has {", ".join(known)})')
+
+
+def as_number(node: Node) -> float | None:
+    """The number of a scalar; `1e-4`, which YAML 1.1 reads as text, among them. None for what cannot be reckoned with."""
+    if isinstance(node.value, bool) or not isinstance(node.value, int | float | str):
+        return None
+    try:
+        number = float(node.value)
+    except (ValueError, OverflowError):
+        return None
+    return number if math.isfinite(number) else None
+
+
+def renamed(node: Node, value: Any) -> Node:
+    """`value`, which says what `node` said in the original."""
+    return Node(value, node.origin, str(value))
+
+
+def laid_over(under: Node, over: Node) -> Node:
+    """`under` with `over` laid on it key by key, as the originals merge."""
+    if not (isinstance(under.value, dict) and isinstance(over.value, dict)):
+        return over
+    joined = dict(under.value)
+    for key, node in over.value.items():
+        joined[key] = laid_over(joined[key], node) if key in joined else node
+    return Node(joined, over.origin)
+
+
+def assigned(root: Node, keys: list[str], value: Node) -> Node:
+    """`root` with `value` at the place `keys`; what is on the way and no mapping or list of that length is replaced."""
+    if not keys:
+        return value
+    key, *rest = keys
+    if isinstance(root.value, list) and key.isdecimal() and int(key) < len(root.value):
+        items = list(root.value)
+        items[int(key)] = assigned(items[int(key)], rest, value)
+        return Node(items, root.origin)
+    children = root.value if isinstance(root.value, dict) else {}
+    child = assigned(children.get(key, Node({}, value.origin)), rest, value)
+    return Node({**children, key: child}, root.origin)
+
+
+def holds(root: Node, keys: list[str]) -> bool:
+    """Whether there is a value at the place `keys`."""
+    if not keys:
+        return True
+    key, *rest = keys
+    if isinstance(root.value, list):
+        return key.isdecimal() and int(key) < len(root.value) and holds(root.value[int(key)], rest)
+    return isinstance(root.value, dict) and key in root.value and holds(root.value[key], rest)
+
+
+def _shown(value: Any) -> str:
+    return 'none' if value is None else str(value)

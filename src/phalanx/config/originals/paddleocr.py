@@ -1,0 +1,227 @@
+"""PaddleOCR's configurations -> recipes: the sections that all its tasks share, and which task it is.
+
+Rules and defaults are those of its code at 2.7 (tools/program.py, ppocr/optimizer and the constructors that a configuration
+names). Its files have no bases.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from phalanx.config.originals import paddleocr_table, paddleocr_text
+from phalanx.config.originals.dialect import Dialect, Reading, Section, as_number, renamed
+from phalanx.config.read import Node, document
+
+OPTIMIZERS = ('Adam', 'AdamW', 'Momentum')
+SCHEDULES = ('Const', 'Linear', 'Cosine', 'Step', 'MultiStepDecay', 'Piecewise')
+TASKS = {'rec': paddleocr_text.translate, 'table': paddleocr_table.translate}
+
+IGNORED = {  # in Global
+    'debug': 'there is no such mode',
+    'distributed': 'the launcher says on how many devices to train',
+    'log_smooth_window': 'log lines hold means since the last one',
+    'save_model_dir': '--save_dir names the run folder',
+    'save_epoch_step': 'a checkpoint is saved after every epoch, and checkpoint.keep of them are kept',
+    'cal_metric_during_train': 'the metric is that of the evaluation samples',
+    'save_inference_dir': '`phalanx export` takes its own options',
+    'save_res_path': '`phalanx predict` takes its own options',
+    'infer_img': '`phalanx predict` takes its own options',
+    'infer_mode': '`phalanx predict` takes its own options',
+    'character_type': 'the dictionary says it',
+    'algorithm': 'Architecture says it',
+    'd2s_train_image_shape': 'it belongs to the export',
+    'amp_custom_white_list': "torch's autocast knows which operations are safe",
+    'amp_custom_black_list': "torch's autocast knows which operations are safe",
+    **{f'use_{device}': 'Phalanx knows CUDA devices and CPUs' for device in ('xpu', 'npu', 'mlu')},
+}
+
+
+def is_dialect(keys: set[str]) -> bool:
+    """Whether a configuration with these keys is one of PaddleOCR."""
+    return {'Global', 'Architecture'} <= keys
+
+
+def read(path: Path, reading: Reading) -> Node:
+    """The configuration at `path`. Raises ConfigError."""
+    return document(path, reading.notes)
+
+
+def translate(root: Node, reading: Reading) -> Node:
+    """The recipe that says the same. What cannot be said is in `reading.problems`, what need not be in `reading.notes`."""
+    top = Section(root, '', reading)
+    architecture, settings = top.section('Architecture'), top.section('Global')
+    kind = architecture.word('model_type')
+    if kind.value not in TASKS:
+        architecture.not_one_of(kind, 'model_type', TASKS)
+        return root
+    train, evaluation = top.section('Train'), top.section('Eval')
+    loaders = train.section('loader'), evaluation.section('loader')
+    optimizer, schedule, clip, decay = _optimizer(top.section('Optimizer'), settings)
+    recipe = {
+        'train': _train(settings, loaders[0]),
+        'optimizer': optimizer,
+        'schedule': schedule,
+        'clip': clip,
+        'precision': _precision(settings),
+        'norm_sync': _norm_sync(settings),
+        'evaluate': {'every': _evaluate_every(settings), 'batch_size': loaders[1].take('batch_size_per_card', 1)},
+        'checkpoint': {'every_epochs': 1},
+        'report': {'every': settings.take('print_batch_step', 10), 'visualdl': settings.take('use_visualdl', False)},
+        'device': None if settings.take('use_gpu', True).value else 'cpu',
+    }
+    datasets = train.section('dataset'), evaluation.section('dataset')
+    family = TASKS[kind.value](top, architecture, settings, *datasets, decay)
+    for key, reason in IGNORED.items():
+        settings.ignore(key, reason)
+    for loader in loaders:
+        loader.only('shuffle', True, False)
+        loader.ignore('drop_last', 'no sample is dropped: the next epoch goes on where this one ends')
+        loader.ignore('num_workers', 'train.workers says it for both')
+        loader.ignore('use_shared_memory', 'it always is')
+    for section in (*loaders, *datasets, train, evaluation, architecture, settings):
+        section.end()
+    top.ignore('profiler_options', '`phalanx bench` measures')
+    top.end()
+    return top.becomes({**family, **recipe, 'parameters': family.get('parameters')})
+
+
+def _train(settings: Section, loader: Section) -> dict[str, Any]:
+    keys: dict[str, Any] = {
+        'epochs': settings.required('epoch_num'),
+        'batch_size_per_rank': loader.required('batch_size_per_card'),
+        'seed': settings.take('seed', 1024),
+        'bad_samples': 10000,  # what cannot be read or encoded is replaced, without end
+        'workers': loader.take('num_workers', 8),
+    }
+    if settings.has('checkpoints'):
+        said = 'name the weights to judge with --weights, and the run to go on with by --resume'
+        settings.problem(settings.take('checkpoints'), settings.named('checkpoints'), said)
+    settings.take('checkpoints')
+    weights = settings.unfetched('pretrained_model', 'all')
+    if weights is not None:
+        suffix = '' if str(weights.value).endswith('.pdparams') else '.pdparams'
+        keys |= {'init_from': renamed(weights, f'{weights.value}{suffix}'), 'init_misshapen': 'skip'}
+    return keys
+
+
+def _precision(settings: Section) -> dict[str, Any] | None:
+    dynamic, scale = settings.take('use_dynamic_loss_scaling', False), settings.take('scale_loss', 1.0)
+    settings.only('amp_level', 'O2', 'O1')
+    if not settings.take('use_amp', False).value:
+        return None
+    return {'dtype': 'fp16', 'loss_scale': 'dynamic' if dynamic.value else scale}
+
+
+def _norm_sync(settings: Section) -> Node:
+    synchronised = settings.take('use_sync_bn', False)
+    return renamed(synchronised, 'global' if synchronised.value else 'off')
+
+
+def _evaluate_every(settings: Section) -> Node:
+    """[start, interval] in steps, or the interval alone."""
+    node = settings.required('eval_batch_step')
+    if not isinstance(node.value, list) or not node.value:
+        return node
+    every: Node = node.value[-1]
+    start: Node = node.value[0]
+    if len(node.value) > 1 and start.value != 0:
+        settings.reading.notes.append(f'{start.origin}: Global.eval_batch_step: the start, {start.value}, is ignored')
+    return every
+
+
+def _optimizer(section: Section, settings: Section) -> tuple[Node, Node, Any, Node]:
+    """The optimizer, the schedule, the clipping, and the weight decay."""
+    kind = section.word('name')
+    lr, schedule = _schedule(section.section('lr'), settings)
+    if section.has('regularizer'):
+        regularizer = section.section('regularizer')
+        regularizer.must('name', 'L2')
+        decay = regularizer.take('factor', 0.0)
+        regularizer.end()
+    else:
+        section.take('regularizer')
+        decay = section.take('weight_decay', 0.01) if kind.value == 'AdamW' else section.reading.default(0.0)
+    keys: dict[str, Any] = {'name': renamed(kind, str(kind.value).lower()), 'lr': lr, 'weight_decay': decay}
+    match kind.value:
+        case 'Adam' | 'AdamW':
+            keys['betas'] = [section.take('beta1', 0.9), section.take('beta2', 0.999)]
+            keys['eps'] = section.take('epsilon', 1e-8)
+            section.fixed({'lazy_mode': False, 'no_weight_decay_name': None, 'one_dim_param_no_weight_decay': False})
+        case 'Momentum':
+            keys |= {'name': renamed(kind, 'sgd'), 'momentum': section.required('momentum')}
+        case _:
+            section.not_one_of(kind, 'name', OPTIMIZERS)
+            section.give_up()
+    clip = None
+    for key, per_tensor in (('clip_norm', True), ('clip_norm_global', False)):
+        if section.has(key):
+            clip = {'norm': section.take(key), 'per_tensor': per_tensor}
+    section.end()
+    return section.becomes(keys), schedule, clip, decay
+
+
+def _schedule(section: Section, settings: Section) -> tuple[Node, Node]:
+    """The base rate and its schedule. PaddleOCR counts from the end of the warm-up, we do from the start of training."""
+    kind = section.word('name', 'Const')
+    warmup, epochs = section.number('warmup_epoch', 0), as_number(settings.left.get('epoch_num', kind)) or 0.0
+    keys: dict[str, Any] = {}
+    if kind.value == 'Piecewise':
+        rates = section.items('values')
+        lr = rates[0] if rates else section.required('values')
+        section.ignore('learning_rate', 'the first of the values is the rate to begin with')
+    else:
+        lr = section.required('learning_rate')
+    whole = renamed(kind, warmup + epochs)
+    match kind.value:
+        case 'Const':
+            keys = {'name': 'constant'}
+        case 'Linear':
+            keys = {
+                'name': 'polynomial',
+                'epochs': whole,
+                'end_lr': section.take('end_lr', 0.0),
+                'power': section.take('power', 1.0),
+            }
+        case 'Cosine':
+            keys = {'name': 'cosine', 'epochs': whole}
+        case 'Step':
+            size, gamma = section.number('step_size'), section.number('gamma')
+            count = int(epochs // max(size, 1e-9))
+            keys = {'name': 'piecewise', **_falling([warmup + size * number for number in range(1, count + 1)], gamma)}
+        case 'MultiStepDecay':
+            milestones = [_plus(node, warmup) for node in section.items('milestones')]
+            keys = {'name': 'piecewise', **_falling(milestones, section.number('gamma'))}
+        case 'Piecewise':
+            # Where there are as many boundaries as rates, the last boundary changes nothing.
+            boundaries = [_plus(node, warmup) for node in section.items('decay_epochs')][: len(rates) - 1]
+            first = as_number(lr) or 1.0
+            factors = [renamed(node, (as_number(node) or 0.0) / first) for node in rates[1:]]
+            keys = {'name': 'piecewise', 'boundary_epochs': boundaries, 'factors': factors}
+        case _:
+            section.not_one_of(kind, 'name', SCHEDULES)
+            section.give_up()
+    section.only('last_epoch', -1)
+    section.end()
+    if warmup:
+        keys['warmup_epochs'] = section.node.value['warmup_epoch']
+    return lr, section.becomes({**keys, 'name': renamed(kind, keys.get('name', ''))})
+
+
+def _falling(boundaries: list[Any], gamma: float) -> dict[str, Any]:
+    return {'boundary_epochs': boundaries, 'factors': [gamma**number for number in range(1, len(boundaries) + 1)]}
+
+
+def _plus(node: Node, epochs: float) -> Node:
+    number = as_number(node)
+    return node if number is None else renamed(node, number + epochs)
+
+
+DIALECT = Dialect(
+    project='PaddleOCR',
+    keys=frozenset(('Global', 'Optimizer', 'Architecture', 'Loss', 'PostProcess', 'Metric', 'Train', 'Eval')),
+    bases=None,
+    is_dialect=is_dialect,
+    read=read,
+    translate=translate,
+)

@@ -1,0 +1,165 @@
+"""PaddleOCR's table structure -> the family `table`: SLANet."""
+
+from __future__ import annotations
+
+import os
+from pathlib import PurePath
+from typing import Any
+
+from phalanx.config.originals.dialect import Section, as_number, renamed
+from phalanx.config.read import Node, plain
+
+VOCABULARY = 'table_structure_dict.txt'  # whose tokens the family knows by itself
+TRANSFORMS = (
+    'DecodeImage',
+    'TableLabelEncode',
+    'TableBoxEncode',
+    'ResizeTableImage',
+    'NormalizeImage',
+    'PaddingTableImage',
+    'ToCHWImage',
+    'KeepKeys',
+)
+
+
+def translate(
+    top: Section, architecture: Section, settings: Section, train: Section, evaluation: Section, decay: Node
+) -> dict[str, Any]:
+    """The part of the recipe that belongs to the family, and its parameter rules."""
+    dictionary = settings.required('character_dict_path')
+    if PurePath(str(dictionary.value)).name != VOCABULARY:
+        settings.problem(dictionary, settings.named('character_dict_path'), f'Phalanx knows the tokens of {VOCABULARY} only')
+    settings.take('max_text_length')  # that of the label's encoder counts
+    settings.only('box_format', 'xyxy')
+    settings.ignore('use_space_char', 'the tokens are fixed')
+    loss, post, metric = top.section('Loss'), top.section('PostProcess'), top.section('Metric')
+    loss.must('name', 'SLALoss')
+    kind = loss.take('loc_loss', 'mse')
+    coefficients = {ours: loss.take(theirs) for ours, theirs in COEFFICIENTS.items()}
+    post.must('name', 'TableLabelDecode')
+    post.take('merge_no_span_structure')  # as the labels are encoded
+    metric.must('name', 'TableMetric')
+    metric.only('main_indicator', 'acc')
+    metric.fixed({'compute_bbox_metric': False, 'loc_reg_num': 4, 'box_format': 'xyxy', 'del_thead_tbody': False})
+    options, eval_options = _transforms(train), _transforms(evaluation)
+    if _plain(options) != _plain(eval_options):
+        said = 'differ from those of Train.dataset; Phalanx has one set for both'
+        evaluation.problem(evaluation.node, evaluation.named('transforms'), said)
+    for section in (loss, post, metric):
+        section.end()
+    return {
+        'task': 'table',
+        'model': _network(architecture),
+        'data': _data(train, evaluation),
+        'location_loss': {'name': kind},
+        **coefficients,
+        **options,
+        'parameters': _rules(decay),
+    }
+
+
+COEFFICIENTS = {'structure_coefficient': 'structure_weight', 'location_coefficient': 'loc_weight'}
+
+
+def _rules(decay: Node) -> dict[str, Any] | None:
+    """The norms of the backbone never decay."""
+    if as_number(decay) == 0:
+        return None
+    return {'rules': [{'match': 'backbone.*.norm.*', 'weight_decay': 0.0}]}
+
+
+def _network(section: Section) -> Node:
+    kind = section.word('algorithm')
+    if kind.value != 'SLANet':
+        section.not_one_of(kind, 'algorithm', ('SLANet',))
+    section.only('Transform', None)
+    backbone, neck, head = section.section('Backbone'), section.section('Neck'), section.section('Head')
+    backbone.must('name', 'PPLCNet')
+    if backbone.take('pretrained', True).value:
+        cure = 'download them and add --set train.init_from=FILE train.init_part=backbone'
+        said = 'the weights of its training on ImageNet are not fetched from the network'
+        backbone.reading.notes.append(f'{backbone.node.origin}: {backbone.named("pretrained")} is ignored: {said}; {cure}')
+    backbone.take('use_ssld')  # which of those weights
+    neck.must('name', 'CSPPAN')
+    head.must('name', 'SLAHead')
+    head.fixed({'loc_reg_num': 4, 'fc_decay': 0.0, 'use_attn': False})
+    head.take('max_text_length')  # that of the label's encoder counts
+    keys = {
+        'name': renamed(kind, 'slanet'),
+        'scale': backbone.take('scale', 1.0),
+        'channels': neck.take('out_channels', 96),
+        'hidden': head.take('hidden_size', 256),
+    }
+    for part in (backbone, neck, head):
+        part.end()
+    return section.becomes(keys)
+
+
+def _data(train: Section, evaluation: Section) -> Node:
+    """The images and annotations of both splits, below the folder that all of them have in common."""
+    kind = train.word('name')
+    evaluation.same('name', kind, 'Train.dataset')
+    if kind.value != 'PubTabDataSet':
+        train.not_one_of(kind, 'name', ('PubTabDataSet',))
+    places: dict[str, Node] = {}
+    for section, split in ((train, 'train'), (evaluation, 'eval')):
+        files = section.required('label_file_list')
+        listed = files.value if isinstance(files.value, list) else [files]
+        if len(listed) != 1:
+            section.problem(files, section.named('label_file_list'), f'Phalanx takes one file, got {len(listed)}')
+        places[split] = listed[0] if listed else files
+        places[f'{split}_images'] = section.required('data_dir')
+        section.only('ratio_list', 1.0, [1.0])
+    paths = {name: PurePath(os.path.normpath(str(node.value))) for name, node in places.items()}
+    if len({path.is_absolute() for path in paths.values()}) > 1:
+        train.problem(train.node, train.named('data_dir'), 'absolute and relative paths cannot be mixed')
+        return train.becomes({})
+    root = os.path.commonpath([paths['train'].parent, paths['eval'].parent, paths['train_images'], paths['eval_images']])
+    below = {name: renamed(node, os.path.relpath(paths[name], root)) for name, node in places.items()}
+    return train.becomes({'name': renamed(kind, 'pubtabnet'), 'root': renamed(places['train_images'], root or '.'), **below})
+
+
+def _transforms(dataset: Section) -> dict[str, Any]:
+    """What is done to images and labels, as options of the family."""
+    options: dict[str, Any] = {}
+    size = longer = None
+    for name, step in dataset.named_items('transforms'):
+        match name:
+            case 'DecodeImage':
+                step.must('img_mode', 'BGR')
+                step.only('channel_first', False)
+            case 'TableLabelEncode':
+                options['max_length'] = step.required('max_text_length')
+                options['merge_cells'] = step.take('merge_no_span_structure', False)
+                options['name_empty_cells'] = step.take('replace_empty_cell_token', False)
+                step.fixed({'learn_empty_box': False, 'loc_reg_num': 4, 'point_num': 4})
+            case 'TableBoxEncode':
+                step.fixed({'in_box_format': 'xyxy', 'out_box_format': 'xyxy'})
+            case 'ResizeTableImage':
+                longer = step.required('max_len')
+                step.fixed({'resize_bboxes': False, 'infer_mode': False})
+            case 'NormalizeImage':
+                step.only('scale', '1./255.')
+                step.only('order', 'chw', 'hwc')
+                options |= {key: step.take(key, default) for key, default in IMAGENET.items()}
+            case 'PaddingTableImage':
+                size = step.required('size')
+            case 'ToCHWImage':
+                pass
+            case 'KeepKeys':
+                step.take('keep_keys')
+            case _:
+                step.problem(step.node, step.path, f'has no counterpart in Phalanx (it has {", ".join(TRANSFORMS)})')
+                step.give_up()
+        step.end()
+    if longer is None or size is None or plain(size) != [plain(longer)] * 2:
+        said = 'must have ResizeTableImage, and PaddingTableImage to the square of that size'
+        dataset.problem(dataset.node, dataset.named('transforms'), said)
+    return {**options, 'image_size': longer}
+
+
+IMAGENET = {'mean': [0.485, 0.456, 0.406], 'std': [0.229, 0.224, 0.225]}
+
+
+def _plain(options: dict[str, Any]) -> dict[str, Any]:
+    return {key: plain(value) for key, value in options.items() if value is not None}

@@ -1,0 +1,357 @@
+"""PaddleOCR's text recognition -> the family `recognition`: CRNN and SVTR-LCNet, the latter distilled too."""
+
+from __future__ import annotations
+
+import os
+from pathlib import PurePath
+from typing import Any
+
+from phalanx.config.originals.dialect import Section, as_number, renamed
+from phalanx.config.read import Node, plain
+
+ALGORITHMS = ('CRNN', 'SVTR_LCNet', 'SVTR', 'Distillation')
+LOSSES = ('CTCLoss', 'MultiLoss')
+DATA_SETS = ('SimpleDataSet', 'LMDBDataSet')
+AUGMENTATION = {  # ours -> theirs
+    'warp_probability': 'tia_prob',
+    'crop_probability': 'crop_prob',
+    'invert_probability': 'reverse_prob',
+    'noise_probability': 'noise_prob',
+    'shake_probability': 'jitter_prob',
+    'blur_probability': 'blur_prob',
+    'tint_probability': 'hsv_aug_prob',
+}
+JUDGES = {'acc': 'accuracy', 'norm_edit_dis': 'edit_similarity'}
+
+
+def translate(
+    top: Section, architecture: Section, settings: Section, train: Section, evaluation: Section, decay: Node
+) -> dict[str, Any]:
+    """The part of the recipe that belongs to the family, and its parameter rules."""
+    max_length = settings.take('max_text_length', 25)
+    judge, compare = _metric(top.section('Metric'))
+    augmented, size, keep_ratio = _transforms(train)
+    _, eval_size, eval_keep_ratio = _transforms(evaluation)
+    if plain(size) != plain(eval_size) or keep_ratio != eval_keep_ratio:
+        said = 'differs from that of Train.dataset; Phalanx has one for both'
+        evaluation.problem(evaluation.node, evaluation.named('transforms'), f'RecResizeImg {said}')
+    return {
+        'task': 'recognition',
+        **_networks(architecture, top, max_length, decay),
+        'data': _data(train, evaluation),
+        'characters': _characters(settings, max_length),
+        'size': size,
+        'keep_ratio': keep_ratio,
+        **augmented,
+        'compare': compare,
+        'judged_by': judge,
+    }
+
+
+def _characters(settings: Section, max_length: Node) -> dict[str, Any]:
+    """Without a dictionary there are the ten digits and the lower-case letters, and never a space."""
+    path = settings.take('character_dict_path')
+    space = settings.take('use_space_char', False)
+    if PurePath(str(path.value)).name == 'en_dict.txt':  # whose characters the family knows by itself
+        path = renamed(path, 'en')
+    if not path.value:
+        return {'dictionary': renamed(path, 'alphanumeric'), 'max_length': max_length}
+    return {'dictionary': path, 'space': renamed(space, bool(space.value)), 'lower_case': False, 'max_length': max_length}
+
+
+def _metric(section: Section) -> tuple[Any, dict[str, Any]]:
+    name = section.word('name')
+    if name.value == 'DistillationMetric':
+        section.must('base_metric_name', 'RecMetric')
+        section.must('key', 'Student')
+    elif name.value != 'RecMetric':
+        section.not_one_of(name, 'name', ('RecMetric', 'DistillationMetric'))
+    judge = section.word('main_indicator', 'acc')
+    if judge.value not in JUDGES:
+        section.not_one_of(judge, 'main_indicator', JUDGES)
+    compare = {'ignore_space': section.take('ignore_space', True), 'alphanumeric_only': section.take('is_filter', False)}
+    section.end()
+    return renamed(judge, JUDGES.get(judge.value, '')), compare
+
+
+def _data(train: Section, evaluation: Section) -> Node:
+    kind = train.word('name')
+    evaluation.same('name', kind, 'Train.dataset')
+    roots = [section.required('data_dir') for section in (train, evaluation)]
+    keys: dict[str, Any] = {}
+    match kind.value:
+        case 'SimpleDataSet':
+            keys = _label_files(train, evaluation, roots)
+        case 'LMDBDataSet':
+            root = os.path.commonpath([os.path.normpath(str(node.value)) for node in roots])
+            folders = [renamed(node, os.path.relpath(str(node.value), root)) for node in roots]
+            keys = {'name': renamed(kind, 'lmdb_sets'), 'root': renamed(roots[0], root)}
+            keys |= {'train': [folders[0]], 'eval': [folders[1]]}
+        case _:
+            train.not_one_of(kind, 'name', DATA_SETS)
+    return train.becomes(keys)
+
+
+def _label_files(train: Section, evaluation: Section, roots: list[Node]) -> dict[str, Any]:
+    """PaddleOCR looks for the lists from here, we do from the data set."""
+    root = os.path.normpath(str(roots[0].value))
+    if os.path.normpath(str(roots[1].value)) != root:
+        said = f'{roots[1].value!r} is not that of Train.dataset, {roots[0].value!r}'
+        evaluation.problem(
+            roots[1], evaluation.named('data_dir'), f'{said}; Phalanx has one for both, below which the lists lie'
+        )
+    keys: dict[str, Any] = {'name': 'label_files', 'root': renamed(roots[0], root)}
+    for section, split in ((train, 'train'), (evaluation, 'eval')):
+        files = section.required('label_file_list')
+        listed = files.value if isinstance(files.value, list) else [files]
+        keys[split] = [renamed(node, os.path.relpath(str(node.value), root)) for node in listed]
+    shares = train.take('ratio_list', 1.0)
+    if isinstance(shares.value, list):
+        keys['train_shares'] = shares
+    elif shares.value != 1:
+        keys['train_shares'] = [shares] * len(keys['train'])
+    evaluation.only('ratio_list', 1.0, [1.0])
+    keys['separator'] = train.take('delimiter', '\t')
+    evaluation.same('delimiter', keys['separator'], 'Train.dataset')
+    return keys
+
+
+def _transforms(dataset: Section) -> tuple[dict[str, Any], Node, bool]:
+    """The augmentation, the size (width, height) of the network's input, and whether lines keep their ratio of sides."""
+    augmented: dict[str, Any] = {}
+    size, keep_ratio = dataset.reading.default(None), True
+    for name, step in dataset.named_items('transforms'):
+        match name:
+            case 'DecodeImage':
+                step.must('img_mode', 'BGR')
+                step.only('channel_first', False)
+            case 'RecConAug':
+                shape = step.take('image_shape', [32, 320, 3])
+                augmented['concatenate'] = {
+                    'size': _size(shape, width=1, height=0),
+                    'lines': step.take('ext_data_num', 1),
+                    'probability': step.take('prob', 0.5),
+                    'max_length': step.take('max_text_length', 25),
+                }
+            case 'RecAug':
+                probabilities = {ours: step.take(theirs, 0.4) for ours, theirs in AUGMENTATION.items()}
+                augmented['transforms'] = [{'name': 'rec_aug', **probabilities}]
+            case 'RecResizeImg':
+                size, keep_ratio = (
+                    _size(step.required('image_shape'), width=2, height=1),
+                    bool(step.take('padding', True).value),
+                )
+                step.fixed({'infer_mode': False, 'eval_mode': False, 'character_dict_path': None})
+            case 'CTCLabelEncode' | 'MultiLabelEncode':
+                step.only('gtc_encode', None)
+            case 'KeepKeys':
+                step.take('keep_keys')  # what the loss takes it says itself
+            case _:
+                known = ('DecodeImage', 'RecConAug', 'RecAug', 'CTCLabelEncode', 'MultiLabelEncode', 'RecResizeImg', 'KeepKeys')
+                step.problem(step.node, step.path, f'has no counterpart in Phalanx (it has {", ".join(known)})')
+                step.give_up()
+        step.end()
+    dataset.take('ext_op_transform_idx')  # how many steps the lines to concatenate go through: those that read them
+    if size.value is None:
+        dataset.problem(dataset.node, dataset.named('transforms'), 'RecResizeImg is missing; Phalanx needs a size')
+    return augmented, size, keep_ratio
+
+
+def _size(shape: Node, *, width: int, height: int) -> Node:
+    """(width, height) of a shape in another order."""
+    if not isinstance(shape.value, list) or len(shape.value) <= max(width, height):
+        return shape  # which the binder tells
+    return Node([shape.value[width], shape.value[height]], shape.origin)
+
+
+def _networks(architecture: Section, top: Section, max_length: Node, decay: Node) -> dict[str, Any]:
+    """The network or networks, their loss, and the weight decay that differs for some parameters."""
+    loss, post = top.section('Loss'), top.section('PostProcess')
+    if architecture.has('Models'):
+        return _distillation(architecture, loss, post, decay)
+    post.must('name', 'CTCLabelDecode')
+    post.end()
+    model, rules = _network(architecture, decay)
+    return {'model': model, 'loss': _loss(loss), 'parameters': {'rules': rules} if rules else None}
+
+
+def _network(section: Section, decay: Node) -> tuple[Node, list[dict[str, Any]]]:
+    algorithm = section.word('algorithm')
+    section.only('Transform', None)
+    backbone, neck, head = section.section('Backbone'), section.section('Neck'), section.section('Head')
+    match algorithm.value:
+        case 'CRNN':
+            keys, fc_decay = _crnn(backbone, neck, head)
+            norms = False
+        case 'SVTR_LCNet' | 'SVTR':
+            keys, fc_decay = _svtr_lcnet(backbone, head)
+            norms = True
+        case _:
+            section.not_one_of(algorithm, 'algorithm', ALGORITHMS)
+            for part in (backbone, neck, head, section):
+                part.give_up()
+            return section.becomes({}), []
+    for part in (backbone, neck, head):
+        part.end()
+    rules: list[dict[str, Any]] = []
+    if norms and as_number(decay) != 0:
+        rules.append({'match': 'backbone.*.norm.*', 'weight_decay': 0.0})
+    if as_number(fc_decay) != as_number(decay):
+        rules.append({'match': 'head.*', 'weight_decay': fc_decay})
+    return section.becomes({**keys, 'name': renamed(algorithm, keys['name'])}), rules
+
+
+def _crnn(backbone: Section, neck: Section, head: Section) -> tuple[dict[str, Any], Node]:
+    kind = backbone.word('name')
+    keys: dict[str, Any] = {'name': 'crnn'}
+    match kind.value:
+        case 'MobileNetV3':
+            keys |= {'backbone': renamed(kind, 'mobilenet_v3'), 'scale': backbone.take('scale', 0.5)}
+            keys['size'] = backbone.take('model_name', 'small')
+            backbone.fixed({'small_stride': [1, 2, 2, 2], 'large_stride': [1, 2, 2, 2], 'disable_se': False})
+        case 'ResNet':
+            keys['backbone'] = renamed(kind, 'resnet34_vd')
+            backbone.must('layers', 34)
+        case _:
+            backbone.not_one_of(kind, 'name', ('MobileNetV3', 'ResNet'))
+            backbone.give_up()
+    neck.must('name', 'SequenceEncoder')
+    neck.must('encoder_type', 'rnn')
+    keys['hidden_size'] = neck.take('hidden_size', 48)
+    head.must('name', 'CTCHead')
+    head.fixed({'mid_channels': None, 'return_feats': False})
+    return keys, head.take('fc_decay', 0.0004)
+
+
+def _svtr_lcnet(backbone: Section, head: Section) -> tuple[dict[str, Any], Node]:
+    backbone.must('name', 'MobileNetV1Enhance')
+    backbone.must('last_conv_stride', [1, 2])
+    backbone.must('last_pool_type', 'avg')
+    backbone.only('last_pool_kernel_size', [2, 2])
+    keys: dict[str, Any] = {'name': 'svtr_lcnet', 'scale': backbone.take('scale', 0.5)}
+    head.must('name', 'MultiHead')
+    ctc, sar = _pair(head, 'head_list', 'CTCHead', 'SARHead')
+    neck, fc = ctc.section('Neck'), ctc.section('Head')
+    neck.must('name', 'svtr')
+    keys |= {'neck_channels': neck.take('dims', 64), 'depth': neck.take('depth', 2)}
+    keys |= {'hidden_size': neck.take('hidden_dims', 120), 'use_guide': neck.take('use_guide', False)}
+    neck.only('kernel_size', [3, 3])
+    keys['sar_size'] = sar.take('enc_dim', 512)
+    sar.take('max_text_length')  # that of Global
+    fc_decay = fc.take('fc_decay', 0.0004)
+    for part in (neck, fc, ctc, sar):
+        part.end()
+    return keys, fc_decay
+
+
+def _loss(section: Section) -> Node:
+    kind = section.word('name')
+    keys: dict[str, Any] = {}
+    match kind.value:
+        case 'CTCLoss':
+            keys = {'name': renamed(kind, 'ctc'), 'focal': section.take('use_focal_loss', False)}
+        case 'MultiLoss':
+            ctc, sar = _pair(section, 'loss_config_list', 'CTCLoss', 'SARLoss')
+            keys = {'name': renamed(kind, 'multi'), 'focal': ctc.take('use_focal_loss', False)}
+            keys |= {'ctc_weight': section.take('weight_1', 1.0), 'sar_weight': section.take('weight_2', 1.0)}
+            for part in (ctc, sar):
+                part.end()
+        case _:
+            section.not_one_of(kind, 'name', LOSSES)
+            section.give_up()
+    section.end()
+    return section.becomes(keys)
+
+
+def _pair(section: Section, key: str, first: str, second: str) -> tuple[Section, Section]:
+    """The two named items under `key`; any others, and missing ones, are problems."""
+    found = dict(section.named_items(key))
+    for name in {first, second} ^ found.keys():
+        section.problem(
+            section.node,
+            section.named(key),
+            f'Phalanx knows {first} with {second}; {name} is {"not one of them" if name in found else "missing"}',
+        )
+    empty = Section(Node({}, section.node.origin), section.named(key), section.reading)
+    return found.get(first, empty), found.get(second, empty)
+
+
+def _distillation(architecture: Section, loss: Section, post: Section, decay: Node) -> dict[str, Any]:
+    """Several networks that learn from one another; the one called Student is for later use."""
+    architecture.must('name', 'DistillationModel')
+    architecture.must('algorithm', 'Distillation')
+    post.must('name', 'DistillationCTCLabelDecode')
+    post.only('multi_head', True)
+    post.only('key', 'head_out')
+    post.take('model_name')  # it judges Metric.key
+    post.end()
+    models = architecture.section('Models')
+    names = {name: name.lower() for name in models.left}
+    if 'Student' not in names:
+        models.problem(models.node, models.path, 'there is no network called Student')
+    networks, rules, frozen = dict[str, Node](), list[dict[str, Any]](), list[str]()
+    for theirs, ours in names.items():
+        model = models.section(theirs)
+        model.must('model_type', 'rec')
+        model.take('return_all_feats')  # the losses say what they need
+        if model.take('freeze_params', False).value:
+            frozen.append(ours)
+        model.only('pretrained', None)  # the weights of one network; `network_weights` takes files of ours
+        networks[ours], own = _network(model, decay)
+        rules += [{**rule, 'match': f'networks.{ours}.{rule["match"]}'} for rule in own]
+        model.end()
+    student = networks.pop('student', None)
+    return {
+        'model': student,
+        'networks': networks,
+        'frozen': frozen,
+        **_combined(loss, names, frozen),
+        'parameters': {'rules': rules} if rules else None,
+    }
+
+
+def _combined(section: Section, names: dict[str, str], frozen: list[str]) -> dict[str, Any]:
+    """What networks learn from one another, and from the truth."""
+    section.must('name', 'CombinedLoss')
+    between: list[Node] = []
+    weights: dict[str, Node] = {}
+    learners = [theirs for theirs, ours in names.items() if ours not in frozen]
+    for name, part in section.named_items('loss_config_list'):
+        weight = part.take('weight', 1.0)
+        part.take('name')  # of a log line
+        match name:
+            case 'DistillationDMLLoss':
+                part.must('act', 'softmax')
+                part.must('use_log', True)
+                part.must('multi_head', True)
+                part.only('key', 'head_out')
+                output = part.required('dis_head')
+                between += [_between(part, 'dml', pair, names, weight, output) for pair in part.items('model_name_pairs')]
+            case 'DistillationDistanceLoss':
+                part.only('mode', 'l2')
+                part.must('key', 'backbone_out')
+                pairs = part.items('model_name_pairs')
+                between += [_between(part, 'feature_distance', pair, names, weight, None) for pair in pairs]
+            case 'DistillationCTCLoss' | 'DistillationSARLoss':
+                weights[name.removeprefix('Distillation')] = weight
+                part.must('multi_head', True)
+                part.only('key', 'head_out')
+                if sorted(str(node.value) for node in part.items('model_name_list')) != sorted(learners):
+                    part.problem(part.node, part.named('model_name_list'), f'must be all that learn: {", ".join(learners)}')
+            case _:
+                part.problem(part.node, part.path, 'has no counterpart in Phalanx')
+                part.give_up()
+        part.end()
+    for name in {'CTCLoss', 'SARLoss'} - weights.keys():
+        section.problem(section.node, section.named('loss_config_list'), f'Distillation{name} is missing; Phalanx has both')
+    section.end()
+    loss = {'name': 'multi', 'ctc_weight': weights.get('CTCLoss'), 'sar_weight': weights.get('SARLoss')}
+    return {'loss': section.becomes(loss), 'between': between}
+
+
+def _between(part: Section, kind: str, pair: Node, names: dict[str, str], weight: Node, output: Node | None) -> Node:
+    listed = [str(node.value) for node in pair.value] if isinstance(pair.value, list) else []
+    if len(listed) != 2 or not all(name in names for name in listed):
+        part.problem(pair, part.named('model_name_pairs'), f'expected two of {", ".join(names)}, got {plain(pair)!r}')
+    ours = [names.get(name, '') for name in listed]
+    return part.becomes({'name': kind, 'between': ours, 'output': output, 'weight': weight})

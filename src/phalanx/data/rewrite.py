@@ -1,0 +1,51 @@
+"""`phalanx data rewrite RECIPE --as FORMAT --out DIR`: the data set of a recipe in another format."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import Protocol, runtime_checkable
+
+from phalanx.runs import RequestError, open_job
+from phalanx.task import SampleError, Split
+
+FORMATS = ('coco', 'voc', 'yolo')
+SPLITS: tuple[Split, ...] = ('train', 'eval')
+
+
+@runtime_checkable
+class Rewritable(Protocol):
+    """A Task whose data can be written in other formats."""
+
+    def rewrite(self, split: Split, out: Path, *, form: str) -> dict[str, str]:
+        """Writes a split below `out`, and returns the keys of `data` that read it. Raises SampleError, OSError, ValueError."""
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument('recipe', help='a recipe (a path, or the name of a shipped one) or a run folder')
+    parser.add_argument(
+        '--set', nargs='+', action='extend', default=[], metavar='KEY=VALUE', help='overrides a key of the recipe'
+    )
+    parser.add_argument('--as', dest='form', choices=FORMATS, required=True, help='how boxes are to be written')
+    parser.add_argument('--out', type=Path, required=True, help='the folder to make; it must not be there yet')
+
+
+def rewrite(given: argparse.Namespace) -> int:
+    """The exit status: 1 when a sample cannot be read or a file not be written. Raises ConfigError or RequestError."""
+    job = open_job(given.recipe, [(word, f'--set {word}') for word in given.set])
+    task: object = job.task
+    if not isinstance(task, Rewritable):
+        raise RequestError(f'{job.name}: the data of {type(task).__name__} have no other format to be written in')
+    if given.out.exists():
+        raise RequestError(f'--out {given.out}: is there already; give a new folder')
+    keys: dict[str, str] = {}
+    try:
+        for split in SPLITS:
+            keys |= task.rewrite(split, given.out, form=given.form)
+    except (OSError, ValueError, SampleError) as error:
+        print(f'the data set cannot be written anew: {error}', file=sys.stderr)
+        return 1
+    print(f'in a recipe: data: {json.dumps({"root": str(given.out)} | keys)}')
+    return 0

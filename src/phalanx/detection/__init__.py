@@ -1,0 +1,1 @@
+"""Detection: boxes around the objects of an image, and what they are."""

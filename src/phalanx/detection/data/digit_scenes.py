@@ -1,0 +1,53 @@
+"""The data set that comes with the package: digit scenes, drawn on demand. Every digit has its box."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from phalanx import scenes
+from phalanx.detection.data.source import Objects
+from phalanx.task import Image, Split
+
+
+class DigitScenes:
+    """Digits over textures, pictures of `size` (height, width) in pixels; the two splits use different handwritten digits.
+
+    `digit_height`: the smallest and the largest digit, in pixels.
+    """
+
+    def __init__(
+        self,
+        *,
+        train_scenes: int = 2000,
+        eval_scenes: int = 200,
+        size: tuple[int, int] = (128, 192),
+        digit_height: tuple[float, float] = (20, 52),
+        seed: int = 0,
+    ) -> None:
+        self.class_names = tuple(scenes.DIGITS)
+        self.samples = {'train': train_scenes, 'eval': eval_scenes}
+        self.size, self.digit_height, self.seed = size, digit_height, seed
+
+    def split(self, split: Split) -> DrawnScenes:
+        return DrawnScenes(split, self.samples[split], self.size, self.digit_height, self.seed)
+
+
+@dataclass(frozen=True)
+class DrawnScenes:
+    split: Split
+    samples: int
+    size: tuple[int, int]
+    digit_height: tuple[float, float]
+    seed: int
+    notes: Mapping[str, int] = field(default_factory=dict)  # nothing is odd about them
+
+    def __len__(self) -> int:
+        return self.samples
+
+    def name(self, index: int) -> str:
+        return f'{self.split} digit scene {index}'
+
+    def read(self, index: int) -> tuple[Image, Objects]:
+        scene = scenes.scene(index, self.split, size=self.size, digit_height=self.digit_height, seed=self.seed)
+        return scene.image, Objects.plain(scene.boxes, scene.classes)

@@ -1,0 +1,110 @@
+"""The loss of PP-YOLOE. Shapes: B batch, A anchors, K classes, P positive anchors."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from phalanx.boxes import generalised_iou, to_distances
+from phalanx.detection import decode
+from phalanx.detection.decode import BINS, Raw
+from phalanx.detection.loss.assign import Positives, Truths, by_position, by_task, padded
+from phalanx.step import WholeStep
+from phalanx.task import Loss, Term
+
+VARIFOCAL_SHARE, FOCAL_SHARE = 0.75, 0.25  # alpha of the two losses, their gamma being 2
+NEARLY_LAST = BINS - 1 - 0.01  # no target distance is larger: the bin after it must exist
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskAlignedLoss:
+    """The loss terms of PP-YOLOE: `cls` of every anchor, `iou` and `dfl` (distribution focal) of the positive ones.
+
+    All are divided by the sum of the positives' scores over the whole step, or by 1 when it is less. (PaddleDetection's
+    least sum is 1 a rank; the number of ranks must not matter here.) Which anchors are positive is decided by position for
+    `static_assigner_epochs`, then by what the network says: see `assign`.
+
+    Raises ValueError for numbers of candidates below 1, an `anchor_size` not above 0 and negative weights.
+    """
+
+    static_assigner_epochs: int = 100  # PP-YOLOE+: 30
+    cls_weight: float = 1.0
+    iou_weight: float = 2.5
+    dfl_weight: float = 0.5
+    use_varifocal: bool = True  # False: quality focal loss
+    static_top_k: int = 9  # candidates for a box on each level
+    anchor_size: float = 5.0  # in strides
+    top_k: int = 13  # candidates for a box over all levels, task-aligned
+    alpha: float = 1.0
+    beta: float = 6.0
+
+    def __post_init__(self) -> None:
+        for name, least in (('static_top_k', 1), ('top_k', 1), ('cls_weight', 0), ('iou_weight', 0), ('dfl_weight', 0)):
+            if getattr(self, name) < least:
+                raise ValueError(f'{name} must be at least {least}, got {getattr(self, name)}')
+        if self.anchor_size <= 0:
+            raise ValueError(f'anchor_size must be above 0 strides, got {self.anchor_size}')
+
+    def __call__(self, raw: Raw, boxes: Sequence[Tensor], classes: Sequence[Tensor], epoch: int, whole: WholeStep) -> Loss:
+        """`boxes` [n, 4] in pixels of the input and `classes` [n] are those of each image; there may be none."""
+        dtype = raw.points.dtype  # float32 or better, also where the network is in half precision
+        truths = padded(boxes, classes, dtype)
+        predicted = decode.boxes(raw)  # [B, A, 4]
+        is_static = epoch < self.static_assigner_epochs
+        with torch.no_grad():
+            positives = self.assign(truths, predicted, raw, is_static=is_static)
+            weight = _divisor(positives.score.sum(), whole)
+        image, anchor, truth, score = positives
+        true_boxes = truths.boxes[image, truth]  # [P, 4]
+        targets = to_distances(raw.points[anchor], true_boxes) / raw.strides[anchor, None]
+        totals = {
+            'cls': self.cls_weight * self._of_classes(raw.logits.to(dtype), truths, positives, is_static=is_static),
+            'iou': self.iou_weight * ((1 - generalised_iou(predicted[image, anchor], true_boxes)) * score).sum(),
+            'dfl': self.dfl_weight * (_of_distributions(raw.distances[image, anchor].to(dtype), targets) * score).sum(),
+        }
+        return {name: Term(total, weight) for name, total in totals.items()}
+
+    def assign(self, truths: Truths, predicted: Tensor, raw: Raw, *, is_static: bool) -> Positives:
+        """The anchors that answer for the true boxes; `predicted` [B, A, 4] are the boxes of `raw`."""
+        if is_static:
+            return by_position(truths, predicted, raw, top_k=self.static_top_k, anchor_size=self.anchor_size)
+        return by_task(truths, predicted, raw, top_k=self.top_k, alpha=self.alpha, beta=self.beta)
+
+    def _of_classes(self, logits: Tensor, truths: Truths, positives: Positives, *, is_static: bool) -> Tensor:
+        """The loss of the logits [B, A, K], summed. Gradients flow through the weights too, as in PaddleDetection.
+
+        Varifocal: Zhang et al., https://arxiv.org/abs/2008.13367. Quality focal: Li et al., https://arxiv.org/abs/2006.04388.
+        """
+        at = (positives.image, positives.anchor, truths.classes[positives.image, positives.truth])
+        targets = torch.zeros_like(logits).index_put(at, positives.score)
+        probabilities = logits.sigmoid()
+        if self.use_varifocal:
+            weights = (VARIFOCAL_SHARE * probabilities.square()).index_put(at, positives.score)
+        else:
+            weights = (probabilities - targets).square()
+            if is_static:
+                weights = weights * torch.lerp(1 - targets, targets, FOCAL_SHARE)
+        return (weights * F.binary_cross_entropy_with_logits(logits, targets, reduction='none')).sum()
+
+
+def _of_distributions(logits: Tensor, targets: Tensor) -> Tensor:  # [P, 4 * BINS], [P, 4] -> [P]
+    """Distribution focal loss: cross-entropy with the two bins beside each target, weighted by nearness; the mean of 4 sides.
+
+    Li et al., Generalized Focal Loss, https://arxiv.org/abs/2006.04388.
+    """
+    log_shares = logits.view(-1, 4, BINS).log_softmax(-1)
+    targets = targets.clamp(0, NEARLY_LAST)
+    before = targets.long()
+    beyond = targets - before
+    low, high = (log_shares.gather(-1, place[..., None]).squeeze(-1) for place in (before, before + 1))  # [P, 4]
+    return -((1 - beyond) * low + beyond * high).mean(-1)
+
+
+def _divisor(scores: Tensor, whole: WholeStep) -> Tensor:
+    """This part's share [] of what the step's totals are divided by: its sum of scores, 1 in all where the step has less."""
+    of_step = whole.sum(torch.stack([scores, torch.ones_like(scores)]))  # sum of scores, number of parts
+    return scores + (1 - of_step[0]).clamp(min=0) / of_step[1]

@@ -1,0 +1,84 @@
+"""Data sets in folders: what must be there, and lists of what is there. Nothing in them is trusted."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+SHOWN = 5  # of many missing files, the first few are named
+
+
+def check_folder(path: Path) -> None:
+    """Raises FileNotFoundError, naming the key to mend, when there is no such folder."""
+    if not path.is_dir():
+        raise FileNotFoundError(f'{path}: there is no such folder; data.root must name the folder of the data set')
+
+
+def check_present(root: Path, paths: Iterable[str]) -> None:
+    """Raises FileNotFoundError naming the first files below `root` that are missing, and how many there are.
+
+    Each folder is listed once: on a network disk that is much faster than to ask for every file.
+    """
+    folders: dict[str, set[str]] = {}
+    missing: dict[str, None] = {}  # in order, each once
+    for path in paths:
+        folder, name = os.path.split(path)
+        if folder not in folders:
+            place = root / folder
+            folders[folder] = {file.name for file in place.iterdir()} if place.is_dir() else set()
+        if name not in folders[folder]:
+            missing[path] = None
+    if missing:
+        more = f' and {len(missing) - SHOWN} more' if len(missing) > SHOWN else ''
+        raise FileNotFoundError(f'{len(missing)} files are missing in {root}: {", ".join(list(missing)[:SHOWN])}{more}')
+
+
+def check_inside(path: str, root: Path, where: str) -> str:
+    """`path` itself. Raises ValueError, beginning with `where`, when it does not lead to somewhere below `root`."""
+    if not path or Path(path).is_absolute() or Path(os.path.normpath(path)).parts[:1] == (os.pardir,):
+        raise ValueError(f'{where}: {path!r} lies outside the data set {root}; paths must be relative to it')
+    return path
+
+
+def text_of(path: Path) -> str:
+    """The text in a file. Raises FileNotFoundError, and ValueError when it is not UTF-8."""
+    if not path.is_file():
+        raise FileNotFoundError(f'{path}: there is no such file')
+    try:
+        return path.read_text(encoding='utf-8-sig')  # some editors write a byte-order mark
+    except UnicodeDecodeError as error:
+        raise ValueError(f'{path}: is not UTF-8 text (byte {error.start})') from None
+
+
+def lines_of(path: Path) -> list[tuple[int, str]]:
+    """The lines of a text file that are not blank, with their numbers from 1.
+
+    Raises FileNotFoundError, and ValueError when there are none.
+    """
+    lines = [(number, line) for number, line in enumerate(text_of(path).split('\n'), 1) if line.strip()]
+    if not lines:
+        raise ValueError(f'{path}: is empty')
+    return lines
+
+
+def check_names(names: tuple[str, ...], where: str) -> tuple[str, ...]:
+    """`names` of classes. Raises ValueError, beginning with `where`, when there are none or one comes twice."""
+    repeated = sorted({name for name in names if names.count(name) > 1})
+    if not names:
+        raise ValueError(f'{where}: names no class')
+    if repeated:
+        raise ValueError(f'{where}: {", ".join(repeated)} is named twice')
+    return names
+
+
+def names_from(classes: str | tuple[str, ...], root: Path) -> tuple[str, ...]:
+    """The names of classes: `classes` themselves, or the lines of the file below `root` that it names.
+
+    Raises FileNotFoundError and ValueError.
+    """
+    if isinstance(classes, tuple):
+        return check_names(classes, 'data.classes')
+    check_folder(root)
+    path = root / check_inside(classes, root, 'data.classes')
+    return check_names(tuple(line.strip() for _, line in lines_of(path)), str(path))

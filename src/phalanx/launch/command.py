@@ -1,0 +1,87 @@
+"""`phalanx launch`, `python -m phalanx.launch` and `fleetrun`: any script or module as the ranks of a run."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+
+from phalanx.launch import preflight, schedulers
+from phalanx.launch.cluster import Cluster
+from phalanx.launch.flags import Flags, add_flags
+from phalanx.launch.launcher import launch
+from phalanx.launch.meeting import Card, say
+from phalanx.launch.remote import everywhere
+
+
+def command(words: Sequence[str]) -> int:
+    """The exit status of the launch, see `launcher.launch`; 2 for a wrong request."""
+    parser = argparse.ArgumentParser(
+        prog='phalanx launch',
+        description='Runs a script (or a module, with -m) as the ranks of a run, on the devices of one machine or many.',
+        allow_abbrev=False,
+    )
+    add_flags(parser)
+    parser.add_argument('--write-slurm', '--write_slurm', type=Path, metavar='FILE', help='write a batch script, start nothing')
+    parser.add_argument(
+        '--write-kubernetes', '--write_kubernetes', type=Path, metavar='FILE', help='write a PyTorchJob manifest'
+    )
+    parser.add_argument('-m', '--module', action='store_true', help='SCRIPT is the name of a module')
+    parser.add_argument('script', help='a Python script, or another program that can be run')
+    parser.add_argument('arguments', nargs=argparse.REMAINDER, help='what the script is given')
+    given = parser.parse_args(list(words))
+    try:
+        flags = Flags.of(given)
+        if given.write_slurm or given.write_kubernetes:
+            return write_jobs(given, flags)
+        if flags.ssh:
+            return everywhere(flags, 'launch', words, command, flags.log_dir or Path('log'))
+        if not flags.asks_for_ranks:
+            flags = replace(flags, nproc_per_node=max(1, torch.cuda.device_count()))
+        cluster, warnings = Cluster.from_flags(flags, torch.cuda.device_count())
+    except ValueError as error:
+        print(f'phalanx launch: {error}', file=sys.stderr)
+        return 2
+    for warning in warnings:
+        say(f'warning: {warning}')
+    assert cluster is not None
+    started = [given.script, *given.arguments]
+    if given.module:
+        started = [sys.executable, '-m', *started]
+    elif not Path(given.script).is_file():
+        print(f'phalanx launch: {given.script}: there is no such script', file=sys.stderr)
+        return 2
+    elif given.script.endswith('.py'):
+        started = [sys.executable, '-u', *started]
+    return launch(started, cluster, flags, flags.log_dir or Path('log'), lambda: facts(flags, started), follow=True)
+
+
+def write_jobs(given: argparse.Namespace, flags: Flags) -> int:
+    """Writes the job files that were asked for. `phalanx launch train RECIPE` stands for `phalanx train RECIPE` in them."""
+    devices = len(flags.gpus.split(',')) if flags.gpus else flags.nproc_per_node or 0
+    nodes = int((flags.nnodes or '1').rpartition(':')[2])
+    shared = ['--gpus', flags.gpus] if flags.gpus else ['--nproc_per_node', str(flags.nproc_per_node)] if devices else []
+    if given.script == 'train':
+        started = ['phalanx', 'train', *given.arguments, *shared]
+    else:
+        started = ['phalanx', 'launch', *shared, *(['-m'] if given.module else []), given.script, *given.arguments]
+    for file, write in ((given.write_slurm, schedulers.write_slurm), (given.write_kubernetes, schedulers.write_kubernetes)):
+        if file is not None:
+            write(file, started, nodes, devices)
+            print(f'written: {file}; read its comments before you hand it in')
+    return 0
+
+
+def facts(flags: Flags, started: Sequence[str]) -> Card:
+    """What must be the same on all machines for a script of which nothing else is known: its command and the files it names."""
+    files = [word for word in started[1:] if Path(word).is_file()]
+    return {
+        'command': ' '.join(started[1:]),
+        'recipe': preflight.fingerprint(part for file in files for part in (file, Path(file).read_bytes())),
+        'max_restart': flags.max_restart or 0,
+        'disk': preflight.disk_free(flags.log_dir or Path('log')),
+    }

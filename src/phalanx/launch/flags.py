@@ -1,0 +1,137 @@
+"""The flags of a launch, under every name that people know them by, and the environment that says the same."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from phalanx.launch import schedulers
+
+START_PORT = schedulers.START_PORT
+
+# What schedulers of the original projects set, where it means the same. A flag on the command line wins.
+ENVIRONMENT = {
+    'PADDLE_DEVICES': 'gpus',
+    'PADDLE_NPROC_PER_NODE': 'nproc_per_node',
+    'PADDLE_TRAINERS': 'ips',
+    'PADDLE_NNODES': 'nnodes',
+    'PADDLE_MASTER': 'master',
+    'PADDLE_RANK': 'rank',
+    'POD_IP': 'host',
+    'FLAGS_START_PORT': 'start_port',
+    'PADDLE_PORT': 'start_port',
+    'PADDLE_LOG_DIR': 'log_dir',
+    'PADDLE_JOB_ID': 'job_id',
+    'PADDLE_MAX_RESTART': 'max_restart',
+}
+
+
+FLAGS: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
+    (
+        ('--gpus', '--devices', '--selected_gpus', '--selected_gpu'),
+        {'metavar': '0,1,..', 'help': 'one rank on each of these devices'},
+    ),
+    (('--nproc_per_node',), {'type': int, 'metavar': 'N', 'help': 'N ranks on this machine'}),
+    (('--ips',), {'metavar': 'A,B,..', 'help': 'the machines, rank 0 first; the same command on each of them'}),
+    (('--nnodes',), {'metavar': 'N|MIN:MAX', 'help': 'how many machines; with MIN:MAX they may leave and join while it runs'}),
+    (('--master',), {'metavar': 'IP:PORT', 'help': 'with --nnodes: where the machines meet'}),
+    (('--rank',), {'type': int, 'metavar': 'N', 'help': 'with --nnodes: the place of this machine, 0 on the master'}),
+    (('--host',), {'metavar': 'IP', 'help': 'the address of this machine, when it has several'}),
+    (
+        ('--start_port',),
+        {'type': int, 'metavar': 'PORT', 'help': f'the first port that is used ({START_PORT}, or FLAGS_START_PORT)'},
+    ),
+    (('--log_dir',), {'type': Path, 'help': 'where workerlog.<rank> go (default: <run folder>/log)'}),
+    (('--log_append',), {'action': 'store_true', 'help': 'keep what earlier runs wrote there'}),
+    (('--job_id',), {'metavar': 'NAME', 'help': 'machines that give another name are not admitted'}),
+    (
+        (
+            '--max_restart',
+            '--max_restarts',
+        ),
+        {'type': int, 'metavar': 'N', 'help': 'start again from the last checkpoint up to N times'},
+    ),
+    (
+        ('--join_timeout',),
+        {'type': float, 'default': 300, 'metavar': 'S', 'help': 'give up on machines missing after S seconds (300)'},
+    ),
+    (
+        ('--hang_timeout',),
+        {'type': float, 'default': 1800, 'metavar': 'S', 'help': 'end a run that stands still for S seconds (1800)'},
+    ),
+    (('--ssh',), {'action': 'store_true', 'help': 'with --ips: start the other machines from here, over ssh'}),
+    (('--hostfile',), {'type': Path, 'metavar': 'FILE', 'help': 'the machines, one address a line, instead of --ips'}),
+)
+
+
+@dataclass(frozen=True)
+class Flags:
+    """A launch as it was asked for; None where nothing was said."""
+
+    gpus: str | None = None
+    nproc_per_node: int | None = None
+    ips: str | None = None
+    nnodes: str | None = None
+    master: str | None = None
+    rank: int | None = None
+    host: str | None = None
+    start_port: int | None = None
+    log_dir: Path | None = None
+    log_append: bool = False
+    job_id: str | None = None
+    max_restart: int | None = None
+    join_timeout: float = 300
+    hang_timeout: float = 1800
+    ssh: bool = False
+    hostfile: Path | None = None
+
+    @classmethod
+    def of(cls, given: argparse.Namespace, environment: Mapping[str, str] = os.environ) -> Flags:
+        """The flags of a command line, and where it is silent those of the environment. Raises ValueError naming a variable."""
+        values = {field.name: getattr(given, field.name) for field in fields(cls)}
+        for variable, name in ENVIRONMENT.items():
+            if values[name] is None and environment.get(variable):
+                values[name] = _typed(variable, name, environment[variable])
+        if values['hostfile'] is not None and values['ips'] is None:
+            values['ips'] = ','.join(_hosts(values['hostfile']))
+        if values['ips'] is None and values['nnodes'] is None:
+            values['ips'] = ','.join(schedulers.slurm_nodes(environment)) or None
+        return cls(**values)
+
+    @property
+    def asks_for_ranks(self) -> bool:
+        """Whether anything here needs a launcher; without, a command runs in its own process."""
+        wishes = (self.gpus, self.nproc_per_node, self.ips, self.nnodes, self.master)
+        return any(wish is not None for wish in wishes)
+
+
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """Adds the flags of a launch to a command, each with underscores or dashes."""
+    group = parser.add_argument_group('several devices and machines')
+    for names, options in FLAGS:
+        dashed = [f'--{name[2:].replace("_", "-")}' for name in names if '_' in name]
+        group.add_argument(*names, *dashed, dest=names[0][2:], **options)
+
+
+def _typed(variable: str, name: str, text: str) -> object:
+    if name in ('nproc_per_node', 'rank', 'start_port', 'max_restart'):
+        if not text.isdecimal():
+            raise ValueError(f'{variable}={text}: expected a number')
+        return int(text)
+    return Path(text) if name == 'log_dir' else text
+
+
+def _hosts(file: Path) -> list[str]:
+    """One address a line; what follows it (`slots=8`), empty lines and comments are passed over. Raises ValueError."""
+    try:
+        lines = [line.partition('#')[0].split() for line in file.read_text(encoding='utf-8').splitlines()]
+    except OSError as error:
+        raise ValueError(f'--hostfile {file}: {error.strerror}') from None
+    hosts = [words[0] for words in lines if words]
+    if not hosts:
+        raise ValueError(f'--hostfile {file}: names no machine')
+    return hosts

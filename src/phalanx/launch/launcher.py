@@ -1,0 +1,210 @@
+"""A launch from beginning to end: the machines meet, are compared, run the ranks, and agree on why it ended."""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from phalanx.heartbeat import FOLDER
+from phalanx.launch import preflight
+from phalanx.launch.agent import Attempt, Failure, Outcome, run_attempt
+from phalanx.launch.cluster import Cluster
+from phalanx.launch.flags import Flags
+from phalanx.launch.meeting import Card, Meeting, MeetingError, MeetingLostError, Members, say, token_of
+from phalanx.launch.remote import live_by_standard_input
+from phalanx.launch.watch import LOST, Verdict, Watch
+
+
+def launch(
+    command: Sequence[str],
+    cluster: Cluster,
+    flags: Flags,
+    log_dir: Path,
+    facts: Callable[[], Card],
+    *,
+    follow: bool = False,
+) -> int:
+    """Runs `command` once a rank; the exit status of the whole.
+
+    0; 1 with the first cause on the last line; 2 when nothing was started; 130 or 143 when it was stopped. `facts` is what must
+    be the same on all machines, asked only when there are several. `follow`: rank 0 gets a log like all others, shown here.
+    """
+    live_by_standard_input()
+    log_dir.mkdir(parents=True, exist_ok=True)
+    os.environ.update(cluster.environment())
+    os.environ['PHALANX_LOG_DIR'] = str(log_dir.absolute())
+    os.environ['PHALANX_LAUNCHER'] = str(os.getpid())
+    os.environ['PHALANX_ADDRESS'] = cluster.address if cluster.meeting else ''
+    with tempfile.TemporaryDirectory(prefix='phalanx-') as scratch:
+        os.environ[FOLDER] = scratch
+        try:
+            run = _Launch(command, cluster, flags, log_dir.absolute(), Path(scratch), follow)
+            return run.alone() if cluster.meeting is None else run.together(facts)
+        except MeetingError as error:
+            say(str(error))
+            return 2
+        except MeetingLostError as error:
+            print(f'the run failed: {error}', file=sys.stderr, flush=True)
+            return 1
+        except KeyboardInterrupt:  # while waiting for other machines
+            return 130
+
+
+class _Launch:
+    """Attempt after attempt, as many as the budget of restarts allows."""
+
+    def __init__(
+        self, command: Sequence[str], cluster: Cluster, flags: Flags, log_dir: Path, scratch: Path, follow: bool
+    ) -> None:
+        self.command, self.cluster, self.flags, self.follow = command, cluster, flags, follow
+        self.log_dir, self.scratch = log_dir, scratch
+        self.restarts = flags.max_restart or 0
+        self.begun = time.monotonic()
+
+    # On one machine.
+
+    def alone(self) -> int:
+        number = 0
+        while True:
+            attempt = self.attempt(number, 0, 1, None)
+            watch = Watch(self.scratch, attempt.ranks, self.flags.hang_timeout, say)
+            outcome, verdict = self.watched(attempt, watch)
+            if outcome.status != 1:
+                return outcome.status
+            cause = self.told(outcome.failure, verdict, attempt.nodes * attempt.ranks_per_node, 'this machine')
+            if self.restarts == 0:
+                print(cause, file=sys.stderr, flush=True)
+                return 1
+            self.restart(cause)
+            number += 1
+
+    # On several.
+
+    def together(self, facts: Callable[[], Card]) -> int:
+        meeting = Meeting(self.cluster, token_of(os.environ, self.flags.job_id), self.flags.join_timeout, say)
+        own = {'pid': os.getpid(), 'wish': self.cluster.wish, **preflight.machine_facts(self.cluster), **facts()}
+        while True:
+            members = meeting.join(own)
+            place = members.place(meeting.number)
+            assert place is not None
+            attempt = self.attempt(members.attempt, place, len(members.cards), f'{meeting.address}:{members.port}')
+            link = preflight.check(meeting, members)
+            say(
+                f'{self.cluster.address} ({self.cluster.interface}) is machine {place + 1} of {attempt.nodes}, '
+                f'ranks {attempt.ranks.start} to {attempt.ranks.stop - 1} of {attempt.nodes * attempt.ranks_per_node}; {link}; '
+                f'logs in {self.log_dir}'
+            )
+            watch = Watch(self.scratch, attempt.ranks, self.flags.hang_timeout, say, meeting, members)
+            outcome, verdict = self.watched(attempt, watch)
+            verdict, failure = self.agree(meeting, members, watch, outcome, verdict)
+            status = self.ending(meeting, members, outcome, verdict, failure)
+            if status is not None:
+                return status
+
+    def agree(
+        self, meeting: Meeting, members: Members, watch: Watch, outcome: Outcome, verdict: Verdict | None
+    ) -> tuple[Verdict | None, Failure | None]:
+        """What all machines take for the reason that the attempt ended. Both None: it did not fail anywhere."""
+        key = str(members.attempt)
+        if outcome.failure is not None and verdict is None:
+            meeting.put(f'{key}/failure/{meeting.number}', outcome.failure.as_card())
+            cause = f'rank {outcome.failure.rank} on {self.cluster.address}: {outcome.failure.cause}'
+            watch.decide({'kind': 'failed', 'cause': cause})
+        elif outcome.status > 128 and verdict is None:
+            watch.decide({'kind': 'stopped', 'status': outcome.status, 'cause': 'stopped'})
+        meeting.put(f'{key}/ended/{meeting.number}', outcome.status)
+        missing = self.await_ends(meeting, members)
+        verdict = meeting.look(f'{key}/verdict')
+        found = [meeting.look(f'{key}/failure/{number}') for number, _ in members.cards]
+        failures = [Failure.of_card(card) for card in found if card is not None]
+        first = min(failures, key=lambda failure: (failure.is_consequence, failure.when), default=None)
+        if missing and (first is None or first.is_consequence):
+            names = ', '.join(members.name(number) for number in missing)
+            verdict, first = {'kind': 'lost', 'number': missing[0], 'cause': f'{names} is lost'}, None
+        return verdict, first
+
+    def await_ends(self, meeting: Meeting, members: Members) -> list[int]:
+        """The machines that did not say that their ranks have ended: they are lost.
+
+        Without a failure anywhere, ranks of other machines may go on for long (they save, say): only silence ends the wait.
+        """
+        key, missing = members.attempt, [number for number, _ in members.cards]
+        heard: dict[int, tuple[object, float]] = {}
+        while True:
+            missing = [number for number in missing if meeting.look(f'{key}/ended/{number}') is None]
+            now = time.monotonic()
+            for number in missing:
+                pulse = meeting.look(f'{key}/pulse/{number}')
+                if number not in heard or heard[number][0] != pulse:
+                    heard[number] = (pulse, now)
+            silent = [number for number in missing if now - heard[number][1] > LOST]
+            if len(silent) == len(missing):
+                return silent
+            time.sleep(0.1)
+
+    def ending(
+        self, meeting: Meeting, members: Members, outcome: Outcome, verdict: Verdict | None, failure: Failure | None
+    ) -> int | None:
+        """The exit status, or None to go on with another attempt."""
+        kind = verdict['kind'] if verdict else 'done'
+        if kind == 'newcomer' and verdict is not None:
+            say(f'{verdict["cause"]}; the ranks have saved and start again with {members.name(meeting.number)} among them')
+            return None
+        if kind in ('done', 'stopped'):
+            meeting.leave(members)
+            return outcome.status if verdict is None or outcome.status > 128 else int(verdict['status'])
+        where = members.cards[failure.rank // self.cluster.ranks_per_node][1]['address'] if failure else ''
+        ranks = len(members.cards) * self.cluster.ranks_per_node
+        cause = self.told(failure, verdict, ranks, where)
+        lost_first = kind == 'lost' and verdict is not None and verdict['number'] == members.cards[0][0]
+        elastic = self.cluster.min_nodes < self.cluster.max_nodes
+        if kind == 'lost' and not lost_first and elastic and len(members.cards) - 1 >= self.cluster.min_nodes:
+            say(f'{cause}; going on with the machines that are left, from the last checkpoint')
+            return None
+        if self.restarts and not lost_first:
+            self.restart(cause)
+            return None
+        meeting.leave(members)
+        print(cause, file=sys.stderr, flush=True)
+        return 1
+
+    # Both.
+
+    def attempt(self, number: int, place: int, nodes: int, endpoint: str | None) -> Attempt:
+        return Attempt(
+            number=number,
+            run_id=f'phalanx-{number}',
+            place=place,
+            nodes=nodes,
+            ranks_per_node=self.cluster.ranks_per_node,
+            endpoint=endpoint,
+            scratch=self.scratch,
+            log_dir=self.log_dir,
+            log_append=self.flags.log_append,
+            follow=self.follow,
+        )
+
+    def watched(self, attempt: Attempt, watch: Watch) -> tuple[Outcome, Verdict | None]:
+        watch.start()
+        try:
+            return run_attempt(self.command, attempt), watch.verdict
+        finally:
+            watch.stop()
+
+    def restart(self, cause: str) -> None:
+        self.restarts -= 1
+        left = f'{self.restarts} restart{"" if self.restarts == 1 else "s"} left'
+        say(f'{cause}\nphalanx: starting again from the last checkpoint ({left})')
+
+    def told(self, failure: Failure | None, verdict: Verdict | None, ranks: int, where: str) -> str:
+        """The last lines of a run that failed, its first cause at the very end."""
+        after = f'the run failed after {time.monotonic() - self.begun:.0f} s: '
+        if failure is None or (verdict is not None and verdict['kind'] in ('hang', 'lost')):
+            return after + (str(verdict['cause']) if verdict else 'a rank ended')
+        lines = [f'[rank {failure.rank}] {line}' for line in failure.tail]
+        place = f'rank {failure.rank} of {ranks}' + (f' on {where}' if self.cluster.meeting else '')
+        return '\n'.join([*lines, f'{after}{place} (log: {failure.log}): {failure.cause}'])

@@ -1,0 +1,386 @@
+"""Where the machines of a run come together: a key-value store on the first of them, and what they write there.
+
+An attempt is one life of the ranks. Before each, the machines join; the first machine says who takes part and in which order;
+then each checks the way to every other. The same store then serves torch's agent and its ranks.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import hmac
+import json
+import os
+import queue
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from functools import partial
+from typing import Any
+
+import psutil
+import torch.distributed as torch_dist
+
+from phalanx.launch.cluster import Cluster
+
+TCPStore: Any = torch_dist.TCPStore  # type: ignore[attr-defined]  # torch exports it without saying so
+ANSWER = 6  # seconds after which a store that does not answer counts as lost
+POLL = 0.1  # seconds between two looks at a key
+REMIND = 10  # seconds between two lines that say who is missing
+SETTLE = 20  # seconds within which a run notices that a machine has died
+QUIET = 3  # seconds without a newcomer after which an elastic run starts with fewer than its maximum
+STRANGER = 'it gives another --job_id or PHALANX_TOKEN'
+Card = dict[str, Any]  # what a machine says of itself
+
+
+class MeetingError(Exception):
+    """The machines did not come together; nothing was started. The message says which, why, and the cure."""
+
+
+class MeetingLostError(Exception):
+    """The first machine no longer answers."""
+
+
+@dataclass(frozen=True)
+class Members:
+    """Who takes part in an attempt: a machine's number and card, in order of rank."""
+
+    attempt: int
+    cards: tuple[tuple[int, Card], ...]
+    port: int  # on the first machine: the store of this attempt's ranks, which must not find what earlier ranks wrote
+
+    def place(self, number: int) -> int | None:
+        """The node rank of a machine; None when it does not take part."""
+        return next((place for place, (member, _) in enumerate(self.cards) if member == number), None)
+
+    def name(self, number: int) -> str:
+        return next((str(card['address']) for member, card in self.cards if member == number), f'machine {number}')
+
+
+class Meeting:
+    """This machine's seat at the store. Numbers name machines: the place in --ips, or the order of joining."""
+
+    def __init__(self, cluster: Cluster, token: str, patience: float, say: Callable[[str], None]) -> None:
+        assert cluster.meeting is not None
+        self.cluster, self.token, self.patience, self.say = cluster, token, patience, say
+        self.address, self.port = cluster.meeting
+        self.last = -1  # the attempt that this machine joined last
+        self.server: Any = None
+        self.rank_server: Any = None
+        if cluster.hosts_meeting:
+            self.server = _serve(self.address, self.port)
+        self.store = self._connect()
+        self.number = self._number()
+
+    # Keys and values.
+
+    def put(self, key: str, value: Any) -> None:
+        self._ask(lambda: self.store.set(key, json.dumps(value)))
+
+    def look(self, key: str) -> Any:
+        """The value of a key; None when nobody has written it."""
+        return self._ask(lambda: json.loads(self.store.get(key)) if self.store.check([key]) else None)
+
+    def put_first(self, key: str, value: Any) -> Any:
+        """Writes `key` unless somebody did already; returns what it now holds."""
+        return self._ask(lambda: json.loads(self.store.compare_set(key, '', json.dumps(value))))
+
+    def wait(self, key: str, seconds: float) -> Any:
+        """The value of a key as soon as there is one. Raises MeetingError after `seconds`."""
+        end = time.monotonic() + seconds
+        while (value := self.look(key)) is None:
+            if time.monotonic() > end:
+                raise MeetingError(f'{self.address} (the first machine) did not go on within {seconds:.0f} s')
+            time.sleep(POLL)
+        return value
+
+    def _ask(self, question: Callable[[], Any]) -> Any:
+        """The answer of the store. Raises MeetingLostError when there is none in time.
+
+        A store client waits without end for the answer of a machine whose cable was pulled. So the question is put by a thread
+        of its own, which is left behind in that case.
+        """
+        answers: queue.SimpleQueue[tuple[Any, Exception | None]] = queue.SimpleQueue()
+
+        def put() -> None:
+            try:
+                answers.put((question(), None))
+            except (RuntimeError, OSError) as error:
+                answers.put((None, error))
+
+        threading.Thread(target=put, name='question', daemon=True).start()
+        try:
+            answer, error = answers.get(timeout=ANSWER)
+        except queue.Empty:
+            raise MeetingLostError(f'{self.first} is lost: it has not answered for {ANSWER} s') from None
+        if error is not None:
+            raise MeetingLostError(f'{self.first} is lost: {str(error).splitlines()[0][:120]}')
+        return answer
+
+    @property
+    def first(self) -> str:
+        return f'the first machine, {self.address},'
+
+    # Joining an attempt.
+
+    def join(self, card: Card) -> Members:
+        """Who takes part in the next attempt, once they are all there.
+
+        Raises MeetingError when machines are missing for too long or this one is not wanted.
+        """
+        card = {**card, 'address': self.cluster.address, 'seal': self._seal(self.cluster.address)}
+        attempt = self.last = self._attempt(card)
+        self.put(f'{attempt}/card/{self.number}', card)
+        if self.server is not None:
+            self._gather(attempt)
+        limit = self.patience + 30
+        told = self.wait(f'{attempt}/members', limit)
+        if 'error' in told:
+            raise MeetingError(told['error'])
+        cards = tuple((number, self.look(f'{attempt}/card/{number}')) for number in told['numbers'])
+        members = Members(attempt, cards, told['port'])
+        if members.place(self.number) is None:
+            raise MeetingError(
+                f'{self.address} has not admitted this machine: {told["refused"].get(str(self.number), "too late")}'
+            )
+        return members
+
+    def leave(self, members: Members) -> None:
+        """The first machine goes last: the others still ask its store."""
+        with contextlib.suppress(MeetingLostError):
+            self.put(f'{members.attempt}/left/{self.number}', True)
+            if self.server is not None:
+                everybody = [f'{members.attempt}/left/{number}' for number, _ in members.cards]
+                self._until(lambda: all(self.look(key) for key in everybody), 5)
+                time.sleep(0.2)  # so that the last of them has its answer
+
+    def newcomers(self, members: Members, unfit: Callable[[Card], str]) -> list[int]:
+        """On the first machine: those who wait for the next attempt, as far as there is room. The `unfit` are told why."""
+        fitting = []
+        for number in self._numbers():
+            card = self.look(f'waiting/{number}') if members.place(number) is None else None
+            if card is None or self.look(f'refused/{number}') is not None:
+                continue
+            if trouble := unfit(card) if self._is_sealed(card) else STRANGER:
+                self.put(f'refused/{number}', trouble)
+            else:
+                fitting.append(number)
+        return fitting[: self.cluster.max_nodes - len(members.cards)]
+
+    def _attempt(self, card: Card) -> int:
+        """The attempt to join: the one that is open, or the next when one has begun without this process."""
+        if self.server is not None:
+            self.put('attempt', self.last + 1)
+            return self.last + 1
+        if not self._until(lambda: self._opened() > self.last, self.patience):
+            raise MeetingError(f'{self.address} (the first machine) did not begin again within {self.patience:.0f} s')
+        attempt = self._opened()
+        seat = self.look(f'{attempt}/card/{self.number}')
+        if seat is None and self.look(f'{attempt}/members') is None:
+            return attempt
+        patience, trouble = float('inf'), 'a run is under way'
+        if seat is not None:  # an earlier life of this machine: the run ends that attempt as soon as it misses it
+            patience = SETTLE
+            trouble = f'{self.cluster.address} takes part in this run already (process {seat.get("pid")} there)'
+        self.say(f'{trouble}; waiting to be let in')
+        self.put(f'waiting/{self.number}', card)
+        if not self._until(lambda: self._opened() != attempt or self.look(f'refused/{self.number}') is not None, patience):
+            raise MeetingError(f'{trouble}; end that one first, or use another --start_port for a second run')
+        if (refused := self.look(f'refused/{self.number}')) is not None:
+            raise MeetingError(f'{self.address} does not let this machine in: {refused}')
+        return self._opened()
+
+    def _opened(self) -> int:
+        """The attempt that the first machine has opened; -1 before the first one."""
+        attempt = self.look('attempt')
+        return -1 if attempt is None else int(attempt)
+
+    def _numbers(self) -> range:
+        """The numbers of all machines that may have come so far."""
+        if self.cluster.nodes:
+            return range(len(self.cluster.nodes))
+        return range(int(self._ask(lambda: self.store.add('joined', 0))) + 1)
+
+    def _until(self, come: Callable[[], bool], seconds: float) -> bool:
+        """Whether `come` came true within `seconds`."""
+        end = time.monotonic() + seconds
+        while not come():
+            if time.monotonic() > end:
+                return False
+            time.sleep(POLL)
+        return True
+
+    def _gather(self, attempt: int) -> None:
+        """On the first machine: waits for the others and says who takes part."""
+        for number in self._numbers():  # who waited is called now, and has to come
+            self._ask(partial(self.store.delete_key, f'waiting/{number}'))
+        begun = reminded = changed = time.monotonic()
+        present: list[int] = []
+        refused: dict[str, str] = {}
+        while True:
+            now = time.monotonic()
+            found = self._present(attempt, refused)
+            if found != present:
+                present, changed = found, now
+            enough = len(present) >= self.cluster.min_nodes and now - changed > QUIET
+            if len(present) >= self.cluster.max_nodes or (self.cluster.min_nodes < self.cluster.max_nodes and enough):
+                break
+            if now - begun > self.patience:
+                self.put(
+                    f'{attempt}/members',
+                    {'error': f'{self._missing(present)} after {self.patience:.0f} s; nothing was started'},
+                )
+                return
+            if now - reminded > REMIND:
+                reminded = now
+                self.say(f'{self._missing(present)}; start this same command there')
+            time.sleep(POLL)
+        numbers = self._in_order(attempt, present[: self.cluster.max_nodes])
+        self.put(f'{attempt}/members', {'numbers': numbers, 'port': self._serve_ranks(), 'refused': refused})
+
+    def _serve_ranks(self) -> int:
+        """Opens a fresh store for the ranks, at the first port after the meeting's that nobody holds; returns the port."""
+        for port in range(self.port + 1, min(self.port + 100, 65536)):
+            with contextlib.suppress(MeetingError):
+                self.rank_server = _serve(self.address, port)
+                return port
+        raise MeetingError(
+            f'{self.address}: no port from {self.port + 1} on is free; give another --start_port on all machines'
+        )
+
+    def _present(self, attempt: int, refused: dict[str, str]) -> list[int]:
+        """The machines that have joined an attempt and know the token of the job."""
+        present = []
+        for number in self._numbers():
+            card = self.look(f'{attempt}/card/{number}')
+            if card is None or str(number) in refused:
+                continue
+            if self._is_sealed(card):
+                present.append(number)
+            else:
+                refused[str(number)] = STRANGER
+                self.say(f'{card.get("address")} wanted to join, but {refused[str(number)]}')
+        return present
+
+    def _in_order(self, attempt: int, numbers: list[int]) -> list[int]:
+        """The first machine first, then by the places that were asked for, then as they came."""
+        wishes = {number: self.look(f'{attempt}/card/{number}').get('wish') for number in numbers}
+        return sorted(numbers, key=lambda number: (number != 0, wishes[number] is None, wishes[number] or 0, number))
+
+    def _missing(self, present: list[int]) -> str:
+        if self.cluster.nodes:
+            absent = [address for number, address in enumerate(self.cluster.nodes) if number not in present]
+            return f'{", ".join(absent)} {"has" if len(absent) == 1 else "have"} not joined'
+        return f'{len(present)} of at least {self.cluster.min_nodes} machines have joined'
+
+    def _seal(self, address: str) -> str:
+        """What shows that the machine at `address` knows the token, without telling it."""
+        return hmac.new(self.token.encode(), address.encode(), hashlib.sha256).hexdigest()
+
+    def _is_sealed(self, card: Card) -> bool:
+        return hmac.compare_digest(str(card.get('seal')), self._seal(str(card.get('address'))))
+
+    def _number(self) -> int:
+        if self.cluster.nodes:
+            return self.cluster.nodes.index(self.cluster.address)
+        return 0 if self.server is not None else int(self._ask(lambda: self.store.add('joined', 1)))
+
+    def _connect(self) -> Any:
+        """A connection to the store. Raises MeetingError when the first machine cannot be reached for too long."""
+        begun = reminded = time.monotonic()
+        while (trouble := reach(self.cluster.address, self.address, self.port)[1]) is not None:
+            now = time.monotonic()
+            waited = f'cannot reach the first machine, {self.address}, port {self.port}: {trouble}'
+            if now - begun > self.patience:
+                raise MeetingError(f'{waited}; gave up after {self.patience:.0f} s')
+            if now - reminded > REMIND:
+                reminded = now
+                self.say(f'{waited}; is this same command running there? still trying')
+            time.sleep(0.5)
+        return _connect(self.address, self.port)
+
+
+def _connect(address: str, port: int) -> Any:
+    """A store client. Raises MeetingError when no store is there."""
+    try:
+        return TCPStore(address, port, None, False, timedelta(seconds=10), wait_for_workers=False)
+    except (RuntimeError, OSError) as error:
+        raise MeetingError(
+            f'what answers at {address}, port {port}, is no meeting of this program ({str(error).splitlines()[0][:120]}); '
+            'use another --start_port on all machines'
+        ) from None
+
+
+def reach(own: str, address: str, port: int, seconds: float = 2) -> tuple[float, str | None]:
+    """Seconds that it takes to connect from `own` to another machine, and what is in the way (None: nothing)."""
+    begun = time.monotonic()
+    try:
+        with socket.create_connection((address, port), timeout=seconds, source_address=(own, 0)):
+            return time.monotonic() - begun, None
+    except ConnectionRefusedError:
+        return 0.0, 'nothing listens there yet'
+    except TimeoutError:
+        return 0.0, f'no answer within {seconds:.0f} s (wrong address, firewall, or no route)'
+    except OSError as error:
+        return 0.0, error.strerror or str(error)
+
+
+def listen(address: str, port: int) -> socket.socket:
+    """A socket that listens on this one address. Raises MeetingError naming who holds the port when it is taken."""
+    sock = socket.socket(socket.AF_INET6 if ':' in address else socket.AF_INET)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        sock.bind((address, port))
+        sock.listen(128)
+    except OSError as error:
+        sock.close()
+        holder = f' by {_holder(port)}' if error.errno == 98 else ''
+        reason = f'in use{holder}' if error.errno == 98 else error.strerror
+        raise MeetingError(
+            f'{address}: port {port} is {reason}; end that process, or give another --start_port on all machines'
+        ) from None
+    return sock
+
+
+def _serve(address: str, port: int) -> Any:
+    """The store, on a socket that is bound already: nobody can take the port in between, and no other address listens."""
+    sock = listen(address, port)
+    return TCPStore(
+        address,
+        port,
+        None,
+        True,
+        timedelta(seconds=10),
+        wait_for_workers=False,
+        multi_tenant=True,  # torch's agent opens the same store once more in this process
+        master_listen_fd=sock.detach(),
+    )
+
+
+def _holder(port: int) -> str:
+    """Which process listens on a port, as far as this user may know."""
+    try:
+        pids = [c.pid for c in psutil.net_connections('tcp') if c.laddr and c.laddr.port == port and c.status == 'LISTEN']
+    except psutil.AccessDenied:
+        pids = []
+    for pid in pids:
+        if pid is not None and pid != os.getpid():
+            try:
+                return f'process {pid} ({" ".join(psutil.Process(pid).cmdline())[:120]})'
+            except psutil.Error:
+                return f'process {pid}'
+    return 'a process of another user'
+
+
+def token_of(environment: Mapping[str, str], job_id: str | None) -> str:
+    """What machines must share to be admitted: PHALANX_TOKEN if set, else the name of the job."""
+    return environment.get('PHALANX_TOKEN') or f'job {job_id or ""}'
+
+
+def say(line: str) -> None:
+    """One line for the person at this machine."""
+    print(f'phalanx: {line}', file=sys.stderr, flush=True)

@@ -1,0 +1,121 @@
+"""Clusters that start programs themselves: what SLURM tells a launcher, and job files for SLURM and Kubernetes."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+import yaml
+
+START_PORT = 6170  # that of the original projects; others count from it
+
+
+def slurm_nodes(environment: Mapping[str, str]) -> list[str]:
+    """The machines of the SLURM step that this process belongs to; empty outside of SLURM, or on a single machine.
+
+    Raises ValueError when the step has more than one task a machine: one launcher a machine starts the ranks.
+    """
+    if 'SLURM_PROCID' not in environment:
+        return []
+    nodes = hostnames(environment.get('SLURM_STEP_NODELIST') or environment.get('SLURM_JOB_NODELIST', ''))
+    tasks = int(environment.get('SLURM_STEP_NUM_TASKS') or environment.get('SLURM_NTASKS') or len(nodes))
+    if tasks > len(nodes):
+        raise ValueError(
+            f'SLURM started {tasks} tasks on {len(nodes)} machines; start one on each (srun --ntasks-per-node=1): '
+            'it starts the ranks there'
+        )
+    return nodes if len(nodes) > 1 else []
+
+
+def hostnames(text: str) -> list[str]:
+    """The machines of a SLURM node list: `gpu[01-03,7],login` -> gpu01, gpu02, gpu03, gpu7, login."""
+    return [name for part in re.findall(r'(?:[^,\[]|\[[^\]]*\])+', text) for name in _expanded(part)]
+
+
+def _expanded(part: str) -> Iterator[str]:
+    found = re.search(r'\[([^\]]*)\]', part)
+    if found is None:
+        yield part
+        return
+    for piece in found.group(1).split(','):
+        low, _, high = piece.partition('-')
+        for number in range(int(low), int(high or low) + 1):
+            yield from _expanded(f'{part[: found.start()]}{number:0{len(low)}d}{part[found.end() :]}')
+
+
+def write_slurm(file: Path, command: Sequence[str], nodes: int, devices: int) -> None:
+    """Writes a batch script that runs `command` on `nodes` machines with `devices` GPUs each (0: on their CPUs)."""
+    gpus = f'#SBATCH --gpus-per-node={devices}              # devices of a machine\n' if devices else ''
+    name = _name(command)
+    file.write_text(
+        f"""#!/bin/bash
+# sbatch {file.name}
+#SBATCH --job-name={name}
+#SBATCH --nodes={nodes}                      # machines
+#SBATCH --ntasks-per-node=1            # one launcher a machine; it starts the ranks
+{gpus}#SBATCH --cpus-per-task=16             # cores for the ranks and their loader workers: edit
+#SBATCH --time=24:00:00                # edit; the same script goes on where a run was stopped
+#SBATCH --signal=TERM@120              # two minutes before the end: ranks save and stop
+#SBATCH --output=%x-%j.log
+#SBATCH --requeue                      # after a machine failed, the job starts again and goes on
+
+# source /path/to/venv/bin/activate    # edit: the environment, at one path on all machines
+export PHALANX_TOKEN=$SLURM_JOB_ID-$RANDOM$RANDOM  # machines of another job are not admitted
+
+exec srun --kill-on-bad-exit=1 {shlex.join(command)}
+"""
+    )
+
+
+def write_kubernetes(file: Path, command: Sequence[str], nodes: int, devices: int) -> None:
+    """Writes a PyTorchJob (Kubeflow) that runs `command` on `nodes` pods with `devices` GPUs each (0: on their CPUs)."""
+    line = f'{shlex.join(command)} --nnodes {nodes} --master "$MASTER_ADDR:{START_PORT}" --rank "$NODE"'
+    # The operator describes one rank a pod in RANK and WORLD_SIZE; here a pod holds a launcher with several ranks.
+    script = f'NODE=$RANK; unset RANK WORLD_SIZE LOCAL_RANK MASTER_PORT; exec {line}'
+    container = {
+        'name': 'pytorch',  # the operator looks for this name
+        'image': 'EDIT/image-with-phalanx:tag',
+        'command': ['/bin/sh', '-c', script],
+        'ports': [{'name': 'pytorchjob-port', 'containerPort': START_PORT}],
+        'resources': {'limits': {'nvidia.com/gpu': devices} if devices else {'cpu': 16}},
+        'volumeMounts': [{'name': 'shared', 'mountPath': '/data'}, {'name': 'memory', 'mountPath': '/dev/shm'}],
+    }
+    pod = {
+        'spec': {
+            'containers': [container],
+            'volumes': [
+                {'name': 'shared', 'persistentVolumeClaim': {'claimName': 'EDIT'}},
+                {'name': 'memory', 'emptyDir': {'medium': 'Memory', 'sizeLimit': '8Gi'}},
+            ],
+        }
+    }
+    replica = {'restartPolicy': 'OnFailure', 'template': pod}
+    replicas = {'Master': {'replicas': 1, **replica}}
+    if nodes > 1:
+        replicas['Worker'] = {'replicas': nodes - 1, **replica}
+    job = {
+        'apiVersion': 'kubeflow.org/v1',
+        'kind': 'PyTorchJob',
+        'metadata': {'name': _name(command)},
+        'spec': {'pytorchReplicaSpecs': replicas},
+    }
+    heading = (
+        f'# kubectl create -f {file.name}\n'
+        '# Edit: the image, the claim of the volume with data and run folder (shared by all pods), resources.\n'
+        '# Loader workers hand batches over in /dev/shm, 64 MiB in a container by default: hence the volume in memory.\n'
+    )
+    file.write_text(heading + yaml.dump(job, sort_keys=False, Dumper=_Plain))
+
+
+class _Plain(yaml.SafeDumper):
+    def ignore_aliases(self, data: object) -> bool:
+        return True
+
+
+def _name(command: Sequence[str]) -> str:
+    """A job name from the recipe or script: lower-case letters, digits and dashes, as Kubernetes wants them."""
+    words = [Path(word).stem for word in command if not word.startswith('-')]
+    named = next((word for word in words[1:] if word not in ('train', 'launch')), words[0])
+    return re.sub(r'[^a-z0-9]+', '-', named.lower()).strip('-')[:40] or 'phalanx'

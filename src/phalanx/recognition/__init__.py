@@ -1,0 +1,1 @@
+"""Recognition: the text of an image of one line."""

@@ -1,0 +1,22 @@
+"""Many strings, kept so that loader workers share their memory."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+
+class Packed:
+    """Strings in one block of memory: counting references to millions of strings would make every worker copy them."""
+
+    def __init__(self, strings: Sequence[str]) -> None:
+        encoded = [text.encode('utf-8', 'surrogateescape') for text in strings]
+        self._block = b''.join(encoded)
+        self._ends = np.cumsum([0, *map(len, encoded)])
+
+    def __len__(self) -> int:
+        return len(self._ends) - 1
+
+    def __getitem__(self, index: int) -> str:
+        return self._block[self._ends[index] : self._ends[index + 1]].decode('utf-8', 'surrogateescape')

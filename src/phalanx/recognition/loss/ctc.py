@@ -1,0 +1,42 @@
+"""Connectionist temporal classification. Shapes: B texts, T places along the line, K characters."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch.nn import functional as F
+
+from phalanx.recognition.models.outputs import Outputs
+from phalanx.recognition.texts import Texts
+from phalanx.step import WholeStep
+from phalanx.task import Loss, Term
+
+
+@dataclass(frozen=True, kw_only=True)
+class CTC:
+    """The mean over texts of -log P(text), P being that of all ways to write it along the line; as in PaddleOCR.
+
+    Graves et al., Connectionist Temporal Classification, ICML 2006. A text that does not fit, because the line has fewer places
+    than it has characters and blanks between equal ones, costs nothing and counts as a text.
+    """
+
+    focal: bool = False  # whether a text counts by (1 - P(text))^2: easy ones less
+
+    def __call__(self, outputs: Outputs, texts: Texts, whole: WholeStep) -> Loss:
+        logits = outputs.ctc.to(torch.promote_types(outputs.ctc.dtype, torch.float32))
+        B, T, _ = logits.shape
+        losses = F.ctc_loss(
+            logits.log_softmax(2).transpose(0, 1),  # [T, B, K+1]
+            texts.ctc,
+            torch.full_like(texts.lengths, T),
+            texts.lengths,
+            reduction='none',
+            zero_infinity=True,
+        )  # [B]
+        if self.focal:
+            losses = losses * (1 - torch.exp(-losses)).square()
+        total = losses.sum()
+        if outputs.sar is not None:
+            total = total + 0 * outputs.sar.sum()  # data-parallel training waits for a gradient of every parameter
+        return {'ctc': Term(total, losses.new_full((), B))}

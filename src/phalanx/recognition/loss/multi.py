@@ -1,0 +1,29 @@
+"""Both heads judged at once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from phalanx.recognition.loss.ctc import CTC
+from phalanx.recognition.loss.sar import SAR
+from phalanx.recognition.models.outputs import Outputs
+from phalanx.recognition.texts import Texts
+from phalanx.step import WholeStep
+from phalanx.task import Loss, Term
+
+
+@dataclass(frozen=True, kw_only=True)
+class Multi:
+    """CTC and the cross-entropy of the attention head, each times its weight; PaddleOCR's MultiLoss."""
+
+    ctc_weight: float = 1.0
+    sar_weight: float = 1.0
+    focal: bool = False  # of CTC
+
+    def __call__(self, outputs: Outputs, texts: Texts, whole: WholeStep) -> Loss:
+        ctc = CTC(focal=self.focal)(outputs, texts, whole)['ctc']
+        sar = SAR()(outputs, texts, whole)['sar']
+        return {
+            'ctc': Term(ctc.total * self.ctc_weight, ctc.weight),
+            'sar': Term(sar.total * self.sar_weight, sar.weight),
+        }

@@ -1,0 +1,97 @@
+"""How well texts are read: how many are right, how near the others are, and which characters are mistaken for which."""
+
+from __future__ import annotations
+
+import string
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from rapidfuzz.distance import Levenshtein
+
+from phalanx import dist
+from phalanx.recognition.characters import Reading
+
+ALPHANUMERIC = frozenset(string.ascii_letters + string.digits)
+ROWS = 20  # of the table
+NOTHING, BLANK = '(nothing)', '(blank)'
+
+
+class Labelled(Protocol):
+    """A batch of which the metric needs the truth."""
+
+    @property
+    def labels(self) -> Sequence[str]: ...
+    @property
+    def unknown(self) -> int:
+        """How many characters of the labels the dictionary has not; they were left out of `labels`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Comparison:
+    """What two texts may differ in and still be equal; the defaults are PaddleOCR's."""
+
+    ignore_space: bool = True
+    ignore_case: bool = False
+    alphanumeric_only: bool = False
+    """Compare nothing but Latin letters, whatever their case, and digits: what English benchmarks do."""
+
+    def compared(self, text: str) -> str:
+        """What of a text counts."""
+        if self.ignore_space:
+            text = text.replace(' ', '')
+        if self.alphanumeric_only:
+            text = ''.join(character for character in text if character in ALPHANUMERIC)
+        return text.lower() if self.ignore_case or self.alphanumeric_only else text
+
+
+class ReadingAccuracy:
+    """Counts texts, those read exactly, and edits; only whole numbers, so that sums do not depend on their order."""
+
+    def __init__(self, comparison: Comparison) -> None:
+        self._comparison = comparison
+        self._texts = self._right = self._unknown = 0
+        self._edits: Counter[int] = Counter()  # length of the longer text -> edits between such texts, added up
+        self._mistaken: Counter[tuple[str, str]] = Counter()  # (true, read) characters, '' for one too many or too few
+
+    def update(self, prediction: Sequence[Reading], batch: Labelled) -> None:
+        for reading, label in zip(prediction, batch.labels, strict=True):
+            read, truth = self._comparison.compared(reading.text), self._comparison.compared(label)
+            edits = Levenshtein.editops(truth, read)
+            self._texts += 1
+            self._right += read == truth
+            self._edits[max(len(read), len(truth))] += len(edits)
+            self._mistaken.update(
+                ('' if edit.tag == 'insert' else truth[edit.src_pos], '' if edit.tag == 'delete' else read[edit.dest_pos])
+                for edit in edits
+            )
+        self._unknown += batch.unknown
+
+    def gather(self) -> None:
+        """Adds up the counts of all ranks."""
+        parts = dist.gather_objects((self._texts, self._right, self._unknown, self._edits, self._mistaken))
+        texts, right, unknown, edits, mistaken = zip(*parts, strict=True)
+        self._texts, self._right, self._unknown = sum(texts), sum(right), sum(unknown)
+        self._edits, self._mistaken = sum(edits, Counter()), sum(mistaken, Counter())
+
+    def compute(self) -> dict[str, float]:
+        """accuracy, the share of texts read exactly (PaddleOCR's acc); edit_similarity, one minus the mean of edits / length of
+        the longer text (its norm_edit_dis); unknown_characters, how many the dictionary has not: they were not judged.
+        """
+        texts = max(1, self._texts)
+        distance = sum(edits / length for length, edits in sorted(self._edits.items()) if length)
+        return {
+            'accuracy': self._right / texts,
+            'edit_similarity': 1 - distance / texts if self._texts else 0.0,
+            'unknown_characters': float(self._unknown),
+        }
+
+    def table(self) -> list[dict[str, str | float]]:
+        """The characters most often mistaken, and for what."""
+        worst = sorted(self._mistaken.items(), key=lambda item: (-item[1], item[0]))[:ROWS]
+        return [{'true': _shown(true), 'read': _shown(read), 'times': times} for (true, read), times in worst]
+
+
+def _shown(character: str) -> str:
+    return {'': NOTHING, ' ': BLANK}.get(character, character)

@@ -1,0 +1,271 @@
+"""Recognition: the text of an image of one line. This file is the family's table of contents, and its part of a recipe."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
+from pathlib import Path
+from typing import Annotated, Self
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from phalanx.distill import DISTILLATIONS, Distilled, own_losses
+from phalanx.image import normalised
+from phalanx.recognition import draw as drawing
+from phalanx.recognition.characters import Characters, Dictionary, Reading, UnusableTextError, padded
+from phalanx.recognition.data import DATA, Data, Source
+from phalanx.recognition.data.source import TextImage
+from phalanx.recognition.loss import LOSSES
+from phalanx.recognition.loss.ctc import CTC
+from phalanx.recognition.metric import Comparison, ReadingAccuracy
+from phalanx.recognition.models import MODELS
+from phalanx.recognition.models.outputs import Outputs
+from phalanx.recognition.survey import TextSurvey
+from phalanx.recognition.texts import Texts
+from phalanx.recognition.transforms import TRANSFORMS, Concatenate, Transform, check_size, fitted
+from phalanx.step import WholeStep
+from phalanx.task import Draw, Image, Loss, SampleError, Split
+
+TextLoss = Callable[[Outputs, Texts, WholeStep], Loss]
+NetworkLoss = Callable[[Mapping[str, Outputs]], Loss]  # of what several networks give
+Size = tuple[int, int]  # width, height
+
+STUDENT = 'student'
+GREY = (0.5, 0.5, 0.5)  # mean and standard deviation that the originals normalise with
+LETTERS_AND_DIGITS = Dictionary()
+AS_PUBLISHED = Comparison()
+
+
+@dataclass(frozen=True)
+class Sample:
+    image: Tensor  # uint8 [3, h, w], what the network will see
+    width: int  # columns of it, from the left, that the line fills
+    label: str  # the text, without characters that the dictionary has not
+    unknown: int  # how many those are
+    ctc: list[int]
+    sar: list[int]
+
+
+@dataclass(frozen=True)
+class RecognitionBatch:
+    """Samples of one image size."""
+
+    images: Tensor  # uint8 [B, 3, h, w]
+    widths: Tensor  # int64 [B]
+    texts: Texts
+    labels: tuple[str, ...]
+    unknown: int
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def to(self, device: torch.device) -> Self:
+        images, widths = (part.to(device, non_blocking=True) for part in (self.images, self.widths))
+        return replace(self, images=images, widths=widths, texts=self.texts.to(device))
+
+    def pin_memory(self) -> Self:
+        images, widths = self.images.pin_memory(), self.widths.pin_memory()
+        return replace(self, images=images, widths=widths, texts=self.texts.pin_memory())
+
+
+@dataclass(frozen=True)
+class Encoder:
+    """A line -> a Sample: fitted to the network's input, and its text in numbers."""
+
+    characters: Characters
+    keep_ratio: bool
+    has_attention: bool  # whether the text is also a target of the attention decoder
+
+    def sample(self, line: TextImage, size: Size) -> Sample:
+        """Raises UnusableTextError when the text cannot be a target."""
+        image, text = line
+        sar = self.characters.sar(text) if self.has_attention else []
+        shown, width = fitted(image, size, keep_ratio=self.keep_ratio)
+        return Sample(
+            _as_tensor(shown), width, self.characters.known(text), self.characters.unknown(text), self.characters.ctc(text), sar
+        )
+
+    def request(self, image: Image, size: Size) -> Sample:
+        """A line of unknown text, wider than `size` where it needs to be, as the originals predict."""
+        shown, width = fitted(image, size, keep_ratio=self.keep_ratio, grow=self.keep_ratio)
+        return Sample(_as_tensor(shown), width, '', 0, [], [])
+
+
+def _as_tensor(image: Image) -> Tensor:  # [H, W, 3] -> [3, H, W]
+    return torch.from_numpy(np.ascontiguousarray(image.transpose(2, 0, 1)))
+
+
+@dataclass(frozen=True)
+class Samples:
+    """The samples of one split, augmented, fitted and encoded."""
+
+    source: Source
+    encoder: Encoder
+    sizes: tuple[Size, ...]  # a step draws one of them for all its samples
+    concatenate: Concatenate | None = None
+    transforms: tuple[Transform, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self.source)
+
+    def name(self, index: int) -> str:
+        return self.source.name(index)
+
+    def __getitem__(self, draw: Draw) -> Sample:
+        rng = draw.rng()
+        image, text = self.source.read(draw, rng)
+        if self.concatenate is not None:
+            image, text = self.concatenate((image, text), lambda: self._another(draw, rng), rng)
+        for transform in self.transforms:
+            image = transform(image, rng)
+        size = self.sizes[draw.step_rng().integers(len(self.sizes))]
+        try:
+            return self.encoder.sample((image, text), size)
+        except UnusableTextError as error:
+            raise SampleError(f'{self.name(draw.index)}: {error}') from None
+
+    def _another(self, draw: Draw, rng: np.random.Generator) -> TextImage | None:
+        try:
+            return self.source.read(replace(draw, index=int(rng.integers(len(self)))), rng)
+        except SampleError:  # it is told when its own turn comes
+            return None
+
+
+class Recognition:
+    """The Task, made from the keys of a recipe.
+
+    `characters`: which there are. `size` (width, height) is that of the network's input; of `train_sizes`, where given, each
+    training step draws one for all its samples. (PaddleOCR's MultiScaleSampler also gives small sizes more samples, and can
+    choose the width by the ratio of sides of the lines in the batch; here the global batch stays as the recipe says, and which
+    lines meet in it does not depend on their size.) A line keeps its ratio of sides, the rest of the width being empty, or is
+    stretched with `keep_ratio` false. `concatenate` puts lines behind one another, before the `transforms`. `compare`: which
+    differences of texts the metric ignores.
+
+    Distillation: `model` is the student, `networks` names others that see the same batches, `between` says what they learn from
+    one another; each learns from `loss` too, unless it is in `frozen`. `network_weights`: from where they start. Raises
+    ValueError for options of parts that cannot be.
+    """
+
+    def __init__(
+        self,
+        *,
+        model: Annotated[partial[nn.Module], MODELS],
+        data: Annotated[partial[Data], DATA],
+        loss: Annotated[partial[TextLoss], LOSSES],
+        characters: Dictionary = LETTERS_AND_DIGITS,
+        size: tuple[int, int] = (100, 32),
+        train_sizes: tuple[tuple[int, int], ...] = (),
+        keep_ratio: bool = True,
+        concatenate: Concatenate | None = None,
+        transforms: tuple[Annotated[partial[Transform], TRANSFORMS], ...] = (),
+        compare: Comparison = AS_PUBLISHED,
+        networks: dict[str, Annotated[partial[nn.Module], MODELS]] | None = None,
+        between: tuple[Annotated[partial[NetworkLoss], DISTILLATIONS], ...] = (),
+        frozen: tuple[str, ...] = (),
+        network_weights: dict[str, Path] | None = None,
+        judged_by: str = 'accuracy',
+    ) -> None:
+        for one in (size, *train_sizes):
+            check_size('size', one)
+        if STUDENT in (networks or {}):
+            raise ValueError(f'networks: {STUDENT!r} is the name of `model`; give the others another one')
+        if bool(networks) != bool(between):
+            raise ValueError('distillation needs both: `networks` beside the model, and what is learned `between` them')
+        self.network, self.data, self.loss_of_texts = model, data, loss()
+        self.dictionary, self.size, self.keep_ratio = characters, size, keep_ratio
+        self.train_sizes = train_sizes or (size,)
+        self.concatenate, self.transforms = concatenate, tuple(transform() for transform in transforms)
+        self.compare, self.judged_by = compare, judged_by
+        self.networks, self.between = networks or {}, tuple(loss() for loss in between)
+        self.frozen, self.network_weights = frozen, network_weights or {}
+
+    @cached_property
+    def characters(self) -> Characters:
+        """Read when first asked for: a recipe can be checked where its dictionary is not."""
+        return self.dictionary.read()
+
+    @property
+    def encoder(self) -> Encoder:
+        return Encoder(self.characters, self.keep_ratio, has_attention=not isinstance(self.loss_of_texts, CTC))
+
+    def model(self) -> nn.Module:
+        """Raises FileNotFoundError or ValueError when the dictionary cannot be read, ValueError when networks do not fit."""
+        variants = {STUDENT: self.network, **self.networks}
+        networks = {name: variant(len(self.characters)) for name, variant in variants.items()}
+        for name, network in networks.items():
+            if hasattr(network, 'sar') != self.encoder.has_attention:
+                cure = 'use ctc' if self.encoder.has_attention else 'use multi'
+                raise ValueError(f'loss: does not fit the {name} network, which has {_heads(network)}; {cure}')
+        if not self.networks:
+            return networks[STUDENT]
+        return Distilled(networks, student=STUDENT, frozen=self.frozen, weights=self.network_weights)
+
+    def dataset(self, split: Split) -> Samples:
+        source = self.data().split(split)
+        if split == 'eval':
+            return Samples(source, self.encoder, (self.size,))
+        return Samples(source, self.encoder, self.train_sizes, self.concatenate, self.transforms)
+
+    def survey(self, split: Split) -> TextSurvey:
+        """The samples of a split as they lie in their files, for `phalanx data check`."""
+        return TextSurvey(self.data().split(split), self.characters, self.encoder.has_attention)
+
+    def collate(self, samples: Sequence[Sample]) -> RecognitionBatch:
+        """Raises ValueError when the images differ in size."""
+        sizes = {f'{sample.image.shape[2]} x {sample.image.shape[1]}' for sample in samples}
+        if len(sizes) > 1:
+            raise ValueError(f'the images of a batch differ in size: {", ".join(sorted(sizes))}')
+        images = torch.stack([sample.image for sample in samples])
+        widths = torch.tensor([sample.width for sample in samples])
+        texts = Texts(
+            padded([sample.ctc for sample in samples], self.dictionary.max_length),
+            torch.tensor([len(sample.ctc) for sample in samples]),
+            padded([sample.sar for sample in samples], self.dictionary.max_length),
+            widths / images.shape[3],
+        )
+        labels = tuple(sample.label for sample in samples)
+        return RecognitionBatch(images, widths, texts, labels, sum(sample.unknown for sample in samples))
+
+    def loss(self, model: nn.Module, batch: RecognitionBatch, whole: WholeStep) -> Loss:
+        outputs = model(network_input(batch), batch.texts)
+        if not self.networks:
+            return self.loss_of_texts(outputs, batch.texts, whole)
+        learners = [name for name in (STUDENT, *self.networks) if name not in self.frozen]
+        terms = dict(own_losses(outputs, lambda part: self.loss_of_texts(part, batch.texts, whole), of=learners))
+        for between in self.between:
+            terms |= between(outputs)
+        return terms
+
+    def predict(self, model: nn.Module, batch: RecognitionBatch) -> list[Reading]:
+        outputs: Outputs = model(network_input(batch))
+        return self.characters.decode(outputs.ctc)
+
+    def metric(self) -> ReadingAccuracy:
+        return ReadingAccuracy(self.compare)
+
+    def request(self, image: Image) -> Sample:
+        return self.encoder.request(image, self.size)
+
+    def results(self, prediction: list[Reading], batch: RecognitionBatch) -> list[Reading]:
+        return prediction
+
+    def picture(self, sample: Sample, result: Reading) -> list[tuple[str, Image]]:
+        shown = sample.image[:, :, : sample.width].permute(1, 2, 0).numpy()
+        return drawing.compared(shown, sample.label, result)
+
+    def save(self, result: Reading, image: Image, stem: Path) -> list[Path]:
+        return drawing.save(result, image, stem)
+
+
+def _heads(network: nn.Module) -> str:
+    return 'an attention head beside that for CTC' if hasattr(network, 'sar') else 'no attention head'
+
+
+def network_input(batch: RecognitionBatch) -> Tensor:
+    """Normalised images [B, 3, h, w], BGR as the originals' weights want them, and zero where a line ends."""
+    images = normalised(batch.images.flip(1), GREY, GREY)
+    columns = torch.arange(images.shape[3], device=images.device)
+    return images.masked_fill_(columns >= batch.widths[:, None, None, None], 0)

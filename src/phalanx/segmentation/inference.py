@@ -1,0 +1,93 @@
+"""How a trained network is asked about images: at once or window by window, at one scale or several, mirrored too or not.
+
+All as in PaddleSeg's evaluation, except that every scale is made from the image itself, not from the scale before it.
+Shapes: B images, K classes.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from itertools import product
+
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+LEFT_RIGHT, TOP_BOTTOM = 3, 2  # the dimensions that a flip turns round
+
+
+@dataclass(frozen=True, kw_only=True)
+class Inference:
+    """Scores [B, K, H, W] of normalised images [B, 3, H, W]: the class of a pixel is the one with its largest score.
+
+    With `crop` (width, height), the network sees windows of that size, `stride` apart, and logits are averaged where they
+    overlap; the last window of a row or column is moved back to end with the image, and a smaller image is seen at once.
+
+    With other `scales` than 1 or with flips, an image is seen at every scale and, at each, mirrored in every wanted way too;
+    the probabilities of all these views are added up, at the size of the image. Of a single view the scores are the logits.
+    """
+
+    crop: tuple[int, int] | None = None
+    stride: tuple[int, int] | None = None
+    scales: tuple[float, ...] = (1.0,)
+    flip_horizontal: bool = False
+    flip_vertical: bool = False
+
+    def __post_init__(self) -> None:
+        if not self.scales or min(self.scales) <= 0:
+            raise ValueError(f'scales must be one or more numbers above 0, got {list(self.scales)}')
+        if (self.crop is None) != (self.stride is None):
+            raise ValueError('windows need both crop and stride (width, height); only one of them is given')
+        if self.crop and self.stride and any(not 1 <= step <= side for step, side in zip(self.stride, self.crop, strict=True)):
+            crop, stride = (f'{width} x {height}' for width, height in (self.crop, self.stride))
+            raise ValueError(
+                f'stride must be at least 1 and at most crop, or pixels are left out; got {stride} for crop {crop}'
+            )
+
+    def __call__(self, network: nn.Module, images: Tensor) -> Tensor:
+        if self.scales == (1.0,) and len(self.flips()) == 1:
+            return self.logits(network, images)
+        H, W = images.shape[2:]
+        total = images.new_zeros(1)
+        for scale, flip in product(self.scales, self.flips()):
+            size = (max(1, int(H * scale + 0.5)), max(1, int(W * scale + 0.5)))
+            logits = self.logits(network, resized(images, size).flip(flip)).flip(flip)
+            total = total + resized(logits, (H, W)).float().softmax(1)
+        return total
+
+    def flips(self) -> list[tuple[int, ...]]:
+        """The dimensions to turn round for each way to see an image, beginning with the image as it is."""
+        vertical = [(), (TOP_BOTTOM,)] if self.flip_vertical else [()]
+        horizontal = [(), (LEFT_RIGHT,)] if self.flip_horizontal else [()]
+        return [(*first, *second) for first, second in product(vertical, horizontal)]
+
+    def logits(self, network: nn.Module, images: Tensor) -> Tensor:
+        """[B, K, H, W] for one view of the images."""
+        if self.crop is None or self.stride is None:
+            return main_output(network, images)
+        H, W = images.shape[2:]
+        total, count = None, images.new_zeros(H, W)
+        for top, left in product(starts(H, self.crop[1], self.stride[1]), starts(W, self.crop[0], self.stride[0])):
+            rows, columns = slice(top, top + self.crop[1]), slice(left, left + self.crop[0])
+            logits = main_output(network, images[:, :, rows, columns]).float()
+            if total is None:
+                total = logits.new_zeros(len(images), logits.shape[1], H, W)
+            total[:, :, rows, columns] += logits
+            count[rows, columns] += 1
+        assert total is not None
+        return total / count
+
+
+def main_output(network: nn.Module, images: Tensor) -> Tensor:
+    logits: Tensor = network(images)[0]
+    return logits
+
+
+def starts(length: int, window: int, stride: int) -> list[int]:
+    """Where windows begin along a side of `length` pixels."""
+    count = max(0, math.ceil((length - window) / stride)) + 1
+    return [max(0, min(number * stride, length - window)) for number in range(count)]
+
+
+def resized(maps: Tensor, size: tuple[int, int]) -> Tensor:  # [B, C, h, w] -> [B, C, *size]
+    return maps if maps.shape[2:] == size else F.interpolate(maps, size, mode='bilinear')

@@ -1,0 +1,36 @@
+"""What every loss of segmentation is. Shapes: B batch, K classes."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from phalanx.step import WholeStep
+from phalanx.task import Term
+
+
+class PixelLoss(Protocol):
+    def __call__(self, logits: Tensor, labels: Tensor, whole: WholeStep) -> Term:
+        """The loss of an output [B, K, H, W] against labels [B, H, W], as a part of the step that they belong to."""
+
+    def check(self, num_classes: int) -> None:
+        """Raises ValueError when the options are not for so many classes."""
+
+
+def check_class_weights(class_weights: tuple[float, ...] | None, num_classes: int) -> None:
+    """Raises ValueError when there are `class_weights` and not one for each class."""
+    if class_weights is not None and len(class_weights) != num_classes:
+        raise ValueError(f'class_weights has {len(class_weights)} values, but there are {num_classes} classes')
+
+
+def weights_like(logits: Tensor, class_weights: tuple[float, ...] | None) -> Tensor | None:
+    """`class_weights` as a tensor [K] where the logits [B, K, H, W] are. Raises ValueError when there are not K of them."""
+    check_class_weights(class_weights, logits.shape[1])
+    return None if class_weights is None else torch.tensor(class_weights, dtype=logits.dtype, device=logits.device)
+
+
+def at_least_float32(logits: Tensor) -> Tensor:
+    """Logits that autocast made half precision, in float32: sums of many small numbers follow."""
+    return logits.float() if logits.dtype in (torch.float16, torch.bfloat16) else logits

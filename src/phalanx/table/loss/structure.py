@@ -1,0 +1,25 @@
+"""The cross-entropy of structure tokens."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from phalanx.step import WholeStep
+from phalanx.task import Term
+
+
+def structure_loss(logits: Tensor, ids: Tensor) -> Term:  # [B, L, K], [B, L]
+    """The mean cross-entropy over all steps, those after the end of a shorter table too: the original has no void token.
+
+    So a short table costs less than a long one, and its network learns to say start tokens after its end.
+    """
+    logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+    return Term(F.cross_entropy(logits.transpose(1, 2), ids, reduction='sum'), logits.new_tensor(ids.numel()))
+
+
+def longest(lengths: Tensor, limit: int, whole: WholeStep) -> int:
+    """The largest of the lengths [B], of at most `limit`, over the whole step: how many steps each of its batches must take."""
+    found = whole.sum(torch.bincount(lengths, minlength=limit + 1))  # [limit + 1] tables of each length
+    return int(found.nonzero().max())

@@ -1,0 +1,111 @@
+"""The edit distance of ordered trees, exact, in array operations.
+
+The algorithm is that of Zhang & Shasha, Simple Fast Algorithms for the Editing Distance between Trees and Related Problems
+(SIAM Journal on Computing, 1989). It goes through pairs of keyroots (a node that is not a first child, and the root), each with
+the nodes below it. A table has hundreds of keyroots, nearly all of them cells without anything below, then rows, then sections:
+all pairs of one such level with another are worked on at once.
+
+Deleting or inserting a node costs 1, renaming one at most 1. Shapes: N, M nodes of the two trees, A, B keyroots of a group, a,
+b nodes below a keyroot of a group at most, itself included.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What the algorithm knows of a tree; nodes are numbered children before parents, first to last."""
+
+    first: Ints  # [N] the first node below each: its leftmost leaf
+    keyroots: tuple[Ints, ...]  # those with something below, in groups: what is below a keyroot is in earlier groups
+
+    @property
+    def size(self) -> Ints:
+        """[N] how many nodes are below each, itself included."""
+        return np.arange(len(self.first)) - self.first + 1
+
+
+def shape(children: Sequence[Sequence[int]]) -> Shape:
+    """The shape of the tree of which `children` gives the children of each node.
+
+    Keyroots of a group are of one level and of similar size, so that little padding is needed.
+    """
+    first: list[int] = []
+    level: list[int] = []
+    groups: dict[tuple[int, int], list[int]] = {}
+    for node, below in enumerate(children):
+        first.append(first[below[0]] if below else node)
+        level.append(max(level[child] + (place > 0) for place, child in enumerate(below)) if below else 0)
+    keyroots = [child for below in children for child in below[1:]] + [len(children) - 1]
+    for node in keyroots:
+        size = node - first[node] + 1
+        if size > 1:
+            groups.setdefault((level[node], size.bit_length()), []).append(node)
+    return Shape(np.array(first), tuple(np.array(groups[key]) for key in sorted(groups)))
+
+
+def distance(one: Shape, other: Shape, rename: Floats) -> float:
+    """The least cost of turning tree `one` into `other`; `rename` [N, M]: what it costs to make a node another, at most 1."""
+    trees = np.full(rename.shape, np.nan)  # the distance of what is below each pair of nodes
+    _fill_leaves(trees, other, rename, np.flatnonzero(one.size == 1))
+    _fill_leaves(trees.T, one, rename.T, np.flatnonzero(other.size == 1))
+    for group in one.keyroots:
+        for with_group in other.keyroots:
+            if one.size[group].max() <= other.size[with_group].max():  # the loop goes over the smaller
+                _fill(trees, one, other, rename, group, with_group)
+            else:
+                _fill(trees.T, other, one, rename.T, with_group, group)
+    return float(trees[-1, -1])
+
+
+def _fill_leaves(trees: Floats, other: Shape, rename: Floats, leaves: Ints) -> None:
+    """The distances of single nodes: such a node becomes the one that it is most alike to, and the rest is inserted."""
+    sentinel = np.ones((len(leaves), 1))
+    spans = np.stack([other.first, np.arange(len(other.first)) + 1], axis=1).ravel()
+    nearest = np.minimum.reduceat(np.concatenate([rename[leaves], sentinel], axis=1), spans, axis=1)[:, ::2]
+    trees[leaves] = other.size - 1 + nearest
+
+
+def _fill(trees: Floats, one: Shape, other: Shape, rename: Floats, group: Ints, with_group: Ints) -> None:
+    """The distances of the keyroots of two groups, and of the nodes that share their leftmost leaf.
+
+    `forests[x]`: how far the first x nodes below each keyroot of `group` are from the first 0, 1, ... below each of the others.
+    """
+    rows, from_rows, is_row = _below(one, group)  # [A, a] each
+    columns, from_columns, is_column = _below(other, with_group)  # [B, b] each
+    (A, a), (B, b) = rows.shape, columns.shape
+    each_row, each_column = np.arange(A)[:, None, None], np.arange(B)[:, None]
+    forests = np.empty((a + 1, A, B, b + 1))
+    forests[0] = inserted = np.arange(b + 1.0)
+    for x in range(a):
+        node, before, after = rows[:, x, None, None], forests[x], forests[x + 1]
+        without = forests[from_rows[:, x, None, None], each_row, each_column, from_columns]  # what is below the node is gone
+        kept = without + trees[node, columns]  # [A, B, b]
+        are_trees = (from_rows[:, x, None, None] == 0) & (from_columns == 0) if (from_rows[:, x] == 0).any() else None
+        if are_trees is not None:
+            kept = np.where(are_trees, before[..., :-1] + rename[node, columns], kept)
+        after[..., 0] = x + 1
+        np.minimum(before[..., 1:] + 1, kept, out=after[..., 1:])
+        after -= inserted
+        np.minimum.accumulate(after, axis=-1, out=after)  # less what is inserted, the cheapest so far
+        after += inserted
+        if are_trees is not None:
+            at = np.nonzero(are_trees & is_row[:, x, None, None] & is_column)
+            trees[rows[at[0], x], columns[at[1], at[2]]] = after[..., 1:][at]
+
+
+def _below(tree: Shape, group: Ints) -> tuple[Ints, Ints, npt.NDArray[np.bool_]]:
+    """For each keyroot: the nodes below it, how many of these come before what is below each, and which are no padding."""
+    sizes = tree.size[group]
+    places = np.arange(sizes.max())
+    nodes = np.minimum(tree.first[group, None] + places, group[:, None])
+    return nodes, tree.first[nodes] - tree.first[group, None], places < sizes[:, None]

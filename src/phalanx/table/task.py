@@ -1,0 +1,211 @@
+"""Table structure: the HTML of a table and the boxes of its cells. The family's table of contents, and its part of a recipe."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any, Self
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from phalanx.step import WholeStep
+from phalanx.table import draw as drawing
+from phalanx.table.annotation import Prediction, Table
+from phalanx.table.data import DATA, Data, Source
+from phalanx.table.decode import predictions
+from phalanx.table.loss import LOCATION_LOSSES, LocationLoss, longest, structure_loss
+from phalanx.table.metric import TableMetric
+from phalanx.table.models import MODELS
+from phalanx.table.models.slanet import Said
+from phalanx.table.tokens import START, Vocabulary
+from phalanx.table.transforms import fitted, network_input, padded
+from phalanx.task import Draw, Image, Loss, Split, Term
+
+log = logging.getLogger('phalanx')
+
+
+@dataclass(frozen=True)
+class Sample:
+    image: Tensor  # uint8 [3, side, side], in its upper left corner the picture
+    fitted: tuple[int, int]  # height and width of the picture there
+    size: tuple[int, int]  # its height and width before
+    table: Table  # boxes in pixels of the picture as it was before
+
+
+@dataclass(frozen=True)
+class TableBatch:
+    """Shapes: L tokens of the longest table, start and end tokens included."""
+
+    images: Tensor  # uint8 [B, 3, side, side]
+    fitted: Tensor  # int64 [B, 2] height and width of the picture in each
+    ids: Tensor  # int64 [B, L] tokens, filled up with start tokens
+    lengths: Tensor  # int64 [B] how many tokens each table has besides those at its ends
+    boxes: Tensor  # float32 [B, L, 4] of the cells, in shares of width and height
+    has_box: Tensor  # bool [B, L]
+    sizes: tuple[tuple[int, int], ...]  # (height, width) of the pictures as they were
+    tables: tuple[Table, ...]  # the annotations, for the metric
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def to(self, device: torch.device) -> Self:
+        return self._each(lambda part: part.to(device, non_blocking=True))
+
+    def pin_memory(self) -> Self:
+        return self._each(Tensor.pin_memory)
+
+    def _each(self, change: Callable[[Tensor], Tensor]) -> Self:
+        changed: dict[str, Any] = {name: change(part) for name, part in vars(self).items() if isinstance(part, Tensor)}
+        return replace(self, **changed)
+
+
+@dataclass(frozen=True)
+class Samples:
+    """The tables of one split, those that are used."""
+
+    source: Source
+    used: npt.NDArray[np.int64]  # their numbers in the source
+    side: int
+
+    def __len__(self) -> int:
+        return len(self.used)
+
+    def name(self, index: int) -> str:
+        return self.source.name(int(self.used[index]))
+
+    def __getitem__(self, draw: Draw) -> Sample:
+        return prepared(*self.source.read(int(self.used[draw.index])), self.side)
+
+
+def prepared(image: Image, table: Table, side: int) -> Sample:
+    """The sample of an image, fitted into a square."""
+    picture = fitted(image, side)
+    pixels = torch.from_numpy(np.ascontiguousarray(padded(picture, side).transpose(2, 0, 1)))
+    return Sample(pixels, picture.shape[:2], image.shape[:2], table)
+
+
+class TableStructure:
+    """The Task, made from the keys of a recipe.
+
+    `image_size`: of the square that an image is fitted into, in pixels. `max_length`: the most tokens a table may have; longer
+    ones are not trained with, and in evaluation their end is not said. `merge_cells`: a cell without spans is one token.
+    `name_empty_cells`: cells without text have tokens of their own. Each coefficient multiplies its loss. Raises ValueError for
+    options that cannot be.
+    """
+
+    def __init__(
+        self,
+        *,
+        model: Annotated[partial[nn.Module], MODELS],
+        data: Annotated[partial[Data], DATA],
+        location_loss: Annotated[partial[Term], LOCATION_LOSSES],
+        image_size: int = 488,
+        max_length: int = 500,
+        merge_cells: bool = True,
+        name_empty_cells: bool = False,
+        structure_coefficient: float = 1.0,
+        location_coefficient: float = 2.0,
+        mean: tuple[float, float, float] = (0.485, 0.456, 0.406),
+        std: tuple[float, float, float] = (0.229, 0.224, 0.225),
+        judged_by: str = 'accuracy',
+    ) -> None:
+        if image_size < 32 or max_length < 1:
+            raise ValueError(f'image_size is at least 32 and max_length at least 1, got {image_size} and {max_length}')
+        if min(std) <= 0:
+            raise ValueError(f'std must be above 0, got {", ".join(map(str, std))}')
+        self.network, self.data = model, data
+        self.image_size, self.max_length = image_size, max_length
+        self.vocabulary = Vocabulary(merge_cells, name_empty_cells)
+        self.location_loss: LocationLoss = location_loss
+        self.structure_coefficient, self.location_coefficient = structure_coefficient, location_coefficient
+        self.mean, self.std = mean, std
+        self.judged_by = judged_by
+
+    def model(self) -> nn.Module:
+        return self.network(len(self.vocabulary))
+
+    def dataset(self, split: Split) -> Samples:
+        """Training leaves out the tables that are too long, and says so in the log; evaluation takes all, and counts them.
+
+        Raises ValueError when all are too long.
+        """
+        source = self.data().split(split)
+        if split == 'eval':
+            return Samples(source, np.arange(len(source)), self.image_size)
+        lengths = source.lengths(self.vocabulary)
+        used = np.flatnonzero(lengths <= self.max_length)
+        if len(used) == 0:
+            raise ValueError(f'each of the {len(source)} tables for training has more than max_length={self.max_length} tokens')
+        if len(used) < len(source):
+            left_out = f'{len(source) - len(used)} of {len(source)} tables'
+            log.warning('%s for training are longer than max_length=%d and left out', left_out, self.max_length)
+        return Samples(source, used, self.image_size)
+
+    def collate(self, samples: Sequence[Sample]) -> TableBatch:
+        targets = [self.vocabulary.encode(sample.table, sample.size) for sample in samples]
+        L = max(len(target.ids) for target in targets)
+        ids = np.full((len(samples), L), START)
+        boxes, has_box = np.zeros((len(samples), L, 4), np.float32), np.zeros((len(samples), L), np.bool_)
+        for row, target in enumerate(targets):
+            end = len(target.ids)
+            ids[row, :end], boxes[row, :end], has_box[row, :end] = target
+        return TableBatch(
+            images=torch.stack([sample.image for sample in samples]),
+            fitted=torch.tensor([sample.fitted for sample in samples]),
+            ids=torch.from_numpy(ids),
+            lengths=torch.tensor([len(target.ids) - 2 for target in targets]),
+            boxes=torch.from_numpy(boxes),
+            has_box=torch.from_numpy(has_box),
+            sizes=tuple(sample.size for sample in samples),
+            tables=tuple(sample.table for sample in samples),
+        )
+
+    def loss(self, model: nn.Module, batch: TableBatch, whole: WholeStep) -> Loss:
+        steps = longest(batch.lengths, self.max_length, whole) + 1  # the end token is said too
+        missing = steps + 1 - batch.ids.shape[1]
+        ids = F.pad(batch.ids, (0, missing), value=START)
+        boxes, has_box = F.pad(batch.boxes, (0, 0, 0, missing)), F.pad(batch.has_box, (0, missing))
+        said: Said = model(self._input(batch), ids[:, :-1])
+        structure = structure_loss(said.logits, ids[:, 1:])
+        location = self.location_loss(said.boxes, boxes[:, 1:], has_box[:, 1:])
+        return {
+            'structure': Term(structure.total * self.structure_coefficient, structure.weight),
+            'location': Term(location.total * self.location_coefficient, location.weight),
+        }
+
+    def predict(self, model: nn.Module, batch: TableBatch) -> list[Prediction]:
+        said: Said = model(self._input(batch), None, self.max_length + 1)
+        return predictions(self.vocabulary, said.logits.float().softmax(-1), said.boxes, batch.sizes)
+
+    def _input(self, batch: TableBatch) -> Tensor:
+        return network_input(batch.images, batch.fitted, self.mean, self.std)
+
+    def metric(self) -> TableMetric:
+        return TableMetric(self.vocabulary, self.max_length)
+
+    def request(self, image: Image) -> Sample:
+        return prepared(image, Table(), self.image_size)
+
+    def results(self, prediction: list[Prediction], batch: TableBatch) -> list[Prediction]:
+        return prediction
+
+    def picture(self, sample: Sample, result: Prediction) -> list[tuple[str, Image]]:
+        (h, w), (H, W) = sample.fitted, sample.size
+        image = np.ascontiguousarray(sample.image[:, :h, :w].permute(1, 2, 0).numpy())
+        scale = np.array([w / W, h / H, w / W, h / H])
+        truth = [np.array(box) * scale for box in sample.table.boxes]
+        return [
+            ('image', image),
+            ('truth', drawing.shown(image, truth, sample.table.structure)),
+            ('prediction', drawing.shown(image, result.boxes * scale, result.structure)),
+        ]
+
+    def save(self, result: Prediction, image: Image, stem: Path) -> list[Path]:
+        return drawing.save(result, image, stem)
