@@ -33,7 +33,7 @@ def warm(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def command_in(folder: Path) -> Command:
     def run(*words: str, timeout: float = 240, **environment: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            [sys.executable, '-m', 'phalanx.cli', *words],
+            [sys.executable, '-m', 'phalanx', *words],
             cwd=folder,
             env={**clean_environment(), **environment},
             capture_output=True,

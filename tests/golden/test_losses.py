@@ -7,7 +7,7 @@ trim.py). Its `min_kept` is a number of pixels in the batch, which has two sampl
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -17,9 +17,12 @@ from torch import Tensor
 
 from phalanx.segmentation.labels import VOID
 from phalanx.segmentation.loss.cross_entropy import CrossEntropy
+from phalanx.segmentation.loss.dice import Dice
+from phalanx.segmentation.loss.lovasz import LovaszSoftmax
+from phalanx.segmentation.loss.mixed import Mixed
 from phalanx.segmentation.loss.ohem import OhemCrossEntropy
+from phalanx.segmentation.loss.pixel_loss import PixelLoss
 from phalanx.step import WholeStep
-from phalanx.task import Term
 
 DATA = Path(__file__).parent / 'data'
 EXPECTED = json.loads((DATA / 'segmentation.json').read_text())['losses']
@@ -27,7 +30,7 @@ ARRAYS = dict(np.load(DATA / 'losses_seg.npz'))
 LABELS = torch.from_numpy(ARRAYS['labels']).long()
 CLASS_WEIGHTS = tuple(ARRAYS['class_weight'].tolist())
 
-LOSSES: dict[str, Callable[[Tensor, Tensor, WholeStep], Term]] = {
+LOSSES: dict[str, PixelLoss] = {
     'ce': CrossEntropy(),
     'ce_weight': CrossEntropy(class_weights=CLASS_WEIGHTS),
     'ce_avg_all': CrossEntropy(avg_non_ignore=False),
@@ -37,11 +40,18 @@ LOSSES: dict[str, Callable[[Tensor, Tensor, WholeStep], Term]] = {
     'ohem_min_kept1200': OhemCrossEntropy(min_kept_per_sample=600),
     'ohem_min_kept0': OhemCrossEntropy(min_kept_per_sample=0),
     'ohem_min_kept1200_weight': OhemCrossEntropy(min_kept_per_sample=600, class_weights=CLASS_WEIGHTS),
+    'dice': Dice(),
+    'dice_weight': Dice(class_weights=CLASS_WEIGHTS),
+    'lovasz_softmax': LovaszSoftmax(),
+    'mixed_ce0.8_lovasz0.2': Mixed(losses=(partial(CrossEntropy), partial(LovaszSoftmax)), coefficients=(0.8, 0.2)),
 }
+# How far a gradient may be off, as a part of its length: Lovász counts errors in bins.
+TOLERANCES = {'lovasz_softmax': 1e-3, 'mixed_ce0.8_lovasz0.2': 1e-4}
+WITH_VOID_AS_CLASS_0 = 'mixed_dice0.5_ce0.5'  # there the Dice loss makes void pixels class 0 for the losses after it
 
 
 def test_every_stored_case_is_compared() -> None:
-    assert LOSSES.keys() == EXPECTED.keys()
+    assert {*LOSSES, WITH_VOID_AS_CLASS_0} == EXPECTED.keys()
 
 
 @pytest.mark.parametrize('case', LOSSES)
@@ -52,8 +62,27 @@ def test_value_and_gradient_are_those_of_the_original(case: str) -> None:
     loss = term.total / term.weight
     assert loss.item() == pytest.approx(EXPECTED[case], rel=1e-6)
     loss.backward()
+    assert_gradient(logits.grad, case)
+
+
+def assert_gradient(ours: Tensor | None, case: str) -> None:
+    """Close to the stored one, which holds every eighth value."""
+    assert ours is not None
     expected = ARRAYS[f'f64_grad__{case}'].astype(np.float64)
-    assert np.linalg.norm(np.asarray(logits.grad) - expected) < 1e-6 * np.linalg.norm(expected)
+    distance = np.linalg.norm(ours.flatten()[::8].numpy() - expected)
+    assert distance < TOLERANCES.get(case, 1e-6) * np.linalg.norm(expected)
+
+
+def test_dice_beside_another_loss_is_that_of_the_original_but_for_void_pixels() -> None:
+    logits = torch.from_numpy(ARRAYS['logits']).double().requires_grad_()
+    parts = (Dice(), LABELS), (CrossEntropy(), LABELS.where(LABELS != VOID, 0))  # the labels that each part sees there
+    terms = [loss(logits, labels, WholeStep()) for loss, labels in parts]
+    value = sum(0.5 * term.total / term.weight for term in terms)
+    value.backward()
+    assert value.item() == pytest.approx(EXPECTED[WITH_VOID_AS_CLASS_0], rel=1e-6)
+    assert_gradient(logits.grad, WITH_VOID_AS_CLASS_0)
+    ours = Mixed(losses=(partial(Dice), partial(CrossEntropy)), coefficients=(0.5, 0.5))(logits, LABELS, WholeStep())
+    assert (ours.total / ours.weight).item() == pytest.approx(0.5 * EXPECTED['dice'] + 0.5 * EXPECTED['ce'], rel=1e-6)
 
 
 @pytest.mark.parametrize('case', LOSSES)
@@ -69,13 +98,13 @@ def test_half_precision_logits_are_summed_in_float32(case: str) -> None:
     assert (term.total / term.weight).item() == pytest.approx(EXPECTED[case], rel=1e-2)
 
 
-@pytest.mark.parametrize('loss', [CrossEntropy(), OhemCrossEntropy(min_kept_per_sample=50)])
-def test_a_batch_of_void_pixels_costs_nothing(loss: Callable[[Tensor, Tensor, WholeStep], Term]) -> None:
+@pytest.mark.parametrize('loss', [CrossEntropy(), OhemCrossEntropy(min_kept_per_sample=50), Dice(), LovaszSoftmax()], ids=str)
+def test_a_batch_of_void_pixels_costs_nothing(loss: PixelLoss) -> None:
     """0 in the original too."""
     logits = torch.from_numpy(ARRAYS['logits']).requires_grad_()
     term = loss(logits, torch.full_like(LABELS, VOID), WholeStep())
     value = term.total / term.weight
     value.backward()
-    assert value.item() == 0
+    assert value.item() == pytest.approx(0, abs=1e-6)
     assert logits.grad is not None
     assert logits.grad.abs().max() == 0

@@ -30,12 +30,12 @@ def draw(name: str, shape: Sequence[int], gain: float = 2.0) -> FloatArray:
     return values.astype(np.float32)
 
 
-def segmentation_state(shapes: Sequence[tuple[str, Sequence[int]]]) -> dict[str, FloatArray]:
+def segmentation_state(shapes: Sequence[tuple[str, Sequence[int]]], gain: float) -> dict[str, FloatArray]:
     """The state of an original segmentation network, of (name, shape) of each entry.
 
     The attention scales of PP-LiteSeg are 1; the last convolution of U-Net is stored twice.
     """
-    state = {name: np.ones(1, np.float32) if name.endswith('._scale') else draw(name, shape) for name, shape in shapes}
+    state = {name: np.ones(1, np.float32) if name.endswith('._scale') else draw(name, shape, gain) for name, shape in shapes}
     for second, first in (('conv.weight', 'cls.weight'), ('conv.bias', 'cls.bias')):
         if second in state:
             state[second] = state[first]

@@ -13,7 +13,8 @@ ROOT = Path(phalanx.__file__).parent
 FILES = sorted(ROOT.rglob('*.py'))
 FAMILIES = ('segmentation', 'detection', 'recognition', 'table')
 # Each room may import those after it in this list, and what stands in no list.
-ORDER = ('cli', 'predict', 'launch', 'worker', 'trainer', 'runs', 'zoo', 'evaluation', 'convert', 'families', *FAMILIES)
+COMMANDS = ('cli', 'data', 'conversion', 'predict')
+ORDER = (*COMMANDS, 'launch', 'worker', 'trainer', 'runs', 'zoo', 'evaluation', 'convert', 'families', *FAMILIES)
 
 
 def imports(file: Path) -> set[str]:

@@ -10,6 +10,7 @@ from torch import nn
 
 from phalanx.convert import ORIGINALS, load_original
 from phalanx.segmentation.models.pp_liteseg import pp_liteseg
+from phalanx.segmentation.models.segformer import segformer
 from phalanx.segmentation.models.unet import unet
 
 Arrays = dict[str, npt.NDArray[np.float32]]
@@ -84,5 +85,19 @@ def test_an_alias_must_equal_its_first_name() -> None:
 
 
 def test_a_network_without_an_original_is_told() -> None:
-    with pytest.raises(ValueError, match=r'^there is no conversion for Linear; there is for PPLiteSeg, UNet$'):
+    with pytest.raises(ValueError, match=r'^there is no conversion for Linear; there is for .*PPLiteSeg, .*UNet'):
         load_original(nn.Linear(1, 1), {})
+
+
+def test_linear_layers_are_stored_transposed() -> None:
+    """A Paddle linear layer is [in, out]."""
+    model = segformer(2)
+    name = 'backbone.block1.0.mlp.fc1.weight'
+    arrays = {key: array.T if array.ndim == 2 else array for key, array in arrays_of(model).items()}
+    assert arrays[name].shape == (32, 128)
+    load_original(model, arrays)
+    np.testing.assert_array_equal(model.backbone.stages[0].blocks[0].mlp.widen.weight.detach(), arrays[name].T)
+    with pytest.raises(
+        ValueError, match=r'misshapen: backbone\.block1\.0\.mlp\.fc1\.weight is \[128, 32\], the model has \[32, 128\]'
+    ):
+        load_original(model, {**arrays, name: arrays[name].T})

@@ -11,10 +11,12 @@ import pytest
 from numpy.testing import assert_array_equal
 from PIL import Image
 
+from phalanx.segmentation.data.ade20k import ADE20K
 from phalanx.segmentation.data.cityscapes import CLASSES, Cityscapes
 from phalanx.segmentation.data.digit_scenes import DigitScenes
 from phalanx.segmentation.data.file_list import FileList
 from phalanx.segmentation.data.oxford_pet import OxfordPet
+from phalanx.segmentation.data.pascal_voc import PascalVOC
 from phalanx.segmentation.labels import VOID
 from phalanx.task import SampleError
 
@@ -92,7 +94,7 @@ LINE = 'images/a.png labels/a.png\n'
         (spoil(('train.txt', None)), FileNotFoundError, '{root}/train.txt: there is no such file'),
         (spoil(('train.txt', '\n \n')), ValueError, '{root}/train.txt: is empty'),
         (spoil(('classes.txt', None)), FileNotFoundError, '{root}/classes.txt: there is no such file'),
-        (spoil(('classes.txt', 'sky\nroad\nsky\n')), ValueError, 'data.classes: sky is named twice'),
+        (spoil(('classes.txt', 'sky\nroad\nsky\n')), ValueError, '{root}/classes.txt: sky is named twice'),
         (
             spoil(('train.txt', f'{LINE}\nimages/a.png\n')),
             ValueError,
@@ -107,12 +109,12 @@ LINE = 'images/a.png labels/a.png\n'
         (
             spoil(('train.txt', f'{LINE}images/../../secret.png labels/a.png\n')),
             ValueError,
-            '{root}/train.txt:2: images/../../secret.png lies outside the data set {root}; paths must be relative to it',
+            "{root}/train.txt:2: 'images/../../secret.png' lies outside the data set {root}; paths must be relative to it",
         ),
         (
             spoil(('train.txt', '/etc/passwd labels/a.png\n')),
             ValueError,
-            '{root}/train.txt:1: /etc/passwd lies outside the data set {root}',
+            "{root}/train.txt:1: '/etc/passwd' lies outside the data set {root}",
         ),
         (
             spoil(('train.txt', LINE + ''.join(f'images/{n}.png labels/a.png\n' for n in range(7)))),
@@ -140,7 +142,7 @@ def test_a_list_that_is_no_text_is_told(root: Path) -> None:
         FileList(root=root).split('train')
 
 
-@pytest.mark.parametrize('build', [FileList, Cityscapes, OxfordPet])
+@pytest.mark.parametrize('build', [FileList, Cityscapes, ADE20K, PascalVOC, OxfordPet])
 def test_a_missing_root_is_told_with_the_key_that_names_it(tmp_path: Path, build: Callable[..., object]) -> None:
     with pytest.raises(FileNotFoundError, match=r'there is no such folder; data\.root must name the folder'):
         build(root=tmp_path / 'nowhere').split('train')  # type: ignore[attr-defined]
@@ -214,6 +216,60 @@ def test_cityscapes_without_images_is_told(tmp_path: Path) -> None:
     (tmp_path / 'leftImg8bit/train/aachen').mkdir(parents=True)
     with pytest.raises(FileNotFoundError, match=re.escape('leftImg8bit/train: holds no */*_leftImg8bit.png')):
         Cityscapes(root=tmp_path).split('train')
+
+
+def test_ade20k_counts_its_classes_from_zero_and_leaves_other_things_void(tmp_path: Path) -> None:
+    """Of the official list, objectInfo150.txt: 1 is wall, 2 building, 13 person, 150 flag."""
+    for folder, value in (('training', 1), ('training', 13), ('validation', 150)):
+        stem = f'{folder}/ADE_{value:08}'
+        write(tmp_path / f'images/{stem}.jpg', PICTURE)
+        write(tmp_path / f'annotations/{stem}.png', np.array([[0, value, 2, 0, value, 2]] * 4, np.uint8))
+    data = ADE20K(root=tmp_path)
+    assert (len(set(data.class_names)), len(data.split('train')), len(data.split('eval'))) == (150, 2, 1)
+    labels = data.split('train').read(1)[1]
+    assert labels[0].tolist() == [VOID, 12, 1, VOID, 12, 1]
+    assert [data.class_names[label] for label in (0, 1, 12, 149)] == ['wall', 'building', 'person', 'flag']
+    assert data.split('eval').read(0)[1][0, 1] == 149
+    write(tmp_path / 'annotations/validation/ADE_00000150.png', np.full((4, 6), 151, np.uint8))
+    with pytest.raises(SampleError, match='has pixels of value 151; allowed are 0 to 150, 255'):
+        data.split('eval').read(0)
+
+
+@pytest.fixture
+def voc(tmp_path: Path) -> Path:
+    """One image in each of the lists train, val and aug; label maps are palette images, as in the archive."""
+    place = tmp_path / 'VOC2012'
+    for name, folder in (('train', 'SegmentationClass'), ('val', 'SegmentationClass'), ('aug', 'SegmentationClassAug')):
+        write(place / f'JPEGImages/2007_{name}.jpg', PICTURE)
+        labels = Image.fromarray(np.array([[0, 20, VOID, 15, 0, 0]] * 4, np.uint8))
+        labels.putpalette([value for value in range(256) for _ in 'rgb'])
+        (place / folder).mkdir(parents=True, exist_ok=True)
+        labels.save(place / folder / f'2007_{name}.png')
+        (place / 'ImageSets/Segmentation').mkdir(parents=True, exist_ok=True)
+        (place / f'ImageSets/Segmentation/{name}.txt').write_text(f'2007_{name}\n')
+    return tmp_path
+
+
+def test_voc_label_maps_hold_class_ids(voc: Path) -> None:
+    data = PascalVOC(root=voc)
+    assert (len(data.class_names), data.class_names[15], data.class_names[20]) == (21, 'person', 'tvmonitor')
+    assert data.split('train').read(0)[1][0].tolist() == [0, 20, VOID, 15, 0, 0]
+    assert data.split('eval').name(0).endswith('VOC2012/JPEGImages/2007_val.jpg')
+
+
+def test_the_augmented_voc_list_adds_to_the_training_list(voc: Path) -> None:
+    source = PascalVOC(root=voc, train='trainaug').split('train')
+    assert [Path(source.name(index)).stem for index in range(len(source))] == ['2007_train', '2007_aug']
+    assert source.path(1, 1) == voc / 'VOC2012/SegmentationClassAug/2007_aug.png'
+    assert source.read(1)[1][0, 3] == 15
+    with pytest.raises(FileNotFoundError, match=r'trainval\.txt: there is no such file'):
+        PascalVOC(root=voc, train='trainval').split('train')
+
+
+def test_a_voc_list_names_no_files_elsewhere(voc: Path) -> None:
+    (voc / 'VOC2012/ImageSets/Segmentation/val.txt').write_text('../../secret\n')
+    with pytest.raises(ValueError, match=re.escape('../../secret is not the name of an image')):
+        PascalVOC(root=voc).split('eval')
 
 
 def test_pet_trimaps_become_three_classes(tmp_path: Path) -> None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 
 import pytest
 import torch
 from torch import nn
 
+from phalanx.backbones.resnet_vd import resnet50_vd
+from phalanx.convert import ORIGINALS
 from phalanx.norms import BatchNorm2d
 from phalanx.segmentation.models import MODELS
 
@@ -19,7 +22,12 @@ VARIANTS: dict[str, Callable[[int], nn.Module]] = {
     ),
     'unet': MODELS['unet'],
     'unet, transposed': lambda num_classes: MODELS['unet'](num_classes, upsampling='transposed'),
+    'ocrnet': MODELS['ocrnet'],
+    'segformer': MODELS['segformer'],
+    'deeplabv3p': MODELS['deeplabv3p'],
+    'deeplabv3p on resnet50_vd': lambda num_classes: MODELS['deeplabv3p'](num_classes, backbone='resnet50_vd'),
 }
+SEGFORMER_MILLIONS = {'mit_b0': 3.8, 'mit_b1': 13.7, 'mit_b2': 27.5, 'mit_b3': 47.3, 'mit_b4': 64.1, 'mit_b5': 84.7}
 
 
 @pytest.fixture(scope='module', params=VARIANTS)
@@ -28,7 +36,11 @@ def model(request: pytest.FixtureRequest) -> nn.Module:
     return VARIANTS[request.param](4)
 
 
-@pytest.mark.parametrize('size', [(32, 32), (37, 50), (45, 33)])
+def test_the_whole_catalog_is_tested() -> None:
+    assert {variant.split(',')[0].split(' ')[0] for variant in VARIANTS} == MODELS.keys()
+
+
+@pytest.mark.parametrize('size', [(32, 32), (45, 34), (65, 97)])
 def test_logits_have_the_size_of_the_images(model: nn.Module, size: tuple[int, int]) -> None:
     images = torch.rand(2, 3, *size)
     with torch.no_grad():
@@ -36,15 +48,26 @@ def test_logits_have_the_size_of_the_images(model: nn.Module, size: tuple[int, i
         assert [logits.shape for logits in model.eval()(images)] == [(2, 4, *size)]
 
 
-def test_every_parameter_takes_part_in_training(model: nn.Module) -> None:
-    model.train()
-    sum(logits.square().mean() for logits in model(torch.rand(2, 3, 32, 32))).backward()
-    assert [name for name, parameter in model.named_parameters() if parameter.grad is None] == []
+def test_every_parameter_takes_part_in_a_training_step(model: nn.Module) -> None:
+    trained = copy.deepcopy(model).train()
+    outputs = trained(torch.randn(2, 3, 45, 34))
+    labels = torch.randint(0, 4, (2, 45, 34))
+    torch.stack([nn.functional.cross_entropy(logits, labels) for logits in outputs]).sum().backward()
+    assert [name for name, parameter in trained.named_parameters() if parameter.grad is None] == []
+    torch.optim.SGD(trained.parameters(), lr=0.01).step()
+    with torch.no_grad():
+        (logits,) = trained.eval()(torch.randn(1, 3, 65, 97))
+    assert logits.isfinite().all()
 
 
 def test_every_norm_can_be_synchronised(model: nn.Module) -> None:
     norms = [module for module in model.modules() if isinstance(module, nn.modules.batchnorm._BatchNorm)]
     assert all(type(norm) is BatchNorm2d for norm in norms)
+
+
+def test_what_is_random_is_a_function_of_step_and_sample(model: nn.Module) -> None:
+    """As `phalanx.stochastic` makes it; torch's own dropout is not."""
+    assert not [module for module in model.modules() if isinstance(module, nn.modules.dropout._DropoutNd)]
 
 
 def test_a_fresh_network_finds_no_class_much_likelier_than_another(model: nn.Module) -> None:
@@ -53,3 +76,32 @@ def test_a_fresh_network_finds_no_class_much_likelier_than_another(model: nn.Mod
         outputs = model.train()(torch.randn(2, 3, 64, 64))
     labels = torch.zeros(2, 64, 64, dtype=torch.int64)
     assert all(nn.functional.cross_entropy(logits, labels) < 3 for logits in outputs)
+
+
+def test_every_tensor_has_an_original_name_of_its_own(model: nn.Module) -> None:
+    original = ORIGINALS[type(model)](model)
+    names = [original.name(name) for name in model.state_dict()]
+    assert len(set(names)) == len(names)
+
+
+@pytest.mark.parametrize('backbone', SEGFORMER_MILLIONS)
+def test_segformer_is_as_large_as_published(backbone: str) -> None:
+    """Million parameters on ADE20K, which has 150 classes: table 1 of the paper."""
+    with torch.device('meta'):
+        model = MODELS['segformer'](150, backbone=backbone)
+    millions = sum(parameter.numel() for parameter in model.parameters()) / 1e6
+    assert millions == pytest.approx(SEGFORMER_MILLIONS[backbone], abs=0.05)
+
+
+def test_training_skips_the_last_block_most() -> None:
+    """The shares that PaddleSeg gives its eight blocks on B0."""
+    with torch.device('meta'):
+        model = MODELS['segformer'](2, drop_path=0.1)
+    drops = [block.drop_path.p for stage in model.backbone.stages for block in stage.blocks]
+    assert drops == pytest.approx([0, 0.0142857, 0.0285714, 0.0428571, 0.0571429, 0.0714286, 0.0857143, 0.1], abs=1e-6)
+
+
+def test_the_last_maps_of_resnet_vd_keep_an_eighth_of_the_size() -> None:
+    with torch.no_grad():
+        maps = resnet50_vd().eval()(torch.rand(1, 3, 65, 97))
+    assert [tuple(x.shape[1:]) for x in maps] == [(256, 17, 25), (512, 9, 13), (1024, 9, 13), (2048, 9, 13)]

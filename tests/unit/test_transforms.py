@@ -9,6 +9,7 @@ import pytest
 from numpy.testing import assert_array_equal
 from PIL import Image, ImageEnhance
 
+from phalanx.colour import with_brightness, with_contrast, with_hue_turned, with_saturation
 from phalanx.segmentation.labels import VOID
 from phalanx.segmentation.transforms import (
     RandomDistort,
@@ -17,10 +18,6 @@ from phalanx.segmentation.transforms import (
     Rescale,
     Resize,
     ResizeStepScaling,
-    with_brightness,
-    with_contrast,
-    with_hue_turned,
-    with_saturation,
 )
 
 RNG = np.random.default_rng

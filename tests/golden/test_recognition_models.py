@@ -1,0 +1,265 @@
+"""Recognition networks, their losses and their distillation against PaddleOCR.
+
+Expected numbers were produced by running the original on CPU with the weights and inputs of weights.py, dropout off;
+trim_recognition.py copied them to data/. Forward passes are compared in float32. Losses, gradients and training are compared
+in float64; gradients were stored from the original's float32 run, so they agree to its distance from its own float64 run.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+import torch
+from torch import Tensor, nn
+
+from golden.weights import FloatArray, draw, images
+from phalanx.convert import ORIGINALS, load_original
+from phalanx.convert.distilled import of_network
+from phalanx.distill import DML, Distilled, FeatureDistance, own_losses
+from phalanx.recognition.loss import CTC, Multi
+from phalanx.recognition.models.crnn import CRNN, crnn
+from phalanx.recognition.models.outputs import Outputs
+from phalanx.recognition.models.svtr_lcnet import svtr_lcnet
+from phalanx.recognition.texts import Texts
+from phalanx.step import WholeStep
+from phalanx.task import Loss
+
+DATA = Path(__file__).parent / 'data'
+FACTS = json.loads((DATA / 'recognition_models.json').read_text())
+NETWORKS: dict[str, Callable[[], nn.Module]] = {
+    'crnn_mv3': lambda: crnn(36),
+    'crnn_ch_lite': lambda: crnn(96, size='small', hidden_size=48),
+    'ppocrv3_rec': lambda: svtr_lcnet(96, dropout=0.0),
+    'ppocrv3_distill': lambda: Distilled({name: svtr_lcnet(96, dropout=0.0) for name in ('student', 'teacher')}),
+}
+STEPS = {'crnn_mv3': 6, 'crnn_ch_lite': 6, 'ppocrv3_rec': 4, 'ppocrv3_distill': 3}  # compared; the first rate is mostly 0
+TERMS = {  # ours -> the original's
+    'ctc': 'CTCLoss',
+    'sar': 'SARLoss',
+    'ctc_student': 'loss_ctc_Student_0',
+    'ctc_teacher': 'loss_ctc_Teacher_1',
+    'sar_student': 'loss_sar_Student_0',
+    'sar_teacher': 'loss_sar_Teacher_1',
+    'dml_ctc_student_teacher': 'dml_ctc_0',
+    'dml_sar_student_teacher': 'dml_sar_0',
+    'distance_features_student_teacher': 'loss_distance_l2_Student_Teacher_0',
+}
+
+
+@dataclass
+class Golden:
+    """What the original gives for one network."""
+
+    name: str
+
+    def __post_init__(self) -> None:
+        self.facts: dict[str, Any] = FACTS[self.name]
+        self.arrays = dict(np.load(DATA / f'{self.name}.npz'))
+        self.images = torch.from_numpy(images(self.facts['input_shape']))
+        batch = {key: torch.tensor(values) for key, values in self.facts['batch'].items() if key not in ('texts', 'order')}
+        ctc = batch['label'] if 'label' in batch else batch['label_ctc']
+        self.texts = Texts(ctc, batch['length'], batch.get('label_sar', torch.zeros(0)), batch.get('valid_ratio'))
+
+    def network(self, dtype: torch.dtype = torch.float32) -> nn.Module:
+        model = NETWORKS[self.name]().to(dtype)
+        for prefix, network in self.networks(model).items():
+            load_original(network, of_network(self.state(), prefix) if prefix else self.state())
+        return model
+
+    def networks(self, model: nn.Module) -> dict[str, nn.Module]:
+        """The networks inside `model`, by the first part of their parameters' original names."""
+        if isinstance(model, Distilled):
+            return {name.capitalize(): network for name, network in model.networks.items()}
+        return {'': model}
+
+    def state(self) -> dict[str, FloatArray]:
+        if 'params' in self.facts:
+            shapes = {name: tuple(shape) for name, shape in self.facts['params']}
+        else:
+            single = FACTS['ppocrv3_rec']['params']
+            shapes = {f'{prefix}.{name}': tuple(shape) for prefix in ('Student', 'Teacher') for name, shape in single}
+        state = {name: self.weight(name, shape) for name, shape in shapes.items()}
+        return state | {second: state[first] for second, first in self.facts['alias_keys'].items()}
+
+    def weight(self, name: str, shape: tuple[int, ...]) -> FloatArray:
+        """As in weights.py, whose linear layers are [in, out], but recurrent ones are [out, in]; padding is embedded as 0."""
+        gain = 1.5 if self.name.startswith('crnn') and name.startswith('backbone.') and len(shape) == 4 else 2.0
+        if name.rpartition('.')[2].startswith(('weight_ih', 'weight_hh')):
+            gain *= shape[0] / shape[1]
+        values = draw(name, shape, gain)
+        if name.endswith('.embedding.weight'):
+            values[-1] = 0
+        return values
+
+    def loss(self, outputs: Any) -> Loss:
+        whole = WholeStep()
+        if isinstance(outputs, dict):
+            own = own_losses(outputs, lambda each: Multi()(each, self.texts, whole), of=('student', 'teacher'))
+            return {**own, **DML(output='ctc')(outputs), **DML(output='sar', weight=0.5)(outputs), **FeatureDistance()(outputs)}
+        return (CTC() if outputs.sar is None else Multi())(outputs, self.texts, whole)
+
+    def by_original_name(self, model: nn.Module, tensors: Callable[[nn.Module], Any]) -> dict[str, Tensor]:
+        """The named `tensors` of `model`, under their original names and in the original layout."""
+        found = {}
+        for prefix, network in self.networks(model).items():
+            original = ORIGINALS[type(network)](network)
+            linear = {f'{name}.weight' for name, module in network.named_modules() if isinstance(module, nn.Linear)}
+            for name, tensor in tensors(network):
+                theirs = f'{prefix}.{original.name(name)}'.removeprefix('.')
+                found[theirs] = tensor.T if name in linear else tensor
+        return found
+
+    def assert_close(self, key: str, ours: Tensor, atol: float = 1e-4) -> None:
+        """Within 1e-4 of the largest value, or 5 times the distance between the original's own float32 and float64 runs."""
+        entry = self.facts['arrays'][key]
+        assert list(ours.shape) == entry['shape']
+        expected = self.arrays[key]
+        tolerance = max(atol, 5 * entry['noise']) * float(np.abs(expected).max())
+        values: npt.NDArray[Any] = ours.detach().reshape(-1)[:: entry['stride']].numpy()
+        np.testing.assert_allclose(values, expected, rtol=0, atol=tolerance, err_msg=key)
+
+
+@pytest.fixture(scope='module', params=NETWORKS)
+def golden(request: pytest.FixtureRequest) -> Golden:
+    return Golden(request.param)
+
+
+@dataclass
+class Trained:
+    """Some float64 optimizer steps on one batch; terms and gradients are those of the first."""
+
+    terms: dict[str, float]
+    gradients: dict[str, Tensor]
+    losses: list[float]
+
+
+@pytest.fixture(scope='module')
+def trained(golden: Golden) -> Trained:
+    model = golden.network(torch.float64).train()
+    decays = golden.facts['l2_regularizer']
+    special = {name: float(factor) for factor, names in decays['param_level_override'].items() for name in names}
+    parameters = golden.by_original_name(model, nn.Module.named_parameters)
+    weight_decay = {name: special.get(name, decays['global_factor']) for name in parameters}
+    ours = [p for network in golden.networks(model).values() for p in network.parameters()]
+    groups = [{'params': [p], 'weight_decay': decay} for p, decay in zip(ours, weight_decay.values(), strict=True)]
+    optimizer = torch.optim.Adam(groups)
+    terms, gradients, losses = {}, {}, []
+    for step in range(STEPS[golden.name]):
+        loss = golden.loss(model(golden.images.double(), golden.texts))
+        values = {name: term.total / term.weight for name, term in loss.items()}
+        optimizer.zero_grad()
+        total = torch.stack(list(values.values())).sum()
+        total.backward()
+        if step == 0:
+            terms = {name: value.item() for name, value in values.items()}
+            gradients = golden.by_original_name(model, lambda network: ((n, p.grad) for n, p in network.named_parameters()))
+            gradients = {name: gradient.clone() for name, gradient in gradients.items()}
+        for group in optimizer.param_groups:
+            group['lr'] = golden.facts['lr'][step]
+        optimizer.step()
+        losses.append(total.item())
+    return Trained(terms, gradients, losses)
+
+
+def inner_maps(golden: Golden, model: nn.Module) -> dict[str, Tensor]:
+    """What stands inside a network in evaluation, under the names of the golden arrays."""
+    features = model.backbone(golden.images)
+    if isinstance(model, CRNN):
+        sequence, _ = model.neck(features.squeeze(2).transpose(1, 2))
+        return {'eval/backbone_out': features, 'eval/neck_out': sequence}
+    return {'eval/backbone_out': features, 'eval/ctc_neck': model.neck(features)}
+
+
+def test_evaluation_outputs_are_those_of_the_original(golden: Golden) -> None:
+    model = golden.network().eval()
+    with torch.no_grad():
+        outputs: Outputs = model(golden.images)
+        assert outputs.sar is None and outputs.features is None
+        if isinstance(model, Distilled):  # the outputs are the student's
+            golden.assert_close('eval/Student.head_out_ctc_softmax', outputs.ctc.softmax(2))
+            teacher = model.networks['teacher'](golden.images)
+            golden.assert_close('eval/Teacher.head_out_ctc_softmax', teacher.ctc.softmax(2))
+            return
+        golden.assert_close('eval/logits' if isinstance(model, CRNN) else 'eval/ctc_logits', outputs.ctc)
+        for key, inner in inner_maps(golden, model).items():
+            golden.assert_close(key, inner)
+
+
+def test_training_outputs_and_running_statistics_are_those_of_the_original(golden: Golden) -> None:
+    model = golden.network().train()
+    outputs = model(golden.images, golden.texts)
+    if isinstance(model, CRNN):
+        golden.assert_close('train/head_out_logits', outputs.ctc)
+    else:
+        for prefix, each in ({'': outputs} if isinstance(outputs, Outputs) else outputs).items():
+            place = f'train/{prefix.capitalize()}.' if prefix else 'train/'
+            golden.assert_close(f'{place}ctc_logits', each.ctc)
+            golden.assert_close(f'{place}sar_logits', each.sar)
+            if prefix:
+                golden.assert_close(f'{place}backbone_out', each.features)
+    running = golden.by_original_name(model, nn.Module.named_buffers)
+    for key in golden.arrays:
+        if key.startswith('bn_after_one_train_forward/'):
+            golden.assert_close(key, running[key.removeprefix('bn_after_one_train_forward/')], atol=1e-6)
+
+
+def test_every_loss_term_is_that_of_the_original(golden: Golden, trained: Trained) -> None:
+    expected = golden.facts['train_losses_f64']
+    if len(trained.terms) == 1:
+        assert trained.terms == {'ctc': pytest.approx(expected['loss'], rel=1e-8)}
+    else:
+        assert {TERMS[name] for name in trained.terms} == expected.keys() - {'loss'}
+        for name, value in trained.terms.items():
+            assert value == pytest.approx(expected[TERMS[name]], rel=1e-7), name
+
+
+def test_gradients_are_those_of_the_original(golden: Golden, trained: Trained) -> None:
+    for key in golden.arrays:
+        if key.startswith('grad/'):
+            golden.assert_close(key, trained.gradients[key.removeprefix('grad/')], atol=1e-5)
+
+
+def test_every_gradient_has_the_length_of_the_original(golden: Golden, trained: Trained) -> None:
+    """Except biases before a norm or a soft-max, whose gradient is rounding noise. Expected lengths are of a float32 run."""
+    noise = set(golden.facts['grad_mathematically_zero'])
+    assert trained.gradients.keys() == golden.facts['grad_l2_all'].keys()
+    for name, expected in golden.facts['grad_l2_all'].items():
+        if name not in noise:
+            assert trained.gradients[name].norm().item() == pytest.approx(expected, rel=2e-3), name
+
+
+def test_optimizer_steps_are_those_of_the_original(golden: Golden, trained: Trained) -> None:
+    expected = golden.facts['optim_trace_f64_loss'][: STEPS[golden.name]]
+    assert trained.losses == pytest.approx(expected, rel=1e-7)
+
+
+def test_a_text_that_does_not_fit_the_line_costs_nothing_as_in_the_original() -> None:
+    """25 equal characters need 24 blanks between them, but the line has 25 places."""
+    golden = Golden('crnn_mv3')
+    case = golden.facts['ctc_infeasible_case']
+    logits = golden.network().train()(golden.images).ctc.detach()
+    for row, (loss, gradient) in enumerate(zip(case['loss'], case['grad_abs_sum_per_sample'], strict=True)):
+        sample = logits[row : row + 1].clone().requires_grad_()
+        texts = Texts(torch.tensor(case['labels'][row])[None], torch.tensor(case['lengths'][row])[None], torch.zeros(0))
+        total, _ = CTC()(Outputs(sample), texts, WholeStep())['ctc']
+        total.backward()
+        assert sample.grad is not None
+        assert total.item() == pytest.approx(loss, rel=1e-5)
+        assert sample.grad.abs().sum().item() == pytest.approx(gradient, rel=1e-4)
+
+
+@pytest.mark.parametrize('name', ['crnn_mv3', 'crnn_ch_lite'])
+def test_ctc_of_each_text_is_that_of_the_original(name: str) -> None:
+    golden = Golden(name)
+    logits = golden.network(torch.float64).train()(golden.images.double()).ctc
+    for row, expected in enumerate(golden.facts['ctc_per_sample']):
+        texts = Texts(golden.texts.ctc[row : row + 1], golden.texts.lengths[row : row + 1], torch.zeros(0))
+        total, weight = CTC()(Outputs(logits[row : row + 1]), texts, WholeStep())['ctc']
+        assert (total / weight).item() == pytest.approx(expected, rel=1e-5)

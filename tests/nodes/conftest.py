@@ -1,0 +1,130 @@
+"""Network namespaces as machines: each has a network card of its own, on one bridge."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import shutil
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from running import clean_environment
+
+NUMBER = itertools.count()  # a namespace that was deleted gives its names back only later
+
+
+def ip(*words: str) -> None:
+    subprocess.run(['ip', *words], check=True, capture_output=True)
+
+
+@dataclass
+class Machine:
+    """A network namespace, and commands that run in it."""
+
+    namespace: str
+    address: str
+    card: str
+    folder: Path
+    running: list[subprocess.Popen[str]] = field(default_factory=list)
+
+    def start(self, *command: str, **environment: str) -> Started:
+        process = subprocess.Popen(
+            ['ip', 'netns', 'exec', self.namespace, *command],
+            cwd=self.folder,
+            env={**clean_environment(), **environment},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        )
+        self.running.append(process)
+        return Started(process)
+
+    def phalanx(self, *words: str, **environment: str) -> Started:
+        return self.start(sys.executable, '-m', 'phalanx', *words, **environment)
+
+    def unplug(self) -> None:
+        ip('-n', self.namespace, 'link', 'set', self.card, 'down')
+
+    def processes(self) -> list[int]:
+        """The processes that live in this machine now."""
+        return [int(pid) for pid in subprocess.check_output(['ip', 'netns', 'pids', self.namespace], text=True).split()]
+
+
+class Started:
+    """A command that runs on a machine, and what it has said so far."""
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        self.process, self.lines = process, []  # type: tuple[subprocess.Popen[str], list[str]]
+        self.reader = threading.Thread(target=self._read, daemon=True)
+        self.reader.start()
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            self.lines.append(line.rstrip('\n'))
+
+    @property
+    def said(self) -> str:
+        return '\n'.join(self.lines)
+
+    def until(self, come: Callable[[], bool], seconds: float = 90) -> None:
+        """Waits until `come` is true. Fails with what was said when it does not come, or the command ends before."""
+        end = time.monotonic() + seconds
+        while not come():
+            assert time.monotonic() < end, self.said
+            assert self.process.poll() is None, self.said
+            time.sleep(0.05)
+
+    def until_said(self, text: str, seconds: float = 90) -> None:
+        self.until(lambda: text in self.said, seconds)
+
+    def end(self, seconds: float = 90) -> int:
+        """The exit status, within `seconds`."""
+        try:
+            status = self.process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f'still running after {seconds} s:\n{self.said}') from None
+        self.reader.join(5)
+        return status
+
+
+@pytest.fixture
+def machines(tmp_path: Path) -> Iterator[list[Machine]]:
+    """Three machines that reach each other, 10.78.0.1 to 10.78.0.3, each with a folder of its own."""
+    if os.geteuid() != 0 or shutil.which('ip') is None:
+        pytest.skip('needs root and iproute2 for network namespaces')
+    bridge, made = f'px{os.getpid() % 100000}n{next(NUMBER)}', []  # names of interfaces: at most 15 letters
+    try:
+        ip('link', 'add', bridge, 'type', 'bridge')
+    except subprocess.CalledProcessError as error:
+        pytest.skip(f'cannot make a network bridge here: {error.stderr}')
+    try:
+        ip('link', 'set', bridge, 'up')
+        for number in (1, 2, 3):
+            name = f'{bridge}m{number}'
+            ip('netns', 'add', name)
+            folder = tmp_path / f'm{number}'
+            folder.mkdir()
+            made.append(Machine(name, f'10.78.0.{number}', f'eth{number}', folder))
+            ip('link', 'add', f'{bridge}v{number}', 'type', 'veth', 'peer', 'name', f'eth{number}', 'netns', name)
+            ip('link', 'set', f'{bridge}v{number}', 'master', bridge, 'up')
+            ip('-n', name, 'addr', 'add', f'10.78.0.{number}/24', 'dev', f'eth{number}')
+            ip('-n', name, 'link', 'set', f'eth{number}', 'up')
+            ip('-n', name, 'link', 'set', 'lo', 'up')
+        yield made
+    finally:
+        for machine in made:
+            for pid in machine.processes():
+                os.kill(pid, 9)
+            for process in machine.running:
+                process.wait()
+            ip('netns', 'del', machine.namespace)
+        ip('link', 'del', bridge)

@@ -1,0 +1,294 @@
+"""A run over several machines: starts, joins, failures and ends. Machines are network namespaces (root only)."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from nodes.conftest import Machine, Started
+from running import TINY, Command, losses, records
+
+SHORT = ('train.steps=12', 'evaluate.enabled=false', 'report.every=1', 'report.pictures=0')
+LONG = ('train.steps=4000', 'evaluate.enabled=false', 'report.every=1', 'checkpoint.every=4', 'report.pictures=0')
+
+
+def ips(machines: list[Machine]) -> str:
+    return ','.join(machine.address for machine in machines)
+
+
+def train(machines: list[Machine], *words: str, extra: tuple[str, ...] = SHORT, **environment: str) -> list[Started]:
+    """The same command on each machine."""
+    command = ('train', *TINY, *extra, '--save_dir', 'run', '--ips', ips(machines), *words)
+    return [machine.phalanx(*command, **environment) for machine in machines]
+
+
+def steps(machine: Machine) -> int:
+    """How far the run in a machine's folder has come."""
+    file = machine.folder / 'run' / 'metrics.jsonl'
+    found = records(machine.folder / 'run') if file.is_file() else []
+    return int(found[-1]['step']) if found else 0
+
+
+def nobody_left(machines: list[Machine], seconds: float = 10) -> bool:
+    end = time.monotonic() + seconds
+    while any(machine.processes() for machine in machines) and time.monotonic() < end:
+        time.sleep(0.1)
+    return not any(machine.processes() for machine in machines)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(('count', 'ranks'), [(2, 1), (2, 2), (3, 1)])
+def test_machines_train_as_one_process_does(
+    machines: list[Machine], phalanx: Command, warm: Path, tmp_path: Path, count: int, ranks: int
+) -> None:
+    start = (f'train.init_from={warm}', 'optimizer.lr=2.0e-4')
+    assert phalanx('train', *TINY, *SHORT, *start, '--save_dir', 'alone').returncode == 0
+    started = train(machines[:count], '--nproc_per_node', str(ranks), extra=(*SHORT, *start))
+    assert [one.end() for one in started] == [0] * count, started[0].said
+    assert losses(machines[0].folder / 'run') == pytest.approx(losses(tmp_path / 'alone'), rel=1e-5)
+    world = range(count * ranks)
+    logs = [machine.folder / 'run' / 'log' / f'workerlog.{rank}' for rank in world for machine in [machines[rank // ranks]]]
+    assert all(log.is_file() for log in logs)
+    assert not (machines[1].folder / 'run' / 'checkpoints').exists()  # results are where rank 0 is: on the first machine
+
+
+def test_a_machine_outside_the_list_is_shown_both_lists(machines: list[Machine]) -> None:
+    one = machines[2].phalanx('train', *TINY, '--ips', '10.78.0.1,10.78.0.2')
+    assert one.end() == 2
+    assert '--ips:        10.78.0.1, 10.78.0.2' in one.said
+    assert 'this machine: ' in one.said
+    assert '10.78.0.3 (eth3)' in one.said
+
+
+def test_a_machine_that_does_not_come_is_named(machines: list[Machine]) -> None:
+    first, second = train(machines[:2], '--join_timeout', '3')[0], None
+    del second
+    machines[1].running[0].kill()
+    assert first.end(30) == 2
+    assert '10.78.0.2 has not joined after 3 s; nothing was started' in first.said
+
+
+def test_a_machine_that_is_alone_says_what_it_waits_for(machines: list[Machine]) -> None:
+    second = machines[1].phalanx('train', *TINY, *SHORT, '--ips', ips(machines[:2]), '--join_timeout', '2')
+    assert second.end(30) == 2
+    assert 'cannot reach the first machine, 10.78.0.1, port 6170: nothing listens there yet; gave up after 2 s' in second.said
+
+
+def test_a_machine_may_come_late(machines: list[Machine]) -> None:
+    command = ('train', *TINY, *SHORT, '--save_dir', 'run', '--ips', ips(machines[:2]))
+    first = machines[0].phalanx(*command)
+    first.until_said('10.78.0.2 has not joined; start this same command there')
+    second = machines[1].phalanx(*command)
+    assert (first.end(), second.end()) == (0, 0)
+
+
+def test_another_port_on_one_machine_is_told_on_both(machines: list[Machine]) -> None:
+    words = ('train', *TINY, *SHORT, '--ips', ips(machines[:2]), '--join_timeout', '3')
+    first, second = machines[0].phalanx(*words), machines[1].phalanx(*words, '--start_port', '6300')
+    assert (first.end(30), second.end(30)) == (2, 2)
+    assert '10.78.0.2 has not joined' in first.said
+    assert '10.78.0.1, port 6300: nothing listens there yet' in second.said
+
+
+def test_a_port_in_use_is_told_with_the_process_that_holds_it(machines: list[Machine]) -> None:
+    holder = machines[0].start(
+        sys.executable,
+        '-c',
+        'import socket,time; s=socket.socket(); s.bind(("10.78.0.1",6170)); s.listen(); print("up",flush=True); time.sleep(60)',
+    )
+    holder.until_said('up')
+    first = train(machines[:1] + machines[1:2])[0]
+    assert first.end(30) == 2
+    assert '10.78.0.1: port 6170 is in use by process' in first.said
+    assert 'import socket,time; s=socket.socket()' in first.said
+
+
+@pytest.mark.parametrize(
+    ('change', 'told'),
+    [
+        (('--set', 'optimizer.lr=0.02'), 'not the same everywhere: the recipe'),
+        (('--set', 'data.train_scenes=47', 'train.batch_size_per_rank=null'), 'not the same everywhere: the list of samples'),
+        (('--max_restart', '1'), 'not the same everywhere: --max_restart'),
+    ],
+)
+def test_a_machine_with_another_request_stops_the_start(machines: list[Machine], change: tuple[str, ...], told: str) -> None:
+    command = ('train', *TINY, *SHORT, '--save_dir', 'run', '--ips', ips(machines[:2]))
+    both = [machines[0].phalanx(*command), machines[1].phalanx(*command, *change)]
+    assert [one.end() for one in both] == [2, 2]
+    for one in both:
+        assert told in one.said
+        assert '10.78.0.1: ' in one.said
+        assert '10.78.0.2: ' in one.said
+
+
+def test_a_machine_with_another_version_stops_the_start(machines: list[Machine], tmp_path: Path) -> None:
+    """A copy of the package with another version number, as a machine would have that was not updated."""
+    import shutil
+
+    import phalanx as package
+
+    copy = tmp_path / 'old' / 'phalanx'
+    shutil.copytree(Path(package.__file__).parent, copy)
+    init = copy / '__init__.py'
+    init.write_text(init.read_text().replace(f"'{package.__version__}'", "'0.0.9'"))
+    recipe = Path(package.__file__).parents[2] / 'recipes'
+    shutil.copytree(recipe, tmp_path / 'recipes')
+    command = ('train', *TINY, *SHORT, '--save_dir', 'run', '--ips', ips(machines[:2]))
+    both = [machines[0].phalanx(*command), machines[1].phalanx(*command, PYTHONPATH=str(copy.parent))]
+    assert [one.end() for one in both] == [2, 2]
+    assert (
+        f'Phalanx (10.78.0.1: {package.__version__}; 10.78.0.2: 0.0.9): install the same version on all machines'
+        in both[0].said
+    )
+
+
+def test_of_two_network_cards_the_one_that_connects_is_used(machines: list[Machine]) -> None:
+    """The second machine has another card, which leads nowhere and comes first."""
+    from nodes.conftest import ip
+
+    name = machines[1].namespace
+    ip('-n', name, 'link', 'add', 'aaa0', 'type', 'veth', 'peer', 'name', 'bbb0')
+    ip('-n', name, 'addr', 'add', '10.99.0.5/24', 'dev', 'aaa0')
+    ip('-n', name, 'link', 'set', 'aaa0', 'up')
+    started = train(machines[:2])
+    assert [one.end() for one in started] == [0, 0]
+    assert '10.78.0.2 (eth2) is machine 2 of 2' in started[1].said
+
+
+@pytest.mark.parametrize('victim', [0, 1])
+def test_a_rank_that_is_killed_ends_the_run_everywhere(machines: list[Machine], victim: int) -> None:
+    started = train(machines[:2], extra=LONG)
+    started[0].until(lambda: steps(machines[0]) >= 3)
+    rank = next(
+        pid
+        for pid in machines[victim].processes()
+        if 'RANK' in psutil.Process(pid).environ() and psutil.Process(pid).environ()['RANK'] == str(victim)
+    )
+    os.kill(rank, signal.SIGKILL)
+    killed = time.monotonic()
+    assert [one.end(15) for one in started] == [1, 1]
+    assert time.monotonic() - killed < 12
+    for one in started:
+        assert one.lines[-1].endswith('was ended by SIGKILL (out of memory? the kernel log says so)'), one.said
+        assert f'rank {victim} of 2 on 10.78.0.{victim + 1}' in one.lines[-1]
+    assert nobody_left(machines)
+
+
+@pytest.mark.parametrize('victim', [0, 1])
+def test_a_launcher_that_is_killed_ends_the_run_everywhere(machines: list[Machine], victim: int) -> None:
+    started = train(machines[:2], extra=LONG)
+    started[0].until(lambda: steps(machines[0]) >= 3)
+    os.kill(started[victim].process.pid, signal.SIGKILL)
+    other = started[1 - victim]
+    assert other.end(20) == 1
+    assert 'lost' in other.lines[-1], other.said
+    assert nobody_left(machines)  # not even the ranks of the launcher that died
+
+
+def test_a_cut_link_ends_the_run_on_both_sides(machines: list[Machine]) -> None:
+    started = train(machines[:2], extra=LONG)
+    started[0].until(lambda: steps(machines[0]) >= 3)
+    machines[1].unplug()
+    assert [one.end(40) for one in started] == [1, 1]
+    assert '10.78.0.2 is lost' in started[0].lines[-1], started[0].said
+    assert 'the first machine' in started[1].lines[-1], started[1].said
+    assert nobody_left(machines)
+
+
+def test_a_rank_that_stops_answering_is_named_with_every_stack(machines: list[Machine]) -> None:
+    started = train(machines[:2], '--hang_timeout', '4', extra=LONG)
+    started[0].until(lambda: steps(machines[0]) >= 3)
+    rank = next(pid for pid in machines[1].processes() if psutil.Process(pid).environ().get('RANK') == '1')
+    os.kill(rank, signal.SIGSTOP)
+    assert [one.end(40) for one in started] == [1, 1]
+    for one in started:
+        assert 'no rank has gone on for 4 s; rank 1 is behind' in one.lines[-1], one.said
+    assert '[rank 0]   File ' in started[0].said  # where it waits
+    assert '[rank 1] no answer: its process is stopped' in started[1].said
+    assert nobody_left(machines)
+
+
+def test_a_restart_goes_on_from_the_last_checkpoint(machines: list[Machine]) -> None:
+    extra = ('train.steps=14', 'evaluate.enabled=false', 'report.every=1', 'checkpoint.every=4', 'report.pictures=0')
+    started = train(machines[:2], '--max_restart', '1', extra=extra)
+    started[0].until(lambda: steps(machines[0]) >= 6)
+    rank = next(pid for pid in machines[1].processes() if psutil.Process(pid).environ().get('RANK') == '1')
+    os.kill(rank, signal.SIGKILL)
+    assert [one.end() for one in started] == [0, 0], started[0].said
+    assert 'starting again from the last checkpoint (0 restarts left)' in started[0].said
+    assert 'resumed at step' in started[0].said
+    assert steps(machines[0]) == 14
+
+
+def test_an_interrupt_on_one_machine_saves_and_stops_all(machines: list[Machine]) -> None:
+    started = train(machines[:2], extra=LONG)
+    started[0].until(lambda: steps(machines[0]) >= 3)
+    started[1].process.send_signal(signal.SIGINT)
+    assert [one.end(40) for one in started] == [143, 130], started[0].said + started[1].said  # the others are asked by SIGTERM
+    at = steps(machines[0])
+    assert (machines[0].folder / 'run' / 'checkpoints' / f'step_{at:07d}').is_dir()
+    assert nobody_left(machines)
+
+
+@pytest.mark.slow
+def test_a_machine_that_joins_later_takes_part_from_then_on(machines: list[Machine]) -> None:
+    command = (
+        'train',
+        *TINY,
+        'train.steps=4000',
+        'evaluate.enabled=false',
+        'report.every=1',
+        'report.pictures=0',
+        '--save_dir',
+        str(machines[0].folder / 'run'),
+    )
+    elastic = ('--nnodes', '1:3', '--master', '10.78.0.1:6170')
+    first = machines[0].phalanx(*command, *elastic)
+    first.until(lambda: steps(machines[0]) >= 3)
+    second = machines[1].phalanx(*command, *elastic)
+    first.until_said('1 more machine joined')
+    second.until_said('is machine 2 of 2')
+    first.until_said('resumed at step')
+    at = steps(machines[0])
+    first.until(lambda: steps(machines[0]) >= at + 3)
+    second.process.send_signal(signal.SIGKILL)  # and leaves again
+    first.until_said('going on with the machines that are left')
+    at = steps(machines[0])
+    first.until(lambda: steps(machines[0]) >= at + 3)
+    seen = [line['step'] for line in records(machines[0].folder / 'run')]
+    assert sorted(set(seen)) == list(range(1, max(seen) + 1))  # no step was left out
+    first.process.send_signal(signal.SIGTERM)
+    assert first.end(40) == 143
+
+
+def test_a_stranger_at_the_port_neither_joins_nor_stops_the_run(machines: list[Machine]) -> None:
+    command = ('train', *TINY, *SHORT, '--save_dir', 'run', '--ips', ips(machines[:2]))
+    first = machines[0].phalanx(*command)
+    first.until_said('10.78.0.2 has not joined')
+    knock = (
+        f'import socket; s=socket.create_connection(("{machines[0].address}", 6170)); '
+        's.sendall(b"GET / HTTP/1.0\\r\\n\\r\\n" * 1000); s.close()'
+    )
+    assert machines[2].start(sys.executable, '-c', knock).end() == 0
+    second = machines[1].phalanx(*command)
+    assert (first.end(), second.end()) == (0, 0), first.said
+
+
+def _listening(machine: Machine) -> list[psutil._common.pconn]:
+    return [c for pid in machine.processes() for c in psutil.Process(pid).net_connections('tcp') if c.status == 'LISTEN']
+
+
+def test_only_the_chosen_address_listens(machines: list[Machine]) -> None:
+    started = train(machines[:2], extra=LONG)
+    started[0].until(lambda: steps(machines[0]) >= 2)
+    found = {c.laddr.ip for machine in machines[:2] for c in _listening(machine)}
+    assert found <= {'10.78.0.1', '10.78.0.2'}
+    for one in started:
+        one.process.send_signal(signal.SIGTERM)
+    assert [one.end(40) for one in started] == [143, 143]

@@ -1,0 +1,95 @@
+"""Detection learns, and keeps the promises: the cut of a step does not show, evaluation counts each sample once."""
+
+import json
+import math
+from functools import partial
+from pathlib import Path
+
+import pytest
+import torch
+
+from phalanx.detection.data import DATA
+from phalanx.detection.loss import LOSSES
+from phalanx.detection.metric import METRICS
+from phalanx.detection.models import MODELS
+from phalanx.detection.task import Detection, Samples
+from phalanx.step import WholeStep
+from phalanx.task import Draw
+from running import Command, losses
+
+# PP-YOLOE on images that change size from step to step. Epochs of 7 samples end within steps of 5, and with the first of them
+# the assigner changes.
+TINY = (
+    'ppyoloe_digits',
+    '--set',
+    'data.size=[64,96]',
+    'data.train_scenes=7',
+    'data.eval_scenes=5',
+    'transforms=[random_expand, random_crop, random_flip, {name: batch_random_resize, sizes: [64, 96]}]',
+    'loss.static_assigner_epochs=1',
+    'optimizer={name: sgd, lr: 1e-5}',
+    'schedule={name: constant}',
+    'ema=null',
+    'train.global_batch_size=5',
+    'train.steps=3',
+    'train.workers=0',
+    'report.every=1',
+    'report.pictures=1',
+    'device=cpu',
+)
+
+
+@pytest.mark.slow
+def test_four_scenes_are_learnt_by_heart() -> None:
+    """From images and boxes to found boxes: in 80 steps most digits of four scenes are found, with their classes."""
+    torch.manual_seed(0)
+    task = Detection(
+        model=partial(MODELS['ppyoloe']),
+        data=partial(DATA['digit_scenes'], train_scenes=4, size=(64, 96), digit_height=(24, 44)),
+        loss=partial(LOSSES['task_aligned']),
+        metric=partial(METRICS['coco']),
+    )
+    source = task.dataset('train').source
+    learnt, judged = (
+        task.collate([Samples(source, (), split)[Draw(index, 0, 0, 0)] for index in range(4)]) for split in ('train', 'eval')
+    )
+    model, metric = task.model(), task.metric()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3)
+    for step in range(80):
+        for group in optimizer.param_groups:
+            group['lr'] = 1e-3 * (1 + math.cos(math.pi * step / 80))  # at its end running statistics come to rest
+        loss = sum(term.total / term.weight for term in task.loss(model, learnt, WholeStep()).values())
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    with torch.no_grad():
+        metric.update(task.predict(model.eval(), judged), judged)
+    metric.gather()
+    assert metric.compute()['ap50'] > 0.5  # 0.7 and more
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    'cut', [('--nproc_per_node', '3'), ('train.micro_batches=2',)], ids=['three ranks', 'two micro-batches']
+)
+def test_a_share_that_cannot_be_even_changes_nothing(phalanx: Command, tmp_path: Path, cut: tuple[str, ...]) -> None:
+    """A global batch of 5 is 2, 2 and 1 samples, or 3 and 2."""
+    alone = phalanx('train', *TINY, 'evaluate.enabled=false', '--save_dir', 'alone')
+    assert alone.returncode == 0, alone.stderr
+    run = phalanx('train', *TINY, 'evaluate.enabled=false', *cut, '--save_dir', 'cut')
+    assert run.returncode == 0, run.stderr
+    assert losses(tmp_path / 'cut') == pytest.approx(losses(tmp_path / 'alone'), rel=1e-5)
+
+
+@pytest.mark.slow
+def test_five_samples_on_two_ranks_count_five_and_give_the_same_metrics(phalanx: Command, tmp_path: Path) -> None:
+    trained = phalanx('train', *TINY, 'train.steps=1', 'nms={score_threshold: 0}', '--save_dir', 'alone')
+    assert trained.returncode == 0, trained.stderr
+    found = []
+    for ranks in ('1', '2'):
+        run = phalanx('eval', 'alone', '--json', '--nproc_per_node', ranks)
+        assert run.returncode == 0, run.stderr
+        found.append(json.loads(run.stdout))
+    assert [result.pop('samples') for result in found] == [5, 5]
+    assert [result.pop('seconds') > 0 for result in found] == [True, True]
+    assert found[0] == found[1]

@@ -1,0 +1,61 @@
+"""`phalanx convert weights`: files of the originals become files of ours."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+
+import numpy as np
+import pytest
+import safetensors.torch
+
+from phalanx.cli import main
+from phalanx.convert import ORIGINALS, stored_as_in_paddle
+from phalanx.segmentation.models.pp_liteseg import pp_liteseg
+
+HEAD = 'seg_heads.0.conv_out.weight'
+
+
+@pytest.fixture(scope='module')
+def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A weight file of PaddleSeg's PP-LiteSeg for three classes; its classifier is 0, 1, 2, ..."""
+    model = pp_liteseg(3)
+    name = ORIGINALS[type(model)](model).name
+    arrays = {name(ours): np.zeros(tensor.shape, np.float32) for ours, tensor in stored_as_in_paddle(model).items()}
+    arrays[HEAD] = np.arange(96, dtype=np.float32).reshape(3, 32, 1, 1)
+    path = tmp_path_factory.mktemp('weights') / 'model.pdparams'
+    path.write_bytes(pickle.dumps({**arrays, 'StructuredToParameterName@@': {}}, 4))
+    return path
+
+
+def test_weights_of_a_named_network_are_written(original: Path, tmp_path: Path) -> None:
+    out = tmp_path / 'model.safetensors'
+    words = ['convert', 'weights', str(original), '--model', 'pp_liteseg', '--num_classes', '3', '--set', 'backbone=stdc1']
+    assert main([*words, '--out', str(out)]) == 0
+    weights = safetensors.torch.load_file(out)
+    assert weights['heads.0.classify.weight'].flatten().tolist() == list(range(96))
+    pp_liteseg(3).load_state_dict(weights)
+
+
+@pytest.mark.parametrize(
+    ('words', 'status', 'told'),
+    [
+        (
+            ['--model', 'pp_liteseg', '--num_classes', '4'],
+            1,
+            f'misshapen: {HEAD} is [3, 32, 1, 1], the model has [4, 32, 1, 1]',
+        ),
+        (['--model', 'pp_liteseg'], 2, '--model needs --num_classes'),
+        (['--model', 'pp_lightseg', '--num_classes', '3'], 2, "did you mean 'pp_liteseg'?"),
+        (['--model', 'pp_liteseg', '--num_classes', '3', '--set', 'backbon=stdc1'], 2, "'backbon'"),
+        (['--recipe', 'no_such'], 2, 'no_such: there is no such file'),
+        (['--recipe', 'unet_pet'], 1, 'the weights do not fit UNet'),
+    ],
+)
+def test_what_does_not_fit_is_told_and_nothing_written(
+    original: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], words: list[str], status: int, told: str
+) -> None:
+    out = tmp_path / 'model.safetensors'
+    assert main(['convert', 'weights', str(original), *words, '--out', str(out)]) == status
+    assert told in capsys.readouterr().err
+    assert not out.exists()

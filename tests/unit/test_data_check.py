@@ -1,0 +1,202 @@
+"""`phalanx data check`: a small data set with every fault that it looks for, put there by hand."""
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from phalanx import cli
+from phalanx.data.census import Census, Problem, SplitCensus, spread, take_census
+from phalanx.data.tables import size_rows
+from phalanx.runs import open_job
+from phalanx.segmentation.labels import VOID
+from phalanx.segmentation.survey import PixelSurvey
+
+CLASSES = ('sky', 'road', 'car')
+
+
+def picture(seed: int, height: int = 4, width: int = 6) -> np.ndarray:
+    return np.random.default_rng(seed).integers(0, 256, (height, width, 3), dtype=np.uint8)
+
+
+def labels(*rows: list[int]) -> np.ndarray:
+    return np.array(rows, np.uint8)
+
+
+class Tree:
+    """A data set in files, of pairs that are put in one by one."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.lines: dict[str, list[str]] = {'train': [], 'val': []}
+        (root / 'images').mkdir(parents=True)
+        (root / 'labels').mkdir()
+
+    def put(self, split: str, name: str, image: np.ndarray | bytes, truth: np.ndarray) -> None:
+        path = self.root / f'images/{name}.png'
+        path.write_bytes(image) if isinstance(image, bytes) else Image.fromarray(image).save(path)
+        Image.fromarray(truth).save(self.root / f'labels/{name}.png')
+        self.lines[split].append(f'images/{name}.png labels/{name}.png\n')
+        for known, lines in self.lines.items():
+            (self.root / f'{known}.txt').write_text(''.join(lines))
+
+    def words(self) -> list[str]:
+        """The recipe of the data set, as words of a command."""
+        data = f'data={{name: file_list, root: {self.root}, classes: [{", ".join(CLASSES)}]}}'
+        return ['pp_liteseg_digits', '--set', data, '--workers', '0']
+
+
+@pytest.fixture
+def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Tree:
+    """Three sound pairs for training and one for evaluation."""
+    monkeypatch.chdir(tmp_path)
+    tree = Tree(tmp_path / 'data')
+    tree.put('train', 'a', picture(0), labels(*[[0, 0, 0, 1, 1, VOID]] * 4))
+    tree.put('train', 'b', picture(1), labels(*[[0] * 6] * 4))
+    tree.put('train', 'c', picture(2, 2, 8), labels(*[[1] * 8] * 2))
+    tree.put('val', 'd', picture(3), labels(*[[2] * 6] * 4))
+    return tree
+
+
+@pytest.fixture
+def check(tree: Tree, capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, dict]]:
+    """Runs the command and gives its exit status and what it printed as JSON."""
+
+    def run(*more: str) -> tuple[int, dict]:
+        status = cli.main(['data', 'check', *tree.words(), '--json', *more])
+        return status, json.loads(capsys.readouterr().out)
+
+    return run
+
+
+def test_pixels_and_images_of_each_class_are_counted(check: Callable[..., tuple[int, dict]]) -> None:
+    """By hand: a has 3 columns of sky, 2 of road, 1 void, each 4 high; b is sky, c is 2 x 8 of road, d is car."""
+    status, found = check()
+    assert (status, found['problems'], found['duplicates'], found['unit']) == (0, [], [], 'pixels')
+    assert found['samples'] == {'train': {'all': 3, 'read': 3}, 'eval': {'all': 1, 'read': 1}}
+    none = {'pixels': 0, 'images': 0}
+    assert found['classes'] == [
+        {'class': 'sky', 'train': {'pixels': 12 + 24, 'images': 2}, 'eval': none},
+        {'class': 'road', 'train': {'pixels': 8 + 16, 'images': 2}, 'eval': none},
+        {'class': 'car', 'train': none, 'eval': {'pixels': 24, 'images': 1}},
+        {'class': '(void)', 'train': {'pixels': 4, 'images': 1}, 'eval': none},
+    ]
+    assert found['sizes']['train'] == [{'width': 6, 'height': 4, 'samples': 2}, {'width': 8, 'height': 2, 'samples': 1}]
+    assert found['remarks'] == ['never in the training samples: car']
+
+
+def test_every_fault_is_found_and_fails_the_check(tree: Tree, check: Callable[..., tuple[int, dict]]) -> None:
+    tree.put('train', 'broken', b'no picture', labels(*[[0] * 6] * 4))
+    tree.put('train', 'small', picture(4), labels(*[[0] * 6] * 2))
+    tree.put('train', 'wrong', picture(5), labels(*[[0, 0, 9, 9, 0, 0]] * 4))
+    tree.put('val', 'wrong2', picture(6), labels(*[[9] * 6] * 4))
+    status, found = check()
+    assert status == 1
+    assert found['samples'] == {'train': {'all': 6, 'read': 3}, 'eval': {'all': 2, 'read': 1}}
+    names = [(problem['split'], Path(problem['sample']).stem) for problem in found['problems']]
+    assert names == [('train', 'broken'), ('train', 'small'), ('train', 'wrong'), ('eval', 'wrong2')]
+    wanted = ['is not an image', 'is 6 x 4 pixels, but its label map', 'pixels of value 9; allowed are 0 to 2', 'of value 9']
+    for words, problem in zip(wanted, found['problems'], strict=True):
+        assert words in problem['problem']
+
+
+def test_equal_images_are_found_within_and_between_splits(tree: Tree, check: Callable[..., tuple[int, dict]]) -> None:
+    """Equal are pixels, not files: one copy is a BMP file under the name of a PNG."""
+    tree.put('train', 'a2', picture(0), labels(*[[0] * 6] * 4))
+    Image.fromarray(picture(0)).save(tree.root / 'images/a2.png', 'BMP')
+    tree.put('val', 'b2', picture(1), labels(*[[0] * 6] * 4))
+    status, found = check()
+    groups = [[(each['split'], Path(each['sample']).stem) for each in group] for group in found['duplicates']]
+    assert (status, groups) == (0, [[('train', 'a'), ('train', 'a2')], [('train', 'b'), ('eval', 'b2')]])
+    assert found['remarks'][1:] == [
+        'images both among the training and the evaluation samples: 1',
+        'images several times within a split: 1',
+    ]
+
+
+def test_a_split_that_cannot_be_opened_is_a_problem_and_the_other_is_read(
+    tree: Tree, check: Callable[..., tuple[int, dict]]
+) -> None:
+    (tree.root / 'images/a.png').unlink()
+    status, found = check()
+    assert (status, list(found['samples'])) == (1, ['eval'])
+    assert found['problems'][0]['problem'].startswith(f'train: 1 files are missing in {tree.root}: images/a.png')
+
+
+def test_a_limit_reads_samples_from_all_over_the_data_set(check: Callable[..., tuple[int, dict]]) -> None:
+    assert [spread(10, limit) for limit in (None, 20, 4, 1)] == [list(range(10)), list(range(10)), [0, 2, 5, 7], [0]]
+    assert check('--limit', '1')[1]['samples'] == {'train': {'all': 3, 'read': 1}, 'eval': {'all': 1, 'read': 1}}
+
+
+def test_several_processes_find_the_same(tree: Tree) -> None:
+    tree.put('train', 'broken', b'no picture', labels(*[[0] * 6] * 4))
+    for number in range(20):
+        tree.put('train', f'more{number}', picture(10 + number % 15), labels(*[[number % 3] * 6] * 4))
+    task = open_job(*tree.words()[:1], [(tree.words()[2], 'test')]).task
+    alone, together = (take_census(task, limit=None, workers=workers, advance=lambda *_: None) for workers in (0, 2))  # type: ignore[arg-type]
+    assert alone.record() == together.record()
+    assert len(alone.duplicates) == 5
+
+
+def test_progress_counts_to_the_number_of_samples(tree: Tree) -> None:
+    task = open_job(*tree.words()[:1], [(tree.words()[2], 'test')]).task
+    heard: list[tuple[str, int, int]] = []
+    take_census(task, limit=2, workers=0, advance=lambda *said: heard.append(said))  # type: ignore[arg-type]
+    assert heard == [('train', 1, 2), ('train', 2, 2), ('eval', 1, 1)]
+
+
+def test_one_trouble_in_many_files_is_told_once() -> None:
+    census = Census({}, {}, [Problem('train', f'{n}.png', f'{n}.png: is empty') for n in range(3)], [])
+    census.problems.insert(0, Problem('eval', 'x.png', 'x.png: is cut off'))
+    assert [(reason, count, first.name) for reason, count, first in census.reasons()] == [
+        ('is empty', 3, '0.png'),
+        ('is cut off', 1, 'x.png'),
+    ]
+
+
+def test_many_sizes_are_told_in_steps_of_the_longer_side() -> None:
+    census = Census({}, {'train': SplitCensus(60)}, [], [])
+    for width in range(100, 160):
+        census.splits['train'].sizes[width, 90] += 2
+    rows = size_rows(census)
+    assert rows[0] == {'longer side': '100 to 109', 'train images': 20, 'train share': 20 / 120}
+    assert sum(row['train images'] for row in rows) == 120  # type: ignore[misc]
+
+
+def test_the_page_shows_everything_without_the_network(tree: Tree, capsys: pytest.CaptureFixture[str]) -> None:
+    tree.put('val', 'b2<', picture(1), labels(*[[0] * 6] * 4))
+    tree.put('val', 'wrong', picture(5), labels(*[[9] * 6] * 4))
+    assert cli.main(['data', 'check', *tree.words(), '--page', 'out/page.html']) == 1
+    said = capsys.readouterr().out
+    for words in ('road', '8 x 2', 'has pixels of value 9', 'page: out/page.html', '5 samples can be used, 1 cannot'):
+        assert words in said
+    page = Path('out/page.html').read_text()
+    for words in ('road', '8 x 2', 'has pixels of value 9', 'b2&lt;.png', 'never in the training samples: car'):
+        assert words in page
+    assert page.count('<img src="data:image/jpeg;base64,') == 5
+    assert not re.search(r'<script|<link|https?://|b2<', page)
+
+
+@pytest.mark.parametrize(
+    ('words', 'message'),
+    [
+        (['nowhere'], 'nowhere: there is no such file'),
+        (['pp_liteseg_digits', '--limit', '0'], '--limit must be at least 1'),
+        (['pp_liteseg_digits', '--set', 'data.rot=x'], 'data.rot: unknown key'),
+    ],
+)
+def test_a_wrong_request_reads_nothing(words: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(['data', 'check', *words]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_void_pixels_of_a_picture_stay_as_they_are(tree: Tree) -> None:
+    survey = open_job(*tree.words()[:1], [(tree.words()[2], 'test')]).task.survey('train')  # type: ignore[attr-defined]
+    assert isinstance(survey, PixelSurvey)
+    drawn = survey.picture(0)
+    np.testing.assert_array_equal(drawn[:, 5], picture(0)[:, 5])
+    assert (drawn[:, 0] != picture(0)[:, 0]).any()

@@ -1,0 +1,384 @@
+"""Data sets of detection, written by hand into an empty folder, and what is said when something is wrong with them."""
+
+import copy
+import json
+import pickle
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.testing import assert_array_equal
+from PIL import Image
+
+from phalanx.detection.data import DATA, Objects
+from phalanx.detection.data.coco import CocoJson, Objects365
+from phalanx.detection.data.digit_scenes import DigitScenes
+from phalanx.detection.data.voc import PascalVoc
+from phalanx.detection.data.yolo import YoloText, labels_of
+from phalanx.task import SampleError
+
+PICTURE = np.random.default_rng(0).integers(0, 256, (40, 60, 3), dtype=np.uint8)
+
+
+def write_image(path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.fromarray(PICTURE).save(path)
+
+
+def rows(objects: Objects) -> list[tuple[list[float], int, bool]]:
+    """Box, class, ignored of each object."""
+    found = zip(objects.boxes.tolist(), objects.classes.tolist(), objects.ignored.tolist(), strict=True)
+    return [(box, label, ignored) for box, label, ignored in found]
+
+
+def annotation(number: int, image: Any, category: Any, bbox: Any, **more: Any) -> dict[str, Any]:
+    return {'id': number, 'image_id': image, 'category_id': category, 'bbox': bbox, 'iscrowd': 0, **more}
+
+
+def coco() -> dict[str, Any]:
+    """Three images of 60 x 40: one with two objects and a crowd, one with a crowd only, one with nothing."""
+    return {
+        'images': [{'id': n, 'file_name': f'{n}.png', 'width': 60, 'height': 40} for n in (7, 3, 9)],
+        'categories': [{'id': 90, 'name': 'toothbrush'}, {'id': 13, 'name': 'stop sign'}],
+        'annotations': [
+            annotation(1, 7, 13, [10, 20, 30, 10], area=123.5),
+            annotation(2, 3, 90, [0, 0, 60, 40], iscrowd=1, area=2000),
+            annotation(3, 7, 90, [0.5, 0, 2, 4]),
+            annotation(4, 7, 13, [1, 1, 50, 0]),
+            annotation(5, 7, 13, [50, 30, 20, 5], iscrowd=1),
+        ],
+    }
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    for number in (3, 7, 9):
+        write_image(tmp_path / f'pictures/{number}.png')
+    (tmp_path / 'boxes.json').write_text(json.dumps(coco()))
+    return tmp_path
+
+
+def coco_data(root: Path, **options: Any) -> CocoJson:
+    named = {'train': 'boxes.json', 'eval': 'boxes.json', 'train_images': 'pictures', 'eval_images': 'pictures'}
+    return CocoJson(**{'root': root, **named, **options})
+
+
+def test_category_ids_with_gaps_become_classes_in_the_order_of_the_file(root: Path) -> None:
+    data = coco_data(root)
+    assert data.class_names == ('toothbrush', 'stop sign')
+    source = data.split('eval')
+    image, objects = source.read(0)
+    assert_array_equal(image, PICTURE)
+    assert (len(source), source.name(0)) == (3, str(root / 'pictures/7.png'))
+    assert rows(objects) == [([10, 20, 40, 30], 1, False), ([0.5, 0, 2.5, 4], 0, False), ([50, 30, 70, 35], 1, True)]
+    assert objects.areas.tolist() == [123.5, 8, 100]  # as annotated, and otherwise that of the box
+
+
+def test_what_was_odd_is_counted(root: Path) -> None:
+    assert coco_data(root).split('eval').notes == {
+        'boxes without area, left out': 1,
+        'crowds or difficult objects, neither learnt nor judged': 2,
+        'boxes that reach out of their image, cut off in training': 1,
+        'images without objects': 2,
+    }
+
+
+def test_images_with_nothing_to_learn_are_judged_but_learnt_only_on_request(root: Path) -> None:
+    names = [[Path(s.name(n)).stem for n in range(len(s))] for s in map(coco_data(root).split, ('train', 'eval'))]
+    assert names == [['7'], ['7', '3', '9']]
+    assert len(coco_data(root, empty_images=True).split('train')) == 3
+    crowd_only = coco_data(root).split('eval').read(1)[1]
+    assert rows(crowd_only) == [([0, 0, 60, 40], 0, True)]
+    assert len(coco_data(root).split('eval').read(2)[1]) == 0
+
+
+def test_classes_may_be_named_in_another_order(root: Path) -> None:
+    (root / 'names.txt').write_text('stop sign\ntoothbrush\ncomb\n')
+    data = coco_data(root, classes='names.txt')
+    assert data.class_names == ('stop sign', 'toothbrush', 'comb')
+    assert data.split('eval').read(0)[1].classes.tolist() == [0, 1, 0]
+
+
+def test_named_classes_need_no_files_until_samples_are_wanted(tmp_path: Path) -> None:
+    """A trained run is to predict on a machine without its training data."""
+    nowhere = tmp_path / 'nowhere'
+    assert coco_data(nowhere, classes=('a', 'b')).class_names == ('a', 'b')
+    assert len(PascalVoc(root=nowhere).class_names) == 20
+    assert YoloText(root=nowhere, classes=('a',)).class_names == ('a',)
+
+
+def test_what_a_source_holds_is_small(root: Path) -> None:
+    """A loader worker gets a copy of it: numbers in a few arrays, no object for each box."""
+    content = coco()
+    content['annotations'] = [annotation(n, 7, 13, [1, 1, 2, 3]) for n in range(5000)]
+    (root / 'boxes.json').write_text(json.dumps(content))
+    source = coco_data(root).split('train')
+    assert len(pickle.dumps(source)) < 5000 * 40
+    assert len(copy.deepcopy(source).read(0)[1]) == 5000
+
+
+def change(*path: Any, to: Any) -> Callable[[dict[str, Any]], None]:
+    def do(content: dict[str, Any]) -> None:
+        place: Any = content
+        for key in path[:-1]:
+            place = place[key]
+        place[path[-1]] = to
+
+    return do
+
+
+@pytest.mark.parametrize(
+    ('spoil', 'message'),
+    [
+        (
+            change('annotations', 2, 'category_id', to=5),
+            'annotation 3: category_id 5 is not the id of a category (they are 90, 13)',
+        ),
+        (change('annotations', 0, 'image_id', to=8), 'annotation 1: image_id 8 is not the id of an image; mend or remove'),
+        (change('annotations', 0, 'bbox', to=[1, 2, 3]), 'annotation 1: bbox: expected x, y, width and height, got 1 2 3'),
+        (change('annotations', 0, 'bbox', to='wide'), 'annotation 1: bbox: expected x, y, width and height, got wide'),
+        (change('annotations', 0, 'bbox', to=[1, 2, 3, float('nan')]), 'annotation 1: bbox: expected x, y, width and height'),
+        (change('annotations', 0, to={'id': 77}), 'annotation 77 has no `image_id`'),
+        (change('annotations', 0, 'image_id', to={'a': 1}), 'annotation 1 has a strange `image_id`'),
+        (change('images', 1, 'id', to=7), 'image 7: the id is used twice; give 3.png another'),
+        (
+            change('images', 1, 'file_name', to='../../secret.png'),
+            "image 3: file_name: '../../secret.png' lies outside the data",
+        ),
+        (change('images', 1, 'file_name', to='/etc/passwd'), "image 3: file_name: '/etc/passwd' lies outside the data set"),
+        (change('images', 1, 'width', to='wide'), 'image 3: expected height and width, got 40 wide'),
+        (change('categories', 1, 'id', to=90), "category 90, 'stop sign': the id or the name is used twice"),
+        (change('annotations', to={}), 'is not in the format of COCO: it needs lists `images`, `annotations` and `categories`'),
+        (change('annotations', to=[]), 'not one of 3 images has an object; check the annotations'),
+    ],
+)
+def test_a_malformed_annotation_is_told_before_any_sample_is_read(
+    root: Path, spoil: Callable[[dict[str, Any]], None], message: str
+) -> None:
+    content = coco()
+    spoil(content)
+    (root / 'boxes.json').write_text(json.dumps(content))
+    with pytest.raises(ValueError, match=re.escape(message)):
+        coco_data(root).split('train')
+
+
+def test_categories_that_are_no_classes_are_told(root: Path) -> None:
+    with pytest.raises(ValueError, match='has categories that are no classes: stop sign; name them'):
+        coco_data(root, classes=('toothbrush',)).split('train')
+
+
+def test_missing_files_are_told_with_what_names_them(root: Path) -> None:
+    (root / 'pictures/3.png').unlink()
+    with pytest.raises(FileNotFoundError, match=re.escape(f'1 files are missing in {root}: pictures/3.png')):
+        coco_data(root).split('eval')
+    (root / 'boxes.json').write_text('{"images": [')
+    with pytest.raises(ValueError, match=re.escape(f'{root}/boxes.json: is not JSON')):
+        coco_data(root).split('eval')
+    with pytest.raises(FileNotFoundError, match='there is no such file'):
+        coco_data(root, eval='other.json').split('eval')
+    with pytest.raises(ValueError, match=re.escape("data.eval: '../boxes.json' lies outside the data set")):
+        coco_data(root, eval='../boxes.json')
+
+
+@pytest.mark.parametrize('name', ['coco', 'objects365', 'voc', 'yolo'])
+def test_a_missing_root_is_told_with_the_key_that_names_it(tmp_path: Path, name: str) -> None:
+    with pytest.raises(FileNotFoundError, match=r'there is no such folder; data\.root must name the folder'):
+        DATA[name](root=tmp_path / 'nowhere', classes=('a',)).split('train')  # type: ignore[operator]
+
+
+def test_an_image_of_another_size_than_annotated_is_no_sample(root: Path) -> None:
+    content = coco()
+    content['images'][0] |= {'width': 40, 'height': 60}
+    (root / 'boxes.json').write_text(json.dumps(content))
+    with pytest.raises(
+        SampleError, match=re.escape('7.png is 60 x 40 pixels, but was annotated as 40 x 60: its boxes may not')
+    ):
+        coco_data(root).split('train').read(0)
+
+
+@pytest.mark.parametrize('place', ['images/v1/patch8/x.png', 'patch8/x.png', 'x.png'])
+def test_objects365_images_are_found_in_each_usual_layout(tmp_path: Path, place: str) -> None:
+    write_image(tmp_path / 'train' / place)
+    content = coco() | {'images': [{'id': 7, 'file_name': 'images/v1/patch8/x.png', 'width': 60, 'height': 40}]}
+    content['annotations'] = content['annotations'][:1]
+    (tmp_path / 'annotations').mkdir()
+    (tmp_path / 'annotations/zhiyuan_objv2_train.json').write_text(json.dumps(content))
+    data = Objects365(root=tmp_path)
+    source = data.split('train')
+    assert data.class_names == ('toothbrush', 'stop sign')
+    assert (len(source), source.name(0)) == (1, str(tmp_path / 'train' / place))
+
+
+def voc_object(name: str, box: tuple[float, ...], difficult: str = '') -> str:
+    corners = ''.join(f'<{key}>{value}</{key}>' for key, value in zip(('xmin', 'ymin', 'xmax', 'ymax'), box, strict=False))
+    return f'<object><name>{name}</name>{difficult}<bndbox>{corners}</bndbox></object>'
+
+
+SIZE = '<size><width>60</width><height>40</height><depth>3</depth></size>'
+DOG = voc_object('dog', (8, 12, 35.5, 40))
+HARD_CAT = voc_object('cat', (1, 1, 20, 30), '<difficult>1</difficult>')
+
+
+@pytest.fixture
+def voc(tmp_path: Path) -> Path:
+    """VOC's own layout, with one image."""
+    write_image(tmp_path / 'JPEGImages/000005.jpg')
+    (tmp_path / 'Annotations').mkdir()
+    (tmp_path / 'Annotations/000005.xml').write_text(f'<annotation>{SIZE}{DOG}{HARD_CAT}</annotation>')
+    (tmp_path / 'ImageSets/Main').mkdir(parents=True)
+    for split in ('trainval', 'test'):
+        (tmp_path / f'ImageSets/Main/{split}.txt').write_text('000005\n')
+    return tmp_path
+
+
+def test_voc_difficult_objects_are_learnt_but_not_judged(voc: Path) -> None:
+    """The dog ends at row 40, as VOC counts from 1; PaddleDetection cuts it off at 39."""
+    data = PascalVoc(root=voc)
+    dog, cat = [8, 12, 35.5, 39], [1, 1, 20, 30]
+    assert rows(data.split('train').read(0)[1]) == [(dog, 11, False), (cat, 7, False)]
+    assert rows(data.split('eval').read(0)[1]) == [(dog, 11, False), (cat, 7, True)]
+    assert rows(PascalVoc(root=voc, learn_difficult=False).split('train').read(0)[1])[1] == (cat, 7, True)
+
+
+def test_voc_lists_may_name_images_and_annotations(voc: Path) -> None:
+    (voc / 'pairs.txt').write_text('JPEGImages/000005.jpg Annotations/000005.xml\n')
+    source = PascalVoc(root=voc, train='pairs.txt', classes=('cat', 'dog')).split('train')
+    assert source.read(0)[1].classes.tolist() == [1, 0]
+
+
+BOMB = '<!DOCTYPE a [<!ENTITY b "bbbb"><!ENTITY c "&b;&b;">]>'
+
+
+@pytest.mark.parametrize(
+    ('file', 'content', 'message'),
+    [
+        ('Annotations/000005.xml', f'{BOMB}<annotation>{SIZE}</annotation>', '000005.xml: has a document type or is not UTF-8'),
+        ('Annotations/000005.xml', '<annotation>', '000005.xml: is not well-formed XML (no element found'),
+        (
+            'Annotations/000005.xml',
+            f'<annotation>{voc_object("cow", (1, 2, 3))}</annotation>',
+            'object 1: bndbox: expected xmin',
+        ),
+        (
+            'Annotations/000005.xml',
+            f'<annotation>{DOG}{voc_object("cou", (1, 2, 3, 4))}</annotation>',
+            "object 2: 'cou' is no class",
+        ),
+        ('ImageSets/Main/trainval.txt', 'a b c', 'trainval.txt:1: expected a name, or the paths of an image and of its'),
+        ('ImageSets/Main/trainval.txt', '../../secret', "trainval.txt:1: 'JPEGImages/../../secret.jpg' lies outside"),
+    ],
+)
+def test_a_malformed_voc_annotation_is_told(voc: Path, file: str, content: str, message: str) -> None:
+    (voc / file).write_text(content)
+    with pytest.raises(ValueError, match=re.escape(message)):
+        PascalVoc(root=voc).split('train')
+
+
+def test_a_document_type_cannot_hide_in_another_encoding(voc: Path) -> None:
+    (voc / 'Annotations/000005.xml').write_bytes(f'{BOMB}<annotation>{SIZE}</annotation>'.encode('utf-16'))
+    with pytest.raises(ValueError, match='has a document type or is not UTF-8'):
+        PascalVoc(root=voc).split('train')
+
+
+@pytest.fixture
+def yolo(tmp_path: Path) -> Path:
+    """Two images for training, one of them without labels."""
+    for name in ('train/a', 'train/b', 'val/c'):
+        write_image(tmp_path / f'images/{name}.png')
+    for split in ('train', 'val'):
+        (tmp_path / 'labels' / split).mkdir(parents=True)
+    (tmp_path / 'labels/train/a.txt').write_text('1 0.5 0.5 0.2 0.5\n\n0 0.05 0.05 0.2 0.1\n')
+    (tmp_path / 'labels/val/c.txt').write_text('1 0.5 0.5 0.2 0.5\n')
+    (tmp_path / 'data.yaml').write_text('names: {0: cat, 1: dog}\n')
+    return tmp_path
+
+
+def test_yolo_boxes_are_fractions_around_their_middle(yolo: Path) -> None:
+    """Of 60 x 40 pixels: 30 +- 6 by 20 +- 10, and 3 +- 6 by 2 +- 2."""
+    data = YoloText(root=yolo)
+    train = data.split('train')
+    assert (data.class_names, len(train)) == (('cat', 'dog'), 2)
+    objects = train.read(0)[1]
+    np.testing.assert_allclose(objects.boxes, [[24, 10, 36, 30], [-3, 0, 9, 4]], atol=1e-5)
+    assert objects.classes.tolist() == [1, 0]
+    np.testing.assert_allclose(objects.areas, [240, 48], rtol=1e-5)
+    assert len(train.read(1)[1]) == 0
+    assert train.notes == {
+        'images without a file of labels': 1,
+        'boxes that reach out of their image, cut off in training': 1,
+        'images without objects': 1,
+    }
+    assert len(YoloText(root=yolo, empty_images=False).split('train')) == 1
+
+
+def test_yolo_images_may_be_listed_and_classes_be_lines(yolo: Path) -> None:
+    (yolo / 'obj.names').write_text('cat\ndog\n')
+    (yolo / 'train.txt').write_text('./images/train/a.png\n')
+    source = YoloText(root=yolo, train='train.txt', classes='obj.names').split('train')
+    assert (len(source), source.name(0)) == (1, str(yolo / 'images/train/a.png'))
+
+
+@pytest.mark.parametrize(
+    ('image', 'labels'),
+    [
+        ('images/train/a.jpg', 'labels/train/a.txt'),
+        ('train/images/a.b.jpg', 'train/labels/a.b.txt'),
+        ('images/images/a.jpg', 'images/labels/a.txt'),
+        ('pictures/a.jpg', 'pictures/a.txt'),
+    ],
+)
+def test_yolo_labels_stand_in_the_sibling_folder(image: str, labels: str) -> None:
+    assert labels_of(image) == labels
+
+
+@pytest.mark.parametrize(
+    ('file', 'content', 'message'),
+    [
+        ('labels/train/a.txt', '2 0.5 0.5 0.2 0.5', 'labels/train/a.txt:1: class 2 is not one of 0 to 1'),
+        ('labels/train/a.txt', '0.5 0.5 0.5 0.2 0.5', 'labels/train/a.txt:1: class 0.5 is not one of 0 to 1'),
+        ('labels/train/a.txt', '\n1 0.5 0.5 0.2', 'labels/train/a.txt:2: expected class x y width height, the last four'),
+        ('labels/train/a.txt', '1 30 20 6 10', 'labels/train/a.txt:1: expected class x y width height'),
+        ('data.yaml', 'nc: 2', 'data.yaml: needs `names`: a list of the names of the classes'),
+        ('data.yaml', 'names: {1: cat, 2: dog}', 'data.yaml: needs `names`'),
+        ('data.yaml', 'names: [cat, cat]', 'data.yaml: cat is named twice'),
+        ('data.yaml', 'names: [', 'data.yaml: is not YAML'),
+        ('train.txt', '../a.png', "train.txt:1: '../a.png' lies outside the data set"),
+    ],
+)
+def test_a_malformed_yolo_file_is_told(yolo: Path, file: str, content: str, message: str) -> None:
+    (yolo / file).write_text(content)
+    with pytest.raises(ValueError, match=re.escape(message)):
+        YoloText(root=yolo, train='train.txt' if file == 'train.txt' else 'images/train').split('train')
+
+
+def test_a_missing_folder_of_images_is_told_with_the_keys_that_name_it(yolo: Path) -> None:
+    with pytest.raises(FileNotFoundError, match=r'images/test: there is no such folder; data\.train and data\.eval name'):
+        YoloText(root=yolo, eval='images/test').split('eval')
+    (yolo / 'images/none').mkdir()
+    with pytest.raises(FileNotFoundError, match=r'images/none: holds no image \(\.jpg, \.jpeg'):
+        YoloText(root=yolo, eval='images/none').split('eval')
+
+
+def test_yolo_labels_in_the_wrong_place_are_told(yolo: Path) -> None:
+    (yolo / 'labels').rename(yolo / 'label')
+    with pytest.raises(ValueError, match='not one of 2 images has an object'):
+        YoloText(root=yolo).split('train')
+
+
+def test_boxes_are_cut_off_at_the_edges_and_those_outside_are_gone() -> None:
+    boxes = np.array([[-5, 2, 10, 50], [61, 0, 70, 9], [10, 10, 20, 20]], np.float32)
+    clipped = Objects.plain(boxes, np.array([4, 5, 6])).clipped(60, 40)
+    assert rows(clipped) == [([0, 2, 10, 40], 4, False), ([10, 10, 20, 20], 6, False)]
+
+
+def test_digit_scenes_have_a_box_for_each_digit() -> None:
+    data = DigitScenes(train_scenes=7, eval_scenes=3, size=(64, 96))
+    train = data.split('train')
+    assert (len(train), len(data.split('eval')), data.class_names) == (7, 3, tuple('0123456789'))
+    image, objects = train.read(2)
+    assert image.shape == (64, 96, 3)
+    assert len(objects) and not objects.ignored.any()
+    assert (objects.boxes >= 0).all() and (objects.boxes[:, 2:] <= [96, 64]).all()

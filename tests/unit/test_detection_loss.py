@@ -1,0 +1,262 @@
+"""The loss of PP-YOLOE and its two assigners; expected numbers are worked out by hand."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from functools import partial
+
+import pytest
+import torch
+from torch import Tensor
+
+from phalanx import norms
+from phalanx.detection import decode
+from phalanx.detection.decode import BINS, Raw
+from phalanx.detection.loss import TaskAlignedLoss
+from phalanx.detection.loss.assign import Positives, padded
+from phalanx.detection.models.ppyoloe import anchor_points, ppyoloe
+from phalanx.step import WholeStep
+from phalanx.task import Loss
+
+STATIC, ALIGNED = 0, 1  # epochs
+LOSS = TaskAlignedLoss(static_assigner_epochs=1)
+BOTH_STAGES = pytest.mark.parametrize('epoch', [STATIC, ALIGNED])
+
+
+def raw_of(images: int, *, size: int = 64, num_classes: int = 3, seed: int | None = None) -> Raw:
+    """What a network might say in float64 about square images: zeros, or anything when there is a seed."""
+    sizes = [(size // stride, size // stride) for stride in (32, 16, 8)]
+    points, strides = anchor_points(sizes, torch.float64, torch.device('cpu'))
+    generator = torch.Generator().manual_seed(seed or 0)
+    logits, distances = (
+        torch.randn(images, len(points), depth, dtype=torch.float64, generator=generator) * (seed is not None)
+        for depth in (num_classes, 4 * BINS)
+    )
+    return Raw(logits.requires_grad_(), distances.requires_grad_(), points, strides, tuple(h * w for h, w in sizes))
+
+
+def no_boxes() -> Tensor:
+    return torch.empty(0, 4)
+
+
+def positives_of(raw: Raw, boxes: Sequence[Tensor], classes: Sequence[Tensor], epoch: int) -> Positives:
+    truths = padded(boxes, classes, torch.float64)
+    with torch.no_grad():
+        return LOSS.assign(truths, decode.boxes(raw), raw, is_static=epoch == STATIC)
+
+
+def values(loss: Loss) -> dict[str, float]:
+    return {name: (term.total / term.weight).item() for name, term in loss.items()}
+
+
+@BOTH_STAGES
+def test_a_batch_without_boxes_teaches_that_all_is_background(epoch: int) -> None:
+    """Every probability is 1/2: 0.75 (1/2)^2 log 2 for each of 2 x 84 x 3 logits, divided by 1."""
+    raw = raw_of(2)
+    loss = LOSS(raw, [no_boxes()] * 2, [torch.empty(0)] * 2, epoch, WholeStep())
+    assert values(loss) == pytest.approx({'cls': 2 * 84 * 3 * 0.75 * 0.25 * math.log(2), 'iou': 0, 'dfl': 0})
+    torch.stack([term.total for term in loss.values()]).sum().backward()
+    assert raw.logits.grad is not None and (raw.logits.grad > 0).all()
+    assert raw.distances.grad is not None and not raw.distances.grad.any()  # there is a gradient, and it is zero
+
+
+@BOTH_STAGES
+def test_an_image_without_boxes_has_no_positive_anchor(epoch: int) -> None:
+    raw = raw_of(3, seed=1)
+    box, nothing = torch.tensor([[4.0, 4, 60, 50]]), torch.empty(0, dtype=torch.int64)
+    positives = positives_of(raw, [no_boxes(), box, no_boxes()], [nothing, torch.tensor([2]), nothing], epoch)
+    assert set(positives.image.tolist()) == {1}
+
+
+@BOTH_STAGES
+def test_one_giant_and_many_tiny_boxes_share_the_anchors(epoch: int) -> None:
+    """Boxes of 2 x 2 pixels: half of them lie around the centre of a cell of stride 8, the others around no anchor."""
+    corners = [(x, y) for x in range(3, 60, 8) for y in (3, 19, 35, 51)] + [(x, 0) for x in range(0, 64, 2)]
+    tiny = torch.tensor([(x, y, x + 2, y + 2) for x, y in corners])
+    boxes = torch.cat([torch.tensor([[0, 0, 64, 64]]), tiny]).float()
+    raw = raw_of(1, seed=2)
+    positives = positives_of(raw, [boxes], [torch.arange(len(boxes)) % 3], epoch)
+    answering = positives.truth.unique().tolist()
+    assert len(positives.anchor) == len(positives.anchor.unique())  # each anchor answers for one box
+    assert all(truth <= 32 for truth in answering)  # none for a box that no anchor is in
+    loss = LOSS(raw, [boxes], [torch.arange(len(boxes)) % 3], epoch, WholeStep())
+    assert all(math.isfinite(value) for value in values(loss).values())
+
+
+@BOTH_STAGES
+def test_what_answers_for_a_box_does_not_depend_on_the_other_images(epoch: int) -> None:
+    raw = raw_of(3, seed=3)
+    generator = torch.Generator().manual_seed(3)
+    corners = [(torch.rand(count, 2, 2, generator=generator) * 64).sort(1).values for count in (1, 9, 4)]
+    boxes, classes = [part.flatten(1) for part in corners], [torch.arange(len(part)) % 3 for part in corners]
+    together = positives_of(raw, boxes, classes, epoch)
+    for image in range(3):
+        own = raw._replace(logits=raw.logits[image : image + 1], distances=raw.distances[image : image + 1])
+        alone = positives_of(own, boxes[image : image + 1], classes[image : image + 1], epoch)
+        here = together.image == image
+        assert len(alone.anchor) > 0
+        assert together.anchor[here].tolist() == alone.anchor.tolist()
+        assert together.truth[here].tolist() == alone.truth.tolist()
+        torch.testing.assert_close(together.score[here], alone.score)
+
+
+def test_by_position_the_cells_about_the_centre_answer() -> None:
+    """A square of 40 pixels about (32, 32): IoU 1 with the anchor boxes of stride 8 at its centre would need a centre there.
+
+    Of the nine nearest ones of each level, the anchor boxes of 160 and 80 pixels overlap by 1/16 and 1/4 at most, those of 40
+    pixels by more the nearer they are. The four nearest, 4 pixels off in x and y, have IoU 36^2 / (2 40^2 - 36^2) = 0.68; the
+    next five of which topk takes some are 12 pixels off one way, 36 28 / (2 40^2 - 36 28) = 0.46.
+    """
+    raw = raw_of(1)
+    positives = positives_of(raw, [torch.tensor([[12.0, 12, 52, 52]])], [torch.tensor([1])], STATIC)
+    near = {(28, 28), (36, 28), (28, 36), (36, 36)}
+    assert near <= {tuple(point) for point in raw.points[positives.anchor].long().tolist()}
+    assert (raw.strides[positives.anchor] == 8).all()
+
+
+def test_an_anchor_that_two_boxes_claim_goes_to_the_one_it_overlaps_most() -> None:
+    """The small box is inside the large one, and about its centre."""
+    raw = raw_of(1)
+    boxes = torch.tensor([[0.0, 0, 64, 64], [12, 12, 52, 52]])
+    both = positives_of(raw, [boxes], [torch.tensor([0, 1])], STATIC)
+    small = positives_of(raw, [boxes[1:]], [torch.tensor([1])], STATIC)
+    assert set(both.anchor[both.truth == 1].tolist()) >= set(small.anchor.tolist())
+
+
+def test_the_best_aligned_anchor_scores_the_highest_overlap() -> None:
+    """Whatever the network's probabilities."""
+    raw = raw_of(1, seed=5)
+    raw = raw._replace(distances=raw.distances - 0.3 * torch.arange(BINS).repeat(4))  # boxes about as large as the true ones
+    boxes = torch.tensor([[2.0, 2, 40, 60], [30, 10, 62, 50]])
+    _, anchor, truth, score = positives_of(raw, [boxes], [torch.tensor([0, 2])], ALIGNED)
+    ious = decode.boxes(raw)[0, anchor]
+    for number in range(2):
+        own = truth == number
+        overlaps = [_iou(box.tolist(), boxes[number].tolist()) for box in ious[own]]
+        assert 0 < own.sum() <= LOSS.top_k
+        assert score[own].max().item() == pytest.approx(max(overlaps), rel=1e-4)
+
+
+def _iou(a: Sequence[float], b: Sequence[float]) -> float:
+    width, height = min(a[2], b[2]) - max(a[0], b[0]), min(a[3], b[3]) - max(a[1], b[1])
+    overlap = max(width, 0) * max(height, 0)
+    return overlap / ((a[2] - a[0]) * (a[3] - a[1]) + (b[2] - b[0]) * (b[3] - b[1]) - overlap)
+
+
+def one_anchor(logit: float, distances: Tensor) -> Raw:
+    """An image with one anchor at (16, 16) of stride 8, and one class."""
+    return Raw(
+        torch.full((1, 1, 1), logit, dtype=torch.float64),
+        distances.double().reshape(1, 1, -1),
+        torch.tensor([[16.0, 16.0]]).double(),
+        torch.tensor([8.0]).double(),
+        (1,),
+    )
+
+
+def test_the_terms_of_one_anchor_and_one_box() -> None:
+    """The anchor predicts a reach of 1 stride to each side, 16 x 16; the box is 8 pixels wider to the right: IoU 2/3.
+
+    Score 2/3, probability 1/2. Varifocal: 2/3 log 2. GIoU = IoU, as one box encloses the other: 1/3 2/3. Distribution focal:
+    three sides hit bin 1 (log 1), the right one wants bin 2, whose logit is 20 below that of bin 1: 20 / 4 2/3. Divided by 1,
+    not by the sum of scores 2/3.
+    """
+    distances = torch.full((4, BINS), -20.0)
+    distances[:, 1] = 0
+    loss = LOSS(one_anchor(0, distances), [torch.tensor([[8.0, 8, 32, 24]])], [torch.tensor([0])], ALIGNED, WholeStep())
+    assert {name: term.weight.item() for name, term in loss.items()} == pytest.approx(dict.fromkeys(loss, 1))
+    expected = {'cls': 2 / 3 * math.log(2), 'iou': 2.5 * 2 / 9, 'dfl': 0.5 * 5 * 2 / 3}
+    assert values(loss) == pytest.approx(expected, rel=1e-5)
+
+
+def test_a_distance_between_two_bins_wants_both() -> None:
+    """The right side is 2.25 strides away: 3/4 of bin 2 and 1/4 of bin 3, each with probability 1/17 here, as all bins.
+
+    A side farther than the last bin counts as 15.99 strides: the bottom.
+    """
+    box = torch.tensor([[8.0, 8, 34, 500]])
+    judged = one_anchor(0, torch.zeros(4, BINS))
+    loss = LOSS(judged, [box], [torch.tensor([0])], ALIGNED, WholeStep())
+    positives = positives_of(judged, [box], [torch.tensor([0])], ALIGNED)
+    assert loss['dfl'].total.item() == pytest.approx(0.5 * math.log(17) * positives.score.item())
+
+    distances = torch.zeros(4, BINS)
+    distances[2, 2:4] = torch.tensor([100.0, 99.0])  # shares e / (1 + e) and 1 / (1 + e)
+    log_shares = (-math.log(1 + math.exp(-1)), -1 - math.log(1 + math.exp(-1)))
+    judged = one_anchor(0, distances)
+    loss = LOSS(judged, [box], [torch.tensor([0])], ALIGNED, WholeStep())
+    score = positives_of(judged, [box], [torch.tensor([0])], ALIGNED).score.item()
+    right = -(0.75 * log_shares[0] + 0.25 * log_shares[1])
+    assert loss['dfl'].total.item() == pytest.approx(0.5 * (3 * math.log(17) + right) / 4 * score)
+
+
+@pytest.mark.parametrize(('epoch', 'shares'), [(STATIC, (0.25, 0.75)), (ALIGNED, (1, 1))])
+def test_focal_loss_weighs_by_the_distance_to_the_score(epoch: int, shares: tuple[float, float]) -> None:
+    """Two classes of probability 1/2 and the score 1 (IoU 1): (1/2)^2 log 2 each, times shares in the static stage."""
+    distances = torch.full((1, 1, 4, BINS), -100.0)
+    distances[..., 1] = 0
+    points, strides = torch.tensor([[16.0, 16.0], [80, 80], [144, 144]]), torch.full((3,), 8.0)
+    raw = Raw(torch.zeros(1, 3, 2), distances.expand(1, 3, 4, BINS).flatten(2), points, strides, (1, 1, 1))
+    loss = TaskAlignedLoss(static_assigner_epochs=1, use_varifocal=False, anchor_size=2.0)
+    terms = loss(raw, [torch.tensor([[8.0, 8, 24, 24]])], [torch.tensor([0])], epoch, WholeStep())
+    one = 0.25 * math.log(2)
+    assert values(terms)['cls'] == pytest.approx(one * (shares[0] + 5 * shares[1]))
+
+
+def test_half_precision_is_judged_in_single() -> None:
+    raw = raw_of(1, seed=1)
+    half = Raw(raw.logits.bfloat16(), raw.distances.bfloat16(), raw.points.float(), raw.strides.float(), raw.num_per_level)
+    loss = LOSS(half, [torch.tensor([[4.0, 4, 60, 50]])], [torch.tensor([2])], ALIGNED, WholeStep())
+    assert {term.total.dtype for term in loss.values()} == {torch.float32}
+
+
+@pytest.mark.parametrize(
+    ('options', 'message'),
+    [
+        ({'top_k': 0}, 'top_k must be at least 1, got 0'),
+        ({'iou_weight': -1.0}, 'iou_weight must be at least 0, got -1.0'),
+        ({'anchor_size': 0.0}, 'anchor_size must be above 0 strides, got 0.0'),
+    ],
+)
+def test_options_that_cannot_be_are_refused(options: dict[str, float], message: str) -> None:
+    with pytest.raises(ValueError, match=f'^{message}$'):
+        TaskAlignedLoss(**options)  # type: ignore[arg-type]
+
+
+def summed(losses: Sequence[Loss]) -> Tensor:
+    """The loss of a step, as the trainer has it."""
+    parts = [sum(loss[name].total for loss in losses) / sum(loss[name].weight for loss in losses) for name in losses[0]]
+    return torch.stack([torch.as_tensor(part) for part in parts]).sum()
+
+
+@BOTH_STAGES
+@pytest.mark.parametrize('giant', [True, False], ids=['boxes', 'hardly a box'])
+def test_a_batch_cut_in_two_gives_the_same_loss_and_gradients(epoch: int, giant: bool) -> None:
+    """Through a whole network; `hardly a box`: where the sum of scores is below 1 in each part and in all."""
+    torch.manual_seed(0)
+    model, whole = ppyoloe(3).double().train(), WholeStep()
+    norms.synchronise(model, whole)
+    for head in model.heads:  # a fresh network says the same everywhere
+        torch.nn.init.normal_(head.classify.weight, std=0.1)
+        torch.nn.init.normal_(head.measure.weight, std=0.1)
+        head.measure.bias.data -= 0.5 * torch.arange(BINS).repeat(4)  # and its boxes are larger than these images
+    images = torch.rand(3, 3, 64, 64, dtype=torch.float64)
+    tiny = torch.tensor([[19.0, 19, 21, 21]])
+    boxes = [torch.tensor([[4.0, 4, 60, 50], [10, 30, 30, 62]]) if giant else tiny, no_boxes(), tiny]
+    classes = [torch.arange(len(of_image)) for of_image in boxes]
+
+    def part(these: slice) -> Loss:
+        return LOSS(model(images[these]), boxes[these], classes[these], epoch, whole)
+
+    found = []
+    for cut in ([slice(0, 3)], [slice(0, 1), slice(1, 3)]):
+        model.zero_grad()
+        losses = whole.run([partial(part, these) for these in cut])
+        loss = summed(losses)
+        loss.backward()
+        weight = sum(one['cls'].weight.item() for one in losses)
+        assert weight > 1 if giant else weight == pytest.approx(1)
+        found.append([loss.detach(), *(p.grad for p in model.parameters() if p.grad is not None)])
+    for one, two in zip(*found, strict=True):
+        torch.testing.assert_close(one, two, rtol=1e-10, atol=1e-10 * one.norm().item())

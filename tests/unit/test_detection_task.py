@@ -1,0 +1,301 @@
+"""The detection Task: from samples to losses, boxes, pictures and files."""
+
+import json
+import pickle
+import re
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from numpy.testing import assert_allclose, assert_array_equal
+from PIL import Image
+from torch import Tensor, nn
+
+from phalanx.config.bind import bind
+from phalanx.config.read import read
+from phalanx.config.schema import Recipe
+from phalanx.detection.data import DATA, Objects
+from phalanx.detection.decode import BINS, Raw
+from phalanx.detection.draw import IGNORED, Found, drawn, with_objects
+from phalanx.detection.loss import LOSSES
+from phalanx.detection.metric import METRICS
+from phalanx.detection.models import MODELS
+from phalanx.detection.task import Detection, Nms, Sample, Samples, epoch_of_step, filled_up
+from phalanx.detection.transforms import TRANSFORMS
+from phalanx.image import palette
+from phalanx.loader import Stream
+from phalanx.step import WholeStep
+from phalanx.task import Draw
+
+RECIPES = sorted((Path(__file__).parents[2] / 'recipes' / 'detection').glob('*.yml'))
+DIGITS = partial(DATA['digit_scenes'], train_scenes=7, eval_scenes=3, size=(48, 64), digit_height=(12, 20))
+PARTS = {'model': partial(MODELS['ppyoloe']), 'loss': partial(LOSSES['task_aligned']), 'metric': partial(METRICS['coco'])}
+
+
+def task(**changes: Any) -> Detection:
+    return Detection(**{**PARTS, 'data': DIGITS, **changes})
+
+
+class Finds(nn.Module):
+    """A network for tests that finds the same on every image: class 3 in `box` (pixels of the input), sure by 0.88."""
+
+    def __init__(self, box: tuple[float, ...]) -> None:
+        super().__init__()
+        self.box = box
+
+    def forward(self, images: Tensor) -> Raw:
+        """One anchor of stride 8 whose sides are whole bins away: a distribution with all its weight on one bin."""
+        x0, y0, x1, y1 = self.box
+        point = ((x0 + x1) / 2, (y0 + y1) / 2)
+        bins = torch.tensor([point[0] - x0, point[1] - y0, x1 - point[0], y1 - point[1]]) / 8
+        distances = torch.nn.functional.one_hot(bins.long(), BINS).float() * 1000
+        logits = torch.full((len(images), 1, 10), -9.0)
+        logits[:, :, 3] = 2.0
+        strides = torch.tensor([8.0])
+        return Raw(logits, distances.flatten().expand(len(images), 1, -1), torch.tensor([point]), strides, (1,))
+
+
+class Scenes:
+    """A data set for tests: images of two sizes, with a crowd, a box that reaches out, one outside, and none at all."""
+
+    notes: dict[str, int] = {}  # noqa: RUF012
+
+    def __len__(self) -> int:
+        return 2
+
+    def name(self, index: int) -> str:
+        return f'scene {index}'
+
+    def read(self, index: int) -> tuple[np.ndarray, Objects]:
+        if index == 1:
+            return np.zeros((30, 90, 3), np.uint8), Objects.none()
+        boxes = np.array([[10, 5, 30, 25], [50, -10, 200, 20], [90, 0, 99, 9], [0, 0, 80, 40]], np.float32)
+        objects = Objects.plain(boxes, np.array([3, 1, 2, 0]))
+        return np.full((40, 80, 3), 200, np.uint8), Objects(boxes, objects.classes, np.arange(4) == 3, objects.areas)
+
+
+@pytest.mark.parametrize('path', RECIPES, ids=lambda path: path.stem)
+def test_every_recipe_is_valid(path: Path) -> None:
+    recipe, bound, _ = bind(read(path), Recipe, Detection)
+    assert recipe.task == 'detection'
+    assert pickle.dumps(bound)  # loader workers may be started afresh
+    if '_x_' not in path.stem and '_l_' not in path.stem and 'objects365' not in path.stem:
+        assert isinstance(bound.model(), nn.Module)
+
+
+def test_published_recipes_have_80_classes_of_coco() -> None:
+    _, bound, _ = bind(read(next(path for path in RECIPES if path.stem == 'ppyoloe_crn_s_300e_coco')), Recipe, Detection)
+    assert (len(bound.class_names), bound.class_names[0], bound.class_names[79]) == (80, 'person', 'toothbrush')
+
+
+def test_training_samples_are_a_function_of_their_draw() -> None:
+    names = ('mosaic', 'mix_up', 'random_distort', 'random_expand', 'random_crop', 'random_flip')
+    resize = partial(TRANSFORMS['batch_random_resize'], sizes=(32, 64, 96))
+    data = task(transforms=(*(partial(TRANSFORMS[name]) for name in names), resize)).dataset('train')
+    one, again, other = (data[Draw(1, epoch, 5, 0)] for epoch in (3, 3, 4))
+    assert torch.equal(one.image, again.image) and (one.objects.boxes == again.objects.boxes).all()
+    assert not torch.equal(one.image, other.image)
+    assert (one.epoch, one.index, one.image.dtype) == (3, 1, torch.uint8)
+    assert one.image.shape == other.image.shape  # the size belongs to the step
+
+
+def test_crowds_and_what_is_outside_are_not_learnt_but_judged() -> None:
+    learnt = Samples(Scenes(), (), 'train')[Draw(0, 0, 0, 0)].objects
+    assert learnt.boxes.tolist() == [[10, 5, 30, 25], [50, 0, 80, 20]]
+    assert learnt.classes.tolist() == [3, 1]
+    judged = Samples(Scenes(), (), 'eval')[Draw(0, 0, 0, 0)].objects
+    assert judged.boxes[1].tolist() == [50, -10, 200, 20]  # as annotated, as COCO's own tool judges
+    assert judged.ignored.tolist() == [False, False, False, True]
+
+
+def test_evaluation_judges_boxes_of_the_original_image() -> None:
+    data = task(eval_transforms=(partial(TRANSFORMS['resize'], size=(96, 32)),)).dataset('eval')
+    sample = data[Draw(0, 0, 0, 0)]
+    assert sample.image.shape == (3, 32, 96) and sample.size == (48, 64)
+    assert_array_equal(sample.objects.boxes, DIGITS().split('eval').read(0)[1].boxes)
+    assert sample.frame.tolist() == [0, 0, 96, 32]
+
+
+def batch_of(data: Samples, ours: Detection) -> Any:
+    return ours.collate([data[Draw(index, 4 + index, 9, 0)] for index in range(len(data))])
+
+
+def test_a_batch_holds_flat_boxes_and_pads_to_the_stride() -> None:
+    """Images of 80 x 40 and 90 x 30 fit into 96 x 64; what is filled up has the mean colour."""
+    ours = task(mean=(0.5, 0.4, 1.0))
+    batch = batch_of(Samples(Scenes(), (), 'train'), ours)
+    assert (len(batch), batch.images.shape, batch.counts) == (2, (2, 3, 64, 96), (2, 0))
+    assert batch.boxes.shape == (2, 4) and batch.classes.tolist() == [3, 1]
+    assert (batch.indices, batch.epochs, batch.sizes) == ((0, 1), (4, 5), ((40, 80), (30, 90)))
+    assert batch.images[0, :, 39, 79].tolist() == [200] * 3
+    assert batch.images[0, :, 40, 0].tolist() == batch.images[1, :, 0, 90].tolist() == [128, 102, 255]
+    moved = batch.to(torch.device('cpu'))
+    assert [len(truth) for truth in moved.truths] == [2, 0]
+    assert moved.truths[0].boxes.tolist() == batch.boxes.tolist()
+
+
+def test_images_of_one_good_size_are_stacked_as_they_are() -> None:
+    images = [torch.randint(0, 255, (3, 32, 64), dtype=torch.uint8) for _ in range(3)]
+    assert torch.equal(filled_up(images, (0, 0, 0)), torch.stack(images))
+
+
+@pytest.mark.parametrize(
+    ('transform', 'box', 'expected'),
+    [
+        ((), (16, 8, 32, 24), (16, 8, 32, 24)),
+        (('resize', {'size': (160, 160)}), (32, 32, 64, 96), (16, 8, 32, 24)),  # 80 x 40: twice as wide, four times as high
+        (('resize', {'size': (160, 160), 'keep_ratio': True}), (32, 16, 64, 48), (16, 8, 32, 24)),
+        (('random_expand', {'probability': 1.0}), None, (16, 8, 32, 24)),  # wherever the image lies
+    ],
+)
+def test_boxes_are_found_in_pixels_of_the_original_image(transform: Any, box: Any, expected: tuple[float, ...]) -> None:
+    transforms = (partial(TRANSFORMS[transform[0]], **transform[1]),) if transform else ()
+    ours = task(eval_transforms=transforms)
+    sample = Samples(Scenes(), ours.transforms['eval'], 'eval')[Draw(0, 0, 0, 0)]
+    if box is None:
+        left, top = sample.frame[:2].tolist()
+        box = (left + 16, top + 8, left + 32, top + 24)
+    (found,) = ours.predict(Finds(box), ours.collate([sample]))
+    assert_allclose(found.boxes, [expected], atol=1e-3)
+    assert found.classes.tolist() == [3]
+    assert_allclose(found.scores, [1 / (1 + np.exp(-2))], rtol=1e-6)
+
+
+def test_results_have_names_and_lie_in_the_image() -> None:
+    ours = task()
+    batch = ours.collate([ours.request(np.zeros((40, 80, 3), np.uint8))])
+    (result,) = ours.results(ours.predict(Finds((64, 16, 96, 48)), batch), batch)
+    assert [(one.name, one.label, one.box) for one in result] == [('3', 3, (64, 16, 80, 40))]
+
+
+def test_what_is_improbable_is_no_result() -> None:
+    ours = task(nms=Nms(score_threshold=0.9))
+    batch = ours.collate([ours.request(np.zeros((40, 80, 3), np.uint8))])
+    assert ours.results(ours.predict(Finds((64, 16, 96, 48)), batch), batch) == [[]]
+
+
+def test_the_metric_judges_what_was_found() -> None:
+    """One of two images has a class 3, at (10, 5, 30, 25); (8, 8, 24, 24) has an IoU of 14 x 16 / (400 + 256 - 224) = 0.52.
+
+    That is enough for one of the ten thresholds. Of equal scores that of the first sample comes first, and it is right.
+    """
+    ours = task()
+    metric, data = ours.metric(), Samples(Scenes(), (), 'eval')
+    for index in (1, 0):
+        batch = ours.collate([data[Draw(index, 0, 0, 0)]])
+        metric.update(ours.predict(Finds((8, 8, 24, 24)), batch), batch)
+    metric.gather()
+    (row,) = (row for row in metric.table() if row['class'] == '3')
+    assert row['objects'] == 1
+    assert (row['ap50'], row['ap']) == (pytest.approx(1), pytest.approx(0.1))
+
+
+def test_losses_reach_every_parameter_also_without_a_box() -> None:
+    torch.manual_seed(0)
+    ours = task()
+    model = ours.model()
+    empty = ours.collate([Samples(Scenes(), (), 'train')[Draw(1, 0, 0, 0)]])
+    terms = ours.loss(model, empty, WholeStep())
+    assert list(terms) == ['cls', 'iou', 'dfl']
+    sum(term.total / term.weight.clamp(min=1) for term in terms.values()).backward()
+    assert not [name for name, parameter in model.named_parameters() if parameter.grad is None]
+
+
+def test_the_epoch_belongs_to_the_step_not_to_the_part() -> None:
+    """A step of samples from epochs 4, 4, 5, however it is cut, is of epoch 4."""
+    assert epoch_of_step((4, 4, 5), WholeStep()) == 4
+    assert epoch_of_step((5, 5), WholeStep()) == 5
+    whole = WholeStep()
+    assert whole.run([partial(epoch_of_step, (4, 4), whole), partial(epoch_of_step, (5,), whole)]) == [4, 4]
+
+
+def test_an_uneven_cut_holds_the_same_samples() -> None:
+    """A global batch of 5 on 3 ranks is 2, 2 and 1: together the images, boxes and epochs that one rank has."""
+    names = ('random_expand', 'random_crop', 'random_flip')
+    resize = partial(TRANSFORMS['batch_random_resize'], sizes=(32, 64, 96))
+    ours = task(transforms=(*(partial(TRANSFORMS[name]) for name in names), resize))
+    data = ours.dataset('train')
+
+    def parts(step: int, ranks: int) -> list[Any]:
+        shares = [Stream(len(data), 5, 1, 0, rank, ranks).share(step)[0] for rank in range(ranks)]
+        return [ours.collate([data[draw] for draw in share]) for share in shares]
+
+    for step in range(3):  # epochs of 7 samples end within steps
+        (whole,), cut = parts(step, 1), parts(step, 3)
+        assert [len(part) for part in cut] == [2, 2, 1]
+        for name in ('images', 'boxes', 'classes'):
+            assert torch.equal(getattr(whole, name), torch.cat([getattr(part, name) for part in cut])), name
+        assert whole.epochs == tuple(epoch for part in cut for epoch in part.epochs)
+
+
+def test_a_picture_is_truth_and_prediction_at_the_original_size() -> None:
+    ours = task()
+    sample = Samples(Scenes(), (TRANSFORMS['resize'](size=(32, 32)),), 'eval')[Draw(0, 0, 0, 0)]
+    sure, unsure = (Found('7', 7, score, (40, 10, 60, 30)) for score in (0.9, 0.1))
+    rows = ours.picture(sample, [unsure])
+    assert [caption for caption, _ in rows] == ['truth', 'prediction']
+    assert {picture.shape for _, picture in rows} == {(40, 80, 3)}
+    assert (rows[1][1] == 200).all()  # below `shown_from`
+    assert_array_equal(ours.picture(sample, [sure])[1][1][20, 40], palette(8)[7])
+
+
+def test_a_box_is_drawn_around_its_pixels_in_its_colour() -> None:
+    image = np.zeros((40, 40, 3), np.uint8)
+    picture = drawn(image, [(10, 20, 30, 35)], [''], [(9, 8, 7)])
+    rows, columns = np.nonzero(picture.any(2))
+    assert (rows.min(), rows.max(), columns.min(), columns.max()) == (20, 34, 10, 29)
+    assert set(map(tuple, picture[picture.any(2)].tolist())) == {(9, 8, 7)}
+    assert not picture[21:34, 11:29].any() and not image.any()
+
+
+def test_what_is_not_judged_is_grey() -> None:
+    picture = with_objects(*Scenes().read(0), tuple('0123456789'))
+    assert_array_equal(picture[39, 40], IGNORED)
+
+
+def test_a_result_is_saved_as_a_list_and_as_an_overlay(tmp_path: Path) -> None:
+    found = [Found('cät', 0, 0.75, (1.5, 2.0, 20.0, 30.0)), Found('dog', 1, 0.1, (0.0, 0.0, 9.0, 9.0))]
+    files = task().save(found, np.zeros((40, 60, 3), np.uint8), tmp_path / 'frame.0001')
+    assert [file.name for file in files] == ['frame.0001.json', 'frame.0001_overlay.jpg']
+    listed = json.loads(files[0].read_text())
+    assert listed[0] == {'name': 'cät', 'label': 0, 'score': 0.75, 'box': [1.5, 2.0, 20.0, 30.0]}
+    assert [one['name'] for one in listed] == ['cät', 'dog']
+    with Image.open(files[1]) as saved:
+        assert saved.size == (60, 40)
+
+
+def test_a_survey_counts_boxes() -> None:
+    survey = task().survey('train')
+    image, counts = survey.count(0)
+    assert (survey.unit, len(survey), image.shape) == ('boxes', 7, (48, 64, 3))
+    assert sum(counts.values()) == len(DIGITS().split('train').read(0)[1])
+    assert survey.picture(0).shape == (48, 64, 3)
+
+
+@pytest.mark.parametrize(
+    ('changes', 'message'),
+    [
+        ({'std': (0.5, 0.0, 0.5)}, 'std must be above 0, got 0.5, 0.0, 0.5'),
+        ({'metric': partial(METRICS['voc']), 'judged_by': 'ap50'}, 'judged_by: the metric voc has mean_ap alone, not ap50'),
+        ({'metric': partial(METRICS['voc'], iou=2.0)}, 'iou must lie between 0 and 1, got 2.0'),
+        ({'transforms': (partial(TRANSFORMS['resize'], size=(0, 1)),)}, 'size is (width, height)'),
+    ],
+)
+def test_options_that_cannot_be_are_refused_before_anything_is_built(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(message)):
+        task(**changes)
+
+
+def test_thresholds_are_shares() -> None:
+    with pytest.raises(ValueError, match='nms_threshold must lie between 0 and 1, got 70'):
+        Nms(nms_threshold=70)
+    with pytest.raises(ValueError, match='keep_top_k must be at least 1, got 0'):
+        Nms(keep_top_k=0)
+
+
+def test_a_sample_travels_between_processes() -> None:
+    sample = pickle.loads(pickle.dumps(task().dataset('eval')[Draw(0, 0, 0, 0)]))  # noqa: S301 - our own
+    assert isinstance(sample, Sample) and sample.size == (48, 64)

@@ -1,0 +1,243 @@
+"""Transforms of images with boxes: what they do to a box is what they do to the pixels under it."""
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose, assert_array_equal
+
+from phalanx.detection.data import Objects
+from phalanx.detection.transforms import (
+    GREY,
+    TRANSFORMS,
+    BatchRandomResize,
+    Chances,
+    MixUp,
+    Mosaic,
+    RandomCrop,
+    RandomDistort,
+    RandomExpand,
+    RandomFlip,
+    Resize,
+    Shown,
+    inside,
+    iou_with,
+)
+
+COLOURS = np.array([[250, 0, 0], [0, 250, 0], [0, 0, 250]], np.uint8)
+
+
+def scene(height: int = 60, width: int = 80) -> Shown:
+    """Three boxes on black, each filled with the colour of its class."""
+    image = np.zeros((height, width, 3), np.uint8)
+    boxes = np.array([[4, 6, 24, 26], [40, 10, 70, 30], [20, 34, 50, 56]], np.float32)
+    for (x0, y0, x1, y1), colour in zip(boxes.astype(int), COLOURS, strict=True):
+        image[y0:y1, x0:x1] = colour
+    return image, Objects.plain(boxes, np.arange(3))
+
+
+def chances(seed: int = 0, step: int = 0, another: Callable[[], Shown] = scene) -> Chances:
+    return Chances(np.random.default_rng(seed), lambda: np.random.default_rng((9, step)), another)
+
+
+def check_boxes_fit(image: np.ndarray, objects: Objects, tolerance: float = 1.5) -> None:
+    """Each box lies in the image, and around all that has the colour of its class."""
+    H, W = image.shape[:2]
+    assert (objects.boxes >= 0).all() and (objects.boxes[:, 2:] <= [W, H]).all()
+    for box, label in zip(objects.boxes, objects.classes, strict=True):
+        rows, columns = np.nonzero((np.abs(image.astype(int) - COLOURS[label]) < 100).all(2))
+        seen = [columns.min(), rows.min(), columns.max() + 1, rows.max() + 1]
+        assert_allclose(box, seen, atol=tolerance)
+
+
+@pytest.mark.parametrize('seed', range(6))
+@pytest.mark.parametrize(
+    'transform',
+    [
+        RandomExpand(probability=1, fill=(0, 0, 0)),
+        RandomCrop(allow_no_crop=False),
+        RandomFlip(probability=1),
+        Resize(size=(121, 97)),
+        Resize(size=(100, 50), keep_ratio=True),
+        BatchRandomResize(sizes=(64, 96)),
+        BatchRandomResize(sizes=(64, 96), keep_ratio=True),
+    ],
+    ids=lambda transform: type(transform).__name__,
+)
+def test_boxes_stay_around_what_they_are_around(transform: Callable[..., Shown], seed: int) -> None:
+    image, objects = transform(*scene(), chances(seed, seed))
+    assert image.dtype == np.uint8 and objects.boxes.dtype == np.float32
+    assert len(objects) == 3 or isinstance(transform, RandomCrop)
+    check_boxes_fit(image, objects)
+
+
+@pytest.mark.parametrize('seed', range(6))
+def test_a_mosaic_of_turned_images_keeps_boxes_around_objects(seed: int) -> None:
+    """One of the four images has objects; without turning and shearing boxes stay tight."""
+
+    def nothing() -> Shown:
+        return np.zeros((50, 50, 3), np.uint8), Objects.none()
+
+    mosaic = Mosaic(size=(160, 128), degrees=(0, 0), shear=(0, 0), scale=(0.9, 1.1))
+    image, objects = mosaic(*scene(), chances(seed, another=nothing))
+    assert image.shape == (128, 160, 3)
+    check_boxes_fit(image, objects, tolerance=3)
+
+
+def test_a_mosaic_shows_four_images_and_their_objects() -> None:
+    mosaic = Mosaic(size=(160, 120), degrees=(0, 0), shear=(0, 0), scale=(0.5, 0.5), translate=(0, 0))
+    image, objects = mosaic(*scene(), chances(3))
+    assert image.shape == (120, 160, 3)
+    assert 6 <= len(objects) <= 12  # what hangs over the canvas is cut off
+    assert (objects.areas[:3] == [400, 600, 660]).all()  # areas stay as annotated
+
+
+def test_mixing_up_shows_both_halved() -> None:
+    white = np.full((60, 80, 3), 255, np.uint8)
+    other = (white, Objects.plain(np.array([[0, 0, 80, 60]], np.float32), np.array([7])))
+    image, objects = MixUp(probability=1, scale=(1, 1))(*scene(), chances(another=lambda: other))
+    assert_array_equal(image[0, 0], [128, 128, 128])
+    assert_array_equal(image[7, 5], [252, 128, 128])  # (250 + 255) / 2 = 252.5, to even
+    assert objects.classes.tolist() == [0, 1, 2, 7]
+    assert_array_equal(objects.boxes[3], [0, 0, 80, 60])
+
+
+def test_a_mixed_in_image_is_cut_or_filled_up_to_size() -> None:
+    for scale, seed in ((0.5, 0), (1.5, 1)):
+        image, objects = MixUp(probability=1, scale=(scale, scale))(*scene(), chances(seed, another=lambda: scene(120, 80)))
+        assert image.shape == (60, 80, 3)
+        assert (objects.boxes >= 0).all() and (objects.boxes[:, 2:] <= [80, 60]).all()
+
+
+def test_an_object_stays_when_its_middle_does() -> None:
+    """By hand: the middles are (14, 16), (55, 20), (35, 45); the part holds the second only."""
+    kept = inside(scene()[1], np.array([15, 10, 60, 40], np.float32))
+    assert kept.classes.tolist() == [1]
+    assert kept.boxes.tolist() == [[25, 0, 45, 20]]
+
+
+def test_the_iou_with_a_part() -> None:
+    """By hand: [4, 6, 24, 26] shares 10 x 10 with [14, 16, 24, 36]: 100 / (400 + 200 - 100)."""
+    found = iou_with(scene()[1].boxes, np.array([14, 16, 24, 36], np.float32))
+    assert_allclose(found, [0.2, 0, 8 / (660 + 200 - 8)], rtol=1e-6)
+
+
+def test_a_crop_has_the_wanted_size_and_overlap() -> None:
+    crop = RandomCrop(thresholds=(0.3,), allow_no_crop=False)
+    whole, objects = scene(240, 320)
+    for seed in range(20):
+        image, kept = crop(whole, objects, chances(seed))
+        share = image.shape[0] * image.shape[1] / (240 * 320)
+        assert 0.08 < share <= 1 and len(kept) >= 1
+        assert share < 0.1 or image.shape[:2] == (240, 320) or share <= 660 / 0.3 / (240 * 320)  # 0.3 of the union at most
+
+
+def test_cutting_nothing_is_one_of_the_choices() -> None:
+    """By default one in seven."""
+    crop = RandomCrop(thresholds=(0.0,) * 6)
+    uncut = sum(crop(*scene(), chances(seed))[0].shape == (60, 80, 3) for seed in range(700))
+    assert 70 < uncut < 130
+    assert not any(RandomCrop(allow_no_crop=False)(*scene(), chances(s))[0].shape == (60, 80, 3) for s in range(30))
+
+
+def test_an_image_without_objects_is_not_cropped_and_survives_all_others() -> None:
+    image, _ = scene()
+    for name, transform in TRANSFORMS.items():
+        options = {'resize': {'size': (32, 32)}, 'batch_random_resize': {'sizes': (32,)}}.get(name, {})
+        shown, objects = transform(**options)(image, Objects.none(), chances(another=lambda: (image, Objects.none())))
+        assert len(objects) == 0 and shown.dtype == np.uint8
+        assert name != 'random_crop' or shown is image
+
+
+def test_expansion_is_at_most_the_ratio_and_filled_with_the_mean_colour() -> None:
+    sizes = set()
+    for seed in range(30):
+        image, objects = RandomExpand()(*scene(), chances(seed))
+        sizes.add(image.shape)
+        assert image.shape[0] < 240 and image.shape[1] < 320
+        if image.shape != (60, 80, 3):
+            assert_array_equal(image[-1, -1], [124, 116, 104])
+            x0, y0 = objects.boxes[0, :2].astype(int)
+            assert_array_equal(image[y0, x0], COLOURS[0])
+    assert 10 < len(sizes) < 25  # half of them, each of another size
+
+
+def test_flipping_twice_changes_nothing() -> None:
+    image, objects = scene()
+    flip = RandomFlip(probability=1)
+    again, boxes = flip(*flip(image, objects, chances()), chances())
+    assert_array_equal(again, image)
+    assert_array_equal(boxes.boxes, objects.boxes)
+
+
+def test_all_samples_of_a_step_get_one_size_and_steps_differ() -> None:
+    resize = BatchRandomResize(sizes=tuple(range(320, 800, 32)))
+    sizes = [[resize(*scene(), chances(seed, step))[0].shape for seed in range(3)] for step in range(8)]
+    assert all(len(set(step)) == 1 for step in sizes)
+    assert len({step[0] for step in sizes}) > 3
+
+
+@pytest.mark.parametrize(
+    ('size', 'expected'),
+    [((160, 160), (160, 120)), ((160, 100), (133, 100)), ((100, 160), (133, 100)), ((1000, 30), (40, 30))],
+)
+def test_keeping_the_ratio_fits_shorter_and_longer_side(size: tuple[int, int], expected: tuple[int, int]) -> None:
+    """Of 80 x 60, whatever the order of the two: the shorter side to the smaller number unless the longer one forbids."""
+    image, _ = Resize(size=size, keep_ratio=True)(*scene(), chances())
+    assert (image.shape[1], image.shape[0]) == expected
+
+
+def test_a_very_flat_image_keeps_a_pixel() -> None:
+    flat = np.zeros((1, 500, 3), np.uint8)
+    assert Resize(size=(32, 32), keep_ratio=True)(flat, Objects.none(), chances())[0].shape == (1, 32, 3)
+
+
+def test_distortion_changes_colours_only() -> None:
+    image, objects = scene()
+    distorted, same = RandomDistort(brightness_probability=1)(image, objects, chances(1))
+    assert same is objects and distorted.shape == image.shape and (distorted != image).any()
+    unchanged = {f'{name}_probability': 0 for name in ('brightness', 'contrast', 'saturation', 'hue')}
+    assert RandomDistort(**unchanged)(image, objects, chances(1))[0] is image
+
+
+@pytest.mark.parametrize('name', [name for name in TRANSFORMS if 'resize' not in name])
+def test_transforms_are_functions_of_their_chances(name: str) -> None:
+    transform = TRANSFORMS[name]()
+    first, again = (transform(*scene(), chances(5)) for _ in range(2))
+    assert_array_equal(first[0], again[0])
+    assert_array_equal(first[1].boxes, again[1].boxes)
+
+
+def test_no_transform_changes_what_it_was_given() -> None:
+    image, objects = scene()
+    for name, transform in TRANSFORMS.items():
+        options = {'resize': {'size': (32, 32)}, 'batch_random_resize': {'sizes': (32,)}}.get(name, {})
+        transform(**options)(image, objects, chances(2))
+    assert_array_equal(image, scene()[0])
+    assert_array_equal(objects.boxes, scene()[1].boxes)
+
+
+def test_the_corner_of_a_mosaic_is_filled_with_grey() -> None:
+    mosaic = Mosaic(size=(64, 64), degrees=(0, 0), shear=(0, 0), scale=(0.2, 0.2), translate=(0, 0))
+    assert_array_equal(mosaic(*scene(), chances())[0][-1, -1], [GREY] * 3)
+
+
+@pytest.mark.parametrize(
+    ('name', 'options', 'message'),
+    [
+        ('resize', {'size': (0, 5)}, 'size is (width, height) in pixels, each at least 1; got 0, 5'),
+        ('batch_random_resize', {'sizes': ()}, 'sizes are in pixels, each at least 1; got none'),
+        ('random_flip', {'probability': 1.5}, 'probability must lie between 0 and 1, got 1.5'),
+        ('random_expand', {'ratio': 1.0}, 'ratio must be above 1, got 1.0'),
+        ('random_crop', {'scaling': (0.0, 1.0)}, 'scaling must rise within 0 and 1, got 0.0, 1.0'),
+        ('random_crop', {'aspect_ratio': (1.5, 2.0)}, 'aspect_ratio must reach from below 1 to above 1'),
+        ('mosaic', {'scale': (0.0, 2.0)}, 'scale must rise from above 0, got 0.0, 2.0'),
+        ('random_distort', {'hue': -1}, 'hue cannot be negative, got -1'),
+        ('random_distort', {'hue_probability': 2}, 'hue_probability must lie between 0 and 1, got 2'),
+    ],
+)
+def test_options_that_cannot_be_are_refused(name: str, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(message)):
+        TRANSFORMS[name](**options)

@@ -1,0 +1,97 @@
+"""A data set that was written anew is read as the same data set."""
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose, assert_array_equal
+from PIL import Image
+
+from phalanx.data.rewrite import add_options, rewrite
+from phalanx.detection.data import DATA, Objects
+from phalanx.detection.data.write import write
+from phalanx.runs import RequestError
+
+CLASSES = ('cat', 'road sign <€>')
+PICTURE = np.random.default_rng(0).integers(0, 256, (40, 60, 3), dtype=np.uint8)
+
+
+class Scenes:
+    """Three images: two files of the same name with a plain object and a crowd, and a drawn one without any."""
+
+    def __init__(self, folder: Path) -> None:
+        self.files = [folder / 'a/my 1.png', folder / 'b/my 1.png']
+        for file in self.files:
+            file.parent.mkdir(parents=True)
+            Image.fromarray(PICTURE).save(file)
+        self.notes: dict[str, int] = {}
+
+    def __len__(self) -> int:
+        return 3
+
+    def name(self, index: int) -> str:
+        return str(self.files[index]) if index < 2 else 'scene 2'
+
+    def read(self, index: int) -> tuple[np.ndarray, Objects]:
+        if index == 2:
+            return PICTURE[:30], Objects.none()
+        boxes = np.array([[1.25, 2, 30.5 + index, 38.125], [10, 10, 20, 20]], np.float32)
+        return PICTURE, Objects(boxes, np.array([1, 0]), np.array([False, True]), np.array([321.5, 100], np.float32))
+
+
+@pytest.mark.parametrize('form', ['coco', 'voc', 'yolo'])
+def test_what_was_written_is_read_back(tmp_path: Path, form: Any) -> None:
+    scenes, keys = Scenes(tmp_path / 'from'), {}
+    for split in ('train', 'eval'):
+        keys |= write(scenes, CLASSES, tmp_path / 'to', split, form=form)  # type: ignore[arg-type]
+    assert keys.pop('name') == form
+    data: Any = DATA[form](root=tmp_path / 'to', **keys)
+    assert data.class_names == CLASSES
+    again = data.split('eval')
+    assert len(again) == 3
+    for index in range(3):
+        image, objects = again.read(index)
+        expected_image, expected = scenes.read(index)
+        if form == 'yolo':
+            expected = expected.at(~expected.ignored)
+        assert_array_equal(image, expected_image)
+        assert_allclose(objects.boxes, expected.boxes, atol=1e-3)
+        assert_array_equal(objects.classes, expected.classes)
+        assert_array_equal(objects.ignored, expected.ignored)
+        if form == 'coco':
+            assert_allclose(objects.areas, expected.areas)
+
+
+def test_names_are_kept_as_far_as_they_differ(tmp_path: Path) -> None:
+    write(Scenes(tmp_path / 'from'), CLASSES, tmp_path / 'to', 'train', form='yolo')
+    assert sorted(file.name for file in (tmp_path / 'to/images/train').iterdir()) == ['my_1.png', 'my_1_1.png', 'scene_2.png']
+
+
+def test_digit_scenes_become_files(tmp_path: Path) -> None:
+    data = DATA['digit_scenes'](eval_scenes=2, size=(48, 64))  # type: ignore[operator]
+    keys = write(data.split('eval'), data.class_names, tmp_path, 'eval', form='coco')
+    assert keys == {'name': 'coco', 'eval': 'annotations/instances_val.json', 'eval_images': ''}
+    read = DATA['coco'](root=tmp_path, classes=data.class_names, eval=keys['eval'], eval_images='')  # type: ignore[operator]
+    for index in range(2):
+        image, objects = read.split('eval').read(index)
+        assert_array_equal(image, data.split('eval').read(index)[0])
+        assert_array_equal(objects.boxes, data.split('eval').read(index)[1].boxes)
+
+
+def test_the_data_set_of_a_recipe_is_written_anew(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    parser = argparse.ArgumentParser()
+    add_options(parser)
+    sizes = ['data.train_scenes=2', 'data.eval_scenes=1', 'data.size=[48,64]']
+    words = ['ppyoloe_digits', '--as', 'voc', '--out', str(tmp_path / 'out'), '--set', *sizes]
+    assert rewrite(parser.parse_args(words)) == 0
+    line = capsys.readouterr().out
+    keys = json.loads(line.removeprefix('in a recipe: data: '))
+    assert keys.pop('name') == 'voc'
+    assert len(DATA['voc'](**{**keys, 'root': Path(keys['root'])}).split('train')) == 2  # type: ignore[operator]
+    with pytest.raises(RequestError, match='is there already; give a new folder'):
+        rewrite(parser.parse_args(words))
+    with pytest.raises(RequestError, match='the data of Segmentation have no other format'):
+        rewrite(parser.parse_args(['pp_liteseg_digits', '--as', 'coco', '--out', str(tmp_path / 'other')]))

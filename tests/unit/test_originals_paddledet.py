@@ -1,0 +1,328 @@
+"""PaddleDetection's configurations run as they are. The texts restate what its published files of PP-YOLOE say; what must come
+out was taken from the objects that PaddleDetection 2.6 builds from those files, and from its code where the files are silent.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mutations import mutated, translated
+from phalanx.config.originals import paddledet
+from phalanx.config.originals.dialect import Reading
+from phalanx.config.read import ConfigError, plain
+from phalanx.optim.schedule import Schedule
+from phalanx.runs import open_job
+
+COCO = """
+metric: COCO
+num_classes: 80
+TrainDataset:
+  name: COCODataSet
+  image_dir: train2017
+  anno_path: annotations/instances_train2017.json
+  dataset_dir: dataset/coco
+  data_fields: [image, gt_bbox, gt_class, is_crowd]
+EvalDataset:
+  name: COCODataSet
+  image_dir: val2017
+  anno_path: annotations/instances_val2017.json
+  dataset_dir: dataset/coco
+  allow_empty: true
+TestDataset: {name: ImageFolder, anno_path: annotations/instances_val2017.json, dataset_dir: dataset/coco}
+"""
+VOC = """
+metric: VOC
+map_type: 11point
+num_classes: 20
+TrainDataset: !VOCDataSet
+  dataset_dir: dataset/voc
+  anno_path: trainval.txt
+  label_list: label_list.txt
+  data_fields: ['image', 'gt_bbox', 'gt_class', 'difficult']
+EvalDataset: !VOCDataSet {dataset_dir: dataset/voc, anno_path: test.txt, label_list: label_list.txt}
+"""
+RUNTIME = """
+use_gpu: true
+log_iter: 20
+save_dir: output
+snapshot_epoch: 1
+print_flops: false
+"""
+OPTIMIZER = """
+epoch: 300
+LearningRate:
+  base_lr: 0.01
+  schedulers:
+  - !CosineDecay
+    max_epochs: 360
+  - !LinearWarmup
+    start_factor: 0.
+    epochs: 5
+OptimizerBuilder:
+  optimizer: {momentum: 0.9, type: Momentum}
+  regularizer: {factor: 0.0005, type: L2}
+"""
+NETWORK = """
+architecture: YOLOv3
+norm_type: sync_bn
+use_ema: true
+ema_decay: 0.9998
+YOLOv3: {backbone: CSPResNet, neck: CustomCSPPAN, yolo_head: PPYOLOEHead, post_process: ~}
+CSPResNet: {layers: [3, 6, 6, 3], channels: [64, 128, 256, 512, 1024], return_idx: [1, 2, 3], use_large_stem: True}
+CustomCSPPAN: {out_channels: [768, 384, 192], stage_num: 1, block_num: 3, act: 'swish', spp: true}
+PPYOLOEHead:
+  fpn_strides: [32, 16, 8]
+  grid_cell_scale: 5.0
+  grid_cell_offset: 0.5
+  static_assigner_epoch: 100
+  use_varifocal_loss: True
+  loss_weight: {class: 1.0, iou: 2.5, dfl: 0.5}
+  static_assigner: {name: ATSSAssigner, topk: 9}
+  assigner: {name: TaskAlignedAssigner, topk: 13, alpha: 1.0, beta: 6.0}
+  nms: {name: MultiClassNMS, nms_top_k: 1000, keep_top_k: 300, score_threshold: 0.01, nms_threshold: 0.7}
+"""
+READER = """
+worker_num: 4
+eval_height: &eval_height 640
+eval_width: &eval_width 640
+eval_size: &eval_size [*eval_height, *eval_width]
+TrainReader:
+  sample_transforms:
+  - Decode: {}
+  - RandomDistort: {}
+  - RandomExpand: {fill_value: [123.675, 116.28, 103.53]}
+  - RandomCrop: {}
+  - RandomFlip: {}
+  batch_transforms:
+  - BatchRandomResize: {target_size: [320, 352, 384], random_size: True, random_interp: True, keep_ratio: False}
+  - NormalizeImage: {mean: [0.485, 0.456, 0.406], std: [0.229, 0.224, 0.225], is_scale: True}
+  - Permute: {}
+  - PadGT: {}
+  batch_size: 8
+  shuffle: true
+  drop_last: true
+  use_shared_memory: true
+  collate_batch: true
+EvalReader:
+  sample_transforms:
+  - Decode: {}
+  - Resize: {target_size: *eval_size, keep_ratio: False, interp: 2}
+  - NormalizeImage: {mean: [0.485, 0.456, 0.406], std: [0.229, 0.224, 0.225], is_scale: True}
+  - Permute: {}
+  batch_size: 2
+TestReader:
+  inputs_def: {image_shape: [3, *eval_height, *eval_width]}
+"""
+PPYOLOE = """
+_BASE_: [coco.yml, runtime.yml, optimizer.yml, network.yml, reader.yml]
+log_iter: 100
+snapshot_epoch: 10
+weights: output/ppyoloe_crn_s_300e_coco/model_final
+pretrain_weights: https://example.org/CSPResNetb_s_pretrained.pdparams
+depth_mult: 0.33
+width_mult: 0.50
+"""
+PPYOLOE_PLUS = """
+_BASE_: [ppyoloe.yml]
+ema_black_list: ['proj_conv.weight']
+epoch: 80
+depth_mult: 1.0
+width_mult: 1.0
+LearningRate:
+  base_lr: 0.001
+  schedulers: [{name: CosineDecay, max_epochs: 96}, {name: LinearWarmup, start_factor: 0., epochs: 5}]
+CSPResNet: {use_alpha: True}
+PPYOLOEHead: {static_assigner_epoch: 30}
+"""
+FILES = {
+    'coco': COCO,
+    'voc': VOC,
+    'runtime': RUNTIME,
+    'optimizer': OPTIMIZER,
+    'network': NETWORK,
+    'reader': READER,
+    'ppyoloe': PPYOLOE,
+    'ppyoloe_plus': PPYOLOE_PLUS,
+    'ppyoloe_voc': PPYOLOE.replace('coco.yml', 'voc.yml'),
+}
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    for name, text in FILES.items():
+        (tmp_path / f'{name}.yml').write_text(text.lstrip())
+    return tmp_path
+
+
+def recipe(name: str, *assignments: str) -> dict[str, Any]:
+    resolved: dict[str, Any] = plain(open_job(f'{name}.yml', [(text, text) for text in assignments]).resolved)
+    return resolved
+
+
+def schedule(*assignments: str) -> Schedule:
+    """Of an epoch of ten steps."""
+    job = open_job('ppyoloe.yml', [(text, text) for text in assignments]).recipe
+    return job.schedule(job.optimizer.keywords['lr'], int(job.train.epochs or 0) * 10, 10.0)
+
+
+def test_ppyoloe_comes_out_as_published() -> None:
+    got = recipe('ppyoloe')
+    assert (got['task'], got['model']) == ('detection', {'name': 'ppyoloe', 'size': 's', 'plus': False})
+    assert got['loss'] == {
+        'name': 'task_aligned',
+        'static_assigner_epochs': 100,
+        'cls_weight': 1.0,
+        'iou_weight': 2.5,
+        'dfl_weight': 0.5,
+        'use_varifocal': True,
+        'static_top_k': 9,
+        'anchor_size': 5.0,
+        'top_k': 13,
+        'alpha': 1.0,
+        'beta': 6.0,
+    }
+    assert got['nms'] == {'score_threshold': 0.01, 'nms_threshold': 0.7, 'pre_top_k': 1000, 'keep_top_k': 300}
+    assert {
+        'name': 'coco',
+        'root': 'dataset/coco',
+        'train': 'annotations/instances_train2017.json',
+        'eval': 'annotations/instances_val2017.json',
+        'train_images': 'train2017',
+        'eval_images': 'val2017',
+        'empty_images': False,
+    }.items() <= got['data'].items()
+    assert [step['name'] for step in got['transforms']] == [
+        'random_distort',
+        'random_expand',
+        'random_crop',
+        'random_flip',
+        'batch_random_resize',
+    ]
+    expand = {'name': 'random_expand', 'probability': 0.5, 'ratio': 4.0, 'fill': [123.675, 116.28, 103.53]}
+    assert got['transforms'][1] == expand
+    batch = {'name': 'batch_random_resize', 'sizes': [320, 352, 384], 'keep_ratio': False, 'interpolation': 'random'}
+    assert got['transforms'][4] == batch
+    resize = {'name': 'resize', 'size': [640, 640], 'keep_ratio': False, 'interpolation': 'cubic'}
+    assert got['eval_transforms'] == [resize]
+    assert (got['mean'], got['std']) == ([0.485, 0.456, 0.406], [0.229, 0.224, 0.225])
+    assert {'epochs': 300, 'batch_size_per_rank': 8, 'workers': 4}.items() <= got['train'].items()
+    assert {'name': 'sgd', 'lr': 0.01, 'momentum': 0.9, 'weight_decay': 5e-4}.items() <= got['optimizer'].items()
+    assert got['parameters']['decay_norms'] is False
+    assert got['ema'] == {'decay': 0.9998, 'kind': 'threshold', 'skip': []}
+    assert (got['norm_sync'], got['evaluate']['every_epochs'], got['evaluate']['batch_size']) == ('global', 10, 2)
+    assert (got['checkpoint']['every_epochs'], got['report']['every'], got['clip']) == (10, 100, None)
+
+
+def test_ppyoloe_plus_comes_out_as_published() -> None:
+    got = recipe('ppyoloe_plus')
+    assert got['model'] == {'name': 'ppyoloe', 'size': 'l', 'plus': True}
+    assert (got['loss']['static_assigner_epochs'], got['train']['epochs'], got['optimizer']['lr']) == (30, 80, 0.001)
+    assert (got['schedule']['epochs'], got['schedule']['warmup_epochs']) == (96, 5)
+
+
+def test_images_of_plus_are_only_divided_by_255() -> None:
+    step = '{mean: [0., 0., 0.], std: [1., 1., 1.], norm_type: none}'
+    both = (
+        f'TrainReader.batch_transforms.1.NormalizeImage={step}',
+        f'EvalReader.sample_transforms.2.NormalizeImage={step}',
+    )
+    got = recipe('ppyoloe', *both)
+    assert (got['mean'], got['std']) == ([0, 0, 0], [1, 1, 1])
+
+
+def test_voc_comes_out_as_published() -> None:
+    """Its data sets are written as tagged objects."""
+    got = recipe('ppyoloe_voc')
+    voc = {'name': 'voc', 'root': 'dataset/voc', 'train': 'trainval.txt', 'eval': 'test.txt', 'classes': 'label_list.txt'}
+    assert voc.items() <= got['data'].items()
+    assert (got['metric']['name'], got['metric']['points']) == ('voc', '11')
+
+
+def test_a_later_base_wins(folder: Path) -> None:
+    """PaddleDetection merges its bases in the order of the list."""
+    (folder / 'run.yml').write_text('_BASE_: [ppyoloe.yml, other.yml]\n')
+    (folder / 'other.yml').write_text('epoch: 7\nTrainReader: {batch_size: 3}\n')
+    got = recipe('run')
+    assert (got['train']['epochs'], got['train']['batch_size_per_rank'], got['train']['workers']) == (7, 3, 4)
+
+
+@pytest.mark.parametrize(
+    ('schedulers', 'rates'),
+    [
+        (
+            '[{name: CosineDecay, max_epochs: 360}, {name: LinearWarmup, start_factor: 0., epochs: 5}]',
+            {0: 0.0, 25: 0.005, 50: 0.01, 1825: 0.005},  # half way between 50 and 3600
+        ),
+        (
+            '[{name: CosineDecay, max_epochs: 360, min_lr_ratio: 0.5}, {name: LinearWarmup, start_factor: 0.1, steps: 100}]',
+            {0: 0.001, 50: 0.0055, 100: 0.01, 1850: 0.0075},
+        ),
+        (
+            '[{name: PiecewiseDecay, gamma: 0.1, milestones: [100, 200]}, {name: LinearWarmup, start_factor: 0., steps: 10}]',
+            {5: 0.005, 999: 0.01, 1000: 0.001, 2000: 1e-4},
+        ),
+    ],
+)
+def test_schedules_give_the_rates_of_paddledetection(schedulers: str, rates: dict[int, float]) -> None:
+    """By hand, from the formulas in its code; like ours they count from the start of training."""
+    rate = schedule(f'LearningRate.schedulers={schedulers}')
+    assert {step: rate(step) for step in rates} == pytest.approx(rates, rel=1e-6)
+
+
+def test_own_keys_and_recipe_keys_can_be_set() -> None:
+    got = recipe('ppyoloe', 'epoch=3', 'LearningRate.base_lr=0.1', 'TrainReader.batch_size=2', 'use_gpu=false', 'train.seed=9')
+    assert (got['train']['epochs'], got['optimizer']['lr'], got['train']['batch_size_per_rank']) == (3, 0.1, 2)
+    assert (got['device'], got['train']['seed']) == ('cpu', 9)
+    assert recipe('ppyoloe', 'data.root=/d')['data']['root'] == '/d'
+
+
+def test_a_backbone_is_told_from_a_whole_network() -> None:
+    train = recipe('ppyoloe', 'pretrain_weights=CSPResNetb_s_pretrained.pdparams')['train']
+    assert (train['init_from'], train['init_part']) == ('CSPResNetb_s_pretrained.pdparams', 'backbone')
+    train = recipe('ppyoloe', 'pretrain_weights=ppyoloe_crn_s_obj365.pdparams')['train']
+    assert (train['init_part'], train['init_misshapen']) == ('all', 'skip')
+
+
+def test_what_is_ignored_is_told_with_its_line() -> None:
+    notes = open_job('ppyoloe.yml').notes
+    assert 'runtime.yml:3: save_dir is ignored: --save_dir names the run folder' in notes
+    assert any(note.startswith('ppyoloe.yml:5: pretrain_weights is ignored: nothing is fetched') for note in notes)
+
+
+@pytest.mark.parametrize(
+    ('wrong', 'told'),
+    [
+        ('architecture=FasterRCNN', "architecture: 'FasterRCNN' has no counterpart in Phalanx (it has YOLOv3, PPYOLOE)"),
+        ('depth_mult=0.4', 'depth_mult: 0.4 with a width_mult of 0.5 is no size that Phalanx has'),
+        ('CSPResNet.use_large_stem=false', 'CSPResNet.use_large_stem: False has no counterpart'),
+        ('YOLOv3.backbone=DarkNet', "YOLOv3.backbone: 'DarkNet' has no counterpart"),
+        ('metric=WiderFace', "metric: 'WiderFace' has no counterpart"),
+        ('norm_type=gn', "norm_type: 'gn' has no counterpart"),
+        ('LearningRate.schedulers=[!OneCycle {}]', 'the tag !OneCycle means nothing'),
+        ('LearningRate.schedulers=[{name: OneCycleDecay}]', "'OneCycleDecay' has no counterpart"),
+        ('OptimizerBuilder.optimizer.type=RMSProp', "OptimizerBuilder.optimizer.type: 'RMSProp' has no counterpart"),
+        ('OptimizerBuilder.regularizer.type=L1', "OptimizerBuilder.regularizer.type: 'L1' has no counterpart"),
+        ('EvalDataset.dataset_dir=other', "EvalDataset.dataset_dir: 'other' is not that of TrainDataset"),
+        ('TrainReader.sample_transforms=[Mosaik: {}]', 'TrainReader.sample_transforms[0].Mosaik: has no counterpart'),
+        ('TrainReader.sample_transforms.2.RandomExpand.ration=2', "RandomExpand.ration: not known here; did you mean 'ratio'?"),
+        ('snapshot_epoc=2', None),
+    ],
+)
+def test_what_cannot_be_said_is_told(wrong: str, told: str | None) -> None:
+    with pytest.raises(ConfigError) as caught:
+        recipe('ppyoloe', wrong)
+    assert (told or 'snapshot_epoc: unknown key') in str(caught.value)
+
+
+@pytest.mark.parametrize('name', ['ppyoloe', 'ppyoloe_voc'])
+def test_wrong_values_anywhere_are_told_and_break_nothing(name: str) -> None:
+    """The translation notes problems; whatever it lets through, the binder judges."""
+    reading = Reading(paddledet.DIALECT.project)
+    root = paddledet.DIALECT.read(Path(f'{name}.yml'), reading)
+    assert not translated(paddledet.DIALECT, root)
+    wrong = sum(bool(translated(paddledet.DIALECT, tree)) for _, tree in mutated(root))
+    assert wrong > 100

@@ -1,0 +1,437 @@
+"""PaddleOCR's configurations run as they are. The texts restate what its published files say; what must come out was taken from
+the objects that PaddleOCR 2.7 builds from those files, and from its tables of learning rates.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mutations import mutated, translated
+from phalanx.config.originals import paddleocr
+from phalanx.config.originals.dialect import Reading
+from phalanx.config.read import ConfigError, plain
+from phalanx.optim.schedule import Schedule
+from phalanx.runs import open_job
+
+GLOBAL = """
+Global:
+  use_gpu: true
+  epoch_num: {epochs}
+  log_smooth_window: 20
+  print_batch_step: 10
+  save_model_dir: ./output
+  save_epoch_step: 3
+  eval_batch_step: [0, 2000]
+  cal_metric_during_train: true
+  pretrained_model:
+  checkpoints:
+  use_visualdl: false
+  character_dict_path: {dictionary}
+  max_text_length: &max_text_length 25
+  use_space_char: {space}
+"""
+SVTR = """
+algorithm: SVTR_LCNet
+Transform:
+Backbone: {name: MobileNetV1Enhance, scale: 0.5, last_conv_stride: [1, 2], last_pool_type: avg, last_pool_kernel_size: [2, 2]}
+Head:
+  name: MultiHead
+  head_list:
+  - CTCHead:
+      Neck: {name: svtr, dims: 64, depth: 2, hidden_dims: 120, use_guide: True}
+      Head: {fc_decay: 0.00001}
+  - SARHead: {enc_dim: 512, max_text_length: *max_text_length}
+"""
+SVTR_DATA = """
+Train:
+  dataset:
+    name: SimpleDataSet
+    data_dir: ./train_data/
+    ext_op_transform_idx: 1
+    label_file_list: [./train_data/train_list.txt]
+    transforms:
+    - DecodeImage: {img_mode: BGR, channel_first: false}
+    - RecConAug: {prob: 0.5, ext_data_num: 2, image_shape: [48, 320, 3]}
+    - RecAug:
+    - MultiLabelEncode:
+    - RecResizeImg: {image_shape: [3, 48, 320]}
+    - KeepKeys: {keep_keys: [image, label_ctc, label_sar, length, valid_ratio]}
+  loader: {shuffle: true, batch_size_per_card: 128, drop_last: true, num_workers: 4}
+Eval:
+  dataset:
+    name: SimpleDataSet
+    data_dir: ./train_data
+    label_file_list: [./train_data/val_list.txt]
+    transforms:
+    - DecodeImage: {img_mode: BGR, channel_first: false}
+    - MultiLabelEncode:
+    - RecResizeImg: {image_shape: [3, 48, 320]}
+    - KeepKeys: {keep_keys: [image, label_ctc, label_sar, length, valid_ratio]}
+  loader: {shuffle: false, drop_last: false, batch_size_per_card: 128, num_workers: 4}
+"""
+
+
+def indented(text: str, columns: int) -> str:
+    return text.strip().replace('\n', '\n' + ' ' * columns)
+
+
+def settings(epochs: int, dictionary: str = '', space: bool = True) -> str:
+    return GLOBAL.lstrip().format(epochs=epochs, dictionary=dictionary, space=space)
+
+
+CRNN = (
+    settings(72, space=False)
+    + """
+Optimizer: {name: Adam, beta1: 0.9, beta2: 0.999, lr: {learning_rate: 0.0005}, regularizer: {name: L2, factor: 0}}
+Architecture:
+  model_type: rec
+  algorithm: CRNN
+  Transform:
+  Backbone: {name: MobileNetV3, scale: 0.5, model_name: large}
+  Neck: {name: SequenceEncoder, encoder_type: rnn, hidden_size: 96}
+  Head: {name: CTCHead, fc_decay: 0}
+Loss: {name: CTCLoss}
+PostProcess: {name: CTCLabelDecode}
+Metric: {name: RecMetric, main_indicator: acc}
+Train:
+  dataset:
+    name: LMDBDataSet
+    data_dir: ./data_lmdb_release/training/
+    transforms: &transforms
+    - DecodeImage: {img_mode: BGR, channel_first: False}
+    - CTCLabelEncode:
+    - RecResizeImg: {image_shape: [3, 32, 100]}
+    - KeepKeys: {keep_keys: [image, label, length]}
+  loader: {shuffle: False, batch_size_per_card: 256, drop_last: True, num_workers: 8}
+Eval:
+  dataset: {name: LMDBDataSet, data_dir: ./data_lmdb_release/validation/, transforms: *transforms}
+  loader: {shuffle: False, drop_last: False, batch_size_per_card: 256, num_workers: 4}
+"""
+)
+SVTR_REC = f"""{settings(500, 'ppocr/utils/en_dict.txt')}
+Optimizer:
+  name: Adam
+  beta1: 0.9
+  beta2: 0.999
+  lr: {{name: Cosine, learning_rate: 0.001, warmup_epoch: 5}}
+  regularizer: {{name: L2, factor: 3.0e-05}}
+Architecture:
+  model_type: rec
+  {indented(SVTR, 2)}
+Loss: {{name: MultiLoss, loss_config_list: [{{CTCLoss: }}, {{SARLoss: }}]}}
+PostProcess: {{name: CTCLabelDecode}}
+Metric: {{name: RecMetric, main_indicator: acc, ignore_space: False}}
+{SVTR_DATA}"""
+DISTILLED = f"""{settings(800, 'ppocr/utils/ppocr_keys_v1.txt')}
+Optimizer:
+  name: Adam
+  lr: {{name: Piecewise, decay_epochs: [700, 800], values: [0.0005, 0.00005], warmup_epoch: 5}}
+  regularizer: {{name: L2, factor: 3.0e-05}}
+Architecture:
+  model_type: &model_type rec
+  name: DistillationModel
+  algorithm: Distillation
+  Models:
+    Teacher:
+      pretrained:
+      freeze_params: false
+      return_all_feats: true
+      model_type: *model_type
+      {indented(SVTR, 6)}
+    Student:
+      pretrained:
+      freeze_params: false
+      return_all_feats: true
+      model_type: *model_type
+      {indented(SVTR, 6)}
+Loss:
+  name: CombinedLoss
+  loss_config_list:
+  - DistillationDMLLoss: &dml
+      weight: 1.0
+      act: softmax
+      use_log: true
+      model_name_pairs: [[Student, Teacher]]
+      key: head_out
+      multi_head: True
+      dis_head: ctc
+      name: dml_ctc
+  - DistillationDMLLoss: {{<<: *dml, weight: 0.5, dis_head: sar, name: dml_sar}}
+  - DistillationDistanceLoss: {{weight: 1.0, mode: l2, model_name_pairs: [[Student, Teacher]], key: backbone_out}}
+  - DistillationCTCLoss: {{weight: 1.0, model_name_list: [Student, Teacher], key: head_out, multi_head: True}}
+  - DistillationSARLoss: {{weight: 1.0, model_name_list: [Student, Teacher], key: head_out, multi_head: True}}
+PostProcess: {{name: DistillationCTCLabelDecode, model_name: [Student, Teacher], key: head_out, multi_head: True}}
+Metric: {{name: DistillationMetric, base_metric_name: RecMetric, main_indicator: acc, key: Student, ignore_space: False}}
+{SVTR_DATA}"""
+SLANET = """
+Global:
+  epoch_num: 100
+  print_batch_step: 20
+  save_epoch_step: 400
+  eval_batch_step: [0, 1000]
+  pretrained_model:
+  character_dict_path: ppocr/utils/dict/table_structure_dict.txt
+  max_text_length: &max_text_length 500
+  box_format: &box_format xyxy
+  use_sync_bn: True
+Optimizer:
+  name: Adam
+  clip_norm: 5.0
+  lr: {name: Piecewise, learning_rate: 0.001, decay_epochs: [40, 50], values: [0.001, 0.0001, 0.00005]}
+  regularizer: {name: L2, factor: 0.00000}
+Architecture:
+  model_type: table
+  algorithm: SLANet
+  Backbone: {name: PPLCNet, scale: 1.0, pretrained: true, use_ssld: true}
+  Neck: {name: CSPPAN, out_channels: 96}
+  Head: {name: SLAHead, hidden_size: 256, max_text_length: *max_text_length, loc_reg_num: 4}
+Loss: {name: SLALoss, structure_weight: 1.0, loc_weight: 2.0, loc_loss: smooth_l1}
+PostProcess: {name: TableLabelDecode, merge_no_span_structure: True}
+Metric: {name: TableMetric, main_indicator: acc, compute_bbox_metric: False, loc_reg_num: 4, box_format: *box_format}
+Train:
+  dataset:
+    name: PubTabDataSet
+    data_dir: train_data/pubtabnet/train/
+    label_file_list: [train_data/pubtabnet/PubTabNet_train.jsonl]
+    transforms: &transforms
+    - DecodeImage: {img_mode: BGR, channel_first: False}
+    - TableLabelEncode: {merge_no_span_structure: True, replace_empty_cell_token: False, loc_reg_num: 4, max_text_length: 500}
+    - TableBoxEncode: {in_box_format: *box_format, out_box_format: *box_format}
+    - ResizeTableImage: {max_len: 488}
+    - NormalizeImage: {scale: 1./255., mean: [0.485, 0.456, 0.406], std: [0.229, 0.224, 0.225], order: hwc}
+    - PaddingTableImage: {size: [488, 488]}
+    - ToCHWImage:
+    - KeepKeys: {keep_keys: [image, structure, bboxes, bbox_masks, length, shape]}
+  loader: {shuffle: True, batch_size_per_card: 48, drop_last: True, num_workers: 1}
+Eval:
+  dataset:
+    name: PubTabDataSet
+    data_dir: train_data/pubtabnet/val/
+    label_file_list: [train_data/pubtabnet/PubTabNet_val.jsonl]
+    transforms: *transforms
+  loader: {shuffle: False, drop_last: False, batch_size_per_card: 48, num_workers: 1}
+"""
+FILES = {'crnn': CRNN, 'svtr': SVTR_REC, 'distilled': DISTILLED, 'slanet': SLANET.lstrip()}
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    for name, text in FILES.items():
+        (tmp_path / f'{name}.yml').write_text(text)
+    return tmp_path
+
+
+def recipe(name: str, *assignments: str) -> dict[str, Any]:
+    resolved: dict[str, Any] = plain(open_job(f'{name}.yml', [(text, text) for text in assignments]).resolved)
+    return resolved
+
+
+def schedule(*assignments: str) -> Schedule:
+    """Of an epoch of ten steps, as PaddleOCR's tables have them."""
+    job = open_job('svtr.yml', [(text, text) for text in assignments]).recipe
+    return job.schedule(job.optimizer.keywords['lr'], int(job.train.epochs or 0) * 10, 10.0)
+
+
+def without_nulls(keys: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in keys.items() if value is not None}
+
+
+def test_crnn_comes_out_as_published() -> None:
+    got = recipe('crnn')
+    crnn = {'name': 'crnn', 'backbone': 'mobilenet_v3', 'size': 'large', 'scale': 0.5, 'hidden_size': 96}
+    assert (got['task'], got['model']) == ('recognition', crnn)
+    assert got['loss'] == {'name': 'ctc', 'focal': False}
+    # Without a dictionary there are 36 characters, and a space is no use.
+    characters = {'dictionary': 'alphanumeric', 'space': False, 'lower_case': None, 'max_length': 25}
+    assert got['characters'] == characters
+    lmdb = {'name': 'lmdb_sets', 'root': 'data_lmdb_release', 'train': ['training'], 'eval': ['validation']}
+    assert lmdb.items() <= got['data'].items()
+    assert (got['size'], got['keep_ratio'], got['concatenate'], got['transforms']) == ([100, 32], True, None, [])
+    assert got['optimizer'] == {
+        'name': 'adam',
+        'lr': 5e-4,
+        'betas': [0.9, 0.999],
+        'eps': 1e-8,
+        'weight_decay': 0.0,
+        'fused': True,
+    }
+    assert (got['schedule']['name'], got['clip'], got['parameters']['rules']) == ('constant', None, [])
+    train = {'epochs': 72, 'batch_size_per_rank': 256, 'workers': 8, 'seed': 1024}
+    assert train.items() <= got['train'].items()
+    assert (got['evaluate']['every'], got['evaluate']['batch_size'], got['checkpoint']['every_epochs']) == (2000, 256, 1)
+    assert got['norm_sync'] == 'off'  # use_sync_bn is off by default
+    assert got['compare'] == {'ignore_space': True, 'ignore_case': False, 'alphanumeric_only': False}
+
+
+def test_svtr_lcnet_comes_out_as_published() -> None:
+    got = recipe('svtr')
+    assert {
+        'name': 'svtr_lcnet',
+        'scale': 0.5,
+        'neck_channels': 64,
+        'depth': 2,
+        'hidden_size': 120,
+        'use_guide': True,
+        'sar_size': 512,
+    }.items() <= got['model'].items()
+    assert got['loss'] == {'name': 'multi', 'ctc_weight': 1.0, 'sar_weight': 1.0, 'focal': False}
+    assert got['characters'] == {'dictionary': 'en', 'space': True, 'lower_case': False, 'max_length': 25}
+    files = {'name': 'label_files', 'root': 'train_data', 'train': ['train_list.txt'], 'eval': ['val_list.txt']}
+    assert files.items() <= got['data'].items()
+    assert got['size'] == [320, 48]
+    assert got['concatenate'] == {'size': [320, 48], 'lines': 2, 'probability': 0.5, 'max_length': 25}
+    assert set(got['transforms'][0].values()) == {'rec_aug', 0.4}
+    # The norms of its backbone do not decay, its last layer has a decay of its own.
+    assert [(rule['match'], rule['weight_decay']) for rule in got['parameters']['rules']] == [
+        ('backbone.*.norm.*', 0.0),
+        ('head.*', 1e-5),
+    ]
+    assert got['compare']['ignore_space'] is False
+
+
+def test_the_distillation_comes_out_as_published() -> None:
+    got = recipe('distilled')
+    assert list(got['networks']) == ['teacher'] and got['networks']['teacher'] == got['model']
+    pair = ['student', 'teacher']
+    assert got['between'] == [
+        {'name': 'dml', 'between': pair, 'output': 'ctc', 'weight': 1.0},
+        {'name': 'dml', 'between': pair, 'output': 'sar', 'weight': 0.5},
+        {'name': 'feature_distance', 'between': pair, 'output': 'features', 'weight': 1.0},
+    ]
+    assert got['loss']['name'] == 'multi' and got['frozen'] == []
+    assert [rule['match'] for rule in got['parameters']['rules']] == [
+        'networks.teacher.backbone.*.norm.*',
+        'networks.teacher.head.*',
+        'networks.student.backbone.*.norm.*',
+        'networks.student.head.*',
+    ]
+    piecewise = {'name': 'piecewise', 'boundary_epochs': [705], 'factors': [0.1], 'warmup_epochs': 5, 'warmup_start_lr': 0}
+    assert without_nulls(got['schedule']) == piecewise
+
+
+def test_slanet_comes_out_as_published() -> None:
+    got = recipe('slanet')
+    assert (got['task'], got['model']) == ('table', {'name': 'slanet', 'scale': 1.0, 'channels': 96, 'hidden': 256})
+    assert {
+        'name': 'pubtabnet',
+        'root': 'train_data/pubtabnet',
+        'train': 'PubTabNet_train.jsonl',
+        'eval': 'PubTabNet_val.jsonl',
+        'train_images': 'train',
+        'eval_images': 'val',
+    }.items() <= got['data'].items()
+    assert {
+        'image_size': 488,
+        'max_length': 500,
+        'merge_cells': True,
+        'name_empty_cells': False,
+        'structure_coefficient': 1.0,
+        'location_coefficient': 2.0,
+        'mean': [0.485, 0.456, 0.406],
+        'std': [0.229, 0.224, 0.225],
+        'norm_sync': 'global',
+        'clip': {'norm': 5.0, 'per_tensor': True},
+    }.items() <= got.items()
+    assert got['location_loss']['name'] == 'smooth_l1'
+    assert (got['schedule']['boundary_epochs'], got['schedule']['factors']) == ([40, 50], [0.1, 0.05])
+    (note,) = [note for note in open_job('slanet.yml').notes if 'pretrained' in note]
+    assert 'Architecture.Backbone.pretrained is ignored' in note and 'train.init_part=backbone' in note
+
+
+@pytest.mark.parametrize(
+    ('lr', 'rates'),
+    [
+        # From PaddleOCR's own table for this schedule, ten steps an epoch
+        (
+            '{name: Cosine, learning_rate: 0.001, warmup_epoch: 5}',
+            {0: 0.0, 10: 0.0002, 49: 0.00098, 50: 0.001, 250: 0.000996057350657239, 4999: 2.566864448215189e-07},
+        ),
+        ('{name: Piecewise, decay_epochs: [100], values: [0.0005, 0.00005], warmup_epoch: 5}', {1049: 5e-4, 1050: 5e-5}),
+        ('{learning_rate: 0.01}', {0: 0.01, 4999: 0.01}),
+        ('{name: Const, learning_rate: 0.01, warmup_epoch: 1}', {0: 0.0, 5: 0.005, 10: 0.01}),
+        ('{name: Linear, learning_rate: 0.01, warmup_epoch: 5}', {50: 0.01, 2550: 0.005}),
+        ('{name: Step, learning_rate: 0.01, step_size: 100, gamma: 0.5, warmup_epoch: 5}', {1049: 0.01, 1050: 0.005}),
+        (
+            '{name: MultiStepDecay, learning_rate: 0.01, milestones: [100, 200], gamma: 0.1}',
+            {999: 0.01, 1000: 1e-3, 2000: 1e-4},
+        ),
+    ],
+)
+def test_schedules_give_the_rates_of_paddleocr(lr: str, rates: dict[int, float]) -> None:
+    rate = schedule(f'Optimizer.lr={lr}')
+    assert {step: rate(step) for step in rates} == pytest.approx(rates, rel=1e-6)
+
+
+def test_own_keys_and_recipe_keys_can_be_set() -> None:
+    """As with PaddleOCR's -o; what is no key of its sections is one of the recipe."""
+    got = recipe(
+        'svtr', 'Global.epoch_num=3', 'Optimizer.lr.learning_rate=0.1', 'Train.loader.batch_size_per_card=2', 'train.seed=9'
+    )
+    assert (got['train']['epochs'], got['train']['batch_size_per_rank'], got['train']['seed']) == (3, 2, 9)
+    assert (got['optimizer']['lr'], got['schedule']['epochs']) == (0.1, 8)
+    assert recipe('svtr', 'Global.use_gpu=False')['device'] == 'cpu'
+    amp = recipe('svtr', 'Global.use_amp=True', 'Global.scale_loss=1024.0')['precision']
+    assert amp == {'dtype': 'fp16', 'loss_scale': 1024.0}
+
+
+def test_weights_are_named_without_their_ending() -> None:
+    train = recipe('svtr', 'Global.pretrained_model=pretrain/best_accuracy')['train']
+    assert (train['init_from'], train['init_misshapen']) == ('pretrain/best_accuracy.pdparams', 'skip')
+
+
+def test_what_is_ignored_is_told_with_its_line() -> None:
+    notes = open_job('crnn.yml').notes
+    assert notes[0] == 'crnn.yml:4: Global.log_smooth_window is ignored: log lines hold means since the last one'
+    assert not [note for note in notes if 'checkpoints' in note]  # empty keys are not worth a line
+
+
+@pytest.mark.parametrize(
+    ('name', 'wrong', 'told'),
+    [
+        (
+            'crnn',
+            'Architecture.model_type=det',
+            "Architecture.model_type: 'det' has no counterpart in Phalanx (it has rec, table)",
+        ),
+        ('crnn', 'Architecture.algorithm=SRN', "Architecture.algorithm: 'SRN' has no counterpart"),
+        ('crnn', 'Architecture.Backbone.name=MobileNetV9', "Architecture.Backbone.name: 'MobileNetV9' has no counterpart"),
+        ('crnn', 'Architecture.Backbone.small_stride=[2, 2, 2, 2]', 'Architecture.Backbone.small_stride: [2, 2, 2, 2] has no'),
+        ('crnn', 'Global.epoch_nun=2', "Global.epoch_nun: not known here; did you mean 'epoch_num'?"),
+        ('crnn', 'Loss.name=ACELoss', "Loss.name: 'ACELoss' has no counterpart"),
+        ('crnn', 'Optimizer.name=RMSProp', "Optimizer.name: 'RMSProp' has no counterpart"),
+        ('crnn', 'Optimizer.lr={name: OneCycle, learning_rate: 1}', "Optimizer.lr.name: 'OneCycle' has no counterpart"),
+        ('crnn', 'Train.dataset.name=PGDataSet', "Train.dataset.name: 'PGDataSet' has no counterpart"),
+        ('crnn', 'Train.dataset.transforms=[RecAug: ]', 'Train.dataset.transforms: RecResizeImg is missing'),
+        ('crnn', 'Train.sampler={name: MultiScaleSampler}', 'Train.sampler: not known here'),
+        ('svtr', 'Architecture.Backbone.last_pool_type=max', "last_pool_type: 'max' has no counterpart in Phalanx"),
+        ('svtr', 'Eval.dataset.data_dir=other', "Eval.dataset.data_dir: 'other' is not that of Train.dataset"),
+        (
+            'svtr',
+            'Loss.loss_config_list=[CTCLoss: ]',
+            'Loss.loss_config_list: Phalanx knows CTCLoss with SARLoss; SARLoss is missing',
+        ),
+        ('distilled', 'Architecture.Models.Student.pretrained=x', 'Architecture.Models.Student.pretrained'),
+        ('distilled', 'Loss.loss_config_list.2.DistillationDistanceLoss.mode=l1', 'DistillationDistanceLoss.mode'),
+        ('slanet', 'Loss.loc_loss=giou', "location_loss.name: 'giou' is not one of"),
+        ('slanet', 'Metric.loc_reg_num=8', 'Metric.loc_reg_num: 8 has no counterpart'),
+        ('slanet', 'Global.character_dict_path=other.txt', 'Phalanx knows the tokens of table_structure_dict.txt only'),
+    ],
+)
+def test_what_cannot_be_said_is_told(name: str, wrong: str, told: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        recipe(name, wrong)
+    assert told in str(caught.value)
+
+
+@pytest.mark.parametrize('name', ['crnn', 'distilled', 'slanet'])
+def test_wrong_values_anywhere_are_told_and_break_nothing(name: str) -> None:
+    """The translation notes problems; whatever it lets through, the binder judges."""
+    reading = Reading(paddleocr.DIALECT.project)
+    root = paddleocr.DIALECT.read(Path(f'{name}.yml'), reading)
+    assert not translated(paddleocr.DIALECT, root)
+    wrong = sum(bool(translated(paddleocr.DIALECT, tree)) for _, tree in mutated(root))
+    assert wrong > 100

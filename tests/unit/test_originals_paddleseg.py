@@ -1,0 +1,413 @@
+"""PaddleSeg's configurations run as they are. The texts restate what its published files say, in our own words; what must come
+out was taken from the objects that PaddleSeg 2.10 builds from those files (shapes of heads, losses, schedules, transforms).
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mutations import mutated, translated
+from phalanx.cli import main
+from phalanx.config.originals import dialect_of, paddleseg, translate
+from phalanx.config.originals.dialect import Reading
+from phalanx.config.read import ConfigError, plain
+from phalanx.optim.schedule import Schedule
+from phalanx.runs import Job, open_job
+
+CITYSCAPES = """
+batch_size: 2
+iters: 80000
+train_dataset:
+  type: Cityscapes
+  dataset_root: data/cityscapes
+  mode: train
+  transforms:
+  - {type: ResizeStepScaling, min_scale_factor: 0.5, max_scale_factor: 2.0, scale_step_size: 0.25}
+  - {type: RandomPaddingCrop, crop_size: [1024, 512]}
+  - type: RandomHorizontalFlip
+  - {type: RandomDistort, brightness_range: 0.4, contrast_range: 0.4, saturation_range: 0.4}
+  - type: Normalize
+val_dataset: {type: Cityscapes, dataset_root: data/cityscapes, mode: val, transforms: [type: Normalize]}
+optimizer: {type: SGD, momentum: 0.9, weight_decay: 4.0e-5}
+lr_scheduler: {type: PolynomialDecay, learning_rate: 0.01, end_lr: 0, power: 0.9}
+loss: {types: [type: CrossEntropyLoss], coef: [1]}
+"""
+LITESEG = """
+_base_: cityscapes.yml
+batch_size: 4
+iters: 160000
+optimizer: {weight_decay: 5.0e-4}
+lr_scheduler: {warmup_iters: 1000, warmup_start_lr: 1.0e-5, learning_rate: 0.005}
+loss:
+  types:
+  - {type: OhemCrossEntropyLoss, min_kept: 130000}
+  - {type: OhemCrossEntropyLoss, min_kept: 130000}
+  - {type: OhemCrossEntropyLoss, min_kept: 130000}
+  coef: [1, 1, 1]
+train_dataset:
+  transforms:
+  - {type: ResizeStepScaling, min_scale_factor: 0.125, max_scale_factor: 1.5, scale_step_size: 0.125}
+  - {type: RandomPaddingCrop, crop_size: [1024, 512]}
+  - type: RandomHorizontalFlip
+  - {type: RandomDistort, brightness_range: 0.5, contrast_range: 0.5, saturation_range: 0.5}
+  - type: Normalize
+test_config: {aug_eval: True, scales: 0.5}
+model:
+  type: PPLiteSeg
+  backbone: {type: STDC1, pretrained: 'https://example.org/PP_STDCNet1.tar.gz'}
+  arm_out_chs: [32, 64, 128]
+  seg_head_inter_chs: [32, 64, 64]
+"""
+LITESEG_STDC2 = """
+_base_: liteseg.yml
+test_config: {aug_eval: True, scales: 0.75}
+model:
+  _inherited_: False
+  type: PPLiteSeg
+  backbone: {type: STDC2}
+"""
+OCRNET = """
+_base_: cityscapes.yml
+iters: 160000
+model: {type: OCRNet, backbone: {type: HRNet_W18}, num_classes: 19, backbone_indices: [0]}
+optimizer: {type: SGD}
+loss: {types: [{type: CrossEntropyLoss}, {type: CrossEntropyLoss}], coef: [1, 0.4]}
+"""
+SEGFORMER = """
+_base_: cityscapes.yml
+iters: 160000
+model: {type: SegFormer, backbone: {type: MixVisionTransformer_B0}, embedding_dim: 256, num_classes: 19}
+optimizer: {_inherited_: False, type: AdamW, beta1: 0.9, beta2: 0.999, weight_decay: 0.01}
+lr_scheduler: {type: PolynomialDecay, learning_rate: 0.00006, power: 1}
+test_config: {is_slide: True, crop_size: [1024, 1024], stride: [768, 768]}
+"""
+DEEPLAB = """
+_base_: cityscapes.yml
+model:
+  type: DeepLabV3P
+  backbone: {type: ResNet50_vd, output_stride: 8, multi_grid: [1, 2, 4]}
+  num_classes: 19
+  backbone_indices: [0, 3]
+  aspp_ratios: [1, 12, 24, 36]
+  aspp_out_channels: 256
+  align_corners: False
+  pretrained: null
+"""
+UNET = """
+_base_: cityscapes.yml
+batch_size: 4
+iters: 160000
+model: {type: UNet, num_classes: 19, use_deconv: False, pretrained: Null}
+"""
+FILES = {
+    'cityscapes': CITYSCAPES,
+    'liteseg': LITESEG,
+    'liteseg_stdc2': LITESEG_STDC2,
+    'ocrnet': OCRNET,
+    'segformer': SEGFORMER,
+    'deeplab': DEEPLAB,
+    'unet': UNET,
+}
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    for name, text in FILES.items():
+        (tmp_path / f'{name}.yml').write_text(text.lstrip())
+    return tmp_path
+
+
+def recipe(name: str, *assignments: str) -> dict[str, Any]:
+    """The resolved recipe of a file, defaults of ours left in."""
+    resolved: dict[str, Any] = plain(job(name, *assignments).resolved)
+    return resolved
+
+
+def job(name: str, *assignments: str) -> Job:
+    return open_job(f'{name}.yml', [(text, text) for text in assignments])
+
+
+def write(folder: Path, name: str, text: str) -> str:
+    (folder / f'{name}.yml').write_text(text)
+    return name
+
+
+def schedule(name: str, *assignments: str) -> Schedule:
+    opened = job(name, *assignments).recipe
+    return opened.schedule(opened.optimizer.keywords['lr'], opened.train.steps or 0, 100.0)
+
+
+def without_nulls(keys: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in keys.items() if value is not None}
+
+
+def test_pp_liteseg_comes_out_as_published(folder: Path) -> None:
+    got = recipe('liteseg')
+    assert got['task'] == 'segmentation'
+    assert got['model'] == {
+        'name': 'pp_liteseg',
+        'backbone': 'stdc1',
+        'arm_channels': [32, 64, 128],
+        'head_channels': [32, 64, 64],
+    }
+    assert got['data'] == {'name': 'cityscapes', 'root': 'data/cityscapes'}
+    assert (got['train']['steps'], got['train']['batch_size_per_rank']) == (160000, 4)
+    # 130000 pixels of a batch of 4
+    ohem = {'name': 'ohem', 'threshold': 0.7, 'min_kept_per_sample': 32500.0, 'class_weights': None}
+    assert got['losses'] == [ohem] * 3 and got['loss_coefficients'] == [1, 1, 1]
+    optimizer = {'name': 'sgd', 'lr': 0.005, 'momentum': 0.9, 'nesterov': False, 'weight_decay': 5e-4, 'fused': True}
+    assert got['optimizer'] == optimizer
+    polynomial = {'name': 'polynomial', 'power': 0.9, 'end_lr': 0.0, 'warmup_steps': 1000, 'warmup_start_lr': 1e-5}
+    assert without_nulls(got['schedule']) == polynomial
+    assert got['transforms'] == [
+        {'name': 'resize_step_scaling', 'min': 0.125, 'max': 1.5, 'step': 0.125},
+        {'name': 'random_padding_crop', 'size': [1024, 512]},
+        {'name': 'random_flip', 'probability': 0.5},
+        {
+            'name': 'random_distort',
+            **dict.fromkeys(('brightness', 'contrast', 'saturation'), 0.5),
+            'hue': 18.0,
+            **{f'{change}_probability': 0.5 for change in ('brightness', 'contrast', 'saturation', 'hue')},
+        },
+    ]
+    assert got['eval_transforms'] == [] and got['mean'] == got['std'] == [0.5, 0.5, 0.5]
+    assert got['inference']['scales'] == [0.5] and got['inference']['crop'] is None
+
+
+def test_the_second_pp_liteseg_does_not_inherit_the_channels_of_the_first(folder: Path) -> None:
+    """Its constructor has those of the larger network by default, whatever the backbone."""
+    got = recipe('liteseg_stdc2')
+    channels = {'arm_channels': [64, 96, 128], 'head_channels': [64, 64, 64]}
+    assert got['model'] == {'name': 'pp_liteseg', 'backbone': 'stdc2', **channels}
+    assert got['inference']['scales'] == [0.75] and got['optimizer']['weight_decay'] == 5e-4
+
+
+def test_ocrnet_comes_out_as_published(folder: Path) -> None:
+    got = recipe('ocrnet')
+    assert (got['model']['name'], got['model']['backbone']) == ('ocrnet', 'hrnet_w18')
+    entropy = {'name': 'cross_entropy', 'class_weights': None, 'avg_non_ignore': True, 'top_k': 1.0}
+    assert got['losses'] == [entropy, entropy] and got['loss_coefficients'] == [1, 0.4]
+    assert (got['optimizer']['momentum'], got['optimizer']['weight_decay']) == (0.9, 4e-5)
+
+
+def test_segformer_comes_out_as_published(folder: Path) -> None:
+    got = recipe('segformer')
+    assert (got['model']['name'], got['model']['backbone'], got['model']['head_channels']) == ('segformer', 'mit_b0', 256)
+    adamw = {'name': 'adamw', 'lr': 6e-5, 'betas': [0.9, 0.999], 'eps': 1e-8, 'weight_decay': 0.01, 'fused': True}
+    assert got['optimizer'] == adamw
+    assert (got['schedule']['power'], got['schedule']['end_lr']) == (1.0, 0.0)
+    windows = {'crop': [1024, 1024], 'stride': [768, 768], 'scales': [1.0]}
+    assert windows.items() <= got['inference'].items()
+
+
+def test_deeplabv3p_comes_out_as_published(folder: Path) -> None:
+    """The first of the ratios is the window of a single place, which is always there."""
+    got = recipe('deeplab')
+    assert (got['model']['name'], got['model']['backbone']) == ('deeplabv3p', 'resnet50_vd')
+    assert got['model']['dilations'] == [12, 24, 36]
+
+
+def test_unet_comes_out_as_published(folder: Path) -> None:
+    got = recipe('unet')
+    assert got['model'] == {'name': 'unet', 'upsampling': 'bilinear'}
+    assert recipe('unet', 'model.use_deconv=True')['model']['upsampling'] == 'transposed'
+
+
+def test_a_custom_data_set_is_a_list_of_files(folder: Path) -> None:
+    """Its lists are named from the working folder, not from the data set; one loss stands for three outputs."""
+    common = 'type: Dataset, dataset_root: data/camvid, num_classes: 11'
+    write(
+        folder,
+        'camvid',
+        f"""
+_base_: liteseg.yml
+loss: {{types: [type: CrossEntropyLoss], coef: [1, 1, 1]}}
+train_dataset:
+  _inherited_: False
+  {common.replace(', ', chr(10) + '  ')}
+  mode: train
+  train_path: data/camvid/train.txt
+  transforms: [type: Normalize]
+val_dataset: {{_inherited_: False, {common}, mode: val, val_path: lists/val.txt, transforms: [type: Normalize]}}
+""",
+    )
+    got = recipe('camvid')
+    assert got['data'] == {
+        'name': 'file_list',
+        'root': 'data/camvid',
+        'train': 'train.txt',
+        'eval': '../../lists/val.txt',
+        'classes': [f'class {number}' for number in range(11)],
+        'separator': ' ',
+    }
+    assert [loss['name'] for loss in got['losses']] == ['cross_entropy'] * 3
+
+
+def test_an_earlier_base_wins(folder: Path) -> None:
+    """PaddleSeg lays its own keys over one base after the other."""
+    for name, steps in (('first', 1), ('second', 2)):
+        write(folder, name, f'iters: {steps}\ntest_config: {{{name}_only: {steps}}}\n')
+    path = folder / f'{write(folder, "both", "_base_: [first.yml, second.yml]" + chr(10))}.yml'
+    dialect = dialect_of(path)
+    assert dialect is not None
+    with pytest.raises(ConfigError) as caught:
+        translate(path, dialect)
+    told = str(caught.value)
+    assert 'first.yml:2: test_config.first_only: not known here' in told
+    assert 'second.yml:2: test_config.second_only: not known here' in told
+
+
+@pytest.mark.parametrize(
+    ('scheduler', 'rates'),
+    [
+        # Paddle's own default of end_lr is 0.0001, not 0
+        ('{type: PolynomialDecay, learning_rate: 0.01}', {0: 0.01, 500: 0.00505, 999: 0.0001 + 0.0099 / 1000}),
+        ('{type: PolynomialDecay, learning_rate: 0.01, end_lr: 0, decay_steps: 100}', {50: 0.005, 100: 0.0, 999: 0.0}),
+        ('{type: CosineAnnealingDecay, learning_rate: 0.01, T_max: 1000}', {0: 0.01, 500: 0.005}),
+        ('{type: StepDecay, learning_rate: 0.01, step_size: 300}', {299: 0.01, 300: 0.001, 900: 1e-5}),
+        # LinearWarmup starts the schedule under it when it ends
+        (
+            '{type: StepDecay, learning_rate: 0.01, step_size: 300, warmup_iters: 100, warmup_start_lr: 0}',
+            {50: 0.005, 100: 0.01, 399: 0.01, 400: 0.001, 700: 1e-4},
+        ),
+        (
+            '{type: MultiStepDecay, learning_rate: 0.01, milestones: [300, 500], warmup_iters: 100, warmup_start_lr: 0}',
+            {100: 0.01, 399: 0.01, 400: 0.001, 600: 1e-4},
+        ),
+        ('{type: PiecewiseDecay, boundaries: [300, 500], values: [0.01, 0.002, 0.0005]}', {299: 0.01, 300: 0.002, 500: 0.0005}),
+    ],
+)
+def test_schedules_give_the_rates_of_paddle(folder: Path, scheduler: str, rates: dict[int, float]) -> None:
+    """By hand, from the formulas in Paddle's documentation."""
+    text = UNET.replace('160000', '1000') + f'lr_scheduler: {{_inherited_: False, {scheduler[1:]}\n'
+    rate = schedule(write(folder, 'run', text))
+    assert {step: rate(step) for step in rates} == pytest.approx(rates, rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ('optimizer', 'expected'),
+    [
+        ('{type: SGD}', {'name': 'sgd', 'momentum': 0.0, 'weight_decay': 0.0}),
+        ('{type: Momentum, use_nesterov: True}', {'name': 'sgd', 'momentum': 0.9, 'nesterov': True}),
+        ('{type: sgd, momentum: 0.8}', {'name': 'sgd', 'momentum': 0.8}),
+        ('{type: Adam, beta1: 0.5}', {'name': 'adam', 'betas': [0.5, 0.999], 'weight_decay': 0.0}),
+        ('{type: AdamW}', {'name': 'adamw', 'weight_decay': 0.01}),
+    ],
+)
+def test_optimizers_have_the_defaults_of_paddleseg(folder: Path, optimizer: str, expected: dict[str, Any]) -> None:
+    text = f'{UNET}optimizer: {{_inherited_: False, {optimizer[1:]}\n'
+    assert expected.items() <= recipe(write(folder, 'run', text))['optimizer'].items()
+
+
+def test_groups_and_clipping_are_taken_over(folder: Path) -> None:
+    text = """
+_base_: ocrnet.yml
+optimizer:
+  custom_cfg: [{name: backbone, lr_mult: 0.1, weight_decay_mult: 0.5}]
+  grad_clip_cfg: {name: ClipGradByGlobalNorm, clip_norm: 5.0}
+"""
+    got = recipe(write(folder, 'run', text))
+    assert got['parameters']['rules'] == [{'match': 'backbone.*', 'lr_factor': 0.1, 'weight_decay': 2e-5}]
+    assert got['clip'] == {'norm': 5.0, 'per_tensor': False}
+
+
+def test_own_keys_and_recipe_keys_can_be_set(folder: Path) -> None:
+    """As with PaddleSeg's --opts; what is no key of its file is one of the recipe."""
+    got = recipe('liteseg', 'iters=100', 'lr_scheduler.learning_rate=0.1', 'data.root=/d', 'train.seed=3')
+    assert (got['train']['steps'], got['train']['seed'], got['optimizer']['lr'], got['data']['root']) == (100, 3, 0.1, '/d')
+    theirs = recipe('liteseg', 'train_dataset.dataset_root=/e', 'val_dataset.dataset_root=/e')
+    assert theirs['data']['root'] == '/e'
+    assert recipe('liteseg', 'train.steps=7')['train']['steps'] == 7
+    assert recipe('liteseg', 'optimizer.lr=0.2')['optimizer']['lr'] == 0.2
+    half = recipe('liteseg', 'batch_size=2')  # min_kept stays the same for the smaller batch
+    assert half['losses'][0]['min_kept_per_sample'] == 65000
+
+
+def test_values_keep_the_line_of_the_original(folder: Path) -> None:
+    resolved = job('liteseg').resolved
+    assert resolved.value['optimizer'].value['momentum'].origin == 'cityscapes.yml:14'
+    assert resolved.value['optimizer'].value['lr'].origin == 'liteseg.yml:5'
+    assert resolved.value['losses'].value[0].value['threshold'].origin == "PaddleSeg's default"
+
+
+def test_weights_from_the_network_are_left_out_and_told(folder: Path) -> None:
+    (note,) = job('liteseg').notes
+    assert note.startswith('liteseg.yml:22: model.backbone.pretrained is ignored: nothing is fetched from the network')
+    assert 'train.init_from=FILE train.init_part=backbone' in note
+
+
+def test_weights_in_a_file_are_taken(folder: Path) -> None:
+    train = recipe('liteseg', 'model.backbone.pretrained=stdc.pdparams')['train']
+    assert (train['init_from'], train['init_part'], train['init_misshapen']) == ('stdc.pdparams', 'backbone', 'skip')
+    train = recipe('unet', 'model.pretrained=unet/model.pdparams')['train']
+    assert (train['init_from'], train['init_part']) == ('unet/model.pdparams', 'all')
+
+
+@pytest.mark.parametrize(
+    ('wrong', 'told'),
+    [
+        ('model: {type: PSPNet}', "model.type: 'PSPNet' has no counterpart in Phalanx (it has PPLiteSeg, UNet, OCRNet,"),
+        ('model: {typ: UNet}', "model.typ: not known here; did you mean 'type'?"),
+        ('model: {use_decon: True}', "model.use_decon: not known here; did you mean 'use_deconv'?"),
+        ('model: {num_classes: 20}', 'model.num_classes: 20 has no counterpart in Phalanx, which knows only 19'),
+        ('model: {align_corners: True}', 'model.align_corners: True has no counterpart in Phalanx, which knows only False'),
+        ('model: {_inherited_: False}', 'model.type: missing; PaddleSeg needs it'),
+        ('lr_schedular: {}', "lr_schedular: not known here; did you mean 'lr_scheduler'?"),
+        ('optimizer: {type: RMSProp}', "optimizer.type: 'RMSProp' has no counterpart in Phalanx (it has SGD, Momentum,"),
+        ('lr_scheduler: {warmup_iters: 5}', 'lr_scheduler.warmup_start_lr: missing; PaddleSeg needs it'),
+        ('lr_scheduler: {type: CosineAnnealingDecay, T_max: 9}', 'lr_scheduler.T_max: the rate would rise again after step 9'),
+        ('lr_scheduler: {learning_rate: fast}', "optimizer.lr: expected a number, got 'fast'"),  # told by our binder
+        ('loss: {types: [{type: DiceLoss}]}', "loss.types[0].type: 'DiceLoss' has no counterpart in Phalanx"),
+        ('loss: {types: [{type: CrossEntropyLoss, ignore_index: 0}]}', 'loss.types[0].ignore_index: 0 has no counterpart'),
+        ('loss: {coef: [1, 2, 3], types: [{type: X}, {type: X}]}', 'loss.types: there are 2 losses and 3 coefficients'),
+        ('test_config: {use_multilabel: True}', 'test_config.use_multilabel: True has no counterpart in Phalanx'),
+        ('val_dataset: {dataset_root: other}', "val_dataset.dataset_root: 'other' is not that of train_dataset"),
+        ('train_dataset: {transforms: [type: Padding]}', "train_dataset.transforms[0].type: 'Padding' has no counterpart"),
+        ('train_dataset: {transforms: [{type: Resize, interp: CUBIC}]}', "transforms[0].interp: 'CUBIC' has no counterpart"),
+        ('train_dataset: {transforms: []}', 'train_dataset.transforms: do not end with Normalize'),
+    ],
+)
+def test_what_cannot_be_said_is_told_with_its_line(folder: Path, wrong: str, told: str) -> None:
+    write(folder, 'run', f'_base_: unet.yml\n{wrong}\n')
+    with pytest.raises(ConfigError) as caught:
+        open_job('run.yml')
+    assert any(problem.startswith('run.yml:2: ') and told in problem for problem in caught.value.problems)
+
+
+@pytest.mark.parametrize('name', FILES.keys() - {'cityscapes'})
+def test_the_recipe_that_is_written_says_the_same(folder: Path, name: str) -> None:
+    assert main(['convert', 'recipe', f'{name}.yml', '--out', 'written/recipe.yml']) == 2  # there is no such folder
+    assert main(['convert', 'recipe', f'{name}.yml', '--out', 'recipe.yml', '--set', 'iters=7']) == 0
+    assert recipe('recipe') == recipe(name, 'iters=7')
+
+
+def test_ignored_keys_stand_in_the_recipe_that_is_written(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(['convert', 'recipe', 'liteseg.yml']) == 0
+    head = capsys.readouterr().out.splitlines()[:2]
+    assert head[0].startswith('# What PaddleSeg has in liteseg.yml')
+    assert head[1].startswith('# liteseg.yml:22: model.backbone.pretrained is ignored')
+
+
+def test_a_recipe_of_ours_needs_no_conversion(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / 'ours.yml').write_text('task: segmentation\n')
+    assert main(['convert', 'recipe', 'ours.yml']) == 2
+    assert 'ours.yml: is no configuration of a Paddle project' in capsys.readouterr().err
+
+
+def test_a_recipe_of_ours_is_not_taken_for_one_of_theirs() -> None:
+    shipped = sorted((Path(__file__).parents[2] / 'recipes').rglob('*.yml'))
+    assert shipped and not [path for path in shipped if dialect_of(path)]
+
+
+@pytest.mark.parametrize('name', ['liteseg', 'deeplab', 'segformer'])
+def test_wrong_values_anywhere_are_told_and_break_nothing(folder: Path, name: str) -> None:
+    """The translation notes problems; whatever it lets through, the binder judges."""
+    reading = Reading(paddleseg.DIALECT.project)
+    root = paddleseg.DIALECT.read(Path(f'{name}.yml'), reading)
+    assert not translated(paddleseg.DIALECT, root)
+    wrong = sum(bool(translated(paddleseg.DIALECT, tree)) for _, tree in mutated(root))
+    assert wrong > 100

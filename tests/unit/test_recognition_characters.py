@@ -1,0 +1,113 @@
+"""Dictionaries, and texts to numbers and back."""
+
+import pickle
+import re
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from phalanx.recognition.characters import Characters, Dictionary, UnusableTextError, padded
+
+ABC = Characters('abc', lower_case=True, max_length=6)
+
+
+def written(path: Path, text: str, encoding: str = 'utf-8') -> Path:
+    path.write_bytes(text.encode(encoding))
+    return path
+
+
+def logits(*numbers: int, classes: int = 4) -> torch.Tensor:
+    """[1, T, classes] of which step t is surely numbers[t]."""
+    return 100 * torch.nn.functional.one_hot(torch.tensor([numbers]), classes).float()
+
+
+def test_a_dictionary_file_has_one_character_a_line_and_its_order_counts(tmp_path: Path) -> None:
+    ours = Dictionary(dictionary=written(tmp_path / 'd.txt', '中\r\n \r\nb\r\n')).read()
+    assert ours.characters == ('中', ' ', 'b')
+    assert ours.ctc('b中') == [3, 1]
+
+
+def test_of_two_equal_characters_the_last_is_written_and_both_are_read(tmp_path: Path) -> None:
+    ours = Dictionary(dictionary=written(tmp_path / 'd.txt', 'a\n \n'), space=True).read()
+    assert (len(ours), ours.ctc('a a')) == (3, [1, 3, 1])
+    assert ours.decode(logits(1, 2, 1))[0].text == ours.decode(logits(1, 3, 1))[0].text == 'a a'
+
+
+@pytest.mark.parametrize(
+    ('content', 'message'),
+    [('a\n\nb\n', 'd.txt:2: is empty; a dictionary has one character a line'), ('', 'd.txt:1: is empty')],
+)
+def test_a_damaged_dictionary_is_named_with_its_line(tmp_path: Path, content: str, message: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(message)):
+        Dictionary(dictionary=written(tmp_path / 'd.txt', content)).read()
+
+
+def test_a_missing_dictionary_is_told_when_it_is_read_with_those_built_in() -> None:
+    dictionary = Dictionary(dictionary=Path('none.txt'))
+    with pytest.raises(FileNotFoundError, match=re.escape('built-in ones are digits, alphanumeric, letters, en')):
+        dictionary.read()
+
+
+def test_only_the_plain_dictionary_ignores_case_by_itself() -> None:
+    assert Dictionary().read().known('Ab-1') == 'ab1'
+    assert Dictionary(dictionary='letters').read().known('Ab-1') == 'Ab1'
+    assert Dictionary(dictionary='letters', lower_case=True).read().known('Ab-1') == 'ab1'
+
+
+def test_unknown_characters_are_dropped_and_counted() -> None:
+    assert (ABC.known('a-Bé'), ABC.unknown('a-Bé'), ABC.ctc('a-Bé')) == ('ab', 2, [1, 2])
+
+
+@pytest.mark.parametrize(
+    ('text', 'reason'),
+    [
+        ('', 'the text is empty'),
+        ('xyz', "'xyz' has no character of the dictionary"),
+        ('abcabca', "'abcabca' has 7 characters, at most 6 can be learned"),
+    ],
+)
+def test_a_text_that_cannot_be_learned_is_refused_with_the_reason(text: str, reason: str) -> None:
+    with pytest.raises(UnusableTextError, match=re.escape(reason)):
+        ABC.ctc(text)
+
+
+def test_the_attention_decoder_needs_room_for_begin_and_end() -> None:
+    """Numbers by hand: a, b, c are 0 to 2, unknown 3, begin and end 4, padding 5."""
+    assert ABC.sar('cab') == [4, 2, 0, 1, 4, 5]
+    with pytest.raises(UnusableTextError, match='the attention decoder learns at most 4'):
+        ABC.sar('abcab')
+
+
+def test_reading_merges_repetitions_but_not_across_a_blank() -> None:
+    assert ABC.decode(logits(0, 1, 1, 0, 1, 2, 2, 3))[0].text == 'aabc'
+
+
+def test_a_line_of_blanks_is_read_as_nothing_with_no_confidence() -> None:
+    (reading,) = ABC.decode(logits(0, 0, 0))
+    assert (reading.text, reading.confidence) == ('', 0.0)
+
+
+@given(st.lists(st.integers(0, 3), min_size=1, max_size=12))
+def test_reading_equals_the_definition(numbers: list[int]) -> None:
+    """Graves et al. 2006: merge repeated labels, then remove blanks; here with itertools."""
+    from itertools import groupby
+
+    expected = ''.join('-abc'[number] for number, _ in groupby(numbers) if number)
+    assert ABC.decode(logits(*numbers))[0].text == expected
+
+
+@given(st.text('abc', min_size=1, max_size=6))
+def test_what_is_encoded_is_read_again(text: str) -> None:
+    path = [number for label in ABC.ctc(text) for number in (label, 0)]
+    assert ABC.decode(logits(*path))[0].text == text
+
+
+def test_rows_are_padded_with_blanks() -> None:
+    assert padded([[1, 2], [], [3]], 3).tolist() == [[1, 2, 0], [0, 0, 0], [3, 0, 0]]
+
+
+def test_it_travels_to_loader_workers() -> None:
+    assert pickle.loads(pickle.dumps(ABC)).ctc('cab') == [3, 1, 2]  # noqa: S301 - our own bytes

@@ -1,0 +1,146 @@
+"""Networks that learn from one another. Expected numbers come from torch's own divergence and mean squared error."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+import safetensors.torch
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from phalanx.checkpoint import CheckpointError
+from phalanx.distill import DML, Distilled, FeatureDistance, own_losses
+from phalanx.norms import BatchNorm2d
+from phalanx.optim.groups import Parameters, parameter_groups
+from phalanx.task import Term
+
+
+class Outputs(NamedTuple):
+    logits: Tensor
+    features: Tensor
+    sar: Tensor | None = None
+
+
+class Network(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.norm, self.head = nn.Conv2d(3, 4, 1), BatchNorm2d(4), nn.Linear(4, 5)
+
+    def forward(self, images: Tensor) -> Outputs:
+        features = self.norm(self.conv(images))
+        return Outputs(self.head(features.mean(2).transpose(1, 2)), features)
+
+
+def networks() -> dict[str, nn.Module]:
+    torch.manual_seed(0)
+    return {'student': Network(), 'teacher': Network()}
+
+
+IMAGES = torch.randn(6, 3, 4, 7, generator=torch.Generator().manual_seed(0))
+
+
+def test_a_frozen_teacher_stays_what_it_was() -> None:
+    model = Distilled(networks(), frozen=('teacher',)).train()
+    before = {name: tensor.clone() for name, tensor in model.networks['teacher'].state_dict().items()}
+    student = model.student.head.weight.detach().clone()
+    groups, _ = parameter_groups(model, Parameters())
+    optimizer = torch.optim.Adam(groups, lr=0.1, weight_decay=0.1)
+    for _ in range(3):
+        outputs = model(IMAGES)
+        assert not outputs['teacher'].logits.requires_grad
+        terms = {**DML(output='logits')(outputs), **FeatureDistance()(outputs)}
+        torch.stack([term.total / term.weight for term in terms.values()]).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    assert not model.networks['teacher'].training and model.student.training
+    torch.testing.assert_close(model.networks['teacher'].state_dict(), before, rtol=0, atol=0)
+    assert not torch.equal(model.student.head.weight, student)
+
+
+def test_networks_that_are_not_frozen_both_learn() -> None:
+    model = Distilled(networks())
+    DML(output='logits')(model(IMAGES))['dml_logits_student_teacher'].total.backward()
+    for network in model.networks.values():
+        assert network.head.weight.grad is not None and network.head.weight.grad.abs().max() > 0
+
+
+def test_evaluation_gives_the_outputs_of_the_student_alone() -> None:
+    model = Distilled({**networks(), 'small': Network()}, student='small').eval()
+    torch.testing.assert_close(model(IMAGES), model.networks['small'](IMAGES))
+    assert model.student is model.networks['small']
+
+
+def test_mutual_learning_is_the_mean_of_both_divergences_a_sample() -> None:
+    outputs = Distilled(networks())(IMAGES)
+    first, second = (outputs[name].logits.log_softmax(2) for name in ('student', 'teacher'))
+    both = [F.kl_div(a, b, reduction='sum', log_target=True) for a, b in ((first, second), (second, first))]
+    total, weight = DML(output='logits', weight=3.0)(outputs)['dml_logits_student_teacher']
+    assert weight == 6
+    assert (total / weight).item() == pytest.approx(3 * (both[0] + both[1]).item() / 2 / 6, rel=1e-5)
+
+
+def test_equal_networks_have_nothing_to_learn_from_one_another() -> None:
+    outputs = {'student': Outputs(torch.full((2, 3, 4), 50.0), IMAGES), 'teacher': Outputs(torch.full((2, 3, 4), 50.0), IMAGES)}
+    assert DML(output='logits')(outputs)['dml_logits_student_teacher'].total.item() == pytest.approx(0, abs=1e-6)
+    assert FeatureDistance()(outputs)['distance_features_student_teacher'].total == 0
+
+
+def test_probabilities_of_zero_cost_much_but_not_infinitely() -> None:
+    """By hand: 1 against 1e-10 costs log(1e10) in one direction, and as much in the other."""
+    sure = torch.tensor([[[1000.0, 0.0]]])
+    outputs = {'student': Outputs(sure, IMAGES), 'teacher': Outputs(sure.flip(2), IMAGES)}
+    total, _ = DML(output='logits')(outputs)['dml_logits_student_teacher']
+    assert total.item() == pytest.approx(23.03, rel=1e-3)
+
+
+def test_the_distance_is_the_mean_squared_error() -> None:
+    outputs = Distilled(networks())(IMAGES)
+    total, weight = FeatureDistance(weight=0.5)(outputs)['distance_features_student_teacher']
+    expected = 0.5 * F.mse_loss(outputs['student'].features, outputs['teacher'].features)
+    assert (total / weight).item() == pytest.approx(expected.item(), rel=1e-6)
+
+
+def test_own_losses_are_named_for_their_network() -> None:
+    outputs = Distilled(networks())(IMAGES)
+    terms = own_losses(outputs, lambda each: {'size': Term(each.logits.sum(), torch.tensor(6))}, of=('teacher',))
+    assert terms == {'size_teacher': (outputs['teacher'].logits.sum(), 6)}
+
+
+def test_a_network_starts_from_weights_of_its_own(tmp_path: Path) -> None:
+    torch.manual_seed(1)
+    taught = Network()
+    safetensors.torch.save_file(taught.state_dict(), tmp_path / 'taught.safetensors')
+    model = Distilled(networks(), weights={'teacher': tmp_path / 'taught.safetensors'})
+    torch.testing.assert_close(model.networks['teacher'].state_dict(), taught.state_dict(), rtol=0, atol=0)
+    assert not torch.equal(model.student.head.weight, taught.head.weight)
+
+
+def test_weights_that_are_not_there_or_do_not_fit_are_told(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match=r'missing: holds no weights'):
+        Distilled(networks(), weights={'teacher': tmp_path / 'missing'})
+    safetensors.torch.save_file(nn.Linear(2, 2).state_dict(), tmp_path / 'other.safetensors')
+    with pytest.raises(CheckpointError, match=r"other\.safetensors: does not fit the network 'teacher'"):
+        Distilled(networks(), weights={'teacher': tmp_path / 'other.safetensors'})
+
+
+def test_names_that_are_not_there_are_told() -> None:
+    with pytest.raises(ValueError, match=r"^the networks of the distillation are student, teacher; there is no 'techer'$"):
+        Distilled(networks(), frozen=('techer',))
+    with pytest.raises(ValueError, match=r"^'student' is the network that learns, so it cannot be frozen$"):
+        Distilled(networks(), frozen=('student',))
+    outputs = Distilled(networks())(IMAGES)
+    with pytest.raises(ValueError, match=r"there is no 'tutor'$"):
+        DML(output='logits', between=('student', 'tutor'))(outputs)
+    with pytest.raises(ValueError, match=r"^the outputs of the network 'student' have no part 'sar'$"):
+        DML(output='sar')(outputs)
+
+
+def test_outputs_of_different_shapes_are_told() -> None:
+    """They would be broadcast otherwise."""
+    outputs = {'student': Outputs(torch.zeros(2, 1, 4), IMAGES), 'teacher': Outputs(torch.zeros(2, 3, 4), IMAGES)}
+    message = r"^the networks student and teacher give 'logits' of different shapes, \[2, 1, 4\] and \[2, 3, 4\]$"
+    with pytest.raises(ValueError, match=message):
+        DML(output='logits')(outputs)

@@ -1,0 +1,153 @@
+"""Losses of recognition. Expected numbers are worked out by hand, by enumeration, or by torch from the uncut batch."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from phalanx import stochastic
+from phalanx.distill import DML, Distilled, FeatureDistance, own_losses
+from phalanx.norms import synchronise
+from phalanx.recognition.loss import CTC, SAR, Multi
+from phalanx.recognition.models import MODELS
+from phalanx.recognition.models.outputs import Outputs
+from phalanx.recognition.texts import Texts
+from phalanx.step import WholeStep
+from phalanx.task import Loss
+
+K = 5
+CUTS = [[slice(0, 5)], [slice(0, 3), slice(3, 5)]]
+
+
+def texts(part: slice = slice(None)) -> Texts:
+    """Five texts, from none to three characters long."""
+    words = ([0, 4, 2], [3], [1, 1], [], [2, 0])
+    ctc = torch.tensor([[character + 1 for character in word] + [0] * (3 - len(word)) for word in words])
+    sar = torch.tensor([[K + 1, *word, K + 1] + [K + 2] * (4 - len(word)) for word in words])
+    lengths = torch.tensor([len(word) for word in words])
+    return Texts(ctc[part], lengths[part], sar[part], torch.tensor([1.0, 0.5, 0.75, 0.2, 0.9])[part])
+
+
+def value(loss: Loss, name: str) -> float:
+    return (loss[name].total / loss[name].weight).item()
+
+
+def probability(logits: Tensor, word: list[int]) -> float:
+    """Of all sequences of one character or blank a place that read as `word`, enumerated."""
+    shares = logits.softmax(1)
+    total = 0.0
+    for path in itertools.product(range(K + 1), repeat=len(logits)):
+        if [character for character, _ in itertools.groupby(path) if character] == word:
+            total += math.prod(shares[place, character].item() for place, character in enumerate(path))
+    return total
+
+
+def test_ctc_is_the_mean_negative_log_probability_of_the_texts() -> None:
+    logits = torch.randn(5, 4, K + 1, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    words = [row[:length].tolist() for row, length in zip(texts().ctc, texts().lengths, strict=True)]
+    expected = [-math.log(probability(sample, word)) for sample, word in zip(logits, words, strict=True)]
+    assert value(CTC()(Outputs(logits), texts(), WholeStep()), 'ctc') == pytest.approx(sum(expected) / 5)
+    focal = [loss * (1 - math.exp(-loss)) ** 2 for loss in expected]
+    assert value(CTC(focal=True)(Outputs(logits), texts(), WholeStep()), 'ctc') == pytest.approx(sum(focal) / 5)
+
+
+@pytest.mark.parametrize('focal', [False, True])
+def test_a_text_longer_than_the_line_costs_nothing_but_counts(focal: bool) -> None:
+    """Two places hold neither three characters nor two equal ones, which need a blank between them."""
+    logits = torch.randn(5, 2, K + 1, generator=torch.Generator().manual_seed(0)).requires_grad_()
+    total, weight = CTC(focal=focal)(Outputs(logits), texts(), WholeStep())['ctc']
+    total.backward()
+    assert logits.grad is not None and logits.grad.isfinite().all()
+    assert logits.grad.abs().sum((1, 2)).gt(0).tolist() == [False, True, False, True, True]
+    assert weight == 5
+
+
+def test_a_batch_of_empty_texts_asks_for_blanks() -> None:
+    logits = torch.randn(2, 4, K + 1, generator=torch.Generator().manual_seed(0)).requires_grad_()
+    nothing = Texts(torch.zeros(2, 3, dtype=torch.int64), torch.zeros(2, dtype=torch.int64), torch.zeros(2, 0))
+    loss = CTC()(Outputs(logits), nothing, WholeStep())
+    assert value(loss, 'ctc') == pytest.approx(-logits.log_softmax(2)[:, :, 0].sum().item() / 2)
+    loss['ctc'].total.backward()
+    assert logits.grad is not None and logits.grad.isfinite().all()
+
+
+def test_the_attention_head_is_judged_on_characters_and_ends_but_not_on_padding() -> None:
+    """The texts have 8 characters and 5 ends; what is said after the last place is not judged."""
+    logits = torch.randn(5, 6, K + 2, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    text = texts()
+    rows = [(sample, place) for sample in range(5) for place in range(int(text.lengths[sample]) + 1)]
+    chosen = torch.stack([logits[sample, place] for sample, place in rows])
+    expected = F.cross_entropy(chosen, torch.tensor([int(text.sar[sample, place + 1]) for sample, place in rows]))
+    loss = SAR()(Outputs(torch.zeros(0), logits), text, WholeStep())
+    assert loss['sar'].weight == 13
+    assert value(loss, 'sar') == pytest.approx(expected.item())
+
+
+def test_both_heads_are_weighted() -> None:
+    outputs = Outputs(torch.randn(5, 4, K + 1), torch.randn(5, 6, K + 2))
+    loss = Multi(ctc_weight=0.5, sar_weight=2.0)(outputs, texts(), WholeStep())
+    assert value(loss, 'ctc') == pytest.approx(0.5 * value(CTC()(outputs, texts(), WholeStep()), 'ctc'))
+    assert value(loss, 'sar') == pytest.approx(2 * value(SAR()(outputs, texts(), WholeStep()), 'sar'))
+
+
+def test_half_precision_logits_are_summed_in_single_precision() -> None:
+    outputs = Outputs(torch.randn(5, 4, K + 1).bfloat16(), torch.randn(5, 6, K + 2).bfloat16())
+    for loss in Multi()(outputs, texts(), WholeStep()).values():
+        assert loss.total.dtype == torch.float32 and loss.weight.dtype == torch.float32
+
+
+def test_a_network_without_attention_head_is_told() -> None:
+    with pytest.raises(ValueError, match=r'^the losses sar and multi judge an attention head, .*; use ctc$'):
+        Multi()(Outputs(torch.zeros(5, 4, K + 1)), texts(), WholeStep())
+
+
+def svtr() -> nn.Module:
+    return MODELS['svtr_lcnet'](K, scale=0.125, neck_channels=16, hidden_size=16, sar_size=16, dropout=0.3)
+
+
+def distilled_loss(outputs: Any, text: Texts, whole: WholeStep) -> Loss:
+    own = own_losses(outputs, lambda each: Multi()(each, text, whole), of=('student', 'teacher'))
+    return {**own, **DML(output='ctc')(outputs), **DML(output='sar', weight=0.5)(outputs), **FeatureDistance()(outputs)}
+
+
+TRAININGS: dict[str, tuple[Callable[[], nn.Module], int, Callable[[Any, Texts, WholeStep], Loss]]] = {
+    'crnn': (lambda: MODELS['crnn'](K, size='small', scale=0.35, hidden_size=8), 32, CTC()),
+    'crnn, focal': (lambda: MODELS['crnn'](K, size='small', scale=0.35, hidden_size=8), 32, CTC(focal=True)),
+    'svtr_lcnet': (svtr, 48, Multi()),
+    'distilled': (lambda: Distilled({'student': svtr(), 'teacher': svtr()}), 48, distilled_loss),
+}
+
+
+@pytest.mark.parametrize('training', TRAININGS)
+def test_the_cut_into_micro_batches_changes_nothing(training: str) -> None:
+    """Neither the terms of the loss nor the gradients, with synchronised norms, and with dropout that follows the samples."""
+    build, height, loss = TRAININGS[training]
+    torch.manual_seed(0)
+    model = build().double().train()
+    whole = WholeStep()
+    synchronise(model, whole)
+    stochastic.tie(model, whole)
+    images = torch.randn(5, 3, height, 48, dtype=torch.float64)
+    results = []
+    for cut in CUTS:
+        model.zero_grad()
+        keys = [torch.arange(10, 15)[part] for part in cut]
+        lanes = whole.run([lambda part=part: loss(model(images[part], texts(part)), texts(part), whole) for part in cut], keys)
+        terms = {
+            name: torch.stack([lane[name].total for lane in lanes]).sum()
+            / torch.stack([lane[name].weight for lane in lanes]).sum()
+            for name in lanes[0]
+        }
+        torch.stack(list(terms.values())).sum().backward()
+        results.append((terms, {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}))
+    (terms, gradients), (cut_terms, cut_gradients) = results
+    torch.testing.assert_close(cut_terms, terms, rtol=1e-10, atol=1e-12)
+    largest = max(float(gradient.abs().max()) for gradient in gradients.values())
+    torch.testing.assert_close(cut_gradients, gradients, rtol=1e-10, atol=1e-10 * largest)

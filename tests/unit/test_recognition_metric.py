@@ -1,0 +1,74 @@
+"""Accuracy and edit similarity of readings."""
+
+from types import SimpleNamespace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from phalanx.recognition.characters import Reading
+from phalanx.recognition.metric import Comparison, ReadingAccuracy
+
+Pairs = list[tuple[str, str]]  # truth, reading
+
+
+def metric(pairs: Pairs, comparison: Comparison = Comparison(), unknown: int = 0) -> ReadingAccuracy:  # noqa: B008 - frozen
+    ours = ReadingAccuracy(comparison)
+    batch = SimpleNamespace(labels=[truth for truth, _ in pairs], unknown=unknown)
+    ours.update([Reading(read, 0.5) for _, read in pairs], batch)
+    return ours
+
+
+def test_accuracy_and_similarity_by_hand() -> None:
+    """kitten - sitting: 3 edits of 7 characters; ab - a: 1 of 2; two of four right."""
+    found = metric([('same', 'same'), ('', ''), ('kitten', 'sitting'), ('ab', 'a')]).compute()
+    assert found['accuracy'] == 0.5
+    assert found['edit_similarity'] == pytest.approx(1 - (3 / 7 + 1 / 2) / 4)
+
+
+@pytest.mark.parametrize(
+    ('comparison', 'right'),
+    [
+        (Comparison(), 1),
+        (Comparison(ignore_space=False), 0),
+        (Comparison(ignore_case=True), 2),
+        (Comparison(alphanumeric_only=True), 3),
+    ],
+)
+def test_what_is_ignored_is_said_by_the_comparison(comparison: Comparison, right: int) -> None:
+    pairs = [('a b', 'ab'), ('Ab', 'aB'), ('$5.99', '5,99')]
+    assert metric(pairs, comparison).compute()['accuracy'] == pytest.approx(right / 3)
+
+
+def test_unknown_characters_are_reported() -> None:
+    assert metric([('a', 'a')], unknown=3).compute()['unknown_characters'] == 3
+
+
+def test_an_empty_metric_is_zero_not_an_error() -> None:
+    assert ReadingAccuracy(Comparison()).compute() == {'accuracy': 0, 'edit_similarity': 0, 'unknown_characters': 0}
+
+
+def test_the_table_lists_the_characters_most_often_mistaken() -> None:
+    """o read as 0 twice, l missing once, a blank too many once."""
+    pairs = [('foo', 'f00'), ('hello', 'helo'), ('ab', 'a b')]
+    table = metric(pairs, Comparison(ignore_space=False)).table()
+    assert table == [
+        {'true': 'o', 'read': '0', 'times': 2},
+        {'true': '(nothing)', 'read': '(blank)', 'times': 1},
+        {'true': 'l', 'read': '(nothing)', 'times': 1},
+    ]
+
+
+texts = st.text('abc ', max_size=6)
+
+
+@given(st.lists(st.tuples(texts, texts), max_size=12), st.randoms(use_true_random=False))
+def test_the_result_does_not_depend_on_the_order_or_the_batches(pairs: Pairs, random: st.DataObject) -> None:
+    """To the last bit, because only whole numbers are added up."""
+    shuffled = list(pairs)
+    random.shuffle(shuffled)
+    one, several = metric(pairs), ReadingAccuracy(Comparison())
+    for truth, read in shuffled:
+        several.update([Reading(read, 1.0)], SimpleNamespace(labels=[truth], unknown=0))
+    assert one.compute() == several.compute()
+    assert one.table() == several.table()

@@ -1,0 +1,193 @@
+"""What every recognition network promises, over the whole catalog and its options."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from phalanx import stochastic
+from phalanx.convert import ORIGINALS, load_original
+from phalanx.norms import BatchNorm2d
+from phalanx.recognition.loss import CTC, Multi
+from phalanx.recognition.models import MODELS
+from phalanx.recognition.models.outputs import Outputs
+from phalanx.recognition.models.sar import SARHead
+from phalanx.recognition.texts import Texts
+from phalanx.step import WholeStep
+
+HEIGHTS = {'svtr_lcnet': 48}  # the others take 32
+VARIANTS: dict[str, Callable[[], nn.Module]] = {
+    'crnn': lambda: MODELS['crnn'](5),
+    'crnn, small': lambda: MODELS['crnn'](5, size='small', scale=0.35, hidden_size=16),
+    'crnn on resnet34_vd': lambda: MODELS['crnn'](5, backbone='resnet34_vd', hidden_size=16),
+    'svtr_lcnet': lambda: MODELS['svtr_lcnet'](5, scale=0.25, sar_size=32),
+    'svtr_lcnet, not guided': lambda: MODELS['svtr_lcnet'](
+        5, scale=0.25, sar_size=32, use_guide=False, depth=1, hidden_size=64
+    ),
+}
+
+
+def texts() -> Texts:
+    """Two texts of 3 and 1 of 5 characters; 6 is start and end of the attention head, 7 its padding."""
+    sar = torch.tensor([[6, 0, 4, 2, 6, 7], [6, 3, 6, 7, 7, 7]])
+    return Texts(torch.tensor([[1, 5, 3], [4, 0, 0]]), torch.tensor([3, 1]), sar, torch.tensor([1.0, 0.3]))
+
+
+@pytest.fixture(scope='module', params=VARIANTS)
+def variant(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture(scope='module')
+def model(variant: str) -> nn.Module:
+    torch.manual_seed(0)
+    return VARIANTS[variant]()
+
+
+@pytest.fixture(scope='module')
+def images(variant: str) -> Tensor:
+    return torch.randn(2, 3, HEIGHTS.get(variant.partition(',')[0], 32), 64)
+
+
+def test_a_line_has_a_place_every_four_or_eight_columns(model: nn.Module, images: Tensor, variant: str) -> None:
+    places = 64 // (8 if variant.startswith('svtr') else 4)
+    with torch.no_grad():
+        for mode in (True, False):
+            outputs: Outputs = model.train(mode)(images)
+            assert outputs.ctc.shape == (2, places, 6)
+            assert outputs.sar is None and outputs.features is None
+        outputs = model(images, texts())
+    assert outputs.features is not None and outputs.features.shape[2:] == (1, places)
+    assert (outputs.sar is None) if variant.startswith('crnn') else (outputs.sar is not None and outputs.sar.shape == (2, 6, 7))
+
+
+def test_every_parameter_takes_part_in_training_with_every_loss(model: nn.Module, images: Tensor, variant: str) -> None:
+    """Also in that with CTC alone, for which the attention head does not count."""
+    losses = [CTC()] if variant.startswith('crnn') else [CTC(), Multi()]
+    for loss in losses:
+        model.train().zero_grad()
+        terms = loss(model(images, texts()), texts(), WholeStep())
+        torch.stack([term.total for term in terms.values()]).sum().backward()
+        assert [name for name, parameter in model.named_parameters() if parameter.grad is None] == []
+
+
+def test_every_norm_can_be_synchronised_and_no_dropout_is_torchs(model: nn.Module) -> None:
+    norms = [module for module in model.modules() if isinstance(module, nn.modules.batchnorm._BatchNorm)]
+    assert norms and all(type(norm) is BatchNorm2d for norm in norms)
+    assert not [module for module in model.modules() if isinstance(module, nn.modules.dropout._DropoutNd)]
+    assert not [module for module in model.modules() if isinstance(module, nn.LSTM) and module.dropout]
+
+
+def test_a_fresh_network_finds_no_character_much_likelier_than_another(model: nn.Module, images: Tensor) -> None:
+    """The standard deviation of its logits is of order 1; a bad initialisation makes it many times that."""
+    with torch.no_grad():
+        outputs: Outputs = model.train()(images, texts())
+    assert outputs.ctc.std() < 1.5
+    assert outputs.sar is None or outputs.sar.std() < 1.5
+
+
+def test_weights_travel_under_their_original_names(model: nn.Module, variant: str) -> None:
+    """Every array of a file fills one tensor, also when the LSTM is stored under both of its names."""
+    original = ORIGINALS[type(model)](model)
+    rng = np.random.default_rng(0)
+    linear = {f'{name}.weight' for name, module in model.named_modules() if isinstance(module, nn.Linear)}
+    arrays = {}
+    for name, tensor in model.state_dict().items():
+        if not name.endswith('num_batches_tracked'):
+            arrays[original.name(name)] = rng.random(
+                tuple(tensor.T.shape if name in linear else tensor.shape), dtype=np.float32
+            )
+    arrays |= {second: arrays[first] for second, first in original.aliases.items()}
+    fresh = VARIANTS[variant]()
+    load_original(fresh, arrays)
+    name = 'neck.weight_hh_l1_reverse' if variant.startswith('crnn') else 'sar.encoder.second.weight_hh_l0'
+    np.testing.assert_array_equal(fresh.state_dict()[name], arrays[original.name(name)])
+    np.testing.assert_array_equal(fresh.state_dict()['head.weight'].T, arrays[original.name('head.weight')])
+
+
+def test_resnet_has_the_original_names() -> None:
+    """Those of the layers in PaddleOCR's rec_resnet_vd.py; there are no golden numbers of this network."""
+    model = VARIANTS['crnn on resnet34_vd']()
+    names = {ORIGINALS[type(model)](model).name(name) for name, _ in model.named_parameters()}
+    assert {
+        'backbone.conv1_3._conv.weight',
+        'backbone.bb_0_0.short._conv.weight',
+        'backbone.bb_2_5.conv1._batch_norm.bias',
+        'backbone.bb_3_0.short._batch_norm.weight',
+        'backbone.bb_3_2.conv0._conv.weight',
+        'neck.encoder.lstm.bias_hh_l0_reverse',
+        'head.fc.bias',
+    } <= names
+    assert len([name for name in names if '.short._conv' in name]) == 4
+
+
+def test_convolutions_of_crnn_are_drawn_as_paddle_draws_them() -> None:
+    """Normal, of variance 2 / (kernel area x input channels), also where channels are filtered one by one."""
+    torch.manual_seed(0)
+    model = MODELS['crnn'](36)
+    last = model.backbone.blocks[14]
+    assert last.filter.conv.weight.std().item() == pytest.approx(math.sqrt(2 / (25 * 480)), rel=0.05)
+    assert last.widen.conv.weight.std().item() == pytest.approx(math.sqrt(2 / 80), rel=0.05)
+    assert last.squeeze.excite.bias.abs().max() == 0
+    assert model.head.weight.abs().max().item() == pytest.approx(1 / math.sqrt(192), rel=0.05)
+
+
+def test_svtr_lcnet_is_drawn_as_in_paddleocr() -> None:
+    """He normal by the channels of a group in the backbone; in the neck He uniform and a normal cut at two deviations."""
+    torch.manual_seed(0)
+    model = MODELS['svtr_lcnet'](96)
+    assert model.backbone.blocks[12].filter.conv.weight.std().item() == pytest.approx(math.sqrt(2 / 25), rel=0.05)
+    assert model.backbone.blocks[12].squeeze.excite.weight.std().item() == pytest.approx(math.sqrt(2 / 128), rel=0.05)
+    assert model.neck.enter.conv.weight.abs().max().item() == pytest.approx(math.sqrt(6 / 64), rel=0.05)
+    assert model.neck.blocks[0].mixer.qkv.weight.abs().max().item() == pytest.approx(0.04, rel=0.05)
+    assert model.sar.decoder.classify.weight.abs().max().item() == pytest.approx(math.sqrt(6 / (1536 + 98)), rel=0.05)
+    assert model.sar.decoder.embedding.weight[:-1].abs().max().item() == pytest.approx(math.sqrt(6 / (99 + 512)), rel=0.05)
+    assert model.sar.decoder.embedding.weight[-1].abs().max() == 0
+
+
+def test_dropout_follows_the_sample_and_evaluation_has_none() -> None:
+    model = MODELS['svtr_lcnet'](5, scale=0.25, sar_size=32)
+    whole = WholeStep()
+    stochastic.tie(model, whole)
+    for norm in (module for module in model.modules() if isinstance(module, BatchNorm2d)):
+        norm.momentum = 0.0
+    images = torch.randn(1, 3, 48, 64).repeat(3, 1, 1, 1)
+    with torch.no_grad():
+        (outputs,) = whole.run([lambda: model.train()(images)], [torch.tensor([7, 8, 7])])
+        assert torch.equal(outputs.ctc[0], outputs.ctc[2])
+        assert not torch.equal(outputs.ctc[0], outputs.ctc[1])
+        torch.testing.assert_close(model.eval()(images).ctc[0], model(images[:1]).ctc[0])
+
+
+def test_the_attention_head_sees_nothing_beyond_the_image() -> None:
+    torch.manual_seed(0)
+    head = SARHead(5, 8, size=16, dropout=0.0).eval()
+    features = torch.randn(2, 8, 1, 20)
+    logits = head(features, texts())
+    changed = features.clone()
+    changed[1, :, :, 8:] = 9.0  # 0.3 of 20 places are filled; the keys of the last one reach one place further
+    torch.testing.assert_close(head(changed, texts())[1], logits[1])
+    changed[0, :, :, 8:] = 9.0
+    assert (head(changed, texts())[0] - logits[0]).abs().max() > 1e-3
+
+
+def test_padding_does_not_change_what_comes_before_it() -> None:
+    torch.manual_seed(0)
+    head = SARHead(5, 8, size=16, dropout=0.0).eval()
+    features, text = torch.randn(2, 8, 1, 20), texts()
+    shorter = Texts(text.ctc, text.lengths, text.sar[:, :5], text.valid_ratios)
+    torch.testing.assert_close(head(features, shorter), head(features, text)[:, :5])
+
+
+def test_wrong_options_and_sizes_are_told() -> None:
+    with pytest.raises(ValueError, match=r'^size and scale are options of mobilenet_v3; resnet34_vd has none$'):
+        MODELS['crnn'](36, backbone='resnet34_vd', size='small')
+    with pytest.raises(ValueError, match=r'must be a multiple of its 8 heads, got 100$'):
+        MODELS['svtr_lcnet'](36, hidden_size=100)
+    with pytest.raises(ValueError, match=r'^the images leave the backbone 2 rows high, it must be 1'):
+        MODELS['crnn'](36, size='small')(torch.zeros(1, 3, 64, 100))

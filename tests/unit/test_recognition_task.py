@@ -1,0 +1,287 @@
+"""The recognition Task: from lines to losses, readings, pictures and files."""
+
+import json
+import math
+import pickle
+import re
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from numpy.testing import assert_array_equal
+from PIL import Image
+from torch import Tensor, nn
+
+from phalanx.config.bind import bind
+from phalanx.config.read import override, read
+from phalanx.config.schema import Recipe
+from phalanx.distill import DISTILLATIONS
+from phalanx.optim.groups import parameter_groups
+from phalanx.recognition.characters import Dictionary, Reading
+from phalanx.recognition.data import DATA
+from phalanx.recognition.loss import LOSSES
+from phalanx.recognition.models import MODELS
+from phalanx.recognition.models.outputs import Outputs
+from phalanx.recognition.task import Recognition, Sample, network_input
+from phalanx.recognition.texts import Texts
+from phalanx.recognition.transforms import TRANSFORMS, Concatenate
+from phalanx.step import WholeStep
+from phalanx.task import Draw, SampleError
+
+RECIPES = sorted((Path(__file__).parents[2] / 'recipes' / 'recognition').glob('*.yml'))
+DIGITS = partial(DATA['digit_lines'], train_lines=6, eval_lines=3)
+CRNN = partial(MODELS['crnn'], size='small', hidden_size=8)
+SVTR = partial(MODELS['svtr_lcnet'], neck_channels=16, hidden_size=16, sar_size=16, depth=1)
+CTC, MULTI = partial(LOSSES['ctc']), partial(LOSSES['multi'])
+
+
+def task(**changes: Any) -> Recognition:
+    options = {'model': CRNN, 'data': DIGITS, 'loss': CTC, 'characters': Dictionary(dictionary='digits')}
+    return Recognition(**{**options, **changes})
+
+
+class Lines:
+    """A Data of given lines, the same for both splits."""
+
+    def __init__(self, *texts: str) -> None:
+        self.texts = texts
+
+    def split(self, split: str) -> 'Lines':
+        return self
+
+    def __len__(self) -> int:
+        return len(self.texts)
+
+    def name(self, index: int) -> str:
+        return f'line {index}'
+
+    def read(self, draw: Draw, rng: np.random.Generator) -> tuple[np.ndarray, str]:
+        if self.texts[draw.index] == 'bad':
+            raise SampleError('bad')
+        return np.full((32, 40, 3), 200, np.uint8), self.texts[draw.index]
+
+
+class Says(nn.Module):
+    """A network for tests that reads '12' everywhere: blank, 1, 1, blank, 2."""
+
+    def forward(self, images: Tensor, texts: Texts | None = None) -> Outputs:
+        path = torch.tensor([0, 2, 2, 0, 3])
+        return Outputs(50 * nn.functional.one_hot(path, 11).float().expand(len(images), 5, 11))
+
+
+@pytest.mark.parametrize('path', RECIPES, ids=lambda path: path.stem)
+def test_every_recipe_is_valid(path: Path, tmp_path: Path) -> None:
+    """Where a recipe needs a dictionary file that its user brings, a small one stands in for it."""
+    (tmp_path / 'dictionary.txt').write_text('a\nb\n')
+    recipe, bound, _ = bind(read(path), Recipe, Recognition)
+    if isinstance(bound.dictionary.dictionary, Path):
+        root = override(read(path), f'characters.dictionary={tmp_path / "dictionary.txt"}', 'test')
+        recipe, bound, _ = bind(root, Recipe, Recognition)
+    assert recipe.task == 'recognition'
+    parameter_groups(bound.model(), recipe.parameters)  # every rule matches something, no parameter two of them
+    assert pickle.dumps(bound)  # loader workers may be started afresh
+
+
+def test_a_training_sample_is_augmented_and_a_function_of_its_draw() -> None:
+    data = task(transforms=(partial(TRANSFORMS['rec_aug']),)).dataset('train')
+    one, again, other = (data[Draw(1, epoch, 5, 0)] for epoch in (3, 3, 4))
+    assert one.image.shape == (3, 32, 100) and one.image.dtype == torch.uint8
+    assert torch.equal(one.image, again.image)
+    assert not torch.equal(one.image, other.image)
+    assert one.label == other.label and one.ctc == [int(digit) + 1 for digit in one.label]
+
+
+def test_a_step_has_one_size_and_evaluation_always_the_same() -> None:
+    ours = task(train_sizes=((100, 32), (64, 32), (160, 32)))
+    train, judged = ours.dataset('train'), ours.dataset('eval')
+    widths = [
+        {train[Draw(index, epoch, step, 0)].image.shape[2] for index in range(3) for epoch in (0, 1)} for step in range(12)
+    ]
+    assert {len(step) for step in widths} == {1}
+    assert {width for step in widths for width in step} == {64, 100, 160}
+    assert {judged[Draw(0, 0, step, 0)].image.shape[2] for step in range(12)} == {100}
+
+
+def test_lines_are_joined_with_others_of_the_data_set_but_not_with_bad_ones() -> None:
+    concatenate = Concatenate(size=(320, 32), probability=1.0, lines=2)
+    ours = task(data=lambda: Lines('1', '2', 'bad'), concatenate=concatenate)
+    labels = {ours.dataset('train')[Draw(0, epoch, 0, 0)].label for epoch in range(60)}
+    assert labels == {'1', '11', '12', '111', '112', '121', '122'}
+    assert ours.dataset('eval')[Draw(0, 0, 0, 0)].label == '1'
+
+
+@pytest.mark.parametrize('split', ['train', 'eval'])
+def test_a_text_that_cannot_be_learned_is_a_bad_sample_with_its_reason(split: str) -> None:
+    ours = task(data=lambda: Lines('1', 'abc', '1' * 26))
+    with pytest.raises(SampleError, match=re.escape("line 1: 'abc' has no character of the dictionary")):
+        ours.dataset(split)[Draw(1, 0, 0, 0)]
+    with pytest.raises(SampleError, match=r'line 2: .* has 26 characters, at most 25 can be learned'):
+        ours.dataset(split)[Draw(2, 0, 0, 0)]
+
+
+def test_only_an_attention_head_refuses_texts_of_24_characters() -> None:
+    lines, draw = (lambda: Lines('1' * 24)), Draw(0, 0, 0, 0)
+    assert len(task(data=lines).dataset('train')[draw].ctc) == 24
+    with pytest.raises(SampleError, match='the attention decoder learns at most 23'):
+        task(data=lines, model=SVTR, loss=MULTI, size=(160, 48)).dataset('train')[draw]
+
+
+def test_a_batch_holds_encoded_texts_and_how_far_lines_reach() -> None:
+    """The line of 40 x 32 fills 40 of 100 columns; digit d is d + 1 for CTC and d for the attention decoder."""
+    ours = task(data=lambda: Lines('12x', '7'), model=SVTR, loss=MULTI)
+    batch = ours.collate([ours.dataset('train')[Draw(index, 0, 0, 0)] for index in (0, 1)]).to(torch.device('cpu'))
+    assert (len(batch), batch.labels, batch.unknown) == (2, ('12', '7'), 1)
+    assert batch.texts.ctc[:, :3].tolist() == [[2, 3, 0], [8, 0, 0]] and batch.texts.lengths.tolist() == [2, 1]
+    assert batch.texts.sar[:, :5].tolist() == [[11, 1, 2, 11, 12], [11, 7, 11, 12, 12]]
+    assert batch.texts.valid_ratios.tolist() == pytest.approx([0.4, 0.4])
+
+
+def test_the_network_sees_bgr_and_nothing_behind_a_line() -> None:
+    """(value / 255 - 0.5) / 0.5, by hand: 255 -> 1, 0 -> -1."""
+    image = torch.zeros(3, 2, 5, dtype=torch.uint8)
+    image[0] = 255  # red
+    ours = task()
+    found = network_input(ours.collate([Sample(image, 3, '1', 0, [2], [])]))
+    assert found.shape == (1, 3, 2, 5)
+    assert found[0, :, 0, 0].tolist() == [-1, -1, 1]
+    assert not found[..., 3:].any()
+
+
+def test_images_of_different_sizes_make_no_batch() -> None:
+    samples = [Sample(torch.zeros(3, 2, width, dtype=torch.uint8), width, '1', 0, [2], []) for width in (4, 5)]
+    with pytest.raises(ValueError, match='the images of a batch differ in size: 4 x 2, 5 x 2'):
+        task().collate(samples)
+
+
+def test_the_loss_is_that_of_the_texts() -> None:
+    """Logits of zero: '1' in 1 place of 11 classes has probability 1/11; CTC's negative logarithm is ln 11, for each text."""
+
+    class Zeros(nn.Module):
+        def forward(self, images: Tensor, texts: Texts | None = None) -> Outputs:
+            return Outputs(images.new_zeros(len(images), 1, 11))
+
+    ours = task(data=lambda: Lines('1', '2'))
+    batch = ours.collate([ours.dataset('train')[Draw(index, 0, 0, 0)] for index in (0, 1)])
+    ((name, term),) = ours.loss(Zeros(), batch, WholeStep()).items()
+    assert name == 'ctc'
+    assert float(term.total / term.weight) == pytest.approx(math.log(11))
+    assert float(term.weight) == 2
+
+
+def test_readings_come_with_confidence_and_are_judged() -> None:
+    ours = task(data=lambda: Lines('12', '1'))
+    batch, metric = ours.collate([ours.dataset('eval')[Draw(index, 0, 0, 0)] for index in (0, 1)]), ours.metric()
+    prediction = ours.predict(Says(), batch)
+    assert ours.results(prediction, batch) == prediction
+    assert [reading.text for reading in prediction] == ['12', '12']
+    assert prediction[0].confidence == pytest.approx(1.0)
+    metric.update(prediction, batch)
+    assert metric.compute()['accuracy'] == 0.5
+
+
+def test_a_bare_image_is_as_wide_as_it_needs() -> None:
+    ours = task()
+    batch = ours.collate([ours.request(np.zeros((16, 200, 3), np.uint8))])
+    assert batch.images.shape == (1, 3, 32, 400)
+    assert ours.predict(Says(), batch)[0].text == '12'
+
+
+def test_a_picture_says_what_stands_there_and_what_was_read() -> None:
+    ours = task(data=lambda: Lines('12'))
+    ((caption, picture),) = ours.picture(ours.dataset('eval')[Draw(0, 0, 0, 0)], Reading('17', 0.876))
+    assert caption == '12 - read 17 (0.88): wrong'
+    assert picture.shape == (32, 40, 3)
+    assert_array_equal(picture, 200)
+
+
+@pytest.mark.parametrize('text', ['17', '中文', ''])
+def test_a_result_is_saved_as_text_json_and_picture(tmp_path: Path, text: str) -> None:
+    files = task().save(Reading(text, 0.5), np.zeros((32, 40, 3), np.uint8), tmp_path / 'line.0001')
+    assert [file.name for file in files] == ['line.0001.txt', 'line.0001.json', 'line.0001_read.png']
+    assert files[0].read_text(encoding='utf-8') == text + '\n'
+    assert json.loads(files[1].read_text(encoding='utf-8')) == {'text': text, 'confidence': 0.5}
+    with Image.open(files[2]) as saved:
+        assert saved.size[1] == 32 + 28
+
+
+def test_a_survey_counts_characters_and_tells_texts_that_cannot_be_learned() -> None:
+    survey = task(data=lambda: Lines('1 21', 'abc'), characters=Dictionary(dictionary='digits', space=True)).survey('train')
+    image, counts = survey.count(0)
+    assert (len(survey), survey.name(1), image.shape) == (2, 'line 1', (32, 40, 3))
+    assert counts == {'1': 2, '2': 1, '␣': 1}
+    assert survey.picture(0).shape[0] == 32 + 28
+    with pytest.raises(SampleError, match="line 1: 'abc' has no character of the dictionary"):
+        survey.count(1)
+
+
+def test_a_survey_counts_what_the_dictionary_has_not() -> None:
+    assert task(data=lambda: Lines('1ab')).survey('eval').count(0)[1] == {'1': 1, '(not in the dictionary)': 2}
+
+
+def distilling(**changes: Any) -> Recognition:
+    return task(
+        **{
+            'model': SVTR,
+            'loss': MULTI,
+            'size': (160, 48),
+            'networks': {'teacher': SVTR},
+            'between': (partial(DISTILLATIONS['dml'], output='ctc'), partial(DISTILLATIONS['feature_distance'])),
+            **changes,
+        }
+    )
+
+
+def test_networks_that_teach_one_another_each_have_their_losses() -> None:
+    ours = distilling()
+    model = ours.model().train()
+    batch = ours.collate([ours.dataset('train')[Draw(index, 0, 0, 0)] for index in (0, 1)])
+    terms = ours.loss(model, batch, WholeStep())
+    assert set(terms) == {
+        *('ctc_student', 'sar_student', 'ctc_teacher', 'sar_teacher'),
+        *('dml_ctc_student_teacher', 'distance_features_student_teacher'),
+    }
+    sum(term.total / term.weight for term in terms.values()).backward()
+    assert all(parameter.grad is not None for parameter in model.parameters())
+
+
+def test_a_frozen_teacher_has_no_losses_of_its_own_and_the_student_reads() -> None:
+    ours = distilling(frozen=('teacher',))
+    model = ours.model().train()
+    batch = ours.collate([ours.dataset('train')[Draw(index, 0, 0, 0)] for index in (0, 1)])
+    assert not [name for name in ours.loss(model, batch, WholeStep()) if name in ('ctc_teacher', 'sar_teacher')]
+    with torch.no_grad():
+        assert len(ours.predict(model.eval(), batch)) == 2
+
+
+@pytest.mark.parametrize(
+    ('changes', 'message'),
+    [
+        ({'size': (0, 32)}, 'size is (width, height) in pixels, each at least 1; got 0, 32'),
+        ({'train_sizes': ((32, 0),)}, 'size is (width, height) in pixels, each at least 1; got 32, 0'),
+        ({'networks': {'teacher': CRNN}}, 'distillation needs both'),
+        ({'networks': {'student': CRNN}}, "'student' is the name of `model`"),
+    ],
+)
+def test_options_that_cannot_be_are_refused_before_anything_is_built(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(message)):
+        task(**changes)
+
+
+@pytest.mark.parametrize(
+    ('model', 'loss', 'message'),
+    [
+        (CRNN, MULTI, 'which has no attention head; use ctc'),
+        (SVTR, CTC, 'which has an attention head beside that for CTC; use multi'),
+    ],
+)
+def test_a_loss_that_does_not_fit_the_network_is_refused(model: Any, loss: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=f'loss: does not fit the student network, {message}'):
+        task(model=model, loss=loss).model()
+
+
+def test_a_missing_dictionary_is_told_when_the_network_is_built() -> None:
+    with pytest.raises(FileNotFoundError, match=re.escape('none.txt: there is no such dictionary file')):
+        task(characters=Dictionary(dictionary=Path('none.txt'))).model()

@@ -1,0 +1,124 @@
+"""Evaluation by windows, scales and flips, with networks whose answers can be worked out by hand."""
+
+import re
+from collections.abc import Callable
+from functools import partial
+from itertools import product
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.testing import assert_close
+
+from phalanx.runs import open_job
+from phalanx.segmentation.inference import Inference, starts
+
+
+class Network(nn.Module):
+    """A network made of a function; it notes the sizes (height, width) of what it was shown."""
+
+    def __init__(self, function: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.function, self.seen = function, []
+
+    def forward(self, images: Tensor) -> list[Tensor]:
+        self.seen.append(tuple(images.shape[2:]))
+        return [self.function(images)]
+
+
+def column(images: Tensor) -> Tensor:
+    """Logits [B, 2, H, W]: 0, and the number of the column within what the network was shown."""
+    columns = torch.arange(images.shape[3], dtype=torch.float32).expand(len(images), 1, *images.shape[2:])
+    return torch.cat([torch.zeros_like(columns), columns], dim=1)
+
+
+@pytest.mark.parametrize(
+    ('length', 'window', 'stride', 'expected'),
+    [
+        (10, 4, 3, [0, 3, 6]),
+        (10, 4, 4, [0, 4, 6]),  # the last one is moved back
+        (4, 4, 1, [0]),
+        (3, 4, 2, [0]),  # smaller than a window
+        (5, 4, 4, [0, 1]),
+    ],
+)
+def test_windows_cover_a_side_and_end_with_it(length: int, window: int, stride: int, expected: list[int]) -> None:
+    assert starts(length, window, stride) == expected
+
+
+def test_overlapping_windows_are_averaged() -> None:
+    """Windows begin at columns 0 and 2: there the network says 0 1 2 3 each time; two of the six columns are seen twice."""
+    scores = Inference(crop=(4, 2), stride=(2, 2))(Network(column), torch.zeros(3, 3, 2, 6))
+    assert scores.shape == (3, 2, 2, 6)
+    assert scores[2, 1].tolist() == [[0, 1, (2 + 0) / 2, (3 + 1) / 2, 2, 3]] * 2
+
+
+@pytest.mark.parametrize(('crop', 'stride'), [((4, 4), (4, 4)), ((5, 3), (2, 3)), ((20, 20), (1, 1)), ((1, 7), (1, 2))])
+def test_windows_change_nothing_for_a_network_that_sees_single_pixels(crop: tuple[int, int], stride: tuple[int, int]) -> None:
+    torch.manual_seed(0)
+    network, images = Network(nn.Conv2d(3, 4, 1)), torch.randn(3, 3, 7, 11)
+    assert_close(Inference(crop=crop, stride=stride)(network, images), Inference()(network, images), rtol=0, atol=1e-6)
+    assert set(network.seen[:-1]) == {(min(7, crop[1]), min(11, crop[0]))}
+
+
+@pytest.mark.parametrize(('horizontal', 'vertical'), list(product([False, True], repeat=2)))
+def test_flips_change_nothing_for_a_network_that_sees_single_pixels(horizontal: bool, vertical: bool) -> None:
+    torch.manual_seed(0)
+    network, images = Network(nn.Conv2d(3, 4, 1)), torch.randn(2, 3, 5, 6)
+    scores = Inference(flip_horizontal=horizontal, flip_vertical=vertical)(network, images)
+    views = (1 + horizontal) * (1 + vertical)
+    assert len(network.seen) == views
+    logits = Inference()(network, images)
+    assert_close(scores, logits if views == 1 else views * logits.softmax(1))
+
+
+def test_the_flipped_view_is_turned_back_before_it_is_added() -> None:
+    """Column x is given the probability s(x) in the image and s(3 - x) in its mirror image; s is the logistic function."""
+    scores = Inference(flip_horizontal=True)(Network(column), torch.zeros(1, 3, 1, 4))
+    logistic = torch.arange(4.0).sigmoid()
+    assert_close(scores[0, 1, 0], logistic + logistic.flip(0))
+
+
+def test_the_probabilities_of_all_scales_are_added_at_the_size_of_the_image() -> None:
+    """The network says ln(width) for class 1 and 0 for class 0, so class 1 has probability w / (1 + w) at width w."""
+
+    def width(images: Tensor) -> Tensor:
+        logits = torch.full_like(images[:, :2], images.shape[3]).log()
+        return logits * torch.tensor([0.0, 1.0]).view(2, 1, 1)
+
+    network = Network(width)
+    scores = Inference(scales=(0.5, 1.0, 2.0))(network, torch.zeros(2, 3, 5, 4))
+    assert network.seen == [(3, 2), (5, 4), (10, 8)]  # 2.5 is rounded up
+    assert scores.shape == (2, 2, 5, 4)
+    assert_close(scores[:, 1], torch.full((2, 5, 4), 2 / 3 + 4 / 5 + 8 / 9))
+    assert_close(scores.sum(1), torch.full((2, 5, 4), 3.0))
+
+
+def test_windows_slide_over_every_scale() -> None:
+    network = Network(column)
+    Inference(crop=(4, 4), stride=(4, 4), scales=(1.0, 2.0), flip_horizontal=True)(network, torch.zeros(1, 3, 4, 4))
+    assert network.seen == [(4, 4)] * (2 * 1 + 2 * 4)
+
+
+@pytest.mark.parametrize(
+    ('build', 'message'),
+    [
+        (partial(Inference, scales=()), 'scales must be one or more numbers above 0, got []'),
+        (partial(Inference, scales=(1.0, 0.0)), 'scales must be one or more numbers above 0, got [1.0, 0.0]'),
+        (partial(Inference, crop=(4, 4), stride=(4, 5)), 'at most crop, or pixels are left out; got 4 x 5 for crop 4 x 4'),
+        (partial(Inference, crop=(4, 4), stride=(0, 4)), 'stride must be at least 1'),
+        (partial(Inference, crop=(4, 4)), 'windows need both crop and stride'),
+    ],
+)
+def test_options_that_cannot_be_are_refused(build: Callable[[], Any], message: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(message)):
+        build()
+
+
+def test_a_recipe_says_how_images_are_seen() -> None:
+    said = 'inference={crop: [64, 32], stride: [48, 32], flip_horizontal: true}'
+    assert open_job('pp_liteseg_digits', [(said, 'here')]).task.inference == Inference(  # type: ignore[attr-defined]
+        crop=(64, 32), stride=(48, 32), flip_horizontal=True
+    )
+    assert open_job('pp_liteseg_digits').task.inference == Inference()  # type: ignore[attr-defined]

@@ -1,0 +1,144 @@
+"""What every segmentation loss promises: the cut of a step changes nothing, and options are checked before it.
+
+Expected numbers come from the uncut batch, from the definition of the Lovász extension by sorting, and by hand.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from phalanx.config.bind import bind
+from phalanx.config.read import ConfigError, override, read
+from phalanx.config.schema import Recipe
+from phalanx.segmentation.labels import VOID
+from phalanx.segmentation.loss import LOSSES, PixelLoss
+from phalanx.segmentation.loss.cross_entropy import CrossEntropy
+from phalanx.segmentation.loss.dice import Dice
+from phalanx.segmentation.loss.lovasz import LovaszSoftmax
+from phalanx.segmentation.loss.mixed import Mixed
+from phalanx.segmentation.loss.ohem import OhemCrossEntropy
+from phalanx.segmentation.task import Segmentation
+from phalanx.step import WholeStep
+
+UNET_PET = Path(__file__).parents[2] / 'recipes' / 'segmentation' / 'unet_pet.yml'
+CUTS = {'one by one': [1] * 7, 'in unequal parts': [4, 2, 1]}
+
+
+def batch() -> tuple[Tensor, Tensor]:
+    """Logits [7, 5, 6, 8] and labels [7, 6, 8]; a sample is wholly void, and class 4 is in one sample only."""
+    generator = torch.Generator().manual_seed(0)
+    logits = 2 * torch.randn(7, 5, 6, 8, generator=generator)
+    labels = torch.randint(0, 4, (7, 6, 8), generator=generator)
+    labels[2, 0] = 4
+    labels[4] = VOID
+    labels[6, 1:] = VOID
+    return logits.requires_grad_(), labels
+
+
+def value_and_gradient(loss: PixelLoss, sizes: list[int]) -> tuple[float, Tensor]:
+    logits, labels = batch()
+    whole = WholeStep()
+    parts = zip(logits.split(sizes), labels.split(sizes), strict=True)
+    terms = whole.run([partial(loss, own, truth, whole) for own, truth in parts])
+    value = torch.stack([term.total for term in terms]).sum() / torch.stack([term.weight for term in terms]).sum()
+    value.backward()
+    assert logits.grad is not None
+    return value.item(), logits.grad
+
+
+TO_CUT = {
+    'cross_entropy': CrossEntropy(),
+    'dice': Dice(),
+    'dice, weighted': Dice(class_weights=(1, 2, 3, 4, 5), smooth=0),
+    'lovasz': LovaszSoftmax(),
+    'mixed': Mixed(
+        losses=(partial(OhemCrossEntropy, threshold=0.1, min_kept_per_sample=9), partial(Dice), partial(LovaszSoftmax)),
+        coefficients=(0.5, 1, 2),
+    ),
+}
+
+
+@pytest.mark.parametrize('sizes', CUTS.values(), ids=CUTS)
+@pytest.mark.parametrize('loss', TO_CUT.values(), ids=TO_CUT)
+def test_the_cut_into_micro_batches_changes_nothing(loss: PixelLoss, sizes: list[int]) -> None:
+    value, gradient = value_and_gradient(loss, [7])
+    cut_value, cut_gradient = value_and_gradient(loss, sizes)
+    assert cut_value == pytest.approx(value, rel=1e-6)
+    torch.testing.assert_close(cut_gradient, gradient, rtol=1e-5, atol=1e-8)
+
+
+def test_lovasz_is_the_sum_of_sorted_errors_by_how_much_each_pixel_lowers_the_iou() -> None:
+    logits, labels = batch()
+    judged = labels != VOID
+    probabilities = logits.detach().double().softmax(1).movedim(1, 3)[judged]  # [N, 5]
+    losses = []
+    for number in range(5):
+        own = labels[judged] == number
+        errors, order = (own.double() - probabilities[:, number]).abs().sort(descending=True)
+        wrong_own, wrong_others = own[order].cumsum(0), (~own[order]).cumsum(0)
+        one_minus_iou = 1 - (own.sum() - wrong_own) / (own.sum() + wrong_others)
+        losses.append((errors * one_minus_iou.diff(prepend=torch.zeros(1))).sum())
+    value, _ = value_and_gradient(LovaszSoftmax(), [7])
+    assert value == pytest.approx(torch.stack(losses).mean().item(), rel=1e-6)
+
+
+def test_dice_by_hand() -> None:
+    """Two pixels of class 0 and a void one; class 0 gets 3/4 in the first and 1/4 in the second."""
+    logits = torch.tensor([[[[3.0, 1, 5]], [[1.0, 3, 5]]]]).log()  # [1, 2, 1, 3]
+    term = Dice(smooth=1)(logits, torch.tensor([[[0, 0, VOID]]]), WholeStep())
+    class_0 = 1 - (2 * (3 / 4 + 1 / 4) + 1) / (3 / 4 + 1 / 4 + 2 + 1)
+    class_1 = 1 - 1 / (1 / 4 + 3 / 4 + 1)
+    assert (term.total / term.weight).item() == pytest.approx((class_0 + class_1) / 2)
+
+
+@pytest.mark.parametrize('name', ['cross_entropy', 'ohem', 'dice'])
+def test_class_weights_must_be_one_for_each_class(name: str) -> None:
+    options = {'min_kept_per_sample': 10} if name == 'ohem' else {}
+    part = partial(LOSSES[name], class_weights=(1, 2), **options)
+    part().check(2)
+    for loss in (part(), Mixed(losses=(part,), coefficients=(1,))):
+        with pytest.raises(ValueError, match=r'^class_weights has 2 values, but there are 19 classes$'):
+            loss.check(19)
+
+
+def test_a_recipe_mixes_losses_of_one_output() -> None:
+    parts = '[{name: cross_entropy, class_weights: [1, 2, 3]}, lovasz]'
+    root = override(read(UNET_PET), f'losses=[{{name: mixed, losses: {parts}, coefficients: [0.8, 0.2]}}]')
+    _, task, _ = bind(root, Recipe, Segmentation)
+    (loss,) = task.losses
+    assert loss.losses == [CrossEntropy(class_weights=(1, 2, 3)), LovaszSoftmax()]
+    assert loss.coefficients == (0.8, 0.2)
+    assert isinstance(task.model(), nn.Module)
+
+
+@pytest.mark.parametrize(
+    ('losses', 'problem'),
+    [
+        ('[{name: mixed, losses: [dise], coefficients: [1]}]', "'dise' is not one of cross_entropy, ohem, dice, lovasz"),
+        ('[{name: mixed, losses: [dice], coefficients: [1, 2]}]', 'there are 1 losses, but 2 coefficients'),
+        ('[{name: dice, smooth: -1}]', 'smooth is -1.0; it must be at least 0'),
+    ],
+)
+def test_wrong_options_are_told(losses: str, problem: str) -> None:
+    with pytest.raises(ConfigError, match=problem):
+        bind(override(read(UNET_PET), f'losses={losses}'), Recipe, Segmentation)
+
+
+def test_class_weights_of_a_wrong_length_are_refused_before_the_start() -> None:
+    root = override(read(UNET_PET), 'losses=[{name: cross_entropy, class_weights: [1, 2]}]')
+    _, task, _ = bind(root, Recipe, Segmentation)
+    with pytest.raises(ValueError, match=r'^class_weights has 2 values, but there are 3 classes$'):
+        task.model()
+
+
+def test_logits_that_are_not_numbers_make_a_loss_that_is_none() -> None:
+    logits, labels = batch()
+    logits = logits.detach().clone()
+    logits[0, 0, 0, 0] = torch.nan
+    for loss in TO_CUT.values():
+        assert loss(logits, labels, WholeStep()).total.isnan()

@@ -1,0 +1,179 @@
+"""The table Task: from samples to losses, predictions, pictures and files."""
+
+from __future__ import annotations
+
+import logging
+import pickle
+from functools import partial
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from phalanx.config.bind import bind
+from phalanx.config.read import read
+from phalanx.config.schema import Recipe
+from phalanx.step import WholeStep
+from phalanx.table.annotation import Prediction
+from phalanx.table.data import DATA
+from phalanx.table.draw import schematic
+from phalanx.table.loss import LOCATION_LOSSES
+from phalanx.table.models import MODELS
+from phalanx.table.models.slanet import Said
+from phalanx.table.task import TableStructure
+from phalanx.table.tree import tree
+from phalanx.task import Draw
+
+RECIPES = sorted((Path(__file__).parents[2] / 'recipes' / 'table').glob('*.yml'))
+RENDERED = partial(DATA['rendered_tables'], train_tables=12, eval_tables=4)
+
+
+def task(**changes: Any) -> TableStructure:
+    options = {
+        'model': partial(MODELS['slanet'], scale=0.25, channels=16, hidden=16),
+        'data': RENDERED,
+        'location_loss': partial(LOCATION_LOSSES['smooth_l1']),
+        'image_size': 64,
+        'max_length': 100,
+    }
+    return TableStructure(**(options | changes))
+
+
+class Knows(nn.Module):
+    """A network for tests that says what it was told to."""
+
+    def __init__(self, ids: Tensor, boxes: Tensor) -> None:
+        super().__init__()
+        self.ids, self.boxes = ids, boxes
+
+    def forward(self, images: Tensor, tokens: Tensor | None, max_steps: int) -> Said:
+        assert tokens is None
+        return Said(100.0 * nn.functional.one_hot(self.ids, 30), self.boxes)
+
+
+@pytest.mark.parametrize('path', RECIPES, ids=lambda path: path.stem)
+def test_every_recipe_is_valid(path: Path) -> None:
+    recipe, bound, _ = bind(read(path), Recipe, TableStructure)
+    assert recipe.task == 'table'
+    assert isinstance(bound.model(), nn.Module)
+    assert pickle.dumps(bound)  # loader workers may be started afresh
+
+
+def test_samples_are_squares_with_the_picture_in_the_corner() -> None:
+    sample = task().dataset('train')[Draw(1, 0, 0, 0)]
+    h, w = sample.fitted
+    assert sample.image.shape == (3, 64, 64)
+    assert sample.image.dtype == torch.uint8
+    assert max(h, w) == 64
+    assert sample.image[:, :h, :w].float().std() > 0
+    assert not sample.image[:, h:].any()
+    assert not sample.image[:, :, w:].any()
+
+
+def test_tables_that_are_too_long_are_left_out_of_training_and_told(caplog: pytest.LogCaptureFixture) -> None:
+    source = RENDERED().split('train')
+    lengths = source.lengths(task().vocabulary)
+    limit = int(np.median(lengths))
+    with caplog.at_level(logging.WARNING, 'phalanx'):
+        used = task(max_length=limit).dataset('train')
+    assert len(used) == (lengths <= limit).sum() < 12
+    assert used.name(0) == source.name(int(np.flatnonzero(lengths <= limit)[0]))
+    assert caplog.messages == [f'{12 - len(used)} of 12 tables for training are longer than max_length={limit} and left out']
+    assert len(task(max_length=limit).dataset('eval')) == 4  # each is judged
+    with pytest.raises(ValueError, match='each of the 12 tables for training has more than max_length=3 tokens'):
+        task(max_length=3).dataset('train')
+
+
+def test_a_network_that_says_the_truth_scores_one() -> None:
+    judged = task()
+    samples = [judged.dataset('eval')[Draw(number, 0, 0, 0)] for number in range(4)]
+    batch = judged.collate(samples)
+    metric = judged.metric()
+    prediction = judged.predict(Knows(batch.ids[:, 1:], batch.boxes[:, 1:]), batch)
+    metric.update(prediction, batch)
+    metric.gather()
+    scores = metric.compute()
+    assert [scores[name] for name in ('accuracy', 'teds', 'teds_structure', 'cell_recall')] == [1, 1, 1, 1]
+    cells = np.concatenate([one.boxes[one.boxes.any(1)] for one in prediction])
+    np.testing.assert_allclose(cells, np.concatenate([table.boxes for table in batch.tables]), rtol=1e-4)
+
+
+def test_losses_reach_every_parameter() -> None:
+    trained = task()
+    model = trained.model().train()
+    batch = trained.collate([trained.dataset('train')[Draw(number, 0, 0, 0)] for number in range(3)])
+    terms = trained.loss(model, batch, WholeStep())
+    steps = int(batch.lengths.max()) + 1
+    assert terms['structure'].weight == 3 * steps
+    assert terms['location'].weight == pytest.approx(sum(len(table.boxes) for table in batch.tables))
+    torch.stack([term.total / term.weight for term in terms.values()]).sum().backward()
+    assert not [name for name, parameter in model.named_parameters() if parameter.grad is None]
+
+
+def test_a_bare_image_goes_all_the_way_to_files(tmp_path: Path) -> None:
+    judged = task()
+    image = judged.dataset('eval').source.read(0)[0]
+    batch = judged.collate([judged.request(image)])
+    with torch.no_grad():
+        (result,) = judged.results(judged.predict(judged.model().eval(), batch), batch)
+    files = judged.save(result, image, tmp_path / 'shot')
+    assert [file.name for file in files] == ['shot.html', 'shot_cells.jpg', 'shot_page.html']
+    assert all(file.stat().st_size for file in files)
+
+
+class Tags(HTMLParser):
+    def __init__(self) -> None:
+        super().__init__()
+        self.tags: set[str] = set()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.add(tag)
+        assert not [name for name, _ in attrs if name.startswith('on')]
+
+
+def test_a_page_shows_the_image_and_the_table_and_runs_nothing(tmp_path: Path) -> None:
+    said = Prediction(('<thead>', '<tr>', '<td', ' colspan="2"', '>', '</td>', '<script>'), np.zeros((1, 4), np.float32), 0.5)
+    stem = tmp_path / '<script>alert(1)<'
+    page = task().save(said, np.full((40, 60, 3), 255, np.uint8), stem)[2].read_text()
+    tags = Tags()
+    tags.feed(page)
+    assert {'img', 'table', 'thead', 'tr', 'td'} <= tags.tags
+    assert 'script' not in tags.tags
+    assert '<td colspan="2">1</td>' in page
+
+
+def test_a_schematic_has_a_line_for_every_row_and_column() -> None:
+    """Two columns, 100 pixels wide: lines at both ends and in the middle, which the cell over both columns has not."""
+    table = tree(['<tr>', '<td></td>', '<td></td>', '</tr>', '<tr>', '<td', ' colspan="2"', '>', '</td>', '</tr>'])
+    picture = schematic(table, 100)
+    dark = picture.max(-1) < 200
+    assert dark.all(1).sum() == 0
+    assert dark[:, 4:96].all(1).sum() == 3
+    assert np.flatnonzero(dark[10]).tolist() == [4, 50, 95]
+    assert np.flatnonzero(dark[24]).tolist() == [4, 95]
+
+
+def test_a_picture_shows_image_truth_and_prediction() -> None:
+    judged = task()
+    sample = judged.dataset('eval')[Draw(0, 0, 0, 0)]
+    nothing = Prediction((), np.zeros((0, 4), np.float32), 0.0)
+    pictures = judged.picture(sample, nothing)
+    assert [caption for caption, _ in pictures] == ['image', 'truth', 'prediction']
+    assert {picture.shape[1] for _, picture in pictures} == {sample.fitted[1]}
+
+
+@pytest.mark.parametrize(
+    ('changes', 'message'),
+    [
+        ({'image_size': 16}, 'image_size is at least 32'),
+        ({'max_length': 0}, 'max_length at least 1'),
+        ({'std': (0.1, 0.0, 0.1)}, 'std must be above 0'),
+    ],
+)
+def test_options_that_cannot_be_are_refused(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        task(**changes)
