@@ -15,7 +15,7 @@ import yaml
 
 import phalanx
 from phalanx.checkpoint import Checkpoints
-from phalanx.config.bind import bind
+from phalanx.config.bind import DEFAULT, bind
 from phalanx.config.originals import dialect_of, translate
 from phalanx.config.read import ConfigError, Node, override, plain, read
 from phalanx.config.schema import Recipe
@@ -105,11 +105,15 @@ def recipes_folder() -> Path:
 
 
 def differences(job: Job) -> list[str]:
-    """What the recipe in the run folder says otherwise, where that changes the training: `key: there x, now y`."""
+    """What the recipe in the run folder says otherwise, where that changes the training: `key: there x, now y`.
+
+    A key that the folder does not know and the recipe does not mention is no difference: it is younger than the run.
+    """
     stored = job.folder / 'config.yml'
     if not stored.is_file():
         return []
-    before, now = (dict(_leaves(tree)) for tree in (yaml.safe_load(stored.read_text()), plain(job.resolved)))
+    before = {key: value for key, value, _ in _leaves(yaml.safe_load(stored.read_text()))}
+    now = {key: value for key, value, origin in _leaves(job.resolved) if key in before or origin != DEFAULT}
     keys = [key for key in sorted(before.keys() | now.keys()) if not key.startswith(HARMLESS)]
     return [
         f'{key}: there {before.get(key, "not set")}, now {now.get(key, "not set")}'
@@ -118,12 +122,14 @@ def differences(job: Job) -> list[str]:
     ]
 
 
-def _leaves(tree: Any, path: str = '') -> Iterator[tuple[str, Any]]:
-    if isinstance(tree, dict) and tree:
-        for key, child in tree.items():
+def _leaves(tree: Any, path: str = '') -> Iterator[tuple[str, Any, str]]:
+    """The key, plain value and origin of everything in a tree of nodes or plain values that holds no further keys."""
+    value, origin = (tree.value, tree.origin) if isinstance(tree, Node) else (tree, '')
+    if isinstance(value, dict) and value:
+        for key, child in value.items():
             yield from _leaves(child, f'{path}.{key}' if path else str(key))
     else:
-        yield path, tree
+        yield path, plain(tree) if isinstance(tree, Node) else tree, origin
 
 
 def check_folder(job: Job, resume: str | None, fresh: bool) -> None:
@@ -145,8 +151,12 @@ def check_parts(job: Job, world_size: int) -> None:
     if job.recipe.report.visualdl and find_spec('visualdl') is None:
         cure = 'pip install "phalanx-vision[visualdl]", or leave it off'
         raise RequestError(f'report.visualdl (--use_vdl) is on, but VisualDL is not installed: {cure}')
-    if train.init_from is not None and not train.init_from.exists():
-        raise RequestError(f'train.init_from: there is no file or folder {train.init_from}')
+    initial = {f'init_networks.{name}': path for name, path in (train.init_networks or {}).items()}
+    if train.init_from is not None:
+        initial['init_from'] = train.init_from
+    for key, path in initial.items():
+        if not path.exists():
+            raise RequestError(f'train.{key}: there is no file or folder {path}')
     try:
         size = len(job.task.dataset('train'))
         job.task.dataset('eval')

@@ -161,8 +161,9 @@ def _failure(rank: int, failure: ProcessFailure, attempt: Attempt) -> Failure:
     has_terminal = rank == 0 and not attempt.follow
     tail = log.read_text(errors='replace').splitlines()[-30:] if log.is_file() and not has_terminal else []
     cause = _cause(failure)
-    told = cause if failure.exitcode < 0 or not cause.startswith('exit status') else '\n'.join(tail)
-    return Failure(rank, cause, float(failure.timestamp), str(log), tuple(tail), bool(BROKEN_CONNECTION.search(told)))
+    if cause.startswith('exit status') and tail:  # a script that left no error record: its last words say more
+        cause = f'{tail[-1].removeprefix(f"[rank{rank}]: ")} ({cause})'
+    return Failure(rank, cause, float(failure.timestamp), str(log), tuple(tail), bool(BROKEN_CONNECTION.search(cause)))
 
 
 def _cause(failure: ProcessFailure) -> str:

@@ -6,6 +6,7 @@ through a shell is quoted word by word; the token of the job travels through the
 
 from __future__ import annotations
 
+import contextlib
 import os
 import secrets
 import shlex
@@ -13,6 +14,7 @@ import signal
 import subprocess
 import sys
 import tarfile
+import tempfile
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -40,9 +42,14 @@ def everywhere(flags: Flags, command: str, words: Sequence[str], here: Callable[
     own = local_addresses()
     mine = [name for name in names if resolve(name) in own]
     os.environ.setdefault('PHALANX_TOKEN', secrets.token_hex(16))
-    others = [_Other(name, remote_line(command, words, Path.cwd())) for name in names if name not in mine]
+    line = remote_line(command, words, Path.cwd())
+    others = [_Other(name, line) for name in names if name not in mine]
     try:
+        for other in others:
+            other.reader.start()
         status = here(words) if mine else max(other.wait() for other in others)
+    except KeyboardInterrupt:
+        status = 130
     finally:
         for other in others:
             other.end()
@@ -92,10 +99,10 @@ class _Other:
             start_new_session=True,  # Ctrl-C is for the launcher here, which then ends the others in order
         )
         assert self.process.stdin is not None
-        self.process.stdin.write(os.environ['PHALANX_TOKEN'] + '\n')
-        self.process.stdin.flush()
+        with contextlib.suppress(BrokenPipeError):  # ssh that ended at once: its status and last words tell why
+            self.process.stdin.write(os.environ['PHALANX_TOKEN'] + '\n')
+            self.process.stdin.flush()
         self.reader = threading.Thread(target=self._show, name=name, daemon=True)
-        self.reader.start()
 
     def _show(self) -> None:
         assert self.process.stdout is not None
@@ -138,9 +145,12 @@ def live_by_standard_input(environment: Mapping[str, str] = os.environ) -> None:
 
 
 def bring_home(name: str, folder: Path) -> None:
-    """Copies `folder` of another machine, at the same path there, to this one. Raises OSError when that fails."""
+    """Copies `folder` of another machine, at the same path there, to this one, unless both share the disk. Raises OSError."""
     folder = folder.absolute()
     folder.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.NamedTemporaryFile(dir=folder.parent, prefix='.phalanx-') as mark:
+        if subprocess.run([*SSH, '--', name, shlex.join(['test', '-e', mark.name])], stdin=subprocess.DEVNULL).returncode == 0:
+            return
     line = shlex.join(['tar', '-C', str(folder.parent), '-cf', '-', folder.name])
     with subprocess.Popen([*SSH, '--', name, line], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE) as copied:
         assert copied.stdout is not None

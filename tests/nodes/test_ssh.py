@@ -1,0 +1,79 @@
+"""One command for all machines. `ssh` here is a script that enters a network namespace and hands the line to a shell there."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import signal
+from pathlib import Path
+
+import pytest
+
+from nodes.conftest import Machine
+from nodes.test_machines import SHORT, ips, nobody_left, steps
+from phalanx.launch.remote import passed_on, remote_line
+from running import TINY
+
+
+@pytest.fixture
+def ssh(machines: list[Machine], tmp_path: Path) -> dict[str, str]:
+    """The environment in which `ssh` reaches the machines. Each has a folder of its own where the others have theirs."""
+    folder = tmp_path / 'bin'
+    folder.mkdir()
+    cases = '\n'.join(f'  {machine.address}) space={machine.namespace} at={machine.folder.name};;' for machine in machines)
+    script = folder / 'ssh'
+    script.write_text(
+        '#!/bin/sh\nwhile [ "$1" != "--" ]; do shift; done\nhost=$2; shift 2\n'
+        f'case "$host" in\n{cases}\n  *) echo "ssh: connect to host $host: No route to host" >&2; exit 255;;\nesac\n'
+        f'line=$(printf %s "$*" | sed "s#{tmp_path}/m[0-9]#{tmp_path}/$at#g")\n'
+        'exec setsid ip netns exec $space /bin/sh -c "$line"\n'
+    )
+    script.chmod(0o755)
+    return {'PATH': f'{folder}:{os.environ["PATH"]}'}
+
+
+def test_one_command_trains_on_all_machines(machines: list[Machine], ssh: dict[str, str]) -> None:
+    one = machines[0].phalanx('train', *TINY, *SHORT, '--save_dir', 'run', '--ips', ips(machines[:2]), '--ssh', **ssh)
+    assert one.end() == 0, one.said
+    assert '[10.78.0.2] phalanx: 10.78.0.2 (eth2) is machine 2 of 2' in one.said
+    assert steps(machines[0]) == 12
+    assert nobody_left(machines)
+
+
+def test_results_come_home_to_a_machine_that_does_not_train(machines: list[Machine], ssh: dict[str, str]) -> None:
+    one = machines[2].phalanx('train', *TINY, *SHORT, '--save_dir', 'run', '--ips', ips(machines[:2]), '--ssh', **ssh)
+    assert one.end() == 0, one.said
+    assert 'the results of 10.78.0.1 are in' in one.said
+    assert steps(machines[0]) == steps(machines[2]) == 12
+    assert (machines[2].folder / 'run' / 'latest').is_dir()
+
+
+def test_an_interrupt_stops_all_machines(machines: list[Machine], ssh: dict[str, str]) -> None:
+    long = ('train.steps=4000', 'evaluate.enabled=false', 'report.every=1', 'report.pictures=0')
+    one = machines[0].phalanx('train', *TINY, *long, '--save_dir', 'run', '--ips', ips(machines[:2]), '--ssh', **ssh)
+    one.until(lambda: steps(machines[0]) >= 3)
+    one.process.send_signal(signal.SIGINT)
+    assert one.end() == 130, one.said
+    assert nobody_left(machines)
+    assert (machines[0].folder / 'run' / 'latest').exists()
+
+
+def test_a_machine_that_ssh_cannot_reach_ends_the_start(machines: list[Machine], ssh: dict[str, str]) -> None:
+    one = machines[0].phalanx('train', *TINY, *SHORT, '--ips', '10.78.0.1,10.78.0.99', '--ssh', **ssh)
+    assert one.end(60) == 2, one.said
+    assert '[10.78.0.99] ssh: connect to host 10.78.0.99: No route to host' in one.said
+    assert 'ssh could not start the command on 10.78.0.99' in one.said
+
+
+def test_the_shell_on_the_other_side_gets_exactly_the_words() -> None:
+    """A folder and values with spaces, quotes, semicolons and dollars mean nothing to the shell."""
+    words = ['data.root=/d\'a t"a; rm -rf $HOME', '$(reboot)', '`id`', '--save_dir', 'a b']
+    line = remote_line('train', words, Path("/tmp/it's here; $x"))
+    change, run = line.split(' && exec ')
+    assert shlex.split(change) == ['cd', "/tmp/it's here; $x"]
+    assert shlex.split(run)[-len(words) :] == words
+
+
+def test_flags_of_this_machine_stay_here() -> None:
+    words = ['r.yml', '--ssh', '--host', '10.0.0.1', '--ips=a,b', '--gpus', '0', '--hostfile', 'h', '--set', 'a=b']
+    assert passed_on(words) == ['r.yml', '--gpus', '0', '--set', 'a=b']

@@ -1,0 +1,162 @@
+"""`phalanx launch`, `python -m phalanx.launch` and `fleetrun`: any script as the ranks of a run."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from running import TINY, Command, clean_environment, losses
+
+# A training script as torch's own tutorial has them: it knows nothing of us.
+SCRIPT = """
+import os, sys, torch, torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+dist.init_process_group('gloo')
+torch.manual_seed(0)
+model = DistributedDataParallel(torch.nn.Linear(4, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for step in range(5):
+    loss = model(torch.full((2, 4), float(dist.get_rank()))).square().mean()
+    optimizer.zero_grad(); loss.backward(); optimizer.step()
+total = torch.tensor([float(dist.get_rank() + 1)])
+dist.all_reduce(total)
+print('rank', dist.get_rank(), 'of', dist.get_world_size(), 'total', total.item(), 'given', sys.argv[1:], flush=True)
+dist.destroy_process_group()
+"""
+
+
+def run(folder: Path, *command: str, timeout: float = 120, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        command,
+        cwd=folder,
+        env={**clean_environment(), **environment},
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+        check=False,
+    )
+
+
+FLEETRUN = Path(sys.executable).with_name('fleetrun')
+
+
+@pytest.mark.parametrize(
+    'launcher',
+    [
+        (sys.executable, '-m', 'phalanx.launch', '--nproc_per_node', '2'),
+        pytest.param((str(FLEETRUN), '--gpus=0,1'), marks=pytest.mark.skipif(not FLEETRUN.exists(), reason='not installed')),
+    ],
+    ids=['module', 'fleetrun'],
+)
+def test_a_script_that_knows_nothing_of_us_runs_as_it_is(tmp_path: Path, launcher: tuple[str, ...]) -> None:
+    (tmp_path / 'theirs.py').write_text(SCRIPT)
+    done = run(tmp_path, *launcher, 'theirs.py', '--epochs', '3', '-x')
+    assert done.returncode == 0, done.stderr
+    assert "rank 0 of 2 total 3.0 given ['--epochs', '3', '-x']" in done.stdout
+    assert 'rank 1 of 2 total 3.0' in (tmp_path / 'log' / 'workerlog.1').read_text()
+    assert 'rank 0 of 2 total 3.0' in (tmp_path / 'log' / 'workerlog.0').read_text()
+
+
+def test_devices_that_are_not_there_become_ranks_on_the_cpu_with_a_warning(tmp_path: Path) -> None:
+    (tmp_path / 'count.py').write_text('import os; print("rank", os.environ["RANK"], "of", os.environ["WORLD_SIZE"])')
+    done = run(tmp_path, sys.executable, '-m', 'phalanx.launch', '--gpus', '0,1', 'count.py', CUDA_VISIBLE_DEVICES='')
+    assert done.returncode == 0
+    assert 'warning: --gpus 0,1: torch sees no CUDA device here; starting 2 ranks on the CPU' in done.stderr
+    assert 'rank 0 of 2' in done.stdout
+
+
+def test_a_module_runs_too(tmp_path: Path) -> None:
+    (tmp_path / 'theirs.py').write_text('import sys; print("given", sys.argv[1:])')
+    done = run(tmp_path, sys.executable, '-m', 'phalanx.launch', '--nproc_per_node=1', '-m', 'theirs', '--ips', 'mine')
+    assert "given ['--ips', 'mine']" in done.stdout, done.stderr
+
+
+def test_a_script_that_is_not_there_starts_nothing(tmp_path: Path) -> None:
+    done = run(tmp_path, sys.executable, '-m', 'phalanx.launch', 'gone.py')
+    assert (done.returncode, done.stderr) == (2, 'phalanx launch: gone.py: there is no such script\n')
+
+
+def test_the_first_rank_that_fails_has_the_last_word(tmp_path: Path) -> None:
+    """The other rank waits in a barrier, whose broken connection is a consequence."""
+    (tmp_path / 'fails.py').write_text(
+        'import torch.distributed as dist, time\n'
+        'dist.init_process_group("gloo")\n'
+        'if dist.get_rank() == 1:\n    time.sleep(1); raise KeyError("no such image")\n'
+        'dist.barrier()\n'
+    )
+    done = run(tmp_path, sys.executable, '-m', 'phalanx.launch', '--nproc_per_node', '2', 'fails.py')
+    assert done.returncode == 1
+    assert '[rank 1] [rank1]: Traceback' in done.stderr
+    last = done.stderr.splitlines()[-1]
+    assert 'rank 1 of 2' in last
+    assert 'workerlog.1' in last
+    assert last.endswith("KeyError: 'no such image' (exit status 1)")
+
+
+def test_logs_are_begun_anew_or_go_on(tmp_path: Path) -> None:
+    (tmp_path / 'say.py').write_text('import sys; print(sys.argv[1])')
+    command = (sys.executable, '-m', 'phalanx.launch', '--nproc_per_node', '1', '--log_dir', 'logs')
+    for words in (('say.py', 'one'), ('say.py', 'two'), ('--log_append', 'say.py', 'three')):
+        assert run(tmp_path, *command, *words).returncode == 0
+    assert (tmp_path / 'logs' / 'workerlog.0').read_text() == 'two\nthree\n'
+
+
+@pytest.mark.slow
+def test_the_documented_line_trains_with_only_the_module_changed(tmp_path: Path) -> None:
+    """`python -m ... --log_dir=./log/ --gpus "0,1" tools/train.py -c RECIPE`, as the original projects write it."""
+    tools = Path(__file__).parents[2] / 'tools'
+    shutil.copytree(tools, tmp_path / 'tools')
+    short = ('train.steps=2', 'evaluate.enabled=false', '--save_dir', 'run')
+    done = run(
+        tmp_path,
+        *(sys.executable, '-m', 'phalanx.launch', '--log_dir=./log/', '--gpus', '0,1', 'tools/train.py', '-c', *TINY, *short),
+    )
+    assert done.returncode == 0, done.stderr
+    assert len(losses(tmp_path / 'run')) == 2
+    assert json.loads((tmp_path / 'run' / 'summary.json').read_text())['world_size'] == 2
+    assert 'step' in (tmp_path / 'log' / 'workerlog.1').read_text()
+
+
+@pytest.mark.slow
+def test_ranks_do_not_outlive_a_launcher_that_is_killed(tmp_path: Path) -> None:
+    (tmp_path / 'wait.py').write_text('import time; print("up", flush=True); time.sleep(300)')
+    launcher = subprocess.Popen(
+        [sys.executable, '-m', 'phalanx.launch', '--nproc_per_node', '2', 'wait.py'],
+        cwd=tmp_path,
+        env=clean_environment(),
+        stdout=subprocess.PIPE,
+    )
+    logs = [tmp_path / 'log' / f'workerlog.{rank}' for rank in (0, 1)]
+    while not all(log.is_file() and 'up' in log.read_text() for log in logs):
+        assert launcher.poll() is None
+        time.sleep(0.1)
+    ranks = psutil.Process(launcher.pid).children()
+    os.kill(launcher.pid, signal.SIGKILL)
+    launcher.wait()
+    gone, alive = psutil.wait_procs(ranks, timeout=5)
+    assert (len(gone), alive) == (2, [])
+
+
+def test_doctor_says_what_this_machine_is(phalanx: Command) -> None:
+    done = phalanx('doctor', '--json')
+    told = json.loads(done.stdout)
+    assert done.returncode == 0
+    assert told['ok'] is True
+    assert set(told['machines'][0]) >= {'phalanx', 'torch', 'python', 'devices', 'disk', 'shared_memory'}
+
+
+@pytest.mark.parametrize('flag', ['--write-slurm', '--write_kubernetes'])
+def test_a_job_file_is_written_and_nothing_is_started(phalanx: Command, tmp_path: Path, flag: str) -> None:
+    words = (flag, 'job', '--nnodes', '4', '--gpus', '0,1', 'train', 'unet_pet', '--set', 'train.workers=4')
+    done = phalanx('launch', *words)
+    assert done.returncode == 0, done.stderr
+    assert 'phalanx train unet_pet --set train.workers=4 --gpus 0,1' in (tmp_path / 'job').read_text()

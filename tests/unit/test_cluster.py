@@ -1,0 +1,120 @@
+"""From the flags of a launch to places, on made-up machines."""
+
+import argparse
+from pathlib import Path
+
+import pytest
+
+from phalanx.launch.cluster import Cluster
+from phalanx.launch.flags import Flags, add_flags
+
+HERE = {'127.0.0.1': 'lo', '10.0.0.2': 'eth0', '192.168.7.2': 'ib0', '172.17.0.1': 'docker0'}  # address -> network card
+
+
+def flags(*words: str, environment: dict[str, str] | None = None) -> Flags:
+    parser = argparse.ArgumentParser()
+    add_flags(parser)
+    return Flags.of(parser.parse_args(words), environment or {})
+
+
+def cluster(*words: str, available: int = 0) -> Cluster:
+    made, _ = Cluster.from_flags(flags(*words), available, HERE)
+    assert made is not None
+    return made
+
+
+def refused(*words: str, available: int = 0) -> str:
+    with pytest.raises(ValueError) as caught:
+        Cluster.from_flags(flags(*words), available, HERE)
+    return str(caught.value)
+
+
+def test_without_flags_one_process_is_enough() -> None:
+    assert Cluster.from_flags(flags(), 8, HERE) == (None, [])
+
+
+@pytest.mark.parametrize('flag', ['--gpus', '--devices', '--selected_gpus', '--selected-gpus', '--selected_gpu'])
+def test_every_name_of_the_devices_means_the_same(flag: str) -> None:
+    assert cluster(flag, '0,2', available=4).devices == ('0', '2')
+
+
+def test_devices_count_within_those_that_are_visible(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv('CUDA_VISIBLE_DEVICES', '4,5,6')
+    assert cluster('--gpus', '0,2', available=3).devices == ('4', '6')
+    assert 'there is no device 3; this process sees 3: 0 to 2' in refused('--gpus', '3', available=3)
+
+
+def test_devices_that_are_not_there_become_ranks_on_the_cpu_with_a_warning() -> None:
+    made, warnings = Cluster.from_flags(flags('--gpus', '0,1'), 0, HERE)
+    assert made is not None
+    assert made.ranks_per_node == 2
+    assert warnings == ['--gpus 0,1: torch sees no CUDA device here; starting 2 ranks on the CPU']
+
+
+def test_a_machine_finds_its_place_and_card_by_its_own_addresses() -> None:
+    made = cluster('--ips', '10.0.0.1,10.0.0.2,10.0.0.3', '--start_port', '7000')
+    assert (made.nodes.index(made.address), made.address, made.interface) == (1, '10.0.0.2', 'eth0')
+    assert made.meeting == ('10.0.0.1', 7000)
+    assert not made.hosts_meeting
+    assert made.environment()['GLOO_SOCKET_IFNAME'] == made.environment()['NCCL_SOCKET_IFNAME'] == 'eth0'
+
+
+def test_the_first_of_the_list_is_where_they_meet() -> None:
+    assert cluster('--ips', '192.168.7.2,192.168.7.3').hosts_meeting
+
+
+def test_one_address_is_a_machine_alone() -> None:
+    assert cluster('--ips', '10.0.0.2', '--nproc_per_node', '2').meeting is None
+
+
+@pytest.mark.parametrize(
+    ('words', 'told'),
+    [
+        (('--ips', '10.0.0.7,10.0.0.8'), '--ips:        10.0.0.7, 10.0.0.8\n  this machine: 127.0.0.1 (lo), 10.0.0.2 (eth0)'),
+        (('--ips', '127.0.0.1,10.0.0.8'), '127.0.0.1 means "this machine" on every machine'),
+        (('--ips', '10.0.0.2,10.0.0.2'), 'stand for one machine'),
+        (('--ips', '10.0.0.2,192.168.7.2'), '10.0.0.2 and 192.168.7.2 are both this machine'),
+        (('--ips', '10.0.0.1,10.0.0.2', '--nnodes', '3'), 'names 2 machines, --nnodes says 3'),
+        (('--ips', 'no-such-name.invalid,10.0.0.2'), 'cannot find the address of that name'),
+        (('--nnodes', '2'), 'where do the machines meet? give --master IP:PORT'),
+        (('--nnodes', '4:2', '--master', '10.0.0.2:1'), '--nnodes 4:2: expected a number of machines such as 2, or MIN:MAX'),
+        (('--nnodes', '2', '--master', '10.0.0.2'), 'expected IP:PORT'),
+        (('--nnodes', '2', '--master', '127.0.0.1:7000'), 'other machines cannot reach a loopback address'),
+        (('--nnodes', '2', '--master', '10.0.0.2:7000', '--rank', '1'), 'rank 0 is the machine of --master'),
+        (('--nproc_per_node', '0'), 'at least 1 process'),
+        (('--gpus', '0,0'), 'a device is named twice'),
+        (('--gpus', 'a'), 'expected numbers separated by commas'),
+        (('--gpus', '0,1', '--nproc_per_node', '3'), 'names 2 devices, --nproc_per_node asks for 3 processes'),
+        (('--ips', '10.0.0.1,10.0.0.2', '--start_port', '70000'), 'a port is a number from 1 to 65535'),
+    ],
+)
+def test_what_cannot_be_is_told_with_the_flag(words: tuple[str, ...], told: str) -> None:
+    assert told in refused(*words)
+
+
+def test_machines_may_come_and_go_between_two_numbers() -> None:
+    made = cluster('--nnodes', '2:4', '--master', '10.0.0.2:7000')
+    assert (made.min_nodes, made.max_nodes, made.hosts_meeting, made.nodes) == (2, 4, True, ())
+
+
+def test_the_environment_says_what_the_flags_do_not() -> None:
+    environment = {'PADDLE_TRAINERS': '10.0.0.1,10.0.0.2', 'FLAGS_START_PORT': '7001', 'PADDLE_NPROC_PER_NODE': '2'}
+    asked = flags(environment=environment)
+    assert (asked.ips, asked.start_port, asked.nproc_per_node) == ('10.0.0.1,10.0.0.2', 7001, 2)
+    assert flags('--start_port', '7002', environment=environment).start_port == 7002
+    with pytest.raises(ValueError, match='FLAGS_START_PORT=x: expected a number'):
+        flags(environment={'FLAGS_START_PORT': 'x'})
+
+
+def test_a_host_file_names_the_machines(tmp_path: Path) -> None:
+    file = tmp_path / 'hosts'
+    file.write_text('# the lab\n10.0.0.1 slots=8\n\n10.0.0.2\n')
+    assert flags('--hostfile', str(file)).ips == '10.0.0.1,10.0.0.2'
+
+
+def test_slurm_says_which_machines_there_are() -> None:
+    environment = {'SLURM_PROCID': '1', 'SLURM_STEP_NODELIST': 'gpu[01-02]', 'SLURM_STEP_NUM_TASKS': '2'}
+    assert flags(environment=environment).ips == 'gpu01,gpu02'
+    with pytest.raises(ValueError, match='16 tasks on 2 machines; start one on each'):
+        flags(environment={**environment, 'SLURM_STEP_NUM_TASKS': '16'})
+    assert flags(environment={**environment, 'SLURM_STEP_NODELIST': 'gpu01', 'SLURM_STEP_NUM_TASKS': '1'}).ips is None
