@@ -193,7 +193,7 @@ def test_a_rank_that_is_killed_ends_the_run_everywhere(machines: list[Machine], 
     assert [one.end(15) for one in started] == [1, 1]
     assert time.monotonic() - killed < 12
     for one in started:
-        assert one.lines[-1].endswith('was ended by SIGKILL (out of memory? the kernel log says so)'), one.said
+        assert one.lines[-1].endswith('was ended by SIGKILL'), one.said
         assert f'rank {victim} of 2 on 10.78.0.{victim + 1}' in one.lines[-1]
     assert nobody_left(machines)
 

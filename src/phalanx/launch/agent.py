@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import re
@@ -9,7 +10,6 @@ import signal
 import sys
 import threading
 from collections.abc import Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -102,6 +102,7 @@ def run_attempt(command: Sequence[str], attempt: Attempt) -> Outcome:
     """Runs `command` once a rank until all have ended."""
     for stale in attempt.scratch.glob('*.*'):  # errors, heartbeats and stacks of the attempt before
         stale.unlink()
+    oom_kills = _oom_kills()
     mode = 'a' if attempt.log_append or attempt.number else 'w'
     os.environ['PHALANX_LOG_MODE'] = mode
     terminal = '' if attempt.follow else '0'
@@ -112,7 +113,7 @@ def run_attempt(command: Sequence[str], attempt: Attempt) -> Outcome:
         try:
             elastic_launch(_config(attempt), wrapped[0])(*wrapped[1:])
         except ChildFailedError as error:
-            return _outcome(error, attempt)
+            return _outcome(error, attempt, out_of_memory=_oom_kills() > oom_kills)
         except SignalException as stopped:
             return Outcome(128 + int(stopped.sigval))
     return Outcome(0)
@@ -146,9 +147,18 @@ def _config(attempt: Attempt) -> LaunchConfig:
     )
 
 
-def _outcome(error: ChildFailedError, attempt: Attempt) -> Outcome:
+def _oom_kills() -> int:
+    """How many processes the kernel of this machine has killed so far because memory ran out."""
+    with contextlib.suppress(OSError):
+        for line in Path('/proc/vmstat').read_text().splitlines():
+            if line.startswith('oom_kill '):
+                return int(line.split()[1])
+    return 0
+
+
+def _outcome(error: ChildFailedError, attempt: Attempt, out_of_memory: bool) -> Outcome:
     """The rank to blame among those that failed here: the first that did not merely lose its connection."""
-    found = [_failure(rank, failure, attempt) for rank, failure in error.failures.items()]
+    found = [_failure(rank, failure, attempt, out_of_memory) for rank, failure in error.failures.items()]
     stopped = [failure.exitcode for failure in error.failures.values()]
     if all(code in (128 + signal.SIGINT, 128 + signal.SIGTERM) for code in stopped):
         return Outcome(stopped[0])
@@ -156,28 +166,29 @@ def _outcome(error: ChildFailedError, attempt: Attempt) -> Outcome:
     return Outcome(1, first)
 
 
-def _failure(rank: int, failure: ProcessFailure, attempt: Attempt) -> Failure:
+def _failure(rank: int, failure: ProcessFailure, attempt: Attempt, out_of_memory: bool) -> Failure:
     log = attempt.log_dir / f'workerlog.{rank}'
     has_terminal = rank == 0 and not attempt.follow
     tail = log.read_text(errors='replace').splitlines()[-30:] if log.is_file() and not has_terminal else []
-    cause = _cause(failure)
+    cause = _cause(failure, out_of_memory)
     if cause.startswith('exit status') and tail:  # a script that left no error record: its last words say more
         cause = f'{tail[-1].removeprefix(f"[rank{rank}]: ")} ({cause})'
     return Failure(rank, cause, float(failure.timestamp), str(log), tuple(tail), bool(BROKEN_CONNECTION.search(cause)))
 
 
-def _cause(failure: ProcessFailure) -> str:
+def _cause(failure: ProcessFailure, out_of_memory: bool) -> str:
     if failure.exitcode < 0:
         name = signal.Signals(-failure.exitcode).name
-        hint = ' (out of memory? the kernel log says so)' if name == 'SIGKILL' else ''
-        return f'was ended by {name}{hint}'
+        if name == 'SIGKILL' and out_of_memory:
+            name += ': the kernel ran out of memory; lower the batch or train.workers'
+        return f'was ended by {name}'
     message = failure.message if isinstance(failure.message, str) else str(failure.message.get('message', ''))
     if not message.strip() or 'To enable traceback see' in message:  # a script that records no error
         return f'exit status {failure.exitcode}'
     return message.strip()
 
 
-@contextmanager
+@contextlib.contextmanager
 def _shown(log: Path, wanted: bool) -> Iterator[None]:
     """Copies what is written to `log` from now on to the terminal."""
     if not wanted:

@@ -152,7 +152,7 @@ class _Launch:
         """The exit status, or None to go on with another attempt."""
         kind = verdict['kind'] if verdict else 'done'
         if kind == 'newcomer' and verdict is not None:
-            say(f'{verdict["cause"]}; the ranks have saved and start again with {members.name(meeting.number)} among them')
+            say(f'{verdict["cause"]}; the ranks have saved and start again with one more machine')
             return None
         if kind in ('done', 'stopped'):
             meeting.leave(members)

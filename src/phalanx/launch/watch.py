@@ -85,7 +85,7 @@ class Watch(threading.Thread):
                 self.seen[number] = (pulse, now)
             elif number not in self.seen:
                 self.seen[number] = (None, now)
-            elif now - since > LOST and self.meeting.look(f'{attempt}/left/{number}') is None:
+            elif now - since > LOST and self.meeting.look(f'{attempt}/ended/{number}') is None:
                 name = self.members.name(number)
                 self.decide(
                     {'kind': 'lost', 'number': number, 'cause': f'{name} is lost: nothing was heard of it for {LOST} s'}
