@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from torch import Tensor
-from torchvision.ops import batched_nms
 
 
 def multiclass_nms(
@@ -21,6 +20,8 @@ def multiclass_nms(
     that overlaps a more probable candidate of its class by an IoU above `nms_threshold` is left out; `keep_top_k` of the rest
     stay.
     """
+    from torchvision.ops import batched_nms  # loading torchvision takes seconds that no other family should pay
+
     highest, anchors = scores.topk(min(pre_top_k, len(scores)), dim=0)  # [k, K]
     above = highest > score_threshold
     anchors, classes = anchors[above], above.nonzero()[:, 1]  # [candidates]
