@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test check bench clean
+.PHONY: demo test check bench soak clean
 .DEFAULT_GOAL := help
 
 help:
@@ -10,6 +10,7 @@ help:
 	@echo "make test   run all tests"
 	@echo "make check  format, lint, types"
 	@echo "make bench  measure a training step and print where its time goes"
+	@echo "make soak   kill a small training again and again, and see that nothing is lost (KILLS=200 SEED=0)"
 
 .venv/installed: pyproject.toml
 	@echo "== setting up .venv (once; downloads PyTorch, 1 to 3 minutes)"
@@ -35,6 +36,13 @@ check: .venv/installed
 
 bench: .venv/installed
 	@$(BIN)/python benchmarks/train_step.py
+
+KILLS ?= 200
+SEED ?= 0
+
+soak: .venv/installed
+	@echo "== $(KILLS) faults at random moments of a small training (hours; KILLS=n SEED=n change it)"
+	@PYTHONPATH=tests $(BIN)/python -m faults.soak --kills $(KILLS) --seed $(SEED)
 
 clean:
 	rm -rf .venv runs build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -3,8 +3,10 @@
 checkpoints/step_0000100/   model.safetensors     the weights in training
                             averaged.safetensors  the weights that are evaluated and exported, where the run averages them
                             state.pt              optimizer, loss scale, moving average, best metric: tensors and numbers only
-                            manifest.json         format, step, and size and sha256 of each file; written last
+                            manifest.json         format, step, size and sha256 of each file, a seal over itself; written last
 latest, best                links beside `checkpoints`, changed after the checkpoint is in place
+
+Training does not wait for the disk: `begin` takes a copy in host memory, and a thread writes it.
 """
 
 from __future__ import annotations
@@ -15,7 +17,9 @@ import json
 import os
 import pickle
 import shutil
+import time
 from collections.abc import Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,11 +29,20 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
-FORMAT = 1
+FORMAT = 2  # what is written; 1 had no seal
+READABLE = (1, 2)
+UNREADABLE = (  # what the readers of safetensors and torch raise for bytes that are none of theirs
+    *(safetensors.SafetensorError, pickle.UnpicklingError, RuntimeError, OSError, EOFError, MemoryError),
+    *(ValueError, TypeError, LookupError, AttributeError, ArithmeticError, AssertionError),
+)
 
 
 class CheckpointError(Exception):
     """A checkpoint that cannot be used; says which file and why."""
+
+
+class FormatError(CheckpointError):
+    """A checkpoint of a format that this version does not read. It is not damaged, so a run must not pass it over."""
 
 
 @dataclass(frozen=True)
@@ -43,15 +56,51 @@ class Loaded:
     state: dict[str, Any]
 
 
+@dataclass(frozen=True)
+class Saving:
+    """A checkpoint on its way to disk."""
+
+    step: int
+    _written: Future[tuple[Path, float]]
+
+    def is_over(self) -> bool:
+        return self._written.done()
+
+    def wait(self) -> tuple[Path, float]:
+        """The folder of the checkpoint and the seconds its writing took. Raises OSError when it could not be written."""
+        return self._written.result()
+
+
 class Checkpoints:
     """The checkpoints of one run folder."""
 
     def __init__(self, folder: Path, *, keep: int) -> None:
         self.folder, self.keep = folder, keep
+        self._writer = ThreadPoolExecutor(1, 'checkpoint')  # the interpreter does not end before what it was given is done
 
     @property
     def root(self) -> Path:
         return self.folder / 'checkpoints'
+
+    def begin(
+        self,
+        step: int,
+        model: Mapping[str, Tensor],
+        averaged: Mapping[str, Tensor] | None,
+        state: Mapping[str, Any],
+        best: bool,
+    ) -> Saving:
+        """Copies everything to host memory and begins to write the copy: the originals may change as soon as this returns.
+
+        One at a time: whoever begins a second one waits for the first before, or the copies pile up.
+        """
+        model, averaged, state = _copied(model), _copied(averaged), _copied(state)
+
+        def write() -> tuple[Path, float]:
+            begun = time.perf_counter()
+            return self.save(step, model, averaged, state, best), time.perf_counter() - begun
+
+        return Saving(step, self._writer.submit(write))
 
     def save(
         self,
@@ -66,22 +115,22 @@ class Checkpoints:
         The order is important: 1. the files and their manifest, in a folder aside, flushed to disk; 2. the folder gets its
         name; 3. `latest` and `best` point to it; 4. old ones go.
         """
+        final, aside, replaced = (self.root / f'{prefix}step_{step:07d}' for prefix in ('', '.new_', '.old_'))
         self.root.mkdir(parents=True, exist_ok=True)
-        final, aside = self.root / f'step_{step:07d}', self.root / f'.step_{step:07d}.{os.getpid()}'
+        self.remove_leftovers()
         try:
-            self._remove_leftovers()
             aside.mkdir()
             parts = {'model.safetensors': safetensors.torch.save(_plain(model)), 'state.pt': _saved(state)}
             if averaged is not None:
                 parts['averaged.safetensors'] = safetensors.torch.save(_plain(averaged))
             files = {name: {'bytes': len(part), 'sha256': hashlib.sha256(part).hexdigest()} for name, part in parts.items()}
-            parts['manifest.json'] = json.dumps({'format': FORMAT, 'step': step, 'files': files}, indent=1).encode()
+            parts['manifest.json'] = _manifest(step, files)
             for name, part in parts.items():
                 (aside / name).write_bytes(part)
                 _flush(aside / name)
             _flush(aside)
             if final.exists():  # the same step again, after a resume from an earlier one
-                shutil.rmtree(final)
+                final.rename(replaced)
             aside.rename(final)
             _flush(self.root)
         except BaseException:
@@ -90,15 +139,27 @@ class Checkpoints:
         self._point('latest', final)
         if best:
             self._point('best', final)
+        _flush(self.folder)
         self._prune()
+        self.remove_leftovers()
         return final
 
+    def remove_leftovers(self) -> None:
+        """Removes what a process left that died while it wrote. Not to be called while another process writes here."""
+        for path in (*self.root.glob('.*step_*'), *self.folder.glob('.latest.*'), *self.folder.glob('.best.*')):
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path, ignore_errors=True)
+            else:
+                path.unlink(missing_ok=True)
+
     def newest(self) -> tuple[Loaded | None, list[str]]:
-        """The newest whole checkpoint, and what is wrong with each newer one that was passed over."""
+        """The newest whole checkpoint, and what is wrong with each newer one that was passed over. Raises FormatError."""
         damaged: list[str] = []
         for path in reversed(self.all()):
             try:
                 return load(path), damaged
+            except FormatError:
+                raise
             except CheckpointError as error:
                 damaged.append(str(error))
         return None, damaged
@@ -108,7 +169,7 @@ class Checkpoints:
         return sorted(self.root.glob('step_*'), key=lambda path: path.name) if self.root.is_dir() else []
 
     def _point(self, name: str, target: Path) -> None:
-        aside = self.folder / f'.{name}.{os.getpid()}'
+        aside = self.folder / f'.{name}.new'
         aside.unlink(missing_ok=True)
         aside.symlink_to(target.relative_to(self.folder))
         aside.replace(self.folder / name)
@@ -119,30 +180,20 @@ class Checkpoints:
             if path.resolve() not in kept:
                 shutil.rmtree(path)
 
-    def _remove_leftovers(self) -> None:
-        for path in self.root.glob('.step_*'):  # of a process that died while it wrote
-            shutil.rmtree(path, ignore_errors=True)
-
 
 def load(path: Path) -> Loaded:
     """The checkpoint at `path`, after its files were checked against the manifest; loading runs no code from them.
 
-    Raises CheckpointError naming the file that is missing, cut short, changed or of an unknown format.
+    Raises CheckpointError naming the file that is missing, cut short or changed, and FormatError.
     """
-    try:
-        manifest = json.loads((path / 'manifest.json').read_text())
-        files, step = dict(manifest['files']), int(manifest['step'])
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise CheckpointError(f'{path / "manifest.json"}: cannot be read ({error}); the checkpoint is not whole') from None
-    if manifest.get('format') != FORMAT:
-        raise CheckpointError(f'{path}: is of format {manifest.get("format")}; this version of Phalanx reads format {FORMAT}')
-    for name, facts in files.items():
-        file = path / Path(name).name
+    step, files = _read_manifest(path / 'manifest.json')
+    for name, (size, digest) in files.items():
+        file = path / name
         if not file.is_file():
             raise CheckpointError(f'{file}: is missing')
-        if file.stat().st_size != facts['bytes']:
-            raise CheckpointError(f'{file}: has {file.stat().st_size} bytes, {facts["bytes"]} were written; it was cut short')
-        if _digest(file) != facts['sha256']:
+        if file.stat().st_size != size:
+            raise CheckpointError(f'{file}: has {file.stat().st_size} bytes, {size} were written; it was cut short')
+        if _digest(file) != digest:
             raise CheckpointError(f'{file}: its bytes are not those that were written (sha256 differs)')
     averaged = path / 'averaged.safetensors'
     try:
@@ -153,8 +204,8 @@ def load(path: Path) -> Loaded:
             safetensors.torch.load_file(averaged) if averaged.name in files else None,
             torch.load(path / 'state.pt', weights_only=True, map_location='cpu'),
         )
-    except (safetensors.SafetensorError, pickle.UnpicklingError, RuntimeError, OSError, EOFError) as error:
-        raise CheckpointError(f'{path}: cannot be read: {error}') from None
+    except UNREADABLE as error:
+        raise CheckpointError(f'{path}: cannot be read: {error!r}') from None
 
 
 def weights_at(path: Path) -> dict[str, Tensor]:
@@ -174,6 +225,43 @@ def weights_at(path: Path) -> dict[str, Tensor]:
     raise CheckpointError(
         f'{path}: holds no weights (neither a run folder with a checkpoint, nor a checkpoint, nor a .safetensors file)'
     )
+
+
+def _manifest(step: int, files: Mapping[str, Any]) -> bytes:
+    """The manifest as it is written: last in it a seal, without which a changed step would not be noticed."""
+    facts = {'format': FORMAT, 'step': step, 'files': files}
+    return json.dumps({**facts, 'seal': _seal(facts)}, indent=1).encode()
+
+
+def _read_manifest(path: Path) -> tuple[int, dict[str, tuple[int, str]]]:
+    """The step of a checkpoint, and size and sha256 of each of its files. Raises CheckpointError, and FormatError."""
+    try:
+        facts = dict(json.loads(path.read_text()))
+        if isinstance(number := facts.get('format'), int) and number not in READABLE:
+            other = 'a newer version of Phalanx wrote it: update Phalanx here' if number > FORMAT else 'it is none of Phalanx'
+            raise FormatError(f'{path.parent}: is of format {number}, and this version reads up to {FORMAT}; {other}')
+        seal = facts.pop('seal', None)
+        if seal != (_seal(facts) if number != 1 else None):
+            raise CheckpointError(f'{path}: its bytes are not those that were written (the seal differs)')
+        files = {Path(name).name: (int(file['bytes']), str(file['sha256'])) for name, file in facts['files'].items()}
+        return int(facts['step']), files
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise CheckpointError(f'{path}: cannot be read ({error}); the checkpoint is not whole') from None
+
+
+def _seal(facts: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
+
+
+def _copied(value: Any) -> Any:
+    """`value` with all tensors in it copied to host memory, as they are now."""
+    if isinstance(value, Tensor):
+        return value.detach().to('cpu', copy=True)
+    if isinstance(value, Mapping):
+        return {key: _copied(part) for key, part in value.items()}
+    if isinstance(value, (list, tuple)):
+        return type(value)(_copied(part) for part in value)
+    return value
 
 
 def _plain(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -20,6 +20,7 @@ from phalanx.launch.cluster import Cluster
 from phalanx.launch.flags import Flags, add_flags
 from phalanx.launch.remote import everywhere
 from phalanx.loader import BadSampleError
+from phalanx.page import write_page
 from phalanx.runs import Job, RequestError, check_folder, check_parts, open_job, set_aside
 
 # Options that people bring along, as assignments to the recipe.
@@ -194,6 +195,28 @@ def data(words: Sequence[str]) -> int:
     return command(words)
 
 
+def report(words: Sequence[str]) -> int:
+    """Builds the page of a run folder anew, also while the run goes on."""
+    parser = _parser('report', 'Builds report.html of a run folder from what the run has written so far.')
+    parser.add_argument('run', type=Path, help='a run folder')
+    given = parser.parse_args(words)
+    if not any((given.run / name).is_file() for name in ('journal.jsonl', 'metrics.jsonl')):
+        raise RequestError(f'{given.run}: is no folder of a run (it has neither journal.jsonl nor metrics.jsonl)')
+    try:
+        print(write_page(given.run))
+    except OSError as error:
+        print(f'the page could not be written: {error}', file=sys.stderr)
+        return 1
+    return 0
+
+
+def export(words: Sequence[str]) -> int:
+    """Writes a trained network as an ONNX file, checked."""
+    from phalanx.export import command
+
+    return command(words)
+
+
 def convert(words: Sequence[str]) -> int:
     """Writes a configuration or weights of a Paddle project as files of ours."""
     from phalanx.conversion import command
@@ -215,15 +238,33 @@ def doctor(words: Sequence[str]) -> int:
     return command(words)
 
 
+def bench(words: Sequence[str]) -> int:
+    """Measures training, its input pipeline, the network, or the scaling."""
+    from phalanx.bench.command import command
+
+    return command(words)
+
+
+def plan(words: Sequence[str]) -> int:
+    """Predicts what more nodes would bring."""
+    from phalanx.bench.plan_command import command
+
+    return command(words)
+
+
 COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {
     'train': train,
     'eval': evaluate,
     'predict': predict,
     'config': config,
     'data': data,
+    'report': report,
+    'export': export,
     'convert': convert,
     'launch': launch,
     'doctor': doctor,
+    'bench': bench,
+    'plan': plan,
 }
 
 

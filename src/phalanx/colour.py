@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import PIL.Image
 
+from phalanx.options import check_probability
 from phalanx.task import Image
 
 
@@ -34,9 +35,7 @@ class ColourDistortion:
         for name in ('brightness', 'contrast', 'saturation', 'hue'):
             if getattr(self, name) < 0:
                 raise ValueError(f'{name} cannot be negative, got {getattr(self, name)}')
-            if not 0 <= getattr(self, f'{name}_probability') <= 1:
-                probability = getattr(self, f'{name}_probability')
-                raise ValueError(f'{name}_probability must lie between 0 and 1, got {probability}')
+            check_probability(f'{name}_probability', getattr(self, f'{name}_probability'))
 
     def distorted(self, image: Image, rng: np.random.Generator) -> Image:
         changes: list[tuple[Callable[[Image, float], Image], float, float, float]] = [

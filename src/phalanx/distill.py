@@ -8,14 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Self, TypeVar
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from phalanx.checkpoint import CheckpointError, weights_at
+from phalanx.precision import at_least_float32
 from phalanx.task import Loss, Term
 
 O = TypeVar('O')  # noqa: E741 - the outputs of one network
@@ -26,9 +25,8 @@ EPSILON = 1e-10  # added to probabilities, as in PaddleOCR
 class Distilled(nn.Module):
     """Inputs of a network -> {name: its outputs} of all networks; in evaluation mode, the outputs of the student alone.
 
-    A network in `frozen` only teaches: it stays in evaluation mode and its parameters are not trained. `weights`: from where (a
-    run folder, a checkpoint or a `.safetensors` file) a network starts. Raises ValueError when the student is not one of the
-    networks or is frozen, or `frozen` or `weights` names another; CheckpointError for files that hold no weights or other ones.
+    A network in `frozen` only teaches: it stays in evaluation mode and its parameters are not trained. Raises
+    ValueError when the student is not one of the networks or is frozen, or `frozen` names another.
     """
 
     def __init__(
@@ -37,22 +35,15 @@ class Distilled(nn.Module):
         *,
         student: str = 'student',
         frozen: Collection[str] = (),
-        weights: Mapping[str, Path] | None = None,
     ) -> None:
         super().__init__()
-        weights = weights or {}
-        unknown = {student, *frozen, *weights} - networks.keys()
+        unknown = {student, *frozen} - networks.keys()
         if unknown:
             raise ValueError(f'the networks of the distillation are {", ".join(networks)}; there is no {min(unknown)!r}')
         if student in frozen:
             raise ValueError(f'{student!r} is the network that learns, so it cannot be frozen')
         self.networks = nn.ModuleDict(networks)
         self.student_name, self.frozen = student, tuple(frozen)
-        for name, path in weights.items():
-            try:
-                self.networks[name].load_state_dict(weights_at(path))
-            except RuntimeError as error:  # torch's, for names and shapes
-                raise CheckpointError(f'{path}: does not fit the network {name!r}: {error}') from None
         for name in frozen:
             self.networks[name].requires_grad_(False)
         self.train()
@@ -76,6 +67,14 @@ class Distilled(nn.Module):
             with torch.set_grad_enabled(torch.is_grad_enabled() and name not in self.frozen):
                 outputs[name] = network(*inputs)
         return outputs
+
+
+def network_of(model: nn.Module, name: str) -> nn.Module:
+    """The network of that name in a distillation. Raises ValueError when `model` is none or has no such network."""
+    networks = model.networks if isinstance(model, Distilled) else nn.ModuleDict()
+    if name not in networks:
+        raise ValueError(f'there is no network {name!r}; the distillation has {", ".join(networks) or "none: it is not one"}')
+    return networks[name]
 
 
 def own_losses(outputs: Mapping[str, O], loss: Callable[[O], Loss], *, of: Collection[str]) -> Loss:
@@ -132,7 +131,7 @@ def parts(outputs: Mapping[str, Any], between: tuple[str, str], output: str) -> 
         part = getattr(outputs[name], output, None)
         if not isinstance(part, Tensor):
             raise ValueError(f'the outputs of the network {name!r} have no part {output!r}')
-        found.append(part.to(torch.promote_types(part.dtype, torch.float32)))
+        found.append(at_least_float32(part))
     first, second = (list(part.shape) for part in found)
     if first != second:
         raise ValueError(f'the networks {" and ".join(between)} give {output!r} of different shapes, {first} and {second}')

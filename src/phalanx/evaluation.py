@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +13,7 @@ from torch import nn
 
 from phalanx import dist
 from phalanx.loader import Loader, check_bad, evaluation_draws
-from phalanx.task import Task
+from phalanx.task import Figure, Task
 
 
 @dataclass(frozen=True)
@@ -22,6 +22,7 @@ class Evaluation:
 
     metrics: dict[str, float]
     table: list[dict[str, str | float]]
+    figures: Sequence[Figure]
     samples: int
     seconds: float
     missed: dict[int, str]  # samples that could not be read, and why
@@ -42,7 +43,8 @@ def evaluate(
 ) -> Evaluation:
     """The metrics of `model` on the evaluation split. Raises BadSampleError when too many samples cannot be read.
 
-    `beat` is called before each batch, as a sign of life. Nothing is exchanged between ranks until each has seen its share, so unequal shares cannot make one wait in vain.
+    `beat` is called before each batch, as a sign of life. Nothing is exchanged between ranks until each has seen its share, so
+    unequal shares cannot make one wait in vain.
     """
     begin = time.perf_counter()
     dataset, metric = task.dataset('eval'), task.metric()
@@ -58,4 +60,11 @@ def evaluate(
     metric.gather()
     missed = {index: why for found in dist.gather_objects(loader.bad) for index, why in found.items()}
     check_bad(missed, bad_samples)
-    return Evaluation(metric.compute(), metric.table(), len(dataset) - len(missed), time.perf_counter() - begin, missed)
+    return Evaluation(
+        metrics=metric.compute(),
+        table=metric.table(),
+        figures=metric.figures(),
+        samples=len(dataset) - len(missed),
+        seconds=time.perf_counter() - begin,
+        missed=missed,
+    )

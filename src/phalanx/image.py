@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import colorsys
 import io
+import stat
 from functools import cache
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from torch import Tensor
 from phalanx.task import Image, SampleError
 
 LabelMap = npt.NDArray[np.uint8]  # [H, W] class ids
+MOST_PIXELS = 2**27  # of one image: 400 MB once decoded. More is a mistake, or a small file made to fill the memory
 
 
 def read_image(path: Path) -> Image:
@@ -24,15 +26,20 @@ def read_image(path: Path) -> Image:
 
     The orientation in EXIF data is ignored, because annotations were made for the pixels as stored. Raises SampleError.
     """
-    data = _bytes(path)
+    return decoded(_bytes(path), str(path))
+
+
+def decoded(data: bytes, name: str) -> Image:
+    """The picture in `data`, the bytes of a file, as `read_image` gives it. Raises SampleError, which calls it `name`."""
     if _is_cut_off(data):
-        raise SampleError(f'{path}: the image is cut off ({len(data)} bytes are there)')
+        raise SampleError(f'{name}: the image is cut off ({len(data)} bytes are there)')
+    _check_size(data, name)
     try:
-        pixels = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_COLOR | cv2.IMREAD_IGNORE_ORIENTATION)
+        pixels = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_COLOR | cv2.IMREAD_IGNORE_ORIENTATION) if data else None
     except cv2.error as error:
-        raise SampleError(f'{path}: cannot be decoded: {error.err}') from None
+        raise SampleError(f'{name}: cannot be decoded: {error.err}') from None
     if pixels is None:
-        raise SampleError(f'{path}: is not an image that OpenCV can decode ({_beginning(data)})')
+        raise SampleError(f'{name}: is not an image that OpenCV can decode ({_beginning(data)})')
     return cv2.cvtColor(pixels, cv2.COLOR_BGR2RGB).astype(np.uint8, copy=False)
 
 
@@ -44,6 +51,7 @@ def read_labels(path: Path) -> LabelMap:
     data = _bytes(path)
     try:
         with PIL.Image.open(io.BytesIO(data)) as image:
+            _check_pixels(*image.size, str(path))
             if image.mode not in ('P', 'L'):
                 raise SampleError(f'{path}: has colour mode {image.mode}; a label map is a palette (P) or 8-bit grey (L) image')
             return np.array(image)
@@ -53,6 +61,9 @@ def read_labels(path: Path) -> LabelMap:
 
 def _bytes(path: Path) -> bytes:
     try:
+        mode = path.stat().st_mode
+        if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):  # a pipe would be waited for, a device read without end
+            raise SampleError(f'{path}: cannot be read: it is no file')
         data = path.read_bytes()
     except OSError as error:
         raise SampleError(f'{path}: cannot be read: {error.strerror}') from None
@@ -63,6 +74,27 @@ def _bytes(path: Path) -> bytes:
 
 def _beginning(data: bytes) -> str:
     return f'{len(data)} bytes, beginning with {data[:8]!r}'
+
+
+def _check_size(data: bytes, name: str) -> None:
+    """Raises SampleError when the header promises more pixels than are decoded: a few bytes can stand for gigabytes.
+
+    What Pillow does not know is left to OpenCV, which refuses more than 2**30 pixels.
+    """
+    try:
+        with PIL.Image.open(io.BytesIO(data)) as image:
+            width, height = image.size
+    except PIL.Image.DecompressionBombError as error:
+        raise SampleError(f'{name}: {error}') from None
+    except (OSError, SyntaxError, ValueError):
+        return
+    _check_pixels(width, height, name)
+
+
+def _check_pixels(width: int, height: int, name: str) -> None:
+    if width * height > MOST_PIXELS:
+        limit = f'{MOST_PIXELS / 2**20:.0f} million'
+        raise SampleError(f'{name}: has {width} x {height} pixels, more than the {limit} that are decoded; cut it into tiles')
 
 
 def _is_cut_off(data: bytes) -> bool:
@@ -88,6 +120,10 @@ def palette(K: int) -> npt.NDArray[np.uint8]:
 def overlay(image: Image, colours: Image, alpha: float) -> Image:
     """`image` [H, W, 3] with as much of `colours` [H, W, 3] mixed in as `alpha` (0 to 1) says."""
     return cv2.addWeighted(image, 1 - alpha, colours, alpha, 0).astype(np.uint8, copy=False)
+
+
+def channels_first(image: Image) -> Tensor:  # [H, W, 3] -> [3, H, W]
+    return torch.from_numpy(np.ascontiguousarray(image.transpose(2, 0, 1)))
 
 
 def normalised(images: Tensor, mean: tuple[float, ...], std: tuple[float, ...]) -> Tensor:

@@ -7,18 +7,30 @@ from torch.nn import functional as F
 
 from phalanx.norms import BatchNorm2d
 
+Stride = int | tuple[int, int]  # (down, right): text lines are halved in height and keep their width
+
 
 class ConvBN(nn.Module):
-    """A convolution that keeps the size of the map (halves it, rounding up, with stride 2) and the norm of its result.
+    """A convolution that keeps the size of the map but for its stride (2 halves it, rounding up), and the norm of its result.
 
-    The norm takes any `bias` of the convolution away again; it is there for networks whose published weights have one.
+    Its windows leave out `dilation` - 1 places between those they see. The norm takes any `bias` of the convolution away again;
+    it is there for networks whose published weights have one.
     """
 
     def __init__(
-        self, in_channels: int, out_channels: int, kernel_size: int, *, stride: int = 1, groups: int = 1, bias: bool = False
+        self,
+        in_channels: int,
+        out_channels: int,
+        kernel_size: int,
+        *,
+        stride: Stride = 1,
+        dilation: int = 1,
+        groups: int = 1,
+        bias: bool = False,
     ) -> None:
         super().__init__()
-        self.conv = nn.Conv2d(in_channels, out_channels, kernel_size, stride, kernel_size // 2, groups=groups, bias=bias)
+        padding = dilation * (kernel_size // 2)
+        self.conv = nn.Conv2d(in_channels, out_channels, kernel_size, stride, padding, dilation, groups, bias)
         self.norm = BatchNorm2d(out_channels)
 
     def forward(self, x: Tensor) -> Tensor:  # [B, C, H, W]
@@ -31,6 +43,61 @@ class ConvBNReLU(ConvBN):
 
     def forward(self, x: Tensor) -> Tensor:  # [B, C, H, W]
         return F.relu(super().forward(x), inplace=True)
+
+
+class ConvBNSiLU(ConvBN):
+    """The same, and SiLU (some papers call it swish)."""
+
+    def forward(self, x: Tensor) -> Tensor:  # [B, C, H, W]
+        return F.silu(super().forward(x))
+
+
+class ConvBNHardswish(ConvBN):
+    """The same, and hard-swish."""
+
+    def forward(self, x: Tensor) -> Tensor:  # [B, C, H, W]
+        return F.hardswish(super().forward(x))
+
+
+class SqueezeExcitation(nn.Module):
+    """x [B, C, H, W] -> the same, each channel scaled by a share in [0, 1] that the means of all channels decide.
+
+    Hu et al., https://arxiv.org/abs/1709.01507. `slope` is that of the hard sigmoid: 1/6, torch's own, but for MobileNetV3 in
+    PaddleOCR, which takes 0.2.
+    """
+
+    def __init__(self, channels: int, *, slope: float = 1 / 6) -> None:
+        super().__init__()
+        self.squeeze = nn.Conv2d(channels, channels // 4, 1)
+        self.excite = nn.Conv2d(channels // 4, channels, 1)
+        self.slope = slope
+
+    def forward(self, x: Tensor) -> Tensor:
+        means = x.mean((2, 3), keepdim=True)  # [B, C, 1, 1]
+        return x * F.hardsigmoid(self.excite(F.relu(self.squeeze(means))) * (6 * self.slope))
+
+
+class DepthwiseSeparable(nn.Module):
+    """x [B, in, H, W] -> [B, out, h, w]: each channel filtered by itself, then all of them mixed in each pixel."""
+
+    def __init__(
+        self, in_channels: int, out_channels: int, kernel_size: int, *, stride: Stride = 1, squeeze: bool = False
+    ) -> None:
+        """`squeeze`: squeeze-and-excitation between the two convolutions."""
+        super().__init__()
+        self.depthwise = ConvBNHardswish(in_channels, in_channels, kernel_size, stride=stride, groups=in_channels)
+        self.squeeze = SqueezeExcitation(in_channels) if squeeze else nn.Identity()
+        self.pointwise = ConvBNHardswish(in_channels, out_channels, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.pointwise(self.squeeze(self.depthwise(x)))
+        return out
+
+
+def scaled(channels: int, scale: float) -> int:
+    """`channels` times `scale`, rounded to a multiple of 8, but not down by more than a tenth."""
+    rounded = max(8, int(channels * scale + 4) // 8 * 8)
+    return rounded if rounded >= 0.9 * channels * scale else rounded + 8
 
 
 def resize(x: Tensor, like: Tensor) -> Tensor:

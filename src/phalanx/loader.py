@@ -18,6 +18,7 @@ from torch.utils.data import DataLoader
 from phalanx.task import B, Dataset, Draw, S, SampleError
 
 STOP_GRACE = 20  # seconds that a worker outlives a SIGTERM
+PATIENCE = 480  # seconds that a rank waits for a batch of its workers; less than ranks wait for each other
 
 
 class BadSampleError(Exception):
@@ -102,7 +103,11 @@ class Loader(Generic[S, B]):
         self.bad: dict[int, str] = {}  # what this rank could not use so far
 
     def batches(self, draws: Iterator[list[Draw]]) -> Iterator[B]:
-        """One batch a list of draws, in that order. Raises BadSampleError beyond the number that the recipe allows."""
+        """One batch a list of draws, in that order.
+
+        Raises BadSampleError beyond the number that the recipe allows, and torch's RuntimeError when a worker has died, or
+        brings nothing for PATIENCE seconds.
+        """
         reader = _Reader(self.dataset, self.bad_samples, self.replace)
         loader: DataLoader[Loaded] = DataLoader(
             reader,  # type: ignore[arg-type]  # a map from Draw, not from int
@@ -112,6 +117,7 @@ class Loader(Generic[S, B]):
             worker_init_fn=_start_worker,
             pin_memory=self.device.type == 'cuda',
             prefetch_factor=4 if self.workers else None,
+            timeout=PATIENCE if self.workers else 0,
         )
         for batch, bad in loader:
             self.bad |= bad

@@ -13,20 +13,20 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
-from itertools import accumulate, pairwise
+from itertools import chain
 from pathlib import Path
 from typing import Any, Self
 
-MISSING = '–'
-COLOURS = 6
-FINE = 400  # points of a curve that a page can show
+from phalanx.charts import Line, Points, chart, confusion_table, smoothed
+from phalanx.readable import duration, mebibytes, number, percent
+
 NOT_METRICS = ('kind', 'step', 'samples', 'seconds')
 
 
 def write_page(folder: Path) -> Path:
     """`folder`/report.html, newly built. Raises OSError when it cannot be written; an earlier page then stays as it was."""
     run = Run.read(folder)
-    parts = (_head(run), _tiles(run), _curves(run), _pictures(run), _classes(run), _events(run), _facts(run), _recipe(run))
+    parts = (_head(run), _tiles(run), _curves(run), _pictures(run), _detail(run), _events(run), _facts(run), _recipe(run))
     page = (
         '<!doctype html><html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">'
         f'<title>{escape(run.name)}</title><style>{CSS}</style></head><body>{"".join(parts)}</body></html>\n'
@@ -47,7 +47,7 @@ class Run:
     evaluations: list[dict[str, Any]]
     journal: list[dict[str, Any]]  # what happened: starts, notes, warnings, checkpoints, each with its time
     summary: dict[str, Any]
-    table: dict[str, Any]  # step and rows of the latest evaluation
+    table: dict[str, Any]  # step, rows and figures of the latest evaluation
     pictures: list[list[dict[str, str]]]  # rows of captions and file names
     recipe: str
 
@@ -106,42 +106,6 @@ def write_whole(path: Path, content: bytes) -> None:
 
 def _read_json(path: Path, otherwise: Any) -> Any:
     return json.loads(path.read_bytes()) if path.is_file() else otherwise
-
-
-# Numbers for people.
-
-
-def number(value: object) -> str:
-    """Four digits that matter; what is no number, as it is."""
-    if value is None or (isinstance(value, float) and not math.isfinite(value)):
-        return MISSING if value is None else str(value)
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return str(value)
-    size = abs(value)
-    if isinstance(value, int) or size >= 1000 or (size >= 10 and value.is_integer()):
-        return f'{value:,.0f}'
-    if 0 < size < 1e-3:
-        return f'{value:.3e}'
-    return f'{value:.4f}' if size < 10 else f'{value:.4g}'
-
-
-def percent(share: float | None) -> str:
-    return MISSING if share is None else f'{100 * share:.1f} %'
-
-
-def mebibytes(size: float | None) -> str:
-    if size is None:
-        return MISSING
-    return f'{size:,.0f} MiB' if size < 10_000 else f'{size / 1024:,.1f} GiB'
-
-
-def duration(seconds: float | None) -> str:
-    if seconds is None or not math.isfinite(seconds):
-        return MISSING
-    if seconds < 60:
-        return f'{seconds:.1f} s'
-    minutes, rest = divmod(round(seconds), 60)
-    return f'{minutes} min {rest:02} s' if minutes < 60 else f'{minutes // 60} h {minutes % 60:02} min'
 
 
 # The sections of the page, from top to bottom.
@@ -212,14 +176,29 @@ def _curves(run: Run) -> str:
     return _section('Curves over steps', f'{loss}<div class="charts">{"".join(charts)}</div>')
 
 
+def _smoothed(name: str, points: Points, colour: int) -> list[Line]:
+    """A curve as it is, and over it its running mean when it has points enough for one."""
+    if len(points) < 30:
+        return [Line(name, points, colour)]
+    return [Line(name, points, colour, faint=True), Line(f'{name}, smoothed', smoothed(points, len(points) // 40 + 1), colour)]
+
+
+def _points(lines: Iterable[Mapping[str, Any]], key: str) -> Points:
+    return [(line['step'], line[key]) for line in lines if key in line]
+
+
 def _metric_charts(evaluations: Sequence[Mapping[str, Any]], last: int) -> list[str]:
-    """Those that lie between -1 and 1 in one chart, each other in its own."""
+    """Those that lie between -1 and 1 in one chart, each other in its own; whole numbers are counts."""
     names = list(dict.fromkeys(name for line in evaluations for name in _metrics(line)))
     curves = {name: _points(evaluations, name) for name in names}
-    shares = [name for name in names if all(-1 <= value <= 1 for _, value in curves[name] if value is not None)]
+    shares = [
+        name
+        for name in names
+        if all(isinstance(value, float) and -1 <= value <= 1 for _, value in curves[name] if value is not None)
+    ]
     together = [Line(name, curves[name], colour) for colour, name in enumerate(shares)]
     alone = [chart(name, [Line(name, curves[name], 0)], last) for name in names if name not in shares]
-    return ([chart('Metrics', together, last)] if together else []) + alone
+    return ([chart('Metrics', together, last, linear=True)] if together else []) + alone
 
 
 def _metrics(line: Mapping[str, Any]) -> dict[str, Any]:
@@ -227,16 +206,26 @@ def _metrics(line: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _pictures(run: Run) -> str:
-    rows = []
-    for row in run.pictures:
-        figures = [
-            f'<figure><img src="{_embedded(run.folder / "pictures" / cell["file"])}" alt="{escape(cell["caption"])}">'
-            f'<figcaption>{escape(cell["caption"])}</figcaption></figure>'
-            for cell in row
-            if (run.folder / 'pictures' / cell['file']).is_file()
-        ]
-        rows.append(f'<div class="pictures" style="--n:{max(len(figures), 1)}">{"".join(figures)}</div>')
+    """A row a sample; where each has one picture, side by side."""
+    if all(len(row) == 1 for row in run.pictures):
+        rows = [_thumbs(run, chain.from_iterable(run.pictures))] if run.pictures else []
+    else:
+        rows = [f'<div class="pictures" style="--n:{max(len(row), 1)}">{_captioned(run, row)}</div>' for row in run.pictures]
     return _section('Evaluation samples', ''.join(rows)) if rows else ''
+
+
+def _thumbs(run: Run, cells: Iterable[Mapping[str, str]]) -> str:
+    return f'<div class="thumbs">{_captioned(run, cells)}</div>'
+
+
+def _captioned(run: Run, cells: Iterable[Mapping[str, str]]) -> str:
+    """Pictures, as far as their files are there."""
+    return ''.join(
+        f'<figure><img src="{_embedded(run.folder / "pictures" / cell["file"])}" alt="{escape(cell["caption"])}">'
+        f'<figcaption>{escape(cell["caption"])}</figcaption></figure>'
+        for cell in cells
+        if (run.folder / 'pictures' / cell['file']).is_file()
+    )
 
 
 def _embedded(path: Path) -> str:
@@ -244,9 +233,14 @@ def _embedded(path: Path) -> str:
     return f'data:image/{kind};base64,{base64.b64encode(path.read_bytes()).decode()}'
 
 
-def _classes(run: Run) -> str:
-    """The table of the latest evaluation; a number between 0 and 1 has a bar behind it where all of its column are."""
-    rows = run.table.get('rows', [])
+def _detail(run: Run) -> str:
+    """What the latest evaluation says besides its metrics."""
+    parts = [_classes(run.table.get('rows', [])), *(_figure(run, figure) for figure in run.table.get('figures', []))]
+    return _section(f'In detail, step {number(run.table.get("step"))}', ''.join(parts)) if any(parts) else ''
+
+
+def _classes(rows: Sequence[Mapping[str, Any]]) -> str:
+    """A table; a number between 0 and 1 has a bar behind it where all of its column are."""
     columns = list(dict.fromkeys(key for row in rows for key in row))
     if not rows:
         return ''
@@ -264,8 +258,19 @@ def _classes(run: Run) -> str:
             cells.append(f'<td{bar}>{escape(number(value))}</td>')
         body.append(f'<tr>{"".join(cells)}</tr>')
     head = ''.join(f'<th>{escape(column)}</th>' for column in columns)
-    table = f'<div class="scroll"><table class="numbers"><tr>{head}</tr>{"".join(body)}</table></div>'
-    return _section(f'In detail, step {number(run.table.get("step"))}', table)
+    return f'<div class="scroll"><table class="numbers"><tr>{head}</tr>{"".join(body)}</table></div>'
+
+
+def _figure(run: Run, figure: Mapping[str, Any]) -> str:
+    """One of `task.Figure`, as it was written."""
+    if figure['kind'] == 'curves':
+        lines = [Line(name, points, colour) for colour, (name, points) in enumerate(figure['lines'].items())]
+        last = max((x for line in lines for x, _ in line.points), default=1)
+        return chart(figure['title'], lines, last, over=figure['x'], unit=figure['y'], zero=True, tall=True)
+    title = f'<h3>{escape(figure["title"])}</h3>'
+    if figure['kind'] == 'matrix':
+        return title + confusion_table(figure['names'], figure['counts'])
+    return title + _thumbs(run, figure['cells'])
 
 
 def _events(run: Run) -> str:
@@ -297,7 +302,8 @@ def _ranks(ranks: Sequence[Mapping[str, Any]]) -> str:
     head = ''.join(f'<th>{escape(key)}</th>' for key in ranks[0])
     rows = ''.join('<tr>' + ''.join(f'<td>{escape(str(value))}</td>' for value in rank.values()) + '</tr>' for rank in ranks)
     table = f'<div class="scroll"><table><tr>{head}</tr>{rows}</table></div>'
-    return f'<details{" open" if len(ranks) <= 8 else ""}><summary>{len(ranks)} ranks</summary>{table}</details>'
+    summary = f'{len(ranks)} rank{"" if len(ranks) == 1 else "s"}'
+    return f'<details{" open" if len(ranks) <= 8 else ""}><summary>{summary}</summary>{table}</details>'
 
 
 def _recipe(run: Run) -> str:
@@ -315,182 +321,6 @@ def _clock(seconds: float) -> str:
     return time.strftime('%Y-%m-%d %H:%M:%S', time.localtime(seconds))
 
 
-# Curves. The plot is an SVG that stretches with the page; its labels are HTML, so that they have one size on every screen.
-
-Points = Sequence[tuple[float, float | None]]  # (step, value); None is a gap
-
-
-@dataclass(frozen=True)
-class Line:
-    """One curve of a chart."""
-
-    name: str
-    points: Points
-    colour: int
-    faint: bool = False  # drawn thin, behind the others, and not in the legend
-
-
-@dataclass(frozen=True)
-class Axis:
-    """From values to per cent of the plot's side."""
-
-    low: float
-    high: float
-    ticks: Sequence[float]
-    log: bool = False
-
-    def place(self, value: float) -> float:
-        low, high, value = (math.log(v) if self.log else v for v in (self.low, self.high, value))
-        return 100 * (value - low) / (high - low)
-
-    def label(self, tick: float) -> str:
-        """A tick as text, with the decimals that its neighbours need."""
-        largest = max(abs(tick) for tick in self.ticks)
-        for size, letter in ((1e6, 'M'), (1e4, 'k')):
-            if largest >= size:
-                return f'{tick / (1000 if letter == "k" else size):g}{letter}' if tick else '0'
-        apart = min((b - a for a, b in pairwise(self.ticks)), default=1.0)
-        if self.log or tick == 0 or apart < 1e-4:
-            return f'{tick:g}'
-        return f'{tick:.{max(0, -math.floor(math.log10(apart) + 1e-9))}f}'
-
-
-def chart(title: str, lines: Sequence[Line], last_step: int, *, unit: str = '', zero: bool = False, tall: bool = False) -> str:
-    """A titled chart of `lines` from step 0 to `last_step`; empty without a value. With `zero` the value axis begins at 0."""
-    values = [value for line in lines for _, value in line.points if value is not None]
-    if not values:
-        return ''
-    x, y = _step_axis(last_step), _value_axis(min(values), max(values), zero)
-    grid = ''.join(f'<path class="grid" d="M0 {100 - y.place(tick):.2f}H100"/>' for tick in y.ticks)
-    curves = ''.join(_curve(line, x, y) for line in sorted(lines, key=lambda line: not line.faint))
-    labels = ''.join(f'<span class="y" style="bottom:{y.place(t):.2f}%">{y.label(t)}</span>' for t in y.ticks)
-    labels += ''.join(f'<span class="x" style="left:{x.place(t):.2f}%">{x.label(t)}</span>' for t in x.ticks)
-    shown = [line for line in lines if not line.faint]
-    dots = ''.join(_dots(line, x, y) for line in shown)
-    legend = ''.join(f'<span class="c{line.colour % COLOURS}">{escape(line.name)}</span>' for line in shown)
-    notes = ', '.join(filter(None, (unit, 'log scale' if y.log else '')))
-    return (
-        f'<div class="chart{" tall" if tall else ""}"><h3>{escape(title)}<small>{escape(notes)}</small></h3>'
-        f'<p class="legend">{legend if len(lines) > 1 else ""}</p><div class="plot">'
-        f'<svg viewBox="0 0 100 100" preserveAspectRatio="none" role="img" aria-label="{escape(title)}">{grid}{curves}</svg>'
-        f'{labels}{dots}{_readings(lines, x)}</div></div>'
-    )
-
-
-def nice_ticks(low: float, high: float, about: int = 5) -> list[float]:
-    """Multiples of 1, 2 or 5 times a power of ten that cover `low` to `high` (below it), no more than `about` + 2 of them."""
-    assert low < high
-    wanted = (high - low) / about
-    power = math.floor(math.log10(wanted))
-    digit, power = next(((digit, power) for digit in (1, 2, 5) if digit * 10.0**power >= wanted * (1 - 1e-9)), (1, power + 1))
-    step = digit * 10.0**power
-    first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
-    # Division by a whole power of ten rounds once: 3 / 10 is 0.3, 3 * 0.1 is not.
-    return [n * digit * 10.0**power if power >= 0 else n * digit / 10.0**-power for n in range(first, last + 1)]
-
-
-def log_ticks(low: float, high: float) -> list[float]:
-    """1, 2 and 5 times powers of ten (powers alone when those are many) that cover `low` to `high`, both above 0."""
-    powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
-    ticks = [digit * 10.0**power for power in powers for digit in ((1, 2, 5) if len(powers) <= 4 else (1,))]
-    first = max(n for n, tick in enumerate(ticks) if tick <= low * (1 + 1e-9))
-    last = min(n for n, tick in enumerate(ticks) if tick >= high * (1 - 1e-9))
-    return ticks[first : last + 1]
-
-
-def thinned(points: Points, most: int = FINE) -> Points:
-    """At most `most` points that draw the same picture: of each stretch of steps the lowest and the highest, in order."""
-    if len(points) <= most:
-        return points
-    stretches = most // 2
-    kept = []
-    for n in range(stretches):
-        stretch = points[n * len(points) // stretches : (n + 1) * len(points) // stretches]
-        known = [point for point in stretch if point[1] is not None] or stretch[:1]
-        ends = (min(known, key=lambda point: point[1] or 0), max(known, key=lambda point: point[1] or 0))
-        kept += sorted(set(ends), key=lambda point: point[0])
-    return kept
-
-
-def smoothed(points: Points, reach: int) -> Points:
-    """The mean of each point and of `reach` points on either side, as far as there are any; gaps stay gaps."""
-    sums = list(accumulate((value or 0.0 for _, value in points), initial=0.0))
-    counts = list(accumulate((value is not None for _, value in points), initial=0))
-    means: list[tuple[float, float | None]] = []
-    for n, (step, value) in enumerate(points):
-        first, last = max(0, n - reach), min(len(points), n + reach + 1)
-        mean = None if value is None else (sums[last] - sums[first]) / (counts[last] - counts[first])
-        means.append((step, mean))
-    return means
-
-
-def _smoothed(name: str, points: Points, colour: int) -> list[Line]:
-    """A curve as it is, and over it its running mean when it has points enough for one."""
-    if len(points) < 30:
-        return [Line(name, points, colour)]
-    return [Line(name, points, colour, faint=True), Line(f'{name}, smoothed', smoothed(points, len(points) // 40 + 1), colour)]
-
-
-def _points(lines: Iterable[Mapping[str, Any]], key: str) -> Points:
-    return [(line['step'], line[key]) for line in lines if key in line]
-
-
-def _step_axis(last: float) -> Axis:
-    return Axis(0, last, [tick for tick in nice_ticks(0, last) if tick <= last and tick.is_integer()])
-
-
-def _value_axis(low: float, high: float, zero: bool) -> Axis:
-    if zero:
-        low = min(low, 0.0)
-    if low > 0 and high > 30 * low:
-        ticks = log_ticks(low, high)
-        return Axis(ticks[0], ticks[-1], ticks, log=True)
-    if high - low <= 1e-9 * max(abs(low), abs(high)):  # a flat curve runs through the middle, or along the axis at 0
-        margin = 0.05 * abs(high) or 1.0
-        low, high = (0.0 if zero else low - margin), high + margin
-    ticks = nice_ticks(low, high)
-    return Axis(ticks[0], ticks[-1], ticks)
-
-
-def _curve(line: Line, x: Axis, y: Axis) -> str:
-    pen, path = 'M', []
-    for step, value in thinned(line.points):
-        if value is None:
-            pen = 'M'
-            continue
-        path.append(f'{pen}{x.place(step):.2f} {100 - y.place(value):.2f}')
-        pen = 'L'
-    return f'<path class="curve c{line.colour % COLOURS}{" faint" if line.faint else ""}" d="{"".join(path)}"/>'
-
-
-def _dots(line: Line, x: Axis, y: Axis) -> str:
-    """A dot at each point of a curve that has few: one alone would not be seen."""
-    if len(line.points) > 40:
-        return ''
-    return ''.join(
-        f'<span class="dot c{line.colour % COLOURS}" style="left:{x.place(step):.2f}%;bottom:{y.place(value):.2f}%"></span>'
-        for step, value in line.points
-        if value is not None
-    )
-
-
-def _readings(lines: Sequence[Line], x: Axis) -> str:
-    """Upright strips over the plot, each with the values there, which show under the pointer."""
-    steps = sorted({step for line in lines for step, _ in line.points})
-    steps = steps[:: math.ceil(len(steps) / 100)]
-    values = [(line.name, dict(line.points)) for line in lines]
-    edges = [x.low, *((a + b) / 2 for a, b in pairwise(steps)), x.high]
-    strips = []
-    for step, left, right in zip(steps, edges[:-1], edges[1:], strict=True):
-        text = '\n'.join(
-            [f'step {step:,.0f}', *(f'{name} {number(at[step])}' for name, at in values if at.get(step) is not None)]
-        )
-        side = ' r' if x.place(step) > 50 else ''
-        place = f'left:{x.place(left):.2f}%;width:{x.place(right) - x.place(left):.2f}%'
-        strips.append(f'<i class="strip{side}" style="{place}"><b>{escape(text)}</b></i>')
-    return ''.join(strips)
-
-
 CSS = """
 :root{color-scheme:light dark;--paper:#f6f7f9;--card:#fff;--ink:#1a2230;--muted:#667085;--line:#e3e7ee;--good:#12805c;
 --bad:#b54708;--tint:#a9c6f3;--c0:#2563c9;--c1:#d97706;--c2:#0f8a6d;--c3:#8b5cc7;--c4:#c73e5c;--c5:#5f7d95}
@@ -504,7 +334,7 @@ p{margin:0}.muted{color:var(--muted)}
 h1{margin:2px 0 4px;font-size:clamp(22px,4vw,32px);line-height:1.2;overflow-wrap:anywhere}
 h2{margin:0 0 12px;font-size:18px}
 h3{margin:0;font-size:14px;font-weight:600}h3 small{color:var(--muted);font-weight:400;margin-left:8px}
-section{margin-top:36px}
+section{margin-top:36px}section>h3{margin:22px 0 8px}section>.chart{margin-top:14px}
 .pill{display:inline-block;margin:8px 8px 0 0;padding:1px 11px;border:1px solid var(--line);border-radius:99px;
 background:var(--card);font-size:13px}.pill.good{color:var(--good);border-color:currentColor}.pill.bad{color:var(--bad);border-color:currentColor}
 .tiles{display:grid;grid-template-columns:repeat(auto-fit,minmax(clamp(142px,17vw,200px),1fr));gap:12px;margin-top:22px}
@@ -530,6 +360,8 @@ margin:0 8px;padding:5px 9px;border-radius:6px;background:var(--ink);color:var(-
 line-height:1.45;white-space:pre;pointer-events:none}.strip.r b{left:auto;right:100%}
 .strip:hover{background:linear-gradient(var(--muted),var(--muted)) center/1px 100% no-repeat}.strip:hover b{display:block}
 .pictures{display:grid;grid-template-columns:repeat(var(--n),minmax(0,1fr));gap:8px;margin-bottom:12px}
+.thumbs{display:grid;grid-template-columns:repeat(auto-fill,minmax(180px,1fr));gap:12px}
+.thumbs img{height:72px;object-fit:contain;background:var(--card)}
 figure{margin:0}img{display:block;width:100%;height:auto;border-radius:6px;border:1px solid var(--line)}
 figcaption{padding:3px 2px;font-size:12px;color:var(--muted);overflow-wrap:anywhere}
 .scroll{overflow:auto;max-height:780px;border-radius:10px}table{border-collapse:separate;border-spacing:0;width:100%;font-size:14px}
@@ -538,6 +370,9 @@ th{font-weight:500;color:var(--muted);white-space:nowrap}td{overflow-wrap:anywhe
 .numbers tr:first-child th{position:sticky;top:0;background:var(--card);z-index:1}
 .numbers td,.numbers th{text-align:right;white-space:nowrap}.numbers td:first-child,.numbers th:first-child{text-align:left}
 .bar{background:linear-gradient(var(--tint),var(--tint)) left bottom -4px/var(--v) 3px no-repeat content-box border-box}
+.matrix{width:auto;font-size:12.5px}.matrix td,.matrix th{padding:4px 7px;text-align:right;white-space:nowrap;border:0}
+.matrix thead th{vertical-align:bottom}.matrix thead th span.long{writing-mode:vertical-rl;transform:rotate(180deg)}
+.matrix td{min-width:38px;background:color-mix(in srgb,var(--c) calc(var(--v)*1%),transparent)}.matrix td.deep{color:#fff}
 .warning td{color:var(--bad)}td.when{white-space:nowrap;width:1px;color:var(--muted)}
 details{margin-top:12px}summary{cursor:pointer;color:var(--muted)}
 pre{margin:10px 0 0;padding:14px 16px;overflow:auto;font:12.5px/1.55 ui-monospace,Menlo,Consolas,"DejaVu Sans Mono",monospace}

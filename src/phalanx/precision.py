@@ -83,3 +83,8 @@ class Precision:
         self._skipped = state['skipped']
         if self._scaler is not None and self._constant is None and state['scaler'] is not None:
             self._scaler.load_state_dict(state['scaler'])
+
+
+def at_least_float32(value: Tensor) -> Tensor:
+    """`value`, in float32 where autocast made it half precision: for sums of many small numbers."""
+    return value.to(torch.promote_types(value.dtype, torch.float32))

@@ -30,7 +30,9 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
-from phalanx.page import duration, mebibytes, number, percent, read_lines, write_page, write_whole
+from phalanx.page import read_lines, write_page, write_whole
+from phalanx.readable import duration, mebibytes, number, percent
+from phalanx.task import Curves, Figure, Matrix
 
 log = logging.getLogger('phalanx')
 
@@ -143,8 +145,9 @@ class Report:
         seconds: float,
         samples: int,
         best: bool,
+        figures: Sequence[Figure] = (),
     ) -> None:
-        """The metrics of the model after `step`, and the same in detail, which is printed only at the end."""
+        """The metrics of the model after `step`, and the same in detail: a table, printed only at the end, and figures."""
         self.step, self._table = step, [dict(row) for row in table]
         self._log({'kind': 'eval', 'step': step, **metrics, 'samples': samples, 'seconds': seconds})
         self._plot('eval', metrics)
@@ -154,24 +157,18 @@ class Report:
         self._say(line.append('  best so far', style='bold green') if best else line)
         if self.main:
             with self._tolerating('table.json'):
-                write_whole(self.folder / 'table.json', _json({'step': step, 'rows': self._table}))
+                drawn = [self._kept(figure, f'figure{place}_') for place, figure in enumerate(figures)]
+                write_whole(self.folder / 'table.json', _json({'step': step, 'rows': self._table, 'figures': drawn}))
         self._build_page()
 
     def pictures(self, rows: Sequence[Sequence[tuple[str, npt.NDArray[np.uint8]]]]) -> None:
         """Keeps the latest grid of captioned pictures ([H, W, 3] RGB) for the page."""
         if not self.main:
             return
-        folder = self.folder / 'pictures'
         with self._tolerating('pictures'):
-            folder.mkdir(exist_ok=True)
-            index = [
-                [
-                    {'caption': caption, 'file': _save_picture(picture, folder / f'{row:02}_{column}')}
-                    for column, (caption, picture) in enumerate(cells)
-                ]
-                for row, cells in enumerate(rows)
-            ]
-            write_whole(folder / 'index.json', _json(index))
+            (self.folder / 'pictures').mkdir(exist_ok=True)
+            index = [self._save_pictures(cells, f'{row:02}_') for row, cells in enumerate(rows)]
+            write_whole(self.folder / 'pictures' / 'index.json', _json(index))
 
     def note(self, text: str) -> None:
         """Something a person should know."""
@@ -184,8 +181,8 @@ class Report:
         self._say(Text.assemble(('warning: ', 'bold yellow'), text), logging.WARNING)
 
     def saved(self, step: int, path: Path, seconds: float) -> None:
-        """A checkpoint of `step` is on disk."""
-        self.step = step
+        """A checkpoint of `step` is on disk; the run may have gone further while it was written."""
+        self.step = max(self.step, step)
         self._note_down({'kind': 'saved', 'path': str(path), 'seconds': seconds})
         self._say(Text(f'{self._at()}  saved {path} in {duration(seconds)}', style='dim'))
 
@@ -289,6 +286,23 @@ class Report:
 
         events = SummaryWriter(str(self.folder / 'tensorboard'), purge_step=self._begun_at + 1, flush_secs=5)
         return [events] if self._visualdl is None else [events, self._visualdl(str(self.folder / 'visualdl'))]
+
+    def _kept(self, figure: Figure, prefix: str) -> dict[str, Any]:
+        """A figure as table.json has it, with its pictures in files whose names begin with `prefix`. Raises OSError."""
+        if isinstance(figure, Curves):
+            return {'kind': 'curves', **vars(figure)}
+        if isinstance(figure, Matrix):
+            return {'kind': 'matrix', **vars(figure)}
+        return {'kind': 'pictures', 'title': figure.title, 'cells': self._save_pictures(figure.cells, prefix)}
+
+    def _save_pictures(self, cells: Sequence[tuple[str, npt.NDArray[np.uint8]]], prefix: str) -> list[dict[str, str]]:
+        """Captions and names of the files. Raises OSError."""
+        folder = self.folder / 'pictures'
+        folder.mkdir(exist_ok=True)
+        return [
+            {'caption': caption, 'file': _save_picture(picture, folder / f'{prefix}{place}')}
+            for place, (caption, picture) in enumerate(cells)
+        ]
 
     def _build_page(self) -> None:
         if self.main:

@@ -21,8 +21,9 @@ from phalanx.config.read import ConfigError, Node, override, plain, read
 from phalanx.config.schema import Recipe
 from phalanx.convert.weights import load_weights
 from phalanx.families import FAMILIES
+from phalanx.image import read_image
 from phalanx.loader import Stream
-from phalanx.task import Task
+from phalanx.task import Image, Task
 
 # Keys that may differ between two starts of one run: they change what it costs or shows, not what it computes.
 HARMLESS = ('train.workers', 'train.bad_samples', 'train.until', 'report.', 'checkpoint.', 'evaluate.', 'device')
@@ -187,10 +188,15 @@ def pick_device(wish: str, local_rank: int = 0) -> torch.device:
 
 def load_run(
     folder: str | Path, weights: str | Path | None = None, device: str = 'auto'
-) -> Callable[[np.ndarray[Any, Any]], Any]:
-    """The trained model of a run folder with its pre- and post-processing: image [H, W, 3] uint8 RGB -> finished result.
+) -> Callable[[Image | str | Path], Any]:
+    """The trained model of a run folder with its pre- and post-processing: image -> finished result.
 
-    `weights` takes others than the run's best. Raises ConfigError or CheckpointError when something is missing or damaged.
+    It takes an image [H, W, 3] uint8 RGB, or the path of one. Results are, in pixels of that image:
+    segmentation, a class map [H, W] uint8; detection, a list of `Found`, the most probable first; recognition, a `Reading`;
+    table, a `Prediction`. `weights` takes others than the run's best.
+
+    Raises ConfigError or CheckpointError when something is missing or damaged. When called, the result raises ValueError for
+    an array that is no such image, and SampleError for a file that cannot be read.
     """
     job = open_job(str(folder))
     task, place = job.task, pick_device(device)
@@ -199,8 +205,12 @@ def load_run(
     model.to(place).eval()
 
     @torch.no_grad()
-    def predict(image: np.ndarray[Any, Any]) -> Any:
-        batch = task.collate([task.request(image)]).to(place)
+    def predict(image: Image | str | Path) -> Any:
+        pixels = read_image(Path(image)) if isinstance(image, str | Path) else image
+        if pixels.dtype != np.uint8 or pixels.ndim != 3 or pixels.shape[2] != 3 or 0 in pixels.shape:
+            shape = ', '.join(map(str, pixels.shape))
+            raise ValueError(f'an image is an array [height, width, 3] of uint8, in RGB order; got [{shape}] of {pixels.dtype}')
+        batch = task.collate([task.request(pixels)]).to(place)
         return task.results(task.predict(model, batch), batch)[0]
 
     return predict

@@ -69,7 +69,56 @@ B_contra = TypeVar('B_contra', bound=Batch, contravariant=True)
 P_contra = TypeVar('P_contra', contravariant=True)
 
 
+@dataclass(frozen=True)
+class Curves:
+    """Values over one another, a line each, for the report."""
+
+    title: str
+    x: str  # what the axes are
+    y: str
+    lines: Mapping[str, Sequence[tuple[float, float]]]  # name -> points (x, y), by x
+
+
+@dataclass(frozen=True)
+class Matrix:
+    """How often each of K things was taken for which."""
+
+    title: str
+    names: Sequence[str]
+    counts: Sequence[Sequence[int]]  # [K truth, K prediction]
+
+
+@dataclass(frozen=True)
+class Pictures:
+    """Images that a person should look at."""
+
+    title: str
+    cells: Sequence[tuple[str, Image]]  # with captions
+
+
+Figure = Curves | Matrix | Pictures
+
+
+def described(part: object) -> dict[str, Any]:
+    """A transform by its name, and the options that it was built with, for an `Export`."""
+    return {'name': type(part).__name__, **vars(part)}
+
+
+@dataclass(frozen=True)
+class Export:
+    """A trained network as `phalanx export` writes it, and what those who run it must know."""
+
+    network: nn.Module  # prepared images [B, 3, H, W] -> a tensor for each of `outputs`, in their order
+    outputs: Mapping[str, str]  # name -> shape and meaning
+    preparation: Mapping[str, Any]  # how an image becomes what the network takes
+    reading: Mapping[str, Any]  # how the outputs become a result: class names, characters, thresholds
+
+
 class Dataset(Protocol[S_co]):
+    @property
+    def notes(self) -> Sequence[str]:
+        """What a person should know of it: oddities of the annotations, samples left out. Mostly there is nothing."""
+
     def __len__(self) -> int: ...
     def __getitem__(self, draw: Draw) -> S_co:
         """The sample that `draw` asks for. Raises SampleError when its files cannot be used."""
@@ -87,6 +136,9 @@ class Metric(Protocol[B_contra, P_contra]):
     def table(self) -> list[dict[str, str | float]]:
         """One row a class (or whatever the metric is split by), for the report; may be empty."""
 
+    def figures(self) -> Sequence[Figure]:
+        """What the report draws of it; may be empty."""
+
 
 class Task(Protocol[S, B, P]):
     """What a family must say so that the trainer can train it. Holds settings only; picklable; knows no rank."""
@@ -98,6 +150,9 @@ class Task(Protocol[S, B, P]):
     def model(self) -> nn.Module: ...
     def dataset(self, split: Split) -> Dataset[S]: ...
     def collate(self, samples: Sequence[S]) -> B: ...
+    def network_input(self, batch: B) -> Tensor:
+        """What the network takes of `batch`, [B, 3, H, W], normalised."""
+
     def loss(self, model: nn.Module, batch: B, whole: WholeStep) -> Loss:
         """The terms of the loss of `batch`; what belongs to the whole step (a hardest-pixel threshold, say) it asks `whole`."""
 
@@ -118,3 +173,7 @@ class Task(Protocol[S, B, P]):
 
     def save(self, result: Any, image: Image, stem: Path) -> list[Path]:
         """Writes the result of one image beside `stem` (a path without suffix) and returns the files written."""
+
+    # What `phalanx export` writes.
+    def export(self, model: nn.Module) -> Export:
+        """The network for use elsewhere, without what only training needs; it shares its weights with `model`."""

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from phalanx import dist, norms, stochastic
-from phalanx.checkpoint import Checkpoints, Loaded
+from phalanx.checkpoint import Checkpoints, Loaded, Saving
 from phalanx.config.schema import Recipe
 from phalanx.convert.weights import load_weights
 from phalanx.ema import Ema
@@ -30,10 +30,10 @@ from phalanx.optim.groups import parameter_groups
 from phalanx.optim.optimizers import set_lr
 from phalanx.optim.scaling import scaled
 from phalanx.optim.schedule import in_steps
-from phalanx.precision import Precision
+from phalanx.precision import Precision, at_least_float32
 from phalanx.report import Report
 from phalanx.step import WholeStep
-from phalanx.task import B, Draw, P, S, Task
+from phalanx.task import B, Draw, P, S, SampleError, Task
 
 # Running statistics are equal on all ranks already. The option that says so was renamed after torch 2.11.
 RENAMED = 'forward_sync_buffers' in inspect.signature(DistributedDataParallel).parameters
@@ -68,9 +68,12 @@ class Trainer(Generic[S, B, P]):
         # The network. Every rank draws the same initial weights.
         torch.manual_seed(train.seed)
         self.model = task.model()
-        self.notes: list[str] = []  # for the report: what of the initial weights was not taken
+        # For the report: what is odd about the data, and what of the initial weights was not taken.
+        self.notes = [*self.dataset.notes, *self.evalset.notes]
         if train.init_from is not None:
-            self.notes = load_weights(self.model, train.init_from, part=train.init_part, misshapen=train.init_misshapen)
+            self.notes += load_weights(self.model, train.init_from, part=train.init_part, misshapen=train.init_misshapen)
+        for name, path in (train.init_networks or {}).items():
+            self.notes += load_weights(self.model, path, misshapen=train.init_misshapen, network=name)
         self.model.to(device)
         if train.channels_last:
             self.model.to(memory_format=torch.channels_last)
@@ -98,6 +101,7 @@ class Trainer(Generic[S, B, P]):
         self.best_step = 0
         self.last_metrics: dict[str, float] = {}
         self.checkpoints = Checkpoints(folder, keep=recipe.checkpoint.keep)
+        self.saving: Saving | None = None  # the checkpoint that is being written while training goes on
         self.loader = Loader(
             self.dataset,
             task.collate,
@@ -113,12 +117,15 @@ class Trainer(Generic[S, B, P]):
         self.unread: list[tuple[int, Later]] = []  # numbers of the last steps that are still on their way to the host
         self.logged: list[list[float]] = []  # numbers of the steps since the last log line: terms, total
         self.bad: dict[int, str] = {}  # samples skipped so far, over all ranks
-        self.told = 0  # how many of its own this rank has told the others
+        self.told = 0  # how many of its own this rank has told the others to be there
+        self.shared = 0  # and how many it has sent them
 
     def train(self, report: Report) -> dict[str, Any]:
         """The summary of the run, after training to the end. Raises RunError, BadSampleError or StoppedError."""
         self.report = report
         started = time.perf_counter()
+        if dist.rank() == 0:
+            self.checkpoints.remove_leftovers()
         batches = self.clock.waiting(self.batches())
         if dist.world_size() > 1 and self.step < self.until:
             first = next(batches)
@@ -132,13 +139,14 @@ class Trainer(Generic[S, B, P]):
             if last or self.step % self.recipe.report.every == 0:
                 self.log()
             new_best = self.evaluate() if self.recipe.evaluate.enabled and (last or self.due(self.evaluate_every)) else False
-            if last or new_best or self.due(self.save_every):
+            if last or new_best or self.stop_agreed or self.due(self.save_every):
                 self.save(new_best)
             if self.stop_agreed and not last:
-                self.save()
+                self.end_save(is_last=True)
                 raise StoppedError(f'stopped after step {self.step} of {self.steps}; the same command goes on from there')
         if not self.last_metrics and self.recipe.evaluate.enabled:  # a run that was resumed at its end
             self.evaluate()
+        self.end_save(is_last=True)
         return self.summary(time.perf_counter() - started)
 
     def batches(self) -> Iterator[list[B]]:
@@ -217,6 +225,7 @@ class Trainer(Generic[S, B, P]):
         drawn = dist.gather_objects([draw.index for micro_batch in self.stream.share(step) for draw in micro_batch])
         names = [self.dataset.name(index) for share in drawn for index in share]
         shown = ', '.join(names[:16]) + (f' and {len(names) - 16} more' if len(names) > 16 else '')
+        self.end_save()
         last = self.checkpoints.all()
         return (
             f'the loss is not finite at step {step} ({terms}; learning rate {self.schedule(step):.3g}); '
@@ -226,11 +235,13 @@ class Trainer(Generic[S, B, P]):
         )
 
     def share_bad(self) -> None:
-        """Brings together what each rank could not read; ends the run when it is more than the recipe allows."""
-        found = {index: why for share in dist.gather_objects(self.loader.bad) for index, why in share.items()}
+        """Brings together what each rank could not read since the last time; ends the run when the recipe allows less."""
+        own = dict(islice(self.loader.bad.items(), self.shared, None))
+        self.shared += len(own)
+        found = {index: why for share in dist.gather_objects(own) for index, why in share.items()}
         for index in sorted(found.keys() - self.bad.keys()):
             self.report.warning(f'skipped: {found[index]}')
-        self.bad = found
+        self.bad |= found
         check_bad(self.bad, self.recipe.train.bad_samples)
 
     def due(self, every: int) -> bool:
@@ -239,6 +250,8 @@ class Trainer(Generic[S, B, P]):
     def log(self) -> None:
         """One line of the log: losses averaged over the steps since the last one."""
         self.read_numbers(keep=0)
+        if self.saving is not None and self.saving.is_over():
+            self.end_save()
         seconds, waited = self.clock.lap()
         steps = len(self.logged)
         means = [math.fsum(column) / steps for column in zip(*self.logged, strict=True)]
@@ -287,7 +300,13 @@ class Trainer(Generic[S, B, P]):
         if best:
             self.best, self.best_step = value, self.step
         self.report.evaluation(
-            self.step, judged.metrics, judged.table, seconds=judged.seconds, samples=judged.samples, best=best
+            self.step,
+            judged.metrics,
+            judged.table,
+            seconds=judged.seconds,
+            samples=judged.samples,
+            best=best,
+            figures=judged.figures,
         )
         self.clock.go_on()
         return best
@@ -298,33 +317,46 @@ class Trainer(Generic[S, B, P]):
         for draw in [
             Draw(index, 0, 0, self.recipe.train.seed) for index in range(min(self.recipe.report.pictures, len(self.evalset)))
         ]:
-            sample = self.evalset[draw]
+            try:
+                sample = self.evalset[draw]
+            except SampleError:  # the evaluation has told it
+                continue
             batch = self.task.collate([sample]).to(self.device)
             result = self.task.results(self.task.predict(self.model, batch), batch)[0]
             rows.append(self.task.picture(sample, result))
         self.report.pictures(rows)
 
     def save(self, best: bool = False) -> None:
-        """Writes a checkpoint, on the main rank; a disk that is full costs this checkpoint, not the run."""
+        """Begins to write a checkpoint, on the main rank: it takes a copy, and training goes on while that is written."""
         self.clock.pause()
         self.heart.beat(self.step, 'saving')
         self.read_numbers(keep=0)  # a step whose loss is not finite must not be saved
         if dist.rank() == 0:
-            begin = time.perf_counter()
+            self.end_save()
             averaged = self.ema.weights(self.model) if self.ema else None
-            try:
-                path = self.checkpoints.save(self.step, self.model.state_dict(), averaged, self.state(), best)
-                self.report.saved(self.step, path, time.perf_counter() - begin)
-            except OSError as error:
-                kept = self.checkpoints.all()
-                self.report.warning(
-                    f'the checkpoint of step {self.step} was not written '
-                    f'({error.strerror}: {error.filename or self.checkpoints.root}); '
-                    f'the newest on disk is {kept[-1] if kept else "none"}'
-                )
-                if self.step == self.until or self.stop_agreed:
-                    raise RunError(f'the last checkpoint, of step {self.step}, could not be written: {error}') from None
+            self.saving = self.checkpoints.begin(self.step, self.model.state_dict(), averaged, self.state(), best)
         self.clock.go_on()
+
+    def end_save(self, is_last: bool = False) -> None:
+        """Waits for the checkpoint that is being written, if there is one.
+
+        A disk that is full costs this checkpoint, not the run; but when it is the last one, raises RunError.
+        """
+        saving, self.saving = self.saving, None
+        if saving is None:
+            return
+        try:
+            path, seconds = saving.wait()
+            self.report.saved(saving.step, path, seconds)
+        except OSError as error:
+            kept = self.checkpoints.all()
+            self.report.warning(
+                f'the checkpoint of step {saving.step} was not written '
+                f'({error.strerror}: {error.filename or self.checkpoints.root}); '
+                f'the newest on disk is {kept[-1] if kept else "none"}'
+            )
+            if is_last:
+                raise RunError(f'the last checkpoint, of step {saving.step}, could not be written: {error}') from None
 
     def state(self) -> dict[str, Any]:
         """All that the next step depends on besides the weights: tensors and numbers. Random numbers need no state."""
@@ -391,11 +423,7 @@ class _Judge(nn.Module, Generic[B]):
         losses = self.whole.run([partial(self.task.loss, self.network, batch, self.whole) for batch in micro_batches], keys)
         self.names = tuple(losses[0])
         totals, weights = (
-            torch.stack([torch.stack([_precise(loss[name][part]) for loss in losses]).sum(0) for name in self.names])
+            torch.stack([torch.stack([at_least_float32(loss[name][part]) for loss in losses]).sum(0) for name in self.names])
             for part in (0, 1)
         )
         return totals, weights.detach()
-
-
-def _precise(value: Tensor) -> Tensor:
-    return value if value.dtype == torch.float64 else value.float()

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import logging
+import multiprocessing
 import os
 import platform
 import signal
 import weakref
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
@@ -21,12 +24,21 @@ from phalanx.checkpoint import CheckpointError, Checkpoints, Loaded, load
 from phalanx.config.show import show
 from phalanx.convert.weights import load_weights
 from phalanx.evaluation import Evaluation
+from phalanx.loader import PATIENCE
 from phalanx.precision import Precision
 from phalanx.report import Report
 from phalanx.runs import Job, pick_device, set_aside
-from phalanx.trainer import StoppedError, Trainer
+from phalanx.trainer import RunError, StoppedError, Trainer
 
 log = logging.getLogger('phalanx')
+
+FULL = 'memory is used up ({}): take a smaller global batch, more train.micro_batches, smaller images or fewer train.workers'
+CURES = {  # a part of what torch says -> what it means
+    "can't allocate memory": FULL,
+    'out of memory': FULL,  # of a CUDA device
+    'DataLoader worker': 'a loader worker has died ({}); if the kernel killed it (its log says so), take fewer train.workers',
+    'DataLoader timed out': f'loader workers brought nothing for {PATIENCE} s: does the disk of data.root still answer?',
+}
 
 
 @dataclass(frozen=True)
@@ -48,12 +60,28 @@ def train(job: Job, start: Start) -> int:
     dist.join(device)
     keep_log()
     try:
-        status = run(job, start, device)
+        with faults_explained():
+            status = run(job, start, device)
         gc.collect()  # DDP holds the process group; what is left of it at the end of the interpreter can abort the process
         dist.barrier()
     finally:
         dist.leave()
     return status
+
+
+@contextlib.contextmanager
+def faults_explained() -> Iterator[None]:
+    """Turns what torch says about faults from outside into a RunError that says what to do about them."""
+    try:
+        yield
+    except (RuntimeError, MemoryError) as error:
+        said = str(error)
+        cure = FULL if isinstance(error, MemoryError) else next((cure for words, cure in CURES.items() if words in said), None)
+        if cure is None:
+            raise
+        for child in multiprocessing.active_children():
+            child.kill()  # a loader worker that waits for a hung disk would keep this process from its end
+        raise RunError(cure.format(said.partition('\n')[0])) from error
 
 
 def run(job: Job, start: Start, device: torch.device) -> int:
@@ -64,7 +92,9 @@ def run(job: Job, start: Start, device: torch.device) -> int:
         trainer.restore(checkpoint)
     visualdl = job.recipe.report.visualdl
     with Report(job.folder, main=dist.rank() == 0, name=job.name, total_steps=trainer.until, visualdl=visualdl) as report:
-        for note in [*job.notes, *notes, *trainer.notes]:
+        for note in job.notes:
+            report.note(note)
+        for note in notes + trainer.notes:
             report.warning(note)
         if checkpoint is not None:
             report.resume(trainer.step)

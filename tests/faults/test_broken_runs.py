@@ -1,5 +1,6 @@
 """Runs that meet a fault: what is said, what is left, and how they go on."""
 
+import json
 import os
 import signal
 import subprocess
@@ -11,23 +12,8 @@ import cv2
 import numpy as np
 import pytest
 
+from faults.files import FILES, write_data_set
 from running import TINY, Command, clean_environment, losses
-
-FILES = (*TINY, 'data={name: file_list, root: data, classes: [sky, road]}', 'train.global_batch_size=4')
-
-
-def write_data_set(folder: Path, count: int = 8) -> Path:
-    """A data set of `count` images in files, with one list for both splits."""
-    rng = np.random.default_rng(0)
-    (folder / 'data').mkdir()
-    for number in range(count):
-        cv2.imwrite(str(folder / 'data' / f'{number}.jpg'), rng.integers(0, 256, (64, 64, 3), dtype=np.uint8))
-        cv2.imwrite(str(folder / 'data' / f'{number}.png'), rng.integers(0, 2, (64, 64), dtype=np.uint8))
-    lines = ''.join(f'{number}.jpg {number}.png\n' for number in range(count))
-    for name in ('train.txt', 'val.txt'):
-        (folder / 'data' / name).write_text(lines)
-    return folder / 'data'
-
 
 RECIPE = (*FILES, 'train.steps=3')
 
@@ -149,8 +135,8 @@ def test_a_stop_by_the_user_saves_and_the_same_command_goes_on(
     tmp_path: Path, ranks: str, number: signal.Signals, status: int
 ) -> None:
     """All processes get the signal, as from a terminal or a scheduler; the loader's workers must outlive the saving."""
-    recipe = (*TINY, 'train.steps=12', 'train.workers=1', 'evaluate.enabled=false')
-    command = [sys.executable, '-m', 'phalanx.cli', 'train', *recipe, '--nproc_per_node', ranks, '--save_dir', 'run']
+    recipe = (*TINY, 'train.steps=12', 'train.workers=1', 'evaluate.enabled=false', 'checkpoint.every=1', 'checkpoint.keep=1')
+    command = [sys.executable, '-m', 'phalanx', 'train', *recipe, '--nproc_per_node', ranks, '--save_dir', 'run']
     process = subprocess.Popen(
         command,
         cwd=tmp_path,
@@ -163,9 +149,12 @@ def test_a_stop_by_the_user_saves_and_the_same_command_goes_on(
     log = tmp_path / 'run' / 'metrics.jsonl'
     wait_for(lambda: log.is_file() and len(log.read_text().splitlines()) >= 2)
     os.killpg(process.pid, number)
-    output, _ = process.communicate(timeout=60)
+    output, _ = process.communicate(timeout=240)
     assert process.returncode == status, output
     (saved,) = (tmp_path / 'run' / 'checkpoints').iterdir()
+    journal = [json.loads(line) for line in (tmp_path / 'run' / 'journal.jsonl').read_text().splitlines()]
+    written = [Path(event['path']).name for event in journal if event['kind'] == 'saved']
+    assert written == [f'step_{step:07d}' for step in range(1, int(saved.name[5:]) + 1)]  # each once, the last one too
     assert 'stopped after step' in ' '.join(output.split())
     assert not [line for line in processes() if str(tmp_path) in line]
     again = subprocess.run(command, cwd=tmp_path, env=clean_environment(), capture_output=True, text=True, check=False)
@@ -178,7 +167,7 @@ def test_a_killed_rank_ends_the_run_and_leaves_no_process(tmp_path: Path) -> Non
     command = [
         sys.executable,
         '-m',
-        'phalanx.cli',
+        'phalanx',
         'train',
         *TINY,
         'train.steps=500',
@@ -195,14 +184,14 @@ def test_a_killed_rank_ends_the_run_and_leaves_no_process(tmp_path: Path) -> Non
     victim = children(process.pid)[-1]
     begin = time.monotonic()
     os.kill(victim, signal.SIGKILL)
-    _, errors = process.communicate(timeout=60)
+    _, errors = process.communicate(timeout=240)
     assert time.monotonic() - begin < 20
     assert process.returncode == 1
     assert 'was ended by SIGKILL' in errors.splitlines()[-1]
     assert children(process.pid) == []
 
 
-def wait_for(condition: object, seconds: float = 60) -> None:
+def wait_for(condition: object, seconds: float = 240) -> None:
     deadline = time.monotonic() + seconds
     while not condition():  # type: ignore[operator]
         assert time.monotonic() < deadline
@@ -228,6 +217,6 @@ def children(pid: int) -> list[int]:
             fields = (folder / 'stat').read_text().rpartition(')')[2].split()
         except OSError:
             continue
-        if int(fields[1]) == pid and 'phalanx.cli' in (folder / 'cmdline').read_text():
+        if int(fields[1]) == pid and 'phalanx' in (folder / 'cmdline').read_text():
             found.append(int(folder.name))
     return sorted(found)

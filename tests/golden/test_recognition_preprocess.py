@@ -21,6 +21,7 @@ from phalanx.task import Image
 
 DATA = Path(__file__).parent / 'data'
 FACTS = json.loads((DATA / 'recognition_facts.json').read_text())
+NO_LINE: dict[str, Any] = {'images': torch.zeros(1, 3, 1, 1, dtype=torch.uint8), 'widths': torch.ones(1)}
 ARRAYS = dict(np.load(DATA / 'recognition_preprocess.npz'))
 DICTIONARIES = {
     'none': Dictionary(),
@@ -88,7 +89,7 @@ def test_metrics_are_those_of_the_original(name: str, comparison: Comparison) ->
     pairs, expected = FACTS['metric']['pairs_pred_target'], FACTS['metric'][name]['all']
     metric = ReadingAccuracy(comparison)
     for pair in pairs:
-        metric.update([Reading(pair[0], 1.0)], SimpleNamespace(labels=[pair[1]], unknown=0))
+        metric.update([Reading(pair[0], 1.0)], SimpleNamespace(labels=[pair[1]], unknown=0, **NO_LINE))
     found, n = metric.compute(), len(pairs)
     assert found['accuracy'] == pytest.approx(expected['acc'] * (n + 1e-5) / n, rel=1e-9)
     assert 1 - found['edit_similarity'] == pytest.approx((1 - expected['norm_edit_dis']) * (n + 1e-5) / n, rel=1e-9)

@@ -1,5 +1,6 @@
 """Checkpoints: whole or not there; damage is noticed and named."""
 
+import contextlib
 import errno
 import json
 from pathlib import Path
@@ -7,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from phalanx.checkpoint import CheckpointError, Checkpoints, load, weights_at
+from phalanx.checkpoint import CheckpointError, Checkpoints, FormatError, load, weights_at
 
 
 def save(checkpoints: Checkpoints, step: int, best: bool = False, averaged: bool = False) -> Path:
@@ -37,12 +38,12 @@ def test_the_last_ones_and_the_best_are_kept(tmp_path: Path) -> None:
     assert (tmp_path / 'latest').resolve().name == 'step_0000005'
 
 
-@pytest.mark.parametrize('name', ['model.safetensors', 'state.pt', 'manifest.json'])
+@pytest.mark.parametrize('name', ['model.safetensors', 'averaged.safetensors', 'state.pt', 'manifest.json'])
 @pytest.mark.parametrize('damage', ['flipped', 'cut short', 'missing', 'empty'])
 def test_a_damaged_checkpoint_is_named_and_the_one_before_is_taken(tmp_path: Path, name: str, damage: str) -> None:
     checkpoints = Checkpoints(tmp_path, keep=3)
     save(checkpoints, 1)
-    file = save(checkpoints, 2) / name
+    file = save(checkpoints, 2, averaged=True) / name
     data = bytearray(file.read_bytes())
     if damage == 'missing':
         file.unlink()
@@ -78,24 +79,76 @@ def test_a_disk_that_fills_up_leaves_the_old_checkpoint_and_no_trace_of_the_new(
     monkeypatch.setattr(Path, 'write_bytes', full)
     with pytest.raises(OSError, match='No space left'):
         save(checkpoints, 2)
+    with pytest.raises(OSError, match='No space left'):
+        checkpoints.begin(3, {}, None, {}, False).wait()
     assert [path.name for path in (tmp_path / 'checkpoints').iterdir()] == ['step_0000001']
     assert checkpoints.newest()[1] == []
 
 
 def test_what_a_killed_process_left_behind_is_no_checkpoint_and_goes(tmp_path: Path) -> None:
-    (tmp_path / 'checkpoints' / '.step_0000009.123').mkdir(parents=True)
+    (tmp_path / 'checkpoints' / '.new_step_0000009').mkdir(parents=True)
+    (tmp_path / 'checkpoints' / '.new_step_0000009' / 'state.pt').touch()
+    (tmp_path / '.latest.new').symlink_to('checkpoints/step_0000008')
     checkpoints = Checkpoints(tmp_path, keep=3)
     assert checkpoints.all() == []
+    checkpoints.remove_leftovers()
+    assert [path.name for path in tmp_path.rglob('*')] == ['checkpoints']
+
+
+def test_a_format_of_the_future_is_refused_by_number_and_not_passed_over(tmp_path: Path) -> None:
+    """An older checkpoint beside it would quietly take the run back."""
+    checkpoints = Checkpoints(tmp_path, keep=2)
     save(checkpoints, 1)
-    assert [path.name for path in (tmp_path / 'checkpoints').iterdir()] == ['step_0000001']
-
-
-def test_a_format_of_the_future_is_refused_by_number(tmp_path: Path) -> None:
-    path = save(Checkpoints(tmp_path, keep=1), 1)
+    path = save(checkpoints, 2)
     manifest = json.loads((path / 'manifest.json').read_text())
     (path / 'manifest.json').write_text(json.dumps({**manifest, 'format': 99}))
-    with pytest.raises(CheckpointError, match='format 99'):
+    with pytest.raises(CheckpointError, match=r'step_0000002: is of format 99, .* update Phalanx here'):
         load(path)
+    with pytest.raises(FormatError):
+        checkpoints.newest()
+
+
+def test_the_first_format_which_had_no_seal_still_loads(tmp_path: Path) -> None:
+    path = save(Checkpoints(tmp_path, keep=1), 3)
+    manifest = json.loads((path / 'manifest.json').read_text())
+    del manifest['seal']
+    (path / 'manifest.json').write_text(json.dumps({**manifest, 'format': 1}))
+    assert load(path).step == 3
+
+
+def test_every_flipped_bit_of_a_manifest_is_noticed_or_harmless(tmp_path: Path) -> None:
+    """Harmless: between the words of JSON, where a blank may become another one."""
+    file = save(Checkpoints(tmp_path, keep=1), 7, averaged=True) / 'manifest.json'
+    whole = file.read_bytes()
+    for place in range(len(whole)):
+        for bit in range(8):
+            file.write_bytes(whole[:place] + bytes([whole[place] ^ 1 << bit]) + whole[place + 1 :])
+            with contextlib.suppress(CheckpointError):
+                assert (load(file.parent).step, chr(whole[place])) in {(7, ' '), (7, '\n')}
+
+
+def test_a_checkpoint_is_of_the_moment_it_was_begun(tmp_path: Path) -> None:
+    """The training goes on while it is written: weights and optimizer state change under it."""
+    checkpoints = Checkpoints(tmp_path, keep=1)
+    weight, moments = torch.ones(1000, 1000), {0: {'momentum_buffer': torch.ones(1000, 1000)}}
+    saving = checkpoints.begin(1, {'w': weight}, None, {'optimizer': {'state': moments, 'groups': [{'lr': 0.1}]}}, True)
+    weight.zero_()
+    moments[0]['momentum_buffer'].zero_()
+    path, seconds = saving.wait()
+    assert seconds > 0
+    assert path == tmp_path / 'checkpoints' / 'step_0000001'
+    loaded = load(tmp_path / 'best')
+    assert loaded.model['w'].eq(1).all()
+    assert loaded.state['optimizer']['state'][0]['momentum_buffer'].eq(1).all()
+    assert loaded.state['optimizer']['groups'] == [{'lr': 0.1}]
+
+
+def test_the_same_step_again_takes_the_place_of_the_first(tmp_path: Path) -> None:
+    checkpoints = Checkpoints(tmp_path, keep=2)
+    (save(checkpoints, 2) / 'state.pt').unlink()
+    save(checkpoints, 1)
+    assert load(save(checkpoints, 2)).step == 2
+    assert sorted(path.name for path in (tmp_path / 'checkpoints').iterdir()) == ['step_0000001', 'step_0000002']
 
 
 def test_a_state_that_would_run_code_is_refused(tmp_path: Path) -> None:

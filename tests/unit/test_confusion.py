@@ -73,6 +73,14 @@ def test_void_pixels_do_not_count() -> None:
     assert [row['pixels'] for row in metric.table()] == [1, 1, 0, 0]
 
 
+def test_the_figure_counts_pixels_by_true_and_predicted_class() -> None:
+    metric = Confusion(NAMES[:2])
+    metric.update([torch.tensor([[0, 1, 1]])], SimpleNamespace(labels=[torch.tensor([[0, 0, 1]])]))
+    (figure,) = metric.figures()
+    assert figure.names == tuple(NAMES[:2])
+    assert figure.counts == [[1, 1], [0, 1]]
+
+
 def test_nothing_judged_gives_numbers_all_the_same() -> None:
     assert Confusion(NAMES).compute() == {'mean_iou': 1, 'accuracy': 0, 'kappa': 0, 'mean_dice': 0}
 

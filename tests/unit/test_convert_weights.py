@@ -16,6 +16,7 @@ from torch import nn
 from phalanx.checkpoint import CheckpointError
 from phalanx.convert import ORIGINALS, stored_as_in_paddle
 from phalanx.convert.weights import load_weights
+from phalanx.distill import Distilled
 from phalanx.segmentation.models.pp_liteseg import pp_liteseg
 from phalanx.segmentation.models.unet import unet
 
@@ -125,3 +126,44 @@ def test_names_that_do_not_fit_are_a_checkpoint_error(tmp_path: Path, model: nn.
     safetensors.torch.save_file({'other': torch.zeros(1)}, tmp_path / 'model.safetensors')
     with pytest.raises(CheckpointError, match='Missing key'):
         load_weights(model, tmp_path / 'model.safetensors')
+
+
+def distillation() -> Distilled:
+    return Distilled({name: pp_liteseg(3) for name in ('student', 'teacher')})
+
+
+def both(arrays: Arrays) -> Arrays:
+    """As PaddleOCR publishes distillations: the networks one after the other, here a teacher that is twice the student."""
+    teacher = {f'Teacher.{name}': 2 * array for name, array in arrays.items()}
+    return {**teacher, **{f'Student.{name}': array for name, array in arrays.items()}}
+
+
+def test_a_file_of_a_distillation_fills_all_its_networks(tmp_path: Path, arrays: Arrays) -> None:
+    model = distillation()
+    load_weights(model, saved(tmp_path / 'both.pdparams', both(arrays)))
+    np.testing.assert_array_equal(first(model.networks['student']), arrays[FIRST])
+    np.testing.assert_array_equal(first(model.networks['teacher']), 2 * arrays[FIRST])
+
+
+def test_a_network_takes_the_student_from_the_file_of_a_distillation(tmp_path: Path, model: nn.Module, arrays: Arrays) -> None:
+    load_weights(model, saved(tmp_path / 'both.pdparams', both(arrays)))
+    np.testing.assert_array_equal(first(model), arrays[FIRST])
+
+
+def test_one_network_of_a_distillation_starts_from_weights_of_its_own(tmp_path: Path, model: nn.Module) -> None:
+    safetensors.torch.save_file(model.state_dict(), tmp_path / 'taught.safetensors')
+    distilled = distillation()
+    drawn = first(distilled.student)
+    assert load_weights(distilled, tmp_path / 'taught.safetensors', network='teacher') == []
+    np.testing.assert_array_equal(first(distilled.networks['teacher']), first(model))
+    np.testing.assert_array_equal(first(distilled.student), drawn)
+    with pytest.raises(CheckpointError, match=r"there is no network 'tutor'; the distillation has student, teacher$"):
+        load_weights(distilled, tmp_path / 'taught.safetensors', network='tutor')
+    with pytest.raises(CheckpointError, match=r"there is no network 'teacher'; the distillation has none: it is not one$"):
+        load_weights(model, tmp_path / 'taught.safetensors', network='teacher')
+
+
+def test_a_network_that_the_file_has_not_is_told(tmp_path: Path, arrays: Arrays) -> None:
+    path = saved(tmp_path / 'student.pdparams', {f'Student.{name}': array for name, array in arrays.items()})
+    with pytest.raises(CheckpointError, match="the weights hold no network 'Teacher'; their names start with Student"):
+        load_weights(distillation(), path)

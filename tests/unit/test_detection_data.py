@@ -165,6 +165,18 @@ def test_a_malformed_annotation_is_told_before_any_sample_is_read(
         coco_data(root).split('train')
 
 
+def test_an_annotation_file_is_read_anew_when_it_has_changed(root: Path) -> None:
+    """What is read is kept; whoever asks for it again must not get what was there before, nor count what was odd twice."""
+    data = coco_data(root)
+    first, again = data.split('train'), data.split('train')
+    assert first.notes == again.notes
+    path = root / data.files['train']
+    content = json.loads(path.read_text())
+    content['annotations'] = content['annotations'][:1]
+    path.write_text(json.dumps(content))
+    assert len(data.split('train').read(0)[1]) == 1 < len(first.read(0)[1])
+
+
 def test_categories_that_are_no_classes_are_told(root: Path) -> None:
     with pytest.raises(ValueError, match='has categories that are no classes: stop sign; name them'):
         coco_data(root, classes=('toothbrush',)).split('train')

@@ -15,6 +15,7 @@ from phalanx.detection.data import Objects
 from phalanx.detection.metric import Detections
 from phalanx.detection.metric.coco import CocoAp
 from phalanx.detection.metric.confusion import confusion, match
+from phalanx.detection.metric.figures import precision_over_recall
 from phalanx.detection.metric.voc import Curve, VocAp, eleven_points, inclusive_iou, under_curve
 
 Pair = tuple[Detections, Objects]
@@ -229,6 +230,36 @@ def test_the_confusion_table_counted_by_hand() -> None:
     truth = there((0, A), (0, B), (1, (100, 0, 120, 20)), (1, (200, 0, 260, 60)), ignored=(3,))
     seen = found((0.9, 0, A), (0.8, 1, B), (0.7, 1, FAR), (0.6, 0, (200, 0, 260, 60)), (0.1, 1, (100, 0, 120, 20)))
     assert_array_equal(confusion([(seen, truth)], 2), [[1, 1, 0], [0, 0, 1], [0, 1, 0]])
+
+
+def test_the_figures_are_the_curves_and_the_confusions() -> None:
+    """Of two objects of class a one is found, before anything wrong: precision 1 up to recall 0.5, then 0, in both metrics.
+
+    Class b has no object and no curve.
+    """
+    truth = there((0, A), (0, B))
+    for metric in (CocoAp(('a', 'b')), VocAp(('a', 'b'))):
+        curves, matrix = judged(metric, [(found((0.9, 0, A), (0.8, 0, FAR)), truth)]).figures()
+        assert (curves.x, curves.y) == ('recall', 'precision')
+        assert list(curves.lines) == ['mean of the classes', 'a']
+        assert [y for _, y in curves.lines['a']] == [1.0] * 51 + [0.0] * 50
+        assert [x for x, _ in curves.lines['a']] == pytest.approx([percent / 100 for percent in range(101)])
+        assert matrix.names == ['a', 'b', 'nothing']
+        assert matrix.counts == [[1, 0, 1], [0, 0, 0], [1, 0, 0]]
+
+
+def test_of_many_classes_the_mean_and_the_worst_five_have_a_curve() -> None:
+    """Eight classes, the precision of each a tenth higher than that of the one before."""
+    precision = {f'class{n}': [n / 10] * 101 for n in range(8)}
+    curves = precision_over_recall(precision, 0.5)
+    assert curves.title == 'Precision at an IoU of 0.5, all classes and the 5 worst'
+    assert list(curves.lines) == ['mean of the classes', *(f'class{n}' for n in range(5))]
+    assert curves.lines['mean of the classes'][0] == (0.0, pytest.approx(0.35))
+
+
+def test_without_an_object_there_is_no_curve() -> None:
+    (matrix,) = judged(CocoAp(('a',)), [(found((0.9, 0, A)), there())]).figures()
+    assert matrix.counts == [[0, 0], [1, 0]]
 
 
 def test_pairs_of_highest_overlap_are_matched_first() -> None:

@@ -1,7 +1,5 @@
 """A data set that was written anew is read as the same data set."""
 
-import argparse
-import json
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +8,8 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 from PIL import Image
 
-from phalanx.data.rewrite import add_options, rewrite
 from phalanx.detection.data import DATA, Objects
 from phalanx.detection.data.write import write
-from phalanx.runs import RequestError
 
 CLASSES = ('cat', 'road sign <€>')
 PICTURE = np.random.default_rng(0).integers(0, 256, (40, 60, 3), dtype=np.uint8)
@@ -79,19 +75,3 @@ def test_digit_scenes_become_files(tmp_path: Path) -> None:
         image, objects = read.split('eval').read(index)
         assert_array_equal(image, data.split('eval').read(index)[0])
         assert_array_equal(objects.boxes, data.split('eval').read(index)[1].boxes)
-
-
-def test_the_data_set_of_a_recipe_is_written_anew(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    parser = argparse.ArgumentParser()
-    add_options(parser)
-    sizes = ['data.train_scenes=2', 'data.eval_scenes=1', 'data.size=[48,64]']
-    words = ['ppyoloe_digits', '--as', 'voc', '--out', str(tmp_path / 'out'), '--set', *sizes]
-    assert rewrite(parser.parse_args(words)) == 0
-    line = capsys.readouterr().out
-    keys = json.loads(line.removeprefix('in a recipe: data: '))
-    assert keys.pop('name') == 'voc'
-    assert len(DATA['voc'](**{**keys, 'root': Path(keys['root'])}).split('train')) == 2  # type: ignore[operator]
-    with pytest.raises(RequestError, match='is there already; give a new folder'):
-        rewrite(parser.parse_args(words))
-    with pytest.raises(RequestError, match='the data of Segmentation have no other format'):
-        rewrite(parser.parse_args(['pp_liteseg_digits', '--as', 'coco', '--out', str(tmp_path / 'other')]))

@@ -4,6 +4,7 @@ out was taken from the objects that PaddleDetection 2.6 builds from those files,
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -149,6 +150,8 @@ FILES = {
     'ppyoloe_voc': PPYOLOE.replace('coco.yml', 'voc.yml'),
 }
 
+CASES = json.loads((Path(__file__).parents[1] / 'golden' / 'data' / 'lr_schedules.json').read_text())
+
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
@@ -163,10 +166,10 @@ def recipe(name: str, *assignments: str) -> dict[str, Any]:
     return resolved
 
 
-def schedule(*assignments: str) -> Schedule:
-    """Of an epoch of ten steps."""
+def schedule(*assignments: str, steps_per_epoch: int = 10) -> Schedule:
     job = open_job('ppyoloe.yml', [(text, text) for text in assignments]).recipe
-    return job.schedule(job.optimizer.keywords['lr'], int(job.train.epochs or 0) * 10, 10.0)
+    steps = int(job.train.epochs or 0) * steps_per_epoch
+    return job.schedule(job.optimizer.keywords['lr'], steps, float(steps_per_epoch))
 
 
 def test_ppyoloe_comes_out_as_published() -> None:
@@ -271,6 +274,17 @@ def test_schedules_give_the_rates_of_paddledetection(schedulers: str, rates: dic
     """By hand, from the formulas in its code; like ours they count from the start of training."""
     rate = schedule(f'LearningRate.schedulers={schedulers}')
     assert {step: rate(step) for step in rates} == pytest.approx(rates, rel=1e-6)
+
+
+@pytest.mark.parametrize('name', [name for name in CASES if name.startswith('ppyoloe')])
+def test_the_rate_of_every_step_is_the_original_one(name: str) -> None:
+    """Both the schedulers and the rates that they gave are those of PaddleDetection's own run."""
+    original = CASES[name]['original']
+    schedulers = f'LearningRate.schedulers={json.dumps(original["schedulers"])}'
+    rates = (f'epoch={original["epochs"]}', f'LearningRate.base_lr={original["base_lr"]}', schedulers)
+    rate = schedule(*rates, steps_per_epoch=CASES[name]['steps_per_epoch'])
+    expected = {int(step): lr for step, lr in CASES[name]['lr'].items()}
+    assert {step: rate(step) for step in expected} == pytest.approx(expected, rel=1e-10, abs=1e-18)
 
 
 def test_own_keys_and_recipe_keys_can_be_set() -> None:

@@ -4,6 +4,7 @@ the objects that PaddleOCR 2.7 builds from those files, and from its tables of l
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -216,6 +217,8 @@ Eval:
 """
 FILES = {'crnn': CRNN, 'svtr': SVTR_REC, 'distilled': DISTILLED, 'slanet': SLANET.lstrip()}
 
+CASES = json.loads((Path(__file__).parents[1] / 'golden' / 'data' / 'lr_schedules.json').read_text())
+
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
@@ -230,10 +233,11 @@ def recipe(name: str, *assignments: str) -> dict[str, Any]:
     return resolved
 
 
-def schedule(*assignments: str) -> Schedule:
-    """Of an epoch of ten steps, as PaddleOCR's tables have them."""
+def schedule(*assignments: str, steps_per_epoch: int = 10) -> Schedule:
+    """Of an epoch of ten steps, as PaddleOCR's tables mostly have them."""
     job = open_job('svtr.yml', [(text, text) for text in assignments]).recipe
-    return job.schedule(job.optimizer.keywords['lr'], int(job.train.epochs or 0) * 10, 10.0)
+    steps = int(job.train.epochs or 0) * steps_per_epoch
+    return job.schedule(job.optimizer.keywords['lr'], steps, float(steps_per_epoch))
 
 
 def without_nulls(keys: dict[str, Any]) -> dict[str, Any]:
@@ -364,6 +368,26 @@ def test_slanet_comes_out_as_published() -> None:
 def test_schedules_give_the_rates_of_paddleocr(lr: str, rates: dict[int, float]) -> None:
     rate = schedule(f'Optimizer.lr={lr}')
     assert {step: rate(step) for step in rates} == pytest.approx(rates, rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    'name',
+    [
+        'rec_mv3_none_bilstm_ctc',
+        'rec_chinese_lite_train_v2.0',
+        'ch_PP-OCRv3_rec',
+        'ch_PP-OCRv3_rec_distillation',
+        'en_PP-OCRv3_rec',
+        'SLANet',
+    ],
+)
+def test_the_rate_of_every_step_is_the_original_one(name: str) -> None:
+    """Both the schedulers and the rates that they gave are those of PaddleOCR's own run."""
+    case = CASES[name]
+    assignments = (f'Global.epoch_num={case["epochs"]}', f'Optimizer.lr={json.dumps(case["original"])}')
+    rate = schedule(*assignments, steps_per_epoch=case['steps_per_epoch'])
+    expected = {int(step): lr for step, lr in CASES[name]['lr'].items()}
+    assert {step: rate(step) for step in expected} == pytest.approx(expected, rel=1e-10, abs=1e-18)
 
 
 def test_own_keys_and_recipe_keys_can_be_set() -> None:

@@ -4,6 +4,7 @@ out was taken from the objects that PaddleSeg 2.10 builds from those files (shap
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -111,6 +112,8 @@ FILES = {
     'deeplab': DEEPLAB,
     'unet': UNET,
 }
+
+CASES = json.loads((Path(__file__).parents[1] / 'golden' / 'data' / 'lr_schedules.json').read_text())
 
 
 @pytest.fixture
@@ -301,6 +304,15 @@ def test_schedules_give_the_rates_of_paddle(folder: Path, scheduler: str, rates:
 def test_optimizers_have_the_defaults_of_paddleseg(folder: Path, optimizer: str, expected: dict[str, Any]) -> None:
     text = f'{UNET}optimizer: {{_inherited_: False, {optimizer[1:]}\n'
     assert expected.items() <= recipe(write(folder, 'run', text))['optimizer'].items()
+
+
+@pytest.mark.parametrize('name', ['pp_liteseg_stdc1', 'ocrnet_hrnetw18', 'segformer_b0', 'deeplabv3p_xception65'])
+def test_the_rate_of_every_step_is_the_original_one(folder: Path, name: str) -> None:
+    """Both the schedulers and the rates that they gave are those of PaddleSeg's own run."""
+    case = CASES[name]
+    rate = schedule('unet', f'iters={case["iters"]}', f'lr_scheduler={json.dumps(case["original"])}')
+    expected = {int(step): lr for step, lr in CASES[name]['lr'].items()}
+    assert {step: rate(step) for step in expected} == pytest.approx(expected, rel=1e-10, abs=1e-18)
 
 
 def test_groups_and_clipping_are_taken_over(folder: Path) -> None:

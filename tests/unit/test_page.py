@@ -15,7 +15,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from phalanx.page import duration, log_ticks, nice_ticks, number, smoothed, thinned, write_page
+from phalanx.charts import confusion_table, log_ticks, nice_ticks, smoothed, thinned
+from phalanx.page import write_page
+from phalanx.readable import duration, number
 
 NAUGHTY = '<b>"truck" & co</b>'
 
@@ -133,6 +135,58 @@ def test_an_empty_folder_has_a_page(tmp_path: Path) -> None:
 def test_one_logged_step_and_a_missing_loss_are_drawn(tmp_path: Path) -> None:
     write_lines(tmp_path / 'metrics.jsonl', [train_line(1, None)])
     parsed(write_page(tmp_path))
+
+
+def figures(folder: Path, *drawn: dict[str, Any]) -> str:
+    """The page of a run whose last evaluation drew these, and of what else it has only the step."""
+    (folder / 'table.json').write_text(json.dumps({'step': 40, 'rows': [], 'figures': drawn}))
+    return write_page(folder).read_text()
+
+
+def test_curves_of_a_metric_are_drawn_over_what_they_name(folder: Path) -> None:
+    """A line from (0, 1) over (0.5, 1) to (1, 0.25), on axes from 0 to 1: in per cent, with y downwards."""
+    lines = {NAUGHTY: [[0.0, 1.0], [0.5, 1.0], [1.0, 0.25]]}
+    page = figures(folder, {'kind': 'curves', 'title': 'Precision', 'x': 'recall', 'y': 'precision', 'lines': lines})
+    assert '<h3>Precision<small>precision, over recall</small></h3>' in page
+    assert 'd="M0.00 0.00L50.00 0.00L100.00 75.00"' in page
+    assert 'recall 0.5000' in page
+
+
+def test_a_confusion_table_has_the_shares_of_each_row(folder: Path) -> None:
+    """Of four, three right; of a thousand, one wrong, which no whole per cent shows; nothing of the third."""
+    counts = [[3, 1, 0], [1, 999, 0], [0, 0, 0]]
+    page = figures(folder, {'kind': 'matrix', 'title': 'Taken', 'names': ['a', 'b', NAUGHTY], 'counts': counts})
+    assert '<td class=deep style="--v:75" title="a taken for a: 3 of 4">75</td>' in page
+    assert '<td style="--v:25" title="a taken for b: 1 of 4">25</td>' in page
+    assert '<td style="--v:0" title="b taken for a: 1 of 1,000">·</td>' in page
+    assert 'taken for a: 0 of 0"></td>' in page
+
+
+def test_of_many_classes_the_most_mistaken_are_shown() -> None:
+    """40 classes, of which only 7 and 11 are mistaken for one another."""
+    counts = np.diag(np.full(40, 5))
+    counts[7, 11] = 2
+    page = confusion_table([f'class{n}' for n in range(40)], counts.tolist())
+    assert '30 of 40, those most often mistaken' in page
+    assert 'title="class7 taken for class11: 2 of 7"' in page
+    assert 'class39' not in page
+
+
+def test_pictures_of_a_metric_are_in_the_page(folder: Path) -> None:
+    """One whose file is not there is left out."""
+    cells = [{'caption': "read '1'", 'file': '00_0.png'}, {'caption': 'lost', 'file': 'absent.png'}]
+    page = figures(folder, {'kind': 'pictures', 'title': 'Read wrongly', 'cells': cells})
+    assert 'Read wrongly' in page
+    assert '<figcaption>read &#x27;1&#x27;</figcaption>' in page
+    assert 'lost' not in page
+
+
+def test_shares_are_not_drawn_on_a_log_scale_and_counts_not_among_them(folder: Path) -> None:
+    shares = [{'kind': 'eval', 'step': step, 'iou': iou, 'too_long': 1} for step, iou in ((20, 0.001), (40, 0.5))]
+    write_lines(folder / 'metrics.jsonl', shares)
+    page = write_page(folder).read_text()
+    assert '<h3>Metrics<small></small></h3>' in page
+    assert '<h3>too_long<small></small></h3>' in page
 
 
 def test_names_are_text_and_never_markup(folder: Path) -> None:

@@ -140,7 +140,8 @@ lmdb = pytest.importorskip('lmdb')
 def database(tmp_path: Path) -> Path:
     """The folder of three words in LMDB."""
     words(tmp_path / 'files', {'1.png': 'one', '2.png': '二', '3.png': 'three'})
-    assert write_lmdb(tmp_path / 'files' / 'rec_gt_train.txt', tmp_path / 'files', tmp_path / 'sets' / 'ST' / 'part') == 3
+    source = LabelFiles(root=tmp_path / 'files').split('train')
+    assert write_lmdb(source, tmp_path / 'sets' / 'ST' / 'part') == 3
     return tmp_path / 'sets' / 'ST' / 'part'
 
 
@@ -187,9 +188,19 @@ def test_another_database_is_refused_and_none_is_overwritten(database: Path, tmp
     with pytest.raises(ValueError, match="has no key 'num-samples'"):
         Lmdb(tmp_path / 'other')
     with pytest.raises(FileExistsError, match='holds an LMDB data set already'):
-        write_lmdb(tmp_path / 'files' / 'rec_gt_train.txt', tmp_path / 'files', database)
+        write_lmdb(LabelFiles(root=tmp_path / 'files').split('train'), database)
     with pytest.raises(FileNotFoundError, match='holds no LMDB data set'):
         LmdbSets(root=tmp_path, train=('files',)).split('train')
+
+
+def test_drawn_lines_become_a_database_with_the_same_pixels(tmp_path: Path) -> None:
+    source = DATA['digit_lines'](train_lines=3).split('train')
+    assert write_lmdb(source, tmp_path) == 3
+    for index in range(3):
+        image, text = source.read(Draw(index, 0, 0, 0), RNG)
+        stored, stored_text = Lmdb(tmp_path).read(Draw(index, 0, 0, 0), RNG)
+        assert_array_equal(stored, image)
+        assert stored_text == text
 
 
 def test_digit_lines_are_the_same_every_time_and_hold_as_many_digits_as_asked() -> None:

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-import safetensors.torch
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from phalanx.checkpoint import CheckpointError
 from phalanx.distill import DML, Distilled, FeatureDistance, own_losses
 from phalanx.norms import BatchNorm2d
 from phalanx.optim.groups import Parameters, parameter_groups
@@ -107,23 +104,6 @@ def test_own_losses_are_named_for_their_network() -> None:
     outputs = Distilled(networks())(IMAGES)
     terms = own_losses(outputs, lambda each: {'size': Term(each.logits.sum(), torch.tensor(6))}, of=('teacher',))
     assert terms == {'size_teacher': (outputs['teacher'].logits.sum(), 6)}
-
-
-def test_a_network_starts_from_weights_of_its_own(tmp_path: Path) -> None:
-    torch.manual_seed(1)
-    taught = Network()
-    safetensors.torch.save_file(taught.state_dict(), tmp_path / 'taught.safetensors')
-    model = Distilled(networks(), weights={'teacher': tmp_path / 'taught.safetensors'})
-    torch.testing.assert_close(model.networks['teacher'].state_dict(), taught.state_dict(), rtol=0, atol=0)
-    assert not torch.equal(model.student.head.weight, taught.head.weight)
-
-
-def test_weights_that_are_not_there_or_do_not_fit_are_told(tmp_path: Path) -> None:
-    with pytest.raises(CheckpointError, match=r'missing: holds no weights'):
-        Distilled(networks(), weights={'teacher': tmp_path / 'missing'})
-    safetensors.torch.save_file(nn.Linear(2, 2).state_dict(), tmp_path / 'other.safetensors')
-    with pytest.raises(CheckpointError, match=r"other\.safetensors: does not fit the network 'teacher'"):
-        Distilled(networks(), weights={'teacher': tmp_path / 'other.safetensors'})
 
 
 def test_names_that_are_not_there_are_told() -> None:

@@ -3,6 +3,7 @@
 from types import SimpleNamespace
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -14,9 +15,15 @@ Pairs = list[tuple[str, str]]  # truth, reading
 
 def metric(pairs: Pairs, comparison: Comparison = Comparison(), unknown: int = 0) -> ReadingAccuracy:  # noqa: B008 - frozen
     ours = ReadingAccuracy(comparison)
-    batch = SimpleNamespace(labels=[truth for truth, _ in pairs], unknown=unknown)
-    ours.update([Reading(read, 0.5) for _, read in pairs], batch)
+    ours.update([Reading(read, 0.5) for _, read in pairs], batch([truth for truth, _ in pairs], unknown))
     return ours
+
+
+def batch(labels: list[str], unknown: int = 0) -> SimpleNamespace:
+    """Of grey lines that are 3 pixels wide, the first one black, the next a little brighter."""
+    shades = torch.arange(len(labels), dtype=torch.uint8)
+    images = shades.view(-1, 1, 1, 1).expand(-1, 3, 2, 4)
+    return SimpleNamespace(labels=labels, unknown=unknown, images=images, widths=torch.full((len(labels),), 3))
 
 
 def test_accuracy_and_similarity_by_hand() -> None:
@@ -69,6 +76,23 @@ def test_the_result_does_not_depend_on_the_order_or_the_batches(pairs: Pairs, ra
     random.shuffle(shuffled)
     one, several = metric(pairs), ReadingAccuracy(Comparison())
     for truth, read in shuffled:
-        several.update([Reading(read, 1.0)], SimpleNamespace(labels=[truth], unknown=0))
+        several.update([Reading(read, 1.0)], batch([truth]))
     assert one.compute() == several.compute()
     assert one.table() == several.table()
+
+
+def test_the_surest_of_the_wrong_readings_are_shown_with_their_lines() -> None:
+    """30 wrong ones, sure by 1/100, 2/100 ..: 24 are shown, the surest first; the right one is not."""
+    labels = [str(number) for number in range(31)]
+    readings = [Reading('x', number / 100) for number in range(30)] + [Reading('30', 0.99)]
+    ours = ReadingAccuracy(Comparison())
+    ours.update(readings, batch(labels))
+    (shown,) = ours.figures()
+    assert [caption for caption, _ in shown.cells[:2]] == ["true '29', read 'x', 29% sure", "true '28', read 'x', 28% sure"]
+    assert len(shown.cells) == 24
+    assert shown.cells[0][1].shape == (2, 3, 3)
+    assert (shown.cells[0][1] == 29).all()
+
+
+def test_without_a_wrong_reading_there_is_nothing_to_show() -> None:
+    assert metric([('same', 'same')]).figures() == []

@@ -141,7 +141,7 @@ def test_svtr_lcnet_is_drawn_as_in_paddleocr() -> None:
     """He normal by the channels of a group in the backbone; in the neck He uniform and a normal cut at two deviations."""
     torch.manual_seed(0)
     model = MODELS['svtr_lcnet'](96)
-    assert model.backbone.blocks[12].filter.conv.weight.std().item() == pytest.approx(math.sqrt(2 / 25), rel=0.05)
+    assert model.backbone.blocks[12].depthwise.conv.weight.std().item() == pytest.approx(math.sqrt(2 / 25), rel=0.05)
     assert model.backbone.blocks[12].squeeze.excite.weight.std().item() == pytest.approx(math.sqrt(2 / 128), rel=0.05)
     assert model.neck.enter.conv.weight.abs().max().item() == pytest.approx(math.sqrt(6 / 64), rel=0.05)
     assert model.neck.blocks[0].mixer.qkv.weight.abs().max().item() == pytest.approx(0.04, rel=0.05)

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from phalanx.config.bind import bind
 from phalanx.config.read import override, read
 from phalanx.config.schema import Recipe
-from phalanx.distill import DISTILLATIONS
+from phalanx.distill import DISTILLATIONS, Distilled
 from phalanx.optim.groups import parameter_groups
 from phalanx.recognition.characters import Dictionary, Reading
 from phalanx.recognition.data import DATA
@@ -254,6 +254,16 @@ def test_a_frozen_teacher_has_no_losses_of_its_own_and_the_student_reads() -> No
     assert not [name for name in ours.loss(model, batch, WholeStep()) if name in ('ctc_teacher', 'sar_teacher')]
     with torch.no_grad():
         assert len(ours.predict(model.eval(), batch)) == 2
+
+
+def test_of_networks_that_teach_one_another_the_student_is_exported() -> None:
+    ours = distilling()
+    model = ours.model().eval()
+    assert isinstance(model, Distilled)
+    network = ours.export(model).network
+    assert {id(weight) for weight in network.parameters()} == {id(weight) for weight in model.student.parameters()}
+    images = torch.zeros(1, 3, 48, 160)
+    torch.testing.assert_close(network(images), model.student(images).ctc, rtol=0, atol=0)
 
 
 @pytest.mark.parametrize(

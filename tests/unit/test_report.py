@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import logging
+import math
 import re
 import resource
 import sys
@@ -18,6 +19,7 @@ from rich.console import Console
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from phalanx.report import Report, print_evaluation
+from phalanx.task import Curves, Matrix, Pictures
 
 FACTS = {'recipe': 'digits', 'run folder': '/a/folder/[1]'}
 RANKS: list[dict[str, str | int]] = [{'rank': 0, 'node': 'a', 'device': 'cpu', 'pid': 1234}]
@@ -246,6 +248,30 @@ def test_pictures_are_kept_exactly_when_small_and_shrunk_when_large(tmp_path: Pa
     kept, shrunk = (Image.open(tmp_path / 'pictures' / cell['file']) for cell in row)
     assert np.array_equal(np.asarray(kept), small)
     assert shrunk.size == (800, 200)
+
+
+def test_a_report_may_show_no_picture(tmp_path: Path) -> None:
+    with a_report(tmp_path) as report:
+        report.pictures([])
+        assert not report.not_written
+    assert json.loads((tmp_path / 'pictures' / 'index.json').read_text()) == []
+
+
+def test_figures_of_the_last_evaluation_are_kept_beside_its_table(tmp_path: Path) -> None:
+    picture = np.full((4, 6, 3), 7, np.uint8)
+    figures = [
+        Curves('Precision', 'recall', 'precision', {'a': [(0.0, 1.0), (1.0, math.nan)]}),
+        Matrix('Taken', ('a', 'b'), [[1, 2], [3, 4]]),
+        Pictures('Wrong', [("read '1'", picture)]),
+    ]
+    with a_report(tmp_path) as report:
+        report.evaluation(1, {'iou': 0.5}, [], seconds=1.0, samples=2, best=True, figures=figures)
+    curves, matrix, wrong = json.loads((tmp_path / 'table.json').read_text())['figures']
+    assert curves['lines'] == {'a': [[0.0, 1.0], [1.0, None]]}
+    assert matrix == {'kind': 'matrix', 'title': 'Taken', 'names': ['a', 'b'], 'counts': [[1, 2], [3, 4]]}
+    assert [cell['caption'] for cell in wrong['cells']] == ["read '1'"]
+    assert np.array_equal(np.asarray(Image.open(tmp_path / 'pictures' / wrong['cells'][0]['file'])), picture)
+    assert 'Taken' in (tmp_path / 'report.html').read_text()
 
 
 def test_the_summary_is_written_whole_and_a_disk_without_room_for_it_is_told(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import pickle
 from functools import partial
 from html.parser import HTMLParser
@@ -74,15 +73,16 @@ def test_samples_are_squares_with_the_picture_in_the_corner() -> None:
     assert not sample.image[:, :, w:].any()
 
 
-def test_tables_that_are_too_long_are_left_out_of_training_and_told(caplog: pytest.LogCaptureFixture) -> None:
+def test_tables_that_are_too_long_are_left_out_of_training_and_told() -> None:
     source = RENDERED().split('train')
     lengths = source.lengths(task().vocabulary)
     limit = int(np.median(lengths))
-    with caplog.at_level(logging.WARNING, 'phalanx'):
-        used = task(max_length=limit).dataset('train')
+    used = task(max_length=limit).dataset('train')
     assert len(used) == (lengths <= limit).sum() < 12
     assert used.name(0) == source.name(int(np.flatnonzero(lengths <= limit)[0]))
-    assert caplog.messages == [f'{12 - len(used)} of 12 tables for training are longer than max_length={limit} and left out']
+    told = f'{12 - len(used)} of 12 tables for training have more than max_length={limit} tokens and are left out'
+    assert used.notes == (told,)
+    assert task().dataset('train').notes == ()
     assert len(task(max_length=limit).dataset('eval')) == 4  # each is judged
     with pytest.raises(ValueError, match='each of the 12 tables for training has more than max_length=3 tokens'):
         task(max_length=3).dataset('train')

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
-from phalanx.layers import ConvBN
+from phalanx.layers import ConvBN, ConvBNSiLU
 
 
 class CSPRepResNet(nn.Module):
@@ -46,15 +46,8 @@ def halving_stage(in_channels: int, out_channels: int, num_blocks: int, *, alpha
     blocks = [BasicBlock(middle // 2, shortcut=True, alpha=alpha) for _ in range(num_blocks)]
     return nn.Sequential(
         ConvBNSiLU(in_channels, middle, 3, stride=2),
-        CSPStage(middle, middle // 2, out_channels, blocks=blocks, attention=SqueezeExcitation(middle)),
+        CSPStage(middle, middle // 2, out_channels, blocks=blocks, attention=EffectiveSqueezeExcitation(middle)),
     )
-
-
-class ConvBNSiLU(ConvBN):
-    """A convolution, the norm of its result, and SiLU (the paper calls it swish)."""
-
-    def forward(self, x: Tensor) -> Tensor:  # [B, C, H, W]
-        return F.silu(super().forward(x))
 
 
 class CSPStage(nn.Module):
@@ -135,7 +128,7 @@ def fuse(network: nn.Module) -> None:
                 setattr(module, name, child.eval().fused())
 
 
-class SqueezeExcitation(nn.Module):
+class EffectiveSqueezeExcitation(nn.Module):
     """Each channel scaled by a function of the means of all channels: [B, C, H, W] -> the same.
 
     The "effective" kind, with a single layer. Lee and Park, CenterMask, https://arxiv.org/abs/1911.06667.

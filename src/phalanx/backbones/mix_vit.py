@@ -124,7 +124,7 @@ def as_places(x: Tensor) -> Tensor:  # [B, C, h, w] -> [B, N, C]
 
 
 def as_map(x: Tensor, h: int, w: int) -> Tensor:  # [B, N, C] -> [B, C, h, w]
-    return x.transpose(1, 2).reshape(len(x), -1, h, w)
+    return x.transpose(1, 2).reshape(x.shape[0], -1, h, w)  # len(x) would fix the batch size of an exported network
 
 
 def initialise(backbone: MixViT) -> None:

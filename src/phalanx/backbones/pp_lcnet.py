@@ -9,9 +9,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from torch import Tensor, nn
-from torch.nn import functional as F
 
-from phalanx.layers import ConvBN
+from phalanx.layers import ConvBNHardswish, DepthwiseSeparable, scaled
 
 
 class Block(NamedTuple):
@@ -57,43 +56,3 @@ class PPLCNet(nn.Module):
             x = stage(x)
             maps.append(x)
         return maps[1:]
-
-
-class ConvBNHardswish(ConvBN):
-    """A convolution, its norm, and the hard-swish of the result."""
-
-    def forward(self, x: Tensor) -> Tensor:  # [B, C, H, W]
-        return F.hardswish(super().forward(x))
-
-
-class DepthwiseSeparable(nn.Module):
-    """x [B, in, H, W] -> [B, out, H, W]: each channel by itself, then each pixel by itself."""
-
-    def __init__(self, in_channels: int, out_channels: int, kernel_size: int, *, stride: int, squeeze: bool) -> None:
-        super().__init__()
-        self.depthwise = ConvBNHardswish(in_channels, in_channels, kernel_size, stride=stride, groups=in_channels)
-        self.squeeze = SqueezeExcitation(in_channels) if squeeze else nn.Identity()
-        self.pointwise = ConvBNHardswish(in_channels, out_channels, 1)
-
-    def forward(self, x: Tensor) -> Tensor:
-        out: Tensor = self.pointwise(self.squeeze(self.depthwise(x)))
-        return out
-
-
-class SqueezeExcitation(nn.Module):
-    """x [B, C, H, W], each channel times a share that the means of all channels decide (Hu et al. 2018)."""
-
-    def __init__(self, channels: int) -> None:
-        super().__init__()
-        self.reduce = nn.Conv2d(channels, channels // 4, 1)
-        self.expand = nn.Conv2d(channels // 4, channels, 1)
-
-    def forward(self, x: Tensor) -> Tensor:
-        means = F.adaptive_avg_pool2d(x, 1)  # [B, C, 1, 1]
-        return x * F.hardsigmoid(self.expand(F.relu(self.reduce(means))))
-
-
-def scaled(channels: int, scale: float) -> int:
-    """`channels` times `scale`, rounded to a multiple of 8, but not down by more than a tenth."""
-    rounded = max(8, int(channels * scale + 4) // 8 * 8)
-    return rounded if rounded >= 0.9 * channels * scale else rounded + 8

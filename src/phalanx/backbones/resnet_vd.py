@@ -54,24 +54,14 @@ class Bottleneck(nn.Module):
         super().__init__()
         out_channels = 4 * inner_channels
         self.squeeze = ConvBNReLU(in_channels, inner_channels, 1)
-        self.spatial = AtrousConvBN(inner_channels, inner_channels, dilation=dilation, stride=stride)
+        self.spatial = ConvBNReLU(inner_channels, inner_channels, 3, stride=stride, dilation=dilation)
         self.widen = ConvBN(inner_channels, out_channels, 1)
         self.pool = nn.AvgPool2d(2, stride=2, ceil_mode=True) if stride == 2 else nn.Identity()
         self.shortcut = nn.Identity() if in_channels == out_channels else ConvBN(in_channels, out_channels, 1)
 
     def forward(self, x: Tensor) -> Tensor:
-        mixed = self.widen(F.relu(self.spatial(self.squeeze(x)), inplace=True))
+        mixed = self.widen(self.spatial(self.squeeze(x)))
         return F.relu(mixed + self.shortcut(self.pool(x)), inplace=True)
-
-
-class AtrousConvBN(ConvBN):
-    """A 3x3 convolution whose windows leave out `dilation` - 1 places between those they see, and the norm of its result."""
-
-    def __init__(
-        self, in_channels: int, out_channels: int, *, dilation: int, stride: int = 1, groups: int = 1, bias: bool = False
-    ) -> None:
-        super().__init__(in_channels, out_channels, 3, stride=stride, groups=groups, bias=bias)
-        self.conv.dilation = self.conv.padding = (dilation, dilation)
 
 
 def resnet50_vd() -> ResNetVD:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from phalanx.backbones.resnet_vd import AtrousConvBN
 from phalanx.layers import ConvBN, ConvBNReLU, initialise_convs
 from phalanx.norms import BatchNorm2d
 
@@ -67,8 +66,8 @@ def separable(in_channels: int, out_channels: int, stride: int) -> nn.Sequential
 
 def rectified_atrous(in_channels: int, out_channels: int) -> nn.Sequential:
     """The separable convolution of the last block: each of its two halves rectified afterwards, the windows spread by 2."""
-    depthwise = AtrousConvBN(in_channels, in_channels, dilation=2, groups=in_channels)
-    return nn.Sequential(depthwise, nn.ReLU(inplace=True), ConvBNReLU(in_channels, out_channels, 1))
+    depthwise = ConvBNReLU(in_channels, in_channels, 3, dilation=2, groups=in_channels)
+    return nn.Sequential(depthwise, ConvBNReLU(in_channels, out_channels, 1))
 
 
 def xception65() -> Xception:

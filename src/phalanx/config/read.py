@@ -18,6 +18,7 @@ ALTERNATIVES = (
     {'warmup_steps', 'warmup_epochs'},
     {'global_batch_size', 'batch_size_per_rank'},
 )
+MOST_NODES = 100_000  # of one file; the largest shipped recipe has some hundreds
 
 
 class ConfigError(Exception):
@@ -73,6 +74,10 @@ def document(path: Path, notes: list[str] | None = None) -> Node:
         raise ConfigError([f'{shown}:{line}: is not YAML: {error.problem}']) from None
     except yaml.YAMLError as error:
         raise ConfigError([f'{shown}: is not YAML: {error}']) from None
+    except RecursionError:
+        raise ConfigError([f'{shown}: is nested too deeply']) from None
+    if tree is not None:
+        _check_size(tree, shown, {})
     problems: list[str] = []
     own = _node(tree, shown, problems, notes=notes) if tree is not None else Node({}, f'{shown}:1')
     if not isinstance(own.value, dict):
@@ -80,6 +85,24 @@ def document(path: Path, notes: list[str] | None = None) -> Node:
     if problems:
         raise ConfigError(problems)
     return own
+
+
+def _check_size(tree: yaml.Node, shown: str, sizes: dict[int, int]) -> int:
+    """How many nodes `tree` has, those behind an alias counted at each use: ten aliases of ten aliases ... fill any memory.
+
+    `sizes` holds those of the nodes seen so far, by identity; 0 marks one that is being counted. Raises ConfigError.
+    """
+    line = tree.start_mark.line + 1
+    if id(tree) not in sizes:
+        sizes[id(tree)] = 0
+        pairs = [node for pair in tree.value for node in pair] if isinstance(tree, yaml.MappingNode) else []
+        items = tree.value if isinstance(tree, yaml.SequenceNode) else pairs
+        sizes[id(tree)] = 1 + sum(_check_size(item, shown, sizes) for item in items)
+    if sizes[id(tree)] == 0:
+        raise ConfigError([f'{shown}:{line}: an alias leads back into what it stands for'])
+    if sizes[id(tree)] > MOST_NODES:
+        raise ConfigError([f'{shown}:{line}: has more than {MOST_NODES} entries, counting aliases where they are used'])
+    return sizes[id(tree)]
 
 
 def base_path(base: Node, key: str, path: Path) -> Path:
@@ -176,9 +199,15 @@ def _node(
     if tagged and (notes is None or not tree.tag.startswith('!') or isinstance(tree, yaml.SequenceNode)):
         problems.append(f'{origin}: the tag {tree.tag} means nothing in a recipe')
     if isinstance(tree, yaml.MappingNode):
-        yaml.SafeLoader('').flatten_mapping(tree)  # resolves `<<`
+        try:
+            yaml.SafeLoader('').flatten_mapping(tree)  # resolves `<<`
+        except yaml.MarkedYAMLError as error:
+            problems.append(f'{origin}: {error.problem}')
         children: dict[str, Node] = {'type': Node(tree.tag[1:], origin, tree.tag[1:])} if tagged else {}
         for name, value in tree.value:
+            if not isinstance(name, yaml.ScalarNode):
+                problems.append(f'{source}:{name.start_mark.line + 1}: a key is a word, not a list or a mapping')
+                continue
             child = _node(value, source, problems, lines, key=name, notes=notes)
             if name.value in children:
                 said = f'{child.origin}: the key {name.value!r} is written twice, first at {children[name.value].origin}'

@@ -61,6 +61,8 @@ class Train:
     """`backbone`: take no more than the backbone from `init_from`, which may be a classifier's file."""
     init_misshapen: Literal['refuse', 'skip'] = 'refuse'
     """`skip`: what has another shape in `init_from`, a head for other classes say, stays as drawn; the report names it."""
+    init_networks: dict[str, Path] | None = None
+    """Distillation: weights for the networks that are to start from their own, by name (`teacher: teacher.safetensors`)."""
     channels_last: bool = False
     """Keep feature maps in NHWC order in memory: faster on tensor cores and in bf16 on CPUs."""
     compile: bool = False

@@ -33,7 +33,7 @@ XCEPTION: tuple[Rule, ...] = (
     (r'^backbone\.(entry|middle)\.(\d+)\.', lambda match: f'backbone.xception_65/{match[1]}_flow/block{int(match[2]) + 1}.'),
     (r'^backbone\.exit\.0\.', 'backbone._exit_flow_1.'),
     (r'^backbone\.exit\.(\d)\.0\.', r'backbone._exit_flow_2._conv\1.1.'),
-    (r'^backbone\.exit\.(\d)\.2\.', r'backbone._exit_flow_2._conv\1.2.'),
+    (r'^backbone\.exit\.(\d)\.1\.', r'backbone._exit_flow_2._conv\1.2.'),
     (r'\.convs\.(\d)\.', lambda match: f'._conv{int(match[1]) + 1}.'),
     (r'(\._conv\d)\.(\d)\.conv\.', r'\1._conv\2.'),
     (r'(\._conv\d)\.(\d)\.norm\.', r'\1._bn\2.'),

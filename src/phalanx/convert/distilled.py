@@ -1,4 +1,4 @@
-"""Files of distillations hold several networks."""
+"""Files of distillations hold several networks, each under its name: `Student`, `Teacher` in PaddleOCR."""
 
 from __future__ import annotations
 
@@ -6,10 +6,29 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy.typing as npt
+from torch import nn
+
+from phalanx.distill import Distilled
+
+Arrays = Mapping[str, npt.NDArray[Any]]
+
+STUDENT = 'Student'  # the network that PaddleOCR trains for later use
 
 
-def of_network(arrays: Mapping[str, npt.NDArray[Any]], name: str) -> dict[str, npt.NDArray[Any]]:
-    """The arrays of the network `name` (`Student`, `Teacher` in PaddleOCR), by the names they have without the others.
+def networks_in(arrays: Arrays, model: nn.Module) -> list[tuple[nn.Module, Arrays]]:
+    """The networks that the arrays of a file are for, each with its own: all of a distillation, or `model`.
+
+    A model that is no distillation takes the student of one. Raises ValueError when a network is not there.
+    """
+    if isinstance(model, Distilled):
+        return [(network, of_network(arrays, name.capitalize())) for name, network in model.networks.items()]
+    if any(name.startswith(f'{STUDENT}.') for name in arrays):
+        return [(model, of_network(arrays, STUDENT))]
+    return [(model, arrays)]
+
+
+def of_network(arrays: Arrays, name: str) -> dict[str, npt.NDArray[Any]]:
+    """The arrays of the network `name`, by the names they have without the others.
 
     Raises ValueError, with the names there are, when none is of that network.
     """

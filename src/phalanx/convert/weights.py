@@ -10,7 +10,12 @@ from torch import nn
 
 from phalanx.checkpoint import CheckpointError, weights_at
 from phalanx.convert import ORIGINALS, load_original, stored_as_in_paddle
+from phalanx.convert.distilled import networks_in
 from phalanx.convert.pdparams import read_pdparams
+from phalanx.distill import network_of
+
+Part = Literal['all', 'backbone']
+Misshapen = Literal['refuse', 'skip']
 
 ORIGINAL_SUFFIXES = ('.pdparams', '.tar', '.gz', '.tgz')
 SHOWN, LINES = 5, 20  # of many names, the first few are told; of many problems
@@ -20,37 +25,46 @@ def load_weights(
     model: nn.Module,
     path: Path,
     *,
-    part: Literal['all', 'backbone'] = 'all',
-    misshapen: Literal['refuse', 'skip'] = 'refuse',
+    part: Part = 'all',
+    misshapen: Misshapen = 'refuse',
+    network: str | None = None,
 ) -> list[str]:
     """What of the weights at `path` was not taken, a line for each reason; all others now are those of `model`.
 
     `path` is a run folder, a checkpoint, a `.safetensors` file, or a `.pdparams` or `.tar.gz` of the original project. With
     `part='backbone'` it may also hold a backbone alone, and whatever else it holds (the head of a classifier) is left out. With
-    `misshapen='skip'` a tensor whose shape differs (a head for other classes) stays as `model` has it.
+    `misshapen='skip'` a tensor whose shape differs (a head for other classes) stays as `model` has it. `network` names the one
+    to fill, where `model` is a distillation.
 
     Raises CheckpointError when the file is damaged or does not fit.
     """
-    weights: dict[str, Any]
-    if path.suffix in ORIGINAL_SUFFIXES:
-        weights, own = dict(read_pdparams(path)), _own_arrays(model)
-    else:
-        weights, own = dict(weights_at(path)), dict(model.state_dict())
-    notes: list[str] = []
+    is_original = path.suffix in ORIGINAL_SUFFIXES
+    weights: dict[str, Any] = dict(read_pdparams(path) if is_original else weights_at(path))
     try:
-        if part == 'backbone':
-            weights, notes = _of_backbone(weights, own)
-        if misshapen == 'skip':
-            differing = [name for name in weights.keys() & own.keys() if weights[name].shape != own[name].shape]
-            weights |= {name: own[name] for name in differing}
-            notes += [f'{name} has another shape there and stays as drawn' for name in sorted(differing)]
-        if path.suffix in ORIGINAL_SUFFIXES:
-            load_original(model, weights)
-        else:
-            model.load_state_dict(weights)
+        if network is not None:
+            model = network_of(model, network)
+        targets = networks_in(weights, model) if is_original else [(model, weights)]
+        notes = [note for each, own in targets for note in _fill(each, dict(own), is_original, part, misshapen)]
     except (ValueError, RuntimeError) as error:  # torch raises RuntimeError for names and shapes
         raise CheckpointError(f'{path}: {_shortened(str(error))}') from None
     return [f'{path}: {note}' for note in notes]
+
+
+def _fill(model: nn.Module, weights: dict[str, Any], is_original: bool, part: Part, misshapen: Misshapen) -> list[str]:
+    """What was not taken of `weights`, which are of one network, as the file names them."""
+    own = _own_arrays(model) if is_original else dict(model.state_dict())
+    notes: list[str] = []
+    if part == 'backbone':
+        weights, notes = _of_backbone(weights, own)
+    if misshapen == 'skip':
+        differing = [name for name in weights.keys() & own.keys() if weights[name].shape != own[name].shape]
+        weights = weights | {name: own[name] for name in differing}
+        notes += [f'{name} has another shape there and stays as drawn' for name in sorted(differing)]
+    if is_original:
+        load_original(model, weights)
+    else:
+        model.load_state_dict(weights)
+    return notes
 
 
 def _shortened(text: str) -> str:

@@ -1,4 +1,4 @@
-"""`phalanx data check|prepare`: reads what was asked for and hands it on."""
+"""`phalanx data check|prepare|rewrite`: reads what was asked for and hands it on."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from phalanx.data.census import Census, Surveyed, cores, take_census
 from phalanx.data.page import page
 from phalanx.data.prepare.command import add_kinds, prepare
+from phalanx.data.rewrite import add_options, rewrite
 from phalanx.data.tables import print_census
 from phalanx.page import write_whole
 from phalanx.runs import Job, RequestError, open_job
@@ -39,8 +40,10 @@ def command(words: Sequence[str]) -> int:
     checking.add_argument('--json', action='store_true', help='print one JSON object and nothing else')
     preparing = commands.add_parser('prepare', allow_abbrev=False, help='make a data set of annotations as tools write them')
     add_kinds(preparing)
+    rewriting = commands.add_parser('rewrite', allow_abbrev=False, help='write the data set of a recipe in another format')
+    add_options(rewriting)
     given = parser.parse_args(words)
-    return check(given) if given.command == 'check' else prepare(given)
+    return {'check': check, 'prepare': prepare, 'rewrite': rewrite}[given.command](given)
 
 
 def check(given: argparse.Namespace) -> int:

@@ -12,7 +12,8 @@ import numpy as np
 from phalanx.data.census import Census, spread
 from phalanx.data.tables import Row, class_rows, duplicate_rows, problem_rows, size_rows, verdict
 from phalanx.image import palette
-from phalanx.page import CSS, number
+from phalanx.page import CSS
+from phalanx.readable import number
 from phalanx.task import Image
 
 PICTURES = 8  # of each split

@@ -5,13 +5,13 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
 from phalanx.runs import RequestError, open_job
 from phalanx.task import SampleError, Split
 
-FORMATS = ('coco', 'voc', 'yolo')
 SPLITS: tuple[Split, ...] = ('train', 'eval')
 
 
@@ -19,7 +19,11 @@ SPLITS: tuple[Split, ...] = ('train', 'eval')
 class Rewritable(Protocol):
     """A Task whose data can be written in other formats."""
 
-    def rewrite(self, split: Split, out: Path, *, form: str) -> dict[str, str]:
+    @property
+    def rewritten_as(self) -> tuple[str, ...]:
+        """The names of those formats."""
+
+    def rewrite(self, split: Split, out: Path, *, form: str) -> Mapping[str, object]:
         """Writes a split below `out`, and returns the keys of `data` that read it. Raises SampleError, OSError, ValueError."""
 
 
@@ -28,7 +32,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         '--set', nargs='+', action='extend', default=[], metavar='KEY=VALUE', help='overrides a key of the recipe'
     )
-    parser.add_argument('--as', dest='form', choices=FORMATS, required=True, help='how boxes are to be written')
+    parser.add_argument('--as', dest='form', metavar='FORMAT', required=True, help='boxes: coco, voc, yolo; texts: lmdb')
     parser.add_argument('--out', type=Path, required=True, help='the folder to make; it must not be there yet')
 
 
@@ -38,9 +42,12 @@ def rewrite(given: argparse.Namespace) -> int:
     task: object = job.task
     if not isinstance(task, Rewritable):
         raise RequestError(f'{job.name}: the data of {type(task).__name__} have no other format to be written in')
+    if given.form not in task.rewritten_as:
+        formats = ', '.join(task.rewritten_as)
+        raise RequestError(f'--as {given.form}: the data of {type(task).__name__} can be written as {formats}')
     if given.out.exists():
         raise RequestError(f'--out {given.out}: is there already; give a new folder')
-    keys: dict[str, str] = {}
+    keys: dict[str, object] = {}
     try:
         for split in SPLITS:
             keys |= task.rewrite(split, given.out, form=given.form)

@@ -11,8 +11,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from phalanx.charts import nice_ticks
 from phalanx.data.census import Census, Size
-from phalanx.page import nice_ticks, number
+from phalanx.readable import number
 from phalanx.task import Split
 
 Row = dict[str, str | int | float | None]

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from phalanx.boxes import from_distances
 
@@ -31,3 +31,15 @@ def boxes(raw: Raw) -> Tensor:
     bins = torch.arange(BINS, dtype=raw.points.dtype, device=raw.points.device)
     distances = (distributions * bins).sum(-1)  # [B, A, 4]; a matrix product would be in half precision under autocast
     return from_distances(raw.points, distances * raw.strides[:, None])
+
+
+class BoxesAndScores(nn.Module):
+    """Normalised images [B, 3, H, W] -> boxes [B, A, 4] and scores [B, A, K], before any is suppressed."""
+
+    def __init__(self, network: nn.Module) -> None:
+        super().__init__()
+        self.network = network
+
+    def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        raw: Raw = self.network(images)
+        return boxes(raw), raw.logits.float().sigmoid()

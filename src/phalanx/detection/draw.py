@@ -62,7 +62,7 @@ def with_objects(image: Image, objects: Objects, class_names: Sequence[str]) -> 
     return drawn(image, objects.boxes.tolist(), [class_names[label] for label in objects.classes], colours)
 
 
-def pair(
+def compared(
     image: Image, size: tuple[int, int], truth: Objects, class_names: Sequence[str], found: Sequence[Found]
 ) -> list[tuple[str, Image]]:
     """Captioned pictures of `size` (height, width): the boxes that are true and those that were found, over the image."""

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import Annotated, Literal
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from phalanx.batch import Tensors
 from phalanx.detection import decode
 from phalanx.detection import draw as drawing
 from phalanx.detection.data import DATA, Data, Objects, Source
-from phalanx.detection.data.write import Format, write
+from phalanx.detection.data.write import FORMATS, Format, write
 from phalanx.detection.decode import Raw
 from phalanx.detection.draw import Found
 from phalanx.detection.loss import LOSSES
@@ -24,14 +25,16 @@ from phalanx.detection.models import MODELS
 from phalanx.detection.nms import multiclass_nms
 from phalanx.detection.survey import BoxSurvey
 from phalanx.detection.transforms import TRANSFORMS, Chances, Shown, Transform
-from phalanx.image import normalised
+from phalanx.image import channels_first, normalised
+from phalanx.options import check_probability, check_std
 from phalanx.step import WholeStep
-from phalanx.task import Draw, Image, Loss, Split
+from phalanx.task import Draw, Export, Image, Loss, Split, described
 
 # What the network says, boxes [n, 4] and classes [n] of each image, the epoch, the step that they belong to.
 DetectionLoss = Callable[[Raw, Sequence[Tensor], Sequence[Tensor], int, WholeStep], Loss]
 
 STRIDE = 32  # sides of what a network sees are multiples of it
+MOST = 512 * STRIDE
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,8 +52,7 @@ class Nms:
 
     def __post_init__(self) -> None:
         for name in ('score_threshold', 'nms_threshold'):
-            if not 0 <= getattr(self, name) <= 1:
-                raise ValueError(f'{name} must lie between 0 and 1, got {getattr(self, name)}')
+            check_probability(name, getattr(self, name))
         for name in ('pre_top_k', 'keep_top_k'):
             if getattr(self, name) < 1:
                 raise ValueError(f'{name} must be at least 1, got {getattr(self, name)}')
@@ -67,16 +69,14 @@ class Sample:
 
 
 @dataclass(frozen=True)
-class DetectionBatch:
+class DetectionBatch(Tensors):
     """Samples filled up to one size; the objects of all images stand one after the other. Shapes: N objects."""
 
     images: Tensor  # uint8 [B, 3, h, w]
     boxes: Tensor  # [N, 4]
     classes: Tensor  # [N]
-    ignored: Tensor  # [N] bool; stays on the host, as do areas: only metrics ask
-    areas: Tensor  # [N]
     frames: Tensor  # [B, 4]
-    counts: tuple[int, ...]  # objects of each image
+    truths: tuple[Objects, ...]  # what each image shows, for the metric: it stays on the host
     sizes: tuple[tuple[int, int], ...]
     indices: tuple[int, ...]
     epochs: tuple[int, ...]
@@ -85,18 +85,9 @@ class DetectionBatch:
         return len(self.images)
 
     @property
-    def truths(self) -> list[Objects]:
-        """What each image shows."""
-        parts = (torch.split(part.cpu(), list(self.counts)) for part in (self.boxes, self.classes, self.ignored, self.areas))
-        return [Objects(*(part.numpy() for part in image)) for image in zip(*parts, strict=True)]
-
-    def to(self, device: torch.device) -> Self:
-        moved = {name: getattr(self, name).to(device, non_blocking=True) for name in ('images', 'boxes', 'classes', 'frames')}
-        return replace(self, **moved)
-
-    def pin_memory(self) -> Self:
-        pinned = {name: getattr(self, name).pin_memory() for name in ('images', 'boxes', 'classes', 'frames')}
-        return replace(self, **pinned)
+    def counts(self) -> list[int]:
+        """How many objects each image shows."""
+        return [len(truth) for truth in self.truths]
 
 
 @dataclass(frozen=True)
@@ -108,9 +99,8 @@ class Samples:
     split: Split
 
     @property
-    def notes(self) -> Mapping[str, int]:
-        """What was odd about the annotations, and how often."""
-        return self.source.notes
+    def notes(self) -> list[str]:
+        return [f'{self.split} data: {count} {what}' for what, count in self.source.notes.items()]
 
     def __len__(self) -> int:
         return len(self.source)
@@ -147,10 +137,6 @@ def framed(image: Image, objects: Objects, transforms: Sequence[Transform], draw
     return Sample(channels_first(seen), objects, draw.index, draw.epoch, (H, W), torch.from_numpy(frame.boxes[0]))
 
 
-def channels_first(image: Image) -> Tensor:
-    return torch.from_numpy(np.ascontiguousarray(image.transpose(2, 0, 1)))
-
-
 class Detection:
     """The Task, made from the keys of a recipe.
 
@@ -173,8 +159,7 @@ class Detection:
         shown_from: float = 0.3,
         judged_by: Literal['mean_ap', 'ap50', 'ap75'] = 'mean_ap',
     ) -> None:
-        if min(std) <= 0:
-            raise ValueError(f'std must be above 0, got {", ".join(map(str, std))}')
+        check_std(std)
         if metric.func is VocAp and judged_by != 'mean_ap':
             raise ValueError(f'judged_by: the metric voc has mean_ap alone, not {judged_by}; choose metric coco')
         metric(())  # told now, not at the first evaluation
@@ -198,6 +183,8 @@ class Detection:
         """The samples of a split as they lie in their files, for `phalanx data check`."""
         return BoxSurvey(self.data().split(split), self.class_names)
 
+    rewritten_as = FORMATS
+
     def rewrite(self, split: Split, out: Path, *, form: Format) -> dict[str, str]:
         """Writes the samples of a split as they lie in their files anew, for `phalanx data rewrite`; see `data.write`."""
         return write(self.data().split(split), self.class_names, out, split, form=form)
@@ -209,25 +196,28 @@ class Detection:
             images=filled_up([sample.image for sample in samples], self.mean),
             boxes=torch.from_numpy(objects.boxes),
             classes=torch.from_numpy(objects.classes),
-            ignored=torch.from_numpy(objects.ignored),
-            areas=torch.from_numpy(objects.areas),
             frames=torch.stack([sample.frame for sample in samples]),
-            counts=tuple(len(sample.objects) for sample in samples),
+            truths=tuple(sample.objects for sample in samples),
             sizes=tuple(sample.size for sample in samples),
             indices=tuple(sample.index for sample in samples),
             epochs=tuple(sample.epoch for sample in samples),
         )
 
+    def network_input(self, batch: DetectionBatch) -> Tensor:
+        return normalised(batch.images, self.mean, self.std)
+
     def loss(self, model: nn.Module, batch: DetectionBatch, whole: WholeStep) -> Loss:
         epoch = epoch_of_step(batch.epochs, whole)
-        raw: Raw = model(normalised(batch.images, self.mean, self.std))
-        boxes, classes = (torch.split(part, list(batch.counts)) for part in (batch.boxes, batch.classes))
+        sides = sides_of_step(batch.images.shape[2:], whole)
+        if list(batch.images.shape[2:]) != sides:
+            batch = replace(batch, images=filled_up(list(batch.images), self.mean, least=sides))
+        raw: Raw = model(self.network_input(batch))
+        boxes, classes = (torch.split(part, batch.counts) for part in (batch.boxes, batch.classes))
         return self.terms(raw, boxes, classes, epoch, whole)
 
     def predict(self, model: nn.Module, batch: DetectionBatch) -> list[Detections]:
         """What is found on each image, in its own pixels."""
-        raw: Raw = model(normalised(batch.images, self.mean, self.std))
-        boxes, scores = decode.boxes(raw), raw.logits.float().sigmoid()  # [B, A, 4], [B, A, K]
+        boxes, scores = decode.BoxesAndScores(model)(self.network_input(batch))  # [B, A, 4], [B, A, K]
         sizes = torch.tensor(batch.sizes, device=boxes.device).flip(1)  # [B, 2] width, height
         corners, sides = batch.frames[:, :2], batch.frames[:, 2:] - batch.frames[:, :2]
         boxes = (boxes - corners.repeat(1, 2)[:, None]) * (sizes / sides).repeat(1, 2)[:, None]
@@ -254,10 +244,29 @@ class Detection:
 
     def picture(self, sample: Sample, result: list[Found]) -> list[tuple[str, Image]]:
         shown = [found for found in result if found.score >= self.shown_from]
-        return drawing.pair(sample.image.permute(1, 2, 0).numpy(), sample.size, sample.objects, self.class_names, shown)
+        return drawing.compared(sample.image.permute(1, 2, 0).numpy(), sample.size, sample.objects, self.class_names, shown)
 
     def save(self, result: list[Found], image: Image, stem: Path) -> list[Path]:
         return drawing.save(result, image, stem, shown_from=self.shown_from)
+
+    def export(self, model: nn.Module) -> Export:
+        """Boxes and scores of all anchors; non-maximum suppression, and the way back to the image's size, are the caller's."""
+        preparation = {
+            'transforms': [described(transform) for transform in self.transforms['eval']],
+            'filled_up': f'on the right and at the bottom with the mean colour, to multiples of {STRIDE} pixels',
+            'channels': 'RGB',
+            'mean': self.mean,
+            'std': self.std,
+        }
+        return Export(
+            decode.BoxesAndScores(model),
+            {
+                'boxes': '[batch, anchors, 4]: x0, y0, x1, y1 in pixels of the input',
+                'scores': '[batch, anchors, classes]: probabilities, each class for itself',
+            },
+            preparation,
+            {'classes': self.class_names, 'nms': asdict(self.nms)},
+        )
 
 
 def epoch_of_step(epochs: Sequence[int], whole: WholeStep) -> int:
@@ -269,12 +278,28 @@ def epoch_of_step(epochs: Sequence[int], whole: WholeStep) -> int:
     return int(total // count)
 
 
-def filled_up(images: Sequence[Tensor], mean: Sequence[float]) -> Tensor:
-    """[B, 3, h, w]: images [3, h, w] at the upper left of the least size for all whose sides are multiples of the stride."""
-    sides = [-(-max(image.shape[axis] for image in images) // STRIDE) * STRIDE for axis in (1, 2)]
+def sides_of_step(sides: Sequence[int], whole: WholeStep) -> list[int]:
+    """The greatest height and width of a batch of the step, on any rank: filled up to less, norms would see the cut.
+
+    `sides` are those of this batch. Raises ValueError for one that is too large.
+    """
+    if max(sides) > MOST:
+        raise ValueError(f'an image of {sides[1]} x {sides[0]} pixels is too large to train with: at most {MOST} a side')
+    seen = torch.zeros(2, MOST // STRIDE + 1, dtype=torch.int64)
+    seen[[0, 1], [side // STRIDE for side in sides]] = 1
+    return [int(row.nonzero().max()) * STRIDE for row in whole.sum(seen)]
+
+
+def filled_up(images: Sequence[Tensor], mean: Sequence[float], *, least: Sequence[int] = (STRIDE, STRIDE)) -> Tensor:
+    """[B, 3, h, w]: images [3, h, w] at the upper left of the least size for all whose sides are multiples of the stride.
+
+    Its height and width are no smaller than `least`.
+    """
+    largest = [-(-max(image.shape[axis] for image in images) // STRIDE) * STRIDE for axis in (1, 2)]
+    sides = [max(pair) for pair in zip(largest, least, strict=True)]
     if all(list(image.shape[1:]) == sides for image in images):
         return torch.stack(list(images))
-    colour = torch.tensor([round(255 * value) for value in mean], dtype=torch.uint8)  # about 0 after normalisation
+    colour = images[0].new_tensor([round(255 * value) for value in mean])  # about 0 after normalisation
     canvas = colour.view(1, 3, 1, 1).repeat(len(images), 1, *sides)
     for place, image in zip(canvas, images, strict=True):
         place[:, : image.shape[1], : image.shape[2]] = image

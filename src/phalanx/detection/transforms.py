@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from phalanx.colour import ColourDistortion
 from phalanx.detection.data.source import Boxes, Objects, have_area
+from phalanx.options import check_probability, check_size
 from phalanx.task import Image
 
 Rng = np.random.Generator
@@ -70,7 +71,7 @@ class RandomExpand:
     fill: tuple[float, float, float] = (123.675, 116.28, 103.53)
 
     def __post_init__(self) -> None:
-        _check_probability(self.probability)
+        check_probability('probability', self.probability)
         if not self.ratio > 1:
             raise ValueError(f'ratio must be above 1, got {self.ratio}')
 
@@ -163,7 +164,7 @@ class RandomFlip:
     probability: float = 0.5
 
     def __post_init__(self) -> None:
-        _check_probability(self.probability)
+        check_probability('probability', self.probability)
 
     def __call__(self, image: Image, objects: Objects, chances: Chances) -> Shown:
         if chances.rng.random() >= self.probability:
@@ -190,7 +191,7 @@ class Resize:
     interpolation: Interpolation = 'linear'
 
     def __post_init__(self) -> None:
-        _check_size(self.size)
+        check_size('size', self.size)
 
     def __call__(self, image: Image, objects: Objects, chances: Chances) -> Shown:
         return scaled(image, objects, *factors(image, self.size, keep_ratio=self.keep_ratio), self.interpolation)
@@ -243,8 +244,8 @@ class Mosaic:
     shear: tuple[float, float] = (-2.0, 2.0)
 
     def __post_init__(self) -> None:
-        _check_probability(self.probability)
-        _check_size(self.size)
+        check_probability('probability', self.probability)
+        check_size('size', self.size)
         _check_scale(self.scale)
 
     def __call__(self, image: Image, objects: Objects, chances: Chances) -> Shown:
@@ -294,7 +295,7 @@ class MixUp:
     scale: tuple[float, float] = (0.5, 1.5)
 
     def __post_init__(self) -> None:
-        _check_probability(self.probability)
+        check_probability('probability', self.probability)
         _check_scale(self.scale)
 
     def __call__(self, image: Image, objects: Objects, chances: Chances) -> Shown:
@@ -314,16 +315,6 @@ class MixUp:
         others = replace(others, boxes=others.boxes - np.array([left, top, left, top], np.float32)).clipped(W, H)
         mixed = cv2.addWeighted(image, 0.5, under, 0.5, 0).astype(np.uint8, copy=False)
         return mixed, Objects.all_of([objects, others])
-
-
-def _check_probability(value: float) -> None:
-    if not 0 <= value <= 1:
-        raise ValueError(f'probability must lie between 0 and 1, got {value}')
-
-
-def _check_size(size: tuple[int, int]) -> None:
-    if min(size) < 1:
-        raise ValueError(f'size is (width, height) in pixels, each at least 1; got {size[0]}, {size[1]}')
 
 
 def _check_scale(scale: tuple[float, float]) -> None:

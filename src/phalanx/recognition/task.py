@@ -6,28 +6,31 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Annotated, Self
+from typing import Annotated, Literal
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from phalanx.batch import Tensors
 from phalanx.distill import DISTILLATIONS, Distilled, own_losses
-from phalanx.image import normalised
+from phalanx.image import channels_first, normalised
+from phalanx.options import check_size
 from phalanx.recognition import draw as drawing
-from phalanx.recognition.characters import Characters, Dictionary, Reading, UnusableTextError, padded
+from phalanx.recognition.characters import BLANK, Characters, Dictionary, Reading, UnusableTextError, padded
 from phalanx.recognition.data import DATA, Data, Source
+from phalanx.recognition.data.lmdb_sets import write_lmdb
 from phalanx.recognition.data.source import TextImage
 from phalanx.recognition.loss import LOSSES
 from phalanx.recognition.loss.ctc import CTC
 from phalanx.recognition.metric import Comparison, ReadingAccuracy
 from phalanx.recognition.models import MODELS
-from phalanx.recognition.models.outputs import Outputs
+from phalanx.recognition.models.outputs import CtcOutput, Outputs
 from phalanx.recognition.survey import TextSurvey
 from phalanx.recognition.texts import Texts
-from phalanx.recognition.transforms import TRANSFORMS, Concatenate, Transform, check_size, fitted
+from phalanx.recognition.transforms import TRANSFORMS, Concatenate, Transform, fitted
 from phalanx.step import WholeStep
-from phalanx.task import Draw, Image, Loss, SampleError, Split
+from phalanx.task import Draw, Export, Image, Loss, SampleError, Split
 
 TextLoss = Callable[[Outputs, Texts, WholeStep], Loss]
 NetworkLoss = Callable[[Mapping[str, Outputs]], Loss]  # of what several networks give
@@ -50,7 +53,7 @@ class Sample:
 
 
 @dataclass(frozen=True)
-class RecognitionBatch:
+class RecognitionBatch(Tensors):
     """Samples of one image size."""
 
     images: Tensor  # uint8 [B, 3, h, w]
@@ -61,14 +64,6 @@ class RecognitionBatch:
 
     def __len__(self) -> int:
         return len(self.images)
-
-    def to(self, device: torch.device) -> Self:
-        images, widths = (part.to(device, non_blocking=True) for part in (self.images, self.widths))
-        return replace(self, images=images, widths=widths, texts=self.texts.to(device))
-
-    def pin_memory(self) -> Self:
-        images, widths = self.images.pin_memory(), self.widths.pin_memory()
-        return replace(self, images=images, widths=widths, texts=self.texts.pin_memory())
 
 
 @dataclass(frozen=True)
@@ -82,20 +77,15 @@ class Encoder:
     def sample(self, line: TextImage, size: Size) -> Sample:
         """Raises UnusableTextError when the text cannot be a target."""
         image, text = line
-        sar = self.characters.sar(text) if self.has_attention else []
+        characters = self.characters
+        sar = characters.sar(text) if self.has_attention else []
         shown, width = fitted(image, size, keep_ratio=self.keep_ratio)
-        return Sample(
-            _as_tensor(shown), width, self.characters.known(text), self.characters.unknown(text), self.characters.ctc(text), sar
-        )
+        return Sample(channels_first(shown), width, characters.known(text), characters.unknown(text), characters.ctc(text), sar)
 
     def request(self, image: Image, size: Size) -> Sample:
         """A line of unknown text, wider than `size` where it needs to be, as the originals predict."""
         shown, width = fitted(image, size, keep_ratio=self.keep_ratio, grow=self.keep_ratio)
-        return Sample(_as_tensor(shown), width, '', 0, [], [])
-
-
-def _as_tensor(image: Image) -> Tensor:  # [H, W, 3] -> [3, H, W]
-    return torch.from_numpy(np.ascontiguousarray(image.transpose(2, 0, 1)))
+        return Sample(channels_first(shown), width, '', 0, [], [])
 
 
 @dataclass(frozen=True)
@@ -107,6 +97,10 @@ class Samples:
     sizes: tuple[Size, ...]  # a step draws one of them for all its samples
     concatenate: Concatenate | None = None
     transforms: tuple[Transform, ...] = ()
+
+    @property
+    def notes(self) -> Sequence[str]:
+        return ()
 
     def __len__(self) -> int:
         return len(self.source)
@@ -145,7 +139,7 @@ class Recognition:
     differences of texts the metric ignores.
 
     Distillation: `model` is the student, `networks` names others that see the same batches, `between` says what they learn from
-    one another; each learns from `loss` too, unless it is in `frozen`. `network_weights`: from where they start. Raises
+    one another; each learns from `loss` too, unless it is in `frozen`; `train.init_networks` says from where they start. Raises
     ValueError for options of parts that cannot be.
     """
 
@@ -165,8 +159,7 @@ class Recognition:
         networks: dict[str, Annotated[partial[nn.Module], MODELS]] | None = None,
         between: tuple[Annotated[partial[NetworkLoss], DISTILLATIONS], ...] = (),
         frozen: tuple[str, ...] = (),
-        network_weights: dict[str, Path] | None = None,
-        judged_by: str = 'accuracy',
+        judged_by: Literal['accuracy', 'edit_similarity'] = 'accuracy',
     ) -> None:
         for one in (size, *train_sizes):
             check_size('size', one)
@@ -180,7 +173,7 @@ class Recognition:
         self.concatenate, self.transforms = concatenate, tuple(transform() for transform in transforms)
         self.compare, self.judged_by = compare, judged_by
         self.networks, self.between = networks or {}, tuple(loss() for loss in between)
-        self.frozen, self.network_weights = frozen, network_weights or {}
+        self.frozen = frozen
 
     @cached_property
     def characters(self) -> Characters:
@@ -201,7 +194,7 @@ class Recognition:
                 raise ValueError(f'loss: does not fit the {name} network, which has {_heads(network)}; {cure}')
         if not self.networks:
             return networks[STUDENT]
-        return Distilled(networks, student=STUDENT, frozen=self.frozen, weights=self.network_weights)
+        return Distilled(networks, student=STUDENT, frozen=self.frozen)
 
     def dataset(self, split: Split) -> Samples:
         source = self.data().split(split)
@@ -212,6 +205,14 @@ class Recognition:
     def survey(self, split: Split) -> TextSurvey:
         """The samples of a split as they lie in their files, for `phalanx data check`."""
         return TextSurvey(self.data().split(split), self.characters, self.encoder.has_attention)
+
+    rewritten_as = ('lmdb',)
+
+    def rewrite(self, split: Split, out: Path, *, form: str) -> dict[str, object]:
+        """Writes the samples of a split as they lie in their files anew, for `phalanx data rewrite`."""
+        folder = {'train': 'train', 'eval': 'val'}[split]
+        write_lmdb(self.data().split(split), out / folder)
+        return {'name': 'lmdb_sets', split: [folder]}
 
     def collate(self, samples: Sequence[Sample]) -> RecognitionBatch:
         """Raises ValueError when the images differ in size."""
@@ -229,8 +230,11 @@ class Recognition:
         labels = tuple(sample.label for sample in samples)
         return RecognitionBatch(images, widths, texts, labels, sum(sample.unknown for sample in samples))
 
+    def network_input(self, batch: RecognitionBatch) -> Tensor:
+        return network_input(batch)
+
     def loss(self, model: nn.Module, batch: RecognitionBatch, whole: WholeStep) -> Loss:
-        outputs = model(network_input(batch), batch.texts)
+        outputs = model(self.network_input(batch), batch.texts)
         if not self.networks:
             return self.loss_of_texts(outputs, batch.texts, whole)
         learners = [name for name in (STUDENT, *self.networks) if name not in self.frozen]
@@ -240,7 +244,7 @@ class Recognition:
         return terms
 
     def predict(self, model: nn.Module, batch: RecognitionBatch) -> list[Reading]:
-        outputs: Outputs = model(network_input(batch))
+        outputs: Outputs = model(self.network_input(batch))
         return self.characters.decode(outputs.ctc)
 
     def metric(self) -> ReadingAccuracy:
@@ -258,6 +262,23 @@ class Recognition:
 
     def save(self, result: Reading, image: Image, stem: Path) -> list[Path]:
         return drawing.save(result, image, stem)
+
+    def export(self, model: nn.Module) -> Export:
+        """The CTC logits, of the student where several networks were trained; choosing characters is the caller's."""
+        in_proportion = 'in proportion, rounded up, at most that of the input; then zeros after normalisation'
+        width = in_proportion if self.keep_ratio else 'that of the input'
+        preparation = {
+            'resize': {'height': 'that of the input', 'width': width, 'interpolation': 'linear'},
+            'channels': 'BGR',
+            'mean': GREY,
+            'std': GREY,
+        }
+        return Export(
+            CtcOutput(model.student if isinstance(model, Distilled) else model),
+            {'logits': '[batch, places, characters + 1]: the likeliest of each place, without repetitions and blanks (0)'},
+            preparation,
+            {'characters': self.characters.characters, 'blank': BLANK, 'first_character': BLANK + 1},
+        )
 
 
 def _heads(network: nn.Module) -> str:

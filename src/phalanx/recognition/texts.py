@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
-from typing import Self
+from dataclasses import dataclass
 
-import torch
 from torch import Tensor
+
+from phalanx.batch import Tensors
 
 
 @dataclass(frozen=True)
-class Texts:
+class Texts(Tensors):
     """The encoded texts of B images, of an alphabet of K characters (the `num_classes` of the networks).
 
     For CTC a character is 1 to K, the blank 0. For the attention head (SAR) a character is 0 to K-1, an unknown one K, the
@@ -25,13 +24,3 @@ class Texts:
 
     def __len__(self) -> int:
         return len(self.ctc)
-
-    def to(self, device: torch.device) -> Self:
-        return self._each(lambda part: part.to(device, non_blocking=True))
-
-    def pin_memory(self) -> Self:
-        return self._each(Tensor.pin_memory)
-
-    def _each(self, change: Callable[[Tensor], Tensor]) -> Self:
-        ratios = None if self.valid_ratios is None else change(self.valid_ratios)
-        return replace(self, ctc=change(self.ctc), lengths=change(self.lengths), sar=change(self.sar), valid_ratios=ratios)

@@ -15,6 +15,7 @@ import cv2
 import numpy as np
 import numpy.typing as npt
 
+from phalanx.options import check_probability, check_size
 from phalanx.recognition.data.source import Rng, TextImage
 from phalanx.task import Image
 
@@ -42,7 +43,7 @@ class RecAug:
 
     def __post_init__(self) -> None:
         for name, value in vars(self).items():
-            _check_probability(name, value)
+            check_probability(name, value)
 
     def __call__(self, image: Image, rng: Rng) -> Image:
         changes: tuple[tuple[Transform, float], ...] = (
@@ -198,7 +199,7 @@ class Concatenate:
 
     def __post_init__(self) -> None:
         check_size('size', self.size)
-        _check_probability('probability', self.probability)
+        check_probability('probability', self.probability)
         if self.lines < 1:
             raise ValueError(f'lines must be at least 1, got {self.lines}')
 
@@ -242,16 +243,6 @@ def fitted(image: Image, size: tuple[int, int], *, keep_ratio: bool = True, grow
     canvas = np.zeros((H, W, 3), np.uint8)
     canvas[:, :width] = cv2.resize(image, (width, H), interpolation=cv2.INTER_LINEAR)
     return canvas, width
-
-
-def check_size(name: str, size: tuple[int, int]) -> None:
-    if min(size) < 1:
-        raise ValueError(f'{name} is (width, height) in pixels, each at least 1; got {size[0]}, {size[1]}')
-
-
-def _check_probability(name: str, value: float) -> None:
-    if not 0 <= value <= 1:
-        raise ValueError(f'{name} must lie between 0 and 1, got {value}')
 
 
 TRANSFORMS = {'rec_aug': RecAug}

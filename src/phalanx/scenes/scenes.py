@@ -63,6 +63,26 @@ def scene(
     return canvas.finish(rng)
 
 
+@dataclass(frozen=True)
+class Series:
+    """The scenes of one split that differ from `scene` in size alone."""
+
+    split: Split
+    samples: int
+    size: tuple[int, int]
+    digit_height: tuple[float, float]
+    seed: int
+
+    def __len__(self) -> int:
+        return self.samples
+
+    def name(self, index: int) -> str:
+        return f'{self.split} digit scene {index}'
+
+    def scene(self, index: int) -> Scene:
+        return scene(index, self.split, size=self.size, digit_height=self.digit_height, seed=self.seed)
+
+
 class _Canvas:
     """A scene in the making."""
 

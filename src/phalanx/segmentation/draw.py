@@ -21,7 +21,7 @@ def coloured(class_map: LabelMap) -> Image:
     return COLOURS[class_map]
 
 
-def triple(image: Image, truth: LabelMap, prediction: LabelMap) -> list[tuple[str, Image]]:
+def compared(image: Image, truth: LabelMap, prediction: LabelMap) -> list[tuple[str, Image]]:
     """Captioned pictures of one size: the image, and the two class maps over it. Void pixels of the truth stay as they are."""
     H, W = truth.shape
     image = cv2.resize(image, (W, H), interpolation=cv2.INTER_LINEAR).astype(np.uint8, copy=False)

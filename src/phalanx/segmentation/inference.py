@@ -83,6 +83,17 @@ def main_output(network: nn.Module, images: Tensor) -> Tensor:
     return logits
 
 
+class MainOutput(nn.Module):
+    """Normalised images [B, 3, H, W] -> logits [B, K, H, W]: a network as others run it."""
+
+    def __init__(self, network: nn.Module) -> None:
+        super().__init__()
+        self.network = network
+
+    def forward(self, images: Tensor) -> Tensor:
+        return main_output(self.network, images)
+
+
 def starts(length: int, window: int, stride: int) -> list[int]:
     """Where windows begin along a side of `length` pixels."""
     count = max(0, math.ceil((length - window) / stride)) + 1

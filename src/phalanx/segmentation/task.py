@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Self
+from typing import Annotated, Literal
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from phalanx.image import LabelMap, normalised
+from phalanx.batch import Tensors
+from phalanx.image import LabelMap, channels_first, normalised
+from phalanx.options import check_std
 from phalanx.segmentation import draw as drawing
 from phalanx.segmentation.data import DATA, Data, Source
-from phalanx.segmentation.inference import Inference, resized
+from phalanx.segmentation.inference import Inference, MainOutput, resized
 from phalanx.segmentation.labels import VOID
 from phalanx.segmentation.loss import LOSSES, PixelLoss
 from phalanx.segmentation.metric import Confusion
@@ -23,7 +25,7 @@ from phalanx.segmentation.models import MODELS
 from phalanx.segmentation.survey import PixelSurvey
 from phalanx.segmentation.transforms import TRANSFORMS, Transform
 from phalanx.step import WholeStep
-from phalanx.task import Draw, Image, Loss, Split, Term
+from phalanx.task import Draw, Export, Image, Loss, Split, Term, described
 
 
 @dataclass(frozen=True)
@@ -33,7 +35,7 @@ class Sample:
 
 
 @dataclass(frozen=True)
-class SegmentationBatch:
+class SegmentationBatch(Tensors):
     """Samples of one image size; label maps may differ in size."""
 
     images: Tensor  # uint8 [B, 3, h, w]
@@ -49,13 +51,6 @@ class SegmentationBatch:
         parts = torch.split(self.pixels, [H * W for H, W in self.sizes])
         return tuple(part.view(size) for part, size in zip(parts, self.sizes, strict=True))
 
-    def to(self, device: torch.device) -> Self:
-        images, pixels = (part.to(device, non_blocking=True) for part in (self.images, self.pixels))
-        return replace(self, images=images, pixels=pixels)
-
-    def pin_memory(self) -> Self:
-        return replace(self, images=self.images.pin_memory(), pixels=self.pixels.pin_memory())
-
 
 @dataclass(frozen=True)
 class Samples:
@@ -64,6 +59,10 @@ class Samples:
     source: Source
     transforms: tuple[Transform, ...]
     split: Split
+
+    @property
+    def notes(self) -> Sequence[str]:
+        return ()
 
     def __len__(self) -> int:
         return len(self.source)
@@ -83,8 +82,8 @@ def transformed(
     original = labels
     for transform in transforms:
         image, labels = transform(image, labels, rng)
-    maps = (image.transpose(2, 0, 1), original if judge_original else labels)
-    return Sample(*(torch.from_numpy(np.ascontiguousarray(part)) for part in maps))
+    judged = original if judge_original else labels
+    return Sample(channels_first(image), torch.from_numpy(np.ascontiguousarray(judged)))
 
 
 class Segmentation:
@@ -107,12 +106,11 @@ class Segmentation:
         inference: Inference = Inference(),  # noqa: B008 - frozen
         mean: tuple[float, float, float] = (0.5, 0.5, 0.5),
         std: tuple[float, float, float] = (0.5, 0.5, 0.5),
-        judged_by: str = 'mean_iou',
+        judged_by: Literal['mean_iou', 'accuracy', 'kappa', 'mean_dice'] = 'mean_iou',
     ) -> None:
         if loss_coefficients and len(loss_coefficients) != len(losses):
             raise ValueError(f'there are {len(losses)} losses, but {len(loss_coefficients)} loss_coefficients')
-        if min(std) <= 0:
-            raise ValueError(f'std must be above 0, got {", ".join(map(str, std))}')
+        check_std(std)
         self.network, self.data = model, data
         self.losses = [loss() for loss in losses]
         self.loss_names = [_name_of(loss, number) for number, loss in enumerate(losses)]
@@ -155,8 +153,11 @@ class Segmentation:
         pixels = torch.cat([sample.labels.flatten() for sample in samples])
         return SegmentationBatch(images, pixels, tuple((len(sample.labels), sample.labels.shape[1]) for sample in samples))
 
+    def network_input(self, batch: SegmentationBatch) -> Tensor:
+        return normalised(batch.images, self.mean, self.std)
+
     def loss(self, model: nn.Module, batch: SegmentationBatch, whole: WholeStep) -> Loss:
-        outputs: list[Tensor] = model(normalised(batch.images, self.mean, self.std))  # [B, K, H, W] each, main first
+        outputs: list[Tensor] = model(self.network_input(batch))  # [B, K, H, W] each, main first
         labels = torch.stack(batch.labels).long()  # [B, H, W]
         terms: dict[str, Term] = {}
         parts = zip(self.loss_names, self.losses, self.coefficients, outputs, strict=True)
@@ -167,7 +168,7 @@ class Segmentation:
 
     def predict(self, model: nn.Module, batch: SegmentationBatch) -> list[Tensor]:
         """A class map [H, W] uint8 for each image, of the size of its label map: as the originals, scores are resized."""
-        scores = self.inference(model, normalised(batch.images, self.mean, self.std))  # [B, K, h, w]
+        scores = self.inference(model, self.network_input(batch))  # [B, K, h, w]
         return [_class_map(own, size) for own, size in zip(scores, batch.sizes, strict=True)]
 
     def metric(self) -> Confusion:
@@ -181,10 +182,25 @@ class Segmentation:
         return [class_map.cpu().numpy() for class_map in prediction]
 
     def picture(self, sample: Sample, result: LabelMap) -> list[tuple[str, Image]]:
-        return drawing.triple(sample.image.permute(1, 2, 0).numpy(), sample.labels.numpy(), result)
+        return drawing.compared(sample.image.permute(1, 2, 0).numpy(), sample.labels.numpy(), result)
 
     def save(self, result: LabelMap, image: Image, stem: Path) -> list[Path]:
         return drawing.save(result, image, stem)
+
+    def export(self, model: nn.Module) -> Export:
+        """The main output for one view of an image; windows, scales and flips of `inference` are left to the caller."""
+        preparation = {
+            'transforms': [described(transform) for transform in self.transforms['eval']],
+            'channels': 'RGB',
+            'mean': self.mean,
+            'std': self.std,
+        }
+        return Export(
+            MainOutput(model),
+            {'logits': '[batch, classes, height, width]; the class of a pixel is that of the largest'},
+            preparation,
+            {'classes': self.data().class_names, 'inference': asdict(self.inference)},
+        )
 
 
 def _name_of(loss: partial[PixelLoss], number: int) -> str:

@@ -14,6 +14,7 @@ import numpy as np
 
 from phalanx.colour import ColourDistortion
 from phalanx.image import LabelMap
+from phalanx.options import check_probability, check_size
 from phalanx.segmentation.labels import VOID
 from phalanx.task import Image
 
@@ -39,7 +40,7 @@ class Resize:
     size: tuple[int, int]
 
     def __post_init__(self) -> None:
-        _check_size(self.size)
+        check_size('size', self.size)
 
     def __call__(self, image: Image, labels: LabelMap, rng: Rng) -> Pair:
         return resized(image, labels, *self.size)
@@ -89,7 +90,7 @@ class RandomPaddingCrop:
     size: tuple[int, int]
 
     def __post_init__(self) -> None:
-        _check_size(self.size)
+        check_size('size', self.size)
 
     def __call__(self, image: Image, labels: LabelMap, rng: Rng) -> Pair:
         W, H = self.size
@@ -110,7 +111,7 @@ class RandomFlip:
     probability: float = 0.5
 
     def __post_init__(self) -> None:
-        _check_probability('probability', self.probability)
+        check_probability('probability', self.probability)
 
     def __call__(self, image: Image, labels: LabelMap, rng: Rng) -> Pair:
         if rng.random() < self.probability:
@@ -124,16 +125,6 @@ class RandomDistort(ColourDistortion):
 
     def __call__(self, image: Image, labels: LabelMap, rng: Rng) -> Pair:
         return self.distorted(image, rng), labels
-
-
-def _check_size(size: tuple[int, int]) -> None:
-    if min(size) < 1:
-        raise ValueError(f'size is (width, height) in pixels, each at least 1; got {size[0]}, {size[1]}')
-
-
-def _check_probability(name: str, value: float) -> None:
-    if not 0 <= value <= 1:
-        raise ValueError(f'{name} must lie between 0 and 1, got {value}')
 
 
 TRANSFORMS = {

@@ -13,7 +13,7 @@ import numpy as np
 import PIL.Image
 
 from phalanx.image import overlay, palette
-from phalanx.table.annotation import Prediction
+from phalanx.table.annotation import Prediction, Table
 from phalanx.table.tree import Node, html, tree
 from phalanx.task import Image
 
@@ -94,6 +94,22 @@ def schematic(table: Node, width: int) -> Image:
 def shown(image: Image, boxes: Iterable[Box], structure: Sequence[str]) -> Image:
     """The image with its cells, and the structure drawn below it."""
     return np.concatenate([with_cells(image, boxes), schematic(tree(structure), image.shape[1])])
+
+
+def compared(image: Image, size: tuple[int, int], truth: Table, prediction: Prediction) -> list[tuple[str, Image]]:
+    """Captioned pictures: the image, and with it the cells and the structure that are true and those that were said.
+
+    `size` (height, width) is that of the image whose pixels the boxes are in; `image` shows the same at another size.
+    """
+    image = np.ascontiguousarray(image)
+    (h, w), (H, W) = image.shape[:2], size
+    scale = np.array([w / W, h / H, w / W, h / H])
+    true_boxes = [np.array(box) * scale for box in truth.boxes]
+    return [
+        ('image', image),
+        ('truth', shown(image, true_boxes, truth.structure)),
+        ('prediction', shown(image, prediction.boxes * scale, prediction.structure)),
+    ]
 
 
 def save(prediction: Prediction, image: Image, stem: Path) -> list[Path]:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import Annotated, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -15,6 +14,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from phalanx.batch import Tensors
+from phalanx.image import channels_first
+from phalanx.options import check_std
 from phalanx.step import WholeStep
 from phalanx.table import draw as drawing
 from phalanx.table.annotation import Prediction, Table
@@ -23,12 +25,12 @@ from phalanx.table.decode import predictions
 from phalanx.table.loss import LOCATION_LOSSES, LocationLoss, longest, structure_loss
 from phalanx.table.metric import TableMetric
 from phalanx.table.models import MODELS
-from phalanx.table.models.slanet import Said
-from phalanx.table.tokens import START, Vocabulary
+from phalanx.table.models.loop import DecodingLoop
+from phalanx.table.models.slanet import Said, SLANet
+from phalanx.table.survey import CellSurvey
+from phalanx.table.tokens import CELLS, START, Vocabulary
 from phalanx.table.transforms import fitted, network_input, padded
-from phalanx.task import Draw, Image, Loss, Split, Term
-
-log = logging.getLogger('phalanx')
+from phalanx.task import Draw, Export, Image, Loss, Split, Term
 
 
 @dataclass(frozen=True)
@@ -40,7 +42,7 @@ class Sample:
 
 
 @dataclass(frozen=True)
-class TableBatch:
+class TableBatch(Tensors):
     """Shapes: L tokens of the longest table, start and end tokens included."""
 
     images: Tensor  # uint8 [B, 3, side, side]
@@ -55,16 +57,6 @@ class TableBatch:
     def __len__(self) -> int:
         return len(self.images)
 
-    def to(self, device: torch.device) -> Self:
-        return self._each(lambda part: part.to(device, non_blocking=True))
-
-    def pin_memory(self) -> Self:
-        return self._each(Tensor.pin_memory)
-
-    def _each(self, change: Callable[[Tensor], Tensor]) -> Self:
-        changed: dict[str, Any] = {name: change(part) for name, part in vars(self).items() if isinstance(part, Tensor)}
-        return replace(self, **changed)
-
 
 @dataclass(frozen=True)
 class Samples:
@@ -73,6 +65,7 @@ class Samples:
     source: Source
     used: npt.NDArray[np.int64]  # their numbers in the source
     side: int
+    notes: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         return len(self.used)
@@ -87,8 +80,7 @@ class Samples:
 def prepared(image: Image, table: Table, side: int) -> Sample:
     """The sample of an image, fitted into a square."""
     picture = fitted(image, side)
-    pixels = torch.from_numpy(np.ascontiguousarray(padded(picture, side).transpose(2, 0, 1)))
-    return Sample(pixels, picture.shape[:2], image.shape[:2], table)
+    return Sample(channels_first(padded(picture, side)), picture.shape[:2], image.shape[:2], table)
 
 
 class TableStructure:
@@ -114,12 +106,11 @@ class TableStructure:
         location_coefficient: float = 2.0,
         mean: tuple[float, float, float] = (0.485, 0.456, 0.406),
         std: tuple[float, float, float] = (0.229, 0.224, 0.225),
-        judged_by: str = 'accuracy',
+        judged_by: Literal['accuracy', 'teds', 'teds_structure', 'cell_precision', 'cell_recall'] = 'accuracy',
     ) -> None:
         if image_size < 32 or max_length < 1:
             raise ValueError(f'image_size is at least 32 and max_length at least 1, got {image_size} and {max_length}')
-        if min(std) <= 0:
-            raise ValueError(f'std must be above 0, got {", ".join(map(str, std))}')
+        check_std(std)
         self.network, self.data = model, data
         self.image_size, self.max_length = image_size, max_length
         self.vocabulary = Vocabulary(merge_cells, name_empty_cells)
@@ -132,7 +123,7 @@ class TableStructure:
         return self.network(len(self.vocabulary))
 
     def dataset(self, split: Split) -> Samples:
-        """Training leaves out the tables that are too long, and says so in the log; evaluation takes all, and counts them.
+        """Training leaves out the tables that are too long, and notes it; evaluation takes all, and counts them.
 
         Raises ValueError when all are too long.
         """
@@ -143,10 +134,13 @@ class TableStructure:
         used = np.flatnonzero(lengths <= self.max_length)
         if len(used) == 0:
             raise ValueError(f'each of the {len(source)} tables for training has more than max_length={self.max_length} tokens')
-        if len(used) < len(source):
-            left_out = f'{len(source) - len(used)} of {len(source)} tables'
-            log.warning('%s for training are longer than max_length=%d and left out', left_out, self.max_length)
-        return Samples(source, used, self.image_size)
+        left_out = f'{len(source) - len(used)} of {len(source)} tables for training have more than'
+        notes = (f'{left_out} max_length={self.max_length} tokens and are left out',) if len(used) < len(source) else ()
+        return Samples(source, used, self.image_size, notes)
+
+    def survey(self, split: Split) -> CellSurvey:
+        """The samples of a split as they lie in their files, for `phalanx data check`."""
+        return CellSurvey(self.data().split(split), self.vocabulary, self.max_length)
 
     def collate(self, samples: Sequence[Sample]) -> TableBatch:
         targets = [self.vocabulary.encode(sample.table, sample.size) for sample in samples]
@@ -167,12 +161,15 @@ class TableStructure:
             tables=tuple(sample.table for sample in samples),
         )
 
+    def network_input(self, batch: TableBatch) -> Tensor:
+        return network_input(batch.images, batch.fitted, self.mean, self.std)
+
     def loss(self, model: nn.Module, batch: TableBatch, whole: WholeStep) -> Loss:
         steps = longest(batch.lengths, self.max_length, whole) + 1  # the end token is said too
         missing = steps + 1 - batch.ids.shape[1]
         ids = F.pad(batch.ids, (0, missing), value=START)
         boxes, has_box = F.pad(batch.boxes, (0, 0, 0, missing)), F.pad(batch.has_box, (0, missing))
-        said: Said = model(self._input(batch), ids[:, :-1])
+        said: Said = model(self.network_input(batch), ids[:, :-1])
         structure = structure_loss(said.logits, ids[:, 1:])
         location = self.location_loss(said.boxes, boxes[:, 1:], has_box[:, 1:])
         return {
@@ -181,11 +178,8 @@ class TableStructure:
         }
 
     def predict(self, model: nn.Module, batch: TableBatch) -> list[Prediction]:
-        said: Said = model(self._input(batch), None, self.max_length + 1)
+        said: Said = model(self.network_input(batch), None, self.max_length + 1)
         return predictions(self.vocabulary, said.logits.float().softmax(-1), said.boxes, batch.sizes)
-
-    def _input(self, batch: TableBatch) -> Tensor:
-        return network_input(batch.images, batch.fitted, self.mean, self.std)
 
     def metric(self) -> TableMetric:
         return TableMetric(self.vocabulary, self.max_length)
@@ -197,15 +191,28 @@ class TableStructure:
         return prediction
 
     def picture(self, sample: Sample, result: Prediction) -> list[tuple[str, Image]]:
-        (h, w), (H, W) = sample.fitted, sample.size
-        image = np.ascontiguousarray(sample.image[:, :h, :w].permute(1, 2, 0).numpy())
-        scale = np.array([w / W, h / H, w / W, h / H])
-        truth = [np.array(box) * scale for box in sample.table.boxes]
-        return [
-            ('image', image),
-            ('truth', drawing.shown(image, truth, sample.table.structure)),
-            ('prediction', drawing.shown(image, result.boxes * scale, result.structure)),
-        ]
+        h, w = sample.fitted
+        return drawing.compared(sample.image[:, :h, :w].permute(1, 2, 0).numpy(), sample.size, sample.table, result)
 
     def save(self, result: Prediction, image: Image, stem: Path) -> list[Path]:
         return drawing.save(result, image, stem)
+
+    def export(self, model: nn.Module) -> Export:
+        """The network with its greedy decoding; joining tokens to HTML is the caller's."""
+        assert isinstance(model, SLANet)
+        preparation = {
+            'resize': {'longer_side': 'that of the input', 'sides': 'cut off to whole pixels', 'interpolation': 'linear'},
+            'filled_up': 'on the right and at the bottom, with zeros after normalisation',
+            'channels': 'BGR',
+            'mean': self.mean,
+            'std': self.std,
+        }
+        return Export(
+            DecodingLoop(model, self.max_length + 1),
+            {
+                'probabilities': '[batch, steps, tokens]; the likeliest of each step, up to the first end token',
+                'boxes': '[batch, steps, 4]: x0, y0, x1, y1 in shares of the picture, where the token is one of `cells`',
+            },
+            preparation,
+            {'tokens': self.vocabulary.tokens, 'end': self.vocabulary.end, 'cells': sorted(CELLS)},
+        )

@@ -221,8 +221,8 @@ def _transforms(reader: Section) -> tuple[list[Node], dict[str, Any]]:
     normalise: dict[str, Any] = {}
     for name, step in [*reader.named_items('sample_transforms'), *reader.named_items('batch_transforms')]:
         match name:
-            case 'Decode' | 'Permute' | 'PadGT' | 'FGDMask' | 'Gt2YoloTarget':
-                pass  # images are read, turned round and filled up in any case; the masks are for distillation
+            case 'Decode' | 'Permute' | 'PadGT' | 'FGDMask':  # done in any case; the masks are for distillation
+                step.give_up()
             case 'NormalizeImage':
                 step.only('is_scale', True)
                 is_plain = step.take('norm_type', 'mean_std').value == 'none'
@@ -231,7 +231,7 @@ def _transforms(reader: Section) -> tuple[list[Node], dict[str, Any]]:
                 normalise = {key: step.reading.tree(value) for key, value in normalise.items()}
             case _:
                 transforms.append(_transform(name, step))
-        step.give_up() if name in ('PadGT', 'FGDMask') else step.end()
+        step.end()
     return transforms, normalise
 
 

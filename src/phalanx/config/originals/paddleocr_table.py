@@ -10,6 +10,8 @@ from phalanx.config.originals.dialect import Section, as_number, renamed
 from phalanx.config.read import Node, plain
 
 VOCABULARY = 'table_structure_dict.txt'  # whose tokens the family knows by itself
+COEFFICIENTS = {'structure_coefficient': 'structure_weight', 'location_coefficient': 'loc_weight'}  # ours -> theirs
+IMAGENET = {'mean': [0.485, 0.456, 0.406], 'std': [0.229, 0.224, 0.225]}
 TRANSFORMS = (
     'DecodeImage',
     'TableLabelEncode',
@@ -56,9 +58,6 @@ def translate(
         **options,
         'parameters': _rules(decay),
     }
-
-
-COEFFICIENTS = {'structure_coefficient': 'structure_weight', 'location_coefficient': 'loc_weight'}
 
 
 def _rules(decay: Node) -> dict[str, Any] | None:
@@ -156,9 +155,6 @@ def _transforms(dataset: Section) -> dict[str, Any]:
         said = 'must have ResizeTableImage, and PaddingTableImage to the square of that size'
         dataset.problem(dataset.node, dataset.named('transforms'), said)
     return {**options, 'image_size': longer}
-
-
-IMAGENET = {'mean': [0.485, 0.456, 0.406], 'std': [0.229, 0.224, 0.225]}
 
 
 def _plain(options: dict[str, Any]) -> dict[str, Any]:

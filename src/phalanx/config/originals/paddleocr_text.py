@@ -266,7 +266,7 @@ def _loss(section: Section) -> Node:
 def _pair(section: Section, key: str, first: str, second: str) -> tuple[Section, Section]:
     """The two named items under `key`; any others, and missing ones, are problems."""
     found = dict(section.named_items(key))
-    for name in {first, second} ^ found.keys():
+    for name in sorted({first, second} ^ found.keys()):
         section.problem(
             section.node,
             section.named(key),
@@ -296,7 +296,7 @@ def _distillation(architecture: Section, loss: Section, post: Section, decay: No
         model.take('return_all_feats')  # the losses say what they need
         if model.take('freeze_params', False).value:
             frozen.append(ours)
-        model.only('pretrained', None)  # the weights of one network; `network_weights` takes files of ours
+        model.only('pretrained', None)  # the weights of one network; `train.init_networks` takes them
         networks[ours], own = _network(model, decay)
         rules += [{**rule, 'match': f'networks.{ours}.{rule["match"]}'} for rule in own]
         model.end()

@@ -9,7 +9,8 @@ from __future__ import annotations
 import math
 import os
 from array import array
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +37,7 @@ class Annotations:
         self._sizes = array('l')  # height and width of each image
         self._owners, self._labels, self._ignored = array('l'), array('l'), array('b')
         self._boxes, self._areas = array('d'), array('d')
-        self.notes: dict[str, int] = {}
+        self.notes: Counter[str] = Counter()  # what was odd about them, and how often
 
     def add_image(self, path: str, size: tuple[int, int] = UNKNOWN) -> int:
         """The number of the image at `path`, relative to the root; `size` (height, width) as the annotation tells it."""
@@ -51,38 +52,39 @@ class Annotations:
         self._areas.append((box[2] - box[0]) * (box[3] - box[1]) if area is None else area)
         self._ignored.append(ignored)
 
-    def note(self, what: str, count: int = 1) -> None:
-        if count:
-            self.notes[what] = self.notes.get(what, 0) + int(count)
-
-    def source(self, *, keep_empty: bool) -> AnnotatedImages:
+    def source(
+        self, *, keep_empty: bool, place: Callable[[str], str] = str, classes: Sequence[int] | None = None
+    ) -> AnnotatedImages:
         """What was gathered; images in which nothing is left to learn stay when `keep_empty` says so.
 
-        Raises FileNotFoundError when images are missing, and ValueError when none shows an object.
+        `place` tells where below the root an image lies (as it was named), `classes` which class a label means (itself). Raises
+        FileNotFoundError when images are missing, and ValueError when none shows an object.
         """
-        check_present(self.root, self._paths)
+        files, labels, notes = [place(path) for path in self._paths], np.array(self._labels, np.int64), Counter(self.notes)
+        if classes is not None:
+            labels = np.array(classes, np.int64)[labels]
+        check_present(self.root, files)
         owners, sizes = np.array(self._owners, np.int64), np.array(self._sizes, np.int64).reshape(-1, 2)
         boxes = np.array(self._boxes, np.float32).reshape(-1, 4)
-        objects = Objects(
-            boxes, np.array(self._labels, np.int64), np.array(self._ignored, np.bool_), np.array(self._areas, np.float32)
-        )
+        objects = Objects(boxes, labels, np.array(self._ignored, np.bool_), np.array(self._areas, np.float32))
         good = have_area(boxes)
-        self.note('boxes without area, left out', (~good).sum())
+        notes['boxes without area, left out'] = (~good).sum()
         owners, objects = owners[good], objects.at(good)
-        self.note('crowds or difficult objects, neither learnt nor judged', objects.ignored.sum())
-        self.note('boxes that reach out of their image, cut off in training', self._reach_out(owners, sizes, objects).sum())
+        notes['crowds or difficult objects, neither learnt nor judged'] = objects.ignored.sum()
+        notes['boxes that reach out of their image, cut off in training'] = self._reach_out(owners, sizes, objects).sum()
 
         counted = np.bincount(owners[~objects.ignored], minlength=len(sizes))
         kept = np.flatnonzero(counted) if not keep_empty else np.arange(len(sizes))
-        self.note('images without objects' + ('' if keep_empty else ', left out'), (counted == 0).sum())
+        notes['images without objects' + ('' if keep_empty else ', left out')] = (counted == 0).sum()
         if not counted.any():
             raise ValueError(f'{self.root}: not one of {len(sizes)} images has an object; check the annotations')
         order = np.argsort(owners, kind='stable')
         firsts = np.searchsorted(owners[order], np.arange(len(sizes) + 1))
         rows = np.concatenate([order[firsts[number] : firsts[number + 1]] for number in kept])
         counts = np.diff(firsts)[kept]
-        paths = np.array([os.fsencode(self._paths[number]) for number in kept])
-        return AnnotatedImages(self.root, paths, sizes[kept], counts, objects.at(rows), self.relative, self.notes)
+        paths = np.array([os.fsencode(files[number]) for number in kept])
+        told = {what: int(count) for what, count in notes.items() if count}
+        return AnnotatedImages(self.root, paths, sizes[kept], counts, objects.at(rows), self.relative, told)
 
     def _reach_out(self, owners: Integers, sizes: Integers, objects: Objects) -> Mask:
         """[N] which boxes stick out by more than a pixel, or a hundredth of the side; where no size is known, none."""
@@ -99,7 +101,7 @@ class AnnotatedImages:
     def __init__(
         self,
         root: Path,
-        paths: npt.NDArray[np.bytes_],  # [N], not strings:those would be Python objects again
+        paths: npt.NDArray[np.bytes_],  # [N], not strings: those would be Python objects again
         sizes: Integers,  # [N, 2] height and width, 0 where unknown
         counts: Integers,  # [N] objects of each image
         objects: Objects,  # of all images, one after the other

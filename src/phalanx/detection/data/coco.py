@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from phalanx.detection.data.annotated import AnnotatedImages, Annotations, numbers
 from phalanx.folders import check_folder, check_inside, check_names, names_from
@@ -44,7 +44,7 @@ class CocoJson:
             return names_from(self.classes, self.root)
         check_folder(self.root)
         path = self.root / self.files['train']
-        return check_names(tuple(_categories(_parsed(path), path).values()), str(path))
+        return check_names(tuple(annotated(path, self.root).categories.values()), str(path))
 
     def split(self, split: Split) -> AnnotatedImages:
         check_folder(self.root)
@@ -53,20 +53,9 @@ class CocoJson:
 
     def source(self, split: Split, path: Path, place: Callable[[str], str]) -> AnnotatedImages:
         """What the JSON file at `path` annotates; `place` tells where below the root an image of that name lies."""
-        content = _parsed(path)
-        labels = _labels(_categories(content, path), self.class_names, path)
-        annotations, images = Annotations(self.root), {}
-        for image in content['images']:
-            number = _field(image, 'id', 'an image', path)
-            name = _field(image, 'file_name', f'image {number}', path)
-            if number in images:
-                raise ValueError(f'{path}: image {number}: the id is used twice; give {name} another')
-            check_inside(str(name), self.root, f'{path}: image {number}: file_name')
-            size = numbers([image.get('height', 0), image.get('width', 0)], 2, f'{path}: image {number}', 'height and width')
-            images[number] = annotations.add_image(place(str(name)), (int(size[0]), int(size[1])))
-        for annotation in content['annotations']:
-            _add(annotation, annotations, images, labels, path)
-        return annotations.source(keep_empty=split == 'eval' or self.empty_images)
+        found = annotated(path, self.root)
+        classes = _classes(found.categories, self.class_names, path)
+        return found.annotations.source(keep_empty=split == 'eval' or self.empty_images, place=place, classes=classes)
 
 
 class Objects365:
@@ -106,9 +95,42 @@ class Objects365:
         return self.files.source(split, self.root / self.files.files[split], place)
 
 
-def _parsed(path: Path) -> dict[str, Any]:
+class Annotated(NamedTuple):
+    """What a JSON file holds, whatever a recipe makes of it."""
+
+    categories: dict[Any, str]  # id -> name
+    annotations: Annotations  # the label of a box is the place of its category in `categories`
+
+
+def annotated(path: Path, root: Path) -> Annotated:
+    """What the file annotates of images below `root`; nothing of it may be changed. Raises FileNotFoundError and ValueError."""
     if not path.is_file():
         raise FileNotFoundError(f'{path}: there is no such file')
+    stat = path.stat()
+    return _annotated(path, root, stat.st_mtime_ns, stat.st_size)
+
+
+@lru_cache(maxsize=2)  # of training and of evaluation
+def _annotated(path: Path, root: Path, modified: int, size: int) -> Annotated:
+    """Kept while the file stays as it is: to read a million boxes takes ten seconds, and a start asks several times."""
+    content = _parsed(path)
+    categories = _categories(content, path)
+    labels = {number: place for place, number in enumerate(categories)}
+    annotations, images = Annotations(root), {}
+    for image in content['images']:
+        number = _field(image, 'id', 'an image', path)
+        name = _field(image, 'file_name', f'image {number}', path)
+        if number in images:
+            raise ValueError(f'{path}: image {number}: the id is used twice; give {name} another')
+        check_inside(str(name), root, f'{path}: image {number}: file_name')
+        side = numbers([image.get('height', 0), image.get('width', 0)], 2, f'{path}: image {number}', 'height and width')
+        images[number] = annotations.add_image(str(name), (int(side[0]), int(side[1])))
+    for annotation in content['annotations']:
+        _add(annotation, annotations, images, labels, path)
+    return Annotated(categories, annotations)
+
+
+def _parsed(path: Path) -> dict[str, Any]:
     try:
         content = json.loads(path.read_bytes())
     except (ValueError, RecursionError) as error:
@@ -132,14 +154,14 @@ def _categories(content: dict[str, Any], path: Path) -> dict[Any, str]:
     return found
 
 
-def _labels(categories: dict[Any, str], class_names: tuple[str, ...], path: Path) -> dict[Any, int]:
-    """Category id -> the number of the class with its name."""
+def _classes(categories: dict[Any, str], class_names: tuple[str, ...], path: Path) -> list[int]:
+    """For each category, in order, the number of the class with its name."""
     if unknown := [name for name in categories.values() if name not in class_names]:
         raise ValueError(
             f'{path}: has categories that are no classes: {", ".join(unknown[:5])}; '
             f'name them in data.classes (now {len(class_names)}: {", ".join(class_names[:5])} ...)'
         )
-    return {number: class_names.index(name) for number, name in categories.items()}
+    return [class_names.index(name) for name in categories.values()]
 
 
 def _add(

@@ -34,20 +34,9 @@ class DigitScenes:
 
 
 @dataclass(frozen=True)
-class DrawnScenes:
-    split: Split
-    samples: int
-    size: tuple[int, int]
-    digit_height: tuple[float, float]
-    seed: int
+class DrawnScenes(scenes.Series):
     notes: Mapping[str, int] = field(default_factory=dict)  # nothing is odd about them
 
-    def __len__(self) -> int:
-        return self.samples
-
-    def name(self, index: int) -> str:
-        return f'{self.split} digit scene {index}'
-
     def read(self, index: int) -> tuple[Image, Objects]:
-        scene = scenes.scene(index, self.split, size=self.size, digit_height=self.digit_height, seed=self.seed)
+        scene = self.scene(index)
         return scene.image, Objects.plain(scene.boxes, scene.classes)

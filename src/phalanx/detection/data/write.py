@@ -6,7 +6,7 @@ import json
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, get_args
 from xml.etree import ElementTree
 
 import PIL.Image
@@ -16,6 +16,7 @@ from phalanx.detection.data.source import Objects, Source
 from phalanx.task import Split
 
 Format = Literal['coco', 'voc', 'yolo']
+FORMATS: tuple[Format, ...] = get_args(Format)
 DIGITS = 3  # behind the point of a pixel
 
 

@@ -46,7 +46,7 @@ class YoloText:
             if labels.is_file():
                 self._add(number, labels, annotations)
             else:
-                annotations.note('images without a file of labels')
+                annotations.notes['images without a file of labels'] += 1
         return annotations.source(keep_empty=split == 'eval' or self.empty_images)
 
     def _images(self, place: str) -> list[str]:
@@ -90,11 +90,11 @@ def _names_in_yaml(root: Path, name: str) -> tuple[str, ...]:
     path = root / check_inside(name, root, 'data.classes')
     try:
         content = yaml.safe_load(text_of(path))
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise ValueError(f'{path}: is not YAML ({error})') from None
     names = content.get('names') if isinstance(content, dict) else None
-    if isinstance(names, dict) and sorted(names) == list(range(len(names))):
+    if isinstance(names, dict) and names.keys() == set(range(len(names))):
         names = [names[number] for number in range(len(names))]
-    if not isinstance(names, list):
+    if not isinstance(names, list) or not all(isinstance(name, str | int | float) for name in names):
         raise ValueError(f'{path}: needs `names`: a list of the names of the classes, or a mapping from 0, 1, ... to them')
     return check_names(tuple(map(str, names)), str(path))

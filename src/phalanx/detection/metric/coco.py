@@ -10,7 +10,9 @@ import numpy.typing as npt
 from faster_coco_eval import COCO, COCOeval_faster  # type: ignore[import-untyped]
 
 from phalanx.detection.data.source import Boxes
+from phalanx.detection.metric.figures import figures
 from phalanx.detection.metric.gathered import Detections, Gathered, Judged
+from phalanx.task import Figure
 
 Floats = npt.NDArray[np.float64]
 
@@ -65,7 +67,7 @@ class CocoAp(Gathered):
                 'ar100': _mean(recall[:, label, 0]),
             }
             shown = {key: '-' if value is None else value for key, value in values.items()}
-            rows.append({'class': name, **shown, 'objects': float(counts[label])})
+            rows.append({'class': name, **shown, 'objects': int(counts[label])})
         return rows
 
     def curves(self) -> dict[str, list[float]]:
@@ -73,6 +75,9 @@ class CocoAp(Gathered):
         precision, _ = self._values()
         at_half = precision[0, :, :, 0]  # [R, K]
         return {name: at_half[:, label].tolist() for label, name in enumerate(self.class_names) if at_half[0, label] >= 0}
+
+    def figures(self) -> list[Figure]:
+        return figures(self.curves(), self.images.values(), self.class_names, iou=0.5)
 
     def _values(self) -> tuple[Floats, Floats]:
         """Precision [10 thresholds, 101 recalls, K, 4 areas] and recall [10, K, 4]; -1 where there is no object."""

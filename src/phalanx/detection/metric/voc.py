@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -9,7 +10,9 @@ import numpy as np
 import numpy.typing as npt
 
 from phalanx.detection.data.source import Boxes, Objects
+from phalanx.detection.metric.figures import RECALLS, figures
 from phalanx.detection.metric.gathered import Detections, Gathered
+from phalanx.task import Figure
 
 Floats = npt.NDArray[np.float64]
 
@@ -46,8 +49,13 @@ class VocAp(Gathered):
         for name, curve in zip(self.class_names, self._curves(), strict=True):
             ap = self.average(curve) if curve.objects else '-'
             recall = float(curve.recall[-1]) if len(curve.recall) else 0.0
-            rows.append({'class': name, 'ap': ap, 'recall': recall if curve.objects else '-', 'objects': float(curve.objects)})
+            rows.append({'class': name, 'ap': ap, 'recall': recall if curve.objects else '-', 'objects': curve.objects})
         return rows
+
+    def figures(self) -> list[Figure]:
+        curves = zip(self.class_names, self._curves(), strict=True)
+        precision = {name: at_recalls(curve, RECALLS) for name, curve in curves if curve.objects}
+        return figures(precision, self.images.values(), self.class_names, self.iou)
 
     def _curves(self) -> list[Curve]:
         """One a class."""
@@ -99,8 +107,13 @@ def inclusive_iou(a: Boxes, b: Boxes) -> Floats:  # [n, 4] and [N, 4] -> [n, N]
     return result
 
 
+def at_recalls(curve: Curve, recalls: Iterable[float]) -> list[float]:
+    """The best precision at each of `recalls` or better."""
+    return [float(curve.precision[curve.recall >= recall].max(initial=0)) for recall in recalls]
+
+
 def eleven_points(curve: Curve) -> float:
-    return float(np.mean([curve.precision[curve.recall >= tenth / 10].max(initial=0) for tenth in range(11)]))
+    return float(np.mean(at_recalls(curve, (tenth / 10 for tenth in range(11)))))
 
 
 def under_curve(curve: Curve) -> float:

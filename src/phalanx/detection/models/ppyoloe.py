@@ -14,9 +14,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from phalanx.backbones.csp_rep_resnet import BasicBlock, ConvBNSiLU, CSPRepResNet, CSPStage, fuse
+from phalanx.backbones.csp_rep_resnet import BasicBlock, CSPRepResNet, CSPStage, fuse
 from phalanx.detection.decode import BINS, Raw
-from phalanx.layers import initialise_convs
+from phalanx.layers import ConvBNSiLU, initialise_convs
 
 SIZES = {'s': (0.33, 0.5), 'm': (0.67, 0.75), 'l': (1.0, 1.0), 'x': (1.33, 1.25)}  # depth and width, as shares of l
 STRIDES = (32, 16, 8)  # of the levels, in the order of the output

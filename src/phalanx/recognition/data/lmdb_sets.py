@@ -10,16 +10,17 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import cv2
-import numpy as np
 
 from phalanx.folders import check_folder
-from phalanx.recognition.data.label_files import LabelFile
+from phalanx.image import decoded
 from phalanx.recognition.data.source import Rng, Shares, Source, TextImage
-from phalanx.task import Draw, Image, SampleError, Split
+from phalanx.task import Draw, SampleError, Split
 
 DATABASE = 'data.mdb'  # the file in every LMDB folder
 COUNT = b'num-samples'
-READ_AHEAD = 1000  # samples that a conversion writes at a time
+AT_A_TIME = 1000  # samples that a conversion writes in one transaction
+MOST_DIGITS = 9  # of the number of samples: keys have room for no more
+MOST_BYTES = 2**40  # of addresses that a conversion asks for; the disk gives what it needs
 
 
 class LmdbSets:
@@ -57,11 +58,13 @@ class Lmdb:
     """
 
     def __init__(self, folder: Path) -> None:
-        """Raises ValueError when it is of another layout."""
+        """Raises ValueError when it is of another layout, or damaged."""
         self.folder = folder
         (count,) = self._values(COUNT)
         if count is None:
             raise ValueError(f'{folder}: has no key {COUNT.decode()!r}, so it is no LMDB data set of texts')
+        if not count.isdigit() or len(count) > MOST_DIGITS:
+            raise ValueError(f'{folder}: the key {COUNT.decode()!r} holds {count[:20]!r}, which is no number of samples')
         self.count = int(count)
 
     def __len__(self) -> int:
@@ -71,42 +74,59 @@ class Lmdb:
         return f'{self.folder} {_key("image", index).decode()}'
 
     def read(self, draw: Draw, rng: Rng) -> TextImage:
-        data, text = self._values(_key('image', draw.index), _key('label', draw.index))
+        try:
+            data, text = self._values(_key('image', draw.index), _key('label', draw.index))
+        except ValueError as error:
+            raise SampleError(str(error)) from None
         if data is None or text is None:
             raise SampleError(f'{self.name(draw.index)}: is not in the database, which claims to hold {self.count} samples')
         try:
-            return _decoded(data, self.name(draw.index)), text.decode()
+            return decoded(data, self.name(draw.index)), text.decode()
         except UnicodeDecodeError as error:
             raise SampleError(f'{self.name(draw.index)}: its text is not UTF-8 (byte {error.start})') from None
 
     def _values(self, *keys: bytes) -> list[bytes | None]:
-        # No lock file: the data may lie on a read-only disk. No read-ahead: samples are read in random order.
-        environment = import_module('lmdb').open(str(self.folder), readonly=True, lock=False, readahead=False, meminit=False)
-        with environment, environment.begin() as transaction:
-            return [transaction.get(key) for key in keys]
+        """Raises ValueError when the database is damaged."""
+        lmdb = import_module('lmdb')
+        try:
+            # No lock file: the data may lie on a read-only disk. No read-ahead: samples are read in random order.
+            environment = lmdb.open(str(self.folder), readonly=True, lock=False, readahead=False, meminit=False)
+            with environment, environment.begin() as transaction:
+                return [transaction.get(key) for key in keys]
+        except lmdb.Error as error:
+            raise ValueError(f'{self.folder}: is no whole LMDB database ({error})') from None
 
 
-def write_lmdb(label_file: Path, root: Path, folder: Path) -> int:
-    """Writes the images and texts of a label file as an LMDB folder and returns how many; image files are copied as they are.
+def write_lmdb(source: Source, folder: Path) -> int:
+    """Writes the samples of a source as an LMDB folder and returns how many; image files are copied as they are.
 
-    Raises FileNotFoundError and ValueError for what is wrong with the list, FileExistsError when `folder` holds one already.
+    Raises SampleError for an image that cannot be read, FileExistsError when `folder` holds an LMDB data set already, and
+    ValueError when the package `lmdb` is not installed.
     """
     _check_installed()
     if (folder / DATABASE).exists():
         raise FileExistsError(f'{folder}: holds an LMDB data set already')
-    source = LabelFile(root, label_file)
     folder.mkdir(parents=True, exist_ok=True)
-    size = sum(source.path(index).stat().st_size + 16384 for index in range(len(source)))  # pages are not filled
-    environment = import_module('lmdb').open(str(folder), map_size=size + 2**24)
-    for start in range(0, len(source), READ_AHEAD):
+    with import_module('lmdb').open(str(folder), map_size=MOST_BYTES) as environment:
+        for start in range(0, len(source), AT_A_TIME):
+            with environment.begin(write=True) as transaction:
+                for index in range(start, min(start + AT_A_TIME, len(source))):
+                    data, text = _encoded(source, index)
+                    transaction.put(_key('image', index), data)
+                    transaction.put(_key('label', index), text.encode())
         with environment.begin(write=True) as transaction:
-            for index in range(start, min(start + READ_AHEAD, len(source))):
-                transaction.put(_key('image', index), source.path(index).read_bytes())
-                transaction.put(_key('label', index), source.texts[index].encode())
-    with environment.begin(write=True) as transaction:
-        transaction.put(COUNT, str(len(source)).encode())  # last: what was broken off is no data set
-    environment.close()
+            transaction.put(COUNT, str(len(source)).encode())  # last: what was broken off is no data set
     return len(source)
+
+
+def _encoded(source: Source, index: int) -> tuple[bytes, str]:
+    """The bytes of an image file and its text; what has no file becomes PNG. Every image is decoded, so that all can be."""
+    draw = Draw(index, 0, 0, 0)
+    image, text = source.read(draw, draw.rng())
+    file = Path(source.name(index))
+    if file.is_file():
+        return file.read_bytes(), text
+    return cv2.imencode('.png', cv2.cvtColor(image, cv2.COLOR_RGB2BGR))[1].tobytes(), text
 
 
 def _below(folder: Path) -> Source:
@@ -119,13 +139,6 @@ def _below(folder: Path) -> Source:
 
 def _key(kind: str, index: int) -> bytes:
     return f'{kind}-{index + 1:09}'.encode()
-
-
-def _decoded(data: bytes, name: str) -> Image:
-    pixels = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_COLOR | cv2.IMREAD_IGNORE_ORIENTATION) if data else None
-    if pixels is None:
-        raise SampleError(f'{name}: is not an image that OpenCV can decode ({len(data)} bytes)')
-    return cv2.cvtColor(pixels, cv2.COLOR_BGR2RGB).astype(np.uint8, copy=False)
 
 
 def _check_installed() -> None:

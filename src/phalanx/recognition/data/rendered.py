@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from phalanx.folders import lines_of
+from phalanx.options import check_probability
 from phalanx.recognition.characters import BuiltIn, read_dictionary
 from phalanx.recognition.data.packed import Packed
 from phalanx.recognition.data.source import Rng, TextImage
@@ -41,8 +42,7 @@ class Rendered:
     ) -> None:
         if not 1 <= lengths[0] <= lengths[1]:
             raise ValueError(f'lengths is the fewest and the most characters, got {lengths[0]}, {lengths[1]}')
-        if not 0 <= random_share <= 1:
-            raise ValueError(f'random_share must lie between 0 and 1, got {random_share}')
+        check_probability('random_share', random_share)
         self.lines = {'train': train_lines, 'eval': eval_lines}
         self.fonts, self.words, self.dictionary, self.pictures = fonts, words, dictionary, pictures
         self.lengths, self.random_share, self.change_case = lengths, random_share, change_case

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch.nn import functional as F
 
+from phalanx.precision import at_least_float32
 from phalanx.recognition.models.outputs import Outputs
 from phalanx.recognition.texts import Texts
 from phalanx.step import WholeStep
@@ -24,7 +25,7 @@ class CTC:
     focal: bool = False  # whether a text counts by (1 - P(text))^2: easy ones less
 
     def __call__(self, outputs: Outputs, texts: Texts, whole: WholeStep) -> Loss:
-        logits = outputs.ctc.to(torch.promote_types(outputs.ctc.dtype, torch.float32))
+        logits = at_least_float32(outputs.ctc)
         B, T, _ = logits.shape
         losses = F.ctc_loss(
             logits.log_softmax(2).transpose(0, 1),  # [T, B, K+1]

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import torch
 from torch.nn import functional as F
 
+from phalanx.precision import at_least_float32
 from phalanx.recognition.models.outputs import Outputs
 from phalanx.recognition.texts import Texts
 from phalanx.step import WholeStep
@@ -23,7 +23,7 @@ class SAR:
     def __call__(self, outputs: Outputs, texts: Texts, whole: WholeStep) -> Loss:
         if outputs.sar is None:
             raise ValueError('the losses sar and multi judge an attention head, which this network does not have; use ctc')
-        logits = outputs.sar.to(torch.promote_types(outputs.sar.dtype, torch.float32))[:, :-1]  # [B, L-1, K+2]
+        logits = at_least_float32(outputs.sar)[:, :-1]  # [B, L-1, K+2]
         targets = texts.sar[:, 1:]
         padding = logits.shape[2]  # the number after those that can be predicted
         total = F.cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=padding, reduction='sum')

@@ -11,7 +11,8 @@ from typing import Literal, NamedTuple
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from phalanx.recognition.models.blocks import ConvBN, SqueezeExcite, Stride, initialise_as_paddle
+from phalanx.layers import ConvBN, ConvBNHardswish, ConvBNReLU, SqueezeExcitation, Stride, scaled
+from phalanx.recognition.models.blocks import initialise_as_paddle
 
 Size = Literal['large', 'small']
 
@@ -60,7 +61,7 @@ BLOCKS: dict[Size, tuple[Block, ...]] = {
     ),
 }
 LAST = {'large': 960, 'small': 576}
-ACTIVATIONS = {'relu': F.relu, 'hardswish': F.hardswish}
+CONVS: dict[str, type[ConvBN]] = {'relu': ConvBNReLU, 'hardswish': ConvBNHardswish}
 
 
 class MobileNetV3(nn.Module):
@@ -69,7 +70,7 @@ class MobileNetV3(nn.Module):
     def __init__(self, size: Size, *, scale: float) -> None:
         super().__init__()
         channels = scaled(16, scale)
-        self.stem = ConvBN(3, channels, 3, stride=2, activation=F.hardswish)
+        self.stem = ConvBNHardswish(3, channels, 3, stride=2)
         blocks = []
         for number, block in enumerate(BLOCKS[size]):
             # The small network has no shortcut beside its first block, though it would fit: its stride is written (1, 1) there.
@@ -78,7 +79,7 @@ class MobileNetV3(nn.Module):
             channels = scaled(block.channels, scale)
         self.blocks = nn.Sequential(*blocks)
         self.channels = scaled(LAST[size], scale)
-        self.last = ConvBN(channels, self.channels, 1, activation=F.hardswish)
+        self.last = ConvBNHardswish(channels, self.channels, 1)
         initialise_as_paddle(self)
 
     def forward(self, images: Tensor) -> Tensor:
@@ -92,20 +93,13 @@ class InvertedResidual(nn.Module):
         super().__init__()
         inner, out_channels = scaled(block.inner, scale), scaled(block.channels, scale)
         stride: Stride = (2, 1) if block.lower else 1
-        activation = ACTIVATIONS[block.activation]
-        self.widen = ConvBN(in_channels, inner, 1, activation=activation)
-        self.filter = ConvBN(inner, inner, block.kernel_size, stride=stride, groups=inner, activation=activation)
-        self.squeeze = SqueezeExcite(inner, slope=0.2) if block.squeeze else nn.Identity()
+        conv = CONVS[block.activation]
+        self.widen = conv(in_channels, inner, 1)
+        self.filter = conv(inner, inner, block.kernel_size, stride=stride, groups=inner)
+        self.squeeze = SqueezeExcitation(inner, slope=0.2) if block.squeeze else nn.Identity()
         self.narrow = ConvBN(inner, out_channels, 1)
         self.has_shortcut = shortcut and not block.lower and in_channels == out_channels
 
     def forward(self, x: Tensor) -> Tensor:
         y: Tensor = self.narrow(self.squeeze(self.filter(self.widen(x))))
         return x + y if self.has_shortcut else y
-
-
-def scaled(channels: int, scale: float) -> int:
-    """`channels` times `scale`, rounded to a multiple of 8 but never by more than a tenth down."""
-    wanted = channels * scale
-    rounded = max(8, int(wanted + 4) // 8 * 8)
-    return rounded if rounded >= 0.9 * wanted else rounded + 8

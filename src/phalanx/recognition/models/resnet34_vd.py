@@ -9,7 +9,8 @@ from __future__ import annotations
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from phalanx.recognition.models.blocks import ConvBN, Stride, initialise_as_paddle
+from phalanx.layers import ConvBN, ConvBNReLU, Stride
+from phalanx.recognition.models.blocks import initialise_as_paddle
 
 
 class ResNet34vd(nn.Module):
@@ -20,9 +21,9 @@ class ResNet34vd(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.stem = nn.Sequential(
-            ConvBN(3, 32, 3, activation=F.relu),
-            ConvBN(32, 32, 3, activation=F.relu),
-            ConvBN(32, 64, 3, activation=F.relu),
+            ConvBNReLU(3, 32, 3),
+            ConvBNReLU(32, 32, 3),
+            ConvBNReLU(32, 64, 3),
             nn.MaxPool2d(3, stride=2, padding=1),
         )
         stages, before = [], 64
@@ -45,7 +46,7 @@ class Residual(nn.Module):
     def __init__(self, in_channels: int, out_channels: int, *, lower: bool = False) -> None:
         super().__init__()
         stride: Stride = (2, 1) if lower else 1
-        self.first = ConvBN(in_channels, out_channels, 3, stride=stride, activation=F.relu)
+        self.first = ConvBNReLU(in_channels, out_channels, 3, stride=stride)
         self.second = ConvBN(out_channels, out_channels, 3)
         self.shortcut: nn.Module = nn.Identity()
         if lower:

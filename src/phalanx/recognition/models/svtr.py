@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
-from phalanx.recognition.models.blocks import ConvBN, along_the_line
+from phalanx.layers import ConvBNSiLU
+from phalanx.recognition.models.blocks import along_the_line
 from phalanx.stochastic import Dropout
 
 
@@ -20,13 +20,13 @@ class SVTRNeck(nn.Module):
     def __init__(self, in_channels: int, out_channels: int, *, depth: int, hidden_size: int, dropout: float) -> None:
         super().__init__()
         narrow = in_channels // 8
-        self.narrow = ConvBN(in_channels, narrow, 3, activation=F.silu)
-        self.enter = ConvBN(narrow, hidden_size, 1, activation=F.silu)
+        self.narrow = ConvBNSiLU(in_channels, narrow, 3)
+        self.enter = ConvBNSiLU(narrow, hidden_size, 1)
         self.blocks = nn.Sequential(*(MixingBlock(hidden_size, dropout=dropout) for _ in range(depth)))
         self.norm = nn.LayerNorm(hidden_size, eps=1e-6)
-        self.leave = ConvBN(hidden_size, in_channels, 1, activation=F.silu)
-        self.join = ConvBN(2 * in_channels, narrow, 3, activation=F.silu)
-        self.out = ConvBN(narrow, out_channels, 1, activation=F.silu)
+        self.leave = ConvBNSiLU(hidden_size, in_channels, 1)
+        self.join = ConvBNSiLU(2 * in_channels, narrow, 3)
+        self.out = ConvBNSiLU(narrow, out_channels, 1)
         self._initialise()
 
     def forward(self, features: Tensor) -> Tensor:

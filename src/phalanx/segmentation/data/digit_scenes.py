@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from phalanx import scenes
 from phalanx.image import LabelMap
 from phalanx.segmentation.labels import VOID
@@ -35,20 +33,7 @@ class DigitScenes:
         return DrawnScenes(split, self.samples[split], self.size, self.digit_height, self.seed)
 
 
-@dataclass(frozen=True)
-class DrawnScenes:
-    split: Split
-    samples: int
-    size: tuple[int, int]
-    digit_height: tuple[float, float]
-    seed: int
-
-    def __len__(self) -> int:
-        return self.samples
-
-    def name(self, index: int) -> str:
-        return f'{self.split} digit scene {index}'
-
+class DrawnScenes(scenes.Series):
     def read(self, index: int) -> tuple[Image, LabelMap]:
-        scene = scenes.scene(index, self.split, size=self.size, digit_height=self.digit_height, seed=self.seed)
+        scene = self.scene(index)
         return scene.image, scene.labels

@@ -8,9 +8,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from phalanx.precision import at_least_float32
 from phalanx.segmentation.labels import VOID
 from phalanx.segmentation.loss.hardest import kth_largest
-from phalanx.segmentation.loss.pixel_loss import at_least_float32, check_class_weights, weights_like
+from phalanx.segmentation.loss.pixel_loss import check_class_weights, weights_like
 from phalanx.step import WholeStep
 from phalanx.task import Term
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from phalanx.precision import at_least_float32
 from phalanx.segmentation.labels import VOID
-from phalanx.segmentation.loss.pixel_loss import at_least_float32
 from phalanx.step import WholeStep
 from phalanx.task import Term
 

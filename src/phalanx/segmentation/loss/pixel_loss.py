@@ -29,8 +29,3 @@ def weights_like(logits: Tensor, class_weights: tuple[float, ...] | None) -> Ten
     """`class_weights` as a tensor [K] where the logits [B, K, H, W] are. Raises ValueError when there are not K of them."""
     check_class_weights(class_weights, logits.shape[1])
     return None if class_weights is None else torch.tensor(class_weights, dtype=logits.dtype, device=logits.device)
-
-
-def at_least_float32(logits: Tensor) -> Tensor:
-    """Logits that autocast made half precision, in float32: sums of many small numbers follow."""
-    return logits.float() if logits.dtype in (torch.float16, torch.bfloat16) else logits

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from phalanx import dist
 from phalanx.segmentation.labels import VOID
+from phalanx.task import Matrix
 
 
 class Labelled(Protocol):
@@ -68,12 +69,18 @@ class Confusion:
             'precision': _ratio(hit, predicted, empty=0),
             'recall': _ratio(hit, true, empty=0),
             'dice': _ratio(2 * hit, predicted + true, empty=0),
-            'pixels': true,
         }
         return [
-            {'class': name, **{column: values[number].item() for column, values in columns.items()}}
+            {
+                'class': name,
+                **{column: values[number].item() for column, values in columns.items()},
+                'pixels': int(true[number]),
+            }
             for number, name in enumerate(self.class_names)
         ]
+
+    def figures(self) -> list[Matrix]:
+        return [Matrix('Classes taken for one another, by pixels', self.class_names, self._counts.tolist())]
 
     def _areas(self) -> tuple[Tensor, Tensor, Tensor]:
         """Pixels of each class that are right, predicted, true; [K] each, in float64, which holds counts exactly to 2**53."""

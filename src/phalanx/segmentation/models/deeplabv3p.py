@@ -12,9 +12,9 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from phalanx.backbones.resnet_vd import AtrousConvBN, ResNetVD, resnet50_vd, resnet101_vd
+from phalanx.backbones.resnet_vd import ResNetVD, resnet50_vd, resnet101_vd
 from phalanx.backbones.xception import Xception, xception65
-from phalanx.layers import ConvBNReLU, initialise_convs, resize
+from phalanx.layers import ConvBN, ConvBNReLU, initialise_convs, resize
 from phalanx.stochastic import Dropout
 
 BACKBONES: dict[str, Callable[[], Xception | ResNetVD]] = {
@@ -73,7 +73,7 @@ class AtrousPyramid(nn.Module):
 
 def separable(in_channels: int, out_channels: int, dilation: int) -> nn.Sequential:
     """A depthwise convolution, dilated, and a pointwise one, rectified."""
-    depthwise = AtrousConvBN(in_channels, in_channels, dilation=dilation, groups=in_channels, bias=True)
+    depthwise = ConvBN(in_channels, in_channels, 3, dilation=dilation, groups=in_channels, bias=True)
     return nn.Sequential(depthwise, ConvBNReLU(in_channels, out_channels, 1, bias=True))
 
 

@@ -7,6 +7,7 @@ Zhong et al., https://arxiv.org/abs/1911.10683: 568,000 tables of scientific art
 from __future__ import annotations
 
 import json
+import math
 import re
 from functools import cache
 from pathlib import Path
@@ -15,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from phalanx.folders import check_folder, check_present
+from phalanx.folders import check_folder, check_inside, check_present
 from phalanx.image import read_image
 from phalanx.table.annotation import Cell, Table
 from phalanx.table.tokens import Vocabulary
@@ -76,24 +77,25 @@ class Lines:
             found = ', '.join(np.unique(lines.splits).tolist())
             raise ValueError(f'{annotations}: no line has the split {split!r}; there are {found or "no lines"}')
         self.offsets, self.tokens, self.plain = lines.offsets[chosen], lines.tokens[chosen], lines.plain[chosen]
-        check_present(images, (lines.filenames[number].decode() for number in chosen))
+        self.filenames = lines.filenames[chosen]
+        check_present(images, (check_inside(name.decode(), images, str(annotations)) for name in self.filenames))
 
     def __len__(self) -> int:
         return len(self.offsets)
 
     def name(self, index: int) -> str:
-        return str(self.images / self._line(index)['filename'])
+        return str(self.images / self.filenames[index].decode())
 
     def lengths(self, vocabulary: Vocabulary) -> npt.NDArray[np.int64]:
         return self.tokens - self.plain if vocabulary.merge_cells else self.tokens
 
     def read(self, index: int) -> tuple[Image, Table]:
-        line = self._line(index)
+        line, name = self._line(index), self.name(index)
         try:
             table = table_of(line['html'])
         except (KeyError, TypeError, ValueError) as error:
-            raise SampleError(f'{self.images / line["filename"]}: its annotation cannot be used: {error!r}') from None
-        return read_image(self.images / line['filename']), table
+            raise SampleError(f'{name}: its annotation cannot be used: {error!r}') from None
+        return read_image(Path(name)), table
 
     def _line(self, index: int) -> dict[str, Any]:
         with self.annotations.open('rb') as file:
@@ -114,8 +116,13 @@ def table_of(html: dict[str, Any]) -> Table:
         if cell['tokens'] and 'bbox' in cell:
             x0, y0, x1, y1 = map(float, cell['bbox'])
             box = (x0, y0, x1, y1)
+            if not all(map(math.isfinite, box)):  # JSON as Python reads it has NaN
+                raise ValueError(f'the box {box} has a coordinate that is no number')
         cells.append(Cell(tuple(cell['tokens']), box))
-    return Table(tuple(html['structure']['tokens']), tuple(cells))
+    structure = tuple(html['structure']['tokens'])
+    if not all(isinstance(token, str) for token in structure):
+        raise TypeError('a token of the structure is no text')
+    return Table(structure, tuple(cells))
 
 
 class Index(NamedTuple):

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from phalanx.precision import at_least_float32
 from phalanx.task import Term
 
 LocationLoss = Callable[[Tensor, Tensor, Tensor], Term]  # boxes [B, L, 4], true ones [B, L, 4], where there is one [B, L]
@@ -26,7 +26,7 @@ def l1(boxes: Tensor, truth: Tensor, has_box: Tensor) -> Term:
 
 
 def _over_boxes(distances: Tensor, has_box: Tensor) -> Term:
-    distances = distances.to(torch.promote_types(distances.dtype, torch.float32))
+    distances = at_least_float32(distances)
     judged = has_box[..., None].to(distances.dtype)
     return Term((distances * judged).sum(), judged.sum() + EPSILON * len(judged))
 

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from phalanx.precision import at_least_float32
 from phalanx.step import WholeStep
 from phalanx.task import Term
 
@@ -15,7 +16,7 @@ def structure_loss(logits: Tensor, ids: Tensor) -> Term:  # [B, L, K], [B, L]
 
     So a short table costs less than a long one, and its network learns to say start tokens after its end.
     """
-    logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+    logits = at_least_float32(logits)
     return Term(F.cross_entropy(logits.transpose(1, 2), ids, reduction='sum'), logits.new_tensor(ids.numel()))
 
 

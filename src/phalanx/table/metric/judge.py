@@ -13,6 +13,7 @@ from phalanx.table.metric.cells import num_found, overlaps, read_perfectly
 from phalanx.table.metric.teds import teds
 from phalanx.table.tokens import Vocabulary
 from phalanx.table.tree import tree
+from phalanx.task import Figure
 
 
 class Annotated(Protocol):
@@ -84,6 +85,9 @@ class TableMetric:
             f'longer than {self.max_length}': [judged for judged in self._judged if judged.is_too_long],
         }
         return [{'tables': kind, 'number': len(found), **_means(found)} for kind, found in kinds.items() if found]
+
+    def figures(self) -> list[Figure]:
+        return []
 
 
 def _means(judged: Sequence[Judged]) -> dict[str, float]:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from phalanx.backbones.pp_lcnet import ConvBNHardswish, DepthwiseSeparable
+from phalanx.layers import ConvBNHardswish, DepthwiseSeparable
 
 
 class CSPPAN(nn.Module):
@@ -22,7 +22,7 @@ class CSPPAN(nn.Module):
         self.inputs = nn.ModuleList(ConvBNHardswish(before, channels, 1) for before in in_channels)
         steps = range(len(in_channels) - 1)
         self.top_down = nn.ModuleList(CSPBlock(2 * channels, channels, kernel_size) for _ in steps)
-        self.halve = nn.ModuleList(DepthwiseSeparable(channels, channels, kernel_size, stride=2, squeeze=False) for _ in steps)
+        self.halve = nn.ModuleList(DepthwiseSeparable(channels, channels, kernel_size, stride=2) for _ in steps)
         self.bottom_up = nn.ModuleList(CSPBlock(2 * channels, channels, kernel_size) for _ in steps)
 
     def forward(self, maps: Sequence[Tensor]) -> list[Tensor]:
@@ -49,7 +49,7 @@ class CSPBlock(nn.Module):
         self.main = nn.Sequential(
             ConvBNHardswish(in_channels, half, 1),
             ConvBNHardswish(half, half, 1),
-            DepthwiseSeparable(half, half, kernel_size, stride=1, squeeze=False),
+            DepthwiseSeparable(half, half, kernel_size),
         )
         self.short = ConvBNHardswish(in_channels, half, 1)
         self.out = ConvBNHardswish(out_channels, out_channels, 1)

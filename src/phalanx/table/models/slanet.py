@@ -42,9 +42,13 @@ class SLANet(nn.Module):
         initialise_convs(self)
 
     def forward(self, images: Tensor, tokens: Tensor | None = None, max_steps: int = 501) -> Said:
-        maps: list[Tensor] = self.neck(self.backbone(images))
-        said: Said = self.head(maps[-1].flatten(2).transpose(1, 2), tokens, max_steps)
+        said: Said = self.head(self.pixels(images), tokens, max_steps)
         return said
+
+    def pixels(self, images: Tensor) -> Tensor:
+        """What the head sees, the pixels [B, N, C] of the coarsest map."""
+        maps: list[Tensor] = self.neck(self.backbone(images))
+        return maps[-1].flatten(2).transpose(1, 2)
 
 
 class SLAHead(nn.Module):
@@ -89,7 +93,7 @@ class SLAHead(nn.Module):
         return states[: int(last.max()) + 1]
 
     def beginning(self, pixels: Tensor) -> Tensor:
-        return pixels.new_zeros(len(pixels), self.cell.hidden_size)
+        return pixels.new_zeros(pixels.shape[0], self.cell.hidden_size)  # len() would fix the batch size of an export
 
     def step(self, pixels: Tensor, keys: Tensor, token: Tensor, state: Tensor) -> Tensor:
         """The state [B, D] after the token [B] that was said last."""

@@ -1,0 +1,30 @@
+"""What the batches of all families have in common: their tensors travel together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, Self
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Tensors:
+    """The base of a dataclass whose tensors move as one; what it holds besides stays where it is."""
+
+    def to(self, device: torch.device) -> Self:
+        return self._each(lambda part: part.to(device, non_blocking=True))
+
+    def pin_memory(self) -> Self:
+        return self._each(Tensor.pin_memory)
+
+    def _each(self, change: Callable[[Tensor], Tensor]) -> Self:
+        changed: dict[str, Any] = {}
+        for name, part in vars(self).items():
+            if isinstance(part, Tensor):
+                changed[name] = change(part)
+            elif isinstance(part, Tensors):
+                changed[name] = part._each(change)
+        return replace(self, **changed)

@@ -1,0 +1,123 @@
+"""`phalanx plan`: what a recipe would do on more nodes, before anybody pays for them."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from phalanx.bench import network, published, train
+from phalanx.bench.network import Link, Network
+from phalanx.bench.plan import Prediction, plan
+from phalanx.bench.profile import Profile
+from phalanx.bench.show import as_text
+from phalanx.readable import duration, number, percent
+from phalanx.runs import RequestError, check_parts, open_job, pick_device
+
+
+def command(words: Sequence[str]) -> int:
+    """The exit status: 0 done, 2 the request was wrong."""
+    parser = argparse.ArgumentParser(
+        prog='phalanx plan',
+        description='Predicts step time, speed-up and hours from a step that was measured on one rank, and a network.',
+        allow_abbrev=False,
+    )
+    parser.add_argument('recipe', nargs='?', help='measured here, now, unless --profile says what was measured before')
+    parser.add_argument('--set', nargs='+', action='extend', default=[], metavar='KEY=VALUE', help='overrides a key')
+    parser.add_argument('--profile', type=Path, metavar='FILE', help='as `phalanx bench train RECIPE --profile FILE` wrote it')
+    parser.add_argument('--nodes', default='1,2,4,8,32', metavar='1,2,..', help='numbers of nodes (1,2,4,8,32)')
+    parser.add_argument('--devices-per-node', '--devices_per_node', type=int, default=8, metavar='N', help='(8)')
+    parser.add_argument('--bandwidth', default='25Gbit', help="of a node's network card, each way (25Gbit)")
+    parser.add_argument('--latency', default='20us', help='from node to node (20us)')
+    parser.add_argument('--node-bandwidth', '--node_bandwidth', default='100GB', help='between devices of a node (100GB/s)')
+    parser.add_argument('--node-latency', '--node_latency', default='5us', help='between devices of a node (5us)')
+    parser.add_argument(
+        '--host-bandwidth', '--host_bandwidth', default='inf', help='of a CPU that copies and adds itself (inf)'
+    )
+    parser.add_argument('--published', action='store_true', help='which network explains the speed-ups that Paddle published')
+    parser.add_argument('--json', action='store_true', help='print one JSON object and nothing else')
+    given = parser.parse_args(words)
+    if given.published:
+        explained = published.explain()
+        print(json.dumps(published.record(explained)) if given.json else published.as_table(explained))
+        return 0
+    try:
+        nodes = [int(word) for word in given.nodes.split(',')]
+        joined = Network(
+            between=Link(network.bandwidth(given.bandwidth), network.latency(given.latency)),
+            within=Link(network.bandwidth(given.node_bandwidth), network.latency(given.node_latency)),
+            host=network.bandwidth(given.host_bandwidth),
+        )
+        profile = Profile.read(given.profile) if given.profile else _measured(given)
+    except ValueError as error:
+        raise RequestError(str(error)) from None
+    except OSError as error:
+        raise RequestError(f'{error.filename}: {error.strerror}') from None
+    if min(nodes) < 1 or given.devices_per_node < 1:
+        raise RequestError('--nodes and --devices-per-node must be at least 1')
+    predictions = plan(profile, nodes, given.devices_per_node, joined)
+    tips = advice(profile, predictions[-1], joined)
+    if given.json:
+        print(json.dumps({'recipe': profile.recipe, 'nodes': [each.record() for each in predictions], 'next': tips}))
+    else:
+        print(as_table(profile, predictions, given, tips))
+    return 0
+
+
+def _measured(given: argparse.Namespace) -> Profile:
+    """A profile of the recipe on one device of this machine."""
+    if given.recipe is None:
+        raise RequestError('which recipe? name one to be measured here, or give --profile FILE')
+    job = open_job(given.recipe, [(text, f'--set {text}') for text in given.set])
+    check_parts(job, 1)
+    print(f'measuring a step of {job.name} on one rank', file=sys.stderr)
+    return train.measure(job, pick_device(job.recipe.device), steps=10, warmup=3)[1]
+
+
+def advice(profile: Profile, worst: Prediction, joined: Network) -> list[str]:
+    """What would help the largest number of nodes, with what it would bring."""
+    tips = []
+
+    def would(change: str, other: Profile) -> None:
+        (better,) = plan(other, [worst.nodes], worst.devices, joined)
+        if better.efficiency > worst.efficiency + 0.01:
+            tips.append(f'{change}: efficiency {percent(worst.efficiency)} -> {percent(better.efficiency)}')
+
+    if profile.norm_sync == 'global':
+        would('norm_sync=node', replace(profile, norm_sync='node'))
+    halved = tuple(message._replace(size=message.size // 2) for message in profile.gradients)
+    would('gradients sent in half precision', replace(profile, gradients=halved))
+    needed = math.ceil(profile.samples / profile.computing / profile.loader_rate)
+    if needed > profile.workers:
+        would(f'train.workers={needed}', replace(profile, workers=needed))
+    return tips
+
+
+def as_table(profile: Profile, predictions: Sequence[Prediction], given: argparse.Namespace, tips: Sequence[str]) -> str:
+    rows = [
+        {
+            'nodes': str(each.nodes),
+            'ranks': str(each.nodes * each.devices),
+            'step': f'{1000 * each.seconds:.1f} ms',
+            'norms': f'{1000 * each.norms:.1f} ms',
+            'gradients': f'{1000 * each.gradients:.1f} ms',
+            'data': f'{1000 * each.data:.1f} ms',
+            'samples/s': number(each.samples_per_s),
+            'speed-up': f'{each.speed_up:.2f}',
+            'efficiency': percent(each.efficiency),
+            'time': duration(3600 * each.hours),
+            'bottleneck': each.bottleneck,
+        }
+        for each in predictions
+    ]
+    head = (
+        f'{profile.recipe}: a step of {profile.samples} samples takes {1000 * profile.computing:.1f} ms on one rank '
+        f'({profile.device}); nodes of {given.devices_per_node}, joined by {given.bandwidth} with {given.latency}; '
+        f'norm_sync {profile.norm_sync}'
+    )
+    note = 'norms, gradients, data: waiting for them. speed-up: over one node. efficiency: of as many ranks that never wait.'
+    return '\n'.join([head, as_text(rows), note, *(f'to try: {tip}' for tip in tips)])

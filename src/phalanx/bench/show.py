@@ -1,0 +1,24 @@
+"""Tables for people: the same rows as text for a terminal and as Markdown."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+Row = Mapping[str, str]
+
+
+def as_text(rows: Sequence[Row]) -> str:
+    """Columns under one another, the first to the left, all others to the right."""
+    columns = list(rows[0])
+    lines = [columns, *([row[column] for column in columns] for row in rows)]
+    widths = [max(map(len, cells)) for cells in zip(*lines, strict=True)]
+    return '\n'.join(
+        '  '.join([line[0].ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(line[1:], widths[1:], strict=True))])
+        for line in lines
+    )
+
+
+def as_markdown(rows: Sequence[Row]) -> str:
+    head = list(rows[0])
+    rule = ['---', *('---:' for _ in head[1:])]
+    return '\n'.join(f'| {" | ".join(cells)} |' for cells in (head, rule, *([row[column] for column in head] for row in rows)))

@@ -1,0 +1,40 @@
+"""Numbers as people read them."""
+
+from __future__ import annotations
+
+import math
+
+MISSING = '–'
+
+
+def number(value: object) -> str:
+    """Four digits that matter; what is no number, as it is."""
+    if value is None or (isinstance(value, float) and not math.isfinite(value)):
+        return MISSING if value is None else str(value)
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return str(value)
+    size = abs(value)
+    if isinstance(value, int) or size >= 1000 or (size >= 10 and value.is_integer()):
+        return f'{value:,.0f}'
+    if 0 < size < 1e-3:
+        return f'{value:.3e}'
+    return f'{value:.4f}' if size < 10 else f'{value:.4g}'
+
+
+def percent(share: float | None) -> str:
+    return MISSING if share is None else f'{100 * share:.1f} %'
+
+
+def mebibytes(size: float | None) -> str:
+    if size is None:
+        return MISSING
+    return f'{size:,.0f} MiB' if size < 10_000 else f'{size / 1024:,.1f} GiB'
+
+
+def duration(seconds: float | None) -> str:
+    if seconds is None or not math.isfinite(seconds):
+        return MISSING
+    if seconds < 60:
+        return f'{seconds:.1f} s'
+    minutes, rest = divmod(round(seconds), 60)
+    return f'{minutes} min {rest:02} s' if minutes < 60 else f'{minutes // 60} h {minutes % 60:02} min'

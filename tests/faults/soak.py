@@ -1,0 +1,238 @@
+"""Kills a small real training at random moments, starts it again until it is done, and compares with the undisturbed run.
+
+`PYTHONPATH=tests python -m faults.soak --kills 200 --seed 0`, or `make soak`. Exit status 1 when anything was lost.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import random
+import shutil
+import signal
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+from safetensors.torch import load_file
+
+from faults.started import Started, command_of, living_in
+from running import TINY, losses, records
+
+STEPS = 16
+COMMAND = (
+    *('train', *TINY, 'data.size=[32,64]', 'data.train_scenes=24', 'train.global_batch_size=4', 'train.workers=1'),
+    *('ema={decay: 0.9}', f'train.steps={STEPS}', 'checkpoint.every=2', 'evaluate.enabled=false', 'report.pictures=0'),
+    *('--nproc_per_node', '2', '--max_restart', '5'),
+)
+BOUND = 600  # seconds in which a run must go on, or end, after a fault: for machines that do much else; it takes some 20
+WEIGHTS = ('model.safetensors', 'averaged.safetensors')
+
+
+class Life(Started):
+    """One start of the command, until it ends."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder, *COMMAND, '--save_dir', 'run', TMPDIR=str(folder / 'tmp'))
+
+
+def kill_rank(life: Life, chance: random.Random) -> bool:
+    """Whether there was something to do this to. SIGKILL, as from the kernel when memory runs out."""
+    return _signal_one(life.ranks(), signal.SIGKILL, chance)
+
+
+def kill_worker(life: Life, chance: random.Random) -> bool:
+    return _signal_one(life.workers(), signal.SIGKILL, chance)
+
+
+def kill_launcher(life: Life, chance: random.Random) -> bool:
+    return _signal_one([life.process], signal.SIGKILL, chance)
+
+
+def terminate(life: Life, chance: random.Random) -> bool:
+    """SIGTERM to the launcher, as a scheduler's warning: save, then leave."""
+    return _signal_one([life.process], signal.SIGTERM, chance)
+
+
+def pause_rank(life: Life, chance: random.Random) -> bool:
+    """SIGSTOP, and SIGCONT after a while: nothing may come of it but the time."""
+    victims = life.ranks()
+    if not victims:
+        return False
+    victim = chance.choice(victims)
+    if not _signal_one([victim], signal.SIGSTOP, chance):
+        return False
+    time.sleep(chance.uniform(0.2, 2))
+    return _signal_one([victim], signal.SIGCONT, chance)
+
+
+FAULTS: dict[str, tuple[float, Callable[[Life, random.Random], bool]]] = {  # how often, what
+    'kill -9 of a rank': (0.35, kill_rank),
+    'kill -9 of the launcher': (0.15, kill_launcher),
+    'kill -9 of a loader worker': (0.25, kill_worker),
+    'SIGTERM': (0.15, terminate),
+    'SIGSTOP and SIGCONT of a rank': (0.1, pause_rank),
+}
+
+
+class Soak:
+    """Faults, counted, and everything that was not as it should be."""
+
+    def __init__(self, folder: Path, kills: int, seed: int) -> None:
+        self.folder, self.kills, self.chance = folder, kills, random.Random(seed)
+        self.tally: Counter[str] = Counter()
+        self.wrong: list[str] = []
+        self.runs = self.lives = self.in_training = 0
+
+    def go(self) -> None:
+        """Runs, each disturbed until it is done, until the faults are used up."""
+        begun = time.monotonic()
+        self.undisturbed()
+        while self.done() < self.kills:
+            self.runs += 1
+            run = self.folder / 'run'
+            shutil.rmtree(run, ignore_errors=True)
+            while not (run / 'summary.json').is_file():
+                known = len(self.wrong)
+                self.life()
+                print(f'{self.done()} faults, {self.lives} starts, {self.runs} runs', *self.wrong[known:], sep='\n  ', flush=True)
+            self.compare(run)
+            print(self.told(time.monotonic() - begun), end='\n\n', flush=True)
+
+    def done(self) -> int:
+        return sum(self.tally.values())
+
+    def undisturbed(self) -> None:
+        life = Life(self.folder)
+        life.process.wait()
+        if life.process.returncode != 0:
+            sys.exit(f'the undisturbed run failed: {life.last_words()}')
+        (self.folder / 'run').rename(self.folder / 'undisturbed')
+        self.usual = {file.name for file in (self.folder / 'tmp').iterdir()}  # torch keeps a cache there
+
+    def life(self) -> None:
+        """One start of the command, with faults until it ends or they are used up."""
+        life, moment, stopped_by_us = Life(self.folder), time.time(), False
+        self.lives += 1
+        while life.process.poll() is None:
+            if self.done() >= self.kills:
+                life.until(lambda: False, BOUND)
+                break
+            if self.chance.random() < 0.6:  # in the middle of training; else as it comes: at the start, while it loads
+                if not life.until(lambda since=moment: life.has_gone_on_since(since), BOUND):
+                    self.wrong.append(f'nothing happened for {BOUND} s: {life.last_words()}')
+                    break
+                time.sleep(self.chance.expovariate(1))
+            else:
+                life.until(lambda: False, self.chance.uniform(0.1, 12))
+            if life.process.poll() is not None:
+                break
+            (name,) = self.chance.choices(list(FAULTS), [weight for weight, _ in FAULTS.values()])
+            moment = time.time()
+            if not FAULTS[name][1](life, self.chance):
+                continue
+            self.tally[name] += 1
+            self.in_training += life.has_gone_on_since(life.begun)
+            stopped_by_us = stopped_by_us or name == 'SIGTERM'
+            if name == 'SIGTERM' or name == 'kill -9 of the launcher':
+                life.until(lambda: False, BOUND)
+        self.end(life, stopped_by_us)
+
+    def end(self, life: Life, stopped: bool) -> None:
+        """What must hold after each end of the command, however it came."""
+        if life.process.poll() is None:
+            self.wrong.append(f'did not end: {life.last_words()}')
+            life.process.kill()
+        status = life.process.wait()
+        if status not in (0, 1, -signal.SIGKILL, 143 if stopped else 0, -signal.SIGTERM if stopped else 0):
+            self.wrong.append(f'exit status {status}: {life.last_words()}')
+        if status == 1 and not ('SIGKILL' in life.last_words() or 'killed' in life.last_words()):
+            self.wrong.append(f'the first cause is not on the last line: {life.last_words()}')
+        end = time.monotonic() + 15
+        while (left := living_in(self.folder)) and time.monotonic() < end:
+            time.sleep(0.1)
+        for process in left:
+            self.wrong.append(f'left after exit status {status}: {command_of(process)}')
+            process.kill()
+        shared = [file.name for file in Path('/dev/shm').glob('*_*') if _number_in(file.name) in life.seen]
+        self.wrong += [f'left in /dev/shm: {name}' for name in shared]
+        temporary = [file.name for file in (self.folder / 'tmp').iterdir() if file.name not in self.usual]
+        if status == -signal.SIGKILL:  # a launcher that is killed cannot clear up: its folder of heartbeats stays
+            temporary = [name for name in temporary if not name.startswith('phalanx-')]
+        self.wrong += [f'left in TMPDIR after exit status {status}: {name}' for name in temporary]
+        shutil.rmtree(self.folder / 'tmp')
+        (self.folder / 'tmp').mkdir()
+        if status == 143:
+            self.check_nothing_lost(life)
+
+    def check_nothing_lost(self, life: Life) -> None:
+        """After a SIGTERM that was heeded the last step is on disk."""
+        reached = max((line['step'] for line in records(self.folder / 'run')), default=0)
+        saved = sorted(path.name for path in (self.folder / 'run' / 'checkpoints').glob('step_*'))
+        if not saved or int(saved[-1][5:]) < reached:
+            self.wrong.append(f'SIGTERM lost steps: step {reached} was logged, saved are {saved}: {life.last_words()}')
+
+    def compare(self, run: Path) -> None:
+        """The finished run with the undisturbed one: weights, averages and the losses of all steps, bit by bit."""
+        expected = self.folder / 'undisturbed'
+        for name in WEIGHTS:
+            found, right = load_file(run / 'latest' / name), load_file(expected / 'latest' / name)
+            apart = [key for key, value in right.items() if not value.equal(found[key])]
+            if apart:
+                self.wrong.append(f'{name} differs in {len(apart)} of {len(right)} tensors')
+        if losses(run) != losses(expected):
+            self.wrong.append('the losses differ')
+        hidden = [path for path in run.rglob('.*') if not path.name.startswith('.latest')]
+        self.wrong += [f'left in the run folder: {path.relative_to(run)}' for path in hidden]
+
+    def told(self, seconds: float) -> str:
+        rows = [f'{count:5}  {name}' for name, count in self.tally.most_common()]
+        sums = (
+            f'{self.done()} faults, {self.in_training} of them after the first step of a start, in {self.lives} starts of '
+            f'{self.runs} runs of {STEPS} steps; {seconds / 60:.0f} minutes'
+        )
+        return '\n'.join([*rows, sums, f'{len(self.wrong)} things were not as they should be', *self.wrong])
+
+
+def _signal_one(processes: list[psutil.Process], number: signal.Signals, chance: random.Random) -> bool:
+    if not processes:
+        return False
+    try:
+        chance.choice(processes).send_signal(number)
+    except psutil.NoSuchProcess:
+        return False
+    return True
+
+
+def _number_in(name: str) -> int:
+    """The process in the name of a block of shared memory: torch_<pid>_..."""
+    word = name.split('_')[1]
+    return int(word) if word.isdecimal() else -1
+
+
+def soak(folder: Path, kills: int, seed: int) -> Soak:
+    """The soak, done, in a folder of its own."""
+    (folder / 'tmp').mkdir()
+    trial = Soak(folder, kills, seed)
+    trial.go()
+    return trial
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument('--kills', type=int, default=200)
+    parser.add_argument('--seed', type=int, default=0)
+    given = parser.parse_args()
+    print(f'{platform.platform()}, {os.cpu_count()} cores, Python {platform.python_version()}', flush=True)
+    with tempfile.TemporaryDirectory(prefix='soak-') as folder:
+        trial = soak(Path(folder).resolve(), given.kills, given.seed)
+    return 1 if trial.wrong else 0
+
+
+if __name__ == '__main__':
+    sys.exit(main())

@@ -1,0 +1,119 @@
+"""A command that runs while a test does something to it: its ranks, its loader workers, and what it said."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+
+from running import clean_environment
+
+
+class Started:
+    """One start of `phalanx WORDS...` in a folder, until it ends."""
+
+    def __init__(self, folder: Path, *words: str, program: tuple[str, ...] = ('-m', 'phalanx'), **environment: str) -> None:
+        self.folder, self.begun = folder, time.time()
+        self.output = folder / 'output.txt'
+        self.seen: set[int] = set()  # the processes that belonged to it
+        with self.output.open('w') as output:
+            self.process = psutil.Popen(
+                [sys.executable, *program, *words],
+                cwd=folder,
+                env={**clean_environment(), **environment},
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+
+    def descendants(self) -> list[psutil.Process]:
+        """All its processes besides the first."""
+        try:
+            found = self.process.children(recursive=True)
+        except psutil.NoSuchProcess:
+            return []
+        self.seen |= {process.pid for process in found}
+        return found
+
+    def ranks(self) -> list[psutil.Process]:
+        """The rank processes below a launcher, in order of rank."""
+        found = {rank_of(one): one for one in self.descendants() if parent_of(one) == self.process.pid}
+        return [found[rank] for rank in sorted(found) if rank >= 0]
+
+    def workers(self, of: psutil.Process | None = None) -> list[psutil.Process]:
+        """The loader workers of a rank, or of all."""
+        ranks = [of.pid] if of else [rank.pid for rank in self.ranks()] or [self.process.pid]
+        return [one for one in self.descendants() if parent_of(one) in ranks]
+
+    def until(self, condition: Callable[[], object], seconds: float) -> bool:
+        """Whether `condition` came true, or the command ended, within `seconds`."""
+        end = time.monotonic() + seconds
+        while not condition() and self.process.poll() is None:
+            self.descendants()
+            if time.monotonic() > end:
+                return False
+            time.sleep(0.05)
+        return True
+
+    def end(self, seconds: float) -> int:
+        """The exit status. Fails when the command has not ended within `seconds`; then it is killed."""
+        try:
+            return int(self.process.wait(seconds))
+        except psutil.TimeoutExpired:
+            for one in [*self.descendants(), self.process]:
+                one.kill()
+            raise AssertionError(f'still there after {seconds} s: {self.said()}') from None
+
+    def steps(self) -> int:
+        """How many log lines the run has written into the folder `run`."""
+        file = self.folder / 'run' / 'metrics.jsonl'
+        return len(file.read_bytes().splitlines()) if file.is_file() else 0
+
+    def has_gone_on_since(self, moment: float) -> bool:
+        file = self.folder / 'run' / 'metrics.jsonl'
+        return file.is_file() and file.stat().st_mtime > moment
+
+    def said(self) -> str:
+        return self.output.read_text(errors='replace')
+
+    def last_words(self) -> str:
+        lines = self.said().splitlines()
+        return lines[-1] if lines else ''
+
+
+def parent_of(process: psutil.Process) -> int:
+    try:
+        return int(process.ppid())
+    except psutil.NoSuchProcess:
+        return 0
+
+
+def rank_of(process: psutil.Process) -> int:
+    """The rank of a process; -1 when it is none, or has ended."""
+    try:
+        return int(process.environ().get('RANK', -1))
+    except (psutil.NoSuchProcess, psutil.AccessDenied):
+        return -1
+
+
+def command_of(process: psutil.Process) -> str:
+    try:
+        return ' '.join(process.cmdline())
+    except psutil.NoSuchProcess:
+        return ''
+
+
+def living_in(folder: Path) -> list[psutil.Process]:
+    """The living processes whose working folder is `folder`."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if process.status() != psutil.STATUS_ZOMBIE and process.cwd() == str(folder):
+                found.append(process)
+        except (psutil.NoSuchProcess, psutil.AccessDenied):
+            continue
+    return found

@@ -1,0 +1,172 @@
+"""Faults from outside that a run must survive, or end from in bounded time with the cause and the cure on the last line."""
+
+import os
+import resource
+import signal
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+import torch
+
+from faults.files import FILES, write_data_set
+from faults.soak import soak
+from faults.started import Started, living_in
+from phalanx import loader, worker
+from phalanx.checkpoint import load
+from phalanx.image import read_image, read_labels
+from phalanx.loader import Loader
+from phalanx.task import Draw, SampleError
+from phalanx.trainer import RunError
+from running import TINY, Command, records
+
+LONG = (*TINY, 'train.steps=2000', 'evaluate.enabled=false', 'report.pictures=0', '--save_dir', 'run')
+BOUND = 240  # seconds; on an idle machine each takes a few
+
+
+def left(folder: Path) -> list[str]:
+    """What a run left behind that should be gone: processes, and files under a hidden name."""
+    end = time.monotonic() + 10
+    while (processes := living_in(folder)) and time.monotonic() < end:
+        time.sleep(0.1)
+    return [*map(str, processes), *map(str, (folder / 'run').rglob('.*'))]
+
+
+def test_an_image_that_becomes_unreadable_during_the_run_is_named(tmp_path: Path) -> None:
+    data = write_data_set(tmp_path)
+    started = Started(tmp_path, 'train', *FILES, *LONG[len(TINY) :], 'train.workers=1')
+    started.until(lambda: started.steps() >= 2, BOUND)
+    (data / '5.jpg').write_bytes((data / '5.jpg').read_bytes()[:500])
+    assert started.end(BOUND) == 1
+    assert 'data/5.jpg: the image is cut off (500 bytes are there)' in started.last_words()
+    assert left(tmp_path) == []
+
+
+def test_a_loader_worker_that_is_killed_ends_the_run_with_the_cure(tmp_path: Path) -> None:
+    started = Started(tmp_path, 'train', *LONG, 'train.workers=2')
+    started.until(lambda: started.steps() >= 2, BOUND)
+    started.workers()[0].kill()
+    assert started.end(BOUND) == 1
+    assert (
+        'a loader worker has died; if the kernel killed it (its log says so), take fewer train.workers' in started.last_words()
+    )
+    assert left(tmp_path) == []
+
+
+def test_memory_that_is_used_up_in_one_rank_names_the_rank_and_the_cure(tmp_path: Path) -> None:
+    """The limit comes when the networks are built, and leaves room for no batch."""
+    started = Started(tmp_path, 'train', *LONG, 'data.size=[256,512]', '--nproc_per_node', '2')
+    started.until((tmp_path / 'run' / 'journal.jsonl').is_file, BOUND)
+    poor = started.ranks()[1]
+    poor.rlimit(resource.RLIMIT_AS, (poor.memory_info().vms + 2**20,) * 2)
+    assert started.end(BOUND) == 1
+    assert 'rank 1 of 2' in started.last_words()
+    assert 'memory is used up (' in started.last_words()
+    assert 'take a smaller global batch, more train.micro_batches' in started.last_words()
+    assert left(tmp_path) == []
+
+
+def test_a_loss_that_is_not_finite_on_one_rank_ends_all_with_the_samples(tmp_path: Path) -> None:
+    """The third step of rank 1 divides by zero, as a bug in a loss may."""
+    (tmp_path / 'broken.py').write_text(
+        'import os, sys\n'
+        'from phalanx.cli import main\n'
+        'from phalanx.segmentation.task import Segmentation\n'
+        'right, calls = Segmentation.loss, []\n'
+        'def loss(self, model, batch, whole):\n'
+        '    calls.append(1)\n'
+        '    terms = right(self, model, batch, whole)\n'
+        '    broken = os.environ["RANK"] == "1" and len(calls) > 3\n'
+        '    return {name: term._replace(total=term.total / 0 if broken else term.total) for name, term in terms.items()}\n'
+        'Segmentation.loss = loss\n'
+        'sys.exit(main(sys.argv[1:]))\n'
+    )
+    words = ('launch', '--nproc_per_node', '2', '--log_dir', 'log', 'broken.py', 'train', *LONG, 'checkpoint.every=1')
+    started = Started(tmp_path, *words)
+    assert started.end(BOUND) == 1
+    assert 'the loss is not finite at step 2' in started.last_words()
+    assert 'samples of that step: ' in started.last_words()
+    assert 'last good checkpoint: run/checkpoints/step_' in started.last_words()
+    newest = max((tmp_path / 'run' / 'checkpoints').iterdir())
+    assert all(value.isfinite().all() for value in load(newest).model.values() if value.is_floating_point())
+    assert left(tmp_path) == []
+
+
+def test_a_folder_that_cannot_be_written_ends_the_run_with_its_name(phalanx: Command) -> None:
+    """/sys takes no folders, not even from root."""
+    run = phalanx('train', *TINY, 'train.steps=1', '--save_dir', '/sys/run')
+    assert run.returncode in (1, 2)
+    assert '/sys/run' in run.stderr.splitlines()[-1]
+    assert 'Traceback' not in run.stderr
+
+
+@pytest.mark.slow
+def test_a_stop_during_an_evaluation_loses_no_step(tmp_path: Path) -> None:
+    words = (*TINY, 'train.steps=2000', 'evaluate.every=2', 'data.eval_scenes=40', '--save_dir', 'run', '--nproc_per_node', '2')
+    started = Started(tmp_path, 'train', *words)
+    started.until(lambda: started.steps() >= 2, BOUND)  # the log line of step 2; now it evaluates
+    time.sleep(0.2)
+    started.process.send_signal(signal.SIGTERM)
+    assert started.end(BOUND) == 143
+    reached = max(line['step'] for line in records(tmp_path / 'run'))
+    assert (tmp_path / 'run' / 'latest').resolve().name == f'step_{reached:07d}'
+    assert left(tmp_path) == []
+
+
+@pytest.mark.slow
+def test_a_stop_while_a_checkpoint_is_written_loses_no_step(tmp_path: Path) -> None:
+    started = Started(tmp_path, 'train', *LONG, 'checkpoint.every=1', '--nproc_per_node', '2')
+    root = tmp_path / 'run' / 'checkpoints'
+    started.until(lambda: any(root.glob('.new_*')), BOUND)
+    started.process.send_signal(signal.SIGTERM)
+    assert started.end(BOUND) == 143
+    reached = max(line['step'] for line in records(tmp_path / 'run'))
+    assert load((tmp_path / 'run' / 'latest').resolve()).step == reached
+    assert left(tmp_path) == []
+
+
+def test_a_pipe_or_a_device_in_the_place_of_an_image_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / 'pipe.png')
+    (tmp_path / 'endless.png').symlink_to('/dev/zero')
+    for path in tmp_path.iterdir():
+        for read in (read_image, read_labels):
+            with pytest.raises(SampleError, match=f'{path}: cannot be read: it is no file'):
+                read(path)
+
+
+class Stalled:
+    """A data set on a disk that does not answer."""
+
+    def __len__(self) -> int:
+        return 8
+
+    def __getitem__(self, draw: Draw) -> int:
+        time.sleep(1000)
+        return draw.index
+
+    def name(self, index: int) -> str:
+        return str(index)
+
+
+def test_a_disk_that_does_not_answer_is_waited_for_in_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loader, 'PATIENCE', 1)
+
+    def collate(samples: Sequence[int]) -> torch.Tensor:
+        return torch.tensor(samples)
+
+    reader = Loader(Stalled(), collate, workers=1, bad_samples=0, device=torch.device('cpu'), replace=True)  # type: ignore[type-var]
+    begun = time.monotonic()
+    with pytest.raises(RunError, match=r'does the disk of data\.root still answer'), worker.faults_explained():
+        next(reader.batches(iter([[Draw(0, 0, 0, 0)]])))
+    assert time.monotonic() - begun < 30
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != 'linux', reason='looks into /proc and /dev/shm')
+def test_a_run_that_is_killed_again_and_again_ends_like_one_that_was_not(tmp_path: Path) -> None:
+    """The short form of `make soak`; docs/faults.md has the tally of a long one."""
+    trial = soak(tmp_path, kills=6, seed=0)
+    assert sum(trial.tally.values()) == 6
+    assert trial.wrong == []

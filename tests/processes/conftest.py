@@ -1,0 +1,52 @@
+"""A finished run of each family, the smallest there is."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from running import clean_environment
+
+COMMON = (
+    'ema=null',
+    'train.steps=3',
+    'train.global_batch_size=4',
+    'train.workers=0',
+    'report.every=1',
+    'report.pictures=2',
+    'evaluate.every=3',
+    'device=cpu',
+)
+RECIPES = {
+    'segmentation': ('pp_liteseg_digits', 'data.size=[64,96]', 'data.train_scenes=8', 'data.eval_scenes=5'),
+    'detection': (  # as drawn, it gives all boxes the same score: it has to learn a little
+        *('ppyoloe_digits', 'data.size=[64,96]', 'data.train_scenes=8', 'data.eval_scenes=5'),
+        'schedule={name: constant}',
+    ),
+    'recognition': ('crnn_digits', 'data.train_lines=8', 'data.eval_lines=5', 'train.channels_last=false'),
+    'table': (
+        *('slanet_rendered', 'data.train_tables=24', 'data.eval_tables=5', 'image_size=64', 'max_length=40'),
+        *('model.scale=0.5', 'model.channels=24', 'model.hidden=32'),
+    ),
+}
+# One process, because most of the time goes into its start.
+TRAIN = 'import json, sys; from phalanx.cli import main; sys.exit(max(main(words) for words in json.loads(sys.argv[1])))'
+
+
+@pytest.fixture(scope='session')
+def family_runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """The run folder of each family, after three steps and an evaluation."""
+    root = tmp_path_factory.mktemp('runs')
+    runs = [
+        ['train', recipe, '--save_dir', str(root / family), '--set', *COMMON, *settings]
+        for family, (recipe, *settings) in RECIPES.items()
+    ]
+    done = subprocess.run(
+        [sys.executable, '-c', TRAIN, json.dumps(runs)], env=clean_environment(), capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return {family: root / family for family in RECIPES}

@@ -1,0 +1,262 @@
+"""The promises for every network of every family: a new line in a catalog is a new test here.
+
+The cut of a step is judged in float64, where it must not show at all. In float32 it shows in the last bits, and a freshly drawn
+network blows these up within a few steps, so float32 runs are compared on their first steps alone.
+"""
+
+from __future__ import annotations
+
+import gc
+import inspect
+import json
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, Self, get_args, get_origin, get_type_hints
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import Tensor, nn
+
+from phalanx import dist
+from phalanx.families import FAMILIES
+from phalanx.runs import open_job
+from phalanx.trainer import Trainer
+from running import Command, losses, run_here
+
+# Three samples are shared as two and one.
+SMALL = (
+    'train.global_batch_size=3',
+    'train.workers=0',
+    'train.channels_last=false',
+    'optimizer={name: sgd, lr: 0.01, momentum: 0.9}',  # what a step moves is the gradient itself
+    'schedule={name: constant}',
+    'ema=null',
+    'evaluate.batch_size=2',
+    'report.every=1',
+    'report.pictures=1',
+    'device=cpu',
+)
+# The demo of each family, small. Its data set has what is random: augmentation, sizes that change from step to step.
+DEMOS: dict[str, tuple[str, ...]] = {
+    'segmentation': (
+        'pp_liteseg_digits',
+        'data={name: digit_scenes, train_scenes: 7, eval_scenes: 5, size: [32, 64], digit_height: [16, 24]}',
+        'transforms=[random_flip, random_distort]',
+    ),
+    'detection': (
+        'ppyoloe_digits',
+        'data={name: digit_scenes, train_scenes: 4, eval_scenes: 5, size: [64, 96], digit_height: [24, 44]}',
+        'transforms=[random_expand, random_crop, random_flip, {name: batch_random_resize, sizes: [64, 96]}]',
+        'loss.static_assigner_epochs=1',  # from the second step on anchors are assigned by what the network says
+        'nms={score_threshold: 0}',
+    ),
+    'recognition': (
+        'crnn_digits',
+        'data={name: digit_lines, train_lines: 7, eval_lines: 5, digits: [1, 2], digit_height: [20, 32]}',
+        'transforms=[rec_aug]',
+        'train_sizes=[[64, 32], [48, 32]]',
+    ),
+    'table': (
+        'slanet_rendered',
+        'data={name: rendered_tables, train_tables: 7, eval_tables: 5, rows: [1, 3], columns: [1, 2]}',
+        'image_size=64',
+        'max_length=60',
+    ),
+}
+# What else a network needs: a loss for each output, or another size of images.
+NEEDS: dict[str, tuple[str, ...]] = {
+    'pp_liteseg': ('losses=[{name: ohem, min_kept_per_sample: 500}, cross_entropy, dice]',),
+    'unet': ('losses=[dice]',),
+    'ocrnet': ('losses=[{name: mixed, losses: [cross_entropy, lovasz], coefficients: [0.8, 0.2]}, cross_entropy]',),
+    'segformer': ('losses=[cross_entropy]',),
+    'deeplabv3p': ('losses=[lovasz]',),
+    'svtr_lcnet': ('loss={name: multi}', 'size=[64, 48]', 'train_sizes=[[64, 48], [48, 48]]'),
+}
+DISTILLED = (
+    'model={name: svtr_lcnet, sar_size: 32}',
+    'networks={teacher: {name: svtr_lcnet, sar_size: 32}}',
+    'between=[{name: dml, output: ctc}, {name: dml, output: sar}, {name: feature_distance, output: features}]',
+)
+
+
+class Case(NamedTuple):
+    """A network, and how it is trained here."""
+
+    name: str
+    family: str
+    sets: tuple[str, ...]
+    is_usual: bool  # with its published options
+
+    def recipe(self, *more: str) -> tuple[str, ...]:
+        demo, *sets = DEMOS[self.family]
+        return (demo, '--set', *SMALL, *sets, *self.sets, *more)
+
+
+def cases() -> Iterator[Case]:
+    """Every network with its published options, then with each other value of every option that is a choice."""
+    for family in FAMILIES:
+        for name, build in import_module(f'phalanx.{family}.models').MODELS.items():
+            usual, changes = choices(build)
+            for changed in ({}, *changes):
+                model = 'model=' + json.dumps({'name': name, **usual, **changed})
+                words = [name, *(f'{option}={value}' for option, value in changed.items())]
+                yield Case(' '.join(words), family, (model, *NEEDS.get(name, ())), not changed)
+    yield Case('distillation', 'recognition', (*NEEDS['svtr_lcnet'], *DISTILLED), True)
+
+
+def choices(build: Any) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """The published values of the options of a network that are choices, and each other value."""
+    usual, changes = {}, []
+    for option, kind in get_type_hints(build).items():
+        values = (False, True) if kind is bool else get_args(kind) if get_origin(kind) is Literal else ()
+        if values:
+            usual[option] = inspect.signature(build).parameters[option].default
+            changes += [{option: value} for value in values if value != usual[option]]
+    return usual, changes
+
+
+CASES = list(cases())
+USUAL = [case for case in CASES if case.is_usual]
+VARIANTS = [case for case in CASES if not case.is_usual]
+
+
+class InDouble:
+    """A task whose network computes in float64."""
+
+    def __init__(self, task: Any) -> None:
+        self.task = task
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.task, name)
+
+    def model(self) -> nn.Module:
+        model: nn.Module = self.task.model().double()
+        model.register_forward_pre_hook(lambda _, inputs: tuple(map(in_double, inputs)))
+        return model
+
+
+def in_double(value: Any) -> Any:
+    return value.double() if isinstance(value, Tensor) and value.is_floating_point() else value
+
+
+@dataclass(frozen=True)
+class Trained:
+    losses: Tensor  # float64 [steps, terms + 1]
+    weights: dict[str, Tensor]
+
+    def assert_same(self, other: Self) -> None:
+        torch.testing.assert_close(self.losses, other.losses, rtol=1e-10, atol=1e-12)
+        assert self.weights.keys() == other.weights.keys()
+        for name, value in self.weights.items():
+            torch.testing.assert_close(
+                value, other.weights[name], rtol=1e-9, atol=1e-10, msg=lambda text, name=name: f'{name}: {text}'
+            )
+
+
+def trained(case: Case, folder: Path, *sets: str) -> Trained:
+    """What comes of a few steps in float64, on the ranks of this process group."""
+    demo, _, *own = case.recipe(*sets)
+    job = open_job(demo, [(text, text) for text in own], folder)
+    trainer: Trainer[Any, Any, Any] = Trainer(job.recipe, InDouble(job.task), folder=folder, device=torch.device('cpu'))
+    for micro_batches in trainer.batches():
+        trainer.train_step(micro_batches)
+        trainer.step += 1
+    trainer.read_numbers(keep=0)
+    return Trained(torch.tensor(trainer.logged, dtype=torch.float64), trainer.model.state_dict())
+
+
+def test_every_family_has_its_demo_here() -> None:
+    assert DEMOS.keys() == FAMILIES.keys()
+
+
+@pytest.mark.parametrize('case', USUAL, ids=lambda case: case.name)
+def test_two_micro_batches_train_like_one(case: Case, tmp_path: Path) -> None:
+    alone = trained(case, tmp_path, 'train.steps=2')
+    trained(case, tmp_path, 'train.steps=2', 'train.micro_batches=2').assert_same(alone)
+
+
+def test_images_of_different_sizes_train_the_same_in_any_cut(tmp_path: Path) -> None:
+    """They are filled up to the largest of the whole step: norms, and what is pooled over an image, see what is filled up."""
+    case = next(case for case in CASES if case.family == 'detection')
+    sets = ('train.steps=2', 'transforms=[random_expand, random_crop]')
+    trained(case, tmp_path, *sets, 'train.micro_batches=2').assert_same(trained(case, tmp_path, *sets))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('case', VARIANTS, ids=lambda case: case.name)
+def test_two_micro_batches_train_like_one_whatever_the_options(case: Case, tmp_path: Path) -> None:
+    alone = trained(case, tmp_path, 'train.steps=1')
+    trained(case, tmp_path, 'train.steps=1', 'train.micro_batches=2').assert_same(alone)
+
+
+def as_rank(rank: int, folder: Path) -> None:
+    """Trains every network as one of two ranks."""
+    torch.set_num_threads(1)
+    os.environ |= {'RANK': str(rank), 'WORLD_SIZE': '2', 'PHALANX_INIT_METHOD': f'file://{folder}/meeting'}
+    dist.join(torch.device('cpu'))
+    for case in USUAL:
+        found = trained(case, folder, 'train.steps=1')
+        if rank == 0:
+            torch.save((found.losses, found.weights), folder / case.name)
+    gc.collect()  # DDP lets go of the process group
+    dist.leave()
+
+
+@pytest.fixture(scope='module')
+def two_ranks(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with what two ranks trained, one file a network."""
+    folder = tmp_path_factory.mktemp('ranks')
+    torch.multiprocessing.spawn(as_rank, (folder,), nprocs=2)
+    return folder
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('case', USUAL, ids=lambda case: case.name)
+def test_two_ranks_train_like_one(case: Case, two_ranks: Path, tmp_path: Path) -> None:
+    found = Trained(*torch.load(two_ranks / case.name))
+    found.assert_same(trained(case, tmp_path, 'train.steps=1'))
+
+
+# One network of each family goes all the way of the command, in float32: those that have the most that could go wrong.
+ALL_THE_WAY = {
+    'segmentation': 'segformer',  # drops values, channels and paths
+    'detection': 'ppyoloe plus=True',
+    'recognition': 'distillation',
+    'table': 'slanet',
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('family', FAMILIES)
+def test_a_run_keeps_all_promises(phalanx: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, family: str) -> None:
+    """A stop and a resume, loader workers and a second rank change nothing, and evaluation counts each sample once."""
+    monkeypatch.chdir(tmp_path)
+    case = next(case for case in CASES if case.name == ALL_THE_WAY[family])
+    recipe = case.recipe('train.steps=5', 'optimizer={name: adamw, lr: 1.0e-4}')
+    assert run_here('train', *recipe, '--save_dir', 'whole') == 0
+    expected = losses(tmp_path / 'whole')
+
+    assert run_here('train', *recipe, 'train.workers=2', 'train.until=2', '--save_dir', 'halves') == 0
+    assert run_here('train', *recipe, 'train.workers=2', '--save_dir', 'halves') == 0
+    assert losses(tmp_path / 'halves') == expected
+    whole, halves = (load_file(tmp_path / run / 'latest' / 'model.safetensors') for run in ('whole', 'halves'))
+    assert whole.keys() == halves.keys()
+    assert [name for name, value in whole.items() if not value.equal(halves[name])] == []
+
+    ranks = phalanx('train', *recipe, 'train.until=2', '--nproc_per_node', '2', '--save_dir', 'ranks')
+    assert ranks.returncode == 0, ranks.stderr
+    first, second = losses(tmp_path / 'ranks')
+    assert first == pytest.approx(expected[0], rel=1e-6)
+    assert second == pytest.approx(expected[1], rel=1e-4)  # maps of few pixels, normalised over three samples, amplify most
+
+    judged = phalanx('eval', 'whole', '--json', '--nproc_per_node', '2')
+    assert judged.returncode == 0, judged.stderr
+    found = json.loads(judged.stdout)
+    assert found['samples'] == 5
+    assert found['table'] == json.loads((tmp_path / 'whole' / 'table.json').read_text())['rows']
+    metrics = json.loads((tmp_path / 'whole' / 'summary.json').read_text())['metrics']
+    assert {name: found[name] for name in metrics} == metrics

@@ -1,0 +1,133 @@
+"""An exported network computes what the trained one computes, and its guide says all that is needed to use it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+import numpy.typing as npt
+import onnxruntime
+import pytest
+import torch
+from torchvision.ops import nms
+
+import phalanx.export
+from phalanx import load_run
+from phalanx.export import ExportError, compare
+from phalanx.runs import RequestError
+from phalanx.task import Export, Image
+
+Outputs = dict[str, npt.NDArray[np.float32]]
+Use = Callable[[Image, dict[str, Any], Callable[[npt.NDArray[np.float32]], Outputs]], Any]
+
+
+def normal(image: Image, guide: dict[str, Any]) -> npt.NDArray[np.float32]:
+    """[H, W, 3] RGB -> [1, 3, H, W], by what the guide says."""
+    prepared = guide['preparation']
+    assert prepared['channels'] in ('RGB', 'BGR')
+    channels = image if prepared['channels'] == 'RGB' else image[:, :, ::-1]
+    values = (channels / 255 - np.array(prepared['mean'])) / np.array(prepared['std'])
+    return values.astype(np.float32).transpose(2, 0, 1)[None]
+
+
+def segment(image: Image, guide: dict[str, Any], run: Callable[[npt.NDArray[np.float32]], Outputs]) -> Any:
+    assert guide['preparation']['transforms'] == []
+    assert guide['reading']['classes'][1:] == [str(digit) for digit in range(10)]
+    return run(normal(image, guide))['logits'][0].argmax(0).tolist()
+
+
+def detect(image: Image, guide: dict[str, Any], run: Callable[[npt.NDArray[np.float32]], Outputs]) -> Any:
+    """The five most probable objects: (class, corners in whole pixels)."""
+    outputs, found = run(normal(image, guide)), []
+    limits = guide['reading']['nms']
+    for label, scores in enumerate(outputs['scores'][0].T):
+        boxes = outputs['boxes'][0]
+        likely = scores > limits['score_threshold']
+        kept = nms(torch.from_numpy(boxes[likely]), torch.from_numpy(scores[likely]), limits['nms_threshold']).numpy()
+        found += [(scores[likely][n], guide['reading']['classes'][label], boxes[likely][n]) for n in kept]
+    H, W = image.shape[:2]
+    best = sorted(found, key=lambda one: -one[0])[:5]
+    return [(name, np.rint(box.clip(0, [W, H, W, H])).tolist()) for _, name, box in best]
+
+
+def read(image: Image, guide: dict[str, Any], run: Callable[[npt.NDArray[np.float32]], Outputs]) -> Any:
+    _, _, H, W = guide['input']['shape']
+    width = min(W, -(-H * image.shape[1] // image.shape[0]))
+    seen = np.zeros((1, 3, H, W), np.float32)
+    seen[..., :width] = normal(cv2.resize(image, (width, H)), guide)
+    places = run(seen)['logits'][0].argmax(1)
+    kept = [number for number, before in zip(places, [-1, *places[:-1]], strict=True) if number != before]
+    first = guide['reading']['first_character']
+    return ''.join(guide['reading']['characters'][number - first] for number in kept if number != guide['reading']['blank'])
+
+
+def structure(image: Image, guide: dict[str, Any], run: Callable[[npt.NDArray[np.float32]], Outputs]) -> Any:
+    side = guide['input']['shape'][2]
+    H, W = (int(length * side / max(image.shape[:2])) for length in image.shape[:2])
+    seen = np.zeros((1, 3, side, side), np.float32)
+    seen[..., :H, :W] = normal(cv2.resize(image, (W, H)), guide)
+    said = run(seen)['probabilities'][0].argmax(1).tolist()
+    end = guide['reading']['end']
+    length = said.index(end, 1) if end in said[1:] else len(said)
+    return [guide['reading']['tokens'][number] for number in said[:length] if number not in (0, end)]
+
+
+USES: dict[str, tuple[Use, Callable[[Any], Any], tuple[int, int]]] = {  # our own result in the same form; size of an image
+    'segmentation': (segment, lambda result: result.tolist(), (64, 96)),
+    'detection': (detect, lambda result: [(one.name, np.rint(one.box).tolist()) for one in result[:5]], (64, 96)),
+    'recognition': (read, lambda result: result.text, (40, 60)),
+    'table': (structure, lambda result: list(result.structure), (50, 70)),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('family', USES)
+def test_who_follows_the_guide_gets_the_results_of_the_run(
+    family: str, family_runs: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Prepared and read here by numpy, OpenCV and torchvision, from what the guide says alone."""
+    run = family_runs[family]
+    assert phalanx.export.command([str(run), '--out', str(tmp_path / 'net.onnx')]) == 0
+    assert 'checked with onnxruntime' in capsys.readouterr().out
+    guide = json.loads((tmp_path / 'net.json').read_text())
+    assert guide['task'] == family
+    assert guide['file'] == 'net.onnx'
+    assert 0 <= max(guide['largest_differences'].values()) < 1e-4
+
+    session = onnxruntime.InferenceSession(tmp_path / 'net.onnx')
+    names = [output['name'] for output in guide['outputs']]
+
+    def network(images: npt.NDArray[np.float32]) -> Outputs:
+        return dict(zip(names, session.run(names, {guide['input']['name']: images}), strict=True))
+
+    use, form, (H, W) = USES[family]
+    image = np.random.default_rng(0).integers(0, 256, (H, W, 3), np.uint8)
+    expected = form(load_run(run, device='cpu')(image))
+    assert len(expected) > 0
+    assert use(image, guide, network) == expected
+
+
+def test_a_size_that_the_network_cannot_take_is_refused(family_runs: dict[str, Path], tmp_path: Path) -> None:
+    """PP-YOLOE halves its input five times."""
+    with pytest.raises(RequestError, match=r'the network takes no images of 80 x 50: .* multiples of 32'):
+        phalanx.export.command([str(family_runs['detection']), '--size', '80,50', '--out', str(tmp_path / 'net.onnx')])
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_absent_packages_are_named_with_the_cure(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(phalanx.export, 'NEEDED', ('onnx', 'no_such_package'))
+    with pytest.raises(RequestError, match=r'export needs no_such_package: pip install "phalanx-vision\[export\]"'):
+        phalanx.export.command(['runs/any'])
+
+
+@pytest.mark.parametrize('wrong', [1.001, float('nan')])
+def test_a_file_that_computes_something_else_is_refused(wrong: float) -> None:
+    exported = Export(torch.nn.Identity(), {'scores': ''}, {}, {})
+    right = np.array([1.0, 2.0], np.float32)
+    assert compare(exported, [right], [right + np.float32(3e-5)])['scores'] == pytest.approx(1.5e-5, rel=0.01)
+    with pytest.raises(ExportError, match='onnxruntime differs from the network in scores by'):
+        compare(exported, [right], [np.array([wrong, 2.0], np.float32)])

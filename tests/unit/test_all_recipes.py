@@ -1,0 +1,133 @@
+"""Every shipped recipe, of every family: it binds, says what it is for, and has nothing in it that is never used.
+
+Data folders are not there, as for `phalanx config`.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+
+from phalanx.cli import main
+from phalanx.config.read import document
+from phalanx.families import FAMILIES
+from phalanx.optim.groups import parameter_groups
+from phalanx.runs import open_job, recipes_folder
+
+FOLDERS = {folder.name: sorted(folder.glob('*.yml')) for folder in sorted(recipes_folder().iterdir())}
+BASES = FOLDERS.pop('_base_')
+RECIPES = [path for folder in FOLDERS.values() for path in folder]
+
+# As the configurations are called in PaddleSeg 2.9, PaddleDetection 2.7 and PaddleOCR 2.7.
+PUBLISHED = (
+    'pp_liteseg_stdc1_cityscapes_1024x512_scale0.5_160k',
+    'ocrnet_hrnetw18_cityscapes_1024x512_160k',
+    'segformer_b0_cityscapes_1024x1024_160k',
+    *(f'ppyoloe_crn_{size}_300e_coco' for size in 'smlx'),
+    *(f'ppyoloe_plus_crn_{size}_80e_coco' for size in 'smlx'),
+    *(f'ppyoloe_plus_crn_{size}_60e_objects365' for size in 'smlx'),
+    *(f'ppyoloe_plus_crn_{size}_30e_voc' for size in 'sl'),
+    'rec_mv3_none_bilstm_ctc',
+    'rec_chinese_lite_train_v2.0',
+    'en_PP-OCRv3_rec',
+    'ch_PP-OCRv3_rec',
+    'ch_PP-OCRv3_rec_distillation',
+    'SLANet',
+)
+
+
+def header(path: Path) -> dict[str, str]:
+    """The entries `# key: text` of the comment that a recipe begins with; a text may go on in the lines below."""
+    entries: dict[str, str] = {}
+    key = ''
+    for line in path.read_text().splitlines():
+        if not line.startswith('#'):
+            break
+        said, colon, text = line[2:].partition(':')
+        if colon and said in ('command', 'hardware', 'time', 'expected'):
+            key = said
+            entries[key] = text.strip()
+        elif key:
+            entries[key] += '\n' + line[2:].strip()
+    return entries
+
+
+def test_every_family_has_recipes_in_a_folder_of_its_name() -> None:
+    assert FOLDERS.keys() == FAMILIES.keys()
+    assert all(FOLDERS.values())
+
+
+def test_a_name_means_one_recipe() -> None:
+    assert len({path.stem for path in RECIPES}) == len(RECIPES)
+
+
+def test_published_configurations_are_found_by_their_names() -> None:
+    assert set(PUBLISHED) <= {path.stem for path in RECIPES}
+
+
+@pytest.mark.parametrize('path', RECIPES, ids=lambda path: path.stem)
+def test_a_recipe_binds_and_is_shown_as_one_json_object(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(['config', path.stem, '--json']) == 0
+    shown, errors = capsys.readouterr()
+    assert errors == ''
+    resolved = json.loads(shown)
+    assert resolved['task'] == path.parent.name
+    assert resolved['model']['name']
+
+
+def test_rules_for_parameters_match_those_of_the_network(tmp_path: Path) -> None:
+    """A pattern that matches nothing would end the run when it starts."""
+    (tmp_path / 'dictionary.txt').write_text('a\nb\n')  # for those that a user brings
+    with_rules = 0
+    for path in RECIPES:
+        job = open_job(path.stem)
+        if not job.recipe.parameters.rules:
+            continue
+        with_rules += 1
+        if isinstance(job.task.dictionary.dictionary, Path):
+            job = open_job(path.stem, [(f'characters.dictionary={tmp_path / "dictionary.txt"}', 'test')])
+        with torch.device('meta'):  # shapes alone
+            network = job.task.model()
+        groups, _ = parameter_groups(network, job.recipe.parameters)
+        assert sum(len(group['params']) for group in groups) == len(list(network.parameters())), path.stem
+    assert with_rules
+
+
+@pytest.mark.parametrize('path', RECIPES, ids=lambda path: path.stem)
+def test_a_header_tells_command_hardware_time_and_result(path: Path) -> None:
+    assert list(header(path)) == ['command', 'hardware', 'time', 'expected']
+    assert all(header(path).values())
+
+
+@pytest.mark.parametrize('path', RECIPES, ids=lambda path: path.stem)
+def test_the_command_of_a_header_is_that_of_the_recipe(path: Path) -> None:
+    command, *others = header(path)['command'].replace('\\\n', '').splitlines()
+    words = shlex.split(command)
+    assert words[:3] == ['phalanx', 'train', path.stem]
+    for line in others:  # what else it tells: the command of the evaluation, or settings to add
+        assert 'phalanx ' not in line or f'runs/{path.stem}' in line
+    if '--set' in words:
+        job = open_job(path.stem, [(word, word) for word in words[words.index('--set') + 1 :]])
+        assert job.name == path.stem
+
+
+@pytest.mark.parametrize('path', [*BASES, *RECIPES], ids=lambda path: path.stem)
+def test_every_anchor_is_used(path: Path) -> None:
+    tokens = list(yaml.scan(path.read_text()))
+    anchors = [token.value for token in tokens if isinstance(token, yaml.AnchorToken)]
+    assert len(anchors) == len(set(anchors))
+    assert set(anchors) == {token.value for token in tokens if isinstance(token, yaml.AliasToken)}
+
+
+def test_every_base_is_used() -> None:
+    named = set()
+    for path in (*BASES, *RECIPES):
+        bases = document(path).value.get('_base_')
+        listed = [] if bases is None else bases.value if isinstance(bases.value, list) else [bases]
+        named |= {(path.parent / base.value).resolve() for base in listed}
+    assert {path.resolve() for path in BASES} <= named

@@ -1,0 +1,126 @@
+"""The scaling table from runs that are given, the files around it, the input pipeline, and requests that are wrong."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from phalanx.bench.comm import Exchange
+from phalanx.bench.command import command
+from phalanx.bench.data import PipelineFigures
+from phalanx.bench.plan_command import command as plan_command
+from phalanx.bench.scaling import TrainingRun, compare, table, write
+from phalanx.bench.show import as_markdown, as_text
+from phalanx.runs import RequestError
+
+# Two repeats of one and of four ranks. One rank takes 100 s (the median of 90 and 110), four take 30 s (28 and 32).
+RUNS = [
+    TrainingRun(1, 1000, 16, 90.0, 11.0, 500.0, 0.80, [(1, 2.0), (2, 1.0)], [(2, 0.80)]),
+    TrainingRun(4, 1000, 16, 28.0, 36.0, 300.0, 0.79, [(1, 2.0), (2, 1.1)], [(2, 0.79)]),
+    TrainingRun(1, 1000, 16, 110.0, 9.0, 520.0, 0.82),
+    TrainingRun(4, 1000, 16, 32.0, 30.0, 310.0, 0.80),
+]
+FACTS = {'recipe': 'toy', 'model': '<unet>'}
+
+
+def test_a_world_is_compared_with_the_smallest_by_its_times() -> None:
+    one, four = compare(RUNS)
+    assert (one.world, one.speed_up, one.efficiency, one.metric_change) == (1, 1.0, 1.0, 0.0)
+    assert four.speed_up == pytest.approx(100 / 30)
+    assert four.efficiency == pytest.approx(100 / 30 / 4)
+    assert four.metric_change == pytest.approx(0.795 - 0.81)
+    assert (one.samples_per_s, four.samples_per_s) == (10.0, 33.0)
+    assert one.spread == pytest.approx(0.2)
+    assert four.memory_mb == 310.0
+
+
+def test_a_comparison_may_begin_with_several_ranks() -> None:
+    (two, four) = compare([TrainingRun(2, 10, 1, 60.0, 1.0, 1.0), TrainingRun(4, 10, 1, 40.0, 1.0, 1.0)])
+    assert two.efficiency == 1
+    assert four.efficiency == pytest.approx(60 / 40 / 2)
+
+
+def test_short_runs_have_no_accuracy() -> None:
+    (row,) = table(compare([TrainingRun(1, 10, 1, 60.0, 1.0, 1.0)]), 'mean_iou')
+    assert 'mean_iou' not in row
+
+
+def test_the_same_table_as_text_markdown_json_and_page(tmp_path: Path) -> None:
+    write(tmp_path, FACTS, 'mean_iou', RUNS)
+    said = json.loads((tmp_path / 'scaling.json').read_text())
+    assert [world['world'] for world in said['worlds']] == [1, 4]
+    for name in ('scaling.txt', 'scaling.md', 'scaling.html'):
+        assert '3.33' in (tmp_path / name).read_text(), name
+    page = (tmp_path / 'scaling.html').read_text()
+    assert '<unet>' not in page and '&lt;unet&gt;' in page
+    assert 'http' not in page.replace('http-equiv', '') and '<script' not in page
+
+
+def test_a_run_is_read_without_its_first_log_line(tmp_path: Path) -> None:
+    """Lines at steps 5, 10, 20 with 1, 10 and 20 samples/s: 5 steps of 4 samples in 2 s, 10 in 2 s: 60 samples in 4 s."""
+    lines = [
+        {'kind': 'train', 'step': s, 'loss': 1.0, 'terms': {}, 'samples_per_s': r} for s, r in ((5, 1), (10, 10), (20, 20))
+    ]
+    (tmp_path / 'metrics.jsonl').write_text(''.join(json.dumps(line) + '\n' for line in lines))
+    summary = {'global_batch_size': 4, 'judged_by': 'iou', 'seconds': 77.0, 'peak_memory_mb': 5.0, 'metrics': {}}
+    (tmp_path / 'summary.json').write_text(json.dumps(summary))
+    short = TrainingRun.read(tmp_path, 2, total_steps=300, full=False)
+    assert short.samples_per_s == pytest.approx(15)
+    assert short.seconds == pytest.approx(300 * 4 / 15)
+    assert TrainingRun.read(tmp_path, 2, total_steps=300, full=True).seconds == 77.0
+
+
+def test_tables_are_aligned() -> None:
+    rows = [{'a': 'long', 'b': '1'}, {'a': 'x', 'b': '22'}]
+    assert as_text(rows) == 'a      b\nlong   1\nx     22'
+    assert as_markdown(rows) == '| a | b |\n| --- | ---: |\n| long | 1 |\n| x | 22 |'
+
+
+def test_bus_bandwidth_is_what_passes_the_busiest_link_of_a_ring() -> None:
+    """4 ranks: each link carries 6/4 of the result."""
+    assert Exchange(8_000_000, 0.1).bus_bandwidth(4) == pytest.approx(120e6)
+
+
+def test_cores_are_whole() -> None:
+    """4 ms a sample are 250 samples/s a core: 600 need three."""
+    figures = PipelineFigures('toy', 10, {'reading': 0.003, 'RandomFlip': 0.001})
+    assert figures.rate == pytest.approx(250)
+    assert figures.cores_for(600) == 3
+
+
+def test_the_pipeline_is_told_by_transform(capsys: pytest.CaptureFixture[str]) -> None:
+    tiny = ['data.train_scenes=4', 'data.eval_scenes=1', 'data.size=[32,32]', 'data.digit_height=[10,20]']
+    words = ['data', 'pp_liteseg_digits', '--set', *tiny, 'transforms=[random_flip]', 'train.global_batch_size=2']
+    assert command([*words, '--samples', '3', '--rate', '10', '--json']) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert said['samples'] == 4  # whole batches
+    assert set(said['parts']) == {'reading', 'RandomFlip', 'collate', 'all else'}
+    assert said['cores_for_one_device'] >= 1
+
+
+@pytest.mark.parametrize(
+    ('words', 'told'),
+    [
+        (['train', 'pp_liteseg_digits', '--precision', 'fp8'], 'fp32, bf16, fp16'),
+        (['train', 'pp_liteseg_digits', '--steps', '0'], 'at least 1'),
+        (['train', 'pp_liteseg_digits', '--precision', 'fp32,bf16', '--profile', 'x'], 'one variant'),
+        (['data', 'pp_liteseg_digits', '--samples', '0'], 'at least 1'),
+        (['comm'], '--nproc_per_node'),
+        (['scaling', 'pp_liteseg_digits', '--world', 'two'], 'such as 1,2,4'),
+    ],
+)
+def test_a_wrong_request_is_told_with_the_cure(words: list[str], told: str) -> None:
+    with pytest.raises(RequestError, match=told):
+        command(words)
+
+
+def test_a_plan_needs_a_recipe_or_a_profile() -> None:
+    with pytest.raises(RequestError, match='--profile'):
+        plan_command([])
+
+
+def test_the_published_runs_as_one_object(capsys: pytest.CaptureFixture[str]) -> None:
+    assert plan_command(['--published', '--json']) == 0
+    assert len(json.loads(capsys.readouterr().out)['published']) >= 10

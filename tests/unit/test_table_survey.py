@@ -1,0 +1,49 @@
+"""What `phalanx data check` counts of tables, by hand."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from phalanx.data.census import Surveyed, take_census
+from phalanx.runs import open_job
+from phalanx.table.annotation import Cell, Table
+from phalanx.table.survey import CellSurvey
+from phalanx.table.tokens import Vocabulary
+from phalanx.task import Image
+
+TEXT = Cell(('a',), (2, 2, 8, 8))
+STRUCTURE = ('<tbody>', '<tr>', '<td', ' colspan="2"', '>', '</td>', '</tr>', '<tr>', '<td>', '</td>', '<td>', '</td>', '</tr>')
+
+
+class OneTable:
+    """Two columns, the first row one cell, the last cell empty; 14 tokens, the merging of two cells making them 12."""
+
+    def __len__(self) -> int:
+        return 1
+
+    def name(self, index: int) -> str:
+        return 'the table'
+
+    def read(self, index: int) -> tuple[Image, Table]:
+        return np.zeros((20, 40, 3), np.uint8), Table((*STRUCTURE, '</tbody>'), (TEXT, TEXT, Cell()))
+
+    def lengths(self, vocabulary: Vocabulary) -> np.ndarray:
+        return np.array([12])
+
+
+def test_cells_are_counted_by_kind_and_long_tables_told() -> None:
+    cells = {'with text': 1, 'empty': 1, 'over several rows or columns': 1}
+    assert CellSurvey(OneTable(), Vocabulary(), 12).count(0)[1] == cells
+    assert CellSurvey(OneTable(), Vocabulary(), 11).count(0)[1] == {**cells, '(too long)': 1}
+
+
+def test_the_picture_has_the_structure_below_the_image() -> None:
+    picture = CellSurvey(OneTable(), Vocabulary(), 12).picture(0)
+    assert picture.shape[1:] == (40, 3) and picture.shape[0] > 20
+
+
+def test_the_tables_of_a_recipe_can_be_checked() -> None:
+    task = open_job('slanet_rendered', [('data.train_tables=2', ''), ('data.eval_tables=1', '')]).task
+    assert isinstance(task, Surveyed)
+    census = take_census(task, limit=None, workers=0, advance=lambda *_: None)
+    assert (census.unit, census.problems, census.read()) == ('cells', [], 3)
