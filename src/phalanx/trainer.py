@@ -375,7 +375,7 @@ class Trainer(Generic[S, B, P]):
         try:
             self.model.load_state_dict(loaded.model)
             self.optimizer.load_state_dict(loaded.state['optimizer'])
-        except (RuntimeError, ValueError) as error:
+        except (RuntimeError, ValueError, KeyError, TypeError) as error:
             raise RunError(f'{loaded.path} does not fit this recipe: {error}') from None
         self.precision.restore(loaded.state['precision'])
         if self.ema is not None:

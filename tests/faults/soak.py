@@ -100,7 +100,8 @@ class Soak:
             while not (run / 'summary.json').is_file():
                 known = len(self.wrong)
                 self.life()
-                print(f'{self.done()} faults, {self.lives} starts, {self.runs} runs', *self.wrong[known:], sep='\n  ', flush=True)
+                count = f'{self.done()} faults, {self.lives} starts, {self.runs} runs'
+                print(count, *self.wrong[known:], sep='\n  ', flush=True)
             self.compare(run)
             print(self.told(time.monotonic() - begun), end='\n\n', flush=True)
 
