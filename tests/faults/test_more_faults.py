@@ -4,6 +4,7 @@ import os
 import resource
 import signal
 import sys
+import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -49,9 +50,8 @@ def test_a_loader_worker_that_is_killed_ends_the_run_with_the_cure(tmp_path: Pat
     started.until(lambda: started.steps() >= 2, BOUND)
     started.workers()[0].kill()
     assert started.end(BOUND) == 1
-    assert (
-        'a loader worker has died; if the kernel killed it (its log says so), take fewer train.workers' in started.last_words()
-    )
+    assert 'a loader worker has died (' in started.last_words()
+    assert 'if the kernel killed it (its log says so), take fewer train.workers' in started.last_words()
     assert left(tmp_path) == []
 
 
@@ -165,8 +165,9 @@ def test_a_disk_that_does_not_answer_is_waited_for_in_bounds(monkeypatch: pytest
 
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != 'linux', reason='looks into /proc and /dev/shm')
-def test_a_run_that_is_killed_again_and_again_ends_like_one_that_was_not(tmp_path: Path) -> None:
+def test_a_run_that_is_killed_again_and_again_ends_like_one_that_was_not() -> None:
     """The short form of `make soak`; docs/faults.md has the tally of a long one."""
-    trial = soak(tmp_path, kills=6, seed=0)
+    with tempfile.TemporaryDirectory(prefix='soak-') as folder:  # the paths of sockets in it must be short
+        trial = soak(Path(folder), kills=6, seed=0)
     assert sum(trial.tally.values()) == 6
     assert trial.wrong == []

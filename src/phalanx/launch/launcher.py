@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
+import getpass
 import os
+import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from phalanx.heartbeat import FOLDER
@@ -17,6 +21,10 @@ from phalanx.launch.flags import Flags
 from phalanx.launch.meeting import Card, Meeting, MeetingError, MeetingLostError, Members, say, token_of
 from phalanx.launch.remote import live_by_standard_input
 from phalanx.launch.watch import LOST, Verdict, Watch
+
+# Loader workers hand batches over through sockets TMPDIR/pymp-xxxxxxxx/listener-xxxxxxxx. A socket's path has at most 107
+# letters, and Python loses the batch, silently, when it is longer.
+LONGEST = 107 - len('/tmp/pymp-xxxxxxxx/listener-xxxxxxxx')
 
 
 def launch(
@@ -39,10 +47,10 @@ def launch(
     os.environ['PHALANX_LOG_DIR'] = str(log_dir.absolute())
     os.environ['PHALANX_LAUNCHER'] = str(os.getpid())
     os.environ['PHALANX_ADDRESS'] = cluster.address if cluster.meeting else ''
-    with tempfile.TemporaryDirectory(prefix='phalanx-') as scratch:
-        os.environ[FOLDER] = scratch
+    with scratch_folder() as scratch:
+        os.environ[FOLDER] = str(scratch)
         try:
-            run = _Launch(command, cluster, flags, log_dir.absolute(), Path(scratch), follow)
+            run = _Launch(command, cluster, flags, log_dir.absolute(), scratch, follow)
             return run.alone() if cluster.meeting is None else run.together(facts)
         except MeetingError as error:
             say(str(error))
@@ -52,6 +60,29 @@ def launch(
             return 1
         except KeyboardInterrupt:  # while waiting for other machines
             return 130
+
+
+@contextlib.contextmanager
+def scratch_folder() -> Iterator[Path]:
+    """A folder for this launch and for the temporary files of its ranks, which a rank that is killed leaves behind.
+
+    What launchers that were killed have left is removed first: a living one holds the lock of its folder.
+    """
+    root = Path(tempfile.gettempdir())
+    for lock in root.glob('phalanx-*/lock'):
+        with contextlib.suppress(OSError), lock.open('r+') as held:  # not ours, or alive
+            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(lock.parent)
+    with tempfile.TemporaryDirectory(prefix='phalanx-', ignore_cleanup_errors=True) as made:
+        folder = Path(made)
+        with (folder / 'lock').open('w') as held:
+            fcntl.flock(held, fcntl.LOCK_EX)
+            if len(str(folder)) < LONGEST:
+                (folder / 'tmp').mkdir()
+                # compiled kernels are worth keeping: they stay where torch would have put them
+                os.environ.setdefault('TORCHINDUCTOR_CACHE_DIR', str(root / f'torchinductor_{getpass.getuser()}'))
+                os.environ['TMPDIR'] = str(folder / 'tmp')
+            yield folder
 
 
 class _Launch:
