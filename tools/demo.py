@@ -43,7 +43,7 @@ def main() -> int:
 def phalanx(*words: str) -> int:
     """The exit status of a command; each rank computes on one core, so that two ranks have twice the cores of one."""
     return subprocess.run(
-        [sys.executable, '-m', 'phalanx.cli', *words], env={**os.environ, 'OMP_NUM_THREADS': '1'}, check=False
+        [sys.executable, '-m', 'phalanx', *words], env={**os.environ, 'OMP_NUM_THREADS': '1'}, check=False
     ).returncode
 
 

@@ -351,3 +351,7 @@ def _dashes(words: Sequence[str]) -> list[str]:
         f'--{name[2:].replace("-", "_")}{equals}{value}' if name.startswith('--') and len(name) > 2 else name + equals + value
         for name, equals, value in named
     ]
+
+
+if __name__ == '__main__':
+    sys.exit(main())
