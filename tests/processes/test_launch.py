@@ -30,6 +30,7 @@ for step in range(5):
 total = torch.tensor([float(dist.get_rank() + 1)])
 dist.all_reduce(total)
 print('rank', dist.get_rank(), 'of', dist.get_world_size(), 'total', total.item(), 'given', sys.argv[1:], flush=True)
+del model, loss, optimizer  # torch 2.15 now and then aborts at exit when DDP outlives its process group
 dist.destroy_process_group()
 """
 
