@@ -27,8 +27,10 @@ def output(cut: tuple[slice, ...], *, step: int = 3, seed: int = 1) -> Tensor:
 
 def test_masks_do_not_depend_on_how_a_batch_is_cut() -> None:
     whole = output((slice(0, 6),))
-    assert torch.equal(output((slice(0, 2), slice(2, 6))), whole)
-    assert torch.equal(output((slice(0, 1), slice(1, 3), slice(3, 6))), whole)
+    for cut in ((slice(0, 2), slice(2, 6)), (slice(0, 1), slice(1, 3), slice(3, 6))):
+        parts = output(cut)
+        assert torch.equal(parts == 0, whole == 0)  # the masks, to the bit
+        torch.testing.assert_close(parts, whole)  # what a convolution gives depends on the size of its batch, in the last bits
 
 
 @pytest.mark.parametrize('other', [{'step': 4}, {'seed': 2}])
