@@ -55,11 +55,12 @@ class DropPath(Dropout):
         return torch.Size((len(x), *(1 for _ in x.shape[1:])))
 
 
-def tie(model: nn.Module, whole: WholeStep) -> None:
-    """Makes what is random in `model` a function of the step and the samples that `whole` tells of."""
-    for module in model.modules():
-        if isinstance(module, Dropout):
-            module.whole = whole
+def tie(model: nn.Module, whole: WholeStep) -> bool:
+    """Makes what is random in `model` a function of the step and the samples that `whole` tells of; whether there is any."""
+    layers = [module for module in model.modules() if isinstance(module, Dropout)]
+    for layer in layers:
+        layer.whole = whole
+    return any(layer.p > 0 for layer in layers)
 
 
 def uniform(keys: Tensor, shape: torch.Size) -> Tensor:  # keys [B] int64 below 2^32

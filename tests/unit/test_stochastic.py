@@ -33,6 +33,12 @@ def test_masks_do_not_depend_on_how_a_batch_is_cut() -> None:
         torch.testing.assert_close(parts, whole)  # what a convolution gives depends on the size of its batch, in the last bits
 
 
+def test_a_network_knows_whether_anything_in_it_is_random() -> None:
+    assert stochastic.tie(network(), WholeStep())
+    assert not stochastic.tie(network(p=0), WholeStep())
+    assert not stochastic.tie(nn.Conv2d(4, 4, 1), WholeStep())
+
+
 @pytest.mark.parametrize('other', [{'step': 4}, {'seed': 2}])
 def test_another_step_or_seed_has_other_masks(other: dict[str, int]) -> None:
     assert not torch.equal(output((slice(0, 6),), **other), output((slice(0, 6),)))
