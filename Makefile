@@ -22,9 +22,10 @@ help:
 demo: .venv/installed
 	@$(BIN)/python tools/demo.py
 
+# Two at a time: many wait for processes that they start; a worker that runs dry takes tests of the other.
 test: .venv/installed
 	@echo "== tests"
-	@$(BIN)/python -m pytest
+	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
 
 check: .venv/installed
 	@echo "== format"

@@ -8,19 +8,16 @@ os.environ.setdefault('PYTHONUNBUFFERED', '1')
 
 
 def main() -> int:
-    if sys.argv[1:2] == ['launch']:
-        del sys.argv[1]
-        return fleetrun()
     from phalanx.cli import main
 
     return main()
 
 
 def fleetrun() -> int:
-    """`phalanx launch`, without what only recipes need: a start should cost no more than torchrun's."""
-    from phalanx.launch.command import command
+    """`phalanx launch` under the name that people bring along."""
+    from phalanx.cli import main
 
-    return command(sys.argv[1:])
+    return main(['launch', *sys.argv[1:]])
 
 
 if __name__ == '__main__':

@@ -11,39 +11,32 @@ from typing import Any
 import safetensors.torch
 from torch import nn
 
+from phalanx.arguments import Parser, add_assignments, assignments
 from phalanx.checkpoint import CheckpointError
 from phalanx.config.originals import dialect_of, translate
 from phalanx.config.read import parsed_assignment, plain
 from phalanx.config.show import show
 from phalanx.convert.weights import load_weights
-from phalanx.runs import RequestError, find_recipe, open_job
+from phalanx.errors import RequestError
+from phalanx.runs import find_recipe, open_job
 from phalanx.zoo import create_model
 
 
 def command(words: Sequence[str]) -> int:
     """The exit status: 0 done, 1 the weights cannot be used, 2 the request was wrong."""
-    parser = argparse.ArgumentParser(prog='phalanx convert', allow_abbrev=False)
+    parser = Parser('phalanx convert')
     commands = parser.add_subparsers(dest='command', required=True)
-    recipe = commands.add_parser('recipe', allow_abbrev=False, help='write a configuration of a Paddle project as a recipe')
+    recipe = commands.add_parser('recipe', help='write a configuration of a Paddle project as a recipe')
     recipe.add_argument('file', help='the configuration')
     recipe.add_argument('--out', type=Path, metavar='FILE', help='where to write it (default: standard output)')
-    recipe.add_argument(
-        '-o', '--opts', '--set', dest='set', nargs='+', action='extend', default=[], metavar='KEY=VALUE', help='overrides a key'
-    )
-    weights = commands.add_parser('weights', allow_abbrev=False, help='write weights of a Paddle project as .safetensors')
+    add_assignments(recipe)
+    weights = commands.add_parser('weights', help='write weights of a Paddle project as .safetensors')
     weights.add_argument('file', type=Path, help='a .pdparams, or a .tar or .tar.gz that holds one')
     which = weights.add_mutually_exclusive_group(required=True)
     which.add_argument('--recipe', help='the recipe (ours or theirs) of the network that they belong to')
     which.add_argument('--model', metavar='NAME', help='the name of that network')
     weights.add_argument('--num_classes', type=int, metavar='N', help='of the network that --model names')
-    weights.add_argument(
-        '--set',
-        nargs='+',
-        action='extend',
-        default=[],
-        metavar='KEY=VALUE',
-        help='keys of the recipe, or options of the network',
-    )
+    add_assignments(weights, 'sets a key of the recipe, or an option of the network')
     weights.add_argument('--out', type=Path, required=True, metavar='FILE', help='the .safetensors file to write')
     given = parser.parse_args(words)
     return convert_recipe(given) if given.command == 'recipe' else convert_weights(given)
@@ -51,13 +44,13 @@ def command(words: Sequence[str]) -> int:
 
 def convert_recipe(given: argparse.Namespace) -> int:
     """Raises ConfigError or RequestError."""
-    assignments = [(word, f'--set {word}') for word in given.set]
+    assigned = assignments(given)
     path = find_recipe(given.file)
     dialect = dialect_of(path)
     if dialect is None:
         raise RequestError(f'{path}: is no configuration of a Paddle project that is known here')
-    open_job(given.file, assignments)  # tells whatever would be wrong with it
-    translation = translate(path, dialect, assignments)
+    open_job(given.file, assigned)  # tells whatever would be wrong with it
+    translation = translate(path, dialect, assigned)
     for text, _ in translation.rest:
         raise RequestError(f'{text}: is no key of {path}; set it where the recipe is used')
     head = [
@@ -92,12 +85,12 @@ def _network(given: argparse.Namespace) -> nn.Module:
     """The network that the weights belong to."""
     try:
         if given.recipe is not None:
-            return open_job(given.recipe, [(word, f'--set {word}') for word in given.set]).task.model()
+            return open_job(given.recipe, assignments(given)).task.model()
         if given.num_classes is None:
             raise RequestError('--model needs --num_classes')
         options: dict[str, Any] = {}
-        for word in given.set:
-            keys, value = parsed_assignment(word, f'--set {word}')
+        for assignment in assignments(given):
+            keys, value = parsed_assignment(*assignment)
             options['.'.join(keys)] = plain(value)
         return create_model(given.model, num_classes=given.num_classes, **options)
     except (ValueError, TypeError, OSError) as error:  # an unknown network or option; a data set that names the classes

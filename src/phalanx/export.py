@@ -20,9 +20,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import phalanx
+from phalanx.arguments import Parser
 from phalanx.checkpoint import CheckpointError
 from phalanx.convert.weights import load_weights
-from phalanx.runs import Job, RequestError, open_job
+from phalanx.errors import RequestError
+from phalanx.runs import Job, open_job
 from phalanx.task import Draw, Export, SampleError, Task
 
 NEEDED = ('onnx', 'onnxruntime', 'onnxscript')
@@ -57,16 +59,12 @@ class Written:
 
 def command(words: Sequence[str]) -> int:
     """The exit status: 0 done, 1 the export failed. Raises ConfigError or RequestError."""
-    parser = argparse.ArgumentParser(
-        prog='phalanx export', allow_abbrev=False, description='Writes a trained network as ONNX, with a JSON file beside it.'
-    )
+    parser = Parser('phalanx export', 'Writes a trained network as ONNX, with a JSON file beside it.')
     parser.add_argument('run', help='a run folder, or a recipe with --weights')
     parser.add_argument('--weights', type=Path, help='a checkpoint, run folder, .safetensors or .pdparams file')
     parser.add_argument('--out', type=Path, metavar='FILE.onnx', help='what to write (default: model.onnx in the run folder)')
     parser.add_argument('--size', type=_size, metavar='W,H', help='of the images (default: as the first evaluation sample)')
-    parser.add_argument(
-        '--check', action=argparse.BooleanOptionalAction, default=True, help='compare with the network on evaluation samples'
-    )
+    parser.add_argument('--no_check', action='store_true', help='do not compare with the network on evaluation samples')
     given = parser.parse_args(words)
     if absent := [name for name in NEEDED if find_spec(name) is None]:
         raise RequestError(f'export needs {", ".join(absent)}: pip install "phalanx-vision[export]"')
@@ -75,7 +73,7 @@ def command(words: Sequence[str]) -> int:
     if out.suffix != '.onnx':
         raise RequestError(f'--out {out}: the name of the file ends in .onnx')
     try:
-        written = export(job, out, weights=given.weights, size=given.size, check=given.check)
+        written = export(job, out, weights=given.weights, size=given.size, check=not given.no_check)
     except (CheckpointError, ExportError, OSError) as error:
         print(f'the export failed: {error}', file=sys.stderr)
         return 1

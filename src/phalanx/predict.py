@@ -6,8 +6,9 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from phalanx.errors import RequestError
 from phalanx.image import read_image
-from phalanx.runs import RequestError, load_run, open_job
+from phalanx.runs import load_run, open_job
 from phalanx.task import SampleError
 
 SUFFIXES = {'.jpg', '.jpeg', '.png', '.bmp', '.tif', '.tiff', '.webp'}

@@ -20,6 +20,7 @@ from phalanx.config.originals import dialect_of, translate
 from phalanx.config.read import ConfigError, Node, override, plain, read
 from phalanx.config.schema import Recipe
 from phalanx.convert.weights import load_weights
+from phalanx.errors import RequestError
 from phalanx.families import FAMILIES
 from phalanx.image import read_image
 from phalanx.loader import Stream
@@ -27,10 +28,6 @@ from phalanx.task import Image, Task
 
 # Keys that may differ between two starts of one run: they change what it costs or shows, not what it computes.
 HARMLESS = ('train.workers', 'train.bad_samples', 'train.until', 'report.', 'checkpoint.', 'evaluate.', 'device')
-
-
-class RequestError(Exception):
-    """The request was wrong; nothing was started. One line a problem."""
 
 
 @dataclass(frozen=True)

@@ -17,8 +17,8 @@ from torchvision.ops import nms
 
 import phalanx.export
 from phalanx import load_run
+from phalanx.errors import RequestError
 from phalanx.export import ExportError, compare
-from phalanx.runs import RequestError
 from phalanx.task import Export, Image
 
 Outputs = dict[str, npt.NDArray[np.float32]]

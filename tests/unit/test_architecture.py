@@ -13,7 +13,7 @@ import phalanx
 ROOT = Path(phalanx.__file__).parent
 FILES = sorted(ROOT.rglob('*.py'))
 
-COMMANDS = ('bench', 'data', 'conversion', 'export', 'predict')
+COMMANDS = ('commands', 'bench', 'data', 'conversion', 'export', 'predict')
 FAMILIES = ('segmentation', 'detection', 'recognition', 'table')
 # The rooms from the top of the house to its ground: each may import those after it.
 ORDER = (
@@ -22,7 +22,7 @@ ORDER = (
     *('zoo', 'convert', 'families', *FAMILIES),
     *('backbones', 'layers', 'distill', 'scenes', 'colour', 'image', 'boxes', 'folders', 'options', 'batch'),
     *('config', 'optim', 'ema', 'precision', 'checkpoint', 'meters', 'heartbeat', 'readable'),
-    *('task', 'stochastic', 'norms', 'step', 'dist'),
+    *('task', 'stochastic', 'norms', 'step', 'dist', 'arguments', 'errors'),
 )
 CATALOGS = ('MODELS', 'DATA', 'LOSSES', 'LOCATION_LOSSES', 'METRICS', 'TRANSFORMS', 'PARTS', 'DISTILLATIONS', 'FAMILIES')
 SCREEN = 70  # lines
@@ -117,7 +117,7 @@ def test_only_dist_and_launch_talk_to_torch_distributed() -> None:
     found = {
         (room(file), name) for file in files('dist', 'launch') for name in imports(file) if name.startswith('torch.distributed')
     }
-    assert found <= {('cli', marking)}
+    assert found <= {('commands', marking)}
 
 
 def test_networks_take_norms_and_dropout_from_here() -> None:

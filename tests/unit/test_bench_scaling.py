@@ -11,9 +11,9 @@ from phalanx.bench.comm import Exchange
 from phalanx.bench.command import command
 from phalanx.bench.data import PipelineFigures
 from phalanx.bench.plan_command import command as plan_command
-from phalanx.bench.scaling import TrainingRun, compare, table, write
+from phalanx.bench.scaling import Comparison, Machines, TrainingRun, compare, table, write
 from phalanx.bench.show import as_markdown, as_text
-from phalanx.runs import RequestError
+from phalanx.errors import RequestError
 
 # Two repeats of one and of four ranks. One rank takes 100 s (the median of 90 and 110), four take 30 s (28 and 32).
 RUNS = [
@@ -72,6 +72,31 @@ def test_a_run_is_read_without_its_first_log_line(tmp_path: Path) -> None:
     assert TrainingRun.read(tmp_path, 2, total_steps=300, full=True).seconds == 77.0
 
 
+MACHINES = Machines(('10.0.0.1', '10.0.0.2', '10.0.0.3'), '10.0.0.2', 2, 6170, 300.0)
+
+
+def test_ranks_fill_one_machine_after_the_other() -> None:
+    taken = {world: len(MACHINES.of(world)) for world in (1, 2, 4, 6)}
+    assert taken == {1: 1, 2: 1, 4: 2, 6: 3}
+
+
+@pytest.mark.parametrize('world', [3, 8])
+def test_ranks_that_do_not_fill_their_machines_are_refused(world: int) -> None:
+    with pytest.raises(ValueError, match='3 machines of 2 ranks'):
+        MACHINES.of(world)
+
+
+def test_all_machines_meet_in_the_first_run_and_no_run_finds_the_port_of_another() -> None:
+    comparison = Comparison('toy', (), [1, 2, 6], 5, 2, 1, Path(), MACHINES)
+    runs = [world for _, world in comparison.runs()]
+    assert runs == [6, 2, 1, 6, 2, 1]
+    flags = [MACHINES.flags(world, number) for number, world in enumerate(runs)]
+    ports = [words[words.index('--start_port') + 1] for words in flags]
+    assert len(set(ports)) == len(runs)
+    assert flags[0][:4] == ['--ips', '10.0.0.1,10.0.0.2,10.0.0.3', '--nproc_per_node', '2']
+    assert flags[2][:4] == ['--ips', '10.0.0.1', '--nproc_per_node', '1']
+
+
 def test_tables_are_aligned() -> None:
     rows = [{'a': 'long', 'b': '1'}, {'a': 'x', 'b': '22'}]
     assert as_text(rows) == 'a      b\nlong   1\nx     22'
@@ -109,6 +134,7 @@ def test_the_pipeline_is_told_by_transform(capsys: pytest.CaptureFixture[str]) -
         (['data', 'pp_liteseg_digits', '--samples', '0'], 'at least 1'),
         (['comm'], '--nproc_per_node'),
         (['scaling', 'pp_liteseg_digits', '--world', 'two'], 'such as 1,2,4'),
+        (['scaling', 'pp_liteseg_digits', '--nproc_per_node', '2'], '--world says how many'),
     ],
 )
 def test_a_wrong_request_is_told_with_the_cure(words: list[str], told: str) -> None:

@@ -16,9 +16,11 @@ from typing import Any
 import torch
 
 from phalanx import dist
+from phalanx.arguments import Parser, add_json, add_recipe, assignments
 from phalanx.bench import comm, scaling, train
 from phalanx.bench.data import measure_pipeline
 from phalanx.config.read import plain
+from phalanx.errors import RequestError
 from phalanx.launch.cluster import Cluster
 from phalanx.launch.flags import Flags, add_flags
 from phalanx.launch.launcher import launch
@@ -26,7 +28,7 @@ from phalanx.launch.preflight import disk_free, fingerprint
 from phalanx.loader import BadSampleError
 from phalanx.optim.schedule import in_steps
 from phalanx.precision import DTYPES
-from phalanx.runs import Job, RequestError, check_parts, open_job, pick_device
+from phalanx.runs import Job, check_parts, open_job, pick_device
 from phalanx.trainer import RunError
 
 LOG = Path('runs/bench/log')
@@ -35,12 +37,12 @@ ON_OFF = {'on': ('on',), 'off': ('off',), 'both': ('off', 'on')}
 
 def command(words: Sequence[str]) -> int:
     """The exit status: 0 done, 1 a measurement failed, 2 the request was wrong."""
-    parser = argparse.ArgumentParser(prog='phalanx bench', allow_abbrev=False)
+    parser = Parser('phalanx bench')
     commands = parser.add_subparsers(dest='command', required=True)
-    _add_train(commands.add_parser('train', allow_abbrev=False, help='samples/s, where the time of a step goes, what to try'))
-    _add_data(commands.add_parser('data', allow_abbrev=False, help='the input pipeline alone, by transform'))
-    _add_comm(commands.add_parser('comm', allow_abbrev=False, help='what a sum over the ranks costs, by size'))
-    _add_scaling(commands.add_parser('scaling', allow_abbrev=False, help='one rank against several, as a table and a page'))
+    _add_train(commands.add_parser('train', help='samples/s, where the time of a step goes, what to try'))
+    _add_data(commands.add_parser('data', help='the input pipeline alone, by transform'))
+    _add_comm(commands.add_parser('comm', help='what a sum over the ranks costs, by size'))
+    _add_scaling(commands.add_parser('scaling', help='one rank against several, as a table and a page'))
     given = parser.parse_args(words)
     match given.command:
         case 'train':
@@ -53,21 +55,16 @@ def command(words: Sequence[str]) -> int:
             return bench_scaling(given)
 
 
-def _add_recipe(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument('recipe', help='a recipe (a path, or the name of a shipped one) or a run folder')
-    parser.add_argument('--set', nargs='+', action='extend', default=[], metavar='KEY=VALUE', help='overrides a key')
-    parser.add_argument('--json', action='store_true', help='print one JSON object and nothing else')
-
-
 # bench train
 
 
 def _add_train(parser: argparse.ArgumentParser) -> None:
-    _add_recipe(parser)
+    add_recipe(parser)
+    add_json(parser)
     parser.add_argument('--steps', type=int, default=20, metavar='N', help='how many are measured (20)')
     parser.add_argument('--warmup', type=int, default=5, metavar='N', help='how many go before (5)')
     parser.add_argument('--precision', metavar='A,B,..', help='fp32, bf16, fp16, one after the other')
-    parser.add_argument('--channels_last', '--channels-last', nargs='?', const='on', choices=ON_OFF, help='NHWC maps')
+    parser.add_argument('--channels_last', nargs='?', const='on', choices=ON_OFF, help='NHWC maps')
     parser.add_argument('--compile', nargs='?', const='on', choices=ON_OFF, help='torch.compile')
     parser.add_argument('--profile', type=Path, metavar='FILE', help='write what `phalanx plan` needs')
     add_flags(parser)
@@ -110,7 +107,7 @@ def _variants(given: argparse.Namespace) -> list[tuple[str, str, str]]:
 def _train_variant(given: argparse.Namespace, words: Sequence[str], variant: tuple[str, str, str]) -> int:
     keys = ('precision.dtype', 'train.channels_last', 'train.compile')
     chosen = [f'{key}={value}' for key, value in zip(keys, variant, strict=True) if value]
-    job = open_job(given.recipe, [(text, f'--set {text}') for text in (*given.set, *chosen)])
+    job = open_job(given.recipe, [*assignments(given), *((text, f'--set {text}') for text in chosen)])
     status = _as_ranks(given, words, json.dumps(plain(job.resolved), sort_keys=True), job)
     if status is not None:
         return status
@@ -144,13 +141,14 @@ def _print_figures(figures: Sequence[train.Figures], as_json: bool) -> None:
 
 
 def _add_data(parser: argparse.ArgumentParser) -> None:
-    _add_recipe(parser)
+    add_recipe(parser)
+    add_json(parser)
     parser.add_argument('--samples', type=int, default=200, metavar='N', help='how many are prepared (200)')
     parser.add_argument('--rate', type=float, metavar='R', help='samples/s that one device trains, as `bench train` says')
 
 
 def bench_data(given: argparse.Namespace) -> int:
-    job = _job(given)
+    job = open_job(given.recipe, assignments(given))
     if given.samples < 1 or (given.rate is not None and given.rate <= 0):
         raise RequestError('--samples must be at least 1 and --rate above 0')
     check_parts(job, 1)
@@ -165,7 +163,7 @@ def bench_data(given: argparse.Namespace) -> int:
 def _add_comm(parser: argparse.ArgumentParser) -> None:
     parser.add_argument('--device', choices=('auto', 'cpu', 'cuda'), default='auto', help='between what')
     parser.add_argument('--repeats', type=int, default=20, metavar='N', help='how often each size is sent (20)')
-    parser.add_argument('--json', action='store_true', help='print one JSON object and nothing else')
+    add_json(parser)
     add_flags(parser)
 
 
@@ -190,17 +188,19 @@ def bench_comm(given: argparse.Namespace, words: Sequence[str]) -> int:
 
 
 def _add_scaling(parser: argparse.ArgumentParser) -> None:
-    _add_recipe(parser)
+    add_recipe(parser)
+    add_json(parser)
     parser.add_argument('--world', default='1,2', metavar='1,2,..', help='numbers of ranks (1,2)')
     parser.add_argument('--steps', type=int, default=30, metavar='N', help='of each run; the first fifth is not counted (30)')
     parser.add_argument('--repeats', type=int, default=3, metavar='K', help='of each world, taking turns (3)')
     parser.add_argument('--full', action='store_true', help='train to the end instead, and compare accuracy')
     parser.add_argument('--threads', type=int, metavar='N', help='of each rank on CPUs (default: cores / largest world)')
     parser.add_argument('--out', type=Path, metavar='FOLDER', help='where runs and tables go (default: runs/scaling/<recipe>)')
+    add_flags(parser)
 
 
 def bench_scaling(given: argparse.Namespace) -> int:
-    job = _job(given)
+    job = open_job(given.recipe, assignments(given))
     try:
         worlds = sorted({int(word) for word in given.world.split(',')})
     except ValueError:
@@ -208,16 +208,20 @@ def bench_scaling(given: argparse.Namespace) -> int:
     if worlds[0] < 1 or given.repeats < 1 or (given.steps < 5 and not given.full):
         raise RequestError('--world and --repeats must be at least 1, --steps at least 5')
     check_parts(job, worlds[-1])
-    threads = given.threads or max(1, len(os.sched_getaffinity(0)) // worlds[-1])
+    machines = _machines(given, worlds, job)
+    ranks_here = min(worlds[-1], machines.ranks_each if machines else worlds[-1])
+    threads = given.threads or max(1, len(os.sched_getaffinity(0)) // ranks_here)
     folder = given.out or Path('runs') / 'scaling' / job.name
     comparison = scaling.Comparison(
-        given.recipe, tuple(given.set), worlds, None if given.full else given.steps, given.repeats, threads, folder
+        given.recipe, tuple(given.set), worlds, None if given.full else given.steps, given.repeats, threads, folder, machines
     )
     try:
         runs = scaling.run_all(comparison, {world: _total_steps(job, world) for world in worlds})
     except scaling.RunFailedError as error:
         print(f'the comparison failed: {error}', file=sys.stderr)
         return 1
+    if not runs:
+        return 0  # the first machine has the results
     facts, judged_by = scaling.facts_of(job, comparison), job.task.judged_by
     scaling.write(folder, facts, judged_by, runs)
     if given.json:
@@ -228,6 +232,25 @@ def bench_scaling(given: argparse.Namespace) -> int:
     return 0
 
 
+def _machines(given: argparse.Namespace, worlds: Sequence[int], job: Job) -> scaling.Machines | None:
+    """The machines of `--ips`, each with the ranks that `--nproc_per_node` or its devices say. Raises RequestError."""
+    available = torch.cuda.device_count() if job.recipe.device != 'cpu' else 0
+    try:
+        flags = Flags.of(given)
+        if flags.ips is None and flags.asks_for_ranks:
+            raise ValueError('--world says how many ranks there are; other machines are named by --ips')
+        cluster, _ = Cluster.from_flags(flags, available)
+        if cluster is None or cluster.meeting is None:
+            return None
+        port = cluster.meeting[1]
+        machines = scaling.Machines(cluster.nodes, cluster.address, cluster.ranks_per_node, port, flags.join_timeout)
+        for world in worlds:
+            machines.of(world)
+    except ValueError as error:
+        raise RequestError(str(error)) from None
+    return machines
+
+
 def _total_steps(job: Job, world: int) -> int:
     """Of the whole training, as the trainer reckons."""
     train = job.recipe.train
@@ -236,10 +259,6 @@ def _total_steps(job: Job, world: int) -> int:
 
 
 # What they share.
-
-
-def _job(given: argparse.Namespace) -> Job:
-    return open_job(given.recipe, [(text, f'--set {text}') for text in given.set])
 
 
 def _as_ranks(given: argparse.Namespace, words: Sequence[str], what: str, job: Job | None = None) -> int | None:

@@ -10,36 +10,33 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from phalanx.arguments import Parser, add_assignments, add_json, assignments
 from phalanx.bench import network, published, train
 from phalanx.bench.network import Link, Network
 from phalanx.bench.plan import Prediction, plan
 from phalanx.bench.profile import Profile
 from phalanx.bench.show import as_text
+from phalanx.errors import RequestError
 from phalanx.readable import duration, number, percent
-from phalanx.runs import RequestError, check_parts, open_job, pick_device
+from phalanx.runs import check_parts, open_job, pick_device
 
 
 def command(words: Sequence[str]) -> int:
     """The exit status: 0 done, 2 the request was wrong."""
-    parser = argparse.ArgumentParser(
-        prog='phalanx plan',
-        description='Predicts step time, speed-up and hours from a step that was measured on one rank, and a network.',
-        allow_abbrev=False,
-    )
+    about = 'Predicts step time, speed-up and hours from a step that was measured on one rank, and a network.'
+    parser = Parser('phalanx plan', about)
     parser.add_argument('recipe', nargs='?', help='measured here, now, unless --profile says what was measured before')
-    parser.add_argument('--set', nargs='+', action='extend', default=[], metavar='KEY=VALUE', help='overrides a key')
+    add_assignments(parser)
     parser.add_argument('--profile', type=Path, metavar='FILE', help='as `phalanx bench train RECIPE --profile FILE` wrote it')
     parser.add_argument('--nodes', default='1,2,4,8,32', metavar='1,2,..', help='numbers of nodes (1,2,4,8,32)')
-    parser.add_argument('--devices-per-node', '--devices_per_node', type=int, default=8, metavar='N', help='(8)')
+    parser.add_argument('--devices_per_node', type=int, default=8, metavar='N', help='(8)')
     parser.add_argument('--bandwidth', default='25Gbit', help="of a node's network card, each way (25Gbit)")
     parser.add_argument('--latency', default='20us', help='from node to node (20us)')
-    parser.add_argument('--node-bandwidth', '--node_bandwidth', default='100GB', help='between devices of a node (100GB/s)')
-    parser.add_argument('--node-latency', '--node_latency', default='5us', help='between devices of a node (5us)')
-    parser.add_argument(
-        '--host-bandwidth', '--host_bandwidth', default='inf', help='of a CPU that copies and adds itself (inf)'
-    )
+    parser.add_argument('--node_bandwidth', default='100GB', help='between devices of a node (100GB/s)')
+    parser.add_argument('--node_latency', default='5us', help='between devices of a node (5us)')
+    parser.add_argument('--host_bandwidth', default='inf', help='of a CPU that copies and adds itself (inf)')
     parser.add_argument('--published', action='store_true', help='which network explains the speed-ups that Paddle published')
-    parser.add_argument('--json', action='store_true', help='print one JSON object and nothing else')
+    add_json(parser)
     given = parser.parse_args(words)
     if given.published:
         explained = published.explain()
@@ -72,7 +69,7 @@ def _measured(given: argparse.Namespace) -> Profile:
     """A profile of the recipe on one device of this machine."""
     if given.recipe is None:
         raise RequestError('which recipe? name one to be measured here, or give --profile FILE')
-    job = open_job(given.recipe, [(text, f'--set {text}') for text in given.set])
+    job = open_job(given.recipe, assignments(given))
     check_parts(job, 1)
     print(f'measuring a step of {job.name} on one rank', file=sys.stderr)
     return train.measure(job, pick_device(job.recipe.device), steps=10, warmup=3)[1]

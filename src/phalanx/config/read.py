@@ -10,6 +10,8 @@ from typing import Any
 
 import yaml
 
+from phalanx.errors import RequestError
+
 # Two ways to say one thing. Whoever writes one of them last takes the other away, so that `--set train.steps=10` shortens a
 # recipe that counts epochs.
 ALTERNATIVES = (
@@ -21,7 +23,7 @@ ALTERNATIVES = (
 MOST_NODES = 100_000  # of one file; the largest shipped recipe has some hundreds
 
 
-class ConfigError(Exception):
+class ConfigError(RequestError):
     """Every problem found in a configuration, one a line, each with its origin."""
 
     def __init__(self, problems: Sequence[str]) -> None:

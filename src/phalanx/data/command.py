@@ -11,36 +11,33 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from phalanx.arguments import Parser, add_json, add_recipe, assignments
 from phalanx.data.census import Census, Surveyed, cores, take_census
 from phalanx.data.page import page
 from phalanx.data.prepare.command import add_kinds, prepare
 from phalanx.data.rewrite import add_options, rewrite
 from phalanx.data.tables import print_census
+from phalanx.errors import RequestError
 from phalanx.page import write_whole
-from phalanx.runs import Job, RequestError, open_job
+from phalanx.runs import Job, open_job
 from phalanx.task import Split
 
 
 def command(words: Sequence[str]) -> int:
     """The exit status: 0 done, 1 something is wrong with the data, 2 with the request."""
-    parser = argparse.ArgumentParser(prog='phalanx data', allow_abbrev=False)
+    parser = Parser('phalanx data')
     commands = parser.add_subparsers(dest='command', required=True)
-    checking = commands.add_parser(
-        'check', allow_abbrev=False, help='read all of a data set: balance, sizes, bad files, duplicates'
-    )
-    checking.add_argument('recipe', help='a recipe (a path, or the name of a shipped one) or a run folder')
-    checking.add_argument(
-        '--set', nargs='+', action='extend', default=[], metavar='KEY=VALUE', help='overrides a key of the recipe'
-    )
+    checking = commands.add_parser('check', help='read all of a data set: balance, sizes, bad files, duplicates')
+    add_recipe(checking)
     checking.add_argument('--limit', type=int, metavar='N', help='read only N samples of each split, evenly spread')
     checking.add_argument('--workers', type=int, metavar='N', help='processes that read (default: one a core, at most 8)')
     checking.add_argument(
         '--page', type=Path, metavar='FILE', help='the HTML page to write (default: data.html in the run folder)'
     )
-    checking.add_argument('--json', action='store_true', help='print one JSON object and nothing else')
-    preparing = commands.add_parser('prepare', allow_abbrev=False, help='make a data set of annotations as tools write them')
+    add_json(checking)
+    preparing = commands.add_parser('prepare', help='make a data set of annotations as tools write them')
     add_kinds(preparing)
-    rewriting = commands.add_parser('rewrite', allow_abbrev=False, help='write the data set of a recipe in another format')
+    rewriting = commands.add_parser('rewrite', help='write the data set of a recipe in another format')
     add_options(rewriting)
     given = parser.parse_args(words)
     return {'check': check, 'prepare': prepare, 'rewrite': rewrite}[given.command](given)
@@ -50,7 +47,7 @@ def check(given: argparse.Namespace) -> int:
     """1 when something cannot be used. Raises ConfigError or RequestError."""
     if any(number is not None and number < least for number, least in ((given.limit, 1), (given.workers, 0))):
         raise RequestError('--limit must be at least 1 and --workers at least 0')
-    job = open_job(given.recipe, [(word, f'--set {word}') for word in given.set])
+    job = open_job(given.recipe, assignments(given))
     workers = min(8, cores()) if given.workers is None else given.workers
     try:
         census = _census(job, given.limit, workers)

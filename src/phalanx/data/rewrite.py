@@ -9,7 +9,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
-from phalanx.runs import RequestError, open_job
+from phalanx.arguments import add_recipe, assignments
+from phalanx.errors import RequestError
+from phalanx.runs import open_job
 from phalanx.task import SampleError, Split
 
 SPLITS: tuple[Split, ...] = ('train', 'eval')
@@ -28,17 +30,14 @@ class Rewritable(Protocol):
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument('recipe', help='a recipe (a path, or the name of a shipped one) or a run folder')
-    parser.add_argument(
-        '--set', nargs='+', action='extend', default=[], metavar='KEY=VALUE', help='overrides a key of the recipe'
-    )
+    add_recipe(parser)
     parser.add_argument('--as', dest='form', metavar='FORMAT', required=True, help='boxes: coco, voc, yolo; texts: lmdb')
     parser.add_argument('--out', type=Path, required=True, help='the folder to make; it must not be there yet')
 
 
 def rewrite(given: argparse.Namespace) -> int:
     """The exit status: 1 when a sample cannot be read or a file not be written. Raises ConfigError or RequestError."""
-    job = open_job(given.recipe, [(word, f'--set {word}') for word in given.set])
+    job = open_job(given.recipe, assignments(given))
     task: object = job.task
     if not isinstance(task, Rewritable):
         raise RequestError(f'{job.name}: the data of {type(task).__name__} have no other format to be written in')

@@ -16,7 +16,7 @@ from phalanx.data.prepare.coco import read_coco
 from phalanx.data.prepare.colours import colours_in, colours_of, read_colours
 from phalanx.data.prepare.label_maps import LISTS, Pair, write_label_maps
 from phalanx.data.prepare.labelme import read_labelme
-from phalanx.runs import RequestError
+from phalanx.errors import RequestError
 
 SHOWN = 50  # problems that are listed
 
@@ -32,7 +32,7 @@ class Kind(NamedTuple):
 def add_kinds(parser: argparse.ArgumentParser) -> None:
     kinds = parser.add_subparsers(dest='kind', required=True)
     for name, kind in KINDS.items():
-        own = kinds.add_parser(name, help=kind.about, description=kind.about, allow_abbrev=False)
+        own = kinds.add_parser(name, help=kind.about, description=kind.about)
         kind.add_options(own)
         own.add_argument('--out', type=Path, required=True, help='the folder to make; it must not be there yet')
         own.add_argument('--split', default='0.8,0.2', help='shares of train, val and, if there is a third, test')

@@ -1,0 +1,77 @@
+"""The words of a command: what its options have in common, and how a recipe and its assignments are written."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from typing import Any
+
+Assignments = list[tuple[str, str]]  # `KEY=VALUE`, and how it was written, for messages
+
+
+class Parser(argparse.ArgumentParser):
+    """Takes no abbreviations, and dashes for underscores: options are declared with underscores.
+
+    Not for a command that hands words on to another program, whose options are its own.
+    """
+
+    def __init__(self, prog: str, description: str | None = None) -> None:
+        super().__init__(prog, description=description, allow_abbrev=False)
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        return super().parse_known_args(None if args is None else underscored(args), namespace)
+
+
+def underscored(words: Sequence[str]) -> list[str]:
+    """`--save-dir=a-b` -> `--save_dir=a-b`."""
+    split = [word.partition('=') for word in words]
+    return [
+        (f'--{name[2:].replace("-", "_")}' if name.startswith('--') else name) + sign + value for name, sign, value in split
+    ]
+
+
+def add_json(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument('--json', action='store_true', help='print one JSON object and nothing else')
+
+
+def add_assignments(parser: argparse.ArgumentParser, about: str = 'overrides a key of the recipe') -> None:
+    names = ('--set', '-o', '--opts')
+    parser.add_argument(*names, dest='set', nargs='+', action='extend', default=[], metavar='KEY=VALUE', help=about)
+
+
+def add_recipe(parser: argparse.ArgumentParser) -> None:
+    """One recipe and `--set`, as most commands take them."""
+    parser.add_argument('recipe', help='a recipe (a path, or the name of a shipped one) or a run folder')
+    add_assignments(parser)
+
+
+def assignments(given: argparse.Namespace) -> Assignments:
+    return [(word, f'--set {word}') for word in given.set]
+
+
+def add_brought_recipe(parser: argparse.ArgumentParser) -> None:
+    """The recipe as people are used to write it: `RECIPE`, `-c RECIPE`, with `--set`, `-o` or pairs `KEY VALUE` behind it."""
+    parser.add_argument('words', nargs='*', metavar='RECIPE [KEY VALUE ...]', help='the recipe, then assignments in pairs')
+    parser.add_argument('-c', '--config', '--cfg', dest='recipe', help='the recipe')
+    add_assignments(parser)
+
+
+def parse_brought(parser: argparse.ArgumentParser, words: Sequence[str]) -> tuple[argparse.Namespace, str, Assignments]:
+    """The options, the recipe, and the assignments: of `--set` first, then the pairs, each in the order of writing."""
+    given = parser.parse_intermixed_args(words)
+    bare = [*given.words, *(word for word in given.set if '=' not in word)]  # `--set a=1 recipe.yml`: the recipe is none
+    given.set = [word for word in given.set if '=' in word]
+    if given.recipe is None and not bare:
+        parser.error('which recipe? give a path or the name of a shipped one')
+    recipe = given.recipe if given.recipe is not None else bare.pop(0)
+    pairs = []
+    while bare:
+        word = bare.pop(0)
+        if '=' in word:
+            pairs.append((word, word))
+        elif bare:
+            value = bare.pop(0)
+            pairs.append((f'{word}={value}', f'{word} {value}'))
+        else:
+            parser.error(f'{word!r}: expected KEY VALUE pairs after the recipe, this key has no value')
+    return given, recipe, [*assignments(given), *pairs]

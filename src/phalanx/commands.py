@@ -1,0 +1,224 @@
+"""`phalanx train|eval|predict|config|report`: reads what was asked for, checks all of it, and hands it on."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from phalanx import dist
+from phalanx.arguments import Parser, add_brought_recipe, add_json, parse_brought
+from phalanx.checkpoint import CheckpointError
+from phalanx.config.read import plain
+from phalanx.config.show import show
+from phalanx.errors import RequestError
+from phalanx.launch.cluster import Cluster
+from phalanx.launch.flags import Flags, add_flags
+from phalanx.launch.remote import everywhere
+from phalanx.loader import BadSampleError
+from phalanx.page import write_page
+from phalanx.runs import Job, check_folder, check_parts, open_job, set_aside
+
+# Options that people bring along, as assignments to the recipe.
+BROUGHT_ALONG = {
+    'iters': 'train.steps={}',
+    'batch_size': 'train.batch_size_per_rank={}',
+    'learning_rate': 'optimizer.lr={}',
+    'log_iters': 'report.every={}',
+    'keep_checkpoint_max': 'checkpoint.keep={}',
+    'save_interval': 'checkpoint.every={}',
+    'num_workers': 'train.workers={}',
+    'seed': 'train.seed={}',
+    'precision': 'precision.dtype={}',
+    'amp': 'precision.dtype=fp16',
+    'eval': 'evaluate.enabled=true',
+    'use_vdl': 'report.visualdl=true',
+}
+
+
+def train(words: Sequence[str]) -> int:
+    """Trains a recipe, on one rank or several."""
+    parser = _parser('train', 'Trains a recipe: a path, or the name of a shipped one.')
+    add_brought_recipe(parser)
+    parser.add_argument('--save_dir', type=Path, help='the run folder (default: runs/<recipe name>)')
+    parser.add_argument(
+        '--resume', nargs='?', const='auto', help='auto: go on with the run in the folder; or a checkpoint to start from'
+    )
+    parser.add_argument(
+        '--fresh', action='store_true', help='start anew; an earlier run in the folder is kept under another name'
+    )
+    add_flags(parser)
+    for option in ('iters', 'batch_size', 'learning_rate', 'log_iters', 'keep_checkpoint_max'):
+        parser.add_argument(f'--{option}', metavar='N', help=BROUGHT_ALONG[option].removesuffix('={}'))
+    parser.add_argument('--save_interval', metavar='STEPS', help='checkpoint.every')
+    parser.add_argument('--num_workers', metavar='N', help='train.workers')
+    parser.add_argument('--do_eval', '--eval', dest='eval', action='store_true', help='evaluate.enabled=true')
+    parser.add_argument('--use_vdl', nargs='?', const='true', help='report.visualdl=true')
+    parser.add_argument('--use_gpu', nargs='?', const='true', help='device: cuda or cpu')
+    parser.add_argument('--amp', action='store_true', help='precision.dtype=fp16')
+    parser.add_argument('--precision', help='precision.dtype: fp32, bf16 or fp16')
+    parser.add_argument('--seed', help='train.seed')
+    given, recipe, assigned = parse_brought(parser, words)
+    for option, assignment in BROUGHT_ALONG.items():
+        value = getattr(given, option)
+        if value not in (None, False) and str(value).lower() != 'false':
+            assigned.append((assignment.format(value), f'--{option}' if value is True else f'--{option} {value}'))
+    if given.use_gpu is not None:
+        wish = 'cuda' if given.use_gpu.lower() in ('true', '1', 'yes') else 'cpu'
+        assigned.append((f'device={wish}', f'--use_gpu {given.use_gpu}'))
+    job = open_job(recipe, assigned, given.save_dir)
+
+    if dist.is_launched():
+        return _as_rank(job, given.resume, given.fresh)
+    flags, cluster = _cluster(job, given)
+    if flags.ssh:
+        return everywhere(flags, 'train', words, train, job.folder)
+    check_parts(job, cluster.ranks_per_node * cluster.max_nodes if cluster else 1)
+    if cluster is None or cluster.meeting is None or cluster.hosts_meeting:  # the run folder is that of rank 0
+        check_folder(job, given.resume, given.fresh)
+        if given.fresh and (aside := set_aside(job.folder)):
+            print(f'the earlier run is kept in {aside}')
+    if cluster is None:
+        return _as_rank(job, given.resume, fresh=False)
+    return _launch('train', [word for word in words if word != '--fresh'], job, cluster, flags)
+
+
+def _as_rank(job: Job, resume: str | None, fresh: bool) -> int:
+    """Trains as one rank; started alone, what ended the run is printed here, else it goes to the launcher."""
+    from torch.distributed.elastic.multiprocessing.errors import record
+
+    from phalanx import worker
+    from phalanx.trainer import RunError
+
+    if dist.is_launched():
+        return record(worker.train)(job, worker.Start(resume, fresh)) or 0
+    try:
+        return worker.train(job, worker.Start(resume, fresh))
+    except (RunError, BadSampleError, CheckpointError, OSError) as error:
+        print(f'the run failed: {error}', file=sys.stderr)
+        return 1
+
+
+def evaluate(words: Sequence[str]) -> int:
+    """Judges the weights of a run, or others, on the evaluation samples."""
+    parser = _parser('eval', 'Evaluates a run folder, or a recipe with --weights.')
+    add_brought_recipe(parser)
+    parser.add_argument(
+        '--weights', type=Path, help='a checkpoint, run folder, .safetensors or .pdparams file (default: the best of the run)'
+    )
+    add_json(parser)
+    add_flags(parser)
+    given, recipe, assigned = parse_brought(parser, words)
+    job = open_job(recipe, assigned)
+
+    from phalanx import worker
+    from phalanx.report import print_evaluation
+
+    if not dist.is_launched():
+        flags, cluster = _cluster(job, given)
+        if flags.ssh:
+            return everywhere(flags, 'eval', words, evaluate, job.folder)
+        if cluster is not None:
+            return _launch('eval', words, job, cluster, flags)
+    try:
+        result = worker.evaluate(job, given.weights)
+    except (CheckpointError, BadSampleError, RuntimeError) as error:
+        print(f'evaluation failed: {error}', file=sys.stderr)
+        return 1
+    if dist.rank_of_environment() != 0:
+        return 0
+    if given.json:
+        print(json.dumps({**result.metrics, 'samples': result.samples, 'seconds': result.seconds, 'table': result.table}))
+    else:
+        print_evaluation(result.metrics, result.table, result.samples, result.seconds)
+    return 0
+
+
+def predict(words: Sequence[str]) -> int:
+    """Writes the results of a trained model for images."""
+    parser = _parser('predict', 'Predicts images with a trained run and writes the results.')
+    parser.add_argument('run', help='a run folder, or a recipe with --weights')
+    parser.add_argument('images', nargs='+', type=Path, help='image files, or folders of them')
+    parser.add_argument('--out', type=Path, required=True, help='the folder to write to')
+    parser.add_argument('--weights', type=Path, help='a checkpoint, run folder, .safetensors or .pdparams file')
+    given = parser.parse_args(words)
+
+    from phalanx.predict import predict_images
+
+    try:
+        written, failed = predict_images(given.run, given.images, given.out, given.weights)
+    except CheckpointError as error:
+        print(f'prediction failed: {error}', file=sys.stderr)
+        return 1
+    print(f'{written} images predicted, results in {given.out}' + (f'; {failed} could not be read' if failed else ''))
+    return 1 if failed else 0
+
+
+def config(words: Sequence[str]) -> int:
+    """Prints the resolved recipe, each value with its origin."""
+    parser = _parser('config', 'Prints the resolved recipe, each value followed by where it was written.')
+    add_brought_recipe(parser)
+    add_json(parser)
+    given, recipe, assigned = parse_brought(parser, words)
+    job = open_job(recipe, assigned)
+    for note in job.notes:
+        print(f'note: {note}', file=sys.stderr)
+    print(json.dumps(plain(job.resolved)) if given.json else show(job.resolved), end='\n' if given.json else '')
+    return 0
+
+
+def report(words: Sequence[str]) -> int:
+    """Builds the page of a run folder anew, also while the run goes on."""
+    parser = _parser('report', 'Builds report.html of a run folder from what the run has written so far.')
+    parser.add_argument('run', type=Path, help='a run folder')
+    given = parser.parse_args(words)
+    if not any((given.run / name).is_file() for name in ('journal.jsonl', 'metrics.jsonl')):
+        raise RequestError(f'{given.run}: is no folder of a run (it has neither journal.jsonl nor metrics.jsonl)')
+    try:
+        print(write_page(given.run))
+    except OSError as error:
+        print(f'the page could not be written: {error}', file=sys.stderr)
+        return 1
+    return 0
+
+
+def _cluster(job: Job, given: argparse.Namespace) -> tuple[Flags, Cluster | None]:
+    """The processes that the flags ask for; None when this one is enough. Raises RequestError."""
+    try:
+        flags = Flags.of(given)
+        if flags.ssh:
+            return flags, None
+        available = torch.cuda.device_count() if job.recipe.device != 'cpu' else 0
+        cluster, warnings = Cluster.from_flags(flags, available)
+    except ValueError as error:
+        raise RequestError(str(error)) from None
+    for warning in warnings:
+        print(f'warning: {warning}', file=sys.stderr)
+    return flags, cluster
+
+
+def _launch(command: str, words: Sequence[str], job: Job, cluster: Cluster, flags: Flags) -> int:
+    from phalanx.launch.launcher import launch
+    from phalanx.launch.preflight import disk_free, fingerprint
+
+    def facts() -> dict[str, Any]:
+        return {
+            'command': command,
+            'recipe': fingerprint(iter([json.dumps(plain(job.resolved), sort_keys=True)])),
+            'data': job.fingerprint(),
+            'max_restart': flags.max_restart or 0,
+            'disk': disk_free(job.folder),
+        }
+
+    return launch(
+        [sys.executable, '-m', 'phalanx', command, *words], cluster, flags, flags.log_dir or job.folder / 'log', facts
+    )
+
+
+def _parser(command: str, text: str) -> Parser:
+    return Parser(f'phalanx {command}', text)

@@ -1,0 +1,53 @@
+"""What all commands have in common in their words."""
+
+from __future__ import annotations
+
+import pytest
+
+from phalanx.arguments import Parser, add_assignments, add_brought_recipe, assignments, parse_brought, underscored
+from phalanx.cli import COMMANDS, main
+
+
+@pytest.mark.parametrize('word', ['--save-dir', '--save_dir', '--save-dir=a-b', '--save_dir=a-b'])
+def test_dashes_and_underscores_name_the_same_option_and_values_keep_theirs(word: str) -> None:
+    parser = Parser('phalanx try')
+    parser.add_argument('--save_dir')
+    words = [word] if '=' in word else [word, 'a-b']
+    assert parser.parse_args(words).save_dir == 'a-b'
+
+
+def test_what_is_no_option_is_left_alone() -> None:
+    assert underscored(['a-b', '-o', '--', '--x-y=p-q', 'k-e=v']) == ['a-b', '-o', '--', '--x_y=p-q', 'k-e=v']
+
+
+def test_a_subcommand_takes_dashes_too() -> None:
+    parser = Parser('phalanx try')
+    below = parser.add_subparsers(dest='command').add_parser('it')
+    below.add_argument('--no_check', action='store_true')
+    assert parser.parse_args(['it', '--no-check']).no_check
+
+
+@pytest.mark.parametrize('flag', ['--set', '-o', '--opts'])
+def test_an_assignment_is_told_as_one_of_set(flag: str) -> None:
+    parser = Parser('phalanx try')
+    add_assignments(parser)
+    assert assignments(parser.parse_args([flag, 'a=1', 'b=2'])) == [('a=1', '--set a=1'), ('b=2', '--set b=2')]
+
+
+@pytest.mark.parametrize(
+    'words', ['r.yml --set a=1 b 2', '--set a=1 r.yml b 2', '-c r.yml -o a=1 --seed 3 b 2', '--cfg r.yml b 2 --opts a=1']
+)
+def test_a_recipe_and_its_assignments_in_the_orders_that_people_write(words: str) -> None:
+    parser = Parser('phalanx try')
+    add_brought_recipe(parser)
+    parser.add_argument('--seed')
+    _, recipe, assigned = parse_brought(parser, words.split())
+    assert recipe == 'r.yml'
+    assert sorted(text for text, _ in assigned) == ['a=1', 'b=2']
+
+
+@pytest.mark.parametrize('name', COMMANDS)
+def test_every_command_explains_itself(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match='0'):
+        main([name, '--help'])
+    assert f'usage: phalanx {name}' in capsys.readouterr().out
