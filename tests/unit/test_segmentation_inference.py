@@ -67,32 +67,29 @@ def test_flips_change_nothing_for_a_network_that_sees_single_pixels(horizontal: 
     torch.manual_seed(0)
     network, images = Network(nn.Conv2d(3, 4, 1)), torch.randn(2, 3, 5, 6)
     scores = Inference(flip_horizontal=horizontal, flip_vertical=vertical)(network, images)
-    views = (1 + horizontal) * (1 + vertical)
-    assert len(network.seen) == views
-    logits = Inference()(network, images)
-    assert_close(scores, logits if views == 1 else views * logits.softmax(1))
+    assert len(network.seen) == (1 + horizontal) * (1 + vertical)
+    assert_close(scores, network.function(images))
 
 
-def test_the_flipped_view_is_turned_back_before_it_is_added() -> None:
-    """Column x is given the probability s(x) in the image and s(3 - x) in its mirror image; s is the logistic function."""
-    scores = Inference(flip_horizontal=True)(Network(column), torch.zeros(1, 3, 1, 4))
-    logistic = torch.arange(4.0).sigmoid()
-    assert_close(scores[0, 1, 0], logistic + logistic.flip(0))
+def test_the_flipped_view_is_turned_back_before_it_is_averaged() -> None:
+    """Column x is given x² in the image and (3 - x)² in its mirror image."""
+    squared = Network(lambda images: column(images) ** 2)
+    scores = Inference(flip_horizontal=True)(squared, torch.zeros(1, 3, 1, 4))
+    assert scores[0, 1, 0].tolist() == [(0 + 9) / 2, (1 + 4) / 2, (4 + 1) / 2, (9 + 0) / 2]
 
 
-def test_the_probabilities_of_all_scales_are_added_at_the_size_of_the_image() -> None:
-    """The network says ln(width) for class 1 and 0 for class 0, so class 1 has probability w / (1 + w) at width w."""
+def test_the_logits_of_all_scales_are_averaged_at_the_size_of_the_image() -> None:
+    """The network gives class 1 what it sees of the width: 2, 4 and 8. The mean of the probabilities would be another one."""
 
     def width(images: Tensor) -> Tensor:
-        logits = torch.full_like(images[:, :2], images.shape[3]).log()
-        return logits * torch.tensor([0.0, 1.0]).view(2, 1, 1)
+        return torch.full_like(images[:, :2], images.shape[3]) * torch.tensor([0.0, 1.0]).view(2, 1, 1)
 
     network = Network(width)
     scores = Inference(scales=(0.5, 1.0, 2.0))(network, torch.zeros(2, 3, 5, 4))
     assert network.seen == [(3, 2), (5, 4), (10, 8)]  # 2.5 is rounded up
     assert scores.shape == (2, 2, 5, 4)
-    assert_close(scores[:, 1], torch.full((2, 5, 4), 2 / 3 + 4 / 5 + 8 / 9))
-    assert_close(scores.sum(1), torch.full((2, 5, 4), 3.0))
+    assert_close(scores[:, 1], torch.full((2, 5, 4), (2 + 4 + 8) / 3))
+    assert_close(scores[:, 0], torch.zeros(2, 5, 4))
 
 
 def test_windows_slide_over_every_scale() -> None:

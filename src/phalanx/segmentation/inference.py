@@ -1,7 +1,8 @@
 """How a trained network is asked about images: at once or window by window, at one scale or several, mirrored too or not.
 
-All as in PaddleSeg's evaluation, except that every scale is made from the image itself, not from the scale before it.
-Shapes: B images, K classes.
+All as in PaddleSeg since its release 2.8 (paddleseg/core/infer.py): every scale is made from the image itself, and what is
+averaged, over windows as over scales and flips, is logits. Up to 2.7 it added the probabilities of scales and flips, and made
+each scale from the one before. Shapes: B images, K classes.
 """
 
 from __future__ import annotations
@@ -18,13 +19,13 @@ LEFT_RIGHT, TOP_BOTTOM = 3, 2  # the dimensions that a flip turns round
 
 @dataclass(frozen=True, kw_only=True)
 class Inference:
-    """Scores [B, K, H, W] of normalised images [B, 3, H, W]: the class of a pixel is the one with its largest score.
+    """Logits [B, K, H, W] of normalised images [B, 3, H, W]: the class of a pixel is the one with its largest.
 
     With `crop` (width, height), the network sees windows of that size, `stride` apart, and logits are averaged where they
     overlap; the last window of a row or column is moved back to end with the image, and a smaller image is seen at once.
 
     With other `scales` than 1 or with flips, an image is seen at every scale and, at each, mirrored in every wanted way too;
-    the probabilities of all these views are added up, at the size of the image. Of a single view the scores are the logits.
+    the logits of all these views are averaged at the size of the image.
     """
 
     crop: tuple[int, int] | None = None
@@ -45,15 +46,18 @@ class Inference:
             )
 
     def __call__(self, network: nn.Module, images: Tensor) -> Tensor:
-        if self.scales == (1.0,) and len(self.flips()) == 1:
-            return self.logits(network, images)
+        views = list(product(self.scales, self.flips()))
+        total = self.view(network, images, *views[0])
+        for scale, flip in views[1:]:
+            total = total + self.view(network, images, scale, flip)
+        return total / len(views)
+
+    def view(self, network: nn.Module, images: Tensor, scale: float, flip: tuple[int, ...]) -> Tensor:
+        """[B, K, H, W] for the images at one scale, mirrored in one way, brought back to where their pixels are."""
         H, W = images.shape[2:]
-        total = images.new_zeros(1)
-        for scale, flip in product(self.scales, self.flips()):
-            size = (max(1, int(H * scale + 0.5)), max(1, int(W * scale + 0.5)))
-            logits = self.logits(network, resized(images, size).flip(flip)).flip(flip)
-            total = total + resized(logits, (H, W)).float().softmax(1)
-        return total
+        size = (max(1, int(H * scale + 0.5)), max(1, int(W * scale + 0.5)))
+        logits = self.logits(network, resized(images, size).flip(flip)).flip(flip)
+        return resized(logits.float(), (H, W))
 
     def flips(self) -> list[tuple[int, ...]]:
         """The dimensions to turn round for each way to see an image, beginning with the image as it is."""
