@@ -100,10 +100,13 @@ def scaled(channels: int, scale: float) -> int:
     return rounded if rounded >= 0.9 * channels * scale else rounded + 8
 
 
-def resize(x: Tensor, like: Tensor) -> Tensor:
-    """`x` [B, C, h, w] brought to the height and width of `like`, bilinearly, pixels being areas and not points."""
+def resize(x: Tensor, like: Tensor, *, align_corners: bool = False) -> Tensor:
+    """`x` [B, C, h, w] brought to the height and width of `like`, bilinearly.
+
+    Pixels are areas; with `align_corners` they are points, those in the corners stay there, and the others lie evenly between.
+    """
     size = like.shape[-2:]
-    return x if x.shape[-2:] == size else F.interpolate(x, size, mode='bilinear', align_corners=False)
+    return x if x.shape[-2:] == size else F.interpolate(x, size, mode='bilinear', align_corners=align_corners)
 
 
 def initialise_convs(model: nn.Module) -> None:

@@ -5,11 +5,28 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
 
-from phalanx.segmentation.transforms import RandomDistort, RandomFlip, RandomPaddingCrop, ResizeStepScaling, Transform
+from phalanx.segmentation.transforms import (
+    Padding,
+    RandomDistort,
+    RandomFlip,
+    RandomPaddingCrop,
+    RandomVerticalFlip,
+    ResizeByLong,
+    ResizeStepScaling,
+    Transform,
+)
 
 SIDES, SEEDS = st.integers(1, 40), st.integers(0, 2**32)
 TRANSFORMS = st.sampled_from(
-    (RandomDistort(), RandomFlip(), RandomPaddingCrop(size=(16, 8)), ResizeStepScaling(min=0.5, max=2.0, step=0.25))
+    (
+        RandomDistort(),
+        RandomFlip(),
+        RandomVerticalFlip(probability=0.5),
+        RandomPaddingCrop(size=(16, 8)),
+        Padding(size=(16, 8)),
+        ResizeByLong(side=20),
+        ResizeStepScaling(min=0.5, max=2.0, step=0.25),
+    )
 )
 
 

@@ -250,6 +250,64 @@ val_dataset: {{_inherited_: False, {common}, mode: val, val_path: lists/val.txt,
     assert [loss['name'] for loss in got['losses']] == ['cross_entropy'] * 3
 
 
+def test_losses_are_mixed_for_each_output(folder: Path) -> None:
+    """As in OCRNet's configuration with Lovász-Softmax; a batch of 2 has `min_kept` 100000 pixels."""
+    mixed = '{type: MixedLoss, losses: [{type: CrossEntropyLoss}, {type: LovaszSoftmaxLoss}], coef: [0.8, 0.2]}'
+    other = (
+        '{type: MixedLoss, losses: [{type: OhemCrossEntropyLoss, min_kept: 100000}, {type: DiceLoss, smooth: 2}], coef: [1, 3]}'
+    )
+    write(folder, 'run', f'_base_: ocrnet.yml\nloss: {{types: [{mixed}, {other}], coef: [1, 0.4]}}\n')
+    first, second = recipe('run')['losses']
+    entropy = {'name': 'cross_entropy', 'class_weights': None, 'avg_non_ignore': True, 'top_k': 1.0}
+    assert first == {'name': 'mixed', 'losses': [entropy, {'name': 'lovasz'}], 'coefficients': [0.8, 0.2]}
+    assert second['losses'] == [
+        {'name': 'ohem', 'threshold': 0.7, 'min_kept_per_sample': 50000.0, 'class_weights': None},
+        {'name': 'dice', 'class_weights': None, 'smooth': 2.0},
+    ]
+    assert second['coefficients'] == [1, 3]
+
+
+@pytest.mark.parametrize('kind', ['CHASEDB1', 'DRIVE', 'HRF', 'STARE'])
+def test_the_retina_data_sets_are_lists_of_files(folder: Path, kind: str) -> None:
+    """With what UNet's configurations for them use: images of any size, DiceLoss, vertical flips."""
+    text = f"""
+_base_: unet.yml
+model: {{num_classes: 2}}
+train_dataset:
+  _inherited_: False
+  type: {kind}
+  dataset_root: data/retina
+  mode: train
+  transforms: [type: RandomVerticalFlip, type: Normalize]
+val_dataset:
+  _inherited_: False
+  type: {kind}
+  dataset_root: data/retina
+  mode: val
+  transforms: [{{type: ResizeByLong, long_size: 1280}}, type: Normalize]
+loss: {{types: [type: DiceLoss], coef: [1]}}
+test_config: {{auc_roc: True}}
+"""
+    got = recipe(write(folder, 'run', text))
+    lists = {'train': 'train_list.txt', 'eval': 'val_list.txt', 'separator': ' ', 'classes': ['background', 'vessel']}
+    assert got['data'] == {'name': 'file_list', 'root': 'data/retina', **lists}
+    assert got['losses'] == [{'name': 'dice', 'class_weights': None, 'smooth': 1.0}]
+    assert got['transforms'] == [{'name': 'random_vertical_flip', 'probability': 0.1}]
+    assert got['eval_transforms'] == [{'name': 'resize_by_long', 'side': 1280}]
+
+
+def test_deeplab_for_odd_sizes_keeps_corners_and_pads_in_evaluation(folder: Path) -> None:
+    text = """
+_base_: deeplab.yml
+model: {align_corners: True}
+val_dataset: {transforms: [{type: Padding, target_size: [2049, 1025]}, {type: Normalize}]}
+"""
+    got = recipe(write(folder, 'run', text))
+    assert got['model']['align_corners'] is True
+    assert got['eval_transforms'] == [{'name': 'padding', 'size': [2049, 1025]}]
+    assert recipe('deeplab')['model']['align_corners'] is False
+
+
 def test_an_earlier_base_wins(folder: Path) -> None:
     """PaddleSeg lays its own keys over one base after the other."""
     for name, steps in (('first', 1), ('second', 2)):
@@ -373,12 +431,22 @@ def test_weights_in_a_file_are_taken(folder: Path) -> None:
         ('lr_scheduler: {warmup_iters: 5}', 'lr_scheduler.warmup_start_lr: missing; PaddleSeg needs it'),
         ('lr_scheduler: {type: CosineAnnealingDecay, T_max: 9}', 'lr_scheduler.T_max: the rate would rise again after step 9'),
         ('lr_scheduler: {learning_rate: fast}', "optimizer.lr: expected a number, got 'fast'"),  # told by our binder
-        ('loss: {types: [{type: DiceLoss}]}', "loss.types[0].type: 'DiceLoss' has no counterpart in Phalanx"),
+        ('loss: {types: [{type: RMILoss}]}', "loss.types[0].type: 'RMILoss' has no counterpart in Phalanx"),
+        (
+            'loss: {types: [{type: MixedLoss, losses: [{type: EdgeAttentionLoss}], coef: [1]}]}',
+            "loss.types[0].losses[0].type: 'EdgeAttentionLoss' has no counterpart in Phalanx",
+        ),
+        ('loss: {types: [{type: MixedLoss, losses: [{type: DiceLoss}]}]}', 'loss.types[0].coef: missing; PaddleSeg needs it'),
+        ('loss: {types: [{type: LovaszSoftmaxLoss, classes: all}]}', "loss.types[0].classes: 'all' has no counterpart"),
         ('loss: {types: [{type: CrossEntropyLoss, ignore_index: 0}]}', 'loss.types[0].ignore_index: 0 has no counterpart'),
         ('loss: {coef: [1, 2, 3], types: [{type: X}, {type: X}]}', 'loss.types: there are 2 losses and 3 coefficients'),
         ('test_config: {use_multilabel: True}', 'test_config.use_multilabel: True has no counterpart in Phalanx'),
         ('val_dataset: {dataset_root: other}', "val_dataset.dataset_root: 'other' is not that of train_dataset"),
-        ('train_dataset: {transforms: [type: Padding]}', "train_dataset.transforms[0].type: 'Padding' has no counterpart"),
+        ('train_dataset: {transforms: [type: LimitLong]}', "train_dataset.transforms[0].type: 'LimitLong' has no counterpart"),
+        (
+            'train_dataset: {transforms: [type: Padding]}',
+            'train_dataset.transforms[0].target_size: missing; PaddleSeg needs it',
+        ),
         ('train_dataset: {transforms: [{type: Resize, interp: CUBIC}]}', "transforms[0].interp: 'CUBIC' has no counterpart"),
         ('train_dataset: {transforms: []}', 'train_dataset.transforms: do not end with Normalize'),
     ],
@@ -390,7 +458,7 @@ def test_what_cannot_be_said_is_told_with_its_line(folder: Path, wrong: str, tol
     assert any(problem.startswith('run.yml:2: ') and told in problem for problem in caught.value.problems)
 
 
-@pytest.mark.parametrize('name', FILES.keys() - {'cityscapes'})
+@pytest.mark.parametrize('name', sorted(FILES.keys() - {'cityscapes'}))
 def test_the_recipe_that_is_written_says_the_same(folder: Path, name: str) -> None:
     assert main(['convert', 'recipe', f'{name}.yml', '--out', 'written/recipe.yml']) == 2  # there is no such folder
     assert main(['convert', 'recipe', f'{name}.yml', '--out', 'recipe.yml', '--set', 'iters=7']) == 0

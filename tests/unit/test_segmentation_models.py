@@ -105,3 +105,18 @@ def test_the_last_maps_of_resnet_vd_keep_an_eighth_of_the_size() -> None:
     with torch.no_grad():
         maps = resnet50_vd().eval()(torch.rand(1, 3, 65, 97))
     assert [tuple(x.shape[1:]) for x in maps] == [(256, 17, 25), (512, 9, 13), (1024, 9, 13), (2048, 9, 13)]
+
+
+def test_deeplab_with_aligned_corners_keeps_every_value_of_a_map_in_its_place() -> None:
+    """Of 65 pixels a fine map has 17 and a coarse one 9: every fourth and every eighth pixel, both corners among them."""
+    torch.manual_seed(0)
+    model = MODELS['deeplabv3p'](4, backbone='resnet50_vd', align_corners=True).eval()
+    seen: dict[str, torch.Tensor] = {}
+    model.pyramid.register_forward_hook(lambda module, inputs, output: seen.update(coarse=output))
+    model.decoder.register_forward_hook(lambda module, inputs, output: seen.update(mixed=inputs[0]))
+    model.classify.register_forward_hook(lambda module, inputs, output: seen.update(logits=output))
+    with torch.no_grad():
+        (logits,) = model(torch.rand(1, 3, 65, 65))
+    assert (seen['coarse'].shape[2], seen['logits'].shape[2]) == (9, 17)
+    torch.testing.assert_close(seen['mixed'][:, :256, ::2, ::2], seen['coarse'])
+    torch.testing.assert_close(logits[:, :, ::4, ::4], seen['logits'])

@@ -128,6 +128,21 @@ def test_a_bare_image_is_prepared_as_in_evaluation() -> None:
     assert set(batch.pixels.tolist()) == {VOID}
 
 
+def test_what_padding_added_is_cut_off_again_before_logits_are_resized() -> None:
+    """The network sees 16 x 8, of which the image fills the left 12 x 4; the right half of that is red."""
+    ours = task(
+        eval_transforms=(partial(TRANSFORMS['rescale'], factor=0.5), partial(TRANSFORMS['padding'], size=(16, 8))),
+    )
+    image, labels = half_red(8, 24), np.zeros((8, 24), np.uint8)
+    request = ours.request(image)
+    batch = ours.collate([request])
+    assert batch.images.shape == (1, 3, 8, 16)
+    (class_map,) = ours.results(ours.predict(Reds(), batch), batch)
+    assert_array_equal(class_map, image[..., 0] // 255)
+    shown = dict(ours.picture(request, labels))['image']
+    assert shown.shape == (8, 24, 3) and (shown[:, :10] < 64).all() and (shown[:, 14:, 0] > 192).all()
+
+
 def test_the_metric_judges_predictions_against_original_labels() -> None:
     """24 of 32 pixels are right, as counted by hand: the left quarter of the truth is class 1, the prediction there 0."""
     labels = half_red(4, 8)[..., 0] // 255

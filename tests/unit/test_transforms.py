@@ -12,11 +12,14 @@ from PIL import Image, ImageEnhance
 from phalanx.colour import with_brightness, with_contrast, with_hue_turned, with_saturation
 from phalanx.segmentation.labels import VOID
 from phalanx.segmentation.transforms import (
+    Padding,
     RandomDistort,
     RandomFlip,
     RandomPaddingCrop,
+    RandomVerticalFlip,
     Rescale,
     Resize,
+    ResizeByLong,
     ResizeStepScaling,
 )
 
@@ -89,6 +92,14 @@ def test_rescaling_multiplies_both_sides() -> None:
     assert (image.shape, labels.shape) == ((20, 28, 3), (20, 28))  # 19.5 and 27.5, rounded up
 
 
+@pytest.mark.parametrize(('image', 'size'), [(NOISE, (20, 13)), (NOISE.transpose(1, 0, 2), (13, 20))])
+def test_the_longer_side_is_given_and_the_other_one_follows(image: np.ndarray, size: tuple[int, int]) -> None:
+    """60 becomes 20, so 40 becomes 13.3."""
+    resized, labels = ResizeByLong(side=20)(image, image[..., 0], RNG(0))
+    assert_array_equal(resized, cv2.resize(image, size, interpolation=cv2.INTER_LINEAR))
+    assert_array_equal(labels, cv2.resize(image[..., 0], size, interpolation=cv2.INTER_NEAREST))
+
+
 def test_scales_are_drawn_evenly_from_the_steps() -> None:
     scaling, rng = ResizeStepScaling(min=0.5, max=1.5, step=0.25), RNG(0)
     widths = [scaling(NOISE, LABELS, rng)[0].shape[1] for _ in range(500)]
@@ -112,6 +123,20 @@ def test_a_crop_of_a_small_image_is_filled_up_on_the_right_and_at_the_bottom() -
     assert set(labels[2].flat) == set(labels[:, 3].flat) == {VOID}
 
 
+def test_padding_leaves_what_is_there_and_fills_up_the_rest() -> None:
+    image, labels = Padding(size=(62, 50))(NOISE, LABELS, RNG(0))
+    assert (image.shape, labels.shape) == ((50, 62, 3), (50, 62))
+    assert_array_equal(image[:40, :60], NOISE)
+    assert_array_equal(labels[:40, :60], LABELS)
+    assert set(image[40:].flat) == set(image[:, 60:].flat) == {127}
+    assert set(labels[40:].flat) == set(labels[:, 60:].flat) == {VOID}
+
+
+def test_padding_cuts_nothing_off() -> None:
+    image, labels = Padding(size=(30, 50))(NOISE, LABELS, RNG(0))
+    assert (image.shape, labels.shape) == ((50, 60, 3), (50, 60))
+
+
 def test_a_crop_reaches_every_place() -> None:
     """A 6 x 4 image has 3 x 2 places for a crop of 4 x 3."""
     marks = np.arange(24, dtype=np.uint8).reshape(4, 6)
@@ -132,6 +157,13 @@ def test_a_flip_mirrors_image_and_labels() -> None:
     assert RandomFlip(probability=0)(NOISE, LABELS, RNG(0))[0] is NOISE
 
 
+def test_a_vertical_flip_turns_image_and_labels_upside_down() -> None:
+    image, labels = RandomVerticalFlip(probability=1)(NOISE, LABELS, RNG(0))
+    assert_array_equal(image, np.flipud(NOISE))
+    assert_array_equal(labels, np.flipud(LABELS))
+    assert RandomVerticalFlip(probability=0)(NOISE, LABELS, RNG(0))[0] is NOISE
+
+
 def test_half_of_the_samples_are_flipped() -> None:
     flip, rng = RandomFlip(), RNG(0)
     flipped = sum(flip(NOISE, LABELS, rng)[0] is not NOISE for _ in range(400))
@@ -143,6 +175,9 @@ def test_half_of_the_samples_are_flipped() -> None:
     [
         (partial(Resize, size=(0, 3)), 'size is (width, height) in pixels, each at least 1; got 0, 3'),
         (partial(RandomPaddingCrop, size=(3, -1)), 'size is (width, height) in pixels, each at least 1; got 3, -1'),
+        (partial(Padding, size=(0, 1)), 'size is (width, height) in pixels, each at least 1; got 0, 1'),
+        (partial(ResizeByLong, side=0), 'side must be at least 1, got 0'),
+        (partial(RandomVerticalFlip, probability=-1), 'probability must lie between 0 and 1, got -1'),
         (partial(Rescale, factor=0.0), 'factor must be above 0, got 0.0'),
         (partial(ResizeStepScaling, min=2.0, max=1.0), 'min must be above 0 and not above max, got min 2.0 and max 1.0'),
         (partial(ResizeStepScaling, min=0.0), 'min must be above 0 and not above max, got min 0.0 and max 1.25'),

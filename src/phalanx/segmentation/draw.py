@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import cv2
 import numpy as np
 import PIL.Image
 
@@ -23,8 +22,6 @@ def coloured(class_map: LabelMap) -> Image:
 
 def compared(image: Image, truth: LabelMap, prediction: LabelMap) -> list[tuple[str, Image]]:
     """Captioned pictures of one size: the image, and the two class maps over it. Void pixels of the truth stay as they are."""
-    H, W = truth.shape
-    image = cv2.resize(image, (W, H), interpolation=cv2.INTER_LINEAR).astype(np.uint8, copy=False)
     judged = np.where(truth[..., None] == VOID, image, overlay(image, coloured(truth), 0.6))
     return [('image', image), ('truth', judged), ('prediction', overlay(image, coloured(prediction), 0.6))]
 

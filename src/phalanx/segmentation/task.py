@@ -23,15 +23,18 @@ from phalanx.segmentation.loss import LOSSES, PixelLoss
 from phalanx.segmentation.metric import Confusion
 from phalanx.segmentation.models import MODELS
 from phalanx.segmentation.survey import PixelSurvey
-from phalanx.segmentation.transforms import TRANSFORMS, Transform
+from phalanx.segmentation.transforms import TRANSFORMS, Padding, Transform
 from phalanx.step import WholeStep
 from phalanx.task import Draw, Export, Image, Loss, Split, Term, described
+
+Size = tuple[int, int]  # (H, W)
 
 
 @dataclass(frozen=True)
 class Sample:
     image: Tensor  # uint8 [3, h, w], what the network will see
     labels: Tensor  # uint8 [H, W]; in training as large as `image`, in evaluation as the image was before its transforms
+    way: tuple[Size, ...] = ()  # the size before each transform
 
 
 @dataclass(frozen=True)
@@ -40,7 +43,8 @@ class SegmentationBatch(Tensors):
 
     images: Tensor  # uint8 [B, 3, h, w]
     pixels: Tensor  # uint8, the label maps one after the other: as one tensor they travel between processes at one go
-    sizes: tuple[tuple[int, int], ...]  # (H, W) of each label map
+    sizes: tuple[Size, ...]  # of each label map
+    ways: tuple[tuple[Size, ...], ...]  # of each image, its sizes before each transform
 
     def __len__(self) -> int:
         return len(self.images)
@@ -79,11 +83,22 @@ def transformed(
     image: Image, labels: LabelMap, transforms: Sequence[Transform], rng: np.random.Generator, *, judge_original: bool
 ) -> Sample:
     """The sample that `transforms` make; `judge_original`: keep the label map as it was, because the originals judge it."""
-    original = labels
+    original, way = labels, list[Size]()
     for transform in transforms:
+        way.append((len(labels), labels.shape[1]))
         image, labels = transform(image, labels, rng)
     judged = original if judge_original else labels
-    return Sample(channels_first(image), torch.from_numpy(np.ascontiguousarray(judged)))
+    return Sample(channels_first(image), torch.from_numpy(np.ascontiguousarray(judged)), tuple(way))
+
+
+def brought_back(maps: Tensor, transforms: Sequence[Transform], way: Sequence[Size], size: Size) -> Tensor:
+    """`maps` [C, h, w] of an image that took its `way` through `transforms`, at the `size` of its label map, [C, *size].
+
+    As in PaddleSeg, transforms are undone one by one: what was filled up is cut off, all else is resized.
+    """
+    for transform, (H, W) in reversed(list(zip(transforms, way, strict=True))):
+        maps = maps[:, :H, :W] if isinstance(transform, Padding) else resized(maps[None], (H, W))[0]
+    return resized(maps[None], size)[0]
 
 
 class Segmentation:
@@ -151,7 +166,8 @@ class Segmentation:
             )
         images = torch.stack([sample.image for sample in samples])
         pixels = torch.cat([sample.labels.flatten() for sample in samples])
-        return SegmentationBatch(images, pixels, tuple((len(sample.labels), sample.labels.shape[1]) for sample in samples))
+        shapes = tuple((len(sample.labels), sample.labels.shape[1]) for sample in samples)
+        return SegmentationBatch(images, pixels, shapes, tuple(sample.way for sample in samples))
 
     def network_input(self, batch: SegmentationBatch) -> Tensor:
         return normalised(batch.images, self.mean, self.std)
@@ -167,9 +183,11 @@ class Segmentation:
         return terms
 
     def predict(self, model: nn.Module, batch: SegmentationBatch) -> list[Tensor]:
-        """A class map [H, W] uint8 for each image, of the size of its label map: as the originals, scores are resized."""
-        scores = self.inference(model, self.network_input(batch))  # [B, K, h, w]
-        return [_class_map(own, size) for own, size in zip(scores, batch.sizes, strict=True)]
+        """A class map [H, W] uint8 for each image, of the size of its label map: as in the originals, logits are resized."""
+        logits = self.inference(model, self.network_input(batch))  # [B, K, h, w]
+        parts = zip(logits, batch.ways, batch.sizes, strict=True)
+        shown = [brought_back(own, self.transforms['eval'], way, size) for own, way, size in parts]
+        return [own.argmax(0).to(torch.uint8) for own in shown]
 
     def metric(self) -> Confusion:
         return Confusion(self.data().class_names)
@@ -182,7 +200,9 @@ class Segmentation:
         return [class_map.cpu().numpy() for class_map in prediction]
 
     def picture(self, sample: Sample, result: LabelMap) -> list[tuple[str, Image]]:
-        return drawing.compared(sample.image.permute(1, 2, 0).numpy(), sample.labels.numpy(), result)
+        size = (len(sample.labels), sample.labels.shape[1])
+        image = brought_back(sample.image.float(), self.transforms['eval'], sample.way, size).round().byte()
+        return drawing.compared(image.permute(1, 2, 0).numpy(), sample.labels.numpy(), result)
 
     def save(self, result: LabelMap, image: Image, stem: Path) -> list[Path]:
         return drawing.save(result, image, stem)
@@ -207,7 +227,3 @@ def _name_of(loss: partial[PixelLoss], number: int) -> str:
     """What the log calls a loss: `ohem` for the main output, `ohem_1` for the one after it."""
     name = next(name for name, kind in LOSSES.items() if kind is loss.func)
     return f'{name}_{number}' if number else name
-
-
-def _class_map(scores: Tensor, size: tuple[int, int]) -> Tensor:  # [K, h, w] -> [H, W]
-    return resized(scores[None], size)[0].argmax(0).to(torch.uint8)

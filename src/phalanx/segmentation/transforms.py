@@ -62,6 +62,22 @@ class Rescale:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ResizeByLong:
+    """Makes the longer side `side` pixels and keeps the ratio of the sides."""
+
+    side: int
+
+    def __post_init__(self) -> None:
+        if self.side < 1:
+            raise ValueError(f'side must be at least 1, got {self.side}')
+
+    def __call__(self, image: Image, labels: LabelMap, rng: Rng) -> Pair:
+        H, W = labels.shape
+        factor = self.side / max(H, W)
+        return resized(image, labels, max(1, round(W * factor)), max(1, round(H * factor)))
+
+
+@dataclass(frozen=True, kw_only=True)
 class ResizeStepScaling:
     """Multiplies width and height by one of the factors `min`, `min + step`, ..., `max`; step 0: by any between min and max."""
 
@@ -83,6 +99,28 @@ class ResizeStepScaling:
         return resized(image, labels, max(1, round(W * factor)), max(1, round(H * factor)))
 
 
+def padded(image: Image, labels: LabelMap, width: int, height: int) -> Pair:
+    """Both filled up, on the right and at the bottom, to at least this size: with grey, and with void."""
+    bottom, right = max(0, height - labels.shape[0]), max(0, width - labels.shape[1])
+    if bottom or right:
+        image = np.pad(image, ((0, bottom), (0, right), (0, 0)), constant_values=PADDING)
+        labels = np.pad(labels, ((0, bottom), (0, right)), constant_values=VOID)
+    return image, labels
+
+
+@dataclass(frozen=True, kw_only=True)
+class Padding:
+    """Fills up to `size` (width, height) on the right and at the bottom; a side that is longer already stays as it is."""
+
+    size: tuple[int, int]
+
+    def __post_init__(self) -> None:
+        check_size('size', self.size)
+
+    def __call__(self, image: Image, labels: LabelMap, rng: Rng) -> Pair:
+        return padded(image, labels, *self.size)
+
+
 @dataclass(frozen=True, kw_only=True)
 class RandomPaddingCrop:
     """Cuts out a random part of `size` (width, height); what is smaller is first filled up on the right and at the bottom."""
@@ -94,14 +132,9 @@ class RandomPaddingCrop:
 
     def __call__(self, image: Image, labels: LabelMap, rng: Rng) -> Pair:
         W, H = self.size
-        bottom, right = max(0, H - labels.shape[0]), max(0, W - labels.shape[1])
         y = int(rng.integers(0, max(0, labels.shape[0] - H), endpoint=True))
         x = int(rng.integers(0, max(0, labels.shape[1] - W), endpoint=True))
-        image, labels = image[y : y + H, x : x + W], labels[y : y + H, x : x + W]
-        if bottom or right:
-            image = np.pad(image, ((0, bottom), (0, right), (0, 0)), constant_values=PADDING)
-            labels = np.pad(labels, ((0, bottom), (0, right)), constant_values=VOID)
-        return image, labels
+        return padded(image[y : y + H, x : x + W], labels[y : y + H, x : x + W], W, H)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,6 +153,21 @@ class RandomFlip:
 
 
 @dataclass(frozen=True, kw_only=True)
+class RandomVerticalFlip:
+    """Mirrors top and bottom."""
+
+    probability: float = 0.1
+
+    def __post_init__(self) -> None:
+        check_probability('probability', self.probability)
+
+    def __call__(self, image: Image, labels: LabelMap, rng: Rng) -> Pair:
+        if rng.random() < self.probability:
+            return image[::-1], labels[::-1]
+        return image, labels
+
+
+@dataclass(frozen=True, kw_only=True)
 class RandomDistort(ColourDistortion):
     """Changes the colours of the image; labels stay."""
 
@@ -130,8 +178,11 @@ class RandomDistort(ColourDistortion):
 TRANSFORMS = {
     'resize': Resize,
     'rescale': Rescale,
+    'resize_by_long': ResizeByLong,
     'resize_step_scaling': ResizeStepScaling,
+    'padding': Padding,
     'random_padding_crop': RandomPaddingCrop,
     'random_flip': RandomFlip,
+    'random_vertical_flip': RandomVerticalFlip,
     'random_distort': RandomDistort,
 }

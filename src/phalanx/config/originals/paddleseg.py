@@ -15,20 +15,35 @@ from phalanx.config.read import ConfigError, Node, base_path, document, plain
 
 BASE, INHERITED = '_base_', '_inherited_'
 
-NUM_CLASSES = {'Cityscapes': 19, 'ADE20K': 150, 'PascalVOC': 21, 'OpticDiscSeg': 2}
+VESSELS = {'train': 'train_list.txt', 'eval': 'val_list.txt', 'classes': ['background', 'vessel']}
+ROADS = {'train': 'train.txt', 'eval': 'val.txt', 'classes': ['background', 'road'], 'separator': '|'}
+FILE_LISTS: dict[str, dict[str, Any]] = {  # data sets that are two lists of files below their root: the keys of `data`
+    'CHASEDB1': VESSELS,
+    'DRIVE': VESSELS,
+    'HRF': VESSELS,
+    'STARE': VESSELS,
+    'MiniDeepGlobeRoadExtraction': ROADS,
+    'OpticDiscSeg': {**VESSELS, 'classes': ['background', 'optic disc']},
+}
+NUM_CLASSES = {'Cityscapes': 19, 'ADE20K': 150, 'PascalVOC': 21, **dict.fromkeys(FILE_LISTS, 2)}
 MODELS = ('PPLiteSeg', 'UNet', 'OCRNet', 'SegFormer', 'DeepLabV3P')
-LOSSES = ('CrossEntropyLoss', 'OhemCrossEntropyLoss')
+LOSSES = ('CrossEntropyLoss', 'OhemCrossEntropyLoss', 'DiceLoss', 'LovaszSoftmaxLoss', 'MixedLoss')
 SCHEDULES = ('PolynomialDecay', 'CosineAnnealingDecay', 'StepDecay', 'MultiStepDecay', 'PiecewiseDecay')
 OPTIMIZERS = ('SGD', 'Momentum', 'Adam', 'AdamW')
 
-TRANSFORMS: dict[str, tuple[str, dict[str, tuple[str, Any]]]] = {  # theirs -> ours, and of each option theirs and its default
+TRANSFORMS: dict[
+    str, tuple[str, dict[str, tuple[str, Any]]]
+] = {  # theirs -> ours, and of each option theirs and its default, if any
     'Resize': ('resize', {'size': ('target_size', [512, 512])}),
+    'ResizeByLong': ('resize_by_long', {'side': ('long_size', None)}),
     'ResizeStepScaling': (
         'resize_step_scaling',
         {'min': ('min_scale_factor', 0.75), 'max': ('max_scale_factor', 1.25), 'step': ('scale_step_size', 0.25)},
     ),
+    'Padding': ('padding', {'size': ('target_size', None)}),
     'RandomPaddingCrop': ('random_padding_crop', {'size': ('crop_size', [512, 512])}),
     'RandomHorizontalFlip': ('random_flip', {'probability': ('prob', 0.5)}),
+    'RandomVerticalFlip': ('random_vertical_flip', {'probability': ('prob', 0.1)}),
     'RandomDistort': (
         'random_distort',
         {
@@ -40,7 +55,9 @@ TRANSFORMS: dict[str, tuple[str, dict[str, tuple[str, Any]]]] = {  # theirs -> o
 }
 WITHOUT_COUNTERPART: dict[str, dict[str, Any]] = {  # options that can only be as they are by default
     'Resize': {'keep_ratio': False, 'size_divisor': None, 'interp': 'LINEAR'},
+    'ResizeByLong': {},
     'ResizeStepScaling': {},
+    'Padding': {'im_padding_value': 127.5, 'label_padding_value': 255},
     'RandomPaddingCrop': {
         'im_padding_value': 127.5,
         'label_padding_value': 255,
@@ -49,6 +66,7 @@ WITHOUT_COUNTERPART: dict[str, dict[str, Any]] = {  # options that can only be a
         'loop_times': 10,
     },
     'RandomHorizontalFlip': {},
+    'RandomVerticalFlip': {},
     'RandomDistort': {'sharpness_prob': 0, 'sharpness_range': 0.5},
 }
 IGNORED = {
@@ -144,10 +162,10 @@ def _data(top: Section) -> tuple[Node, dict[str, Any], int]:
             name = {'Cityscapes': 'cityscapes', 'ADE20K': 'ade20k'}[kind.value]
         case 'PascalVOC':
             name, keys['train'] = 'pascal_voc', train.take('mode', 'train')
-        case 'OpticDiscSeg':
+        case listed if listed in FILE_LISTS:
             train.only('mode', 'train')
-            name, files = 'file_list', {'train': 'train_list.txt', 'eval': 'val_list.txt'}
-            keys |= {**files, 'classes': ['background', 'optic disc']}
+            name = 'file_list'
+            keys |= FILE_LISTS[listed]
         case 'Dataset' | 'SegDataset':
             train.only('mode', 'train')
             name, num_classes = 'file_list', int(train.number('num_classes'))
@@ -196,7 +214,10 @@ def _transforms(section: Section) -> tuple[list[Node], dict[str, Any]]:
             normalise = {key: _three(options.take(key, [0.5])) for key in ('mean', 'std')}
         elif kind.value in TRANSFORMS:
             name, translated = TRANSFORMS[kind.value]
-            keys = {ours: options.take(theirs, default) for ours, (theirs, default) in translated.items()}
+            keys = {
+                ours: options.required(theirs) if default is None else options.take(theirs, default)
+                for ours, (theirs, default) in translated.items()
+            }
             for key, value in WITHOUT_COUNTERPART[kind.value].items():
                 options.only(key, value)
             transforms.append(options.becomes({'name': renamed(kind, name), **keys}))
@@ -224,7 +245,8 @@ def _model(section: Section, num_classes: int) -> tuple[Node, dict[str, Any]]:
         section.take('num_classes')
     section.only('in_channels', 3)
     backbone.only('in_channels', 3)
-    section.only('align_corners', False)
+    if kind.value != 'DeepLabV3P':
+        section.only('align_corners', False)
     name, keys = '', dict[str, Any]()
     match kind.value:
         case 'PPLiteSeg':
@@ -262,7 +284,10 @@ def _deeplabv3p(section: Section, backbone: Section) -> dict[str, Any]:
     resnet = {'ResNet50_vd': 'resnet50_vd', 'ResNet101_vd': 'resnet101_vd'}
     known = {**resnet, 'Xception65_deeplab': 'xception65'}
     is_resnet = backbone.has('type') and str(backbone.left['type'].value) in resnet
-    keys = {'backbone': _backbone(backbone, known, {'data_format': 'NCHW', 'output_stride': 8 if is_resnet else 16})}
+    keys = {
+        'backbone': _backbone(backbone, known, {'data_format': 'NCHW', 'output_stride': 8 if is_resnet else 16}),
+        'align_corners': section.take('align_corners', False),
+    }
     if is_resnet:
         backbone.must('multi_grid', [1, 2, 4])
     section.fixed({'backbone_indices': [0, 3] if is_resnet else [0, 1], 'aspp_out_channels': 256, 'data_format': 'NCHW'})
@@ -316,6 +341,21 @@ def _loss(section: Section, batch_size: float) -> Node:
                 'top_k': section.take('top_k_percent_pixels', 1.0),
             }
             section.only('data_format', 'NCHW')
+        case 'DiceLoss':
+            keys = {
+                'name': renamed(kind, 'dice'),
+                'class_weights': section.take('weight'),
+                'smooth': section.take('smooth', 1.0),
+            }
+        case 'LovaszSoftmaxLoss':
+            keys = {'name': renamed(kind, 'lovasz')}
+            section.only('classes', 'present')
+        case 'MixedLoss':
+            parts = [
+                _loss(Section(node, section.named(f'losses[{place}]'), section.reading), batch_size)
+                for place, node in enumerate(section.items('losses'))
+            ]
+            keys = {'name': renamed(kind, 'mixed'), 'losses': parts, 'coefficients': section.required('coef')}
         case 'OhemCrossEntropyLoss':
             min_kept = section.take('min_kept', 10000)  # of the batch of one rank
             per_sample = (as_number(min_kept) or 0) / batch_size

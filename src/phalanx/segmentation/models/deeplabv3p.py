@@ -30,10 +30,21 @@ class DeepLabV3Plus(nn.Module):
 
     num_outputs = 1
 
-    def __init__(self, num_classes: int, backbone: Xception | ResNetVD, *, dilations: tuple[int, ...], dropout: float) -> None:
-        """`dilations` of the windows on the coarsest map; `dropout`: the share of what they see that training hides."""
+    def __init__(
+        self,
+        num_classes: int,
+        backbone: Xception | ResNetVD,
+        *,
+        dilations: tuple[int, ...],
+        dropout: float,
+        align_corners: bool = False,
+    ) -> None:
+        """`dilations` of the windows on the coarsest map; `dropout`: the share of what they see that training hides.
+
+        `align_corners`: maps are enlarged with their corners in place.
+        """
         super().__init__()
-        self.backbone = backbone
+        self.backbone, self.align_corners = backbone, align_corners
         self.pyramid = AtrousPyramid(backbone.channels[-1], 256, dilations)
         self.dropout = Dropout(dropout)
         self.fine = ConvBNReLU(backbone.channels[0], 48, 1, bias=True)
@@ -46,8 +57,8 @@ class DeepLabV3Plus(nn.Module):
         maps = self.backbone(images)
         fine = self.fine(maps[0])  # [B, 48, H/4, W/4]
         coarse = self.dropout(self.pyramid(maps[-1]))  # [B, 256, h, w]
-        x = self.decoder(torch.cat([resize(coarse, fine), fine], dim=1))
-        return [resize(self.classify(x), images)]
+        x = self.decoder(torch.cat([resize(coarse, fine, align_corners=self.align_corners), fine], dim=1))
+        return [resize(self.classify(x), images, align_corners=self.align_corners)]
 
 
 class AtrousPyramid(nn.Module):
@@ -83,12 +94,17 @@ def deeplabv3p(
     backbone: Literal['xception65', 'resnet50_vd', 'resnet101_vd'] = 'xception65',
     dilations: tuple[int, ...] | None = None,
     dropout: float = 0.1,
+    align_corners: bool = False,
 ) -> DeepLabV3Plus:
     """DeepLabv3+ on Xception-65, whose coarsest map is 1/16 of the size, or on ResNet-vd, where it is 1/8.
 
     `dilations` of the windows on that map: without them those that PaddleSeg published for the backbone. `dropout`: the share
-    of what the windows see that training hides.
+    of what the windows see that training hides. `align_corners`: maps are enlarged with corners in place, as fits 769 x 769.
     """
     return DeepLabV3Plus(
-        num_classes, BACKBONES[backbone](), dilations=dilations or PUBLISHED_DILATIONS[backbone], dropout=dropout
+        num_classes,
+        BACKBONES[backbone](),
+        dilations=dilations or PUBLISHED_DILATIONS[backbone],
+        dropout=dropout,
+        align_corners=align_corners,
     )
