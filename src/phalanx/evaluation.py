@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -28,6 +29,10 @@ class Evaluation:
     missed: dict[int, str]  # samples that could not be read, and why
 
 
+class EvaluationStoppedError(Exception):
+    """The evaluation was ended before it had seen every sample; nothing came out."""
+
+
 @torch.no_grad()
 def evaluate(
     task: Task[Any, Any, Any],
@@ -39,24 +44,28 @@ def evaluate(
     seed: int,
     bad_samples: int,
     autocast: contextlib.AbstractContextManager[Any],
-    beat: Callable[[], None] = lambda: None,
+    goes_on: Callable[[], bool] = lambda: True,
 ) -> Evaluation:
     """The metrics of `model` on the evaluation split. Raises BadSampleError when too many samples cannot be read.
 
-    `beat` is called before each batch, as a sign of life. Nothing is exchanged between ranks until each has seen its share, so
-    unequal shares cannot make one wait in vain.
+    `goes_on` is asked before each batch, equally often on all ranks, so they may agree in it; when it says no, which it must
+    say on all ranks alike, EvaluationStoppedError is raised.
     """
     begin = time.perf_counter()
     dataset, metric = task.dataset('eval'), task.metric()
     loader: Loader[Any, Any] = Loader(
         dataset, task.collate, workers=workers, bad_samples=bad_samples, device=device, replace=False
     )
+    batches = loader.batches(evaluation_draws(len(dataset), batch_size, seed, dist.rank(), dist.world_size()))
     model.eval()
     with autocast:
-        for batch in loader.batches(evaluation_draws(len(dataset), batch_size, seed, dist.rank(), dist.world_size())):
-            beat()
-            moved = batch.to(device)
-            metric.update(task.predict(model, moved), moved)
+        for _ in range(math.ceil(len(dataset) / dist.world_size() / batch_size)):  # of the largest share
+            if not goes_on():
+                raise EvaluationStoppedError
+            batch = next(batches, None)
+            if batch is not None:  # this rank's share may be smaller, or hold batches of which nothing can be read
+                moved = batch.to(device)
+                metric.update(task.predict(model, moved), moved)
     metric.gather()
     missed = {index: why for found in dist.gather_objects(loader.bad) for index, why in found.items()}
     check_bad(missed, bad_samples)

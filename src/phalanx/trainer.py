@@ -21,7 +21,7 @@ from phalanx.checkpoint import Checkpoints, Loaded, Saving
 from phalanx.config.schema import Recipe
 from phalanx.convert.weights import load_weights
 from phalanx.ema import Ema
-from phalanx.evaluation import evaluate
+from phalanx.evaluation import EvaluationStoppedError, evaluate
 from phalanx.heartbeat import Heart
 from phalanx.loader import Loader, Stream, check_bad
 from phalanx.meters import Later, Stopwatch, peak_memory_mb
@@ -100,6 +100,7 @@ class Trainer(Generic[S, B, P]):
         self.best: float | None = None
         self.best_step = 0
         self.last_metrics: dict[str, float] = {}
+        self.evaluated = 0  # the step of `last_metrics`
         self.checkpoints = Checkpoints(folder, keep=recipe.checkpoint.keep)
         self.saving: Saving | None = None  # the checkpoint that is being written while training goes on
         self.loader = Loader(
@@ -126,6 +127,9 @@ class Trainer(Generic[S, B, P]):
         started = time.perf_counter()
         if dist.rank() == 0:
             self.checkpoints.remove_leftovers()
+        if self.owes_evaluation():  # the run was stopped in the middle of it, or is wanted to end here
+            self.clock.go_on()
+            self.between_steps()
         batches = self.clock.waiting(self.batches())
         if dist.world_size() > 1 and self.step < self.until:
             first = next(batches)
@@ -135,17 +139,9 @@ class Trainer(Generic[S, B, P]):
         for micro_batches in batches:
             self.train_step(micro_batches)
             self.step += 1
-            last = self.step == self.until
-            if last or self.step % self.recipe.report.every == 0:
+            if self.step == self.until or self.step % self.recipe.report.every == 0:
                 self.log()
-            new_best = self.evaluate() if self.recipe.evaluate.enabled and (last or self.due(self.evaluate_every)) else False
-            if last or new_best or self.stop_agreed or self.due(self.save_every):
-                self.save(new_best)
-            if self.stop_agreed and not last:
-                self.end_save(is_last=True)
-                raise StoppedError(f'stopped after step {self.step} of {self.steps}; the same command goes on from there')
-        if not self.last_metrics and self.recipe.evaluate.enabled:  # a run that was resumed at its end
-            self.evaluate()
+            self.between_steps()
         self.end_save(is_last=True)
         return self.summary(time.perf_counter() - started)
 
@@ -249,6 +245,21 @@ class Trainer(Generic[S, B, P]):
 
     def log(self) -> None:
         """One line of the log: losses averaged over the steps since the last one."""
+    def owes_evaluation(self) -> bool:
+        """Whether the model has to be judged as it is now, and was not yet."""
+        wanted = self.step == self.until or self.due(self.evaluate_every)
+        return self.recipe.evaluate.enabled and wanted and self.evaluated != self.step
+
+    def between_steps(self) -> None:
+        """What may come after a step: an evaluation, a checkpoint, the end when it was asked for (StoppedError)."""
+        new_best = self.evaluate() if self.owes_evaluation() else False
+        late = self.step == self.started_at  # the checkpoint of this step was written before its evaluation
+        if self.step == self.until or new_best or late or self.stop_agreed or self.due(self.save_every):
+            self.save(new_best)
+        if self.stop_agreed and (self.step < self.until or self.owes_evaluation()):
+            self.end_save(is_last=True)
+            raise StoppedError(f'stopped after step {self.step} of {self.steps}; the same command goes on from there')
+
         self.read_numbers(keep=0)
         if self.saving is not None and self.saving.is_over():
             self.end_save()
@@ -272,29 +283,36 @@ class Trainer(Generic[S, B, P]):
 
     @torch.no_grad()
     def evaluate(self) -> bool:
-        """Judges the model on every evaluation sample, each exactly once over all ranks; whether it is the best so far."""
+        """Judges the model on every evaluation sample, each exactly once over all ranks; whether it is the best so far.
+
+        Nothing comes of an evaluation during which the run is asked to stop: who goes on begins with it.
+        """
         self.clock.pause()
         self.read_numbers(keep=0)
         recipe = self.recipe
         if recipe.norm_sync != 'global':
             dist.average_over_ranks([buffer for buffer in self.model.buffers() if buffer.is_floating_point()])
         with self.ema.applied(self.model) if self.ema else contextlib.nullcontext():
-            judged = evaluate(
-                self.task,
-                self.model,
-                device=self.device,
-                batch_size=recipe.evaluate.batch_size,
-                workers=recipe.train.workers,
-                seed=recipe.train.seed,
-                bad_samples=recipe.train.bad_samples,
-                autocast=self.precision.autocast(),
-                beat=partial(self.heart.beat, self.step, 'evaluating'),
-            )
+            try:
+                judged = evaluate(
+                    self.task,
+                    self.model,
+                    device=self.device,
+                    batch_size=recipe.evaluate.batch_size,
+                    workers=recipe.train.workers,
+                    seed=recipe.train.seed,
+                    bad_samples=recipe.train.bad_samples,
+                    autocast=self.precision.autocast(),
+                    goes_on=self.evaluation_goes_on,
+                )
+            except EvaluationStoppedError:
+                self.clock.go_on()
+                return False
             if dist.rank() == 0:
                 self.show_samples()
         for why in judged.missed.values():
             self.report.warning(f'not evaluated: {why}')
-        self.last_metrics = judged.metrics
+        self.last_metrics, self.evaluated = judged.metrics, self.step
         value = judged.metrics[self.task.judged_by]
         best = self.best is None or value > self.best
         if best:
@@ -313,6 +331,12 @@ class Trainer(Generic[S, B, P]):
 
     def show_samples(self) -> None:
         """Pictures of the first evaluation samples for the report. On the main rank alone: no exchange may happen in here."""
+    def evaluation_goes_on(self) -> bool:
+        """Between two batches of an evaluation; the ranks agree, over the host, since the device has other things to do."""
+        self.heart.beat(self.step, 'evaluating')
+        self.stop_agreed |= bool(dist.sum_over_ranks(torch.tensor(float(self.stop_asked))))
+        return not self.stop_agreed
+
         rows = []
         for draw in [
             Draw(index, 0, 0, self.recipe.train.seed) for index in range(min(self.recipe.report.pictures, len(self.evalset)))
@@ -367,6 +391,7 @@ class Trainer(Generic[S, B, P]):
             'metrics': self.last_metrics,
             'optimizer': self.optimizer.state_dict(),
             'precision': self.precision.state(),
+            'evaluated': self.evaluated,
             'ema': self.ema.state() if self.ema else None,
         }
 
@@ -387,6 +412,8 @@ class Trainer(Generic[S, B, P]):
         self.last_metrics = loaded.state['metrics']
 
     def summary(self, seconds: float) -> dict[str, Any]:
+        # Checkpoints of before 2026-11-21 do not say it; evaluations were never cut short then.
+        self.evaluated = loaded.state.get('evaluated', self.step if self.last_metrics else 0)
         """What a run comes to, the same on all ranks; throughput counts training alone, `seconds` everything."""
         ranks = dist.gather_objects(
             {'memory_mb': peak_memory_mb(self.device), 'seconds': self.clock.total_seconds, 'waited': self.clock.total_waited}

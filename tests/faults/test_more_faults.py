@@ -1,5 +1,6 @@
 """Faults from outside that a run must survive, or end from in bounded time with the cause and the cure on the last line."""
 
+import hashlib
 import os
 import resource
 import signal
@@ -103,16 +104,35 @@ def test_a_folder_that_cannot_be_written_ends_the_run_with_its_name(phalanx: Com
 
 
 @pytest.mark.slow
-def test_a_stop_during_an_evaluation_loses_no_step(tmp_path: Path) -> None:
-    words = (*TINY, 'train.steps=2000', 'evaluate.every=2', 'data.eval_scenes=40', '--save_dir', 'run', '--nproc_per_node', '2')
-    started = Started(tmp_path, 'train', *words)
-    started.until(lambda: started.steps() >= 2, BOUND)  # the log line of step 2; now it evaluates
-    time.sleep(0.2)
+@pytest.mark.parametrize('steps', [3, 2])  # the evaluation after step 2 is one on the way, or the last
+def test_a_stop_during_an_evaluation_does_not_wait_for_it_and_the_same_command_makes_it_anew(
+    tmp_path: Path, steps: int
+) -> None:
+    words = (
+        *('train', *TINY, f'train.steps={steps}', 'evaluate.every=2', 'evaluate.batch_size=1', 'data.eval_scenes=80'),
+        *('ema={decay: 0.9}', '--nproc_per_node', '2'),
+    )
+    assert Started(tmp_path, *words, '--save_dir', 'undisturbed').end(BOUND) == 0
+    temporary = tmp_path / 'tmp'
+    temporary.mkdir()
+    started = Started(tmp_path, *words, '--save_dir', 'run', TMPDIR=str(temporary))
+    started.until(lambda: any('evaluating' in beat.read_text() for beat in temporary.glob('phalanx-*/beat.1')), BOUND)
     started.process.send_signal(signal.SIGTERM)
     assert started.end(BOUND) == 143
-    reached = max(line['step'] for line in records(tmp_path / 'run'))
-    assert (tmp_path / 'run' / 'latest').resolve().name == f'step_{reached:07d}'
+    assert records(tmp_path / 'run', 'eval') == []
+    assert (tmp_path / 'run' / 'latest').resolve().name == 'step_0000002'
     assert left(tmp_path) == []
+    assert Started(tmp_path, *words, '--save_dir', 'run').end(BOUND) == 0
+    assert outcome(tmp_path / 'run') == outcome(tmp_path / 'undisturbed')
+
+
+def outcome(run: Path) -> list[object]:
+    """All that a run came to besides times: numbers of each step, weights to the bit, which step was the best."""
+    lines = [*records(run), *records(run, 'eval')]
+    measured = {'seconds', 'samples_per_s', 'data_wait', 'memory_mb'}
+    numbers = [{key: value for key, value in line.items() if key not in measured} for line in lines]
+    hashes = [hashlib.sha256(file.read_bytes()).hexdigest() for file in sorted((run / 'latest').glob('*.safetensors'))]
+    return [numbers, hashes, (run / 'best').resolve().name, sorted(path.name for path in (run / 'checkpoints').iterdir())]
 
 
 @pytest.mark.slow
