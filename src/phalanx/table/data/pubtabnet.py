@@ -161,6 +161,8 @@ def _counts(rest: bytes, where: str) -> tuple[int, int]:
     """How many tokens the structure has with which the rest of a line begins, and how many of them are `<td>`."""
     try:
         tokens, _ = json.JSONDecoder().raw_decode(rest.decode())
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ValueError(f'{where}: its structure is no JSON: {error}') from None
+    if not isinstance(tokens, list):
+        raise ValueError(f'{where}: its structure is no list of tokens, got {str(tokens)[:40]}')
     return len(tokens) - tokens.count(''), tokens.count('<td>')
