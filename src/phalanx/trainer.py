@@ -243,8 +243,6 @@ class Trainer(Generic[S, B, P]):
     def due(self, every: int) -> bool:
         return every > 0 and self.step % every == 0
 
-    def log(self) -> None:
-        """One line of the log: losses averaged over the steps since the last one."""
     def owes_evaluation(self) -> bool:
         """Whether the model has to be judged as it is now, and was not yet."""
         wanted = self.step == self.until or self.due(self.evaluate_every)
@@ -260,6 +258,8 @@ class Trainer(Generic[S, B, P]):
             self.end_save(is_last=True)
             raise StoppedError(f'stopped after step {self.step} of {self.steps}; the same command goes on from there')
 
+    def log(self) -> None:
+        """One line of the log: losses averaged over the steps since the last one."""
         self.read_numbers(keep=0)
         if self.saving is not None and self.saving.is_over():
             self.end_save()
@@ -329,14 +329,14 @@ class Trainer(Generic[S, B, P]):
         self.clock.go_on()
         return best
 
-    def show_samples(self) -> None:
-        """Pictures of the first evaluation samples for the report. On the main rank alone: no exchange may happen in here."""
     def evaluation_goes_on(self) -> bool:
         """Between two batches of an evaluation; the ranks agree, over the host, since the device has other things to do."""
         self.heart.beat(self.step, 'evaluating')
         self.stop_agreed |= bool(dist.sum_over_ranks(torch.tensor(float(self.stop_asked))))
         return not self.stop_agreed
 
+    def show_samples(self) -> None:
+        """Pictures of the first evaluation samples for the report. On the main rank alone: no exchange may happen in here."""
         rows = []
         for draw in [
             Draw(index, 0, 0, self.recipe.train.seed) for index in range(min(self.recipe.report.pictures, len(self.evalset)))
@@ -389,9 +389,9 @@ class Trainer(Generic[S, B, P]):
             'best': self.best,
             'best_step': self.best_step,
             'metrics': self.last_metrics,
+            'evaluated': self.evaluated,
             'optimizer': self.optimizer.state_dict(),
             'precision': self.precision.state(),
-            'evaluated': self.evaluated,
             'ema': self.ema.state() if self.ema else None,
         }
 
@@ -410,10 +410,10 @@ class Trainer(Generic[S, B, P]):
         self.step = self.started_at = loaded.step
         self.best, self.best_step = loaded.state['best'], loaded.state['best_step']
         self.last_metrics = loaded.state['metrics']
-
-    def summary(self, seconds: float) -> dict[str, Any]:
         # Checkpoints of before 2026-11-21 do not say it; evaluations were never cut short then.
         self.evaluated = loaded.state.get('evaluated', self.step if self.last_metrics else 0)
+
+    def summary(self, seconds: float) -> dict[str, Any]:
         """What a run comes to, the same on all ranks; throughput counts training alone, `seconds` everything."""
         ranks = dist.gather_objects(
             {'memory_mb': peak_memory_mb(self.device), 'seconds': self.clock.total_seconds, 'waited': self.clock.total_waited}
