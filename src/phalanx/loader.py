@@ -5,7 +5,9 @@ The stream is a function of (seed, step, rank) alone, so a run starts anywhere i
 
 from __future__ import annotations
 
+import errno
 import signal
+import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, NamedTuple
@@ -19,6 +21,9 @@ from phalanx.task import B, Dataset, Draw, S, SampleError
 
 STOP_GRACE = 20  # seconds that a worker outlives a SIGTERM
 PATIENCE = 480  # seconds that a rank waits for a batch of its workers; less than ranks wait for each other
+# Workers hand batches over through sockets TMPDIR/pymp-xxxxxxxx/listener-xxxxxxxx. A socket's path has at most 107 letters;
+# Python loses the batch, silently, when it is longer.
+LONGEST_TMPDIR = 107 - len('/pymp-xxxxxxxx/listener-xxxxxxxx')
 
 
 class BadSampleError(Exception):
@@ -97,7 +102,13 @@ class Loader(Generic[S, B]):
         device: torch.device,
         replace: bool,
     ) -> None:
-        """`replace`: whether an unusable sample is replaced by the next one (training) or left out (evaluation)."""
+        """`replace`: whether an unusable sample is replaced by the next one (training) or left out (evaluation).
+
+        Raises OSError when the workers could not hand over what they read.
+        """
+        if workers and len(folder := tempfile.gettempdir()) > LONGEST_TMPDIR:
+            cure = f'loader workers need a TMPDIR of at most {LONGEST_TMPDIR} letters; set another one, or train.workers=0'
+            raise OSError(errno.ENAMETOOLONG, cure, folder)
         self.dataset, self.collate = dataset, collate
         self.workers, self.bad_samples, self.device, self.replace = workers, bad_samples, device, replace
         self.bad: dict[int, str] = {}  # what this rank could not use so far

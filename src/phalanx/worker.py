@@ -79,6 +79,7 @@ def faults_explained() -> Iterator[None]:
         cure = FULL if isinstance(error, MemoryError) else next((cure for words, cure in CURES.items() if words in said), None)
         if cure is None:
             raise
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # else torch raises an error of its own for each that is killed here
         for child in multiprocessing.active_children():
             child.kill()  # a loader worker that waits for a hung disk would keep this process from its end
         raise RunError(cure.format(said.partition('\n')[0])) from error

@@ -1,14 +1,19 @@
 """The data stream: who reads what, and what happens to samples that cannot be read."""
 
+import os
+import subprocess
+import sys
+import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from phalanx.loader import BadSampleError, Loader, Stream, evaluation_draws
+from phalanx.loader import LONGEST_TMPDIR, BadSampleError, Loader, Stream, evaluation_draws
 from phalanx.task import Draw, SampleError
 
 worlds = st.integers(1, 5)
@@ -117,3 +122,23 @@ def test_by_default_the_first_unreadable_sample_ends_the_run_with_its_path(worke
 def test_a_data_set_without_one_readable_sample_does_not_search_for_ever() -> None:
     with pytest.raises(BadSampleError):
         load((0, 1, 2, 3, 4, 5), allowed=5)
+
+
+@pytest.mark.parametrize('letters', [LONGEST_TMPDIR, LONGEST_TMPDIR + 1])
+def test_workers_hand_over_all_batches_or_say_at_once_that_the_temporary_folder_has_too_long_a_name(letters: int) -> None:
+    """One letter more, and Python would lose the batches without a word: a socket's path ends after 107."""
+    with tempfile.TemporaryDirectory(dir='/tmp') as short:
+        folder = Path(short) / ('x' * (letters - len(short) - 1))
+        folder.mkdir()
+        done = subprocess.run(
+            [sys.executable, '-c', 'import test_loader; print(test_loader.load((), allowed=0, workers=1))'],
+            cwd=Path(__file__).parent,
+            env={**os.environ, 'TMPDIR': str(folder)},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    if letters == LONGEST_TMPDIR:
+        assert done.stdout.strip() == '([[0, 1], [2, 3], [4, 5]], {})'
+    else:
+        assert 'loader workers need a TMPDIR of at most 75 letters' in done.stderr.splitlines()[-1]
