@@ -207,6 +207,13 @@ def test_segformer_comes_out_as_published(folder: Path) -> None:
     assert windows.items() <= got['inference'].items()
 
 
+def test_segformer_by_its_older_name_is_the_same(folder: Path) -> None:
+    """As in configurations of releases 2.5 and 2.6."""
+    text = '_base_: segformer.yml\nmodel: {_inherited_: False, type: SegFormer_B2, num_classes: 19}\n'
+    model = recipe(write(folder, 'run', text))['model']
+    assert (model['name'], model['backbone']) == ('segformer', 'mit_b2')
+
+
 def test_deeplabv3p_comes_out_as_published(folder: Path) -> None:
     """The first of the ratios is the window of a single place, which is always there."""
     got = recipe('deeplab')

@@ -27,6 +27,7 @@ FILE_LISTS: dict[str, dict[str, Any]] = {  # data sets that are two lists of fil
 }
 NUM_CLASSES = {'Cityscapes': 19, 'ADE20K': 150, 'PascalVOC': 21, **dict.fromkeys(FILE_LISTS, 2)}
 MODELS = ('PPLiteSeg', 'UNet', 'OCRNet', 'SegFormer', 'DeepLabV3P')
+SEGFORMERS = {f'SegFormer_B{size}': f'mit_b{size}' for size in range(6)}  # as they were called up to release 2.6
 LOSSES = ('CrossEntropyLoss', 'OhemCrossEntropyLoss', 'DiceLoss', 'LovaszSoftmaxLoss', 'MixedLoss')
 SCHEDULES = ('PolynomialDecay', 'CosineAnnealingDecay', 'StepDecay', 'MultiStepDecay', 'PiecewiseDecay')
 OPTIMIZERS = ('SGD', 'Momentum', 'Adam', 'AdamW')
@@ -268,6 +269,8 @@ def _model(section: Section, num_classes: int) -> tuple[Node, dict[str, Any]]:
             name = 'segformer'
             keys['backbone'] = _backbone(backbone, {f'MixVisionTransformer_B{size}': f'mit_b{size}' for size in range(6)}, {})
             keys['head_channels'] = section.required('embedding_dim')
+        case older if older in SEGFORMERS:
+            name, keys = 'segformer', {'backbone': renamed(kind, SEGFORMERS[older])}
         case 'DeepLabV3P':
             name, keys = 'deeplabv3p', _deeplabv3p(section, backbone)
         case _:
