@@ -2,6 +2,7 @@
 
 import gc
 import hashlib
+import json
 import os
 import resource
 import signal
@@ -18,7 +19,7 @@ from faults.files import FILES, write_data_set
 from faults.soak import soak
 from faults.started import Started, living_in
 from phalanx import loader, worker
-from phalanx.checkpoint import load
+from phalanx.checkpoint import Checkpoints, load
 from phalanx.image import read_image, read_labels
 from phalanx.loader import Loader
 from phalanx.task import Draw, SampleError
@@ -146,6 +147,59 @@ def test_a_stop_while_a_checkpoint_is_written_loses_no_step(tmp_path: Path) -> N
     reached = max(line['step'] for line in records(tmp_path / 'run'))
     assert load((tmp_path / 'run' / 'latest').resolve()).step == reached
     assert left(tmp_path) == []
+
+
+JUMPING = """
+import datetime, time
+real = time.time
+def offset():  # seconds; of all processes of the machine together
+    return 3600 * (0, 5, -7, 1000)[int(time.monotonic()) % 4]
+class Jumping(datetime.datetime):
+    @classmethod
+    def now(cls, tz=None):
+        return cls.fromtimestamp(time.time(), tz)
+    @classmethod
+    def utcnow(cls):
+        return cls.utcfromtimestamp(time.time())
+Jumping.__module__, Jumping.__name__, Jumping.__qualname__ = 'datetime', 'datetime', 'datetime'
+datetime.datetime = Jumping
+time.time = lambda: real() + offset()
+time.time_ns = lambda: int(1e9 * time.time())
+"""
+
+
+@pytest.mark.slow
+def test_a_clock_that_jumps_by_hours_every_second_changes_nothing(tmp_path: Path) -> None:
+    """For Python in all processes, launcher and torch's agent included; only the times in the journal show it."""
+    (tmp_path / 'sitecustomize.py').write_text(JUMPING)
+    words = (
+        'train',
+        *TINY,
+        'train.steps=12',
+        'train.workers=1',
+        'checkpoint.every=2',
+        'evaluate.every=4',
+        '--nproc_per_node',
+        '2',
+    )
+    assert Started(tmp_path, *words, '--save_dir', 'undisturbed').end(BOUND) == 0
+    started = Started(tmp_path, *words, '--save_dir', 'run', PYTHONPATH=str(tmp_path))
+    assert started.end(BOUND) == 0, started.said()
+    assert outcome(tmp_path / 'run') == outcome(tmp_path / 'undisturbed')
+    journal = [json.loads(line) for line in (tmp_path / 'run' / 'journal.jsonl').read_text().splitlines()]
+    times = [event['time'] for event in journal]
+    assert max(times) - min(times) > 3600
+
+
+def test_the_newest_checkpoint_is_that_of_the_last_step_whatever_the_clock_said(tmp_path: Path) -> None:
+    checkpoints = Checkpoints(tmp_path, keep=3)
+    for step in (9, 10):
+        checkpoints.save(step, {'w': torch.ones(1)}, None, {'step': step}, False)
+    for file in (tmp_path / 'checkpoints' / 'step_0000009', *(tmp_path / 'checkpoints' / 'step_0000009').iterdir()):
+        os.utime(file, (2**31, 2**31))  # written in 2038
+    newest, damaged = checkpoints.newest()
+    assert newest is not None
+    assert (newest.step, damaged) == (10, [])
 
 
 def test_a_pipe_or_a_device_in_the_place_of_an_image_is_not_waited_for(tmp_path: Path) -> None:
