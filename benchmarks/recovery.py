@@ -2,8 +2,9 @@
 
     python benchmarks/recovery.py [--ranks N] [--every N] [--times N]
 
-Trains the embedded data set under `--max_restart 1`, kills one rank with SIGKILL at a random moment after a checkpoint, and
-prints the seconds from there to the first new step, by phase, and the steps that had to be made again.
+Trains the embedded data set at a small size under `--max_restart`, kills one rank with SIGKILL at a random moment after a
+checkpoint, and prints the seconds from there to the first new step, by phase, and the steps that had to be made again; then
+kills the next one. Samples are made by the ranks themselves: loading data is left out.
 """
 
 from __future__ import annotations
@@ -23,6 +24,12 @@ from typing import Any, NamedTuple
 
 import psutil
 
+PATIENCE = 150  # seconds for what takes some ten
+SETTINGS = (
+    *('train.steps=100000', 'train.workers=0', 'train.global_batch_size=4', 'data.size=[64,96]', 'data.train_scenes=64'),
+    *('report.every=1', 'evaluate.enabled=false', 'device=cpu'),
+)
+
 
 class Recovery(NamedTuple):
     """Seconds since the kill, and steps."""
@@ -30,7 +37,75 @@ class Recovery(NamedTuple):
     noticed: float  # the launcher has ended the other ranks
     started: float  # all ranks have built their networks and read the checkpoint
     stepped: float  # the first new step is logged
+    work: (
+        float  # seconds of a processor that a rank used from its start to then; the rest is waiting for one, on a busy machine
+    )
     lost: int
+
+
+class Run:
+    """A training on several ranks under a launcher, in a folder of its own."""
+
+    def __init__(self, folder: Path, ranks: int, every: int, restarts: int) -> None:
+        self.folder, self.output = folder / 'run', folder / 'output.txt'
+        words = ['train', 'pp_liteseg_digits', '--nproc_per_node', str(ranks), '--max_restart', str(restarts)]
+        with self.output.open('w') as output:
+            self.launcher = psutil.Popen(
+                [
+                    sys.executable,
+                    '-m',
+                    'phalanx',
+                    *words,
+                    '--save_dir',
+                    self.folder,
+                    '--set',
+                    *SETTINGS,
+                    f'checkpoint.every={every}',
+                ],
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                env={**os.environ, 'OMP_NUM_THREADS': '1'},
+            )
+
+    def recovery(self, chance: random.Random) -> Recovery:
+        """Kills a rank some time after the newest checkpoint, and waits until a step is made that was not made before it."""
+        starts = len(self.starts())
+        before = (self.folder / 'latest').resolve()
+        self.wait(lambda: (self.folder / 'latest').resolve() != before)
+        time.sleep(chance.uniform(0, 2))
+        reached = self.last_step()
+        chance.choice(self.ranks()).kill()
+        killed = time.time()
+        self.wait(lambda: self.output.read_text().count('starting again') == starts)
+        noticed = time.time()
+        self.wait(lambda: len(self.starts()) > starts)
+        start = self.starts()[-1]
+        self.wait(lambda: self.last_step() > start['step'])
+        stepped = time.time()
+        work = statistics.mean(sum(rank.cpu_times()[:2]) for rank in self.ranks())
+        return Recovery(noticed - killed, start['time'] - killed, stepped - killed, work, reached - start['step'])
+
+    def ranks(self) -> list[psutil.Process]:
+        return [child for child in self.launcher.children() if 'RANK' in child.environ()]
+
+    def wait(self, condition: Callable[[], bool]) -> None:
+        end = time.monotonic() + PATIENCE
+        while not condition():
+            if self.launcher.poll() is not None or time.monotonic() > end:
+                sys.exit(f'the run did not go on:\n{self.output.read_text()[-2000:]}')
+            time.sleep(0.02)
+
+    def starts(self) -> list[dict[str, Any]]:
+        return [event for event in _lines(self.folder / 'journal.jsonl') if event['kind'] == 'start']
+
+    def last_step(self) -> int:
+        return max((line['step'] for line in _lines(self.folder / 'metrics.jsonl')), default=0)
+
+
+def _lines(path: Path) -> list[dict[str, Any]]:
+    """The lines of a file that is being written."""
+    text = path.read_text() if path.is_file() else ''
+    return [json.loads(line) for line in text.splitlines(keepends=True) if line.endswith('\n')]
 
 
 def main() -> None:
@@ -39,58 +114,19 @@ def main() -> None:
     parser.add_argument('--every', type=int, default=5, help='steps between checkpoints')
     parser.add_argument('--times', type=int, default=3)
     given = parser.parse_args()
-    found = [one_run(given.ranks, given.every, random.Random(number)) for number in range(given.times)]
+    chance = random.Random(0)
+    with tempfile.TemporaryDirectory() as folder:
+        run = Run(Path(folder), given.ranks, given.every, given.times)
+        try:
+            run.wait(lambda: run.last_step() > 0)
+            found = [run.recovery(chance) for _ in range(given.times)]
+        finally:
+            run.launcher.terminate()
+            run.launcher.wait()
     print(f'{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}; {given.ranks} ranks, a checkpoint every {given.every} steps')
     for name in Recovery._fields:
         values = [getattr(recovery, name) for recovery in found]
         print(f'{name:8} median {statistics.median(values):6.1f}   all {", ".join(f"{value:.1f}" for value in values)}')
-
-
-def one_run(ranks: int, every: int, chance: random.Random) -> Recovery:
-    """One run with one kill in it."""
-    with tempfile.TemporaryDirectory() as name:
-        folder, output = Path(name), Path(name) / 'output.txt'
-        command = [sys.executable, '-m', 'phalanx', 'train', 'pp_liteseg_digits', '--nproc_per_node', str(ranks)]
-        sets = ['train.steps=1000', 'report.every=1', 'evaluate.enabled=false', f'checkpoint.every={every}', 'device=cpu']
-        with output.open('w') as file:
-            launcher = psutil.Popen(
-                [*command, '--max_restart', '1', '--save_dir', str(folder / 'run'), '--set', *sets],
-                stdout=file,
-                stderr=subprocess.STDOUT,
-                env={**os.environ, 'OMP_NUM_THREADS': '1'},
-            )
-        try:
-            wait(lambda: (folder / 'run' / 'latest').exists())
-            time.sleep(chance.uniform(0, 3))
-            chance.choice(launcher.children()).kill()
-            killed = time.time()
-            reached = last_step(folder)
-            wait(lambda: 'starting again' in output.read_text())
-            noticed = time.time() - killed
-            wait(lambda: len(events(folder, 'start')) > 1)
-            start = events(folder, 'start')[1]
-            wait(
-                lambda: (folder / 'run' / 'metrics.jsonl').stat().st_mtime > start['time'] and last_step(folder) > start['step']
-            )
-            return Recovery(noticed, start['time'] - killed, time.time() - killed, reached - start['step'])
-        finally:
-            launcher.terminate()
-            launcher.wait()
-
-
-def last_step(folder: Path) -> int:
-    lines = (folder / 'run' / 'metrics.jsonl').read_text().splitlines()
-    return int(json.loads(lines[-1])['step']) if lines else 0
-
-
-def events(folder: Path, kind: str) -> list[dict[str, Any]]:
-    lines = (folder / 'run' / 'journal.jsonl').read_text().splitlines()
-    return [event for event in map(json.loads, lines) if event['kind'] == kind]
-
-
-def wait(condition: Callable[[], bool]) -> None:
-    while not condition():
-        time.sleep(0.02)
 
 
 if __name__ == '__main__':
