@@ -14,6 +14,7 @@ from torch import nn
 
 from phalanx import dist
 from phalanx.loader import Loader, check_bad, evaluation_draws
+from phalanx.meters import Stopwatch, slower_ranks
 from phalanx.task import Figure, Task
 
 
@@ -27,6 +28,7 @@ class Evaluation:
     samples: int
     seconds: float
     missed: dict[int, str]  # samples that could not be read, and why
+    slow: list[str]  # ranks slower than the median: here, unlike in training, each works for itself
 
 
 class EvaluationStoppedError(Exception):
@@ -56,18 +58,24 @@ def evaluate(
     loader: Loader[Any, Any] = Loader(
         dataset, task.collate, workers=workers, bad_samples=bad_samples, device=device, replace=False
     )
-    batches = loader.batches(evaluation_draws(len(dataset), batch_size, seed, dist.rank(), dist.world_size()))
+    clock = Stopwatch()
+    batches = clock.waiting(loader.batches(evaluation_draws(len(dataset), batch_size, seed, dist.rank(), dist.world_size())))
     model.eval()
     with autocast:
         for _ in range(math.ceil(len(dataset) / dist.world_size() / batch_size)):  # of the largest share
+            clock.pause()
             if not goes_on():
                 raise EvaluationStoppedError
+            clock.go_on()
             batch = next(batches, None)
             if batch is not None:  # this rank's share may be smaller, or hold batches of which nothing can be read
                 moved = batch.to(device)
                 metric.update(task.predict(model, moved), moved)
+    seconds, waited = clock.lap()
     metric.gather()
-    missed = {index: why for found in dist.gather_objects(loader.bad) for index, why in found.items()}
+    phases = {'reading the evaluation samples': waited, 'predicting': seconds - waited}
+    bad, ranks = zip(*dist.gather_objects((loader.bad, phases)), strict=True)
+    missed = {index: why for found in bad for index, why in found.items()}
     check_bad(missed, bad_samples)
     return Evaluation(
         metrics=metric.compute(),
@@ -76,4 +84,5 @@ def evaluate(
         samples=len(dataset) - len(missed),
         seconds=time.perf_counter() - begin,
         missed=missed,
+        slow=slower_ranks(ranks),
     )

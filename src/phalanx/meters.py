@@ -1,10 +1,11 @@
-"""What a run measures of itself: time spent waiting, memory, and numbers that reach the host without stopping the device."""
+"""What a run measures of itself: waiting, slow ranks, memory, and numbers that reach the host without stopping the device."""
 
 from __future__ import annotations
 
 import resource
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from statistics import median_low
 from typing import TypeVar
 
 import torch
@@ -68,6 +69,22 @@ class Stopwatch:
         self.total_waited += self.waited
         self.seconds = self.waited = 0.0
         return lap
+
+
+def slower_ranks(ranks: Sequence[Mapping[str, float]]) -> list[str]:
+    """The ranks that took much longer than the median rank, in words. `ranks`: seconds by phase, in order of rank.
+
+    Much longer: over 1.5 times as long, and by more than a tenth of all that the median rank did. Of two ranks, the faster one
+    is the median. Phases in which a rank waits for others are no measure of it, and should not be among them.
+    """
+    whole = median_low([sum(phases.values()) for phases in ranks])
+    usual = {phase: median_low([phases[phase] for phases in ranks]) for phase in ranks[0]}
+    return [
+        f'rank {rank} is slower than the others: {phase} took it {seconds:.3g} s, the median rank {usual[phase]:.3g} s'
+        for rank, phases in enumerate(ranks)
+        for phase, seconds in phases.items()
+        if seconds > 1.5 * usual[phase] and seconds - usual[phase] > 0.1 * whole
+    ]
 
 
 def peak_memory_mb(device: torch.device) -> float:

@@ -24,7 +24,7 @@ from phalanx.ema import Ema
 from phalanx.evaluation import EvaluationStoppedError, evaluate
 from phalanx.heartbeat import Heart
 from phalanx.loader import Loader, Stream, check_bad
-from phalanx.meters import Later, Stopwatch, peak_memory_mb
+from phalanx.meters import Later, Stopwatch, peak_memory_mb, slower_ranks
 from phalanx.optim.clip import clip
 from phalanx.optim.groups import parameter_groups
 from phalanx.optim.optimizers import set_lr
@@ -143,7 +143,10 @@ class Trainer(Generic[S, B, P]):
                 self.log()
             self.between_steps()
         self.end_save(is_last=True)
-        return self.summary(time.perf_counter() - started)
+        summary = self.summary(time.perf_counter() - started)
+        for rank in summary['slow_ranks']:
+            self.report.warning(rank)
+        return summary
 
     def batches(self) -> Iterator[list[B]]:
         """The micro-batches of this rank, one list a step, from the step reached so far to the last."""
@@ -312,6 +315,8 @@ class Trainer(Generic[S, B, P]):
                 self.show_samples()
         for why in judged.missed.values():
             self.report.warning(f'not evaluated: {why}')
+        for rank in judged.slow:
+            self.report.warning(rank)
         self.last_metrics, self.evaluated = judged.metrics, self.step
         value = judged.metrics[self.task.judged_by]
         best = self.best is None or value > self.best
@@ -433,6 +438,9 @@ class Trainer(Generic[S, B, P]):
             'samples_per_s': steps_here * self.stream.global_batch_size / trained if trained else None,
             'data_wait': sum(rank['waited'] for rank in ranks) / sum(rank['seconds'] for rank in ranks) if trained else None,
             'peak_memory_mb': max(rank['memory_mb'] for rank in ranks),
+            'slow_ranks': slower_ranks(
+                [{'waiting for data': rank['waited'], 'training': rank['seconds'] - rank['waited']} for rank in ranks]
+            ),
             'skipped_samples': sorted(self.bad.values()),
         }
 

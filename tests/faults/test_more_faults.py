@@ -97,6 +97,27 @@ def test_a_loss_that_is_not_finite_on_one_rank_ends_all_with_the_samples(tmp_pat
     assert left(tmp_path) == []
 
 
+@pytest.mark.slow
+def test_a_rank_that_is_slow_is_named_with_what_it_is_slow_in(tmp_path: Path) -> None:
+    (tmp_path / 'slow.py').write_text(
+        'import os, sys, time\n'
+        'from phalanx.cli import main\n'
+        'from phalanx.segmentation.task import Segmentation\n'
+        'right = Segmentation.predict\n'
+        'def predict(self, model, batch):\n'
+        '    time.sleep(2 * (os.environ["RANK"] == "1"))\n'
+        '    return right(self, model, batch)\n'
+        'Segmentation.predict = predict\n'
+        'sys.exit(main(sys.argv[1:]))\n'
+    )
+    words = (*TINY, 'train.steps=1', 'evaluate.batch_size=2', '--save_dir', 'run')
+    started = Started(tmp_path, 'launch', '--nproc_per_node', '2', '--log_dir', 'log', 'slow.py', 'train', *words)
+    assert started.end(BOUND) == 0
+    journal = (tmp_path / 'run' / 'journal.jsonl').read_text()
+    assert 'rank 1 is slower than the others: predicting took it' in journal
+    assert 'rank 0 is slower' not in journal
+
+
 def test_a_folder_that_cannot_be_written_ends_the_run_with_its_name(phalanx: Command) -> None:
     """/sys takes no folders, not even from root."""
     run = phalanx('train', *TINY, 'train.steps=1', '--save_dir', '/sys/run')

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import tempfile
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Self
 
@@ -17,7 +17,7 @@ from phalanx.bench.flops import gradients_mb, measured_peak
 from phalanx.bench.profile import Profile, phases_and_messages
 from phalanx.bench.show import as_text
 from phalanx.bench.watched import PHASES, WatchedTrainer
-from phalanx.meters import peak_memory_mb
+from phalanx.meters import peak_memory_mb, slower_ranks
 from phalanx.precision import DTYPES
 from phalanx.readable import mebibytes, number, percent
 from phalanx.runs import Job
@@ -48,6 +48,7 @@ class Figures:
     gradients_mb: float
     workers: int
     loader_rate: float  # samples a second of one worker
+    slow_ranks: list[str] = field(default_factory=list)  # slower than the median, by phase
 
     @property
     def share_of_peak(self) -> float:
@@ -80,6 +81,7 @@ def measure(job: Job, device: torch.device, *, steps: int, warmup: int) -> tuple
     seconds = trainer.timeline.seconds()
     measured = phases_and_messages(trainer.timeline.steps[:-1], trainer.timeline.events[:-1], seconds)
     step = math.fsum(measured['phases'].values())
+    own = {phase: measured['phases'].get(phase, 0.0) for phase in PHASES if phase != 'communication'}
     channels_last = recipe.train.channels_last
     peak = measured_peak(device, DTYPES[recipe.precision.dtype], channels_last=channels_last)
     rate = worker_rate(trainer.dataset, job.task.collate, trainer.stream)
@@ -106,6 +108,7 @@ def measure(job: Job, device: torch.device, *, steps: int, warmup: int) -> tuple
         gradients_mb=gradients_mb(trainer.model),
         workers=recipe.train.workers,
         loader_rate=rate,
+        slow_ranks=slower_ranks(dist.gather_objects(own)),
     )
     profile = Profile(
         recipe=job.name,
@@ -183,7 +186,8 @@ def as_table(all_figures: Sequence[Figures]) -> str:
         rows.append({'': name, **{figures.variant: show(figures) for figures in all_figures}})
     head = f'{first.recipe}: {first.samples} samples a step, {first.world_size} ranks, {first.device}, {first.steps} steps'
     tips = [f'  - {tip}' for tip in advice(best, all_figures)] or ['  - nothing stands out']
-    return '\n'.join([head, as_text(rows), f'to try next with {best.variant}:', *tips])
+    slow = [f'{figures.variant}: {rank}' for figures in all_figures for rank in figures.slow_ranks]
+    return '\n'.join([head, as_text(rows), *slow, f'to try next with {best.variant}:', *tips])
 
 
 def _phase(phase: str) -> Any:
