@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import inspect
 import os
+from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
+from typing import Any, Literal
 
 import torch
 import torch.distributed as torch_dist
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
 
 Group = torch_dist.ProcessGroup
+
+# Running statistics are equal on all ranks already. The option that says so was renamed after torch 2.11.
+RENAMED = 'forward_sync_buffers' in inspect.signature(DistributedDataParallel).parameters
+NO_BUFFERS: dict[str, Any] = {'forward_sync_buffers' if RENAMED else 'broadcast_buffers': False}
 
 
 def rank() -> int:
@@ -103,6 +110,48 @@ def sum_over_ranks(value: Tensor, group: Group | None = None) -> Tensor:
     if group_size(group) == 1:
         return value
     return _SumOverRanks.apply(value, group)  # type: ignore[no-any-return]
+
+
+@dataclass(frozen=True, kw_only=True)
+class GradientOptions:
+    compression: Literal['none', 'bf16', 'fp16', 'power_sgd'] = 'none'
+    """How gradients travel. Half precision is half as much; power_sgd sends a matrix as a product of two thin ones and adds
+    what is lost to the next step's (Vogels et al. 2019); a run that was resumed is then no longer equal to the last bit."""
+    rank: int = 2
+    """power_sgd: columns of the thin matrices."""
+    plain_steps: int = 10
+    """power_sgd: steps after a start that send gradients as they are."""
+
+    def __post_init__(self) -> None:
+        if self.rank < 1 or self.plain_steps < 1:
+            raise ValueError(f'rank and plain_steps must be at least 1, got {self.rank} and {self.plain_steps}')
+
+
+def replicated(module: nn.Module, options: GradientOptions) -> nn.Module:
+    """`module` with the mean of its gradients over ranks as its gradients; itself when there is one rank."""
+    if world_size() == 1:
+        return module
+    replica = DistributedDataParallel(module, gradient_as_bucket_view=True, **NO_BUFFERS)
+    match options.compression:
+        case 'none':
+            pass
+        case 'power_sgd':
+            from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook as power_sgd
+
+            start = options.plain_steps + 1  # the pass that settles the buckets counts, too
+            state = power_sgd.PowerSGDState(None, options.rank, start)
+            replica.register_comm_hook(state, power_sgd.powerSGD_hook)
+        case half:
+            dtype = {'bf16': torch.bfloat16, 'fp16': torch.float16}[half]
+            replica.register_comm_hook(None, lambda state, bucket: _average_in(dtype, bucket))
+    return replica
+
+
+def _average_in(dtype: torch.dtype, bucket: Any) -> torch.futures.Future[Tensor]:
+    """The mean over ranks of a bucket of DDP's gradients, sent as `dtype`. (torch's own hook refuses bf16 without NCCL.)"""
+    sent = bucket.buffer().to(dtype).div_(world_size())  # first, so that the sum is in range
+    done = torch_dist.all_reduce(sent, async_op=True).get_future()
+    return done.then(lambda whole: bucket.buffer().copy_(whole.value()[0]))
 
 
 def average_over_ranks(tensors: list[Tensor]) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import inspect
 import math
 import time
 from collections.abc import Iterator, Sequence
@@ -14,7 +13,6 @@ from typing import Any, Generic
 
 import torch
 from torch import Tensor, nn
-from torch.nn.parallel import DistributedDataParallel
 
 from phalanx import dist, norms, stochastic
 from phalanx.checkpoint import Checkpoints, Loaded, Saving
@@ -34,10 +32,6 @@ from phalanx.precision import Precision, at_least_float32
 from phalanx.report import Report
 from phalanx.step import WholeStep
 from phalanx.task import B, Draw, P, S, SampleError, Task
-
-# Running statistics are equal on all ranks already. The option that says so was renamed after torch 2.11.
-RENAMED = 'forward_sync_buffers' in inspect.signature(DistributedDataParallel).parameters
-NO_BUFFERS: dict[str, Any] = {'forward_sync_buffers' if RENAMED else 'broadcast_buffers': False}
 
 
 class RunError(Exception):
@@ -80,12 +74,10 @@ class Trainer(Generic[S, B, P]):
         self.whole = WholeStep()
         if recipe.norm_sync != 'off':
             norms.synchronise(self.model, self.whole, dist.node_group() if recipe.norm_sync == 'node' else None)
-        stochastic.tie(self.model, self.whole)
+        self.is_random = stochastic.tie(self.model, self.whole)
         network: nn.Module = torch.compile(self.model) if train.compile else self.model  # type: ignore[assignment]
         self.judge = _Judge(task, network, self.whole)
-        self.replica: nn.Module = self.judge
-        if dist.world_size() > 1:
-            self.replica = DistributedDataParallel(self.judge, gradient_as_bucket_view=True, **NO_BUFFERS)
+        self.replica = dist.replicated(self.judge, recipe.gradients)
 
         # What moves it.
         groups, _ = parameter_groups(self.model, recipe.parameters)
@@ -190,7 +182,9 @@ class Trainer(Generic[S, B, P]):
         self.read_numbers(keep=1)  # those of the step before: reading this one's would make the device wait
 
     def sample_keys(self) -> list[Tensor]:
-        """For each micro-batch, the keys [B] of the random numbers that its samples meet inside the network."""
+        """For each micro-batch, the keys [B] of the random numbers that its samples meet inside the network, if it has any."""
+        if not self.is_random:
+            return []
         return [
             stochastic.sample_keys(self.stream.seed, self.step, torch.tensor([draw.index for draw in draws])).to(self.device)
             for draws in self.stream.share(self.step)

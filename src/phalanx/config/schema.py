@@ -10,6 +10,7 @@ from typing import Annotated, Literal
 
 from torch.optim import Optimizer
 
+from phalanx.dist import GradientOptions
 from phalanx.ema import EmaOptions
 from phalanx.optim import OPTIMIZERS, SCHEDULES
 from phalanx.optim.clip import Clip
@@ -136,6 +137,8 @@ class Recipe:
     ema: EmaOptions | None = None
     """The averaged copy of the weights that is evaluated and exported."""
     precision: PrecisionOptions = field(default_factory=PrecisionOptions)
+    gradients: GradientOptions = field(default_factory=GradientOptions)
+    """How gradients travel between ranks: compressed, where the network is slow."""
     norm_sync: Literal['off', 'node', 'global'] = 'global'
     """Whose statistics a batch norm uses: its own batch's, its node's, or the whole step's, which makes world sizes equal."""
     scaling: Scaling = field(default_factory=Scaling)
