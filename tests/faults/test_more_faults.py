@@ -98,6 +98,18 @@ def test_a_loss_that_is_not_finite_on_one_rank_ends_all_with_the_samples(tmp_pat
 
 
 @pytest.mark.slow
+def test_a_rank_that_stands_still_ends_the_run_with_its_name_and_the_stacks_of_the_others(tmp_path: Path) -> None:
+    started = Started(tmp_path, 'train', *LONG, '--nproc_per_node', '2', '--hang_timeout', '8')
+    started.until(lambda: started.steps() >= 2, BOUND)
+    started.ranks()[1].suspend()
+    assert started.end(BOUND) == 1
+    assert 'no rank has gone on for 8 s; rank 1 is behind' in started.last_words()
+    assert '(its process is stopped)' in started.last_words()
+    assert 'in train_step' in started.said()  # rank 0 waits for it there
+    assert left(tmp_path) == []
+
+
+@pytest.mark.slow
 def test_a_rank_that_is_slow_is_named_with_what_it_is_slow_in(tmp_path: Path) -> None:
     (tmp_path / 'slow.py').write_text(
         'import os, sys, time\n'
