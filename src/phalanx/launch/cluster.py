@@ -33,6 +33,11 @@ class Cluster:
         """Whether this is the machine where the others come together: the one of rank 0."""
         return self.meeting is not None and self.meeting[0] == self.address
 
+    @property
+    def machines(self) -> str:
+        """Which machines were asked for."""
+        return ', '.join(self.nodes) or f'{self.min_nodes} to {self.max_nodes}'
+
     @classmethod
     def from_flags(cls, flags: Flags, available: int, addresses: Addresses | None = None) -> tuple[Cluster | None, list[str]]:
         """The cluster that the flags ask for (None: one process, no launcher) and warnings.

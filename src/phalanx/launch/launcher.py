@@ -20,7 +20,7 @@ from phalanx.launch.cluster import Cluster
 from phalanx.launch.flags import Flags
 from phalanx.launch.meeting import Card, Meeting, MeetingError, MeetingLostError, Members, say, token_of
 from phalanx.launch.remote import live_by_standard_input
-from phalanx.launch.watch import LOST, Verdict, Watch
+from phalanx.launch.watch import LOST, PULSE, Verdict, Watch
 
 # Loader workers hand batches over through sockets TMPDIR/pymp-xxxxxxxx/listener-xxxxxxxx. A socket's path has at most 107
 # letters, and Python loses the batch, silently, when it is longer.
@@ -99,6 +99,9 @@ class _Launch:
     # On one machine.
 
     def alone(self) -> int:
+        here = {'address': 'this machine', 'disk': preflight.disk_free(self.log_dir)}
+        for finding in preflight.lacking(here | preflight.shared_memory()):
+            say(str(finding))
         number = 0
         while True:
             attempt = self.attempt(number, 0, 1, None)
@@ -117,7 +120,8 @@ class _Launch:
 
     def together(self, facts: Callable[[], Card]) -> int:
         meeting = Meeting(self.cluster, token_of(os.environ, self.flags.job_id), self.flags.join_timeout, say)
-        own = {'pid': os.getpid(), 'wish': self.cluster.wish, **preflight.machine_facts(self.cluster), **facts()}
+        own = {'pid': os.getpid(), 'wish': self.cluster.wish, 'max_restart': self.restarts}
+        own |= preflight.machine_facts(self.cluster) | facts()
         while True:
             members = meeting.join(own)
             place = members.place(meeting.number)
@@ -131,26 +135,46 @@ class _Launch:
             )
             watch = Watch(self.scratch, attempt.ranks, self.flags.hang_timeout, say, meeting, members)
             outcome, verdict = self.watched(attempt, watch)
-            verdict, failure = self.agree(meeting, members, watch, outcome, verdict)
-            status = self.ending(meeting, members, outcome, verdict, failure)
+            self.tell(meeting, members, watch, outcome, verdict)
+            missing = self.await_ends(meeting, members)
+            verdict, failure = self.agreed(meeting, members, missing)
+            status = self.ending(members, outcome, verdict, failure)
             if status is not None:
+                meeting.leave(members, missing)
                 return status
 
-    def agree(
-        self, meeting: Meeting, members: Members, watch: Watch, outcome: Outcome, verdict: Verdict | None
-    ) -> tuple[Verdict | None, Failure | None]:
-        """What all machines take for the reason that the attempt ended. Both None: it did not fail anywhere."""
-        key = str(members.attempt)
+    def tell(self, meeting: Meeting, members: Members, watch: Watch, outcome: Outcome, verdict: Verdict | None) -> None:
+        """Tells the others how the attempt ended here."""
         if outcome.failure is not None and verdict is None:
-            meeting.put(f'{key}/failure/{meeting.number}', outcome.failure.as_card())
+            meeting.put(members.key('failure', meeting.number), outcome.failure.as_card())
             cause = f'rank {outcome.failure.rank} on {self.cluster.address}: {outcome.failure.cause}'
             watch.decide({'kind': 'failed', 'cause': cause})
         elif outcome.status > 128 and verdict is None:
             watch.decide({'kind': 'stopped', 'status': outcome.status, 'cause': 'stopped'})
-        meeting.put(f'{key}/ended/{meeting.number}', outcome.status)
-        missing = self.await_ends(meeting, members)
-        verdict = meeting.look(f'{key}/verdict')
-        found = [meeting.look(f'{key}/failure/{number}') for number, _ in members.cards]
+        meeting.put(members.key('ended', meeting.number), outcome.status)
+
+    def await_ends(self, meeting: Meeting, members: Members) -> list[int]:
+        """The machines that did not say that their ranks have ended: they are lost.
+
+        Without a failure anywhere, ranks of other machines may go on for long (they save, say): only silence ends the wait.
+        """
+        heard: dict[int, tuple[object, float]] = {}  # of those that have not ended: the last pulse, and when it changed
+        count = len(members.cards)
+        while True:
+            told, now = meeting.look_at([*members.keys('ended'), *members.keys('pulse')]), time.monotonic()
+            for (number, _), ended, pulse in zip(members.cards, told[:count], told[count:], strict=True):
+                if ended is not None:
+                    heard.pop(number, None)
+                elif number not in heard or heard[number][0] != pulse:
+                    heard[number] = (pulse, now)
+            silent = [number for number, (_, since) in heard.items() if now - since > LOST]
+            if len(silent) == len(heard):
+                return silent
+            time.sleep(PULSE)
+
+    def agreed(self, meeting: Meeting, members: Members, missing: Sequence[int]) -> tuple[Verdict | None, Failure | None]:
+        """What all machines take for the reason that the attempt ended. Both None: it did not fail anywhere."""
+        verdict, *found = meeting.look_at([members.verdict, *members.keys('failure')])
         failures = [Failure.of_card(card) for card in found if card is not None]
         first = min(failures, key=lambda failure: (failure.is_consequence, failure.when), default=None)
         if missing and (first is None or first.is_consequence):
@@ -158,35 +182,13 @@ class _Launch:
             verdict, first = {'kind': 'lost', 'number': missing[0], 'cause': f'{names} is lost'}, None
         return verdict, first
 
-    def await_ends(self, meeting: Meeting, members: Members) -> list[int]:
-        """The machines that did not say that their ranks have ended: they are lost.
-
-        Without a failure anywhere, ranks of other machines may go on for long (they save, say): only silence ends the wait.
-        """
-        key, missing = members.attempt, [number for number, _ in members.cards]
-        heard: dict[int, tuple[object, float]] = {}
-        while True:
-            missing = [number for number in missing if meeting.look(f'{key}/ended/{number}') is None]
-            now = time.monotonic()
-            for number in missing:
-                pulse = meeting.look(f'{key}/pulse/{number}')
-                if number not in heard or heard[number][0] != pulse:
-                    heard[number] = (pulse, now)
-            silent = [number for number in missing if now - heard[number][1] > LOST]
-            if len(silent) == len(missing):
-                return silent
-            time.sleep(0.1)
-
-    def ending(
-        self, meeting: Meeting, members: Members, outcome: Outcome, verdict: Verdict | None, failure: Failure | None
-    ) -> int | None:
+    def ending(self, members: Members, outcome: Outcome, verdict: Verdict | None, failure: Failure | None) -> int | None:
         """The exit status, or None to go on with another attempt."""
         kind = verdict['kind'] if verdict else 'done'
         if kind == 'newcomer' and verdict is not None:
             say(f'{verdict["cause"]}; the ranks have saved and start again with one more machine')
             return None
         if kind in ('done', 'stopped'):
-            meeting.leave(members)
             return outcome.status if verdict is None or outcome.status > 128 else int(verdict['status'])
         where = members.cards[failure.rank // self.cluster.ranks_per_node][1]['address'] if failure else ''
         ranks = len(members.cards) * self.cluster.ranks_per_node
@@ -199,7 +201,6 @@ class _Launch:
         if self.restarts and not lost_first:
             self.restart(cause)
             return None
-        meeting.leave(members)
         print(cause, file=sys.stderr, flush=True)
         return 1
 

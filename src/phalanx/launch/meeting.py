@@ -16,7 +16,8 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
@@ -33,6 +34,7 @@ POLL = 0.1  # seconds between two looks at a key
 REMIND = 10  # seconds between two lines that say who is missing
 SETTLE = 20  # seconds within which a run notices that a machine has died
 QUIET = 3  # seconds without a newcomer after which an elastic run starts with fewer than its maximum
+LAID_OUT = ('pulse', 'ended', 'failure')  # what each machine may write while an attempt lasts: null until then
 STRANGER = 'it gives another --job_id or PHALANX_TOKEN'
 Card = dict[str, Any]  # what a machine says of itself
 
@@ -57,6 +59,19 @@ class Members:
         """The node rank of a machine; None when it does not take part."""
         return next((place for place, (member, _) in enumerate(self.cards) if member == number), None)
 
+    @property
+    def verdict(self) -> str:
+        """The key under which the machines agree why the attempt ended."""
+        return f'{self.attempt}/verdict'
+
+    def key(self, what: str, number: int) -> str:
+        """The key under which a machine tells something of this attempt."""
+        return f'{self.attempt}/{what}/{number}'
+
+    def keys(self, what: str) -> list[str]:
+        """Those of all machines, in order of rank."""
+        return [self.key(what, number) for number, _ in self.cards]
+
     def name(self, number: int) -> str:
         return next((str(card['address']) for member, card in self.cards if member == number), f'machine {number}')
 
@@ -74,6 +89,7 @@ class Meeting:
         if cluster.hosts_meeting:
             self.server = _serve(self.address, self.port)
         self.store = self._connect()
+        self._compare_lists()
         self.number = self._number()
 
     # Keys and values.
@@ -85,18 +101,22 @@ class Meeting:
         """The value of a key; None when nobody has written it."""
         return self._ask(lambda: json.loads(self.store.get(key)) if self.store.check([key]) else None)
 
-    def put_first(self, key: str, value: Any) -> Any:
-        """Writes `key` unless somebody did already; returns what it now holds."""
-        return self._ask(lambda: json.loads(self.store.compare_set(key, '', json.dumps(value))))
+    def look_at(self, keys: Sequence[str]) -> list[Any]:
+        """The values of keys that are laid out or written, in one question, so that the store can serve many machines."""
+        return [json.loads(value) for value in self._ask(lambda: self.store.multi_get(keys))]
 
-    def wait(self, key: str, seconds: float) -> Any:
-        """The value of a key as soon as there is one. Raises MeetingError after `seconds`."""
-        end = time.monotonic() + seconds
-        while (value := self.look(key)) is None:
-            if time.monotonic() > end:
-                raise MeetingError(f'{self.address} (the first machine) did not go on within {seconds:.0f} s')
-            time.sleep(POLL)
-        return value
+    def put_first(self, key: str, value: Any) -> Any:
+        """Writes a key that is laid out unless somebody did already; returns what it now holds."""
+        return self._ask(lambda: json.loads(self.store.compare_set(key, 'null', json.dumps(value))))
+
+    def wait(self, keys: Sequence[str], seconds: float) -> list[Any]:
+        """The values of keys as soon as all of them are written. Raises MeetingError after `seconds`."""
+        if not self._until(lambda: self._are_there(keys), seconds):
+            raise MeetingError(f'{self.address} (the first machine) did not go on within {seconds:.0f} s')
+        return self.look_at(keys)
+
+    def _are_there(self, keys: Sequence[str]) -> bool:
+        return bool(self._ask(lambda: self.store.check(keys)))
 
     def _ask(self, question: Callable[[], Any]) -> Any:
         """The answer of the store. Raises MeetingLostError when there is none in time.
@@ -125,6 +145,17 @@ class Meeting:
     def first(self) -> str:
         return f'the first machine, {self.address},'
 
+    def _compare_lists(self) -> None:
+        """The first machine says which machines were asked for. Raises MeetingError when it was others there than here."""
+        if self.server is not None:
+            self.put('machines', self.cluster.machines)
+        (asked,) = self.wait(['machines'], 60)
+        if asked != self.cluster.machines:
+            raise MeetingError(
+                f'not the same everywhere: the machines ({self.address}: {asked}; {self.cluster.address}: '
+                f'{self.cluster.machines}): give the same list, in the same order, on all machines; nothing was started here'
+            )
+
     # Joining an attempt.
 
     def join(self, card: Card) -> Members:
@@ -138,24 +169,24 @@ class Meeting:
         if self.server is not None:
             self._gather(attempt)
         limit = self.patience + 30
-        told = self.wait(f'{attempt}/members', limit)
+        (told,) = self.wait([f'{attempt}/members'], limit)
         if 'error' in told:
             raise MeetingError(told['error'])
-        cards = tuple((number, self.look(f'{attempt}/card/{number}')) for number in told['numbers'])
-        members = Members(attempt, cards, told['port'])
+        cards = self.look_at([f'{attempt}/card/{number}' for number in told['numbers']])
+        members = Members(attempt, tuple(zip(told['numbers'], cards, strict=True)), told['port'])
         if members.place(self.number) is None:
             raise MeetingError(
                 f'{self.address} has not admitted this machine: {told["refused"].get(str(self.number), "too late")}'
             )
         return members
 
-    def leave(self, members: Members) -> None:
-        """The first machine goes last: the others still ask its store."""
+    def leave(self, members: Members, lost: Collection[int] = ()) -> None:
+        """The first machine goes last: the others, but for those that are lost, still ask its store."""
         with contextlib.suppress(MeetingLostError):
-            self.put(f'{members.attempt}/left/{self.number}', True)
+            self.put(members.key('left', self.number), True)
             if self.server is not None:
-                everybody = [f'{members.attempt}/left/{number}' for number, _ in members.cards]
-                self._until(lambda: all(self.look(key) for key in everybody), 5)
+                others = [members.key('left', number) for number, _ in members.cards if number not in lost]
+                self._until(lambda: self._are_there(others), 5)
                 time.sleep(0.2)  # so that the last of them has its answer
 
     def newcomers(self, members: Members, unfit: Callable[[Card], str]) -> list[int]:
@@ -223,9 +254,8 @@ class Meeting:
         refused: dict[str, str] = {}
         while True:
             now = time.monotonic()
-            found = self._present(attempt, refused)
-            if found != present:
-                present, changed = found, now
+            if arrived := self._arrived(attempt, present, refused):
+                present, changed = sorted([*present, *arrived]), now
             enough = len(present) >= self.cluster.min_nodes and now - changed > QUIET
             if len(present) >= self.cluster.max_nodes or (self.cluster.min_nodes < self.cluster.max_nodes and enough):
                 break
@@ -240,6 +270,8 @@ class Meeting:
                 self.say(f'{self._missing(present)}; start this same command there')
             time.sleep(POLL)
         numbers = self._in_order(attempt, present[: self.cluster.max_nodes])
+        keys = [f'{attempt}/verdict', *(f'{attempt}/{what}/{number}' for what in LAID_OUT for number in numbers)]
+        self._ask(lambda: self.store.multi_set(keys, ['null'] * len(keys)))
         self.put(f'{attempt}/members', {'numbers': numbers, 'port': self._serve_ranks(), 'refused': refused})
 
     def _serve_ranks(self) -> int:
@@ -252,29 +284,33 @@ class Meeting:
             f'{self.address}: no port from {self.port + 1} on is free; give another --start_port on all machines'
         )
 
-    def _present(self, attempt: int, refused: dict[str, str]) -> list[int]:
-        """The machines that have joined an attempt and know the token of the job."""
-        present = []
+    def _arrived(self, attempt: int, present: list[int], refused: dict[str, str]) -> list[int]:
+        """The machines that have joined an attempt since the last look and know the token of the job."""
+        arrived = []
         for number in self._numbers():
-            card = self.look(f'{attempt}/card/{number}')
-            if card is None or str(number) in refused:
+            if number in present or str(number) in refused or (card := self.look(f'{attempt}/card/{number}')) is None:
                 continue
             if self._is_sealed(card):
-                present.append(number)
+                arrived.append(number)
             else:
                 refused[str(number)] = STRANGER
                 self.say(f'{card.get("address")} wanted to join, but {refused[str(number)]}')
-        return present
+        return arrived
 
     def _in_order(self, attempt: int, numbers: list[int]) -> list[int]:
         """The first machine first, then by the places that were asked for, then as they came."""
-        wishes = {number: self.look(f'{attempt}/card/{number}').get('wish') for number in numbers}
+        cards = self.look_at([f'{attempt}/card/{number}' for number in numbers])
+        wishes = {number: card.get('wish') for number, card in zip(numbers, cards, strict=True)}
         return sorted(numbers, key=lambda number: (number != 0, wishes[number] is None, wishes[number] or 0, number))
 
     def _missing(self, present: list[int]) -> str:
         if self.cluster.nodes:
             absent = [address for number, address in enumerate(self.cluster.nodes) if number not in present]
-            return f'{", ".join(absent)} {"has" if len(absent) == 1 else "have"} not joined'
+            missing = f'{", ".join(absent)} {"has" if len(absent) == 1 else "have"} not joined'
+            tried = reach_all(self.cluster.address, absent, self.port)
+            hosts = ', '.join(address for address, (_, trouble) in tried.items() if trouble is None)
+            doubt = f' (something listens at port {self.port} of {hosts}: does its list of machines begin with itself?)'
+            return missing + (doubt if hosts else '')
         return f'{len(present)} of at least {self.cluster.min_nodes} machines have joined'
 
     def _seal(self, address: str) -> str:
@@ -327,6 +363,12 @@ def reach(own: str, address: str, port: int, seconds: float = 2) -> tuple[float,
         return 0.0, f'no answer within {seconds:.0f} s (wrong address, firewall, or no route)'
     except OSError as error:
         return 0.0, error.strerror or str(error)
+
+
+def reach_all(own: str, addresses: Sequence[str], port: int) -> dict[str, tuple[float, str | None]]:
+    """`reach` for several machines at once: as long as the slowest of them takes."""
+    with ThreadPoolExecutor(max(1, len(addresses))) as pool:
+        return dict(zip(addresses, pool.map(lambda address: reach(own, address, port), addresses), strict=True))
 
 
 def listen(address: str, port: int) -> socket.socket:

@@ -25,7 +25,7 @@ from torch.distributed.distributed_c10d import PrefixStore
 
 import phalanx
 from phalanx.launch.cluster import Cluster
-from phalanx.launch.meeting import Card, Meeting, MeetingError, Members, listen, reach, say
+from phalanx.launch.meeting import Card, Meeting, MeetingError, Members, listen, reach_all, say
 
 
 @dataclass(frozen=True)
@@ -96,8 +96,13 @@ def machine_facts(cluster: Cluster) -> Card:
         'interface': cluster.interface,
         'devices': f'{count} x {", ".join(names)}' if count else f'{os.cpu_count()} CPU cores',
         'memory': [round(torch.cuda.get_device_properties(n).total_memory / 2**30, 1) for n in range(count)],
-        'shared_memory': round(_free(Path('/dev/shm')), 2),
+        **shared_memory(),
     }
+
+
+def shared_memory() -> Card:
+    """GiB for what loader workers hand over."""
+    return {'shared_memory': round(_free(Path('/dev/shm')), 2)}
 
 
 def code_fingerprint() -> str:
@@ -137,20 +142,26 @@ def check(meeting: Meeting, members: Members) -> Link:
 
 def examine(meeting: Meeting, members: Members) -> tuple[list[Finding], Link | None]:
     """Compares the machines, and tries and measures the ways between them (None: what was found forbids it)."""
-    blocked, latency = _ways(meeting, members)
-    meeting.put(f'{members.attempt}/ways/{meeting.number}', {'blocked': blocked, 'latency': latency, 'clock': time.time()})
-    ways = {number: meeting.wait(f'{members.attempt}/ways/{number}', 60) for number, _ in members.cards}
-    findings = [Finding('error', line) for way in ways.values() for line in way['blocked']]
-    findings += compare([card for _, card in members.cards])
-    findings += _clocks(members, ways)
+    findings, latency = look_around(meeting, members)
     if any(finding.level == 'error' for finding in findings):
         return findings, None
     if len(members.cards) == 1:
         return findings, Link(0.0, float('inf'))
-    link = Link(max(way['latency'] for way in ways.values()), _bandwidth(meeting, members))
+    link = Link(latency, bandwidth(meeting, members))
     if link.bandwidth < SLOW * 1e9:
         findings.append(Finding('warning', f'{link}: exchanging gradients will hold the run up'))
     return findings, link
+
+
+def look_around(meeting: Meeting, members: Members) -> tuple[list[Finding], float]:
+    """What is not as it should be, and the longest time to connect in seconds; the same on all machines."""
+    blocked, slowest = _ways(meeting, members)
+    meeting.put(members.key('ways', meeting.number), {'blocked': blocked, 'latency': slowest, 'clock': time.time()})
+    ways = meeting.wait(members.keys('ways'), 60)
+    findings = [Finding('error', line) for way in ways for line in way['blocked']]
+    findings += compare([card for _, card in members.cards])
+    findings += _clocks(members, [way['clock'] for way in ways])
+    return findings, max(way['latency'] for way in ways)
 
 
 def compare(cards: Sequence[Card]) -> list[Finding]:
@@ -162,51 +173,43 @@ def compare(cards: Sequence[Card]) -> list[Finding]:
             told = '; '.join(f'{address}: {value}' for address, value in values.items())
             level: Literal['error', 'warning'] = 'error' if rule.must else 'warning'
             findings.append(Finding(level, f'not the same everywhere: {rule.name} ({told}): {rule.cure}'))
-    for card in cards:
-        where = card['address']
-        if card.get('disk', DISK) < DISK:
-            findings.append(
-                Finding('warning', f'{where} has {card["disk"]:.1f} GiB of disk left for the run folder: make room')
-            )
-        if card['shared_memory'] < SHARED_MEMORY:
-            findings.append(
-                Finding(
-                    'warning',
-                    f'{where} has {card["shared_memory"] * 1024:.0f} MiB of shared memory for loader workers: '
-                    'in a container give --shm-size, or set train.workers=0',
-                )
-            )
+    return findings + [finding for card in cards for finding in lacking(card)]
+
+
+def lacking(card: Card) -> list[Finding]:
+    """What a machine has too little of."""
+    findings, where, shared = [], card['address'], card['shared_memory']
+    if card.get('disk', DISK) < DISK:
+        findings.append(Finding('warning', f'{where} has {card["disk"]:.1f} GiB of disk left for the run folder: make room'))
+    if shared < SHARED_MEMORY:
+        told = f'{where} has {shared * 1024:.0f} MiB of shared memory for loader workers'
+        findings.append(Finding('warning', f'{told}: in a container give --shm-size, or set train.workers=0'))
     return findings
 
 
-def _clocks(members: Members, ways: dict[int, Any]) -> list[Finding]:
+def _clocks(members: Members, clocks: Sequence[float]) -> list[Finding]:
     """Clocks that differ from the first machine's. Harmless to training, but the logs cannot be laid side by side."""
-    first = ways[members.cards[0][0]]['clock']
     return [
-        Finding('warning', f'the clock of {members.name(number)} is {off:+.0f} s off that of the first machine: set it (ntp)')
-        for number, way in ways.items()
-        if abs(off := way['clock'] - first) > CLOCK
+        Finding('warning', f'the clock of {card["address"]} is {off:+.0f} s off that of the first machine: set it (ntp)')
+        for (_, card), clock in zip(members.cards, clocks, strict=True)
+        if abs(off := clock - clocks[0]) > CLOCK
     ]
 
 
 def _ways(meeting: Meeting, members: Members) -> tuple[list[str], float]:
     """What blocks this machine's way to others, and the longest time to connect in seconds. All return at one moment."""
     own, port = meeting.cluster.address, meeting.port
-    blocked, slowest = [], 0.0
+    others = [str(card['address']) for number, card in members.cards if number != meeting.number]
     with _door(meeting, port):
-        meeting.put(f'{members.attempt}/door/{meeting.number}', True)
-        for number, card in members.cards:
-            meeting.wait(f'{members.attempt}/door/{number}', 60)
-            if number == meeting.number:
-                continue
-            seconds, trouble = reach(own, card['address'], port)
-            slowest = max(slowest, seconds)
-            if trouble is not None:
-                blocked.append(f'{own} cannot connect to {card["address"]}, port {port}: {trouble}')
-        meeting.put(f'{members.attempt}/tried/{meeting.number}', True)
-        for number, _ in members.cards:  # the door stays open until everybody has come by
-            meeting.wait(f'{members.attempt}/tried/{number}', 60)
-    return blocked, slowest
+        meeting.put(members.key('door', meeting.number), True)
+        meeting.wait(members.keys('door'), 60)
+        tried = reach_all(own, others, port)
+        meeting.put(members.key('tried', meeting.number), True)
+        meeting.wait(members.keys('tried'), 60)  # the door stays open until everybody has come by
+    blocked = [
+        f'{own} cannot connect to {address}, port {port}: {trouble}' for address, (_, trouble) in tried.items() if trouble
+    ]
+    return blocked, max((seconds for seconds, _ in tried.values()), default=0.0)
 
 
 @contextmanager
@@ -233,7 +236,7 @@ def _door(meeting: Meeting, port: int) -> Iterator[None]:
             thread.join()
 
 
-def _bandwidth(meeting: Meeting, members: Members) -> float:
+def bandwidth(meeting: Meeting, members: Members) -> float:
     """Bits a second that leave a machine in an all-reduce over all of them, as long as it takes about a second."""
     place, nodes = members.place(meeting.number), len(members.cards)
     assert place is not None

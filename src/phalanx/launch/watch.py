@@ -49,7 +49,6 @@ class Watch(threading.Thread):
         self.verdict: Verdict | None = None
         self.over = threading.Event()
         self.seen: dict[int, tuple[Any, float]] = {}  # machine -> its last pulse, and when it changed
-        self.born = time.monotonic()
 
     def run(self) -> None:
         beaten = 0
@@ -73,25 +72,21 @@ class Watch(threading.Thread):
         """Writes this machine's pulse, reads the others', and takes over what one of them decided."""
         assert self.meeting is not None
         assert self.members is not None
-        attempt, now = self.members.attempt, time.monotonic()
-        self.meeting.put(f'{attempt}/pulse/{self.meeting.number}', [beaten, {r: list(b) for r, b in beats.items()}])
-        self.verdict = self.meeting.look(f'{attempt}/verdict')
+        members, count, now = self.members, len(self.members.cards), time.monotonic()
+        self.meeting.put(members.key('pulse', self.meeting.number), [beaten, {r: list(b) for r, b in beats.items()}])
+        self.verdict, *told = self.meeting.look_at([members.verdict, *members.keys('pulse'), *members.keys('ended')])
         if self.verdict is not None:
             return
-        for number, _ in self.members.cards:
-            pulse = self.meeting.look(f'{attempt}/pulse/{number}')
-            last, since = self.seen.get(number, (None, now))
-            if pulse != last:
+        for (number, _), pulse, ended in zip(members.cards, told[:count], told[count:], strict=True):
+            if number not in self.seen or pulse != self.seen[number][0]:
                 self.seen[number] = (pulse, now)
-            elif number not in self.seen:
-                self.seen[number] = (None, now)
-            elif now - since > LOST and self.meeting.look(f'{attempt}/ended/{number}') is None:
-                name = self.members.name(number)
+            elif now - self.seen[number][1] > LOST and ended is None:
+                name = members.name(number)
                 self.decide(
                     {'kind': 'lost', 'number': number, 'cause': f'{name} is lost: nothing was heard of it for {LOST} s'}
                 )
                 return
-        if self.meeting.server is not None and (new := self.meeting.newcomers(self.members, self.unfit)):
+        if self.meeting.server is not None and (new := self.meeting.newcomers(members, self.unfit)):
             self.decide({'kind': 'newcomer', 'cause': f'{len(new)} more machine{"s" if len(new) > 1 else ""} joined'})
 
     def unfit(self, card: Card) -> str:
@@ -103,7 +98,7 @@ class Watch(threading.Thread):
     def decide(self, verdict: Verdict) -> None:
         """Ends the attempt, here and on all other machines; the first who decides says why."""
         if self.meeting is not None and self.members is not None:
-            verdict = self.meeting.put_first(f'{self.members.attempt}/verdict', verdict)
+            verdict = self.meeting.put_first(self.members.verdict, verdict)
         self.verdict = verdict
 
     def look_for_hang(self, beats: dict[int, Beat]) -> None:

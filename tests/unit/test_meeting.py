@@ -1,0 +1,102 @@
+"""Where machines come together. Here they are threads with a loopback address each; real ones meet in tests/nodes."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from phalanx.launch import meeting as room
+from phalanx.launch import watch
+from phalanx.launch.cluster import Cluster
+from phalanx.launch.meeting import Meeting, MeetingError, Members, listen
+from phalanx.launch.watch import Watch
+
+Seat = Callable[..., Meeting]
+ADDRESSES = ('127.0.0.1', '127.0.0.2', '127.0.0.3')
+
+
+@pytest.fixture
+def seat() -> Seat:
+    """A seat for the machine of an address at a meeting of `nodes`; the first of them holds it and comes first."""
+    with socket.socket() as sock:
+        sock.bind(('127.0.0.1', 0))
+        port = sock.getsockname()[1]
+    taken = []  # a meeting ends with the life of its first seat
+
+    def sit(address: str, nodes: tuple[str, ...] = ADDRESSES) -> Meeting:
+        count = len(nodes)
+        cluster = Cluster(1, nodes=nodes, min_nodes=count, max_nodes=count, address=address, meeting=(nodes[0], port))
+        taken.append(Meeting(cluster, 'token', 2, print))
+        return taken[-1]
+
+    return sit
+
+
+def joined(seats: list[Meeting]) -> Members:
+    with ThreadPoolExecutor(len(seats)) as pool:
+        members = list(pool.map(lambda one: one.join({'pid': 7}), seats))
+    assert members == members[:1] * len(seats)  # all know the same
+    return members[0]
+
+
+def test_machines_are_ordered_by_the_list_whoever_comes_first(seat: Seat) -> None:
+    first, third, second = (seat(address) for address in ('127.0.0.1', '127.0.0.3', '127.0.0.2'))
+    assert [card['address'] for _, card in joined([third, first, second]).cards] == list(ADDRESSES)
+
+
+def test_a_machine_with_another_list_is_shown_both(seat: Seat) -> None:
+    seat('127.0.0.1', ADDRESSES[:2])
+    with pytest.raises(MeetingError) as told:
+        seat('127.0.0.3')
+    assert (
+        'not the same everywhere: the machines '
+        '(127.0.0.1: 127.0.0.1, 127.0.0.2; 127.0.0.3: 127.0.0.1, 127.0.0.2, 127.0.0.3): give the same list'
+    ) in str(told.value)
+
+
+def test_a_machine_that_waits_says_whether_another_takes_itself_for_the_first(seat: Seat) -> None:
+    """The second machine was given the list the other way round, so it listens for the first one."""
+    first = seat('127.0.0.1')
+    with listen('127.0.0.2', first.port), pytest.raises(MeetingError, match='have not joined') as told:
+        first.join({})
+    assert f'something listens at port {first.port} of 127.0.0.2: does its list of machines begin with itself?' in str(
+        told.value
+    )
+
+
+def test_of_two_runs_of_one_machine_the_second_is_told_of_the_first(seat: Seat, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(room, 'SETTLE', 0.3)
+    joined([seat(address) for address in ADDRESSES])
+    with pytest.raises(MeetingError, match='another --start_port for a second run') as told:
+        seat('127.0.0.2').join({'pid': 8})
+    assert '127.0.0.2 takes part in this run already (process 7 there)' in str(told.value)
+
+
+def test_the_first_machine_to_decide_says_why_for_all(seat: Seat) -> None:
+    seats = [seat(address) for address in ADDRESSES]
+    members = joined(seats)
+    assert seats[1].put_first(members.verdict, 'a rank failed') == 'a rank failed'
+    assert [one.put_first(members.verdict, 'another') for one in seats] == ['a rank failed'] * 3
+
+
+def test_a_machine_without_a_pulse_is_lost_but_not_one_whose_ranks_have_ended(
+    seat: Seat, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The second machine says that it has ended, the third says nothing; the first watches."""
+    monkeypatch.setattr(watch, 'LOST', 0.2)
+    seats = [seat(address) for address in ADDRESSES]
+    members = joined(seats)
+    watching = Watch(tmp_path, range(1), 60, print, seats[0], members)
+    seats[1].put(members.key('ended', 1), 0)
+    for beaten in (1, 2):
+        assert watching.verdict is None
+        watching.exchange(beaten, {})
+        time.sleep(0.3)
+    assert watching.verdict is not None
+    assert watching.verdict['cause'].startswith('127.0.0.3 is lost')
+    assert seats[1].look(members.verdict) == watching.verdict
