@@ -82,6 +82,5 @@ def facts(flags: Flags, started: Sequence[str]) -> Card:
     return {
         'command': ' '.join(started[1:]),
         'recipe': preflight.fingerprint(part for file in files for part in (file, Path(file).read_bytes())),
-        'max_restart': flags.max_restart or 0,
         'disk': preflight.disk_free(flags.log_dir or Path('log')),
     }

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import sys
@@ -11,6 +10,7 @@ from pathlib import Path
 
 import torch
 
+from phalanx.arguments import Parser, add_json
 from phalanx.launch import preflight
 from phalanx.launch.cluster import Cluster, local_addresses
 from phalanx.launch.flags import START_PORT, Flags, add_flags
@@ -35,14 +35,11 @@ SHOWN = (
 
 def command(words: Sequence[str]) -> int:
     """0 when a run could start, 1 when something forbids it, 2 for a wrong request."""
-    parser = argparse.ArgumentParser(
-        prog='phalanx doctor',
-        description='Checks this machine, and with --ips (the same command on each) whether the machines fit together.',
-        allow_abbrev=False,
-    )
+    about = 'Checks this machine, and with --ips (the same command on each) whether the machines fit together.'
+    parser = Parser('phalanx doctor', about)
     add_flags(parser)
-    parser.add_argument('--json', action='store_true', help='print one JSON object and nothing else')
-    given = parser.parse_args(list(words))
+    add_json(parser)
+    given = parser.parse_args(words)
     try:
         flags = Flags.of(given)
         cluster, warnings = Cluster.from_flags(flags, torch.cuda.device_count())
