@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import psutil
@@ -101,6 +102,34 @@ def test_the_first_rank_that_fails_has_the_last_word(tmp_path: Path) -> None:
     assert 'rank 1 of 2' in last
     assert 'workerlog.1' in last
     assert last.endswith("KeyError: 'no such image' (exit status 1)")
+
+
+def test_a_rank_that_the_kernel_ended_for_want_of_memory_is_told_as_such(tmp_path: Path) -> None:
+    """In the place of the kernel, which counts such ends, stands a count that grows during the attempt."""
+    (tmp_path / 'killed.py').write_text('import os; os.kill(os.getpid(), 9)')
+    start = (
+        'import sys; from phalanx.launch import agent, command\n'
+        'agent._oom_kills = iter((3, 4)).__next__\n'
+        'sys.exit(command.command(["--nproc_per_node", "1", "killed.py"]))'
+    )
+    done = run(tmp_path, sys.executable, '-c', start)
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1].endswith(
+        'was ended by SIGKILL: the kernel ran out of memory; lower the batch or train.workers'
+    )
+
+
+def test_two_launches_on_one_machine_keep_out_of_each_others_way(tmp_path: Path) -> None:
+    """At the same time, without a word about ports."""
+    folders = [tmp_path / 'one', tmp_path / 'two']
+    for folder in folders:
+        folder.mkdir()
+        (folder / 'theirs.py').write_text(SCRIPT)
+    command = (sys.executable, '-m', 'phalanx.launch', '--nproc_per_node', '2', 'theirs.py')
+    with ThreadPoolExecutor() as both:
+        done = list(both.map(lambda folder: run(folder, *command), folders))
+    assert [one.returncode for one in done] == [0, 0], done[0].stderr + done[1].stderr
+    assert all('rank 0 of 2 total 3.0' in one.stdout for one in done)
 
 
 def test_logs_are_begun_anew_or_go_on(tmp_path: Path) -> None:
