@@ -274,6 +274,16 @@ def test_losses_are_mixed_for_each_output(folder: Path) -> None:
     assert second['coefficients'] == [1, 3]
 
 
+def test_losses_that_published_configurations_mix_in_are_known(folder: Path) -> None:
+    """OCRNet's for roads mixes in the Lovász hinge, DeepLabv3+'s region mutual information."""
+    mixed = (
+        '{type: MixedLoss, losses: [{type: CrossEntropyLoss}, {type: LovaszHingeLoss}, {type: RMILoss}], coef: [1, 0.01, 0.5]}'
+    )
+    write(folder, 'run', f'_base_: unet.yml\nloss: {{types: [{mixed}], coef: [1]}}\n')
+    (loss,) = recipe('run')['losses']
+    assert loss['losses'][1:] == [{'name': 'lovasz_hinge'}, {'name': 'rmi'}]
+
+
 @pytest.mark.parametrize('kind', ['CHASEDB1', 'DRIVE', 'HRF', 'STARE'])
 def test_the_retina_data_sets_are_lists_of_files(folder: Path, kind: str) -> None:
     """With what UNet's configurations for them use: images of any size, DiceLoss, vertical flips."""
@@ -438,7 +448,11 @@ def test_weights_in_a_file_are_taken(folder: Path) -> None:
         ('lr_scheduler: {warmup_iters: 5}', 'lr_scheduler.warmup_start_lr: missing; PaddleSeg needs it'),
         ('lr_scheduler: {type: CosineAnnealingDecay, T_max: 9}', 'lr_scheduler.T_max: the rate would rise again after step 9'),
         ('lr_scheduler: {learning_rate: fast}', "optimizer.lr: expected a number, got 'fast'"),  # told by our binder
-        ('loss: {types: [{type: RMILoss}]}', "loss.types[0].type: 'RMILoss' has no counterpart in Phalanx"),
+        (
+            'loss: {types: [{type: SemanticConnectivityLoss}]}',
+            "loss.types[0].type: 'SemanticConnectivityLoss' has no counterpart in Phalanx",
+        ),
+        ('loss: {types: [{type: RMILoss, rmi_radius: 5}]}', 'loss.types[0].rmi_radius: 5 has no counterpart in Phalanx'),
         (
             'loss: {types: [{type: MixedLoss, losses: [{type: EdgeAttentionLoss}], coef: [1]}]}',
             "loss.types[0].losses[0].type: 'EdgeAttentionLoss' has no counterpart in Phalanx",

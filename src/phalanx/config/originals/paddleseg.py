@@ -28,7 +28,10 @@ FILE_LISTS: dict[str, dict[str, Any]] = {  # data sets that are two lists of fil
 NUM_CLASSES = {'Cityscapes': 19, 'ADE20K': 150, 'PascalVOC': 21, **dict.fromkeys(FILE_LISTS, 2)}
 MODELS = ('PPLiteSeg', 'UNet', 'OCRNet', 'SegFormer', 'DeepLabV3P')
 SEGFORMERS = {f'SegFormer_B{size}': f'mit_b{size}' for size in range(6)}  # as they were called up to release 2.6
-LOSSES = ('CrossEntropyLoss', 'OhemCrossEntropyLoss', 'DiceLoss', 'LovaszSoftmaxLoss', 'MixedLoss')
+LOSSES = (
+    *('CrossEntropyLoss', 'OhemCrossEntropyLoss', 'DiceLoss'),
+    *('LovaszSoftmaxLoss', 'LovaszHingeLoss', 'RMILoss', 'MixedLoss'),
+)
 SCHEDULES = ('PolynomialDecay', 'CosineAnnealingDecay', 'StepDecay', 'MultiStepDecay', 'PiecewiseDecay')
 OPTIMIZERS = ('SGD', 'Momentum', 'Adam', 'AdamW')
 
@@ -353,6 +356,13 @@ def _loss(section: Section, batch_size: float) -> Node:
         case 'LovaszSoftmaxLoss':
             keys = {'name': renamed(kind, 'lovasz')}
             section.only('classes', 'present')
+        case 'LovaszHingeLoss':
+            keys = {'name': renamed(kind, 'lovasz_hinge')}
+        case 'RMILoss':
+            keys = {'name': renamed(kind, 'rmi')}
+            section.fixed({'rmi_radius': 3, 'rmi_pool_way': 0, 'rmi_pool_size': 3, 'rmi_pool_stride': 3})
+            section.ignore('num_classes', 'the data set has them')
+            section.ignore('loss_weight_lambda', 'it has no effect in PaddleSeg either')
         case 'MixedLoss':
             parts = [
                 _loss(Section(node, section.named(f'losses[{place}]'), section.reading), batch_size)

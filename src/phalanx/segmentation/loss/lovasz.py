@@ -1,4 +1,4 @@
-"""Lovász-Softmax: a smooth stand-in for 1 - IoU. Shapes: B batch, K classes."""
+"""Lovász-Softmax and the Lovász hinge: smooth stand-ins for 1 - IoU. Shapes: B batch, K classes."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from phalanx.precision import at_least_float32
 from phalanx.segmentation.labels import VOID
@@ -13,6 +14,7 @@ from phalanx.step import WholeStep
 from phalanx.task import Term
 
 BINS = 1 << 14  # of errors: steps of 6e-5
+EPSILON = 1e-9  # as in PaddleSeg: keeps the score of a pixel above -21
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,17 +36,54 @@ class LovaszSoftmax:
         errors = torch.where(is_own, 1 - probabilities, probabilities) * judged
         with torch.no_grad():
             places = places_of(errors, is_own)
-            counts = torch.zeros(2 * K * BINS, dtype=torch.int64, device=labels.device)
-            counts.scatter_add_(0, places.flatten(), judged.expand_as(places).flatten().long())
-            others, own = whole.sum(counts).view(2, K, BINS)
-            growth = growth_of(others, own).to(errors.dtype)
-            classes = (own.sum(1) > 0).sum().clamp(min=1)
-            samples = torch.tensor(len(labels), dtype=errors.dtype, device=labels.device)
-            share = samples / whole.sum(samples)  # the step's totals add up to its loss, so its weights must add up to 1
-        return Term((errors * growth.flatten()[places]).sum() / classes, share)
+            others, own = counted(places, judged, whole)
+            is_there = own.sum(1, keepdim=True) > 0  # [K, 1]
+            growth = (growth_of(others, own) * is_there).to(errors.dtype)
+            classes = is_there.sum().clamp(min=1)
+        return Term((errors * growth.flatten()[places]).sum() / classes, share_of_step(labels, errors, whole))
 
     def check(self, num_classes: int) -> None:
         """Every number of classes will do."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LovaszHinge:
+    """The Lovász extension of 1 - IoU over the whole step, for the second of two classes, as in PaddleSeg.
+
+    Berman et al. as above; Yu and Blaschko, The Lovász Hinge, https://arxiv.org/abs/1512.07797. The error of a pixel is how
+    far its score lies below 1, where it belongs to the class, or above -1, where it does not. PaddleSeg's score is not the
+    log-odds but, with p the probability of the class and e 1e-9, log(p + e / (1 - p + e)): about log p, and log 2 where p is 1.
+    Raises ValueError for other than two classes.
+    """
+
+    def __call__(self, logits: Tensor, labels: Tensor, whole: WholeStep) -> Term:  # [B, 2, H, W], [B, H, W]
+        probabilities = at_least_float32(logits).softmax(1)[:, 1:]  # [B, 1, H, W]
+        scores = (probabilities + EPSILON / (1 - probabilities + EPSILON)).log()
+        judged, is_own = (labels != VOID).unsqueeze(1), (labels == 1).unsqueeze(1)
+        errors = F.relu(1 - torch.where(is_own, scores, -scores)) * judged
+        with torch.no_grad():
+            places = places_of(errors / (1 + errors), is_own)  # in the same order, but below 1
+            growth = growth_of(*counted(places, judged, whole)).to(errors.dtype)
+        return Term((errors * growth.flatten()[places]).sum(), share_of_step(labels, errors, whole))
+
+    def check(self, num_classes: int) -> None:
+        if num_classes != 2:
+            raise ValueError(f'lovasz_hinge is for 2 classes, but there are {num_classes}; lovasz is for any number')
+
+
+def counted(places: Tensor, judged: Tensor, whole: WholeStep) -> tuple[Tensor, Tensor]:
+    """How many judged pixels of the step are in each of the `places`: of other classes, and of the class itself [K, BINS]."""
+    K = places.shape[1]
+    counts = torch.zeros(2 * K * BINS, dtype=torch.int64, device=places.device)
+    counts.scatter_add_(0, places.flatten(), judged.expand_as(places).flatten().long())
+    others, own = whole.sum(counts).view(2, K, BINS)
+    return others, own
+
+
+def share_of_step(labels: Tensor, like: Tensor, whole: WholeStep) -> Tensor:
+    """Which share of the samples of the step these are: totals that add up to the step's loss need weights that add up to 1."""
+    samples = torch.tensor(len(labels), dtype=like.dtype, device=like.device)
+    return samples / whole.sum(samples)
 
 
 def places_of(errors: Tensor, is_own: Tensor) -> Tensor:
@@ -58,11 +97,14 @@ def growth_of(others: Tensor, own: Tensor) -> Tensor:
     """How much 1 - IoU grows with each pixel, [2, K, BINS]: one of another class, then one of the class itself.
 
     `others` and `own` [K, BINS] are the counts. Once P of the G pixels of a class and N others are wrong, 1 - IoU is
-    1 - (G - P) / (G + N). Within a bin the mean is taken of the two orders: first all others, or first all of the class.
+    1 - (G - P) / (G + N); with G = 0 it is 1 from the first other on. Within a bin the mean is taken of the two orders: first
+    all others, or first all of the class.
     """
     others, own = others.double(), own.double()
     larger_others, larger_own = (counts.sum(1, keepdim=True) - counts.cumsum(1) for counts in (others, own))  # N and P before
     size = own.sum(1, keepdim=True)
-    before = (size + larger_others).clamp(min=1)  # union before the bin; a class that is nowhere grows by 0
+    before = (size + larger_others).clamp(min=1)  # union before the bin
     after = before + others
-    return torch.stack([(size - larger_own - own / 2) / (before * after), (1 / before + 1 / after) / 2])
+    of_others = (size - larger_own - own / 2) / (before * after)
+    is_first = size + larger_others == 0
+    return torch.stack([torch.where(is_first, 1 / others.clamp(min=1), of_others), (1 / before + 1 / after) / 2])

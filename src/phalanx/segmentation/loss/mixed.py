@@ -10,13 +10,21 @@ from torch import Tensor
 
 from phalanx.segmentation.loss.cross_entropy import CrossEntropy
 from phalanx.segmentation.loss.dice import Dice
-from phalanx.segmentation.loss.lovasz import LovaszSoftmax
+from phalanx.segmentation.loss.lovasz import LovaszHinge, LovaszSoftmax
 from phalanx.segmentation.loss.ohem import OhemCrossEntropy
 from phalanx.segmentation.loss.pixel_loss import PixelLoss
+from phalanx.segmentation.loss.rmi import RegionMutualInformation
 from phalanx.step import WholeStep
 from phalanx.task import Term
 
-PARTS = {'cross_entropy': CrossEntropy, 'ohem': OhemCrossEntropy, 'dice': Dice, 'lovasz': LovaszSoftmax}
+PARTS = {
+    'cross_entropy': CrossEntropy,
+    'ohem': OhemCrossEntropy,
+    'dice': Dice,
+    'lovasz': LovaszSoftmax,
+    'lovasz_hinge': LovaszHinge,
+    'rmi': RegionMutualInformation,
+}
 
 
 class Mixed:
