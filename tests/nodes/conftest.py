@@ -53,6 +53,9 @@ class Machine:
     def unplug(self) -> None:
         ip('-n', self.namespace, 'link', 'set', self.card, 'down')
 
+    def plug_in(self) -> None:
+        ip('-n', self.namespace, 'link', 'set', self.card, 'up')
+
     def processes(self) -> list[int]:
         """The processes that live in this machine now."""
         return [int(pid) for pid in subprocess.check_output(['ip', 'netns', 'pids', self.namespace], text=True).split()]

@@ -219,6 +219,21 @@ def test_a_cut_link_ends_the_run_on_both_sides(machines: list[Machine]) -> None:
     assert nobody_left(machines)
 
 
+@pytest.mark.slow
+def test_a_link_that_comes_back_soon_changes_nothing(machines: list[Machine], phalanx: Command, tmp_path: Path) -> None:
+    """The run is that of two ranks on one machine, to the last bit."""
+    extra = (*SHORT, 'train.steps=40')
+    assert phalanx('train', *TINY, *extra, '--nproc_per_node', '2', '--save_dir', 'alone').returncode == 0
+    started = train(machines[:2], extra=extra)
+    started[0].until(lambda: steps(machines[0]) >= 3)
+    machines[1].unplug()
+    time.sleep(3)
+    assert steps(machines[0]) < 40
+    machines[1].plug_in()
+    assert [one.end() for one in started] == [0, 0], started[0].said
+    assert losses(machines[0].folder / 'run') == losses(tmp_path / 'alone')
+
+
 def test_a_rank_that_stops_answering_is_named_with_every_stack(machines: list[Machine]) -> None:
     started = train(machines[:2], '--hang_timeout', '4', extra=LONG)
     started[0].until(lambda: steps(machines[0]) >= 3)
