@@ -145,7 +145,8 @@ def advice(figures: Figures, tried: Sequence[Figures] = ()) -> list[str]:
             'communication',
             0.05,
             f'ranks wait for each other: {figures.exchanges} exchanges and {figures.gradients_mb:.0f} MiB of gradients a step; '
-            'norm_sync=node or off saves nearly all of the exchanges, a larger batch a rank makes both rarer',
+            'norm_sync=node or off saves nearly all of the exchanges, gradients.compression=bf16 or power_sgd half or more '
+            'of the gradients, a larger batch a rank makes both rarer',
         ),
         ('host to device', 0.05, 'copies to the device: samples should travel as bytes and be normalised there'),
         ('optimizer', 0.1, 'the update costs as much with any batch: a larger batch makes it rarer'),
@@ -158,7 +159,7 @@ def advice(figures: Figures, tried: Sequence[Figures] = ()) -> list[str]:
         (not any(each.channels_last for each in known), 'train.channels_last=true, best together with bf16'),
         (
             not any(each.compiled for each in known),
-            'train.compile=true, with norm_sync=off (a synchronised norm cuts the compiled code)',
+            'train.compile=true',
         ),
     )
     slow = figures.share_of_peak < 0.5
