@@ -150,6 +150,13 @@ def test_operations_are_those_of_the_convolutions(trainer: WatchedTrainer[Any, A
     assert all(parameter.grad is None for parameter in trainer.model.parameters())
 
 
+def test_a_depthwise_convolution_counts_a_filter_a_channel(trainer: WatchedTrainer[Any, Any, Any]) -> None:
+    """4 images of 64 pixels, 3 channels with a filter of 3 x 3 each; the input needs no gradient."""
+    trainer.model[0] = nn.Conv2d(3, 3, 3, padding=1, groups=3, bias=False)  # type: ignore[index, operator]
+    trainer.model[1], trainer.model[2] = nn.Identity(), nn.Identity()  # type: ignore[index, operator]
+    assert step_flops(trainer, [next(trainer.batches())[0]]) == 2 * (2 * 4 * 64 * 3 * 9)
+
+
 def test_counting_operations_leaves_the_network_as_it_was(trainer: WatchedTrainer[Any, Any, Any]) -> None:
     before = {name: value.clone() for name, value in trainer.model.state_dict().items()}
     step_flops(trainer, next(trainer.batches()))

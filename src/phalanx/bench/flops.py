@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
 from torch.nn import functional as F
-from torch.utils.flop_counter import FlopCounterMode
+from torch.utils.flop_counter import FlopCounterMode, conv_flop_count
 
 from phalanx.bench.timeline import Moment
 from phalanx.task import B, P, S
@@ -23,11 +23,25 @@ def step_flops(trainer: Trainer[S, B, P], micro_batches: Sequence[B]) -> int:
     network = trainer.judge.network
     trainer.judge.network = trainer.model  # as it was written: the counter does not see into compiled code
     try:
-        with FlopCounterMode(display=False) as counter:
+        with FlopCounterMode(
+            display=False, custom_mapping={torch.ops.aten.convolution_backward: _convolution_backward}
+        ) as counter:
             trainer.settle_buckets(micro_batches)
     finally:
         trainer.judge.network = network
     return int(counter.get_total_flops())
+
+
+def _convolution_backward(
+    grad_shape: Sequence[int], x_shape: Sequence[int], weight_shape: Sequence[int], *others: Any, out_shape: Any = None
+) -> int:
+    """As many as in the forward pass for each gradient that is asked for, of input and weight.
+
+    torch's own formula takes the weight of a depthwise convolution for that of a full one.
+    """
+    transposed, wanted = others[4], others[7]
+    forward = conv_flop_count(list(x_shape), list(weight_shape), list(grad_shape), transposed=transposed)
+    return int(forward * (wanted[0] + wanted[1]))
 
 
 class Peak(NamedTuple):
