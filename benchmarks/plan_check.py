@@ -13,18 +13,13 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import os
-import shutil
-import signal
 import statistics
-import subprocess
-import sys
 import tempfile
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+
+from namespaces import Node, outputs, two_nodes
 
 from phalanx.bench.network import FREE, Link, Network, bandwidth
 from phalanx.bench.plan import plan
@@ -34,73 +29,16 @@ from phalanx.bench.show import as_text
 PER_RANK = ('device=cpu', 'train.global_batch_size=null', 'train.workers=0')
 
 
-@dataclass(frozen=True)
-class Node:
-    """A network namespace with one core."""
-
-    name: str
-    address: str
-    core: int
-    folder: Path
-
-    def start(self, *words: str) -> subprocess.Popen[str]:
-        """`phalanx` with `words`, on this node."""
-        return subprocess.Popen(
-            ['ip', 'netns', 'exec', self.name, 'taskset', '-c', str(self.core), sys.executable, '-m', 'phalanx', *words],
-            cwd=self.folder,
-            env={**os.environ, 'OMP_NUM_THREADS': '1'},
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-
-    def limit(self, rate: str) -> None:
-        """Sets the rate of this end of the cable."""
-        subprocess.run(['tc', '-n', self.name, 'qdisc', 'del', 'dev', 'cable', 'root'], check=False, capture_output=True)
-        if rate != 'unlimited':
-            queue = ['tbf', 'rate', rate, 'burst', '256kb', 'latency', '50ms']
-            subprocess.run(['tc', '-n', self.name, 'qdisc', 'add', 'dev', 'cable', 'root', *queue], check=True)
-
-
-@contextmanager
-def two_nodes(folder: Path) -> Iterator[list[Node]]:
-    """Two nodes at the ends of a cable; gone again afterwards, with whatever still runs there."""
-    cores, names = sorted(os.sched_getaffinity(0)), [f'pc{os.getpid() % 100_000}n{number}' for number in (1, 2)]
-    nodes = [Node(name, f'10.79.0.{n}', cores[(n - 1) % len(cores)], folder / name) for n, name in enumerate(names, start=1)]
-    try:
-        for node in nodes:
-            ip('netns', 'add', node.name)
-            node.folder.mkdir()
-        ip('link', 'add', 'cable', 'netns', names[0], 'type', 'veth', 'peer', 'name', 'cable', 'netns', names[1])
-        for node in nodes:
-            ip('-n', node.name, 'addr', 'add', f'{node.address}/24', 'dev', 'cable')
-            for card in ('cable', 'lo'):
-                ip('-n', node.name, 'link', 'set', card, 'up')
-        yield nodes
-    finally:
-        for node in nodes:
-            for pid in subprocess.run(['ip', 'netns', 'pids', node.name], capture_output=True, text=True).stdout.split():
-                os.kill(int(pid), 9)
-            subprocess.run(['ip', 'netns', 'del', node.name], check=False, capture_output=True)
-
-
-def ip(*words: str) -> None:
-    subprocess.run(['ip', *words], check=True)
-
-
 def on_all(nodes: Sequence[Node], *words: str) -> list[str]:
-    """What `phalanx` with `words` writes to standard output, run on all nodes at once. Raises RuntimeError."""
-    started = [node.start(*words) for node in nodes]
-    said = [process.communicate()[0] for process in started]
-    if any(process.returncode for process in started):
-        raise RuntimeError(f'phalanx {" ".join(words)} ended with status {[process.returncode for process in started]}')
-    return said
+    """What `phalanx` with `words` says at its end, run on all nodes at once. Raises RuntimeError."""
+    return outputs([node.start('-m', 'phalanx', *words) for node in nodes])
 
 
 def together(nodes: Sequence[Node], *words: str) -> dict[str, Any]:
     """The JSON object that rank 0 prints of a benchmark over the ranks of all nodes."""
     ips = ','.join(node.address for node in nodes)
     said = on_all(nodes, 'bench', *words, '--ips', ips, '--nproc_per_node', '1', '--json')
-    found: dict[str, Any] = json.loads(said[0].strip().rpartition('\n')[2])
+    found: dict[str, Any] = json.loads(said[0])
     return found
 
 
@@ -113,9 +51,6 @@ def main() -> None:
     parser.add_argument('--steps', type=int, default=20)
     parser.add_argument('--repeats', type=int, default=3)
     given = parser.parse_args()
-    if os.geteuid() != 0 or not all(map(shutil.which, ('ip', 'tc', 'taskset'))):
-        sys.exit('needs root, iproute2 and taskset')
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the namespaces go, too
     keys = [*PER_RANK, f'train.batch_size_per_rank={given.batch}', *given.set]
     run = ['train', given.recipe, '--steps', str(given.steps), '--set', *keys]
     with tempfile.TemporaryDirectory() as folder, two_nodes(Path(folder)) as nodes:

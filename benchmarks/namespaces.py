@@ -1,0 +1,80 @@
+"""Two machines for benchmarks: network namespaces of this one with a core each, joined by a cable whose rate can be limited.
+
+Needs root, iproute2, taskset and the kernel's tbf queue.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class Node:
+    """A network namespace with one core."""
+
+    name: str
+    address: str
+    core: int
+    folder: Path
+
+    def start(self, *words: str) -> subprocess.Popen[str]:
+        """Python with `words`, on this node."""
+        return subprocess.Popen(
+            ['ip', 'netns', 'exec', self.name, 'taskset', '-c', str(self.core), sys.executable, *words],
+            cwd=self.folder,
+            env={**os.environ, 'OMP_NUM_THREADS': '1', 'GLOO_SOCKET_IFNAME': 'cable'},
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def limit(self, rate: str) -> None:
+        """Sets the rate of this end of the cable, such as `200mbit`, or `unlimited`."""
+        subprocess.run(['tc', '-n', self.name, 'qdisc', 'del', 'dev', 'cable', 'root'], check=False, capture_output=True)
+        if rate != 'unlimited':
+            queue = ['tbf', 'rate', rate, 'burst', '256kb', 'latency', '50ms']
+            subprocess.run(['tc', '-n', self.name, 'qdisc', 'add', 'dev', 'cable', 'root', *queue], check=True)
+
+
+@contextmanager
+def two_nodes(folder: Path) -> Iterator[list[Node]]:
+    """Two nodes at the ends of a cable; gone again afterwards, with whatever still runs there."""
+    if os.geteuid() != 0 or not all(map(shutil.which, ('ip', 'tc', 'taskset'))):
+        sys.exit('needs root, iproute2 and taskset')
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the namespaces go, too
+    cores, names = sorted(os.sched_getaffinity(0)), [f'pc{os.getpid() % 100_000}n{number}' for number in (1, 2)]
+    nodes = [Node(name, f'10.79.0.{n}', cores[(n - 1) % len(cores)], folder / name) for n, name in enumerate(names, start=1)]
+    try:
+        for node in nodes:
+            ip('netns', 'add', node.name)
+            node.folder.mkdir()
+        ip('link', 'add', 'cable', 'netns', names[0], 'type', 'veth', 'peer', 'name', 'cable', 'netns', names[1])
+        for node in nodes:
+            ip('-n', node.name, 'addr', 'add', f'{node.address}/24', 'dev', 'cable')
+            for card in ('cable', 'lo'):
+                ip('-n', node.name, 'link', 'set', card, 'up')
+        yield nodes
+    finally:
+        for node in nodes:
+            for pid in subprocess.run(['ip', 'netns', 'pids', node.name], capture_output=True, text=True).stdout.split():
+                os.kill(int(pid), 9)
+            subprocess.run(['ip', 'netns', 'del', node.name], check=False, capture_output=True)
+
+
+def ip(*words: str) -> None:
+    subprocess.run(['ip', *words], check=True)
+
+
+def outputs(started: list[subprocess.Popen[str]]) -> list[str]:
+    """The last line that each writes to its standard output. Raises RuntimeError when one failed."""
+    said = [process.communicate()[0] for process in started]
+    if failed := [process for process in started if process.returncode]:
+        raise RuntimeError(f'{failed[0].args} ended with status {failed[0].returncode}')
+    return [text.strip().rpartition('\n')[2] for text in said]
