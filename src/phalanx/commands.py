@@ -127,7 +127,7 @@ def evaluate(words: Sequence[str]) -> int:
             return _launch('eval', words, job, cluster, flags)
     try:
         result = worker.evaluate(job, given.weights)
-    except (CheckpointError, BadSampleError, RuntimeError) as error:
+    except (CheckpointError, BadSampleError, OSError, RuntimeError) as error:
         print(f'evaluation failed: {error}', file=sys.stderr)
         return 1
     if dist.rank_of_environment() != 0:
@@ -152,7 +152,7 @@ def predict(words: Sequence[str]) -> int:
 
     try:
         written, failed = predict_images(given.run, given.images, given.out, given.weights)
-    except CheckpointError as error:
+    except (CheckpointError, OSError) as error:  # no weights; a folder that cannot be written to
         print(f'prediction failed: {error}', file=sys.stderr)
         return 1
     print(f'{written} images predicted, results in {given.out}' + (f'; {failed} could not be read' if failed else ''))

@@ -6,6 +6,9 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from rich.console import Console
+from rich.progress import track
+
 from phalanx.errors import RequestError
 from phalanx.image import read_image
 from phalanx.runs import load_run, open_job
@@ -24,7 +27,7 @@ def predict_images(run: str, images: Sequence[Path], out: Path, weights: Path | 
     predict = load_run(run, weights, job.recipe.device)
     out.mkdir(parents=True, exist_ok=True)
     failed = 0
-    for file, stem in files.items():
+    for file, stem in track(files.items(), 'predicting', console=Console(stderr=True), transient=True):
         try:
             image = read_image(file)
         except SampleError as error:

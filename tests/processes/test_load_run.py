@@ -100,3 +100,12 @@ def test_the_page_can_be_built_anew_from_the_folder_alone(
 def test_a_folder_without_a_run_has_no_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(['report', str(tmp_path)]) == 2
     assert 'is no folder of a run' in capsys.readouterr().err
+
+
+def test_results_that_cannot_be_written_are_told_with_the_path(
+    family_runs: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cv2.imwrite(str(tmp_path / 'image.png'), noise(64, 96))
+    (tmp_path / 'out').write_text('a file, no folder')
+    assert main(['predict', str(family_runs['segmentation']), str(tmp_path / 'image.png'), '--out', str(tmp_path / 'out')]) == 1
+    assert f"prediction failed: [Errno 17] File exists: '{tmp_path / 'out'}'" in capsys.readouterr().err
