@@ -211,7 +211,6 @@ def _launch(command: str, words: Sequence[str], job: Job, cluster: Cluster, flag
             'command': command,
             'recipe': fingerprint(iter([json.dumps(plain(job.resolved), sort_keys=True)])),
             'data': job.fingerprint(),
-            'max_restart': flags.max_restart or 0,
             'disk': disk_free(job.folder),
         }
 

@@ -284,7 +284,7 @@ def _as_ranks(given: argparse.Namespace, words: Sequence[str], what: str, job: J
 
     def facts() -> dict[str, Any]:
         data = job.fingerprint() if job else ''
-        return {'command': 'bench', 'recipe': fingerprint(iter([what])), 'data': data, 'max_restart': 0, 'disk': disk_free(log)}
+        return {'command': 'bench', 'recipe': fingerprint(iter([what])), 'data': data, 'disk': disk_free(log)}
 
     return launch([sys.executable, '-m', 'phalanx', 'bench', *words], cluster, flags, log, facts)
 
