@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import colorsys
 import io
+import os
 import stat
 from functools import cache
 from pathlib import Path
@@ -18,6 +19,7 @@ from torch import Tensor
 from phalanx.task import Image, SampleError
 
 LabelMap = npt.NDArray[np.uint8]  # [H, W] class ids
+JPEG_FRAMES = {*range(0xC0, 0xD0)} - {0xC4, 0xC8, 0xCC}  # marks of the segments that hold the size
 MOST_PIXELS = 2**27  # of one image: 400 MB once decoded. More is a mistake, or a small file made to fill the memory
 
 
@@ -31,16 +33,20 @@ def read_image(path: Path) -> Image:
 
 def decoded(data: bytes, name: str) -> Image:
     """The picture in `data`, the bytes of a file, as `read_image` gives it. Raises SampleError, which calls it `name`."""
-    if _is_cut_off(data):
+    size, whole = _header(data)
+    if not whole:
         raise SampleError(f'{name}: the image is cut off ({len(data)} bytes are there)')
-    _check_size(data, name)
+    if size is None:
+        size = _size_by_pillow(data, name)
+    if size is not None:
+        _check_pixels(*size, name)
     try:
         pixels = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_COLOR | cv2.IMREAD_IGNORE_ORIENTATION) if data else None
     except cv2.error as error:
         raise SampleError(f'{name}: cannot be decoded: {error.err}') from None
     if pixels is None:
         raise SampleError(f'{name}: is not an image that OpenCV can decode ({_beginning(data)})')
-    return cv2.cvtColor(pixels, cv2.COLOR_BGR2RGB).astype(np.uint8, copy=False)
+    return cv2.cvtColor(pixels, cv2.COLOR_BGR2RGB, dst=pixels).astype(np.uint8, copy=False)
 
 
 def read_labels(path: Path) -> LabelMap:
@@ -60,11 +66,13 @@ def read_labels(path: Path) -> LabelMap:
 
 
 def _bytes(path: Path) -> bytes:
+    name = str(path)
     try:
-        mode = path.stat().st_mode
+        mode = os.stat(name).st_mode  # noqa: PTH116  # Path's own ways cost as much again as the system's
         if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):  # a pipe would be waited for, a device read without end
             raise SampleError(f'{path}: cannot be read: it is no file')
-        data = path.read_bytes()
+        with open(name, 'rb', buffering=0) as file:  # noqa: PTH123
+            data = file.readall()
     except OSError as error:
         raise SampleError(f'{path}: cannot be read: {error.strerror}') from None
     if not data:
@@ -76,37 +84,44 @@ def _beginning(data: bytes) -> str:
     return f'{len(data)} bytes, beginning with {data[:8]!r}'
 
 
-def _check_size(data: bytes, name: str) -> None:
-    """Raises SampleError when the header promises more pixels than are decoded: a few bytes can stand for gigabytes.
+def _header(data: bytes) -> tuple[tuple[int, int] | None, bool]:
+    """Width and height that a PNG or JPEG file promises, None when they are not found, and whether the file has its end.
 
-    What Pillow does not know is left to OpenCV, which refuses more than 2**30 pixels.
+    A few bytes can stand for gigabytes, and OpenCV fills what is missing with grey and says nothing. Pillow would know the
+    size, but needs longer to open a file than OpenCV to decode a word.
     """
+    if data.startswith(b'\x89PNG'):
+        size = int.from_bytes(data[16:20]), int.from_bytes(data[20:24])  # IHDR comes first
+        return size if data[12:16] == b'IHDR' else None, b'IEND' in data[-1024:]
+    if not data.startswith(b'\xff\xd8'):
+        return None, True
+    found, place = None, 2  # segments carry their length, so that no mark of a thumbnail inside one is mistaken for the image's
+    while data[place : place + 1] == b'\xff' and data[place + 1 : place + 2] not in (b'', b'\xda'):
+        mark = data[place + 1]
+        if mark == 0xFF:  # marks may be filled up with it
+            place += 1
+            continue
+        if mark in JPEG_FRAMES:
+            found = int.from_bytes(data[place + 7 : place + 9]), int.from_bytes(data[place + 5 : place + 7])
+        place += 2 + int.from_bytes(data[place + 2 : place + 4])
+    return found, data.find(b'\xff\xd9', place) >= 0
+
+
+def _size_by_pillow(data: bytes, name: str) -> tuple[int, int] | None:
+    """Width and height of other formats. What Pillow does not know is left to OpenCV, which refuses more than 2**30 pixels."""
     try:
         with PIL.Image.open(io.BytesIO(data)) as image:
-            width, height = image.size
+            return image.size
     except PIL.Image.DecompressionBombError as error:
         raise SampleError(f'{name}: {error}') from None
     except (OSError, SyntaxError, ValueError):
-        return
-    _check_pixels(width, height, name)
+        return None
 
 
 def _check_pixels(width: int, height: int, name: str) -> None:
     if width * height > MOST_PIXELS:
         limit = f'{MOST_PIXELS / 2**20:.0f} million'
         raise SampleError(f'{name}: has {width} x {height} pixels, more than the {limit} that are decoded; cut it into tiles')
-
-
-def _is_cut_off(data: bytes) -> bool:
-    """Whether a JPEG or PNG file ends early. OpenCV fills what is missing with grey and says nothing."""
-    if data.startswith(b'\x89PNG'):
-        return b'IEND' not in data[-1024:]
-    if not data.startswith(b'\xff\xd8'):
-        return False
-    place = 2  # segments carry their length, so that the end mark of a thumbnail inside one is not mistaken for the image's
-    while data[place : place + 1] == b'\xff' and data[place + 1 : place + 2] != b'\xda':
-        place += 2 + int.from_bytes(data[place + 2 : place + 4], 'big')
-    return data.find(b'\xff\xd9', place) < 0
 
 
 def palette(K: int) -> npt.NDArray[np.uint8]:

@@ -76,6 +76,26 @@ def test_a_jpeg_with_a_thumbnail_or_something_after_its_end_is_whole(tmp_path: P
     assert read_image(path).shape == (12, 20, 3)
 
 
+@pytest.mark.parametrize('progressive', [False, True])
+@pytest.mark.parametrize('filled_up', [False, True])
+def test_a_jpeg_that_promises_too_much_is_refused_before_it_is_decoded(
+    tmp_path: Path, progressive: bool, filled_up: bool
+) -> None:
+    """The size in its frame header changed; a thumbnail and, if asked for, fill bytes before the marks stay in the way."""
+    exif = Image.Exif()
+    exif[270] = 'a comment'
+    Image.fromarray(PICTURE).save(tmp_path / 'a.jpg', exif=exif, progressive=progressive)
+    data = (tmp_path / 'a.jpg').read_bytes()
+    frame = data.index(b'\xff\xc2' if progressive else b'\xff\xc0')
+    if filled_up:
+        data, frame = data[:frame] + b'\xff\xff' + data[frame:], frame + 2
+    (tmp_path / 'a.jpg').write_bytes(data)
+    assert read_image(tmp_path / 'a.jpg').shape == PICTURE.shape
+    (tmp_path / 'a.jpg').write_bytes(data[: frame + 5] + b'\x7f\xff\x7f\xff' + data[frame + 9 :])
+    with pytest.raises(SampleError, match='32767 x 32767 pixels'):
+        read_image(tmp_path / 'a.jpg')
+
+
 def test_a_palette_image_gives_its_indices(tmp_path: Path) -> None:
     labels = np.array([[0, 1, 2], [10, 255, 3]], np.uint8)
     image = Image.fromarray(labels)

@@ -115,7 +115,7 @@ class Samples:
             image, text = self.concatenate((image, text), lambda: self._another(draw, rng), rng)
         for transform in self.transforms:
             image = transform(image, rng)
-        size = self.sizes[draw.step_rng().integers(len(self.sizes))]
+        size = self.sizes[draw.step_rng().integers(len(self.sizes))] if len(self.sizes) > 1 else self.sizes[0]
         try:
             return self.encoder.sample((image, text), size)
         except UnusableTextError as error:
@@ -216,9 +216,10 @@ class Recognition:
 
     def collate(self, samples: Sequence[Sample]) -> RecognitionBatch:
         """Raises ValueError when the images differ in size."""
-        sizes = {f'{sample.image.shape[2]} x {sample.image.shape[1]}' for sample in samples}
-        if len(sizes) > 1:
-            raise ValueError(f'the images of a batch differ in size: {", ".join(sorted(sizes))}')
+        shapes = {sample.image.shape for sample in samples}
+        if len(shapes) > 1:
+            sizes = sorted(f'{width} x {height}' for _, height, width in shapes)
+            raise ValueError(f'the images of a batch differ in size: {", ".join(sizes)}')
         images = torch.stack([sample.image for sample in samples])
         widths = torch.tensor([sample.width for sample in samples])
         texts = Texts(
