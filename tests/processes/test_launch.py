@@ -190,3 +190,35 @@ def test_a_job_file_is_written_and_nothing_is_started(phalanx: Command, tmp_path
     done = phalanx('launch', *words)
     assert done.returncode == 0, done.stderr
     assert 'phalanx train unet_pet --set train.workers=4 --gpus 0,1' in (tmp_path / 'job').read_text()
+
+
+CANNOT_SAVE = """
+import signal, time
+from pathlib import Path
+from torch.distributed.elastic.multiprocessing.errors import record
+@record
+def train():
+    def save(*_):
+        raise RuntimeError('the disk is full')
+    signal.signal(signal.SIGTERM, save)
+    with Path('begun').open('a') as file:
+        file.write('once ')
+    time.sleep(60)
+train()
+"""
+
+
+def test_a_rank_that_fails_while_it_is_stopped_is_told_and_nothing_is_started_again(tmp_path: Path) -> None:
+    """Status 143 would say that all is saved."""
+    (tmp_path / 'train.py').write_text(CANNOT_SAVE)
+    words = (sys.executable, '-m', 'phalanx.launch', '--nproc_per_node', '1', '--max_restart', '3', 'train.py')
+    launcher = subprocess.Popen(words, cwd=tmp_path, env=clean_environment(), stderr=subprocess.PIPE, text=True)
+    end = time.monotonic() + 60
+    while not (tmp_path / 'begun').exists() or not (tmp_path / 'begun').read_text():
+        assert time.monotonic() < end
+        time.sleep(0.1)
+    launcher.send_signal(signal.SIGTERM)
+    _, said = launcher.communicate(timeout=60)
+    assert launcher.returncode == 1
+    assert said.splitlines()[-1].endswith('RuntimeError: the disk is full')
+    assert (tmp_path / 'begun').read_text() == 'once '

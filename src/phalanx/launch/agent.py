@@ -23,6 +23,7 @@ from phalanx.launch import child
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+ERROR = 'error.{}.json'  # where a rank leaves what ended it
 # What a rank says when another one has gone: a consequence, not the cause.
 BROKEN_CONNECTION = re.compile(
     r'connection (closed|reset|refused|was closed)|broken pipe|gloo|nccl|recvvalue failed|timed out|DistBackendError|'
@@ -52,10 +53,17 @@ class Failure:
 
 @dataclass(frozen=True)
 class Outcome:
-    """How an attempt ended on this machine: 0; 128 + a signal for ranks that were stopped; or 1 with the failure."""
+    """How an attempt ended on this machine: 0; 128 + a signal when it was stopped; 1 when it failed.
+
+    With the failure of a rank, also of one that failed while it was being stopped.
+    """
 
     status: int
     failure: Failure | None = None
+
+    @property
+    def was_stopped(self) -> bool:
+        return self.status > 128
 
 
 @dataclass(frozen=True)
@@ -86,7 +94,7 @@ class RankLogs(LogsSpecs):
         self.attempt = attempt
 
     def reify(self, envs: dict[int, dict[str, str]]) -> LogsDest:
-        errors = {local: str(self.attempt.scratch / f'error.{env["RANK"]}.json') for local, env in envs.items()}
+        errors = {local: str(self.attempt.scratch / ERROR.format(env['RANK'])) for local, env in envs.items()}
         for local, env in envs.items():
             env['TORCHELASTIC_ERROR_FILE'] = errors[local]
             env['TORCHELASTIC_RESTART_COUNT'] = str(self.attempt.number)  # ranks of two attempts must not meet in one store
@@ -115,7 +123,7 @@ def run_attempt(command: Sequence[str], attempt: Attempt) -> Outcome:
         except ChildFailedError as error:
             return _outcome(error, attempt, out_of_memory=_oom_kills() > oom_kills)
         except SignalException as stopped:
-            return Outcome(128 + int(stopped.sigval))
+            return Outcome(128 + int(stopped.sigval), _failure_while_stopping(attempt))
     return Outcome(0)
 
 
@@ -164,6 +172,16 @@ def _outcome(error: ChildFailedError, attempt: Attempt, out_of_memory: bool) -> 
         return Outcome(stopped[0])
     first = min(found, key=lambda failure: (failure.is_consequence, failure.when))
     return Outcome(1, first)
+
+
+def _failure_while_stopping(attempt: Attempt) -> Failure | None:
+    """What ended a rank before it had saved, if anything did. (torch does not look at ranks any more once it stops them.)"""
+    found = []
+    for rank in attempt.ranks:
+        error = attempt.scratch / ERROR.format(rank)
+        if error.is_file():
+            found.append(_failure(rank, ProcessFailure(rank, 0, 1, str(error)), attempt, out_of_memory=False))
+    return min((failure for failure in found if not failure.is_consequence), key=lambda failure: failure.when, default=None)
 
 
 def _failure(rank: int, failure: ProcessFailure, attempt: Attempt, out_of_memory: bool) -> Failure:

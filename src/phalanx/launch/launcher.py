@@ -107,10 +107,10 @@ class _Launch:
             attempt = self.attempt(number, 0, 1, None)
             watch = Watch(self.scratch, attempt.ranks, self.flags.hang_timeout, say)
             outcome, verdict = self.watched(attempt, watch)
-            if outcome.status != 1:
+            if outcome.status != 1 and outcome.failure is None:
                 return outcome.status
             cause = self.told(outcome.failure, verdict, attempt.nodes * attempt.ranks_per_node, 'this machine')
-            if self.restarts == 0:
+            if self.restarts == 0 or outcome.was_stopped:
                 print(cause, file=sys.stderr, flush=True)
                 return 1
             self.restart(cause)
@@ -148,8 +148,8 @@ class _Launch:
         if outcome.failure is not None and verdict is None:
             meeting.put(members.key('failure', meeting.number), outcome.failure.as_card())
             cause = f'rank {outcome.failure.rank} on {self.cluster.address}: {outcome.failure.cause}'
-            watch.decide({'kind': 'failed', 'cause': cause})
-        elif outcome.status > 128 and verdict is None:
+            watch.decide({'kind': 'failed', 'cause': cause, 'stopped': outcome.was_stopped})
+        elif outcome.was_stopped and verdict is None:
             watch.decide({'kind': 'stopped', 'status': outcome.status, 'cause': 'stopped'})
         meeting.put(members.key('ended', meeting.number), outcome.status)
 
@@ -189,7 +189,7 @@ class _Launch:
             say(f'{verdict["cause"]}; the ranks have saved and start again with one more machine')
             return None
         if kind in ('done', 'stopped'):
-            return outcome.status if verdict is None or outcome.status > 128 else int(verdict['status'])
+            return outcome.status if verdict is None or outcome.was_stopped else int(verdict['status'])
         where = members.cards[failure.rank // self.cluster.ranks_per_node][1]['address'] if failure else ''
         ranks = len(members.cards) * self.cluster.ranks_per_node
         cause = self.told(failure, verdict, ranks, where)
@@ -198,7 +198,8 @@ class _Launch:
         if kind == 'lost' and not lost_first and elastic and len(members.cards) - 1 >= self.cluster.min_nodes:
             say(f'{cause}; going on with the machines that are left, from the last checkpoint')
             return None
-        if self.restarts and not lost_first:
+        was_stopped = verdict is not None and bool(verdict.get('stopped'))
+        if self.restarts and not lost_first and not was_stopped:
             self.restart(cause)
             return None
         print(cause, file=sys.stderr, flush=True)
