@@ -232,7 +232,7 @@ UNUSABLE: list[tuple[str, str, Callable[[Path], None], str]] = [
     ('segmentation', 'labels/1.png', no_image, 'data/labels/1.png: is not a label map that can be decoded'),
     ('segmentation', 'labels/1.png', picture, 'data/labels/1.png: has colour mode RGB'),
     ('segmentation', 'labels/1.png', of_value_200, 'data/labels/1.png: has pixels of value 200; allowed are 0 to 1, 255'),
-    ('segmentation', 'labels/1.png', of_another_size, 'data/images/1.png: is 64 x 64 pixels, but its label map is 64 x 32'),
+    ('segmentation', 'labels/1.png', of_another_size, 'data/labels/1.png: is 64 x 32 pixels, but its image is 64 x 64'),
     ('detection', 'images/train/1.png', no_image, 'data/images/train/1.png: is not an image that OpenCV can decode'),
     ('detection', 'images/train/1.png', cut_off, 'data/images/train/1.png: the image is cut off'),
     ('recognition', 'train/1.png', no_image, 'data/train/1.png: is not an image that OpenCV can decode'),

@@ -158,7 +158,7 @@ def test_classes_are_many_but_not_too_many(root: Path) -> None:
 @pytest.mark.parametrize(
     ('file', 'content', 'message'),
     [
-        ('labels/a.png', LABELS[:2], '{root}/images/a.png: is 6 x 4 pixels, but its label map is 6 x 2'),
+        ('labels/a.png', LABELS[:2], '{root}/labels/a.png: is 6 x 2 pixels, but its image is 6 x 4'),
         (
             'labels/a.png',
             np.where(LABELS == 2, 7, LABELS).astype(np.uint8),

@@ -44,7 +44,7 @@ class Pairs:
         image, values = read_image(self.path(index, 0)), read_labels(self.path(index, 1))
         if image.shape[:2] != values.shape:
             sizes = [f'{width} x {height}' for height, width in (image.shape[:2], values.shape)]
-            raise SampleError(f'{self.path(index, 0)}: is {sizes[0]} pixels, but its label map is {sizes[1]}')
+            raise SampleError(f'{self.path(index, 1)}: is {sizes[1]} pixels, but its image is {sizes[0]}')
         labels = cv2.LUT(values, self.ids).astype(np.uint8, copy=False)
         if (labels == WRONG).any():
             found = [value for value in np.unique(values).tolist() if self.ids[value] == WRONG]
