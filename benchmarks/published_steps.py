@@ -56,7 +56,7 @@ STEPS = (
         ('model={name: crnn, backbone: mobilenet_v3, size: large, scale: 0.5, hidden_size: 96}', 'size=[100,32]'),
     ),
 )
-VARIANTS = (('fp32', False), ('bf16', True))  # precision, channels last
+VARIANTS = (('fp32', False), ('fp32', True), ('bf16', True))  # precision, channels last
 
 
 def main() -> None:

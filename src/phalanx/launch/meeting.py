@@ -171,6 +171,7 @@ class Meeting:
         limit = self.patience + 30
         (told,) = self.wait([f'{attempt}/members'], limit)
         if 'error' in told:
+            self._part(attempt, told['numbers'])
             raise MeetingError(told['error'])
         cards = self.look_at([f'{attempt}/card/{number}' for number in told['numbers']])
         members = Members(attempt, tuple(zip(told['numbers'], cards, strict=True)), told['port'])
@@ -181,12 +182,15 @@ class Meeting:
         return members
 
     def leave(self, members: Members, lost: Collection[int] = ()) -> None:
-        """The first machine goes last: the others, but for those that are lost, still ask its store."""
+        """Takes leave of the others, but for those that are lost."""
+        self._part(members.attempt, [number for number, _ in members.cards if number not in lost])
+
+    def _part(self, attempt: int, numbers: Collection[int]) -> None:
+        """The first machine goes last: the others still ask its store why there is nothing to do."""
         with contextlib.suppress(MeetingLostError):
-            self.put(members.key('left', self.number), True)
+            self.put(f'{attempt}/left/{self.number}', True)
             if self.server is not None:
-                others = [members.key('left', number) for number, _ in members.cards if number not in lost]
-                self._until(lambda: self._are_there(others), 5)
+                self._until(lambda: self._are_there([f'{attempt}/left/{number}' for number in numbers]), 5)
                 time.sleep(0.2)  # so that the last of them has its answer
 
     def newcomers(self, members: Members, unfit: Callable[[Card], str]) -> list[int]:
@@ -262,7 +266,7 @@ class Meeting:
             if now - begun > self.patience:
                 self.put(
                     f'{attempt}/members',
-                    {'error': f'{self._missing(present)} after {self.patience:.0f} s; nothing was started'},
+                    {'error': f'{self._missing(present)} after {self.patience:.0f} s; nothing was started', 'numbers': present},
                 )
                 return
             if now - reminded > REMIND:

@@ -133,6 +133,7 @@ def check(meeting: Meeting, members: Members) -> Link:
     """The way between the machines, when all is well. Raises MeetingError with all that must be mended."""
     findings, link = examine(meeting, members)
     if link is None:
+        meeting.leave(members)
         report = '\n'.join(f'  {finding}' for finding in findings)
         raise MeetingError(f'the machines do not fit together; nothing was started\n{report}')
     for finding in findings:
@@ -174,6 +175,12 @@ def compare(cards: Sequence[Card]) -> list[Finding]:
             level: Literal['error', 'warning'] = 'error' if rule.must else 'warning'
             findings.append(Finding(level, f'not the same everywhere: {rule.name} ({told}): {rule.cure}'))
     return findings + [finding for card in cards for finding in lacking(card)]
+
+
+def look_here(folder: Path) -> None:
+    """Says what this machine has too little of for a run into `folder` that it makes alone, of one process or several."""
+    for finding in lacking({'address': 'this machine', 'disk': disk_free(folder), **shared_memory()}):
+        say(str(finding))
 
 
 def lacking(card: Card) -> list[Finding]:
