@@ -13,12 +13,12 @@ import numpy as np
 import torch
 import yaml
 
-import phalanx
 from phalanx.checkpoint import Checkpoints
 from phalanx.config.bind import DEFAULT, bind
 from phalanx.config.originals import dialect_of, translate
-from phalanx.config.read import ConfigError, Node, override, plain, read
+from phalanx.config.read import ConfigError, Node, did_you_mean, override, plain, read
 from phalanx.config.schema import Recipe
+from phalanx.config.shipped import shipped
 from phalanx.convert.weights import load_weights
 from phalanx.errors import RequestError
 from phalanx.families import FAMILIES
@@ -84,22 +84,20 @@ def _family(root: Node) -> type:
 
 
 def find_recipe(recipe: str) -> Path:
-    """The file of a recipe: a path, a run folder, or the name of a shipped one. Raises ConfigError naming the shipped ones."""
+    """The file of a recipe: a path, a run folder, or the name of a shipped one. Raises ConfigError with the nearest name."""
     path = Path(recipe)
     if path.is_dir() and (path / 'config.yml').is_file():
         return path / 'config.yml'
     if path.is_file():
         return path
-    shipped = {file.stem: file for file in sorted(recipes_folder().glob('*/*.yml')) if file.parent.name != '_base_'}
-    if recipe.removesuffix('.yml') in shipped:
-        return shipped[recipe.removesuffix('.yml')]
-    raise ConfigError([f'{recipe}: there is no such file, run folder or shipped recipe (shipped: {", ".join(shipped)})'])
-
-
-def recipes_folder() -> Path:
-    """Where the shipped recipes lie: inside the installed package, or at the top of a checkout."""
-    inside = Path(phalanx.__file__).parent / 'recipes'
-    return inside if inside.is_dir() else Path(phalanx.__file__).parents[2] / 'recipes'
+    known, name = shipped(), recipe.removesuffix('.yml')
+    if name in known:
+        return known[name]
+    if path.is_dir():
+        raise ConfigError([f'{recipe}: is a folder without config.yml, so no run folder'])
+    raise ConfigError(
+        [f'{recipe}: there is no such file or shipped recipe{did_you_mean(name, known)} (`phalanx config` lists them)']
+    )
 
 
 def differences(job: Job) -> list[str]:

@@ -29,7 +29,7 @@ def test_all_mistakes_of_a_recipe_are_told_before_any_process_starts(phalanx: Co
 @pytest.mark.parametrize(
     ('words', 'told'),
     [
-        (('train', 'no_such_recipe'), 'no_such_recipe: there is no such file, run folder or shipped recipe'),
+        (('train', 'no_such_recipe'), 'no_such_recipe: there is no such file or shipped recipe'),
         (('train',), 'which recipe?'),
         (('train', 'pp_liteseg_digits', 'train.seed'), "'train.seed': expected KEY VALUE pairs after the recipe"),
         (('train', 'pp_liteseg_digits', '--gpus', '0,x'), "--gpus '0,x': expected numbers separated by commas"),

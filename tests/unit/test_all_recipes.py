@@ -15,9 +15,10 @@ import yaml
 
 from phalanx.cli import main
 from phalanx.config.read import document
+from phalanx.config.shipped import recipes_folder
 from phalanx.families import FAMILIES
 from phalanx.optim.groups import parameter_groups
-from phalanx.runs import open_job, recipes_folder
+from phalanx.runs import open_job
 
 FOLDERS = {folder.name: sorted(folder.glob('*.yml')) for folder in sorted(recipes_folder().iterdir())}
 BASES = FOLDERS.pop('_base_')

@@ -37,6 +37,15 @@ def test_two_ways_to_say_one_thing_replace_each_other(tmp_path: Path) -> None:
     assert plain(override(read(recipe), 'train.epochs=2')) == {'train': {'epochs': 2, 'seed': 1}}
 
 
+def test_a_shipped_recipe_or_a_part_of_several_is_a_base_by_its_name(tmp_path: Path) -> None:
+    """Whoever installed the package need not know where it lies; a file beside the recipe goes first."""
+    recipe = write(tmp_path, run='_base_: [pp_liteseg, slanet.yml, own.yml]\ntrain: {steps: 1}\n', own='clip: {norm: 2}\n')
+    own = plain(read(recipe))
+    assert own['location_loss'] == 'smooth_l1'  # of slanet
+    assert own['losses'][0]['name'] == 'ohem'  # of pp_liteseg
+    assert own['clip']['norm'] == 2
+
+
 @pytest.mark.parametrize(
     ('assignment', 'result'),
     [
@@ -61,6 +70,7 @@ def test_an_assignment_overrides_one_key(assignment: str, result: object) -> Non
         ({'run': 'x: !!python/object/apply:os.system [ls]\n'}, 'run.yml:1: the tag tag:yaml.org'),  # a recipe is data
         ({'run': 'x: !Tag {y: 1}\n'}, 'run.yml:1: the tag !Tag means nothing in a recipe'),
         ({'run': '_base_: none.yml\n'}, 'run.yml:1: _base_: there is no file none.yml'),
+        ({'run': '_base_: pp_litseg\n'}, "run.yml:1: _base_: there is no file pp_litseg; did you mean 'pp_liteseg'?"),
         (
             {'run': '_base_: a.yml\n', 'a': '_base_: run.yml\n'},
             'run.yml: `_base_` comes back to itself: run.yml -> a.yml -> run.yml',

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import inspect
 import types
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from phalanx.config.read import ConfigError, Node, plain
+from phalanx.config.read import ConfigError, Node, did_you_mean, plain
 
 DEFAULT = 'default'
 
@@ -27,10 +26,10 @@ def bind(root: Node, schema: type, also: type | None = None) -> tuple[Any, Any, 
     for key, child in root.value.items():
         if key not in hints:
             binder.problems.append(
-                f'{child.origin}: {key}: unknown key{_hint(key, hints)} (a recipe has {", ".join(sorted(hints))})'
+                f'{child.origin}: {key}: unknown key{did_you_mean(key, hints)} (a recipe has {", ".join(sorted(hints))})'
             )
     parts = [Node({k: v for k, v in root.value.items() if k in _hints(kind)}, root.origin) for kind in schemas]
-    bound = [binder.fields(part, kind, kind, '') for part, kind in zip(parts, schemas, strict=True)]
+    bound = [binder.fields(part, kind, kind, '', 'a recipe') for part, kind in zip(parts, schemas, strict=True)]
     if binder.problems:
         raise ConfigError(binder.problems)
     resolved = {key: child for _, tree in bound for key, child in tree.value.items()}
@@ -52,7 +51,7 @@ class _Binder:
         if shape is Annotated:
             return self.choice(node, get_args(kind)[1], path)
         if dataclasses.is_dataclass(kind):
-            return self.fields(node, kind, kind, path)
+            return self.fields(node, kind, kind, path, path)
         if shape is Literal:
             return self.literal(node, get_args(kind), path)
         if shape in (Union, types.UnionType):
@@ -89,7 +88,7 @@ class _Binder:
         if value is None:
             given = node.text if node.text is not None else plain(node)
             choices = ', '.join(map(str, options))
-            self.problems.append(f'{node.origin}: {path}: {given!r} is not one of {choices}{_hint(given, options)}')
+            self.problems.append(f'{node.origin}: {path}: {given!r} is not one of {choices}{did_you_mean(given, options)}')
         return value, Node(value, node.origin)
 
     def union(self, node: Node, options: tuple[Any, ...], path: str) -> Bound:
@@ -125,15 +124,19 @@ class _Binder:
         name = keys['name'].text if 'name' in keys else None
         if name is None or name not in catalog:
             where = keys['name'].origin if 'name' in keys else node.origin
-            said = 'missing' if name is None else repr(name)
-            self.problems.append(f'{where}: {path}.name: {said} is not one of {", ".join(catalog)}{_hint(name, catalog)}')
+            said = 'missing;' if name is None else f'{name!r} is not'
+            hint = did_you_mean(name, catalog) if name is not None else ''
+            self.problems.append(f'{where}: {path}.name: {said} one of {", ".join(catalog)}{hint}')
             return None, node
         rest = Node({key: child for key, child in keys.items() if key != 'name'}, node.origin)
-        bound, tree = self.fields(rest, catalog[name], partial(partial, catalog[name]), path)
+        bound, tree = self.fields(rest, catalog[name], partial(partial, catalog[name]), path, name)
         return bound, Node({'name': Node(name, keys['name'].origin), **tree.value}, node.origin)
 
-    def fields(self, node: Node, schema: Any, make: Any, path: str) -> Bound:
-        """What `make` makes of the keys of a mapping, checked against the fields (or keyword options) of `schema`."""
+    def fields(self, node: Node, schema: Any, make: Any, path: str, called: str) -> Bound:
+        """What `make` makes of the keys of a mapping, checked against the fields (or keyword options) of `schema`.
+
+        `called` is what a recipe calls that schema.
+        """
         if not isinstance(node.value, dict):
             return self.wrong(node, path, f'a mapping with {", ".join(_hints(schema)) or "no keys"}')
         hints, defaults = _hints(schema), _defaults(schema)
@@ -143,11 +146,9 @@ class _Binder:
                 given[key], resolved[key] = self.any(child, hints[key], dot + key)
             else:
                 has = ', '.join(hints) or 'no options'
-                self.problems.append(
-                    f'{child.origin}: {dot}{key}: unknown key{_hint(key, hints)} ({schema.__name__} has {has})'
-                )
+                self.problems.append(f'{child.origin}: {dot}{key}: unknown key{did_you_mean(key, hints)} ({called} has {has})')
         for name in hints.keys() - defaults.keys() - node.value.keys():
-            self.problems.append(f'{node.origin}: {dot}{name}: missing; {schema.__name__} needs it')
+            self.problems.append(f'{node.origin}: {dot}{name}: missing; {called} needs it{_choices(hints[name])}')
         for name in hints:
             if name not in resolved and name in defaults:
                 resolved[name] = _as_node(defaults[name])
@@ -206,12 +207,12 @@ def _as_node(value: Any) -> Node:
     return Node(str(value) if isinstance(value, Path) else value, DEFAULT)
 
 
+def _choices(kind: Any) -> str:
+    """What a component may be, for a message."""
+    return f', one of {", ".join(get_args(kind)[1])}' if get_origin(kind) is Annotated else ''
+
+
 def _name(kind: Any) -> str:
     if get_origin(kind) is Literal:
         return ' or '.join(map(str, get_args(kind)))
     return {int: 'a whole number', float: 'a number', str: 'a word', bool: 'true or false'}.get(kind, str(kind))
-
-
-def _hint(word: Any, known: Iterable[Any]) -> str:
-    near = difflib.get_close_matches(str(word), [str(option) for option in known], n=1, cutoff=0.6)
-    return f'; did you mean {near[0]!r}?' if near else ''

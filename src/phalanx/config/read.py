@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import difflib
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import yaml
 
+from phalanx.config.shipped import shipped
 from phalanx.errors import RequestError
 
 # Two ways to say one thing. Whoever writes one of them last takes the other away, so that `--set train.steps=10` shortens a
@@ -41,7 +43,8 @@ class Node:
 
 
 def read(path: Path, ancestors: tuple[Path, ...] = ()) -> Node:
-    """The recipe at `path`, laid over the files its `_base_` names: a later base wins, its own keys win over all.
+    """The recipe at `path`, laid over those its `_base_` names (files beside it, or shipped ones): a later base wins, its own
+    keys win over all.
 
     Raises ConfigError for a missing file, text that is not YAML, a key written twice and a circle of bases.
     """
@@ -54,7 +57,7 @@ def read(path: Path, ancestors: tuple[Path, ...] = ()) -> Node:
     bases = own.value.pop('_base_', None)
     merged = Node({}, own.origin)
     for base in bases.value if bases and isinstance(bases.value, list) else filter(None, [bases]):
-        merged = merge(merged, read(base_path(base, '_base_', path), (*ancestors, path)))
+        merged = merge(merged, read(base_path(base, '_base_', path, shipped(parts=True)), (*ancestors, path)))
     return merge(merged, own)
 
 
@@ -107,13 +110,20 @@ def _check_size(tree: yaml.Node, shown: str, sizes: dict[int, int]) -> int:
     return sizes[id(tree)]
 
 
-def base_path(base: Node, key: str, path: Path) -> Path:
-    """The file that `base`, written under `key` in the file at `path`, names. Raises ConfigError."""
+def base_path(base: Node, key: str, path: Path, known: Mapping[str, Path] | None = None) -> Path:
+    """The file that `base`, written under `key` in the file at `path`, names: see `base_file`. Raises ConfigError."""
     if not isinstance(base.value, str):
         raise ConfigError([f'{base.origin}: {key}: expected the name of a file, got {plain(base)!r}'])
-    if not (path.parent / base.value).is_file():
-        raise ConfigError([f'{base.origin}: {key}: there is no file {_shown(path.parent / base.value)}'])
-    return path.parent / base.value
+    file = base_file(base.value, path, known or {})
+    if not file.is_file():
+        raise ConfigError([f'{base.origin}: {key}: there is no file {_shown(file)}{did_you_mean(base.value, known or {})}'])
+    return file
+
+
+def base_file(name: str, path: Path, known: Mapping[str, Path]) -> Path:
+    """The file `name` as seen from the file at `path`; when there is none, what is `known` by that name, if anything is."""
+    beside = path.parent / name
+    return beside if beside.is_file() else known.get(name.removesuffix('.yml'), beside)
 
 
 def merge(under: Node, over: Node) -> Node:
@@ -141,7 +151,7 @@ def override(root: Node, assignment: str, origin: str | None = None) -> Node:
     """
     origin = origin or f'--set {assignment}'
     keys, value = parsed_assignment(assignment, origin)
-    return _placed(root, keys, value, origin)
+    return placed(root, keys, value, origin)
 
 
 def parsed_assignment(assignment: str, origin: str) -> tuple[list[str], Node]:
@@ -160,7 +170,8 @@ def parsed_assignment(assignment: str, origin: str) -> tuple[list[str], Node]:
     return dotted.strip().split('.'), value
 
 
-def _placed(under: Node | None, keys: list[str], value: Node, origin: str) -> Node:
+def placed(under: Node | None, keys: list[str], value: Node, origin: str) -> Node:
+    """`under` with `value` where `keys` lead to. Raises ConfigError, beginning with `origin`, past the end of a list."""
     if not keys:
         return value if under is None else merge(under, value)
     key, *rest = keys
@@ -168,11 +179,11 @@ def _placed(under: Node | None, keys: list[str], value: Node, origin: str) -> No
         if not key.isdecimal() or int(key) >= len(under.value):
             raise ConfigError([f'{origin}: {key!r} is no place in a list of {len(under.value)}, which counts from 0'])
         items = list(under.value)
-        items[int(key)] = _placed(items[int(key)], rest, value, origin)
+        items[int(key)] = placed(items[int(key)], rest, value, origin)
         return Node(items, under.origin)
     if under is None or not isinstance(under.value, dict):
-        return Node({key: _placed(None, rest, value, origin)}, origin)
-    child = _placed(under.value.get(key), rest, value, origin)
+        return Node({key: placed(None, rest, value, origin)}, origin)
+    child = placed(under.value.get(key), rest, value, origin)
     if key == 'name':  # an object that changes its name starts anew
         return merge(under, Node({key: child}, origin))
     kept = {k: v for k, v in under.value.items() if not any({key, k} <= pair and k != key for pair in ALTERNATIVES)}
@@ -230,6 +241,12 @@ def _node(
 
 def _kind(node: Node) -> str:
     return 'a list' if isinstance(node.value, list) else f'the value {node.value!r}'
+
+
+def did_you_mean(word: Any, known: Iterable[Any]) -> str:
+    """The rest of a message about a wrong `word`, naming the nearest of those that are `known`; empty when none is near."""
+    near = difflib.get_close_matches(str(word), [str(option) for option in known], n=1, cutoff=0.6)
+    return f'; did you mean {near[0]!r}?' if near else ''
 
 
 def _shown(path: Path) -> str:

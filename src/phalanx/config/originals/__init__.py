@@ -11,7 +11,8 @@ from pathlib import Path
 
 from phalanx.config.originals import paddledet, paddleocr, paddleseg
 from phalanx.config.originals.dialect import Dialect, Reading, assigned, holds
-from phalanx.config.read import ConfigError, Node, document, parsed_assignment
+from phalanx.config.read import ConfigError, Node, base_file, document, parsed_assignment
+from phalanx.config.shipped import shipped
 
 Assignment = tuple[str, str]  # text (`iters=100`) and origin
 
@@ -46,7 +47,7 @@ def _keys(path: Path, seen: set[Path]) -> set[str]:
     for dialect in DIALECTS:
         named = root.value.get(dialect.bases) if dialect.bases else None
         for base in named.value if named and isinstance(named.value, list) else filter(None, [named]):
-            keys |= _keys(path.parent / str(base.value), seen)
+            keys |= _keys(base_file(str(base.value), path, shipped(parts=True)), seen)
     return keys
 
 
