@@ -9,14 +9,33 @@ from typing import Any
 Assignments = list[tuple[str, str]]  # `KEY=VALUE`, and how it was written, for messages
 
 
+class Help(argparse.RawDescriptionHelpFormatter):
+    """One usage line, with what must be given; each option once, and its value once, whatever other spellings are taken."""
+
+    def add_usage(self, usage: Any, actions: Any, groups: Any, prefix: str | None = None) -> None:
+        needed = [action for action in actions if action.required and action.option_strings]
+        places = [action for action in actions if not action.option_strings]
+        some = len(actions) > len(places)  # not in the name of a subcommand, which argparse makes of the usage before it
+        options = [argparse.Action([], 'options', metavar='[options]')] if some else []
+        super().add_usage(usage, [*options, *places, *needed], [], prefix)
+
+    def _format_action_invocation(self, action: argparse.Action) -> str:
+        names = [name for name in action.option_strings if '-' not in name[2:]]
+        if not names:
+            return super()._format_action_invocation(action)
+        metavar = self._get_default_metavar_for_optional(action)
+        return ', '.join(names) + ('' if action.nargs == 0 else f' {self._format_args(action, metavar)}')
+
+
 class Parser(argparse.ArgumentParser):
     """Takes no abbreviations, and dashes for underscores: options are declared with underscores.
 
-    Not for a command that hands words on to another program, whose options are its own.
+    Not for a command that hands words on to another program, whose options are its own. `examples` end its help.
     """
 
-    def __init__(self, prog: str, description: str | None = None) -> None:
-        super().__init__(prog, description=description, allow_abbrev=False)
+    def __init__(self, prog: str, description: str | None = None, examples: Sequence[str] = ()) -> None:
+        lines = '\n  '.join(('examples:', *examples)) if examples else None
+        super().__init__(prog, description=description, epilog=lines, formatter_class=Help, allow_abbrev=False)
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         return super().parse_known_args(None if args is None else underscored(args), namespace)
@@ -41,7 +60,7 @@ def add_assignments(parser: argparse.ArgumentParser, about: str = 'overrides a k
 
 def add_recipe(parser: argparse.ArgumentParser) -> None:
     """One recipe and `--set`, as most commands take them."""
-    parser.add_argument('recipe', help='a recipe (a path, or the name of a shipped one) or a run folder')
+    parser.add_argument('recipe', metavar='RECIPE', help='a recipe (a path, or the name of a shipped one) or a run folder')
     add_assignments(parser)
 
 
@@ -51,8 +70,10 @@ def assignments(given: argparse.Namespace) -> Assignments:
 
 def add_brought_recipe(parser: argparse.ArgumentParser) -> None:
     """The recipe as people are used to write it: `RECIPE`, `-c RECIPE`, with `--set`, `-o` or pairs `KEY VALUE` behind it."""
-    parser.add_argument('words', nargs='*', metavar='RECIPE [KEY VALUE ...]', help='the recipe, then assignments in pairs')
-    parser.add_argument('-c', '--config', '--cfg', dest='recipe', help='the recipe')
+    parser.add_argument(
+        'words', nargs='*', metavar='RECIPE [KEY VALUE ...]', help='a path, or the name of a shipped one; then assignments'
+    )
+    parser.add_argument('-c', '--config', '--cfg', dest='recipe', metavar='RECIPE', help='the recipe')
     add_assignments(parser)
 
 

@@ -23,7 +23,7 @@ COMMANDS = {
     'train': Command('commands', 'train', 'Trains a recipe, on one rank or several.'),
     'eval': Command('commands', 'evaluate', 'Judges the weights of a run, or others, on the evaluation samples.'),
     'predict': Command('commands', 'predict', 'Writes the results of a trained model for images.'),
-    'config': Command('commands', 'config', 'Prints the resolved recipe, each value with its origin.'),
+    'config': Command('commands', 'config', 'Lists the shipped recipes; of one, prints each value with its origin.'),
     'data': Command('data.command', 'command', 'Checks a data set, or makes one of what people have.'),
     'report': Command('commands', 'report', 'Builds the page of a run folder anew, also while the run goes on.'),
     'export': Command('export', 'command', 'Writes a trained network as an ONNX file, checked.'),
@@ -35,6 +35,13 @@ COMMANDS = {
     'bench': Command('bench.command', 'command', 'Measures training, its input pipeline, the network, or the scaling.'),
     'plan': Command('bench.plan_command', 'command', 'Predicts what more nodes would bring.'),
 }
+BEGINNING = (
+    'to begin with:',
+    '  phalanx train pp_liteseg_digits                # a training on data that comes with the package',
+    '  phalanx config                                 # the shipped recipes',
+    '  phalanx data check RECIPE --set data.root=DIR  # are your images and annotations right?',
+    '  phalanx train --help                           # every command says more about itself',
+)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -48,7 +55,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0 if words else 2
     command = COMMANDS.get(words[0])
     if command is None:
-        print(f'phalanx: {words[0]!r} is no command; {_help()}', file=sys.stderr)
+        print(f'phalanx: {words[0]!r} is no command\n{_help()}', file=sys.stderr)
         return 2
     run: Callable[[Sequence[str]], int] = getattr(import_module(f'phalanx.{command.module}'), command.function)
     try:
@@ -60,7 +67,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _help() -> str:
     lines = [f'  {name:<8} {command.about}' for name, command in COMMANDS.items()]
-    return 'usage: phalanx COMMAND ... (phalanx COMMAND --help says more)\n' + '\n'.join(lines)
+    return '\n'.join(('usage: phalanx COMMAND ...', '', *lines, '', *BEGINNING))
 
 
 if __name__ == '__main__':

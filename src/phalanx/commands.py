@@ -12,9 +12,10 @@ from typing import Any
 import torch
 
 from phalanx import dist
-from phalanx.arguments import Parser, add_brought_recipe, add_json, parse_brought
+from phalanx.arguments import Parser, add_assignments, add_brought_recipe, add_json, assignments, parse_brought
 from phalanx.checkpoint import CheckpointError
 from phalanx.config.read import plain
+from phalanx.config.shipped import listing
 from phalanx.config.show import show
 from phalanx.errors import RequestError
 from phalanx.launch.cluster import Cluster
@@ -39,30 +40,52 @@ BROUGHT_ALONG = {
     'eval': 'evaluate.enabled=true',
     'use_vdl': 'report.visualdl=true',
 }
+WEIGHTS = 'a checkpoint, run folder, .safetensors or .pdparams file'
+
+TRAIN_EXAMPLES = (
+    'phalanx train pp_liteseg_digits                                 # on data that comes with the package; some minutes',
+    'phalanx train mine.yml --set data.root=DIR optimizer.lr=0.01    # any key of the recipe; goes on where it was stopped',
+    'phalanx train mine.yml --gpus 0,1,2,3                           # on four devices',
+    'phalanx train mine.yml --gpus 0,1 --ips 10.0.0.1,10.0.0.2       # of two machines: the same command on both',
+)
+EVAL_EXAMPLES = (
+    'phalanx eval runs/mine',
+    'phalanx eval runs/mine --set data.eval=test.txt --json',
+    'phalanx eval mine.yml --weights model.pdparams',
+)
+PREDICT_EXAMPLES = (
+    'phalanx predict runs/mine photos --out results',
+    'phalanx predict runs/mine photos --out results --set device=cpu shown_from=0.5',
+    'phalanx predict mine.yml a.jpg b.jpg --weights w.pdparams --out results',
+)
+CONFIG_EXAMPLES = (
+    'phalanx config                                # the shipped recipes',
+    'phalanx config pp_liteseg_digits              # one of them, with all defaults',
+    'phalanx config mine.yml --set train.steps=10  # yours: is it right?',
+)
 
 
 def train(words: Sequence[str]) -> int:
     """Trains a recipe, on one rank or several."""
-    parser = _parser('train', 'Trains a recipe: a path, or the name of a shipped one.')
+    parser = Parser('phalanx train', 'Trains a recipe, on one rank or several.', TRAIN_EXAMPLES)
     add_brought_recipe(parser)
-    parser.add_argument('--save_dir', type=Path, help='the run folder (default: runs/<recipe name>)')
+    parser.add_argument('--save_dir', type=Path, metavar='DIR', help='the run folder (default: runs/<recipe name>)')
     parser.add_argument(
-        '--resume', nargs='?', const='auto', help='auto: go on with the run in the folder; or a checkpoint to start from'
+        '--resume', nargs='?', const='auto', metavar='FROM', help='auto: go on with the run in the folder; or a checkpoint'
     )
     parser.add_argument(
         '--fresh', action='store_true', help='start anew; an earlier run in the folder is kept under another name'
     )
     add_flags(parser)
-    for option in ('iters', 'batch_size', 'learning_rate', 'log_iters', 'keep_checkpoint_max'):
-        parser.add_argument(f'--{option}', metavar='N', help=BROUGHT_ALONG[option].removesuffix('={}'))
-    parser.add_argument('--save_interval', metavar='STEPS', help='checkpoint.every')
-    parser.add_argument('--num_workers', metavar='N', help='train.workers')
-    parser.add_argument('--do_eval', '--eval', dest='eval', action='store_true', help='evaluate.enabled=true')
-    parser.add_argument('--use_vdl', nargs='?', const='true', help='report.visualdl=true')
-    parser.add_argument('--use_gpu', nargs='?', const='true', help='device: cuda or cpu')
-    parser.add_argument('--amp', action='store_true', help='precision.dtype=fp16')
-    parser.add_argument('--precision', help='precision.dtype: fp32, bf16 or fp16')
-    parser.add_argument('--seed', help='train.seed')
+    brought = parser.add_argument_group('other names for keys of the recipe, as people know them')
+    for option in ('iters', 'batch_size', 'learning_rate', 'log_iters', 'keep_checkpoint_max', 'save_interval', 'num_workers'):
+        brought.add_argument(f'--{option}', metavar='N', help=BROUGHT_ALONG[option].removesuffix('={}'))
+    brought.add_argument('--seed', metavar='N', help='train.seed')
+    brought.add_argument('--precision', metavar='DTYPE', help='precision.dtype: fp32, bf16 or fp16')
+    brought.add_argument('--amp', action='store_true', help='precision.dtype=fp16')
+    brought.add_argument('--do_eval', '--eval', dest='eval', action='store_true', help='evaluate.enabled=true')
+    brought.add_argument('--use_vdl', nargs='?', const='true', metavar='BOOL', help='report.visualdl=true')
+    brought.add_argument('--use_gpu', nargs='?', const='true', metavar='BOOL', help='device=cuda, or cpu')
     given, recipe, assigned = parse_brought(parser, words)
     for option, assignment in BROUGHT_ALONG.items():
         value = getattr(given, option)
@@ -106,11 +129,10 @@ def _as_rank(job: Job, resume: str | None, fresh: bool) -> int:
 
 def evaluate(words: Sequence[str]) -> int:
     """Judges the weights of a run, or others, on the evaluation samples."""
-    parser = _parser('eval', 'Evaluates a run folder, or a recipe with --weights.')
+    about = 'Judges the weights of a run folder, or those of --weights with a recipe, on the evaluation samples.'
+    parser = Parser('phalanx eval', about, EVAL_EXAMPLES)
     add_brought_recipe(parser)
-    parser.add_argument(
-        '--weights', type=Path, help='a checkpoint, run folder, .safetensors or .pdparams file (default: the best of the run)'
-    )
+    parser.add_argument('--weights', type=Path, metavar='FILE', help=f'{WEIGHTS} (default: the best of the run)')
     add_json(parser)
     add_flags(parser)
     given, recipe, assigned = parse_brought(parser, words)
@@ -141,17 +163,19 @@ def evaluate(words: Sequence[str]) -> int:
 
 def predict(words: Sequence[str]) -> int:
     """Writes the results of a trained model for images."""
-    parser = _parser('predict', 'Predicts images with a trained run and writes the results.')
-    parser.add_argument('run', help='a run folder, or a recipe with --weights')
-    parser.add_argument('images', nargs='+', type=Path, help='image files, or folders of them')
-    parser.add_argument('--out', type=Path, required=True, help='the folder to write to')
-    parser.add_argument('--weights', type=Path, help='a checkpoint, run folder, .safetensors or .pdparams file')
+    parser = Parser('phalanx predict', 'Writes the results of a trained model for images.', PREDICT_EXAMPLES)
+    parser.add_argument('run', metavar='RUN', help='a run folder, or a recipe with --weights')
+    parser.add_argument('images', metavar='IMAGE', nargs='+', type=Path, help='image files, or folders of them')
+    parser.add_argument('--out', type=Path, metavar='DIR', required=True, help='the folder to write to')
+    parser.add_argument('--weights', type=Path, metavar='FILE', help=WEIGHTS)
+    add_assignments(parser)
     given = parser.parse_args(words)
+    job = open_job(given.run, assignments(given))
 
     from phalanx.predict import predict_images
 
     try:
-        written, failed = predict_images(given.run, given.images, given.out, given.weights)
+        written, failed = predict_images(job, given.images, given.out, given.weights)
     except (CheckpointError, OSError) as error:  # no weights; a folder that cannot be written to
         print(f'prediction failed: {error}', file=sys.stderr)
         return 1
@@ -160,10 +184,14 @@ def predict(words: Sequence[str]) -> int:
 
 
 def config(words: Sequence[str]) -> int:
-    """Prints the resolved recipe, each value with its origin."""
-    parser = _parser('config', 'Prints the resolved recipe, each value followed by where it was written.')
+    """Prints the resolved recipe, each value with its origin; without a recipe, the list of the shipped ones."""
+    about = 'Prints the resolved recipe, each value followed by where it was written; without a recipe, lists the shipped ones.'
+    parser = Parser('phalanx config', about, CONFIG_EXAMPLES)
     add_brought_recipe(parser)
     add_json(parser)
+    if not words:
+        print(listing())
+        return 0
     given, recipe, assigned = parse_brought(parser, words)
     job = open_job(recipe, assigned)
     for note in job.notes:
@@ -174,8 +202,9 @@ def config(words: Sequence[str]) -> int:
 
 def report(words: Sequence[str]) -> int:
     """Builds the page of a run folder anew, also while the run goes on."""
-    parser = _parser('report', 'Builds report.html of a run folder from what the run has written so far.')
-    parser.add_argument('run', type=Path, help='a run folder')
+    about = 'Builds report.html of a run folder from what the run has written so far.'
+    parser = Parser('phalanx report', about, ['phalanx report runs/pp_liteseg_digits'])
+    parser.add_argument('run', metavar='RUN', type=Path, help='a run folder')
     given = parser.parse_args(words)
     if not any((given.run / name).is_file() for name in ('journal.jsonl', 'metrics.jsonl')):
         raise RequestError(f'{given.run}: is no folder of a run (it has neither journal.jsonl nor metrics.jsonl)')
@@ -217,7 +246,3 @@ def _launch(command: str, words: Sequence[str], job: Job, cluster: Cluster, flag
     return launch(
         [sys.executable, '-m', 'phalanx', command, *words], cluster, flags, flags.log_dir or job.folder / 'log', facts
     )
-
-
-def _parser(command: str, text: str) -> Parser:
-    return Parser(f'phalanx {command}', text)

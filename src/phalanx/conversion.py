@@ -21,19 +21,26 @@ from phalanx.errors import RequestError
 from phalanx.runs import find_recipe, open_job
 from phalanx.zoo import create_model
 
+EXAMPLES = (
+    'phalanx convert recipe configs/pp_liteseg/their.yml --out mine.yml',
+    'phalanx convert weights model.pdparams --recipe mine.yml --out model.safetensors',
+)
+
 
 def command(words: Sequence[str]) -> int:
     """The exit status: 0 done, 1 the weights cannot be used, 2 the request was wrong."""
-    parser = Parser('phalanx convert')
+    parser = Parser('phalanx convert', 'Writes a configuration or weights of a Paddle project as files of ours.', EXAMPLES)
     commands = parser.add_subparsers(dest='command', required=True)
-    recipe = commands.add_parser('recipe', help='write a configuration of a Paddle project as a recipe')
-    recipe.add_argument('file', help='the configuration')
+    about = 'write a configuration of a Paddle project as a recipe'
+    recipe = commands.add_parser('recipe', help=about, description=about)
+    recipe.add_argument('file', metavar='FILE', help='the configuration')
     recipe.add_argument('--out', type=Path, metavar='FILE', help='where to write it (default: standard output)')
     add_assignments(recipe)
-    weights = commands.add_parser('weights', help='write weights of a Paddle project as .safetensors')
-    weights.add_argument('file', type=Path, help='a .pdparams, or a .tar or .tar.gz that holds one')
+    about = 'write weights of a Paddle project as .safetensors'
+    weights = commands.add_parser('weights', help=about, description=about)
+    weights.add_argument('file', metavar='FILE', type=Path, help='a .pdparams, or a .tar or .tar.gz that holds one')
     which = weights.add_mutually_exclusive_group(required=True)
-    which.add_argument('--recipe', help='the recipe (ours or theirs) of the network that they belong to')
+    which.add_argument('--recipe', metavar='RECIPE', help='the recipe (ours or theirs) of the network that they belong to')
     which.add_argument('--model', metavar='NAME', help='the name of that network')
     weights.add_argument('--num_classes', type=int, metavar='N', help='of the network that --model names')
     add_assignments(weights, 'sets a key of the recipe, or an option of the network')
@@ -62,6 +69,7 @@ def convert_recipe(given: argparse.Namespace) -> int:
         print(text, end='')
         return 0
     try:
+        given.out.parent.mkdir(parents=True, exist_ok=True)
         given.out.write_text(text, encoding='utf-8')
     except OSError as error:
         raise RequestError(f'{given.out}: cannot be written: {error.strerror}') from None

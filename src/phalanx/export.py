@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import phalanx
-from phalanx.arguments import Parser
+from phalanx.arguments import Parser, add_assignments, assignments
 from phalanx.checkpoint import CheckpointError
 from phalanx.convert.weights import load_weights
 from phalanx.errors import RequestError
@@ -59,16 +59,18 @@ class Written:
 
 def command(words: Sequence[str]) -> int:
     """The exit status: 0 done, 1 the export failed. Raises ConfigError or RequestError."""
-    parser = Parser('phalanx export', 'Writes a trained network as ONNX, with a JSON file beside it.')
-    parser.add_argument('run', help='a run folder, or a recipe with --weights')
-    parser.add_argument('--weights', type=Path, help='a checkpoint, run folder, .safetensors or .pdparams file')
+    about = 'Writes a trained network as ONNX, with a JSON file beside it that says how to use it.'
+    parser = Parser('phalanx export', about, ['phalanx export runs/mine --out model.onnx'])
+    parser.add_argument('run', metavar='RUN', help='a run folder, or a recipe with --weights')
+    parser.add_argument('--weights', type=Path, metavar='FILE', help='a checkpoint, run folder, .safetensors or .pdparams file')
     parser.add_argument('--out', type=Path, metavar='FILE.onnx', help='what to write (default: model.onnx in the run folder)')
     parser.add_argument('--size', type=_size, metavar='W,H', help='of the images (default: as the first evaluation sample)')
     parser.add_argument('--no_check', action='store_true', help='do not compare with the network on evaluation samples')
+    add_assignments(parser)
     given = parser.parse_args(words)
     if absent := [name for name in NEEDED if find_spec(name) is None]:
         raise RequestError(f'export needs {", ".join(absent)}: pip install "phalanx-vision[export]"')
-    job = open_job(given.run)
+    job = open_job(given.run, assignments(given))
     out = given.out or job.folder / 'model.onnx'
     if out.suffix != '.onnx':
         raise RequestError(f'--out {out}: the name of the file ends in .onnx')

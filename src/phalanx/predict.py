@@ -11,20 +11,19 @@ from rich.progress import track
 
 from phalanx.errors import RequestError
 from phalanx.image import read_image
-from phalanx.runs import load_run, open_job
+from phalanx.runs import Job, predictor
 from phalanx.task import SampleError
 
 SUFFIXES = {'.jpg', '.jpeg', '.png', '.bmp', '.tif', '.tiff', '.webp'}
 
 
-def predict_images(run: str, images: Sequence[Path], out: Path, weights: Path | None) -> tuple[int, int]:
+def predict_images(job: Job, images: Sequence[Path], out: Path, weights: Path | None) -> tuple[int, int]:
     """How many images were predicted and how many could not be read; the results lie in `out`, named as the images.
 
     Raises RequestError when there is no image, CheckpointError when there are no weights.
     """
-    job = open_job(run)
     files = list_images(images)
-    predict = load_run(run, weights, job.recipe.device)
+    predict = predictor(job, weights, job.recipe.device)
     out.mkdir(parents=True, exist_ok=True)
     failed = 0
     for file, stem in track(files.items(), 'predicting', console=Console(stderr=True), transient=True):

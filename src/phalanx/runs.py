@@ -193,10 +193,14 @@ def load_run(
     Raises ConfigError or CheckpointError when something is missing or damaged. When called, the result raises ValueError for
     an array that is no such image, and SampleError for a file that cannot be read.
     """
-    job = open_job(str(folder))
+    return predictor(open_job(str(folder)), Path(weights) if weights else None, device)
+
+
+def predictor(job: Job, weights: Path | None, device: str) -> Callable[[Image | str | Path], Any]:
+    """The trained model of a job, as `load_run` gives it."""
     task, place = job.task, pick_device(device)
     model = task.model()
-    load_weights(model, Path(weights) if weights else job.folder)
+    load_weights(model, weights or job.folder)
     model.to(place).eval()
 
     @torch.no_grad()

@@ -46,6 +46,24 @@ def test_a_recipe_and_its_assignments_in_the_orders_that_people_write(words: str
     assert sorted(text for text, _ in assigned) == ['a=1', 'b=2']
 
 
+def test_help_shows_an_option_once_and_what_must_be_given_in_the_first_line() -> None:
+    """`--log_dir DIR, --log-dir DIR`, as argparse has it, hides what is new in every second word."""
+    parser = Parser('phalanx try', 'About.', ['phalanx try it'])
+    parser.add_argument('run', metavar='RUN')
+    parser.add_argument('--out', metavar='DIR', required=True)
+    parser.add_argument('--log_dir', '--log-dir', metavar='DIR', help='of logs')
+    first, *rest = parser.format_help().splitlines()
+    assert first == 'usage: phalanx try --out DIR [options] RUN'
+    assert '  --log_dir DIR  of logs' in rest
+    assert rest[-2:] == ['examples:', '  phalanx try it']
+
+
+def test_the_first_line_of_a_subcommand_names_the_command_once() -> None:
+    parser = Parser('phalanx try')
+    below = parser.add_subparsers(dest='command').add_parser('it')
+    assert below.format_help().startswith('usage: phalanx try it [options]\n')
+
+
 @pytest.mark.parametrize('name', COMMANDS)
 def test_every_command_explains_itself(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit, match='0'):

@@ -34,15 +34,25 @@ from phalanx.trainer import RunError
 LOG = Path('runs/bench/log')
 ON_OFF = {'on': ('on',), 'off': ('off',), 'both': ('off', 'on')}
 
+EXAMPLES = (
+    'phalanx bench train RECIPE --precision fp32,bf16 --channels_last both',
+    'phalanx bench data RECIPE --set data.root=DIR',
+    'phalanx bench comm --gpus 0,1',
+    'phalanx bench scaling RECIPE --world 1,2,4',
+)
+
 
 def command(words: Sequence[str]) -> int:
     """The exit status: 0 done, 1 a measurement failed, 2 the request was wrong."""
-    parser = Parser('phalanx bench')
+    parser = Parser('phalanx bench', 'Measures training, its input pipeline, the network, or the scaling.', EXAMPLES)
     commands = parser.add_subparsers(dest='command', required=True)
-    _add_train(commands.add_parser('train', help='samples/s, where the time of a step goes, what to try'))
-    _add_data(commands.add_parser('data', help='the input pipeline alone, by transform'))
-    _add_comm(commands.add_parser('comm', help='what a sum over the ranks costs, by size'))
-    _add_scaling(commands.add_parser('scaling', help='one rank against several, as a table and a page'))
+    for name, add_options, about in (
+        ('train', _add_train, 'samples/s, where the time of a step goes, what to try'),
+        ('data', _add_data, 'the input pipeline alone, by transform'),
+        ('comm', _add_comm, 'what a sum over the ranks costs, by size'),
+        ('scaling', _add_scaling, 'one rank against several, as a table and a page'),
+    ):
+        add_options(commands.add_parser(name, help=about, description=about))
     given = parser.parse_args(words)
     match given.command:
         case 'train':

@@ -24,17 +24,19 @@ from phalanx.runs import check_parts, open_job, pick_device
 def command(words: Sequence[str]) -> int:
     """The exit status: 0 done, 2 the request was wrong."""
     about = 'Predicts step time, speed-up and hours from a step that was measured on one rank, and a network.'
-    parser = Parser('phalanx plan', about)
-    parser.add_argument('recipe', nargs='?', help='measured here, now, unless --profile says what was measured before')
+    parser = Parser('phalanx plan', about, ['phalanx plan RECIPE --nodes 1,4,16 --devices_per_node 8 --bandwidth 100Gbit'])
+    parser.add_argument(
+        'recipe', metavar='RECIPE', nargs='?', help='measured here, now, unless --profile says what was measured before'
+    )
     add_assignments(parser)
     parser.add_argument('--profile', type=Path, metavar='FILE', help='as `phalanx bench train RECIPE --profile FILE` wrote it')
     parser.add_argument('--nodes', default='1,2,4,8,32', metavar='1,2,..', help='numbers of nodes (1,2,4,8,32)')
-    parser.add_argument('--devices_per_node', type=int, default=8, metavar='N', help='(8)')
-    parser.add_argument('--bandwidth', default='25Gbit', help="of a node's network card, each way (25Gbit)")
-    parser.add_argument('--latency', default='20us', help='from node to node (20us)')
-    parser.add_argument('--node_bandwidth', default='100GB', help='between devices of a node (100GB/s)')
-    parser.add_argument('--node_latency', default='5us', help='between devices of a node (5us)')
-    parser.add_argument('--host_bandwidth', default='inf', help='of a CPU that copies and adds itself (inf)')
+    parser.add_argument('--devices_per_node', type=int, default=8, metavar='N', help='devices of a node (8)')
+    parser.add_argument('--bandwidth', default='25Gbit', metavar='B', help="of a node's network card, each way (25Gbit)")
+    parser.add_argument('--latency', default='20us', metavar='T', help='from node to node (20us)')
+    parser.add_argument('--node_bandwidth', default='100GB', metavar='B', help='between devices of a node (100GB/s)')
+    parser.add_argument('--node_latency', default='5us', metavar='T', help='between devices of a node (5us)')
+    parser.add_argument('--host_bandwidth', default='inf', metavar='B', help='of a CPU that copies and adds itself (inf)')
     parser.add_argument('--published', action='store_true', help='which network explains the speed-ups that Paddle published')
     add_json(parser)
     given = parser.parse_args(words)

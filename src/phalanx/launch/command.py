@@ -10,6 +10,7 @@ from pathlib import Path
 
 import torch
 
+from phalanx.arguments import Help
 from phalanx.launch import preflight, schedulers
 from phalanx.launch.cluster import Cluster
 from phalanx.launch.flags import Flags, add_flags
@@ -23,16 +24,17 @@ def command(words: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(
         prog='phalanx launch',
         description='Runs a script (or a module, with -m) as the ranks of a run, on the devices of one machine or many.',
+        formatter_class=Help,
         allow_abbrev=False,
     )
     add_flags(parser)
-    parser.add_argument('--write-slurm', '--write_slurm', type=Path, metavar='FILE', help='write a batch script, start nothing')
+    parser.add_argument('--write_slurm', '--write-slurm', type=Path, metavar='FILE', help='write a batch script, start nothing')
     parser.add_argument(
-        '--write-kubernetes', '--write_kubernetes', type=Path, metavar='FILE', help='write a PyTorchJob manifest'
+        '--write_kubernetes', '--write-kubernetes', type=Path, metavar='FILE', help='write a PyTorchJob manifest'
     )
     parser.add_argument('-m', '--module', action='store_true', help='SCRIPT is the name of a module')
-    parser.add_argument('script', help='a Python script, or another program that can be run')
-    parser.add_argument('arguments', nargs=argparse.REMAINDER, help='what the script is given')
+    parser.add_argument('script', metavar='SCRIPT', help='a Python script, or another program that can be run')
+    parser.add_argument('arguments', metavar='...', nargs=argparse.REMAINDER, help='what the script is given')
     given = parser.parse_args(list(words))
     try:
         flags = Flags.of(given)

@@ -45,7 +45,7 @@ FLAGS: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
         ('--start_port',),
         {'type': int, 'metavar': 'PORT', 'help': f'the first port that is used ({START_PORT}, or FLAGS_START_PORT)'},
     ),
-    (('--log_dir',), {'type': Path, 'help': 'where workerlog.<rank> go (default: <run folder>/log)'}),
+    (('--log_dir',), {'type': Path, 'metavar': 'DIR', 'help': 'where workerlog.<rank> go (default: <run folder>/log)'}),
     (('--log_append',), {'action': 'store_true', 'help': 'keep what earlier runs wrote there'}),
     (('--job_id',), {'metavar': 'NAME', 'help': 'machines that give another name are not admitted'}),
     (
