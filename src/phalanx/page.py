@@ -211,7 +211,18 @@ def _pictures(run: Run) -> str:
         rows = [_thumbs(run, chain.from_iterable(run.pictures))] if run.pictures else []
     else:
         rows = [f'<div class="pictures" style="--n:{max(len(row), 1)}">{_captioned(run, row)}</div>' for row in run.pictures]
-    return _section('Evaluation samples', ''.join(rows)) if rows else ''
+    return _section('Evaluation samples', ''.join([*_legends(run), *rows])) if rows else ''
+
+
+def _legends(run: Run) -> list[str]:
+    """What the colours in the pictures stand for."""
+    return [
+        '<p class="legend chips">'
+        + ''.join(f'<span style="--c:{escape(colour)}">{escape(name)}</span>' for name, colour in figure['colours'].items())
+        + '</p>'
+        for figure in run.table.get('figures', [])
+        if figure['kind'] == 'legend'
+    ]
 
 
 def _thumbs(run: Run, cells: Iterable[Mapping[str, str]]) -> str:
@@ -235,7 +246,8 @@ def _embedded(path: Path) -> str:
 
 def _detail(run: Run) -> str:
     """What the latest evaluation says besides its metrics."""
-    parts = [_classes(run.table.get('rows', [])), *(_figure(run, figure) for figure in run.table.get('figures', []))]
+    figures = [figure for figure in run.table.get('figures', []) if figure['kind'] != 'legend']
+    parts = [_classes(run.table.get('rows', [])), *(_figure(run, figure) for figure in figures)]
     return _section(f'In detail, step {number(run.table.get("step"))}', ''.join(parts)) if any(parts) else ''
 
 
@@ -346,7 +358,8 @@ background:var(--card);font-size:13px}.pill.good{color:var(--good);border-color:
 .chart{padding:14px 16px 8px;min-width:0}
 .legend{min-height:20px;font-size:12px;color:var(--muted)}.legend span{margin-right:14px;white-space:nowrap}
 .legend span:before{content:"";display:inline-block;width:14px;height:3px;border-radius:2px;margin-right:6px;vertical-align:3px;
-background:var(--c)}
+background:var(--c)}.chips{margin-bottom:10px}.chips span{display:inline-block}
+.chips span:before{height:12px;vertical-align:-2px}
 .c0{--c:var(--c0)}.c1{--c:var(--c1)}.c2{--c:var(--c2)}.c3{--c:var(--c3)}.c4{--c:var(--c4)}.c5{--c:var(--c5)}
 .plot{position:relative;height:190px;margin:8px 6px 26px 46px}.tall .plot{height:280px}
 svg{position:absolute;inset:0;width:100%;height:100%;overflow:visible}

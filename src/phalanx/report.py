@@ -32,7 +32,7 @@ from rich.text import Text
 
 from phalanx.page import read_lines, write_page, write_whole
 from phalanx.readable import duration, mebibytes, number, percent
-from phalanx.task import Curves, Figure, Matrix
+from phalanx.task import Curves, Figure, Legend, Matrix
 
 log = logging.getLogger('phalanx')
 
@@ -293,6 +293,8 @@ class Report:
             return {'kind': 'curves', **vars(figure)}
         if isinstance(figure, Matrix):
             return {'kind': 'matrix', **vars(figure)}
+        if isinstance(figure, Legend):
+            return {'kind': 'legend', **vars(figure)}
         return {'kind': 'pictures', 'title': figure.title, 'cells': self._save_pictures(figure.cells, prefix)}
 
     def _save_pictures(self, cells: Sequence[tuple[str, npt.NDArray[np.uint8]]], prefix: str) -> list[dict[str, str]]:

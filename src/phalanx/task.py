@@ -96,7 +96,14 @@ class Pictures:
     cells: Sequence[tuple[str, Image]]  # with captions
 
 
-Figure = Curves | Matrix | Pictures
+@dataclass(frozen=True)
+class Legend:
+    """What the colours in the pictures of samples stand for."""
+
+    colours: Mapping[str, str]  # name -> `#rrggbb`
+
+
+Figure = Curves | Matrix | Pictures | Legend
 
 
 def described(part: object) -> dict[str, Any]:

@@ -10,8 +10,10 @@ import torch
 from sklearn.metrics import accuracy_score, cohen_kappa_score, f1_score, jaccard_score, precision_score, recall_score
 from torch import Tensor
 
+from phalanx.segmentation.draw import coloured
 from phalanx.segmentation.labels import VOID
 from phalanx.segmentation.metric import Confusion
+from phalanx.task import Legend, Matrix
 
 NAMES = ('road', 'car', 'sky', 'tree')
 
@@ -76,9 +78,19 @@ def test_void_pixels_do_not_count() -> None:
 def test_the_figure_counts_pixels_by_true_and_predicted_class() -> None:
     metric = Confusion(NAMES[:2])
     metric.update([torch.tensor([[0, 1, 1]])], SimpleNamespace(labels=[torch.tensor([[0, 0, 1]])]))
-    (figure,) = metric.figures()
-    assert figure.names == tuple(NAMES[:2])
-    assert figure.counts == [[1, 1], [0, 1]]
+    matrix, _ = metric.figures()
+    assert isinstance(matrix, Matrix)
+    assert matrix.names == tuple(NAMES[:2])
+    assert matrix.counts == [[1, 1], [0, 1]]
+
+
+def test_the_legend_has_the_colours_of_the_classes_that_were_met() -> None:
+    """One that is only true, one that is only predicted; in the colours that class maps are drawn in."""
+    metric = Confusion(NAMES)
+    metric.update([torch.tensor([[1, 1]])], SimpleNamespace(labels=[torch.tensor([[2, 1]])]))
+    _, legend = metric.figures()
+    drawn = coloured(np.array([[1, 2]], np.uint8))[0]
+    assert legend == Legend({NAMES[number]: f'#{bytes(drawn[place]).hex()}' for place, number in enumerate((1, 2))})
 
 
 def test_nothing_judged_gives_numbers_all_the_same() -> None:

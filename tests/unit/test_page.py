@@ -181,6 +181,13 @@ def test_pictures_of_a_metric_are_in_the_page(folder: Path) -> None:
     assert 'lost' not in page
 
 
+def test_what_colours_stand_for_is_said_above_the_pictures(folder: Path) -> None:
+    page = figures(folder, {'kind': 'legend', 'colours': {NAUGHTY: '#102030'}})
+    _, title, below = page.partition('Evaluation samples')
+    assert title
+    assert below.index('<span style="--c:#102030">') < below.index('<img')
+
+
 def test_shares_are_not_drawn_on_a_log_scale_and_counts_not_among_them(folder: Path) -> None:
     shares = [{'kind': 'eval', 'step': step, 'iou': iou, 'too_long': 1} for step, iou in ((20, 0.001), (40, 0.5))]
     write_lines(folder / 'metrics.jsonl', shares)

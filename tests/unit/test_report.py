@@ -19,7 +19,7 @@ from rich.console import Console
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from phalanx.report import Report, print_evaluation
-from phalanx.task import Curves, Matrix, Pictures
+from phalanx.task import Curves, Legend, Matrix, Pictures
 
 FACTS = {'recipe': 'digits', 'run folder': '/a/folder/[1]'}
 RANKS: list[dict[str, str | int]] = [{'rank': 0, 'node': 'a', 'device': 'cpu', 'pid': 1234}]
@@ -263,14 +263,16 @@ def test_figures_of_the_last_evaluation_are_kept_beside_its_table(tmp_path: Path
         Curves('Precision', 'recall', 'precision', {'a': [(0.0, 1.0), (1.0, math.nan)]}),
         Matrix('Taken', ('a', 'b'), [[1, 2], [3, 4]]),
         Pictures('Wrong', [("read '1'", picture)]),
+        Legend({'a': '#102030'}),
     ]
     with a_report(tmp_path) as report:
         report.evaluation(1, {'iou': 0.5}, [], seconds=1.0, samples=2, best=True, figures=figures)
-    curves, matrix, wrong = json.loads((tmp_path / 'table.json').read_text())['figures']
+    curves, matrix, wrong, legend = json.loads((tmp_path / 'table.json').read_text())['figures']
     assert curves['lines'] == {'a': [[0.0, 1.0], [1.0, None]]}
     assert matrix == {'kind': 'matrix', 'title': 'Taken', 'names': ['a', 'b'], 'counts': [[1, 2], [3, 4]]}
     assert [cell['caption'] for cell in wrong['cells']] == ["read '1'"]
     assert np.array_equal(np.asarray(Image.open(tmp_path / 'pictures' / wrong['cells'][0]['file'])), picture)
+    assert legend == {'kind': 'legend', 'colours': {'a': '#102030'}}
     assert 'Taken' in (tmp_path / 'report.html').read_text()
 
 

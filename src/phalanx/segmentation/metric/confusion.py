@@ -9,8 +9,9 @@ import torch
 from torch import Tensor
 
 from phalanx import dist
+from phalanx.segmentation.draw import COLOURS
 from phalanx.segmentation.labels import VOID
-from phalanx.task import Matrix
+from phalanx.task import Figure, Legend, Matrix
 
 
 class Labelled(Protocol):
@@ -79,8 +80,12 @@ class Confusion:
             for number, name in enumerate(self.class_names)
         ]
 
-    def figures(self) -> list[Matrix]:
-        return [Matrix('Classes taken for one another, by pixels', self.class_names, self._counts.tolist())]
+    def figures(self) -> list[Figure]:
+        """What was taken for what, and the colours of the classes that there are in truth or prediction."""
+        _, predicted, true = self._areas()
+        seen = {name: number for number, name in enumerate(self.class_names) if predicted[number] + true[number]}
+        colours = {name: '#{:02x}{:02x}{:02x}'.format(*COLOURS[number]) for name, number in seen.items()}
+        return [Matrix('Classes taken for one another, by pixels', self.class_names, self._counts.tolist()), Legend(colours)]
 
     def _areas(self) -> tuple[Tensor, Tensor, Tensor]:
         """Pixels of each class that are right, predicted, true; [K] each, in float64, which holds counts exactly to 2**53."""
