@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 from collections.abc import Iterable
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 SHOWN = 5  # of many missing files, the first few are named
 
@@ -70,6 +73,11 @@ def check_names(names: tuple[str, ...], where: str) -> tuple[str, ...]:
     if repeated:
         raise ValueError(f'{where}: {", ".join(repeated)} is named twice')
     return names
+
+
+def settled_classes(data: partial[Any]) -> dict[str, tuple[str, ...]]:
+    """`Task.settled` of a family whose data sets have `class_names`, some from a file that the option `classes` names."""
+    return {'data.classes': data().class_names} if 'classes' in inspect.signature(data.func).parameters else {}
 
 
 def names_from(classes: str | tuple[str, ...], root: Path) -> tuple[str, ...]:

@@ -16,7 +16,7 @@ import yaml
 from phalanx.checkpoint import Checkpoints
 from phalanx.config.bind import DEFAULT, bind
 from phalanx.config.originals import dialect_of, translate
-from phalanx.config.read import ConfigError, Node, did_you_mean, override, plain, read
+from phalanx.config.read import ConfigError, Node, did_you_mean, override, placed, plain, read
 from phalanx.config.schema import Recipe
 from phalanx.config.shipped import shipped
 from phalanx.convert.weights import load_weights
@@ -28,6 +28,8 @@ from phalanx.task import Image, Task
 
 # Keys that may differ between two starts of one run: they change what it costs or shows, not what it computes.
 HARMLESS = ('train.workers', 'train.bad_samples', 'train.until', 'report.', 'checkpoint.', 'evaluate.', 'device')
+
+FOUND = 'found at the start'  # the origin of what a run folder's recipe says in the place of files
 
 
 @dataclass(frozen=True)
@@ -100,6 +102,18 @@ def find_recipe(recipe: str) -> Path:
     )
 
 
+def settled(job: Job) -> Node:
+    """The resolved recipe as a run folder keeps it: with what it leaves to files of the data set, the names of classes say.
+
+    Raises what reading them raises.
+    """
+    root = job.resolved
+    for key, words in job.task.settled().items():
+        said = Node([Node(word, FOUND, word) for word in words], FOUND)
+        root = placed(root, key.split('.'), said, FOUND)
+    return root
+
+
 def differences(job: Job) -> list[str]:
     """What the recipe in the run folder says otherwise, where that changes the training: `key: there x, now y`.
 
@@ -109,7 +123,7 @@ def differences(job: Job) -> list[str]:
     if not stored.is_file():
         return []
     before = {key: value for key, value, _ in _leaves(yaml.safe_load(stored.read_text()))}
-    now = {key: value for key, value, origin in _leaves(job.resolved) if key in before or origin != DEFAULT}
+    now = {key: value for key, value, origin in _leaves(settled(job)) if key in before or origin != DEFAULT}
     keys = [key for key in sorted(before.keys() | now.keys()) if not key.startswith(HARMLESS)]
     return [
         f'{key}: there {before.get(key, "not set")}, now {now.get(key, "not set")}'

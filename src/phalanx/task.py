@@ -154,6 +154,12 @@ class Task(Protocol[S, B, P]):
     def judged_by(self) -> str:
         """The metric that picks the best checkpoint; larger is better."""
 
+    def settled(self) -> Mapping[str, Sequence[str]]:
+        """Keys of the recipe that leave something to files of the data set (the names of classes, say), and what these say.
+
+        A run folder has it in its recipe, so that it can predict where those files are not.
+        """
+
     def model(self) -> nn.Module: ...
     def dataset(self, split: Split) -> Dataset[S]: ...
     def collate(self, samples: Sequence[S]) -> B: ...

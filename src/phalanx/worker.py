@@ -27,7 +27,7 @@ from phalanx.evaluation import Evaluation
 from phalanx.loader import PATIENCE
 from phalanx.precision import Precision
 from phalanx.report import Report
-from phalanx.runs import Job, pick_device, set_aside
+from phalanx.runs import Job, pick_device, set_aside, settled
 from phalanx.trainer import RunError, StoppedError, Trainer
 
 log = logging.getLogger('phalanx')
@@ -159,7 +159,7 @@ def prepare(job: Job, start: Start) -> tuple[Loaded | None, list[str]]:
         if checkpoint is None:
             raise CheckpointError(f'--resume {start.resume}: no whole checkpoint in it; ' + '; '.join(damaged))
     notes += [f'passed over a damaged checkpoint: {problem}' for problem in damaged]
-    (job.folder / 'config.yml').write_text(show(job.resolved), encoding='utf-8')
+    (job.folder / 'config.yml').write_text(show(settled(job)), encoding='utf-8')
     return checkpoint, notes
 
 

@@ -25,6 +25,7 @@ from phalanx.detection.models import MODELS
 from phalanx.detection.nms import multiclass_nms
 from phalanx.detection.survey import BoxSurvey
 from phalanx.detection.transforms import TRANSFORMS, Chances, Shown, Transform
+from phalanx.folders import settled_classes
 from phalanx.image import channels_first, normalised
 from phalanx.options import check_probability, check_std
 from phalanx.step import WholeStep
@@ -172,6 +173,9 @@ class Detection:
     @cached_property
     def class_names(self) -> tuple[str, ...]:
         return self.data().class_names
+
+    def settled(self) -> dict[str, tuple[str, ...]]:
+        return settled_classes(self.data)
 
     def model(self) -> nn.Module:
         return self.network(len(self.class_names))

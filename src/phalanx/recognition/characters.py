@@ -36,8 +36,8 @@ class UnusableTextError(Exception):
 class Dictionary:
     """Which characters there are, as a recipe says it."""
 
-    dictionary: BuiltIn | Path = 'alphanumeric'
-    """A built-in one, or a file with one character a line, as PaddleOCR has them."""
+    dictionary: BuiltIn | tuple[str, ...] | Path = 'alphanumeric'
+    """A built-in one, a list of characters, or a file with one character a line, as PaddleOCR has them."""
     space: bool = False
     """Adds a space at the end, also where the file has one already: as the originals do, so that their weights fit."""
     lower_case: bool | None = None
@@ -56,8 +56,10 @@ class Dictionary:
         return Characters(characters, lower_case=lower_case, max_length=self.max_length)
 
 
-def read_dictionary(dictionary: BuiltIn | Path) -> tuple[str, ...]:
-    """The characters of a built-in dictionary or of a file, in order. Raises FileNotFoundError or ValueError."""
+def read_dictionary(dictionary: BuiltIn | tuple[str, ...] | Path) -> tuple[str, ...]:
+    """The characters of a dictionary, in order. Raises FileNotFoundError or ValueError."""
+    if isinstance(dictionary, tuple):
+        return dictionary
     if not isinstance(dictionary, Path):
         return tuple(BUILT_IN[dictionary])
     if not dictionary.is_file():

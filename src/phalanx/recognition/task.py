@@ -17,7 +17,7 @@ from phalanx.distill import DISTILLATIONS, Distilled, own_losses
 from phalanx.image import channels_first, normalised
 from phalanx.options import check_size
 from phalanx.recognition import draw as drawing
-from phalanx.recognition.characters import BLANK, Characters, Dictionary, Reading, UnusableTextError, padded
+from phalanx.recognition.characters import BLANK, Characters, Dictionary, Reading, UnusableTextError, padded, read_dictionary
 from phalanx.recognition.data import DATA, Data, Source
 from phalanx.recognition.data.lmdb_sets import write_lmdb
 from phalanx.recognition.data.source import TextImage
@@ -183,6 +183,10 @@ class Recognition:
     @property
     def encoder(self) -> Encoder:
         return Encoder(self.characters, self.keep_ratio, has_attention=not isinstance(self.loss_of_texts, CTC))
+
+    def settled(self) -> dict[str, tuple[str, ...]]:
+        named = self.dictionary.dictionary
+        return {'characters.dictionary': read_dictionary(named)} if isinstance(named, Path) else {}
 
     def model(self) -> nn.Module:
         """Raises FileNotFoundError or ValueError when the dictionary cannot be read, ValueError when networks do not fit."""

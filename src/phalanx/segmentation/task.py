@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from phalanx.batch import Tensors
+from phalanx.folders import settled_classes
 from phalanx.image import LabelMap, channels_first, normalised
 from phalanx.options import check_std
 from phalanx.segmentation import draw as drawing
@@ -134,6 +135,9 @@ class Segmentation:
         self.transforms: dict[Split, tuple[Transform, ...]] = dict(zip(('train', 'eval'), built, strict=True))
         self.inference, self.mean, self.std = inference, mean, std
         self.judged_by = judged_by
+
+    def settled(self) -> dict[str, tuple[str, ...]]:
+        return settled_classes(self.data)
 
     def model(self) -> nn.Module:
         """Raises ValueError when the losses are not as many as outputs of the network, or their options not for its classes."""

@@ -119,6 +119,9 @@ class TableStructure:
         self.mean, self.std = mean, std
         self.judged_by = judged_by
 
+    def settled(self) -> dict[str, tuple[str, ...]]:
+        return {}
+
     def model(self) -> nn.Module:
         return self.network(len(self.vocabulary))
 
