@@ -275,13 +275,13 @@ def test_losses_are_mixed_for_each_output(folder: Path) -> None:
 
 
 def test_losses_that_published_configurations_mix_in_are_known(folder: Path) -> None:
-    """OCRNet's for roads mixes in the Lovász hinge, DeepLabv3+'s region mutual information."""
-    mixed = (
-        '{type: MixedLoss, losses: [{type: CrossEntropyLoss}, {type: LovaszHingeLoss}, {type: RMILoss}], coef: [1, 0.01, 0.5]}'
-    )
+    """OCRNet's for roads mixes in the Lovász hinge, another of OCRNet connectivity, DeepLabv3+'s region mutual information."""
+    parts = '{type: CrossEntropyLoss}, {type: LovaszHingeLoss}, {type: RMILoss}, {type: SemanticConnectivityLoss}'
+    mixed = f'{{type: MixedLoss, losses: [{parts}], coef: [1, 0.01, 0.5, 0.01]}}'
     write(folder, 'run', f'_base_: unet.yml\nloss: {{types: [{mixed}], coef: [1]}}\n')
     (loss,) = recipe('run')['losses']
-    assert loss['losses'][1:] == [{'name': 'lovasz_hinge'}, {'name': 'rmi'}]
+    connectivity = {'name': 'semantic_connectivity', 'most': 10}
+    assert loss['losses'][1:] == [{'name': 'lovasz_hinge'}, {'name': 'rmi'}, connectivity]
 
 
 @pytest.mark.parametrize('kind', ['CHASEDB1', 'DRIVE', 'HRF', 'STARE'])
@@ -449,8 +449,8 @@ def test_weights_in_a_file_are_taken(folder: Path) -> None:
         ('lr_scheduler: {type: CosineAnnealingDecay, T_max: 9}', 'lr_scheduler.T_max: the rate would rise again after step 9'),
         ('lr_scheduler: {learning_rate: fast}', "optimizer.lr: expected a number, got 'fast'"),  # told by our binder
         (
-            'loss: {types: [{type: SemanticConnectivityLoss}]}',
-            "loss.types[0].type: 'SemanticConnectivityLoss' has no counterpart in Phalanx",
+            'loss: {types: [{type: SemanticConnectivityLoss, use_argmax: False}]}',
+            'loss.types[0].use_argmax: False has no counterpart in Phalanx',
         ),
         ('loss: {types: [{type: RMILoss, rmi_radius: 5}]}', 'loss.types[0].rmi_radius: 5 has no counterpart in Phalanx'),
         (

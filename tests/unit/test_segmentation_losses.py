@@ -18,6 +18,7 @@ from phalanx.config.read import ConfigError, override, read
 from phalanx.config.schema import Recipe
 from phalanx.segmentation.labels import VOID
 from phalanx.segmentation.loss import LOSSES, PixelLoss
+from phalanx.segmentation.loss.connectivity import SemanticConnectivity
 from phalanx.segmentation.loss.cross_entropy import CrossEntropy
 from phalanx.segmentation.loss.dice import Dice
 from phalanx.segmentation.loss.lovasz import LovaszHinge, LovaszSoftmax
@@ -58,6 +59,7 @@ TO_CUT = {
     'dice': Dice(),
     'dice, weighted': Dice(class_weights=(1, 2, 3, 4, 5), smooth=0),
     'lovasz': LovaszSoftmax(),
+    'semantic_connectivity': SemanticConnectivity(),
     'mixed': Mixed(
         losses=(partial(OhemCrossEntropy, threshold=0.1, min_kept_per_sample=9), partial(Dice), partial(LovaszSoftmax)),
         coefficients=(0.5, 1, 2),
@@ -166,6 +168,50 @@ def test_dice_by_hand() -> None:
     class_0 = 1 - (2 * (3 / 4 + 1 / 4) + 1) / (3 / 4 + 1 / 4 + 2 + 1)
     class_1 = 1 - 1 / (1 / 4 + 3 / 4 + 1)
     assert (term.total / term.weight).item() == pytest.approx((class_0 + class_1) / 2)
+
+
+def predicting(*rows: str) -> tuple[Tensor, Tensor]:
+    """Logits [1, 3, H, W] and labels [1, H, W] of an image; a place of a row is the class predicted, then the true one."""
+    predicted, true = (torch.tensor([[int(place[n]) for place in row.split()] for row in rows]) for n in (0, 1))
+    logits = nn.functional.one_hot(predicted, 3).permute(2, 0, 1).float()
+    return logits[None].requires_grad_(), true.where(true != 9, VOID)[None]
+
+
+@pytest.mark.parametrize(
+    ('rows', 'classes'),
+    [
+        pytest.param(['11 11 11 01', '11 11 01 01'], [1 - 5 / 8], id='one area of 8, 5 pixels of which are found'),
+        pytest.param(['11 01 01 11 11 11'], [1 - (1 / 6 + 3 / 6) / 2], id='an area found in two parts: the mean of both'),
+        pytest.param(['11 11 00 01 11 11'], [1, 1 - (1 + 2 / 3) / 2], id='two areas, each with its part; class 0 costs 1'),
+        pytest.param(['11 11 00 10 00 00'], [1, 1 - 1 / 2], id='an area that meets none counts as one more'),
+        pytest.param(['01 01 00 10'], [1, 1 - 0 / 2], id='an area where there is none, none where there is one'),
+        pytest.param(['01 01 00 00'], [1, 1 + 2 / 4], id='a class that is nowhere found: 1, and its share of the image'),
+        pytest.param(['22 22 12 12'], [1 - 2 * 2 / (2 * 2 + 4 - 2 * 2)], id='pixels of class 2 count twice'),
+        pytest.param(['11 01', '01 11'], [1 - 2 / 4], id='what touches at a corner is one area'),
+        pytest.param(['11 11 09 09 19'], [1 - 1 / 2], id='void is no class, but areas may be predicted there'),
+        pytest.param(['09 19'], [0], id='nothing is judged'),
+    ],
+)
+def test_semantic_connectivity_by_hand(rows: list[str], classes: list[float]) -> None:
+    """The cost of each class, by the formulas of Chu et al.; their mean is the image's."""
+    logits, labels = predicting(*rows)
+    term = SemanticConnectivity()(logits, labels, WholeStep())
+    assert (term.total / term.weight).item() == pytest.approx(sum(classes) / len(classes))
+
+
+def test_of_many_predicted_areas_the_first_are_looked_at() -> None:
+    """Five predicted areas and one true one, with the backgrounds 6 and 2; the true area is met by the fourth and the fifth."""
+    logits, labels = predicting('19 09 19 09 19 09 11 01 11')
+    for most, expected in ((10, 1 - (1 / 3) / 4), (5, 1 - (1 / 3) / 4), (4, 1 - 0 / 4), (1, 1 + 1 / 9)):
+        term = SemanticConnectivity(most=most)(logits, labels, WholeStep())
+        assert (term.total / term.weight).item() == pytest.approx(expected), most
+
+
+def test_semantic_connectivity_has_no_gradient_but_leaves_no_parameter_without_one() -> None:
+    logits, labels = predicting('11 01 00')
+    SemanticConnectivity()(logits, labels, WholeStep()).total.backward()
+    assert logits.grad is not None
+    assert not logits.grad.any()
 
 
 @pytest.mark.parametrize('name', ['cross_entropy', 'ohem', 'dice'])

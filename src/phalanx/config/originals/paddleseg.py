@@ -30,7 +30,7 @@ MODELS = ('PPLiteSeg', 'UNet', 'OCRNet', 'SegFormer', 'DeepLabV3P')
 SEGFORMERS = {f'SegFormer_B{size}': f'mit_b{size}' for size in range(6)}  # as they were called up to release 2.6
 LOSSES = (
     *('CrossEntropyLoss', 'OhemCrossEntropyLoss', 'DiceLoss'),
-    *('LovaszSoftmaxLoss', 'LovaszHingeLoss', 'RMILoss', 'MixedLoss'),
+    *('LovaszSoftmaxLoss', 'LovaszHingeLoss', 'RMILoss', 'SemanticConnectivityLoss', 'MixedLoss'),
 )
 SCHEDULES = ('PolynomialDecay', 'CosineAnnealingDecay', 'StepDecay', 'MultiStepDecay', 'PiecewiseDecay')
 OPTIMIZERS = ('SGD', 'Momentum', 'Adam', 'AdamW')
@@ -363,6 +363,9 @@ def _loss(section: Section, batch_size: float) -> Node:
             section.fixed({'rmi_radius': 3, 'rmi_pool_way': 0, 'rmi_pool_size': 3, 'rmi_pool_stride': 3})
             section.ignore('num_classes', 'the data set has them')
             section.ignore('loss_weight_lambda', 'it has no effect in PaddleSeg either')
+        case 'SemanticConnectivityLoss':
+            keys = {'name': renamed(kind, 'semantic_connectivity'), 'most': section.take('max_pred_num_conn', 10)}
+            section.only('use_argmax', True)
         case 'MixedLoss':
             parts = [
                 _loss(Section(node, section.named(f'losses[{place}]'), section.reading), batch_size)

@@ -8,6 +8,7 @@ from typing import Annotated
 import torch
 from torch import Tensor
 
+from phalanx.segmentation.loss.connectivity import SemanticConnectivity
 from phalanx.segmentation.loss.cross_entropy import CrossEntropy
 from phalanx.segmentation.loss.dice import Dice
 from phalanx.segmentation.loss.lovasz import LovaszHinge, LovaszSoftmax
@@ -24,6 +25,7 @@ PARTS = {
     'lovasz': LovaszSoftmax,
     'lovasz_hinge': LovaszHinge,
     'rmi': RegionMutualInformation,
+    'semantic_connectivity': SemanticConnectivity,
 }
 
 
