@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import os
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Literal
@@ -116,7 +118,7 @@ def sum_over_ranks(value: Tensor, group: Group | None = None) -> Tensor:
 class GradientOptions:
     compression: Literal['none', 'bf16', 'fp16', 'power_sgd'] = 'none'
     """How gradients travel. Half precision is half as much; power_sgd sends a matrix as a product of two thin ones and adds
-    what is lost to the next step's (Vogels et al. 2019); a run that was resumed is then no longer equal to the last bit."""
+    what is lost to the next step's (Vogels et al. 2019). A checkpoint keeps that of each rank, as large as its gradients."""
     rank: int = 2
     """power_sgd: columns of the thin matrices."""
     plain_steps: int = 10
@@ -127,24 +129,79 @@ class GradientOptions:
             raise ValueError(f'rank and plain_steps must be at least 1, got {self.rank} and {self.plain_steps}')
 
 
-def replicated(module: nn.Module, options: GradientOptions) -> nn.Module:
-    """`module` with the mean of its gradients over ranks as its gradients; itself when there is one rank."""
+def replicated(module: nn.Module, options: GradientOptions) -> tuple[nn.Module, PowerSgd | None]:
+    """`module` with the mean of its gradients over ranks as its gradients, and what compression remembers of them.
+
+    With one rank it is `module` itself.
+    """
     if world_size() == 1:
-        return module
+        return module, None
     replica = DistributedDataParallel(module, gradient_as_bucket_view=True, **NO_BUFFERS)
     match options.compression:
         case 'none':
             pass
         case 'power_sgd':
-            from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook as power_sgd
-
-            start = options.plain_steps + 1  # the pass that settles the buckets counts, too
-            state = power_sgd.PowerSGDState(None, options.rank, start)
-            replica.register_comm_hook(state, power_sgd.powerSGD_hook)
+            memory = PowerSgd(options, next(module.parameters()).device)
+            replica.register_comm_hook(None, lambda state, bucket: memory.average(bucket))
+            return replica, memory
         case half:
             dtype = {'bf16': torch.bfloat16, 'fp16': torch.float16}[half]
             replica.register_comm_hook(None, lambda state, bucket: _average_in(dtype, bucket))
-    return replica
+    return replica, None
+
+
+class PowerSgd:
+    """What PowerSGD remembers from step to step: by bucket, the two thin matrices and what this rank has not yet sent."""
+
+    def __init__(self, options: GradientOptions, device: torch.device) -> None:
+        from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook as power_sgd  # a third of a second
+
+        self.columns, self.device, self.hook = options.rank, device, power_sgd.powerSGD_hook
+        self.of_torch = power_sgd.PowerSGDState(None, options.rank, options.plain_steps + 1)  # at least 2, says torch
+        self.of_torch.iter = 1
+
+    def average(self, bucket: Any) -> torch.futures.Future[Tensor]:
+        """The mean over ranks of a bucket of DDP's gradients.
+
+        It takes three exchanges, and gloo's threads would begin the later ones of a bucket before or after those of the next,
+        each rank as it comes. So there it is waited for; NCCL keeps the order in which they were asked for.
+        """
+        done: torch.futures.Future[Tensor] = self.hook(self.of_torch, bucket)
+        if self.device.type == 'cpu':
+            done.wait()
+        return done
+
+    @contextlib.contextmanager
+    def off(self) -> Iterator[None]:
+        """Within this context gradients travel as they are, and nothing is remembered of them."""
+        steps, self.of_torch.iter = self.of_torch.iter, 0
+        yield
+        self.of_torch.iter = steps
+
+    def state(self) -> dict[str, Any]:
+        """What a resumed run needs, on the main rank; all ranks take part."""
+        return {
+            'steps': self.of_torch.iter,
+            'columns': self.columns,
+            'p': self.of_torch.p_memory_dict,  # the same on all ranks
+            'q': self.of_torch.q_memory_dict,
+            'unsent': {bucket: on_main_rank(error) for bucket, error in sorted(self.of_torch.error_dict.items())},
+        }
+
+    def restore(self, state: dict[str, Any] | None) -> None:
+        """Goes on from `state`; afresh without one, or with another number of columns.
+
+        Only the mean over ranks of what was not sent has an effect on their common gradient. So another number of ranks takes
+        that, and nothing is lost.
+        """
+        if state is None or state['columns'] != self.columns:
+            return
+        self.of_torch.iter = state['steps']
+        for bucket, unsent in state['unsent'].items():  # [ranks, elements]
+            own = unsent[rank()] if len(unsent) == world_size() else unsent.mean(0)
+            self.of_torch.error_dict[bucket] = own.to(self.device, copy=True)
+            self.of_torch.p_memory_dict[bucket] = state['p'][bucket].to(self.device, copy=True)
+            self.of_torch.q_memory_dict[bucket] = state['q'][bucket].to(self.device, copy=True)
 
 
 def _average_in(dtype: torch.dtype, bucket: Any) -> torch.futures.Future[Tensor]:
@@ -159,6 +216,16 @@ def average_over_ranks(tensors: list[Tensor]) -> None:
     for tensor in tensors if world_size() > 1 else []:
         torch_dist.all_reduce(tensor)
         tensor /= world_size()
+
+
+def on_main_rank(tensor: Tensor) -> Tensor:
+    """`tensor` [...] of every rank as [ranks, ...], in host memory; on other ranks than the main one its own as [1, ...]."""
+    own = tensor.detach().cpu()
+    if world_size() == 1:
+        return own[None]
+    gathered = [torch.empty_like(own) for _ in range(world_size())] if rank() == 0 else None
+    torch_dist.gather(own, gathered)
+    return torch.stack(gathered or [own])
 
 
 def gather_objects(value: Any) -> list[Any]:

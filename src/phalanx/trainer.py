@@ -77,7 +77,7 @@ class Trainer(Generic[S, B, P]):
         self.is_random = stochastic.tie(self.model, self.whole)
         network: nn.Module = torch.compile(self.model) if train.compile else self.model  # type: ignore[assignment]
         self.judge = _Judge(task, network, self.whole)
-        self.replica = dist.replicated(self.judge, recipe.gradients)
+        self.replica, self.compression = dist.replicated(self.judge, recipe.gradients)
 
         # What moves it.
         groups, _ = parameter_groups(self.model, recipe.parameters)
@@ -154,9 +154,10 @@ class Trainer(Generic[S, B, P]):
         """
         buffers = {name: buffer.clone() for name, buffer in self.model.named_buffers()}
         self.replica.train()
-        with self.precision.autocast():
-            totals, _ = self.replica([batch.to(self.device) for batch in micro_batches], self.sample_keys())
-        totals.sum().backward()
+        with self.compression.off() if self.compression else contextlib.nullcontext():
+            with self.precision.autocast():
+                totals, _ = self.replica([batch.to(self.device) for batch in micro_batches], self.sample_keys())
+            totals.sum().backward()
         self.optimizer.zero_grad()
         for name, buffer in self.model.named_buffers():
             buffer.copy_(buffers[name])
@@ -357,7 +358,8 @@ class Trainer(Generic[S, B, P]):
         if dist.rank() == 0:
             self.end_save()
             averaged = self.ema.weights(self.model) if self.ema else None
-            self.saving = self.checkpoints.begin(self.step, self.model.state_dict(), averaged, self.state(), best)
+        state = self.state()
+            self.saving = self.checkpoints.begin(self.step, self.model.state_dict(), averaged, state, best)
         self.clock.go_on()
 
     def end_save(self, is_last: bool = False) -> None:
@@ -382,7 +384,10 @@ class Trainer(Generic[S, B, P]):
                 raise RunError(f'the last checkpoint, of step {saving.step}, could not be written: {error}') from None
 
     def state(self) -> dict[str, Any]:
-        """All that the next step depends on besides the weights: tensors and numbers. Random numbers need no state."""
+        """All that the next step depends on besides the weights: tensors and numbers. Random numbers need no state.
+
+        All ranks take part; the main rank has it.
+        """
         return {
             'step': self.step,
             'best': self.best,
@@ -395,6 +400,7 @@ class Trainer(Generic[S, B, P]):
         }
 
     def restore(self, loaded: Loaded) -> None:
+            'compression': self.compression.state() if self.compression else None,
         """Goes back to a checkpoint. Raises RunError when it is of another network or of a run with other parts."""
         try:
             self.model.load_state_dict(loaded.model)
@@ -409,6 +415,8 @@ class Trainer(Generic[S, B, P]):
         self.step = self.started_at = loaded.step
         self.best, self.best_step = loaded.state['best'], loaded.state['best_step']
         self.last_metrics = loaded.state['metrics']
+        if self.compression is not None:
+            self.compression.restore(loaded.state.get('compression'))  # not there before 2026-11-21
         # Checkpoints of before 2026-11-21 do not say it; evaluations were never cut short then.
         self.evaluated = loaded.state.get('evaluated', self.step if self.last_metrics else 0)
 
