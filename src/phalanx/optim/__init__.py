@@ -4,10 +4,11 @@ from collections.abc import Callable
 
 from torch.optim import Optimizer
 
+from phalanx.optim.layerwise import Lamb, Lars
 from phalanx.optim.optimizers import adam, adamw, sgd
 from phalanx.optim.schedule import Schedule, constant, cosine, piecewise, polynomial, step
 
-OPTIMIZERS: dict[str, Callable[..., Optimizer]] = {'sgd': sgd, 'adam': adam, 'adamw': adamw}
+OPTIMIZERS: dict[str, Callable[..., Optimizer]] = {'sgd': sgd, 'adam': adam, 'adamw': adamw, 'lars': Lars, 'lamb': Lamb}
 
 SCHEDULES: dict[str, Callable[..., Schedule]] = {
     'constant': constant,
