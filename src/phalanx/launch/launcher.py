@@ -99,9 +99,7 @@ class _Launch:
     # On one machine.
 
     def alone(self) -> int:
-        here = {'address': 'this machine', 'disk': preflight.disk_free(self.log_dir)}
-        for finding in preflight.lacking(here | preflight.shared_memory()):
-            say(str(finding))
+        preflight.look_here(self.log_dir)
         number = 0
         while True:
             attempt = self.attempt(number, 0, 1, None)
