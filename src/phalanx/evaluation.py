@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 from phalanx import dist
+from phalanx.cache import PictureCache
 from phalanx.loader import Loader, check_bad, evaluation_draws
 from phalanx.meters import Stopwatch, slower_ranks
 from phalanx.task import Figure, Task
@@ -46,6 +47,7 @@ def evaluate(
     seed: int,
     bad_samples: int,
     autocast: contextlib.AbstractContextManager[Any],
+    cache: PictureCache | None = None,
     goes_on: Callable[[], bool] = lambda: True,
 ) -> Evaluation:
     """The metrics of `model` on the evaluation split. Raises BadSampleError when too many samples cannot be read.
@@ -56,7 +58,7 @@ def evaluate(
     begin = time.perf_counter()
     dataset, metric = task.dataset('eval'), task.metric()
     loader: Loader[Any, Any] = Loader(
-        dataset, task.collate, workers=workers, bad_samples=bad_samples, device=device, replace=False
+        dataset, task.collate, workers=workers, bad_samples=bad_samples, device=device, replace=False, cache=cache
     )
     clock = Stopwatch()
     batches = clock.waiting(loader.batches(evaluation_draws(len(dataset), batch_size, seed, dist.rank(), dist.world_size())))

@@ -16,6 +16,7 @@ import PIL.Image
 import torch
 from torch import Tensor
 
+from phalanx.cache import kept
 from phalanx.task import Image, SampleError
 
 LabelMap = npt.NDArray[np.uint8]  # [H, W] class ids
@@ -28,7 +29,7 @@ def read_image(path: Path) -> Image:
 
     The orientation in EXIF data is ignored, because annotations were made for the pixels as stored. Raises SampleError.
     """
-    return decoded(_bytes(path), str(path))
+    return kept(f'image {path}', lambda: decoded(_bytes(path), str(path)))
 
 
 def decoded(data: bytes, name: str) -> Image:
@@ -54,6 +55,10 @@ def read_labels(path: Path) -> LabelMap:
 
     Raises SampleError. (OpenCV would give the colours of a palette image, not its indices; hence Pillow.)
     """
+    return kept(f'labels {path}', lambda: _decoded_labels(path))
+
+
+def _decoded_labels(path: Path) -> LabelMap:
     data = _bytes(path)
     try:
         with PIL.Image.open(io.BytesIO(data)) as image:

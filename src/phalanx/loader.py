@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader
 
+from phalanx.cache import PictureCache, using
 from phalanx.task import B, Dataset, Draw, S, SampleError
 
 STOP_GRACE = 20  # seconds that a worker outlives a SIGTERM
@@ -101,8 +102,11 @@ class Loader(Generic[S, B]):
         bad_samples: int,
         device: torch.device,
         replace: bool,
+        cache: PictureCache | None = None,
     ) -> None:
         """`replace`: whether an unusable sample is replaced by the next one (training) or left out (evaluation).
+
+        `cache`: where decoded pictures are kept.
 
         Raises OSError when the workers could not hand over what they read.
         """
@@ -110,7 +114,7 @@ class Loader(Generic[S, B]):
             cure = f'loader workers need a TMPDIR of at most {LONGEST_TMPDIR} letters; set another one, or train.workers=0'
             raise OSError(errno.ENAMETOOLONG, cure, folder)
         self.dataset, self.collate = dataset, collate
-        self.workers, self.bad_samples, self.device, self.replace = workers, bad_samples, device, replace
+        self.workers, self.bad_samples, self.device, self.replace, self.cache = workers, bad_samples, device, replace, cache
         self.bad: dict[int, str] = {}  # what this rank could not use so far
 
     def batches(self, draws: Iterator[list[Draw]]) -> Iterator[B]:
@@ -119,7 +123,7 @@ class Loader(Generic[S, B]):
         Raises BadSampleError beyond the number that the recipe allows, and torch's RuntimeError when a worker has died, or
         brings nothing for PATIENCE seconds.
         """
-        reader = _Reader(self.dataset, self.bad_samples, self.replace)
+        reader = _Reader(self.dataset, self.bad_samples, self.replace, self.cache)
         loader: DataLoader[Loaded] = DataLoader(
             reader,  # type: ignore[arg-type]  # a map from Draw, not from int
             batch_sampler=draws,
@@ -148,14 +152,15 @@ def check_bad(bad: dict[int, str], allowed: int) -> None:
 class _Reader(Generic[S]):
     """Draws -> samples, in a worker process."""
 
-    def __init__(self, dataset: Dataset[S], bad_samples: int, replace: bool) -> None:
-        self.dataset, self.bad_samples, self.replace = dataset, bad_samples, replace
+    def __init__(self, dataset: Dataset[S], bad_samples: int, replace: bool, cache: PictureCache | None) -> None:
+        self.dataset, self.bad_samples, self.replace, self.cache = dataset, bad_samples, replace, cache
 
     def __len__(self) -> int:
         return len(self.dataset)
 
     def __getitems__(self, draws: Sequence[Draw]) -> list[tuple[S | None, dict[int, str]]]:
-        return [self.read(draw) for draw in draws]
+        with using(self.cache):
+            return [self.read(draw) for draw in draws]
 
     def read(self, draw: Draw) -> tuple[S | None, dict[int, str]]:
         """The sample and what was found unusable on the way to it. Its replacement is a function of the data set alone."""

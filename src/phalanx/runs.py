@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
+import logging
+import os
+import platform
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 import torch
 import yaml
 
+from phalanx.cache import check_room
 from phalanx.checkpoint import Checkpoints
 from phalanx.config.bind import DEFAULT, bind
 from phalanx.config.originals import dialect_of, translate
@@ -24,11 +29,15 @@ from phalanx.errors import RequestError
 from phalanx.families import FAMILIES
 from phalanx.image import read_image
 from phalanx.loader import Stream
+from phalanx.optim.groups import parameter_groups
 from phalanx.task import Image, Task
 
-# Keys that may differ between two starts of one run: they change what it costs or shows, not what it computes.
-HARMLESS = ('train.workers', 'train.bad_samples', 'train.until', 'report.', 'checkpoint.', 'evaluate.', 'device')
+log = logging.getLogger('phalanx')
 
+# Keys that may differ between two starts of one run: they change what it costs or shows, not what it computes.
+HARMLESS = ('train.workers', 'train.cache', 'train.bad_samples', 'train.until', 'report.', 'checkpoint.', 'evaluate.', 'device')
+
+LOCK = 'lock'  # in a run folder: locked as long as a run writes there
 FOUND = 'found at the start'  # the origin of what a run folder's recipe says in the place of files
 
 
@@ -142,8 +151,31 @@ def _leaves(tree: Any, path: str = '') -> Iterator[tuple[str, Any, str]]:
         yield path, plain(tree) if isinstance(tree, Node) else tree, origin
 
 
+def hold(folder: Path) -> IO[str]:
+    """Keeps other runs out of a run folder until what comes back is closed, or this process ends, however it ends.
+
+    Raises RequestError naming the process that is there, and OSError.
+    """
+    file = (folder / LOCK).open('a+', encoding='utf-8')
+    try:
+        fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # unlike flock, no loader worker that outlives its rank has it too
+    except (BlockingIOError, PermissionError):
+        file.seek(0)
+        with file:
+            raise RequestError(
+                f'{folder}: another run writes here ({file.read()}); wait for its end, stop it, or use another --save_dir'
+            ) from None
+    except OSError as error:
+        log.info('%s: nothing keeps other runs out: %s', folder, error)  # of a disk that knows no locks
+    file.truncate(0)
+    print(f'process {os.getpid()} on {platform.node()}', file=file, end='', flush=True)
+    return file
+
+
 def check_folder(job: Job, resume: str | None, fresh: bool) -> None:
-    """Raises RequestError when this run may not go on in its folder: another recipe was trained there, say."""
+    """Raises RequestError when this run may not go on in its folder: another recipe was trained there, or a run is in it."""
+    if (job.folder / LOCK).is_file() and os.access(job.folder / LOCK, os.W_OK):
+        hold(job.folder).close()
     if resume not in (None, 'auto') and not Path(str(resume)).is_dir():
         raise RequestError(f'--resume {resume}: there is no such folder; give a checkpoint or run folder, or `auto`')
     if resume is None and not fresh and Checkpoints(job.folder, keep=1).all() and (changed := differences(job)):
@@ -156,7 +188,7 @@ def check_folder(job: Job, resume: str | None, fresh: bool) -> None:
 
 
 def check_parts(job: Job, world_size: int) -> None:
-    """Builds what can be wrong without a wrong key: data sets, network, shares. Raises RequestError with the reason."""
+    """Builds what can be wrong without a wrong key: data sets, network, optimizer, shares. Raises RequestError."""
     train = job.recipe.train
     if job.recipe.report.visualdl and find_spec('visualdl') is None:
         cure = 'pip install "phalanx-vision[visualdl]", or leave it off'
@@ -168,9 +200,12 @@ def check_parts(job: Job, world_size: int) -> None:
         if not path.exists():
             raise RequestError(f'train.{key}: there is no file or folder {path}')
     try:
+        if train.cache is not None:
+            check_room(train.cache)
         size = len(job.task.dataset('train'))
         job.task.dataset('eval')
-        job.task.model()
+        groups, _ = parameter_groups(job.task.model(), job.recipe.parameters)
+        job.recipe.optimizer(groups)
         Stream(size, train.global_batch(world_size), train.micro_batches, train.seed, 0, world_size)
     except (ValueError, OSError) as error:
         raise RequestError(str(error)) from None

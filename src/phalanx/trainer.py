@@ -14,7 +14,7 @@ from typing import Any, Generic
 import torch
 from torch import Tensor, nn
 
-from phalanx import dist, norms, stochastic
+from phalanx import cache, dist, norms, stochastic
 from phalanx.checkpoint import Checkpoints, Loaded, Saving
 from phalanx.config.schema import Recipe
 from phalanx.convert.weights import load_weights
@@ -95,6 +95,7 @@ class Trainer(Generic[S, B, P]):
         self.evaluated = 0  # the step of `last_metrics`
         self.checkpoints = Checkpoints(folder, keep=recipe.checkpoint.keep)
         self.saving: Saving | None = None  # the checkpoint that is being written while training goes on
+        self.cache = cache.of_machine(train.cache)
         self.loader = Loader(
             self.dataset,
             task.collate,
@@ -102,6 +103,7 @@ class Trainer(Generic[S, B, P]):
             bad_samples=train.bad_samples,
             device=device,
             replace=True,
+            cache=self.cache,
         )
         self.clock = Stopwatch()
         self.heart = Heart(dist.rank())
@@ -301,6 +303,7 @@ class Trainer(Generic[S, B, P]):
                     seed=recipe.train.seed,
                     bad_samples=recipe.train.bad_samples,
                     autocast=self.precision.autocast(),
+                    cache=self.cache,
                     goes_on=self.evaluation_goes_on,
                 )
             except EvaluationStoppedError:
@@ -355,10 +358,10 @@ class Trainer(Generic[S, B, P]):
         self.clock.pause()
         self.heart.beat(self.step, 'saving')
         self.read_numbers(keep=0)  # a step whose loss is not finite must not be saved
+        state = self.state()
         if dist.rank() == 0:
             self.end_save()
             averaged = self.ema.weights(self.model) if self.ema else None
-        state = self.state()
             self.saving = self.checkpoints.begin(self.step, self.model.state_dict(), averaged, state, best)
         self.clock.go_on()
 
@@ -397,10 +400,10 @@ class Trainer(Generic[S, B, P]):
             'optimizer': self.optimizer.state_dict(),
             'precision': self.precision.state(),
             'ema': self.ema.state() if self.ema else None,
+            'compression': self.compression.state() if self.compression else None,
         }
 
     def restore(self, loaded: Loaded) -> None:
-            'compression': self.compression.state() if self.compression else None,
         """Goes back to a checkpoint. Raises RunError when it is of another network or of a run with other parts."""
         try:
             self.model.load_state_dict(loaded.model)
@@ -412,11 +415,11 @@ class Trainer(Generic[S, B, P]):
             if loaded.state['ema'] is None:
                 raise RunError(f'{loaded.path} holds no moving average; take `ema` out of the recipe, or start anew')
             self.ema.restore(loaded.state['ema'])
+        if self.compression is not None:
+            self.compression.restore(loaded.state.get('compression'))  # not there before 2026-11-21
         self.step = self.started_at = loaded.step
         self.best, self.best_step = loaded.state['best'], loaded.state['best_step']
         self.last_metrics = loaded.state['metrics']
-        if self.compression is not None:
-            self.compression.restore(loaded.state.get('compression'))  # not there before 2026-11-21
         # Checkpoints of before 2026-11-21 do not say it; evaluations were never cut short then.
         self.evaluated = loaded.state.get('evaluated', self.step if self.last_metrics else 0)
 

@@ -14,6 +14,7 @@ import torch
 
 from phalanx.bench.show import as_text
 from phalanx.bench.timeline import Timeline, mean_seconds
+from phalanx.cache import of_machine, using
 from phalanx.loader import Stream
 from phalanx.readable import number, percent
 from phalanx.runs import Job
@@ -60,14 +61,19 @@ class PipelineFigures:
 
 
 def measure_pipeline(job: Job, *, samples: int) -> PipelineFigures:
-    """Reads, transforms and collates about `samples` training samples (whole batches) in this process, on one thread."""
+    """Reads, transforms and collates about `samples` training samples (whole batches) in this process, on one thread.
+
+    With `train.cache` it measures a second pass over them, which finds them there.
+    """
     train = job.recipe.train
     timeline = Timeline(torch.device('cpu'), REST)
     dataset = watched(job.task.dataset('train'), timeline)
     stream = Stream(len(dataset), train.global_batch(1), 1, train.seed, 0, 1)
     steps = math.ceil(samples / stream.global_batch_size)
-    with one_thread():
+    with one_thread(), using(of_machine(train.cache)):
         prepare(dataset, job.task.collate, stream.share(0)[0][:2], timeline)  # what is read once and kept
+        for step in range(steps if train.cache else 0):
+            prepare(dataset, job.task.collate, stream.share(step)[0], timeline)
         timeline.clear()
         for step in range(steps):
             prepare(dataset, job.task.collate, stream.share(step)[0], timeline)

@@ -10,6 +10,7 @@ from typing import Annotated, Literal
 
 from torch.optim import Optimizer
 
+from phalanx.cache import CacheOptions
 from phalanx.dist import GradientOptions
 from phalanx.ema import EmaOptions
 from phalanx.optim import OPTIMIZERS, SCHEDULES
@@ -54,6 +55,8 @@ class Train:
     """Everything random follows from it."""
     workers: int = 2
     """Loader processes a rank; 0 loads in the training process."""
+    cache: CacheOptions | None = None
+    """Keep decoded images for all ranks and workers of a machine: from the second pass on they need not be decoded."""
     bad_samples: int = 0
     """How many unreadable samples may be skipped (reported, replaced by the next) before the run stops."""
     init_from: Path | None = None
