@@ -80,6 +80,8 @@ def _bytes(path: Path) -> bytes:
             data = file.readall()
     except OSError as error:
         raise SampleError(f'{path}: cannot be read: {error.strerror}') from None
+    except ValueError as error:  # a zero byte in the name
+        raise SampleError(f'{path}: cannot be read: {error}') from None
     if not data:
         raise SampleError(f'{path}: is empty')
     return data

@@ -166,6 +166,45 @@ def test_a_list_that_is_wrong_is_told_and_nothing_is_started(
     assert not (root.parent / 'runs').exists()
 
 
+@pytest.mark.parametrize(
+    ('family', 'gone'),
+    [
+        ('segmentation', 'labels/1.png'),
+        ('detection', 'images/train/1.png'),
+        ('recognition', 'train/1.png'),
+        ('table', 'train/1.png'),
+    ],
+)
+def test_a_check_counts_missing_files_and_goes_on(
+    prepared: Callable[[str], Path], capsys: pytest.CaptureFixture[str], family: str, gone: str
+) -> None:
+    root = prepared(family)
+    recipe, *sets = RECIPES[family]
+    if family == 'detection':  # of a folder the data set is what it holds; a list may name what is not there
+        (root / 'list.txt').write_text(''.join(f'images/train/{name}\n' for name in NAMES))
+        sets.append('data.train=list.txt')
+    (root / gone).unlink()
+    assert run_here('data', 'check', recipe, '--workers', '0', '--json', '--set', *sets) == 1
+    found = json.loads(capsys.readouterr().out)
+    both = family == 'segmentation'  # its two lists name the same files
+    assert [problem['split'] for problem in found['problems']] == ['train', 'eval'][: 1 + both]
+    assert {problem['problem'] for problem in found['problems']} == {f'data/{gone}: cannot be read: No such file or directory'}
+    assert found['samples'] == {'train': {'all': 4, 'read': 3}, 'eval': {'all': 4, 'read': 4 - both}}
+
+
+@pytest.mark.parametrize('family', RECIPES)
+def test_a_check_without_the_annotations_of_a_split_says_so_and_reads_the_other(
+    prepared: Callable[[str], Path], capsys: pytest.CaptureFixture[str], family: str
+) -> None:
+    prepared(family)
+    recipe, *sets = RECIPES[family]
+    gone = 'data.train=[gone.txt]' if family == 'recognition' else 'data.train=gone.txt'
+    assert run_here('data', 'check', recipe, '--workers', '0', '--json', '--set', *sets, gone) == 1
+    found = json.loads(capsys.readouterr().out)
+    assert [problem['problem'] for problem in found['problems']] == ['train: data/gone.txt: there is no such file']
+    assert found['samples'] == {'eval': {'all': 4, 'read': 4}}
+
+
 def test_images_without_a_single_object_are_told(prepared: Callable[[str], Path], capsys: pytest.CaptureFixture[str]) -> None:
     root = prepared('detection')
     for file in (root / 'labels' / 'train').iterdir():

@@ -9,6 +9,7 @@ import io
 import json
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from importlib.util import find_spec
 from itertools import pairwise
 from pathlib import Path
@@ -135,6 +136,8 @@ def read_all(split: Callable[[], object], *draw: object) -> None:
     except LISTS as error:
         assert str(error)
         return
+    with suppress(FileNotFoundError):
+        source.check_files()  # type: ignore[attr-defined]
     for index in range(min(len(source), 3)):  # type: ignore[arg-type]
         try:
             source.name(index)  # type: ignore[attr-defined]

@@ -99,7 +99,12 @@ def test_every_fault_is_found_and_fails_the_check(tree: Tree, check: Callable[..
     assert found['samples'] == {'train': {'all': 6, 'read': 3}, 'eval': {'all': 2, 'read': 1}}
     names = [(problem['split'], Path(problem['sample']).stem) for problem in found['problems']]
     assert names == [('train', 'broken'), ('train', 'small'), ('train', 'wrong'), ('eval', 'wrong2')]
-    wanted = ['is not an image', 'is 6 x 4 pixels, but its label map', 'pixels of value 9; allowed are 0 to 2', 'of value 9']
+    wanted = [
+        'is not an image',
+        'is 6 x 2 pixels, but its image is 6 x 4',
+        'pixels of value 9; allowed are 0 to 2',
+        'of value 9',
+    ]
     for words, problem in zip(wanted, found['problems'], strict=True):
         assert words in problem['problem']
 
@@ -121,10 +126,10 @@ def test_equal_images_are_found_within_and_between_splits(tree: Tree, check: Cal
 def test_a_split_that_cannot_be_opened_is_a_problem_and_the_other_is_read(
     tree: Tree, check: Callable[..., tuple[int, dict]]
 ) -> None:
-    (tree.root / 'images/a.png').unlink()
+    (tree.root / 'train.txt').write_text('images/a.png\n')
     status, found = check()
     assert (status, list(found['samples'])) == (1, ['eval'])
-    assert found['problems'][0]['problem'].startswith(f'train: 1 files are missing in {tree.root}: images/a.png')
+    assert found['problems'][0]['problem'].startswith(f'train: {tree.root}/train.txt:1: expected an image and a label map')
 
 
 def test_a_limit_reads_samples_from_all_over_the_data_set(check: Callable[..., tuple[int, dict]]) -> None:

@@ -185,7 +185,7 @@ def test_categories_that_are_no_classes_are_told(root: Path) -> None:
 def test_missing_files_are_told_with_what_names_them(root: Path) -> None:
     (root / 'pictures/3.png').unlink()
     with pytest.raises(FileNotFoundError, match=re.escape(f'1 files are missing in {root}: pictures/3.png')):
-        coco_data(root).split('eval')
+        coco_data(root).split('eval').check_files()
     (root / 'boxes.json').write_text('{"images": [')
     with pytest.raises(ValueError, match=re.escape(f'{root}/boxes.json: is not JSON')):
         coco_data(root).split('eval')
@@ -259,6 +259,18 @@ def test_voc_lists_may_name_images_and_annotations(voc: Path) -> None:
     (voc / 'pairs.txt').write_text('JPEGImages/000005.jpg Annotations/000005.xml\n')
     source = PascalVoc(root=voc, train='pairs.txt', classes=('cat', 'dog')).split('train')
     assert source.read(0)[1].classes.tolist() == [1, 0]
+
+
+def test_a_missing_voc_annotation_is_told_before_training_and_is_one_bad_sample_to_a_check(voc: Path) -> None:
+    """In training, too, where images without objects are left out: who knows what it shows?"""
+    (voc / 'ImageSets/Main/trainval.txt').write_text('000005\n000006\n')
+    write_image(voc / 'JPEGImages/000006.jpg')
+    source = PascalVoc(root=voc).split('train')
+    with pytest.raises(FileNotFoundError, match=re.escape(f'1 files are missing in {voc}: Annotations/000006.xml')):
+        source.check_files()
+    assert len(source.read(0)[1]) == 2
+    with pytest.raises(SampleError, match=re.escape(f'{voc}/Annotations/000006.xml: there is no such file')):
+        source.read(1)
 
 
 BOMB = '<!DOCTYPE a [<!ENTITY b "bbbb"><!ENTITY c "&b;&b;">]>'

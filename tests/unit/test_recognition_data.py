@@ -32,6 +32,9 @@ class Named:
     def __len__(self) -> int:
         return self.size
 
+    def check_files(self) -> None:
+        """Nothing is missing."""
+
     def name(self, index: int) -> str:
         return f'{self.letter}{index}'
 
@@ -77,7 +80,7 @@ def test_missing_images_are_told_before_training(tmp_path: Path) -> None:
     words(tmp_path, {'1.png': 'one', '2.png': 'two'})
     (tmp_path / '2.png').unlink()
     with pytest.raises(FileNotFoundError, match=re.escape(f'1 files are missing in {tmp_path}: 2.png')):
-        LabelFiles(root=tmp_path).split('train')
+        LabelFiles(root=tmp_path).split('train').check_files()
 
 
 def test_an_image_that_cannot_be_read_is_named(tmp_path: Path) -> None:

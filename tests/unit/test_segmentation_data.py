@@ -133,7 +133,7 @@ def test_a_broken_list_is_told_before_any_sample_is_read(
 ) -> None:
     change(root)
     with pytest.raises(error, match=re.escape(message.format(root=root))):
-        FileList(root=root).split('train')
+        FileList(root=root).split('train').check_files()
 
 
 def test_a_list_that_is_no_text_is_told(root: Path) -> None:
@@ -204,7 +204,7 @@ def test_cityscapes_train_ids_are_preferred_and_must_then_all_be_there(cityscape
     first = 'train/aachen/aachen_000000_000019_gtFine_labelTrainIds.png'
     write(cityscapes / 'gtFine' / first, np.full((4, 6), 18, np.uint8))
     with pytest.raises(FileNotFoundError, match=f'1 files are missing in {cityscapes}: gtFine/train/bochum'):
-        Cityscapes(root=cityscapes).split('train')
+        Cityscapes(root=cityscapes).split('train').check_files()
     write(cityscapes / 'gtFine' / first.replace('aachen', 'bochum'), np.full((4, 6), 19, np.uint8))
     source = Cityscapes(root=cityscapes).split('train')
     assert set(source.read(0)[1].flat) == {18}

@@ -89,7 +89,7 @@ def test_what_is_wrong_with_a_file_is_told_before_training(
     tmp_path: Path, lines: list[Any], error: type[Exception], message: str
 ) -> None:
     with pytest.raises(error, match=message):
-        DATA['pubtabnet'](root=write(tmp_path, lines)).split('train')
+        DATA['pubtabnet'](root=write(tmp_path, lines)).split('train').check_files()
 
 
 def test_missing_files_are_told(tmp_path: Path) -> None:

@@ -181,7 +181,7 @@ class Detection:
         return self.network(len(self.class_names))
 
     def dataset(self, split: Split) -> Samples:
-        return Samples(self.data().split(split), self.transforms[split], split)
+        return Samples(self._whole(split), self.transforms[split], split)
 
     def survey(self, split: Split) -> BoxSurvey:
         """The samples of a split as they lie in their files, for `phalanx data check`."""
@@ -191,7 +191,13 @@ class Detection:
 
     def rewrite(self, split: Split, out: Path, *, form: Format) -> dict[str, str]:
         """Writes the samples of a split as they lie in their files anew, for `phalanx data rewrite`; see `data.write`."""
-        return write(self.data().split(split), self.class_names, out, split, form=form)
+        return write(self._whole(split), self.class_names, out, split, form=form)
+
+    def _whole(self, split: Split) -> Source:
+        """The samples of a split. Raises FileNotFoundError when files are missing."""
+        source = self.data().split(split)
+        source.check_files()
+        return source
 
     def collate(self, samples: Sequence[Sample]) -> DetectionBatch:
         """Images that differ in size are filled up on the right and at the bottom with the mean colour."""

@@ -201,7 +201,7 @@ class Recognition:
         return Distilled(networks, student=STUDENT, frozen=self.frozen)
 
     def dataset(self, split: Split) -> Samples:
-        source = self.data().split(split)
+        source = self._whole(split)
         if split == 'eval':
             return Samples(source, self.encoder, (self.size,))
         return Samples(source, self.encoder, self.train_sizes, self.concatenate, self.transforms)
@@ -215,8 +215,14 @@ class Recognition:
     def rewrite(self, split: Split, out: Path, *, form: str) -> dict[str, object]:
         """Writes the samples of a split as they lie in their files anew, for `phalanx data rewrite`."""
         folder = {'train': 'train', 'eval': 'val'}[split]
-        write_lmdb(self.data().split(split), out / folder)
+        write_lmdb(self._whole(split), out / folder)
         return {'name': 'lmdb_sets', split: [folder]}
+
+    def _whole(self, split: Split) -> Source:
+        """The samples of a split. Raises FileNotFoundError when files are missing."""
+        source = self.data().split(split)
+        source.check_files()
+        return source
 
     def collate(self, samples: Sequence[Sample]) -> RecognitionBatch:
         """Raises ValueError when the images differ in size."""

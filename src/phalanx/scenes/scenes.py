@@ -76,6 +76,9 @@ class Series:
     def __len__(self) -> int:
         return self.samples
 
+    def check_files(self) -> None:
+        """There are none."""
+
     def name(self, index: int) -> str:
         return f'{self.split} digit scene {index}'
 

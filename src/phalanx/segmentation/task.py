@@ -153,7 +153,9 @@ class Segmentation:
         return network
 
     def dataset(self, split: Split) -> Samples:
-        return Samples(self.data().split(split), self.transforms[split], split)
+        source = self.data().split(split)
+        source.check_files()
+        return Samples(source, self.transforms[split], split)
 
     def survey(self, split: Split) -> PixelSurvey:
         """The samples of a split as they lie in their files, for `phalanx data check`."""

@@ -128,9 +128,10 @@ class TableStructure:
     def dataset(self, split: Split) -> Samples:
         """Training leaves out the tables that are too long, and notes it; evaluation takes all, and counts them.
 
-        Raises ValueError when all are too long.
+        Raises ValueError when all are too long, and FileNotFoundError when files are missing.
         """
         source = self.data().split(split)
+        source.check_files()
         if split == 'eval':
             return Samples(source, np.arange(len(source)), self.image_size)
         lengths = source.lengths(self.vocabulary)

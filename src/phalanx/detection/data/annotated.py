@@ -35,6 +35,7 @@ class Annotations:
         self.root, self.relative = root, relative
         self._paths: list[str] = []
         self._sizes = array('l')  # height and width of each image
+        self._missing: dict[int, str] = {}  # number of an image -> the file with its annotation, which is not there
         self._owners, self._labels, self._ignored = array('l'), array('l'), array('b')
         self._boxes, self._areas = array('d'), array('d')
         self.notes: Counter[str] = Counter()  # what was odd about them, and how often
@@ -44,6 +45,10 @@ class Annotations:
         self._paths.append(path)
         self._sizes.extend(size)
         return len(self._paths) - 1
+
+    def add_missing(self, path: str, annotation: str) -> None:
+        """An image whose annotation should be in a file below the root, but is not."""
+        self._missing[self.add_image(path)] = annotation
 
     def add_box(self, image: int, box: Box, label: int, *, area: float | None = None, ignored: bool = False) -> None:
         self._owners.append(image)
@@ -58,12 +63,11 @@ class Annotations:
         """What was gathered; images in which nothing is left to learn stay when `keep_empty` says so.
 
         `place` tells where below the root an image lies (as it was named), `classes` which class a label means (itself). Raises
-        FileNotFoundError when images are missing, and ValueError when none shows an object.
+        ValueError when none shows an object.
         """
         files, labels, notes = [place(path) for path in self._paths], np.array(self._labels, np.int64), Counter(self.notes)
         if classes is not None:
             labels = np.array(classes, np.int64)[labels]
-        check_present(self.root, files)
         owners, sizes = np.array(self._owners, np.int64), np.array(self._sizes, np.int64).reshape(-1, 2)
         boxes = np.array(self._boxes, np.float32).reshape(-1, 4)
         objects = Objects(boxes, labels, np.array(self._ignored, np.bool_), np.array(self._areas, np.float32))
@@ -74,9 +78,11 @@ class Annotations:
         notes['boxes that reach out of their image, cut off in training'] = self._reach_out(owners, sizes, objects).sum()
 
         counted = np.bincount(owners[~objects.ignored], minlength=len(sizes))
-        kept = np.flatnonzero(counted) if not keep_empty else np.arange(len(sizes))
-        notes['images without objects' + ('' if keep_empty else ', left out')] = (counted == 0).sum()
-        if not counted.any():
+        is_known = counted > 0
+        is_known[list(self._missing)] = True
+        kept = np.flatnonzero(is_known) if not keep_empty else np.arange(len(sizes))
+        notes['images without objects' + ('' if keep_empty else ', left out')] = (~is_known).sum()
+        if not is_known.any():
             raise ValueError(f'{self.root}: not one of {len(sizes)} images has an object; check the annotations')
         order = np.argsort(owners, kind='stable')
         firsts = np.searchsorted(owners[order], np.arange(len(sizes) + 1))
@@ -84,7 +90,8 @@ class Annotations:
         counts = np.diff(firsts)[kept]
         paths = np.array([os.fsencode(files[number]) for number in kept])
         told = {what: int(count) for what, count in notes.items() if count}
-        return AnnotatedImages(self.root, paths, sizes[kept], counts, objects.at(rows), self.relative, told)
+        missing = {place: self._missing[number] for place, number in enumerate(kept.tolist()) if number in self._missing}
+        return AnnotatedImages(self.root, paths, sizes[kept], counts, objects.at(rows), self.relative, told, missing)
 
     def _reach_out(self, owners: Integers, sizes: Integers, objects: Objects) -> Mask:
         """[N] which boxes stick out by more than a pixel, or a hundredth of the side; where no size is known, none."""
@@ -107,20 +114,26 @@ class AnnotatedImages:
         objects: Objects,  # of all images, one after the other
         relative: bool,
         notes: Mapping[str, int],
+        missing: Mapping[int, str],  # number of an image -> the file with its annotation, which is not there
     ) -> None:
         self.root, self.relative, self.notes = root, relative, notes
         self._paths, self._sizes, self._objects = paths, sizes, objects
         self._ends = np.cumsum(counts)
-        self._counts = counts
+        self._counts, self._missing = counts, missing
 
     def __len__(self) -> int:
         return len(self._paths)
+
+    def check_files(self) -> None:
+        check_present(self.root, [*(os.fsdecode(bytes(path)) for path in self._paths), *self._missing.values()])
 
     def name(self, index: int) -> str:
         return str(self.root / os.fsdecode(bytes(self._paths[index])))
 
     def read(self, index: int) -> tuple[Image, Objects]:
         """An image [H, W, 3] and its objects. Raises SampleError, also when the image has not the size of its annotation."""
+        if index in self._missing:
+            raise SampleError(f'{self.root / self._missing[index]}: there is no such file')
         path = Path(self.name(index))
         image = read_image(path)
         size, told = image.shape[:2], tuple(self._sizes[index].tolist())

@@ -47,7 +47,10 @@ class PascalVoc:
         labels = {name: label for label, name in enumerate(self.class_names)}
         for number, line in lines_of(listed):
             image, xml = self._pair(line, f'{listed}:{number}')
-            _add(image, self.root / xml, annotations, labels, learn_difficult=self.learn_difficult and split == 'train')
+            if (self.root / xml).is_file():
+                _add(image, self.root / xml, annotations, labels, learn_difficult=self.learn_difficult and split == 'train')
+            else:
+                annotations.add_missing(image, xml)
         return annotations.source(keep_empty=split == 'eval' or self.empty_images)
 
     def _pair(self, line: str, where: str) -> tuple[str, str]:
@@ -60,7 +63,7 @@ class PascalVoc:
 
 
 def _add(image: str, path: Path, annotations: Annotations, labels: dict[str, int], *, learn_difficult: bool) -> None:
-    """Adds an image and the boxes of its annotation file. Raises FileNotFoundError and ValueError."""
+    """Adds an image and the boxes of its annotation file. Raises ValueError."""
     tree = _parsed(path)
     size = tree.find('size')
     told = UNKNOWN
@@ -89,8 +92,6 @@ def _box(element: ElementTree.Element, size: tuple[int, int], where: str) -> Box
 
 def _parsed(path: Path) -> ElementTree.Element:
     """The tree of an XML file. A document type is refused: its entities can grow without bound, or read other files."""
-    if not path.is_file():
-        raise FileNotFoundError(f'{path}: there is no such file')
     data = path.read_bytes()
     if b'\0' in data or b'<!DOCTYPE' in data or b'<!ENTITY' in data:  # zero bytes: UTF-16, in which it could hide
         raise ValueError(f'{path}: has a document type or is not UTF-8; annotations need neither, remove it')

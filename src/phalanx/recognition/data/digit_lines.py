@@ -48,6 +48,9 @@ class DrawnLines:
     def __len__(self) -> int:
         return self.lines
 
+    def check_files(self) -> None:
+        """There are none."""
+
     def name(self, index: int) -> str:
         return f'{self.split} digit line {index}'
 

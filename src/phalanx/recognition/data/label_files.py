@@ -44,12 +44,14 @@ class LabelFile:
     def __init__(self, root: Path, path: Path, separator: str = '\t') -> None:
         """Raises FileNotFoundError and ValueError."""
         pairs = [split_line(line, root, f'{path}:{number}', separator) for number, line in lines_of(path)]
-        check_present(root, (file for file, _ in pairs))
         self.root = root
         self.paths, self.texts = Packed([file for file, _ in pairs]), Packed([text for _, text in pairs])
 
     def __len__(self) -> int:
         return len(self.paths)
+
+    def check_files(self) -> None:
+        check_present(self.root, (self.paths[index] for index in range(len(self))))
 
     def name(self, index: int) -> str:
         return str(self.path(index))

@@ -70,6 +70,9 @@ class Lmdb:
     def __len__(self) -> int:
         return self.count
 
+    def check_files(self) -> None:
+        """The one there is was opened when it was made."""
+
     def name(self, index: int) -> str:
         return f'{self.folder} {_key("image", index).decode()}'
 

@@ -119,6 +119,9 @@ class RenderedLines:
     def __len__(self) -> int:
         return self.lines
 
+    def check_files(self) -> None:
+        """Fonts and pictures were found when it was made."""
+
     def name(self, index: int) -> str:
         return f'{self.split} rendered line {index}'
 

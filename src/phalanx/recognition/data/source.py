@@ -20,6 +20,9 @@ class Source(Protocol):
     """The samples of one split."""
 
     def __len__(self) -> int: ...
+    def check_files(self) -> None:
+        """Raises FileNotFoundError, naming the first, when files of samples are missing; reads none of them."""
+
     def name(self, index: int) -> str:
         """What a person calls the sample: the path of its image, mostly."""
 
@@ -56,6 +59,10 @@ class Shares:
 
     def __len__(self) -> int:
         return self._starts[-1]
+
+    def check_files(self) -> None:
+        for source in self.sources:
+            source.check_files()
 
     def name(self, index: int) -> str:
         part, place = self._part(index)

@@ -1,8 +1,8 @@
 """Data sets of segmentation: each tells its classes and gives a Source of images with label maps for each split.
 
 To add one: a file here with a class whose keyword-only parameters are the options of `data:` in a recipe, and a line in DATA.
-To construct it reads no more than the names of the classes, so that a trained run works where its images are not; `split` looks
-for every file, so that a missing one is told before training starts.
+To construct it reads no more than the names of the classes, so that a trained run works where its images are not; `split` reads
+the lists, and the Source's `check_files` looks for every file, so that a missing one is told before training starts.
 """
 
 from phalanx.segmentation.data.ade20k import ADE20K

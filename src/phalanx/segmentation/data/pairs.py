@@ -21,17 +21,16 @@ class Pairs:
     """A Source of pairs of files below `root`."""
 
     def __init__(self, root: Path, pairs: Sequence[tuple[str, str]], ids: LabelMap) -> None:
-        """`pairs`: image and label map, relative to `root`; `ids`: what each value of a label map means, from `ids_from`.
-
-        Raises FileNotFoundError when files are missing.
-        """
-        check_present(root, (path for pair in pairs for path in pair))
+        """`pairs`: image and label map, relative to `root`; `ids`: what each value of a label map means, from `ids_from`."""
         self.root, self.ids = root, ids
         # An array of bytes, not a list of strings: counting references to strings would make every worker copy the list.
         self._paths = np.array([[os.fsencode(path) for path in pair] for pair in pairs])  # [N, 2]
 
     def __len__(self) -> int:
         return len(self._paths)
+
+    def check_files(self) -> None:
+        check_present(self.root, (os.fsdecode(bytes(path)) for path in self._paths.flat))
 
     def name(self, index: int) -> str:
         return str(self.path(index, 0))

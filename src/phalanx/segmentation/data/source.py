@@ -12,6 +12,9 @@ class Source(Protocol):
     """The samples of one split."""
 
     def __len__(self) -> int: ...
+    def check_files(self) -> None:
+        """Raises FileNotFoundError, naming the first, when files of samples are missing; reads none of them."""
+
     def name(self, index: int) -> str:
         """What a person calls the sample: the path of its image, mostly."""
 

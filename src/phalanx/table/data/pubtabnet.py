@@ -66,7 +66,7 @@ class Lines:
     """A Source of the lines of one split."""
 
     def __init__(self, annotations: Path, images: Path, split: str) -> None:
-        """Raises FileNotFoundError when files are missing, ValueError when a line is malformed or none is of the split."""
+        """Raises FileNotFoundError without annotations, ValueError when a line is malformed or none is of the split."""
         if not annotations.is_file():
             raise FileNotFoundError(f'{annotations}: there is no such file')
         stat = annotations.stat()
@@ -78,10 +78,14 @@ class Lines:
             raise ValueError(f'{annotations}: no line has the split {split!r}; there are {found or "no lines"}')
         self.offsets, self.tokens, self.plain = lines.offsets[chosen], lines.tokens[chosen], lines.plain[chosen]
         self.filenames = lines.filenames[chosen]
-        check_present(images, (check_inside(name.decode(), images, str(annotations)) for name in self.filenames))
+        for name in self.filenames:
+            check_inside(name.decode(), images, str(annotations))
 
     def __len__(self) -> int:
         return len(self.offsets)
+
+    def check_files(self) -> None:
+        check_present(self.images, (name.decode() for name in self.filenames))
 
     def name(self, index: int) -> str:
         return str(self.images / self.filenames[index].decode())

@@ -61,6 +61,9 @@ class DrawnTables:
     def __len__(self) -> int:
         return self.number
 
+    def check_files(self) -> None:
+        """There are none."""
+
     def name(self, index: int) -> str:
         return f'{self.split} rendered table {index}'
 

@@ -16,6 +16,9 @@ class Source(Protocol):
     """The tables of one split."""
 
     def __len__(self) -> int: ...
+    def check_files(self) -> None:
+        """Raises FileNotFoundError, naming the first, when files of tables are missing; reads none of them."""
+
     def name(self, index: int) -> str:
         """What a person calls the table: the path of its image, mostly."""
 
