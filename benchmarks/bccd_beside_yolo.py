@@ -53,7 +53,12 @@ def phalanx(root: Path, out: Path, epochs: int, size: int) -> Row:
     settings = (
         *(f'data.root={root}', 'device=cpu', f'train.epochs={epochs}', f'train.global_batch_size={BATCH}', 'train.workers=1'),
         *(f'transforms.4.sizes={sizes}', f'eval_transforms.0.size=[{size},{size}]'),
-        *(f'loss.static_assigner_epochs={epochs // 4}', f'evaluate.every_epochs={epochs}', f'checkpoint.every_epochs={epochs}'),
+        *(
+            'ema=null',
+            f'loss.static_assigner_epochs={epochs // 4}',
+            f'evaluate.every_epochs={epochs}',
+            f'checkpoint.every_epochs={epochs}',
+        ),
     )
     run('train', 'ppyoloe_plus_s_bccd', '--set', *settings, '--save_dir', str(folder))
     summary = json.loads((folder / 'summary.json').read_text())

@@ -15,6 +15,8 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
+TRIAL = 100  # updates that nobody expects a good model of
+
 
 @dataclass(frozen=True, kw_only=True)
 class EmaOptions:
@@ -56,6 +58,19 @@ class Ema:
                 return highest * (1 - math.exp(-(update + 1) / 2000))
             case 'ramp':
                 return min(highest, 1 - 1 / (update + 2))
+
+    def notes(self, steps: int) -> list[str]:
+        """What a person should know of this average at the end of a run of `steps`.
+
+        That of the kinds ramp and normal may still hold the beginning of a short run. A trial of some steps is not told.
+        """
+        span = 1 / (1 - self._options.decay)  # updates
+        if self._options.kind not in ('ramp', 'normal') or not TRIAL < steps < 4 * span:
+            return []
+        return [
+            f'the moving average of the weights, which is what is judged, reaches back {span:.0f} updates of {steps}: '
+            f'the beginning is still in it; take ema.decay={1 - 8 / steps:.2g} or ema=null for so short a run'
+        ]
 
     @torch.no_grad()
     def update(self, model: nn.Module) -> None:

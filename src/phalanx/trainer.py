@@ -86,6 +86,7 @@ class Trainer(Generic[S, B, P]):
         self.schedule = recipe.schedule(self.lr, self.steps, self.steps_per_epoch)
         self.precision = Precision(recipe.precision, device)
         self.ema = Ema(self.model, recipe.ema) if recipe.ema else None
+        self.notes += self.ema.notes(self.steps) if self.ema else []
 
         # Where it stands.
         self.step = self.started_at = 0

@@ -139,3 +139,22 @@ def test_the_average_of_another_model_is_refused() -> None:
 def test_a_decay_that_keeps_everything_is_refused() -> None:
     with pytest.raises(ValueError, match=r'^decay must be at least 0 and below 1, got 1\.0$'):
         EmaOptions(decay=1.0)
+
+
+@pytest.mark.parametrize(
+    ('kind', 'decay', 'steps', 'told'),
+    [
+        ('ramp', 0.998, 615, 'reaches back 500 updates of 615: the beginning is still in it; take ema.decay=0.99'),
+        ('normal', 0.998, 615, 'ema.decay=0.99'),
+        ('ramp', 0.998, 3000, None),
+        ('threshold', 0.998, 615, None),  # reaches back a ninth of the updates so far
+        ('exponential', 0.998, 615, None),
+        ('ramp', 0.998, 20, None),  # a trial
+    ],
+)
+def test_an_average_that_still_holds_the_beginning_of_the_run_is_told(
+    kind: Any, decay: float, steps: int, told: str | None
+) -> None:
+    notes = Ema(network(), EmaOptions(decay=decay, kind=kind)).notes(steps)
+    assert len(notes) == (told is not None)
+    assert told is None or told in notes[0]
