@@ -168,7 +168,8 @@ def hold(folder: Path) -> IO[str]:
     except OSError as error:
         log.info('%s: nothing keeps other runs out: %s', folder, error)  # of a disk that knows no locks
     file.truncate(0)
-    print(f'process {os.getpid()} on {platform.node()}', file=file, end='', flush=True)
+    file.write(f'process {os.getpid()} on {platform.node()}')
+    file.flush()
     return file
 
 

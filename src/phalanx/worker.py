@@ -27,10 +27,11 @@ from phalanx.evaluation import Evaluation
 from phalanx.loader import PATIENCE
 from phalanx.precision import Precision
 from phalanx.report import Report
-from phalanx.runs import Job, pick_device, set_aside, settled
+from phalanx.runs import Job, differences, hold, pick_device, set_aside, settled
 from phalanx.trainer import RunError, StoppedError, Trainer
 
 log = logging.getLogger('phalanx')
+STDERR = 2
 
 FULL = 'memory is used up ({}): take a smaller global batch, more train.micro_batches, smaller images or fewer train.workers'
 CURES = {  # a part of what torch says -> what it means
@@ -87,12 +88,14 @@ def faults_explained() -> Iterator[None]:
 
 def run(job: Job, start: Start, device: torch.device) -> int:
     """The exit status of the run, with all that it built gone again."""
-    checkpoint, notes = dist.from_main_rank(prepare(job, start) if dist.rank() == 0 else None)
-    trainer = Trainer(job.recipe, job.task, folder=job.folder, device=device)
-    if checkpoint is not None:
-        trainer.restore(checkpoint)
-    visualdl = job.recipe.report.visualdl
-    with Report(job.folder, main=dist.rank() == 0, name=job.name, total_steps=trainer.until, visualdl=visualdl) as report:
+    with contextlib.ExitStack() as held:
+        checkpoint, notes = dist.from_main_rank(prepare(job, start, held) if dist.rank() == 0 else None)
+        trainer = Trainer(job.recipe, job.task, folder=job.folder, device=device)
+        if checkpoint is not None:
+            trainer.restore(checkpoint)
+        visualdl, main = job.recipe.report.visualdl, dist.rank() == 0
+        report = Report(job.folder, main=main, name=job.name, total_steps=trainer.until, visualdl=visualdl)
+        held.enter_context(report)
         for note in job.notes:
             report.note(note)
         for note in notes + trainer.notes:
@@ -144,12 +147,16 @@ def keep_log() -> None:
     log.setLevel(logging.INFO)
 
 
-def prepare(job: Job, start: Start) -> tuple[Loaded | None, list[str]]:
-    """On the main rank: makes the run folder ready and finds the checkpoint to go on from, with what is to be said about it."""
+def prepare(job: Job, start: Start, held: contextlib.ExitStack) -> tuple[Loaded | None, list[str]]:
+    """On the main rank: makes the run folder ready and finds the checkpoint to go on from, with what is to be said about it.
+
+    The folder is kept from other runs until `held` is closed.
+    """
     notes = []
     if start.fresh and (aside := set_aside(job.folder)):
         notes.append(f'the earlier run is kept in {aside}')
     job.folder.mkdir(parents=True, exist_ok=True)
+    held.enter_context(hold(job.folder))
     damaged: list[str] = []
     if start.resume in (None, 'auto'):
         checkpoint, damaged = Checkpoints(job.folder, keep=1).newest()
@@ -159,6 +166,8 @@ def prepare(job: Job, start: Start) -> tuple[Loaded | None, list[str]]:
         if checkpoint is None:
             raise CheckpointError(f'--resume {start.resume}: no whole checkpoint in it; ' + '; '.join(damaged))
     notes += [f'passed over a damaged checkpoint: {problem}' for problem in damaged]
+    if checkpoint is not None:
+        notes += [f'goes on under another setting: {line}' for line in differences(job)]
     (job.folder / 'config.yml').write_text(show(settled(job)), encoding='utf-8')
     return checkpoint, notes
 
@@ -175,7 +184,11 @@ def catch_signals(trainer: Trainer[Any, Any, Any]) -> list[int]:
         caught.append(number)
         if (running := held()) is not None:
             running.stop_asked = True
-        log.warning('%s: stopping after this step, with a checkpoint', signal.Signals(number).name)
+        said = f'{signal.Signals(number).name}: stopping after this step, with a checkpoint'
+        log.warning('%s', said)
+        if dist.rank() == 0:
+            with contextlib.suppress(OSError):  # and not by print, which may be what was interrupted
+                os.write(STDERR, f'\n{said}; once more ends at once, without one\n'.encode())
 
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, ask)
@@ -202,5 +215,6 @@ def facts(job: Job, trainer: Trainer[Any, Any, Any]) -> dict[str, str]:
         'global batch': f'{stream.global_batch_size} samples, {stream.world_size} ranks x {stream.micro_batches} micro-batches',
         'learning rate': f'{trainer.lr:g} (scaling rule {recipe.scaling.rule})',
         'precision': f'{recipe.precision.dtype}, norm_sync {recipe.norm_sync}',
+        **({'machines': f'step alone, and meet every {local} steps'} if (local := trainer.gradients.local_steps) > 1 else {}),
         'versions': f'phalanx {phalanx.__version__}, torch {torch.__version__}, python {platform.python_version()}',
     }

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import os
+import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from phalanx.config.read import ConfigError
 from phalanx.config.show import show
+from phalanx.errors import RequestError
 from phalanx.recognition.task import Recognition
-from phalanx.runs import differences, open_job, settled
+from phalanx.runs import check_folder, differences, hold, open_job, settled
 from phalanx.segmentation.task import Segmentation
 
 LENGTH = 'train: {steps: 1, global_batch_size: 1}\n'
@@ -50,6 +55,41 @@ def test_a_run_folder_holds_the_characters_of_a_dictionary_file(tmp_path: Path) 
     task = open_job(str(folder)).task
     assert isinstance(task, Recognition)
     assert task.characters.characters == characters
+
+
+OTHER = """
+import fcntl, sys
+file = open(sys.argv[1], 'w')
+fcntl.lockf(file, fcntl.LOCK_EX)
+print('process 7 on elsewhere', file=file, end='', flush=True)
+print('locked', flush=True)
+sys.stdin.read()
+"""
+
+
+def test_two_runs_do_not_write_into_one_folder(tmp_path: Path) -> None:
+    """Nor does a second one set the folder of the first aside. Locks belong to processes, so the other run is one."""
+    recipe = tmp_path / 'mine.yml'
+    recipe.write_text(f'_base_: pp_liteseg\ndata: {{name: digit_scenes}}\n{LENGTH}')
+    job = open_job(str(recipe), folder=tmp_path)
+    command = [sys.executable, '-c', OTHER, str(tmp_path / 'lock')]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
+        assert other.stdout is not None
+        assert other.stdout.readline() == 'locked\n'
+        with pytest.raises(RequestError, match=r'another run writes here \(process 7 on elsewhere\)'):
+            check_folder(job, None, fresh=True)
+        other.communicate('')
+    check_folder(job, None, fresh=True)
+    hold(tmp_path).close()
+    assert (tmp_path / 'lock').read_text().startswith(f'process {os.getpid()} on ')
+
+
+@pytest.mark.parametrize('page', ['README.md', 'docs/data.md'])
+def test_the_recipes_that_the_documentation_shows_are_right(page: str, tmp_path: Path) -> None:
+    text = (Path(__file__).parents[2] / page).read_text(encoding='utf-8')
+    (recipe,) = re.findall('```yaml\n(.*?)```', text, re.DOTALL)
+    (tmp_path / 'mine.yml').write_text(recipe, encoding='utf-8')
+    assert open_job(str(tmp_path / 'mine.yml')).recipe.train.epochs == 100
 
 
 @pytest.mark.parametrize(
