@@ -15,9 +15,14 @@ class Help(argparse.RawDescriptionHelpFormatter):
     def add_usage(self, usage: Any, actions: Any, groups: Any, prefix: str | None = None) -> None:
         needed = [action for action in actions if action.required and action.option_strings]
         places = [action for action in actions if not action.option_strings]
-        some = len(actions) > len(places)  # not in the name of a subcommand, which argparse makes of the usage before it
-        options = [argparse.Action([], 'options', metavar='[options]')] if some else []
-        super().add_usage(usage, [*options, *places, *needed], [], prefix)
+        options = argparse.Action([], 'options', metavar='[options]')
+        if len(actions) == len(places):  # the name of a subcommand, which argparse makes of the usage before it
+            words = places
+        elif any(action.nargs == argparse.REMAINDER for action in places):  # what comes later belongs to another program
+            words = [options, *needed, *places]
+        else:
+            words = [*needed, *places, options]
+        super().add_usage(usage, words, [], prefix)
 
     def _format_action_invocation(self, action: argparse.Action) -> str:
         names = [name for name in action.option_strings if '-' not in name[2:]]

@@ -171,7 +171,10 @@ def compare(exported: Export, expected: Arrays, found: Arrays) -> dict[str, floa
     }
     if wrong := {name: value for name, value in differences.items() if not value <= TOLERANCE}:
         told = ', '.join(f'{name} by {value:.1e}' for name, value in wrong.items())
-        raise ExportError(f'onnxruntime differs from the network in {told}, above {TOLERANCE:g}; nothing is written')
+        raise ExportError(
+            f'onnxruntime differs from the network in {told}, above {TOLERANCE:g}; nothing is written '
+            '(of a network that has hardly trained the last bits may matter: --no_check writes it as it is)'
+        )
     return differences
 
 

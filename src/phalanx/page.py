@@ -267,9 +267,11 @@ def _classes(rows: Sequence[Mapping[str, Any]]) -> str:
         for column in columns:
             value = row.get(column)
             bar = f' class="bar" style="--v:{100 * value:.1f}%"' if column in shares and value is not None else ''
-            cells.append(f'<td{bar}>{escape(number(value))}</td>')
+            word = ' class="word"' if isinstance(value, str) else ''
+            cells.append(f'<td{bar or word}>{escape(number(value))}</td>')
         body.append(f'<tr>{"".join(cells)}</tr>')
-    head = ''.join(f'<th>{escape(column)}</th>' for column in columns)
+    words = {column for column in columns if isinstance(rows[0].get(column), str)}
+    head = ''.join(f'<th{" class=word" if column in words else ""}>{escape(column)}</th>' for column in columns)
     return f'<div class="scroll"><table class="numbers"><tr>{head}</tr>{"".join(body)}</table></div>'
 
 
@@ -381,7 +383,8 @@ figcaption{padding:3px 2px;font-size:12px;color:var(--muted);overflow-wrap:anywh
 th,td{padding:6px 12px;text-align:left;vertical-align:top;border-bottom:1px solid var(--line)}tr:last-child>*{border-bottom:0}
 th{font-weight:500;color:var(--muted);white-space:nowrap}td{overflow-wrap:anywhere}
 .numbers tr:first-child th{position:sticky;top:0;background:var(--card);z-index:1}
-.numbers td,.numbers th{text-align:right;white-space:nowrap}.numbers td:first-child,.numbers th:first-child{text-align:left}
+.numbers td,.numbers th{text-align:right;white-space:nowrap}
+.numbers td:first-child,.numbers th:first-child,.numbers .word{text-align:left}
 .bar{background:linear-gradient(var(--tint),var(--tint)) left bottom -4px/var(--v) 3px no-repeat content-box border-box}
 .matrix{width:auto;font-size:12.5px}.matrix td,.matrix th{padding:4px 7px;text-align:right;white-space:nowrap;border:0}
 .matrix thead th{vertical-align:bottom}.matrix thead th span.long{writing-mode:vertical-rl;transform:rotate(180deg)}

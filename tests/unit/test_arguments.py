@@ -53,7 +53,7 @@ def test_help_shows_an_option_once_and_what_must_be_given_in_the_first_line() ->
     parser.add_argument('--out', metavar='DIR', required=True)
     parser.add_argument('--log_dir', '--log-dir', metavar='DIR', help='of logs')
     first, *rest = parser.format_help().splitlines()
-    assert first == 'usage: phalanx try --out DIR [options] RUN'
+    assert first == 'usage: phalanx try --out DIR RUN [options]'
     assert '  --log_dir DIR  of logs' in rest
     assert rest[-2:] == ['examples:', '  phalanx try it']
 

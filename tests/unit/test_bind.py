@@ -96,7 +96,7 @@ def test_values_are_read_as_the_field_says(tmp_path: Path, line: str, attribute:
         ('inner: {cuont: 1}', "inner.cuont: unknown key; did you mean 'count'? (inner has count, mode)"),
         ('ratio: fast', "ratio: expected a number, got 'fast'"),
         ('size: [1]', 'size: expected 2 values, got [1]'),
-        ('size: 1', "size: expected a list, got '1'"),
+        ('size: 1', "size: expected a list such as [1], got '1'"),
         ('limit: 1.5', "limit: expected a whole number, got '1.5'"),
         ('scale: fast', "scale: expected dynamic or a number, got 'fast'"),
         ('inner: {mode: of}', "inner.mode: 'of' is not one of off, on, auto; did you mean 'off'?"),

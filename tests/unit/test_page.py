@@ -172,6 +172,15 @@ def test_of_many_classes_the_most_mistaken_are_shown() -> None:
     assert 'class39' not in page
 
 
+def test_words_of_a_table_stand_at_the_left_and_numbers_at_the_right(folder: Path) -> None:
+    rows = [{'true': 'n', 'read': NAUGHTY, 'times': 4}]
+    (folder / 'table.json').write_text(json.dumps({'step': 40, 'rows': rows}))
+    page = write_page(folder).read_text()
+    assert '<th class=word>read</th><th>times</th>' in page
+    assert '<td class="word">n</td>' in page
+    assert '<td>4</td>' in page
+
+
 def test_pictures_of_a_metric_are_in_the_page(folder: Path) -> None:
     """One whose file is not there is left out."""
     cells = [{'caption': "read '1'", 'file': '00_0.png'}, {'caption': 'lost', 'file': 'absent.png'}]

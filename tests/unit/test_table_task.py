@@ -146,6 +146,12 @@ def test_a_page_shows_the_image_and_the_table_and_runs_nothing(tmp_path: Path) -
     assert '<td colspan="2">1</td>' in page
 
 
+def test_of_hundreds_of_rows_the_first_are_drawn() -> None:
+    """What an untrained network says must not fill the page; sixty rows and nine pixels around them."""
+    table = tree(['<tbody>', *(['<tr>', '<td></td>', '</tr>'] * 300), '</tbody>'])
+    assert schematic(table, 100).shape == (60 * 14 + 9, 100, 3)
+
+
 def test_a_schematic_has_a_line_for_every_row_and_column() -> None:
     """Two columns, 100 pixels wide: lines at both ends and in the middle, which the cell over both columns has not."""
     table = tree(['<tr>', '<td></td>', '<td></td>', '</tr>', '<tr>', '<td', ' colspan="2"', '>', '</td>', '</tr>'])

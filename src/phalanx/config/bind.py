@@ -108,7 +108,7 @@ class _Binder:
     def sequence(self, node: Node, shape: type, args: tuple[Any, ...], path: str) -> Bound:
         value = node.value
         if not isinstance(value, list):
-            return self.wrong(node, path, 'a list')
+            return self.wrong(node, path, f'a list such as [{node.text}]' if node.text else 'a list')
         fixed = shape is tuple and args[-1] is not Ellipsis
         if fixed and len(args) != len(value):
             return self.wrong(node, path, f'{len(args)} values')

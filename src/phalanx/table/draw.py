@@ -19,6 +19,7 @@ from phalanx.task import Image
 
 COLOURS = palette(12)
 ROW_HEIGHT = 14  # of a drawn structure, in pixels
+MOST_ROWS = 60  # that are drawn: a network that has hardly trained says hundreds
 PAPER, HEADER, LINE = (255, 255, 255), (222, 230, 242), (90, 100, 120)
 Box = Sequence[float]  # xyxy in pixels
 
@@ -74,8 +75,8 @@ def _rows(table: Node) -> Iterable[tuple[list[Node], bool]]:
 
 
 def schematic(table: Node, width: int) -> Image:
-    """The structure as a drawing [., width, 3] with columns of one width."""
-    squares = grid(table)
+    """The structure as a drawing [., width, 3] with columns of one width; of its rows the first MOST_ROWS."""
+    squares = [square for square in grid(table) if square.row < MOST_ROWS]
     rows = max((square.row + 1 for square in squares), default=1)
     columns = max((square.column + square.colspan for square in squares), default=1)
     picture = np.full((rows * ROW_HEIGHT + 9, width, 3), PAPER, np.uint8)
