@@ -181,7 +181,8 @@ def predict(words: Sequence[str]) -> int:
     except (CheckpointError, OSError) as error:  # no weights; a folder that cannot be written to
         print(f'prediction failed: {error}', file=sys.stderr)
         return 1
-    print(f'{written} images predicted, results in {given.out}' + (f'; {failed} could not be read' if failed else ''))
+    count = '1 image' if written == 1 else f'{written} images'
+    print(f'{count} predicted, results in {given.out}' + (f'; {failed} could not be read' if failed else ''))
     return 1 if failed else 0
 
 

@@ -34,7 +34,9 @@ def check_present(root: Path, paths: Iterable[str]) -> None:
             missing[path] = None
     if missing:
         more = f' and {len(missing) - SHOWN} more' if len(missing) > SHOWN else ''
-        raise FileNotFoundError(f'{len(missing)} files are missing in {root}: {", ".join(list(missing)[:SHOWN])}{more}')
+        count = '1 file is' if len(missing) == 1 else f'{len(missing)} files are'
+        cure = '; folders are divided by /, not by \\' if any('\\' in path for path in missing) else ''
+        raise FileNotFoundError(f'{count} missing in {root}: {", ".join(list(missing)[:SHOWN])}{more}{cure}')
 
 
 def check_inside(path: str, root: Path, where: str) -> str:
@@ -51,7 +53,7 @@ def text_of(path: Path) -> str:
     try:
         return path.read_text(encoding='utf-8-sig')  # some editors write a byte-order mark
     except UnicodeDecodeError as error:
-        raise ValueError(f'{path}: is not UTF-8 text (byte {error.start})') from None
+        raise ValueError(f'{path}: is not UTF-8 text (byte {error.start}); save it as such') from None
 
 
 def lines_of(path: Path) -> list[tuple[int, str]]:

@@ -64,7 +64,9 @@ def _decoded_labels(path: Path) -> LabelMap:
         with PIL.Image.open(io.BytesIO(data)) as image:
             _check_pixels(*image.size, str(path))
             if image.mode not in ('P', 'L'):
-                raise SampleError(f'{path}: has colour mode {image.mode}; a label map is a palette (P) or 8-bit grey (L) image')
+                cure = '; `phalanx data prepare colours` makes one of colours' if image.mode in ('RGB', 'RGBA') else ''
+                said = f'has colour mode {image.mode}; a label map is a palette (P) or 8-bit grey (L) image'
+                raise SampleError(f'{path}: {said}{cure}')
             return np.array(image)
     except (OSError, SyntaxError, ValueError, PIL.Image.DecompressionBombError) as error:
         raise SampleError(f'{path}: is not a label map that can be decoded ({error}; {_beginning(data)})') from None

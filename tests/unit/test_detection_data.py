@@ -184,7 +184,7 @@ def test_categories_that_are_no_classes_are_told(root: Path) -> None:
 
 def test_missing_files_are_told_with_what_names_them(root: Path) -> None:
     (root / 'pictures/3.png').unlink()
-    with pytest.raises(FileNotFoundError, match=re.escape(f'1 files are missing in {root}: pictures/3.png')):
+    with pytest.raises(FileNotFoundError, match=re.escape(f'1 file is missing in {root}: pictures/3.png')):
         coco_data(root).split('eval').check_files()
     (root / 'boxes.json').write_text('{"images": [')
     with pytest.raises(ValueError, match=re.escape(f'{root}/boxes.json: is not JSON')):
@@ -266,7 +266,7 @@ def test_a_missing_voc_annotation_is_told_before_training_and_is_one_bad_sample_
     (voc / 'ImageSets/Main/trainval.txt').write_text('000005\n000006\n')
     write_image(voc / 'JPEGImages/000006.jpg')
     source = PascalVoc(root=voc).split('train')
-    with pytest.raises(FileNotFoundError, match=re.escape(f'1 files are missing in {voc}: Annotations/000006.xml')):
+    with pytest.raises(FileNotFoundError, match=re.escape(f'1 file is missing in {voc}: Annotations/000006.xml')):
         source.check_files()
     assert len(source.read(0)[1]) == 2
     with pytest.raises(SampleError, match=re.escape(f'{voc}/Annotations/000006.xml: there is no such file')):

@@ -115,7 +115,10 @@ def test_a_grey_image_gives_its_values(tmp_path: Path) -> None:
     [
         (None, 'cannot be read: No such file or directory'),
         (b'', 'is empty'),
-        (PNG, 'has colour mode RGB; a label map is a palette (P) or 8-bit grey (L) image'),
+        (
+            PNG,
+            'has colour mode RGB; a label map is a palette (P) or 8-bit grey (L) image; `phalanx data prepare colours` makes',
+        ),
         (encoded(PICTURE[..., 0].astype(np.uint16), 'PNG'), 'has colour mode I;16'),
         (encoded(PICTURE[..., 0], 'PNG')[:-40], 'is not a label map that can be decoded'),
         (b'text', 'is not a label map that can be decoded'),

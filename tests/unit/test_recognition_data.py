@@ -79,7 +79,7 @@ def test_a_malformed_line_is_named(tmp_path: Path, line: str, message: str) -> N
 def test_missing_images_are_told_before_training(tmp_path: Path) -> None:
     words(tmp_path, {'1.png': 'one', '2.png': 'two'})
     (tmp_path / '2.png').unlink()
-    with pytest.raises(FileNotFoundError, match=re.escape(f'1 files are missing in {tmp_path}: 2.png')):
+    with pytest.raises(FileNotFoundError, match=re.escape(f'1 file is missing in {tmp_path}: 2.png')):
         LabelFiles(root=tmp_path).split('train').check_files()
 
 

@@ -124,7 +124,12 @@ LINE = 'images/a.png labels/a.png\n'
         (
             spoil(('train.txt', 'images/a.png masks/a.png\n')),
             FileNotFoundError,
-            '1 files are missing in {root}: masks/a.png',
+            '1 file is missing in {root}: masks/a.png',
+        ),
+        (
+            spoil(('train.txt', 'images\\a.png labels\\a.png\n')),
+            FileNotFoundError,
+            '2 files are missing in {root}: images\\a.png, labels\\a.png; folders are divided by /, not by \\',
         ),
     ],
 )
@@ -203,7 +208,7 @@ def test_cityscapes_label_ids_become_train_ids(cityscapes: Path) -> None:
 def test_cityscapes_train_ids_are_preferred_and_must_then_all_be_there(cityscapes: Path) -> None:
     first = 'train/aachen/aachen_000000_000019_gtFine_labelTrainIds.png'
     write(cityscapes / 'gtFine' / first, np.full((4, 6), 18, np.uint8))
-    with pytest.raises(FileNotFoundError, match=f'1 files are missing in {cityscapes}: gtFine/train/bochum'):
+    with pytest.raises(FileNotFoundError, match=f'1 file is missing in {cityscapes}: gtFine/train/bochum'):
         Cityscapes(root=cityscapes).split('train').check_files()
     write(cityscapes / 'gtFine' / first.replace('aachen', 'bochum'), np.full((4, 6), 19, np.uint8))
     source = Cityscapes(root=cityscapes).split('train')

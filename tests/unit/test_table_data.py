@@ -78,7 +78,7 @@ def test_an_image_that_cannot_be_decoded_is_told(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ('lines', 'error', 'message'),
     [
-        pytest.param([line('z.png', 'train')], FileNotFoundError, '1 files are missing in .*train: z.png', id='image missing'),
+        pytest.param([line('z.png', 'train')], FileNotFoundError, '1 file is missing in .*train: z.png', id='image missing'),
         pytest.param([line('../a.png', 'train')], ValueError, 'lies outside the data set', id='image outside'),
         pytest.param([line('a.png', 'val')], ValueError, "no line has the split 'train'; there are val", id='no such split'),
         pytest.param([line('a.png', 'train'), '{}'], ValueError, 'jsonl:2: expected a PubTabNet annotation', id='other lines'),
