@@ -86,6 +86,14 @@ def test_what_was_odd_is_counted(root: Path) -> None:
     }
 
 
+def test_corners_in_the_place_of_width_and_height_are_suspected(root: Path) -> None:
+    """Twelve boxes in the lower right quarter of an image of 60 x 40, written as x0, y0, x1, y1."""
+    boxes = [annotation(n, 7, 90, [35, 25, 45, 35]) for n in range(12)]
+    (root / 'boxes.json').write_text(json.dumps({**coco(), 'annotations': boxes}))
+    (note,) = (what for what in coco_data(root).split('train').notes if 'reach out' in what)
+    assert note.endswith('are corners written where width and height are expected?')
+
+
 def test_images_with_nothing_to_learn_are_judged_but_learnt_only_on_request(root: Path) -> None:
     names = [[Path(s.name(n)).stem for n in range(len(s))] for s in map(coco_data(root).split, ('train', 'eval'))]
     assert names == [['7'], ['7', '3', '9']]

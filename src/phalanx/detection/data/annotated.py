@@ -25,6 +25,7 @@ from phalanx.task import Image, SampleError
 Box = tuple[float, float, float, float]
 Integers = npt.NDArray[np.int64]
 UNKNOWN = (0, 0)  # a size that the annotation does not tell
+FEW = 10  # boxes, from which nothing is concluded about all
 
 
 class Annotations:
@@ -75,7 +76,13 @@ class Annotations:
         notes['boxes without area, left out'] = (~good).sum()
         owners, objects = owners[good], objects.at(good)
         notes['crowds or difficult objects, neither learnt nor judged'] = objects.ignored.sum()
-        notes['boxes that reach out of their image, cut off in training'] = self._reach_out(owners, sizes, objects).sum()
+        outside = self._reach_out(owners, sizes, objects).sum()
+        doubt = (
+            ' - most of all: are corners written where width and height are expected?'
+            if outside > max(FEW, len(owners) / 2)
+            else ''
+        )
+        notes[f'boxes that reach out of their image, cut off in training{doubt}'] = outside
 
         counted = np.bincount(owners[~objects.ignored], minlength=len(sizes))
         is_known = counted > 0
