@@ -5,8 +5,11 @@ The stream is a function of (seed, step, rank) alone, so a run starts anywhere i
 
 from __future__ import annotations
 
+import ctypes
 import errno
+import os
 import signal
+import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -20,6 +23,7 @@ from torch.utils.data import DataLoader
 from phalanx.cache import PictureCache, using
 from phalanx.task import B, Dataset, Draw, S, SampleError
 
+PR_SET_PDEATHSIG = 1
 STOP_GRACE = 20  # seconds that a worker outlives a SIGTERM
 PATIENCE = 480  # seconds that a rank waits for a batch of its workers; less than ranks wait for each other
 # Workers hand batches over through sockets TMPDIR/pymp-xxxxxxxx/listener-xxxxxxxx. A socket's path has at most 107 letters;
@@ -190,6 +194,9 @@ def _start_worker(number: int) -> None:
     # itself wants to end them, they go after this grace.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, lambda *_: signal.alarm(STOP_GRACE))
+    if sys.platform == 'linux' and 'PHALANX_LAUNCHER' in os.environ:
+        # It ends with its rank, at once: later it would miss files that the launcher removes, and say so after its last line.
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     cv2.setNumThreads(0)  # as many workers as there are cores; threads of their own would only fight for them
     torch.set_num_threads(1)
 

@@ -12,6 +12,25 @@ import psutil
 
 from running import clean_environment
 
+# A sitecustomize.py, for Python in all processes: the clock of the machine jumps by hours every second.
+JUMPING = """
+import datetime, time
+real = time.time
+def offset():  # seconds; of all processes of the machine together
+    return 3600 * (0, 5, -7, 1000)[int(time.monotonic()) % 4]
+class Jumping(datetime.datetime):
+    @classmethod
+    def now(cls, tz=None):
+        return cls.fromtimestamp(time.time(), tz)
+    @classmethod
+    def utcnow(cls):
+        return cls.utcfromtimestamp(time.time())
+Jumping.__module__, Jumping.__name__, Jumping.__qualname__ = 'datetime', 'datetime', 'datetime'
+datetime.datetime = Jumping
+time.time = lambda: real() + offset()
+time.time_ns = lambda: int(1e9 * time.time())
+"""
+
 
 class Started:
     """One start of `phalanx WORDS...` in a folder, until it ends."""

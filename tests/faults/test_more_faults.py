@@ -17,7 +17,7 @@ import torch
 
 from faults.files import FILES, write_data_set
 from faults.soak import soak
-from faults.started import Started, living_in
+from faults.started import JUMPING, Started, living_in
 from phalanx import loader, worker
 from phalanx.checkpoint import Checkpoints, load
 from phalanx.image import read_image, read_labels
@@ -130,9 +130,10 @@ def test_a_rank_that_is_slow_is_named_with_what_it_is_slow_in(tmp_path: Path) ->
     assert 'rank 0 is slower' not in journal
 
 
-def test_a_folder_that_cannot_be_written_ends_the_run_with_its_name(phalanx: Command) -> None:
+@pytest.mark.parametrize('ranks', [(), ('--nproc_per_node', '2')], ids=['one process', 'launcher'])
+def test_a_folder_that_cannot_be_written_ends_the_run_with_its_name(phalanx: Command, ranks: tuple[str, ...]) -> None:
     """/sys takes no folders, not even from root."""
-    run = phalanx('train', *TINY, 'train.steps=1', '--save_dir', '/sys/run')
+    run = phalanx('train', *TINY, 'train.steps=1', '--save_dir', '/sys/run', *ranks)
     assert run.returncode in (1, 2)
     assert '/sys/run' in run.stderr.splitlines()[-1]
     assert 'Traceback' not in run.stderr
@@ -182,25 +183,6 @@ def test_a_stop_while_a_checkpoint_is_written_loses_no_step(tmp_path: Path) -> N
     assert left(tmp_path) == []
 
 
-JUMPING = """
-import datetime, time
-real = time.time
-def offset():  # seconds; of all processes of the machine together
-    return 3600 * (0, 5, -7, 1000)[int(time.monotonic()) % 4]
-class Jumping(datetime.datetime):
-    @classmethod
-    def now(cls, tz=None):
-        return cls.fromtimestamp(time.time(), tz)
-    @classmethod
-    def utcnow(cls):
-        return cls.utcfromtimestamp(time.time())
-Jumping.__module__, Jumping.__name__, Jumping.__qualname__ = 'datetime', 'datetime', 'datetime'
-datetime.datetime = Jumping
-time.time = lambda: real() + offset()
-time.time_ns = lambda: int(1e9 * time.time())
-"""
-
-
 @pytest.mark.slow
 def test_a_clock_that_jumps_by_hours_every_second_changes_nothing(tmp_path: Path) -> None:
     """For Python in all processes, launcher and torch's agent included; only the times in the journal show it."""
@@ -214,6 +196,8 @@ def test_a_clock_that_jumps_by_hours_every_second_changes_nothing(tmp_path: Path
         'evaluate.every=4',
         '--nproc_per_node',
         '2',
+        '--hang_timeout',
+        '120',  # shows where every rank stands
     )
     assert Started(tmp_path, *words, '--save_dir', 'undisturbed').end(BOUND) == 0
     started = Started(tmp_path, *words, '--save_dir', 'run', PYTHONPATH=str(tmp_path))
@@ -242,6 +226,52 @@ def test_a_pipe_or_a_device_in_the_place_of_an_image_is_not_waited_for(tmp_path:
         for read in (read_image, read_labels):
             with pytest.raises(SampleError, match=f'{path}: cannot be read: it is no file'):
                 read(path)
+
+
+HANGING = """
+import os, pathlib, time
+flush = os.fsync
+def fsync(handle):
+    while pathlib.Path('run/checkpoints/.new_step_0000004').exists():
+        time.sleep(1)
+    flush(handle)
+os.fsync = fsync
+"""
+
+
+def test_a_kill_never_costs_more_than_two_intervals(tmp_path: Path) -> None:
+    """The disk stops answering within the second checkpoint. The run goes on, but not beyond the step of the third."""
+    (tmp_path / 'sitecustomize.py').write_text(HANGING)
+    started = Started(tmp_path, 'train', *LONG, 'checkpoint.every=2', PYTHONPATH=str(tmp_path))
+    started.until(lambda: started.steps() >= 6, BOUND)
+    time.sleep(2)  # enough for ten steps
+    assert started.steps() == 6, started.said()
+    started.process.kill()
+    started.end(BOUND)
+    newest, damaged = Checkpoints(tmp_path / 'run', keep=1).newest()
+    assert newest is not None
+    assert (newest.step, damaged) == (2, [])
+
+
+def test_a_disk_that_does_not_answer_one_rank_ends_both(tmp_path: Path) -> None:
+    (tmp_path / 'stalled.py').write_text(
+        'import os, sys, time\n'
+        'from phalanx import loader\n'
+        'from phalanx.cli import main\n'
+        'from phalanx.segmentation.task import Samples\n'
+        'right, loader.PATIENCE = Samples.__getitem__, 2\n'
+        'def read(self, draw):\n'
+        '    time.sleep(1000 * (os.environ["RANK"] == "1" and draw.step == 2))\n'
+        '    return right(self, draw)\n'
+        'Samples.__getitem__ = read\n'
+        'sys.exit(main(sys.argv[1:]))\n'
+    )
+    words = ('launch', '--nproc_per_node', '2', '--log_dir', 'log', 'stalled.py', 'train', *LONG, 'train.workers=1')
+    started = Started(tmp_path, *words)
+    assert started.end(BOUND) == 1
+    assert 'rank 1 of 2' in started.last_words()
+    assert 'does the disk of data.root still answer?' in started.last_words()
+    assert left(tmp_path) == []
 
 
 class Stalled:

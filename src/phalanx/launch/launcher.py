@@ -42,7 +42,11 @@ def launch(
     be the same on all machines, asked only when there are several. `follow`: rank 0 gets a log like all others, shown here.
     """
     live_by_standard_input()
-    log_dir.mkdir(parents=True, exist_ok=True)
+    try:
+        log_dir.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        say(f'{log_dir}: the folder for logs cannot be made: {error}')
+        return 2
     os.environ.update(cluster.environment())
     os.environ['PHALANX_LOG_DIR'] = str(log_dir.absolute())
     os.environ['PHALANX_LAUNCHER'] = str(os.getpid())
