@@ -15,6 +15,7 @@ from phalanx.readable import number
 
 COLOURS = 6
 FINE = 400  # points of a curve that a page can show
+COUNTED = ('step', 'ranks')  # what an axis has whole numbers of
 
 MOST_CLASSES = 30  # that a table can show so that a person sees them
 
@@ -74,7 +75,7 @@ def chart(
     values = [value for line in lines for _, value in line.points if value is not None]
     if not values:
         return ''
-    x, y = _across(last, whole=over == 'step'), _value_axis(min(values), max(values), zero, linear)
+    x, y = _across(last, whole=over in COUNTED), _value_axis(min(values), max(values), zero, linear)
     grid = ''.join(f'<path class="grid" d="M0 {100 - y.place(tick):.2f}H100"/>' for tick in y.ticks)
     curves = ''.join(_curve(line, x, y) for line in sorted(lines, key=lambda line: not line.faint))
     labels = ''.join(f'<span class="y" style="bottom:{y.place(t):.2f}%">{y.label(t)}</span>' for t in y.ticks)

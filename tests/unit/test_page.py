@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from phalanx.charts import confusion_table, log_ticks, nice_ticks, smoothed, thinned
+from phalanx.charts import Line, chart, confusion_table, log_ticks, nice_ticks, smoothed, thinned
 from phalanx.page import write_page
 from phalanx.readable import duration, number
 
@@ -195,6 +195,11 @@ def test_what_colours_stand_for_is_said_above_the_pictures(folder: Path) -> None
     _, title, below = page.partition('Evaluation samples')
     assert title
     assert below.index('<span style="--c:#102030">') < below.index('<img')
+
+
+def test_an_axis_of_ranks_has_whole_numbers() -> None:
+    drawn = chart('Speed-up', [Line('measured', [(1, 1.0), (2, 1.9)], 0)], 2, over='ranks', zero=True)
+    assert re.findall(r'class="x"[^>]*>([^<]*)<', drawn) == ['0', '1', '2']
 
 
 def test_shares_are_not_drawn_on_a_log_scale_and_counts_not_among_them(folder: Path) -> None:

@@ -284,8 +284,9 @@ def page(
     said = ''.join(f'<tr><th>{escape(name)}</th><td>{escape(fact)}</td></tr>' for name, fact in facts.items())
     last = int(max((step for run in runs for step, _ in run.loss), default=1))
     first = {run.world: run for run in reversed(runs)}
-    loss = [Line(f'{world} ranks', first[world].loss, colour) for colour, world in enumerate(sorted(first))]
-    scores = [Line(f'{world} ranks', first[world].metrics, colour) for colour, world in enumerate(sorted(first))]
+    names = {world: '1 rank' if world == 1 else f'{world} ranks' for world in first}
+    loss = [Line(names[world], first[world].loss, colour) for colour, world in enumerate(sorted(first))]
+    scores = [Line(names[world], first[world].metrics, colour) for colour, world in enumerate(sorted(first))]
     measured = Line('measured', [(line.world, line.speed_up) for line in lines], 0)
     linear = Line('linear', [(line.world, line.world / lines[0].world) for line in lines], 5)
     charts = [
