@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Literal
@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 Group = torch_dist.ProcessGroup
+MESSAGE = 2**23  # numbers that are sent at once: 32 MiB of float32
 
 # Running statistics are equal on all ranks already. The option that says so was renamed after torch 2.11.
 RENAMED = 'forward_sync_buffers' in inspect.signature(DistributedDataParallel).parameters
@@ -123,21 +124,49 @@ class GradientOptions:
     """power_sgd: columns of the thin matrices."""
     plain_steps: int = 10
     """power_sgd: steps after a start that send gradients as they are."""
+    local_steps: int = 1
+    """Above 1: machines step alone and average what they have become after so many steps (local SGD). Their number then shows
+    in the result; see docs/scale.md."""
+    local_from: int = 0
+    """The first step of the run that machines take alone; those before they take together (Lin et al. 2020)."""
 
     def __post_init__(self) -> None:
         if self.rank < 1 or self.plain_steps < 1:
             raise ValueError(f'rank and plain_steps must be at least 1, got {self.rank} and {self.plain_steps}')
+        if self.local_steps < 1 or self.local_from < 0:
+            raise ValueError(f'local_steps must be at least 1 and local_from 0, got {self.local_steps} and {self.local_from}')
+        if self.local_steps > 1 and self.compression != 'none':
+            raise ValueError(
+                f'compression {self.compression} and local_steps {self.local_steps} do not go together: '
+                'between machines that step alone no gradients travel; leave out one of them'
+            )
+
+    def is_local(self, step: int) -> bool:
+        """Whether machines take this step alone."""
+        return self.local_steps > 1 and step >= self.local_from
+
+    def met_before(self, step: int) -> int:
+        """How many steps were made, out of fewer than `step`, when the machines were last the same."""
+        return max(min(step - 1, self.local_from), (step - 1) // self.local_steps * self.local_steps)
+
+    def meets_after(self, steps: int) -> bool:
+        """Whether the machines are the same when so many steps were made."""
+        return self.met_before(steps + 1) == steps
 
 
-def replicated(module: nn.Module, options: GradientOptions) -> tuple[nn.Module, PowerSgd | None]:
+def replicated(
+    module: nn.Module, options: GradientOptions, ranks: Callable[[], Group | None] = lambda: None
+) -> tuple[nn.Module, PowerSgd | None]:
     """`module` with the mean of its gradients over ranks as its gradients, and what compression remembers of them.
 
-    With one rank it is `module` itself.
+    With local steps it is the mean over the group that `ranks` gives. With one rank it is `module` itself.
     """
     if world_size() == 1:
         return module, None
     replica = DistributedDataParallel(module, gradient_as_bucket_view=True, **NO_BUFFERS)
     match options.compression:
+        case 'none' if options.local_steps > 1:
+            replica.register_comm_hook(None, lambda state, bucket: _average_among(ranks(), bucket))
         case 'none':
             pass
         case 'power_sgd':
@@ -211,11 +240,39 @@ def _average_in(dtype: torch.dtype, bucket: Any) -> torch.futures.Future[Tensor]
     return done.then(lambda whole: bucket.buffer().copy_(whole.value()[0]))
 
 
+def _average_among(group: Group | None, bucket: Any) -> torch.futures.Future[Tensor]:
+    """The mean over the ranks of `group` of a bucket of DDP's gradients."""
+    sent = bucket.buffer().div_(group_size(group))
+    done = torch_dist.all_reduce(sent, group=group, async_op=True).get_future()
+    return done.then(lambda whole: whole.value()[0])
+
+
 def average_over_ranks(tensors: list[Tensor]) -> None:
     """Replaces each tensor by its mean over ranks."""
     for tensor in tensors if world_size() > 1 else []:
         torch_dist.all_reduce(tensor)
         tensor /= world_size()
+
+
+@torch.no_grad()
+def average_many_over_ranks(tensors: list[Tensor]) -> None:
+    """Replaces each tensor by its mean over ranks; many small ones travel as one message."""
+    for message in _messages(tensors):
+        packed = torch.cat([tensor.flatten() for tensor in message])
+        average_over_ranks([packed])
+        for tensor, mean in zip(message, torch.split(packed, [tensor.numel() for tensor in message]), strict=True):
+            tensor.copy_(mean.view(tensor.shape))
+
+
+def _messages(tensors: list[Tensor]) -> list[list[Tensor]]:
+    """The tensors, those of one kind together as long as they are no more than MESSAGE numbers."""
+    kinds: dict[tuple[torch.device, torch.dtype], list[list[Tensor]]] = {}
+    for tensor in tensors:
+        messages = kinds.setdefault((tensor.device, tensor.dtype), [[]])
+        if messages[-1] and sum(map(torch.numel, messages[-1])) + tensor.numel() > MESSAGE:
+            messages.append([])
+        messages[-1].append(tensor)
+    return [message for messages in kinds.values() for message in messages]
 
 
 def on_main_rank(tensor: Tensor) -> Tensor:

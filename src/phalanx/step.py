@@ -30,10 +30,11 @@ class WholeStep:
     def __init__(self) -> None:
         self._lane = threading.local()  # which micro-batch the current thread runs; unset outside `run`
         self._meeting: _Meeting | None = None
+        self.ranks: dist.Group | None = None  # that take the step together; None: all
 
     def is_cut(self, group: dist.Group | None = None) -> bool:
-        """Whether this forward pass sees only a part of what the ranks of `group` (None: all) hold of the step."""
-        return self._meeting is not None or dist.group_size(group) > 1
+        """Whether this forward pass sees only a part of what the ranks of `group` (None: of the step) hold of the step."""
+        return self._meeting is not None or dist.group_size(group or self.ranks) > 1
 
     @property
     def is_first(self) -> bool:
@@ -41,10 +42,11 @@ class WholeStep:
         return self._meeting is None or self._lane.number == 0
 
     def sum(self, part: Tensor, group: dist.Group | None = None) -> Tensor:
-        """`part` added up over all micro-batches of the ranks of `group` (None: all); differentiable.
+        """`part` added up over all micro-batches of the ranks of `group` (None: of the step); differentiable.
 
         Every forward pass of the step must come here equally often, with parts of one shape.
         """
+        group = group or self.ranks
         if self._meeting is None:
             return dist.sum_over_ranks(part, group)
         return self._meeting.meet(self._lane.number, part, lambda whole: dist.sum_over_ranks(whole, group))

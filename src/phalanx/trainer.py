@@ -6,6 +6,7 @@ import contextlib
 import math
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import chain, islice
 from pathlib import Path
@@ -64,20 +65,20 @@ class Trainer(Generic[S, B, P]):
         self.model = task.model()
         # For the report: what is odd about the data, and what of the initial weights was not taken.
         self.notes = [*self.dataset.notes, *self.evalset.notes]
-        if train.init_from is not None:
-            self.notes += load_weights(self.model, train.init_from, part=train.init_part, misshapen=train.init_misshapen)
-        for name, path in (train.init_networks or {}).items():
-            self.notes += load_weights(self.model, path, misshapen=train.init_misshapen, network=name)
+        self.take_initial_weights()
         self.model.to(device)
         if train.channels_last:
             self.model.to(memory_format=torch.channels_last)
         self.whole = WholeStep()
+        self.node = dist.node_group() if recipe.norm_sync == 'node' or recipe.gradients.local_steps > 1 else None
+        alone = dist.group_size(self.node) == dist.world_size()  # one machine has nobody to meet
+        self.gradients = replace(recipe.gradients, local_steps=1) if alone else recipe.gradients
         if recipe.norm_sync != 'off':
-            norms.synchronise(self.model, self.whole, dist.node_group() if recipe.norm_sync == 'node' else None)
+            norms.synchronise(self.model, self.whole, self.node if recipe.norm_sync == 'node' else None)
         self.is_random = stochastic.tie(self.model, self.whole)
         network: nn.Module = torch.compile(self.model) if train.compile else self.model  # type: ignore[assignment]
         self.judge = _Judge(task, network, self.whole)
-        self.replica, self.compression = dist.replicated(self.judge, recipe.gradients)
+        self.replica, self.compression = dist.replicated(self.judge, self.gradients, lambda: self.whole.ranks)
 
         # What moves it.
         groups, _ = parameter_groups(self.model, recipe.parameters)
@@ -110,11 +111,19 @@ class Trainer(Generic[S, B, P]):
         self.heart = Heart(dist.rank())
         self.stop_asked = False  # set by a signal on any rank; all ranks leave at the same step
         self.stop_agreed = False
+        self.apart: list[Tensor] = []  # numbers of this rank from the local steps since its machine met the others
         self.unread: list[tuple[int, Later]] = []  # numbers of the last steps that are still on their way to the host
         self.logged: list[list[float]] = []  # numbers of the steps since the last log line: terms, total
         self.bad: dict[int, str] = {}  # samples skipped so far, over all ranks
-        self.told = 0  # how many of its own this rank has told the others to be there
-        self.shared = 0  # and how many it has sent them
+        self.told = self.shared = 0  # how many of its own this rank has told the others to be there, and has sent them
+
+    def take_initial_weights(self) -> None:
+        """Fills the network from the files that the recipe names. Raises CheckpointError when one does not fit."""
+        train = self.recipe.train
+        if train.init_from is not None:
+            self.notes += load_weights(self.model, train.init_from, part=train.init_part, misshapen=train.init_misshapen)
+        for name, path in (train.init_networks or {}).items():
+            self.notes += load_weights(self.model, path, misshapen=train.init_misshapen, network=name)
 
     def train(self, report: Report) -> dict[str, Any]:
         """The summary of the run, after training to the end. Raises RunError, BadSampleError or StoppedError."""
@@ -134,9 +143,10 @@ class Trainer(Generic[S, B, P]):
         for micro_batches in batches:
             self.train_step(micro_batches)
             self.step += 1
-            if self.step == self.until or self.step % self.recipe.report.every == 0:
+            if self.step == self.until or self.due(self.recipe.report.every):
                 self.log()
-            self.between_steps()
+            if not self.apart:
+                self.between_steps()
         self.end_save(is_last=True)
         summary = self.summary(time.perf_counter() - started)
         for rank in summary['slow_ranks']:
@@ -170,20 +180,49 @@ class Trainer(Generic[S, B, P]):
         self.heart.beat(self.step, 'training')
         self.replica.train()
         set_lr(self.optimizer, self.schedule(self.step))
+        is_local = self.gradients.is_local(self.step)
+        self.whole.ranks = self.node if is_local else None
         moved = [batch.to(self.device) for batch in micro_batches]
         with self.precision.autocast(), self.parked(len(moved)):
             totals, weights = self.replica(moved, self.sample_keys())  # [terms] each: what this rank judged
-        numbers = torch.cat([totals.detach(), weights, totals.new_tensor(self.news())])
-        numbers = dist.sum_over_ranks(numbers)  # the one exchange of a step besides gradients and norms
+        own = torch.cat([totals.detach(), weights, totals.new_tensor(self.news())])
+        numbers = dist.sum_over_ranks(own, self.whole.ranks)  # the one exchange of a step besides gradients and norms
         whole = numbers[len(totals) : 2 * len(totals)]
-        self.precision.backward((totals / whole).sum() * dist.world_size())  # DDP averages over ranks, hence world_size
+        ranks = dist.group_size(self.whole.ranks)
+        self.precision.backward((totals / whole).sum() * ranks)  # DDP averages over ranks, hence their number
         self.precision.step(self.optimizer, partial(clip, self.model.parameters(), self.recipe.clip))
         self.optimizer.zero_grad(set_to_none=True)
+        if not is_local:
+            self.end_step(self.step, numbers)
+            self.read_numbers(keep=1)  # those of the step before: reading this one's would make the device wait
+            return
+        self.apart.append(own)
+        if self.gradients.meets_after(self.step + 1) or self.step + 1 == self.steps:
+            self.meet()
+
+    def meet(self) -> None:
+        """Ends the local steps of all machines, which then are the same again: in weights, norms and optimizers.
+
+        Averaging the momentum, too, is the method of Yu, Jin & Yang (ICML 2019); Lin et al. (2020) leave each machine its own.
+        So one rank's checkpoint is that of all, and a resumed run equal to an uninterrupted one.
+        """
+        remembered = [value for state in self.optimizer.state.values() for value in state.values() if isinstance(value, Tensor)]
+        weights = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
+        statistics = [buffer for buffer in self.model.buffers() if buffer.is_floating_point()]
+        dist.average_many_over_ranks([*weights, *statistics, *remembered])
+        first = self.step + 1 - len(self.apart)
+        for step, numbers in enumerate(dist.sum_over_ranks(torch.stack(self.apart)), first):
+            self.end_step(step, numbers)
+        self.apart = []
+        self.read_numbers(keep=0)
+
+    def end_step(self, step: int, numbers: Tensor) -> None:
+        """Lets the moving average follow, and sends the numbers of all ranks, totals and weights first, to the host."""
         if self.ema is not None:
             self.ema.update(self.model)
-        values = numbers[: len(totals)] / whole
-        self.unread.append((self.step, Later(torch.cat([values, values.sum()[None], numbers[2 * len(totals) :]]))))
-        self.read_numbers(keep=1)  # those of the step before: reading this one's would make the device wait
+        terms = len(self.judge.names)
+        values = numbers[:terms] / numbers[terms : 2 * terms]
+        self.unread.append((step, Later(torch.cat([values, values.sum()[None], numbers[2 * terms :]]))))
 
     def sample_keys(self) -> list[Tensor]:
         """For each micro-batch, the keys [B] of the random numbers that its samples meet inside the network, if it has any."""
@@ -242,7 +281,8 @@ class Trainer(Generic[S, B, P]):
         check_bad(self.bad, self.recipe.train.bad_samples)
 
     def due(self, every: int) -> bool:
-        return every > 0 and self.step % every == 0
+        """Whether a multiple of `every` was reached; among local steps that is so when the machines have met after it."""
+        return every > 0 and not self.apart and self.step // every > self.gradients.met_before(self.step) // every
 
     def owes_evaluation(self) -> bool:
         """Whether the model has to be judged as it is now, and was not yet."""

@@ -215,5 +215,6 @@ def facts(job: Job, trainer: Trainer[Any, Any, Any]) -> dict[str, str]:
         'global batch': f'{stream.global_batch_size} samples, {stream.world_size} ranks x {stream.micro_batches} micro-batches',
         'learning rate': f'{trainer.lr:g} (scaling rule {recipe.scaling.rule})',
         'precision': f'{recipe.precision.dtype}, norm_sync {recipe.norm_sync}',
+        **({'machines': f'step alone, and meet every {local} steps'} if (local := trainer.gradients.local_steps) > 1 else {}),
         'versions': f'phalanx {phalanx.__version__}, torch {torch.__version__}, python {platform.python_version()}',
     }

@@ -69,6 +69,10 @@ class WatchedTrainer(Trainer[S, B, P]):
         self.read_numbers(keep=0)
         return flops
 
+    def meet(self) -> None:
+        with self.timeline.during('communication'):
+            super().meet()
+
     def begin(self) -> None:
         """Forgets what was measured so far."""
         self.timeline.clear()

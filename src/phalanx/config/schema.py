@@ -151,3 +151,14 @@ class Recipe:
     report: ReportOptions = field(default_factory=ReportOptions)
     device: Literal['auto', 'cpu', 'cuda'] = 'auto'
     """Where ranks compute; auto takes CUDA devices when there are any."""
+
+    def __post_init__(self) -> None:
+        if self.gradients.local_steps == 1:
+            return
+        local = f'gradients.local_steps: {self.gradients.local_steps}'
+        if self.norm_sync == 'global':
+            raise ValueError(f'{local} needs norm_sync node or off: machines that step alone share no statistics of norms')
+        if self.precision.dtype == 'fp16':
+            raise ValueError(f'{local} needs precision.dtype bf16 or fp32: with fp16 one machine skips a step and another not')
+        if self.train.until is not None and not self.gradients.meets_after(self.train.until):
+            raise ValueError(f'{local} needs a multiple of it as train.until, got {self.train.until}: there the machines meet')
