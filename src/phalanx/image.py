@@ -72,6 +72,11 @@ def _decoded_labels(path: Path) -> LabelMap:
         raise SampleError(f'{path}: is not a label map that can be decoded ({error}; {_beginning(data)})') from None
 
 
+def if_turned(size: tuple[int, ...], annotated: tuple[int, ...]) -> str:
+    """The rest of a message about a picture of another size than its annotation, when its sides are exchanged."""
+    return '; EXIF data that turn a picture are ignored, so turn its pixels' if size == annotated[::-1] != annotated else ''
+
+
 def _bytes(path: Path) -> bytes:
     name = str(path)
     try:

@@ -166,6 +166,11 @@ def test_classes_are_many_but_not_too_many(root: Path) -> None:
         ('labels/a.png', LABELS[:2], '{root}/labels/a.png: is 6 x 2 pixels, but its image is 6 x 4'),
         (
             'labels/a.png',
+            LABELS.T,
+            'is 4 x 6 pixels, but its image is 6 x 4; EXIF data that turn a picture are ignored, so turn',
+        ),
+        (
+            'labels/a.png',
             np.where(LABELS == 2, 7, LABELS).astype(np.uint8),
             '{root}/labels/a.png: has pixels of value 7; allowed are 0 to 2, 255',
         ),

@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from phalanx.detection.data.source import Mask, Objects, areas_of, have_area
 from phalanx.folders import check_present
-from phalanx.image import read_image
+from phalanx.image import if_turned, read_image
 from phalanx.task import Image, SampleError
 
 Box = tuple[float, float, float, float]
@@ -147,7 +147,7 @@ class AnnotatedImages:
         if told not in (UNKNOWN, size):
             raise SampleError(
                 f'{path} is {size[1]} x {size[0]} pixels, but was annotated as {told[1]} x {told[0]}: '
-                'its boxes may not fit; mend the annotation or leave the image out'
+                'its boxes may not fit; mend the annotation or leave the image out' + if_turned(size, told)
             )
         end = int(self._ends[index])
         objects = self._objects.at(np.arange(end - int(self._counts[index]), end))

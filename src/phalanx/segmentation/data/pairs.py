@@ -10,7 +10,7 @@ import cv2
 import numpy as np
 
 from phalanx.folders import check_present
-from phalanx.image import LabelMap, read_image, read_labels
+from phalanx.image import LabelMap, if_turned, read_image, read_labels
 from phalanx.segmentation.labels import VOID
 from phalanx.task import Image, SampleError
 
@@ -42,8 +42,9 @@ class Pairs:
         """An image [H, W, 3] and its label map [H, W] of class ids. Raises SampleError."""
         image, values = read_image(self.path(index, 0)), read_labels(self.path(index, 1))
         if image.shape[:2] != values.shape:
+            why = if_turned(image.shape[:2], values.shape)
             sizes = [f'{width} x {height}' for height, width in (image.shape[:2], values.shape)]
-            raise SampleError(f'{self.path(index, 1)}: is {sizes[1]} pixels, but its image is {sizes[0]}')
+            raise SampleError(f'{self.path(index, 1)}: is {sizes[1]} pixels, but its image is {sizes[0]}{why}')
         labels = cv2.LUT(values, self.ids).astype(np.uint8, copy=False)
         if (labels == WRONG).any():
             found = [value for value in np.unique(values).tolist() if self.ids[value] == WRONG]
