@@ -125,7 +125,7 @@ def _as_rank(job: Job, resume: str | None, fresh: bool) -> int:
     try:
         return worker.train(job, worker.Start(resume, fresh))
     except (RunError, BadSampleError, CheckpointError, OSError) as error:
-        print(f'the run failed: {error}', file=sys.stderr)
+        print(f'the run failed: {_told(error)}', file=sys.stderr)
         return 1
 
 
@@ -152,7 +152,7 @@ def evaluate(words: Sequence[str]) -> int:
     try:
         result = worker.evaluate(job, given.weights)
     except (CheckpointError, BadSampleError, OSError, RuntimeError) as error:
-        print(f'evaluation failed: {error}', file=sys.stderr)
+        print(f'evaluation failed: {_told(error)}', file=sys.stderr)
         return 1
     if dist.rank_of_environment() != 0:
         return 0
@@ -179,7 +179,7 @@ def predict(words: Sequence[str]) -> int:
     try:
         written, failed = predict_images(job, given.images, given.out, given.weights)
     except (CheckpointError, OSError) as error:  # no weights; a folder that cannot be written to
-        print(f'prediction failed: {error}', file=sys.stderr)
+        print(f'prediction failed: {_told(error)}', file=sys.stderr)
         return 1
     count = '1 image' if written == 1 else f'{written} images'
     print(f'{count} predicted, results in {given.out}' + (f'; {failed} could not be read' if failed else ''))
@@ -214,7 +214,7 @@ def report(words: Sequence[str]) -> int:
     try:
         print(write_page(given.run))
     except OSError as error:
-        print(f'the page could not be written: {error}', file=sys.stderr)
+        print(f'the page could not be written: {_told(error)}', file=sys.stderr)
         return 1
     return 0
 
@@ -249,3 +249,8 @@ def _launch(command: str, words: Sequence[str], job: Job, cluster: Cluster, flag
     return launch(
         [sys.executable, '-m', 'phalanx', command, *words], cluster, flags, flags.log_dir or job.folder / 'log', facts
     )
+
+
+def _told(error: Exception) -> str:
+    """What an error says, in the system's words after the path that they are about."""
+    return f'{error.filename}: {error.strerror}' if isinstance(error, OSError) and error.filename else str(error)
