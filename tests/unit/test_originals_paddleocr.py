@@ -421,6 +421,11 @@ def test_what_is_ignored_is_told_with_its_line() -> None:
             'Architecture.model_type=det',
             "Architecture.model_type: 'det' has no counterpart in Phalanx (it has rec, table)",
         ),
+        (
+            'crnn',
+            'Architecture.function=ppocr.modeling.architectures.rec_model,RecModel',
+            'Architecture.function: is of PaddleOCR 1; configurations of 2.0 and later are read',
+        ),
         ('crnn', 'Architecture.algorithm=SRN', "Architecture.algorithm: 'SRN' has no counterpart"),
         ('crnn', 'Architecture.Backbone.name=MobileNetV9', "Architecture.Backbone.name: 'MobileNetV9' has no counterpart"),
         ('crnn', 'Architecture.Backbone.small_stride=[2, 2, 2, 2]', 'Architecture.Backbone.small_stride: [2, 2, 2, 2] has no'),

@@ -51,6 +51,12 @@ def translate(root: Node, reading: Reading) -> Node:
     """The recipe that says the same. What cannot be said is in `reading.problems`, what need not be in `reading.notes`."""
     top = Section(root, '', reading)
     architecture, settings = top.section('Architecture'), top.section('Global')
+    if architecture.has('function'):
+        node = architecture.take('function')
+        architecture.problem(
+            node, architecture.named('function'), 'is of PaddleOCR 1; configurations of 2.0 and later are read'
+        )
+        return root
     kind = architecture.word('model_type')
     if kind.value not in TASKS:
         architecture.not_one_of(kind, 'model_type', TASKS)
