@@ -13,6 +13,7 @@ import numpy as np
 import psutil
 import pytest
 
+from faults.started import JUMPING
 from nodes.conftest import Machine, Started
 from running import TINY, Command, losses, records
 
@@ -35,6 +36,13 @@ def steps(machine: Machine) -> int:
     file = machine.folder / 'run' / 'metrics.jsonl'
     found = records(machine.folder / 'run') if file.is_file() else []
     return int(found[-1]['step']) if found else 0
+
+
+def rank_on(machine: Machine) -> int:
+    """The process of the one rank on a machine; its launcher has no number, and its loader workers are its children."""
+    ranks = {pid for pid in machine.processes() if 'RANK' in psutil.Process(pid).environ()}
+    (rank,) = (pid for pid in ranks if psutil.Process(pid).ppid() not in ranks)
+    return rank
 
 
 def nobody_left(machines: list[Machine], seconds: float = 10) -> bool:
@@ -183,18 +191,25 @@ def test_of_two_network_cards_the_one_that_connects_is_used(machines: list[Machi
 def test_a_rank_that_is_killed_ends_the_run_everywhere(machines: list[Machine], victim: int) -> None:
     started = train(machines[:2], extra=LONG)
     started[0].until(lambda: steps(machines[0]) >= 3)
-    rank = next(
-        pid
-        for pid in machines[victim].processes()
-        if 'RANK' in psutil.Process(pid).environ() and psutil.Process(pid).environ()['RANK'] == str(victim)
-    )
-    os.kill(rank, signal.SIGKILL)
+    os.kill(rank_on(machines[victim]), signal.SIGKILL)
     killed = time.monotonic()
     assert [one.end(15) for one in started] == [1, 1]
     assert time.monotonic() - killed < 12
     for one in started:
         assert one.lines[-1].endswith('was ended by SIGKILL'), one.said
         assert f'rank {victim} of 2 on 10.78.0.{victim + 1}' in one.lines[-1]
+    assert nobody_left(machines)
+
+
+def test_what_one_rank_fails_of_is_the_last_line_everywhere(machines: list[Machine]) -> None:
+    """Its loader worker is killed."""
+    started = train(machines[:2], extra=(*LONG, 'train.workers=1'))
+    started[0].until(lambda: steps(machines[0]) >= 3)
+    psutil.Process(rank_on(machines[1])).children()[0].kill()
+    assert [one.end(40) for one in started] == [1, 1]
+    for one in started:
+        assert 'rank 1 of 2 on 10.78.0.2' in one.lines[-1], one.said
+        assert 'a loader worker has died' in one.lines[-1]
     assert nobody_left(machines)
 
 
@@ -220,25 +235,35 @@ def test_a_cut_link_ends_the_run_on_both_sides(machines: list[Machine]) -> None:
 
 
 @pytest.mark.slow
-def test_a_link_that_comes_back_soon_changes_nothing(machines: list[Machine], phalanx: Command, tmp_path: Path) -> None:
+@pytest.mark.parametrize('pause', ['link', 'rank'])
+def test_a_link_or_a_rank_that_comes_back_soon_changes_nothing(
+    machines: list[Machine], phalanx: Command, tmp_path: Path, pause: str
+) -> None:
     """The run is that of two ranks on one machine, to the last bit."""
     extra = (*SHORT, 'train.steps=40')
     assert phalanx('train', *TINY, *extra, '--nproc_per_node', '2', '--save_dir', 'alone').returncode == 0
     started = train(machines[:2], extra=extra)
     started[0].until(lambda: steps(machines[0]) >= 3)
-    machines[1].unplug()
+    rank = psutil.Process(rank_on(machines[1]))
+    machines[1].unplug() if pause == 'link' else rank.suspend()
     time.sleep(3)
     assert steps(machines[0]) < 40
-    machines[1].plug_in()
-    assert [one.end() for one in started] == [0, 0], started[0].said
+    machines[1].plug_in() if pause == 'link' else rank.resume()
+    assert [one.end(240) for one in started] == [0, 0], started[0].said
     assert losses(machines[0].folder / 'run') == losses(tmp_path / 'alone')
+
+
+def test_clocks_that_jump_on_all_machines_end_no_run(machines: list[Machine], tmp_path: Path) -> None:
+    (tmp_path / 'sitecustomize.py').write_text(JUMPING)
+    started = train(machines[:2], PYTHONPATH=str(tmp_path))
+    assert [one.end() for one in started] == [0, 0], started[0].said
+    assert steps(machines[0]) == 12
 
 
 def test_a_rank_that_stops_answering_is_named_with_every_stack(machines: list[Machine]) -> None:
     started = train(machines[:2], '--hang_timeout', '4', extra=LONG)
     started[0].until(lambda: steps(machines[0]) >= 3)
-    rank = next(pid for pid in machines[1].processes() if psutil.Process(pid).environ().get('RANK') == '1')
-    os.kill(rank, signal.SIGSTOP)
+    os.kill(rank_on(machines[1]), signal.SIGSTOP)
     assert [one.end(40) for one in started] == [1, 1]
     for one in started:
         assert 'no rank has gone on for 4 s; rank 1 is behind' in one.lines[-1], one.said
@@ -251,19 +276,20 @@ def test_a_restart_goes_on_from_the_last_checkpoint(machines: list[Machine]) -> 
     extra = ('train.steps=14', 'evaluate.enabled=false', 'report.every=1', 'checkpoint.every=4', 'report.pictures=0')
     started = train(machines[:2], '--max_restart', '1', extra=extra)
     started[0].until(lambda: steps(machines[0]) >= 6)
-    rank = next(pid for pid in machines[1].processes() if psutil.Process(pid).environ().get('RANK') == '1')
-    os.kill(rank, signal.SIGKILL)
+    os.kill(rank_on(machines[1]), signal.SIGKILL)
     assert [one.end() for one in started] == [0, 0], started[0].said
     assert 'starting again from the last checkpoint (0 restarts left)' in started[0].said
     assert 'resumed at step' in started[0].said
     assert steps(machines[0]) == 14
 
 
-def test_an_interrupt_on_one_machine_saves_and_stops_all(machines: list[Machine]) -> None:
+@pytest.mark.parametrize('number', [signal.SIGINT, signal.SIGTERM])
+def test_a_stop_of_one_machine_saves_and_stops_all(machines: list[Machine], number: signal.Signals) -> None:
     started = train(machines[:2], extra=LONG)
     started[0].until(lambda: steps(machines[0]) >= 3)
-    started[1].process.send_signal(signal.SIGINT)
-    assert [one.end(40) for one in started] == [143, 130], started[0].said + started[1].said  # the others are asked by SIGTERM
+    started[1].process.send_signal(number)
+    others, own = 128 + signal.SIGTERM, 128 + number  # the others are asked by SIGTERM
+    assert [one.end(40) for one in started] == [others, own], started[0].said + started[1].said
     at = steps(machines[0])
     assert (machines[0].folder / 'run' / 'checkpoints' / f'step_{at:07d}').is_dir()
     assert nobody_left(machines)
