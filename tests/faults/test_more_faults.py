@@ -145,7 +145,7 @@ def test_a_stop_during_an_evaluation_does_not_wait_for_it_and_the_same_command_m
     tmp_path: Path, steps: int
 ) -> None:
     words = (
-        *('train', *TINY, f'train.steps={steps}', 'evaluate.every=2', 'evaluate.batch_size=1', 'data.eval_scenes=80'),
+        *('train', *TINY, f'train.steps={steps}', 'evaluate.every=2', 'evaluate.batch_size=1', 'data.eval_scenes=300'),
         *('ema={decay: 0.9}', 'train.workers=1', '--nproc_per_node', '2'),
     )
     assert Started(tmp_path, *words, '--save_dir', 'undisturbed').end(BOUND) == 0
