@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import inspect
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 SHOWN = 5  # of many missing files, the first few are named
+LISTED = 20  # of many other problems
 
 
 def check_folder(path: Path) -> None:
@@ -37,6 +39,27 @@ def check_present(root: Path, paths: Iterable[str]) -> None:
         count = '1 file is' if len(missing) == 1 else f'{len(missing)} files are'
         cure = '; folders are divided by /, not by \\' if any('\\' in path for path in missing) else ''
         raise FileNotFoundError(f'{count} missing in {root}: {", ".join(list(missing)[:SHOWN])}{more}{cure}')
+
+
+class Problems:
+    """What is wrong in many places, brought together: people want to mend it all at once."""
+
+    def __init__(self) -> None:
+        self.found: list[str] = []
+
+    @contextmanager
+    def gathered(self) -> Iterator[None]:
+        """Keeps the ValueError that its block raises, and goes on."""
+        try:
+            yield
+        except ValueError as error:
+            self.found.append(str(error))
+
+    def check(self) -> None:
+        """Raises ValueError with what was gathered, a line each, when there is something."""
+        if self.found:
+            more = [f'and {len(self.found) - LISTED} more'] if len(self.found) > LISTED else []
+            raise ValueError('\n'.join(self.found[:LISTED] + more))
 
 
 def check_inside(path: str, root: Path, where: str) -> str:

@@ -21,6 +21,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from phalanx.cache import PictureCache, using
+from phalanx.readable import counted
 from phalanx.task import B, Dataset, Draw, S, SampleError
 
 PR_SET_PDEATHSIG = 1
@@ -150,7 +151,7 @@ def check_bad(bad: dict[int, str], allowed: int) -> None:
     if len(bad) > allowed:
         shown = '; '.join(list(bad.values())[:10]) + (f'; and {len(bad) - 10} more' if len(bad) > 10 else '')
         cure = 'mend or remove them, or allow some with train.bad_samples'
-        raise BadSampleError(f'{len(bad)} samples cannot be used, the recipe allows {allowed} ({cure}): {shown}')
+        raise BadSampleError(f'{counted(len(bad), "sample")} cannot be used, the recipe allows {allowed} ({cure}): {shown}')
 
 
 class _Reader(Generic[S]):

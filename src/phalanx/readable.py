@@ -21,6 +21,11 @@ def number(value: object) -> str:
     return f'{value:.4f}' if size < 10 else f'{value:.4g}'
 
 
+def counted(count: int, one: str, many: str = '') -> str:
+    """'1 sample', '2 samples'; `many` where that is not `one` with an s."""
+    return f'{count:,} {one if count == 1 else many or one + "s"}'
+
+
 def percent(share: float | None) -> str:
     return MISSING if share is None else f'{100 * share:.1f} %'
 

@@ -31,7 +31,7 @@ from rich.table import Table
 from rich.text import Text
 
 from phalanx.page import read_lines, write_page, write_whole
-from phalanx.readable import duration, mebibytes, number, percent
+from phalanx.readable import counted, duration, mebibytes, number, percent
 from phalanx.task import Curves, Figure, Legend, Matrix
 
 log = logging.getLogger('phalanx')
@@ -153,7 +153,7 @@ class Report:
         self._plot('eval', metrics)
         line = Text(f'{self._at()}  evaluated', style='cyan')
         line.append(''.join(f'  {name} {number(value)}' for name, value in metrics.items()), style='bold')
-        line.append(f'  {samples} samples in {duration(seconds)}', style='dim')
+        line.append(f'  {counted(samples, "sample")} in {duration(seconds)}', style='dim')
         self._say(line.append('  best so far', style='bold green') if best else line)
         if self.main:
             with self._tolerating('table.json'):

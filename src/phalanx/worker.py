@@ -26,6 +26,7 @@ from phalanx.convert.weights import load_weights
 from phalanx.evaluation import Evaluation
 from phalanx.loader import PATIENCE
 from phalanx.precision import Precision
+from phalanx.readable import counted
 from phalanx.report import Report
 from phalanx.runs import Job, differences, hold, pick_device, set_aside, settled
 from phalanx.trainer import RunError, StoppedError, Trainer
@@ -206,13 +207,14 @@ def facts(job: Job, trainer: Trainer[Any, Any, Any]) -> dict[str, str]:
     """What a person wants to see before a run begins."""
     parameters = sum(parameter.numel() for parameter in trainer.model.parameters())
     stream, recipe = trainer.stream, job.recipe
+    shares = f'{counted(stream.world_size, "rank")} x {counted(stream.micro_batches, "micro-batch", "micro-batches")}'
     return {
         'recipe': job.name,
         'run folder': str(job.folder),
         'model': f'{job.resolved.value["model"].value["name"].value}, {parameters / 1e6:.2f} M parameters',
         'data': f'{stream.size} training, {len(trainer.evalset)} evaluation samples',
-        'length': f'{trainer.steps} steps = {stream.epoch(trainer.steps):.1f} epochs',
-        'global batch': f'{stream.global_batch_size} samples, {stream.world_size} ranks x {stream.micro_batches} micro-batches',
+        'length': f'{counted(trainer.steps, "step")} = {stream.epoch(trainer.steps):.1f} epochs',
+        'global batch': f'{counted(stream.global_batch_size, "sample")}, {shares}',
         'learning rate': f'{trainer.lr:g} (scaling rule {recipe.scaling.rule})',
         'precision': f'{recipe.precision.dtype}, norm_sync {recipe.norm_sync}',
         **({'machines': f'step alone, and meet every {local} steps'} if (local := trainer.gradients.local_steps) > 1 else {}),

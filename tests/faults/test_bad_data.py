@@ -279,14 +279,24 @@ UNUSABLE: list[tuple[str, str, Callable[[Path], None], str]] = [
     ('recognition', 'train.txt', second_line('train/1.png\t'), 'data/train/1.png: the text is empty'),
     ('recognition', 'train.txt', second_line('train/1.png\t' + 26 * '1'), 'has 26 characters, at most 25 can be learned'),
     ('table', 'train/1.png', no_image, 'data/train/1.png: is not an image that OpenCV can decode'),
-    ('table', JSONL, second_line(annotation('1.png', 'train', box=[4, 4])), 'data/train/1.png: its annotation cannot be used'),
+    (
+        'table',
+        JSONL,
+        second_line(annotation('1.png', 'train', box=[4, 4])),
+        'data/train/1.png (PubTabNet_2.0.0.jsonl:2): its annotation cannot be used',
+    ),
     (
         'table',
         JSONL,
         second_line(annotation('1.png', 'train', box=[4, 4, 9, float('nan')])),
-        'data/train/1.png: its annotation',
+        'data/train/1.png (PubTabNet_2.0.0.jsonl:2): its annotation',
     ),
-    ('table', JSONL, second_line(annotation('1.png', 'train').replace('"<tr>"', '7')), 'data/train/1.png: its annotation'),
+    (
+        'table',
+        JSONL,
+        second_line(annotation('1.png', 'train').replace('"<tr>"', '7')),
+        'data/train/1.png (PubTabNet_2.0.0.jsonl:2): its annotation',
+    ),
 ]
 
 
@@ -300,7 +310,7 @@ def test_a_sample_that_cannot_be_used_is_replaced_counted_and_named(
     assert [len(batch) for batch in batches] == [1, 1, 1, 1]
     assert list(bad) == [1]
     assert told in bad[1]
-    with pytest.raises(BadSampleError, match='1 samples cannot be used, the recipe allows 0') as raised:
+    with pytest.raises(BadSampleError, match='1 sample cannot be used, the recipe allows 0') as raised:
         loaded(family, bad_samples=0)
     assert told in str(raised.value)
 

@@ -86,7 +86,7 @@ def test_pixels_and_images_of_each_class_are_counted(check: Callable[..., tuple[
         {'class': '(void)', 'train': {'pixels': 4, 'images': 1}, 'eval': none},
     ]
     assert found['sizes']['train'] == [{'width': 6, 'height': 4, 'samples': 2}, {'width': 8, 'height': 2, 'samples': 1}]
-    assert found['remarks'] == ['never in the training samples: car']
+    assert found['remarks'] == ['never in the training samples: car (6% of the pixels are (void))']
 
 
 def test_every_fault_is_found_and_fails_the_check(tree: Tree, check: Callable[..., tuple[int, dict]]) -> None:

@@ -13,11 +13,13 @@ import pytest
 from numpy.testing import assert_array_equal
 from PIL import Image
 
+from phalanx.data.census import Census
 from phalanx.detection.data import DATA, Objects
 from phalanx.detection.data.coco import CocoJson, Objects365
 from phalanx.detection.data.digit_scenes import DigitScenes
 from phalanx.detection.data.voc import PascalVoc
 from phalanx.detection.data.yolo import YoloText, labels_of
+from phalanx.detection.survey import BoxSurvey
 from phalanx.task import SampleError
 
 PICTURE = np.random.default_rng(0).integers(0, 256, (40, 60, 3), dtype=np.uint8)
@@ -384,6 +386,28 @@ def test_a_malformed_yolo_file_is_told(yolo: Path, file: str, content: str, mess
     (yolo / file).write_text(content)
     with pytest.raises(ValueError, match=re.escape(message)):
         YoloText(root=yolo, train='train.txt' if file == 'train.txt' else 'images/train').split('train')
+
+
+def test_all_that_is_wrong_with_labels_is_told_at_once(yolo: Path, voc: Path) -> None:
+    (yolo / 'labels/train/a.txt').write_text('7 0.5 0.5 0.2 0.5\n1 0.5 0.5\n')
+    (yolo / 'labels/train/b.txt').write_bytes(b'\xff')
+    with pytest.raises(ValueError, match=r'(?s)a\.txt:1: class 7 .*\n.*a\.txt:2: expected class x y.*\n.*b\.txt: is not UTF-8'):
+        YoloText(root=yolo).split('train')
+    (voc / 'Annotations/000006.xml').write_text('<annotation>')
+    (voc / 'Annotations/000007.xml').write_text(f'<annotation>{SIZE}{DOG.replace("dog", "dgo")}</annotation>')
+    (voc / 'ImageSets/Main/test.txt').write_text('000005\n000006\n000007\n')
+    with pytest.raises(ValueError, match=r"000006\.xml: is not well-formed XML.*\n.*000007\.xml: object 1: 'dgo' is no class"):
+        PascalVoc(root=voc).split('eval')
+
+
+def test_a_check_of_the_data_tells_what_was_odd_about_the_boxes(yolo: Path) -> None:
+    survey = BoxSurvey(YoloText(root=yolo).split('train'), ('cat', 'dog'))
+    assert survey.notes == [
+        '1 images without a file of labels',
+        '1 boxes that reach out of their image, cut off in training',
+        '1 images without objects',
+    ]
+    assert Census({'train': survey}, {}, [], []).remarks()[0] == 'train: 1 images without a file of labels'
 
 
 def test_a_missing_folder_of_images_is_told_with_the_keys_that_name_it(yolo: Path) -> None:

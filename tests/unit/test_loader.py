@@ -115,7 +115,7 @@ def test_an_unreadable_evaluation_sample_is_left_out_and_counted() -> None:
 
 @pytest.mark.parametrize('workers', [0, 1])
 def test_by_default_the_first_unreadable_sample_ends_the_run_with_its_path(workers: int) -> None:
-    with pytest.raises(BadSampleError, match=r'1 samples cannot be used, the recipe allows 0.*3\.png: is broken'):
+    with pytest.raises(BadSampleError, match=r'1 sample cannot be used, the recipe allows 0.*3\.png: is broken'):
         load((3,), allowed=0, workers=workers)
 
 

@@ -59,12 +59,12 @@ def test_a_changed_file_is_read_again(tmp_path: Path) -> None:
     [
         pytest.param(line('a.png', 'train', tokens=['<tr>', '</tr>']), 'has 0 cells, but 2 are described', id='too few cells'),
         pytest.param(line('a.png', 'train', [{'tokens': ['a'], 'bbox': [1, 2, 3]}] * 2), 'not enough values', id='half a box'),
-        pytest.param(line('a.png', 'train', [{'bbox': [1, 2, 3, 4]}] * 2), "KeyError('tokens')", id='no text'),
+        pytest.param(line('a.png', 'train', [{'bbox': [1, 2, 3, 4]}] * 2), "there is no 'tokens'", id='no text'),
     ],
 )
 def test_a_table_that_cannot_be_used_is_told(tmp_path: Path, changed: Any, message: str) -> None:
     source = DATA['pubtabnet'](root=write(tmp_path, [changed])).split('train')
-    with pytest.raises(SampleError, match=f'a.png: its annotation cannot be used: .*{re.escape(message)}'):
+    with pytest.raises(SampleError, match=rf'a\.png \(.*\.jsonl:1\): its annotation cannot be used: .*{re.escape(message)}'):
         source.read(0)
 
 
@@ -82,6 +82,7 @@ def test_an_image_that_cannot_be_decoded_is_told(tmp_path: Path) -> None:
         pytest.param([line('../a.png', 'train')], ValueError, 'lies outside the data set', id='image outside'),
         pytest.param([line('a.png', 'val')], ValueError, "no line has the split 'train'; there are val", id='no such split'),
         pytest.param([line('a.png', 'train'), '{}'], ValueError, 'jsonl:2: expected a PubTabNet annotation', id='other lines'),
+        pytest.param([json.dumps([line('a.png', 'train')])], ValueError, 'jsonl:1: is an array; each line must', id='an array'),
         pytest.param([json.dumps(line('a.png', 'train'))[:-9]], ValueError, 'jsonl:1: its structure is no JSON', id='cut off'),
     ],
 )

@@ -12,6 +12,7 @@ import torch
 
 from phalanx import dist
 from phalanx.bench.show import as_text
+from phalanx.readable import counted
 
 SIZES = (8, 1024, 16 * 2**10, 256 * 2**10, 2**20, 4 * 2**20, 25 * 2**20, 64 * 2**20)  # bytes; DDP sends 25 MiB at a time
 MOST_SECONDS = 5.0  # a size that takes longer is not repeated
@@ -78,4 +79,4 @@ def as_table(exchanges: Sequence[Exchange], ranks: int, device: str) -> str:
         }
         for each in exchanges
     ]
-    return f'sum over {ranks} ranks, {device}\n{as_text(rows)}'
+    return f'sum over {counted(ranks, "rank")}, {device}\n{as_text(rows)}'

@@ -16,7 +16,7 @@ from phalanx.bench.show import as_text
 from phalanx.bench.timeline import Timeline, mean_seconds
 from phalanx.cache import of_machine, using
 from phalanx.loader import Stream
-from phalanx.readable import number, percent
+from phalanx.readable import counted, number, percent
 from phalanx.runs import Job
 from phalanx.task import B, Dataset, Draw, S, SampleError
 
@@ -53,10 +53,10 @@ class PipelineFigures:
             {'': part, 'a sample': f'{1000 * seconds:.3f} ms', 'share': percent(seconds / self.seconds)}
             for part, seconds in sorted(self.parts.items(), key=lambda item: -item[1])
         ]
-        lines = [f'{self.recipe}: {number(self.rate)} samples/s a core ({self.samples} samples)', as_text(rows)]
+        lines = [f'{self.recipe}: {number(self.rate)} samples/s a core ({counted(self.samples, "sample")})', as_text(rows)]
         if wanted is not None:
             cores = self.cores_for(wanted)
-            lines.append(f'a device that trains {number(wanted)} samples/s needs {cores} core{"s" if cores > 1 else ""}')
+            lines.append(f'a device that trains {number(wanted)} samples/s needs {counted(cores, "core")}')
         return '\n'.join(lines)
 
 

@@ -19,7 +19,7 @@ from phalanx.bench.show import as_text
 from phalanx.bench.watched import PHASES, WatchedTrainer
 from phalanx.meters import peak_memory_mb, slower_ranks
 from phalanx.precision import DTYPES
-from phalanx.readable import mebibytes, number, percent
+from phalanx.readable import counted, mebibytes, number, percent
 from phalanx.runs import Job
 
 
@@ -185,7 +185,8 @@ def as_table(all_figures: Sequence[Figures]) -> str:
         ('loader, one worker', lambda f: f'{number(f.loader_rate)} samples/s'),
     ):
         rows.append({'': name, **{figures.variant: show(figures) for figures in all_figures}})
-    head = f'{first.recipe}: {first.samples} samples a step, {first.world_size} ranks, {first.device}, {first.steps} steps'
+    work = f'{counted(first.samples, "sample")} a step, {counted(first.world_size, "rank")}'
+    head = f'{first.recipe}: {work}, {first.device}, {counted(first.steps, "step")}'
     tips = [f'  - {tip}' for tip in advice(best, all_figures)] or ['  - nothing stands out']
     slow = [f'{figures.variant}: {rank}' for figures in all_figures for rank in figures.slow_ranks]
     return '\n'.join([head, as_text(rows), *slow, f'to try next with {best.variant}:', *tips])

@@ -35,6 +35,10 @@ class Survey(Protocol):
     def unit(self) -> str:
         """What there is so many of in a class: pixels, boxes, characters."""
 
+    @property
+    def notes(self) -> Sequence[str]:
+        """What is odd about the annotations, as training tells it; mostly there is nothing."""
+
     def __len__(self) -> int: ...
     def name(self, index: int) -> str:
         """What a person calls the sample: the path of its image, mostly."""
@@ -130,11 +134,16 @@ class Census:
 
     def remarks(self) -> list[str]:
         """What is not wrong, but worth a look."""
-        remarks = []
+        remarks = [f'{split}: {note}' for split, survey in self.surveys.items() for note in survey.notes]
         trained = self.splits.get('train')
         expected = self.surveys['train'].class_names if trained else ()
         if trained and (absent := [name for name in expected if not trained.units[name]]):
-            remarks.append(f'never in the training samples: {", ".join(absent)}')
+            other = [
+                f'{count / trained.units.total():.0%} of the {self.unit} are {name}'
+                for name, count in trained.units.items()
+                if name not in expected
+            ]
+            remarks.append(f'never in the training samples: {", ".join(absent)}' + (f' ({", ".join(other)})' if other else ''))
         across = [group for group in self.duplicates if len({split for split, _ in group}) > 1]
         if across:
             remarks.append(f'images both among the training and the evaluation samples: {len(across)}')

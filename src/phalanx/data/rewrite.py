@@ -32,7 +32,7 @@ class Rewritable(Protocol):
 def add_options(parser: argparse.ArgumentParser) -> None:
     add_recipe(parser)
     parser.add_argument('--as', dest='form', metavar='FORMAT', required=True, help='boxes: coco, voc, yolo; texts: lmdb')
-    parser.add_argument('--out', type=Path, required=True, help='the folder to make; it must not be there yet')
+    parser.add_argument('--out', type=Path, metavar='DIR', required=True, help='the folder to make; it must not be there yet')
 
 
 def rewrite(given: argparse.Namespace) -> int:

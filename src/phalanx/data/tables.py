@@ -13,7 +13,7 @@ from rich.text import Text
 
 from phalanx.charts import nice_ticks
 from phalanx.data.census import Census, Size
-from phalanx.readable import number
+from phalanx.readable import counted, number
 from phalanx.task import Split
 
 Row = dict[str, str | int | float | None]
@@ -107,8 +107,10 @@ def verdict(census: Census) -> str:
     """What came out, in a sentence."""
     wrong = len(census.problems)
     limited = sum(split.samples for split in census.splits.values()) > census.read() + wrong
-    read = f'{census.read():,} samples can be used' + (' of those that were read' if limited else '')
-    return read + (f', {wrong:,} cannot' if wrong else ', nothing is wrong')
+    read = f'{counted(census.read(), "sample")} can be used' + (' of those that were read' if limited else '')
+    return read + (
+        f', {wrong:,} cannot' if wrong else ', nothing is wrong' if not census.remarks() else ', but see the remarks'
+    )
 
 
 def _table(title: str, rows: Sequence[Row]) -> Table:

@@ -18,6 +18,10 @@ class BoxSurvey:
     class_names: tuple[str, ...]
     unit: str = 'boxes'
 
+    @property
+    def notes(self) -> list[str]:
+        return [f'{count} {what}' for what, count in self.source.notes.items()]
+
     def __len__(self) -> int:
         return len(self.source)
 

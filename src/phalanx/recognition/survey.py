@@ -23,6 +23,7 @@ class TextSurvey:
     has_attention: bool
     class_names: tuple[str, ...] = ()  # whatever is found: few data sets have all of a large dictionary
     unit: str = 'characters'
+    notes: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         return len(self.source)

@@ -20,6 +20,7 @@ class PixelSurvey:
     source: Source
     class_names: tuple[str, ...]
     unit: str = 'pixels'
+    notes: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         return len(self.source)

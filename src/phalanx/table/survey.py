@@ -23,6 +23,7 @@ class CellSurvey:
     max_length: int
     class_names: tuple[str, ...] = (PLAIN, EMPTY, SPANNING)
     unit: str = 'cells'
+    notes: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         return len(self.source)

@@ -34,9 +34,11 @@ def add_kinds(parser: argparse.ArgumentParser) -> None:
     for name, kind in KINDS.items():
         own = kinds.add_parser(name, help=kind.about, description=kind.about)
         kind.add_options(own)
-        own.add_argument('--out', type=Path, required=True, help='the folder to make; it must not be there yet')
-        own.add_argument('--split', default='0.8,0.2', help='shares of train, val and, if there is a third, test')
-        own.add_argument('--seed', type=int, default=0, help='of the random choice which image belongs to which')
+        own.add_argument('--out', type=Path, required=True, metavar='DIR', help='the folder to make; it must not be there yet')
+        own.add_argument(
+            '--split', metavar='SHARES', default='0.8,0.2', help='shares of train, val and, if there is a third, test'
+        )
+        own.add_argument('--seed', type=int, metavar='N', default=0, help='of the random choice which image belongs to which')
         own.add_argument('--skip', action='store_true', help='leave out what cannot be used, instead of stopping')
 
 
@@ -75,7 +77,9 @@ def _from_labelme(given: argparse.Namespace) -> int:
 
 def _coco_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument('file', type=Path, help='the JSON file')
-    parser.add_argument('--images', type=Path, required=True, help='the folder that its file names are relative to')
+    parser.add_argument(
+        '--images', type=Path, metavar='DIR', required=True, help='the folder that its file names are relative to'
+    )
 
 
 def _from_coco(given: argparse.Namespace) -> int:
@@ -89,7 +93,9 @@ def _from_coco(given: argparse.Namespace) -> int:
 
 def _colours_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument('masks', type=Path, help='the folder with the label maps in colours')
-    parser.add_argument('--images', type=Path, required=True, help='the folder with the images, named as their label maps')
+    parser.add_argument(
+        '--images', type=Path, metavar='DIR', required=True, help='the folder with the images, named as their label maps'
+    )
     which = parser.add_mutually_exclusive_group(required=True)
     which.add_argument('--colours', '--colors', type=Path, metavar='FILE', help='a file with lines `red green blue name`')
     which.add_argument('--classes', nargs='+', metavar='NAME=#RRGGBB', help='the colours; that of the name void is no class')
@@ -108,7 +114,7 @@ def _from_colours(given: argparse.Namespace) -> int:
 KINDS = {
     'labelme': Kind('label maps of labelme polygons', _labelme_options, _from_labelme),
     'coco': Kind('label maps of COCO instances', _coco_options, _from_coco),
-    'colours': Kind('label maps of label maps in colours', _colours_options, _from_colours),
+    'colours': Kind('label maps of masks in which each class has a colour', _colours_options, _from_colours),
 }
 
 

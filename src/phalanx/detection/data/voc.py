@@ -6,7 +6,7 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 from phalanx.detection.data.annotated import UNKNOWN, AnnotatedImages, Annotations, Box, numbers
-from phalanx.folders import check_folder, check_inside, lines_of, names_from
+from phalanx.folders import Problems, check_folder, check_inside, lines_of, names_from
 from phalanx.task import Split
 
 CLASSES = (
@@ -44,13 +44,15 @@ class PascalVoc:
     def split(self, split: Split) -> AnnotatedImages:
         check_folder(self.root)
         annotations, listed = Annotations(self.root), self.root / self.lists[split]
-        labels = {name: label for label, name in enumerate(self.class_names)}
+        labels, problems = {name: label for label, name in enumerate(self.class_names)}, Problems()
         for number, line in lines_of(listed):
-            image, xml = self._pair(line, f'{listed}:{number}')
-            if (self.root / xml).is_file():
-                _add(image, self.root / xml, annotations, labels, learn_difficult=self.learn_difficult and split == 'train')
-            else:
-                annotations.add_missing(image, xml)
+            with problems.gathered():
+                image, xml = self._pair(line, f'{listed}:{number}')
+                if (self.root / xml).is_file():
+                    _add(image, self.root / xml, annotations, labels, learn_difficult=self.learn_difficult and split == 'train')
+                else:
+                    annotations.add_missing(image, xml)
+        problems.check()
         return annotations.source(keep_empty=split == 'eval' or self.empty_images)
 
     def _pair(self, line: str, where: str) -> tuple[str, str]:

@@ -7,7 +7,7 @@ from pathlib import Path
 import yaml
 
 from phalanx.detection.data.annotated import AnnotatedImages, Annotations, numbers
-from phalanx.folders import check_folder, check_inside, check_names, lines_of, names_from, text_of
+from phalanx.folders import Problems, check_folder, check_inside, check_names, lines_of, names_from, text_of
 from phalanx.task import Split
 
 SUFFIXES = ('.jpg', '.jpeg', '.png', '.bmp', '.webp')
@@ -40,13 +40,14 @@ class YoloText:
 
     def split(self, split: Split) -> AnnotatedImages:
         check_folder(self.root)
-        annotations = Annotations(self.root, relative=True)
+        annotations, problems = Annotations(self.root, relative=True), Problems()
         for image in self._images(self.places[split]):
             number, labels = annotations.add_image(image), self.root / labels_of(image)
             if labels.is_file():
-                self._add(number, labels, annotations)
+                self._add(number, labels, annotations, problems)
             else:
                 annotations.notes['images without a file of labels'] += 1
+        problems.check()
         return annotations.source(keep_empty=split == 'eval' or self.empty_images)
 
     def _images(self, place: str) -> list[str]:
@@ -62,16 +63,20 @@ class YoloText:
             raise FileNotFoundError(f'{path}: holds no image ({", ".join(SUFFIXES)})')
         return found
 
-    def _add(self, image: int, path: Path, annotations: Annotations) -> None:
-        for number, line in enumerate(text_of(path).splitlines(), 1):
+    def _add(self, image: int, path: Path, annotations: Annotations, problems: Problems) -> None:
+        lines: list[str] = []
+        with problems.gathered():
+            lines = text_of(path).splitlines()
+        for number, line in enumerate(lines, 1):
             if not line.strip():
                 continue
-            label, x, y, width, height = numbers(line.split(), 5, f'{path}:{number}', FIELDS)
-            if label not in range(len(self.class_names)):
-                raise ValueError(f'{path}:{number}: class {label:g} is not one of 0 to {len(self.class_names) - 1}')
-            if max(abs(x), abs(y), width, height) > 2:
-                raise ValueError(f'{path}:{number}: expected {FIELDS}, got what may be pixels: {line.strip()}')
-            annotations.add_box(image, (x - width / 2, y - height / 2, x + width / 2, y + height / 2), int(label))
+            with problems.gathered():
+                label, x, y, width, height = numbers(line.split(), 5, f'{path}:{number}', FIELDS)
+                if label not in range(len(self.class_names)):
+                    raise ValueError(f'{path}:{number}: class {label:g} is not one of 0 to {len(self.class_names) - 1}')
+                if max(abs(x), abs(y), width, height) > 2:
+                    raise ValueError(f'{path}:{number}: expected {FIELDS}, got what may be pixels: {line.strip()}')
+                annotations.add_box(image, (x - width / 2, y - height / 2, x + width / 2, y + height / 2), int(label))
 
 
 def labels_of(image: str) -> str:

@@ -77,7 +77,7 @@ class Lines:
             found = ', '.join(np.unique(lines.splits).tolist())
             raise ValueError(f'{annotations}: no line has the split {split!r}; there are {found or "no lines"}')
         self.offsets, self.tokens, self.plain = lines.offsets[chosen], lines.tokens[chosen], lines.plain[chosen]
-        self.filenames = lines.filenames[chosen]
+        self.filenames, self.numbers = lines.filenames[chosen], lines.numbers[chosen]
         for name in self.filenames:
             check_inside(name.decode(), images, str(annotations))
 
@@ -98,7 +98,9 @@ class Lines:
         try:
             table = table_of(line['html'])
         except (KeyError, TypeError, ValueError) as error:
-            raise SampleError(f'{name}: its annotation cannot be used: {error!r}') from None
+            what = f'there is no {error}' if isinstance(error, KeyError) else str(error)
+            place = f'{self.annotations.name}:{self.numbers[index]}'
+            raise SampleError(f'{name} ({place}): its annotation cannot be used: {what}') from None
         return read_image(Path(name)), table
 
     def _line(self, index: int) -> dict[str, Any]:
@@ -108,7 +110,7 @@ class Lines:
         try:
             annotation: dict[str, Any] = json.loads(line)
         except ValueError as error:
-            raise SampleError(f'{self.annotations}: the line at byte {self.offsets[index]} is no JSON: {error}') from None
+            raise SampleError(f'{self.annotations}:{self.numbers[index]}: is no JSON: {error}') from None
         return annotation
 
 
@@ -133,6 +135,7 @@ class Index(NamedTuple):
     """What must be known of all N lines of a file, without keeping them."""
 
     offsets: npt.NDArray[np.int64]  # [N] where each begins
+    numbers: npt.NDArray[np.int64]  # [N] counted from 1, empty ones too
     splits: npt.NDArray[np.str_]  # [N]
     filenames: npt.NDArray[np.bytes_]  # [N] bytes, not strings: counting references would make every worker copy them
     tokens: npt.NDArray[np.int64]  # [N] of the structure
@@ -145,20 +148,24 @@ def index(annotations: Path, modified: int, size: int) -> Index:
 
     Only the structure is parsed; the cells make nine tenths of a line. Raises ValueError, naming the line.
     """
-    offset, offsets, splits, filenames, structures = 0, [], [], [], []
+    offset, offsets, numbers, splits, filenames, structures = 0, [], [], [], [], []
     with annotations.open('rb') as file:
         for number, line in enumerate(file, 1):
+            if line.lstrip().startswith(b'['):
+                raise ValueError(f'{annotations}:{number}: is an array; each line must be an object by itself (JSON Lines)')
             if line.strip():
                 split, filename, structure = SPLIT.search(line), FILENAME.search(line), STRUCTURE.search(line)
                 if split is None or filename is None or structure is None:
                     raise ValueError(f'{annotations}:{number}: expected a PubTabNet annotation, got {line[:40]!r}...')
                 offsets.append(offset)
+                numbers.append(number)
                 splits.append(split[1].decode())
                 filenames.append(json.loads(filename[1]).encode())
                 structures.append(_counts(line[structure.end() :], f'{annotations}:{number}'))
             offset += len(line)
     tokens, plain = np.array(structures, np.int64).reshape(-1, 2).T
-    return Index(np.array(offsets, np.int64), np.array(splits, np.str_), np.array(filenames, np.bytes_), tokens, plain)
+    places = np.array(offsets, np.int64), np.array(numbers, np.int64)
+    return Index(*places, np.array(splits, np.str_), np.array(filenames, np.bytes_), tokens, plain)
 
 
 def _counts(rest: bytes, where: str) -> tuple[int, int]:
