@@ -48,6 +48,14 @@ def test_a_font_is_asked_for_each_character(fonts: Path) -> None:
     assert covered_by(fonts / 'broken.ttf', 'a') == frozenset()
 
 
+def test_a_font_of_symbols_writes_no_letters_even_where_it_has_something_in_their_places(fonts: Path, tmp_path: Path) -> None:
+    content = bytearray((fonts / 'DejaVuSans.ttf').read_bytes())
+    record = content.index(b'OS/2')  # tag, checksum, start, length
+    content[int.from_bytes(content[record + 8 : record + 12]) + 30] = 12  # sFamilyClass: symbolic
+    (tmp_path / 'symbols.ttf').write_bytes(content)
+    assert covered_by(tmp_path / 'symbols.ttf', 'a') == frozenset()
+
+
 def test_where_the_system_has_no_font_pillow_has_one(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(rendering, 'SYSTEM_FONTS', (tmp_path,))
     (font,) = Fonts(None, 'ab中').writing('ab')
