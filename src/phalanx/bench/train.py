@@ -139,14 +139,15 @@ def advice(figures: Figures, tried: Sequence[Figures] = ()) -> list[str]:
             'data wait',
             0.02,
             f'the device waits for data: train.workers={max(needed, figures.workers + 1)} (one prepares '
-            f'{number(figures.loader_rate)} samples/s); `phalanx bench data` tells which transform takes how long',
+            f'{number(figures.loader_rate)} samples/s); `phalanx bench data` tells which transform takes how long; '
+            'where that is decoding, train.cache.gib=N keeps decoded images',
         ),
         (
             'communication',
             0.05,
             f'ranks wait for each other: {figures.exchanges} exchanges and {figures.gradients_mb:.0f} MiB of gradients a step; '
             'norm_sync=node or off saves nearly all of the exchanges, gradients.compression=bf16 or power_sgd half or more '
-            'of the gradients, a larger batch a rank makes both rarer',
+            'of the gradients, a larger batch makes both rarer; gradients.local_steps=8 lets machines step alone, for a price',
         ),
         ('host to device', 0.05, 'copies to the device: samples should travel as bytes and be normalised there'),
         ('optimizer', 0.1, 'the update costs as much with any batch: a larger batch makes it rarer'),
