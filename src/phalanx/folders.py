@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import inspect
 import os
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
+from types import TracebackType
 from typing import Any
 
 SHOWN = 5  # of many missing files, the first few are named
@@ -42,18 +42,21 @@ def check_present(root: Path, paths: Iterable[str]) -> None:
 
 
 class Problems:
-    """What is wrong in many places, brought together: people want to mend it all at once."""
+    """What is wrong in many places, brought together: people want to mend it all at once.
+
+    `with problems:` keeps the ValueError that its block raises, and goes on after it.
+    """
 
     def __init__(self) -> None:
         self.found: list[str] = []
 
-    @contextmanager
-    def gathered(self) -> Iterator[None]:
-        """Keeps the ValueError that its block raises, and goes on."""
-        try:
-            yield
-        except ValueError as error:
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> bool:
+        if isinstance(error, ValueError):
             self.found.append(str(error))
+        return isinstance(error, ValueError)
 
     def check(self) -> None:
         """Raises ValueError with what was gathered, a line each, when there is something."""

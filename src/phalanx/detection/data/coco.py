@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from phalanx.detection.data.annotated import AnnotatedImages, Annotations, numbers
-from phalanx.folders import check_folder, check_inside, check_names, names_from
+from phalanx.folders import Problems, check_folder, check_inside, check_names, names_from
 from phalanx.task import Split
 
 
@@ -116,17 +116,21 @@ def _annotated(path: Path, root: Path, modified: int, size: int) -> Annotated:
     content = _parsed(path)
     categories = _categories(content, path)
     labels = {number: place for place, number in enumerate(categories)}
-    annotations, images = Annotations(root), {}
+    annotations, images, problems = Annotations(root), {}, Problems()
     for image in content['images']:
-        number = _field(image, 'id', 'an image', path)
-        name = _field(image, 'file_name', f'image {number}', path)
-        if number in images:
-            raise ValueError(f'{path}: image {number}: the id is used twice; give {name} another')
-        check_inside(str(name), root, f'{path}: image {number}: file_name')
-        side = numbers([image.get('height', 0), image.get('width', 0)], 2, f'{path}: image {number}', 'height and width')
-        images[number] = annotations.add_image(str(name), (int(side[0]), int(side[1])))
+        with problems:
+            number = _field(image, 'id', 'an image', path)
+            name = _field(image, 'file_name', f'image {number}', path)
+            if number in images:
+                raise ValueError(f'{path}: image {number}: the id is used twice; give {name} another')
+            check_inside(str(name), root, f'{path}: image {number}: file_name')
+            side = numbers([image.get('height', 0), image.get('width', 0)], 2, f'{path}: image {number}', 'height and width')
+            images[number] = annotations.add_image(str(name), (int(side[0]), int(side[1])))
+    problems.check()  # boxes of an image that is wrong would all be wrong with it
     for annotation in content['annotations']:
-        _add(annotation, annotations, images, labels, path)
+        with problems:
+            _add(annotation, annotations, images, labels, path)
+    problems.check()
     return Annotated(categories, annotations)
 
 

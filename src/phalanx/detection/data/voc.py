@@ -46,7 +46,7 @@ class PascalVoc:
         annotations, listed = Annotations(self.root), self.root / self.lists[split]
         labels, problems = {name: label for label, name in enumerate(self.class_names)}, Problems()
         for number, line in lines_of(listed):
-            with problems.gathered():
+            with problems:
                 image, xml = self._pair(line, f'{listed}:{number}')
                 if (self.root / xml).is_file():
                     _add(image, self.root / xml, annotations, labels, learn_difficult=self.learn_difficult and split == 'train')

@@ -65,12 +65,12 @@ class YoloText:
 
     def _add(self, image: int, path: Path, annotations: Annotations, problems: Problems) -> None:
         lines: list[str] = []
-        with problems.gathered():
+        with problems:
             lines = text_of(path).splitlines()
         for number, line in enumerate(lines, 1):
             if not line.strip():
                 continue
-            with problems.gathered():
+            with problems:
                 label, x, y, width, height = numbers(line.split(), 5, f'{path}:{number}', FIELDS)
                 if label not in range(len(self.class_names)):
                     raise ValueError(f'{path}:{number}: class {label:g} is not one of 0 to {len(self.class_names) - 1}')
