@@ -10,6 +10,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -145,16 +146,16 @@ def test_a_stop_during_an_evaluation_does_not_wait_for_it_and_the_same_command_m
     tmp_path: Path, steps: int
 ) -> None:
     words = (
-        *('train', *TINY, f'train.steps={steps}', 'evaluate.every=2', 'evaluate.batch_size=1', 'data.eval_scenes=300'),
+        *('train', *TINY, f'train.steps={steps}', 'evaluate.every=2', 'evaluate.batch_size=1', 'data.eval_scenes=80'),
         *('ema={decay: 0.9}', 'train.workers=1', '--nproc_per_node', '2'),
     )
     assert Started(tmp_path, *words, '--save_dir', 'undisturbed').end(BOUND) == 0
-    temporary = tmp_path / 'tmp'
-    temporary.mkdir()
-    started = Started(tmp_path, *words, '--save_dir', 'run', TMPDIR=str(temporary))
-    started.until(lambda: any('evaluating' in beat.read_text() for beat in temporary.glob('phalanx-*/beat.1')), BOUND)
-    os.killpg(started.process.pid, signal.SIGTERM)  # all processes, as a scheduler does
-    assert started.end(BOUND) == 143
+    with tempfile.TemporaryDirectory() as temporary:  # not below `tmp_path`: loader workers need a short path
+        started = Started(tmp_path, *words, '--save_dir', 'run', TMPDIR=temporary)
+        beats = partial(Path(temporary).glob, 'phalanx-*/beat.1')
+        started.until(lambda: any('evaluating' in beat.read_text() for beat in beats()), BOUND)
+        os.killpg(started.process.pid, signal.SIGTERM)  # all processes, as a scheduler does
+        assert started.end(BOUND) == 143
     assert records(tmp_path / 'run', 'eval') == []
     assert (tmp_path / 'run' / 'latest').resolve().name == 'step_0000002'
     assert left(tmp_path) == []
