@@ -8,13 +8,30 @@ from pathlib import Path
 
 import pytest
 
-from running import TINY, Command, clean_environment
+from running import TINY, Command, clean_environment, run_here
 
 
 @pytest.fixture
 def phalanx(tmp_path: Path) -> Command:
     """Runs `phalanx WORDS...` in an empty folder, one thread a process, and returns what came of it."""
     return command_in(tmp_path)
+
+
+@pytest.fixture
+def phalanx_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
+    """As `phalanx`, but in this process: for requests that are refused, and runs of one rank."""
+
+    def run(*words: str) -> subprocess.CompletedProcess[str]:
+        monkeypatch.chdir(tmp_path)
+        capsys.readouterr()
+        try:
+            status = run_here(*words)
+        except SystemExit as refused:  # as argparse ends a command
+            status = int(refused.code or 0)
+        said = capsys.readouterr()
+        return subprocess.CompletedProcess(words, status, said.out, said.err)
+
+    return run
 
 
 @pytest.fixture(scope='session')

@@ -40,26 +40,26 @@ def test_all_mistakes_of_a_recipe_are_told_before_any_process_starts(phalanx: Co
         (('predict', 'pp_liteseg_digits', 'nothing.jpg', '--out', 'out'), 'nothing.jpg: there is no such file or folder'),
     ],
 )
-def test_a_wrong_request_says_what_is_wrong_with_it(phalanx: Command, words: tuple[str, ...], told: str) -> None:
-    run = phalanx(*words)
+def test_a_wrong_request_says_what_is_wrong_with_it(phalanx_here: Command, words: tuple[str, ...], told: str) -> None:
+    run = phalanx_here(*words)
     assert run.returncode == 2, run.stderr
     assert told in run.stderr
 
 
-def test_a_global_batch_smaller_than_the_world_is_refused(phalanx: Command) -> None:
-    run = phalanx('train', *TINY, 'train.steps=2', 'train.global_batch_size=2', '--nproc_per_node', '3')
+def test_a_global_batch_smaller_than_the_world_is_refused(phalanx_here: Command) -> None:
+    run = phalanx_here('train', *TINY, 'train.steps=2', 'train.global_batch_size=2', '--nproc_per_node', '3')
     assert run.returncode == 2, run.stderr
     assert 'it needs at least 3 samples' in run.stderr
 
 
-def test_another_recipe_in_the_same_folder_is_refused_with_the_difference(phalanx: Command, tmp_path: Path) -> None:
+def test_another_recipe_in_the_same_folder_is_refused_with_the_difference(phalanx_here: Command, tmp_path: Path) -> None:
     recipe = (*TINY, 'train.steps=2', 'evaluate.enabled=false')
-    assert phalanx('train', *recipe).returncode == 0
-    changed = phalanx('train', *recipe, 'optimizer.lr=0.5')
+    assert phalanx_here('train', *recipe).returncode == 0
+    changed = phalanx_here('train', *recipe, 'optimizer.lr=0.5')
     assert changed.returncode == 2
     assert 'optimizer.lr: there 0.' in changed.stderr
     assert 'now 0.5' in changed.stderr
-    aside = phalanx('train', *recipe, 'optimizer.lr=0.5', '--fresh')
+    aside = phalanx_here('train', *recipe, 'optimizer.lr=0.5', '--fresh')
     assert aside.returncode == 0, aside.stderr
     assert (tmp_path / 'runs' / 'pp_liteseg_digits.old-1' / 'summary.json').is_file()
 

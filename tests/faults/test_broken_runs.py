@@ -70,11 +70,11 @@ def test_a_wrong_label_image_ends_the_run_with_its_path_and_values(
     ],
 )
 def test_a_broken_list_is_told_before_anything_starts(
-    phalanx: Command, tmp_path: Path, name: str, text: str, told: str
+    phalanx_here: Command, tmp_path: Path, name: str, text: str, told: str
 ) -> None:
     data = write_data_set(tmp_path)
     (data / name).write_text(text)
-    run = phalanx('train', *RECIPE, '--nproc_per_node', '2')
+    run = phalanx_here('train', *RECIPE, '--nproc_per_node', '2')
     assert run.returncode == 2
     assert told in run.stderr
     assert not (tmp_path / 'runs').exists()
@@ -129,9 +129,7 @@ def test_a_full_disk_costs_the_checkpoint_and_not_the_run(tmp_path: Path, ranks:
     assert list((tmp_path / 'runs' / 'pp_liteseg_digits' / 'checkpoints').iterdir()) == []
 
 
-@pytest.mark.parametrize(
-    ('ranks', 'number', 'status'), [('1', signal.SIGINT, 130), ('2', signal.SIGTERM, 143), ('2', signal.SIGINT, 130)]
-)
+@pytest.mark.parametrize(('ranks', 'number', 'status'), [('1', signal.SIGINT, 130), ('2', signal.SIGTERM, 143)])
 def test_a_stop_by_the_user_saves_and_the_same_command_goes_on(
     tmp_path: Path, ranks: str, number: signal.Signals, status: int
 ) -> None:
