@@ -20,6 +20,7 @@ import torch
 from phalanx.bench.flops import measured_peak
 from phalanx.bench.show import as_text
 from phalanx.bench.watched import WatchedTrainer
+from phalanx.memory import keep_freed_memory
 from phalanx.precision import DTYPES
 from phalanx.runs import open_job
 
@@ -65,6 +66,7 @@ def main() -> None:
     parser.add_argument('--only', nargs='+', default=[''], metavar='NAME', help='models whose names begin so')
     given = parser.parse_args()
     torch.set_num_threads(1)
+    keep_freed_memory()  # as ranks do
     rows = []
     for published in STEPS:
         if published.name.startswith(tuple(given.only)):

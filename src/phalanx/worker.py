@@ -25,6 +25,7 @@ from phalanx.config.show import show
 from phalanx.convert.weights import load_weights
 from phalanx.evaluation import Evaluation
 from phalanx.loader import PATIENCE
+from phalanx.memory import keep_freed_memory
 from phalanx.precision import Precision
 from phalanx.readable import counted
 from phalanx.report import Report
@@ -60,6 +61,7 @@ def train(job: Job, start: Start) -> int:
     if device.type == 'cuda':
         torch.cuda.set_device(device)
     dist.join(device)
+    keep_freed_memory()
     keep_log()
     try:
         with faults_explained():
@@ -118,6 +120,7 @@ def evaluate(job: Job, weights: Path | None) -> Evaluation:
     """The judgement of `weights` (None: the best of the run), shared by the ranks. Raises CheckpointError or BadSampleError."""
     device = pick_device(job.recipe.device, dist.local_rank())
     dist.join(device)
+    keep_freed_memory()
     try:
         model = job.task.model()
         load_weights(model, weights or job.folder)

@@ -16,6 +16,7 @@ from phalanx.bench.show import as_text
 from phalanx.bench.timeline import Timeline, mean_seconds
 from phalanx.cache import of_machine, using
 from phalanx.loader import Stream
+from phalanx.memory import keep_freed_memory
 from phalanx.readable import counted, number, percent
 from phalanx.runs import Job
 from phalanx.task import B, Dataset, Draw, S, SampleError
@@ -109,10 +110,11 @@ def prepare(dataset: Dataset[S], collate: Callable[[Sequence[S]], B], draws: Seq
 
 @contextlib.contextmanager
 def one_thread() -> Iterator[None]:
-    """As in a loader worker: libraries start no threads of their own."""
+    """As in a loader worker: libraries start no threads of their own. (It keeps what it frees, also afterwards.)"""
     threads, of_opencv = torch.get_num_threads(), cv2.getNumThreads()
     torch.set_num_threads(1)
     cv2.setNumThreads(0)
+    keep_freed_memory()
     try:
         yield
     finally:

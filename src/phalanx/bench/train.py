@@ -17,6 +17,7 @@ from phalanx.bench.flops import gradients_mb, measured_peak
 from phalanx.bench.profile import Profile, phases_and_messages
 from phalanx.bench.show import as_text
 from phalanx.bench.watched import PHASES, WatchedTrainer
+from phalanx.memory import keep_freed_memory
 from phalanx.meters import peak_memory_mb, slower_ranks
 from phalanx.precision import DTYPES
 from phalanx.readable import counted, mebibytes, number, percent
@@ -74,6 +75,7 @@ class Figures:
 def measure(job: Job, device: torch.device, *, steps: int, warmup: int) -> tuple[Figures, Profile]:
     """The figures of this rank, and the profile that a plan needs (true of one rank alone)."""
     recipe = job.recipe
+    keep_freed_memory()  # as ranks do
     with tempfile.TemporaryDirectory(prefix='phalanx-') as folder:
         trainer = WatchedTrainer(recipe, job.task, folder=Path(folder), device=device)
         flops = trainer.run(steps, warmup)

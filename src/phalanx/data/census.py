@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader, Dataset
 
+from phalanx.memory import keep_freed_memory
 from phalanx.task import Image, SampleError, Split
 
 SPLITS: tuple[Split, ...] = ('train', 'eval')
@@ -236,6 +237,7 @@ def _start_worker(number: int) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the main process ends its workers
     cv2.setNumThreads(0)  # as many workers as there are cores; threads of their own would only fight for them
     torch.set_num_threads(1)
+    keep_freed_memory()
 
 
 def cores() -> int:
