@@ -21,6 +21,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from phalanx.cache import PictureCache, using
+from phalanx.memory import keep_freed_memory
 from phalanx.readable import counted
 from phalanx.task import B, Dataset, Draw, S, SampleError
 
@@ -198,8 +199,14 @@ def _start_worker(number: int) -> None:
     if sys.platform == 'linux' and 'PHALANX_LAUNCHER' in os.environ:
         # It ends with its rank, at once: later it would miss files that the launcher removes, and say so after its last line.
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    prepare_on_one_core()
+
+
+def prepare_on_one_core() -> None:
+    """What a process does first whose work is to prepare samples."""
     cv2.setNumThreads(0)  # as many workers as there are cores; threads of their own would only fight for them
     torch.set_num_threads(1)
+    keep_freed_memory()  # a forked worker has it from its rank
 
 
 def evaluation_draws(size: int, batch_size: int, seed: int, rank: int, world_size: int) -> Iterator[list[Draw]]:

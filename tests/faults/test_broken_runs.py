@@ -129,7 +129,9 @@ def test_a_full_disk_costs_the_checkpoint_and_not_the_run(tmp_path: Path, ranks:
     assert list((tmp_path / 'runs' / 'pp_liteseg_digits' / 'checkpoints').iterdir()) == []
 
 
-@pytest.mark.parametrize(('ranks', 'number', 'status'), [('1', signal.SIGINT, 130), ('2', signal.SIGTERM, 143)])
+@pytest.mark.parametrize(
+    ('ranks', 'number', 'status'), [('1', signal.SIGINT, 130), ('2', signal.SIGTERM, 143), ('2', signal.SIGINT, 130)]
+)
 def test_a_stop_by_the_user_saves_and_the_same_command_goes_on(
     tmp_path: Path, ranks: str, number: signal.Signals, status: int
 ) -> None:

@@ -15,8 +15,7 @@ import torch
 from phalanx.bench.show import as_text
 from phalanx.bench.timeline import Timeline, mean_seconds
 from phalanx.cache import of_machine, using
-from phalanx.loader import Stream
-from phalanx.memory import keep_freed_memory
+from phalanx.loader import Stream, prepare_on_one_core
 from phalanx.readable import counted, number, percent
 from phalanx.runs import Job
 from phalanx.task import B, Dataset, Draw, S, SampleError
@@ -112,9 +111,7 @@ def prepare(dataset: Dataset[S], collate: Callable[[Sequence[S]], B], draws: Seq
 def one_thread() -> Iterator[None]:
     """As in a loader worker: libraries start no threads of their own. (It keeps what it frees, also afterwards.)"""
     threads, of_opencv = torch.get_num_threads(), cv2.getNumThreads()
-    torch.set_num_threads(1)
-    cv2.setNumThreads(0)
-    keep_freed_memory()
+    prepare_on_one_core()
     try:
         yield
     finally:

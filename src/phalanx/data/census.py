@@ -10,12 +10,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
-import cv2
 import numpy as np
-import torch
 from torch.utils.data import DataLoader, Dataset
 
-from phalanx.memory import keep_freed_memory
+from phalanx.loader import prepare_on_one_core
 from phalanx.task import Image, SampleError, Split
 
 SPLITS: tuple[Split, ...] = ('train', 'eval')
@@ -235,9 +233,7 @@ class _Looks(Dataset[Seen | Problem]):
 
 def _start_worker(number: int) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the main process ends its workers
-    cv2.setNumThreads(0)  # as many workers as there are cores; threads of their own would only fight for them
-    torch.set_num_threads(1)
-    keep_freed_memory()
+    prepare_on_one_core()
 
 
 def cores() -> int:

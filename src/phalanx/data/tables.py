@@ -108,9 +108,9 @@ def verdict(census: Census) -> str:
     wrong = len(census.problems)
     limited = sum(split.samples for split in census.splits.values()) > census.read() + wrong
     read = f'{counted(census.read(), "sample")} can be used' + (' of those that were read' if limited else '')
-    return read + (
-        f', {wrong:,} cannot' if wrong else ', nothing is wrong' if not census.remarks() else ', but see the remarks'
-    )
+    if wrong:
+        return f'{read}, {wrong:,} cannot'
+    return f'{read}, but see the remarks' if census.remarks() else f'{read}, nothing is wrong'
 
 
 def _table(title: str, rows: Sequence[Row]) -> Table:
