@@ -4,11 +4,23 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Generator
 from pathlib import Path
 
 import pytest
 
 from running import TINY, Command, clean_environment, run_here
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Shows, below a test that failed, what the commands that it started in the background have said."""
+    report = yield
+    folder = getattr(item, 'funcargs', {}).get('tmp_path')
+    if report.failed and folder is not None:
+        for output in sorted(folder.rglob('output*.txt')):
+            report.sections.append((f'{output.relative_to(folder)}', output.read_text(errors='replace')[-8000:]))
+    return report
 
 
 @pytest.fixture

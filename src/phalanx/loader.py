@@ -5,6 +5,7 @@ The stream is a function of (seed, step, rank) alone, so a run starts anywhere i
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import errno
 import os
@@ -26,6 +27,7 @@ from phalanx.readable import counted
 from phalanx.task import B, Dataset, Draw, S, SampleError
 
 PR_SET_PDEATHSIG = 1
+STOPS = {signal.SIGINT, signal.SIGTERM}
 STOP_GRACE = 20  # seconds that a worker outlives a SIGTERM
 PATIENCE = 480  # seconds that a rank waits for a batch of its workers; less than ranks wait for each other
 # Workers hand batches over through sockets TMPDIR/pymp-xxxxxxxx/listener-xxxxxxxx. A socket's path has at most 107 letters;
@@ -140,7 +142,9 @@ class Loader(Generic[S, B]):
             prefetch_factor=4 if self.workers else None,
             timeout=PATIENCE if self.workers else 0,
         )
-        for batch, bad in loader:
+        with _stops_held():
+            read_ahead = iter(loader)  # starts the workers
+        for batch, bad in read_ahead:
             self.bad |= bad
             check_bad(self.bad, self.bad_samples)
             if batch is not None:
@@ -191,11 +195,22 @@ class _Collate(Generic[S, B]):
         return Loaded(self.collate(samples) if samples else None, bad)
 
 
+@contextlib.contextmanager
+def _stops_held() -> Iterator[None]:
+    """Workers that are forked in here are reached by no stop before `_start_worker`: until then torch's handlers end them."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, STOPS)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 def _start_worker(number: int) -> None:
     # A terminal or scheduler signals all processes at once; the rank will save, and needs its workers until then. When the rank
     # itself wants to end them, they go after this grace.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, lambda *_: signal.alarm(STOP_GRACE))
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPS)
     if sys.platform == 'linux' and 'PHALANX_LAUNCHER' in os.environ:
         # It ends with its rank, at once: later it would miss files that the launcher removes, and say so after its last line.
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)

@@ -5,10 +5,12 @@ from __future__ import annotations
 import contextlib
 import gc
 import logging
+import math
 import multiprocessing
 import os
 import platform
 import signal
+import time
 import weakref
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -34,6 +36,8 @@ from phalanx.trainer import RunError, StoppedError, Trainer
 
 log = logging.getLogger('phalanx')
 STDERR = 2
+# Seconds in which two signals are one request: a scheduler may send one to every process, and the launcher passes its own on.
+SAME_REQUEST = 3
 
 FULL = 'memory is used up ({}): take a smaller global batch, more train.micro_batches, smaller images or fewer train.workers'
 CURES = {  # a part of what torch says -> what it means
@@ -177,15 +181,20 @@ def prepare(job: Job, start: Start, held: contextlib.ExitStack) -> tuple[Loaded 
 
 
 def catch_signals(trainer: Trainer[Any, Any, Any]) -> list[int]:
-    """Turns SIGINT and SIGTERM into a request to stop at the next step; a second one ends the process at once."""
+    """Turns SIGINT and SIGTERM into a request to stop at the next step; a second request ends the process at once."""
     caught: list[int] = []
+    first = math.inf  # when the first was caught
     held = weakref.ref(trainer)  # the handler stays when the run is over, and must not keep the trainer
 
     def ask(number: int, frame: FrameType | None) -> None:
+        nonlocal first
+        if caught and time.monotonic() - first < SAME_REQUEST:
+            return
         if caught:
             signal.signal(number, signal.SIG_DFL)
             os.kill(os.getpid(), number)
         caught.append(number)
+        first = time.monotonic()
         if (running := held()) is not None:
             running.stop_asked = True
         said = f'{signal.Signals(number).name}: stopping after this step, with a checkpoint'

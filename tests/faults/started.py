@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import subprocess
 import sys
 import time
@@ -12,6 +13,7 @@ import psutil
 
 from running import clean_environment
 
+BOUND = 240  # seconds in which a command must end, or come to where a test waits for it; on an idle machine it takes a few
 # A sitecustomize.py, for Python in all processes: the clock of the machine jumps by hours every second.
 JUMPING = """
 import datetime, time
@@ -87,6 +89,12 @@ class Started:
                 one.kill()
             raise AssertionError(f'still there after {seconds} s: {self.said()}') from None
 
+    def send_to_all(self, number: int) -> None:
+        """A signal to every process at once, as schedulers send it; the launcher passes its own on to its ranks as well."""
+        for one in [self.process, *self.descendants()]:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                one.send_signal(number)
+
     def steps(self) -> int:
         """How many log lines the run has written into the folder `run`."""
         file = self.folder / 'run' / 'metrics.jsonl'
@@ -136,3 +144,11 @@ def living_in(folder: Path) -> list[psutil.Process]:
         except (psutil.NoSuchProcess, psutil.AccessDenied):
             continue
     return found
+
+
+def left(folder: Path) -> list[str]:
+    """What a run left behind that should be gone: processes, and files under a hidden name."""
+    end = time.monotonic() + 10
+    while (processes := living_in(folder)) and time.monotonic() < end:
+        time.sleep(0.1)
+    return [*map(str, processes), *map(str, (folder / 'run').rglob('.*'))]

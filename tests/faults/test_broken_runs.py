@@ -1,11 +1,9 @@
 """Runs that meet a fault: what is said, what is left, and how they go on."""
 
 import json
-import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import cv2
@@ -13,6 +11,7 @@ import numpy as np
 import pytest
 
 from faults.files import FILES, write_data_set
+from faults.started import BOUND, Started, left
 from running import TINY, Command, clean_environment, losses
 
 RECIPE = (*FILES, 'train.steps=3')
@@ -133,92 +132,54 @@ def test_a_full_disk_costs_the_checkpoint_and_not_the_run(tmp_path: Path, ranks:
     ('ranks', 'number', 'status'), [('1', signal.SIGINT, 130), ('2', signal.SIGTERM, 143), ('2', signal.SIGINT, 130)]
 )
 def test_a_stop_by_the_user_saves_and_the_same_command_goes_on(
-    tmp_path: Path, ranks: str, number: signal.Signals, status: int
+    phalanx: Command, tmp_path: Path, ranks: str, number: signal.Signals, status: int
 ) -> None:
-    """All processes get the signal, as from a terminal or a scheduler; the loader's workers must outlive the saving."""
+    """All processes get the signal, the ranks twice, which is one request; the loader's workers must outlive the saving."""
     recipe = (*TINY, 'train.steps=12', 'train.workers=1', 'evaluate.enabled=false', 'checkpoint.every=1', 'checkpoint.keep=1')
-    command = [sys.executable, '-m', 'phalanx', 'train', *recipe, '--nproc_per_node', ranks, '--save_dir', 'run']
-    process = subprocess.Popen(
-        command,
-        cwd=tmp_path,
-        env=clean_environment(),
-        stdout=subprocess.PIPE,
-        start_new_session=True,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
-    log = tmp_path / 'run' / 'metrics.jsonl'
-    wait_for(lambda: log.is_file() and len(log.read_text().splitlines()) >= 2)
-    os.killpg(process.pid, number)
-    output, _ = process.communicate(timeout=240)
-    assert process.returncode == status, output
+    words = ('train', *recipe, '--nproc_per_node', ranks, '--save_dir', 'run')
+    started = Started(tmp_path, *words)
+    started.until(lambda: started.steps() >= 2, BOUND)
+    started.send_to_all(number)
+    assert started.end(BOUND) == status, started.said()
+    output = started.said()
     (saved,) = (tmp_path / 'run' / 'checkpoints').iterdir()
     journal = [json.loads(line) for line in (tmp_path / 'run' / 'journal.jsonl').read_text().splitlines()]
     written = [Path(event['path']).name for event in journal if event['kind'] == 'saved']
     assert written == [f'step_{step:07d}' for step in range(1, int(saved.name[5:]) + 1)]  # each once, the last one too
     assert 'stopped after step' in ' '.join(output.split())
     assert f'{number.name}: stopping after this step, with a checkpoint; once more ends at once, without one' in output
-    assert not [line for line in processes() if str(tmp_path) in line]
-    again = subprocess.run(command, cwd=tmp_path, env=clean_environment(), capture_output=True, text=True, check=False)
+    assert left(tmp_path) == []
+    again = phalanx(*words)
     assert again.returncode == 0, again.stderr
     assert f'resumed at step {int(saved.name[5:])}' in ' '.join(again.stdout.split())
     assert len(losses(tmp_path / 'run')) == 12
 
 
-def test_a_killed_rank_ends_the_run_and_leaves_no_process(tmp_path: Path) -> None:
-    command = [
-        sys.executable,
-        '-m',
-        'phalanx',
-        'train',
-        *TINY,
-        'train.steps=500',
-        '--nproc_per_node',
-        '2',
-        '--save_dir',
-        'run',
-    ]
-    process = subprocess.Popen(
-        command, cwd=tmp_path, env=clean_environment(), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+def test_a_second_request_to_stop_ends_a_rank_at_once(tmp_path: Path) -> None:
+    """A step that never ends; what comes right after the first signal belongs to it."""
+    program = (
+        'import signal, sys, time\n'
+        'from phalanx import worker\n'
+        'class Busy: stop_asked = False\n'
+        'busy, worker.SAME_REQUEST = Busy(), 1\n'
+        'worker.catch_signals(busy)\n'
+        'signal.raise_signal(signal.SIGINT)\n'
+        'signal.raise_signal(signal.SIGTERM)\n'
+        'print(busy.stop_asked, flush=True)\n'
+        'time.sleep(1.1)\n'
+        'signal.raise_signal(signal.SIGTERM)\n'
+        'print("still there", flush=True)\n'
     )
-    log = tmp_path / 'run' / 'metrics.jsonl'
-    wait_for(lambda: log.is_file() and len(log.read_text().splitlines()) >= 2)
-    victim = children(process.pid)[-1]
-    begin = time.monotonic()
-    os.kill(victim, signal.SIGKILL)
-    _, errors = process.communicate(timeout=240)
-    assert time.monotonic() - begin < 20
-    assert process.returncode == 1
-    assert 'was ended by SIGKILL' in errors.splitlines()[-1]
-    assert children(process.pid) == []
+    done = subprocess.run([sys.executable, '-c', program], env=clean_environment(), capture_output=True, text=True, check=False)
+    assert done.returncode == -signal.SIGTERM
+    assert done.stdout == 'True\n'
+    assert 'SIGINT: stopping after this step' in done.stderr
 
 
-def wait_for(condition: object, seconds: float = 240) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():  # type: ignore[operator]
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-
-
-def processes() -> list[str]:
-    """The command lines and working folders of all processes."""
-    lines = []
-    for folder in Path('/proc').glob('[0-9]*'):
-        try:
-            lines.append(f'{(folder / "cmdline").read_text()} {(folder / "cwd").readlink()}')
-        except OSError:  # it ended meanwhile
-            continue
-    return lines
-
-
-def children(pid: int) -> list[int]:
-    """The rank processes that a launcher started."""
-    found = []
-    for folder in Path('/proc').glob('[0-9]*'):
-        try:
-            fields = (folder / 'stat').read_text().rpartition(')')[2].split()
-        except OSError:
-            continue
-        if int(fields[1]) == pid and 'phalanx' in (folder / 'cmdline').read_text():
-            found.append(int(folder.name))
-    return sorted(found)
+def test_a_killed_rank_ends_the_run_and_leaves_no_process(tmp_path: Path) -> None:
+    started = Started(tmp_path, 'train', *TINY, 'train.steps=500', '--nproc_per_node', '2', '--save_dir', 'run')
+    started.until(lambda: started.steps() >= 2, BOUND)
+    started.ranks()[1].kill()
+    assert started.end(BOUND) == 1
+    assert 'was ended by SIGKILL' in started.last_words()
+    assert left(tmp_path) == []

@@ -17,7 +17,7 @@ import torch
 
 from faults.files import FILES, write_data_set
 from faults.soak import soak
-from faults.started import JUMPING, Started, living_in
+from faults.started import BOUND, JUMPING, Started, left
 from phalanx import loader, worker
 from phalanx.checkpoint import Checkpoints, load
 from phalanx.image import read_image, read_labels
@@ -27,15 +27,6 @@ from phalanx.trainer import RunError
 from running import TINY, Command, records
 
 LONG = (*TINY, 'train.steps=2000', 'evaluate.enabled=false', 'report.pictures=0', '--save_dir', 'run')
-BOUND = 240  # seconds; on an idle machine each takes a few
-
-
-def left(folder: Path) -> list[str]:
-    """What a run left behind that should be gone: processes, and files under a hidden name."""
-    end = time.monotonic() + 10
-    while (processes := living_in(folder)) and time.monotonic() < end:
-        time.sleep(0.1)
-    return [*map(str, processes), *map(str, (folder / 'run').rglob('.*'))]
 
 
 def test_an_image_that_becomes_unreadable_during_the_run_is_named(tmp_path: Path) -> None:
@@ -153,7 +144,7 @@ def test_a_stop_during_an_evaluation_does_not_wait_for_it_and_the_same_command_m
         started = Started(tmp_path, *words, '--save_dir', 'run', TMPDIR=temporary)
         of = Path(temporary)
         started.until(lambda: any('evaluating' in beat.read_text() for beat in of.glob('phalanx-*/beat.1')), BOUND)
-        os.killpg(started.process.pid, signal.SIGTERM)  # all processes, as a scheduler does
+        started.send_to_all(signal.SIGTERM)
         assert started.end(BOUND) == 143
     assert records(tmp_path / 'run', 'eval') == []
     assert (tmp_path / 'run' / 'latest').resolve().name == 'step_0000002'

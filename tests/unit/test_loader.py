@@ -1,9 +1,12 @@
 """The data stream: who reads what, and what happens to samples that cannot be read."""
 
+import contextlib
 import os
+import signal
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -122,6 +125,27 @@ def test_by_default_the_first_unreadable_sample_ends_the_run_with_its_path(worke
 def test_a_data_set_without_one_readable_sample_does_not_search_for_ever() -> None:
     with pytest.raises(BadSampleError):
         load((0, 1, 2, 3, 4, 5), allowed=5)
+
+
+@pytest.mark.skipif(sys.platform != 'linux', reason='tells the processes that were forked from /proc')
+def test_a_stop_does_not_end_workers_that_are_just_starting() -> None:
+    """The rank needs them until it has saved. Here stops come all the time, so at every moment of the start."""
+    over, forked = threading.Event(), Path(f'/proc/self/task/{threading.get_native_id()}/children')
+    before = set(forked.read_text().split())
+
+    def stop() -> None:
+        while not over.wait(1e-4):
+            for worker in set(forked.read_text().split()) - before:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(int(worker), signal.SIGTERM)
+
+    stopping = threading.Thread(target=stop)
+    stopping.start()
+    try:
+        assert load((), allowed=0, workers=2) == ([[0, 1], [2, 3], [4, 5]], {})
+    finally:
+        over.set()
+        stopping.join()
 
 
 @pytest.mark.parametrize('letters', [LONGEST_TMPDIR, LONGEST_TMPDIR + 1])
