@@ -135,7 +135,7 @@ def test_a_stop_by_the_user_saves_and_the_same_command_goes_on(
     phalanx: Command, tmp_path: Path, ranks: str, number: signal.Signals, status: int
 ) -> None:
     """All processes get the signal, the ranks twice, which is one request; the loader's workers must outlive the saving."""
-    recipe = (*TINY, 'train.steps=12', 'train.workers=1', 'evaluate.enabled=false', 'checkpoint.every=1', 'checkpoint.keep=1')
+    recipe = (*TINY, 'train.steps=40', 'train.workers=1', 'evaluate.enabled=false', 'checkpoint.every=1', 'checkpoint.keep=1')
     words = ('train', *recipe, '--nproc_per_node', ranks, '--save_dir', 'run')
     started = Started(tmp_path, *words)
     started.until(lambda: started.steps() >= 2, BOUND)
@@ -152,7 +152,7 @@ def test_a_stop_by_the_user_saves_and_the_same_command_goes_on(
     again = phalanx(*words)
     assert again.returncode == 0, again.stderr
     assert f'resumed at step {int(saved.name[5:])}' in ' '.join(again.stdout.split())
-    assert len(losses(tmp_path / 'run')) == 12
+    assert len(losses(tmp_path / 'run')) == 40
 
 
 def test_a_second_request_to_stop_ends_a_rank_at_once(tmp_path: Path) -> None:

@@ -90,11 +90,11 @@ def test_a_loss_that_is_not_finite_on_one_rank_ends_all_with_the_samples(tmp_pat
 
 @pytest.mark.slow
 def test_a_rank_that_stands_still_ends_the_run_with_its_name_and_the_stacks_of_the_others(tmp_path: Path) -> None:
-    started = Started(tmp_path, 'train', *LONG, '--nproc_per_node', '2', '--hang_timeout', '8')
+    started = Started(tmp_path, 'train', *LONG, '--nproc_per_node', '2', '--hang_timeout', '15')
     started.until(lambda: started.steps() >= 2, BOUND)
     started.ranks()[1].suspend()
     assert started.end(BOUND) == 1
-    assert 'no rank has gone on for 8 s; rank 1 is behind' in started.last_words()
+    assert 'no rank has gone on for 15 s; rank 1 is behind' in started.last_words()
     assert '(its process is stopped)' in started.last_words()
     assert 'in train_step' in started.said()  # rank 0 waits for it there
     assert left(tmp_path) == []
@@ -294,7 +294,7 @@ def test_a_disk_that_does_not_answer_is_waited_for_in_bounds(monkeypatch: pytest
         gc.collect()  # torch's iterator says nothing more at its end
     finally:
         signal.signal(signal.SIGCHLD, handler)
-    assert time.monotonic() - begun < 30
+    assert time.monotonic() - begun < 60
 
 
 @pytest.mark.slow

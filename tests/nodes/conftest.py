@@ -78,7 +78,7 @@ class Started:
     def said(self) -> str:
         return '\n'.join(self.lines)
 
-    def until(self, come: Callable[[], bool], seconds: float = 90) -> None:
+    def until(self, come: Callable[[], bool], seconds: float = 180) -> None:
         """Waits until `come` is true. Fails with what was said when it does not come, or the command ends before."""
         end = time.monotonic() + seconds
         while not come():
@@ -86,10 +86,10 @@ class Started:
             assert self.process.poll() is None, self.said
             time.sleep(0.05)
 
-    def until_said(self, text: str, seconds: float = 90) -> None:
+    def until_said(self, text: str, seconds: float = 180) -> None:
         self.until(lambda: text in self.said, seconds)
 
-    def end(self, seconds: float = 90) -> int:
+    def end(self, seconds: float = 180) -> int:
         """The exit status, within `seconds`."""
         try:
             status = self.process.wait(seconds)
