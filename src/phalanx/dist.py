@@ -15,6 +15,8 @@ import torch.distributed as torch_dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
+from phalanx.shared import SharedSums, share
+
 Group = torch_dist.ProcessGroup
 MESSAGE = 2**23  # numbers that are sent at once: 32 MiB of float32
 
@@ -65,10 +67,30 @@ def join(device: torch.device) -> None:
         timeout=timedelta(minutes=10),
         device_id=device if device.type == 'cuda' else None,
     )
+    if os.environ.get('LOCAL_WORLD_SIZE') == os.environ['WORLD_SIZE']:
+        _share_memory(None)
+
+
+# For groups whose ranks are on one machine; they come and go with the process group.
+_SHARED: dict[Group | None, SharedSums] = {}
+
+
+def _share_memory(group: Group | None) -> None:
+    """Lets small sums over the ranks of `group`, all on this machine, go through shared memory where that can be had."""
+
+    def gather(value: Any) -> list[Any]:
+        gathered: list[Any] = [None] * group_size(group)
+        torch_dist.all_gather_object(gathered, value, group=group)
+        return gathered
+
+    if (sums := share(torch_dist.get_rank(group), gather)) is not None:
+        _SHARED[group] = sums
 
 
 def leave() -> None:
     """Leaves the process group."""
+    while _SHARED:
+        _SHARED.popitem()[1].leave()
     if torch_dist.is_initialized():
         torch_dist.destroy_process_group()
 
@@ -83,6 +105,8 @@ def node_group() -> Group | None:
         group = torch_dist.new_group(list(range(first, min(first + size, world_size()))))
         if first <= rank() < first + size:
             mine = group if isinstance(group, Group) else None
+    if mine is not None:
+        _share_memory(mine)
     return mine
 
 
@@ -97,15 +121,20 @@ class _SumOverRanks(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, value: Tensor, group: Group | None) -> Tensor:
         ctx.group = group
-        value = value.clone(memory_format=torch.contiguous_format)
-        torch_dist.all_reduce(value, group=group)
-        return value
+        return _sum(value, group)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
-        grad = grads[0].clone(memory_format=torch.contiguous_format)
-        torch_dist.all_reduce(grad, group=ctx.group)
-        return grad, None
+        return _sum(grads[0], ctx.group), None
+
+
+def _sum(value: Tensor, group: Group | None) -> Tensor:
+    shared = _SHARED.get(group)
+    if shared is not None and shared.fits(value):
+        return shared.sum(value)
+    value = value.clone(memory_format=torch.contiguous_format)
+    torch_dist.all_reduce(value, group=group)
+    return value
 
 
 def sum_over_ranks(value: Tensor, group: Group | None = None) -> Tensor:

@@ -22,7 +22,7 @@ ORDER = (
     *('zoo', 'convert', 'families', *FAMILIES),
     *('backbones', 'layers', 'distill', 'scenes', 'colour', 'image', 'boxes', 'folders', 'options', 'batch'),
     *('config', 'optim', 'ema', 'precision', 'checkpoint', 'meters', 'heartbeat', 'readable', 'cache', 'memory'),
-    *('task', 'stochastic', 'norms', 'step', 'dist', 'arguments', 'errors'),
+    *('task', 'stochastic', 'norms', 'step', 'dist', 'shared', 'arguments', 'errors'),
 )
 CATALOGS = ('MODELS', 'DATA', 'LOSSES', 'LOCATION_LOSSES', 'METRICS', 'TRANSFORMS', 'PARTS', 'DISTILLATIONS', 'FAMILIES')
 SCREEN = 70  # lines

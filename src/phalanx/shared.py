@@ -1,0 +1,115 @@
+"""Sums over the ranks of one machine, through memory that they share.
+
+gloo sends them through sockets. With as many ranks as cores a sum of 4 KB takes it 2.5 ms, nearly all of it until its threads
+are given a core, and a step of PP-LiteSeg asks for 96 of them (synchronised norms). Here it takes 0.2 ms.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import mmap
+import os
+import platform
+import select
+import sys
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+CAPACITY = 2**16  # bytes of a part that fits
+CELL = 64  # bytes between two counters: each has a cache line of its own
+LOOKS = 2000  # at a counter, in some 1 ms, before the core is left to others between two looks
+NAP = 1e-4  # seconds
+LOOK_ROUND = 200  # naps between two looks whether those who are awaited still live
+LIMIT = 600  # seconds; as long as gloo waits
+
+# The counters rely on writes being seen in the order they were made in, as x86 has it.
+CAN_SHARE = sys.platform == 'linux' and platform.machine() == 'x86_64'
+
+
+def share(rank: int, gather: Callable[[Any], list[Any]]) -> SharedSums | None:
+    """Memory for the ranks of one machine; None when one of them cannot have it. All of them call this together.
+
+    `gather` gives what each rank passed in to all of them, in order of rank. The memory has no name: with the last process that
+    holds it, it is gone.
+    """
+    offered = None
+    with contextlib.suppress(OSError):
+        if rank == 0 and CAN_SHARE:
+            offered = os.memfd_create('phalanx')
+    told = gather((os.getpid(), offered))
+    processes, file = [pid for pid, _ in told], told[0][1]
+    sums = None
+    with contextlib.suppress(OSError):
+        if file is not None:
+            sums = SharedSums(rank, processes, f'/proc/{processes[0]}/fd/{file}')
+    everybody_has = all(gather(sums is not None))
+    if offered is not None:
+        os.close(offered)
+    return sums if everybody_has else None
+
+
+class SharedSums:
+    """The place where the ranks `processes` (their process ids, in order of rank) lay down their parts and add them up.
+
+    Each rank has a counter of the sums it has brought its part to, and two slots that it uses in turns: who writes the part of
+    sum n + 2 has seen everybody's part of n + 1, so nobody reads n any more.
+    """
+
+    def __init__(self, rank: int, processes: Sequence[int], path: str) -> None:
+        """Raises OSError when the memory at `path` or one of the processes cannot be reached."""
+        self.rank, self.processes, self.number = rank, processes, 0
+        ranks = len(processes)
+        counters, slots = 2 * ranks * CELL, 2 * ranks * CAPACITY
+        file = os.open(path, os.O_RDWR)
+        try:
+            os.ftruncate(file, counters + slots)
+            memory = mmap.mmap(file, counters + slots)
+        finally:
+            os.close(file)
+        self.brought = memoryview(memory)[: counters // 2].cast('q')[:: CELL // 8]
+        self.gone = memoryview(memory)[counters // 2 : counters].cast('q')[:: CELL // 8]
+        self.slots = torch.frombuffer(memory, dtype=torch.uint8, offset=counters).view(2, ranks, CAPACITY)
+        self.lives = [os.pidfd_open(process) for process in processes]
+
+    def fits(self, part: Tensor) -> bool:
+        return part.device.type == 'cpu' and part.nbytes <= CAPACITY
+
+    def sum(self, part: Tensor) -> Tensor:
+        """`part` added up over the ranks, in order of rank: the same on all of them to the last bit.
+
+        Raises ConnectionResetError when a rank has ended before it brought its part, TimeoutError when one takes too long.
+        """
+        self.number += 1
+        slots = self.slots[self.number % 2, :, : part.nbytes].view(part.dtype)
+        slots[self.rank] = part.flatten()
+        self.brought[self.rank] = self.number
+        for rank in range(len(self.processes)):
+            self.await_part(rank)
+        return slots.sum(0, dtype=part.dtype).view(part.shape)
+
+    def await_part(self, rank: int) -> None:
+        """Returns when the part of `rank` is there."""
+        looks, end = 0, time.monotonic() + LIMIT
+        while self.brought[rank] < self.number:
+            looks += 1
+            if looks < LOOKS:
+                os.sched_yield()
+                continue
+            time.sleep(NAP)
+            if looks % LOOK_ROUND == 0 and self.has_ended(rank) and self.brought[rank] < self.number:
+                raise ConnectionResetError(f'connection closed by rank {rank} of this machine')
+            if time.monotonic() > end:
+                raise TimeoutError(f'timed out: rank {rank} of this machine has brought nothing for {LIMIT} s')
+
+    def has_ended(self, rank: int) -> bool:
+        return bool(self.gone[rank]) or bool(select.select([self.lives[rank]], [], [], 0)[0])
+
+    def leave(self) -> None:
+        """Tells the others not to wait for this rank any more."""
+        self.gone[self.rank] = 1
+        for life in self.lives:
+            os.close(life)
