@@ -10,12 +10,14 @@ import contextlib
 import mmap
 import os
 import platform
-import select
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
+import psutil
 import torch
 from torch import Tensor
 
@@ -36,20 +38,24 @@ def share(rank: int, gather: Callable[[Any], list[Any]]) -> SharedSums | None:
     `gather` gives what each rank passed in to all of them, in order of rank. The memory has no name: with the last process that
     holds it, it is gone.
     """
-    offered = None
-    with contextlib.suppress(OSError):
-        if rank == 0 and CAN_SHARE:
-            offered = os.memfd_create('phalanx')
-    told = gather((os.getpid(), offered))
-    processes, file = [pid for pid, _ in told], told[0][1]
-    sums = None
-    with contextlib.suppress(OSError):
-        if file is not None:
-            sums = SharedSums(rank, processes, f'/proc/{processes[0]}/fd/{file}')
-    everybody_has = all(gather(sums is not None))
-    if offered is not None:
-        os.close(offered)
+    processes = gather(os.getpid())
+    with contextlib.ExitStack() as held:
+        path = gather(_offer(len(processes), held) if rank == 0 else '')[0]
+        sums = None
+        with contextlib.suppress(OSError, psutil.Error):
+            sums = SharedSums(rank, processes, path)
+        everybody_has = all(gather(sums is not None))
     return sums if everybody_has else None
+
+
+def _offer(ranks: int, held: contextlib.ExitStack) -> str:
+    """The path at which others find memory for `ranks`, as long as it is `held`; '' when there is none."""
+    with contextlib.suppress(OSError):
+        if CAN_SHARE:
+            file = held.enter_context(tempfile.TemporaryFile(dir='/dev/shm'))  # noqa: SIM115 - `held` closes it
+            os.posix_fallocate(file.fileno(), 0, 2 * ranks * (CELL + CAPACITY))
+            return f'/proc/{os.getpid()}/fd/{file.fileno()}'
+    return ''
 
 
 class SharedSums:
@@ -60,20 +66,15 @@ class SharedSums:
     """
 
     def __init__(self, rank: int, processes: Sequence[int], path: str) -> None:
-        """Raises OSError when the memory at `path` or one of the processes cannot be reached."""
-        self.rank, self.processes, self.number = rank, processes, 0
+        """Raises OSError when there is no memory at `path`, psutil.Error when a process cannot be reached."""
+        self.rank, self.number = rank, 0
+        self.processes = [psutil.Process(process) for process in processes]
         ranks = len(processes)
-        counters, slots = 2 * ranks * CELL, 2 * ranks * CAPACITY
-        file = os.open(path, os.O_RDWR)
-        try:
-            os.ftruncate(file, counters + slots)
-            memory = mmap.mmap(file, counters + slots)
-        finally:
-            os.close(file)
-        self.brought = memoryview(memory)[: counters // 2].cast('q')[:: CELL // 8]
-        self.gone = memoryview(memory)[counters // 2 : counters].cast('q')[:: CELL // 8]
-        self.slots = torch.frombuffer(memory, dtype=torch.uint8, offset=counters).view(2, ranks, CAPACITY)
-        self.lives = [os.pidfd_open(process) for process in processes]
+        with Path(path).open('r+b') as file:
+            memory = mmap.mmap(file.fileno(), 0)
+        self.brought = memoryview(memory)[: ranks * CELL].cast('q')[:: CELL // 8]
+        self.gone = memoryview(memory)[ranks * CELL : 2 * ranks * CELL].cast('q')[:: CELL // 8]
+        self.slots = torch.frombuffer(memory, dtype=torch.uint8, offset=2 * ranks * CELL).view(2, ranks, CAPACITY)
 
     def fits(self, part: Tensor) -> bool:
         return part.device.type == 'cpu' and part.nbytes <= CAPACITY
@@ -106,10 +107,11 @@ class SharedSums:
                 raise TimeoutError(f'timed out: rank {rank} of this machine has brought nothing for {LIMIT} s')
 
     def has_ended(self, rank: int) -> bool:
-        return bool(self.gone[rank]) or bool(select.select([self.lives[rank]], [], [], 0)[0])
+        try:
+            return bool(self.gone[rank]) or self.processes[rank].status() == psutil.STATUS_ZOMBIE
+        except psutil.NoSuchProcess:
+            return True
 
     def leave(self) -> None:
         """Tells the others not to wait for this rank any more."""
         self.gone[self.rank] = 1
-        for life in self.lives:
-            os.close(life)
