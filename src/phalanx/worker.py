@@ -201,7 +201,7 @@ def catch_signals(trainer: Trainer[Any, Any, Any]) -> list[int]:
         log.warning('%s', said)
         if dist.rank() == 0:
             with contextlib.suppress(OSError):  # and not by print, which may be what was interrupted
-                os.write(STDERR, f'\n{said}; once more ends at once, without one\n'.encode())
+                os.write(STDERR, f'\n{said}; once more after {SAME_REQUEST} s ends at once, without one\n'.encode())
 
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, ask)

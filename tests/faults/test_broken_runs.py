@@ -147,7 +147,7 @@ def test_a_stop_by_the_user_saves_and_the_same_command_goes_on(
     written = [Path(event['path']).name for event in journal if event['kind'] == 'saved']
     assert written == [f'step_{step:07d}' for step in range(1, int(saved.name[5:]) + 1)]  # each once, the last one too
     assert 'stopped after step' in ' '.join(output.split())
-    assert f'{number.name}: stopping after this step, with a checkpoint; once more ends at once, without one' in output
+    assert f'{number.name}: stopping after this step, with a checkpoint; once more after 3 s ends at once' in output
     assert left(tmp_path) == []
     again = phalanx(*words)
     assert again.returncode == 0, again.stderr
