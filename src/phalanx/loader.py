@@ -153,10 +153,11 @@ class Loader(Generic[S, B]):
 
 def check_bad(bad: dict[int, str], allowed: int) -> None:
     """Raises BadSampleError, naming the first of them, when more samples are unusable than the recipe allows."""
-    if len(bad) > allowed:
-        shown = '; '.join(list(bad.values())[:10]) + (f'; and {len(bad) - 10} more' if len(bad) > 10 else '')
+    told = list(dict.fromkeys(bad.values()))  # each once: in a mixture of data sets a sample has another number every epoch
+    if len(told) > allowed:
+        shown = '; '.join(told[:10]) + (f'; and {len(told) - 10} more' if len(told) > 10 else '')
         cure = 'mend or remove them, or allow some with train.bad_samples'
-        raise BadSampleError(f'{counted(len(bad), "sample")} cannot be used, the recipe allows {allowed} ({cure}): {shown}')
+        raise BadSampleError(f'{counted(len(told), "sample")} cannot be used, the recipe allows {allowed} ({cure}): {shown}')
 
 
 class _Reader(Generic[S]):

@@ -275,8 +275,9 @@ class Trainer(Generic[S, B, P]):
         own = dict(islice(self.loader.bad.items(), self.shared, None))
         self.shared += len(own)
         found = {index: why for share in dist.gather_objects(own) for index, why in share.items()}
-        for index in sorted(found.keys() - self.bad.keys()):
-            self.report.warning(f'skipped: {found[index]}')
+        for why in dict.fromkeys(found[index] for index in sorted(found)):
+            if why not in self.bad.values():
+                self.report.warning(f'skipped: {why}')
         self.bad |= found
         check_bad(self.bad, self.recipe.train.bad_samples)
 
@@ -487,7 +488,7 @@ class Trainer(Generic[S, B, P]):
             'slow_ranks': slower_ranks(
                 [{'waiting for data': rank['waited'], 'training': rank['seconds'] - rank['waited']} for rank in ranks]
             ),
-            'skipped_samples': sorted(self.bad.values()),
+            'skipped_samples': sorted(set(self.bad.values())),
         }
 
 

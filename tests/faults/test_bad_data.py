@@ -355,3 +355,16 @@ def test_a_run_goes_on_without_what_it_cannot_read(
     last = capsys.readouterr().err.splitlines()[-1]
     assert 'the recipe allows 0 (mend or remove them, or allow some with train.bad_samples)' in last
     assert '0.png: is not an image that OpenCV can decode' in last
+
+
+def test_an_image_that_a_mixture_shows_again_and_again_is_one_bad_sample(
+    prepared: Callable[[str], Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    no_image(prepared('recognition') / 'train' / '0.png')
+    part = '{name: label_files, root: data, train: [train.txt], eval: [val.txt]}'
+    mixture = f'data={{name: mixture, parts: [{part}], train_shares: [3]}}'
+    words = ('train', 'crnn_digits', '--set', *SMALL, mixture, 'train.steps=6')  # two epochs
+    assert run_here(*words, 'train.bad_samples=1', '--save_dir', 'run') == 0, capsys.readouterr().err
+    said = ' '.join(capsys.readouterr().out.split())
+    assert said.count('skipped: data/train/0.png') == 1
+    assert len(json.loads((tmp_path / 'run' / 'summary.json').read_text())['skipped_samples']) == 1

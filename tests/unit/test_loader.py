@@ -16,7 +16,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from phalanx.loader import LONGEST_TMPDIR, BadSampleError, Loader, Stream, evaluation_draws
+from phalanx.loader import LONGEST_TMPDIR, BadSampleError, Loader, Stream, check_bad, evaluation_draws
 from phalanx.task import Draw, SampleError
 
 worlds = st.integers(1, 5)
@@ -114,6 +114,12 @@ def test_an_unreadable_evaluation_sample_is_left_out_and_counted() -> None:
     batches, bad = load((1, 2, 3), allowed=3, replace=False)
     assert batches == [[0], [4, 5]]
     assert len(bad) == 3
+
+
+def test_a_sample_that_comes_under_several_numbers_counts_once() -> None:
+    check_bad({1: '1.png: is broken', 7: '1.png: is broken'}, 1)
+    with pytest.raises(BadSampleError, match=r'2 samples cannot be used.*: 1\.png: is broken; 2\.png: is broken$'):
+        check_bad({1: '1.png: is broken', 7: '1.png: is broken', 2: '2.png: is broken'}, 1)
 
 
 @pytest.mark.parametrize('workers', [0, 1])
