@@ -151,8 +151,15 @@ def overlay(image: Image, colours: Image, alpha: float) -> Image:
     return cv2.addWeighted(image, 1 - alpha, colours, alpha, 0).astype(np.uint8, copy=False)
 
 
+def left_right(image: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
+    """The mirror image of [H, W, ...], in memory of its own: OpenCV would copy a view with backward steps, which takes long."""
+    return cv2.flip(image, 1).astype(np.uint8, copy=False)
+
+
 def channels_first(image: Image) -> Tensor:  # [H, W, 3] -> [3, H, W]
-    return torch.from_numpy(np.ascontiguousarray(image.transpose(2, 0, 1)))
+    planes = np.empty((3, *image.shape[:2]), np.uint8)
+    cv2.split(image, list(planes))  # half the time of a transposed copy
+    return torch.from_numpy(planes)
 
 
 def normalised(images: Tensor, mean: tuple[float, ...], std: tuple[float, ...]) -> Tensor:

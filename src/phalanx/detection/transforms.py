@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from phalanx.colour import ColourDistortion
 from phalanx.detection.data.source import Boxes, Objects, have_area
+from phalanx.image import left_right
 from phalanx.options import check_probability, check_size
 from phalanx.task import Image
 
@@ -84,9 +85,9 @@ class RandomExpand:
         if height <= H or width <= W:
             return image, objects
         top, left = int(rng.integers(0, height - H)), int(rng.integers(0, width - W))
-        canvas = np.empty((height, width, 3), np.uint8)
-        canvas[:] = np.round(self.fill)
-        canvas[top : top + H, left : left + W] = image
+        sides = (top, height - H - top, left, width - W - left)
+        fill = [round(value) for value in self.fill]
+        canvas = cv2.copyMakeBorder(image, *sides, cv2.BORDER_CONSTANT, value=fill).astype(np.uint8, copy=False)
         return canvas, replace(objects, boxes=objects.boxes + np.array([left, top, left, top], np.float32))
 
 
@@ -175,7 +176,7 @@ class RandomFlip:
 def mirrored(image: Image, objects: Objects) -> Shown:
     x0, y0, x1, y1 = objects.boxes.T
     W = image.shape[1]
-    return np.ascontiguousarray(image[:, ::-1]), replace(objects, boxes=np.stack([W - x1, y0, W - x0, y1], 1))
+    return left_right(image), replace(objects, boxes=np.stack([W - x1, y0, W - x0, y1], 1))
 
 
 @dataclass(frozen=True, kw_only=True)

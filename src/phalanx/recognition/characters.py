@@ -145,7 +145,5 @@ class Reading:
 
 def padded(rows: Sequence[Sequence[int]], length: int) -> Tensor:
     """[B, length] int64, each row filled up with 0."""
-    filled = torch.zeros(len(rows), length, dtype=torch.int64)
-    for row, numbers in zip(filled, rows, strict=True):
-        row[: len(numbers)] = torch.tensor(numbers, dtype=torch.int64)
-    return filled
+    filled = [[*row, *[0] * (length - len(row))] for row in rows]
+    return torch.tensor(filled, dtype=torch.int64).view(len(rows), length)

@@ -13,7 +13,7 @@ import cv2
 import numpy as np
 
 from phalanx.colour import ColourDistortion
-from phalanx.image import LabelMap
+from phalanx.image import LabelMap, left_right
 from phalanx.options import check_probability, check_size
 from phalanx.segmentation.labels import VOID
 from phalanx.task import Image
@@ -148,7 +148,7 @@ class RandomFlip:
 
     def __call__(self, image: Image, labels: LabelMap, rng: Rng) -> Pair:
         if rng.random() < self.probability:
-            return image[:, ::-1], labels[:, ::-1]
+            return left_right(image), left_right(labels)
         return image, labels
 
 
