@@ -73,6 +73,7 @@ def train(job: Job, start: Start) -> int:
         gc.collect()  # DDP holds the process group; what is left of it at the end of the interpreter can abort the process
         dist.barrier()
     finally:
+        end_workers()
         dist.leave()
     return status
 
@@ -87,9 +88,6 @@ def faults_explained() -> Iterator[None]:
         cure = FULL if isinstance(error, MemoryError) else next((cure for words, cure in CURES.items() if words in said), None)
         if cure is None:
             raise
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # else torch raises an error of its own for each that is killed here
-        for child in multiprocessing.active_children():
-            child.kill()  # a loader worker that waits for a hung disk would keep this process from its end
         raise RunError(cure.format(said.partition('\n')[0])) from error
 
 
@@ -139,7 +137,19 @@ def evaluate(job: Job, weights: Path | None) -> Evaluation:
             autocast=Precision(job.recipe.precision, device).autocast(),
         )
     finally:
+        end_workers()
         dist.leave()
+
+
+def end_workers() -> None:
+    """Ends the loader workers that a fault has left; else this process waits for them at its end, and its launcher for it.
+
+    They outlive a wish to end (SIGTERM), which may have come from a scheduler, by 20 s; one with a hung disk outlives any.
+    """
+    if workers := multiprocessing.active_children():
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # else torch raises an error of its own for each that is killed here
+        for worker in workers:
+            worker.kill()
 
 
 def keep_log() -> None:
