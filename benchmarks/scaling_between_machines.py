@@ -31,7 +31,7 @@ SETTINGS = (
     *('device=cpu', 'train.global_batch_size=null', 'train.batch_size_per_rank=4', 'train.workers=0'),
     *('data.size=[256,512]', 'data.eval_scenes=1', 'norm_sync=off', 'ema=null'),
 )
-COMPRESSIONS = ('bf16', 'power_sgd')
+COMPRESSIONS = ('bf16', 'int8', 'power_sgd')
 
 
 def main() -> None:

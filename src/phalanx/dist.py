@@ -1,28 +1,21 @@
-"""The one module, besides `launch`, that talks to torch.distributed: who we are, and sums over ranks."""
+"""Who we are, and sums over ranks. Besides `launch`, this and `gradients` alone talk to torch.distributed."""
 
 from __future__ import annotations
 
-import contextlib
-import inspect
 import os
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable
 from datetime import timedelta
-from typing import Any, Literal
+from typing import Any
 
 import torch
 import torch.distributed as torch_dist
-from torch import Tensor, nn
-from torch.nn.parallel import DistributedDataParallel
+from torch import Tensor
 
 from phalanx.shared import SharedSums, share
 
 Group = torch_dist.ProcessGroup
+TIMEOUT = timedelta(minutes=10)  # that ranks wait for each other
 MESSAGE = 2**23  # numbers that are sent at once: 32 MiB of float32
-
-# Running statistics are equal on all ranks already. The option that says so was renamed after torch 2.11.
-RENAMED = 'forward_sync_buffers' in inspect.signature(DistributedDataParallel).parameters
-NO_BUFFERS: dict[str, Any] = {'forward_sync_buffers' if RENAMED else 'broadcast_buffers': False}
 
 
 def rank() -> int:
@@ -64,7 +57,7 @@ def join(device: torch.device) -> None:
         init_method=os.environ.get('PHALANX_INIT_METHOD', 'env://'),
         rank=int(os.environ['RANK']),
         world_size=int(os.environ['WORLD_SIZE']),
-        timeout=timedelta(minutes=10),
+        timeout=TIMEOUT,
         device_id=device if device.type == 'cuda' else None,
     )
     if os.environ.get('LOCAL_WORLD_SIZE') == os.environ['WORLD_SIZE']:
@@ -95,6 +88,12 @@ def leave() -> None:
         torch_dist.destroy_process_group()
 
 
+def new_group(ranks: Iterable[int] | None = None) -> Group | None:
+    """A group of these ranks, or of all; None on a rank that is not in it. All ranks call this together."""
+    group = torch_dist.new_group(None if ranks is None else list(ranks), timeout=TIMEOUT)
+    return group if isinstance(group, Group) else None
+
+
 def node_group() -> Group | None:
     """The ranks of this node. Called by all ranks; nodes hold consecutive ranks."""
     if not torch_dist.is_initialized():
@@ -102,9 +101,9 @@ def node_group() -> Group | None:
     size = int(os.environ.get('LOCAL_WORLD_SIZE', world_size()))
     mine = None
     for first in range(0, world_size(), size):  # every rank must take part in making every group
-        group = torch_dist.new_group(list(range(first, min(first + size, world_size()))))
+        group = new_group(range(first, min(first + size, world_size())))
         if first <= rank() < first + size:
-            mine = group if isinstance(group, Group) else None
+            mine = group
     if mine is not None:
         _share_memory(mine)
     return mine
@@ -142,138 +141,6 @@ def sum_over_ranks(value: Tensor, group: Group | None = None) -> Tensor:
     if group_size(group) == 1:
         return value
     return _SumOverRanks.apply(value, group)  # type: ignore[no-any-return]
-
-
-@dataclass(frozen=True, kw_only=True)
-class GradientOptions:
-    compression: Literal['none', 'bf16', 'fp16', 'power_sgd'] = 'none'
-    """How gradients travel. Half precision is half as much; power_sgd sends a matrix as a product of two thin ones and adds
-    what is lost to the next step's (Vogels et al. 2019). A checkpoint keeps that of each rank, as large as its gradients."""
-    rank: int = 2
-    """power_sgd: columns of the thin matrices."""
-    plain_steps: int = 10
-    """power_sgd: steps after a start that send gradients as they are."""
-    local_steps: int = 1
-    """Above 1: machines step alone and average what they have become after so many steps (local SGD). Their number then shows
-    in the result; see docs/scale.md."""
-    local_from: int = 0
-    """The first step of the run that machines take alone; those before they take together (Lin et al. 2020)."""
-
-    def __post_init__(self) -> None:
-        if self.rank < 1 or self.plain_steps < 1:
-            raise ValueError(f'rank and plain_steps must be at least 1, got {self.rank} and {self.plain_steps}')
-        if self.local_steps < 1 or self.local_from < 0:
-            raise ValueError(f'local_steps must be at least 1 and local_from 0, got {self.local_steps} and {self.local_from}')
-        if self.local_steps > 1 and self.compression != 'none':
-            raise ValueError(
-                f'compression {self.compression} and local_steps {self.local_steps} do not go together: '
-                'between machines that step alone no gradients travel; leave out one of them'
-            )
-
-    def is_local(self, step: int) -> bool:
-        """Whether machines take this step alone."""
-        return self.local_steps > 1 and step >= self.local_from
-
-    def met_before(self, step: int) -> int:
-        """How many steps were made, out of fewer than `step`, when the machines were last the same."""
-        return max(min(step - 1, self.local_from), (step - 1) // self.local_steps * self.local_steps)
-
-    def meets_after(self, steps: int) -> bool:
-        """Whether the machines are the same when so many steps were made."""
-        return self.met_before(steps + 1) == steps
-
-
-def replicated(
-    module: nn.Module, options: GradientOptions, ranks: Callable[[], Group | None] = lambda: None
-) -> tuple[nn.Module, PowerSgd | None]:
-    """`module` with the mean of its gradients over ranks as its gradients, and what compression remembers of them.
-
-    With local steps it is the mean over the group that `ranks` gives. With one rank it is `module` itself.
-    """
-    if world_size() == 1:
-        return module, None
-    replica = DistributedDataParallel(module, gradient_as_bucket_view=True, **NO_BUFFERS)
-    match options.compression:
-        case 'none' if options.local_steps > 1:
-            replica.register_comm_hook(None, lambda state, bucket: _average_among(ranks(), bucket))
-        case 'none':
-            pass
-        case 'power_sgd':
-            memory = PowerSgd(options, next(module.parameters()).device)
-            replica.register_comm_hook(None, lambda state, bucket: memory.average(bucket))
-            return replica, memory
-        case half:
-            dtype = {'bf16': torch.bfloat16, 'fp16': torch.float16}[half]
-            replica.register_comm_hook(None, lambda state, bucket: _average_in(dtype, bucket))
-    return replica, None
-
-
-class PowerSgd:
-    """What PowerSGD remembers from step to step: by bucket, the two thin matrices and what this rank has not yet sent."""
-
-    def __init__(self, options: GradientOptions, device: torch.device) -> None:
-        from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook as power_sgd  # a third of a second
-
-        self.columns, self.device, self.hook = options.rank, device, power_sgd.powerSGD_hook
-        self.of_torch = power_sgd.PowerSGDState(None, options.rank, options.plain_steps + 1)  # at least 2, says torch
-        self.of_torch.iter = 1
-
-    def average(self, bucket: Any) -> torch.futures.Future[Tensor]:
-        """The mean over ranks of a bucket of DDP's gradients.
-
-        It takes three exchanges, and gloo's threads would begin the later ones of a bucket before or after those of the next,
-        each rank as it comes. So there it is waited for; NCCL keeps the order in which they were asked for.
-        """
-        done: torch.futures.Future[Tensor] = self.hook(self.of_torch, bucket)
-        if self.device.type == 'cpu':
-            done.wait()
-        return done
-
-    @contextlib.contextmanager
-    def off(self) -> Iterator[None]:
-        """Within this context gradients travel as they are, and nothing is remembered of them."""
-        steps, self.of_torch.iter = self.of_torch.iter, 0
-        yield
-        self.of_torch.iter = steps
-
-    def state(self) -> dict[str, Any]:
-        """What a resumed run needs, on the main rank; all ranks take part."""
-        return {
-            'steps': self.of_torch.iter,
-            'columns': self.columns,
-            'p': self.of_torch.p_memory_dict,  # the same on all ranks
-            'q': self.of_torch.q_memory_dict,
-            'unsent': {bucket: on_main_rank(error) for bucket, error in sorted(self.of_torch.error_dict.items())},
-        }
-
-    def restore(self, state: dict[str, Any] | None) -> None:
-        """Goes on from `state`; afresh without one, or with another number of columns.
-
-        Only the mean over ranks of what was not sent has an effect on their common gradient. So another number of ranks takes
-        that, and nothing is lost.
-        """
-        if state is None or state['columns'] != self.columns:
-            return
-        self.of_torch.iter = state['steps']
-        for bucket, unsent in state['unsent'].items():  # [ranks, elements]
-            own = unsent[rank()] if len(unsent) == world_size() else unsent.mean(0)
-            self.of_torch.error_dict[bucket] = own.to(self.device, copy=True)
-            self.of_torch.p_memory_dict[bucket] = state['p'][bucket].to(self.device, copy=True)
-            self.of_torch.q_memory_dict[bucket] = state['q'][bucket].to(self.device, copy=True)
-
-
-def _average_in(dtype: torch.dtype, bucket: Any) -> torch.futures.Future[Tensor]:
-    """The mean over ranks of a bucket of DDP's gradients, sent as `dtype`. (torch's own hook refuses bf16 without NCCL.)"""
-    sent = bucket.buffer().to(dtype).div_(world_size())  # first, so that the sum is in range
-    done = torch_dist.all_reduce(sent, async_op=True).get_future()
-    return done.then(lambda whole: bucket.buffer().copy_(whole.value()[0]))
-
-
-def _average_among(group: Group | None, bucket: Any) -> torch.futures.Future[Tensor]:
-    """The mean over the ranks of `group` of a bucket of DDP's gradients."""
-    sent = bucket.buffer().div_(group_size(group))
-    done = torch_dist.all_reduce(sent, group=group, async_op=True).get_future()
-    return done.then(lambda whole: whole.value()[0])
 
 
 def average_over_ranks(tensors: list[Tensor]) -> None:

@@ -21,6 +21,7 @@ from phalanx.config.schema import Recipe
 from phalanx.convert.weights import load_weights
 from phalanx.ema import Ema
 from phalanx.evaluation import EvaluationStoppedError, evaluate
+from phalanx.gradients import replicated
 from phalanx.heartbeat import Heart
 from phalanx.loader import Loader, Stream, check_bad
 from phalanx.meters import Later, Stopwatch, peak_memory_mb, slower_ranks
@@ -78,7 +79,7 @@ class Trainer(Generic[S, B, P]):
         self.is_random = stochastic.tie(self.model, self.whole)
         network: nn.Module = torch.compile(self.model) if train.compile else self.model  # type: ignore[assignment]
         self.judge = _Judge(task, network, self.whole)
-        self.replica, self.compression = dist.replicated(self.judge, self.gradients, lambda: self.whole.ranks)
+        self.replica, self.compression = replicated(self.judge, self.gradients, lambda: self.whole.ranks)
 
         # What moves it.
         groups, _ = parameter_groups(self.model, recipe.parameters)

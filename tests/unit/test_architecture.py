@@ -22,7 +22,7 @@ ORDER = (
     *('zoo', 'convert', 'families', *FAMILIES),
     *('backbones', 'layers', 'distill', 'scenes', 'colour', 'image', 'boxes', 'folders', 'options', 'batch'),
     *('config', 'optim', 'ema', 'precision', 'checkpoint', 'meters', 'heartbeat', 'readable', 'cache', 'memory'),
-    *('task', 'stochastic', 'norms', 'step', 'dist', 'shared', 'arguments', 'errors'),
+    *('task', 'stochastic', 'norms', 'step', 'gradients', 'dist', 'shared', 'arguments', 'errors'),
 )
 CATALOGS = ('MODELS', 'DATA', 'LOSSES', 'LOCATION_LOSSES', 'METRICS', 'TRANSFORMS', 'PARTS', 'DISTILLATIONS', 'FAMILIES')
 SCREEN = 70  # lines
@@ -111,11 +111,14 @@ def test_in_a_family_only_metrics_talk_to_other_ranks() -> None:
     assert not [file for file in of_families if 'dist' in asked(file)]
 
 
-def test_only_dist_and_launch_talk_to_torch_distributed() -> None:
-    """What ranks exchange stands in one file, which tests can watch. (The command line marks why a rank failed.)"""
+def test_only_dist_gradients_and_launch_talk_to_torch_distributed() -> None:
+    """What ranks exchange stands in two files, which tests can watch. (The command line marks why a rank failed.)"""
     marking = 'torch.distributed.elastic.multiprocessing.errors.record'
     found = {
-        (room(file), name) for file in files('dist', 'launch') for name in imports(file) if name.startswith('torch.distributed')
+        (room(file), name)
+        for file in files('dist', 'gradients', 'launch')
+        for name in imports(file)
+        if name.startswith('torch.distributed')
     }
     assert found <= {('commands', marking)}
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from phalanx.config.read import ConfigError
-from phalanx.dist import GradientOptions
+from phalanx.gradients import GradientOptions
 from phalanx.runs import open_job
 
 

@@ -88,8 +88,9 @@ def advice(profile: Profile, worst: Prediction, joined: Network) -> list[str]:
 
     if profile.norm_sync == 'global':
         would('norm_sync=node', replace(profile, norm_sync='node'))
-    halved = tuple(message._replace(size=message.size // 2) for message in profile.gradients)
-    would('gradients sent in half precision', replace(profile, gradients=halved))
+    for compression, part in (('bf16', 2), ('int8', 4)):
+        fewer = tuple(message._replace(size=message.size // part) for message in profile.gradients)
+        would(f'gradients.compression={compression}', replace(profile, gradients=fewer))
     needed = math.ceil(profile.samples / profile.computing / profile.loader_rate)
     if needed > profile.workers:
         would(f'train.workers={needed}', replace(profile, workers=needed))

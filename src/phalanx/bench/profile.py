@@ -42,6 +42,7 @@ class Profile:
     gradients: tuple[Message, ...]  # of each parameter, in the order in which they become ready
     loader_rate: float  # samples a second of one worker
     workers: int
+    bucket_mb: float | None = None  # gradients.bucket_mb of the recipe; profiles from before 2026-11-22 have none
 
     def __post_init__(self) -> None:
         if self.samples < 1 or not self.phases or not self.gradients:
@@ -54,12 +55,13 @@ class Profile:
 
     def buckets(self) -> list[Message]:
         """The gradients as DDP sends them: each bucket when the last one in it is ready."""
-        found, held, limit = [], 0, FIRST_BUCKET
+        first, later = (FIRST_BUCKET, BUCKET) if self.bucket_mb is None else 2 * (self.bucket_mb * 2**20,)
+        found, held, limit = [], 0, first
         for at, size in self.gradients:
             held += size
             if held >= limit:
                 found.append(Message(at, held))
-                held, limit = 0, BUCKET
+                held, limit = 0, later
         if held:
             found.append(Message(self.gradients[-1].at, held))
         return found

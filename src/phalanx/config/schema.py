@@ -11,8 +11,8 @@ from typing import Annotated, Literal
 from torch.optim import Optimizer
 
 from phalanx.cache import CacheOptions
-from phalanx.dist import GradientOptions
 from phalanx.ema import EmaOptions
+from phalanx.gradients import GradientOptions
 from phalanx.optim import OPTIMIZERS, SCHEDULES
 from phalanx.optim.clip import Clip
 from phalanx.optim.groups import Parameters

@@ -1,0 +1,110 @@
+"""Accuracy at any number of ranks, and with larger batches under each rule for the learning rate.
+
+    python benchmarks/accuracy_at_scale.py [text | camvid DATA_ROOT | bccd DATA_ROOT] [--out FOLDER] [--ranks N]
+
+Every run sees the same number of samples. First 1, 2 and 4 ranks share the recipe's global batch; then it is 4 and 8 times as
+large, with the learning rate by the rules `none`, `sqrt` and `linear`, trained by `--ranks` processes. One thread a rank. Runs
+that are in the folder already are not made again. Prints a table and writes it as `table.md`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from phalanx.bench.show import as_markdown
+
+
+class Training(NamedTuple):
+    recipe: str
+    samples: int
+    batch: int  # of the recipe
+    metric: str
+    settings: tuple[str, ...] = ()
+
+
+ON_CPU = ('precision.dtype=bf16', 'train.channels_last=true')
+TRAININGS = {
+    'text': Training('crnn_digits', 22_400, 32, 'accuracy'),
+    'camvid': Training(
+        'pp_liteseg_stdc1_camvid',
+        30 * 367,
+        8,
+        'mean_iou',
+        (
+            *ON_CPU,
+            'train.epochs=null',
+            'transforms.1.size=[256,256]',
+            'evaluate.every_epochs=null',
+            'checkpoint.every_epochs=null',
+        ),
+    ),
+    'bccd': Training(
+        'ppyoloe_plus_s_bccd',
+        40 * 205,
+        8,
+        'ap50',
+        (
+            *(*ON_CPU, 'train.epochs=null', 'loss.static_assigner_epochs=10'),
+            *('evaluate.every_epochs=null', 'checkpoint.every_epochs=null'),
+        ),
+    ),
+}
+WORLDS = (1, 2, 4)
+LARGER = (4, 8)
+RULES = ('none', 'sqrt', 'linear')
+WARMUP = 0.05  # of all steps, and so of all samples, whatever the batch
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or '').splitlines()[0])
+    parser.add_argument('name', choices=TRAININGS)
+    parser.add_argument('root', type=Path, nargs='?', help='where the data set is')
+    parser.add_argument('--out', type=Path, default=Path('runs/accuracy_at_scale'))
+    parser.add_argument('--ranks', type=int, default=2, help='of the runs with larger batches')
+    given = parser.parse_args()
+    training, out = TRAININGS[given.name], given.out / given.name
+    if given.root is not None:
+        training = training._replace(settings=(*training.settings, f'data.root={given.root.resolve()}'))
+    asked = [(training.batch, 'none', ranks) for ranks in WORLDS]
+    asked += [(training.batch * times, rule, given.ranks) for times in LARGER for rule in RULES]
+    rows = [row(training, *one, out) for one in asked]
+    table = as_markdown(rows)
+    (out / 'table.md').write_text(table + '\n')
+    print(table)
+
+
+def row(training: Training, batch: int, rule: str, ranks: int, out: Path) -> dict[str, str]:
+    folder = out / f'batch{batch}_{rule}_{ranks}'
+    if not (folder / 'summary.json').exists():
+        train(training, batch, rule, ranks, folder)
+    summary: dict[str, Any] = json.loads((folder / 'summary.json').read_text())
+    return {
+        'global batch': f'{batch}',
+        'ranks': f'{ranks}',
+        'learning rate': {'none': 'as it is', 'sqrt': 'by the square root', 'linear': 'in proportion'}[rule],
+        'steps': f'{summary["steps"]:,}',
+        training.metric: f'{summary["metrics"][training.metric]:.3f}',
+    }
+
+
+def train(training: Training, batch: int, rule: str, ranks: int, folder: Path) -> None:
+    steps = training.samples // batch
+    settings = (
+        *training.settings,
+        *('device=cpu', 'train.workers=1', f'train.global_batch_size={batch}', f'train.steps={steps}'),
+        f'scaling={{rule: {rule}, reference_batch_size: {training.batch}}}',
+        f'schedule.warmup_steps={round(WARMUP * steps)}',
+        *(f'evaluate.every={steps}', f'checkpoint.every={steps}', f'report.every={max(1, steps // 20)}', 'ema=null'),
+    )
+    words = ['train', training.recipe, '--nproc_per_node', str(ranks), '--save_dir', str(folder), '--set', *settings]
+    subprocess.run([sys.executable, '-m', 'phalanx', *words], env=os.environ | {'OMP_NUM_THREADS': '1'}, check=True)
+
+
+if __name__ == '__main__':
+    main()
