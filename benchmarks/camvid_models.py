@@ -22,13 +22,12 @@ from phalanx.bench.show import as_markdown
 from phalanx.charts import Line, chart
 from phalanx.page import CSS
 
-BY_SGD = ('optimizer={name: sgd, lr: 0.02, momentum: 0.9, weight_decay: 4.0e-5}', 'schedule.power=0.9')
 MODELS = {  # recipe, and what is other
     'PP-LiteSeg-STDC1': ('pp_liteseg_stdc1_camvid', ()),
     'OCRNet-HRNet-W18': ('ocrnet_hrnetw18_camvid', ()),
     'SegFormer-B0': ('segformer_b0_camvid', ()),
-    'DeepLabv3+-ResNet50-vd': ('segformer_b0_camvid', ('model={name: deeplabv3p, backbone: resnet50_vd}', *BY_SGD)),
-    'UNet': ('segformer_b0_camvid', ('model={name: unet}', *BY_SGD)),
+    'DeepLabv3+-ResNet50-vd': ('segformer_b0_camvid', ('model={name: deeplabv3p, backbone: resnet50_vd}',)),
+    'UNet': ('segformer_b0_camvid', ('model={name: unet}',)),
 }
 COMMON = (
     *('device=cpu', 'precision.dtype=bf16', 'train.channels_last=true', 'train.global_batch_size=8', 'train.workers=1'),
