@@ -23,6 +23,7 @@ RENAMED = 'forward_sync_buffers' in inspect.signature(DistributedDataParallel).p
 NO_BUFFERS: dict[str, Any] = {'forward_sync_buffers' if RENAMED else 'broadcast_buffers': False}
 
 Bucket: TypeAlias = Any  # torch.distributed.GradBucket, of which mypy knows nothing
+OF_INT8 = 4.0  # MiB: its buckets travel one after the other, so the first has to set out early
 BLOCK = 256  # neighbouring numbers that share a scale in int8
 TINY = 1e-35  # instead of the scale of a block of zeros
 
@@ -34,7 +35,7 @@ class GradientOptions:
     a matrix as a product of two thin ones and adds what is lost to the next step's (Vogels et al. 2019). A checkpoint keeps
     that of each rank, as large as its gradients."""
     bucket_mb: float | None = None
-    """MiB of gradients that travel at once, as soon as they are ready; null: 25, the first time 1."""
+    """MiB of gradients that travel at once, as soon as they are ready; null: 4 with int8, else 25, the first time 1."""
     rank: int = 2
     """power_sgd: columns of the thin matrices."""
     plain_steps: int = 10
@@ -58,6 +59,11 @@ class GradientOptions:
                 'between machines that step alone no gradients travel; leave out one of them'
             )
 
+    @property
+    def bucket(self) -> float | None:
+        """MiB that travel at once; None: as DDP has it."""
+        return self.bucket_mb or (OF_INT8 if self.compression == 'int8' else None)
+
     def is_local(self, step: int) -> bool:
         """Whether machines take this step alone."""
         return self.local_steps > 1 and step >= self.local_from
@@ -80,7 +86,7 @@ def replicated(
     """
     if world_size() == 1:
         return module, None
-    replica = DistributedDataParallel(module, gradient_as_bucket_view=True, bucket_cap_mb=options.bucket_mb, **NO_BUFFERS)
+    replica = DistributedDataParallel(module, gradient_as_bucket_view=True, bucket_cap_mb=options.bucket, **NO_BUFFERS)
     device = next(module.parameters()).device
     memory, sender = None, None
     match options.compression:

@@ -120,7 +120,7 @@ def measure(job: Job, device: torch.device, *, steps: int, warmup: int) -> tuple
         norm_sync=recipe.norm_sync,
         loader_rate=rate,
         workers=recipe.train.workers,
-        bucket_mb=recipe.gradients.bucket_mb,
+        bucket_mb=recipe.gradients.bucket,
         **measured,
     )
     return figures, profile
