@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import contextlib
 import logging
 import os
@@ -216,6 +217,8 @@ def _shown(log: Path, wanted: bool) -> Iterator[None]:
         return
     log.touch()
     over = threading.Event()
+    # The rank may be in the middle of a character, and another line of the launcher must not come between its bytes.
+    decoder = codecs.getincrementaldecoder('utf-8')('surrogateescape')
 
     def follow() -> None:
         with log.open('rb') as file:
@@ -225,7 +228,7 @@ def _shown(log: Path, wanted: bool) -> Iterator[None]:
                 if log.stat().st_size < file.tell():  # begun anew
                     file.seek(0)
                 while chunk := file.read(1 << 16):
-                    sys.stdout.buffer.write(chunk)
+                    sys.stdout.buffer.write(decoder.decode(chunk).encode('utf-8', 'surrogateescape'))
                     sys.stdout.flush()
 
     thread = threading.Thread(target=follow, name='rank 0', daemon=True)

@@ -25,6 +25,7 @@ from phalanx.launch.meeting import say
 
 REMOTE = 'PHALANX_REMOTE'  # set for a launcher that another one started
 SSH = ('ssh', '-o', 'BatchMode=yes', '-o', 'ConnectTimeout=10', '-o', 'ServerAliveInterval=5')
+LOST = 30  # seconds after which an interrupt was lost: one that comes in the middle of an import can be
 HERE_ONLY = {'--ssh': 0, '--hostfile': 1, '--host': 1, '--ips': 1}  # flags that are not passed on, and how many words follow
 
 
@@ -89,6 +90,7 @@ class _Other:
     def __init__(self, name: str, line: str) -> None:
         self.name = name
         self.status: int | None = None
+        self.ending = threading.Event()
         self.process = subprocess.Popen(
             [*SSH, '--', name, line],
             stdin=subprocess.PIPE,
@@ -110,6 +112,8 @@ class _Other:
             print(f'[{self.name}] {line}', end='', flush=True)
         if self.process.wait() == 255:  # ssh never got there: waiting for that machine is in vain
             os.kill(os.getpid(), signal.SIGINT)
+            if not self.ending.wait(LOST):
+                os.kill(os.getpid(), signal.SIGINT)
 
     def wait(self) -> int:
         self.reader.join()
@@ -118,6 +122,7 @@ class _Other:
     def end(self) -> None:
         """Closes its standard input, which ends what still runs there, and waits until it has ended."""
         assert self.process.stdin is not None
+        self.ending.set()
         try:
             self.status = self.process.wait(15)  # it ends by itself when the run has ended
         except subprocess.TimeoutExpired:

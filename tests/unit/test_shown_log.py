@@ -1,0 +1,22 @@
+"""What the launcher copies of the log of rank 0 to the terminal."""
+
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from phalanx.launch import agent
+
+
+def test_what_the_launcher_says_does_not_come_between_the_bytes_of_a_character(
+    tmp_path: Path, capsysbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    line, log = '─'.encode(), tmp_path / 'workerlog.0'
+    with agent._shown(log, wanted=True):
+        log.write_bytes(b'a' + line[:2])
+        time.sleep(0.5)  # it has been looked at
+        sys.stdout.buffer.write(b'|')
+        with log.open('ab') as file:
+            file.write(line[2:] + b'\xff')  # and a byte that is no text stays what it is
+    assert capsysbinary.readouterr().out == b'a|' + line + b'\xff'
