@@ -28,7 +28,11 @@ class Training(NamedTuple):
     settings: tuple[str, ...] = ()
 
 
-ON_CPU = ('precision.dtype=bf16', 'train.channels_last=true')
+# Recipes of hours, in bf16; all lengths are given in steps.
+ON_CPU = (
+    *('precision.dtype=bf16', 'train.channels_last=true'),
+    *('train.epochs=null', 'evaluate.every_epochs=null', 'checkpoint.every_epochs=null'),
+)
 TRAININGS = {
     'text': Training('crnn_digits', 22_400, 32, 'accuracy'),
     'camvid': Training(
@@ -36,23 +40,14 @@ TRAININGS = {
         30 * 367,
         8,
         'mean_iou',
-        (
-            *ON_CPU,
-            'train.epochs=null',
-            'transforms.1.size=[256,256]',
-            'evaluate.every_epochs=null',
-            'checkpoint.every_epochs=null',
-        ),
+        (*ON_CPU, 'transforms.1.size=[256,256]'),
     ),
     'bccd': Training(
         'ppyoloe_plus_s_bccd',
         40 * 205,
         8,
         'ap50',
-        (
-            *(*ON_CPU, 'train.epochs=null', 'loss.static_assigner_epochs=10'),
-            *('evaluate.every_epochs=null', 'checkpoint.every_epochs=null'),
-        ),
+        (*ON_CPU, 'loss.static_assigner_epochs=10'),
     ),
 }
 WORLDS = (1, 2, 4)
