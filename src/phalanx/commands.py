@@ -100,7 +100,7 @@ def train(words: Sequence[str]) -> int:
         return _as_rank(job, given.resume, given.fresh)
     flags, cluster = _cluster(job, given)
     if flags.ssh:
-        return everywhere(flags, 'train', words, train, job.folder)
+        return everywhere(flags, 'train', words, job.folder)
     check_parts(job, cluster.ranks_per_node * cluster.max_nodes if cluster else 1)
     if cluster is None or cluster.meeting is None or cluster.hosts_meeting:  # the run folder is that of rank 0
         check_folder(job, given.resume, given.fresh)
@@ -146,7 +146,7 @@ def evaluate(words: Sequence[str]) -> int:
     if not dist.is_launched():
         flags, cluster = _cluster(job, given)
         if flags.ssh:
-            return everywhere(flags, 'eval', words, evaluate, job.folder)
+            return everywhere(flags, 'eval', words, job.folder)
         if cluster is not None:
             return _launch('eval', words, job, cluster, flags)
     try:

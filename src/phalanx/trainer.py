@@ -397,7 +397,10 @@ class Trainer(Generic[S, B, P]):
         self.report.pictures(rows)
 
     def save(self, best: bool = False) -> None:
-        """Begins to write a checkpoint, on the main rank: it takes a copy, and training goes on while that is written."""
+        """Begins to write a checkpoint, on the main rank: it takes a copy, and training goes on while that is written.
+
+        Unless the recipe has it wait, and with it all ranks, which meet in the next step.
+        """
         self.clock.pause()
         self.heart.beat(self.step, 'saving')
         self.read_numbers(keep=0)  # a step whose loss is not finite must not be saved
@@ -406,6 +409,8 @@ class Trainer(Generic[S, B, P]):
             self.end_save()
             averaged = self.ema.weights(self.model) if self.ema else None
             self.saving = self.checkpoints.begin(self.step, self.model.state_dict(), averaged, state, best)
+            if not self.recipe.checkpoint.asynchronous:
+                self.end_save()
         self.clock.go_on()
 
     def end_save(self, is_last: bool = False) -> None:

@@ -230,13 +230,18 @@ os.fsync = fsync
 """
 
 
-def test_a_kill_never_costs_more_than_two_intervals(tmp_path: Path) -> None:
-    """The disk stops answering within the second checkpoint. The run goes on, but not beyond the step of the third."""
+@pytest.mark.parametrize(('asynchronous', 'reached'), [(True, 6), (False, 4)])
+def test_a_kill_never_costs_more_than_two_intervals_or_one(tmp_path: Path, asynchronous: bool, reached: int) -> None:
+    """The disk stops answering within the second checkpoint. The run goes on, but not beyond the step of the third.
+
+    Where checkpoints are waited for it does not go on at all.
+    """
     (tmp_path / 'sitecustomize.py').write_text(HANGING)
-    started = Started(tmp_path, 'train', *LONG, 'checkpoint.every=2', PYTHONPATH=str(tmp_path))
-    started.until(lambda: started.steps() >= 6, BOUND)
+    every = ('checkpoint.every=2', f'checkpoint.asynchronous={asynchronous}'.lower())
+    started = Started(tmp_path, 'train', *LONG, *every, PYTHONPATH=str(tmp_path))
+    started.until(lambda: started.steps() >= reached, BOUND)
     time.sleep(2)  # enough for ten steps
-    assert started.steps() == 6, started.said()
+    assert started.steps() == reached, started.said()
     started.process.kill()
     started.end(BOUND)
     newest, damaged = Checkpoints(tmp_path / 'run', keep=1).newest()

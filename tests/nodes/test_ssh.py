@@ -62,7 +62,8 @@ def test_a_machine_that_ssh_cannot_reach_ends_the_start(machines: list[Machine],
     one = machines[0].phalanx('train', *TINY, *SHORT, '--ips', '10.78.0.1,10.78.0.99', '--ssh', **ssh)
     assert one.end(60) == 2, one.said
     assert '[10.78.0.99] ssh: connect to host 10.78.0.99: No route to host' in one.said
-    assert 'ssh could not start the command on 10.78.0.99' in one.said
+    assert 'ssh could not reach 10.78.0.99' in one.said
+    assert nobody_left(machines)
 
 
 def test_the_shell_on_the_other_side_gets_exactly_the_words() -> None:

@@ -107,6 +107,9 @@ class Checkpoint:
     every_epochs: float | None = None
     keep: int = 3
     """How many of the newest to keep; the best one is kept besides."""
+    asynchronous: bool = True
+    """Train on while a checkpoint is written; a kill then costs one interval at most and the steps made meanwhile. Without,
+    every checkpoint costs the time of writing it, and a kill one interval at most."""
 
     def __post_init__(self) -> None:
         positive({'every': self.every, 'every_epochs': self.every_epochs, 'keep': self.keep})

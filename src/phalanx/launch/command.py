@@ -41,7 +41,7 @@ def command(words: Sequence[str]) -> int:
         if given.write_slurm or given.write_kubernetes:
             return write_jobs(given, flags)
         if flags.ssh:
-            return everywhere(flags, 'launch', words, command, flags.log_dir or Path('log'))
+            return everywhere(flags, 'launch', words, flags.log_dir or Path('log'))
         if not flags.asks_for_ranks:
             flags = replace(flags, nproc_per_node=max(1, torch.cuda.device_count()))
         cluster, warnings = Cluster.from_flags(flags, torch.cuda.device_count())

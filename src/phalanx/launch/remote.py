@@ -1,13 +1,15 @@
-"""One command for all machines: starts the same command on the others through the user's own OpenSSH.
+"""One command for all machines: starts the same command on each of them, on the others through the user's own OpenSSH.
 
-A remote launcher lives as long as its standard input is open, so it ends with the connection, whatever ends that. What travels
-through a shell is quoted word by word; the token of the job travels through the standard input, where no process list shows it.
+A launcher that is started so lives as long as its standard input is open, so it ends with the connection, whatever ends that.
+What travels through a shell is quoted word by word; the token of the job travels through the standard input, where no process
+list shows it. The command here is a process like the others, so that all are told to stop in one way.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import queue
 import secrets
 import shlex
 import signal
@@ -16,8 +18,9 @@ import sys
 import tarfile
 import tempfile
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import FrameType
 
 from phalanx.launch.cluster import local_addresses, resolve
 from phalanx.launch.flags import Flags
@@ -25,12 +28,14 @@ from phalanx.launch.meeting import say
 
 REMOTE = 'PHALANX_REMOTE'  # set for a launcher that another one started
 SSH = ('ssh', '-o', 'BatchMode=yes', '-o', 'ConnectTimeout=10', '-o', 'ServerAliveInterval=5')
-LOST = 30  # seconds after which an interrupt was lost: one that comes in the middle of an import can be
+UNREACHED = 255  # what ssh itself ends with when it could not connect, or lost the connection
+LINGER = 60  # seconds within which all machines end once one has ended or was told to
+SAVED = (0, 128 + signal.SIGINT, 128 + signal.SIGTERM)  # how a command ends that heeded a stop
 HERE_ONLY = {'--ssh': 0, '--hostfile': 1, '--host': 1, '--ips': 1}  # flags that are not passed on, and how many words follow
 
 
-def everywhere(flags: Flags, command: str, words: Sequence[str], here: Callable[[Sequence[str]], int], folder: Path) -> int:
-    """Runs `phalanx COMMAND WORDS` on all machines of `--ips`, here through `here` when this one is among them.
+def everywhere(flags: Flags, command: str, words: Sequence[str], folder: Path) -> int:
+    """Runs `phalanx COMMAND WORDS` on all machines of `--ips`, this one among them or not; the exit status of the whole.
 
     Afterwards `folder` is on this machine: brought home from the first one when that is another. Raises ValueError.
     """
@@ -41,26 +46,47 @@ def everywhere(flags: Flags, command: str, words: Sequence[str], here: Callable[
         raise ValueError(f'--ips: {dashed[0]!r} is no name of a machine')
     words = [*passed_on(words), '--ips', ','.join(names)]
     own = local_addresses()
-    mine = [name for name in names if resolve(name) in own]
+    mine = {name for name in names if resolve(name) in own}
     os.environ.setdefault('PHALANX_TOKEN', secrets.token_hex(16))
-    line = remote_line(command, words, Path.cwd())
-    others = [_Other(name, line) for name in names if name not in mine]
+    asked: list[int] = []
+
+    def ask(number: int, frame: FrameType | None) -> None:
+        asked.append(number)
+        raise KeyboardInterrupt
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, ask)
+    machines: list[_Machine] = []
+    ended: queue.SimpleQueue[_Machine] = queue.SimpleQueue()
     try:
-        for other in others:
-            other.reader.start()
-        status = here(words) if mine else max(other.wait() for other in others)
-    except KeyboardInterrupt:
-        status = 130
+        line = remote_line(command, words, Path.cwd())
+        for name in names:
+            start = [sys.executable, '-m', 'phalanx', command, *words] if name in mine else [*SSH, '--', name, line]
+            machines.append(_Machine(name, start, ended, is_here=name in mine))
+        left = len(machines)
+        while left and ended.get(timeout=None if left == len(machines) else LINGER).status != UNREACHED:
+            left -= 1
+    except (KeyboardInterrupt, queue.Empty):
+        pass
+    try:
+        for machine in machines:
+            machine.tell_to_stop()
+        for machine in machines:
+            machine.reader.join(LINGER)
+    except KeyboardInterrupt:  # once more: at once, then
+        pass
     finally:
-        for other in others:
-            other.end()
-    unreached = [other for other in others if other.status == 255]  # what ssh itself says when it could not connect
-    if unreached:
-        say(f'ssh could not start the command on {", ".join(other.name for other in unreached)}; its own message stands above')
+        for machine in machines:
+            machine.end()
+    if unreached := [machine.name for machine in machines if machine.status == UNREACHED]:
+        say(f'ssh could not reach {", ".join(unreached)}, or lost it; its own message stands above')
         return 2
-    if names[0] not in mine and status == 0:
+    statuses = [machine.status for machine in machines if machine.name in mine] or [machine.status for machine in machines]
+    if asked and all(machine.status in SAVED for machine in machines):
+        return 128 + asked[0]
+    if names[0] not in mine and max(statuses) == 0:
         bring_home(names[0], folder)
-    return status
+    return max(statuses)
 
 
 def passed_on(words: Sequence[str]) -> list[str]:
@@ -84,54 +110,49 @@ def remote_line(command: str, words: Sequence[str], folder: Path) -> str:
     return f'cd {shlex.quote(str(folder))} && exec {run}'
 
 
-class _Other:
-    """The command on another machine: its lines are shown with its name before them."""
+class _Machine:
+    """The command on one machine. Lines from another one are shown with its name before them; here it has the terminal."""
 
-    def __init__(self, name: str, line: str) -> None:
-        self.name = name
-        self.status: int | None = None
-        self.ending = threading.Event()
+    def __init__(self, name: str, start: Sequence[str], ended: queue.SimpleQueue[_Machine], *, is_here: bool) -> None:
+        self.name, self.ended = name, ended
+        self.status = -1  # until it has ended
         self.process = subprocess.Popen(
-            [*SSH, '--', name, line],
+            start,
             stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
+            stdout=None if is_here else subprocess.PIPE,
+            stderr=None if is_here else subprocess.STDOUT,
             text=True,
             errors='replace',
-            start_new_session=True,  # Ctrl-C is for the launcher here, which then ends the others in order
+            env=os.environ | {REMOTE: '1'},
+            start_new_session=not is_here,  # Ctrl-C is for the command here: ssh would end before the last lines have come
         )
         assert self.process.stdin is not None
         with contextlib.suppress(BrokenPipeError):  # ssh that ended at once: its status and last words tell why
             self.process.stdin.write(os.environ['PHALANX_TOKEN'] + '\n')
             self.process.stdin.flush()
         self.reader = threading.Thread(target=self._show, name=name, daemon=True)
+        self.reader.start()
 
     def _show(self) -> None:
-        assert self.process.stdout is not None
-        for line in self.process.stdout:
+        for line in self.process.stdout or ():
             print(f'[{self.name}] {line}', end='', flush=True)
-        if self.process.wait() == 255:  # ssh never got there: waiting for that machine is in vain
-            os.kill(os.getpid(), signal.SIGINT)
-            if not self.ending.wait(LOST):
-                os.kill(os.getpid(), signal.SIGINT)
+        code = self.process.wait()
+        self.status = code if code >= 0 else 128 - code
+        self.ended.put(self)
 
-    def wait(self) -> int:
-        self.reader.join()
-        return self.process.wait()
+    def tell_to_stop(self) -> None:
+        """Closes its standard input, which a launcher takes for a wish to stop."""
+        assert self.process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):
+            self.process.stdin.close()
 
     def end(self) -> None:
-        """Closes its standard input, which ends what still runs there, and waits until it has ended."""
-        assert self.process.stdin is not None
-        self.ending.set()
-        try:
-            self.status = self.process.wait(15)  # it ends by itself when the run has ended
-        except subprocess.TimeoutExpired:
-            self.process.stdin.close()
-        try:
-            self.status = self.process.wait(60)
-        except subprocess.TimeoutExpired:
+        """Ends what has not ended by itself."""
+        if self.reader.is_alive():
+            self.process.terminate()
+            self.reader.join(5)
             self.process.kill()
-            self.status = self.process.wait()
+            self.reader.join()
 
 
 def live_by_standard_input(environment: Mapping[str, str] = os.environ) -> None:
