@@ -35,6 +35,7 @@ def test_two_ways_to_say_one_thing_replace_each_other(tmp_path: Path) -> None:
     recipe = write(tmp_path, run='_base_: a.yml\ntrain: {steps: 10}\n', a='train: {epochs: 3, seed: 1}\n')
     assert plain(read(recipe)) == {'train': {'steps': 10, 'seed': 1}}
     assert plain(override(read(recipe), 'train.epochs=2')) == {'train': {'epochs': 2, 'seed': 1}}
+    assert plain(override(read(recipe), 'train.epochs=null')) == {'train': {'steps': 10, 'epochs': None, 'seed': 1}}
 
 
 def test_a_shipped_recipe_or_a_part_of_several_is_a_base_by_its_name(tmp_path: Path) -> None:

@@ -132,12 +132,15 @@ def merge(under: Node, over: Node) -> Node:
         return over
     joined = dict(under.value)
     for key, node in over.value.items():
-        for alternatives in ALTERNATIVES:
-            if key in alternatives:
-                for other in alternatives - {key} - over.value.keys():
-                    joined.pop(other, None)
+        for other in _others(key, node) - over.value.keys():
+            joined.pop(other, None)
         joined[key] = merge(joined[key], node) if key in joined else node
     return Node(joined, over.origin)
+
+
+def _others(key: str, node: Node) -> set[str]:
+    """The keys whose place is taken by `node` under `key`; null takes none."""
+    return {other for pair in ALTERNATIVES if key in pair and node.value is not None for other in pair - {key}}
 
 
 def _renamed(under: dict[str, Node], over: dict[str, Node]) -> bool:
@@ -186,7 +189,7 @@ def placed(under: Node | None, keys: list[str], value: Node, origin: str) -> Nod
     child = placed(under.value.get(key), rest, value, origin)
     if key == 'name':  # an object that changes its name starts anew
         return merge(under, Node({key: child}, origin))
-    kept = {k: v for k, v in under.value.items() if not any({key, k} <= pair and k != key for pair in ALTERNATIVES)}
+    kept = {name: node for name, node in under.value.items() if name not in _others(key, child)}
     return Node({**kept, key: child}, under.origin)
 
 
