@@ -76,7 +76,7 @@ def report(rates: Sequence[str], alone: Sequence[Profile], measured: dict[str, l
     rows = []
     for rate in rates:
         wire = math.inf if rate == 'unlimited' else bandwidth(rate)
-        between = Link(wire, exchanges['latency_s'] / 2)  # the smallest sum over two ranks is a hop there and one back
+        between = Link(wire, exchanges['in_work_s'] / 2)  # a small sum over two ranks is a hop there and one back
         (predicted,) = plan(profile, [2], 1, Network(between, FREE.within, host=exchanges['bandwidth']))
         step, expected = statistics.median(measured[rate]), predicted.seconds
         rows.append(
@@ -94,7 +94,8 @@ def report(rates: Sequence[str], alone: Sequence[Profile], measured: dict[str, l
         )
     head = (
         f'{profile.recipe}, {profile.samples} samples a rank, {profile.device}: one rank {1000 * one:.1f} ms a step; '
-        f'a sum over two ranks {1e6 * exchanges["latency_s"]:.0f} us, {8 * exchanges["bandwidth"] / 1e9:.2f} Gbit/s'
+        f'a small sum over two ranks {1e6 * exchanges["latency_s"]:.0f} us, '
+        f'in the midst of work {1e6 * exchanges["in_work_s"]:.0f} us, {8 * exchanges["bandwidth"] / 1e9:.2f} Gbit/s'
     )
     return f'{head}\n{as_text(rows)}'
 

@@ -1,4 +1,4 @@
-"""`phalanx bench comm`: how long a sum over all ranks takes, by size."""
+"""`phalanx bench comm`: how long a sum over all ranks takes, by size, and a small one in the midst of work."""
 
 from __future__ import annotations
 
@@ -16,6 +16,9 @@ from phalanx.readable import counted
 
 SIZES = (8, 1024, 16 * 2**10, 256 * 2**10, 2**20, 4 * 2**20, 25 * 2**20, 64 * 2**20)  # bytes; DDP sends 25 MiB at a time
 MOST_SECONDS = 5.0  # a size that takes longer is not repeated
+WORK = 0.003  # seconds of computing between two small sums: PP-LiteSeg's norms on a CPU are about as far apart
+ROUNDS, SUMS = 7, 30  # how often computing with sums and without takes turns, and how many sums that are each time
+NORM = 257  # numbers: what a norm of 128 channels exchanges
 
 
 @dataclass(frozen=True)
@@ -47,21 +50,51 @@ def measure_exchanges(device: torch.device, sizes: Sequence[int] = SIZES, repeat
     return found
 
 
+def measure_in_work(device: torch.device) -> float:
+    """Seconds that a norm's sum costs ranks that compute before and after it.
+
+    That is more than the same sum among ranks that do nothing else: each waits for the one that is late by chance, and the
+    threads that send and receive have to be woken.
+    """
+    numbers, factor = torch.ones(NORM, device=device), torch.ones((512, 512), device=device)
+
+    def seconds(products: int, sums: int, summed: bool) -> float:
+        dist.barrier()
+        begin = time.perf_counter()
+        for _ in range(sums):
+            for _ in range(products):
+                torch.mm(factor, factor)
+            if summed:
+                dist.sum_over_ranks(numbers)
+        _finish(device)
+        return time.perf_counter() - begin
+
+    seconds(1, SUMS, summed=True)  # opens the connections, and makes the device ready
+    products = int(dist.from_main_rank(max(1, round(WORK * SUMS / seconds(1, SUMS, summed=False)))))
+    rounds = [seconds(products, SUMS, summed=True) - seconds(products, SUMS, summed=False) for _ in range(ROUNDS)]
+    return statistics.median(rounds) / SUMS
+
+
 def _seconds(numbers: list[torch.Tensor], device: torch.device) -> float:
     """Of the slowest rank, since all begin together and end together."""
     dist.barrier()
     begin = time.perf_counter()
     dist.average_over_ranks(numbers)
-    if device.type == 'cuda':
-        torch.cuda.synchronize(device)
+    _finish(device)
     return time.perf_counter() - begin
 
 
-def record(exchanges: Sequence[Exchange], ranks: int) -> dict[str, Any]:
+def _finish(device: torch.device) -> None:
+    if device.type == 'cuda':
+        torch.cuda.synchronize(device)
+
+
+def record(exchanges: Sequence[Exchange], in_work: float, ranks: int) -> dict[str, Any]:
     largest = exchanges[-1]
     return {
         'world_size': ranks,
         'latency_s': exchanges[0].seconds,
+        'in_work_s': in_work,
         'bandwidth': largest.bus_bandwidth(ranks),
         'sizes': [
             {'bytes': each.size, 'seconds': each.seconds, 'bus_bandwidth': each.bus_bandwidth(ranks)} for each in exchanges
@@ -69,7 +102,7 @@ def record(exchanges: Sequence[Exchange], ranks: int) -> dict[str, Any]:
     }
 
 
-def as_table(exchanges: Sequence[Exchange], ranks: int, device: str) -> str:
+def as_table(exchanges: Sequence[Exchange], in_work: float, ranks: int, device: str) -> str:
     rows = [
         {
             'size': f'{each.size:,} B' if each.size < 2**10 else f'{each.size / 2**10:,.0f} KiB',
@@ -79,4 +112,5 @@ def as_table(exchanges: Sequence[Exchange], ranks: int, device: str) -> str:
         }
         for each in exchanges
     ]
-    return f'sum over {counted(ranks, "rank")}, {device}\n{as_text(rows)}'
+    told = f'in the midst of work a sum of {4 * NORM:,} B costs {1e6 * in_work:,.0f} us: what synchronised norms meet'
+    return f'sum over {counted(ranks, "rank")}, {device}\n{as_text(rows)}\n{told}'

@@ -186,11 +186,13 @@ def bench_comm(given: argparse.Namespace, words: Sequence[str]) -> int:
     device = _join(given.device)
     try:
         ranks, exchanges = dist.world_size(), comm.measure_exchanges(device, repeats=given.repeats)
+        in_work = comm.measure_in_work(device)
     finally:
         dist.leave()
     if dist.rank_of_environment() == 0:
         name = train.device_name(device)
-        print(json.dumps(comm.record(exchanges, ranks)) if given.json else comm.as_table(exchanges, ranks, name))
+        found = (exchanges, in_work, ranks)
+        print(json.dumps(comm.record(*found)) if given.json else comm.as_table(*found, name))
     return 0
 
 
