@@ -18,7 +18,7 @@ import sys
 import tarfile
 import tempfile
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from types import FrameType
 
@@ -29,7 +29,7 @@ from phalanx.launch.meeting import say
 REMOTE = 'PHALANX_REMOTE'  # set for a launcher that another one started
 SSH = ('ssh', '-o', 'BatchMode=yes', '-o', 'ConnectTimeout=10', '-o', 'ServerAliveInterval=5')
 UNREACHED = 255  # what ssh itself ends with when it could not connect, or lost the connection
-LINGER = 60  # seconds within which all machines end once one has ended or was told to
+LINGER = 60  # seconds within which all machines end once one has
 SAVED = (0, 128 + signal.SIGINT, 128 + signal.SIGTERM)  # how a command ends that heeded a stop
 HERE_ONLY = {'--ssh': 0, '--hostfile': 1, '--host': 1, '--ips': 1}  # flags that are not passed on, and how many words follow
 
@@ -48,20 +48,37 @@ def everywhere(flags: Flags, command: str, words: Sequence[str], folder: Path) -
     own = local_addresses()
     mine = {name for name in names if resolve(name) in own}
     os.environ.setdefault('PHALANX_TOKEN', secrets.token_hex(16))
-    asked: list[int] = []
+    here, there = [sys.executable, '-m', 'phalanx', command, *words], remote_line(command, words, Path.cwd())
+    machines, asked = _run([(name, here if name in mine else [*SSH, '--', name, there]) for name in names], mine)
+    if unreached := [machine.name for machine in machines if machine.status == UNREACHED]:
+        say(f'ssh could not reach {", ".join(unreached)}, or lost it; its own message stands above')
+        return 2
+    if asked and all(machine.status in SAVED for machine in machines):
+        return 128 + asked
+    status = max(machine.status for machine in machines if machine.name in mine or not mine)
+    if names[0] not in mine and status == 0:
+        bring_home(names[0], folder)
+    return status
+
+
+def _run(starts: Sequence[tuple[str, Sequence[str]]], mine: Collection[str]) -> tuple[list[_Machine], int]:
+    """Starts a command on each machine, those in `mine` here; returns all once they have ended, and the signal that asked for it.
+
+    That is 0 when none did. As soon as a machine cannot be reached, or long after one has ended, the rest are told to stop.
+    """
+    machines: list[_Machine] = []
+    ended: queue.SimpleQueue[_Machine] = queue.SimpleQueue()
+    asked = 0
 
     def ask(number: int, frame: FrameType | None) -> None:
-        asked.append(number)
+        nonlocal asked
+        asked = asked or number
         raise KeyboardInterrupt
 
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, ask)
-    machines: list[_Machine] = []
-    ended: queue.SimpleQueue[_Machine] = queue.SimpleQueue()
     try:
-        line = remote_line(command, words, Path.cwd())
-        for name in names:
-            start = [sys.executable, '-m', 'phalanx', command, *words] if name in mine else [*SSH, '--', name, line]
+        for name, start in starts:
             machines.append(_Machine(name, start, ended, is_here=name in mine))
         left = len(machines)
         while left and ended.get(timeout=None if left == len(machines) else LINGER).status != UNREACHED:
@@ -72,21 +89,13 @@ def everywhere(flags: Flags, command: str, words: Sequence[str], folder: Path) -
         for machine in machines:
             machine.tell_to_stop()
         for machine in machines:
-            machine.reader.join(LINGER)
-    except KeyboardInterrupt:  # once more: at once, then
+            machine.reader.join(None if asked else LINGER)  # who asked may wait for a long step and a large checkpoint
+    except KeyboardInterrupt:  # asked once more: at once, then
         pass
     finally:
         for machine in machines:
             machine.end()
-    if unreached := [machine.name for machine in machines if machine.status == UNREACHED]:
-        say(f'ssh could not reach {", ".join(unreached)}, or lost it; its own message stands above')
-        return 2
-    statuses = [machine.status for machine in machines if machine.name in mine] or [machine.status for machine in machines]
-    if asked and all(machine.status in SAVED for machine in machines):
-        return 128 + asked[0]
-    if names[0] not in mine and max(statuses) == 0:
-        bring_home(names[0], folder)
-    return max(statuses)
+    return machines, asked
 
 
 def passed_on(words: Sequence[str]) -> list[str]:
