@@ -31,7 +31,7 @@ class ConvBN(nn.Module):
     ) -> None:
         super().__init__()
         padding = dilation * (kernel_size // 2)
-        Conv = DilatedDepthwiseConv2d if dilation > 1 and groups == in_channels > 1 else nn.Conv2d
+        Conv = DepthwiseConv2d if groups == in_channels > 1 else nn.Conv2d
         self.conv = Conv(in_channels, out_channels, kernel_size, stride, padding, dilation, groups, bias)
         self.norm = BatchNorm2d(out_channels)
 
@@ -40,11 +40,11 @@ class ConvBN(nn.Module):
         return normalised
 
 
-class DilatedDepthwiseConv2d(nn.Conv2d):
-    """Each channel filtered by itself, through windows with gaps; on CPUs in float32, also under autocast.
+class DepthwiseConv2d(nn.Conv2d):
+    """Each channel filtered by itself; on CPUs in float32, also under autocast.
 
-    For bf16 maps in channels last, oneDNN (torch 2.15, AVX-512) gives unwritten memory as the gradient of these weights: noise,
-    now and then NaN. Its float32 takes 0.7 times as long forth and back at a dilation of 2 or 12, 1.3 times at 36.
+    oneDNN's backward pass in bf16 takes up to three times as long (torch 2.15, AVX-512). With gaps between the places that a
+    window sees, and maps in channels last, it is wrong besides: unwritten memory as the gradient of the weights, now and then NaN.
     """
 
     def forward(self, x: Tensor) -> Tensor:  # [B, C, H, W]

@@ -12,6 +12,7 @@ import numpy as np
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from phalanx.layers import DepthwiseConv2d
 from phalanx.stochastic import DropPath
 
 HEADS, REDUCTIONS = (1, 2, 5, 8), (8, 4, 2, 1)  # of the four stages
@@ -110,7 +111,7 @@ class MixMLP(nn.Module):
     def __init__(self, channels: int, inner_channels: int) -> None:
         super().__init__()
         self.widen = nn.Linear(channels, inner_channels)
-        self.mix = nn.Conv2d(inner_channels, inner_channels, 3, padding=1, groups=inner_channels)
+        self.mix = DepthwiseConv2d(inner_channels, inner_channels, 3, padding=1, groups=inner_channels)
         self.narrow = nn.Linear(inner_channels, channels)
 
     def forward(self, x: Tensor, h: int, w: int) -> Tensor:

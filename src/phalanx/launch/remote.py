@@ -62,9 +62,9 @@ def everywhere(flags: Flags, command: str, words: Sequence[str], folder: Path) -
 
 
 def _run(starts: Sequence[tuple[str, Sequence[str]]], mine: Collection[str]) -> tuple[list[_Machine], int]:
-    """Starts a command on each machine, those in `mine` here; returns all once they have ended, and the signal that stopped them.
+    """Starts a command on each machine, those in `mine` here. Returns all, ended, and the signal that asked them to stop.
 
-    That is 0 when none did. As soon as a machine cannot be reached, or long after one has ended, the rest are told to stop.
+    That is 0 without one. As soon as a machine cannot be reached, or long after one has ended, the rest are told to stop.
     """
     machines: list[_Machine] = []
     ended: queue.SimpleQueue[_Machine] = queue.SimpleQueue()
