@@ -44,7 +44,7 @@ class DepthwiseConv2d(nn.Conv2d):
     """Each channel filtered by itself; on CPUs in float32, also under autocast.
 
     oneDNN's backward pass in bf16 takes up to three times as long (torch 2.15, AVX-512). With gaps between the places that a
-    window sees, and maps in channels last, it is wrong besides: unwritten memory as the gradient of the weights, now and then NaN.
+    window sees, and maps in channels last, it is wrong besides: the gradient of the weights is unwritten memory, at times NaN.
     """
 
     def forward(self, x: Tensor) -> Tensor:  # [B, C, H, W]
