@@ -66,6 +66,10 @@ class Saving:
     def is_over(self) -> bool:
         return self._written.done()
 
+    def settle(self) -> None:
+        """Returns once it is over; `wait` tells what came of it."""
+        self._written.exception()
+
     def wait(self) -> tuple[Path, float]:
         """The folder of the checkpoint and the seconds its writing took. Raises OSError when it could not be written."""
         return self._written.result()

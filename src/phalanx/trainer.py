@@ -410,7 +410,7 @@ class Trainer(Generic[S, B, P]):
             averaged = self.ema.weights(self.model) if self.ema else None
             self.saving = self.checkpoints.begin(self.step, self.model.state_dict(), averaged, state, best)
             if not self.recipe.checkpoint.asynchronous:
-                self.end_save()
+                self.saving.settle()
         self.clock.go_on()
 
     def end_save(self, is_last: bool = False) -> None:

@@ -103,8 +103,8 @@ def test_a_damaged_checkpoint_is_passed_over_and_named(phalanx: Command, tmp_pat
     assert [path.name for path in sorted(damaged.parents[1].iterdir())][-1] == 'step_0000006'
 
 
-@pytest.mark.parametrize('ranks', ['1', '2'])
-def test_a_full_disk_costs_the_checkpoint_and_not_the_run(tmp_path: Path, ranks: str) -> None:
+@pytest.mark.parametrize(('ranks', 'asynchronous'), [('1', 'true'), ('2', 'true'), ('1', 'false')])
+def test_a_full_disk_costs_the_checkpoint_and_not_the_run(tmp_path: Path, ranks: str, asynchronous: str) -> None:
     """A limit on the size of files stands for the disk: a write beyond it fails as on a full one."""
     script = (
         'import resource, signal, sys\n'
@@ -113,7 +113,8 @@ def test_a_full_disk_costs_the_checkpoint_and_not_the_run(tmp_path: Path, ranks:
         'from phalanx.cli import main\n'
         'sys.exit(main(sys.argv[1:]))\n'
     )
-    words = ('train', *TINY, 'train.steps=3', 'checkpoint.every=1', 'evaluate.enabled=false', '--nproc_per_node', ranks)
+    every = ('checkpoint.every=1', f'checkpoint.asynchronous={asynchronous}')
+    words = ('train', *TINY, 'train.steps=3', *every, 'evaluate.enabled=false', '--nproc_per_node', ranks)
     run = subprocess.run(
         [sys.executable, '-c', script, *words],
         cwd=tmp_path,

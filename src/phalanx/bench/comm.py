@@ -58,10 +58,10 @@ def measure_in_work(device: torch.device) -> float:
     """
     numbers, factor = torch.ones(NORM, device=device), torch.ones((512, 512), device=device)
 
-    def seconds(products: int, sums: int, summed: bool) -> float:
+    def seconds(products: int, *, summed: bool) -> float:
         dist.barrier()
         begin = time.perf_counter()
-        for _ in range(sums):
+        for _ in range(SUMS):
             for _ in range(products):
                 torch.mm(factor, factor)
             if summed:
@@ -69,9 +69,9 @@ def measure_in_work(device: torch.device) -> float:
         _finish(device)
         return time.perf_counter() - begin
 
-    seconds(1, SUMS, summed=True)  # opens the connections, and makes the device ready
-    products = int(dist.from_main_rank(max(1, round(WORK * SUMS / seconds(1, SUMS, summed=False)))))
-    rounds = [seconds(products, SUMS, summed=True) - seconds(products, SUMS, summed=False) for _ in range(ROUNDS)]
+    seconds(1, summed=True)  # opens the connections, and makes the device ready
+    products = int(dist.from_main_rank(max(1, round(WORK * SUMS / seconds(1, summed=False)))))
+    rounds = [seconds(products, summed=True) - seconds(products, summed=False) for _ in range(ROUNDS)]
     return statistics.median(rounds) / SUMS
 
 

@@ -80,9 +80,9 @@ def _run(starts: Sequence[tuple[str, Sequence[str]]], mine: Collection[str]) -> 
     try:
         for name, start in starts:
             machines.append(_Machine(name, start, ended, is_here=name in mine))
-        left = len(machines)
-        while left and ended.get(timeout=None if left == len(machines) else LINGER).status != UNREACHED:
-            left -= 1
+        for others in range(len(machines)):  # that have ended before
+            if ended.get(timeout=LINGER if others else None).status == UNREACHED:
+                break
     except (KeyboardInterrupt, queue.Empty):
         pass
     try:
@@ -124,7 +124,6 @@ class _Machine:
 
     def __init__(self, name: str, start: Sequence[str], ended: queue.SimpleQueue[_Machine], *, is_here: bool) -> None:
         self.name, self.ended = name, ended
-        self.status = -1  # until it has ended
         self.process = subprocess.Popen(
             start,
             stdin=subprocess.PIPE,
@@ -145,9 +144,14 @@ class _Machine:
     def _show(self) -> None:
         for line in self.process.stdout or ():
             print(f'[{self.name}] {line}', end='', flush=True)
-        code = self.process.wait()
-        self.status = code if code >= 0 else 128 - code
+        self.process.wait()
         self.ended.put(self)
+
+    @property
+    def status(self) -> int:
+        """The exit status, as a shell tells it; waits for it."""
+        code = self.process.wait()
+        return code if code >= 0 else 128 - code
 
     def tell_to_stop(self) -> None:
         """Closes its standard input, which a launcher takes for a wish to stop."""
@@ -157,11 +161,11 @@ class _Machine:
 
     def end(self) -> None:
         """Ends what has not ended by itself."""
-        if self.reader.is_alive():
+        if self.process.poll() is None:
             self.process.terminate()
             self.reader.join(5)
             self.process.kill()
-            self.reader.join()
+        self.reader.join(5)  # its last lines; a process that ssh left behind may hold the pipe open for ever
 
 
 def live_by_standard_input(environment: Mapping[str, str] = os.environ) -> None:
