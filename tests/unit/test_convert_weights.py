@@ -112,7 +112,7 @@ def test_a_head_for_other_classes_is_refused_unless_it_may_be_skipped(tmp_path: 
     path, drawn = saved(tmp_path / 'model.pdparams', arrays), head(model)
     with pytest.raises(CheckpointError, match=r'misshapen: seg_heads\.0\.conv_out\.weight is \[19, 32, 1, 1\]'):
         load_weights(model, path)
-    assert load_weights(model, path, misshapen='skip') == [f'{path}: {HEAD} has another shape there and stays as drawn']
+    assert load_weights(model, path, misshapen='skip') == [f'{path}: of another shape there, so as drawn: {HEAD}']
     np.testing.assert_array_equal(first(model), arrays[FIRST])
     np.testing.assert_array_equal(head(model), drawn)
 

@@ -153,6 +153,12 @@ def test_the_network_sees_bgr_and_nothing_behind_a_line() -> None:
     assert not found[..., 3:].any()
 
 
+def test_a_height_that_no_network_takes_is_told_before_anything_starts() -> None:
+    for sizes in ({'size': (128, 64)}, {'size': (128, 32), 'train_sizes': ((128, 32), (128, 64))}):
+        with pytest.raises(ValueError, match=r'^size: the networks take lines 17 to 48 pixels high, got 64$'):
+            task(**sizes)
+
+
 def test_images_of_different_sizes_make_no_batch() -> None:
     samples = [Sample(torch.zeros(3, 2, width, dtype=torch.uint8), width, '1', 0, [2], []) for width in (4, 5)]
     with pytest.raises(ValueError, match='the images of a batch differ in size: 4 x 2, 5 x 2'):

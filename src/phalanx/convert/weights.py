@@ -57,9 +57,10 @@ def _fill(model: nn.Module, weights: dict[str, Any], is_original: bool, part: Pa
     if part == 'backbone':
         weights, notes = _of_backbone(weights, own)
     if misshapen == 'skip':
-        differing = [name for name in weights.keys() & own.keys() if weights[name].shape != own[name].shape]
+        differing = sorted(name for name in weights.keys() & own.keys() if weights[name].shape != own[name].shape)
         weights = weights | {name: own[name] for name in differing}
-        notes += [f'{name} has another shape there and stays as drawn' for name in sorted(differing)]
+        if differing:
+            notes.append(f'of another shape there, so as drawn: {", ".join(differing)}')
     if is_original:
         load_original(model, weights)
     else:

@@ -25,6 +25,7 @@ from phalanx.recognition.loss import LOSSES
 from phalanx.recognition.loss.ctc import CTC
 from phalanx.recognition.metric import Comparison, ReadingAccuracy
 from phalanx.recognition.models import MODELS
+from phalanx.recognition.models.blocks import HEIGHTS
 from phalanx.recognition.models.outputs import CtcOutput, Outputs
 from phalanx.recognition.survey import TextSurvey
 from phalanx.recognition.texts import Texts
@@ -163,6 +164,8 @@ class Recognition:
     ) -> None:
         for one in (size, *train_sizes):
             check_size('size', one)
+            if one[1] not in HEIGHTS:
+                raise ValueError(f'size: the networks take lines {HEIGHTS[0]} to {HEIGHTS[-1]} pixels high, got {one[1]}')
         if STUDENT in (networks or {}):
             raise ValueError(f'networks: {STUDENT!r} is the name of `model`; give the others another one')
         if bool(networks) != bool(between):

@@ -6,6 +6,8 @@ import math
 
 from torch import Tensor, nn
 
+HEIGHTS = range(17, 49)  # of images that leave each of the backbones one row high: a sixteenth, rounded up, then pooled by two
+
 
 def along_the_line(features: Tensor) -> Tensor:  # [B, C, 1, T] -> [B, T, C]
     """A map of height 1 as a sequence. Raises ValueError for another height: the images do not fit the network."""

@@ -14,7 +14,7 @@ from phalanx.recognition.models.blocks import initialise_as_paddle
 
 
 class MobileNetV1Enhance(nn.Module):
-    """images [B, 3, H, W], H from 33 to 63 -> features [B, C, 1, W/8], `channels` deep."""
+    """images [B, 3, H, W], H of HEIGHTS -> features [B, C, 1, W/8], `channels` deep."""
 
     def __init__(self, *, scale: float) -> None:
         super().__init__()

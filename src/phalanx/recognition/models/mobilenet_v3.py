@@ -65,7 +65,7 @@ CONVS: dict[str, type[ConvBN]] = {'relu': ConvBNReLU, 'hardswish': ConvBNHardswi
 
 
 class MobileNetV3(nn.Module):
-    """images [B, 3, H, W], H at least 32 -> features [B, C, H/32, W/4], `channels` deep."""
+    """images [B, 3, H, W], H of HEIGHTS -> features [B, C, 1, W/4], `channels` deep."""
 
     def __init__(self, size: Size, *, scale: float) -> None:
         super().__init__()

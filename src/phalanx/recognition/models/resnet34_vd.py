@@ -14,7 +14,7 @@ from phalanx.recognition.models.blocks import initialise_as_paddle
 
 
 class ResNet34vd(nn.Module):
-    """images [B, 3, H, W], H at least 32 -> features [B, 512, H/32, W/4]."""
+    """images [B, 3, H, W], H of HEIGHTS -> features [B, 512, 1, W/4]."""
 
     channels = 512
 
