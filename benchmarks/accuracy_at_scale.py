@@ -30,20 +30,20 @@ class Training(NamedTuple):
 
 ON_CPU = ('precision.dtype=bf16', 'train.channels_last=true')  # of recipes that take hours
 TRAININGS = {
-    'text': Training('crnn_digits', 22_400, 32, 'accuracy'),
+    'text': Training('crnn_digits', 44_800, 32, 'accuracy'),
     'camvid': Training(
         'pp_liteseg_stdc1_camvid',
-        30 * 367,
+        20 * 367,
         8,
         'mean_iou',
         (*ON_CPU, 'transforms.1.size=[256,256]'),
     ),
     'bccd': Training(
         'ppyoloe_plus_s_bccd',
-        40 * 205,
+        20 * 205,
         8,
         'ap50',
-        (*ON_CPU, 'loss.static_assigner_epochs=10'),
+        (*ON_CPU, 'loss.static_assigner_epochs=5'),
     ),
 }
 WORLDS = (1, 2, 4)

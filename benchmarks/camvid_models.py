@@ -31,8 +31,7 @@ MODELS = {  # recipe, and what is other
 }
 COMMON = (
     *('device=cpu', 'precision.dtype=bf16', 'train.channels_last=true', 'train.global_batch_size=8', 'train.workers=1'),
-    *('train.epochs=null', 'transforms.1.size=[256,256]', 'evaluate.every_epochs=null', 'checkpoint.every_epochs=null'),
-    *('ema=null', 'schedule.warmup_steps=20'),
+    *('transforms.1.size=[256,256]', 'ema=null', 'schedule.warmup_steps=20'),
 )
 TIMED = 8  # steps to learn how fast a network is; the first two are not counted
 

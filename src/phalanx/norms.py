@@ -19,16 +19,20 @@ from phalanx.step import WholeStep
 class BatchNorm2d(nn.BatchNorm2d):
     """Batch norm as the Paddle projects have it: the running variance follows the biased batch variance.
 
-    By itself it normalises with the statistics of the batch it sees; `synchronise` makes it use those of the whole step.
+    By itself it normalises with the statistics of the batch it sees; `synchronise` makes it use those of the whole step, and
+    `freeze` the running ones, which then stay.
     """
 
     whole: WholeStep | None = None  # the step to take statistics from; None: this batch alone
     group: dist.Group | None = None  # the ranks to take them from; None: all
+    is_frozen: bool = False
 
     def forward(self, x: Tensor) -> Tensor:  # [B, C, H, W] -> the same
         if not self.training:
             return super().forward(x)
         assert self.running_mean is not None and self.running_var is not None and self.momentum is not None
+        if self.is_frozen:
+            return F.batch_norm(x, self.running_mean, self.running_var, self.weight, self.bias, False, 0.0, self.eps)
         if self.whole is None:
             mean, var = torch.zeros_like(self.running_mean), torch.zeros_like(self.running_var)
             normalised = F.batch_norm(
@@ -45,18 +49,29 @@ class BatchNorm2d(nn.BatchNorm2d):
         return normalised
 
 
+def freeze(model: nn.Module) -> None:
+    """Lets every batch norm of `model` normalise as in evaluation, while it trains too. Raises as `synchronise` does."""
+    for norm in _batch_norms(model):
+        norm.is_frozen = True
+
+
 def synchronise(model: nn.Module, whole: WholeStep, group: dist.Group | None = None) -> bool:
     """Lets every batch norm of `model` use the statistics of the whole step over `group` (None: all ranks).
 
     Returns whether there was one. Raises ValueError for a batch norm of another class: it would silently stay local.
     """
-    found = False
+    found = _batch_norms(model)
+    for norm in found:
+        norm.whole, norm.group = whole, group
+    return bool(found)
+
+
+def _batch_norms(model: nn.Module) -> list[BatchNorm2d]:
     for name, module in model.named_modules():
-        if isinstance(module, BatchNorm2d):
-            module.whole, module.group, found = whole, group, True
-        elif isinstance(module, nn.modules.batchnorm._BatchNorm):
-            raise ValueError(f'{name} is a {type(module).__name__}, which cannot be synchronised; use norms.BatchNorm2d')
-    return found
+        if isinstance(module, nn.modules.batchnorm._BatchNorm) and not isinstance(module, BatchNorm2d):
+            kind = type(module).__name__
+            raise ValueError(f'{name} is a {kind}, which cannot be synchronised or frozen; use norms.BatchNorm2d')
+    return [module for module in model.modules() if isinstance(module, BatchNorm2d)]
 
 
 def moments_of_step(x: Tensor, whole: WholeStep, group: dist.Group | None) -> tuple[Tensor, Tensor]:

@@ -74,7 +74,9 @@ class Trainer(Generic[S, B, P]):
         self.node = dist.node_group() if recipe.norm_sync == 'node' or recipe.gradients.local_steps > 1 else None
         alone = dist.group_size(self.node) == dist.world_size()  # one machine has nobody to meet
         self.gradients = replace(recipe.gradients, local_steps=1) if alone else recipe.gradients
-        if recipe.norm_sync != 'off':
+        if recipe.norm_sync == 'frozen':
+            norms.freeze(self.model)
+        elif recipe.norm_sync != 'off':
             norms.synchronise(self.model, self.whole, self.node if recipe.norm_sync == 'node' else None)
         self.is_random = stochastic.tie(self.model, self.whole)
         network: nn.Module = torch.compile(self.model) if train.compile else self.model  # type: ignore[assignment]
@@ -333,7 +335,7 @@ class Trainer(Generic[S, B, P]):
         self.clock.pause()
         self.read_numbers(keep=0)
         recipe = self.recipe
-        if recipe.norm_sync != 'global':
+        if recipe.norm_sync in ('node', 'off'):
             dist.average_over_ranks([buffer for buffer in self.model.buffers() if buffer.is_floating_point()])
         with self.ema.applied(self.model) if self.ema else contextlib.nullcontext():
             try:

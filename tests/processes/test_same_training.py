@@ -39,6 +39,20 @@ def test_ranks_micro_batches_and_workers_train_like_one_process(phalanx: Command
         assert max(apart) < 1e-4, (name, apart)
 
 
+def test_frozen_statistics_of_norms_stay_and_the_cut_of_the_batch_does_not_show(
+    phalanx: Command, tmp_path: Path, warm: Path
+) -> None:
+    recipe = (*TINY, *COMPARED, 'norm_sync=frozen', 'train.steps=4', f'train.init_from={warm}')
+    for ranks in ('1', '3'):
+        run = phalanx('train', *recipe, '--nproc_per_node', ranks, '--save_dir', ranks)
+        assert run.returncode == 0, run.stderr
+    assert losses(tmp_path / '3') == pytest.approx(losses(tmp_path / '1'), rel=1e-5)
+    before, after = load_file(warm / 'latest' / 'model.safetensors'), load_file(tmp_path / '3' / 'latest' / 'model.safetensors')
+    changed = {name for name, values in before.items() if not values.equal(after[name])}
+    assert any(name.endswith('norm.weight') for name in changed)
+    assert not [name for name in changed if 'running' in name]
+
+
 def test_a_share_that_cannot_be_even_changes_nothing(phalanx: Command, tmp_path: Path) -> None:
     """A global batch of 5 on 3 ranks is 2, 2 and 1 samples."""
     hard = '{name: ohem, min_kept_per_sample: 500}'  # the hardest pixels of the whole batch, wherever they are

@@ -29,7 +29,7 @@ def test_machines_meet_at_multiples_after_the_steps_that_they_take_together(
 @pytest.mark.parametrize(
     ('settings', 'said'),
     [
-        (['gradients.local_steps=4'], 'gradients.local_steps: 4 needs norm_sync node or off'),
+        (['gradients.local_steps=4'], 'gradients.local_steps: 4 needs another norm_sync than global'),
         (['gradients.local_steps=4', 'norm_sync=off', 'precision.dtype=fp16'], 'needs precision.dtype bf16 or fp32'),
         (['gradients.local_steps=4', 'norm_sync=off', 'train.until=6'], 'needs a multiple of it as train.until, got 6'),
         (['gradients={local_steps: 4, compression: bf16}', 'norm_sync=off'], 'compression bf16 and local_steps 4 do not go'),

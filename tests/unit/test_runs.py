@@ -107,3 +107,9 @@ def test_a_recipe_that_is_not_there_is_told_with_what_is(
     with pytest.raises(ConfigError) as caught:
         open_job(name)
     assert told in str(caught.value)
+
+
+def test_norms_cannot_keep_statistics_that_no_weights_bring() -> None:
+    with pytest.raises(ConfigError, match=r'norm_sync: frozen needs train\.init_from: without weights'):
+        open_job('pp_liteseg_digits', [('norm_sync=frozen', '--set norm_sync=frozen')])
+    open_job('pp_liteseg_digits', [(text, '--set') for text in ('norm_sync=frozen', 'train.init_from=runs/before')])

@@ -106,5 +106,20 @@ def test_the_gradient_of_the_synchronised_norm_is_right() -> None:
 
 
 def test_a_norm_that_cannot_be_synchronised_is_refused_by_name() -> None:
-    with pytest.raises(ValueError, match=r'1 is a BatchNorm2d, which cannot be synchronised'):
+    with pytest.raises(ValueError, match=r'1 is a BatchNorm2d, which cannot be synchronised or frozen'):
         norms.synchronise(nn.Sequential(nn.ReLU(), nn.BatchNorm2d(3)), WholeStep())
+
+
+def test_a_frozen_norm_trains_its_scale_and_offset_as_it_evaluates_and_keeps_its_statistics() -> None:
+    norm = BatchNorm2d(2)
+    statistics = torch.tensor([0.5, -1.0]), torch.tensor([2.0, 0.25])
+    norm.running_mean, norm.running_var = statistics[0].clone(), statistics[1].clone()
+    x = torch.randn(3, 2, 4, 5)
+    expected = norm.eval()(x)
+    norms.freeze(norm.train())
+    y = norm(x)
+    y.sum().backward()
+    torch.testing.assert_close(y, expected)
+    assert norm.weight.grad is not None and norm.bias.grad is not None
+    torch.testing.assert_close(norm.bias.grad, torch.full((2,), 60.0))
+    assert norm.running_mean.equal(statistics[0]) and norm.running_var.equal(statistics[1])

@@ -145,8 +145,9 @@ class Recipe:
     precision: PrecisionOptions = field(default_factory=PrecisionOptions)
     gradients: GradientOptions = field(default_factory=GradientOptions)
     """How gradients travel between ranks: compressed, where the network is slow."""
-    norm_sync: Literal['off', 'node', 'global'] = 'global'
-    """Whose statistics a batch norm uses: its own batch's, its node's, or the whole step's, which makes world sizes equal."""
+    norm_sync: Literal['off', 'node', 'global', 'frozen'] = 'global'
+    """Whose statistics a batch norm uses: its own batch's, its node's, or the whole step's, which makes world sizes equal.
+    `frozen`: those of the initial weights, which then stay, for training on with few samples."""
     scaling: Scaling = field(default_factory=Scaling)
     """How the learning rate follows the global batch size."""
     evaluate: Evaluate = field(default_factory=Evaluate)
@@ -156,11 +157,17 @@ class Recipe:
     """Where ranks compute; auto takes CUDA devices when there are any."""
 
     def __post_init__(self) -> None:
+        if self.norm_sync == 'frozen' and self.train.init_from is None and not self.train.init_networks:
+            raise ValueError(
+                'norm_sync: frozen needs train.init_from: without weights to start from there are no statistics to keep'
+            )
         if self.gradients.local_steps == 1:
             return
         local = f'gradients.local_steps: {self.gradients.local_steps}'
         if self.norm_sync == 'global':
-            raise ValueError(f'{local} needs norm_sync node or off: machines that step alone share no statistics of norms')
+            raise ValueError(
+                f'{local} needs another norm_sync than global: machines that step alone share no statistics of norms'
+            )
         if self.precision.dtype == 'fp16':
             raise ValueError(f'{local} needs precision.dtype bf16 or fp32: with fp16 one machine skips a step and another not')
         if self.train.until is not None and not self.gradients.meets_after(self.train.until):

@@ -27,7 +27,10 @@ from phalanx.launch.flags import Flags
 from phalanx.launch.meeting import say
 
 REMOTE = 'PHALANX_REMOTE'  # set for a launcher that another one started
-SSH = ('ssh', '-o', 'BatchMode=yes', '-o', 'ConnectTimeout=10', '-o', 'ServerAliveInterval=5')
+SSH = (
+    *('ssh', '-o', 'BatchMode=yes', '-o', 'ConnectTimeout=10', '-o', 'ServerAliveInterval=5'),
+    *('-o', 'ControlMaster=no'),  # a connection kept for later (the user's ControlPersist) would hold our pipe open
+)
 UNREACHED = 255  # what ssh itself ends with when it could not connect, or lost the connection
 LINGER = 60  # seconds within which all machines end once one has
 SAVED = (0, 128 + signal.SIGINT, 128 + signal.SIGTERM)  # how a command ends that heeded a stop
