@@ -6,7 +6,7 @@ Shapes: B batch, C channels.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -14,6 +14,8 @@ from torch.nn import functional as F
 
 from phalanx import dist
 from phalanx.step import WholeStep
+
+NormSync = Literal['off', 'node', 'global', 'frozen']
 
 
 class BatchNorm2d(nn.BatchNorm2d):
@@ -47,6 +49,19 @@ class BatchNorm2d(nn.BatchNorm2d):
             self.running_mean.lerp_(mean.detach(), self.momentum)
             self.running_var.lerp_(var.detach(), self.momentum)
         return normalised
+
+
+def settle(model: nn.Module, sync: NormSync, whole: WholeStep, node: dist.Group | None) -> None:
+    """Gives the batch norms of `model` the statistics that a recipe's `norm_sync` names. Raises as `synchronise` does."""
+    match sync:
+        case 'off':
+            pass
+        case 'node':
+            synchronise(model, whole, node)
+        case 'global':
+            synchronise(model, whole)
+        case 'frozen':
+            freeze(model)
 
 
 def freeze(model: nn.Module) -> None:

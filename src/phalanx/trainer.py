@@ -74,10 +74,7 @@ class Trainer(Generic[S, B, P]):
         self.node = dist.node_group() if recipe.norm_sync == 'node' or recipe.gradients.local_steps > 1 else None
         alone = dist.group_size(self.node) == dist.world_size()  # one machine has nobody to meet
         self.gradients = replace(recipe.gradients, local_steps=1) if alone else recipe.gradients
-        if recipe.norm_sync == 'frozen':
-            norms.freeze(self.model)
-        elif recipe.norm_sync != 'off':
-            norms.synchronise(self.model, self.whole, self.node if recipe.norm_sync == 'node' else None)
+        norms.settle(self.model, recipe.norm_sync, self.whole, self.node)
         self.is_random = stochastic.tie(self.model, self.whole)
         network: nn.Module = torch.compile(self.model) if train.compile else self.model  # type: ignore[assignment]
         self.judge = _Judge(task, network, self.whole)

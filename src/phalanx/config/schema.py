@@ -13,6 +13,7 @@ from torch.optim import Optimizer
 from phalanx.cache import CacheOptions
 from phalanx.ema import EmaOptions
 from phalanx.gradients import GradientOptions
+from phalanx.norms import NormSync
 from phalanx.optim import OPTIMIZERS, SCHEDULES
 from phalanx.optim.clip import Clip
 from phalanx.optim.groups import Parameters
@@ -145,7 +146,7 @@ class Recipe:
     precision: PrecisionOptions = field(default_factory=PrecisionOptions)
     gradients: GradientOptions = field(default_factory=GradientOptions)
     """How gradients travel between ranks: compressed, where the network is slow."""
-    norm_sync: Literal['off', 'node', 'global', 'frozen'] = 'global'
+    norm_sync: NormSync = 'global'
     """Whose statistics a batch norm uses: its own batch's, its node's, or the whole step's, which makes world sizes equal.
     `frozen`: those of the initial weights, which then stay, for training on with few samples."""
     scaling: Scaling = field(default_factory=Scaling)
