@@ -128,7 +128,7 @@ class Loader(Generic[S, B]):
     def batches(self, draws: Iterator[list[Draw]]) -> Iterator[B]:
         """One batch a list of draws, in that order.
 
-        Raises BadSampleError beyond the number that the recipe allows, and torch's RuntimeError when a worker has died, or
+        Raises BadSampleError beyond the number that the recipe allows, and RuntimeError when a worker has died, or
         brings nothing for PATIENCE seconds.
         """
         reader = _Reader(self.dataset, self.bad_samples, self.replace, self.cache)
@@ -144,11 +144,19 @@ class Loader(Generic[S, B]):
         )
         with _stops_held():
             read_ahead = iter(loader)  # starts the workers
-        for batch, bad in read_ahead:
+        for batch, bad in received(read_ahead):
             self.bad |= bad
             check_bad(self.bad, self.bad_samples)
             if batch is not None:
                 yield batch
+
+
+def received(read_ahead: Iterator[Loaded]) -> Iterator[Loaded]:
+    """What workers bring. One that dies while it hands over a batch is met as its broken connection, before torch misses it."""
+    try:
+        yield from read_ahead
+    except (ConnectionError, EOFError) as error:
+        raise RuntimeError(f'DataLoader worker is gone: {error!r}') from error
 
 
 def check_bad(bad: dict[int, str], allowed: int) -> None:

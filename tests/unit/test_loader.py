@@ -7,7 +7,7 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,7 +16,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from phalanx.loader import LONGEST_TMPDIR, BadSampleError, Loader, Stream, check_bad, evaluation_draws
+from phalanx.loader import LONGEST_TMPDIR, BadSampleError, Loaded, Loader, Stream, check_bad, evaluation_draws, received
 from phalanx.task import Draw, SampleError
 
 worlds = st.integers(1, 5)
@@ -172,3 +172,17 @@ def test_workers_hand_over_all_batches_or_say_at_once_that_the_temporary_folder_
         assert done.stdout.strip() == '([[0, 1], [2, 3], [4, 5]], {})'
     else:
         assert 'loader workers need a TMPDIR of at most 75 letters' in done.stderr.splitlines()[-1]
+
+
+@pytest.mark.parametrize('broken', [ConnectionResetError(104, 'Connection reset by peer'), EOFError()])
+def test_a_connection_that_breaks_while_a_worker_hands_over_a_batch_means_that_it_is_gone(broken: Exception) -> None:
+    """A killed worker is met so when it dies at that moment; else torch tells it, in words that begin alike."""
+
+    def batches() -> Iterator[Loaded]:
+        yield Loaded('the first', {})
+        raise broken
+
+    arriving = received(batches())
+    assert next(arriving).batch == 'the first'
+    with pytest.raises(RuntimeError, match=r'^DataLoader worker is gone: (ConnectionResetError|EOFError)'):
+        next(arriving)
