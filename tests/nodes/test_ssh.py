@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import shlex
 import signal
+import sys
 from pathlib import Path
 
 import pytest
 
 from nodes.conftest import Machine
 from nodes.test_machines import SHORT, ips, nobody_left, steps
-from phalanx.launch.remote import passed_on, remote_line
+from phalanx.launch.remote import bring_home, passed_on, remote_line
 from running import TINY
 
 
@@ -46,6 +47,35 @@ def test_results_come_home_to_a_machine_that_does_not_train(machines: list[Machi
     assert 'the results of 10.78.0.1 are in' in one.said
     assert steps(machines[0]) == steps(machines[2]) == 12
     assert (machines[2].folder / 'run' / 'latest').is_dir()
+
+
+# An archive ends with two empty blocks of 512 bytes, and is filled up to whole records of 10,240. Here the first of the two
+# ends a record, so whoever reads the archive knows its end before the last record is sent.
+LATE = """
+import sys, tarfile, time
+if 'tar -C' not in sys.argv[-1]:
+    sys.exit(1)
+with tarfile.open('all.tar', 'w', format=tarfile.GNU_FORMAT) as archive:
+    archive.add('there', 'run')
+sent = open('all.tar', 'rb').read()
+assert len(sent) == 20480
+for record in sent[:10240], sent[10240:]:
+    sys.stdout.buffer.write(record)
+    sys.stdout.flush()
+    time.sleep(0.5)
+"""
+
+
+def test_results_come_home_however_late_the_last_record_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / 'there').mkdir()
+    (tmp_path / 'there' / 'metrics.jsonl').write_bytes(b'x' * (10240 - 3 * 512))
+    ssh = tmp_path / 'ssh'
+    ssh.write_text(f'#!{sys.executable}\n{LATE}')
+    ssh.chmod(0o755)
+    monkeypatch.setenv('PATH', f'{tmp_path}:{os.environ["PATH"]}')
+    monkeypatch.chdir(tmp_path)
+    bring_home('10.0.0.1', tmp_path / 'run')
+    assert (tmp_path / 'run' / 'metrics.jsonl').stat().st_size == 8704
 
 
 def test_an_interrupt_stops_all_machines(machines: list[Machine], ssh: dict[str, str]) -> None:

@@ -198,6 +198,8 @@ def bring_home(name: str, folder: Path) -> None:
         assert copied.stdout is not None
         with tarfile.open(fileobj=copied.stdout, mode='r|') as archive:
             archive.extractall(folder.parent, filter='data')
+        while copied.stdout.read(65536):  # what fills the last record, else tar there may die of a pipe that we closed
+            pass
     if copied.returncode:
         raise OSError(f'the results of {name} could not be copied from {folder} there')
     say(f'the results of {name} are in {folder}')
