@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import inspect
+import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
@@ -23,7 +24,8 @@ RENAMED = 'forward_sync_buffers' in inspect.signature(DistributedDataParallel).p
 NO_BUFFERS: dict[str, Any] = {'forward_sync_buffers' if RENAMED else 'broadcast_buffers': False}
 
 Bucket: TypeAlias = Any  # torch.distributed.GradBucket, of which mypy knows nothing
-OF_INT8 = 4.0  # MiB: its buckets travel one after the other, so the first has to set out early
+BUCKETS = 8  # that all gradients make: what is still to be sent after the backward pass is one of them
+BUCKET_MB = 1.0, 25.0  # of each, at least and at most: DDP's own for the first and for the others
 BLOCK = 256  # neighbouring numbers that share a scale in int8
 TINY = 1e-35  # instead of the scale of a block of zeros
 
@@ -35,7 +37,7 @@ class GradientOptions:
     a matrix as a product of two thin ones and adds what is lost to the next step's (Vogels et al. 2019). A checkpoint keeps
     that of each rank, as large as its gradients."""
     bucket_mb: float | None = None
-    """MiB of gradients that travel at once, as soon as they are ready; null: 4 with int8, else 25, the first time 1."""
+    """MiB of gradients that travel at once, as soon as they are ready; null: an eighth of all, 1 to 25."""
     rank: int = 2
     """power_sgd: columns of the thin matrices."""
     plain_steps: int = 10
@@ -59,10 +61,10 @@ class GradientOptions:
                 'between machines that step alone no gradients travel; leave out one of them'
             )
 
-    @property
-    def bucket(self) -> float | None:
-        """MiB that travel at once; None: as DDP has it."""
-        return self.bucket_mb or (OF_INT8 if self.compression == 'int8' else None)
+    def bucket(self, module: nn.Module) -> float:
+        """MiB of the gradients of `module` that travel at once."""
+        least, most = BUCKET_MB
+        return self.bucket_mb or min(max(gradients_mb(module) / BUCKETS, least), most)
 
     def is_local(self, step: int) -> bool:
         """Whether machines take this step alone."""
@@ -86,7 +88,9 @@ def replicated(
     """
     if world_size() == 1:
         return module, None
-    replica = DistributedDataParallel(module, gradient_as_bucket_view=True, bucket_cap_mb=options.bucket, **NO_BUFFERS)
+    # The strides of a window of one channel can be written in two ways, of which torch warns at length; nothing can be done.
+    warnings.filterwarnings('ignore', 'Grad strides do not match bucket view strides')
+    replica = DistributedDataParallel(module, gradient_as_bucket_view=True, bucket_cap_mb=options.bucket(module), **NO_BUFFERS)
     device = next(module.parameters()).device
     memory, sender = None, None
     match options.compression:
@@ -105,6 +109,12 @@ def replicated(
     if sender is not None:
         replica.register_comm_hook(sender, lambda sender, bucket: sender.send(bucket))
     return replica, memory
+
+
+def gradients_mb(module: nn.Module) -> float:
+    """MiB that each rank sends of its gradients in a step."""
+    wanted = (parameter for parameter in module.parameters() if parameter.requires_grad)
+    return sum(parameter.numel() * parameter.element_size() for parameter in wanted) / 2**20
 
 
 class Sender:

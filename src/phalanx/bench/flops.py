@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
-from torch import nn
 from torch.nn import functional as F
 from torch.utils.flop_counter import FlopCounterMode, conv_flop_count
 
@@ -79,8 +78,3 @@ def _seconds(compute: Callable[[], torch.Tensor], device: torch.device, repeats:
     if device.type == 'cuda':
         torch.cuda.synchronize(device)
     return min(begin.until(end) for begin, end in moments[2:])
-
-
-def gradients_mb(model: nn.Module) -> float:
-    """MiB that each rank sends of its gradients in a step."""
-    return sum(p.numel() * p.element_size() for p in model.parameters() if p.requires_grad) / 2**20

@@ -13,10 +13,11 @@ import torch
 
 from phalanx import dist
 from phalanx.bench.data import worker_rate
-from phalanx.bench.flops import gradients_mb, measured_peak
+from phalanx.bench.flops import measured_peak
 from phalanx.bench.profile import Profile, phases_and_messages
 from phalanx.bench.show import as_text
 from phalanx.bench.watched import PHASES, WatchedTrainer
+from phalanx.gradients import gradients_mb
 from phalanx.memory import keep_freed_memory
 from phalanx.meters import peak_memory_mb, slower_ranks
 from phalanx.precision import DTYPES
@@ -120,7 +121,7 @@ def measure(job: Job, device: torch.device, *, steps: int, warmup: int) -> tuple
         norm_sync=recipe.norm_sync,
         loader_rate=rate,
         workers=recipe.train.workers,
-        bucket_mb=recipe.gradients.bucket,
+        bucket_mb=recipe.gradients.bucket(trainer.model),
         **measured,
     )
     return figures, profile
