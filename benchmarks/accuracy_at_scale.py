@@ -2,9 +2,10 @@
 
     python benchmarks/accuracy_at_scale.py [text | camvid DATA_ROOT | bccd DATA_ROOT] [--out FOLDER] [--ranks N]
 
-Every run sees the same number of samples. First 1, 2 and 4 ranks share the recipe's global batch; then it is 4 and 8 times as
-large, with the learning rate by the rules `none`, `sqrt` and `linear`, trained by `--ranks` processes. One thread a rank. Runs
-that are in the folder already are not made again. Prints a table and writes it as `table.md`.
+Every run sees the same number of samples. First 1, 2 and 4 ranks share the recipe's global batch, each with several seeds: a
+training that begins with random weights ends elsewhere for a difference in the last bit, so one run of each would say nothing.
+Then the batch is 4 and 8 times as large, with the learning rate by the rules `none`, `sqrt` and `linear`, trained by `--ranks`
+processes. One thread a rank. Runs that are in the folder already are not made again. Prints a table, also kept as `table.md`.
 """
 
 from __future__ import annotations
@@ -12,8 +13,10 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import statistics
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -47,6 +50,7 @@ TRAININGS = {
     ),
 }
 WORLDS = (1, 2, 4)
+SEEDS = (0, 1, 2)  # of each world
 LARGER = (4, 8)
 RULES = ('none', 'sqrt', 'linear')
 WARMUP = 0.05  # of all steps, and so of all samples, whatever the batch
@@ -62,33 +66,37 @@ def main() -> None:
     training, out = TRAININGS[given.name], given.out / given.name
     if given.root is not None:
         training = training._replace(settings=(*training.settings, f'data.root={given.root.resolve()}'))
-    asked = [(training.batch, 'none', ranks) for ranks in WORLDS]
-    asked += [(training.batch * times, rule, given.ranks) for times in LARGER for rule in RULES]
+    asked = [(training.batch, 'none', ranks, SEEDS) for ranks in WORLDS]
+    asked += [(training.batch * times, rule, given.ranks, SEEDS[:1]) for times in LARGER for rule in RULES]
     rows = [row(training, *one, out) for one in asked]
     table = as_markdown(rows)
     (out / 'table.md').write_text(table + '\n')
     print(table)
 
 
-def row(training: Training, batch: int, rule: str, ranks: int, out: Path) -> dict[str, str]:
-    folder = out / f'batch{batch}_{rule}_{ranks}'
-    if not (folder / 'summary.json').exists():
-        train(training, batch, rule, ranks, folder)
-    summary: dict[str, Any] = json.loads((folder / 'summary.json').read_text())
+def row(training: Training, batch: int, rule: str, ranks: int, seeds: Sequence[int], out: Path) -> dict[str, str]:
+    summaries: list[dict[str, Any]] = []
+    for seed in seeds:
+        folder = out / f'batch{batch}_{rule}_{ranks}_seed{seed}'
+        if not (folder / 'summary.json').exists():
+            train(training, batch, rule, ranks, seed, folder)
+        summaries.append(json.loads((folder / 'summary.json').read_text()))
+    reached = [summary['metrics'][training.metric] for summary in summaries]
     return {
         'global batch': f'{batch}',
         'ranks': f'{ranks}',
         'learning rate': {'none': 'as it is', 'sqrt': 'by the square root', 'linear': 'in proportion'}[rule],
-        'steps': f'{summary["steps"]:,}',
-        training.metric: f'{summary["metrics"][training.metric]:.3f}',
+        'steps': f'{summaries[0]["steps"]:,}',
+        training.metric: f'{statistics.fmean(reached):.3f}',
+        'of each seed': ', '.join(f'{one:.3f}' for one in reached) if len(reached) > 1 else '',
     }
 
 
-def train(training: Training, batch: int, rule: str, ranks: int, folder: Path) -> None:
+def train(training: Training, batch: int, rule: str, ranks: int, seed: int, folder: Path) -> None:
     steps = training.samples // batch
     settings = (
         *training.settings,
-        *('device=cpu', 'train.workers=1', f'train.global_batch_size={batch}', f'train.steps={steps}'),
+        *('device=cpu', 'train.workers=1', f'train.global_batch_size={batch}', f'train.steps={steps}', f'train.seed={seed}'),
         f'scaling={{rule: {rule}, reference_batch_size: {training.batch}}}',
         f'schedule.warmup_steps={round(WARMUP * steps)}',
         *(f'evaluate.every={steps}', f'checkpoint.every={steps}', f'report.every={max(1, steps // 20)}', 'ema=null'),
