@@ -42,7 +42,7 @@ class Profile:
     gradients: tuple[Message, ...]  # of each parameter, in the order in which they become ready
     loader_rate: float  # samples a second of one worker
     workers: int
-    bucket_mb: float | None = None  # gradients.bucket_mb of the recipe; profiles from before 2026-11-22 have none
+    bucket_mb: float | None = None  # MiB of gradients that travel at once; None: as DDP itself has it
 
     def __post_init__(self) -> None:
         if self.samples < 1 or not self.phases or not self.gradients:
