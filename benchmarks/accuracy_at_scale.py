@@ -43,10 +43,10 @@ TRAININGS = {
     ),
     'bccd': Training(
         'ppyoloe_plus_s_bccd',
-        20 * 205,
+        30 * 205,
         8,
         'ap50',
-        (*ON_CPU, 'loss.static_assigner_epochs=5'),
+        (*ON_CPU, 'loss.static_assigner_epochs=8', 'transforms.4.sizes=[192]', 'eval_transforms.0.size=[192,192]'),
     ),
 }
 WORLDS = (1, 2, 4)
