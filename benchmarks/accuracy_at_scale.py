@@ -33,7 +33,7 @@ class Training(NamedTuple):
 
 ON_CPU = ('precision.dtype=bf16', 'train.channels_last=true')  # of recipes that take hours
 TRAININGS = {
-    'text': Training('crnn_digits', 44_800, 32, 'accuracy'),
+    'text': Training('crnn_digits', 44_800, 16, 'accuracy'),
     'camvid': Training(
         'pp_liteseg_stdc1_camvid',
         20 * 367,
