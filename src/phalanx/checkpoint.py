@@ -21,6 +21,7 @@ import time
 from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -119,7 +120,7 @@ class Checkpoints:
         The order is important: 1. the files and their manifest, in a folder aside, flushed to disk; 2. the folder gets its
         name; 3. `latest` and `best` point to it; 4. old ones go.
         """
-        final, aside, replaced = (self.root / f'{prefix}step_{step:07d}' for prefix in ('', '.new_', '.old_'))
+        final, aside, replaced = (self.root / f'{prefix}{_name(step)}' for prefix in ('', '.new_', '.old_'))
         self.root.mkdir(parents=True, exist_ok=True)
         self.remove_leftovers()
         try:
@@ -172,6 +173,23 @@ class Checkpoints:
         """The checkpoints in place, oldest first; whether they are whole shows in loading."""
         return sorted(self.root.glob('step_*'), key=lambda path: path.name) if self.root.is_dir() else []
 
+    def abandon(self, since: Loaded) -> list[Path]:
+        """Renames the checkpoints after `since`, for a run that goes back to it: a later start must not find them.
+
+        Returns their new names. `latest` and `best` point to what was the latest and the best then, or are gone.
+        """
+        renamed = []
+        for path in self.all():
+            if path.name > _name(since.step):
+                new = next(new for n in count(1) if not (new := path.with_name(f'abandoned_{path.name}.{n}')).exists())
+                renamed.append(path.rename(new))
+        for name, step in (('latest', since.step), ('best', since.state['best_step'])) if renamed else ():
+            if (target := self.root / _name(step)).is_dir():
+                self._point(name, target)
+            else:
+                (self.folder / name).unlink(missing_ok=True)
+        return renamed
+
     def _point(self, name: str, target: Path) -> None:
         aside = self.folder / f'.{name}.new'
         aside.unlink(missing_ok=True)
@@ -183,6 +201,10 @@ class Checkpoints:
         for path in self.all()[: -self.keep]:
             if path.resolve() not in kept:
                 shutil.rmtree(path)
+
+
+def _name(step: int) -> str:
+    return f'step_{step:07d}'
 
 
 def load(path: Path) -> Loaded:

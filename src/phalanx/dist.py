@@ -43,6 +43,11 @@ def rank_of_environment() -> int:
     return int(os.environ.get('RANK', 0))
 
 
+def restarts() -> int:
+    """How many attempts of this launch came before this one."""
+    return int(os.environ.get('TORCHELASTIC_RESTART_COUNT', 0))
+
+
 def group_size(group: Group | None) -> int:
     return torch_dist.get_world_size(group) if torch_dist.is_initialized() else 1
 
@@ -80,11 +85,15 @@ def _share_memory(group: Group | None) -> None:
         _SHARED[group] = sums
 
 
-def leave() -> None:
-    """Leaves the process group."""
+def leave(failed: bool = False) -> None:
+    """Leaves the process group.
+
+    A rank that failed must not do so with NCCL, where all ranks leave together: it would wait for those that wait for it, and
+    never tell what ended it. The end of the process does it then.
+    """
     while _SHARED:
         _SHARED.popitem()[1].leave()
-    if torch_dist.is_initialized():
+    if torch_dist.is_initialized() and not (failed and 'nccl' in torch_dist.get_backend_config()):
         torch_dist.destroy_process_group()
 
 

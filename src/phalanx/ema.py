@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any, Literal
@@ -79,6 +79,10 @@ class Ema:
         values = [state[name] for name in self._averages]
         torch._foreach_lerp_(list(self._averages.values()), values, 1 - self.decay(self._updates))
         self._updates += 1
+
+    def averages(self, names: Iterable[str]) -> list[Tensor]:
+        """The averages of these entries themselves, of those that are averaged."""
+        return [self._averages[name] for name in names if name in self._averages]
 
     @torch.no_grad()
     def weights(self, model: nn.Module) -> dict[str, Tensor]:

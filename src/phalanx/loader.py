@@ -149,6 +149,8 @@ class Loader(Generic[S, B]):
             check_bad(self.bad, self.bad_samples)
             if batch is not None:
                 yield batch
+            elif self.replace:
+                raise BadSampleError(f'no sample of the data set can be used: {next(iter(bad.values()))}')
 
 
 def received(read_ahead: Iterator[Loaded]) -> Iterator[Loaded]:
@@ -184,12 +186,12 @@ class _Reader(Generic[S]):
     def read(self, draw: Draw) -> tuple[S | None, dict[int, str]]:
         """The sample and what was found unusable on the way to it. Its replacement is a function of the data set alone."""
         bad: dict[int, str] = {}
-        for index in range(draw.index, draw.index + min(len(self.dataset), self.bad_samples + 1)):
+        for index in range(draw.index, draw.index + len(self.dataset)):
             try:
                 return self.dataset[Draw(index % len(self.dataset), draw.epoch, draw.step, draw.seed)], bad
             except SampleError as error:
                 bad[index % len(self.dataset)] = str(error)
-            if not self.replace:
+            if not self.replace or len(set(bad.values())) > self.bad_samples:  # several samples may name one file
                 break
         return None, bad
 

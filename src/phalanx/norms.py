@@ -130,6 +130,9 @@ def _moments_of_samples(x: Tensor) -> tuple[Tensor, Tensor]:
     if x.is_contiguous():
         mean, var = torch.batch_norm_update_stats(x.view(1, B * C, H, W), None, None, 0.0)
         return mean.view(B, C), var.view(B, C)
+    if x.is_cuda:  # one kernel for all samples; on CPUs `var_mean` takes five times as long
+        var, mean = torch.var_mean(x, (2, 3), correction=0)
+        return mean, var
     each = [torch.batch_norm_update_stats(sample, None, None, 0.0) for sample in torch.split(x, 1)]  # channels last
     return torch.stack([mean for mean, _ in each]), torch.stack([var for _, var in each])
 
@@ -156,10 +159,11 @@ class _Normalise(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         x, mean, var, weight = ctx.saved_tensors
         grad = grads[0].contiguous(memory_format=torch.channels_last if _is_channels_last(x) else torch.contiguous_format)
-        grad_x, grad_weight, grad_bias = torch.ops.aten.native_batch_norm_backward(
-            grad, x, weight, mean, var, None, None, False, ctx.eps, [True, True, True]
-        )
         inverse = (var + ctx.eps).rsqrt()
+        # The kernels take them as running statistics (mean, var) or, on CUDA in channels last, as saved ones (mean, inverse).
+        grad_x, grad_weight, grad_bias = torch.ops.aten.native_batch_norm_backward(
+            grad, x, weight, mean, var, mean, inverse, False, ctx.eps, [True, True, True]
+        )
         grad_mean = -weight * inverse * grad_bias
         grad_var = -0.5 * weight * inverse.square() * grad_weight
         return grad_x, grad_mean, grad_var, grad_weight, grad_bias, None

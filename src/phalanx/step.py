@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from typing import TypeVar
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -62,10 +63,16 @@ class WholeStep:
         self._lane.asked += 1
         return keys, self._lane.asked - 1
 
-    def run(self, calls: Sequence[Callable[[], T]], keys: Sequence[Tensor] | None = None) -> list[T]:
+    def run(
+        self,
+        calls: Sequence[Callable[[], T]],
+        keys: Sequence[Tensor] | None = None,
+        within: Callable[[], AbstractContextManager[Any]] = nullcontext,
+    ) -> list[T]:
         """The results of `calls`, one forward pass each, run side by side so that they can meet in `sum`.
 
-        `keys` [B] of each: the random numbers of its samples, see `ask`.
+        `keys` [B] of each: the random numbers of its samples, see `ask`. Several calls run `within` a context each: what torch
+        keeps for every thread has to be said in the thread.
         """
         if len(calls) == 1:
             self._enter(0, keys)
@@ -81,7 +88,7 @@ class WholeStep:
             self._enter(number, keys)
             try:
                 meeting.wait(number)
-                with torch.set_grad_enabled(grad), autocast():
+                with torch.set_grad_enabled(grad), autocast(), within():
                     results[number] = calls[number]()
             except _AbandonedError:
                 pass

@@ -77,7 +77,7 @@ def sample_keys(seed: int, step: int, samples: Tensor) -> Tensor:  # samples [B]
 
 def layer_keys(keys: Tensor, number: int) -> Tensor:
     """The keys [B] of a step's samples for the `number`-th layer that asks in a forward pass."""
-    return _mixed(keys ^ _mixed(torch.tensor(number + 1, device=keys.device)))
+    return _mixed(keys ^ _mixed(torch.full((), number + 1, device=keys.device)))
 
 
 def _mixed(x: Tensor) -> Tensor:

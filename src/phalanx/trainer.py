@@ -24,10 +24,11 @@ from phalanx.evaluation import EvaluationStoppedError, evaluate
 from phalanx.gradients import replicated
 from phalanx.heartbeat import Heart
 from phalanx.loader import Loader, Stream, check_bad
+from phalanx.memory import parked, to_device
 from phalanx.meters import Later, Stopwatch, peak_memory_mb, slower_ranks
 from phalanx.optim.clip import clip
 from phalanx.optim.groups import parameter_groups
-from phalanx.optim.optimizers import set_lr
+from phalanx.optim.optimizers import set_lr, take_state
 from phalanx.optim.scaling import scaled
 from phalanx.optim.schedule import in_steps
 from phalanx.precision import Precision, at_least_float32
@@ -77,7 +78,7 @@ class Trainer(Generic[S, B, P]):
         norms.settle(self.model, recipe.norm_sync, self.whole, self.node)
         self.is_random = stochastic.tie(self.model, self.whole)
         network: nn.Module = torch.compile(self.model) if train.compile else self.model  # type: ignore[assignment]
-        self.judge = _Judge(task, network, self.whole)
+        self.judge = _Judge(task, network, self.whole, device)
         self.replica, self.compression = replicated(self.judge, self.gradients, lambda: self.whole.ranks)
 
         # What moves it.
@@ -183,20 +184,20 @@ class Trainer(Generic[S, B, P]):
         is_local = self.gradients.is_local(self.step)
         self.whole.ranks = self.node if is_local else None
         moved = [batch.to(self.device) for batch in micro_batches]
-        with self.precision.autocast(), self.parked(len(moved)):
+        with self.precision.autocast():
             totals, weights = self.replica(moved, self.sample_keys())  # [terms] each: what this rank judged
-        own = torch.cat([totals.detach(), weights, totals.new_tensor(self.news())])
+        own = torch.cat([totals.detach(), weights, to_device(torch.tensor(self.news(), dtype=totals.dtype), self.device)])
         numbers = dist.sum_over_ranks(own, self.whole.ranks)  # the one exchange of a step besides gradients and norms
         whole = numbers[len(totals) : 2 * len(totals)]
         ranks = dist.group_size(self.whole.ranks)
         self.precision.backward((totals / whole).sum() * ranks)  # DDP averages over ranks, hence their number
-        self.precision.step(self.optimizer, partial(clip, self.model.parameters(), self.recipe.clip))
+        norm = self.precision.step(self.optimizer, partial(clip, self.model.parameters(), self.recipe.clip))
         self.optimizer.zero_grad(set_to_none=True)
         if not is_local:
-            self.end_step(self.step, numbers)
+            self.end_step(self.step, torch.cat([numbers, norm[None]]))
             self.read_numbers(keep=1)  # those of the step before: reading this one's would make the device wait
             return
-        self.apart.append(own)
+        self.apart.append(torch.cat([own, norm[None]]))
         if self.gradients.meets_after(self.step + 1) or self.step + 1 == self.steps:
             self.meet()
 
@@ -229,15 +230,11 @@ class Trainer(Generic[S, B, P]):
         if not self.is_random:
             return []
         return [
-            stochastic.sample_keys(self.stream.seed, self.step, torch.tensor([draw.index for draw in draws])).to(self.device)
+            to_device(
+                stochastic.sample_keys(self.stream.seed, self.step, torch.tensor([draw.index for draw in draws])), self.device
+            )
             for draws in self.stream.share(self.step)
         ]
-
-    def parked(self, micro_batches: int) -> contextlib.AbstractContextManager[Any]:
-        """With several micro-batches on CUDA, activations wait for the backward pass in host memory: that saves the memory."""
-        if micro_batches > 1 and self.device.type == 'cuda':
-            return torch.autograd.graph.save_on_cpu(pin_memory=True)
-        return contextlib.nullcontext()
 
     def news(self) -> list[float]:
         """What this rank tells the others along with its losses: whether it was asked to stop, and how many new bad samples."""
@@ -248,8 +245,8 @@ class Trainer(Generic[S, B, P]):
         """Reads the numbers of all but the last `keep` steps. All ranks read the same numbers at the same step."""
         while len(self.unread) > keep:
             step, later = self.unread.pop(0)
-            *values, stop, new_bad = later.read()
-            if not math.isfinite(values[-1]):
+            *values, stop, new_bad, norm = later.read()
+            if not math.isfinite(values[-1]) or not (math.isfinite(norm) or self.precision.skips):
                 raise RunError(self.non_finite(step, values))
             self.logged.append(values)
             self.stop_agreed |= stop > 0
@@ -263,8 +260,9 @@ class Trainer(Generic[S, B, P]):
         shown = ', '.join(names[:16]) + (f' and {len(names) - 16} more' if len(names) > 16 else '')
         self.end_save()
         last = self.checkpoints.all()
+        what = 'the loss is' if not math.isfinite(values[-1]) else 'the loss is finite but its gradients are'
         return (
-            f'the loss is not finite at step {step} ({terms}; learning rate {self.schedule(step):.3g}); '
+            f'{what} not finite at step {step} ({terms}; learning rate {self.schedule(step):.3g}); '
             f'samples of that step: {shown}; '
             f'last good checkpoint: {last[-1] if last else "none was written yet"}; '
             'try a lower optimizer.lr, a longer schedule.warmup_steps, clip.norm, or precision.dtype=fp32'
@@ -332,8 +330,7 @@ class Trainer(Generic[S, B, P]):
         self.clock.pause()
         self.read_numbers(keep=0)
         recipe = self.recipe
-        if recipe.norm_sync in ('node', 'off'):
-            dist.average_over_ranks([buffer for buffer in self.model.buffers() if buffer.is_floating_point()])
+        self.agree_on_statistics()
         with self.ema.applied(self.model) if self.ema else contextlib.nullcontext():
             try:
                 judged = evaluate(
@@ -374,6 +371,13 @@ class Trainer(Generic[S, B, P]):
         self.clock.go_on()
         return best
 
+    def agree_on_statistics(self) -> None:
+        """Where norms are not those of the step, gives all ranks the mean of theirs: one model is judged, and saved."""
+        if self.recipe.norm_sync in ('node', 'off'):
+            names = [name for name, buffer in self.model.named_buffers() if buffer.is_floating_point()]
+            averaged = self.ema.averages(names) if self.ema else []
+            dist.average_many_over_ranks([*map(self.model.get_buffer, names), *averaged])
+
     def evaluation_goes_on(self) -> bool:
         """Between two batches of an evaluation; the ranks agree, over the host, since the device has other things to do."""
         self.heart.beat(self.step, 'evaluating')
@@ -403,6 +407,7 @@ class Trainer(Generic[S, B, P]):
         self.clock.pause()
         self.heart.beat(self.step, 'saving')
         self.read_numbers(keep=0)  # a step whose loss is not finite must not be saved
+        self.agree_on_statistics()
         state = self.state()
         if dist.rank() == 0:
             self.end_save()
@@ -454,7 +459,7 @@ class Trainer(Generic[S, B, P]):
         """Goes back to a checkpoint. Raises RunError when it is of another network or of a run with other parts."""
         try:
             self.model.load_state_dict(loaded.model)
-            self.optimizer.load_state_dict(loaded.state['optimizer'])
+            take_state(self.optimizer, loaded.state['optimizer'])
         except (RuntimeError, ValueError, KeyError, TypeError) as error:
             raise RunError(f'{loaded.path} does not fit this recipe: {error}') from None
         self.precision.restore(loaded.state['precision'])
@@ -500,14 +505,17 @@ class Trainer(Generic[S, B, P]):
 class _Judge(nn.Module, Generic[B]):
     """The network with its loss: what DDP wraps, so that a task may call its network as it likes."""
 
-    def __init__(self, task: Task[Any, B, Any], network: nn.Module, whole: WholeStep) -> None:
+    def __init__(self, task: Task[Any, B, Any], network: nn.Module, whole: WholeStep, device: torch.device) -> None:
         super().__init__()
         self.task, self.network, self.whole = task, network, whole
+        # On CUDA, activations of several micro-batches wait for the backward pass in host memory: that is what saves memory.
+        self.within = partial(parked, device) if device.type == 'cuda' else contextlib.nullcontext
         self.names: tuple[str, ...] = ()
 
     def forward(self, micro_batches: Sequence[B], keys: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
         """Totals and weights of the loss terms over the micro-batches of this rank, [terms] each, in float32 or better."""
-        losses = self.whole.run([partial(self.task.loss, self.network, batch, self.whole) for batch in micro_batches], keys)
+        passes = [partial(self.task.loss, self.network, batch, self.whole) for batch in micro_batches]
+        losses = self.whole.run(passes, keys, self.within)
         self.names = tuple(losses[0])
         totals, weights = (
             torch.stack([torch.stack([at_least_float32(loss[name][part]) for loss in losses]).sum(0) for name in self.names])

@@ -61,21 +61,31 @@ def train(job: Job, start: Start) -> int:
 
     Raises what ended the run otherwise: RunError, BadSampleError, CheckpointError, OSError.
     """
+    with joined(job) as device:
+        keep_log()
+        with faults_explained():
+            status = run(job, start, device)
+        gc.collect()  # DDP holds the process group; what is left of it at the end of the interpreter can abort the process
+        dist.barrier()
+    return status
+
+
+@contextlib.contextmanager
+def joined(job: Job) -> Iterator[torch.device]:
+    """Within this context the process is a rank among the others; gives its device."""
     device = pick_device(job.recipe.device, dist.local_rank())
     if device.type == 'cuda':
         torch.cuda.set_device(device)
     dist.join(device)
     keep_freed_memory()
-    keep_log()
     try:
-        with faults_explained():
-            status = run(job, start, device)
-        gc.collect()  # DDP holds the process group; what is left of it at the end of the interpreter can abort the process
-        dist.barrier()
-    finally:
+        yield device
+    except BaseException:
         end_workers()
-        dist.leave()
-    return status
+        dist.leave(failed=True)
+        raise
+    end_workers()
+    dist.leave()
 
 
 @contextlib.contextmanager
@@ -120,10 +130,7 @@ def run(job: Job, start: Start, device: torch.device) -> int:
 
 def evaluate(job: Job, weights: Path | None) -> Evaluation:
     """The judgement of `weights` (None: the best of the run), shared by the ranks. Raises CheckpointError or BadSampleError."""
-    device = pick_device(job.recipe.device, dist.local_rank())
-    dist.join(device)
-    keep_freed_memory()
-    try:
+    with joined(job) as device:
         model = job.task.model()
         load_weights(model, weights or job.folder)
         return evaluation.evaluate(
@@ -136,9 +143,6 @@ def evaluate(job: Job, weights: Path | None) -> Evaluation:
             bad_samples=job.recipe.train.bad_samples,
             autocast=Precision(job.recipe.precision, device).autocast(),
         )
-    finally:
-        end_workers()
-        dist.leave()
 
 
 def end_workers() -> None:
@@ -170,24 +174,34 @@ def prepare(job: Job, start: Start, held: contextlib.ExitStack) -> tuple[Loaded 
 
     The folder is kept from other runs until `held` is closed.
     """
-    notes = []
+    notes: list[str] = []
     if start.fresh and (aside := set_aside(job.folder)):
         notes.append(f'the earlier run is kept in {aside}')
     job.folder.mkdir(parents=True, exist_ok=True)
     held.enter_context(hold(job.folder))
-    damaged: list[str] = []
+    own = Checkpoints(job.folder, keep=1)
     if start.resume in (None, 'auto'):
-        checkpoint, damaged = Checkpoints(job.folder, keep=1).newest()
+        checkpoint, damaged = own.newest()
     else:
-        given = Checkpoints(Path(str(start.resume)), keep=1)
-        checkpoint, damaged = given.newest() if given.root.is_dir() else (load(given.folder.resolve()), [])
-        if checkpoint is None:
-            raise CheckpointError(f'--resume {start.resume}: no whole checkpoint in it; ' + '; '.join(damaged))
+        checkpoint, damaged = given_checkpoint(str(start.resume))
+        if dist.restarts() == 0:
+            notes += [f'abandoned, and kept as {path}' for path in own.abandon(checkpoint)]
+        elif (since := own.newest()[0]) is not None and since.step > checkpoint.step:
+            checkpoint, damaged = since, []
     notes += [f'passed over a damaged checkpoint: {problem}' for problem in damaged]
     if checkpoint is not None:
         notes += [f'goes on under another setting: {line}' for line in differences(job)]
     (job.folder / 'config.yml').write_text(show(settled(job)), encoding='utf-8')
     return checkpoint, notes
+
+
+def given_checkpoint(path: str) -> tuple[Loaded, list[str]]:
+    """The checkpoint that `--resume PATH` means, a run's newest or one itself, and what was damaged. Raises CheckpointError."""
+    given = Checkpoints(Path(path), keep=1)
+    checkpoint, damaged = given.newest() if given.root.is_dir() else (load(given.folder.resolve()), [])
+    if checkpoint is None:
+        raise CheckpointError(f'--resume {path}: no whole checkpoint in it; ' + '; '.join(damaged))
+    return checkpoint, damaged
 
 
 def catch_signals(trainer: Trainer[Any, Any, Any]) -> list[int]:

@@ -1,5 +1,6 @@
 """Runs that meet a fault: what is said, what is left, and how they go on."""
 
+import contextlib
 import json
 import signal
 import subprocess
@@ -9,10 +10,14 @@ from pathlib import Path
 import cv2
 import numpy as np
 import pytest
+import torch
 
 from faults.files import FILES, write_data_set
 from faults.started import BOUND, Started, left
 from phalanx.loader import STOP_GRACE
+from phalanx.runs import open_job
+from phalanx.trainer import RunError, Trainer
+from phalanx.worker import Start, prepare
 from running import TINY, Command, clean_environment, losses
 
 RECIPE = (*FILES, 'train.steps=3')
@@ -188,3 +193,35 @@ def test_a_killed_rank_ends_the_run_and_leaves_no_process(tmp_path: Path) -> Non
     assert started.end(STOP_GRACE) == 1
     assert 'was ended by SIGKILL' in started.last_words()
     assert left(tmp_path) == []
+
+
+def test_gradients_that_are_not_finite_end_the_run_before_a_checkpoint_holds_what_they_made(tmp_path: Path) -> None:
+    job = open_job(TINY[0], [(text, text) for text in TINY[2:]])
+    trainer = Trainer(job.recipe, job.task, folder=tmp_path, device=torch.device('cpu'))
+    next(trainer.model.parameters()).register_hook(lambda gradient: gradient * torch.nan)
+    trainer.train_step(next(trainer.batches()))
+    with pytest.raises(RunError, match='the loss is finite but its gradients are not finite at step 0 '):
+        trainer.save()
+    assert trainer.checkpoints.all() == []
+
+
+def test_a_run_that_went_back_to_a_checkpoint_goes_on_from_its_own_and_loses_nothing_to_a_restart(
+    phalanx: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recipe = (*TINY, 'train.steps=4', 'checkpoint={every: 1, keep: 9}', 'evaluate.enabled=false')
+    assert phalanx('train', *recipe, '--save_dir', 'run').returncode == 0
+    second = 'run/checkpoints/step_0000002'
+    back = phalanx('train', *recipe, 'train.until=3', '--save_dir', 'run', '--resume', second)
+    assert back.returncode == 0, back.stderr
+    assert ' '.join(back.stdout.split()).count('abandoned, and kept as') == 2  # steps 3 and 4
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv('TORCHELASTIC_RESTART_COUNT', '1')  # a rank died, and the same words are given again
+    job = open_job(TINY[0], [(text, text) for text in recipe[2:]], Path('run'))
+    with contextlib.ExitStack() as held:
+        checkpoint, notes = prepare(job, Start(second), held)
+    assert checkpoint is not None
+    assert (checkpoint.step, notes) == (3, [])
+
+    on = phalanx('train', *recipe, '--save_dir', 'run')
+    assert 'resumed at step 3' in on.stdout, on.stderr

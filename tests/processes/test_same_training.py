@@ -78,14 +78,15 @@ def test_thirteen_samples_on_four_ranks_count_thirteen_and_give_the_same_metrics
         assert found[0][key] == found[1][key] == records(tmp_path / 'alone', 'eval')[-1][key]
 
 
-@pytest.mark.parametrize('ranks', ['1', '3'])
+@pytest.mark.parametrize(('ranks', 'sync'), [('1', 'global'), ('3', 'global'), ('2', 'off')])
 def test_a_run_that_was_stopped_and_resumed_ends_bit_for_bit_like_one_that_was_not(
-    phalanx: Command, tmp_path: Path, ranks: str
+    phalanx: Command, tmp_path: Path, ranks: str, sync: str
 ) -> None:
     """Promise 2, in the middle of an epoch (8 steps here), optimizer, moving average and data position included."""
     recipe = (*TINY, 'train.steps=7', 'evaluate.every=3', 'checkpoint.every=2', 'ema={decay: 0.9}', '--nproc_per_node', ranks)
+    recipe = (*recipe, '--set', f'norm_sync={sync}')
     assert phalanx('train', *recipe, '--save_dir', 'whole').returncode == 0
-    first = phalanx('train', *recipe, '--set', 'train.until=3', '--save_dir', 'halves')
+    first = phalanx('train', *recipe, 'train.until=3', '--save_dir', 'halves')
     assert first.returncode == 0, first.stderr
     second = phalanx('train', *recipe, '--save_dir', 'halves')
     assert second.returncode == 0, second.stderr

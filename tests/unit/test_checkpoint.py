@@ -168,3 +168,16 @@ def test_weights_are_found_in_run_checkpoint_and_file(tmp_path: Path) -> None:
     assert weights_at(path / 'model.safetensors')['w'][0, 0] == 2
     with pytest.raises(CheckpointError, match='holds no weights'):
         weights_at(tmp_path / 'checkpoints')
+
+
+def test_a_run_that_goes_back_to_a_checkpoint_keeps_later_ones_aside_where_no_start_finds_them(tmp_path: Path) -> None:
+    checkpoints = Checkpoints(tmp_path, keep=5)
+    for step in (2, 4, 6):
+        checkpoints.save(step, {'w': torch.full((1,), float(step))}, None, {'best_step': 2}, best=step in (2, 6))
+    renamed = checkpoints.abandon(load(checkpoints.all()[1]))
+    assert [path.name for path in renamed] == ['abandoned_step_0000006.1']
+    found, damaged = checkpoints.newest()
+    assert found is not None and (found.step, damaged) == (4, [])
+    assert [(tmp_path / link).resolve().name for link in ('latest', 'best')] == ['step_0000004', 'step_0000002']
+    assert load(renamed[0]).step == 6  # nothing is lost
+    assert checkpoints.abandon(found) == []

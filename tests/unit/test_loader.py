@@ -128,6 +128,18 @@ def test_by_default_the_first_unreadable_sample_ends_the_run_with_its_path(worke
         load((3,), allowed=0, workers=workers)
 
 
+def test_neighbours_that_name_one_unreadable_file_count_once_and_are_all_replaced() -> None:
+    class Doubled(Numbers):
+        def __getitem__(self, draw: Draw) -> int:
+            if draw.index in (2, 3, 4):
+                raise SampleError('the same.png: is broken')
+            return draw.index
+
+    loader = Loader(Doubled(6), collate, workers=0, bad_samples=1, device=torch.device('cpu'), replace=True)
+    draws = iter([[Draw(index, 0, 0, 0)] for index in range(6)])
+    assert [batch.item() for batch in loader.batches(draws)] == [0, 1, 5, 5, 5, 5]
+
+
 def test_a_data_set_without_one_readable_sample_does_not_search_for_ever() -> None:
     with pytest.raises(BadSampleError):
         load((0, 1, 2, 3, 4, 5), allowed=5)

@@ -33,6 +33,7 @@ def test_machines_meet_at_multiples_after_the_steps_that_they_take_together(
         (['gradients.local_steps=4', 'norm_sync=off', 'precision.dtype=fp16'], 'needs precision.dtype bf16 or fp32'),
         (['gradients.local_steps=4', 'norm_sync=off', 'train.until=6'], 'needs a multiple of it as train.until, got 6'),
         (['gradients={local_steps: 4, compression: bf16}', 'norm_sync=off'], 'compression bf16 and local_steps 4 do not go'),
+        (['gradients.compression=power_sgd', 'precision.dtype=fp16'], 'power_sgd needs precision.dtype bf16 or fp32'),
         (['gradients.local_steps=0'], 'local_steps must be at least 1 and local_from 0, got 0 and 0'),
     ],
 )

@@ -15,7 +15,7 @@ from torch.optim import Optimizer
 from phalanx.optim import OPTIMIZERS
 from phalanx.optim.clip import Clip, clip
 from phalanx.optim.groups import ParameterRule, Parameters, parameter_groups
-from phalanx.optim.optimizers import adam, adamw, set_lr, sgd
+from phalanx.optim.optimizers import adam, adamw, set_lr, sgd, take_state
 
 ADAM = json.loads((Path(__file__).parents[1] / 'golden' / 'data' / 'adam_toy.json').read_text())
 
@@ -98,3 +98,35 @@ def test_each_group_learns_with_its_share_of_the_rate(name: str) -> None:
     optimizer = OPTIMIZERS[name](groups, lr=1.0, weight_decay=0.7)
     set_lr(optimizer, 0.5)
     assert [(group['lr'], group['weight_decay']) for group in optimizer.param_groups] == [(0.05, 0.3), (0.5, 0.7)]
+
+
+def a_step(kind: str, layout: torch.memory_format, number: int, optimizer: Optimizer | None, weight: Tensor) -> Optimizer:
+    optimizer = optimizer or OPTIMIZERS[kind](one_group(weight), lr=0.1, weight_decay=1e-3)
+    gradient = torch.randn(3, 4, 2, 5, generator=torch.Generator().manual_seed(number))
+    weight.grad = gradient.to(memory_format=layout)
+    optimizer.step()
+    return optimizer
+
+
+@pytest.mark.parametrize('kind', ['sgd', 'adam', 'adamw', 'lamb'])
+def test_a_run_goes_on_in_another_layout_of_memory_as_it_would_in_its_own(kind: str) -> None:
+    start = torch.randn(3, 4, 2, 5, generator=torch.Generator().manual_seed(9))
+    whole = start.clone().requires_grad_()
+    optimizer = a_step(kind, torch.contiguous_format, 1, None, whole)
+    halves = whole.detach().clone(memory_format=torch.channels_last).requires_grad_()
+    other = OPTIMIZERS[kind](one_group(halves), lr=0.1, weight_decay=1e-3)
+    take_state(other, optimizer.state_dict())
+    a_step(kind, torch.contiguous_format, 2, optimizer, whole)
+    a_step(kind, torch.channels_last, 2, other, halves)
+    assert torch.allclose(whole, halves, rtol=1e-6, atol=1e-7)
+
+
+def test_a_run_goes_on_with_the_settings_of_its_recipe_and_not_with_those_of_the_checkpoint() -> None:
+    weight = torch.ones(2, requires_grad=True)
+    before, after = sgd(one_group(weight), lr=0.1, momentum=0.9), sgd(one_group(weight), lr=0.1, momentum=0.5, weight_decay=0.3)
+    weight.grad = torch.ones(2)
+    before.step()
+    take_state(after, before.state_dict())
+    (group,) = after.param_groups
+    assert (group['momentum'], group['weight_decay']) == (0.5, 0.3)
+    assert after.state[weight]['momentum_buffer'].tolist() == [1, 1]

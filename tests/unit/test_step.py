@@ -1,12 +1,14 @@
 """Micro-batches that meet, and the batch norm that makes use of it."""
 
 import copy
+from functools import partial
 
 import pytest
 import torch
 from torch import nn
 
 from phalanx import norms
+from phalanx.memory import parked
 from phalanx.norms import BatchNorm2d
 from phalanx.step import WholeStep
 
@@ -55,6 +57,25 @@ def test_settings_of_the_thread_hold_in_every_micro_batch() -> None:
     with torch.no_grad(), torch.autocast('cpu', dtype=torch.bfloat16):
         found = whole.run([lambda: (torch.is_grad_enabled(), torch.is_autocast_enabled('cpu'))] * 2)
     assert found == [(False, True)] * 2
+
+
+def test_every_micro_batch_parks_what_waits_for_the_backward_pass_but_for_the_weights() -> None:
+    torch.manual_seed(0)
+    last = {'memory_format': torch.channels_last}
+    network = nn.Conv2d(3, 4, 3).double().to(**last)
+    batches = [torch.randn(2, 3, 5, 5, dtype=torch.float64).to(**last) for _ in range(2)]
+    network(torch.cat(batches)).square().sum().backward()
+    assert network.weight.grad is not None
+    expected = network.weight.grad.clone()
+    network.zero_grad()
+
+    maps = WholeStep().run([partial(network, batch) for batch in batches], within=partial(parked, torch.device('cpu')))
+    for batch, found in zip(batches, maps, strict=True):
+        kept = found.grad_fn._saved_input
+        assert kept.equal(batch) and kept.is_contiguous(**last) and kept.data_ptr() != batch.data_ptr()
+        assert found.grad_fn._saved_weight.data_ptr() == network.weight.data_ptr()
+    torch.cat(maps).square().sum().backward()
+    assert network.weight.grad.allclose(expected)
 
 
 @pytest.mark.parametrize('dtype', [torch.float32, torch.float64])

@@ -162,6 +162,11 @@ class Recipe:
             raise ValueError(
                 'norm_sync: frozen needs train.init_from: without weights to start from there are no statistics to keep'
             )
+        if self.gradients.compression == 'power_sgd' and self.precision.dtype == 'fp16':
+            raise ValueError(
+                'gradients.compression: power_sgd needs precision.dtype bf16 or fp32: '
+                'what it remembers of a step that overflows, as steps of fp16 do now and then, spoils every later one'
+            )
         if self.gradients.local_steps == 1:
             return
         local = f'gradients.local_steps: {self.gradients.local_steps}'

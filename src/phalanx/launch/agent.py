@@ -193,7 +193,9 @@ def _failure(rank: int, failure: ProcessFailure, attempt: Attempt, out_of_memory
     if cause.startswith('exit status') and tail:  # a script that left no error record: its last words say more
         cause = f'{tail[-1].removeprefix(f"[rank{rank}]: ")} ({cause})'
     # SIGTERM is how torch's agent ends the others; one of them may have noticed before, and left a record with an earlier time.
-    is_consequence = failure.exitcode == -signal.SIGTERM or bool(BROKEN_CONNECTION.search(cause))
+    # SIGABRT is how NCCL ends a rank that waited too long for another one.
+    given_up = failure.exitcode == -signal.SIGABRT and any('NCCL' in line for line in tail)
+    is_consequence = failure.exitcode == -signal.SIGTERM or given_up or bool(BROKEN_CONNECTION.search(cause))
     return Failure(rank, cause, float(failure.timestamp), str(log), tuple(tail), is_consequence)
 
 

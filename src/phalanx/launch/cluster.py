@@ -63,7 +63,8 @@ class Cluster:
         environment = {
             'OMP_NUM_THREADS': os.environ.get('OMP_NUM_THREADS', str(threads)),
             'GLOO_SOCKET_IFNAME': self.interface,
-            'NCCL_SOCKET_IFNAME': self.interface,
+            # The name alone would be the beginning of a name: eth1 of eth10. Who set it knows of a better network.
+            'NCCL_SOCKET_IFNAME': os.environ.get('NCCL_SOCKET_IFNAME', f'={self.interface}'),
         }
         if self.devices:
             environment['CUDA_VISIBLE_DEVICES'] = ','.join(self.devices)

@@ -6,10 +6,15 @@ The update runs in one fused kernel; `fused: false` takes torch's other form, fo
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
+from torch import Tensor
 from torch.optim import SGD, Adam, AdamW, Optimizer
 
 from phalanx.optim.groups import Group
+
+COUNTED = ('params', 'steps')  # of a group, what is no setting: its weights, and how many steps `lamb` has made
 
 
 def sgd(
@@ -57,6 +62,25 @@ def adamw(
 ) -> Optimizer:
     """Adam with decoupled weight decay (Loshchilov & Hutter 2019)."""
     return AdamW(groups, lr=lr, betas=betas, eps=eps, weight_decay=weight_decay, fused=fused)
+
+
+@torch.no_grad()
+def take_state(optimizer: Optimizer, state: dict[str, Any]) -> None:
+    """Lets `optimizer` remember what the one of `state`, a state_dict, did; its own settings stay.
+
+    What is remembered of a weight takes the layout of that weight, which may be another one now: torch's fused kernels for CPUs
+    walk through both in the order of memory. Raises as `load_state_dict` does when it is of other weights.
+    """
+    settings = [{key: value for key, value in group.items() if key not in COUNTED} for group in optimizer.param_groups]
+    optimizer.load_state_dict(state)
+    for group, own in zip(optimizer.param_groups, settings, strict=True):
+        group.update(own)
+        for parameter in group['params']:
+            remembered = optimizer.state.get(parameter, {})
+            for name, value in remembered.items():
+                if isinstance(value, Tensor):
+                    like = parameter if value.shape == parameter.shape else value
+                    remembered[name] = torch.empty_like(like, dtype=value.dtype).copy_(value)
 
 
 def set_lr(optimizer: Optimizer, lr: float) -> None:
