@@ -23,7 +23,7 @@ from phalanx.launch.flags import Flags, add_flags
 from phalanx.launch.remote import everywhere
 from phalanx.loader import BadSampleError
 from phalanx.page import write_page
-from phalanx.runs import Job, check_folder, check_parts, open_job, set_aside
+from phalanx.runs import Job, check_folder, check_parts, open_job, pick_device, set_aside
 
 # Options that people bring along, as assignments to the recipe.
 BROUGHT_ALONG = {
@@ -35,8 +35,8 @@ BROUGHT_ALONG = {
     'save_interval': 'checkpoint.every={}',
     'num_workers': 'train.workers={}',
     'seed': 'train.seed={}',
-    'precision': 'precision.dtype={}',
     'amp': 'precision.dtype=fp16',
+    'precision': 'precision.dtype={}',  # after `amp`, so that it says what kind of mixed precision
     'eval': 'evaluate.enabled=true',
     'use_vdl': 'report.visualdl=true',
 }
@@ -102,6 +102,8 @@ def train(words: Sequence[str]) -> int:
     if flags.ssh:
         return everywhere(flags, 'train', words, job.folder)
     check_parts(job, cluster.ranks_per_node * cluster.max_nodes if cluster else 1)
+    if cluster is None:
+        pick_device(job.recipe.device)
     if cluster is None or cluster.meeting is None or cluster.hosts_meeting:  # the run folder is that of rank 0
         check_folder(job, given.resume, given.fresh)
         if given.fresh and (aside := set_aside(job.folder)):
@@ -151,7 +153,7 @@ def evaluate(words: Sequence[str]) -> int:
             return _launch('eval', words, job, cluster, flags)
     try:
         result = worker.evaluate(job, given.weights)
-    except (CheckpointError, BadSampleError, OSError, RuntimeError) as error:
+    except (CheckpointError, BadSampleError, OSError, RuntimeError, ValueError) as error:
         print(f'evaluation failed: {_told(error)}', file=sys.stderr)
         return 1
     if dist.rank_of_environment() != 0:
@@ -178,7 +180,7 @@ def predict(words: Sequence[str]) -> int:
 
     try:
         written, failed = predict_images(job, given.images, given.out, given.weights)
-    except (CheckpointError, OSError) as error:  # no weights; a folder that cannot be written to
+    except (CheckpointError, OSError, ValueError) as error:  # no weights; a folder that cannot be written to; no classes
         print(f'prediction failed: {_told(error)}', file=sys.stderr)
         return 1
     count = '1 image' if written == 1 else f'{written} images'

@@ -106,7 +106,7 @@ def _header(data: bytes) -> tuple[tuple[int, int] | None, bool]:
     """
     if data.startswith(b'\x89PNG'):
         size = int.from_bytes(data[16:20]), int.from_bytes(data[20:24])  # IHDR comes first
-        return size if data[12:16] == b'IHDR' else None, b'IEND' in data[-1024:]
+        return size if data[12:16] == b'IHDR' else None, data.rfind(b'\0\0\0\0IEND') >= 0  # other programs append to it
     if not data.startswith(b'\xff\xd8'):
         return None, True
     found, place = None, 2  # segments carry their length, so that no mark of a thumbnail inside one is mistaken for the image's

@@ -20,9 +20,9 @@ SUFFIXES = {'.jpg', '.jpeg', '.png', '.bmp', '.tif', '.tiff', '.webp'}
 def predict_images(job: Job, images: Sequence[Path], out: Path, weights: Path | None) -> tuple[int, int]:
     """How many images were predicted and how many could not be read; the results lie in `out`, named as the images.
 
-    Raises RequestError when there is no image, CheckpointError when there are no weights.
+    Raises RequestError when there is no image or a result would take its place, CheckpointError when there are no weights.
     """
-    files = list_images(images)
+    files = list_images(images, out)
     predict = predictor(job, weights, job.recipe.device)
     out.mkdir(parents=True, exist_ok=True)
     failed = 0
@@ -38,15 +38,19 @@ def predict_images(job: Job, images: Sequence[Path], out: Path, weights: Path | 
     return len(files) - failed, failed
 
 
-def list_images(given: Sequence[Path]) -> dict[Path, Path]:
-    """The image files among files and folders -> the path, without suffix, of their results below the output folder.
+def list_images(given: Sequence[Path], out: Path) -> dict[Path, Path]:
+    """The image files among files and folders -> the path, without suffix, of their results below the folder `out`.
 
-    Raises RequestError for what does not exist, for nothing at all, and for two images whose results would have one name.
+    What lies in `out` already are results, no images. Raises RequestError for what does not exist, for nothing at all, for two
+    images whose results would have one name, and for an image that its own result could replace.
     """
+    results = out.resolve()
     found: dict[Path, Path] = {}
     for path in given:
         if path.is_dir():
             below = sorted(file for file in path.rglob('*') if file.suffix.lower() in SUFFIXES)
+            if path.resolve() != results:
+                below = [file for file in below if results not in file.resolve().parents]
             found |= {file: file.relative_to(path).with_suffix('') for file in below}
         elif path.exists():
             found[path] = Path(path.stem)
@@ -59,4 +63,6 @@ def list_images(given: Sequence[Path]) -> dict[Path, Path]:
         if stem in taken:
             raise RequestError(f'the results of {taken[stem]} and {file} would both be named {stem}; predict them separately')
         taken[stem] = file
+        if file.resolve().with_suffix('') == results / stem:
+            raise RequestError(f'--out {out}: the result of {file} could take its place; give another folder')
     return found

@@ -77,7 +77,7 @@ def open_job(recipe: str, assignments: Sequence[tuple[str, str]] = (), folder: P
         root, notes, assignments = translation.root, translation.notes, translation.rest
     else:
         root = read(path)
-    for text, origin in assignments:
+    for text, origin in names_first(assignments):
         root = override(root, text, origin)
     family = _family(root)
     bound, task, resolved = bind(root, Recipe, family)
@@ -86,12 +86,24 @@ def open_job(recipe: str, assignments: Sequence[tuple[str, str]] = (), folder: P
     return Job(bound, task, resolved, name, folder, notes)
 
 
+def names_first(assignments: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
+    """`assignments` with `part.name=` before others to the same part: a new name starts it anew, whichever was typed first."""
+    ordered: list[tuple[str, str]] = []
+    for assignment in assignments:
+        part, _, last = assignment[0].partition('=')[0].strip().rpartition('.')
+        before = [text.partition('=')[0].strip() for text, _ in ordered]
+        whole = max((place for place, key in enumerate(before) if f'{part}.'.startswith(f'{key}.')), default=-1)
+        to_part = (place for place, key in enumerate(before) if place > whole and key.startswith(f'{part}.'))
+        ordered.insert(next(to_part, len(ordered)) if last == 'name' else len(ordered), assignment)
+    return ordered
+
+
 def _family(root: Node) -> type:
     task = root.value.get('task')
     if task is None:
         raise ConfigError([f'{root.origin}: task: missing; one of {", ".join(FAMILIES)}'])
-    if task.value not in FAMILIES:
-        raise ConfigError([f'{task.origin}: task: {task.value!r} is not one of {", ".join(FAMILIES)}'])
+    if not isinstance(task.value, str) or task.value not in FAMILIES:
+        raise ConfigError([f'{task.origin}: task: {plain(task)!r} is not one of {", ".join(FAMILIES)}'])
     return FAMILIES[task.value]
 
 
@@ -215,15 +227,22 @@ def check_parts(job: Job, world_size: int) -> None:
 
 
 def set_aside(folder: Path) -> Path | None:
-    """Renames an earlier run so that a fresh one can start in its place; nothing is deleted. Returns its new name."""
-    if not folder.exists():
+    """Renames an earlier run so that a fresh one can start in its place; nothing is deleted. Returns its new name.
+
+    Raises RequestError for what is no run folder: it is somebody's own.
+    """
+    if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
         return None
+    if not (folder / 'config.yml').is_file() or not folder.name:
+        raise RequestError(f'--fresh: {folder} is no folder of a run, so it is not put aside; use another --save_dir')
     aside = next(path for n in range(1, 10_000) if not (path := folder.with_name(f'{folder.name}.old-{n}')).exists())
     return folder.rename(aside)
 
 
 def pick_device(wish: str, local_rank: int = 0) -> torch.device:
     """The device of a rank. Raises RequestError when there are fewer devices than ranks, or CUDA is wanted and absent."""
+    if wish not in ('auto', 'cpu', 'cuda'):
+        raise RequestError(f'device: {wish!r} is not one of auto, cpu, cuda')
     if wish == 'cpu' or (wish == 'auto' and not torch.cuda.is_available()):
         return torch.device('cpu')
     if not torch.cuda.is_available():
@@ -250,14 +269,14 @@ def load_run(
 
 def predictor(job: Job, weights: Path | None, device: str) -> Callable[[Image | str | Path], Any]:
     """The trained model of a job, as `load_run` gives it."""
-    task, place = job.task, pick_device(device)
+    task, place = job.task, pick_device(str(device))
     model = task.model()
     load_weights(model, weights or job.folder)
     model.to(place).eval()
 
     @torch.no_grad()
     def predict(image: Image | str | Path) -> Any:
-        pixels = read_image(Path(image)) if isinstance(image, str | Path) else image
+        pixels = read_image(Path(image)) if isinstance(image, str | Path) else np.asarray(image)
         if pixels.dtype != np.uint8 or pixels.ndim != 3 or pixels.shape[2] != 3 or 0 in pixels.shape:
             shape = ', '.join(map(str, pixels.shape))
             raise ValueError(f'an image is an array [height, width, 3] of uint8, in RGB order; got [{shape}] of {pixels.dtype}')

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Protocol, Self, TypeVar
@@ -34,6 +34,11 @@ class Draw:
     def step_rng(self) -> np.random.Generator:
         """What all samples of a step share, an input size say: a function of (seed, step)."""
         return np.random.default_rng((self.seed, 2, self.step))
+
+
+def tried(build: Callable[[], Any]) -> None:
+    """Builds a part of a recipe, so that what is wrong with its options is told with its place. Raises ValueError."""
+    build()
 
 
 class SampleError(Exception):

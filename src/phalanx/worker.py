@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import json
 import logging
 import math
 import multiprocessing
@@ -70,6 +71,13 @@ def train(job: Job, start: Start) -> int:
     return status
 
 
+def earlier(folder: Path) -> dict[str, Any]:
+    """How long it took and how fast it was when the run reached its end, for a start that found nothing left to train."""
+    file = folder / 'summary.json'
+    before = json.loads(file.read_text()) if file.is_file() else {}
+    return {key: before[key] for key in ('seconds', 'samples_per_s', 'data_wait', 'peak_memory_mb') if key in before}
+
+
 @contextlib.contextmanager
 def joined(job: Job) -> Iterator[torch.device]:
     """Within this context the process is a rank among the others; gives its device."""
@@ -121,7 +129,8 @@ def run(job: Job, start: Start, device: torch.device) -> int:
         report.world(facts(job, trainer), dist.gather_objects(place(device)))
         caught = catch_signals(trainer)
         try:
-            report.finish(trainer.train(report))
+            summary = trainer.train(report)
+            report.finish(summary if trainer.step > trainer.started_at else {**summary, **earlier(job.folder)})
         except StoppedError as stopped:
             report.note(str(stopped))
             return 128 + int(dist.from_main_rank(caught[0] if caught else signal.SIGTERM))

@@ -36,6 +36,16 @@ def test_all_mistakes_of_a_recipe_are_told_before_any_process_starts(phalanx: Co
         (('train', 'pp_liteseg_digits', '--gpus', '0,0'), '--gpus 0,0: a device is named twice'),
         (('train', 'pp_liteseg_digits', '--nproc_per_node', '0'), '--nproc_per_node 0: at least 1 process'),
         (('train', 'pp_liteseg_digits', '--resume', 'nowhere'), '--resume nowhere: there is no such folder'),
+        (('train', 'pp_liteseg_digits', '--master', '10.0.0.1:4000'), '--master 10.0.0.1:4000 needs --nnodes'),
+        (('train', 'pp_liteseg_digits', '--set', 'optimizer.lr=-1'), 'optimizer: lr cannot be negative, got -1.0'),
+        (('train', 'pp_liteseg_digits', '--set', 'optimizer.lr=.nan'), 'optimizer.lr: expected a finite number'),
+        (('train', 'pp_liteseg_digits', '--set', 'schedule={name: step}'), 'the step schedule needs `every` or `every_epochs`'),
+        (
+            ('train', 'pp_liteseg_digits', '--set', 'transforms=[random_flip, {name: random_padding_crop, size: [0, 0]}]'),
+            'transforms[1]: size is (width, height) in pixels, each at least 1; got 0, 0',
+        ),
+        (('train', 'pp_liteseg_digits', '--set', 'task=[segmentation]'), "task: ['segmentation'] is not one of"),
+        (('plan', 'pp_liteseg_digits', '--nodes', '1,a'), '--nodes 1,a: expected numbers from 1 on, such as 1,2,4'),
         (('trian', 'x'), "'trian' is no command"),
         (('predict', 'pp_liteseg_digits', 'nothing.jpg', '--out', 'out'), 'nothing.jpg: there is no such file or folder'),
     ],
@@ -55,6 +65,9 @@ def test_a_global_batch_smaller_than_the_world_is_refused(phalanx_here: Command)
 def test_another_recipe_in_the_same_folder_is_refused_with_the_difference(phalanx_here: Command, tmp_path: Path) -> None:
     recipe = (*TINY, 'train.steps=2', 'evaluate.enabled=false')
     assert phalanx_here('train', *recipe).returncode == 0
+    first = (tmp_path / 'runs' / 'pp_liteseg_digits' / 'summary.json').read_text()
+    assert phalanx_here('train', *recipe).returncode == 0  # nothing is left to train, and what was measured stays
+    assert (tmp_path / 'runs' / 'pp_liteseg_digits' / 'summary.json').read_text() == first
     changed = phalanx_here('train', *recipe, 'optimizer.lr=0.5')
     assert changed.returncode == 2
     assert 'optimizer.lr: there 0.' in changed.stderr
@@ -62,6 +75,16 @@ def test_another_recipe_in_the_same_folder_is_refused_with_the_difference(phalan
     aside = phalanx_here('train', *recipe, 'optimizer.lr=0.5', '--fresh')
     assert aside.returncode == 0, aside.stderr
     assert (tmp_path / 'runs' / 'pp_liteseg_digits.old-1' / 'summary.json').is_file()
+
+
+def test_what_is_no_run_is_never_put_aside(phalanx_here: Command, tmp_path: Path) -> None:
+    (tmp_path / 'precious').mkdir()
+    (tmp_path / 'precious' / 'thesis.txt').write_text('x')
+    for folder in ('precious', 'precious/thesis.txt', '.'):
+        run = phalanx_here('train', *TINY, 'train.steps=1', '--fresh', '--save_dir', folder)
+        assert run.returncode == 2, (folder, run.stderr)
+        assert 'is no folder of a run, so it is not put aside' in run.stderr
+    assert [path.name for path in tmp_path.rglob('*')] == ['precious', 'thesis.txt']
 
 
 def test_gpus_on_a_machine_without_any_are_cpu_ranks_and_it_says_so(phalanx: Command) -> None:

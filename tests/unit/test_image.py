@@ -156,3 +156,10 @@ def test_normalisation_is_that_of_the_originals() -> None:
     result = normalised(images, mean, std)
     assert (result.dtype, result.shape) == (torch.float32, (1, 3, 12, 20))
     np.testing.assert_allclose(result[0].permute(1, 2, 0), expected, rtol=1e-5, atol=1e-6)
+
+
+def test_what_other_programs_append_to_an_image_does_not_matter(tmp_path: Path) -> None:
+    for name, data in (('a.png', PNG), ('a.jpg', JPEG)):
+        (tmp_path / name).write_bytes(data)
+        (tmp_path / f'longer_{name}').write_bytes(data + bytes(3000))
+        assert (read_image(tmp_path / name) == read_image(tmp_path / f'longer_{name}')).all()

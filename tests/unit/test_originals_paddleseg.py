@@ -440,7 +440,7 @@ def test_weights_in_a_file_are_taken(folder: Path) -> None:
         ('model: {type: PSPNet}', "model.type: 'PSPNet' has no counterpart in Phalanx (it has PPLiteSeg, UNet, OCRNet,"),
         ('model: {typ: UNet}', "model.typ: not known here; did you mean 'type'?"),
         ('model: {use_decon: True}', "model.use_decon: not known here; did you mean 'use_deconv'?"),
-        ('model: {num_classes: 20}', 'model.num_classes: 20 has no counterpart in Phalanx, which knows only 19'),
+        ('model: {num_classes: 20}', 'model.num_classes: 20 is not that of the data set, 19'),
         ('model: {align_corners: True}', 'model.align_corners: True has no counterpart in Phalanx, which knows only False'),
         ('model: {_inherited_: False}', 'model.type: missing; PaddleSeg needs it'),
         ('lr_schedular: {}', "lr_schedular: not known here; did you mean 'lr_scheduler'?"),
@@ -469,6 +469,8 @@ def test_weights_in_a_file_are_taken(folder: Path) -> None:
             'train_dataset.transforms[0].target_size: missing; PaddleSeg needs it',
         ),
         ('train_dataset: {transforms: [{type: Resize, interp: CUBIC}]}', "transforms[0].interp: 'CUBIC' has no counterpart"),
+        ('batch_size: 0', 'batch_size: expected a number from 1 on, got 0'),
+        ('iters:', 'iters: expected a number from 1 on, got None'),
         ('train_dataset: {transforms: []}', 'train_dataset.transforms: do not end with Normalize'),
     ],
 )

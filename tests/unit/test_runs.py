@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from phalanx.config.read import ConfigError
+from phalanx.config.read import ConfigError, plain
 from phalanx.config.show import show
 from phalanx.errors import RequestError
+from phalanx.predict import list_images
 from phalanx.recognition.task import Recognition
 from phalanx.runs import check_folder, differences, hold, open_job, settled
 from phalanx.segmentation.task import Segmentation
@@ -113,3 +114,23 @@ def test_norms_cannot_keep_statistics_that_no_weights_bring() -> None:
     with pytest.raises(ConfigError, match=r'norm_sync: frozen needs train\.init_from: without weights'):
         open_job('pp_liteseg_digits', [('norm_sync=frozen', '--set norm_sync=frozen')])
     open_job('pp_liteseg_digits', [(text, '--set') for text in ('norm_sync=frozen', 'train.init_from=runs/before')])
+
+
+def test_a_new_name_begins_a_part_anew_whichever_assignment_was_typed_first() -> None:
+    typed = ('optimizer.weight_decay=0.3', 'train.steps=4', 'optimizer.name=adamw', 'optimizer.lr=0.001')
+    optimizer = plain(open_job('pp_liteseg_digits', [(text, text) for text in typed]).resolved)['optimizer']
+    assert (optimizer['name'], optimizer['weight_decay'], optimizer['lr']) == ('adamw', 0.3, 0.001)
+    typed = ('optimizer.lr=9', 'optimizer={name: sgd, lr: 1}', 'optimizer.momentum=0.5', 'optimizer.name=sgd')
+    optimizer = plain(open_job('pp_liteseg_digits', [(text, text) for text in typed]).resolved)['optimizer']
+    assert (optimizer['name'], optimizer['momentum'], optimizer['lr']) == ('sgd', 0.5, 1)
+
+
+def test_results_never_take_the_place_of_images_nor_are_taken_for_them(tmp_path: Path) -> None:
+    photos, results = tmp_path / 'photos', tmp_path / 'photos' / 'results'
+    results.mkdir(parents=True)
+    for name in ('a.png', 'results/a.png'):
+        (photos / name).touch()
+    assert list_images([photos], results) == {photos / 'a.png': Path('a')}
+    for given in (photos, photos / 'a.png'):
+        with pytest.raises(RequestError, match=r'the result of .*a\.png could take its place'):
+            list_images([given], photos)

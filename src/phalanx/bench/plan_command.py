@@ -45,7 +45,9 @@ def command(words: Sequence[str]) -> int:
         print(json.dumps(published.record(explained)) if given.json else published.as_table(explained))
         return 0
     try:
-        nodes = [int(word) for word in given.nodes.split(',')]
+        nodes = counts(given.nodes)
+        if given.devices_per_node < 1:
+            raise ValueError(f'--devices-per-node must be at least 1, got {given.devices_per_node}')
         joined = Network(
             between=Link(network.bandwidth(given.bandwidth), network.latency(given.latency)),
             within=Link(network.bandwidth(given.node_bandwidth), network.latency(given.node_latency)),
@@ -56,8 +58,6 @@ def command(words: Sequence[str]) -> int:
         raise RequestError(str(error)) from None
     except OSError as error:
         raise RequestError(f'{error.filename}: {error.strerror}') from None
-    if min(nodes) < 1 or given.devices_per_node < 1:
-        raise RequestError('--nodes and --devices-per-node must be at least 1')
     predictions = plan(profile, nodes, given.devices_per_node, joined)
     tips = advice(profile, predictions[-1], joined)
     if given.json:
@@ -65,6 +65,14 @@ def command(words: Sequence[str]) -> int:
     else:
         print(as_table(profile, predictions, given, tips))
     return 0
+
+
+def counts(text: str) -> list[int]:
+    """The numbers of nodes in `1,2,4`. Raises ValueError."""
+    words = [word.strip() for word in text.split(',')]
+    if not all(word.isdecimal() and int(word) >= 1 for word in words):
+        raise ValueError(f'--nodes {text}: expected numbers from 1 on, such as 1,2,4')
+    return [int(word) for word in words]
 
 
 def _measured(given: argparse.Namespace) -> Profile:

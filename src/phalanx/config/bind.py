@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import math
 import types
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
@@ -49,7 +50,7 @@ class _Binder:
         if kind is Any:
             return plain(node), node
         if shape is Annotated:
-            return self.choice(node, get_args(kind)[1], path)
+            return self.choice(node, *get_args(kind)[1:], path=path)
         if dataclasses.is_dataclass(kind):
             return self.fields(node, kind, kind, path, path)
         if shape is Literal:
@@ -74,6 +75,8 @@ class _Binder:
                 value = float(value)  # YAML 1.1 reads `1e-4` as text; the field says that it is a number
             except ValueError:
                 return self.wrong(node, path, 'a number')
+            if not math.isfinite(value):
+                return self.wrong(node, path, 'a finite number')
         elif kind is str and text is not None and value is not None:
             value = text  # `2015` or `on` where a word is wanted
         elif kind is Path and text:
@@ -116,8 +119,13 @@ class _Binder:
         bound = [self.any(item, kind, f'{path}[{place}]') for place, (item, kind) in enumerate(zip(value, kinds, strict=True))]
         return shape(item for item, _ in bound), Node([tree for _, tree in bound], node.origin)
 
-    def choice(self, node: Node, catalog: Mapping[str, Any], path: str) -> Bound:
-        """A `functools.partial` of the catalog entry that `name` picks; the entry's signature is the schema of the rest."""
+    def choice(
+        self, node: Node, catalog: Mapping[str, Any], check: Callable[[Any], object] = lambda made: None, *, path: str
+    ) -> Bound:
+        """A `functools.partial` of the catalog entry that `name` picks; the entry's signature is the schema of the rest.
+
+        `check` raises ValueError when nothing can be made of it.
+        """
         keys = (
             node.value if isinstance(node.value, dict) else {'name': node}
         )  # `- random_flip` is short for `- {name: random_flip}`
@@ -130,6 +138,11 @@ class _Binder:
             return None, node
         rest = Node({key: child for key, child in keys.items() if key != 'name'}, node.origin)
         bound, tree = self.fields(rest, catalog[name], partial(partial, catalog[name]), path, name)
+        try:
+            if bound is not None:
+                check(bound)
+        except ValueError as error:
+            self.problems.append(f'{node.origin}: {path}: {error}')
         return bound, Node({'name': Node(name, keys['name'].origin), **tree.value}, node.origin)
 
     def fields(self, node: Node, schema: Any, make: Any, path: str, called: str) -> Bound:

@@ -14,7 +14,7 @@ from phalanx.cache import CacheOptions
 from phalanx.ema import EmaOptions
 from phalanx.gradients import GradientOptions
 from phalanx.norms import NormSync
-from phalanx.optim import OPTIMIZERS, SCHEDULES
+from phalanx.optim import OPTIMIZERS, SCHEDULES, check_optimizer, check_schedule
 from phalanx.optim.clip import Clip
 from phalanx.optim.groups import Parameters
 from phalanx.optim.scaling import Scaling
@@ -85,6 +85,8 @@ class Train:
         for name in ('workers', 'bad_samples', 'seed'):
             if getattr(self, name) < 0:
                 raise ValueError(f'{name} cannot be negative, got {getattr(self, name)}')
+        if self.seed >= 2**63:
+            raise ValueError(f'seed must be below 2^63, got {self.seed}')
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,6 +129,8 @@ class ReportOptions:
 
     def __post_init__(self) -> None:
         positive({'every': self.every})
+        if self.pictures < 0:
+            raise ValueError(f'pictures cannot be negative, got {self.pictures}')
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,8 +139,8 @@ class Recipe:
 
     task: str
     train: Train
-    optimizer: Annotated[partial[Optimizer], OPTIMIZERS]
-    schedule: Annotated[partial[Schedule], SCHEDULES]
+    optimizer: Annotated[partial[Optimizer], OPTIMIZERS, check_optimizer]
+    schedule: Annotated[partial[Schedule], SCHEDULES, check_schedule]
     parameters: Parameters = field(default_factory=Parameters)
     """Which parameters decay, and with which share of the learning rate each learns."""
     clip: Clip | None = None

@@ -29,7 +29,7 @@ from phalanx.folders import settled_classes
 from phalanx.image import channels_first, normalised
 from phalanx.options import check_probability, check_std
 from phalanx.step import WholeStep
-from phalanx.task import Draw, Export, Image, Loss, Split, described
+from phalanx.task import Draw, Export, Image, Loss, Split, described, tried
 
 # What the network says, boxes [n, 4] and classes [n] of each image, the epoch, the step that they belong to.
 DetectionLoss = Callable[[Raw, Sequence[Tensor], Sequence[Tensor], int, WholeStep], Loss]
@@ -150,10 +150,10 @@ class Detection:
         *,
         model: Annotated[partial[nn.Module], MODELS],
         data: Annotated[partial[Data], DATA],
-        loss: Annotated[partial[DetectionLoss], LOSSES],
+        loss: Annotated[partial[DetectionLoss], LOSSES, tried],
         metric: Annotated[partial[CocoAp | VocAp], METRICS],
-        transforms: tuple[Annotated[partial[Transform], TRANSFORMS], ...] = (),
-        eval_transforms: tuple[Annotated[partial[Transform], TRANSFORMS], ...] = (),
+        transforms: tuple[Annotated[partial[Transform], TRANSFORMS, tried], ...] = (),
+        eval_transforms: tuple[Annotated[partial[Transform], TRANSFORMS, tried], ...] = (),
         nms: Nms = Nms(),
         mean: tuple[float, float, float] = (0.0, 0.0, 0.0),
         std: tuple[float, float, float] = (1.0, 1.0, 1.0),

@@ -148,7 +148,9 @@ def _listed(here: Cluster, flags: Flags, addresses: Addresses) -> Cluster:
 
 def _joining(here: Cluster, flags: Flags, addresses: Addresses) -> Cluster:
     """Machines that come together at `--master`, between MIN and MAX of them."""
-    low, _, high = (flags.nnodes or '').partition(':')
+    if flags.nnodes is None:
+        raise ValueError(f'--master {flags.master} needs --nnodes: how many machines, or MIN:MAX, come together there')
+    low, _, high = flags.nnodes.partition(':')
     high = high or low
     if not (low.isdecimal() and high.isdecimal() and 1 <= int(low) <= int(high)):
         raise ValueError(f'--nnodes {flags.nnodes}: expected a number of machines such as 2, or MIN:MAX such as 2:4')

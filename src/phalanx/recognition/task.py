@@ -31,7 +31,7 @@ from phalanx.recognition.survey import TextSurvey
 from phalanx.recognition.texts import Texts
 from phalanx.recognition.transforms import TRANSFORMS, Concatenate, Transform, fitted
 from phalanx.step import WholeStep
-from phalanx.task import Draw, Export, Image, Loss, SampleError, Split
+from phalanx.task import Draw, Export, Image, Loss, SampleError, Split, tried
 
 TextLoss = Callable[[Outputs, Texts, WholeStep], Loss]
 NetworkLoss = Callable[[Mapping[str, Outputs]], Loss]  # of what several networks give
@@ -149,13 +149,13 @@ class Recognition:
         *,
         model: Annotated[partial[nn.Module], MODELS],
         data: Annotated[partial[Data], DATA],
-        loss: Annotated[partial[TextLoss], LOSSES],
+        loss: Annotated[partial[TextLoss], LOSSES, tried],
         characters: Dictionary = LETTERS_AND_DIGITS,
         size: tuple[int, int] = (100, 32),
         train_sizes: tuple[tuple[int, int], ...] = (),
         keep_ratio: bool = True,
         concatenate: Concatenate | None = None,
-        transforms: tuple[Annotated[partial[Transform], TRANSFORMS], ...] = (),
+        transforms: tuple[Annotated[partial[Transform], TRANSFORMS, tried], ...] = (),
         compare: Comparison = AS_PUBLISHED,
         networks: dict[str, Annotated[partial[nn.Module], MODELS]] | None = None,
         between: tuple[Annotated[partial[NetworkLoss], DISTILLATIONS], ...] = (),

@@ -26,7 +26,7 @@ from phalanx.segmentation.models import MODELS
 from phalanx.segmentation.survey import PixelSurvey
 from phalanx.segmentation.transforms import TRANSFORMS, Padding, Transform
 from phalanx.step import WholeStep
-from phalanx.task import Draw, Export, Image, Loss, Split, Term, described
+from phalanx.task import Draw, Export, Image, Loss, Split, Term, described, tried
 
 Size = tuple[int, int]  # (H, W)
 
@@ -115,10 +115,10 @@ class Segmentation:
         *,
         model: Annotated[partial[nn.Module], MODELS],
         data: Annotated[partial[Data], DATA],
-        losses: tuple[Annotated[partial[PixelLoss], LOSSES], ...],
+        losses: tuple[Annotated[partial[PixelLoss], LOSSES, tried], ...],
         loss_coefficients: tuple[float, ...] = (),
-        transforms: tuple[Annotated[partial[Transform], TRANSFORMS], ...] = (),
-        eval_transforms: tuple[Annotated[partial[Transform], TRANSFORMS], ...] = (),
+        transforms: tuple[Annotated[partial[Transform], TRANSFORMS, tried], ...] = (),
+        eval_transforms: tuple[Annotated[partial[Transform], TRANSFORMS, tried], ...] = (),
         inference: Inference = Inference(),  # noqa: B008 - frozen
         mean: tuple[float, float, float] = (0.5, 0.5, 0.5),
         std: tuple[float, float, float] = (0.5, 0.5, 0.5),

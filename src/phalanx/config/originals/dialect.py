@@ -111,13 +111,22 @@ class Section:
 
     def number(self, key: str, default: float | None = None) -> float:
         """The value of `key` to reckon with; a problem, and 1, when it is none."""
+        is_told = default is None and key not in self.left
         node = self.required(key) if default is None else self.take(key, default)
         number = as_number(node)
         if number is None:
-            if node.value is not None or default is not None:
+            if not is_told:
                 self.problem(node, self.named(key), f'expected a number, got {plain(node)!r}')
             return 1.0
         return number
+
+    def count(self, key: str) -> Node:
+        """The value of `key`, which must be a number from 1 on."""
+        is_told = key not in self.left
+        node = self.required(key)
+        if not is_told and (as_number(node) or 0) < 1:
+            self.problem(node, self.named(key), f'expected a number from 1 on, got {plain(node)!r}')
+        return node
 
     def only(self, key: str, *allowed: Any) -> None:
         """Takes `key`, which may have none but the `allowed` values: others have no counterpart here."""

@@ -121,7 +121,7 @@ def _without_marks(node: Node) -> Node:
 def translate(root: Node, reading: Reading) -> Node:
     """The recipe that says the same. What cannot be said is in `reading.problems`, what need not be in `reading.notes`."""
     top = Section(root, '', reading)
-    batch_size, steps = top.required('batch_size'), top.required('iters')
+    batch_size, steps = top.count('batch_size'), top.count('iters')
     data, data_keys, num_classes = _data(top)
     model, initial = _model(top.section('model'), num_classes)
     losses, coefficients = _losses(top.section('loss'), as_number(batch_size) or 1)
@@ -172,8 +172,9 @@ def _data(top: Section) -> tuple[Node, dict[str, Any], int]:
             keys |= FILE_LISTS[listed]
         case 'Dataset' | 'SegDataset':
             train.only('mode', 'train')
-            name, num_classes = 'file_list', int(train.number('num_classes'))
-            keys |= _lists(train, val, str(root.value), num_classes)
+            name, classes = 'file_list', train.count('num_classes')
+            num_classes = int(as_number(classes) or 0)
+            keys |= _lists(train, val, str(root.value), classes, num_classes)
         case _:
             name = ''
             train.not_one_of(kind, 'type', [*NUM_CLASSES, 'Dataset'])
@@ -193,18 +194,18 @@ def _data(top: Section) -> tuple[Node, dict[str, Any], int]:
     return data, {'transforms': transforms, 'eval_transforms': eval_transforms, **normalise}, num_classes
 
 
-def _lists(train: Section, val: Section, root: str, num_classes: int) -> dict[str, Any]:
+def _lists(train: Section, val: Section, root: str, classes: Node, num_classes: int) -> dict[str, Any]:
     """The keys of a data set that lists its files. PaddleSeg looks for the lists from here, we do from the data set."""
     lists = {}
     for section, key, path in ((train, 'train', 'train_path'), (val, 'eval', 'val_path')):
-        node = section.required(path)
+        node = section.word(path)
         lists[key] = renamed(node, os.path.relpath(str(node.value), root))
     for section in (train, val):
         for path in ('train_path', 'val_path', 'test_path'):
             section.ignore(path, 'it belongs to another split')
     separator = train.take('separator', ' ')
     val.same('separator', separator, 'train_dataset')
-    val.only('num_classes', num_classes)
+    val.same('num_classes', classes, 'train_dataset')
     return {**lists, 'separator': separator, 'classes': [f'class {number}' for number in range(num_classes)]}
 
 
@@ -244,7 +245,7 @@ def _model(section: Section, num_classes: int) -> tuple[Node, dict[str, Any]]:
     kind = section.word('type')
     backbone = section.section('backbone')
     if section.has('num_classes') and num_classes:
-        section.only('num_classes', num_classes)
+        section.same('num_classes', Node(num_classes, ''), 'the data set')
     else:
         section.take('num_classes')
     section.only('in_channels', 3)

@@ -1,0 +1,21 @@
+"""Models by name: what cannot be is told with what can."""
+
+import pytest
+
+from phalanx import create_model
+
+
+@pytest.mark.parametrize(
+    ('name', 'num_classes', 'options', 'told'),
+    [
+        ('pp_litseg', 3, {}, "'pp_litseg' is not one of .*; did you mean 'pp_liteseg'"),
+        ('pp_liteseg', 3, {'backbone': 'stdc3'}, "backbone: 'stdc3' is not one of stdc1, stdc2; did you mean"),
+        ('pp_liteseg', 0, {}, 'num_classes must be a whole number from 1 on, got 0'),
+        ('pp_liteseg', '3', {}, "num_classes must be a whole number from 1 on, got '3'"),
+    ],
+)
+def test_a_model_that_cannot_be_is_refused_with_what_can(
+    name: str, num_classes: int, options: dict[str, str], told: str
+) -> None:
+    with pytest.raises(ValueError, match=told):
+        create_model(name, num_classes=num_classes, **options)
