@@ -7,7 +7,6 @@ from dataclasses import dataclass
 import cv2
 import numpy as np
 import numpy.typing as npt
-import torch
 from torch import Tensor
 
 from phalanx.precision import at_least_float32
@@ -45,7 +44,7 @@ class SemanticConnectivity:
         predicted, true = logits.argmax(1).cpu().numpy(), labels.cpu().numpy()
         costs = [self._cost(*image) for image in zip(predicted, true, strict=True)]
         nothing = 0 * at_least_float32(logits).sum()  # the gradient: every parameter must have one, if it is zero
-        return Term(nothing + sum(costs), torch.tensor(len(costs), dtype=nothing.dtype, device=logits.device))
+        return Term(nothing + sum(costs), nothing.new_full((), len(costs)))
 
     def check(self, num_classes: int) -> None:
         """Every number of classes will do."""

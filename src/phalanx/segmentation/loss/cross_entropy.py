@@ -56,7 +56,7 @@ class CrossEntropy:
 
     def _hardest(self, losses: Tensor, whole: WholeStep) -> Tensor:
         """How much of each pixel is kept, [B, H, W]: 1 above the k-th loss of the step, a share at it, 0 below."""
-        pixels = whole.sum(torch.tensor(losses.numel(), device=losses.device))
+        pixels = whole.sum(torch.full((), losses.numel(), device=losses.device))
         k = (self.top_k * pixels.double()).long().clamp(min=1)
         cutoff, share = kth_largest(losses, torch.ones_like(losses, dtype=torch.bool), k, whole)
         return (losses > cutoff) + (losses == cutoff) * share

@@ -46,7 +46,7 @@ class Dice:
         losses = 1 - (2 * overlap + self.smooth) / (areas + self.smooth + EPSILON)
         class_weights = weights_like(logits, self.class_weights)
         weighted = losses if class_weights is None else losses * class_weights
-        return Term(weighted.sum() / K, torch.tensor(len(logits), dtype=logits.dtype, device=logits.device))
+        return Term(weighted.sum() / K, logits.new_full((), len(logits)))
 
     def check(self, num_classes: int) -> None:
         check_class_weights(self.class_weights, num_classes)

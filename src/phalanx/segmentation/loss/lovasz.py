@@ -82,7 +82,7 @@ def counted(places: Tensor, judged: Tensor, whole: WholeStep) -> tuple[Tensor, T
 
 def share_of_step(labels: Tensor, like: Tensor, whole: WholeStep) -> Tensor:
     """Which share of the samples of the step these are: totals that add up to the step's loss need weights that add up to 1."""
-    samples = torch.tensor(len(labels), dtype=like.dtype, device=like.device)
+    samples = like.new_full((), len(labels))
     return samples / whole.sum(samples)
 
 

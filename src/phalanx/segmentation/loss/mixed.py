@@ -44,7 +44,7 @@ class Mixed:
 
     def __call__(self, logits: Tensor, labels: Tensor, whole: WholeStep) -> Term:  # [B, K, H, W], [B, H, W]
         terms = [loss(logits, labels, whole) for loss in self.losses]
-        samples = torch.tensor(len(labels), dtype=terms[0].weight.dtype, device=labels.device)
+        samples = terms[0].weight.new_full((), len(labels))
         weights = whole.sum(torch.stack([samples, *(term.weight for term in terms)]))  # of the whole step: they differ in unit
         parts = zip(self.coefficients, terms, weights[1:], strict=True)
         total = torch.stack([coefficient * term.total / weight for coefficient, term, weight in parts]).sum()

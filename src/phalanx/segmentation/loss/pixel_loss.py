@@ -7,6 +7,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from phalanx.memory import to_device
 from phalanx.step import WholeStep
 from phalanx.task import Term
 
@@ -28,4 +29,4 @@ def check_class_weights(class_weights: tuple[float, ...] | None, num_classes: in
 def weights_like(logits: Tensor, class_weights: tuple[float, ...] | None) -> Tensor | None:
     """`class_weights` as a tensor [K] where the logits [B, K, H, W] are. Raises ValueError when there are not K of them."""
     check_class_weights(class_weights, logits.shape[1])
-    return None if class_weights is None else torch.tensor(class_weights, dtype=logits.dtype, device=logits.device)
+    return None if class_weights is None else to_device(torch.tensor(class_weights, dtype=logits.dtype), logits.device)

@@ -44,7 +44,7 @@ class RegionMutualInformation:
         explained = together @ torch.linalg.inv_ex(guess @ guess.mT + ridge).inverse @ together.mT
         left = torch.linalg.slogdet(truth @ truth.mT - explained + ridge).logabsdet  # [B, K]
         total = (left / 2 / SIDE**2).sum().to(probabilities.dtype)
-        return Term(total, torch.tensor(len(logits), dtype=total.dtype, device=total.device))
+        return Term(total, total.new_full((), len(logits)))
 
     def check(self, num_classes: int) -> None:
         """Every number of classes will do."""

@@ -17,7 +17,7 @@ def structure_loss(logits: Tensor, ids: Tensor) -> Term:  # [B, L, K], [B, L]
     So a short table costs less than a long one, and its network learns to say start tokens after its end.
     """
     logits = at_least_float32(logits)
-    return Term(F.cross_entropy(logits.transpose(1, 2), ids, reduction='sum'), logits.new_tensor(ids.numel()))
+    return Term(F.cross_entropy(logits.transpose(1, 2), ids, reduction='sum'), logits.new_full((), ids.numel()))
 
 
 def longest(lengths: Tensor, limit: int, whole: WholeStep) -> int:
