@@ -79,8 +79,9 @@ def scratch_folder() -> Iterator[Path]:
             shutil.rmtree(lock.parent)
     with tempfile.TemporaryDirectory(prefix='phalanx-', ignore_cleanup_errors=True) as made:
         folder = Path(made)
-        with (folder / 'lock').open('w') as held:
+        with (folder / 'locking').open('w') as held:
             fcntl.flock(held, fcntl.LOCK_EX)
+            (folder / 'locking').rename(folder / 'lock')  # held before another launcher can find it
             if len(str(folder)) < LONGEST:
                 (folder / 'tmp').mkdir()
                 # compiled kernels are worth keeping: they stay where torch would have put them
