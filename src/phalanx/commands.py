@@ -102,8 +102,7 @@ def train(words: Sequence[str]) -> int:
     if flags.ssh:
         return everywhere(flags, 'train', words, job.folder)
     check_parts(job, cluster.ranks_per_node * cluster.max_nodes if cluster else 1)
-    if cluster is None:
-        pick_device(job.recipe.device)
+    pick_device(job.recipe.device, cluster.ranks_per_node - 1 if cluster else 0)  # that of the last rank here
     if cluster is None or cluster.meeting is None or cluster.hosts_meeting:  # the run folder is that of rank 0
         check_folder(job, given.resume, given.fresh)
         if given.fresh and (aside := set_aside(job.folder)):

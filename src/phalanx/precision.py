@@ -32,8 +32,6 @@ class Precision:
 
     def __init__(self, options: PrecisionOptions, device: torch.device) -> None:
         self._dtype, self._device = DTYPES[options.dtype], device
-        # float32 is float32: TF32 has 10 of its 23 bits, and torch lets cuDNN's convolutions use it by default.
-        torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = False
         self._constant = None if options.loss_scale == 'dynamic' else options.loss_scale
         self._scaler: torch.amp.GradScaler | None = None
         if options.dtype == 'fp16':

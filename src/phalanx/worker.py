@@ -62,7 +62,7 @@ def train(job: Job, start: Start) -> int:
 
     Raises what ended the run otherwise: RunError, BadSampleError, CheckpointError, OSError.
     """
-    with joined(job) as device:
+    with joined(job.recipe.device) as device:
         keep_log()
         with faults_explained():
             status = run(job, start, device)
@@ -71,19 +71,14 @@ def train(job: Job, start: Start) -> int:
     return status
 
 
-def earlier(folder: Path) -> dict[str, Any]:
-    """How long it took and how fast it was when the run reached its end, for a start that found nothing left to train."""
-    file = folder / 'summary.json'
-    before = json.loads(file.read_text()) if file.is_file() else {}
-    return {key: before[key] for key in ('seconds', 'samples_per_s', 'data_wait', 'peak_memory_mb') if key in before}
-
-
 @contextlib.contextmanager
-def joined(job: Job) -> Iterator[torch.device]:
-    """Within this context the process is a rank among the others; gives its device."""
-    device = pick_device(job.recipe.device, dist.local_rank())
+def joined(wish: str) -> Iterator[torch.device]:
+    """Within this context the process is a rank among the others; gives the device that is wished for."""
+    device = pick_device(wish, dist.local_rank())
     if device.type == 'cuda':
         torch.cuda.set_device(device)
+    # float32 is float32: TF32 has 10 of its 23 bits, and torch lets cuDNN's convolutions use it by default.
+    torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = False
     dist.join(device)
     keep_freed_memory()
     try:
@@ -137,9 +132,16 @@ def run(job: Job, start: Start, device: torch.device) -> int:
     return 0
 
 
+def earlier(folder: Path) -> dict[str, Any]:
+    """How long it took and how fast it was when the run reached its end, for a start that found nothing left to train."""
+    file = folder / 'summary.json'
+    before = json.loads(file.read_text()) if file.is_file() else {}
+    return {key: before[key] for key in ('seconds', 'samples_per_s', 'data_wait', 'peak_memory_mb') if key in before}
+
+
 def evaluate(job: Job, weights: Path | None) -> Evaluation:
     """The judgement of `weights` (None: the best of the run), shared by the ranks. Raises CheckpointError or BadSampleError."""
-    with joined(job) as device:
+    with joined(job.recipe.device) as device:
         model = job.task.model()
         load_weights(model, weights or job.folder)
         return evaluation.evaluate(

@@ -28,8 +28,9 @@ from phalanx.launch.preflight import disk_free, fingerprint
 from phalanx.loader import BadSampleError
 from phalanx.optim.schedule import in_steps
 from phalanx.precision import DTYPES
-from phalanx.runs import Job, check_parts, open_job, pick_device
+from phalanx.runs import Job, check_parts, open_job
 from phalanx.trainer import RunError
+from phalanx.worker import joined
 
 LOG = Path('runs/bench/log')
 ON_OFF = {'on': ('on',), 'off': ('off',), 'both': ('off', 'on')}
@@ -125,17 +126,15 @@ def _train_variant(given: argparse.Namespace, words: Sequence[str], variant: tup
         raise RequestError('--profile is measured on one rank: leave out the flags of the launch')
     if given.profile and not given.profile.absolute().parent.is_dir():
         raise RequestError(f'--profile {given.profile}: there is no such folder')
-    device = _join(job.recipe.device)
     try:
-        figures, profile = train.measure(job, device, steps=given.steps, warmup=given.warmup)
-        gc.collect()  # DDP holds the process group
+        with joined(job.recipe.device) as device:
+            figures, profile = train.measure(job, device, steps=given.steps, warmup=given.warmup)
+            gc.collect()  # DDP holds the process group
     except (RunError, BadSampleError, OSError) as error:
         if dist.is_launched():
             raise  # the launcher tells
         print(f'the measurement failed: {error}', file=sys.stderr)
         return 1
-    finally:
-        dist.leave()
     if given.profile:
         profile.write(given.profile)
     if dist.rank_of_environment() == 0:
@@ -183,12 +182,9 @@ def bench_comm(given: argparse.Namespace, words: Sequence[str]) -> int:
         return status
     if not dist.is_launched():
         raise RequestError('one rank has nobody to talk to: give --nproc_per_node, --gpus or --ips, or use `phalanx launch`')
-    device = _join(given.device)
-    try:
+    with joined(given.device) as device:
         ranks, exchanges = dist.world_size(), comm.measure_exchanges(device, repeats=given.repeats)
         in_work = comm.measure_in_work(device)
-    finally:
-        dist.leave()
     if dist.rank_of_environment() == 0:
         name = train.device_name(device)
         found = (exchanges, in_work, ranks)
@@ -299,11 +295,3 @@ def _as_ranks(given: argparse.Namespace, words: Sequence[str], what: str, job: J
         return {'command': 'bench', 'recipe': fingerprint(iter([what])), 'data': data, 'disk': disk_free(log)}
 
     return launch([sys.executable, '-m', 'phalanx', 'bench', *words], cluster, flags, log, facts)
-
-
-def _join(wish: str) -> torch.device:
-    device = pick_device(wish, dist.local_rank())
-    if device.type == 'cuda':
-        torch.cuda.set_device(device)
-    dist.join(device)
-    return device

@@ -31,9 +31,12 @@ def kth_largest(values: Tensor, among: Tensor, k: Tensor, whole: WholeStep) -> t
         counts = whole.sum(counts.scatter_add_(0, digits.flatten(), among.flatten().long()))
         larger = counts.sum() - counts.cumsum(0)  # [BINS] how many values have a larger digit
         digit = (larger >= rank).sum().clamp(max=BINS - 1)  # that of the k-th: the lowest one that fewer than `rank` exceed
-        rank = rank - larger.gather(0, digit[None])[0]  # among the values that have it
+        rank = rank - _at(larger, digit)  # among the values that have it
         among = among & (digits == digit)
         found = found | (digit.to(bits.dtype) << shift)
-    return found.view(values.dtype), rank.to(values.dtype) / counts.gather(0, digit[None])[
-        0
-    ]  # to index by a tensor would wait for it
+    return found.view(values.dtype), rank.to(values.dtype) / _at(counts, digit)
+
+
+def _at(values: Tensor, place: Tensor) -> Tensor:
+    """The value at `place` [], which stays on its device: an index would be read on the host, which waits for it."""
+    return values.gather(0, place[None])[0]
