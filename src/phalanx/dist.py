@@ -14,7 +14,7 @@ from torch import Tensor
 from phalanx.shared import SharedSums, share
 
 Group = torch_dist.ProcessGroup
-TIMEOUT = timedelta(minutes=10)  # that ranks wait for each other
+PATIENCE = 'PHALANX_PATIENCE'  # the environment variable in which a launcher says how many seconds ranks may stand still
 MESSAGE = 2**23  # numbers that are sent at once: 32 MiB of float32
 
 
@@ -48,6 +48,11 @@ def restarts() -> int:
     return int(os.environ.get('TORCHELASTIC_RESTART_COUNT', 0))
 
 
+def patience() -> float:
+    """Seconds that ranks wait for each other: a minute more than a launcher that watches them, since it knows who is behind."""
+    return float(os.environ[PATIENCE]) + 60 if PATIENCE in os.environ else 600
+
+
 def group_size(group: Group | None) -> int:
     return torch_dist.get_world_size(group) if torch_dist.is_initialized() else 1
 
@@ -62,7 +67,7 @@ def join(device: torch.device) -> None:
         init_method=os.environ.get('PHALANX_INIT_METHOD', 'env://'),
         rank=int(os.environ['RANK']),
         world_size=int(os.environ['WORLD_SIZE']),
-        timeout=TIMEOUT,
+        timeout=timedelta(seconds=patience()),
         device_id=device if device.type == 'cuda' else None,
     )
     if os.environ.get('LOCAL_WORLD_SIZE') == os.environ['WORLD_SIZE']:
@@ -81,7 +86,7 @@ def _share_memory(group: Group | None) -> None:
         torch_dist.all_gather_object(gathered, value, group=group)
         return gathered
 
-    if (sums := share(torch_dist.get_rank(group), gather)) is not None:
+    if (sums := share(torch_dist.get_rank(group), gather, patience())) is not None:
         _SHARED[group] = sums
 
 
@@ -99,7 +104,7 @@ def leave(failed: bool = False) -> None:
 
 def new_group(ranks: Iterable[int] | None = None) -> Group | None:
     """A group of these ranks, or of all; None on a rank that is not in it. All ranks call this together."""
-    group = torch_dist.new_group(None if ranks is None else list(ranks), timeout=TIMEOUT)
+    group = torch_dist.new_group(None if ranks is None else list(ranks), timeout=timedelta(seconds=patience()))
     return group if isinstance(group, Group) else None
 
 

@@ -26,24 +26,23 @@ CELL = 64  # bytes between two counters: each has a cache line of its own
 LOOKS = 2000  # at a counter, in some 1 ms, before the core is left to others between two looks
 NAP = 1e-4  # seconds
 LOOK_ROUND = 200  # naps between two looks whether those who are awaited still live
-LIMIT = 600  # seconds; as long as gloo waits
 
 # The counters rely on writes being seen in the order they were made in, as x86 has it.
 CAN_SHARE = sys.platform == 'linux' and platform.machine() == 'x86_64'
 
 
-def share(rank: int, gather: Callable[[Any], list[Any]]) -> SharedSums | None:
+def share(rank: int, gather: Callable[[Any], list[Any]], patience: float) -> SharedSums | None:
     """Memory for the ranks of one machine; None when one of them cannot have it. All of them call this together.
 
-    `gather` gives what each rank passed in to all of them, in order of rank. The memory has no name: with the last process that
-    holds it, it is gone.
+    `gather` gives what each rank passed in to all of them, in order of rank. A rank waits `patience` seconds for another. The
+    memory has no name: with the last process that holds it, it is gone.
     """
     processes = gather(os.getpid())
     with contextlib.ExitStack() as held:
         path = gather(_offer(len(processes), held) if rank == 0 else '')[0]
         sums = None
         with contextlib.suppress(OSError, psutil.Error):
-            sums = SharedSums(rank, processes, path)
+            sums = SharedSums(rank, processes, path, patience)
         everybody_has = all(gather(sums is not None))
     return sums if everybody_has else None
 
@@ -65,9 +64,9 @@ class SharedSums:
     sum n + 2 has seen everybody's part of n + 1, so nobody reads n any more.
     """
 
-    def __init__(self, rank: int, processes: Sequence[int], path: str) -> None:
+    def __init__(self, rank: int, processes: Sequence[int], path: str, patience: float) -> None:
         """Raises OSError when there is no memory at `path`, psutil.Error when a process cannot be reached."""
-        self.rank, self.number = rank, 0
+        self.rank, self.patience, self.number = rank, patience, 0
         self.processes = [psutil.Process(process) for process in processes]
         ranks = len(processes)
         with Path(path).open('r+b') as file:
@@ -94,7 +93,7 @@ class SharedSums:
 
     def await_part(self, rank: int) -> None:
         """Returns when the part of `rank` is there."""
-        looks, end = 0, time.monotonic() + LIMIT
+        looks, end = 0, time.monotonic() + self.patience
         while self.brought[rank] < self.number:
             looks += 1
             if looks < LOOKS:
@@ -104,7 +103,7 @@ class SharedSums:
             if looks % LOOK_ROUND == 0 and self.has_ended(rank) and self.brought[rank] < self.number:
                 raise ConnectionResetError(f'connection closed by rank {rank} of this machine')
             if time.monotonic() > end:
-                raise TimeoutError(f'timed out: rank {rank} of this machine has brought nothing for {LIMIT} s')
+                raise TimeoutError(f'timed out: rank {rank} of this machine has brought nothing for {self.patience:.0f} s')
 
     def has_ended(self, rank: int) -> bool:
         try:

@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 import torch
 
-from phalanx import shared
+from phalanx import dist, shared
 from phalanx.shared import CAN_SHARE, CAPACITY, SharedSums, share
 
 pytestmark = pytest.mark.skipif(not CAN_SHARE, reason='ranks share memory on Linux on x86-64 only')
 RANKS = 3
 
 
-def on_ranks(work: Callable[[int, SharedSums], Any]) -> list[Any]:
+def on_ranks(work: Callable[[int, SharedSums], Any], patience: float = 60) -> list[Any]:
     """What `work` returns on each of three ranks that share memory."""
     told: list[Any] = [None] * RANKS
     meeting = threading.Barrier(RANKS)
@@ -30,7 +30,7 @@ def on_ranks(work: Callable[[int, SharedSums], Any]) -> list[Any]:
             meeting.wait()
             return everything
 
-        sums = share(number, gather)
+        sums = share(number, gather, patience)
         assert sums is not None
         return work(number, sums)
 
@@ -81,16 +81,23 @@ def test_a_rank_that_has_left_is_not_waited_for() -> None:
     assert on_ranks(work) == [gone := 'connection closed by rank 1 of this machine', '', gone]
 
 
-def test_a_rank_that_never_comes_is_waited_for_in_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shared, 'LIMIT', 0.1)
-
+def test_a_rank_that_never_comes_is_waited_for_in_bounds() -> None:
     def work(rank: int, sums: SharedSums) -> None:
         if rank == 1:
             return
         with pytest.raises(TimeoutError, match='rank 1 of this machine has brought nothing'):
             sums.sum(torch.ones(1))
 
-    on_ranks(work)
+    on_ranks(work, patience=0.1)
+
+
+def test_ranks_are_more_patient_than_the_launcher_that_watches_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It can tell which of them is behind; they can only tell that an exchange took too long."""
+    monkeypatch.delenv(dist.PATIENCE, raising=False)
+    assert dist.patience() == 600
+    for hang_timeout in (10, 1800, 7200):
+        monkeypatch.setenv(dist.PATIENCE, str(hang_timeout))
+        assert dist.patience() > hang_timeout
 
 
 def test_a_rank_that_was_killed_is_not_waited_for() -> None:
@@ -99,7 +106,7 @@ def test_a_rank_that_was_killed_is_not_waited_for() -> None:
         def gather(value: Any) -> list[Any]:
             return [value, other.pid if isinstance(value, int) else value]
 
-        sums = share(0, gather)
+        sums = share(0, gather, 60)
         assert sums is not None
         other.kill()
         with pytest.raises(ConnectionResetError, match='rank 1'):
@@ -108,4 +115,4 @@ def test_a_rank_that_was_killed_is_not_waited_for() -> None:
 
 def test_where_one_rank_cannot_have_it_none_does(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shared, 'CAN_SHARE', False)
-    assert share(0, lambda value: [value]) is None
+    assert share(0, lambda value: [value], 60) is None
