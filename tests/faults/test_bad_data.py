@@ -211,7 +211,7 @@ def test_images_without_a_single_object_are_told(prepared: Callable[[str], Path]
         file.write_text('')
     recipe, *sets = RECIPES['detection']
     assert run_here('train', recipe, '--set', *SMALL, *sets) == 2
-    assert 'not one of 4 images has an object; check the annotations' in capsys.readouterr().err
+    assert 'data/images/train: not one of 4 images has an object; check the annotations' in capsys.readouterr().err
 
 
 def job_of(family: str) -> Job:

@@ -99,6 +99,8 @@ def test_values_are_read_as_the_field_says(tmp_path: Path, line: str, attribute:
         ('size: 1', "size: expected a list such as [1], got '1'"),
         ('limit: 1.5', "limit: expected a whole number, got '1.5'"),
         ('scale: fast', "scale: expected dynamic or a number, got 'fast'"),
+        ('limit: "4"', "limit: expected a whole number, got '4', a word; leave out the quotes"),
+        ('root: null', "root: expected a path, got 'null'"),
         ('inner: {mode: of}', "inner.mode: 'of' is not one of off, on, auto; did you mean 'off'?"),
         ('inner: {count: -1}', 'inner: count cannot be negative, got -1'),
         ('inner: 3', "inner: expected a mapping with count, mode, got '3'"),

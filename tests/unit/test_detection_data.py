@@ -162,7 +162,7 @@ def change(*path: Any, to: Any) -> Callable[[dict[str, Any]], None]:
         (change('images', 1, 'width', to='wide'), 'image 3: expected height and width, got 40 wide'),
         (change('categories', 1, 'id', to=90), "category 90, 'stop sign': the id or the name is used twice"),
         (change('annotations', to={}), 'is not in the format of COCO: it needs lists `images`, `annotations` and `categories`'),
-        (change('annotations', to=[]), 'not one of 3 images has an object; check the annotations'),
+        (change('annotations', to=[]), 'boxes.json: not one of 3 images has an object; check the annotations'),
     ],
 )
 def test_a_malformed_annotation_is_told_before_any_sample_is_read(

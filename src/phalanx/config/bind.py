@@ -79,11 +79,12 @@ class _Binder:
                 return self.wrong(node, path, 'a finite number')
         elif kind is str and text is not None and value is not None:
             value = text  # `2015` or `on` where a word is wanted
-        elif kind is Path and text:
+        elif kind is Path and text and value is not None:
             return Path(text).expanduser(), Node(text, node.origin, text)
         if type(value) is not kind:
             words = {int: 'a whole number', float: 'a number', bool: 'true or false', str: 'a word', Path: 'a path'}
-            return self.wrong(node, path, words.get(kind, kind.__name__))
+            quoted = kind is int and isinstance(value, str) and value.isdecimal()
+            return self.wrong(node, path, words.get(kind, kind.__name__), ', a word; leave out the quotes' if quoted else '')
         return value, Node(value, node.origin, text)
 
     def literal(self, node: Node, options: tuple[Any, ...], path: str) -> Bound:
@@ -174,9 +175,9 @@ class _Binder:
             self.problems.append(f'{node.origin}: {path or "recipe"}: {error}')
             return None, tree
 
-    def wrong(self, node: Node, path: str, expected: str) -> Bound:
+    def wrong(self, node: Node, path: str, expected: str, cure: str = '') -> Bound:
         given = node.text if node.text is not None else plain(node)
-        self.problems.append(f'{node.origin}: {path}: expected {expected}, got {given!r}')
+        self.problems.append(f'{node.origin}: {path}: expected {expected}, got {given!r}{cure}')
         return None, node
 
 

@@ -31,9 +31,9 @@ FEW = 10  # boxes, from which nothing is concluded about all
 class Annotations:
     """The images and boxes of one split, in the making."""
 
-    def __init__(self, root: Path, *, relative: bool = False) -> None:
-        """`relative`: boxes are given as fractions of width and height instead of in pixels."""
-        self.root, self.relative = root, relative
+    def __init__(self, root: Path, place: Path, *, relative: bool = False) -> None:
+        """`place`: what tells of this split, a file or a folder. `relative`: boxes are fractions of width and height."""
+        self.root, self.place, self.relative = root, place, relative
         self._paths: list[str] = []
         self._sizes = array('l')  # height and width of each image
         self._missing: dict[int, str] = {}  # number of an image -> the file with its annotation, which is not there
@@ -90,7 +90,7 @@ class Annotations:
         kept = np.flatnonzero(is_known) if not keep_empty else np.arange(len(sizes))
         notes['images without objects' + ('' if keep_empty else ', left out')] = (~is_known).sum()
         if not is_known.any():
-            raise ValueError(f'{self.root}: not one of {len(sizes)} images has an object; check the annotations')
+            raise ValueError(f'{self.place}: not one of {len(sizes)} images has an object; check the annotations')
         order = np.argsort(owners, kind='stable')
         firsts = np.searchsorted(owners[order], np.arange(len(sizes) + 1))
         rows = np.concatenate([order[firsts[number] : firsts[number + 1]] for number in kept])

@@ -116,7 +116,7 @@ def _annotated(path: Path, root: Path, modified: int, size: int) -> Annotated:
     content = _parsed(path)
     categories = _categories(content, path)
     labels = {number: place for place, number in enumerate(categories)}
-    annotations, images, problems = Annotations(root), {}, Problems()
+    annotations, images, problems = Annotations(root, path), {}, Problems()
     for image in content['images']:
         with problems:
             number = _field(image, 'id', 'an image', path)

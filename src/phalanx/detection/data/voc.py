@@ -43,8 +43,9 @@ class PascalVoc:
 
     def split(self, split: Split) -> AnnotatedImages:
         check_folder(self.root)
-        annotations, listed = Annotations(self.root), self.root / self.lists[split]
-        labels, problems = {name: label for label, name in enumerate(self.class_names)}, Problems()
+        listed = self.root / self.lists[split]
+        labels = {name: label for label, name in enumerate(self.class_names)}
+        annotations, problems = Annotations(self.root, listed), Problems()
         for number, line in lines_of(listed):
             with problems:
                 image, xml = self._pair(line, f'{listed}:{number}')

@@ -40,7 +40,7 @@ class YoloText:
 
     def split(self, split: Split) -> AnnotatedImages:
         check_folder(self.root)
-        annotations, problems = Annotations(self.root, relative=True), Problems()
+        annotations, problems = Annotations(self.root, self.root / self.places[split], relative=True), Problems()
         for image in self._images(self.places[split]):
             number, labels = annotations.add_image(image), self.root / labels_of(image)
             if labels.is_file():
