@@ -14,7 +14,9 @@ import torch
 from phalanx import dist
 from phalanx.arguments import Parser, add_assignments, add_brought_recipe, add_json, assignments, parse_brought
 from phalanx.checkpoint import CheckpointError
+from phalanx.config.explain import explain
 from phalanx.config.read import plain
+from phalanx.config.schema import Recipe
 from phalanx.config.shipped import listing
 from phalanx.config.show import show
 from phalanx.errors import RequestError
@@ -62,6 +64,8 @@ CONFIG_EXAMPLES = (
     'phalanx config                                # the shipped recipes',
     'phalanx config pp_liteseg_digits              # one of them, with all defaults',
     'phalanx config mine.yml --set train.steps=10  # yours: is it right?',
+    'phalanx config mine.yml --explain             # every key it could have: what it takes, its default and its meaning',
+    'phalanx config mine.yml --explain transforms  # one of them, with all that can be chosen there',
 )
 
 
@@ -193,11 +197,15 @@ def config(words: Sequence[str]) -> int:
     parser = Parser('phalanx config', about, CONFIG_EXAMPLES)
     add_brought_recipe(parser)
     add_json(parser)
+    parser.add_argument('--explain', metavar='KEY', nargs='?', const='', help='tell what may stand at a key, or at every one')
     if not words:
         print(listing())
         return 0
     given, recipe, assigned = parse_brought(parser, words)
     job = open_job(recipe, assigned)
+    if given.explain is not None:
+        print(explain([Recipe, type(job.task)], given.explain), end='')
+        return 0
     for note in job.notes:
         print(f'note: {note}', file=sys.stderr)
     print(json.dumps(plain(job.resolved)) if given.json else show(job.resolved), end='\n' if given.json else '')

@@ -16,6 +16,8 @@ DTYPES = {'fp32': torch.float32, 'bf16': torch.bfloat16, 'fp16': torch.float16}
 
 @dataclass(frozen=True, kw_only=True)
 class PrecisionOptions:
+    """In which numbers the network computes."""
+
     dtype: Literal['fp32', 'bf16', 'fp16'] = 'fp32'
     """What convolutions and matrix products compute in; weights stay float32. bf16 has the range of float32, fp16 has not."""
     loss_scale: Literal['dynamic'] | float = 'dynamic'

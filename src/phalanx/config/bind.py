@@ -14,6 +14,15 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_typ
 from phalanx.config.read import ConfigError, Node, did_you_mean, plain
 
 DEFAULT = 'default'
+WORDS = {
+    int: 'a whole number',
+    float: 'a number',
+    bool: 'true or false',
+    str: 'a word',
+    Path: 'a path',
+    types.NoneType: 'null',
+    Any: 'anything',
+}
 
 
 def bind(root: Node, schema: type, also: type | None = None) -> tuple[Any, Any, Node]:
@@ -23,13 +32,13 @@ def bind(root: Node, schema: type, also: type | None = None) -> tuple[Any, Any, 
     """
     binder = _Binder()
     schemas = [kind for kind in (schema, also) if kind is not None]
-    hints = {name: hint for kind in schemas for name, hint in _hints(kind).items()}
+    hints = {name: hint for kind in schemas for name, hint in hints_of(kind).items()}
     for key, child in root.value.items():
         if key not in hints:
             binder.problems.append(
                 f'{child.origin}: {key}: unknown key{did_you_mean(key, hints)} (a recipe has {", ".join(sorted(hints))})'
             )
-    parts = [Node({k: v for k, v in root.value.items() if k in _hints(kind)}, root.origin) for kind in schemas]
+    parts = [Node({k: v for k, v in root.value.items() if k in hints_of(kind)}, root.origin) for kind in schemas]
     bound = [binder.fields(part, kind, kind, '', 'a recipe') for part, kind in zip(parts, schemas, strict=True)]
     if binder.problems:
         raise ConfigError(binder.problems)
@@ -82,9 +91,8 @@ class _Binder:
         elif kind is Path and text and value is not None:
             return Path(text).expanduser(), Node(text, node.origin, text)
         if type(value) is not kind:
-            words = {int: 'a whole number', float: 'a number', bool: 'true or false', str: 'a word', Path: 'a path'}
             quoted = kind is int and isinstance(value, str) and value.isdecimal()
-            return self.wrong(node, path, words.get(kind, kind.__name__), ', a word; leave out the quotes' if quoted else '')
+            return self.wrong(node, path, words_for(kind), ', a word; leave out the quotes' if quoted else '')
         return value, Node(value, node.origin, text)
 
     def literal(self, node: Node, options: tuple[Any, ...], path: str) -> Bound:
@@ -107,7 +115,7 @@ class _Binder:
         if len(rest) == 1:
             self.problems += trial.problems
             return None, node
-        return self.wrong(node, path, ' or '.join(_name(option) for option in rest))
+        return self.wrong(node, path, ' or '.join(words_for(option) for option in rest))
 
     def sequence(self, node: Node, shape: type, args: tuple[Any, ...], path: str) -> Bound:
         value = node.value
@@ -152,8 +160,8 @@ class _Binder:
         `called` is what a recipe calls that schema.
         """
         if not isinstance(node.value, dict):
-            return self.wrong(node, path, f'a mapping with {", ".join(_hints(schema)) or "no keys"}')
-        hints, defaults = _hints(schema), _defaults(schema)
+            return self.wrong(node, path, f'a mapping with {", ".join(hints_of(schema)) or "no keys"}')
+        hints, defaults = hints_of(schema), defaults_of(schema)
         before, given, resolved, dot = len(self.problems), {}, {}, f'{path}.' if path else ''
         for key, child in node.value.items():
             if key in hints:
@@ -165,7 +173,7 @@ class _Binder:
             self.problems.append(f'{node.origin}: {dot}{name}: missing; {called} needs it{_choices(hints[name])}')
         for name in hints:
             if name not in resolved and name in defaults:
-                resolved[name] = _as_node(defaults[name])
+                resolved[name] = as_node(defaults[name])
         tree = Node({name: resolved[name] for name in hints if name in resolved}, node.origin)
         if len(self.problems) > before:
             return None, tree
@@ -181,7 +189,7 @@ class _Binder:
         return None, node
 
 
-def _hints(schema: Any) -> dict[str, Any]:
+def hints_of(schema: Any) -> dict[str, Any]:
     """The keys of a schema: the fields of a dataclass, or the keyword-only options of a function or class.
 
     What a function takes by position is handed over by the code that builds it, and so is no key.
@@ -194,7 +202,7 @@ def _hints(schema: Any) -> dict[str, Any]:
     return {option.name: hints[option.name] for option in options if option.kind is option.KEYWORD_ONLY}
 
 
-def _defaults(schema: Any) -> dict[str, Any]:
+def defaults_of(schema: Any) -> dict[str, Any]:
     if dataclasses.is_dataclass(schema):
         found = {}
         for field in dataclasses.fields(schema):
@@ -210,14 +218,14 @@ def _defaults(schema: Any) -> dict[str, Any]:
     }
 
 
-def _as_node(value: Any) -> Node:
+def as_node(value: Any) -> Node:
     """A default as part of the resolved tree."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return Node({field.name: _as_node(getattr(value, field.name)) for field in dataclasses.fields(value)}, DEFAULT)
+        return Node({field.name: as_node(getattr(value, field.name)) for field in dataclasses.fields(value)}, DEFAULT)
     if isinstance(value, Mapping):
-        return Node({key: _as_node(item) for key, item in value.items()}, DEFAULT)
+        return Node({key: as_node(item) for key, item in value.items()}, DEFAULT)
     if isinstance(value, list | tuple):
-        return Node([_as_node(item) for item in value], DEFAULT)
+        return Node([as_node(item) for item in value], DEFAULT)
     return Node(str(value) if isinstance(value, Path) else value, DEFAULT)
 
 
@@ -226,7 +234,18 @@ def _choices(kind: Any) -> str:
     return f', one of {", ".join(get_args(kind)[1])}' if get_origin(kind) is Annotated else ''
 
 
-def _name(kind: Any) -> str:
-    if get_origin(kind) is Literal:
-        return ' or '.join(map(str, get_args(kind)))
-    return {int: 'a whole number', float: 'a number', str: 'a word', bool: 'true or false'}.get(kind, str(kind))
+def words_for(kind: Any) -> str:
+    """What a value of type `kind` is called when speaking of recipes: `a whole number`, `a list of paths or null`."""
+    shape, inner = get_origin(kind), get_args(kind)
+    if shape is Annotated:
+        return f'one of {", ".join(inner[1])}'
+    if shape is Literal:
+        return ' or '.join(str(option) for option in inner)
+    if shape in (Union, types.UnionType):
+        return ' or '.join(words_for(option) for option in inner)
+    if shape is dict:
+        return f'a mapping from names to {words_for(inner[1])}'
+    if shape in (list, tuple):
+        variadic = shape is list or inner[-1] is Ellipsis
+        return f'a list, each {words_for(inner[0])}' if variadic else f'[{", ".join(words_for(one) for one in inner)}]'
+    return 'a mapping' if dataclasses.is_dataclass(kind) else WORDS.get(kind, getattr(kind, '__name__', str(kind)))

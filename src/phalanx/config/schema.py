@@ -91,11 +91,14 @@ class Train:
 
 @dataclass(frozen=True, kw_only=True)
 class Evaluate:
+    """When the samples of `eval` are judged, while training and at its end."""
+
     enabled: bool = True
     """Evaluate at all; with false, a run only trains."""
     every: int | None = None
     """Steps between evaluations; or `every_epochs`. The end of the run is always evaluated."""
     every_epochs: float | None = None
+    """Passes over the training samples between evaluations."""
     batch_size: int = 1
     """Samples of one forward pass on one rank; above 1 all images of a batch must have one size."""
 
@@ -105,9 +108,12 @@ class Evaluate:
 
 @dataclass(frozen=True, kw_only=True)
 class Checkpoint:
+    """When the run is saved, and how much of that is kept."""
+
     every: int | None = None
     """Steps between checkpoints; or `every_epochs`. The end of the run and a stop by the user are always saved."""
     every_epochs: float | None = None
+    """Passes over the training samples between checkpoints."""
     keep: int = 3
     """How many of the newest to keep; the best one is kept besides."""
     asynchronous: bool = True
@@ -120,6 +126,8 @@ class Checkpoint:
 
 @dataclass(frozen=True, kw_only=True)
 class ReportOptions:
+    """What the run tells of itself."""
+
     every: int = 10
     """Steps between log lines."""
     visualdl: bool = False

@@ -18,7 +18,7 @@ def show(root: Node) -> str:
 
 def _mapping(node: Node, depth: int) -> Iterator[tuple[str, str]]:
     for key, child in node.value.items():
-        yield from _entry(f'{"  " * depth}{_scalar(key)}:', child, depth)
+        yield from _entry(f'{"  " * depth}{scalar(key)}:', child, depth)
 
 
 def _entry(head: str, child: Node, depth: int) -> Iterator[tuple[str, str]]:
@@ -28,11 +28,12 @@ def _entry(head: str, child: Node, depth: int) -> Iterator[tuple[str, str]]:
     elif isinstance(child.value, list) and any(isinstance(item.value, dict | list) for item in child.value):
         yield head, ''
         for item in child.value:
-            yield f'{"  " * depth}- {_scalar(plain(item))}', item.origin
+            yield f'{"  " * depth}- {scalar(plain(item))}', item.origin
     else:
-        yield f'{head} {_scalar(plain(child))}', child.origin
+        yield f'{head} {scalar(plain(child))}', child.origin
 
 
-def _scalar(value: object) -> str:
+def scalar(value: object) -> str:
+    """A value as YAML on one line."""
     text = yaml.safe_dump(value, default_flow_style=True, width=10_000, sort_keys=False, allow_unicode=True)
     return text.removesuffix('\n').removesuffix('\n...')

@@ -1,0 +1,123 @@
+"""What may stand at the keys of a recipe, told from the schema: types, defaults, and the docstrings of fields and parts."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import inspect
+import textwrap
+import types
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
+from typing import Annotated, Any, NamedTuple, Union, get_args, get_origin
+
+from phalanx.config.bind import as_node, defaults_of, hints_of, words_for
+from phalanx.config.read import ConfigError, did_you_mean, plain
+from phalanx.config.show import scalar
+
+
+class Option(NamedTuple):
+    """A key: what it takes, its default where it has one, and what is written under it."""
+
+    kind: Any
+    default: str | None
+    about: str
+
+
+def explain(schemas: Sequence[type], key: str) -> str:
+    """What may stand at `key` (`train`, `optimizer.sgd`, `transforms`) of a recipe of these schemas; '' is the whole recipe.
+
+    Raises ConfigError when there is no such key.
+    """
+    options = {name: option for schema in schemas for name, option in _options(schema).items()}
+    words = [word for word in key.split('.') if word and not word.isdecimal()]  # `transforms.0` is one of the transforms
+    if not words:
+        about = (textwrap.indent(_about(schema), '      ') for schema in schemas)
+        lines = [*filter(None, about), *(line for one in options.items() for line in _entry(*one, 0))]
+        return '\n'.join(lines) + '\n'
+    within: Mapping[str, Any] = options
+    for place, word in enumerate(words):
+        if word not in within:
+            owner, has = '.'.join(words[:place]) or 'a recipe', ', '.join(within) or 'no keys'
+            raise ConfigError([f'{key}: unknown key{did_you_mean(word, within)} ({owner} has {has})'])
+        found = within[word]
+        within = _within(found)
+    if not isinstance(found, Option):
+        return '\n'.join(_part(word, found)) + '\n'
+    parts = within if _is_catalog(_core(found.kind)) else {}
+    lines = [*_entry('.'.join(words), found, 0), *(line for one in parts.items() for line in ('', *_part(*one)))]
+    return '\n'.join(lines) + '\n'
+
+
+def _within(found: Any) -> Mapping[str, Any]:
+    """What the next word of a key can be: the options of a part or section, or the parts that can be chosen there."""
+    if not isinstance(found, Option):
+        return _options(found)
+    core = _core(found.kind)
+    if _is_catalog(core):
+        catalog: Mapping[str, Any] = get_args(core)[1]
+        return catalog
+    return _options(core) if dataclasses.is_dataclass(core) else {}
+
+
+def _options(schema: Any) -> dict[str, Option]:
+    hints, defaults, told = hints_of(schema), defaults_of(schema), _told_under_fields(schema)
+    return {
+        name: Option(kind, scalar(plain(as_node(defaults[name]))) if name in defaults else None, told.get(name, ''))
+        for name, kind in hints.items()
+    }
+
+
+def _core(kind: Any) -> Any:
+    """What a list, a mapping or an optional value holds."""
+    shape, inner = get_origin(kind), [one for one in get_args(kind) if one not in (types.NoneType, Ellipsis)]
+    if shape in (Union, types.UnionType, list, tuple, dict) and inner:
+        return _core(inner[-1])
+    return kind
+
+
+def _is_catalog(kind: Any) -> bool:
+    return get_origin(kind) is Annotated
+
+
+def _entry(name: str, option: Option, depth: int) -> Iterator[str]:
+    """The lines of a key; those of a section are followed by its own keys."""
+    core, indent = _core(option.kind), '  ' * depth
+    is_section = dataclasses.is_dataclass(core)
+    default = '(needed)' if option.default is None else f'(default: {option.default})'
+    yield f'{indent}{name}:' + ('' if core is option.kind and is_section else f' {words_for(option.kind)} {default}')
+    yield from textwrap.indent(option.about or (_about(core) if is_section else ''), f'{indent}      ').splitlines()
+    if is_section:
+        for child in _options(core).items():
+            yield from _entry(*child, depth + 1)
+
+
+def _part(name: str, schema: Any) -> Iterator[str]:
+    """The lines of one thing that can be chosen, with its options."""
+    yield f'name: {name}'
+    yield from textwrap.indent(_about(schema), '      ').splitlines()
+    for option in _options(schema).items():
+        yield from _entry(*option, 1)
+
+
+def _about(schema: Any) -> str:
+    """Its docstring, or that of the class it extends; dataclasses without one are given their signature by Python."""
+    for one in schema.__mro__ if inspect.isclass(schema) else (schema,):
+        written = vars(one).get('__doc__') if inspect.isclass(one) else one.__doc__
+        is_ours = one.__module__.partition('.')[0] not in ('builtins', 'torch')
+        if is_ours and written and not written.startswith(f'{one.__name__}('):
+            return inspect.cleandoc(written)
+    return ''
+
+
+def _told_under_fields(schema: Any) -> dict[str, str]:
+    """The texts that stand under the fields of a dataclass."""
+    told = {}
+    for one in reversed(schema.__mro__) if inspect.isclass(schema) else ():
+        if dataclasses.is_dataclass(one):
+            (definition,) = ast.parse(textwrap.dedent(inspect.getsource(one))).body
+            assert isinstance(definition, ast.ClassDef)
+            for field, text in pairwise(definition.body):
+                if isinstance(field, ast.AnnAssign) and isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant):
+                    told[ast.unparse(field.target)] = inspect.cleandoc(str(text.value.value))
+    return told

@@ -1,0 +1,108 @@
+"""`phalanx config RECIPE --explain`: what may stand at each key of a recipe."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import pairwise
+from typing import Annotated, Any
+
+import pytest
+
+from phalanx.config.explain import explain
+from phalanx.config.read import ConfigError
+from phalanx.config.schema import Recipe
+from phalanx.families import FAMILIES
+from running import Command
+
+
+def circle(centre: tuple[float, float], *, radius: float, colours: tuple[str, ...] = ('red',)) -> object:
+    """All points with one distance from another point.
+
+    It is round.
+    """
+    return centre, radius, colours
+
+
+class Square:
+    """Four corners, all alike."""
+
+    def __init__(self, *, side: float = 2.0) -> None:
+        self.side = side
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pen:
+    """What draws."""
+
+    width: int = 3
+    """In pixels."""
+    tip: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Drawing:
+    shape: Annotated[partial[object], {'circle': circle, 'square': Square}]
+    """What is drawn.
+    Once."""
+    pen: Pen = field(default_factory=Pen)
+
+
+@pytest.mark.parametrize(
+    ('key', 'told'),
+    [
+        (
+            '',
+            'shape: one of circle, square (needed)\n      What is drawn.\n      Once.\n'
+            'pen:\n      What draws.\n  width: a whole number (default: 3)\n        In pixels.\n'
+            '  tip: a word or null (default: null)\n',
+        ),
+        ('pen.width', 'pen.width: a whole number (default: 3)\n      In pixels.\n'),
+        (
+            'shape.circle',
+            'name: circle\n      All points with one distance from another point.\n\n      It is round.\n'
+            '  radius: a number (needed)\n  colours: a list, each a word (default: [red])\n',
+        ),
+        (
+            'shape',
+            'shape: one of circle, square (needed)\n      What is drawn.\n      Once.\n\n'
+            'name: circle\n      All points with one distance from another point.\n\n      It is round.\n'
+            '  radius: a number (needed)\n  colours: a list, each a word (default: [red])\n\n'
+            'name: square\n      Four corners, all alike.\n  side: a number (default: 2.0)\n',
+        ),
+    ],
+)
+def test_a_key_is_told_with_what_it_takes_its_default_and_its_meaning(key: str, told: str) -> None:
+    assert explain([Drawing], key) == told
+
+
+def test_an_unknown_key_is_told_with_the_nearest() -> None:
+    with pytest.raises(ConfigError, match=r"shape\.square\.sid: unknown key; did you mean 'side'\? \(shape\.square has side\)"):
+        explain([Drawing], 'shape.square.sid')
+
+
+def parts(text: str) -> Iterator[tuple[str, str]]:
+    """Each `name: X` of an explanation, with the line below."""
+    lines = [*text.splitlines(), '']
+    return ((line, below) for line, below in pairwise(lines) if line.startswith('name: '))
+
+
+@pytest.mark.parametrize('family', FAMILIES)
+def test_everything_that_can_be_chosen_says_what_it_is(family: str) -> None:
+    schemas: list[Any] = [Recipe, FAMILIES[family]]
+    keys = [line.partition(':')[0] for line in explain(schemas, '').splitlines() if line[:1].strip()]
+    assert {'model', 'data', 'optimizer', 'schedule', 'train'} <= {*keys}
+    named = [part for key in keys for part in parts(explain(schemas, key))]
+    assert len(named) > 12
+    assert [name for name, below in named if not below.startswith('      ')] == []
+
+
+def test_the_command_explains_a_key_of_a_recipe(phalanx_here: Command) -> None:
+    told = phalanx_here('config', 'ppyoloe_digits', '--explain', 'transforms.0.mix_up')
+    assert told.returncode == 0
+    assert told.stdout.startswith('name: mix_up\n      Shows another image through this one')
+    assert '  probability: a number (default: 1.0)\n' in told.stdout
+    assert phalanx_here('config', 'ppyoloe_digits', '--explain', 'trian').stderr.startswith(
+        "trian: unknown key; did you mean 'train'?"
+    )
