@@ -14,7 +14,7 @@ from torch import Tensor
 from phalanx.shared import SharedSums, share
 
 Group = torch_dist.ProcessGroup
-PATIENCE = 'PHALANX_PATIENCE'  # the environment variable in which a launcher says how many seconds ranks may stand still
+HANG_TIMEOUT = 'PHALANX_HANG_TIMEOUT'  # the environment variable in which a launcher says how long ranks may stand still
 MESSAGE = 2**23  # numbers that are sent at once: 32 MiB of float32
 
 
@@ -49,8 +49,11 @@ def restarts() -> int:
 
 
 def patience() -> float:
-    """Seconds that ranks wait for each other: a minute more than a launcher that watches them, since it knows who is behind."""
-    return float(os.environ[PATIENCE]) + 60 if PATIENCE in os.environ else 600
+    """Seconds that ranks wait for each other: longer than a launcher that watches them, since it knows who is behind.
+
+    Never less than ten minutes: with one that goes on, if slowly, the launcher is content, and the others have to be.
+    """
+    return max(600, float(os.environ.get(HANG_TIMEOUT, 0)) + 60)
 
 
 def group_size(group: Group | None) -> int:

@@ -92,7 +92,7 @@ def test_a_loss_that_is_not_finite_on_one_rank_ends_all_with_the_samples(tmp_pat
 def test_a_rank_that_stands_still_ends_the_run_with_its_name_and_the_stacks_of_the_others(tmp_path: Path) -> None:
     started = Started(tmp_path, 'train', *LONG, '--nproc_per_node', '2', '--hang_timeout', '15')
     started.until(lambda: started.steps() >= 2, BOUND)
-    assert started.ranks()[1].environ()[dist.PATIENCE] == '15.0'
+    assert started.ranks()[1].environ()[dist.HANG_TIMEOUT] == '15.0'
     started.ranks()[1].suspend()
     assert started.end(BOUND) == 1
     assert 'no rank has gone on for 15 s; rank 1 is behind' in started.last_words()

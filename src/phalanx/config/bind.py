@@ -31,14 +31,14 @@ def bind(root: Node, schema: type, also: type | None = None) -> tuple[Any, Any, 
     Raises ConfigError listing every problem.
     """
     binder = _Binder()
-    schemas = [kind for kind in (schema, also) if kind is not None]
-    hints = {name: hint for kind in schemas for name, hint in hints_of(kind).items()}
+    schemas = {kind: hints_of(kind) for kind in (schema, also) if kind is not None}
+    hints = {name: hint for own in schemas.values() for name, hint in own.items()}
     for key, child in root.value.items():
         if key not in hints:
             binder.problems.append(
                 f'{child.origin}: {key}: unknown key{did_you_mean(key, hints)} (a recipe has {", ".join(sorted(hints))})'
             )
-    parts = [Node({k: v for k, v in root.value.items() if k in hints_of(kind)}, root.origin) for kind in schemas]
+    parts = [Node({k: v for k, v in root.value.items() if k in own}, root.origin) for own in schemas.values()]
     bound = [binder.fields(part, kind, kind, '', 'a recipe') for part, kind in zip(parts, schemas, strict=True)]
     if binder.problems:
         raise ConfigError(binder.problems)
@@ -231,11 +231,11 @@ def as_node(value: Any) -> Node:
 
 def _choices(kind: Any) -> str:
     """What a component may be, for a message."""
-    return f', one of {", ".join(get_args(kind)[1])}' if get_origin(kind) is Annotated else ''
+    return f', {words_for(kind)}' if get_origin(kind) is Annotated else ''
 
 
 def words_for(kind: Any) -> str:
-    """What a value of type `kind` is called when speaking of recipes: `a whole number`, `a list of paths or null`."""
+    """What a value of type `kind` is called when speaking of recipes: `a whole number`, `a list, each a path`."""
     shape, inner = get_origin(kind), get_args(kind)
     if shape is Annotated:
         return f'one of {", ".join(inner[1])}'

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from phalanx.dist import PATIENCE
+from phalanx.dist import HANG_TIMEOUT
 from phalanx.heartbeat import FOLDER
 from phalanx.launch import preflight
 from phalanx.launch.agent import Attempt, Failure, Outcome, run_attempt
@@ -53,7 +53,7 @@ def launch(
     os.environ['PHALANX_LAUNCHER'] = str(os.getpid())
     os.environ['PHALANX_ADDRESS'] = cluster.address if cluster.meeting else ''
     with scratch_folder() as scratch:
-        os.environ |= {FOLDER: str(scratch), PATIENCE: str(flags.hang_timeout)}
+        os.environ |= {FOLDER: str(scratch), HANG_TIMEOUT: str(flags.hang_timeout)}
         try:
             run = _Launch(command, cluster, flags, log_dir.absolute(), scratch, follow)
             return run.alone() if cluster.meeting is None else run.together(facts)
