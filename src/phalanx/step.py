@@ -52,6 +52,15 @@ class WholeStep:
             return dist.sum_over_ranks(part, group)
         return self._meeting.meet(self._lane.number, part, lambda whole: dist.sum_over_ranks(whole, group))
 
+    def largest(self, numbers: Sequence[int], limit: int) -> list[int]:
+        """The largest that each of `numbers`, from 0 to `limit`, is in any micro-batch on any rank of the step.
+
+        For the shapes of tensors: counted on the host, so that no device is waited for.
+        """
+        seen = torch.zeros(len(numbers), limit + 1, dtype=torch.int64)
+        seen[range(len(numbers)), numbers] = 1
+        return [int(row.nonzero().max()) for row in self.sum(seen)]
+
     def ask(self) -> tuple[Tensor, int] | None:
         """The keys [B] of the samples of this micro-batch, and how often this pass asked before; None outside `run`.
 

@@ -25,7 +25,7 @@ from phalanx.convert import ORIGINALS, load_original
 from phalanx.detection import decode
 from phalanx.detection.decode import BINS, Raw
 from phalanx.detection.loss import TaskAlignedLoss
-from phalanx.detection.loss.assign import Positives, Truths, padded
+from phalanx.detection.loss.assign import Assigned, Truths, padded
 from phalanx.detection.models.ppyoloe import PPYOLOE, ppyoloe
 from phalanx.detection.nms import multiclass_nms
 from phalanx.step import WholeStep
@@ -98,7 +98,7 @@ class Judged:
 
     raw: Raw
     truths: Truths
-    positives: Positives
+    assigned: Assigned
     losses: dict[str, float]  # by the original's names, without the coefficients of the terms
     gradients: dict[str, Tensor]  # by original name
 
@@ -128,12 +128,12 @@ def judged(golden: Golden, stage: str) -> Judged:
     model = golden.network(torch.float64).train()
     raw = model(golden.images.double())
     truths = padded(golden.boxes, golden.classes, torch.float64)
-    positives = LOSS.assign(truths, decode.boxes(raw).detach(), raw, is_static=stage == 'atss')
+    assigned = LOSS.assign(truths, decode.boxes(raw).detach(), raw, is_static=stage == 'atss')
     losses = losses_of(golden, raw, stage)
     losses['loss'].backward()
     original = ORIGINALS[type(model)](model).name
     gradients = {original(name): p.grad for name, p in model.named_parameters() if p.grad is not None}
-    return Judged(raw, truths, positives, {name: loss.item() for name, loss in losses.items()}, gradients)
+    return Judged(raw, truths, assigned, {name: loss.item() for name, loss in losses.items()}, gradients)
 
 
 def test_the_weight_rule_is_that_of_the_original() -> None:
@@ -184,7 +184,8 @@ def test_training_logits_and_running_statistics_are_those_of_the_original(golden
 
 
 def test_anchors_are_assigned_as_in_the_original(golden: Golden, stage: str, judged: Judged) -> None:
-    image, anchor, truth, score = judged.positives
+    image, anchor = judged.assigned.answers.nonzero(as_tuple=True)
+    truth, score = judged.assigned.truth[image, anchor], judged.assigned.score[image, anchor]
     labels = torch.full(judged.raw.logits.shape[:2], golden.facts['num_classes'])
     labels[image, anchor] = judged.truths.classes[image, truth]
     np.testing.assert_array_equal(labels.flatten(), golden.arrays[f'{stage}_assigned_labels'])

@@ -20,6 +20,12 @@ def test_micro_batches_meet_in_the_sum_of_their_parts() -> None:
     assert whole.run([lambda n=n: whole.sum(torch.tensor(float(n))).item() for n in (1, 2, 4)]) == [7, 7, 7]  # type: ignore[misc]
 
 
+def test_micro_batches_agree_on_the_largest_of_their_numbers() -> None:
+    whole = WholeStep()
+    found = whole.run([lambda n=n: whole.largest(n, 9) for n in ((4, 0), (3, 9), (0, 1))])  # type: ignore[misc]
+    assert found == [[4, 9]] * 3
+
+
 def test_micro_batches_take_turns_in_order() -> None:
     """One at a time, so that a run is the same every time."""
     whole, said = WholeStep(), []

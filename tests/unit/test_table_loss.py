@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from phalanx.step import WholeStep
-from phalanx.table.loss import LOCATION_LOSSES, longest, structure_loss
+from phalanx.table.loss import LOCATION_LOSSES, structure_loss
 from phalanx.table.models.slanet import slanet
 from phalanx.task import Term
 
@@ -43,11 +43,11 @@ def test_losses_do_not_depend_on_how_the_batch_is_cut() -> None:
     """Tables of 2 to 7 tokens, cut 3 + 1: each part takes as many steps as the longest table of the step."""
     torch.manual_seed(0)
     model = slanet(30, scale=0.25, channels=16, hidden=16).double().eval()
-    images, lengths = torch.rand(4, 3, 32, 32, dtype=torch.float64), torch.tensor([3, 2, 5, 7])
+    images, lengths = torch.rand(4, 3, 32, 32, dtype=torch.float64), (3, 2, 5, 7)
     ids, boxes, has_box = torch.randint(30, (4, 12)), torch.rand(4, 12, 4, dtype=torch.float64), torch.rand(4, 12) < 0.5
 
     def terms(part: slice, whole: WholeStep) -> tuple[Term, Term]:
-        steps = longest(lengths[part], 10, whole) + 1
+        steps = whole.largest([max(lengths[part])], 10)[0] + 1
         said = model(images[part], ids[part, :steps])
         after = slice(1, steps + 1)
         located = LOCATION_LOSSES['smooth_l1'](said.boxes, boxes[part, after], has_box[part, after])

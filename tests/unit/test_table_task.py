@@ -107,7 +107,9 @@ def test_losses_reach_every_parameter() -> None:
     model = trained.model().train()
     batch = trained.collate([trained.dataset('train')[Draw(number, 0, 0, 0)] for number in range(3)])
     terms = trained.loss(model, batch, WholeStep())
-    steps = int(batch.lengths.max()) + 1
+    steps = (
+        max(len(trained.vocabulary.encode(table, size).ids) for table, size in zip(batch.tables, batch.sizes, strict=True)) - 1
+    )
     assert terms['structure'].weight == 3 * steps
     assert terms['location'].weight == pytest.approx(sum(len(table.boxes) for table in batch.tables))
     torch.stack([term.total / term.weight for term in terms.values()]).sum().backward()

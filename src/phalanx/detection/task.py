@@ -295,9 +295,7 @@ def sides_of_step(sides: Sequence[int], whole: WholeStep) -> list[int]:
     """
     if max(sides) > MOST:
         raise ValueError(f'an image of {sides[1]} x {sides[0]} pixels is too large to train with: at most {MOST} a side')
-    seen = torch.zeros(2, MOST // STRIDE + 1, dtype=torch.int64)
-    seen[[0, 1], [side // STRIDE for side in sides]] = 1
-    return [int(row.nonzero().max()) * STRIDE for row in whole.sum(seen)]
+    return [side * STRIDE for side in whole.largest([side // STRIDE for side in sides], MOST // STRIDE)]
 
 
 def filled_up(images: Sequence[Tensor], mean: Sequence[float], *, least: Sequence[int] = (STRIDE, STRIDE)) -> Tensor:

@@ -22,7 +22,7 @@ from phalanx.table import draw as drawing
 from phalanx.table.annotation import Prediction, Table
 from phalanx.table.data import DATA, Data, Source
 from phalanx.table.decode import predictions
-from phalanx.table.loss import LOCATION_LOSSES, LocationLoss, longest, structure_loss
+from phalanx.table.loss import LOCATION_LOSSES, LocationLoss, structure_loss
 from phalanx.table.metric import TableMetric
 from phalanx.table.models import MODELS
 from phalanx.table.models.loop import DecodingLoop
@@ -48,7 +48,6 @@ class TableBatch(Tensors):
     images: Tensor  # uint8 [B, 3, side, side]
     fitted: Tensor  # int64 [B, 2] height and width of the picture in each
     ids: Tensor  # int64 [B, L] tokens, filled up with start tokens
-    lengths: Tensor  # int64 [B] how many tokens each table has besides those at its ends
     boxes: Tensor  # float32 [B, L, 4] of the cells, in shares of width and height
     has_box: Tensor  # bool [B, L]
     sizes: tuple[tuple[int, int], ...]  # (height, width) of the pictures as they were
@@ -158,7 +157,6 @@ class TableStructure:
             images=torch.stack([sample.image for sample in samples]),
             fitted=torch.tensor([sample.fitted for sample in samples]),
             ids=torch.from_numpy(ids),
-            lengths=torch.tensor([len(target.ids) - 2 for target in targets]),
             boxes=torch.from_numpy(boxes),
             has_box=torch.from_numpy(has_box),
             sizes=tuple(sample.size for sample in samples),
@@ -169,8 +167,8 @@ class TableStructure:
         return network_input(batch.images, batch.fitted, self.mean, self.std)
 
     def loss(self, model: nn.Module, batch: TableBatch, whole: WholeStep) -> Loss:
-        steps = longest(batch.lengths, self.max_length, whole) + 1  # the end token is said too
-        missing = steps + 1 - batch.ids.shape[1]
+        (longest,) = whole.largest([batch.ids.shape[1]], self.max_length + 2)  # that each batch of the step has as many steps
+        missing = longest - batch.ids.shape[1]
         ids = F.pad(batch.ids, (0, missing), value=START)
         boxes, has_box = F.pad(batch.boxes, (0, 0, 0, missing)), F.pad(batch.has_box, (0, missing))
         said: Said = model(self.network_input(batch), ids[:, :-1])

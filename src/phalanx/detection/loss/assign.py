@@ -1,7 +1,7 @@
 """Which anchors answer for which true box, and how good they should claim to be.
 
-Shapes: B batch, N true boxes of an image (as many as the image with most of them has), A anchors, K classes, P positive
-anchors. Nothing here is larger than [B, N, A] numbers.
+Shapes: B batch, N true boxes of an image (as many as the image with most of them has), A anchors. Nothing here is larger than
+[B, N, A] numbers, and no shape depends on what the device finds: a host that had to learn how many anchors answer would wait.
 """
 
 from __future__ import annotations
@@ -25,13 +25,17 @@ class Truths(NamedTuple):
     exist: Tensor  # bool [B, N]
 
 
-class Positives(NamedTuple):
-    """The anchors that answer for a true box, in order of image and anchor. All others are background."""
+class Assigned(NamedTuple):
+    """Which anchors answer for a true box. All others are background."""
 
-    image: Tensor  # [P] index into the batch
-    anchor: Tensor  # [P] index into the anchors
-    truth: Tensor  # [P] index into the true boxes of the image
-    score: Tensor  # [P] what the anchor's probability of the class should be
+    answers: Tensor  # bool [B, A]
+    truth: Tensor  # int64 [B, A] for which of the true boxes of its image
+    score: Tensor  # [B, A] what the anchor's probability of the class should be; 0 for background
+    most: int  # anchors of an image that can answer
+
+    def first(self) -> Tensor:  # int64 [B, most]
+        """The anchors of each image that answer, in their order, and then background."""
+        return (~self.answers).byte().argsort(dim=1, stable=True)[:, : self.most]
 
 
 def padded(boxes: Sequence[Tensor], classes: Sequence[Tensor], dtype: torch.dtype) -> Truths:
@@ -45,7 +49,7 @@ def padded(boxes: Sequence[Tensor], classes: Sequence[Tensor], dtype: torch.dtyp
     )
 
 
-def by_position(truths: Truths, predicted: Tensor, raw: Raw, *, top_k: int, anchor_size: float) -> Positives:
+def by_position(truths: Truths, predicted: Tensor, raw: Raw, *, top_k: int, anchor_size: float) -> Assigned:
     """The assignment of ATSS, which looks at positions alone; the score is the IoU of the prediction [B, A, 4].
 
     On each level the `top_k` anchors whose centres are nearest to that of the true box are candidates. Those whose anchor box,
@@ -59,8 +63,9 @@ def by_position(truths: Truths, predicted: Tensor, raw: Raw, *, top_k: int, anch
     chosen = overlaps > overlaps.mean(-1, keepdim=True) + overlaps.std(-1, keepdim=True)
     chosen &= contains(truths.boxes[:, :, None], raw.points[nearest]) & truths.exist[:, :, None]
     claims = torch.zeros_like(ious, dtype=torch.bool).scatter_(2, nearest, chosen)
-    image, anchor, truth = _settled(claims, ious)
-    return Positives(image, anchor, truth, iou(truths.boxes[image, truth], predicted[image, anchor]))
+    answers, truth = _settled(claims, ious)
+    true_boxes = truths.boxes.gather(1, truth[..., None].expand(-1, -1, 4))  # [B, A, 4]
+    return Assigned(answers, truth, iou(true_boxes, predicted) * answers, nearest[0].numel())
 
 
 def _nearest(boxes: Tensor, raw: Raw, top_k: int) -> Tensor:  # [B, N, 4] -> [B, N, candidates]
@@ -75,7 +80,7 @@ def _nearest(boxes: Tensor, raw: Raw, top_k: int) -> Tensor:  # [B, N, 4] -> [B,
     return torch.cat(found, -1)
 
 
-def by_task(truths: Truths, predicted: Tensor, raw: Raw, *, top_k: int, alpha: float, beta: float) -> Positives:
+def by_task(truths: Truths, predicted: Tensor, raw: Raw, *, top_k: int, alpha: float, beta: float) -> Assigned:
     """The task-aligned assignment, which looks at what the network says already.
 
     An anchor is as well aligned with a true box as probability ** `alpha` * IoU ** `beta` says, of its class and of the
@@ -88,21 +93,19 @@ def by_task(truths: Truths, predicted: Tensor, raw: Raw, *, top_k: int, alpha: f
     inside = contains(truths.boxes[:, :, None], raw.points)
     best = (alignments * inside).topk(min(top_k, inside.shape[-1])).indices
     claims = torch.zeros_like(inside).scatter_(2, best, True) & inside & truths.exist[:, :, None]
-    image, anchor, truth = _settled(claims, ious)
+    answers, truth = _settled(claims, ious)
 
-    alignment, overlap = alignments[image, truth, anchor], ious[image, truth, anchor]  # [P]
-    box = image * truths.boxes.shape[1] + truth  # numbered over the batch
-    none = ious.new_zeros(truths.exist.numel())
-    highest_alignment, highest_overlap = (none.scatter_reduce(0, box, of, 'amax')[box] for of in (alignment, overlap))
-    return Positives(image, anchor, truth, alignment / (highest_alignment + EPSILON) * highest_overlap)
+    numbers = torch.arange(truths.boxes.shape[1], device=truth.device)
+    own = (truth[:, None] == numbers[:, None]) & answers[:, None]  # [B, N, A]
+    highest_alignment, highest_overlap = ((of * own).amax(-1).gather(1, truth) for of in (alignments, ious))  # [B, A]
+    alignment = alignments.gather(1, truth[:, None]).squeeze(1) * answers
+    return Assigned(answers, truth, alignment / (highest_alignment + EPSILON) * highest_overlap, best[0].numel())
 
 
-def _settled(claims: Tensor, ious: Tensor) -> tuple[Tensor, Tensor, Tensor]:  # bool [B, N, A], [B, N, A]
-    """Image, anchor and true box of each claim, [P] each; an anchor claimed by several boxes goes to one.
+def _settled(claims: Tensor, ious: Tensor) -> tuple[Tensor, Tensor]:  # bool [B, N, A], [B, N, A] -> bool [B, A], [B, A]
+    """Which anchors are claimed, and the true box that each belongs to; one claimed by several boxes goes to one.
 
     It goes to that of the highest IoU with it over all boxes of the image, as in PaddleDetection: even to one without a claim.
     """
     contested = claims.sum(1, keepdim=True) > 1
-    owner = torch.where(contested, ious, claims.to(ious.dtype)).argmax(1)  # [B, A]
-    image, anchor = claims.any(1).nonzero(as_tuple=True)  # the host waits for the device here
-    return image, anchor, owner[image, anchor]
+    return claims.any(1), torch.where(contested, ious, claims.to(ious.dtype)).argmax(1)

@@ -1,4 +1,4 @@
-"""The loss of PP-YOLOE. Shapes: B batch, A anchors, K classes, P positive anchors."""
+"""The loss of PP-YOLOE. Shapes: B batch, A anchors, K classes, P anchors of an image that can answer for a box."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from phalanx.boxes import generalised_iou, to_distances
 from phalanx.detection import decode
 from phalanx.detection.decode import BINS, Raw
-from phalanx.detection.loss.assign import Positives, Truths, by_position, by_task, padded
+from phalanx.detection.loss.assign import Assigned, Truths, by_position, by_task, padded
 from phalanx.step import WholeStep
 from phalanx.task import Loss, Term
 
@@ -56,34 +56,36 @@ class TaskAlignedLoss:
         predicted = decode.boxes(raw)  # [B, A, 4]
         is_static = epoch < self.static_assigner_epochs
         with torch.no_grad():
-            positives = self.assign(truths, predicted, raw, is_static=is_static)
-            weight = _divisor(positives.score.sum(), whole)
-        image, anchor, truth, score = positives
-        true_boxes = truths.boxes[image, truth]  # [P, 4]
+            assigned = self.assign(truths, predicted, raw, is_static=is_static)
+            weight = _divisor(assigned.score.sum(), whole)
+        image, anchor = torch.arange(len(predicted), device=predicted.device)[:, None], assigned.first()  # [B, 1], [B, P]
+        score = assigned.score.gather(1, anchor)
+        true_boxes = truths.boxes[image, assigned.truth.gather(1, anchor)]  # [B, P, 4]
         targets = to_distances(raw.points[anchor], true_boxes) / raw.strides[anchor, None]
         totals = {
-            'cls': self.cls_weight * self._of_classes(raw.logits.to(dtype), truths, positives, is_static=is_static),
+            'cls': self.cls_weight * self._of_classes(raw.logits.to(dtype), truths, assigned, is_static=is_static),
             'iou': self.iou_weight * ((1 - generalised_iou(predicted[image, anchor], true_boxes)) * score).sum(),
             'dfl': self.dfl_weight * (_of_distributions(raw.distances[image, anchor].to(dtype), targets) * score).sum(),
         }
         return {name: Term(total, weight) for name, total in totals.items()}
 
-    def assign(self, truths: Truths, predicted: Tensor, raw: Raw, *, is_static: bool) -> Positives:
-        """The anchors that answer for the true boxes; `predicted` [B, A, 4] are the boxes of `raw`."""
+    def assign(self, truths: Truths, predicted: Tensor, raw: Raw, *, is_static: bool) -> Assigned:
+        """Which anchors answer for the true boxes; `predicted` [B, A, 4] are the boxes of `raw`."""
         if is_static:
             return by_position(truths, predicted, raw, top_k=self.static_top_k, anchor_size=self.anchor_size)
         return by_task(truths, predicted, raw, top_k=self.top_k, alpha=self.alpha, beta=self.beta)
 
-    def _of_classes(self, logits: Tensor, truths: Truths, positives: Positives, *, is_static: bool) -> Tensor:
+    def _of_classes(self, logits: Tensor, truths: Truths, assigned: Assigned, *, is_static: bool) -> Tensor:
         """The loss of the logits [B, A, K], summed. Gradients flow through the weights too, as in PaddleDetection.
 
         Varifocal: Zhang et al., https://arxiv.org/abs/2008.13367. Quality focal: Li et al., https://arxiv.org/abs/2006.04388.
         """
-        at = (positives.image, positives.anchor, truths.classes[positives.image, positives.truth])
-        targets = torch.zeros_like(logits).index_put(at, positives.score)
+        at = truths.classes.gather(1, assigned.truth)[..., None]  # [B, A, 1] the class that each anchor would answer with
+        targets = torch.zeros_like(logits).scatter(2, at, assigned.score[..., None])
         probabilities = logits.sigmoid()
         if self.use_varifocal:
-            weights = (VARIFOCAL_SHARE * probabilities.square()).index_put(at, positives.score)
+            answers = torch.zeros_like(logits, dtype=torch.bool).scatter(2, at, assigned.answers[..., None])
+            weights = torch.where(answers, targets, VARIFOCAL_SHARE * probabilities.square())
         else:
             weights = (probabilities - targets).square()
             if is_static:
@@ -91,16 +93,16 @@ class TaskAlignedLoss:
         return (weights * F.binary_cross_entropy_with_logits(logits, targets, reduction='none')).sum()
 
 
-def _of_distributions(logits: Tensor, targets: Tensor) -> Tensor:  # [P, 4 * BINS], [P, 4] -> [P]
+def _of_distributions(logits: Tensor, targets: Tensor) -> Tensor:  # [B, P, 4 * BINS], [B, P, 4] -> [B, P]
     """Distribution focal loss: cross-entropy with the two bins beside each target, weighted by nearness; the mean of 4 sides.
 
     Li et al., Generalized Focal Loss, https://arxiv.org/abs/2006.04388.
     """
-    log_shares = logits.view(-1, 4, BINS).log_softmax(-1)
+    log_shares = logits.view(*targets.shape, BINS).log_softmax(-1)
     targets = targets.clamp(0, NEARLY_LAST)
     before = targets.long()
     beyond = targets - before
-    low, high = (log_shares.gather(-1, place[..., None]).squeeze(-1) for place in (before, before + 1))  # [P, 4]
+    low, high = (log_shares.gather(-1, place[..., None]).squeeze(-1) for place in (before, before + 1))  # [B, P, 4]
     return -((1 - beyond) * low + beyond * high).mean(-1)
 
 

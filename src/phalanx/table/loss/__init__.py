@@ -4,6 +4,6 @@ Shapes: B batch, K tokens of the vocabulary, L steps: as many as the longest tab
 """
 
 from phalanx.table.loss.location import LOCATION_LOSSES, LocationLoss
-from phalanx.table.loss.structure import longest, structure_loss
+from phalanx.table.loss.structure import structure_loss
 
-__all__ = ['LOCATION_LOSSES', 'LocationLoss', 'longest', 'structure_loss']
+__all__ = ['LOCATION_LOSSES', 'LocationLoss', 'structure_loss']

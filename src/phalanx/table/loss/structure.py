@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from phalanx.precision import at_least_float32
-from phalanx.step import WholeStep
 from phalanx.task import Term
 
 
@@ -18,9 +16,3 @@ def structure_loss(logits: Tensor, ids: Tensor) -> Term:  # [B, L, K], [B, L]
     """
     logits = at_least_float32(logits)
     return Term(F.cross_entropy(logits.transpose(1, 2), ids, reduction='sum'), logits.new_full((), ids.numel()))
-
-
-def longest(lengths: Tensor, limit: int, whole: WholeStep) -> int:
-    """The largest of the lengths [B], of at most `limit`, over the whole step: how many steps each of its batches must take."""
-    found = whole.sum(torch.bincount(lengths, minlength=limit + 1))  # [limit + 1] tables of each length
-    return int(found.nonzero().max())

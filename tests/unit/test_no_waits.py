@@ -1,0 +1,95 @@
+"""The host never has to know what a device has found before it can hand it the rest of a step.
+
+torch's device `meta` has shapes and no values: whatever asks for one, or makes a shape of one, fails there. On CUDA it would
+wait until the device has done all that was asked of it so far, and the device would then wait for the host.
+"""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from phalanx.loader import Stream
+from phalanx.recognition.models import MODELS
+from phalanx.recognition.texts import Texts
+from phalanx.runs import open_job
+from phalanx.segmentation.loss import LOSSES
+from phalanx.segmentation.loss.mixed import PARTS
+from phalanx.step import WholeStep
+from phalanx.task import Loss
+
+META = torch.device('meta')
+OPTIONS = {'ohem': {'min_kept_per_sample': 100}}
+ON_THE_HOST = {
+    'semantic_connectivity',  # counts areas there; it has no gradient, and is there to be looked at
+    'mixed',  # of others
+}
+
+
+def step_of(recipe: str, *settings: str) -> Loss:
+    """A forward and a backward pass of two samples, without values."""
+    job = open_job(recipe, [(setting, setting) for setting in settings])
+    dataset = job.task.dataset('train')
+    draws = Stream(len(dataset), 2, 1, 0, 0, 1).share(0)[0]
+    batch = job.task.collate([dataset[draw] for draw in draws]).to(META)
+    with META:
+        model = job.task.model().train()
+    whole = WholeStep()
+    (loss,) = whole.run([lambda: job.task.loss(model, batch, whole)])
+    total(loss).backward()
+    assert all(parameter.grad is not None for parameter in model.parameters() if parameter.requires_grad)
+    return loss
+
+
+def total(loss: Loss) -> Tensor:
+    return torch.stack([term.total / term.weight for term in loss.values()]).sum()
+
+
+@pytest.mark.parametrize(
+    ('recipe', 'settings'),
+    [
+        ('pp_liteseg_digits', ()),
+        ('ppyoloe_digits', ('loss.static_assigner_epochs=100',)),
+        ('ppyoloe_digits', ('loss.static_assigner_epochs=0',)),
+        ('slanet_rendered', ()),
+    ],
+    ids=['segmentation', 'detection by position', 'detection by task', 'tables'],
+)
+def test_a_step_asks_the_device_for_nothing(recipe: str, settings: tuple[str, ...]) -> None:
+    """Text is missing: torch's CTC takes the lengths of texts from the host, wherever it runs."""
+    assert {term.total.device for term in step_of(recipe, *settings).values()} == {META}
+
+
+@pytest.mark.parametrize(
+    'settings',
+    [
+        ('model={name: unet}', 'losses=[cross_entropy]'),
+        ('model={name: ocrnet, backbone: hrnet_w18}', 'losses=[cross_entropy, cross_entropy]'),
+        ('model={name: segformer, backbone: mit_b0}', 'losses=[cross_entropy]'),
+        ('model={name: deeplabv3p, backbone: xception65}', 'losses=[cross_entropy]'),
+    ],
+    ids=['unet', 'ocrnet', 'segformer', 'deeplabv3p'],
+)
+def test_no_network_of_segmentation_asks_the_device(settings: tuple[str, ...]) -> None:
+    step_of('pp_liteseg_digits', *settings)
+
+
+@pytest.mark.parametrize('name', ['crnn', 'svtr_lcnet'])
+def test_no_network_of_text_asks_the_device(name: str) -> None:
+    """The attention decoder follows the true texts, of 3 and 5 characters."""
+    with META:
+        model = MODELS[name](10).train()
+        lengths = torch.tensor([3, 5])
+        texts = Texts(torch.ones(2, 5, dtype=torch.int64), lengths, torch.ones(2, 25, dtype=torch.int64), torch.ones(2))
+        outputs = model(torch.rand(2, 3, 32 if name == 'crnn' else 48, 320), texts)
+    assert (outputs.sar is not None) == (name == 'svtr_lcnet')
+    torch.stack([part.sum() for part in (outputs.ctc, outputs.sar) if part is not None]).sum().backward()
+
+
+@pytest.mark.parametrize('name', sorted(LOSSES.keys() - ON_THE_HOST))
+def test_a_loss_of_segmentation_asks_the_device_for_nothing(name: str) -> None:
+    logits = torch.zeros(2, 2, 32, 32, device=META, requires_grad=True)
+    term = PARTS[name](**OPTIONS.get(name, {}))(logits, torch.zeros(2, 32, 32, dtype=torch.int64, device=META), WholeStep())
+    (term.total / term.weight).backward()
+    assert logits.grad is not None
