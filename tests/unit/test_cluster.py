@@ -25,7 +25,7 @@ def cluster(*words: str, available: int = 0) -> Cluster:
 
 def refused(*words: str, available: int = 0) -> str:
     with pytest.raises(ValueError) as caught:
-        Cluster.from_flags(flags(*words), available, HERE)
+        cluster(*words, available=available)
     return str(caught.value)
 
 
@@ -81,11 +81,18 @@ def test_one_address_is_a_machine_alone() -> None:
         (('--nnodes', '2', '--master', '10.0.0.2'), 'expected IP:PORT'),
         (('--nnodes', '2', '--master', '127.0.0.1:7000'), 'other machines cannot reach a loopback address'),
         (('--nnodes', '2', '--master', '10.0.0.2:7000', '--rank', '1'), 'rank 0 is the machine of --master'),
-        (('--nproc_per_node', '0'), 'at least 1 process'),
+        (('--nproc_per_node', '0'), '--nproc_per_node 0: at least 1'),
+        (('--rank', '-1', '--nnodes', '2', '--master', '10.0.0.2:7000'), '--rank -1: at least 0'),
+        (('--max_restart', '-1'), '--max_restart -1: at least 0'),
+        (('--join_timeout', '0'), '--join_timeout 0: seconds, above 0 and at most 1e+08'),
+        (('--hang_timeout', 'nan'), '--hang_timeout nan: seconds, above 0'),
+        (('--hang_timeout', 'inf'), '--hang_timeout inf: seconds, above 0'),
         (('--gpus', '0,0'), 'a device is named twice'),
         (('--gpus', 'a'), 'expected numbers separated by commas'),
         (('--gpus', '0,1', '--nproc_per_node', '3'), 'names 2 devices, --nproc_per_node asks for 3 processes'),
-        (('--ips', '10.0.0.1,10.0.0.2', '--start_port', '70000'), 'a port is a number from 1 to 65535'),
+        (('--ips', '10.0.0.1,10.0.0.2', '--start_port', '70000'), '--start_port 70000: a port is a number from 1 to 65535'),
+        (('--start_port', '0'), '--start_port 0: a port is a number from 1 to 65535'),
+        (('--nnodes', '2', '--master', '10.0.0.2:70000'), '--master 10.0.0.2:70000: a port is a number from 1 to 65535'),
     ],
 )
 def test_what_cannot_be_is_told_with_the_flag(words: tuple[str, ...], told: str) -> None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 import psutil
 
-from phalanx.launch.flags import START_PORT, Flags
+from phalanx.launch.flags import START_PORT, Flags, check_port
 
 Addresses = Mapping[str, str]  # of this machine: address -> network interface
 
@@ -85,8 +85,6 @@ def local_addresses() -> dict[str, str]:
 def _ranks_here(flags: Flags, available: int) -> tuple[Cluster, list[str]]:
     """How many ranks this machine starts, and on which devices. The numbers of `--gpus` count within CUDA_VISIBLE_DEVICES."""
     gpus, nproc = flags.gpus, flags.nproc_per_node
-    if nproc is not None and nproc < 1:
-        raise ValueError(f'--nproc_per_node {nproc}: at least 1 process')
     if gpus is None:
         if nproc is not None and available and nproc > available:
             raise ValueError(f'--nproc_per_node {nproc}: this machine has {available} CUDA devices')
@@ -142,7 +140,7 @@ def _listed(here: Cluster, flags: Flags, addresses: Addresses) -> Cluster:
         max_nodes=len(nodes),
         address=mine[0],
         interface=addresses[mine[0]],
-        meeting=(nodes[0], _port(flags.start_port)),
+        meeting=(nodes[0], flags.start_port or START_PORT),
     )
 
 
@@ -161,6 +159,7 @@ def _joining(here: Cluster, flags: Flags, addresses: Addresses) -> Cluster:
     host, _, port = flags.master.rpartition(':')
     if not port.isdecimal() or not host:
         raise ValueError(f'--master {flags.master}: expected IP:PORT, such as 10.0.0.1:{START_PORT}')
+    check_port(int(port), f'--master {flags.master}')
     master = resolve(host.strip('[]'))
     if int(high) > 1 and _is_loopback(master):
         raise ValueError(f'--master {flags.master}: other machines cannot reach a loopback address ({_told(addresses)})')
@@ -182,13 +181,6 @@ def _joining(here: Cluster, flags: Flags, addresses: Addresses) -> Cluster:
 
 def _split(text: str) -> list[str]:
     return [part.strip() for part in text.split(',') if part.strip()]
-
-
-def _port(given: int | None) -> int:
-    port = START_PORT if given is None else given
-    if not 0 < port < 65536:
-        raise ValueError(f'--start_port {port}: a port is a number from 1 to 65535')
-    return port
 
 
 def resolve(name: str) -> str:

@@ -12,6 +12,7 @@ from typing import Any
 from phalanx.launch import schedulers
 
 START_PORT = schedulers.START_PORT
+LONGEST = 1e8  # seconds, three years: what clocks can count to is not much more
 
 # What schedulers of the original projects set, where it means the same. A flag on the command line wins.
 ENVIRONMENT = {
@@ -91,7 +92,7 @@ class Flags:
 
     @classmethod
     def of(cls, given: argparse.Namespace, environment: Mapping[str, str] = os.environ) -> Flags:
-        """The flags of a command line, and where it is silent those of the environment. Raises ValueError naming a variable."""
+        """The flags of a command line, and where it is silent those of the environment. Raises ValueError."""
         values = {field.name: getattr(given, field.name) for field in fields(cls)}
         for variable, name in ENVIRONMENT.items():
             if values[name] is None and environment.get(variable):
@@ -102,11 +103,29 @@ class Flags:
             values['ips'] = ','.join(schedulers.slurm_nodes(environment)) or None
         return cls(**values)
 
+    def __post_init__(self) -> None:
+        """Raises ValueError for numbers that cannot be."""
+        for name, least in (('nproc_per_node', 1), ('rank', 0), ('max_restart', 0)):
+            number = getattr(self, name)
+            if number is not None and number < least:
+                raise ValueError(f'--{name} {number}: at least {least}')
+        for name in ('join_timeout', 'hang_timeout'):
+            if not 0 < (seconds := getattr(self, name)) <= LONGEST:
+                raise ValueError(f'--{name} {seconds:g}: seconds, above 0 and at most {LONGEST:g}')
+        if self.start_port is not None:
+            check_port(self.start_port, f'--start_port {self.start_port}')
+
     @property
     def asks_for_ranks(self) -> bool:
         """Whether anything here needs a launcher; without, a command runs in its own process."""
         wishes = (self.gpus, self.nproc_per_node, self.ips, self.nnodes, self.master)
         return any(wish is not None for wish in wishes)
+
+
+def check_port(port: int, flag: str) -> None:
+    """Raises ValueError, beginning with `flag`, for a number that is no port."""
+    if not 0 < port < 65536:
+        raise ValueError(f'{flag}: a port is a number from 1 to 65535')
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
