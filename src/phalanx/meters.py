@@ -13,6 +13,12 @@ from torch import Tensor
 
 T = TypeVar('T')
 
+SOON = 300  # seconds of training after which it can be told whether data come fast enough: the start is over
+MORE_DATA = (
+    'more train.workers help while cores are idle, train.cache where images are large; '
+    '`phalanx bench data RECIPE` tells what takes how long and how many cores a device needs'
+)
+
 
 class Later:
     """The values of a small device tensor, copied to the host while the device goes on."""
@@ -41,6 +47,7 @@ class Stopwatch:
         self.seconds = self.waited = 0.0  # since the last lap
         self.total_seconds = self.total_waited = 0.0
         self._since = time.perf_counter()
+        self._judged = False
 
     def waiting(self, items: Iterator[T]) -> Iterator[T]:
         """`items`, with the time until each arrives counted as waiting."""
@@ -69,6 +76,14 @@ class Stopwatch:
         self.total_waited += self.waited
         self.seconds = self.waited = 0.0
         return lap
+
+    def long_wait(self) -> str | None:
+        """In words, once and not before SOON: that more than a tenth of all laps was spent waiting, and what helps."""
+        if self._judged or self.total_seconds < SOON:
+            return None
+        self._judged = True
+        share = self.total_waited / self.total_seconds
+        return f'{share:.0%} of the time so far was spent waiting for data: {MORE_DATA}' if share > 0.1 else None
 
 
 def slower_ranks(ranks: Sequence[Mapping[str, float]]) -> list[str]:

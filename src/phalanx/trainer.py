@@ -304,6 +304,8 @@ class Trainer(Generic[S, B, P]):
         if self.saving is not None and self.saving.is_over():
             self.end_save()
         seconds, waited = self.clock.lap()
+        if (told := self.clock.long_wait()) is not None:
+            self.report.warning(told)
         steps = len(self.logged)
         means = [math.fsum(column) / steps for column in zip(*self.logged, strict=True)]
         self.logged = []

@@ -1,6 +1,8 @@
-"""Which ranks are slow, by hand."""
+"""Which ranks are slow, and which wait for data, by hand."""
 
-from phalanx.meters import slower_ranks
+import pytest
+
+from phalanx.meters import SOON, Stopwatch, slower_ranks
 
 
 def test_a_rank_is_slow_in_the_phase_in_which_the_others_are_not() -> None:
@@ -19,3 +21,24 @@ def test_of_two_ranks_the_slower_is_told() -> None:
 
 def test_a_rank_alone_is_never_slow() -> None:
     assert slower_ranks([{'predicting': 3.0, 'reading': 0.0}]) == []
+
+
+def laps(*laps: tuple[float, float]) -> list[str | None]:
+    """What a clock tells after each lap of so many seconds, of which so many were spent waiting."""
+    clock, told = Stopwatch(), []
+    for seconds, waited in laps:
+        clock.total_seconds += seconds
+        clock.total_waited += waited
+        told.append(clock.long_wait())
+    return told
+
+
+def test_a_run_that_waits_for_data_is_told_so_once_after_its_start() -> None:
+    before, then, after = laps((SOON - 1, SOON - 1), (SOON, 0), (SOON, SOON))
+    assert before is None and after is None
+    assert then is not None and then.startswith('50% of the time so far was spent waiting for data: more train.workers help')
+
+
+@pytest.mark.parametrize('waited', [0, 0.1 * SOON])
+def test_a_start_with_cold_workers_is_no_long_wait(waited: float) -> None:
+    assert laps((30, 30 if waited else 0), (SOON - 30, waited - 30 if waited else 0)) == [None, None]
