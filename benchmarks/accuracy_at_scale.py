@@ -1,11 +1,12 @@
 """Accuracy at any number of ranks, and with larger batches under each rule for the learning rate.
 
-    python benchmarks/accuracy_at_scale.py [text | camvid DATA_ROOT | bccd DATA_ROOT] [--out FOLDER] [--ranks N]
+    python benchmarks/accuracy_at_scale.py [text | camvid DATA_ROOT | bccd DATA_ROOT] [--out FOLDER] [--ranks N] [--longer T]
 
 Every run sees the same number of samples. First 1, 2 and 4 ranks share the recipe's global batch, each with several seeds: a
 training that begins with random weights ends elsewhere for a difference in the last bit, so one run of each would say nothing.
 Then the batch is 4 and 8 times as large, with the learning rate by the rules `none`, `sqrt` and `linear`, trained by `--ranks`
-processes. One thread a rank. Runs that are in the folder already are not made again. Prints a table, also kept as `table.md`.
+processes, with T times the samples where `--longer` says so. One thread a rank. Runs that are in the folder already are not
+made again. Prints a table, also kept as `table.md`.
 """
 
 from __future__ import annotations
@@ -62,13 +63,14 @@ def main() -> None:
     parser.add_argument('root', type=Path, nargs='?', help='where the data set is')
     parser.add_argument('--out', type=Path, default=Path('runs/accuracy_at_scale'))
     parser.add_argument('--ranks', type=int, default=2, help='of the runs with larger batches')
+    parser.add_argument('--longer', type=int, default=1, metavar='T', help='larger batches train with T times the samples')
     given = parser.parse_args()
     training, out = TRAININGS[given.name], given.out / given.name
     if given.root is not None:
         training = training._replace(settings=(*training.settings, f'data.root={given.root.resolve()}'))
-    asked = [(training.batch, 'none', ranks, SEEDS) for ranks in WORLDS]
-    asked += [(training.batch * times, rule, given.ranks, SEEDS[:1]) for times in LARGER for rule in RULES]
-    rows = [row(training, *one, out) for one in asked]
+    longer = training._replace(samples=training.samples * given.longer)
+    rows = [row(training, training.batch, 'none', ranks, SEEDS, out) for ranks in WORLDS]
+    rows += [row(longer, training.batch * times, rule, given.ranks, SEEDS[:1], out) for times in LARGER for rule in RULES]
     table = as_markdown(rows)
     (out / 'table.md').write_text(table + '\n')
     print(table)
@@ -77,7 +79,7 @@ def main() -> None:
 def row(training: Training, batch: int, rule: str, ranks: int, seeds: Sequence[int], out: Path) -> dict[str, str]:
     summaries: list[dict[str, Any]] = []
     for seed in seeds:
-        folder = out / f'batch{batch}_{rule}_{ranks}_seed{seed}'
+        folder = out / f'batch{batch}_{rule}_{ranks}_seed{seed}_{training.samples}'
         if not (folder / 'summary.json').exists():
             train(training, batch, rule, ranks, seed, folder)
         summaries.append(json.loads((folder / 'summary.json').read_text()))

@@ -20,6 +20,7 @@ from phalanx.cache import kept
 from phalanx.task import Image, SampleError
 
 LabelMap = npt.NDArray[np.uint8]  # [H, W] class ids
+AS_RGB = cv2.IMREAD_COLOR_RGB | cv2.IMREAD_IGNORE_ORIENTATION
 JPEG_FRAMES = {*range(0xC0, 0xD0)} - {0xC4, 0xC8, 0xCC}  # marks of the segments that hold the size
 MOST_PIXELS = 2**27  # of one image: 400 MB once decoded. More is a mistake, or a small file made to fill the memory
 
@@ -42,12 +43,12 @@ def decoded(data: bytes, name: str) -> Image:
     if size is not None:
         _check_pixels(*size, name)
     try:
-        pixels = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_COLOR | cv2.IMREAD_IGNORE_ORIENTATION) if data else None
+        pixels = cv2.imdecode(np.frombuffer(data, np.uint8), AS_RGB) if data else None
     except cv2.error as error:
         raise SampleError(f'{name}: cannot be decoded: {error.err}') from None
     if pixels is None:
         raise SampleError(f'{name}: is not an image that OpenCV can decode ({_beginning(data)})')
-    return cv2.cvtColor(pixels, cv2.COLOR_BGR2RGB, dst=pixels).astype(np.uint8, copy=False)
+    return pixels.astype(np.uint8, copy=False)
 
 
 def read_labels(path: Path) -> LabelMap:
