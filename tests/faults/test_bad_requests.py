@@ -34,7 +34,7 @@ def test_all_mistakes_of_a_recipe_are_told_before_any_process_starts(phalanx: Co
         (('train', 'pp_liteseg_digits', 'train.seed'), "'train.seed': expected KEY VALUE pairs after the recipe"),
         (('train', 'pp_liteseg_digits', '--gpus', '0,x'), "--gpus '0,x': expected numbers separated by commas"),
         (('train', 'pp_liteseg_digits', '--gpus', '0,0'), '--gpus 0,0: a device is named twice'),
-        (('train', 'pp_liteseg_digits', '--nproc_per_node', '0'), '--nproc_per_node 0: at least 1'),
+        (('train', 'pp_liteseg_digits', '--nproc_per_node', '0'), '--nproc_per_node 0: at least 1 process'),
         (('train', 'pp_liteseg_digits', '--resume', 'nowhere'), '--resume nowhere: there is no such folder'),
         (('train', 'pp_liteseg_digits', '--master', '10.0.0.1:4000'), '--master 10.0.0.1:4000 needs --nnodes'),
         (('train', 'pp_liteseg_digits', '--set', 'optimizer.lr=-1'), 'optimizer: lr cannot be negative, got -1.0'),

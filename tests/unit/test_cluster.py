@@ -81,7 +81,7 @@ def test_one_address_is_a_machine_alone() -> None:
         (('--nnodes', '2', '--master', '10.0.0.2'), 'expected IP:PORT'),
         (('--nnodes', '2', '--master', '127.0.0.1:7000'), 'other machines cannot reach a loopback address'),
         (('--nnodes', '2', '--master', '10.0.0.2:7000', '--rank', '1'), 'rank 0 is the machine of --master'),
-        (('--nproc_per_node', '0'), '--nproc_per_node 0: at least 1'),
+        (('--nproc_per_node', '0'), '--nproc_per_node 0: at least 1 process'),
         (('--rank', '-1', '--nnodes', '2', '--master', '10.0.0.2:7000'), '--rank -1: at least 0'),
         (('--max_restart', '-1'), '--max_restart -1: at least 0'),
         (('--join_timeout', '0'), '--join_timeout 0: seconds, above 0 and at most 1e+08'),

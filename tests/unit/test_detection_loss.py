@@ -94,6 +94,7 @@ def test_one_giant_and_many_tiny_boxes_share_the_anchors(epoch: int) -> None:
     raw = raw_of(1, seed=2)
     positives = positives_of(raw, [boxes], [torch.arange(len(boxes)) % 3], epoch)
     answering = positives.truth.unique().tolist()
+    assert len(positives.anchor) == len(positives.anchor.unique()) > 1  # each anchor answers for one box
     assert len(answering) > 1
     assert all(truth <= 32 for truth in answering)  # none for a box that no anchor is in
     loss = LOSS(raw, [boxes], [torch.arange(len(boxes)) % 3], epoch, WholeStep())

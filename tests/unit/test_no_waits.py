@@ -14,21 +14,20 @@ from phalanx.loader import Stream
 from phalanx.recognition.models import MODELS
 from phalanx.recognition.texts import Texts
 from phalanx.runs import open_job
-from phalanx.segmentation.loss import LOSSES
 from phalanx.segmentation.loss.mixed import PARTS
 from phalanx.step import WholeStep
 from phalanx.task import Loss
 
 META = torch.device('meta')
 OPTIONS = {'ohem': {'min_kept_per_sample': 100}}
-ON_THE_HOST = {
-    'semantic_connectivity',  # counts areas there; it has no gradient, and is there to be looked at
-    'mixed',  # of others
-}
+ON_THE_HOST = {'semantic_connectivity'}  # counts areas there; it has no gradient, and is there to be looked at
 
 
 def step_of(recipe: str, *settings: str) -> Loss:
-    """A forward and a backward pass of two samples, without values."""
+    """A forward and a backward pass of two samples, without values; norms are those of one rank.
+
+    (The kernel that synchronised ones take their statistics with has no form for `meta`.)
+    """
     job = open_job(recipe, [(setting, setting) for setting in settings])
     dataset = job.task.dataset('train')
     draws = Stream(len(dataset), 2, 1, 0, 0, 1).share(0)[0]
@@ -87,7 +86,7 @@ def test_no_network_of_text_asks_the_device(name: str) -> None:
     torch.stack([part.sum() for part in (outputs.ctc, outputs.sar) if part is not None]).sum().backward()
 
 
-@pytest.mark.parametrize('name', sorted(LOSSES.keys() - ON_THE_HOST))
+@pytest.mark.parametrize('name', sorted(PARTS.keys() - ON_THE_HOST))
 def test_a_loss_of_segmentation_asks_the_device_for_nothing(name: str) -> None:
     logits = torch.zeros(2, 2, 32, 32, device=META, requires_grad=True)
     term = PARTS[name](**OPTIONS.get(name, {}))(logits, torch.zeros(2, 32, 32, dtype=torch.int64, device=META), WholeStep())

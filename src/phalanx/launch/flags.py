@@ -105,10 +105,10 @@ class Flags:
 
     def __post_init__(self) -> None:
         """Raises ValueError for numbers that cannot be."""
-        for name, least in (('nproc_per_node', 1), ('rank', 0), ('max_restart', 0)):
+        for name, least, unit in (('nproc_per_node', 1, ' process'), ('rank', 0, ''), ('max_restart', 0, '')):
             number = getattr(self, name)
             if number is not None and number < least:
-                raise ValueError(f'--{name} {number}: at least {least}')
+                raise ValueError(f'--{name} {number}: at least {least}{unit}')
         for name in ('join_timeout', 'hang_timeout'):
             if not 0 < (seconds := getattr(self, name)) <= LONGEST:
                 raise ValueError(f'--{name} {seconds:g}: seconds, above 0 and at most {LONGEST:g}')
