@@ -7,6 +7,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from phalanx.norms import BatchNorm2d
+from phalanx.precision import at_least_float32
 
 Stride = int | tuple[int, int]  # (down, right): text lines are halved in height and keep their width
 
@@ -123,6 +124,15 @@ def resize(x: Tensor, like: Tensor, *, align_corners: bool = False) -> Tensor:
     """
     size = like.shape[-2:]
     return x if x.shape[-2:] == size else F.interpolate(x, size, mode='bilinear', align_corners=align_corners)
+
+
+def enlarged_logits(logits: Tensor, images: Tensor, *, align_corners: bool = False) -> Tensor:
+    """`logits` [B, K, h, w] brought to the size of `images`: [B, K, H, W], at least float32, the map of a class in one piece.
+
+    They are cast and laid out while they are small: at the size of the images, where they are the largest tensor of a step, it
+    would be a pass over all of it each, and a softmax over maps in channels last makes that pass itself.
+    """
+    return resize(at_least_float32(logits).contiguous(), images, align_corners=align_corners)
 
 
 def initialise_convs(model: nn.Module) -> None:

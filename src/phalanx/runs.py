@@ -7,6 +7,8 @@ import hashlib
 import logging
 import os
 import platform
+import shutil
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -207,6 +209,8 @@ def check_parts(job: Job, world_size: int) -> None:
     if job.recipe.report.visualdl and find_spec('visualdl') is None:
         cure = 'pip install "phalanx-vision[visualdl]", or leave it off'
         raise RequestError(f'report.visualdl (--use_vdl) is on, but VisualDL is not installed: {cure}')
+    if train.compile and pick_device(job.recipe.device).type == 'cpu':
+        check_compiler()
     initial = {f'init_networks.{name}': path for name, path in (train.init_networks or {}).items()}
     if train.init_from is not None:
         initial['init_from'] = train.init_from
@@ -224,6 +228,14 @@ def check_parts(job: Job, world_size: int) -> None:
         Stream(size, train.global_batch(world_size), train.micro_batches, train.seed, 0, world_size)
     except (ValueError, OSError) as error:
         raise RequestError(str(error)) from None
+
+
+def check_compiler() -> None:
+    """Raises RequestError without the compiler of C++ that torch takes for CPUs; torch itself says so at the first step."""
+    compiler = os.environ.get('CXX', 'clang++' if sys.platform == 'darwin' else 'g++')
+    if shutil.which(compiler) is None:
+        cure = 'install it (Debian and Ubuntu: apt install g++), name another in CXX, or set train.compile=false'
+        raise RequestError(f'train.compile: on a CPU torch needs the compiler {compiler}, which is not here; {cure}')
 
 
 def set_aside(folder: Path) -> Path | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 
 import pytest
@@ -10,6 +11,7 @@ from torch import Tensor, nn
 from torch._dynamo.utils import counters
 
 from phalanx import norms
+from phalanx.segmentation.models.pp_liteseg import Fusion
 from phalanx.step import WholeStep
 
 Network = Callable[[Tensor], Tensor]
@@ -39,3 +41,20 @@ def test_a_compiled_network_with_synchronised_norms_is_one_graph_and_gives_the_s
     assert losses(lambda model: torch.compile(model, backend='aot_eager', fullgraph=True)) == pytest.approx(eager, rel=1e-9)
     assert eager[2] < eager[0]
     assert counters['stats']['unique_graphs'] == 1
+
+
+@pytest.mark.skipif(not shutil.which('g++'), reason='torch compiles for CPUs with g++, and there is none')
+def test_the_gradients_of_a_compiled_fusion_in_bf16_are_those_of_float32() -> None:
+    """Compiled code compares maps that it rounded with a maximum that it did not: who looks for equals finds none."""
+    torch.compiler.reset()
+    torch.manual_seed(0)
+    fusion, low, high = Fusion(16, 16, 16), torch.randn(2, 16, 32, 32), torch.randn(2, 16, 16, 16)
+
+    def gradients(network: Callable[[Tensor, Tensor], Tensor], dtype: torch.dtype) -> Tensor:
+        with torch.autocast('cpu', dtype=torch.bfloat16, enabled=dtype is torch.bfloat16):
+            loss = network(low, high).float().square().mean()
+        (found,) = torch.autograd.grad(loss, [fusion.low.conv.weight])
+        return found
+
+    exact, rounded = gradients(fusion, torch.float32), gradients(torch.compile(fusion), torch.bfloat16)
+    assert (rounded - exact).norm() < 0.1 * exact.norm()

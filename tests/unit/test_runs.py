@@ -15,7 +15,7 @@ from phalanx.config.show import show
 from phalanx.errors import RequestError
 from phalanx.predict import list_images
 from phalanx.recognition.task import Recognition
-from phalanx.runs import check_folder, differences, hold, open_job, settled
+from phalanx.runs import check_folder, check_parts, differences, hold, open_job, settled
 from phalanx.segmentation.task import Segmentation
 
 LENGTH = 'train: {steps: 1, global_batch_size: 1}\n'
@@ -56,6 +56,17 @@ def test_a_run_folder_holds_the_characters_of_a_dictionary_file(tmp_path: Path) 
     task = open_job(str(folder)).task
     assert isinstance(task, Recognition)
     assert task.characters.characters == characters
+
+
+def test_a_compiled_run_on_a_cpu_without_a_compiler_is_told_before_it_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = open_job('pp_liteseg_digits', [('train.compile=true', '--set'), ('device=cpu', '--set')], folder=tmp_path)
+    monkeypatch.setenv('CXX', 'no-such-compiler')
+    with pytest.raises(RequestError, match=r'train\.compile: .* no-such-compiler, which is not here; install it .* CXX'):
+        check_parts(job, 1)
+    monkeypatch.setenv('CXX', 'true')
+    check_parts(job, 1)
 
 
 OTHER = """

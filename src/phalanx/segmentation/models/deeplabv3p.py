@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from phalanx.backbones.resnet_vd import ResNetVD, resnet50_vd, resnet101_vd
 from phalanx.backbones.xception import Xception, xception65
-from phalanx.layers import ConvBN, ConvBNReLU, initialise_convs, resize
+from phalanx.layers import ConvBN, ConvBNReLU, enlarged_logits, initialise_convs, resize
 from phalanx.stochastic import Dropout
 
 BACKBONES: dict[str, Callable[[], Xception | ResNetVD]] = {
@@ -58,7 +58,7 @@ class DeepLabV3Plus(nn.Module):
         fine = self.fine(maps[0])  # [B, 48, H/4, W/4]
         coarse = self.dropout(self.pyramid(maps[-1]))  # [B, 256, h, w]
         x = self.decoder(torch.cat([resize(coarse, fine, align_corners=self.align_corners), fine], dim=1))
-        return [resize(self.classify(x), images, align_corners=self.align_corners)]
+        return [enlarged_logits(self.classify(x), images, align_corners=self.align_corners)]
 
 
 class AtrousPyramid(nn.Module):

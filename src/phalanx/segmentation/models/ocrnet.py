@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from phalanx.backbones.hrnet import HRNet, hrnet_w18, hrnet_w48, initialise
-from phalanx.layers import ConvBNReLU, resize
+from phalanx.layers import ConvBNReLU, enlarged_logits
 from phalanx.stochastic import ChannelDropout
 
 BACKBONES = {'hrnet_w18': hrnet_w18, 'hrnet_w48': hrnet_w48}
@@ -45,8 +45,8 @@ class OCRNet(nn.Module):
         context = self.attention(pixels, class_centres(pixels, guess))
         logits = self.classify(self.dropout(self.mix(torch.cat([context, pixels], dim=1))))
         if not self.training:
-            return [resize(logits, images)]
-        return [resize(logits, images), resize(guess, images)]
+            return [enlarged_logits(logits, images)]
+        return [enlarged_logits(logits, images), enlarged_logits(guess, images)]
 
 
 def class_centres(pixels: Tensor, guess: Tensor) -> Tensor:

@@ -14,7 +14,7 @@ from torch.nn import functional as F
 
 from phalanx.backbones import BACKBONES
 from phalanx.backbones.stdc import STDC
-from phalanx.layers import ConvBN, ConvBNReLU, initialise_convs, resize
+from phalanx.layers import ConvBN, ConvBNReLU, enlarged_logits, initialise_convs, resize
 
 PUBLISHED_CHANNELS = {  # of the fused maps and inside the heads, from 1/8 to 1/32 of the size
     'stdc1': ((32, 64, 128), (32, 64, 64)),
@@ -54,8 +54,8 @@ class PPLiteSeg(nn.Module):
             x = fusion(low, x)
             fused.insert(0, x)
         if not self.training:
-            return [resize(self.heads[0](fused[0]), images)]
-        return [resize(head(x), images) for head, x in zip(self.heads, fused, strict=True)]
+            return [enlarged_logits(self.heads[0](fused[0]), images)]
+        return [enlarged_logits(head(x), images) for head, x in zip(self.heads, fused, strict=True)]
 
 
 class PyramidPooling(nn.Module):
@@ -89,7 +89,7 @@ class Fusion(nn.Module):
     def forward(self, low: Tensor, high: Tensor) -> Tensor:
         low = self.low(low)
         high = resize(high, low)  # [B, high, h, w]
-        about = [of for x in (low, high) for of in (x.mean(1, keepdim=True), x.amax(1, keepdim=True))]
+        about = [of for x in (low, high) for of in (x.mean(1, keepdim=True), x.max(1, keepdim=True).values)]
         share = torch.sigmoid(self.attention(torch.cat(about, dim=1)))  # [B, 1, h, w]
         mixture: Tensor = self.out(low * share + high * (1 - share))
         return mixture

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from phalanx.backbones.mix_vit import MixViT, mit_b0, mit_b1, mit_b2, mit_b3, mit_b4, mit_b5
-from phalanx.layers import ConvBNReLU, initialise_convs, resize
+from phalanx.layers import ConvBNReLU, enlarged_logits, initialise_convs, resize
 from phalanx.stochastic import ChannelDropout
 
 BACKBONES = {'mit_b0': mit_b0, 'mit_b1': mit_b1, 'mit_b2': mit_b2, 'mit_b3': mit_b3, 'mit_b4': mit_b4, 'mit_b5': mit_b5}
@@ -42,7 +42,7 @@ class SegFormer(nn.Module):
         maps = self.backbone(images)
         projected = [channelwise(linear, x) for linear, x in zip(self.linear, maps, strict=True)]  # [B, C, ., .] each
         x = self.fuse(torch.cat([resize(x, maps[0]) for x in reversed(projected)], dim=1))  # [B, C, H/4, W/4]
-        return [resize(self.classify(self.dropout(x)), images)]
+        return [enlarged_logits(self.classify(self.dropout(x)), images)]
 
 
 def channelwise(linear: nn.Module, x: Tensor) -> Tensor:
