@@ -21,7 +21,7 @@ ORDER = (
     *('worker', 'trainer', 'runs', 'evaluation', 'loader', 'report', 'page', 'charts'),
     *('zoo', 'convert', 'families', *FAMILIES),
     *('backbones', 'layers', 'distill', 'scenes', 'colour', 'image', 'boxes', 'folders', 'options', 'batch'),
-    *('config', 'optim', 'ema', 'precision', 'checkpoint', 'meters', 'heartbeat', 'readable', 'cache', 'memory'),
+    *('config', 'optim', 'ema', 'precision', 'checkpoint', 'meters', 'heartbeat', 'readable', 'cache', 'cores', 'memory'),
     *('task', 'stochastic', 'norms', 'step', 'gradients', 'dist', 'shared', 'arguments', 'errors'),
 )
 CATALOGS = ('MODELS', 'DATA', 'LOSSES', 'LOCATION_LOSSES', 'METRICS', 'TRANSFORMS', 'PARTS', 'DISTILLATIONS', 'FAMILIES')

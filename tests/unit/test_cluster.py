@@ -51,6 +51,14 @@ def test_devices_that_are_not_there_become_ranks_on_the_cpu_with_a_warning() -> 
     assert warnings == ['--gpus 0,1: torch sees no CUDA device here; starting 2 ranks on the CPU']
 
 
+def test_more_ranks_than_cores_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr('phalanx.launch.cluster.cores', lambda: 4)
+    assert Cluster.from_flags(flags('--nproc_per_node', '4'), 0, HERE)[1] == []
+    assert Cluster.from_flags(flags('--nproc_per_node', '8'), 8, HERE)[1] == []
+    told = '--nproc_per_node 5: there are 4 cores here; ranks on the CPU take turns'
+    assert Cluster.from_flags(flags('--nproc_per_node', '5'), 0, HERE)[1] == [told]
+
+
 def test_a_machine_finds_its_place_and_card_by_its_own_addresses() -> None:
     made = cluster('--ips', '10.0.0.1,10.0.0.2,10.0.0.3', '--start_port', '7000')
     assert (made.nodes.index(made.address), made.address, made.interface) == (1, '10.0.0.2', 'eth0')

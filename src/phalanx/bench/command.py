@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import gc
 import json
-import os
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -20,6 +19,7 @@ from phalanx.arguments import Parser, add_json, add_recipe, assignments
 from phalanx.bench import comm, scaling, train
 from phalanx.bench.data import measure_pipeline
 from phalanx.config.read import plain
+from phalanx.cores import threads_each
 from phalanx.errors import RequestError
 from phalanx.launch.cluster import Cluster
 from phalanx.launch.flags import Flags, add_flags
@@ -218,7 +218,7 @@ def bench_scaling(given: argparse.Namespace) -> int:
     check_parts(job, worlds[-1])
     machines = _machines(given, worlds, job)
     ranks_here = min(worlds[-1], machines.ranks_each if machines else worlds[-1])
-    threads = given.threads or max(1, len(os.sched_getaffinity(0)) // ranks_here)
+    threads = given.threads or threads_each(ranks_here)
     folder = given.out or Path('runs') / 'scaling' / job.name
     comparison = scaling.Comparison(
         given.recipe, tuple(given.set), worlds, None if given.full else given.steps, given.repeats, threads, folder, machines

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import signal
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -234,8 +233,3 @@ class _Looks(Dataset[Seen | Problem]):
 def _start_worker(number: int) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the main process ends its workers
     prepare_on_one_core()
-
-
-def cores() -> int:
-    """How many processes can read side by side."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, 'sched_getaffinity') else os.cpu_count() or 1

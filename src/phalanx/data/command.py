@@ -12,7 +12,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from phalanx.arguments import Parser, add_json, add_recipe, assignments
-from phalanx.data.census import Census, Surveyed, cores, take_census
+from phalanx.cores import cores
+from phalanx.data.census import Census, Surveyed, take_census
 from phalanx.data.page import page
 from phalanx.data.prepare.command import add_kinds, prepare
 from phalanx.data.rewrite import add_options, rewrite

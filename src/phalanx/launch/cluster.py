@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 
 import psutil
 
+from phalanx.cores import cores, threads_each
 from phalanx.launch.flags import START_PORT, Flags, check_port
 
 Addresses = Mapping[str, str]  # of this machine: address -> network interface
@@ -59,9 +60,8 @@ class Cluster:
 
     def environment(self) -> dict[str, str]:
         """What all ranks of this machine get besides what the elastic agent sets."""
-        threads = max(1, len(os.sched_getaffinity(0)) // self.ranks_per_node)
         environment = {
-            'OMP_NUM_THREADS': os.environ.get('OMP_NUM_THREADS', str(threads)),
+            'OMP_NUM_THREADS': os.environ.get('OMP_NUM_THREADS', str(threads_each(self.ranks_per_node))),
             'GLOO_SOCKET_IFNAME': self.interface,
             # The name alone would be the beginning of a name: eth1 of eth10. Who set it knows of a better network.
             'NCCL_SOCKET_IFNAME': os.environ.get('NCCL_SOCKET_IFNAME', f'={self.interface}'),
@@ -88,7 +88,9 @@ def _ranks_here(flags: Flags, available: int) -> tuple[Cluster, list[str]]:
     if gpus is None:
         if nproc is not None and available and nproc > available:
             raise ValueError(f'--nproc_per_node {nproc}: this machine has {available} CUDA devices')
-        return Cluster(nproc or max(available, 1)), []
+        crowded = nproc is not None and not available and nproc > cores()
+        warnings = [f'--nproc_per_node {nproc}: there are {cores()} cores here; ranks on the CPU take turns'] if crowded else []
+        return Cluster(nproc or max(available, 1)), warnings
     wanted = _split(gpus)
     if not wanted or not all(part.isdecimal() for part in wanted):
         raise ValueError(f'--gpus {gpus!r}: expected numbers separated by commas, such as 0,1')

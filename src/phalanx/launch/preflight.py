@@ -6,7 +6,6 @@ Every machine writes what it is (its card) and what it finds of the others; all 
 from __future__ import annotations
 
 import hashlib
-import os
 import platform
 import shutil
 import socket
@@ -24,6 +23,7 @@ import torch.distributed as torch_dist
 from torch.distributed.distributed_c10d import PrefixStore
 
 import phalanx
+from phalanx.cores import cores
 from phalanx.launch.cluster import Cluster
 from phalanx.launch.meeting import Card, Meeting, MeetingError, Members, listen, reach_all, say
 
@@ -94,7 +94,7 @@ def machine_facts(cluster: Cluster) -> Card:
         'cuda': torch.version.cuda if count else None,
         'ranks': cluster.ranks_per_node,
         'interface': cluster.interface,
-        'devices': f'{count} x {", ".join(names)}' if count else f'{os.cpu_count()} CPU cores',
+        'devices': f'{count} x {", ".join(names)}' if count else f'{cores()} CPU cores',
         'memory': [round(torch.cuda.get_device_properties(n).total_memory / 2**30, 1) for n in range(count)],
         **shared_memory(),
     }
