@@ -112,29 +112,40 @@ class _Sums(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> tuple[Tensor, Tensor]:
         ctx.save_for_backward(x)
-        mean, var = (moment.double() for moment in _moments_of_samples(x.to(_statistics(x))))  # [B, C]
+        mean, var = (moment.double() for moment in _moments_of_samples(x))  # [B, C]
         pixels = x.shape[2] * x.shape[3]
         return mean.sum(0) * pixels, (var + mean.square()).sum(0) * pixels
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Tensor:
         (x,) = ctx.saved_tensors
-        dtype = _statistics(x)
-        offset, slope = (grad.to(dtype).view(1, -1, 1, 1) for grad in (grads[0], 2 * grads[1]))
-        return torch.addcmul(offset, slope, x.to(dtype)).to(x.dtype)
+        offset, slope = (grad.to(_statistics(x)) for grad in (grads[0], 2 * grads[1]))
+        # offset + slope x, by the kernel of the norm: it takes half-precision maps with float32 numbers a channel in one pass
+        return F.batch_norm(x, torch.zeros_like(slope), torch.ones_like(slope), slope, offset, False, 0.0, 0.0)
 
 
 def _moments_of_samples(x: Tensor) -> tuple[Tensor, Tensor]:
     """Mean and biased variance of each map of `x`, [B, C] each, by the kernel of torch's own batch norm."""
     B, C, H, W = x.shape
     if x.is_contiguous():
-        mean, var = torch.batch_norm_update_stats(x.view(1, B * C, H, W), None, None, 0.0)
+        mean, var = _moments(x.view(1, B * C, H, W), x.new_zeros(2, B * C, dtype=_statistics(x)))
         return mean.view(B, C), var.view(B, C)
-    if x.is_cuda:  # one kernel for all samples; on CPUs `var_mean` takes five times as long
-        var, mean = torch.var_mean(x, (2, 3), correction=0)
+    if x.is_cuda:  # one kernel for all samples; on CPUs `var_mean` takes ten times as long
+        var, mean = torch.var_mean(x.to(_statistics(x)), (2, 3), correction=0)
         return mean, var
-    each = [torch.batch_norm_update_stats(sample, None, None, 0.0) for sample in torch.split(x, 1)]  # channels last
+    unread = x.new_zeros(2, C, dtype=_statistics(x))
+    each = [_moments(sample, unread) for sample in torch.split(x, 1)]  # channels last
     return torch.stack([mean for mean, _ in each]), torch.stack([var for _, var in each])
+
+
+def _moments(maps: Tensor, unread: Tensor) -> tuple[Tensor, Tensor]:
+    """Mean and biased variance [C] of `maps` [1, C, H, W].
+
+    `unread` [2, C]: running statistics for the kernel to change. Where they are float32 it gives such moments of maps in half
+    precision, too, which else would have to be cast first.
+    """
+    moments: tuple[Tensor, Tensor] = torch.batch_norm_update_stats(maps, unread[0], unread[1], 0.0)
+    return moments
 
 
 def _statistics(x: Tensor) -> torch.dtype:
