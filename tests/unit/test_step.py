@@ -132,6 +132,33 @@ def test_the_gradient_of_the_synchronised_norm_is_right() -> None:
     assert torch.autograd.gradcheck(both, inputs)
 
 
+@pytest.mark.parametrize('layout', [torch.contiguous_format, torch.channels_last])
+@pytest.mark.parametrize('dtype', [torch.bfloat16, torch.float16])
+def test_the_synchronised_norm_of_half_precision_maps_has_float32_statistics(
+    dtype: torch.dtype, layout: torch.memory_format
+) -> None:
+    """They are those of the same numbers in float32; the maps and their gradient are rounded, once. Means are far from 0."""
+    torch.manual_seed(0)
+    images, weights = ((torch.randn(4, 8, 9, 9) * shares + offset).to(dtype) for shares, offset in ((0.5, 5), (1, 0)))
+
+    def normalised(kind: torch.dtype) -> tuple[torch.Tensor, torch.Tensor, BatchNorm2d]:
+        norm, whole = BatchNorm2d(8), WholeStep()
+        norms.synchronise(norm, whole)
+        x = images.to(kind).to(memory_format=layout).requires_grad_()
+        (out,) = whole.run([lambda: norm(x)])
+        (gradient,) = torch.autograd.grad(out, [x], weights.to(kind).to(memory_format=layout))
+        assert out.dtype == gradient.dtype == kind
+        return out.float(), gradient.float(), norm
+
+    out, gradient, norm = normalised(dtype)
+    exact_out, exact_gradient, exact_norm = normalised(torch.float32)
+    for (name, a), b in zip(norm.named_buffers(), exact_norm.buffers(), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-6, atol=0, msg=name)
+    step = torch.finfo(dtype).eps
+    assert (out - exact_out).norm() < step * exact_out.norm()
+    assert (gradient - exact_gradient).norm() < step * exact_gradient.norm()
+
+
 def test_a_norm_that_cannot_be_synchronised_is_refused_by_name() -> None:
     with pytest.raises(ValueError, match=r'1 is a BatchNorm2d, which cannot be synchronised or frozen'):
         norms.synchronise(nn.Sequential(nn.ReLU(), nn.BatchNorm2d(3)), WholeStep())
