@@ -16,6 +16,7 @@ from phalanx import dist
 from phalanx.step import WholeStep
 
 NormSync = Literal['off', 'node', 'global', 'frozen']
+Unread = tuple[Tensor, Tensor] | tuple[None, None]
 
 
 class BatchNorm2d(nn.BatchNorm2d):
@@ -128,24 +129,30 @@ def _moments_of_samples(x: Tensor) -> tuple[Tensor, Tensor]:
     """Mean and biased variance of each map of `x`, [B, C] each, by the kernel of torch's own batch norm."""
     B, C, H, W = x.shape
     if x.is_contiguous():
-        mean, var = _moments(x.view(1, B * C, H, W), x.new_zeros(2, B * C, dtype=_statistics(x)))
+        mean, var = _moments(x.view(1, B * C, H, W), _unread(B * C, x))
         return mean.view(B, C), var.view(B, C)
     if x.is_cuda:  # one kernel for all samples; on CPUs `var_mean` takes ten times as long
         var, mean = torch.var_mean(x.to(_statistics(x)), (2, 3), correction=0)
         return mean, var
-    unread = x.new_zeros(2, C, dtype=_statistics(x))
+    unread = _unread(C, x)
     each = [_moments(sample, unread) for sample in torch.split(x, 1)]  # channels last
     return torch.stack([mean for mean, _ in each]), torch.stack([var for _, var in each])
 
 
-def _moments(maps: Tensor, unread: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean and biased variance [C] of `maps` [1, C, H, W].
-
-    `unread` [2, C]: running statistics for the kernel to change. Where they are float32 it gives such moments of maps in half
-    precision, too, which else would have to be cast first.
-    """
-    moments: tuple[Tensor, Tensor] = torch.batch_norm_update_stats(maps, unread[0], unread[1], 0.0)
+def _moments(maps: Tensor, unread: Unread) -> tuple[Tensor, Tensor]:
+    """Mean and biased variance [C] of `maps` [1, C, H, W]; `unread` is changed."""
+    mean, var = unread
+    moments: tuple[Tensor, Tensor] = torch.batch_norm_update_stats(maps, mean, var, 0.0)
     return moments
+
+
+def _unread(C: int, x: Tensor) -> Unread:
+    """Running statistics for the kernel to keep. With float32 ones it takes maps in half precision, which else were cast."""
+    dtype = _statistics(x)
+    if x.dtype == dtype:
+        return None, None
+    mean, var = x.new_zeros(2, C, dtype=dtype)
+    return mean, var
 
 
 def _statistics(x: Tensor) -> torch.dtype:
