@@ -157,7 +157,8 @@ class _Enlarge(torch.autograd.Function):
         (grad,) = grads  # [B, K, H, W]
         (h, w), (H, W) = ctx.size, grad.shape[-2:]
         rows, columns = (_shares(few, many, ctx.align_corners, grad) for few, many in ((h, H), (w, W)))
-        return rows @ (grad @ columns.T), None, None
+        # One product for each map: in a product of all of them the last bits of a sample depend on who else is in the batch.
+        return rows @ (grad @ columns.T.expand(*grad.shape[:2], W, w)), None, None
 
 
 def _shares(few: int, many: int, align_corners: bool, like: Tensor) -> Tensor:

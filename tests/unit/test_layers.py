@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 from torch.nn import functional as F
@@ -18,6 +18,7 @@ def gradient(enlarged: Tensor, logits: Tensor, wanted: Tensor) -> Tensor:
     return found
 
 
+@settings(deadline=None)
 @given(sides, st.tuples(st.integers(1, 40), st.integers(1, 40)), st.booleans())
 def test_enlarged_logits_and_their_gradient_are_those_of_torch(
     small: tuple[int, int], large: tuple[int, int], align_corners: bool
@@ -38,3 +39,14 @@ def test_enlarged_logits_are_float32_and_lie_class_by_class() -> None:
     assert enlarged.dtype is torch.float32
     assert enlarged.is_contiguous()
     assert gradient(enlarged, logits, torch.ones(2, 3, 16, 16)).dtype is torch.bfloat16
+
+
+def test_the_gradient_of_enlarged_logits_does_not_depend_on_who_else_is_in_the_batch() -> None:
+    """To the bit: two ranks with a part of a batch each train as one does."""
+    torch.manual_seed(0)
+    logits, wanted = torch.randn(5, 11, 12, 16, requires_grad=True), torch.randn(5, 11, 96, 128)
+
+    def of(part: slice) -> Tensor:
+        return gradient(enlarged_logits(logits[part], wanted[part]), logits, wanted[part])[part]
+
+    assert torch.equal(torch.cat([of(slice(0, 1)), of(slice(1, 3)), of(slice(3, 5))]), of(slice(0, 5)))
