@@ -2,9 +2,10 @@
 
     python benchmarks/input_pipeline.py [--only FAMILY ...] [--seconds S] [--repeats N]
 
-Both read the same files, which are made here: street scenes of 2048 x 1024 (PNG), photographs of 640 x 480, words of 100 x 32
-and tables of 488 x 488 (JPEG). They take turns; medians. Ours ends with collated bytes, the plain one with normalised float32,
-since here the device normalises: that takes it a few microseconds a sample, and a core milliseconds.
+Both read the same files, which are made here: street scenes of 2048 x 1024 (PNG, as OpenCV and as Pillow write it),
+photographs of 640 x 480, words of 100 x 32 and tables of 488 x 488 (JPEG). They take turns; medians. Ours ends with collated
+bytes, the plain one with normalised float32, since here the device normalises: that takes it a few microseconds a sample, and
+a core milliseconds.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -23,6 +25,7 @@ import cv2
 import numpy as np
 import plain_transforms as plain
 import torch
+from PIL import Image
 
 from phalanx.bench.data import REST, one_thread, prepare
 from phalanx.bench.show import as_text
@@ -52,16 +55,25 @@ def picture(rng: Rng, width: int, height: int) -> plain.Array:
     return np.clip(0.7 * smooth[0] + 0.3 * smooth[1] + noise, 0, 255).astype(np.uint8)
 
 
-def street_scenes(root: Path, rng: Rng) -> list[tuple[Path, Path]]:
+def by_opencv(path: Path, pixels: plain.Array) -> None:
+    cv2.imwrite(str(path), pixels)
+
+
+def by_pillow(path: Path, pixels: plain.Array) -> None:
+    """As zlib and the PNG library have it by default: smaller, and longer to decode."""
+    Image.fromarray(pixels).save(path)
+
+
+def street_scenes(root: Path, rng: Rng, write: Callable[[Path, plain.Array], None]) -> list[tuple[Path, Path]]:
     images, labels = (root / kind / 'train' / 'town' for kind in ('leftImg8bit', 'gtFine'))
     images.mkdir(parents=True)
     labels.mkdir(parents=True)
     files = []
     for number in range(6):
         image, label = images / f'{number}_leftImg8bit.png', labels / f'{number}_gtFine_labelTrainIds.png'
-        cv2.imwrite(str(image), picture(rng, 2048, 1024))
+        write(image, picture(rng, 2048, 1024))
         classes = rng.integers(0, 19, (16, 32), np.uint8)
-        cv2.imwrite(str(label), cv2.resize(classes, (2048, 1024), interpolation=cv2.INTER_NEAREST))
+        write(label, cv2.resize(classes, (2048, 1024), interpolation=cv2.INTER_NEAREST))
         files.append((image, label))
     return files
 
@@ -120,10 +132,10 @@ def at(root: Path) -> tuple[str, ...]:
     return (f'data.root={root}',)
 
 
+CITYSCAPES = 'pp_liteseg_stdc1_cityscapes_1024x512_scale0.5_160k'
 PIPELINES = {
-    'segmentation': Pipeline(
-        'pp_liteseg_stdc1_cityscapes_1024x512_scale0.5_160k', at, street_scenes, plain.segmentation, batch=4
-    ),
+    'segmentation': Pipeline(CITYSCAPES, at, partial(street_scenes, write=by_opencv), plain.segmentation, batch=4),
+    'segmentation_pillow': Pipeline(CITYSCAPES, at, partial(street_scenes, write=by_pillow), plain.segmentation, batch=4),
     'detection': Pipeline('ppyoloe_crn_s_300e_coco', at, photographs, plain.detection, batch=8),
     'recognition': Pipeline(
         'rec_mv3_none_bilstm_ctc',

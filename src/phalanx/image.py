@@ -16,16 +16,18 @@ import PIL.Image
 import torch
 from torch import Tensor
 
+from phalanx import png
 from phalanx.cache import kept
 from phalanx.task import Image, SampleError
 
 LabelMap = npt.NDArray[np.uint8]  # [H, W] class ids
 AS_RGB = cv2.IMREAD_COLOR_RGB | cv2.IMREAD_IGNORE_ORIENTATION
 JPEG_FRAMES = {*range(0xC0, 0xD0)} - {0xC4, 0xC8, 0xCC}  # marks of the segments that hold the size
+JPEG_SCAN = 0xDA  # the mark of the first segment of pixels
 MOST_PIXELS = 2**27  # of one image: 400 MB once decoded. More is a mistake, or a small file made to fill the memory
 
 
-def read_image(path: Path) -> Image:
+def read_image(path: Path | str) -> Image:
     """The picture in a file, [H, W, 3] uint8 RGB; grey ones get three equal channels, transparency is dropped.
 
     The orientation in EXIF data is ignored, because annotations were made for the pixels as stored. Raises SampleError.
@@ -42,6 +44,8 @@ def decoded(data: bytes, name: str) -> Image:
         size = _size_by_pillow(data, name)
     if size is not None:
         _check_pixels(*size, name)
+    if (by_spng := png.decoded(data, 'RGB')) is not None:
+        return by_spng
     try:
         pixels = cv2.imdecode(np.frombuffer(data, np.uint8), AS_RGB) if data else None
     except cv2.error as error:
@@ -61,6 +65,10 @@ def read_labels(path: Path) -> LabelMap:
 
 def _decoded_labels(path: Path) -> LabelMap:
     data = _bytes(path)
+    if (size := _header(data)[0]) is not None:
+        _check_pixels(*size, str(path))
+    if (by_spng := png.decoded(data, 'L')) is not None:
+        return by_spng
     try:
         with PIL.Image.open(io.BytesIO(data)) as image:
             _check_pixels(*image.size, str(path))
@@ -78,7 +86,7 @@ def if_turned(size: tuple[int, ...], annotated: tuple[int, ...]) -> str:
     return '; EXIF data that turn a picture are ignored, so turn its pixels' if size == annotated[::-1] != annotated else ''
 
 
-def _bytes(path: Path) -> bytes:
+def _bytes(path: Path | str) -> bytes:
     name = str(path)
     try:
         mode = os.stat(name).st_mode  # noqa: PTH116  # Path's own ways cost as much again as the system's
@@ -111,8 +119,7 @@ def _header(data: bytes) -> tuple[tuple[int, int] | None, bool]:
     if not data.startswith(b'\xff\xd8'):
         return None, True
     found, place = None, 2  # segments carry their length, so that no mark of a thumbnail inside one is mistaken for the image's
-    while data[place : place + 1] == b'\xff' and data[place + 1 : place + 2] not in (b'', b'\xda'):
-        mark = data[place + 1]
+    while place + 1 < len(data) and data[place] == 0xFF and (mark := data[place + 1]) != JPEG_SCAN:
         if mark == 0xFF:  # marks may be filled up with it
             place += 1
             continue

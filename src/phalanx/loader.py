@@ -188,7 +188,7 @@ class _Reader(Generic[S]):
         bad: dict[int, str] = {}
         for index in range(draw.index, draw.index + len(self.dataset)):
             try:
-                return self.dataset[Draw(index % len(self.dataset), draw.epoch, draw.step, draw.seed)], bad
+                return self.dataset[draw.of(index % len(self.dataset))], bad
             except SampleError as error:
                 bad[index % len(self.dataset)] = str(error)
             if not self.replace or len(set(bad.values())) > self.bad_samples:  # several samples may name one file

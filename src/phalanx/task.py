@@ -27,6 +27,10 @@ class Draw:
     step: int  # the optimizer update that this draw belongs to
     seed: int
 
+    def of(self, index: int) -> Draw:
+        """The same request for another sample."""
+        return Draw(index, self.epoch, self.step, self.seed)
+
     def rng(self) -> np.random.Generator:
         """What is random about this sample: a function of (seed, epoch, index)."""
         return np.random.default_rng((self.seed, 1, self.epoch, self.index))

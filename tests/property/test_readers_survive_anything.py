@@ -31,6 +31,7 @@ from phalanx.detection.data.yolo import YoloText
 from phalanx.image import read_image, read_labels
 from phalanx.recognition.data.label_files import LabelFiles
 from phalanx.recognition.data.lmdb_sets import LmdbSets
+from phalanx.recognition.data.source import Chance
 from phalanx.segmentation.data.file_list import FileList
 from phalanx.table.data.pubtabnet import PubTabNet
 from phalanx.task import Draw, SampleError
@@ -243,7 +244,7 @@ def test_file_lists(tmp_path: Path, listed: bytes, classes: bytes) -> None:
 def test_label_files(tmp_path: Path, listed: bytes) -> None:
     (tmp_path / 'a.png').write_bytes(encoded(PIXELS, 'PNG'))
     (tmp_path / 'rec_gt_train.txt').write_bytes(listed)
-    read_all(lambda: LabelFiles(root=tmp_path).split('train'), np.random.default_rng(0))
+    read_all(lambda: LabelFiles(root=tmp_path).split('train'), Chance(Draw(0, 0, 0, 0)))
 
 
 TABLE = {
@@ -276,7 +277,7 @@ def test_lmdb_records(tmp_path: Path, image: bytes, text: bytes, count: bytes) -
     with lmdb.open(str(tmp_path / 'set'), map_size=2**20) as environment, environment.begin(write=True) as transaction:
         for key, value in {b'image-000000001': image, b'label-000000001': text, b'num-samples': count}.items():
             transaction.put(key, value)
-    read_all(lambda: LmdbSets(root=tmp_path, train=('set',)).split('train'), np.random.default_rng(0))
+    read_all(lambda: LmdbSets(root=tmp_path, train=('set',)).split('train'), Chance(Draw(0, 0, 0, 0)))
 
 
 @SETTINGS
@@ -284,7 +285,7 @@ def test_lmdb_records(tmp_path: Path, image: bytes, text: bytes, count: bytes) -
 def test_lmdb_files(tmp_path: Path, data: bytes) -> None:
     (tmp_path / 'set').mkdir(exist_ok=True)
     (tmp_path / 'set' / 'data.mdb').write_bytes(data)
-    read_all(lambda: LmdbSets(root=tmp_path, train=('set',)).split('train'), np.random.default_rng(0))
+    read_all(lambda: LmdbSets(root=tmp_path, train=('set',)).split('train'), Chance(Draw(0, 0, 0, 0)))
 
 
 @SETTINGS

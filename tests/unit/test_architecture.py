@@ -20,7 +20,7 @@ ORDER = (
     *('cli', *COMMANDS, 'launch'),
     *('worker', 'trainer', 'runs', 'evaluation', 'loader', 'report', 'page', 'charts'),
     *('zoo', 'convert', 'families', *FAMILIES),
-    *('backbones', 'layers', 'distill', 'scenes', 'colour', 'image', 'boxes', 'folders', 'options', 'batch'),
+    *('backbones', 'layers', 'distill', 'scenes', 'colour', 'image', 'png', 'boxes', 'folders', 'options', 'batch'),
     *('config', 'optim', 'ema', 'precision', 'checkpoint', 'meters', 'heartbeat', 'readable', 'cache', 'cores', 'memory'),
     *('task', 'stochastic', 'norms', 'step', 'gradients', 'dist', 'shared', 'arguments', 'errors'),
 )

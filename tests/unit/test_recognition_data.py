@@ -17,10 +17,10 @@ from phalanx.recognition.data import DATA
 from phalanx.recognition.data.label_files import LabelFiles
 from phalanx.recognition.data.lmdb_sets import Lmdb, LmdbSets, write_lmdb
 from phalanx.recognition.data.packed import Packed
-from phalanx.recognition.data.source import Shares
+from phalanx.recognition.data.source import Chance, Shares
 from phalanx.task import Draw, SampleError
 
-RNG = np.random.default_rng(0)
+CHANCE = Chance(Draw(0, 0, 0, 0))  # of sources that leave nothing to it
 
 
 class Named:
@@ -38,12 +38,12 @@ class Named:
     def name(self, index: int) -> str:
         return f'{self.letter}{index}'
 
-    def read(self, draw: Draw, rng: np.random.Generator) -> tuple[np.ndarray, str]:
+    def read(self, draw: Draw, chance: Chance) -> tuple[np.ndarray, str]:
         return np.zeros((2, 2, 3), np.uint8), self.name(draw.index)
 
 
 def texts(source: Shares, epoch: int, seed: int = 0) -> list[str]:
-    return [source.read(Draw(index, epoch, 0, seed), RNG)[1] for index in range(len(source))]
+    return [source.read(Draw(index, epoch, 0, seed), CHANCE)[1] for index in range(len(source))]
 
 
 def words(root: Path, lines: dict[str, str], label_file: str = 'rec_gt_train.txt') -> None:
@@ -57,7 +57,7 @@ def words(root: Path, lines: dict[str, str], label_file: str = 'rec_gt_train.txt
 def test_label_files_name_images_and_say_what_stands_in_them(tmp_path: Path) -> None:
     words(tmp_path, {'a/1.png': 'one', 'a/2 b.png': '二 three'})
     source = LabelFiles(root=tmp_path).split('train')
-    image, text = source.read(Draw(1, 0, 0, 0), RNG)
+    image, text = source.read(Draw(1, 0, 0, 0), CHANCE)
     assert (len(source), text, source.name(1)) == (2, '二 three', str(tmp_path / 'a/2 b.png'))
     assert_array_equal(image, np.ones((2, 2, 3)))
 
@@ -87,7 +87,7 @@ def test_an_image_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     words(tmp_path, {'1.png': 'one'})
     (tmp_path / '1.png').write_bytes(b'no image')
     with pytest.raises(SampleError, match=re.escape(str(tmp_path / '1.png'))):
-        LabelFiles(root=tmp_path).split('train').read(Draw(0, 0, 0, 0), RNG)
+        LabelFiles(root=tmp_path).split('train').read(Draw(0, 0, 0, 0), CHANCE)
 
 
 def test_a_share_has_a_fixed_length_and_other_samples_in_another_epoch() -> None:
@@ -158,7 +158,7 @@ def test_a_written_database_has_the_layout_of_the_field(database: Path, tmp_path
 
 def test_databases_are_found_at_and_below_the_named_folder(database: Path, tmp_path: Path) -> None:
     source = LmdbSets(root=tmp_path / 'sets', train=('ST',), train_shares=(2.0,)).split('train')
-    image, text = source.read(Draw(4, 0, 0, 0), RNG)
+    image, text = source.read(Draw(4, 0, 0, 0), CHANCE)
     assert (len(source), text, int(image[0, 0, 0])) == (6, '二', 1)
 
 
@@ -171,7 +171,7 @@ def test_a_database_is_read_by_several_sources_and_processes_at_once(database: P
 
 
 def read_text(source: Lmdb, index: int) -> str:
-    return source.read(Draw(index, 0, 0, 0), RNG)[1]
+    return source.read(Draw(index, 0, 0, 0), CHANCE)[1]
 
 
 def test_a_hole_in_a_database_is_named(database: Path) -> None:
@@ -180,9 +180,9 @@ def test_a_hole_in_a_database_is_named(database: Path) -> None:
         transaction.put(b'label-000000003', b'\xff')
     source = Lmdb(database)
     with pytest.raises(SampleError, match=re.escape(f'{database} image-000000002: is not in the database')):
-        source.read(Draw(1, 0, 0, 0), RNG)
+        source.read(Draw(1, 0, 0, 0), CHANCE)
     with pytest.raises(SampleError, match='its text is not UTF-8'):
-        source.read(Draw(2, 0, 0, 0), RNG)
+        source.read(Draw(2, 0, 0, 0), CHANCE)
 
 
 def test_another_database_is_refused_and_none_is_overwritten(database: Path, tmp_path: Path) -> None:
@@ -200,16 +200,16 @@ def test_drawn_lines_become_a_database_with_the_same_pixels(tmp_path: Path) -> N
     source = DATA['digit_lines'](train_lines=3).split('train')
     assert write_lmdb(source, tmp_path) == 3
     for index in range(3):
-        image, text = source.read(Draw(index, 0, 0, 0), RNG)
-        stored, stored_text = Lmdb(tmp_path).read(Draw(index, 0, 0, 0), RNG)
+        image, text = source.read(Draw(index, 0, 0, 0), CHANCE)
+        stored, stored_text = Lmdb(tmp_path).read(Draw(index, 0, 0, 0), CHANCE)
         assert_array_equal(stored, image)
         assert stored_text == text
 
 
 def test_digit_lines_are_the_same_every_time_and_hold_as_many_digits_as_asked() -> None:
     source = DATA['digit_lines'](train_lines=30, digits=(2, 4)).split('train')
-    lines = [source.read(Draw(index, index % 2, 0, 0), RNG) for index in range(30)]
-    again = source.read(Draw(7, 5, 9, 1), RNG)
+    lines = [source.read(Draw(index, index % 2, 0, 0), CHANCE) for index in range(30)]
+    again = source.read(Draw(7, 5, 9, 1), CHANCE)
     assert {len(text) for _, text in lines} == {2, 3, 4}
     assert all(text.isdigit() and min(image.shape[:2]) >= 10 for image, text in lines)
     assert_array_equal(again[0], lines[7][0])

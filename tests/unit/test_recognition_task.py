@@ -22,6 +22,7 @@ from phalanx.distill import DISTILLATIONS, Distilled
 from phalanx.optim.groups import parameter_groups
 from phalanx.recognition.characters import Dictionary, Reading
 from phalanx.recognition.data import DATA
+from phalanx.recognition.data.source import Chance
 from phalanx.recognition.loss import LOSSES
 from phalanx.recognition.models import MODELS
 from phalanx.recognition.models.outputs import Outputs
@@ -61,7 +62,7 @@ class Lines:
     def name(self, index: int) -> str:
         return f'line {index}'
 
-    def read(self, draw: Draw, rng: np.random.Generator) -> tuple[np.ndarray, str]:
+    def read(self, draw: Draw, chance: Chance) -> tuple[np.ndarray, str]:
         if self.texts[draw.index] == 'bad':
             raise SampleError('bad')
         return np.full((32, 40, 3), 200, np.uint8), self.texts[draw.index]

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -92,7 +93,7 @@ class Characters:
 
     def known(self, text: str) -> str:
         """What is left of a text: in lower case where the dictionary wants it, without characters that it has not."""
-        return ''.join(character for character in self._cased(text) if character in self._numbers)
+        return ''.join(filter(self._numbers.__contains__, self._cased(text)))
 
     def unknown(self, text: str) -> int:
         """How many characters of a text the dictionary has not."""
@@ -145,5 +146,7 @@ class Reading:
 
 def padded(rows: Sequence[Sequence[int]], length: int) -> Tensor:
     """[B, length] int64, each row filled up with 0."""
-    filled = [[*row, *[0] * (length - len(row))] for row in rows]
-    return torch.tensor(filled, dtype=torch.int64).view(len(rows), length)
+    filled = np.zeros((len(rows), length), np.int64)
+    for place, row in zip(filled, rows, strict=True):
+        place[: len(row)] = row
+    return torch.from_numpy(filled)

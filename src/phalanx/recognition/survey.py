@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from phalanx.recognition.characters import Characters, UnusableTextError
 from phalanx.recognition.data import Source
-from phalanx.recognition.data.source import TextImage
+from phalanx.recognition.data.source import Chance, TextImage
 from phalanx.recognition.draw import with_words
 from phalanx.task import Draw, Image, SampleError
 
@@ -48,4 +48,4 @@ class TextSurvey:
 
     def _read(self, index: int) -> TextImage:
         draw = Draw(index, 0, 0, 0)
-        return self.source.read(draw, draw.rng())
+        return self.source.read(draw, Chance(draw))

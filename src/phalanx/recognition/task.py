@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Annotated, Literal
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -20,7 +19,7 @@ from phalanx.recognition import draw as drawing
 from phalanx.recognition.characters import BLANK, Characters, Dictionary, Reading, UnusableTextError, padded, read_dictionary
 from phalanx.recognition.data import DATA, Data, Source
 from phalanx.recognition.data.lmdb_sets import write_lmdb
-from phalanx.recognition.data.source import TextImage
+from phalanx.recognition.data.source import Chance, TextImage
 from phalanx.recognition.loss import LOSSES
 from phalanx.recognition.loss.ctc import CTC
 from phalanx.recognition.metric import Comparison, ReadingAccuracy
@@ -110,21 +109,21 @@ class Samples:
         return self.source.name(index)
 
     def __getitem__(self, draw: Draw) -> Sample:
-        rng = draw.rng()
-        image, text = self.source.read(draw, rng)
+        chance = Chance(draw)
+        image, text = self.source.read(draw, chance)
         if self.concatenate is not None:
-            image, text = self.concatenate((image, text), lambda: self._another(draw, rng), rng)
+            image, text = self.concatenate((image, text), lambda: self._another(draw, chance), chance.rng())
         for transform in self.transforms:
-            image = transform(image, rng)
+            image = transform(image, chance.rng())
         size = self.sizes[draw.step_rng().integers(len(self.sizes))] if len(self.sizes) > 1 else self.sizes[0]
         try:
             return self.encoder.sample((image, text), size)
         except UnusableTextError as error:
             raise SampleError(f'{self.name(draw.index)}: {error}') from None
 
-    def _another(self, draw: Draw, rng: np.random.Generator) -> TextImage | None:
+    def _another(self, draw: Draw, chance: Chance) -> TextImage | None:
         try:
-            return self.source.read(replace(draw, index=int(rng.integers(len(self)))), rng)
+            return self.source.read(draw.of(int(chance.rng().integers(len(self)))), chance)
         except SampleError:  # it is told when its own turn comes
             return None
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from phalanx import scenes
-from phalanx.recognition.data.source import Rng, TextImage
+from phalanx.recognition.data.source import Chance, TextImage
 from phalanx.task import Draw, Split
 
 MARGIN = 0.12  # of the height of a line, how far around it the cut goes at most
@@ -54,7 +54,7 @@ class DrawnLines:
     def name(self, index: int) -> str:
         return f'{self.split} digit line {index}'
 
-    def read(self, draw: Draw, rng: Rng) -> TextImage:
+    def read(self, draw: Draw, chance: Chance) -> TextImage:
         height = self.digit_height[1]
         size = (int(2.5 * height) + 8, int((1.5 * self.digits[1] + 1) * height) + 8)  # has room for the widest line
         scene = scenes.scene(

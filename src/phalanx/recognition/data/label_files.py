@@ -7,7 +7,7 @@ from pathlib import Path
 from phalanx.folders import check_folder, check_inside, check_present, lines_of
 from phalanx.image import read_image
 from phalanx.recognition.data.packed import Packed
-from phalanx.recognition.data.source import Rng, Shares, Source, TextImage
+from phalanx.recognition.data.source import Chance, Shares, Source, TextImage
 from phalanx.task import Draw, Split
 
 
@@ -54,13 +54,10 @@ class LabelFile:
         check_present(self.root, (self.paths[index] for index in range(len(self))))
 
     def name(self, index: int) -> str:
-        return str(self.path(index))
+        return f'{self.root}/{self.paths[index]}'
 
-    def path(self, index: int) -> Path:
-        return self.root / self.paths[index]
-
-    def read(self, draw: Draw, rng: Rng) -> TextImage:
-        return read_image(self.path(draw.index)), self.texts[draw.index]
+    def read(self, draw: Draw, chance: Chance) -> TextImage:
+        return read_image(self.name(draw.index)), self.texts[draw.index]
 
 
 def split_line(line: str, root: Path, where: str, separator: str) -> tuple[str, str]:

@@ -13,7 +13,7 @@ import cv2
 
 from phalanx.folders import check_folder
 from phalanx.image import decoded
-from phalanx.recognition.data.source import Rng, Shares, Source, TextImage
+from phalanx.recognition.data.source import Chance, Shares, Source, TextImage
 from phalanx.task import Draw, SampleError, Split
 
 DATABASE = 'data.mdb'  # the file in every LMDB folder
@@ -76,7 +76,7 @@ class Lmdb:
     def name(self, index: int) -> str:
         return f'{self.folder} {_key("image", index).decode()}'
 
-    def read(self, draw: Draw, rng: Rng) -> TextImage:
+    def read(self, draw: Draw, chance: Chance) -> TextImage:
         try:
             data, text = self._values(_key('image', draw.index), _key('label', draw.index))
         except ValueError as error:
@@ -125,7 +125,7 @@ def write_lmdb(source: Source, folder: Path) -> int:
 def _encoded(source: Source, index: int) -> tuple[bytes, str]:
     """The bytes of an image file and its text; what has no file becomes PNG. Every image is decoded, so that all can be."""
     draw = Draw(index, 0, 0, 0)
-    image, text = source.read(draw, draw.rng())
+    image, text = source.read(draw, Chance(draw))
     file = Path(source.name(index))
     if file.is_file():
         return file.read_bytes(), text

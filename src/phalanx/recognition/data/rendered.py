@@ -11,7 +11,7 @@ from phalanx.folders import lines_of
 from phalanx.options import check_probability
 from phalanx.recognition.characters import BuiltIn, read_dictionary
 from phalanx.recognition.data.packed import Packed
-from phalanx.recognition.data.source import Rng, TextImage
+from phalanx.recognition.data.source import Chance, Rng, TextImage
 from phalanx.recognition.render import Fonts, render
 from phalanx.task import Draw, Split
 
@@ -125,10 +125,8 @@ class RenderedLines:
     def name(self, index: int) -> str:
         return f'{self.split} rendered line {index}'
 
-    def read(self, draw: Draw, rng: Rng) -> TextImage:
-        if self.split == 'eval':
-            rng = np.random.default_rng(
-                (draw.seed, 4, draw.index)
-            )  # else they would be the samples of the first training epoch
+    def read(self, draw: Draw, chance: Chance) -> TextImage:
+        own = self.split == 'eval'  # else they would be the samples of the first training epoch
+        rng = np.random.default_rng((draw.seed, 4, draw.index)) if own else chance.rng()
         text, font = (self.strings if rng.random() < self.random_share else self.words).pick(rng)
         return render(text, font, rng, self.pictures), text

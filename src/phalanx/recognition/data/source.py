@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from collections.abc import Sequence
-from dataclasses import replace
 from itertools import accumulate
 from typing import Protocol
 
@@ -14,6 +14,19 @@ from phalanx.task import Draw, Image, Split
 
 Rng = np.random.Generator
 TextImage = tuple[Image, str]  # [H, W, 3] RGB, and what is written in it
+
+
+class Chance:
+    """The random numbers of one sample, made when they are first asked for: that takes half as long as to decode a word."""
+
+    def __init__(self, draw: Draw) -> None:
+        self._draw = draw
+        self._rng: Rng | None = None
+
+    def rng(self) -> Rng:
+        if self._rng is None:
+            self._rng = self._draw.rng()
+        return self._rng
 
 
 class Source(Protocol):
@@ -26,8 +39,8 @@ class Source(Protocol):
     def name(self, index: int) -> str:
         """What a person calls the sample: the path of its image, mostly."""
 
-    def read(self, draw: Draw, rng: Rng) -> TextImage:
-        """An image and its text; `rng` is the sample's own, for sources that draw their images. Raises SampleError."""
+    def read(self, draw: Draw, chance: Chance) -> TextImage:
+        """An image and its text; `chance` is the sample's own, for sources that draw their images. Raises SampleError."""
 
 
 class Data(Protocol):
@@ -71,16 +84,16 @@ class Shares:
             return source.name(place % len(source))
         return f"sample {place - whole * len(source)} of the epoch's share of {source.name(0)} and those after it"
 
-    def read(self, draw: Draw, rng: Rng) -> TextImage:
+    def read(self, draw: Draw, chance: Chance) -> TextImage:
         part, place = self._part(draw.index)
         source, (rounds, index) = self.sources[part], divmod(place, len(self.sources[part]))
         if rounds == int(self.shares[part]):  # the broken share
             index = _drawn(index, len(source), part, draw)
-        return source.read(replace(draw, index=index), rng)
+        return source.read(draw.of(index), chance)
 
     def _part(self, index: int) -> tuple[int, int]:
         """Which source, and which of its places."""
-        part = int(np.searchsorted(self._starts, index, side='right')) - 1
+        part = bisect_right(self._starts, index) - 1
         return part, index - self._starts[part]
 
 
