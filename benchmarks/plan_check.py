@@ -5,7 +5,7 @@
 The nodes are two network namespaces of this machine with one core and one rank each, joined by a cable whose rate `tc` limits
 at both ends. Needs root, two cores that nothing else uses, and the kernel's tbf queue. What the plan knows is measured first:
 a step of one rank, on both nodes at once (what they share, memory say, then slows the profile as it slows the run), and what a
-sum over the two costs without a limit. Then each rate is measured, in turns.
+sum over the two costs without a limit. Then each rate is measured; all of that in turns.
 """
 
 from __future__ import annotations
@@ -56,8 +56,9 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder, two_nodes(Path(folder)) as nodes:
         alone: list[Profile] = []
         measured: dict[str, list[float]] = {rate: [] for rate in given.rates}
-        exchanges = together(nodes, 'comm')
+        exchanges: list[dict[str, Any]] = []
         for _ in range(given.repeats):
+            exchanges.append(together(nodes, 'comm'))
             on_all(nodes, 'bench', *run, '--profile', 'profile.json')
             alone += [Profile.read(node.folder / 'profile.json') for node in nodes]
             for rate in given.rates:
@@ -69,15 +70,18 @@ def main() -> None:
     print(report(given.rates, alone, measured, exchanges))
 
 
-def report(rates: Sequence[str], alone: Sequence[Profile], measured: dict[str, list[float]], exchanges: dict[str, Any]) -> str:
+def report(
+    rates: Sequence[str], alone: Sequence[Profile], measured: dict[str, list[float]], exchanges: Sequence[dict[str, float]]
+) -> str:
     """Measured and predicted steps beside each other. The profile is the one whose step is in the middle of all."""
+    idle, in_work, host = (statistics.fmean(each[key] for each in exchanges) for key in ('latency_s', 'in_work_s', 'bandwidth'))
     profile = sorted(alone, key=lambda each: each.computing)[len(alone) // 2]
     one = profile.computing + profile.samples / profile.loader_rate  # the rank loads its own data
     rows = []
     for rate in rates:
         wire = math.inf if rate == 'unlimited' else bandwidth(rate)
-        between = Link(wire, exchanges['in_work_s'] / 2)  # a small sum over two ranks is a hop there and one back
-        (predicted,) = plan(profile, [2], 1, Network(between, FREE.within, host=exchanges['bandwidth']))
+        between = Link(wire, in_work / 2)  # a small sum over two ranks is a hop there and one back
+        (predicted,) = plan(profile, [2], 1, Network(between, FREE.within, host=host))
         step, expected = statistics.median(measured[rate]), predicted.seconds
         rows.append(
             {
@@ -94,8 +98,7 @@ def report(rates: Sequence[str], alone: Sequence[Profile], measured: dict[str, l
         )
     head = (
         f'{profile.recipe}, {profile.samples} samples a rank, {profile.device}: one rank {1000 * one:.1f} ms a step; '
-        f'a small sum over two ranks {1e6 * exchanges["latency_s"]:.0f} us, '
-        f'in the midst of work {1e6 * exchanges["in_work_s"]:.0f} us, {8 * exchanges["bandwidth"] / 1e9:.2f} Gbit/s'
+        f'a small sum over two {1e6 * idle:.0f} us, in the midst of work {1e6 * in_work:.0f} us, {8 * host / 1e9:.2f} Gbit/s'
     )
     return f'{head}\n{as_text(rows)}'
 

@@ -17,7 +17,7 @@ from phalanx.readable import counted
 SIZES = (8, 1024, 16 * 2**10, 256 * 2**10, 2**20, 4 * 2**20, 25 * 2**20, 64 * 2**20)  # bytes; DDP sends 25 MiB at a time
 MOST_SECONDS = 5.0  # a size that takes longer is not repeated
 WORK = 0.003  # seconds of computing between two small sums: PP-LiteSeg's norms on a CPU are about as far apart
-ROUNDS, SUMS = 7, 30  # how often computing with sums and without takes turns, and how many sums that are each time
+ROUNDS, SUMS = 15, 30  # how often computing with sums and without takes turns, and how many sums that are each time
 NORM = 257  # numbers: what a norm of 128 channels exchanges
 
 
@@ -54,7 +54,8 @@ def measure_in_work(device: torch.device) -> float:
     """Seconds that a norm's sum costs ranks that compute before and after it.
 
     That is more than the same sum among ranks that do nothing else: each waits for the one that is late by chance, and the
-    threads that send and receive have to be woken.
+    threads that send and receive have to be woken. One in ten waits for the scheduler's next tick, ten times as long as the
+    others, and a step meets its share of those: hence the mean.
     """
     numbers, factor = torch.ones(NORM, device=device), torch.ones((512, 512), device=device)
 
@@ -72,7 +73,7 @@ def measure_in_work(device: torch.device) -> float:
     seconds(1, summed=True)  # opens the connections, and makes the device ready
     products = int(dist.from_main_rank(max(1, round(WORK * SUMS / seconds(1, summed=False)))))
     rounds = [seconds(products, summed=True) - seconds(products, summed=False) for _ in range(ROUNDS)]
-    return statistics.median(rounds) / SUMS
+    return statistics.fmean(rounds) / SUMS
 
 
 def _seconds(numbers: list[torch.Tensor], device: torch.device) -> float:
