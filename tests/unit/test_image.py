@@ -10,7 +10,7 @@ import torch
 from numpy.testing import assert_array_equal
 from PIL import Image
 
-from phalanx.image import normalised, overlay, palette, read_image, read_labels
+from phalanx.image import channels_first, normalised, overlay, palette, read_image, read_labels, stacked
 from phalanx.task import SampleError
 
 PICTURE = np.random.default_rng(0).integers(0, 256, (12, 20, 3), dtype=np.uint8)
@@ -156,6 +156,14 @@ def test_normalisation_is_that_of_the_originals() -> None:
     result = normalised(images, mean, std)
     assert (result.dtype, result.shape) == (torch.float32, (1, 3, 12, 20))
     np.testing.assert_allclose(result[0].permute(1, 2, 0), expected, rtol=1e-5, atol=1e-6)
+
+
+def test_images_of_a_batch_wait_pixel_by_pixel_and_reach_the_network_colour_by_colour() -> None:
+    batch = stacked([channels_first(PICTURE), channels_first(PICTURE[:, ::-1])])
+    assert (batch.shape, batch.dtype) == ((2, 3, 12, 20), torch.uint8)
+    assert_array_equal(batch[1], PICTURE[:, ::-1].transpose(2, 0, 1))
+    assert batch.is_contiguous(memory_format=torch.channels_last)
+    assert normalised(batch, (0, 0, 0), (1, 1, 1)).is_contiguous()
 
 
 def test_what_other_programs_append_to_an_image_does_not_matter(tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ from phalanx.detection.nms import multiclass_nms
 from phalanx.detection.survey import BoxSurvey
 from phalanx.detection.transforms import TRANSFORMS, Chances, Shown, Transform
 from phalanx.folders import settled_classes
-from phalanx.image import channels_first, normalised
+from phalanx.image import channels_first, normalised, stacked
 from phalanx.options import check_probability, check_std
 from phalanx.step import WholeStep
 from phalanx.task import Draw, Export, Image, Loss, Split, described, tried
@@ -306,7 +306,7 @@ def filled_up(images: Sequence[Tensor], mean: Sequence[float], *, least: Sequenc
     largest = [-(-max(image.shape[axis] for image in images) // STRIDE) * STRIDE for axis in (1, 2)]
     sides = [max(pair) for pair in zip(largest, least, strict=True)]
     if all(list(image.shape[1:]) == sides for image in images):
-        return torch.stack(list(images))
+        return stacked(images)
     colour = images[0].new_tensor([round(255 * value) for value in mean])  # about 0 after normalisation
     canvas = colour.view(1, 3, 1, 1).repeat(len(images), 1, *sides)
     for place, image in zip(canvas, images, strict=True):

@@ -11,7 +11,7 @@ import string
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -72,6 +72,14 @@ def read_dictionary(dictionary: BuiltIn | tuple[str, ...] | Path) -> tuple[str, 
     return tuple(lines)
 
 
+class Encoded(NamedTuple):
+    """What becomes of a text."""
+
+    known: str
+    unknown: int
+    ctc: list[int]
+
+
 class Characters:
     """Texts to numbers and back."""
 
@@ -101,12 +109,16 @@ class Characters:
 
     def ctc(self, text: str) -> list[int]:
         """The target [L] of the CTC loss. Raises UnusableTextError when the text is empty or too long, or nothing is left."""
+        return self.encoded(text).ctc
+
+    def encoded(self, text: str) -> Encoded:
+        """All of these at once. Raises UnusableTextError where `ctc` does."""
         if len(text) > self.max_length:
             raise UnusableTextError(f'{text!r} has {len(text)} characters, at most {self.max_length} can be learned')
-        numbers = [self._numbers[character] + 1 for character in self.known(text)]
-        if not numbers:
+        known = self.known(text)
+        if not known:
             raise UnusableTextError(f'{text!r} has no character of the dictionary' if text else 'the text is empty')
-        return numbers
+        return Encoded(known, len(self._cased(text)) - len(known), [self._numbers[character] + 1 for character in known])
 
     def sar(self, text: str) -> list[int]:
         """The target [max_length] of the attention decoder: begin, characters, end, padding.

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from phalanx.batch import Tensors
 from phalanx.distill import DISTILLATIONS, Distilled, own_losses
-from phalanx.image import channels_first, normalised
+from phalanx.image import channels_first, normalised, stacked
 from phalanx.options import check_size
 from phalanx.recognition import draw as drawing
 from phalanx.recognition.characters import BLANK, Characters, Dictionary, Reading, UnusableTextError, padded, read_dictionary
@@ -77,10 +77,10 @@ class Encoder:
     def sample(self, line: TextImage, size: Size) -> Sample:
         """Raises UnusableTextError when the text cannot be a target."""
         image, text = line
-        characters = self.characters
-        sar = characters.sar(text) if self.has_attention else []
+        encoded = self.characters.encoded(text)
+        sar = self.characters.sar(text) if self.has_attention else []
         shown, width = fitted(image, size, keep_ratio=self.keep_ratio)
-        return Sample(channels_first(shown), width, characters.known(text), characters.unknown(text), characters.ctc(text), sar)
+        return Sample(channels_first(shown), width, *encoded, sar)
 
     def request(self, image: Image, size: Size) -> Sample:
         """A line of unknown text, wider than `size` where it needs to be, as the originals predict."""
@@ -232,7 +232,7 @@ class Recognition:
         if len(shapes) > 1:
             sizes = sorted(f'{width} x {height}' for _, height, width in shapes)
             raise ValueError(f'the images of a batch differ in size: {", ".join(sizes)}')
-        images = torch.stack([sample.image for sample in samples])
+        images = stacked([sample.image for sample in samples])
         widths = torch.tensor([sample.width for sample in samples])
         texts = Texts(
             padded([sample.ctc for sample in samples], self.dictionary.max_length),

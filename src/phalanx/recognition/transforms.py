@@ -240,8 +240,11 @@ def fitted(image: Image, size: tuple[int, int], *, keep_ratio: bool = True, grow
     if grow:
         W = int(H * max(W / H, _ratio(image)))
     width = min(W, math.ceil(H * _ratio(image))) if keep_ratio else W
+    line = cv2.resize(image, (width, H), interpolation=cv2.INTER_LINEAR).astype(np.uint8, copy=False)
+    if width == W:
+        return line, width
     canvas = np.zeros((H, W, 3), np.uint8)
-    canvas[:, :width] = cv2.resize(image, (width, H), interpolation=cv2.INTER_LINEAR)
+    canvas[:, :width] = line
     return canvas, width
 
 

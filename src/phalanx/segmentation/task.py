@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from phalanx.batch import Tensors
 from phalanx.folders import settled_classes
-from phalanx.image import LabelMap, channels_first, normalised
+from phalanx.image import LabelMap, channels_first, normalised, stacked
 from phalanx.options import check_std
 from phalanx.segmentation import draw as drawing
 from phalanx.segmentation.data import DATA, Data, Source
@@ -170,7 +170,7 @@ class Segmentation:
                 f'the images of a batch differ in size ({", ".join(sorted(sizes))}): set evaluate.batch_size to 1, '
                 'or let the transforms end in one size (random_padding_crop, resize)'
             )
-        images = torch.stack([sample.image for sample in samples])
+        images = stacked([sample.image for sample in samples])
         pixels = torch.cat([sample.labels.flatten() for sample in samples])
         shapes = tuple((len(sample.labels), sample.labels.shape[1]) for sample in samples)
         return SegmentationBatch(images, pixels, shapes, tuple(sample.way for sample in samples))

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from phalanx.batch import Tensors
-from phalanx.image import channels_first
+from phalanx.image import channels_first, stacked
 from phalanx.options import check_std
 from phalanx.step import WholeStep
 from phalanx.table import draw as drawing
@@ -154,7 +154,7 @@ class TableStructure:
             end = len(target.ids)
             ids[row, :end], boxes[row, :end], has_box[row, :end] = target
         return TableBatch(
-            images=torch.stack([sample.image for sample in samples]),
+            images=stacked([sample.image for sample in samples]),
             fitted=torch.tensor([sample.fitted for sample in samples]),
             ids=torch.from_numpy(ids),
             boxes=torch.from_numpy(boxes),
