@@ -44,11 +44,11 @@ class BatchNorm2d(nn.BatchNorm2d):
             count = x.numel() // x.shape[1]
             var = var * ((count - 1) / count)  # torch gives the unbiased one
         else:
-            mean, var = moments_of_step(x, self.whole, self.group)
-            normalised = _Normalise.apply(x, mean, var, self.weight, self.bias, self.eps)
+            sums = self.whole.sum(_Sums.apply(x), self.group)
+            normalised, mean, var = _Normalise.apply(x, sums, self.weight, self.bias, self.eps)
         if self.whole is None or self.whole.is_first:
-            self.running_mean.lerp_(mean.detach(), self.momentum)
-            self.running_var.lerp_(var.detach(), self.momentum)
+            self.running_mean.lerp_(mean, self.momentum)
+            self.running_var.lerp_(var, self.momentum)
         return normalised
 
 
@@ -90,37 +90,27 @@ def _batch_norms(model: nn.Module) -> list[BatchNorm2d]:
     return [module for module in model.modules() if isinstance(module, BatchNorm2d)]
 
 
-def moments_of_step(x: Tensor, whole: WholeStep, group: dist.Group | None) -> tuple[Tensor, Tensor]:
-    """Mean [C] and biased variance [C] of `x` [B, C, H, W] over the whole step, differentiable.
-
-    One exchange of 2C+1 numbers. The moments of each sample are exact to a bit or two and do not depend on who else is in
-    the batch; added up in float64 and rounded once, they give the same mean and variance to the bit for nearly every cut. That
-    matters: a difference in the last bit turns some ReLU on or off, and the gradient differs a thousand times more.
-    """
-    sums, squares = _Sums.apply(x)
-    count = torch.full((1,), x.numel() // x.shape[1], dtype=torch.float64, device=x.device)
-    everything = whole.sum(torch.cat([sums, squares, count]), group)
-    C = x.shape[1]
-    count = everything[-1].detach()
-    mean = everything[:C] / count
-    var = (everything[C : 2 * C] / count - mean.square()).clamp(min=0)  # safe in float64
-    return mean.to(_statistics(x)), var.to(_statistics(x))
-
-
 class _Sums(torch.autograd.Function):
-    """x [B, C, H, W] -> its sum and its sum of squares a channel, [C] each, float64."""
+    """x [B, C, H, W] -> [2C + 1] float64: the sum and the sum of squares of each channel, and of how many values they are.
+
+    What ranks and micro-batches exchange. The moments of each sample are exact to a bit or two and do not depend on who else
+    is in the batch; added up in float64 and rounded once, they give the same mean and variance to the bit for nearly every cut.
+    That matters: a difference in the last bit turns some ReLU on or off, and the gradient differs a thousand times more.
+    """
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor) -> tuple[Tensor, Tensor]:
+    def forward(ctx: Any, x: Tensor) -> Tensor:
         ctx.save_for_backward(x)
-        mean, var = (moment.double() for moment in _moments_of_samples(x))  # [B, C]
-        pixels = x.shape[2] * x.shape[3]
-        return mean.sum(0) * pixels, (var + mean.square()).sum(0) * pixels
+        means, variances = _moments_of_samples(x)  # [B, C]
+        means = means.double()
+        squares = means.square() + variances
+        return torch.cat([means.sum(0), squares.sum(0), means.new_full((1,), len(x))]).mul_(x.shape[2] * x.shape[3])
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Tensor:
         (x,) = ctx.saved_tensors
-        offset, slope = (grad.to(_statistics(x)) for grad in (grads[0], 2 * grads[1]))
+        offset, slope = grads[0][:-1].to(_statistics(x)).chunk(2)
+        slope = 2 * slope
         # offset + slope x, by the kernel of the norm: it takes half-precision maps with float32 numbers a channel in one pass
         return F.batch_norm(x, torch.zeros_like(slope), torch.ones_like(slope), slope, offset, False, 0.0, 0.0)
 
@@ -161,30 +151,37 @@ def _statistics(x: Tensor) -> torch.dtype:
 
 
 class _Normalise(torch.autograd.Function):
-    """(x - mean) / sqrt(var + eps) * weight + bias, differentiable in mean and var too, with torch's fused kernels.
+    """(x - mean) / sqrt(var + eps) * weight + bias, and mean and biased variance [C], which are not differentiable.
 
-    The kernel of evaluation mode gives d weight = sum g (x - mean) / std and d bias = sum g; the gradients of mean and variance
-    are these two times numbers a channel, so no further pass over the map is needed.
+    These come from `sums` of the whole step, as `_Sums` makes them, and it is differentiable in those too, by torch's fused
+    kernels: that of evaluation mode gives d weight = sum g (x - mean) / std and d bias = sum g; the gradients of mean and
+    variance are these two times numbers a channel, so no further pass over the map is needed.
     """
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, mean: Tensor, var: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
-        ctx.save_for_backward(x, mean, var, weight)
+    def forward(ctx: Any, x: Tensor, sums: Tensor, weight: Tensor, bias: Tensor, eps: float) -> tuple[Tensor, Tensor, Tensor]:
+        mean, squares = (sums[:-1] / sums[-1]).chunk(2)
+        var = torch.addcmul(squares, mean, mean, value=-1).clamp_(min=0)  # safe in float64
+        mean, var = mean.to(_statistics(x)), var.to(_statistics(x))
+        ctx.save_for_backward(x, sums, mean, var, weight)
         ctx.eps = eps
-        return F.batch_norm(x, mean, var, weight, bias, False, 0.0, eps)
+        ctx.mark_non_differentiable(mean, var)
+        return F.batch_norm(x, mean, var, weight, bias, False, 0.0, eps), mean, var
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        x, mean, var, weight = ctx.saved_tensors
+        x, sums, mean, var, weight = ctx.saved_tensors
         grad = grads[0].contiguous(memory_format=torch.channels_last if _is_channels_last(x) else torch.contiguous_format)
         inverse = (var + ctx.eps).rsqrt()
         # The kernels take them as running statistics (mean, var) or, on CUDA in channels last, as saved ones (mean, inverse).
         grad_x, grad_weight, grad_bias = torch.ops.aten.native_batch_norm_backward(
             grad, x, weight, mean, var, mean, inverse, False, ctx.eps, [True, True, True]
         )
-        grad_mean = -weight * inverse * grad_bias
-        grad_var = -0.5 * weight * inverse.square() * grad_weight
-        return grad_x, grad_mean, grad_var, grad_weight, grad_bias, None
+        scale = -weight * inverse
+        grad_mean, grad_var = (scale * grad_bias).double(), (0.5 * scale * inverse * grad_weight).double()
+        grad_sum = torch.addcmul(grad_mean, mean.double(), grad_var, value=-2)  # var = squares - mean^2
+        grad_sums = torch.cat([grad_sum, grad_var, grad_sum.new_zeros(1)]) / sums[-1]
+        return grad_x, grad_sums, grad_weight, grad_bias, None
 
 
 def _is_channels_last(x: Tensor) -> bool:
