@@ -101,7 +101,7 @@ class Lines:
             what = f'there is no {error}' if isinstance(error, KeyError) else str(error)
             place = f'{self.annotations.name}:{self.numbers[index]}'
             raise SampleError(f'{name} ({place}): its annotation cannot be used: {what}') from None
-        return read_image(Path(name)), table
+        return read_image(name), table
 
     def _line(self, index: int) -> dict[str, Any]:
         with self.annotations.open('rb') as file:
