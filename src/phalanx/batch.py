@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Self
+from itertools import pairwise
+from typing import Any, Self, TypeVar
 
 import torch
 from torch import Tensor
@@ -28,3 +29,13 @@ class Tensors:
             elif isinstance(part, Tensors):
                 changed[name] = part._each(change)
         return replace(self, **changed)
+
+
+T = TypeVar('T', bound=Sequence[Any] | Tensor)
+
+
+def shares(values: T, parts: int) -> list[T]:
+    """`values` [B] as consecutive parts whose lengths differ by at most one, the longer ones first."""
+    least, longer = divmod(len(values), parts)
+    ends = [part * least + min(part, longer) for part in range(parts + 1)]
+    return [values[start:end] for start, end in pairwise(ends)]  # type: ignore[misc]

@@ -11,8 +11,6 @@ import torch
 import torch.distributed as torch_dist
 from torch import Tensor
 
-from phalanx.shared import SharedSums, share
-
 Group = torch_dist.ProcessGroup
 HANG_TIMEOUT = 'PHALANX_HANG_TIMEOUT'  # the environment variable in which a launcher says how long ranks may stand still
 MESSAGE = 2**23  # numbers that are sent at once: 32 MiB of float32
@@ -73,24 +71,6 @@ def join(device: torch.device) -> None:
         timeout=timedelta(seconds=patience()),
         device_id=device if device.type == 'cuda' else None,
     )
-    if os.environ.get('LOCAL_WORLD_SIZE') == os.environ['WORLD_SIZE']:
-        _share_memory(None)
-
-
-# For groups whose ranks are on one machine; they come and go with the process group.
-_SHARED: dict[Group | None, SharedSums] = {}
-
-
-def _share_memory(group: Group | None) -> None:
-    """Lets small sums over the ranks of `group`, all on this machine, go through shared memory where that can be had."""
-
-    def gather(value: Any) -> list[Any]:
-        gathered: list[Any] = [None] * group_size(group)
-        torch_dist.all_gather_object(gathered, value, group=group)
-        return gathered
-
-    if (sums := share(torch_dist.get_rank(group), gather, patience())) is not None:
-        _SHARED[group] = sums
 
 
 def leave(failed: bool = False) -> None:
@@ -99,8 +79,6 @@ def leave(failed: bool = False) -> None:
     A rank that failed must not do so with NCCL, where all ranks leave together: it would wait for those that wait for it, and
     never tell what ended it. The end of the process does it then.
     """
-    while _SHARED:
-        _SHARED.popitem()[1].leave()
     if torch_dist.is_initialized() and not (failed and 'nccl' in torch_dist.get_backend_config()):
         torch_dist.destroy_process_group()
 
@@ -121,8 +99,6 @@ def node_group() -> Group | None:
         group = new_group(range(first, min(first + size, world_size())))
         if first <= rank() < first + size:
             mine = group
-    if mine is not None:
-        _share_memory(mine)
     return mine
 
 
@@ -131,33 +107,31 @@ def barrier() -> None:
         torch_dist.barrier()
 
 
-class _SumOverRanks(torch.autograd.Function):
-    """y = sum over ranks of x. Each rank's loss depends on every x through y, so the gradient of x is the sum of theirs."""
-
-    @staticmethod
-    def forward(ctx: Any, value: Tensor, group: Group | None) -> Tensor:
-        ctx.group = group
-        return _sum(value, group)
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
-        return _sum(grads[0], ctx.group), None
-
-
-def _sum(value: Tensor, group: Group | None) -> Tensor:
-    shared = _SHARED.get(group)
-    if shared is not None and shared.fits(value):
-        return shared.sum(value)
+def sum_over_ranks(value: Tensor, group: Group | None = None) -> Tensor:
+    """`value` added up over the ranks of `group` (None: all); no gradient flows through it."""
+    if group_size(group) == 1:
+        return value
     value = value.clone(memory_format=torch.contiguous_format)
     torch_dist.all_reduce(value, group=group)
     return value
 
 
-def sum_over_ranks(value: Tensor, group: Group | None = None) -> Tensor:
-    """`value` added up over ranks; differentiable."""
-    if group_size(group) == 1:
-        return value
-    return _SumOverRanks.apply(value, group)  # type: ignore[no-any-return]
+def largest_over_ranks(value: Tensor) -> Tensor:
+    """The largest of each element of `value` on any rank."""
+    value = value.clone()
+    if world_size() > 1:
+        torch_dist.all_reduce(value, torch_dist.ReduceOp.MAX)
+    return value
+
+
+def gather(value: Tensor, group: Group) -> Tensor:
+    """`value` [N] of each rank of `group`, in order of rank, as [ranks, N]."""
+    whole = value.new_empty(group_size(group), len(value))
+    if torch_dist.get_backend(group) == 'gloo':  # which cannot fill one tensor on a GPU
+        torch_dist.all_gather(list(whole.unbind()), value, group=group)
+    else:
+        torch_dist.all_gather_into_tensor(whole, value, group=group)
+    return whole
 
 
 def average_over_ranks(tensors: list[Tensor]) -> None:

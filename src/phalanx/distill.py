@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from typing import Any, Self, TypeVar
+from typing import Any, Protocol, Self, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -82,6 +82,14 @@ def own_losses(outputs: Mapping[str, O], loss: Callable[[O], Loss], *, of: Colle
     return {f'{term}_{name}': value for name in of for term, value in loss(outputs[name]).items()}
 
 
+class NetworkLoss(Protocol):
+    """What networks learn from one another: one term, whose weight is the number of samples."""
+
+    @property
+    def name(self) -> str: ...
+    def __call__(self, outputs: Mapping[str, Any]) -> Loss: ...
+
+
 @dataclass(frozen=True, kw_only=True)
 class DML:
     """Deep mutual learning: how far the probabilities that two networks give differ, summed over all places, a sample.
@@ -97,8 +105,11 @@ class DML:
     def __call__(self, outputs: Mapping[str, Any]) -> Loss:
         first, second = (part.softmax(-1) + EPSILON for part in parts(outputs, self.between, self.output))
         divergences = _divergence(first, second) + _divergence(second, first)
-        name = f'dml_{self.output}_{"_".join(self.between)}'
-        return {name: Term(self.weight / 2 * divergences, divergences.new_full((), len(first)))}
+        return {self.name: Term(self.weight / 2 * divergences, divergences.new_full((), len(first)))}
+
+    @property
+    def name(self) -> str:
+        return f'dml_{self.output}_{"_".join(self.between)}'
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,11 +123,15 @@ class FeatureDistance:
     def __call__(self, outputs: Mapping[str, Any]) -> Loss:
         first, second = parts(outputs, self.between, self.output)
         squares = F.mse_loss(first, second, reduction='sum')
-        name = f'distance_{self.output}_{"_".join(self.between)}'
-        return {name: Term(self.weight * squares, squares.new_full((), first.numel()))}
+        per_sample = self.weight / first[0].numel()
+        return {self.name: Term(per_sample * squares, squares.new_full((), len(first)))}
+
+    @property
+    def name(self) -> str:
+        return f'distance_{self.output}_{"_".join(self.between)}'
 
 
-DISTILLATIONS: dict[str, Callable[..., Callable[[Mapping[str, Any]], Loss]]] = {'dml': DML, 'feature_distance': FeatureDistance}
+DISTILLATIONS: dict[str, Callable[..., NetworkLoss]] = {'dml': DML, 'feature_distance': FeatureDistance}
 
 
 def parts(outputs: Mapping[str, Any], between: tuple[str, str], output: str) -> list[Tensor]:

@@ -38,12 +38,14 @@ class Ema:
     @torch.no_grad()
     def __init__(self, model: nn.Module, options: EmaOptions) -> None:
         self._options = options
+        self._own: dict[str, Tensor] = dict(model.state_dict())  # the tensors of the model themselves, looked up once
         start = torch.clone if options.kind == 'ramp' else torch.zeros_like
         self._averages = {
             name: start(value)
-            for name, value in model.state_dict().items()
+            for name, value in self._own.items()
             if value.is_floating_point() and not any(fnmatchcase(name, pattern) for pattern in options.skip)
         }
+        self._averaged = [self._own[name] for name in self._averages]
         self._updates = 0
 
     def decay(self, update: int) -> float:
@@ -73,11 +75,9 @@ class Ema:
         ]
 
     @torch.no_grad()
-    def update(self, model: nn.Module) -> None:
-        """Moves the average towards `model`."""
-        state = model.state_dict()
-        values = [state[name] for name in self._averages]
-        torch._foreach_lerp_(list(self._averages.values()), values, 1 - self.decay(self._updates))
+    def update(self) -> None:
+        """Moves the average towards the model."""
+        torch._foreach_lerp_(list(self._averages.values()), self._averaged, 1 - self.decay(self._updates))
         self._updates += 1
 
     def averages(self, names: Iterable[str]) -> list[Tensor]:
@@ -85,30 +85,29 @@ class Ema:
         return [self._averages[name] for name in names if name in self._averages]
 
     @torch.no_grad()
-    def weights(self, model: nn.Module) -> dict[str, Tensor]:
-        """The state of `model` with averages in place of the averaged entries; before the first update `model`'s own.
+    def weights(self) -> dict[str, Tensor]:
+        """The state of the model with averages in place of the averaged entries; before the first update the model's own.
 
         The kinds threshold and normal start from zero. As PaddleDetection does, this is made up for by a division by
         `1 - decay ** updates` with the latest decay, which is exact only while the decay does not change.
         """
-        state: dict[str, Tensor] = dict(model.state_dict())
         if self._updates == 0:
-            return state
+            return dict(self._own)
         missing = 0.0
         if self._options.kind in ('threshold', 'normal'):
             missing = self.decay(self._updates - 1) ** self._updates
         averages = torch._foreach_div(list(self._averages.values()), 1 - missing)
-        return state | dict(zip(self._averages, averages, strict=True))
+        return self._own | dict(zip(self._averages, averages, strict=True))
 
     @contextlib.contextmanager
-    def applied(self, model: nn.Module) -> Iterator[None]:
-        """Within this context `model` has the averaged weights; on leaving it, by an exception too, its own again."""
-        own = {name: value.clone() for name, value in model.state_dict().items()}
-        _fill(model, self.weights(model))
+    def applied(self) -> Iterator[None]:
+        """Within this context the model has the averaged weights; on leaving it, by an exception too, its own again."""
+        own = {name: value.clone() for name, value in self._own.items()}
+        _fill(self._own, self.weights())
         try:
             yield
         finally:
-            _fill(model, own)
+            _fill(self._own, own)
 
     def state(self) -> dict[str, Any]:
         """What a resumed run needs; the tensors are not copies."""
@@ -126,6 +125,6 @@ class Ema:
 
 
 @torch.no_grad()
-def _fill(model: nn.Module, values: dict[str, Tensor]) -> None:
-    for name, own in model.state_dict().items():
+def _fill(tensors: dict[str, Tensor], values: dict[str, Tensor]) -> None:
+    for name, own in tensors.items():
         own.copy_(values[name])

@@ -59,15 +59,14 @@ class Stream:
                 'enlarge train.global_batch_size or use fewer ranks'
             )
 
-    def share(self, step: int) -> list[list[Draw]]:
-        """What this rank reads for `step`: one list of draws a micro-batch.
+    def share(self, step: int) -> list[Draw]:
+        """What this rank reads for `step`.
 
         Where the shares are unequal, some hold one sample more; losses and norms count samples, so nothing changes by it.
         """
         first = step * self.global_batch_size
-        pieces = np.array_split(np.arange(first, first + self.global_batch_size), self.micro_batches * self.world_size)
-        mine = pieces[self.rank :: self.world_size]
-        return [[self.draw(int(position), step) for position in piece] for piece in mine]
+        mine = np.array_split(np.arange(first, first + self.global_batch_size), self.world_size)[self.rank]
+        return [self.draw(int(position), step) for position in mine]
 
     def draw(self, position: int, step: int) -> Draw:
         epoch, offset = divmod(position, self.size)
@@ -82,6 +81,12 @@ class Stream:
                 _ORDERS.pop(next(iter(_ORDERS)))
             _ORDERS[self.seed, epoch, self.size] = cached
         return cached
+
+    def epoch_of(self, step: int) -> int:
+        """The epoch of the global batch of `step`: the mean over its samples, rounded down, where it spans the end of one."""
+        epochs, offset = divmod(step * self.global_batch_size, self.size)
+        later = sum((offset + sample) // self.size for sample in range(self.global_batch_size))
+        return epochs + later // self.global_batch_size
 
     def epoch(self, step: int) -> float:
         """Passes over the data set made before `step`."""

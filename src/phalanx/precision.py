@@ -20,6 +20,9 @@ class PrecisionOptions:
 
     dtype: Literal['fp32', 'bf16', 'fp16'] = 'fp32'
     """What convolutions and matrix products compute in; weights stay float32. bf16 has the range of float32, fp16 has not."""
+    tf32: bool = True
+    """CUDA: float32 convolutions and matrix products use tensor cores, with the 10-bit mantissa of TF32; torch's own default
+    for convolutions. false: all 23 bits, several times slower."""
     loss_scale: Literal['dynamic'] | float = 'dynamic'
     """fp16 only: the loss is multiplied by it, so that small gradients do not become 0. `dynamic` halves it at an overflow and
     doubles it after 2000 steps without one; a number stays."""
@@ -34,6 +37,7 @@ class Precision:
 
     def __init__(self, options: PrecisionOptions, device: torch.device) -> None:
         self._dtype, self._device = DTYPES[options.dtype], device
+        torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = options.tf32
         self._constant = None if options.loss_scale == 'dynamic' else options.loss_scale
         self._scaler: torch.amp.GradScaler | None = None
         if options.dtype == 'fp16':
@@ -46,8 +50,12 @@ class Precision:
             return contextlib.nullcontext()
         return torch.autocast(self._device.type, dtype=self._dtype)
 
+    def scaled(self, loss: Tensor) -> Tensor:
+        """`loss` times the loss scale: what goes backward."""
+        return loss if self._scaler is None else self._scaler.scale(loss)
+
     def backward(self, loss: Tensor) -> None:
-        torch.autograd.backward(loss if self._scaler is None else self._scaler.scale(loss))
+        torch.autograd.backward(self.scaled(loss))
 
     def step(self, optimizer: Optimizer, clip: Callable[[], Tensor]) -> Tensor:
         """Clips and takes the optimizer step; returns the gradient norm [] that `clip` gives.

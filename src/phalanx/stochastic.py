@@ -6,16 +6,37 @@ hash of (seed, step, sample, which layer asked, which value): the same on every 
 
 from __future__ import annotations
 
+from typing import TypeVar
+
 import torch
 from torch import Tensor, nn
 
-from phalanx.step import WholeStep
+N = TypeVar('N', int, Tensor)
+
+
+class SampleKeys:
+    """The keys [B] of the samples that the network sees, from which each layer that asks draws numbers of its own."""
+
+    def __init__(self) -> None:
+        self.keys: Tensor | None = None  # None: outside a training step
+        self.asked = 0  # by how many layers in this forward pass
+
+    def begin(self, keys: Tensor | None) -> None:
+        """To be called before each forward pass, with the keys of its samples."""
+        self.keys, self.asked = keys, 0
+
+    def of_layer(self) -> Tensor | None:
+        """The keys [B] for the layer that asks."""
+        if self.keys is None:
+            return None
+        self.asked += 1
+        return layer_keys(self.keys, self.asked - 1)
 
 
 class Dropout(nn.Module):
     """x [B, ...] with each value set to 0 with probability `p`, the others scaled by 1 / (1 - p); x itself in evaluation."""
 
-    whole: WholeStep | None = None  # set by `tie`
+    samples: SampleKeys | None = None  # set by `tie`
 
     def __init__(self, p: float) -> None:
         super().__init__()
@@ -26,11 +47,9 @@ class Dropout(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         if not self.training or self.p == 0:
             return x
-        asked = self.whole.ask() if self.whole else None
-        if asked is None:  # used outside a training step
+        keys = self.samples.of_layer() if self.samples else None
+        if keys is None:
             keys = torch.randint(2**32, (len(x),), device=x.device)
-        else:
-            keys = layer_keys(*asked)
         kept = uniform(keys, self.mask_shape(x)) >= self.p
         return x * kept.to(x.dtype).div_(1 - self.p)
 
@@ -55,11 +74,11 @@ class DropPath(Dropout):
         return torch.Size((len(x), *(1 for _ in x.shape[1:])))
 
 
-def tie(model: nn.Module, whole: WholeStep) -> bool:
-    """Makes what is random in `model` a function of the step and the samples that `whole` tells of; whether there is any."""
+def tie(model: nn.Module, samples: SampleKeys) -> bool:
+    """Makes what is random in `model` a function of the samples' keys; whether there is any."""
     layers = [module for module in model.modules() if isinstance(module, Dropout)]
     for layer in layers:
-        layer.whole = whole
+        layer.samples = samples
     return any(layer.p > 0 for layer in layers)
 
 
@@ -71,16 +90,16 @@ def uniform(keys: Tensor, shape: torch.Size) -> Tensor:  # keys [B] int64 below 
 
 def sample_keys(seed: int, step: int, samples: Tensor) -> Tensor:  # samples [B] int64: indices into the data set
     """A key [B] for each sample of a step: int64 below 2^32."""
-    start = _mixed(_mixed(torch.tensor(seed) & 0xFFFFFFFF) ^ (step & 0xFFFFFFFF))
+    start = _mixed(_mixed(seed & 0xFFFFFFFF) ^ (step & 0xFFFFFFFF))
     return _mixed(start ^ samples)
 
 
 def layer_keys(keys: Tensor, number: int) -> Tensor:
     """The keys [B] of a step's samples for the `number`-th layer that asks in a forward pass."""
-    return _mixed(keys ^ _mixed(torch.full((), number + 1, device=keys.device)))
+    return _mixed(keys ^ _mixed(number + 1))
 
 
-def _mixed(x: Tensor) -> Tensor:
+def _mixed(x: N) -> N:
     """A bijection of 32 bits (held in int64) whose outputs look random: C. Wellons, "hash-prospector", two rounds.
 
     Both factors are below 2^31, so that a product never leaves int64.

@@ -58,6 +58,8 @@ class Batch(Protocol):
     def __len__(self) -> int: ...
     def to(self, device: torch.device) -> Self: ...
     def pin_memory(self) -> Self: ...
+    def split(self, parts: int) -> list[Self]:
+        """As consecutive micro-batches, whose sizes differ by at most one sample."""
 
 
 class Term(NamedTuple):
@@ -65,6 +67,11 @@ class Term(NamedTuple):
 
     total: Tensor  # [] sum over what this batch judged, coefficient included, to be back-propagated
     weight: Tensor  # [] how much this batch judged: pixels, boxes, words; no gradient
+    least: float = 0.0  # the sum of weights counts as no less
+
+    def mean(self) -> Tensor:
+        """The term of a step that is this one batch."""
+        return self.total / self.weight.clamp(min=self.least)
 
 
 Loss = Mapping[str, Term]  # the loss of a step is the sum over names of (global sum of totals) / (global sum of weights)
@@ -175,8 +182,26 @@ class Task(Protocol[S, B, P]):
     def network_input(self, batch: B) -> Tensor:
         """What the network takes of `batch`, [B, 3, H, W], normalised."""
 
-    def loss(self, model: nn.Module, batch: B, whole: WholeStep) -> Loss:
+    @property
+    def has_fixed_size(self) -> bool:
+        """Whether all training images reach the network in one size."""
+
+    # A training step: align, forward pass, loss.
+    def align(self, batch: B, whole: WholeStep) -> B:
+        """`batch` with what must not differ between ranks (sizes, lengths) made equal, by asking `whole`."""
+
+    def outputs(self, model: nn.Module, batch: B) -> Any:
+        """The forward pass of training: what `loss` takes."""
+
+    def loss(self, outputs: Any, batch: B, whole: WholeStep) -> Loss:
         """The terms of the loss of `batch`; what belongs to the whole step (a hardest-pixel threshold, say) it asks `whole`."""
+
+    def weights(self, batch: B) -> Mapping[str, Tensor] | None:
+        """The weights [] of the terms, in their order, where targets alone tell them; None where only outputs do."""
+
+    @property
+    def sees_whole_step(self) -> bool:
+        """Whether the loss of a sample depends on the outputs for all others of the step, not only by a common weight."""
 
     def predict(self, model: nn.Module, batch: B) -> P:
         """Forward and post-processing: what `metric` and `results` take."""

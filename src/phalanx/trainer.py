@@ -6,9 +6,8 @@ import contextlib
 import math
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from functools import partial
-from itertools import chain, islice
+from itertools import chain
 from pathlib import Path
 from typing import Any, Generic
 
@@ -24,15 +23,18 @@ from phalanx.evaluation import EvaluationStoppedError, evaluate
 from phalanx.gradients import replicated
 from phalanx.heartbeat import Heart
 from phalanx.loader import Loader, Stream, check_bad
-from phalanx.memory import parked, to_device
+from phalanx.memory import to_device
 from phalanx.meters import Later, Stopwatch, peak_memory_mb, slower_ranks
+from phalanx.news import News
 from phalanx.optim.clip import clip
 from phalanx.optim.groups import parameter_groups
 from phalanx.optim.optimizers import set_lr, take_state
 from phalanx.optim.scaling import scaled
 from phalanx.optim.schedule import in_steps
-from phalanx.precision import Precision, at_least_float32
+from phalanx.passes import NetworkWithLoss, Passes
+from phalanx.precision import Precision
 from phalanx.report import Report
+from phalanx.standing import Standing
 from phalanx.step import WholeStep
 from phalanx.task import B, Draw, P, S, SampleError, Task
 
@@ -67,35 +69,39 @@ class Trainer(Generic[S, B, P]):
         self.model = task.model()
         # For the report: what is odd about the data, and what of the initial weights was not taken.
         self.notes = [*self.dataset.notes, *self.evalset.notes]
-        self.take_initial_weights()
+        if train.init_from is not None:
+            self.notes += load_weights(self.model, train.init_from, part=train.init_part, misshapen=train.init_misshapen)
+        for name, path in (train.init_networks or {}).items():
+            self.notes += load_weights(self.model, path, misshapen=train.init_misshapen, network=name)
         self.model.to(device)
         if train.channels_last:
             self.model.to(memory_format=torch.channels_last)
-        self.whole = WholeStep()
-        self.node = dist.node_group() if recipe.norm_sync == 'node' or recipe.gradients.local_steps > 1 else None
-        alone = dist.group_size(self.node) == dist.world_size()  # one machine has nobody to meet
-        self.gradients = replace(recipe.gradients, local_steps=1) if alone else recipe.gradients
-        norms.settle(self.model, recipe.norm_sync, self.whole, self.node)
-        self.is_random = stochastic.tie(self.model, self.whole)
-        network: nn.Module = torch.compile(self.model) if train.compile else self.model  # type: ignore[assignment]
-        self.judge = _Judge(task, network, self.whole, device)
-        self.replica, self.compression = replicated(self.judge, self.gradients, lambda: self.whole.ranks)
+        statistics = norms.settle(self.model, recipe.norm_sync, dist.node_group() if recipe.norm_sync == 'node' else None)
 
         # What moves it.
         groups, _ = parameter_groups(self.model, recipe.parameters)
         self.optimizer = recipe.optimizer(groups)
         self.lr = scaled(self.optimizer.defaults['lr'], recipe.scaling, batch)
         self.schedule = recipe.schedule(self.lr, self.steps, self.steps_per_epoch)
-        self.precision = Precision(recipe.precision, device)
         self.ema = Ema(self.model, recipe.ema) if recipe.ema else None
         self.notes += self.ema.notes(self.steps) if self.ema else []
 
-        # Where it stands.
-        self.step = self.started_at = 0
-        self.best: float | None = None
-        self.best_step = 0
-        self.last_metrics: dict[str, float] = {}
-        self.evaluated = 0  # the step of `last_metrics`
+        # Its passes, forward and backward.
+        self.precision = Precision(recipe.precision, device)
+        torch.backends.cudnn.benchmark = task.has_fixed_size  # else every new size would be a search for the fastest kernels
+        self.whole, keys = WholeStep(samples=batch), stochastic.SampleKeys()
+        self.is_random = stochastic.tie(self.model, keys)
+        options = train.compile_options(device.type)
+        network: nn.Module = self.model if options is None else torch.compile(self.model, **options)  # type: ignore[call-overload]
+        self.judge = NetworkWithLoss(task, network, self.whole)
+        self.replica, self.compression = replicated(self.judge, recipe.gradients)
+        self.passes = Passes(
+            self.judge, self.replica, self.precision, statistics, keys=keys, micro_batches=train.micro_batches, device=device
+        )
+
+        # Where it stands, and what it reads and writes.
+        self.at = Standing()
+        self.started_at = 0
         self.checkpoints = Checkpoints(folder, keep=recipe.checkpoint.keep)
         self.saving: Saving | None = None  # the checkpoint that is being written while training goes on
         self.cache = cache.of_machine(train.cache)
@@ -108,23 +114,11 @@ class Trainer(Generic[S, B, P]):
             replace=True,
             cache=self.cache,
         )
+        self.news = News(self.loader)
         self.clock = Stopwatch()
         self.heart = Heart(dist.rank())
-        self.stop_asked = False  # set by a signal on any rank; all ranks leave at the same step
-        self.stop_agreed = False
-        self.apart: list[Tensor] = []  # numbers of this rank from the local steps since its machine met the others
         self.unread: list[tuple[int, Later]] = []  # numbers of the last steps that are still on their way to the host
         self.logged: list[list[float]] = []  # numbers of the steps since the last log line: terms, total
-        self.bad: dict[int, str] = {}  # samples skipped so far, over all ranks
-        self.told = self.shared = 0  # how many of its own this rank has told the others to be there, and has sent them
-
-    def take_initial_weights(self) -> None:
-        """Fills the network from the files that the recipe names. Raises CheckpointError when one does not fit."""
-        train = self.recipe.train
-        if train.init_from is not None:
-            self.notes += load_weights(self.model, train.init_from, part=train.init_part, misshapen=train.init_misshapen)
-        for name, path in (train.init_networks or {}).items():
-            self.notes += load_weights(self.model, path, misshapen=train.init_misshapen, network=name)
 
     def train(self, report: Report) -> dict[str, Any]:
         """The summary of the run, after training to the end. Raises RunError, BadSampleError or StoppedError."""
@@ -136,110 +130,55 @@ class Trainer(Generic[S, B, P]):
             self.clock.go_on()
             self.between_steps()
         batches = self.clock.waiting(self.batches())
-        if dist.world_size() > 1 and self.step < self.until:
+        if dist.world_size() > 1 and self.at.step < self.until:
             first = next(batches)
-            self.settle_buckets(first)
+            with self.compression.off() if self.compression else contextlib.nullcontext():
+                self.passes.arrange_buckets(*self.ready(first))
             batches = chain([first], batches)
         self.clock.go_on()
-        for micro_batches in batches:
-            self.train_step(micro_batches)
-            self.step += 1
-            if self.step == self.until or self.due(self.recipe.report.every):
+        for batch in batches:
+            self.train_step(batch)
+            self.at.step += 1
+            if self.at.step == self.until or self.due(self.recipe.report.every):
                 self.log()
-            if not self.apart:
-                self.between_steps()
+            self.between_steps()
         self.end_save(is_last=True)
         summary = self.summary(time.perf_counter() - started)
         for rank in summary['slow_ranks']:
             self.report.warning(rank)
         return summary
 
-    def batches(self) -> Iterator[list[B]]:
-        """The micro-batches of this rank, one list a step, from the step reached so far to the last."""
-        loaded = self.loader.batches(chain.from_iterable(self.stream.share(step) for step in range(self.step, self.until)))
-        while held := list(islice(loaded, self.recipe.train.micro_batches)):
-            yield held
-
-    def settle_buckets(self, micro_batches: Sequence[B]) -> None:
-        """Makes DDP arrange its buckets now, by one backward pass that is thrown away.
-
-        It arranges them after the first pass, and the order of a sum over three ranks or more depends on it: a resumed run
-        would differ from an uninterrupted one in the last bits of its first step.
-        """
-        buffers = {name: buffer.clone() for name, buffer in self.model.named_buffers()}
+    def batches(self) -> Iterator[B]:
+        """This rank's share of each global batch, from the step reached so far to the last."""
         self.replica.train()
-        with self.compression.off() if self.compression else contextlib.nullcontext():
-            with self.precision.autocast():
-                totals, _ = self.replica([batch.to(self.device) for batch in micro_batches], self.sample_keys())
-            totals.sum().backward()
-        self.optimizer.zero_grad()
-        for name, buffer in self.model.named_buffers():
-            buffer.copy_(buffers[name])
+        return self.loader.batches(self.stream.share(step) for step in range(self.at.step, self.until))
 
-    def train_step(self, micro_batches: Sequence[B]) -> None:
-        """One optimizer update from the micro-batches that this rank holds of one global batch."""
-        self.heart.beat(self.step, 'training')
-        self.replica.train()
-        set_lr(self.optimizer, self.schedule(self.step))
-        is_local = self.gradients.is_local(self.step)
-        self.whole.ranks = self.node if is_local else None
-        moved = [batch.to(self.device) for batch in micro_batches]
-        with self.precision.autocast():
-            totals, weights = self.replica(moved, self.sample_keys())  # [terms] each: what this rank judged
-        own = torch.cat([totals.detach(), weights, to_device(torch.tensor(self.news(), dtype=totals.dtype), self.device)])
-        numbers = dist.sum_over_ranks(own, self.whole.ranks)  # the one exchange of a step besides gradients and norms
-        whole = numbers[len(totals) : 2 * len(totals)]
-        ranks = dist.group_size(self.whole.ranks)
-        self.precision.backward((totals / whole).sum() * ranks)  # DDP averages over ranks, hence their number
+    def train_step(self, batch: B) -> None:
+        """One optimizer update from the share of this rank in a global batch."""
+        step = self.at.step
+        self.heart.beat(step, 'training')
+        set_lr(self.optimizer, self.schedule(step))  # a function of the step alone, so a resume needs no state of it
+        # Forward, the sums over ranks that the loss is divided by, backward; DDP averages gradients meanwhile. The sums carry
+        # the news of each rank, so a step has no exchange besides them, gradients and shared norms.
+        numbers = self.passes(*self.ready(batch), self.news.own())
         norm = self.precision.step(self.optimizer, partial(clip, self.model.parameters(), self.recipe.clip))
         self.optimizer.zero_grad(set_to_none=True)
-        if not is_local:
-            self.end_step(self.step, torch.cat([numbers, norm[None]]))
-            self.read_numbers(keep=1)  # those of the step before: reading this one's would make the device wait
-            return
-        self.apart.append(torch.cat([own, norm[None]]))
-        if self.gradients.meets_after(self.step + 1) or self.step + 1 == self.steps:
-            self.meet()
-
-    def meet(self) -> None:
-        """Ends the local steps of all machines, which then are the same again: in weights, norms and optimizers.
-
-        Averaging the momentum, too, is the method of Yu, Jin & Yang (ICML 2019); Lin et al. (2020) leave each machine its own.
-        So one rank's checkpoint is that of all, and a resumed run equal to an uninterrupted one.
-        """
-        remembered = [value for state in self.optimizer.state.values() for value in state.values() if isinstance(value, Tensor)]
-        weights = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
-        statistics = [buffer for buffer in self.model.buffers() if buffer.is_floating_point()]
-        dist.average_many_over_ranks([*weights, *statistics, *remembered])
-        first = self.step + 1 - len(self.apart)
-        for step, numbers in enumerate(dist.sum_over_ranks(torch.stack(self.apart)), first):
-            self.end_step(step, numbers)
-        self.apart = []
-        self.read_numbers(keep=0)
-
-    def end_step(self, step: int, numbers: Tensor) -> None:
-        """Lets the moving average follow, and sends the numbers of all ranks, totals and weights first, to the host."""
         if self.ema is not None:
-            self.ema.update(self.model)
+            self.ema.update()
+        # Numbers are read one step late: to read this step's now, the host would have to wait for the device.
         terms = len(self.judge.names)
-        values = numbers[:terms] / numbers[terms : 2 * terms]
-        self.unread.append((step, Later(torch.cat([values, values.sum()[None], numbers[2 * terms :]]))))
+        means = numbers[:terms] / numbers[terms : 2 * terms]
+        self.unread.append((step, Later(torch.cat([means, means.sum()[None], numbers[2 * terms :], norm[None]]))))
+        self.read_numbers(keep=1)
 
-    def sample_keys(self) -> list[Tensor]:
-        """For each micro-batch, the keys [B] of the random numbers that its samples meet inside the network, if it has any."""
+    def ready(self, batch: B) -> tuple[B, Tensor | None]:
+        """`batch` on the device, as large and long as those of other ranks, and keys [B] for what is random in the network."""
+        self.whole.epoch = self.stream.epoch_of(self.at.step)
+        batch = self.task.align(batch.to(self.device), self.whole)
         if not self.is_random:
-            return []
-        return [
-            to_device(
-                stochastic.sample_keys(self.stream.seed, self.step, torch.tensor([draw.index for draw in draws])), self.device
-            )
-            for draws in self.stream.share(self.step)
-        ]
-
-    def news(self) -> list[float]:
-        """What this rank tells the others along with its losses: whether it was asked to stop, and how many new bad samples."""
-        new, self.told = len(self.loader.bad) - self.told, len(self.loader.bad)
-        return [float(self.stop_asked), float(new)]
+            return batch, None
+        indices = torch.tensor([draw.index for draw in self.stream.share(self.at.step)])
+        return batch, to_device(stochastic.sample_keys(self.stream.seed, self.at.step, indices), self.device)
 
     def read_numbers(self, keep: int) -> None:
         """Reads the numbers of all but the last `keep` steps. All ranks read the same numbers at the same step."""
@@ -249,13 +188,14 @@ class Trainer(Generic[S, B, P]):
             if not math.isfinite(values[-1]) or not (math.isfinite(norm) or self.precision.skips):
                 raise RunError(self.non_finite(step, values))
             self.logged.append(values)
-            self.stop_agreed |= stop > 0
-            if new_bad:
-                self.share_bad()
+            if skipped := self.news.hear(stop, new_bad):
+                for why in skipped:
+                    self.report.warning(f'skipped: {why}')
+                check_bad(self.news.bad, self.recipe.train.bad_samples)
 
     def non_finite(self, step: int, values: Sequence[float]) -> str:
         terms = ', '.join(f'{name} = {value}' for name, value in zip(self.judge.names, values, strict=False))
-        drawn = dist.gather_objects([draw.index for micro_batch in self.stream.share(step) for draw in micro_batch])
+        drawn = dist.gather_objects([draw.index for draw in self.stream.share(step)])
         names = [self.dataset.name(index) for share in drawn for index in share]
         shown = ', '.join(names[:16]) + (f' and {len(names) - 16} more' if len(names) > 16 else '')
         self.end_save()
@@ -268,35 +208,24 @@ class Trainer(Generic[S, B, P]):
             'try a lower optimizer.lr, a longer schedule.warmup_steps, clip.norm, or precision.dtype=fp32'
         )
 
-    def share_bad(self) -> None:
-        """Brings together what each rank could not read since the last time; ends the run when the recipe allows less."""
-        own = dict(islice(self.loader.bad.items(), self.shared, None))
-        self.shared += len(own)
-        found = {index: why for share in dist.gather_objects(own) for index, why in share.items()}
-        for why in dict.fromkeys(found[index] for index in sorted(found)):
-            if why not in self.bad.values():
-                self.report.warning(f'skipped: {why}')
-        self.bad |= found
-        check_bad(self.bad, self.recipe.train.bad_samples)
-
     def due(self, every: int) -> bool:
-        """Whether a multiple of `every` was reached; among local steps that is so when the machines have met after it."""
-        return every > 0 and not self.apart and self.step // every > self.gradients.met_before(self.step) // every
+        """Whether the step reached is a multiple of `every`."""
+        return every > 0 and self.at.step % every == 0
 
     def owes_evaluation(self) -> bool:
-        """Whether the model has to be judged as it is now, and was not yet."""
-        wanted = self.step == self.until or self.due(self.evaluate_every)
-        return self.recipe.evaluate.enabled and wanted and self.evaluated != self.step
+        """Whether the model has to be evaluated as it is now, and was not yet."""
+        wanted = self.at.step == self.until or self.due(self.evaluate_every)
+        return self.recipe.evaluate.enabled and wanted and self.at.evaluated != self.at.step
 
     def between_steps(self) -> None:
         """What may come after a step: an evaluation, a checkpoint, the end when it was asked for (StoppedError)."""
         new_best = self.evaluate() if self.owes_evaluation() else False
-        late = self.step == self.started_at  # the checkpoint of this step was written before its evaluation
-        if self.step == self.until or new_best or late or self.stop_agreed or self.due(self.save_every):
+        late = self.at.step == self.started_at  # the checkpoint of this step was written before its evaluation
+        if self.at.step == self.until or new_best or late or self.news.stop_agreed or self.due(self.save_every):
             self.save(new_best)
-        if self.stop_agreed and (self.step < self.until or self.owes_evaluation()):
+        if self.news.stop_agreed and (self.at.step < self.until or self.owes_evaluation()):
             self.end_save(is_last=True)
-            raise StoppedError(f'stopped after step {self.step} of {self.steps}; the same command goes on from there')
+            raise StoppedError(f'stopped after step {self.at.step} of {self.steps}; the same command goes on from there')
 
     def log(self) -> None:
         """One line of the log: losses averaged over the steps since the last one."""
@@ -304,18 +233,18 @@ class Trainer(Generic[S, B, P]):
         if self.saving is not None and self.saving.is_over():
             self.end_save()
         seconds, waited = self.clock.lap()
-        if (told := self.clock.long_wait()) is not None:
-            self.report.warning(told)
+        if (warning := self.clock.long_wait()) is not None:
+            self.report.warning(warning)
         steps = len(self.logged)
         means = [math.fsum(column) / steps for column in zip(*self.logged, strict=True)]
         self.logged = []
         self.report.train(
             {
-                'step': self.step,
-                'epoch': self.stream.epoch(self.step),
+                'step': self.at.step,
+                'epoch': self.stream.epoch(self.at.step),
                 'loss': means[-1],
                 **{f'loss/{name}': value for name, value in zip(self.judge.names, means, strict=False)},
-                'lr': self.schedule(self.step - 1),
+                'lr': self.schedule(self.at.step - 1),
                 'samples_per_s': steps * self.stream.global_batch_size / seconds,
                 'data_wait': waited / seconds,
                 'memory_mb': peak_memory_mb(self.device),
@@ -325,17 +254,17 @@ class Trainer(Generic[S, B, P]):
 
     @torch.no_grad()
     def evaluate(self) -> bool:
-        """Judges the model on every evaluation sample, each exactly once over all ranks; whether it is the best so far.
+        """Evaluates the model on every evaluation sample, each exactly once over all ranks; whether it is the best so far.
 
-        Nothing comes of an evaluation during which the run is asked to stop: who goes on begins with it.
+        Nothing comes of an evaluation during which the run is asked to stop: a resumed run begins with it.
         """
         self.clock.pause()
         self.read_numbers(keep=0)
         recipe = self.recipe
         self.agree_on_statistics()
-        with self.ema.applied(self.model) if self.ema else contextlib.nullcontext():
+        with self.ema.applied() if self.ema else contextlib.nullcontext():
             try:
-                judged = evaluate(
+                found = evaluate(
                     self.task,
                     self.model,
                     device=self.device,
@@ -352,29 +281,26 @@ class Trainer(Generic[S, B, P]):
                 return False
             if dist.rank() == 0:
                 self.show_samples()
-        for why in judged.missed.values():
+        self.replica.train()
+        for why in found.missed.values():
             self.report.warning(f'not evaluated: {why}')
-        for rank in judged.slow:
+        for rank in found.slow:
             self.report.warning(rank)
-        self.last_metrics, self.evaluated = judged.metrics, self.step
-        value = judged.metrics[self.task.judged_by]
-        best = self.best is None or value > self.best
-        if best:
-            self.best, self.best_step = value, self.step
+        best = self.at.judged(found.metrics, self.task.judged_by)
         self.report.evaluation(
-            self.step,
-            judged.metrics,
-            judged.table,
-            seconds=judged.seconds,
-            samples=judged.samples,
+            self.at.step,
+            found.metrics,
+            found.table,
+            seconds=found.seconds,
+            samples=found.samples,
             best=best,
-            figures=judged.figures,
+            figures=found.figures,
         )
         self.clock.go_on()
         return best
 
     def agree_on_statistics(self) -> None:
-        """Where norms are not those of the step, gives all ranks the mean of theirs: one model is judged, and saved."""
+        """Where norms are not those of the step, gives all ranks the mean of theirs: one model is evaluated, and saved."""
         if self.recipe.norm_sync in ('node', 'off'):
             names = [name for name, buffer in self.model.named_buffers() if buffer.is_floating_point()]
             averaged = self.ema.averages(names) if self.ema else []
@@ -382,19 +308,17 @@ class Trainer(Generic[S, B, P]):
 
     def evaluation_goes_on(self) -> bool:
         """Between two batches of an evaluation; the ranks agree, over the host, since the device has other things to do."""
-        self.heart.beat(self.step, 'evaluating')
-        self.stop_agreed |= bool(dist.sum_over_ranks(torch.tensor(float(self.stop_asked))))
-        return not self.stop_agreed
+        self.heart.beat(self.at.step, 'evaluating')
+        self.news.stop_agreed |= bool(dist.sum_over_ranks(torch.tensor(float(self.news.stop_asked))))
+        return not self.news.stop_agreed
 
     def show_samples(self) -> None:
         """Pictures of the first evaluation samples for the report. On the main rank alone: no exchange may happen in here."""
         rows = []
-        for draw in [
-            Draw(index, 0, 0, self.recipe.train.seed) for index in range(min(self.recipe.report.pictures, len(self.evalset)))
-        ]:
+        for index in range(min(self.recipe.report.pictures, len(self.evalset))):
             try:
-                sample = self.evalset[draw]
-            except SampleError:  # the evaluation has told it
+                sample = self.evalset[Draw(index, 0, 0, self.recipe.train.seed)]
+            except SampleError:  # the evaluation has reported it
                 continue
             batch = self.task.collate([sample]).to(self.device)
             result = self.task.results(self.task.predict(self.model, batch), batch)[0]
@@ -404,17 +328,17 @@ class Trainer(Generic[S, B, P]):
     def save(self, best: bool = False) -> None:
         """Begins to write a checkpoint, on the main rank: it takes a copy, and training goes on while that is written.
 
-        Unless the recipe has it wait, and with it all ranks, which meet in the next step.
+        Unless the recipe has it wait, and with it all ranks, which wait in the next step.
         """
         self.clock.pause()
-        self.heart.beat(self.step, 'saving')
+        self.heart.beat(self.at.step, 'saving')
         self.read_numbers(keep=0)  # a step whose loss is not finite must not be saved
         self.agree_on_statistics()
         state = self.state()
         if dist.rank() == 0:
             self.end_save()
-            averaged = self.ema.weights(self.model) if self.ema else None
-            self.saving = self.checkpoints.begin(self.step, self.model.state_dict(), averaged, state, best)
+            averaged = self.ema.weights() if self.ema else None
+            self.saving = self.checkpoints.begin(self.at.step, self.model.state_dict(), averaged, state, best)
             if not self.recipe.checkpoint.asynchronous:
                 self.saving.settle()
         self.clock.go_on()
@@ -446,11 +370,7 @@ class Trainer(Generic[S, B, P]):
         All ranks take part; the main rank has it.
         """
         return {
-            'step': self.step,
-            'best': self.best,
-            'best_step': self.best_step,
-            'metrics': self.last_metrics,
-            'evaluated': self.evaluated,
+            **self.at.state(),
             'optimizer': self.optimizer.state_dict(),
             'precision': self.precision.state(),
             'ema': self.ema.state() if self.ema else None,
@@ -467,15 +387,11 @@ class Trainer(Generic[S, B, P]):
         self.precision.restore(loaded.state['precision'])
         if self.ema is not None:
             if loaded.state['ema'] is None:
-                raise RunError(f'{loaded.path} holds no moving average; take `ema` out of the recipe, or start anew')
+                raise RunError(f'{loaded.path} holds no moving average; take `ema` out of the recipe, or start a new run')
             self.ema.restore(loaded.state['ema'])
         if self.compression is not None:
             self.compression.restore(loaded.state.get('compression'))  # not there before 2026-11-21
-        self.step = self.started_at = loaded.step
-        self.best, self.best_step = loaded.state['best'], loaded.state['best_step']
-        self.last_metrics = loaded.state['metrics']
-        # Checkpoints of before 2026-11-21 do not say it; evaluations were never cut short then.
-        self.evaluated = loaded.state.get('evaluated', self.step if self.last_metrics else 0)
+        self.at, self.started_at = Standing.of(loaded.state, loaded.step), loaded.step
 
     def summary(self, seconds: float) -> dict[str, Any]:
         """What a run comes to, the same on all ranks; throughput counts training alone, `seconds` everything."""
@@ -483,14 +399,14 @@ class Trainer(Generic[S, B, P]):
             {'memory_mb': peak_memory_mb(self.device), 'seconds': self.clock.total_seconds, 'waited': self.clock.total_waited}
         )
         trained = max(rank['seconds'] for rank in ranks)
-        steps_here = self.step - self.started_at
+        steps_here = self.at.step - self.started_at
         return {
-            'metrics': self.last_metrics,
+            'metrics': self.at.metrics,
             'judged_by': self.task.judged_by,
-            'best': self.best,
-            'best_step': self.best_step,
-            'steps': self.step,
-            'epochs': self.stream.epoch(self.step),
+            'best': self.at.best,
+            'best_step': self.at.best_step,
+            'steps': self.at.step,
+            'epochs': self.stream.epoch(self.at.step),
             'global_batch_size': self.stream.global_batch_size,
             'world_size': dist.world_size(),
             'seconds': seconds,
@@ -500,27 +416,5 @@ class Trainer(Generic[S, B, P]):
             'slow_ranks': slower_ranks(
                 [{'waiting for data': rank['waited'], 'training': rank['seconds'] - rank['waited']} for rank in ranks]
             ),
-            'skipped_samples': sorted(set(self.bad.values())),
+            'skipped_samples': sorted(set(self.news.bad.values())),
         }
-
-
-class _Judge(nn.Module, Generic[B]):
-    """The network with its loss: what DDP wraps, so that a task may call its network as it likes."""
-
-    def __init__(self, task: Task[Any, B, Any], network: nn.Module, whole: WholeStep, device: torch.device) -> None:
-        super().__init__()
-        self.task, self.network, self.whole = task, network, whole
-        # On CUDA, activations of several micro-batches wait for the backward pass in host memory: that is what saves memory.
-        self.within = partial(parked, device) if device.type == 'cuda' else contextlib.nullcontext
-        self.names: tuple[str, ...] = ()
-
-    def forward(self, micro_batches: Sequence[B], keys: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
-        """Totals and weights of the loss terms over the micro-batches of this rank, [terms] each, in float32 or better."""
-        passes = [partial(self.task.loss, self.network, batch, self.whole) for batch in micro_batches]
-        losses = self.whole.run(passes, keys, self.within)
-        self.names = tuple(losses[0])
-        totals, weights = (
-            torch.stack([torch.stack([at_least_float32(loss[name][part]) for loss in losses]).sum(0) for name in self.names])
-            for part in (0, 1)
-        )
-        return totals, weights.detach()

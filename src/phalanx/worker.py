@@ -77,10 +77,9 @@ def joined(wish: str) -> Iterator[torch.device]:
     device = pick_device(wish, dist.local_rank())
     if device.type == 'cuda':
         torch.cuda.set_device(device)
-    # float32 is float32: TF32 has 10 of its 23 bits, and torch lets cuDNN's convolutions use it by default.
-    torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = False
     dist.join(device)
-    keep_freed_memory()
+    if device.type == 'cpu':
+        keep_freed_memory()
     try:
         yield device
     except BaseException:
@@ -119,13 +118,13 @@ def run(job: Job, start: Start, device: torch.device) -> int:
         for note in notes + trainer.notes:
             report.warning(note)
         if checkpoint is not None:
-            report.resume(trainer.step)
-            report.note(f'resumed at step {trainer.step} from {checkpoint.path}')
+            report.resume(trainer.at.step)
+            report.note(f'resumed at step {trainer.at.step} from {checkpoint.path}')
         report.world(facts(job, trainer), dist.gather_objects(place(device)))
         caught = catch_signals(trainer)
         try:
             summary = trainer.train(report)
-            report.finish(summary if trainer.step > trainer.started_at else {**summary, **earlier(job.folder)})
+            report.finish(summary if trainer.at.step > trainer.started_at else {**summary, **earlier(job.folder)})
         except StoppedError as stopped:
             report.note(str(stopped))
             return 128 + int(dist.from_main_rank(caught[0] if caught else signal.SIGTERM))
@@ -231,7 +230,7 @@ def catch_signals(trainer: Trainer[Any, Any, Any]) -> list[int]:
         caught.append(number)
         first = time.monotonic()
         if (running := held()) is not None:
-            running.stop_asked = True
+            running.news.stop_asked = True
         said = f'{signal.Signals(number).name}: stopping after this step, with a checkpoint'
         log.warning('%s', said)
         if dist.rank() == 0:
@@ -264,6 +263,5 @@ def facts(job: Job, trainer: Trainer[Any, Any, Any]) -> dict[str, str]:
         'global batch': f'{counted(stream.global_batch_size, "sample")}, {shares}',
         'learning rate': f'{trainer.lr:g} (scaling rule {recipe.scaling.rule})',
         'precision': f'{recipe.precision.dtype}, norm_sync {recipe.norm_sync}',
-        **({'machines': f'step alone, and meet every {local} steps'} if (local := trainer.gradients.local_steps) > 1 else {}),
         'versions': f'phalanx {phalanx.__version__}, torch {torch.__version__}, python {platform.python_version()}',
     }

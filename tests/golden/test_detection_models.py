@@ -105,8 +105,8 @@ class Judged:
 
 def losses_of(golden: Golden, raw: Raw, stage: str) -> dict[str, Tensor]:
     """The losses by the original's names: terms without their coefficients, and `loss` with them."""
-    terms = LOSS(raw, golden.boxes, golden.classes, STAGES[stage], WholeStep())
-    values = {name: term.total / term.weight for name, term in terms.items()}
+    terms = LOSS(raw, golden.boxes, golden.classes, WholeStep(epoch=STAGES[stage]))
+    values = {name: term.mean() for name, term in terms.items()}
     of_one = {'cls': LOSS.cls_weight, 'iou': LOSS.iou_weight, 'dfl': LOSS.dfl_weight}
     return {'loss': torch.stack(list(values.values())).sum()} | {
         f'loss_{name}': value / of_one[name] for name, value in values.items()

@@ -28,7 +28,6 @@ from phalanx.recognition.models.crnn import CRNN, crnn
 from phalanx.recognition.models.outputs import Outputs
 from phalanx.recognition.models.svtr_lcnet import svtr_lcnet
 from phalanx.recognition.texts import Texts
-from phalanx.step import WholeStep
 from phalanx.task import Loss
 
 DATA = Path(__file__).parent / 'data'
@@ -99,11 +98,10 @@ class Golden:
         return values
 
     def loss(self, outputs: Any) -> Loss:
-        whole = WholeStep()
         if isinstance(outputs, dict):
-            own = own_losses(outputs, lambda each: Multi()(each, self.texts, whole), of=('student', 'teacher'))
+            own = own_losses(outputs, lambda each: Multi()(each, self.texts), of=('student', 'teacher'))
             return {**own, **DML(output='ctc')(outputs), **DML(output='sar', weight=0.5)(outputs), **FeatureDistance()(outputs)}
-        return (CTC() if outputs.sar is None else Multi())(outputs, self.texts, whole)
+        return (CTC() if outputs.sar is None else Multi())(outputs, self.texts)
 
     def by_original_name(self, model: nn.Module, tensors: Callable[[nn.Module], Any]) -> dict[str, Tensor]:
         """The named `tensors` of `model`, under their original names and in the original layout."""
@@ -248,7 +246,7 @@ def test_a_text_that_does_not_fit_the_line_costs_nothing_as_in_the_original() ->
     for row, (loss, gradient) in enumerate(zip(case['loss'], case['grad_abs_sum_per_sample'], strict=True)):
         sample = logits[row : row + 1].clone().requires_grad_()
         texts = Texts(torch.tensor(case['labels'][row])[None], torch.tensor(case['lengths'][row])[None], torch.zeros(0))
-        total, _ = CTC()(Outputs(sample), texts, WholeStep())['ctc']
+        total, *_ = CTC()(Outputs(sample), texts)['ctc']
         total.backward()
         assert sample.grad is not None
         assert total.item() == pytest.approx(loss, rel=1e-5)
@@ -261,5 +259,5 @@ def test_ctc_of_each_text_is_that_of_the_original(name: str) -> None:
     logits = golden.network(torch.float64).train()(golden.images.double()).ctc
     for row, expected in enumerate(golden.facts['ctc_per_sample']):
         texts = Texts(golden.texts.ctc[row : row + 1], golden.texts.lengths[row : row + 1], torch.zeros(0))
-        total, weight = CTC()(Outputs(logits[row : row + 1]), texts, WholeStep())['ctc']
+        total, weight, _ = CTC()(Outputs(logits[row : row + 1]), texts)['ctc']
         assert (total / weight).item() == pytest.approx(expected, rel=1e-5)

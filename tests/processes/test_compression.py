@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import subprocess
 import sys
 from pathlib import Path
@@ -12,7 +11,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from phalanx.gradients import GradientOptions, PowerSgd, as_bytes, from_bytes
+from phalanx.gradients import GradientOptions, PowerSgd
 from running import TINY, clean_environment, losses
 
 # Rank r judges one sample, so the gradient of a weight, the mean of two outer products, is a matrix of rank 2.
@@ -29,7 +28,7 @@ def gradients(network, x):
     network(x).square().sum().backward()
     return [p.grad.clone() for p in network.parameters()]
 found = {}
-for compression in ('none', 'bf16', 'fp16', 'int8', 'power_sgd'):
+for compression in ('none', 'bf16', 'fp16', 'power_sgd'):
     torch.manual_seed(1)
     model = nn.Linear(64, 64)
     expected = [(a + b) / 2 for a, b in zip(gradients(model, samples[:1]), gradients(model, samples[1:]))]
@@ -40,7 +39,8 @@ for compression in ('none', 'bf16', 'fp16', 'int8', 'power_sgd'):
     found[compression] = max(((g - e).norm() / e.norm()).item() for g, e in zip(given, expected))
 if dist.rank() == 0:
     print(json.dumps(found))
-del replica
+del replica, _, model
+import gc; gc.collect()  # DDP holds the process group
 dist.leave()
 """
 
@@ -64,32 +64,12 @@ def both_ranks(script: str, folder: Path, *words: str) -> str:
 
 
 def test_gradients_arrive_as_exactly_as_their_compression_can(tmp_path: Path) -> None:
-    """Relative errors: bf16 has 8 bits, fp16 has 11; two columns say all of a matrix of rank 2 (Vogels et al. 2019).
-
-    Of int8 it is that of two roundings to 1/127 of a largest one that is 3 to 4 times the size of most.
-    """
+    """Relative errors: bf16 has 8 bits, fp16 has 11; two columns say all of a matrix of rank 2 (Vogels et al. 2019)."""
     apart = json.loads(both_ranks(SCRIPT, tmp_path))
     assert apart['none'] == pytest.approx(0, abs=1e-6)
     assert apart['power_sgd'] == pytest.approx(0, abs=1e-5)
     assert 1e-5 < apart['fp16'] < 2**-10
     assert 1e-4 < apart['bf16'] < 2**-7
-    assert 1e-3 < apart['int8'] < 2e-2
-
-
-def test_a_byte_a_number_keeps_a_block_to_half_a_part_in_127_of_its_largest() -> None:
-    numbers = torch.cat([torch.linspace(-1, 1, 256), torch.zeros(256), 1e-6 * torch.linspace(-3, 1, 256)])[None]
-    lost = (from_bytes(as_bytes(numbers)) - numbers).abs().view(3, 256).amax(1)
-    assert (lost <= torch.tensor([1.0, 0.0, 3e-6]) / 127 * 0.501).all()
-
-
-@pytest.mark.parametrize('wrong', [math.inf, -math.inf, math.nan])
-def test_a_gradient_that_is_no_number_arrives_as_none(wrong: float) -> None:
-    """A dynamic loss scale finds by it that a step has overflowed, on all ranks alike."""
-    numbers = torch.ones(1, 512)
-    numbers[0, 7] = wrong
-    arrived = from_bytes(as_bytes(numbers))[0]
-    assert not arrived[:256].isfinite().any()
-    assert arrived[256:].equal(torch.ones(256))
 
 
 # Several commands in turn, in the same processes: most of the time goes into their start.

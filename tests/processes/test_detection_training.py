@@ -58,7 +58,7 @@ def test_four_scenes_are_learnt_by_heart() -> None:
     for step in range(80):
         for group in optimizer.param_groups:
             group['lr'] = 1e-3 * (1 + math.cos(math.pi * step / 80))  # at its end running statistics come to rest
-        loss = sum(term.total / term.weight for term in task.loss(model, learnt, WholeStep()).values())
+        loss = sum(term.mean() for term in task.loss(task.outputs(model, learnt), learnt, WholeStep()).values())
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()

@@ -120,8 +120,11 @@ def choices(build: Any) -> tuple[dict[str, Any], list[dict[str, Any]]]:
 
 
 CASES = list(cases())
-USUAL = [case for case in CASES if case.is_usual]
-VARIANTS = [case for case in CASES if not case.is_usual]
+# Images that differ in size are filled up to the largest of the whole step: norms, and what is pooled over an image, see that.
+SIZES = next(case for case in CASES if case.family == 'detection')
+SIZES = SIZES._replace(name='images of different sizes', sets=(*SIZES.sets, 'transforms=[random_expand, random_crop]'))
+# With norms of its own each rank needs two samples: some norm maps that were pooled to one value.
+SYNCS = {'global': ('train.steps=1',), 'off': ('train.steps=2', 'norm_sync=off', 'train.global_batch_size=4')}
 
 
 class InDouble:
@@ -162,10 +165,11 @@ def trained(case: Case, folder: Path, *sets: str) -> Trained:
     demo, _, *own = case.recipe(*sets)
     job = open_job(demo, [(text, text) for text in own], folder)
     trainer: Trainer[Any, Any, Any] = Trainer(job.recipe, InDouble(job.task), folder=folder, device=torch.device('cpu'))
-    for micro_batches in trainer.batches():
-        trainer.train_step(micro_batches)
-        trainer.step += 1
+    for batch in trainer.batches():
+        trainer.train_step(batch)
+        trainer.at.step += 1
     trainer.read_numbers(keep=0)
+    trainer.agree_on_statistics()
     return Trained(torch.tensor(trainer.logged, dtype=torch.float64), trainer.model.state_dict())
 
 
@@ -173,35 +177,16 @@ def test_every_family_has_its_demo_here() -> None:
     assert DEMOS.keys() == FAMILIES.keys()
 
 
-@pytest.mark.parametrize('case', USUAL, ids=lambda case: case.name)
-def test_two_micro_batches_train_like_one(case: Case, tmp_path: Path) -> None:
-    alone = trained(case, tmp_path, 'train.steps=2')
-    trained(case, tmp_path, 'train.steps=2', 'train.micro_batches=2').assert_same(alone)
-
-
-def test_images_of_different_sizes_train_the_same_in_any_cut(tmp_path: Path) -> None:
-    """They are filled up to the largest of the whole step: norms, and what is pooled over an image, see what is filled up."""
-    case = next(case for case in CASES if case.family == 'detection')
-    sets = ('train.steps=2', 'transforms=[random_expand, random_crop]')
-    trained(case, tmp_path, *sets, 'train.micro_batches=2').assert_same(trained(case, tmp_path, *sets))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize('case', VARIANTS, ids=lambda case: case.name)
-def test_two_micro_batches_train_like_one_whatever_the_options(case: Case, tmp_path: Path) -> None:
-    alone = trained(case, tmp_path, 'train.steps=1')
-    trained(case, tmp_path, 'train.steps=1', 'train.micro_batches=2').assert_same(alone)
-
-
 def as_rank(rank: int, folder: Path) -> None:
     """Trains every network as one of two ranks."""
     torch.set_num_threads(1)
     os.environ |= {'RANK': str(rank), 'WORLD_SIZE': '2', 'PHALANX_INIT_METHOD': f'file://{folder}/meeting'}
     dist.join(torch.device('cpu'))
-    for case in USUAL:
-        found = trained(case, folder, 'train.steps=1')
-        if rank == 0:
-            torch.save((found.losses, found.weights), folder / case.name)
+    for case in (*CASES, SIZES):
+        for sync in SYNCS:
+            found = trained(case, folder, *SYNCS[sync])
+            if rank == 0:
+                torch.save((found.losses, found.weights), folder / f'{case.name} {sync}')
     gc.collect()  # DDP lets go of the process group
     dist.leave()
 
@@ -215,10 +200,18 @@ def two_ranks(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('case', USUAL, ids=lambda case: case.name)
+@pytest.mark.parametrize('case', (*CASES, SIZES), ids=lambda case: case.name)
 def test_two_ranks_train_like_one(case: Case, two_ranks: Path, tmp_path: Path) -> None:
-    found = Trained(*torch.load(two_ranks / case.name))
-    found.assert_same(trained(case, tmp_path, 'train.steps=1'))
+    found = Trained(*torch.load(two_ranks / f'{case.name} global'))
+    found.assert_same(trained(case, tmp_path, *SYNCS['global']))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('case', (*CASES, SIZES), ids=lambda case: case.name)
+def test_two_micro_batches_train_like_two_ranks(case: Case, two_ranks: Path, tmp_path: Path) -> None:
+    """A micro-batch is a virtual rank, where each has norms of its own: running statistics are the mean of theirs, too."""
+    found = Trained(*torch.load(two_ranks / f'{case.name} off'))
+    found.assert_same(trained(case, tmp_path, *SYNCS['off'], 'train.micro_batches=2'))
 
 
 # One network of each family goes all the way of the command, in float32: those that have the most that could go wrong.

@@ -11,7 +11,6 @@ import pytest
 from phalanx.bench.network import FREE, Link, Network, all_reduce, bandwidth, latency, ring, tree
 from phalanx.bench.plan import plan
 from phalanx.bench.profile import BUCKET, FIRST_BUCKET, Message, Profile
-from phalanx.bench.published import PUBLISHED, explain
 
 # Computing takes 1 s: forward 0.3, loss 0.1, backward 0.5, update 0.1. One norm, one set of numbers, 30 MB of gradients.
 PROFILE = Profile(
@@ -149,23 +148,3 @@ def test_what_is_no_profile_is_refused(tmp_path: Path, text: str) -> None:
     (tmp_path / 'other.json').write_text(text)
     with pytest.raises(ValueError, match='is no profile'):
         Profile.read(tmp_path / 'other.json')
-
-
-def test_published_speed_ups_follow_from_the_hours_and_two_of_the_printed_ones_do_not() -> None:
-    """8.9 / 5.33 = 1.67, printed 1.88; 464 / 125 = 3.71, printed 3.4."""
-    wrong = {run.model: round(run.speed_up, 2) for run in PUBLISHED if abs(run.speed_up - run.printed) > 0.02}
-    assert wrong == {'OCRNet-HRNetW18, Cityscapes': 1.67, 'PP-YOLOE-x, Objects365': 3.71}
-
-
-def test_the_bandwidth_that_explains_a_published_run_by_hand() -> None:
-    """SLANet, 3 nodes: a step of 1.375 s must take 3 / 2.52 times as long, 0.26 s more.
-
-    7.5 MB go as a first bucket, sent early in the backward pass, and the rest at its end, when all gradients are ready:
-    4 / 3 of some 6.5 MB in 0.26 s are 33 MB/s, 0.26 Gbit/s.
-    """
-    run = next(run for run in PUBLISHED if run.model.startswith('SLANet'))
-    (explained,) = explain([run])
-    late = run.step_seconds * (3 / run.speed_up - 1)
-    first = math.ceil(FIRST_BUCKET / (4e6 * run.parameters / 200)) / 200
-    assert explained.bandwidth == pytest.approx(4 / 3 * 4e6 * run.parameters * (1 - first) / late, rel=1e-2)
-    assert explained.latency is None

@@ -145,8 +145,3 @@ def test_a_wrong_request_is_told_with_the_cure(words: list[str], told: str) -> N
 def test_a_plan_needs_a_recipe_or_a_profile() -> None:
     with pytest.raises(RequestError, match='--profile'):
         plan_command([])
-
-
-def test_the_published_runs_as_one_object(capsys: pytest.CaptureFixture[str]) -> None:
-    assert plan_command(['--published', '--json']) == 0
-    assert len(json.loads(capsys.readouterr().out)['published']) >= 10

@@ -12,7 +12,6 @@ from torch._dynamo.utils import counters
 
 from phalanx import norms
 from phalanx.segmentation.models.pp_liteseg import Fusion
-from phalanx.step import WholeStep
 
 Network = Callable[[Tensor], Tensor]
 
@@ -21,19 +20,20 @@ def losses(compiled: Callable[[nn.Module], Network]) -> list[float]:
     """Of three steps on two images."""
     torch.manual_seed(0)
     layers = [layer for C in (3, 8, 8) for layer in (nn.Conv2d(C, 8, 3, bias=False), norms.BatchNorm2d(8), nn.ReLU())]
-    model, whole, images = nn.Sequential(*layers).double(), WholeStep(), torch.randn(2, 3, 16, 16, dtype=torch.float64)
-    norms.synchronise(model, whole)
+    model, images = nn.Sequential(*layers).double(), torch.randn(2, 3, 16, 16, dtype=torch.float64)
+    statistics = norms.settle(model, 'off', None)
     network, optimizer, found = compiled(model), torch.optim.SGD(model.parameters(), lr=0.1), []
     for _ in range(3):
-        (loss,) = whole.run([lambda: (network(images) - 1).square().mean()])
+        loss = (network(images) - 1).square().mean()
         loss.backward()
+        statistics.follow()
         optimizer.step()
         optimizer.zero_grad()
         found.append(loss.item())
     return found
 
 
-def test_a_compiled_network_with_synchronised_norms_is_one_graph_and_gives_the_same_losses() -> None:
+def test_a_compiled_network_with_norms_is_one_graph_and_gives_the_same_losses() -> None:
     """In float64, where the order of sums shows in the last digits only; traced, but run without torch's code generator."""
     torch.compiler.reset()
     counters.clear()

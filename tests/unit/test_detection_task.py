@@ -23,7 +23,7 @@ from phalanx.detection.draw import IGNORED, Found, drawn, with_objects
 from phalanx.detection.loss import LOSSES
 from phalanx.detection.metric import METRICS
 from phalanx.detection.models import MODELS
-from phalanx.detection.task import Detection, Nms, Sample, Samples, epoch_of_step, filled_up
+from phalanx.detection.task import Detection, Nms, Sample, Samples, filled_up
 from phalanx.detection.transforms import TRANSFORMS
 from phalanx.image import palette
 from phalanx.loader import Stream
@@ -101,7 +101,7 @@ def test_training_samples_are_a_function_of_their_draw() -> None:
     one, again, other = (data[Draw(1, epoch, 5, 0)] for epoch in (3, 3, 4))
     assert torch.equal(one.image, again.image) and (one.objects.boxes == again.objects.boxes).all()
     assert not torch.equal(one.image, other.image)
-    assert (one.epoch, one.index, one.image.dtype) == (3, 1, torch.uint8)
+    assert (one.index, one.image.dtype) == (1, torch.uint8)
     assert one.image.shape == other.image.shape  # the size belongs to the step
 
 
@@ -132,7 +132,7 @@ def test_a_batch_holds_flat_boxes_and_pads_to_the_stride() -> None:
     batch = batch_of(Samples(Scenes(), (), 'train'), ours)
     assert (len(batch), batch.images.shape, batch.counts) == (2, (2, 3, 64, 96), [2, 0])
     assert batch.boxes.shape == (2, 4) and batch.classes.tolist() == [3, 1]
-    assert (batch.indices, batch.epochs, batch.sizes) == ((0, 1), (4, 5), ((40, 80), (30, 90)))
+    assert (batch.indices, batch.sizes) == ((0, 1), ((40, 80), (30, 90)))
     assert batch.images[0, :, 39, 79].tolist() == [200] * 3
     assert batch.images[0, :, 40, 0].tolist() == batch.images[1, :, 0, 90].tolist() == [128, 102, 255]
     moved = batch.to(torch.device('cpu'))
@@ -201,29 +201,21 @@ def test_losses_reach_every_parameter_also_without_a_box() -> None:
     ours = task()
     model = ours.model()
     empty = ours.collate([Samples(Scenes(), (), 'train')[Draw(1, 0, 0, 0)]])
-    terms = ours.loss(model, empty, WholeStep())
+    terms = ours.loss(ours.outputs(model, empty), empty, WholeStep())
     assert list(terms) == ['cls', 'iou', 'dfl']
     sum(term.total / term.weight.clamp(min=1) for term in terms.values()).backward()
     assert not [name for name, parameter in model.named_parameters() if parameter.grad is None]
 
 
-def test_the_epoch_belongs_to_the_step_not_to_the_part() -> None:
-    """A step of samples from epochs 4, 4, 5, however it is cut, is of epoch 4."""
-    assert epoch_of_step((4, 4, 5), WholeStep()) == 4
-    assert epoch_of_step((5, 5), WholeStep()) == 5
-    whole = WholeStep()
-    assert whole.run([partial(epoch_of_step, (4, 4), whole), partial(epoch_of_step, (5,), whole)]) == [4, 4]
-
-
 def test_an_uneven_cut_holds_the_same_samples() -> None:
-    """A global batch of 5 on 3 ranks is 2, 2 and 1: together the images, boxes and epochs that one rank has."""
+    """A global batch of 5 on 3 ranks is 2, 2 and 1: together the images and boxes that one rank has."""
     names = ('random_expand', 'random_crop', 'random_flip')
     resize = partial(TRANSFORMS['batch_random_resize'], sizes=(32, 64, 96))
     ours = task(transforms=(*(partial(TRANSFORMS[name]) for name in names), resize))
     data = ours.dataset('train')
 
     def parts(step: int, ranks: int) -> list[Any]:
-        shares = [Stream(len(data), 5, 1, 0, rank, ranks).share(step)[0] for rank in range(ranks)]
+        shares = [Stream(len(data), 5, 1, 0, rank, ranks).share(step) for rank in range(ranks)]
         return [ours.collate([data[draw] for draw in share]) for share in shares]
 
     for step in range(3):  # epochs of 7 samples end within steps
@@ -231,7 +223,6 @@ def test_an_uneven_cut_holds_the_same_samples() -> None:
         assert [len(part) for part in cut] == [2, 2, 1]
         for name in ('images', 'boxes', 'classes'):
             assert torch.equal(getattr(whole, name), torch.cat([getattr(part, name) for part in cut])), name
-        assert whole.epochs == tuple(epoch for part in cut for epoch in part.epochs)
 
 
 def test_a_picture_is_truth_and_prediction_at_the_original_size() -> None:

@@ -25,7 +25,7 @@ def train(model: nn.Module, ema: Ema, updates: int) -> None:
             for parameter in model.parameters():
                 parameter.add_(1)
             model(torch.randn(4, 1, 3, 3))
-            ema.update(model)
+            ema.update()
 
 
 def same(one: dict[str, Any], other: dict[str, Any]) -> bool:
@@ -42,7 +42,7 @@ def test_running_statistics_are_averaged_and_whole_numbers_copied() -> None:
     train(model, ema, 1)
     first = copy.deepcopy(model.state_dict())
     train(model, ema, 1)
-    second, averaged = model.state_dict(), ema.weights(model)
+    second, averaged = model.state_dict(), ema.weights()
     for name in ('0.weight', '0.bias', '1.weight', '1.bias', '1.running_mean', '1.running_var'):
         torch.testing.assert_close(averaged[name], (first[name] + 2 * second[name]) / 3)
     assert averaged['1.num_batches_tracked'] == 2
@@ -52,7 +52,7 @@ def test_what_matches_a_skip_pattern_is_taken_as_it_is() -> None:
     model = network()
     ema = Ema(model, EmaOptions(decay=0.5, skip=('1.*',)))
     train(model, ema, 3)
-    averaged, own = ema.weights(model), model.state_dict()
+    averaged, own = ema.weights(), model.state_dict()
     assert {name for name in own if torch.equal(averaged[name], own[name])} == {name for name in own if name.startswith('1.')}
 
 
@@ -62,22 +62,22 @@ def test_the_ramp_starts_from_the_model() -> None:
     nn.init.constant_(model.weight, 1.0)
     ema = Ema(model, EmaOptions(kind='ramp'))
     nn.init.constant_(model.weight, 2.0)
-    ema.update(model)
-    assert ema.weights(model)['weight'].item() == 1.5
+    ema.update()
+    assert ema.weights()['weight'].item() == 1.5
 
 
 def test_before_the_first_update_the_model_stands_for_its_average() -> None:
     model = network()
-    assert same(Ema(model, EmaOptions()).weights(model), model.state_dict())
+    assert same(Ema(model, EmaOptions()).weights(), model.state_dict())
 
 
 def test_the_model_has_the_averages_inside_the_context_and_its_own_weights_after_it() -> None:
     model = network()
     ema = Ema(model, EmaOptions())
     train(model, ema, 3)
-    own, averaged = copy.deepcopy(model.state_dict()), ema.weights(model)
+    own, averaged = copy.deepcopy(model.state_dict()), ema.weights()
     pointers = [parameter.data_ptr() for parameter in model.parameters()]
-    with ema.applied(model):
+    with ema.applied():
         assert same(model.state_dict(), averaged)
         assert not same(model.state_dict(), own)
     assert same(model.state_dict(), own)
@@ -89,7 +89,7 @@ def test_an_error_inside_the_context_gives_the_weights_back() -> None:
     ema = Ema(model, EmaOptions())
     train(model, ema, 3)
     own = copy.deepcopy(model.state_dict())
-    with pytest.raises(KeyError), ema.applied(model):
+    with pytest.raises(KeyError), ema.applied():
         raise KeyError
     assert same(model.state_dict(), own)
 
@@ -98,9 +98,9 @@ def test_a_weight_with_two_names_comes_back_too() -> None:
     model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
     model[1].weight = model[0].weight
     ema = Ema(model, EmaOptions())
-    ema.update(model)
+    ema.update()
     own = copy.deepcopy(model.state_dict())
-    with ema.applied(model):
+    with ema.applied():
         pass
     assert same(model.state_dict(), own)
 
@@ -109,7 +109,7 @@ def test_exported_weights_do_not_move_with_the_training() -> None:
     model = network()
     ema = Ema(model, EmaOptions())
     train(model, ema, 1)
-    exported = ema.weights(model)['0.weight']
+    exported = ema.weights()['0.weight']
     before = exported.clone()
     train(model, ema, 1)
     assert torch.equal(exported, before)
@@ -124,9 +124,9 @@ def test_a_resumed_average_is_bitwise_the_uninterrupted_one(kind: Any) -> None:
     resumed.restore(copy.deepcopy(ema.state()))
     with torch.no_grad():
         model.get_parameter('0.weight').add_(1)
-    ema.update(model)
-    resumed.update(model)
-    assert same(resumed.weights(model), ema.weights(model))
+    ema.update()
+    resumed.update()
+    assert same(resumed.weights(), ema.weights())
 
 
 def test_the_average_of_another_model_is_refused() -> None:

@@ -16,6 +16,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from phalanx.batch import shares
 from phalanx.loader import LONGEST_TMPDIR, BadSampleError, Loaded, Loader, Stream, check_bad, evaluation_draws, received
 from phalanx.task import Draw, SampleError
 
@@ -27,19 +28,26 @@ def test_ranks_and_micro_batches_share_a_step_without_overlap_or_gap(
     size: int, ranks: int, micro: int, extra: int, step: int
 ) -> None:
     batch = ranks * micro + extra
-    alone = Stream(size, batch, 1, 7, 0, 1).share(step)[0]
-    shares = [Stream(size, batch, micro, 7, rank, ranks).share(step) for rank in range(ranks)]
-    together = [draw for part in range(micro) for share in shares for draw in share[part]]
-    assert together == alone
-    sizes = [len(part) for share in shares for part in share]
+    alone = Stream(size, batch, 1, 7, 0, 1).share(step)
+    of_ranks = [Stream(size, batch, micro, 7, rank, ranks).share(step) for rank in range(ranks)]
+    parts = [part for share in of_ranks for part in shares(share, micro)]
+    assert [draw for part in parts for draw in part] == alone
+    assert all(parts)
+    sizes = [len(share) for share in of_ranks]
     assert max(sizes) - min(sizes) <= 1
+
+
+@given(size=st.integers(1, 40), batch=st.integers(1, 12), step=st.integers(0, 50))
+def test_the_epoch_of_a_step_is_the_mean_over_its_samples_rounded_down(size: int, batch: int, step: int) -> None:
+    stream = Stream(size, batch, 1, 7, 0, 1)
+    assert stream.epoch_of(step) == sum(draw.epoch for draw in stream.share(step)) // batch
 
 
 @given(size=st.integers(1, 30), batch=st.integers(1, 12))
 def test_an_epoch_holds_each_sample_once(size: int, batch: int) -> None:
     stream = Stream(size, batch, 1, 3, 0, 1)
     steps = -(-3 * size // batch)
-    draws = [draw for step in range(steps) for draw in stream.share(step)[0]]
+    draws = [draw for step in range(steps) for draw in stream.share(step)]
     for epoch in range(2):
         assert sorted(draw.index for draw in draws if draw.epoch == epoch) == list(range(size))
 

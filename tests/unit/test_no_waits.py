@@ -19,30 +19,27 @@ from phalanx.step import WholeStep
 from phalanx.task import Loss
 
 META = torch.device('meta')
+EPOCH = 10
 OPTIONS = {'ohem': {'min_kept_per_sample': 100}}
 ON_THE_HOST = {'semantic_connectivity'}  # counts areas there; it has no gradient, and is there to be looked at
 
 
 def step_of(recipe: str, *settings: str) -> Loss:
-    """A forward and a backward pass of two samples, without values; norms are those of one rank.
-
-    (The kernel that synchronised ones take their statistics with has no form for `meta`.)
-    """
+    """A forward and a backward pass of two samples, without values."""
     job = open_job(recipe, [(setting, setting) for setting in settings])
     dataset = job.task.dataset('train')
-    draws = Stream(len(dataset), 2, 1, 0, 0, 1).share(0)[0]
+    draws = Stream(len(dataset), 2, 1, 0, 0, 1).share(0)
     batch = job.task.collate([dataset[draw] for draw in draws]).to(META)
     with META:
         model = job.task.model().train()
-    whole = WholeStep()
-    (loss,) = whole.run([lambda: job.task.loss(model, batch, whole)])
+    loss = job.task.loss(job.task.outputs(model, batch), batch, WholeStep(epoch=EPOCH))
     total(loss).backward()
     assert all(parameter.grad is not None for parameter in model.parameters() if parameter.requires_grad)
     return loss
 
 
 def total(loss: Loss) -> Tensor:
-    return torch.stack([term.total / term.weight for term in loss.values()]).sum()
+    return torch.stack([term.mean() for term in loss.values()]).sum()
 
 
 @pytest.mark.parametrize(
@@ -90,5 +87,5 @@ def test_no_network_of_text_asks_the_device(name: str) -> None:
 def test_a_loss_of_segmentation_asks_the_device_for_nothing(name: str) -> None:
     logits = torch.zeros(2, 2, 32, 32, device=META, requires_grad=True)
     term = PARTS[name](**OPTIONS.get(name, {}))(logits, torch.zeros(2, 32, 32, dtype=torch.int64, device=META), WholeStep())
-    (term.total / term.weight).backward()
+    term.mean().backward()
     assert logits.grad is not None

@@ -1,7 +1,4 @@
-"""Hard-pixel mining over a whole step, however it is cut.
-
-Expected numbers come from torch's own sorting and from the uncut batch.
-"""
+"""Hard-pixel mining over a whole step. Expected numbers come from torch's own sorting."""
 
 from __future__ import annotations
 
@@ -22,8 +19,6 @@ from phalanx.task import Term
 
 Loss = Callable[[Tensor, Tensor, WholeStep], Term]
 
-CUT = [slice(0, 4), slice(4, 6), slice(6, 7)]  # seven samples in unequal micro-batches
-
 
 def batch() -> tuple[Tensor, Tensor]:
     """Logits [7, 5, 6, 8] and labels [7, 6, 8]; the last sample is nearly all void, one in the middle wholly."""
@@ -35,35 +30,12 @@ def batch() -> tuple[Tensor, Tensor]:
     return logits.requires_grad_(), labels
 
 
-def value_and_gradient(loss: Loss, cut: list[slice]) -> tuple[float, Tensor]:
+def value_and_gradient(loss: Loss) -> tuple[float, Tensor]:
     logits, labels = batch()
-    whole = WholeStep()
-    terms = whole.run([lambda part=part: loss(logits[part], labels[part], whole) for part in cut])
-    value = torch.stack([term.total for term in terms]).sum() / torch.stack([term.weight for term in terms]).sum()
+    value = loss(logits, labels, WholeStep()).mean()
     value.backward()
     assert logits.grad is not None
     return value.item(), logits.grad
-
-
-@pytest.mark.parametrize(
-    'loss',
-    [
-        OhemCrossEntropy(threshold=0.7, min_kept_per_sample=10),  # the threshold decides
-        OhemCrossEntropy(threshold=0.01, min_kept_per_sample=10),  # the number decides
-        OhemCrossEntropy(threshold=0.01, min_kept_per_sample=10, class_weights=(1, 2, 3, 4, 5)),
-        OhemCrossEntropy(threshold=0.01, min_kept_per_sample=48),  # more than are judged
-        CrossEntropy(top_k=0.2),
-        CrossEntropy(top_k=0.2, class_weights=(1, 2, 3, 4, 5)),
-        CrossEntropy(top_k=0.9),  # reaches into the void pixels, which tie at a loss of 0
-    ],
-    ids=str,
-)
-def test_the_cut_into_micro_batches_changes_nothing(loss: Loss) -> None:
-    value, gradient = value_and_gradient(loss, [slice(0, 7)])
-    cut_value, cut_gradient = value_and_gradient(loss, CUT)
-    assert cut_value == pytest.approx(value, rel=1e-6)
-    torch.testing.assert_close(cut_gradient, gradient, rtol=1e-5, atol=1e-8)
-    assert torch.equal(cut_gradient != 0, gradient != 0)
 
 
 def test_pixels_less_probable_than_the_last_one_kept_are_hard() -> None:
@@ -73,7 +45,7 @@ def test_pixels_less_probable_than_the_last_one_kept_are_hard() -> None:
     probability = logits.detach().softmax(1).gather(1, labels.where(judged, 0)[:, None])[:, 0]
     cutoff = probability[judged].sort().values[69]
     expected = judged & (probability < cutoff)
-    _, gradient = value_and_gradient(OhemCrossEntropy(threshold=0.001, min_kept_per_sample=10), [slice(0, 7)])
+    _, gradient = value_and_gradient(OhemCrossEntropy(threshold=0.001, min_kept_per_sample=10))
     assert expected.sum() == 69
     assert torch.equal(gradient.abs().sum(1) > 0, expected)
 
@@ -82,7 +54,7 @@ def test_pixels_below_the_threshold_are_hard_when_they_are_more() -> None:
     logits, labels = batch()
     loss = F.cross_entropy(logits, labels, ignore_index=VOID, reduction='none')
     hard = (labels != VOID) & (loss > -math.log(0.7))
-    value, _ = value_and_gradient(OhemCrossEntropy(threshold=0.7, min_kept_per_sample=10), CUT)
+    value, _ = value_and_gradient(OhemCrossEntropy(threshold=0.7, min_kept_per_sample=10))
     assert hard.sum() > 70
     assert value == pytest.approx(loss[hard].mean().item(), rel=1e-4)  # up to the epsilon in the divisor
 

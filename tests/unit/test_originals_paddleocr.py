@@ -399,7 +399,7 @@ def test_own_keys_and_recipe_keys_can_be_set() -> None:
     assert (got['optimizer']['lr'], got['schedule']['epochs']) == (0.1, 8)
     assert recipe('svtr', 'Global.use_gpu=False')['device'] == 'cpu'
     amp = recipe('svtr', 'Global.use_amp=True', 'Global.scale_loss=1024.0')['precision']
-    assert amp == {'dtype': 'fp16', 'loss_scale': 1024.0}
+    assert amp == {'dtype': 'fp16', 'loss_scale': 1024.0, 'tf32': True}
 
 
 def test_weights_are_named_without_their_ending() -> None:

@@ -74,7 +74,7 @@ def test_mutual_learning_is_the_mean_of_both_divergences_a_sample() -> None:
     outputs = Distilled(networks())(IMAGES)
     first, second = (outputs[name].logits.log_softmax(2) for name in ('student', 'teacher'))
     both = [F.kl_div(a, b, reduction='sum', log_target=True) for a, b in ((first, second), (second, first))]
-    total, weight = DML(output='logits', weight=3.0)(outputs)['dml_logits_student_teacher']
+    total, weight, _ = DML(output='logits', weight=3.0)(outputs)['dml_logits_student_teacher']
     assert weight == 6
     assert (total / weight).item() == pytest.approx(3 * (both[0] + both[1]).item() / 2 / 6, rel=1e-5)
 
@@ -89,13 +89,13 @@ def test_probabilities_of_zero_cost_much_but_not_infinitely() -> None:
     """By hand: 1 against 1e-10 costs log(1e10) in one direction, and as much in the other."""
     sure = torch.tensor([[[1000.0, 0.0]]])
     outputs = {'student': Outputs(sure, IMAGES), 'teacher': Outputs(sure.flip(2), IMAGES)}
-    total, _ = DML(output='logits')(outputs)['dml_logits_student_teacher']
+    total, *_ = DML(output='logits')(outputs)['dml_logits_student_teacher']
     assert total.item() == pytest.approx(23.03, rel=1e-3)
 
 
 def test_the_distance_is_the_mean_squared_error() -> None:
     outputs = Distilled(networks())(IMAGES)
-    total, weight = FeatureDistance(weight=0.5)(outputs)['distance_features_student_teacher']
+    total, weight, _ = FeatureDistance(weight=0.5)(outputs)['distance_features_student_teacher']
     expected = 0.5 * F.mse_loss(outputs['student'].features, outputs['teacher'].features)
     assert (total / weight).item() == pytest.approx(expected.item(), rel=1e-6)
 
@@ -103,7 +103,7 @@ def test_the_distance_is_the_mean_squared_error() -> None:
 def test_own_losses_are_named_for_their_network() -> None:
     outputs = Distilled(networks())(IMAGES)
     terms = own_losses(outputs, lambda each: {'size': Term(each.logits.sum(), torch.tensor(6))}, of=('teacher',))
-    assert terms == {'size_teacher': (outputs['teacher'].logits.sum(), 6)}
+    assert terms == {'size_teacher': Term(outputs['teacher'].logits.sum(), torch.tensor(6))}
 
 
 def test_names_that_are_not_there_are_told() -> None:

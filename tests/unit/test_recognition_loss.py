@@ -4,26 +4,18 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable
-from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 
-from phalanx import stochastic
-from phalanx.distill import DML, Distilled, FeatureDistance, own_losses
-from phalanx.norms import synchronise
 from phalanx.recognition.loss import CTC, SAR, Multi
-from phalanx.recognition.models import MODELS
 from phalanx.recognition.models.outputs import Outputs
 from phalanx.recognition.texts import Texts
-from phalanx.step import WholeStep
 from phalanx.task import Loss
 
 K = 5
-CUTS = [[slice(0, 5)], [slice(0, 3), slice(3, 5)]]
 
 
 def texts(part: slice = slice(None)) -> Texts:
@@ -53,16 +45,16 @@ def test_ctc_is_the_mean_negative_log_probability_of_the_texts() -> None:
     logits = torch.randn(5, 4, K + 1, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     words = [row[:length].tolist() for row, length in zip(texts().ctc, texts().lengths, strict=True)]
     expected = [-math.log(probability(sample, word)) for sample, word in zip(logits, words, strict=True)]
-    assert value(CTC()(Outputs(logits), texts(), WholeStep()), 'ctc') == pytest.approx(sum(expected) / 5)
+    assert value(CTC()(Outputs(logits), texts()), 'ctc') == pytest.approx(sum(expected) / 5)
     focal = [loss * (1 - math.exp(-loss)) ** 2 for loss in expected]
-    assert value(CTC(focal=True)(Outputs(logits), texts(), WholeStep()), 'ctc') == pytest.approx(sum(focal) / 5)
+    assert value(CTC(focal=True)(Outputs(logits), texts()), 'ctc') == pytest.approx(sum(focal) / 5)
 
 
 @pytest.mark.parametrize('focal', [False, True])
 def test_a_text_longer_than_the_line_costs_nothing_but_counts(focal: bool) -> None:
     """Two places hold neither three characters nor two equal ones, which need a blank between them."""
     logits = torch.randn(5, 2, K + 1, generator=torch.Generator().manual_seed(0)).requires_grad_()
-    total, weight = CTC(focal=focal)(Outputs(logits), texts(), WholeStep())['ctc']
+    total, weight, _ = CTC(focal=focal)(Outputs(logits), texts())['ctc']
     total.backward()
     assert logits.grad is not None and logits.grad.isfinite().all()
     assert logits.grad.abs().sum((1, 2)).gt(0).tolist() == [False, True, False, True, True]
@@ -72,7 +64,7 @@ def test_a_text_longer_than_the_line_costs_nothing_but_counts(focal: bool) -> No
 def test_a_batch_of_empty_texts_asks_for_blanks() -> None:
     logits = torch.randn(2, 4, K + 1, generator=torch.Generator().manual_seed(0)).requires_grad_()
     nothing = Texts(torch.zeros(2, 3, dtype=torch.int64), torch.zeros(2, dtype=torch.int64), torch.zeros(2, 0))
-    loss = CTC()(Outputs(logits), nothing, WholeStep())
+    loss = CTC()(Outputs(logits), nothing)
     assert value(loss, 'ctc') == pytest.approx(-logits.log_softmax(2)[:, :, 0].sum().item() / 2)
     loss['ctc'].total.backward()
     assert logits.grad is not None and logits.grad.isfinite().all()
@@ -85,69 +77,24 @@ def test_the_attention_head_is_judged_on_characters_and_ends_but_not_on_padding(
     rows = [(sample, place) for sample in range(5) for place in range(int(text.lengths[sample]) + 1)]
     chosen = torch.stack([logits[sample, place] for sample, place in rows])
     expected = F.cross_entropy(chosen, torch.tensor([int(text.sar[sample, place + 1]) for sample, place in rows]))
-    loss = SAR()(Outputs(torch.zeros(0), logits), text, WholeStep())
+    loss = SAR()(Outputs(torch.zeros(0), logits), text)
     assert loss['sar'].weight == 13
     assert value(loss, 'sar') == pytest.approx(expected.item())
 
 
 def test_both_heads_are_weighted() -> None:
     outputs = Outputs(torch.randn(5, 4, K + 1), torch.randn(5, 6, K + 2))
-    loss = Multi(ctc_weight=0.5, sar_weight=2.0)(outputs, texts(), WholeStep())
-    assert value(loss, 'ctc') == pytest.approx(0.5 * value(CTC()(outputs, texts(), WholeStep()), 'ctc'))
-    assert value(loss, 'sar') == pytest.approx(2 * value(SAR()(outputs, texts(), WholeStep()), 'sar'))
+    loss = Multi(ctc_weight=0.5, sar_weight=2.0)(outputs, texts())
+    assert value(loss, 'ctc') == pytest.approx(0.5 * value(CTC()(outputs, texts()), 'ctc'))
+    assert value(loss, 'sar') == pytest.approx(2 * value(SAR()(outputs, texts()), 'sar'))
 
 
 def test_half_precision_logits_are_summed_in_single_precision() -> None:
     outputs = Outputs(torch.randn(5, 4, K + 1).bfloat16(), torch.randn(5, 6, K + 2).bfloat16())
-    for loss in Multi()(outputs, texts(), WholeStep()).values():
-        assert loss.total.dtype == torch.float32 and loss.weight.dtype == torch.float32
+    for loss in Multi()(outputs, texts()).values():
+        assert loss.total.dtype == torch.float32
 
 
 def test_a_network_without_attention_head_is_told() -> None:
     with pytest.raises(ValueError, match=r'^the losses sar and multi judge an attention head, .*; use ctc$'):
-        Multi()(Outputs(torch.zeros(5, 4, K + 1)), texts(), WholeStep())
-
-
-def svtr() -> nn.Module:
-    return MODELS['svtr_lcnet'](K, scale=0.125, neck_channels=16, hidden_size=16, sar_size=16, dropout=0.3)
-
-
-def distilled_loss(outputs: Any, text: Texts, whole: WholeStep) -> Loss:
-    own = own_losses(outputs, lambda each: Multi()(each, text, whole), of=('student', 'teacher'))
-    return {**own, **DML(output='ctc')(outputs), **DML(output='sar', weight=0.5)(outputs), **FeatureDistance()(outputs)}
-
-
-TRAININGS: dict[str, tuple[Callable[[], nn.Module], int, Callable[[Any, Texts, WholeStep], Loss]]] = {
-    'crnn': (lambda: MODELS['crnn'](K, size='small', scale=0.35, hidden_size=8), 32, CTC()),
-    'crnn, focal': (lambda: MODELS['crnn'](K, size='small', scale=0.35, hidden_size=8), 32, CTC(focal=True)),
-    'svtr_lcnet': (svtr, 48, Multi()),
-    'distilled': (lambda: Distilled({'student': svtr(), 'teacher': svtr()}), 48, distilled_loss),
-}
-
-
-@pytest.mark.parametrize('training', TRAININGS)
-def test_the_cut_into_micro_batches_changes_nothing(training: str) -> None:
-    """Neither the terms of the loss nor the gradients, with synchronised norms, and with dropout that follows the samples."""
-    build, height, loss = TRAININGS[training]
-    torch.manual_seed(0)
-    model = build().double().train()
-    whole = WholeStep()
-    synchronise(model, whole)
-    stochastic.tie(model, whole)
-    images = torch.randn(5, 3, height, 48, dtype=torch.float64)
-    results = []
-    for cut in CUTS:
-        model.zero_grad()
-        keys = [torch.arange(10, 15)[part] for part in cut]
-        lanes = whole.run([lambda part=part: loss(model(images[part], texts(part)), texts(part), whole) for part in cut], keys)
-        terms = {
-            name: torch.stack([lane[name].total for lane in lanes]).sum()
-            / torch.stack([lane[name].weight for lane in lanes]).sum()
-            for name in lanes[0]
-        }
-        torch.stack(list(terms.values())).sum().backward()
-        results.append((terms, {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}))
-    (terms, gradients), (cut_terms, cut_gradients) = results
-    torch.testing.assert_close(cut_terms, terms, rtol=1e-10, atol=1e-12)
-    largest = max(float(gradient.abs().max()) for gradient in gradients.values())
-    torch.testing.assert_close(cut_gradients, gradients, rtol=1e-10, atol=1e-10 * largest)
+        Multi()(Outputs(torch.zeros(5, 4, K + 1)), texts())

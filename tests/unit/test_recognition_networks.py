@@ -19,7 +19,7 @@ from phalanx.recognition.models.blocks import HEIGHTS
 from phalanx.recognition.models.outputs import Outputs
 from phalanx.recognition.models.sar import SARHead
 from phalanx.recognition.texts import Texts
-from phalanx.step import WholeStep
+from phalanx.stochastic import SampleKeys
 
 VARIANTS: dict[str, Callable[[], nn.Module]] = {
     'crnn': lambda: MODELS['crnn'](5),
@@ -71,7 +71,7 @@ def test_every_parameter_takes_part_in_training_with_every_loss(model: nn.Module
     losses = [CTC()] if variant.startswith('crnn') else [CTC(), Multi()]
     for loss in losses:
         model.train().zero_grad()
-        terms = loss(model(images, texts()), texts(), WholeStep())
+        terms = loss(model(images, texts()), texts())
         torch.stack([term.total for term in terms.values()]).sum().backward()
         assert [name for name, parameter in model.named_parameters() if parameter.grad is None] == []
 
@@ -152,13 +152,14 @@ def test_svtr_lcnet_is_drawn_as_in_paddleocr() -> None:
 
 def test_dropout_follows_the_sample_and_evaluation_has_none() -> None:
     model = MODELS['svtr_lcnet'](5, scale=0.25, sar_size=32)
-    whole = WholeStep()
-    stochastic.tie(model, whole)
+    keys = SampleKeys()
+    stochastic.tie(model, keys)
     for norm in (module for module in model.modules() if isinstance(module, BatchNorm2d)):
         norm.momentum = 0.0
     images = torch.randn(1, 3, 48, 64).repeat(3, 1, 1, 1)
     with torch.no_grad():
-        (outputs,) = whole.run([lambda: model.train()(images)], [torch.tensor([7, 8, 7])])
+        keys.begin(torch.tensor([7, 8, 7]))
+        outputs = model.train()(images)
         assert torch.equal(outputs.ctc[0], outputs.ctc[2])
         assert not torch.equal(outputs.ctc[0], outputs.ctc[1])
         torch.testing.assert_close(model.eval()(images).ctc[0], model(images[:1]).ctc[0])

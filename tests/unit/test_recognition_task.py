@@ -175,7 +175,7 @@ def test_the_loss_is_that_of_the_texts() -> None:
 
     ours = task(data=lambda: Lines('1', '2'))
     batch = ours.collate([ours.dataset('train')[Draw(index, 0, 0, 0)] for index in (0, 1)])
-    ((name, term),) = ours.loss(Zeros(), batch, WholeStep()).items()
+    ((name, term),) = ours.loss(ours.outputs(Zeros(), batch), batch, WholeStep()).items()
     assert name == 'ctc'
     assert float(term.total / term.weight) == pytest.approx(math.log(11))
     assert float(term.weight) == 2
@@ -248,7 +248,7 @@ def test_networks_that_teach_one_another_each_have_their_losses() -> None:
     ours = distilling()
     model = ours.model().train()
     batch = ours.collate([ours.dataset('train')[Draw(index, 0, 0, 0)] for index in (0, 1)])
-    terms = ours.loss(model, batch, WholeStep())
+    terms = ours.loss(ours.outputs(model, batch), batch, WholeStep())
     assert set(terms) == {
         *('ctc_student', 'sar_student', 'ctc_teacher', 'sar_teacher'),
         *('dml_ctc_student_teacher', 'distance_features_student_teacher'),
@@ -261,7 +261,9 @@ def test_a_frozen_teacher_has_no_losses_of_its_own_and_the_student_reads() -> No
     ours = distilling(frozen=('teacher',))
     model = ours.model().train()
     batch = ours.collate([ours.dataset('train')[Draw(index, 0, 0, 0)] for index in (0, 1)])
-    assert not [name for name in ours.loss(model, batch, WholeStep()) if name in ('ctc_teacher', 'sar_teacher')]
+    assert not [
+        name for name in ours.loss(ours.outputs(model, batch), batch, WholeStep()) if name in ('ctc_teacher', 'sar_teacher')
+    ]
     with torch.no_grad():
         assert len(ours.predict(model.eval(), batch)) == 2
 

@@ -23,13 +23,11 @@ from phalanx.segmentation.loss.cross_entropy import CrossEntropy
 from phalanx.segmentation.loss.dice import Dice
 from phalanx.segmentation.loss.lovasz import LovaszHinge, LovaszSoftmax
 from phalanx.segmentation.loss.mixed import Mixed
-from phalanx.segmentation.loss.ohem import OhemCrossEntropy
 from phalanx.segmentation.loss.rmi import RegionMutualInformation
-from phalanx.segmentation.task import Segmentation
+from phalanx.segmentation.task import Segmentation, terms_of
 from phalanx.step import WholeStep
 
 UNET_PET = Path(__file__).parents[2] / 'recipes' / 'segmentation' / 'unet_pet.yml'
-CUTS = {'one by one': [1] * 7, 'in unequal parts': [4, 2, 1]}
 
 
 def batch() -> tuple[Tensor, Tensor]:
@@ -43,37 +41,12 @@ def batch() -> tuple[Tensor, Tensor]:
     return logits.requires_grad_(), labels
 
 
-def value_and_gradient(loss: PixelLoss, sizes: list[int]) -> tuple[float, Tensor]:
+def value_and_gradient(loss: PixelLoss) -> tuple[float, Tensor]:
     logits, labels = batch()
-    whole = WholeStep()
-    parts = zip(logits.split(sizes), labels.split(sizes), strict=True)
-    terms = whole.run([partial(loss, own, truth, whole) for own, truth in parts])
-    value = torch.stack([term.total for term in terms]).sum() / torch.stack([term.weight for term in terms]).sum()
+    value = loss(logits, labels, WholeStep()).mean()
     value.backward()
     assert logits.grad is not None
     return value.item(), logits.grad
-
-
-TO_CUT = {
-    'cross_entropy': CrossEntropy(),
-    'dice': Dice(),
-    'dice, weighted': Dice(class_weights=(1, 2, 3, 4, 5), smooth=0),
-    'lovasz': LovaszSoftmax(),
-    'semantic_connectivity': SemanticConnectivity(),
-    'mixed': Mixed(
-        losses=(partial(OhemCrossEntropy, threshold=0.1, min_kept_per_sample=9), partial(Dice), partial(LovaszSoftmax)),
-        coefficients=(0.5, 1, 2),
-    ),
-}
-
-
-@pytest.mark.parametrize('sizes', CUTS.values(), ids=CUTS)
-@pytest.mark.parametrize('loss', TO_CUT.values(), ids=TO_CUT)
-def test_the_cut_into_micro_batches_changes_nothing(loss: PixelLoss, sizes: list[int]) -> None:
-    value, gradient = value_and_gradient(loss, [7])
-    cut_value, cut_gradient = value_and_gradient(loss, sizes)
-    assert cut_value == pytest.approx(value, rel=1e-6)
-    torch.testing.assert_close(cut_gradient, gradient, rtol=1e-5, atol=1e-8)
 
 
 def test_lovasz_is_the_sum_of_sorted_errors_by_how_much_each_pixel_lowers_the_iou() -> None:
@@ -87,7 +60,7 @@ def test_lovasz_is_the_sum_of_sorted_errors_by_how_much_each_pixel_lowers_the_io
         wrong_own, wrong_others = own[order].cumsum(0), (~own[order]).cumsum(0)
         one_minus_iou = 1 - (own.sum() - wrong_own) / (own.sum() + wrong_others)
         losses.append((errors * one_minus_iou.diff(prepend=torch.zeros(1))).sum())
-    value, _ = value_and_gradient(LovaszSoftmax(), [7])
+    value, _ = value_and_gradient(LovaszSoftmax())
     assert value == pytest.approx(torch.stack(losses).mean().item(), rel=1e-6)
 
 
@@ -110,7 +83,7 @@ def test_the_lovasz_hinge_is_the_sum_of_sorted_errors_by_how_much_each_pixel_low
     own = truth[order]
     one_minus_iou = 1 - (own.sum() - own.cumsum(0)) / (own.sum() + (1 - own).cumsum(0))
     expected = (errors.relu() * one_minus_iou.diff(prepend=torch.zeros(1))).sum()
-    total, weight = LovaszHinge()(logits, labels, WholeStep())
+    total, weight, _ = LovaszHinge()(logits, labels, WholeStep())
     assert (total / weight).item() == pytest.approx(expected.item(), rel=1e-4)
 
 
@@ -133,26 +106,8 @@ def test_region_mutual_information_is_what_a_regression_leaves_of_the_truth() ->
             guess = vectors(logits[sample, number].sigmoid().numpy() * judged + 1e-6)
             slopes = np.linalg.solve(guess @ guess.T + ridge, guess @ truth.T)
             losses.append(np.log(np.linalg.det(truth @ truth.T - truth @ guess.T @ slopes + ridge)) / 2 / 9)
-    total, weight = RegionMutualInformation()(logits, labels, WholeStep())
+    total, weight, _ = RegionMutualInformation()(logits, labels, WholeStep())
     assert (total / weight).item() == pytest.approx(sum(losses) / 7, rel=1e-6)
-
-
-@pytest.mark.parametrize('loss', [LovaszHinge(), RegionMutualInformation()])
-def test_the_cut_changes_nothing_for_losses_of_large_images_and_of_two_classes_either(loss: PixelLoss) -> None:
-    values = []
-    for sizes in ([7], [4, 2, 1], [1] * 7):
-        logits, labels = binary_batch()
-        logits.requires_grad_()
-        whole = WholeStep()
-        parts = zip(logits.split(sizes), labels.split(sizes), strict=True)
-        terms = whole.run([partial(loss, own, truth, whole) for own, truth in parts])
-        value = torch.stack([term.total for term in terms]).sum() / torch.stack([term.weight for term in terms]).sum()
-        value.backward()
-        assert logits.grad is not None
-        values.append((value.detach(), logits.grad))
-    for value, gradient in values[1:]:
-        torch.testing.assert_close(value, values[0][0])
-        torch.testing.assert_close(gradient, values[0][1])
 
 
 def test_the_lovasz_hinge_is_for_two_classes() -> None:
@@ -219,18 +174,16 @@ def test_class_weights_must_be_one_for_each_class(name: str) -> None:
     options = {'min_kept_per_sample': 10} if name == 'ohem' else {}
     part = partial(LOSSES[name], class_weights=(1, 2), **options)
     part().check(2)
-    for loss in (part(), Mixed(losses=(part,), coefficients=(1,))):
+    for (term,) in (terms_of([part()], [1.0]), terms_of([Mixed(losses=(part,), coefficients=(1,))], [1.0])):
         with pytest.raises(ValueError, match=r'^class_weights has 2 values, but there are 19 classes$'):
-            loss.check(19)
+            term.loss.check(19)
 
 
 def test_a_recipe_mixes_losses_of_one_output() -> None:
     parts = '[{name: cross_entropy, class_weights: [1, 2, 3]}, lovasz]'
     root = override(read(UNET_PET), f'losses=[{{name: mixed, losses: {parts}, coefficients: [0.8, 0.2]}}]')
     _, task, _ = bind(root, Recipe, Segmentation)
-    (loss,) = task.losses
-    assert loss.losses == [CrossEntropy(class_weights=(1, 2, 3)), LovaszSoftmax()]
-    assert loss.coefficients == (0.8, 0.2)
+    assert [term[2:] for term in task.terms] == [(CrossEntropy(class_weights=(1, 2, 3)), 0.8), (LovaszSoftmax(), 0.2)]
     assert isinstance(task.model(), nn.Module)
 
 
@@ -258,7 +211,7 @@ def test_logits_that_are_not_numbers_make_a_loss_that_is_none() -> None:
     logits, labels = batch()
     logits = logits.detach().clone()
     logits[0, 0, 0, 0] = torch.nan
-    for loss in TO_CUT.values():
+    for loss in (CrossEntropy(), Dice(), LovaszSoftmax(), SemanticConnectivity()):
         assert loss(logits, labels, WholeStep()).total.isnan()
     logits, labels = binary_batch()
     logits[0, 0, 5, 5] = torch.nan

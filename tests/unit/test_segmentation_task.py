@@ -102,9 +102,10 @@ def test_each_output_has_its_loss_times_its_coefficient() -> None:
 
     labels = np.array([[0, 3, 5, VOID]] * 4, np.uint8)
     ours = task(losses=(CE, CE, partial(LOSSES['ohem'], min_kept_per_sample=0)), loss_coefficients=(1.0, 0.4, 0.5))
-    terms = ours.loss(Zeros(), ours.collate([sample(half_red(4, 4), labels)]), WholeStep())
+    batch = ours.collate([sample(half_red(4, 4), labels)])
+    terms = ours.loss(ours.outputs(Zeros(), batch), batch, WholeStep())
     assert list(terms) == ['cross_entropy', 'cross_entropy_1', 'ohem_2']
-    for (total, weight), coefficient in zip(terms.values(), (1, 0.4, 0.5), strict=True):
+    for (total, weight, _), coefficient in zip(terms.values(), (1, 0.4, 0.5), strict=True):
         assert float(total) == pytest.approx(12 * math.log(11) * coefficient)
         assert float(weight) == pytest.approx(12, rel=1e-4)
 

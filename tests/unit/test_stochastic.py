@@ -5,8 +5,7 @@ import torch
 from torch import Tensor, nn
 
 from phalanx import stochastic
-from phalanx.step import WholeStep
-from phalanx.stochastic import ChannelDropout, Dropout, DropPath, sample_keys, uniform
+from phalanx.stochastic import ChannelDropout, Dropout, DropPath, SampleKeys, sample_keys, uniform
 
 KINDS = (Dropout, ChannelDropout, DropPath)
 
@@ -18,11 +17,14 @@ def network(p: float = 0.5) -> nn.Sequential:
 
 def output(cut: tuple[slice, ...], *, step: int = 3, seed: int = 1) -> Tensor:
     """What the network gives for six samples, cut into micro-batches."""
-    model, whole, x = network(), WholeStep(), torch.ones(6, 4, 5, 7)
-    stochastic.tie(model, whole)
-    keys = sample_keys(seed, step, torch.arange(10, 16))
+    model, of_samples, x = network(), SampleKeys(), torch.ones(6, 4, 5, 7)
+    stochastic.tie(model, of_samples)
+    keys, found = sample_keys(seed, step, torch.arange(10, 16)), []
     with torch.no_grad():
-        return torch.cat(whole.run([lambda part=part: model(x[part]) for part in cut], [keys[part] for part in cut]))  # type: ignore[misc]
+        for part in cut:
+            of_samples.begin(keys[part])
+            found.append(model(x[part]))
+    return torch.cat(found)
 
 
 def test_masks_do_not_depend_on_how_a_batch_is_cut() -> None:
@@ -34,9 +36,9 @@ def test_masks_do_not_depend_on_how_a_batch_is_cut() -> None:
 
 
 def test_a_network_knows_whether_anything_in_it_is_random() -> None:
-    assert stochastic.tie(network(), WholeStep())
-    assert not stochastic.tie(network(p=0), WholeStep())
-    assert not stochastic.tie(nn.Conv2d(4, 4, 1), WholeStep())
+    assert stochastic.tie(network(), SampleKeys())
+    assert not stochastic.tie(network(p=0), SampleKeys())
+    assert not stochastic.tie(nn.Conv2d(4, 4, 1), SampleKeys())
 
 
 @pytest.mark.parametrize('other', [{'step': 4}, {'seed': 2}])
@@ -45,11 +47,10 @@ def test_another_step_or_seed_has_other_masks(other: dict[str, int]) -> None:
 
 
 def test_two_layers_of_a_network_have_different_masks() -> None:
-    whole, layers = WholeStep(), nn.ModuleList([Dropout(0.5), Dropout(0.5)])
-    stochastic.tie(layers, whole)
-    first, second = whole.run([lambda: [layer(torch.ones(2, 1000)) for layer in layers]], [sample_keys(0, 0, torch.arange(2))])[
-        0
-    ]
+    keys, layers = SampleKeys(), nn.ModuleList([Dropout(0.5), Dropout(0.5)])
+    stochastic.tie(layers, keys)
+    keys.begin(sample_keys(0, 0, torch.arange(2)))
+    first, second = (layer(torch.ones(2, 1000)) for layer in layers)
     agree = ((first > 0) == (second > 0)).float().mean()
     assert 0.45 < agree < 0.55  # as two independent fair coins do, 2000 times: a deviation of 4.5 sigma
 

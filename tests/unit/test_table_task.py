@@ -106,7 +106,7 @@ def test_losses_reach_every_parameter() -> None:
     trained = task()
     model = trained.model().train()
     batch = trained.collate([trained.dataset('train')[Draw(number, 0, 0, 0)] for number in range(3)])
-    terms = trained.loss(model, batch, WholeStep())
+    terms = trained.loss(trained.outputs(model, batch), batch, WholeStep())
     steps = (
         max(len(trained.vocabulary.encode(table, size).ids) for table, size in zip(batch.tables, batch.sizes, strict=True)) - 1
     )

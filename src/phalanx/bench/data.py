@@ -71,12 +71,12 @@ def measure_pipeline(job: Job, *, samples: int) -> PipelineFigures:
     stream = Stream(len(dataset), train.global_batch(1), 1, train.seed, 0, 1)
     steps = math.ceil(samples / stream.global_batch_size)
     with one_thread(), using(of_machine(train.cache)):
-        prepare(dataset, job.task.collate, stream.share(0)[0][:2], timeline)  # what is read once and kept
+        prepare(dataset, job.task.collate, stream.share(0)[:2], timeline)  # what is read once and kept
         for step in range(steps if train.cache else 0):
-            prepare(dataset, job.task.collate, stream.share(step)[0], timeline)
+            prepare(dataset, job.task.collate, stream.share(step), timeline)
         timeline.clear()
         for step in range(steps):
-            prepare(dataset, job.task.collate, stream.share(step)[0], timeline)
+            prepare(dataset, job.task.collate, stream.share(step), timeline)
     of_batch = mean_seconds(timeline.seconds())
     parts = {part: seconds / stream.global_batch_size for part, seconds in of_batch.items()}
     return PipelineFigures(job.name, steps * stream.global_batch_size, parts)
@@ -86,10 +86,10 @@ def worker_rate(dataset: Dataset[S], collate: Callable[[Sequence[S]], B], stream
     """Samples a second that a loader worker prepares, from whole batches that take at least so many seconds."""
     timeline = Timeline(torch.device('cpu'), REST)
     with one_thread():
-        prepare(dataset, collate, stream.share(0)[0][:2], timeline)
+        prepare(dataset, collate, stream.share(0)[:2], timeline)
         begin, count = time.perf_counter(), 0
         while time.perf_counter() - begin < at_least:
-            draws = stream.share(count)[0]
+            draws = stream.share(count)
             prepare(dataset, collate, draws, timeline)
             count += 1
         return count * len(draws) / (time.perf_counter() - begin)

@@ -14,7 +14,7 @@ from phalanx.task import B, P, S
 from phalanx.trainer import Trainer
 
 
-def step_flops(trainer: Trainer[S, B, P], micro_batches: Sequence[B]) -> int:
+def step_flops(trainer: Trainer[S, B, P], batch: B) -> int:
     """Floating-point operations of one forward and backward pass on this rank, a multiplication and an addition as two.
 
     Counted are convolutions, matrix products and attention, as torch.utils.flop_counter knows them; nothing is updated.
@@ -25,7 +25,7 @@ def step_flops(trainer: Trainer[S, B, P], micro_batches: Sequence[B]) -> int:
         with FlopCounterMode(
             display=False, custom_mapping={torch.ops.aten.convolution_backward: _convolution_backward}
         ) as counter:
-            trainer.settle_buckets(micro_batches)
+            trainer.passes.arrange_buckets(*trainer.ready(batch))
     finally:
         trainer.judge.network = network
     return int(counter.get_total_flops())

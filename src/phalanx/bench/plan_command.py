@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from phalanx.arguments import Parser, add_assignments, add_json, assignments
-from phalanx.bench import network, published, train
+from phalanx.bench import network, train
 from phalanx.bench.network import Link, Network
 from phalanx.bench.plan import Prediction, plan
 from phalanx.bench.profile import Profile
@@ -37,13 +37,8 @@ def command(words: Sequence[str]) -> int:
     parser.add_argument('--node_bandwidth', default='100GB', metavar='B', help='between devices of a node (100GB/s)')
     parser.add_argument('--node_latency', default='5us', metavar='T', help='between devices of a node (5us)')
     parser.add_argument('--host_bandwidth', default='inf', metavar='B', help='of a CPU that copies and adds itself (inf)')
-    parser.add_argument('--published', action='store_true', help='which network explains the speed-ups that Paddle published')
     add_json(parser)
     given = parser.parse_args(words)
-    if given.published:
-        explained = published.explain()
-        print(json.dumps(published.record(explained)) if given.json else published.as_table(explained))
-        return 0
     try:
         nodes = counts(given.nodes)
         if given.devices_per_node < 1:
@@ -96,9 +91,8 @@ def advice(profile: Profile, worst: Prediction, joined: Network) -> list[str]:
 
     if profile.norm_sync == 'global':
         would('norm_sync=node', replace(profile, norm_sync='node'))
-    for compression, part in (('bf16', 2), ('int8', 4)):
-        fewer = tuple(message._replace(size=message.size // part) for message in profile.gradients)
-        would(f'gradients.compression={compression}', replace(profile, gradients=fewer))
+    fewer = tuple(message._replace(size=message.size // 2) for message in profile.gradients)
+    would('gradients.compression=bf16', replace(profile, gradients=fewer))
     needed = math.ceil(profile.samples / profile.computing / profile.loader_rate)
     if needed > profile.workers:
         would(f'train.workers={needed}', replace(profile, workers=needed))

@@ -150,9 +150,8 @@ def advice(figures: Figures, tried: Sequence[Figures] = ()) -> list[str]:
             'communication',
             0.05,
             f'ranks wait for each other: {figures.exchanges} exchanges and {figures.gradients_mb:.0f} MiB of gradients a step; '
-            'norm_sync=node or off saves nearly all of the exchanges, gradients.compression=bf16 or int8 half or three '
-            'quarters of the gradients, a larger batch makes both rarer; gradients.local_steps=8 lets machines step alone, '
-            'for a price',
+            'norm_sync=node or off saves nearly all of the exchanges, gradients.compression=bf16 half of the gradients, '
+            'a larger batch makes both rarer',
         ),
         ('host to device', 0.05, 'copies to the device: samples should travel as bytes and be normalised there'),
         ('optimizer', 0.1, 'the update costs as much with any batch: a larger batch makes it rarer'),

@@ -8,18 +8,20 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from phalanx import dist
 from phalanx.bench.flops import step_flops
 from phalanx.bench.timeline import Event, Moment, Timeline
 from phalanx.config.schema import Recipe
+from phalanx.norms import BatchNorm2d
 from phalanx.precision import Precision, PrecisionOptions
 from phalanx.report import Report
 from phalanx.task import B, P, S, Task
 from phalanx.trainer import Trainer
 
+WORD = 8  # bytes of a number that norms send on CPUs
 # In the order in which a step goes through them.
 PHASES = ('data wait', 'host to device', 'forward', 'loss', 'communication', 'backward', 'optimizer', 'other')
 
@@ -35,11 +37,14 @@ class WatchedTrainer(Trainer[S, B, P]):
         super().__init__(recipe, task, folder=folder, device=device)
         self.report = Report(folder, main=False, name='', total_steps=0)  # bad samples are told to it
         self.timeline = Timeline(device)
-        self.precision = WatchedPrecision(recipe.precision, device, self.timeline)
+        self.precision = self.passes.precision = WatchedPrecision(recipe.precision, device, self.timeline)
         self.judge.register_forward_pre_hook(lambda *_: self.timeline.switch('forward'))
         self.judge.network.register_forward_pre_hook(lambda *_: self.timeline.switch('forward'))
         self.judge.network.register_forward_hook(lambda *_: self.timeline.switch('loss'))
         self.judge.register_forward_hook(lambda *_: self.timeline.switch('other'))
+        for norm in self.model.modules():
+            if isinstance(norm, BatchNorm2d) and recipe.norm_sync in ('global', 'node'):
+                norm.register_forward_hook(self._norm_exchanges)
         for parameter in self.model.parameters():
             if parameter.requires_grad:
                 parameter.register_post_accumulate_grad_hook(self._gradient_is_ready)  # type: ignore[no-untyped-call]
@@ -47,31 +52,35 @@ class WatchedTrainer(Trainer[S, B, P]):
     def _gradient_is_ready(self, parameter: Tensor) -> None:
         self.timeline.note('gradient', parameter.numel() * parameter.element_size())
 
+    def _norm_exchanges(self, norm: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+        """Notes what a shared norm sends, each way, also where there is nobody to send it to."""
+        if torch.compiler.is_compiling() or not output.requires_grad:
+            return
+        channels = output.shape[1]
+        self.timeline.note('forward exchange', (2 * channels + 1) * WORD)
+        output.register_hook(lambda _: self.timeline.note('backward exchange', 2 * channels * WORD))  # type: ignore[no-untyped-call]
+
     def run(self, steps: int, warmup: int) -> int:
         """Takes `warmup` (at least 1) + `steps` optimizer updates, of which the timeline then holds the last `steps`.
 
         Returns the floating-point operations of a step on this rank.
         """
         assert warmup >= 1
-        self.until = self.step + 10 * (warmup + steps)  # not reached: else workers would have less to do towards the end
+        self.until = self.at.step + 10 * (warmup + steps)  # not reached: else workers would have less to do towards the end
         batches = self.batches()
         with exchanges_watched(self.timeline):
-            micro_batches = next(batches)
-            flops = step_flops(self, micro_batches)  # which settles the buckets, too
+            batch = next(batches)
+            flops = step_flops(self, batch)  # which arranges the buckets, too
             for number in range(warmup + steps):
                 if number == warmup:
                     self.begin()
-                self.train_step([_WatchedBatch(batch, self.timeline) for batch in micro_batches])  # type: ignore[misc]
-                self.step += 1
+                self.train_step(_WatchedBatch(batch, self.timeline))  # type: ignore[arg-type]
+                self.at.step += 1
                 with self.timeline.during('data wait'):
-                    micro_batches = next(batches)
+                    batch = next(batches)
                 self.timeline.end_step()
         self.read_numbers(keep=0)
         return flops
-
-    def meet(self) -> None:
-        with self.timeline.during('communication'):
-            super().meet()
 
     def begin(self) -> None:
         """Forgets what was measured so far."""
@@ -116,40 +125,19 @@ class _WatchedBatch:
 
 @contextlib.contextmanager
 def exchanges_watched(timeline: Timeline) -> Iterator[None]:
-    """While it lasts, each sum over ranks is told to the timeline, in the backward pass too; but not those in compiled code."""
+    """While it lasts, each sum over ranks is communication to the timeline; but not those in compiled code."""
     plain = dist.sum_over_ranks
 
     def watched(value: Tensor, group: dist.Group | None = None) -> Tensor:
-        if torch.compiler.is_compiling():  # a norm that tells cannot be compiled together with what is around it
+        if torch.compiler.is_compiling():
             return plain(value, group)
-        size = value.numel() * value.element_size()
-        timeline.note(f'{timeline.phase} exchange', size)
-        if dist.group_size(group) == 1:
-            return told(value, lambda: timeline.note('backward exchange', size))
-        value = told(value, lambda: timeline.switch('backward'))
-        with timeline.during('communication'):
-            whole = plain(value, group)
-        return told(whole, lambda: timeline.switch('communication'))
+        if timeline.phase in ('loss', 'other'):
+            timeline.note(f'{timeline.phase} exchange', value.numel() * value.element_size())
+        with timeline.during('communication') if dist.group_size(group) > 1 else contextlib.nullcontext():
+            return plain(value, group)
 
     dist.sum_over_ranks = watched
     try:
         yield
     finally:
         dist.sum_over_ranks = plain
-
-
-def told(value: Tensor, tell: Callable[[], None]) -> Tensor:
-    """`value`; `tell` is called when the backward pass comes by."""
-    return _Told.apply(value, tell)  # type: ignore[no-any-return]
-
-
-class _Told(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, tell: Callable[[], None]) -> Tensor:
-        ctx.tell = tell
-        return x.view_as(x)
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
-        ctx.tell()
-        return grads[0], None

@@ -6,13 +6,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from phalanx.batch import Tensors
+from phalanx.batch import Tensors, shares
 from phalanx.detection import decode
 from phalanx.detection import draw as drawing
 from phalanx.detection.data import DATA, Data, Objects, Source
@@ -24,18 +24,26 @@ from phalanx.detection.metric import METRICS, CocoAp, Detections, VocAp
 from phalanx.detection.models import MODELS
 from phalanx.detection.nms import multiclass_nms
 from phalanx.detection.survey import BoxSurvey
-from phalanx.detection.transforms import TRANSFORMS, Chances, Shown, Transform
+from phalanx.detection.transforms import (
+    TRANSFORMS,
+    BatchRandomResize,
+    Chances,
+    RandomDistort,
+    RandomFlip,
+    Resize,
+    Shown,
+    Transform,
+)
 from phalanx.folders import settled_classes
 from phalanx.image import channels_first, normalised, stacked
 from phalanx.options import check_probability, check_std
 from phalanx.step import WholeStep
 from phalanx.task import Draw, Export, Image, Loss, Split, described, tried
 
-# What the network says, boxes [n, 4] and classes [n] of each image, the epoch, the step that they belong to.
-DetectionLoss = Callable[[Raw, Sequence[Tensor], Sequence[Tensor], int, WholeStep], Loss]
+# What the network says, boxes [n, 4] and classes [n] of each image, and the step that they belong to.
+DetectionLoss = Callable[[Raw, Sequence[Tensor], Sequence[Tensor], WholeStep], Loss]
 
 STRIDE = 32  # sides of what a network sees are multiples of it
-MOST = 512 * STRIDE
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,7 +72,6 @@ class Sample:
     image: Tensor  # uint8 [3, h, w], what the network will see
     objects: Objects  # in training in pixels of `image`, in evaluation of the image as it was read
     index: int  # the number of the sample in its data set
-    epoch: int
     size: tuple[int, int]  # (height, width) of the image as it was read
     frame: Tensor  # [4] where in evaluation all of that image lies on `image`, xyxy
 
@@ -80,10 +87,16 @@ class DetectionBatch(Tensors):
     truths: tuple[Objects, ...]  # what each image shows, for the metric: it stays on the host
     sizes: tuple[tuple[int, int], ...]
     indices: tuple[int, ...]
-    epochs: tuple[int, ...]
 
     def __len__(self) -> int:
         return len(self.images)
+
+    def split(self, parts: int) -> list[Self]:
+        objects = (
+            [torch.cat(part) for part in shares(torch.split(whole, self.counts), parts)] for whole in (self.boxes, self.classes)
+        )
+        rest = (shares(field, parts) for field in (self.frames, self.truths, self.sizes, self.indices))
+        return [type(self)(*fields) for fields in zip(shares(self.images, parts), *objects, *rest, strict=True)]
 
     @property
     def counts(self) -> list[int]:
@@ -119,7 +132,7 @@ class Samples:
         size = image.shape[:2]
         for transform in self.transforms:
             image, objects = transform(image, objects, chances)
-        return Sample(channels_first(image), objects, draw.index, draw.epoch, size, torch.zeros(4))
+        return Sample(channels_first(image), objects, draw.index, size, torch.zeros(4))
 
     def learnt(self, index: int) -> Shown:
         """An image with the objects to learn from: no crowds, nothing beyond the edges. Raises SampleError."""
@@ -135,7 +148,7 @@ def framed(image: Image, objects: Objects, transforms: Sequence[Transform], draw
     seen = image
     for transform in transforms:
         seen, frame = transform(seen, frame, chances)
-    return Sample(channels_first(seen), objects, draw.index, draw.epoch, (H, W), torch.from_numpy(frame.boxes[0]))
+    return Sample(channels_first(seen), objects, draw.index, (H, W), torch.from_numpy(frame.boxes[0]))
 
 
 class Detection:
@@ -210,20 +223,38 @@ class Detection:
             truths=tuple(sample.objects for sample in samples),
             sizes=tuple(sample.size for sample in samples),
             indices=tuple(sample.index for sample in samples),
-            epochs=tuple(sample.epoch for sample in samples),
         )
 
     def network_input(self, batch: DetectionBatch) -> Tensor:
         return normalised(batch.images, self.mean, self.std)
 
-    def loss(self, model: nn.Module, batch: DetectionBatch, whole: WholeStep) -> Loss:
-        epoch = epoch_of_step(batch.epochs, whole)
-        sides = sides_of_step(batch.images.shape[2:], whole)
-        if list(batch.images.shape[2:]) != sides:
-            batch = replace(batch, images=filled_up(list(batch.images), self.mean, least=sides))
-        raw: Raw = model(self.network_input(batch))
+    @property
+    def has_fixed_size(self) -> bool:
+        return isinstance(self.resize, Resize)
+
+    @property
+    def resize(self) -> Resize | BatchRandomResize | None:
+        """The training transform that gives all images of a step one size, if there is one."""
+        sizing = [each for each in self.transforms['train'] if not isinstance(each, RandomFlip | RandomDistort)]
+        last = sizing[-1] if sizing else None
+        return last if isinstance(last, Resize | BatchRandomResize) and not last.keep_ratio else None
+
+    def align(self, batch: DetectionBatch, whole: WholeStep) -> DetectionBatch:
+        """Filled up to the largest size on any rank: with less, norms would see how the step is shared."""
+        if self.resize is not None:
+            return batch
+        sides = whole.largest(batch.images.shape[2:])
+        return replace(batch, images=filled_up(list(batch.images), self.mean, least=sides))
+
+    def outputs(self, model: nn.Module, batch: DetectionBatch) -> Raw:
+        return model(self.network_input(batch))  # type: ignore[no-any-return]
+
+    def loss(self, outputs: Raw, batch: DetectionBatch, whole: WholeStep) -> Loss:
         boxes, classes = (torch.split(part, batch.counts) for part in (batch.boxes, batch.classes))
-        return self.terms(raw, boxes, classes, epoch, whole)
+        return self.terms(outputs, boxes, classes, whole)
+
+    def weights(self, batch: DetectionBatch) -> None:
+        """The sum of the scores of the assigned anchors, known after the forward pass; all terms share it."""
 
     def predict(self, model: nn.Module, batch: DetectionBatch) -> list[Detections]:
         """What is found on each image, in its own pixels."""
@@ -236,6 +267,8 @@ class Detection:
     def _detections(self, boxes: Tensor, scores: Tensor) -> Detections:
         found = multiclass_nms(boxes, scores, **asdict(self.nms))
         return Detections(*(part.cpu().numpy() for part in found))
+
+    sees_whole_step = False
 
     def metric(self) -> CocoAp | VocAp:
         return self.judge(self.class_names)
@@ -277,25 +310,6 @@ class Detection:
             preparation,
             {'classes': self.class_names, 'nms': asdict(self.nms)},
         )
-
-
-def epoch_of_step(epochs: Sequence[int], whole: WholeStep) -> int:
-    """The epoch of all samples of the step, on any rank: their mean, rounded down, where a step goes over the end of one.
-
-    It decides how the loss of all of them is reckoned, so it must not depend on the cut. Counted on the host: no device waits.
-    """
-    total, count = whole.sum(torch.tensor([sum(epochs), len(epochs)], dtype=torch.float64)).tolist()
-    return int(total // count)
-
-
-def sides_of_step(sides: Sequence[int], whole: WholeStep) -> list[int]:
-    """The greatest height and width of a batch of the step, on any rank: filled up to less, norms would see the cut.
-
-    `sides` are those of this batch. Raises ValueError for one that is too large.
-    """
-    if max(sides) > MOST:
-        raise ValueError(f'an image of {sides[1]} x {sides[0]} pixels is too large to train with: at most {MOST} a side')
-    return [side * STRIDE for side in whole.largest([side // STRIDE for side in sides], MOST // STRIDE)]
 
 
 def filled_up(images: Sequence[Tensor], mean: Sequence[float], *, least: Sequence[int] = (STRIDE, STRIDE)) -> Tensor:

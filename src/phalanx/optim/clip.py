@@ -32,6 +32,7 @@ def clip(parameters: Iterable[Tensor], limit: Clip | None) -> Tensor:
     norms = torch.stack(torch._foreach_norm(gradients))  # [tensors]
     whole: Tensor = torch.linalg.vector_norm(norms)
     if limit is not None:
-        factors = limit.norm / (norms if limit.per_tensor else whole.expand_as(norms)).clamp(min=limit.norm)
-        torch._foreach_mul_(gradients, list(factors.unbind()))
+        factors = limit.norm / (norms if limit.per_tensor else whole).clamp(min=limit.norm)
+        # One tensor for all is one kernel; torch has none for a tensor each, and takes them in turn.
+        torch._foreach_mul_(gradients, list(factors.unbind()) if limit.per_tensor else factors)
     return whole

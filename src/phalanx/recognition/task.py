@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal, Self
 
 import torch
 from torch import Tensor, nn
 
-from phalanx.batch import Tensors
-from phalanx.distill import DISTILLATIONS, Distilled, own_losses
+from phalanx.batch import Tensors, shares
+from phalanx.distill import DISTILLATIONS, Distilled, NetworkLoss, own_losses
 from phalanx.image import channels_first, normalised, stacked
 from phalanx.options import check_size
 from phalanx.recognition import draw as drawing
@@ -20,7 +20,7 @@ from phalanx.recognition.characters import BLANK, Characters, Dictionary, Readin
 from phalanx.recognition.data import DATA, Data, Source
 from phalanx.recognition.data.lmdb_sets import write_lmdb
 from phalanx.recognition.data.source import Chance, TextImage
-from phalanx.recognition.loss import LOSSES
+from phalanx.recognition.loss import LOSSES, TextLoss
 from phalanx.recognition.loss.ctc import CTC
 from phalanx.recognition.metric import Comparison, ReadingAccuracy
 from phalanx.recognition.models import MODELS
@@ -32,8 +32,6 @@ from phalanx.recognition.transforms import TRANSFORMS, Concatenate, Transform, f
 from phalanx.step import WholeStep
 from phalanx.task import Draw, Export, Image, Loss, SampleError, Split, tried
 
-TextLoss = Callable[[Outputs, Texts, WholeStep], Loss]
-NetworkLoss = Callable[[Mapping[str, Outputs]], Loss]  # of what several networks give
 Size = tuple[int, int]  # width, height
 
 STUDENT = 'student'
@@ -64,6 +62,13 @@ class RecognitionBatch(Tensors):
 
     def __len__(self) -> int:
         return len(self.images)
+
+    def split(self, parts: int) -> list[Self]:
+        fields = (shares(self.images, parts), shares(self.widths, parts), self.texts.split(parts), shares(self.labels, parts))
+        return [
+            replace(self, images=images, widths=widths, texts=texts, labels=labels)
+            for images, widths, texts, labels in zip(*fields, strict=True)
+        ]
 
 
 @dataclass(frozen=True)
@@ -246,19 +251,42 @@ class Recognition:
     def network_input(self, batch: RecognitionBatch) -> Tensor:
         return network_input(batch)
 
-    def loss(self, model: nn.Module, batch: RecognitionBatch, whole: WholeStep) -> Loss:
-        outputs = model(self.network_input(batch), batch.texts)
+    @property
+    def has_fixed_size(self) -> bool:
+        return len(self.train_sizes) == 1
+
+    def align(self, batch: RecognitionBatch, whole: WholeStep) -> RecognitionBatch:
+        return batch
+
+    def outputs(self, model: nn.Module, batch: RecognitionBatch) -> Any:
+        return model(self.network_input(batch), batch.texts)
+
+    def loss(self, outputs: Any, batch: RecognitionBatch, whole: WholeStep) -> Loss:
         if not self.networks:
-            return self.loss_of_texts(outputs, batch.texts, whole)
-        learners = [name for name in (STUDENT, *self.networks) if name not in self.frozen]
-        terms = dict(own_losses(outputs, lambda part: self.loss_of_texts(part, batch.texts, whole), of=learners))
+            return self.loss_of_texts(outputs, batch.texts)
+        terms = dict(own_losses(outputs, lambda part: self.loss_of_texts(part, batch.texts), of=self.learners))
         for between in self.between:
             terms |= between(outputs)
         return terms
 
+    def weights(self, batch: RecognitionBatch) -> dict[str, Tensor]:
+        own = self.loss_of_texts.weights(batch.texts, len(self.characters))
+        if not self.networks:
+            return own
+        samples = torch.full((), float(len(batch)), dtype=torch.float64, device=batch.images.device)
+        of_networks = {f'{term}_{name}': weight for name in self.learners for term, weight in own.items()}
+        return of_networks | {between.name: samples for between in self.between}
+
+    @property
+    def learners(self) -> list[str]:
+        """The networks that learn from the texts."""
+        return [name for name in (STUDENT, *self.networks) if name not in self.frozen]
+
     def predict(self, model: nn.Module, batch: RecognitionBatch) -> list[Reading]:
         outputs: Outputs = model(self.network_input(batch))
         return self.characters.decode(outputs.ctc)
+
+    sees_whole_step = False
 
     def metric(self) -> ReadingAccuracy:
         return ReadingAccuracy(self.compare)

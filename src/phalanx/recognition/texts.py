@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Self
 
+import torch
 from torch import Tensor
 
-from phalanx.batch import Tensors
+from phalanx.batch import Tensors, shares
 
 
 @dataclass(frozen=True)
@@ -24,3 +26,12 @@ class Texts(Tensors):
 
     def __len__(self) -> int:
         return len(self.ctc)
+
+    def to(self, device: torch.device) -> Self:
+        """The lengths stay on the host, where torch's CTC wants them, wherever it computes."""
+        return replace(super().to(device), lengths=self.lengths)
+
+    def split(self, parts: int) -> list[Self]:
+        ratios = [None] * parts if self.valid_ratios is None else shares(self.valid_ratios, parts)
+        fields = (shares(field, parts) for field in (self.ctc, self.lengths, self.sar))
+        return [type(self)(*each) for each in zip(*fields, ratios, strict=True)]

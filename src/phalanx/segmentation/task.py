@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
 from functools import partial
+from itertools import chain, count
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, NamedTuple, Self
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from phalanx.batch import Tensors
+from phalanx.batch import Tensors, shares
 from phalanx.folders import settled_classes
 from phalanx.image import LabelMap, channels_first, normalised, stacked
 from phalanx.options import check_std
@@ -20,11 +21,20 @@ from phalanx.segmentation import draw as drawing
 from phalanx.segmentation.data import DATA, Data, Source
 from phalanx.segmentation.inference import Inference, MainOutput, resized
 from phalanx.segmentation.labels import VOID
-from phalanx.segmentation.loss import LOSSES, PixelLoss
+from phalanx.segmentation.loss import LOSSES, PARTS, Mixed, PixelLoss
 from phalanx.segmentation.metric import Confusion
 from phalanx.segmentation.models import MODELS
 from phalanx.segmentation.survey import PixelSurvey
-from phalanx.segmentation.transforms import TRANSFORMS, Padding, Transform
+from phalanx.segmentation.transforms import (
+    TRANSFORMS,
+    Padding,
+    RandomDistort,
+    RandomFlip,
+    RandomPaddingCrop,
+    RandomVerticalFlip,
+    Resize,
+    Transform,
+)
 from phalanx.step import WholeStep
 from phalanx.task import Draw, Export, Image, Loss, Split, Term, described, tried
 
@@ -49,6 +59,17 @@ class SegmentationBatch(Tensors):
 
     def __len__(self) -> int:
         return len(self.images)
+
+    def split(self, parts: int) -> list[Self]:
+        pieces = zip(*(shares(field, parts) for field in (self.images, self.labels, self.sizes, self.ways)), strict=True)
+        return [
+            replace(self, images=images, pixels=torch.cat([label.flatten() for label in labels]), sizes=sizes, ways=ways)
+            for images, labels, sizes, ways in pieces
+        ]
+
+    def label_maps(self) -> Tensor:
+        """The label maps [B, H, W] int64, where all have one size."""
+        return torch.stack(self.labels).long()
 
     @property
     def labels(self) -> tuple[Tensor, ...]:
@@ -128,9 +149,8 @@ class Segmentation:
             raise ValueError(f'there are {len(losses)} losses, but {len(loss_coefficients)} loss_coefficients')
         check_std(std)
         self.network, self.data = model, data
-        self.losses = [loss() for loss in losses]
-        self.loss_names = [_name_of(loss, number) for number, loss in enumerate(losses)]
-        self.coefficients = loss_coefficients or (1.0,) * len(losses)
+        self.terms = list(terms_of([loss() for loss in losses], loss_coefficients or (1.0,) * len(losses)))
+        self.num_outputs = len(losses)
         built = (tuple(transform() for transform in recipe) for recipe in (transforms, eval_transforms))
         self.transforms: dict[Split, tuple[Transform, ...]] = dict(zip(('train', 'eval'), built, strict=True))
         self.inference, self.mean, self.std = inference, mean, std
@@ -142,12 +162,12 @@ class Segmentation:
     def model(self) -> nn.Module:
         """Raises ValueError when the losses are not as many as outputs of the network, or their options not for its classes."""
         num_classes = len(self.data().class_names)
-        for loss in self.losses:
-            loss.check(num_classes)
+        for term in self.terms:
+            term.loss.check(num_classes)
         network = self.network(num_classes)
-        if network.num_outputs != len(self.losses):
+        if network.num_outputs != self.num_outputs:
             raise ValueError(
-                f'losses: the network has {network.num_outputs} outputs in training, but there are {len(self.losses)} losses; '
+                f'losses: the network has {network.num_outputs} outputs in training, but there are {self.num_outputs} losses; '
                 'give one for each output, the main one first'
             )
         return network
@@ -178,15 +198,36 @@ class Segmentation:
     def network_input(self, batch: SegmentationBatch) -> Tensor:
         return normalised(batch.images, self.mean, self.std)
 
-    def loss(self, model: nn.Module, batch: SegmentationBatch, whole: WholeStep) -> Loss:
-        outputs: list[Tensor] = model(self.network_input(batch))  # [B, K, H, W] each, main first
-        labels = torch.stack(batch.labels).long()  # [B, H, W]
+    @property
+    def has_fixed_size(self) -> bool:
+        sizing = [
+            each for each in self.transforms['train'] if not isinstance(each, RandomFlip | RandomVerticalFlip | RandomDistort)
+        ]
+        return bool(sizing) and isinstance(sizing[-1], Resize | RandomPaddingCrop)
+
+    def align(self, batch: SegmentationBatch, whole: WholeStep) -> SegmentationBatch:
+        return batch
+
+    def outputs(self, model: nn.Module, batch: SegmentationBatch) -> list[Tensor]:  # [B, K, H, W] each, main first
+        return model(self.network_input(batch))  # type: ignore[no-any-return]
+
+    def loss(self, outputs: list[Tensor], batch: SegmentationBatch, whole: WholeStep) -> Loss:
+        labels = batch.label_maps()
         terms: dict[str, Term] = {}
-        parts = zip(self.loss_names, self.losses, self.coefficients, outputs, strict=True)
-        for name, loss, coefficient, logits in parts:
-            total, weight = loss(logits, labels, whole)
-            terms[name] = Term(total * coefficient, weight)
+        for name, output, loss, coefficient in self.terms:
+            term = loss(outputs[output], labels, whole)
+            terms[name] = Term(term.total * coefficient, term.weight)
         return terms
+
+    def weights(self, batch: SegmentationBatch) -> dict[str, Tensor] | None:
+        labels = batch.label_maps()
+        found = {term.name: term.loss.weight(labels) for term in self.terms}
+        return None if self.sees_whole_step else {name: weight for name, weight in found.items() if weight is not None}
+
+    @property
+    def sees_whole_step(self) -> bool:
+        nothing = torch.zeros((0, 1, 1), dtype=torch.int64)
+        return any(term.loss.weight(nothing) is None for term in self.terms)
 
     def predict(self, model: nn.Module, batch: SegmentationBatch) -> list[Tensor]:
         """A class map [H, W] uint8 for each image, of the size of its label map: as in the originals, logits are resized."""
@@ -229,7 +270,23 @@ class Segmentation:
         )
 
 
-def _name_of(loss: partial[PixelLoss], number: int) -> str:
-    """What the log calls a loss: `ohem` for the main output, `ohem_1` for the one after it."""
-    name = next(name for name, kind in LOSSES.items() if kind is loss.func)
-    return f'{name}_{number}' if number else name
+class OutputLoss(NamedTuple):
+    """One loss of one output."""
+
+    name: str  # what the log calls it: `ohem` for the main output, `ohem_1` for the one after it
+    output: int
+    loss: PixelLoss
+    coefficient: float
+
+
+def terms_of(losses: Sequence[PixelLoss | Mixed], coefficients: Sequence[float]) -> Iterator[OutputLoss]:
+    """The terms of the loss for each output's loss and coefficient; those of a mixture one by one."""
+    names: set[str] = set()
+    for output, (loss, coefficient) in enumerate(zip(losses, coefficients, strict=True)):
+        parts = zip(loss.losses, loss.coefficients, strict=True) if isinstance(loss, Mixed) else [(loss, 1.0)]
+        for part, share in parts:
+            kind = next(name for name, kind in PARTS.items() if isinstance(part, kind))
+            wanted = f'{kind}_{output}' if output else kind
+            name = next(name for name in chain([wanted], (f'{wanted}.{n}' for n in count(2))) if name not in names)
+            names.add(name)
+            yield OutputLoss(name, output, part, coefficient * share)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from phalanx.batch import Tensors
+from phalanx.batch import Tensors, shares
 from phalanx.image import channels_first, stacked
 from phalanx.options import check_std
 from phalanx.step import WholeStep
@@ -22,7 +22,7 @@ from phalanx.table import draw as drawing
 from phalanx.table.annotation import Prediction, Table
 from phalanx.table.data import DATA, Data, Source
 from phalanx.table.decode import predictions
-from phalanx.table.loss import LOCATION_LOSSES, LocationLoss, structure_loss
+from phalanx.table.loss import LOCATION_LOSSES, LocationLoss, count_of_boxes, count_of_tokens, structure_loss
 from phalanx.table.metric import TableMetric
 from phalanx.table.models import MODELS
 from phalanx.table.models.loop import DecodingLoop
@@ -55,6 +55,9 @@ class TableBatch(Tensors):
 
     def __len__(self) -> int:
         return len(self.images)
+
+    def split(self, parts: int) -> list[Self]:
+        return [type(self)(*each) for each in zip(*(shares(field, parts) for field in vars(self).values()), strict=True)]
 
 
 @dataclass(frozen=True)
@@ -166,22 +169,38 @@ class TableStructure:
     def network_input(self, batch: TableBatch) -> Tensor:
         return network_input(batch.images, batch.fitted, self.mean, self.std)
 
-    def loss(self, model: nn.Module, batch: TableBatch, whole: WholeStep) -> Loss:
-        (longest,) = whole.largest([batch.ids.shape[1]], self.max_length + 2)  # that each batch of the step has as many steps
+    has_fixed_size = True
+
+    def align(self, batch: TableBatch, whole: WholeStep) -> TableBatch:
+        """As many tokens as the longest table on any rank has."""
+        (longest,) = whole.largest([batch.ids.shape[1]])
         missing = longest - batch.ids.shape[1]
-        ids = F.pad(batch.ids, (0, missing), value=START)
-        boxes, has_box = F.pad(batch.boxes, (0, 0, 0, missing)), F.pad(batch.has_box, (0, missing))
-        said: Said = model(self.network_input(batch), ids[:, :-1])
-        structure = structure_loss(said.logits, ids[:, 1:])
-        location = self.location_loss(said.boxes, boxes[:, 1:], has_box[:, 1:])
+        return replace(
+            batch,
+            ids=F.pad(batch.ids, (0, missing), value=START),
+            boxes=F.pad(batch.boxes, (0, 0, 0, missing)),
+            has_box=F.pad(batch.has_box, (0, missing)),
+        )
+
+    def outputs(self, model: nn.Module, batch: TableBatch) -> Said:
+        return model(self.network_input(batch), batch.ids[:, :-1])  # type: ignore[no-any-return]
+
+    def loss(self, outputs: Said, batch: TableBatch, whole: WholeStep) -> Loss:
+        structure = structure_loss(outputs.logits, batch.ids[:, 1:])
+        location = self.location_loss(outputs.boxes, batch.boxes[:, 1:], batch.has_box[:, 1:])
         return {
             'structure': Term(structure.total * self.structure_coefficient, structure.weight),
             'location': Term(location.total * self.location_coefficient, location.weight),
         }
 
+    def weights(self, batch: TableBatch) -> dict[str, Tensor]:
+        return {'structure': count_of_tokens(batch.ids[:, 1:]), 'location': count_of_boxes(batch.has_box[:, 1:])}
+
     def predict(self, model: nn.Module, batch: TableBatch) -> list[Prediction]:
         said: Said = model(self.network_input(batch), None, self.max_length + 1)
         return predictions(self.vocabulary, said.logits.float().softmax(-1), said.boxes, batch.sizes)
+
+    sees_whole_step = False
 
     def metric(self) -> TableMetric:
         return TableMetric(self.vocabulary, self.max_length)

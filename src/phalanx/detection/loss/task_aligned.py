@@ -49,15 +49,15 @@ class TaskAlignedLoss:
         if self.anchor_size <= 0:
             raise ValueError(f'anchor_size must be above 0 strides, got {self.anchor_size}')
 
-    def __call__(self, raw: Raw, boxes: Sequence[Tensor], classes: Sequence[Tensor], epoch: int, whole: WholeStep) -> Loss:
+    def __call__(self, raw: Raw, boxes: Sequence[Tensor], classes: Sequence[Tensor], whole: WholeStep) -> Loss:
         """`boxes` [n, 4] in pixels of the input and `classes` [n] are those of each image; there may be none."""
         dtype = raw.points.dtype  # float32 or better, also where the network is in half precision
         truths = padded(boxes, classes, dtype)
         predicted = decode.boxes(raw)  # [B, A, 4]
-        is_static = epoch < self.static_assigner_epochs
+        is_static = whole.epoch < self.static_assigner_epochs
         with torch.no_grad():
             assigned = self.assign(truths, predicted, raw, is_static=is_static)
-            weight = _divisor(assigned.score.sum(), whole)
+            weight = assigned.score.sum()
         image, anchor = torch.arange(len(predicted), device=predicted.device)[:, None], assigned.first()  # [B, 1], [B, P]
         score = assigned.score.gather(1, anchor)
         true_boxes = truths.boxes[image, assigned.truth.gather(1, anchor)]  # [B, P, 4]
@@ -67,7 +67,7 @@ class TaskAlignedLoss:
             'iou': self.iou_weight * ((1 - generalised_iou(predicted[image, anchor], true_boxes)) * score).sum(),
             'dfl': self.dfl_weight * (_of_distributions(raw.distances[image, anchor].to(dtype), targets) * score).sum(),
         }
-        return {name: Term(total, weight) for name, total in totals.items()}
+        return {name: Term(total, weight, least=1.0) for name, total in totals.items()}
 
     def assign(self, truths: Truths, predicted: Tensor, raw: Raw, *, is_static: bool) -> Assigned:
         """Which anchors answer for the true boxes; `predicted` [B, A, 4] are the boxes of `raw`."""
@@ -104,9 +104,3 @@ def _of_distributions(logits: Tensor, targets: Tensor) -> Tensor:  # [B, P, 4 * 
     beyond = targets - before
     low, high = (log_shares.gather(-1, place[..., None]).squeeze(-1) for place in (before, before + 1))  # [B, P, 4]
     return -((1 - beyond) * low + beyond * high).mean(-1)
-
-
-def _divisor(scores: Tensor, whole: WholeStep) -> Tensor:
-    """This part's share [] of what the step's totals are divided by: its sum of scores, 1 in all where the step has less."""
-    of_step = whole.sum(torch.stack([scores, torch.ones_like(scores)]))  # sum of scores, number of parts
-    return scores + (1 - of_step[0]).clamp(min=0) / of_step[1]

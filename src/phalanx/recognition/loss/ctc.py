@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 from torch.nn import functional as F
 
 from phalanx.precision import at_least_float32
 from phalanx.recognition.models.outputs import Outputs
 from phalanx.recognition.texts import Texts
-from phalanx.step import WholeStep
 from phalanx.task import Loss, Term
 
 
@@ -24,13 +24,13 @@ class CTC:
 
     focal: bool = False  # whether a text counts by (1 - P(text))^2: easy ones less
 
-    def __call__(self, outputs: Outputs, texts: Texts, whole: WholeStep) -> Loss:
+    def __call__(self, outputs: Outputs, texts: Texts) -> Loss:
         logits = at_least_float32(outputs.ctc)
         B, T, _ = logits.shape
         losses = F.ctc_loss(
             logits.log_softmax(2).transpose(0, 1),  # [T, B, K+1]
             texts.ctc,
-            torch.full_like(texts.lengths, T),
+            torch.full_like(texts.lengths, T),  # both lengths on the host
             texts.lengths,
             reduction='none',
             zero_infinity=True,
@@ -41,3 +41,6 @@ class CTC:
         if outputs.sar is not None:
             total = total + 0 * outputs.sar.sum()  # data-parallel training waits for a gradient of every parameter
         return {'ctc': Term(total, losses.new_full((), B))}
+
+    def weights(self, texts: Texts, num_characters: int) -> dict[str, Tensor]:
+        return {'ctc': torch.full((), float(len(texts)), dtype=torch.float64, device=texts.ctc.device)}

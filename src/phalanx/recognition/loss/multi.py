@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from torch import Tensor
+
 from phalanx.recognition.loss.ctc import CTC
 from phalanx.recognition.loss.sar import SAR
 from phalanx.recognition.models.outputs import Outputs
 from phalanx.recognition.texts import Texts
-from phalanx.step import WholeStep
 from phalanx.task import Loss, Term
 
 
@@ -20,10 +21,13 @@ class Multi:
     sar_weight: float = 1.0
     focal: bool = False  # of CTC
 
-    def __call__(self, outputs: Outputs, texts: Texts, whole: WholeStep) -> Loss:
-        ctc = CTC(focal=self.focal)(outputs, texts, whole)['ctc']
-        sar = SAR()(outputs, texts, whole)['sar']
+    def __call__(self, outputs: Outputs, texts: Texts) -> Loss:
+        ctc = CTC(focal=self.focal)(outputs, texts)['ctc']
+        sar = SAR()(outputs, texts)['sar']
         return {
             'ctc': Term(ctc.total * self.ctc_weight, ctc.weight),
             'sar': Term(sar.total * self.sar_weight, sar.weight),
         }
+
+    def weights(self, texts: Texts, num_characters: int) -> dict[str, Tensor]:
+        return CTC().weights(texts, num_characters) | SAR().weights(texts, num_characters)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import torch
+from torch import Tensor
 from torch.nn import functional as F
 
 from phalanx.precision import at_least_float32
 from phalanx.recognition.models.outputs import Outputs
 from phalanx.recognition.texts import Texts
-from phalanx.step import WholeStep
 from phalanx.task import Loss, Term
 
 
@@ -20,11 +21,14 @@ class SAR:
     Raises ValueError for a network without an attention head.
     """
 
-    def __call__(self, outputs: Outputs, texts: Texts, whole: WholeStep) -> Loss:
+    def __call__(self, outputs: Outputs, texts: Texts) -> Loss:
         if outputs.sar is None:
             raise ValueError('the losses sar and multi judge an attention head, which this network does not have; use ctc')
         logits = at_least_float32(outputs.sar)[:, :-1]  # [B, L-1, K+2]
         targets = texts.sar[:, 1:]
         padding = logits.shape[2]  # the number after those that can be predicted
         total = F.cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=padding, reduction='sum')
-        return {'sar': Term(total, (targets != padding).sum(dtype=total.dtype))}
+        return {'sar': Term(total, self.weights(texts, padding - 2)['sar'])}
+
+    def weights(self, texts: Texts, num_characters: int) -> dict[str, Tensor]:
+        return {'sar': (texts.sar[:, 1:] != num_characters + 2).sum(dtype=torch.float64)}

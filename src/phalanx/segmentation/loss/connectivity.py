@@ -11,6 +11,7 @@ from torch import Tensor
 
 from phalanx.precision import at_least_float32
 from phalanx.segmentation.labels import VOID
+from phalanx.segmentation.loss.pixel_loss import samples
 from phalanx.step import WholeStep
 from phalanx.task import Term
 
@@ -44,7 +45,10 @@ class SemanticConnectivity:
         predicted, true = logits.argmax(1).cpu().numpy(), labels.cpu().numpy()
         costs = [self._cost(*image) for image in zip(predicted, true, strict=True)]
         nothing = 0 * at_least_float32(logits).sum()  # the gradient: every parameter must have one, if it is zero
-        return Term(nothing + sum(costs), nothing.new_full((), len(costs)))
+        return Term(nothing + sum(costs), samples(labels))
+
+    def weight(self, labels: Tensor) -> Tensor:
+        return samples(labels)
 
     def check(self, num_classes: int) -> None:
         """Every number of classes will do."""

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from phalanx.memory import to_device
 from phalanx.precision import at_least_float32
 from phalanx.segmentation.labels import VOID
 from phalanx.segmentation.loss.hardest import kth_largest
@@ -36,27 +37,32 @@ class CrossEntropy:
     def __call__(self, logits: Tensor, labels: Tensor, whole: WholeStep) -> Term:  # [B, K, H, W], [B, H, W]
         logits = at_least_float32(logits)
         class_weights = weights_like(logits, self.class_weights)
-        with torch.no_grad():
-            weights = self._weights(labels, class_weights)
-        if self.top_k == 1:
+        if (weight := self.weight(labels)) is not None:
             total = F.cross_entropy(logits, labels, class_weights, ignore_index=VOID, reduction='sum')
-            return Term(total, weights.sum(dtype=total.dtype) + EPSILON * labels.numel())
+            return Term(total, weight)
         losses = F.cross_entropy(logits, labels, class_weights, ignore_index=VOID, reduction='none')
         with torch.no_grad():
-            kept = self._hardest(losses, whole)
+            kept, weights = self._hardest(losses, whole), self._weights(labels)
         return Term((losses * kept).sum(), (weights * kept).sum() + EPSILON * kept.sum())
+
+    @torch.no_grad()
+    def weight(self, labels: Tensor) -> Tensor | None:
+        return self._weights(labels).sum(dtype=torch.float64) + EPSILON * labels.numel() if self.top_k == 1 else None
 
     def check(self, num_classes: int) -> None:
         check_class_weights(self.class_weights, num_classes)
 
-    def _weights(self, labels: Tensor, class_weights: Tensor | None) -> Tensor:
+    def _weights(self, labels: Tensor) -> Tensor:
         """How much each pixel counts in the divisor, [B, H, W]."""
-        judged = labels != VOID if self.avg_non_ignore else torch.ones_like(labels, dtype=torch.bool)
-        return judged if class_weights is None else judged * class_weights[labels.where(labels != VOID, 0)]
+        counted = labels != VOID if self.avg_non_ignore else torch.ones_like(labels, dtype=torch.bool)
+        if self.class_weights is None:
+            return counted
+        class_weights = to_device(torch.tensor(self.class_weights), labels.device)
+        return counted * class_weights[labels.where(labels != VOID, 0)]
 
     def _hardest(self, losses: Tensor, whole: WholeStep) -> Tensor:
         """How much of each pixel is kept, [B, H, W]: 1 above the k-th loss of the step, a share at it, 0 below."""
-        pixels = whole.sum(torch.full((), losses.numel(), device=losses.device))
-        k = (self.top_k * pixels.double()).long().clamp(min=1)
+        pixels = losses[0].numel() * whole.count(len(losses))
+        k = torch.full((), max(int(self.top_k * pixels), 1), device=losses.device)
         cutoff, share = kth_largest(losses, torch.ones_like(losses, dtype=torch.bool), k, whole)
         return (losses > cutoff) + (losses == cutoff) * share

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from phalanx.precision import at_least_float32
 from phalanx.segmentation.labels import VOID
-from phalanx.segmentation.loss.pixel_loss import check_class_weights, weights_like
+from phalanx.segmentation.loss.pixel_loss import check_class_weights, samples, weights_like
 from phalanx.step import WholeStep
 from phalanx.task import Term
 
@@ -46,7 +46,10 @@ class Dice:
         losses = 1 - (2 * overlap + self.smooth) / (areas + self.smooth + EPSILON)
         class_weights = weights_like(logits, self.class_weights)
         weighted = losses if class_weights is None else losses * class_weights
-        return Term(weighted.sum() / K, logits.new_full((), len(logits)))
+        return Term(weighted.sum() / K, samples(labels))
+
+    def weight(self, labels: Tensor) -> Tensor:
+        return samples(labels)
 
     def check(self, num_classes: int) -> None:
         check_class_weights(self.class_weights, num_classes)

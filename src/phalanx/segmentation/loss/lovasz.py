@@ -10,6 +10,7 @@ from torch.nn import functional as F
 
 from phalanx.precision import at_least_float32
 from phalanx.segmentation.labels import VOID
+from phalanx.segmentation.loss.pixel_loss import samples
 from phalanx.step import WholeStep
 from phalanx.task import Term
 
@@ -40,7 +41,10 @@ class LovaszSoftmax:
             is_there = own.sum(1, keepdim=True) > 0  # [K, 1]
             growth = (growth_of(others, own) * is_there).to(errors.dtype)
             classes = is_there.sum().clamp(min=1)
-        return Term((errors * growth.flatten()[places]).sum() / classes, share_of_step(labels, errors, whole))
+        return Term((errors * growth.flatten()[places]).sum() / classes, share_of_step(labels, whole))
+
+    def weight(self, labels: Tensor) -> None:
+        """The growth of 1 - IoU at a pixel depends on the errors of all others of the step."""
 
     def check(self, num_classes: int) -> None:
         """Every number of classes will do."""
@@ -64,7 +68,10 @@ class LovaszHinge:
         with torch.no_grad():
             places = places_of(errors / (1 + errors), is_own)  # in the same order, but below 1
             growth = growth_of(*counted(places, judged, whole)).to(errors.dtype)
-        return Term((errors * growth.flatten()[places]).sum(), share_of_step(labels, errors, whole))
+        return Term((errors * growth.flatten()[places]).sum(), share_of_step(labels, whole))
+
+    def weight(self, labels: Tensor) -> None:
+        """As in `LovaszSoftmax`."""
 
     def check(self, num_classes: int) -> None:
         if num_classes != 2:
@@ -80,10 +87,9 @@ def counted(places: Tensor, judged: Tensor, whole: WholeStep) -> tuple[Tensor, T
     return others, own
 
 
-def share_of_step(labels: Tensor, like: Tensor, whole: WholeStep) -> Tensor:
+def share_of_step(labels: Tensor, whole: WholeStep) -> Tensor:
     """Which share of the samples of the step these are: totals that add up to the step's loss need weights that add up to 1."""
-    samples = like.new_full((), len(labels))
-    return samples / whole.sum(samples)
+    return samples(labels) / whole.count(len(labels))
 
 
 def places_of(errors: Tensor, is_own: Tensor) -> Tensor:

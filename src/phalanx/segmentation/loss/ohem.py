@@ -50,6 +50,9 @@ class OhemCrossEntropy:
         weighted = losses if class_weights is None else losses * class_weights[labels.where(labels != VOID, 0)]
         return Term((weighted * kept).sum(), kept.sum(dtype=losses.dtype) + EPSILON * labels.numel())
 
+    def weight(self, labels: Tensor) -> None:
+        """Nobody knows how many pixels are hard before the network has seen them all."""
+
     def check(self, num_classes: int) -> None:
         check_class_weights(self.class_weights, num_classes)
 
@@ -60,8 +63,7 @@ class OhemCrossEntropy:
         """
         judged = labels != VOID
         pixels = whole.sum(judged.sum())
-        samples = whole.sum(torch.full_like(pixels, len(labels)))
-        min_kept = (self.min_kept_per_sample * samples.double()).round().long()
+        min_kept = torch.full_like(pixels, round(self.min_kept_per_sample * whole.count(len(labels))))
         kth, _ = kth_largest(losses, judged, min_kept, whole)
         cutoff = kth.clamp(max=-math.log(self.threshold))
         is_mined = (min_kept > 0) & (min_kept < pixels)

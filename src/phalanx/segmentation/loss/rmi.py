@@ -13,6 +13,7 @@ from torch.nn import functional as F
 
 from phalanx.precision import at_least_float32
 from phalanx.segmentation.labels import VOID
+from phalanx.segmentation.loss.pixel_loss import samples
 from phalanx.step import WholeStep
 from phalanx.task import Term
 
@@ -44,7 +45,10 @@ class RegionMutualInformation:
         explained = together @ torch.linalg.inv_ex(guess @ guess.mT + ridge).inverse @ together.mT
         left = torch.linalg.slogdet(truth @ truth.mT - explained + ridge).logabsdet  # [B, K]
         total = (left / 2 / SIDE**2).sum().to(probabilities.dtype)
-        return Term(total, total.new_full((), len(logits)))
+        return Term(total, samples(labels))
+
+    def weight(self, labels: Tensor) -> Tensor:
+        return samples(labels)
 
     def check(self, num_classes: int) -> None:
         """Every number of classes will do."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import torch
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -27,8 +28,12 @@ def l1(boxes: Tensor, truth: Tensor, has_box: Tensor) -> Term:
 
 def _over_boxes(distances: Tensor, has_box: Tensor) -> Term:
     distances = at_least_float32(distances)
-    judged = has_box[..., None].to(distances.dtype)
-    return Term((distances * judged).sum(), judged.sum() + EPSILON * len(judged))
+    return Term((distances * has_box[..., None].to(distances.dtype)).sum(), count_of_boxes(has_box))
+
+
+def count_of_boxes(has_box: Tensor) -> Tensor:
+    """What the loss of the boxes is divided by, [] float64."""
+    return has_box.sum(dtype=torch.float64) + EPSILON * len(has_box)
 
 
 LOCATION_LOSSES: dict[str, LocationLoss] = {'smooth_l1': smooth_l1, 'l1': l1}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -14,5 +15,10 @@ def structure_loss(logits: Tensor, ids: Tensor) -> Term:  # [B, L, K], [B, L]
 
     So a short table costs less than a long one, and its network learns to say start tokens after its end.
     """
-    logits = at_least_float32(logits)
-    return Term(F.cross_entropy(logits.transpose(1, 2), ids, reduction='sum'), logits.new_full((), ids.numel()))
+    total = F.cross_entropy(at_least_float32(logits).transpose(1, 2), ids, reduction='sum')
+    return Term(total, count_of_tokens(ids))
+
+
+def count_of_tokens(ids: Tensor) -> Tensor:
+    """What the loss of the tokens is divided by, [] float64."""
+    return ids.new_full((), ids.numel(), dtype=torch.float64)

@@ -1,0 +1,87 @@
+"""What a training step asks torch to do, counted: on one rank as much as plain PyTorch with the same network and loss."""
+
+from __future__ import annotations
+
+import copy
+from collections import Counter
+from pathlib import Path
+from typing import Any, Self
+
+import pytest
+import torch
+from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from phalanx.norms import BatchNorm2d
+from phalanx.optim.groups import parameter_groups
+from phalanx.runs import open_job
+from phalanx.step import WholeStep
+from phalanx.trainer import Trainer
+
+CPU = torch.device('cpu')
+FAMILIES = {
+    'segmentation': ('pp_liteseg_digits', 'data.size=[32,64]', 'data.train_scenes=2'),
+    'detection': ('ppyoloe_digits',),
+    'recognition': ('crnn_digits',),
+    'table': ('slanet_rendered',),
+}
+
+
+class Operations(TorchDispatchMode):
+    """Counts the ATen operations within its context."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.counts: Counter[str] = Counter()
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.counts[str(function)] += 1
+        return function(*args, **(kwargs or {}))
+
+    @classmethod
+    def of(cls, step: Any) -> Self:
+        with cls() as operations:
+            step()
+        return operations
+
+
+def plain(trainer: Trainer[Any, Any, Any], batch: Any) -> Any:
+    """A step of plain PyTorch with the network, the loss and the optimizer of `trainer`, and torch's own norms."""
+    model = with_norms_of_torch(copy.deepcopy(trainer.model))
+    optimizer = trainer.recipe.optimizer(parameter_groups(model, trainer.recipe.parameters)[0])
+    whole = WholeStep(samples=len(batch))
+
+    def step() -> None:
+        terms = trainer.task.loss(trainer.task.outputs(model, batch), batch, whole)
+        torch.stack([term.total / term.weight for term in terms.values()]).sum().backward()
+        if trainer.recipe.clip:
+            nn.utils.clip_grad_norm_(model.parameters(), trainer.recipe.clip.norm)
+        optimizer.step()
+        optimizer.zero_grad()
+
+    return step
+
+
+def with_norms_of_torch(model: nn.Module) -> nn.Module:
+    for name, child in model.named_children():
+        if isinstance(child, BatchNorm2d):
+            setattr(model, name, nn.BatchNorm2d(child.num_features, child.eps, child.momentum))
+        else:
+            with_norms_of_torch(child)
+    return model
+
+
+@pytest.mark.parametrize('family', FAMILIES)
+def test_a_step_on_one_rank_is_that_of_plain_pytorch(family: str, tmp_path: Path) -> None:
+    """Within a tenth; what Phalanx adds is the numbers of the log, and the gradient norm."""
+    recipe, *sets = FAMILIES[family]
+    own = (*sets, 'train.workers=0', 'train.global_batch_size=2', 'device=cpu', 'ema=null')
+    job = open_job(recipe, [(text, text) for text in own])
+    trainer: Trainer[Any, Any, Any] = Trainer(job.recipe, job.task, folder=tmp_path, device=CPU)
+    batches = trainer.batches()
+    trainer.train_step(next(batches))  # optimizers make their state in the first step
+    batch = next(batches)
+    step = plain(trainer, batch.to(CPU))
+    step()
+    ours, theirs = Operations.of(lambda: trainer.train_step(batch)), Operations.of(step)
+    assert ours.counts.total() <= 1.1 * theirs.counts.total(), (ours.counts - theirs.counts).most_common(8)
