@@ -11,12 +11,11 @@ Training does not wait for the disk: `begin` takes a copy in host memory, and a 
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import io
 import json
-import os
 import pickle
-import shutil
 import time
 from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -30,6 +29,9 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
+from phalanx.disk import flush, remove_own
+
+MANIFEST = 'manifest.json'
 FORMAT = 2  # what is written; 1 had no seal
 READABLE = (1, 2)
 UNREADABLE = (  # what the readers of safetensors and torch raise for bytes that are none of theirs
@@ -121,7 +123,9 @@ class Checkpoints:
         name; 3. `latest` and `best` point to it; 4. old ones go.
         """
         final, aside, replaced = (self.root / f'{prefix}{_name(step)}' for prefix in ('', '.new_', '.old_'))
-        self.root.mkdir(parents=True, exist_ok=True)
+        if not self.folder.is_dir():
+            raise FileNotFoundError(errno.ENOENT, 'the run folder is gone', str(self.folder))
+        self.root.mkdir(exist_ok=True)
         self.remove_leftovers()
         try:
             aside.mkdir()
@@ -129,33 +133,38 @@ class Checkpoints:
             if averaged is not None:
                 parts['averaged.safetensors'] = safetensors.torch.save(_plain(averaged))
             files = {name: {'bytes': len(part), 'sha256': hashlib.sha256(part).hexdigest()} for name, part in parts.items()}
-            parts['manifest.json'] = _manifest(step, files)
+            parts[MANIFEST] = _manifest(step, files)
             for name, part in parts.items():
                 (aside / name).write_bytes(part)
-                _flush(aside / name)
-            _flush(aside)
+                flush(aside / name)
+            flush(aside)
             if final.exists():  # the same step again, after a resume from an earlier one
                 final.rename(replaced)
             aside.rename(final)
-            _flush(self.root)
+            flush(self.root)
         except BaseException:
-            shutil.rmtree(aside, ignore_errors=True)
+            self.remove_leftovers()
             raise
         self._point('latest', final)
         if best:
             self._point('best', final)
-        _flush(self.folder)
+        flush(self.folder)
         self._prune()
         self.remove_leftovers()
         return final
 
     def remove_leftovers(self) -> None:
-        """Removes what a process left that died while it wrote. Not to be called while another process writes here."""
-        for path in (*self.root.glob('.*step_*'), *self.folder.glob('.latest.*'), *self.folder.glob('.best.*')):
-            if path.is_dir() and not path.is_symlink():
-                shutil.rmtree(path, ignore_errors=True)
-            else:
-                path.unlink(missing_ok=True)
+        """Removes what a process left that died while it wrote. Not to be called while another process writes here.
+
+        A checkpoint that was moved away for another of its step, which then did not come, takes its place again.
+        """
+        for path in self.root.glob('.old_step_*'):
+            if not (final := path.with_name(path.name.removeprefix('.old_'))).exists():
+                path.rename(final)
+        for path in (*self.root.glob('.new_step_*'), *self.root.glob('.old_step_*')):
+            remove_own(path)  # nobody else names folders so
+        for path in (self.folder / '.latest.new', self.folder / '.best.new'):
+            remove_own(path)
 
     def newest(self) -> tuple[Loaded | None, list[str]]:
         """The newest whole checkpoint, and what is wrong with each newer one that was passed over. Raises FormatError."""
@@ -187,20 +196,20 @@ class Checkpoints:
             if (target := self.root / _name(step)).is_dir():
                 self._point(name, target)
             else:
-                (self.folder / name).unlink(missing_ok=True)
+                remove_own(self.folder / name)  # the link
         return renamed
 
     def _point(self, name: str, target: Path) -> None:
         aside = self.folder / f'.{name}.new'
-        aside.unlink(missing_ok=True)
+        remove_own(aside)
         aside.symlink_to(target.relative_to(self.folder))
         aside.replace(self.folder / name)
 
     def _prune(self) -> None:
         kept = {(self.folder / name).resolve() for name in ('latest', 'best')}
         for path in self.all()[: -self.keep]:
-            if path.resolve() not in kept:
-                shutil.rmtree(path)
+            if path.resolve() not in kept and (path / MANIFEST).is_file():  # a checkpoint, and not what a person put there
+                remove_own(path)
 
 
 def _name(step: int) -> str:
@@ -212,7 +221,7 @@ def load(path: Path) -> Loaded:
 
     Raises CheckpointError naming the file that is missing, cut short or changed, and FormatError.
     """
-    step, files = _read_manifest(path / 'manifest.json')
+    step, files = _read_manifest(path / MANIFEST)
     for name, (size, digest) in files.items():
         file = path / name
         if not file.is_file():
@@ -245,8 +254,11 @@ def weights_at(path: Path) -> dict[str, Tensor]:
         except safetensors.SafetensorError as error:
             raise CheckpointError(f'{path}: is no whole .safetensors file: {error}') from None
     for place in (path, path / 'best', path / 'latest'):
-        if (place / 'manifest.json').is_file():
-            loaded = load(place.resolve())
+        whole = place.resolve()
+        if not whole.exists():  # a kill came while another checkpoint of its step took its place
+            whole = whole.with_name(f'.old_{whole.name}')
+        if (whole / MANIFEST).is_file():
+            loaded = load(whole)
             return loaded.averaged or loaded.model
     raise CheckpointError(
         f'{path}: holds no weights (neither a run folder with a checkpoint, nor a checkpoint, nor a .safetensors file)'
@@ -304,12 +316,3 @@ def _saved(state: Mapping[str, Any]) -> bytes:
 def _digest(path: Path) -> str:
     with path.open('rb') as file:
         return hashlib.file_digest(file, 'sha256').hexdigest()
-
-
-def _flush(path: Path) -> None:
-    """Makes sure that a file, or the names in a folder, are on disk and not only on their way."""
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 import torch.distributed as torch_dist
 from torch import Tensor
+from torch.utils._pytree import tree_flatten, tree_unflatten
 
 Group = torch_dist.ProcessGroup
 HANG_TIMEOUT = 'PHALANX_HANG_TIMEOUT'  # the environment variable in which a launcher says how long ranks may stand still
@@ -188,3 +189,20 @@ def from_main_rank(value: Any) -> Any:
     held = [value]
     torch_dist.broadcast_object_list(held, src=0)
     return held[0]
+
+
+def with_tensors_from_main_rank(value: Any) -> Any:
+    """As `from_main_rank`, for things that hold many tensors: those travel one by one, as they are, to host memory."""
+    if world_size() == 1:
+        return value
+    leaves, tree = tree_flatten(value) if rank() == 0 else ([], None)
+    forms = [(leaf.shape, leaf.dtype) if isinstance(leaf, Tensor) else leaf for leaf in leaves]
+    forms, tree = from_main_rank((forms, tree))
+    found = []
+    for number, form in enumerate(forms):
+        if isinstance(form, tuple) and len(form) == 2 and isinstance(form[1], torch.dtype):
+            own = leaves[number].contiguous() if rank() == 0 else torch.empty(form[0], dtype=form[1])
+            torch_dist.broadcast(own, src=0)
+            form = own
+        found.append(form)
+    return tree_unflatten(found, tree)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import faulthandler
 import os
-import signal
 import time
 from pathlib import Path
 from typing import NamedTuple
+
+from phalanx.stops import STACKS
 
 FOLDER = 'PHALANX_HEARTBEATS'  # the environment variable in which a launcher names the folder
 
@@ -29,7 +30,7 @@ class Heart:
         self.file = (Path(folder) / f'beat.{rank}').open('w') if folder else None
         if folder:
             self.stack = (Path(folder) / f'stack.{rank}').open('w')
-            faulthandler.register(signal.SIGUSR1, file=self.stack, all_threads=True)
+            faulthandler.register(STACKS, file=self.stack, all_threads=True)
 
     def beat(self, step: int, doing: str) -> None:
         if self.file is not None:

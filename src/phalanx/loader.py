@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import errno
-import os
 import signal
 import sys
 import tempfile
@@ -24,11 +23,10 @@ from torch.utils.data import DataLoader
 from phalanx.cache import PictureCache, using
 from phalanx.memory import keep_freed_memory
 from phalanx.readable import counted
+from phalanx.stops import STOPS
 from phalanx.task import B, Dataset, Draw, S, SampleError
 
 PR_SET_PDEATHSIG = 1
-STOPS = {signal.SIGINT, signal.SIGTERM}
-STOP_GRACE = 20  # seconds that a worker outlives a SIGTERM
 PATIENCE = 480  # seconds that a rank waits for a batch of its workers; less than ranks wait for each other
 # Workers hand batches over through sockets TMPDIR/pymp-xxxxxxxx/listener-xxxxxxxx. A socket's path has at most 107 letters;
 # Python loses the batch, silently, when it is longer.
@@ -222,12 +220,12 @@ def _stops_held() -> Iterator[None]:
 
 
 def _start_worker(number: int) -> None:
-    # A terminal or scheduler signals all processes at once; the rank will save, and needs its workers until then. When the rank
-    # itself wants to end them, they go after this grace.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, lambda *_: signal.alarm(STOP_GRACE))
+    # A terminal or scheduler signals all processes at once; the rank will save, and needs its workers until then, however long
+    # its step takes. It ends them by its queue, or kills them (`worker.end_workers`).
+    for number in STOPS:
+        signal.signal(number, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPS)
-    if sys.platform == 'linux' and 'PHALANX_LAUNCHER' in os.environ:
+    if sys.platform == 'linux':
         # It ends with its rank, at once: later it would miss files that the launcher removes, and say so after its last line.
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     prepare_on_one_core()

@@ -8,7 +8,6 @@ from __future__ import annotations
 import base64
 import json
 import math
-import os
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from phalanx.charts import Line, Points, chart, confusion_table, smoothed
+from phalanx.disk import write_whole
 from phalanx.readable import duration, mebibytes, number, percent
 
 NOT_METRICS = ('kind', 'step', 'samples', 'seconds')
@@ -92,16 +92,6 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
         except ValueError:
             continue
     return found
-
-
-def write_whole(path: Path, content: bytes) -> None:
-    """Writes a file that is there with all its content or, when that fails with an OSError, as it was before."""
-    aside = path.with_name(f'.{path.name}.{os.getpid()}')
-    try:
-        aside.write_bytes(content)
-        aside.replace(path)
-    finally:
-        aside.unlink(missing_ok=True)
 
 
 def _read_json(path: Path, otherwise: Any) -> Any:

@@ -30,7 +30,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
-from phalanx.page import read_lines, write_page, write_whole
+from phalanx.disk import write_whole
+from phalanx.page import read_lines, write_page
 from phalanx.readable import counted, duration, mebibytes, number, percent
 from phalanx.task import Curves, Figure, Legend, Matrix
 

@@ -124,8 +124,6 @@ class Trainer(Generic[S, B, P]):
         """The summary of the run, after training to the end. Raises RunError, BadSampleError or StoppedError."""
         self.report = report
         started = time.perf_counter()
-        if dist.rank() == 0:
-            self.checkpoints.remove_leftovers()
         if self.owes_evaluation():  # the run was stopped in the middle of it, or is wanted to end here
             self.clock.go_on()
             self.between_steps()
@@ -230,6 +228,8 @@ class Trainer(Generic[S, B, P]):
     def log(self) -> None:
         """One line of the log: losses averaged over the steps since the last one."""
         self.read_numbers(keep=0)
+        if dist.rank() == 0 and not self.checkpoints.folder.is_dir():
+            raise RunError(self.rescued())
         if self.saving is not None and self.saving.is_over():
             self.end_save()
         seconds, waited = self.clock.lap()
@@ -355,6 +355,8 @@ class Trainer(Generic[S, B, P]):
             path, seconds = saving.wait()
             self.report.saved(saving.step, path, seconds)
         except OSError as error:
+            if not self.checkpoints.folder.is_dir():
+                raise RunError(self.rescued()) from None
             kept = self.checkpoints.all()
             self.report.warning(
                 f'the checkpoint of step {saving.step} was not written '
@@ -363,6 +365,22 @@ class Trainer(Generic[S, B, P]):
             )
             if is_last:
                 raise RunError(f'the last checkpoint, of step {saving.step}, could not be written: {error}') from None
+
+    def rescued(self) -> str:
+        """What to say when the run folder is gone: nothing can be written there any more. A last checkpoint goes beside it."""
+        gone = (
+            f'the run folder {self.checkpoints.folder} was removed or moved while the run wrote to it, at step {self.at.step}'
+        )
+        beside = self.checkpoints.folder.with_name(f'{self.checkpoints.folder.name}.rescued')
+        if self.compression is not None:  # whose state all ranks would have to bring
+            return gone
+        try:
+            beside.mkdir(parents=True)
+            averaged = self.ema.weights() if self.ema else None
+            Checkpoints(beside, keep=1).save(self.at.step, self.model.state_dict(), averaged, self.state(), False)
+        except OSError as error:
+            return f'{gone}; a last checkpoint could not be written to {beside} either: {error.strerror}'
+        return f'{gone}; its last checkpoint is in {beside}: the same command with --resume {beside} goes on from it'
 
     def state(self) -> dict[str, Any]:
         """All that the next step depends on besides the weights: tensors and numbers. Random numbers need no state.

@@ -10,6 +10,7 @@ import math
 import multiprocessing
 import os
 import platform
+import re
 import signal
 import time
 import weakref
@@ -26,6 +27,7 @@ from phalanx import dist, evaluation
 from phalanx.checkpoint import CheckpointError, Checkpoints, Loaded, load
 from phalanx.config.show import show
 from phalanx.convert.weights import load_weights
+from phalanx.disk import remove_own, write_whole
 from phalanx.evaluation import Evaluation
 from phalanx.loader import PATIENCE
 from phalanx.memory import keep_freed_memory
@@ -33,13 +35,15 @@ from phalanx.precision import Precision
 from phalanx.readable import counted
 from phalanx.report import Report
 from phalanx.runs import Job, differences, hold, pick_device, set_aside, settled
+from phalanx.stops import wanted
 from phalanx.trainer import RunError, StoppedError, Trainer
 
 log = logging.getLogger('phalanx')
-STDERR = 2
+STDOUT, STDERR = 1, 2
 # Seconds in which two signals are one request: a scheduler may send one to every process, and the launcher passes its own on.
 SAME_REQUEST = 3
 
+PART = re.compile(r'\.(config\.yml|report\.html|table\.json|summary\.json|metrics\.jsonl|index\.json)\.\d+\.part')
 FULL = 'memory is used up ({}): take a smaller global batch, more train.micro_batches, smaller images or fewer train.workers'
 CURES = {  # a part of what torch says -> what it means
     "can't allocate memory": FULL,
@@ -106,10 +110,15 @@ def faults_explained() -> Iterator[None]:
 def run(job: Job, start: Start, device: torch.device) -> int:
     """The exit status of the run, with all that it built gone again."""
     with contextlib.ExitStack() as held:
-        checkpoint, notes = dist.from_main_rank(prepare(job, start, held) if dist.rank() == 0 else None)
+        found, notes = prepare(job, start, held) if dist.rank() == 0 else (None, [])
         trainer = Trainer(job.recipe, job.task, folder=job.folder, device=device)
+        checkpoint, notes = dist.with_tensors_from_main_rank((found, notes))
+        del found
+        resumed_from = None
         if checkpoint is not None:
             trainer.restore(checkpoint)
+            resumed_from = checkpoint.path
+            del checkpoint  # as large as all that the run keeps, and not needed any more
         visualdl, main = job.recipe.report.visualdl, dist.rank() == 0
         report = Report(job.folder, main=main, name=job.name, total_steps=trainer.until, visualdl=visualdl)
         held.enter_context(report)
@@ -117,9 +126,9 @@ def run(job: Job, start: Start, device: torch.device) -> int:
             report.note(note)
         for note in notes + trainer.notes:
             report.warning(note)
-        if checkpoint is not None:
+        if resumed_from is not None:
             report.resume(trainer.at.step)
-            report.note(f'resumed at step {trainer.at.step} from {checkpoint.path}')
+            report.note(f'resumed at step {trainer.at.step} from {resumed_from}')
         report.world(facts(job, trainer), dist.gather_objects(place(device)))
         caught = catch_signals(trainer)
         try:
@@ -189,7 +198,9 @@ def prepare(job: Job, start: Start, held: contextlib.ExitStack) -> tuple[Loaded 
         notes.append(f'the earlier run is kept in {aside}')
     job.folder.mkdir(parents=True, exist_ok=True)
     held.enter_context(hold(job.folder))
+    remove_parts(job.folder)
     own = Checkpoints(job.folder, keep=1)
+    own.remove_leftovers()
     if start.resume in (None, 'auto'):
         checkpoint, damaged = own.newest()
     else:
@@ -201,8 +212,15 @@ def prepare(job: Job, start: Start, held: contextlib.ExitStack) -> tuple[Loaded 
     notes += [f'passed over a damaged checkpoint: {problem}' for problem in damaged]
     if checkpoint is not None:
         notes += [f'goes on under another setting: {line}' for line in differences(job)]
-    (job.folder / 'config.yml').write_text(show(settled(job)), encoding='utf-8')
+    write_whole(job.folder / 'config.yml', show(settled(job)).encode(), durable=True)
     return checkpoint, notes
+
+
+def remove_parts(folder: Path) -> None:
+    """Removes files that an earlier start, which was killed, had begun to write aside. The run folder is locked."""
+    for part in (*folder.glob('.*.part'), *folder.glob('pictures/.*.part')):
+        if PART.fullmatch(part.name):
+            remove_own(part)
 
 
 def given_checkpoint(path: str) -> tuple[Loaded, list[str]]:
@@ -215,8 +233,12 @@ def given_checkpoint(path: str) -> tuple[Loaded, list[str]]:
 
 
 def catch_signals(trainer: Trainer[Any, Any, Any]) -> list[int]:
-    """Turns SIGINT and SIGTERM into a request to stop at the next step; a second request ends the process at once."""
+    """Turns the signals that schedulers, terminals and people send into a request to stop at the next step.
+
+    A second request ends the process at once.
+    """
     caught: list[int] = []
+    terminals = [number for number in (STDOUT, STDERR) if os.isatty(number)]
     first = math.inf  # when the first was caught
     held = weakref.ref(trainer)  # the handler stays when the run is over, and must not keep the trainer
 
@@ -229,6 +251,10 @@ def catch_signals(trainer: Trainer[Any, Any, Any]) -> list[int]:
             os.kill(os.getpid(), number)
         caught.append(number)
         first = time.monotonic()
+        if number == signal.SIGHUP:  # the terminal is gone: what is printed must not become an error while the run saves
+            with Path(os.devnull).open('wb') as nowhere:
+                for terminal in terminals:
+                    os.dup2(nowhere.fileno(), terminal)
         if (running := held()) is not None:
             running.news.stop_asked = True
         said = f'{signal.Signals(number).name}: stopping after this step, with a checkpoint'
@@ -237,7 +263,7 @@ def catch_signals(trainer: Trainer[Any, Any, Any]) -> list[int]:
             with contextlib.suppress(OSError):  # and not by print, which may be what was interrupted
                 os.write(STDERR, f'\n{said}; once more after {SAME_REQUEST} s ends at once, without one\n'.encode())
 
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in wanted():
         signal.signal(number, ask)
     return caught
 

@@ -14,7 +14,6 @@ import torch
 
 from faults.files import FILES, write_data_set
 from faults.started import BOUND, Started, left
-from phalanx.loader import STOP_GRACE
 from phalanx.runs import open_job
 from phalanx.trainer import RunError, Trainer
 from phalanx.worker import Start, prepare
@@ -190,7 +189,7 @@ def test_a_killed_rank_ends_the_run_and_leaves_no_process(tmp_path: Path) -> Non
     )
     started.until(lambda: started.steps() >= 2, BOUND)
     started.ranks()[1].kill()
-    assert started.end(STOP_GRACE) == 1
+    assert started.end(BOUND) == 1
     assert 'was ended by SIGKILL' in started.last_words()
     assert left(tmp_path) == []
 

@@ -22,7 +22,7 @@ ORDER = (
     *('zoo', 'convert', 'families', *FAMILIES),
     *('backbones', 'layers', 'distill', 'scenes', 'colour', 'image', 'png', 'boxes', 'folders', 'options', 'batch'),
     *('config', 'optim', 'ema', 'precision', 'checkpoint', 'meters', 'heartbeat', 'readable', 'cache', 'cores', 'memory'),
-    *('task', 'stochastic', 'norms', 'step', 'gradients', 'dist', 'arguments', 'errors'),
+    *('task', 'stochastic', 'norms', 'step', 'gradients', 'dist', 'arguments', 'errors', 'disk', 'stops'),
 )
 CATALOGS = ('MODELS', 'DATA', 'LOSSES', 'LOCATION_LOSSES', 'METRICS', 'TRANSFORMS', 'PARTS', 'DISTILLATIONS', 'FAMILIES')
 SCREEN = 70  # lines
@@ -173,3 +173,13 @@ def lines(function: ast.FunctionDef) -> int:
 def test_no_room_is_called_utils() -> None:
     """A file named for its subject has a limit; one named for its use grows without."""
     assert not [file for file in FILES if file.stem in ('utils', 'helpers', 'common', 'misc')]
+
+
+def test_one_module_alone_removes_what_is_on_a_disk() -> None:
+    """What it may remove stands there; a launch once removed the run folders of others, which looked like its own."""
+    removing = {'shutil.rmtree', 'os.remove', 'os.unlink', 'os.rmdir', 'os.removedirs', 'rmtree'}
+    methods = {'unlink', 'rmdir', 'rmtree'}
+    calls = [(file, node.func) for file in files('disk') for node in ast.walk(tree(file)) if isinstance(node, ast.Call)]
+    named = [(file, name) for file, name in calls if ast.unparse(name) in removing]
+    of_paths = [(file, name) for file, name in calls if isinstance(name, ast.Attribute) and name.attr in methods]
+    assert not named + of_paths

@@ -22,7 +22,8 @@ import torch
 
 from phalanx.bench.show import Row, as_markdown, as_text
 from phalanx.charts import Line, Points, chart
-from phalanx.page import CSS, read_lines, write_whole
+from phalanx.disk import write_whole
+from phalanx.page import CSS, read_lines
 from phalanx.readable import duration, mebibytes, number, percent
 from phalanx.runs import Job
 

@@ -18,8 +18,8 @@ from phalanx.data.page import page
 from phalanx.data.prepare.command import add_kinds, prepare
 from phalanx.data.rewrite import add_options, rewrite
 from phalanx.data.tables import print_census
+from phalanx.disk import write_whole
 from phalanx.errors import RequestError
-from phalanx.page import write_whole
 from phalanx.runs import Job, open_job
 from phalanx.task import Split
 

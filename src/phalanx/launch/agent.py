@@ -19,7 +19,9 @@ from torch.distributed.elastic.multiprocessing.api import LogsDest, LogsSpecs, S
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
+from phalanx.disk import remove_own
 from phalanx.launch import child
+from phalanx.stops import STATUSES, wanted
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -109,8 +111,8 @@ class RankLogs(LogsSpecs):
 
 def run_attempt(command: Sequence[str], attempt: Attempt) -> Outcome:
     """Runs `command` once a rank until all have ended."""
-    for stale in attempt.scratch.glob('*.*'):  # errors, heartbeats and stacks of the attempt before
-        stale.unlink()
+    for stale in (file for kind in ('error', 'beat', 'stack') for file in attempt.scratch.glob(f'{kind}.*')):
+        remove_own(stale)  # of the attempt before, in the launcher's own folder
     oom_kills = _oom_kills()
     mode = 'a' if attempt.log_append or attempt.number else 'w'
     os.environ['PHALANX_LOG_MODE'] = mode
@@ -152,6 +154,7 @@ def _config(attempt: Attempt) -> LaunchConfig:
         max_restarts=0,  # a restart concerns all machines: it is the launcher's, not this agent's
         monitor_interval=0.1,
         logs_specs=RankLogs(attempt),
+        signals_to_handle=','.join(number.name for number in wanted()),
         **rendezvous,  # type: ignore[arg-type]
     )
 
@@ -169,7 +172,7 @@ def _outcome(error: ChildFailedError, attempt: Attempt, out_of_memory: bool) -> 
     """The rank to blame among those that failed here: the first that did not merely lose its connection."""
     found = [_failure(rank, failure, attempt, out_of_memory) for rank, failure in error.failures.items()]
     stopped = [failure.exitcode for failure in error.failures.values()]
-    if all(code in (128 + signal.SIGINT, 128 + signal.SIGTERM) for code in stopped):
+    if all(code in STATUSES for code in stopped):
         return Outcome(stopped[0])
     first = min(found, key=lambda failure: (failure.is_consequence, failure.when))
     return Outcome(1, first)

@@ -6,13 +6,16 @@ import contextlib
 import fcntl
 import getpass
 import os
-import shutil
+import signal
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
+import psutil
+
+from phalanx.disk import remove_own
 from phalanx.dist import HANG_TIMEOUT
 from phalanx.heartbeat import FOLDER
 from phalanx.launch import preflight
@@ -25,6 +28,8 @@ from phalanx.launch.watch import LOST, PULSE, Verdict, Watch
 
 # Loader workers hand batches over through sockets TMPDIR/pymp-xxxxxxxx/listener-xxxxxxxx. A socket's path has at most 107
 # letters, and Python loses the batch, silently, when it is longer.
+# Of the folder of a launch, and of the file in it that says so. Both are for launchers alone: what has them may be removed.
+PREFIX, MARK = 'phalanx-launch-', '.scratch-of-a-phalanx-launcher'
 LONGEST = 107 - len('/tmp/pymp-xxxxxxxx/listener-xxxxxxxx')
 
 
@@ -43,6 +48,7 @@ def launch(
     be the same on all machines, asked only when there are several. `follow`: rank 0 gets a log like all others, shown here.
     """
     live_by_standard_input()
+    pass_pauses_on()
     try:
         log_dir.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -67,22 +73,40 @@ def launch(
             return 130
 
 
+def pass_pauses_on() -> None:
+    """Lets Ctrl-Z pause the ranks with their launcher, and `fg` or SIGCONT both: ranks are in sessions of their own."""
+
+    def pause(number: int, frame: object) -> None:
+        ranks = psutil.Process().children(recursive=True)
+        for rank in ranks:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                rank.suspend()
+        os.kill(os.getpid(), signal.SIGSTOP)  # returns with SIGCONT
+        for rank in ranks:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                rank.resume()
+
+    signal.signal(signal.SIGTSTP, pause)
+
+
 @contextlib.contextmanager
 def scratch_folder() -> Iterator[Path]:
     """A folder for this launch and for the temporary files of its ranks, which a rank that is killed leaves behind.
 
-    What launchers that were killed have left is removed first: a living one holds the lock of its folder.
+    What launchers that were killed have left is removed first. It is known by a mark that nothing else uses: a folder PREFIX*
+    of this user that holds a file MARK, which a living launcher keeps locked.
     """
     root = Path(tempfile.gettempdir())
-    for lock in root.glob('phalanx-*/lock'):
-        with contextlib.suppress(OSError), lock.open('r+') as held:  # not ours, or alive
+    for mark in root.glob(f'{PREFIX}*/{MARK}'):
+        with contextlib.suppress(OSError), mark.open('r+') as held:  # of another user, or alive
             fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            shutil.rmtree(lock.parent)
-    with tempfile.TemporaryDirectory(prefix='phalanx-', ignore_cleanup_errors=True) as made:
+            if mark.parent.stat(follow_symlinks=False).st_uid == os.getuid() and not mark.parent.is_symlink():
+                remove_own(mark.parent)
+    with tempfile.TemporaryDirectory(prefix=PREFIX, ignore_cleanup_errors=True) as made:
         folder = Path(made)
-        with (folder / 'locking').open('w') as held:
+        with (folder / f'{MARK}.new').open('w') as held:
             fcntl.flock(held, fcntl.LOCK_EX)
-            (folder / 'locking').rename(folder / 'lock')  # held before another launcher can find it
+            (folder / f'{MARK}.new').rename(folder / MARK)  # held before another launcher can find it
             if len(str(folder)) < LONGEST:
                 (folder / 'tmp').mkdir()
                 # compiled kernels are worth keeping: they stay where torch would have put them

@@ -25,6 +25,7 @@ from types import FrameType
 from phalanx.launch.cluster import local_addresses, resolve
 from phalanx.launch.flags import Flags
 from phalanx.launch.meeting import say
+from phalanx.stops import STATUSES, wanted
 
 REMOTE = 'PHALANX_REMOTE'  # set for a launcher that another one started
 SSH = (
@@ -33,7 +34,7 @@ SSH = (
 )
 UNREACHED = 255  # what ssh itself ends with when it could not connect, or lost the connection
 LINGER = 60  # seconds within which all machines end once one has
-SAVED = (0, 128 + signal.SIGINT, 128 + signal.SIGTERM)  # how a command ends that heeded a stop
+SAVED = (0, *STATUSES)  # how a command ends that heeded a stop
 HERE_ONLY = {'--ssh': 0, '--hostfile': 1, '--host': 1, '--ips': 1}  # flags that are not passed on, and how many words follow
 
 
@@ -78,7 +79,7 @@ def _run(starts: Sequence[tuple[str, Sequence[str]]], mine: Collection[str]) -> 
         asked = asked or number
         raise KeyboardInterrupt
 
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in wanted():
         signal.signal(number, ask)
     try:
         for name, start in starts:

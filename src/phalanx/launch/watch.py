@@ -21,6 +21,7 @@ import psutil
 from phalanx.heartbeat import Beat, read_beats
 from phalanx.launch.meeting import POLL, Card, Meeting, MeetingLostError, Members
 from phalanx.launch.preflight import compare
+from phalanx.stops import STACKS
 
 PULSE = 0.5  # seconds between two pulses
 LOST = 6  # seconds without a pulse after which a machine counts as lost
@@ -143,7 +144,7 @@ class Watch(threading.Thread):
     def show_stacks(self, children: list[psutil.Process]) -> None:
         """Asks every rank here where it is; a stopped process cannot answer."""
         for child in children:
-            _send(child, signal.SIGUSR1)
+            _send(child, STACKS)
         time.sleep(1)
         for rank in self.ranks:
             file = self.folder / f'stack.{rank}'
@@ -152,7 +153,7 @@ class Watch(threading.Thread):
                 self.say(f'[rank {rank}] {line}')
 
 
-def _send(process: psutil.Process, number: signal.Signals) -> None:
+def _send(process: psutil.Process, number: int) -> None:
     with contextlib.suppress(psutil.NoSuchProcess):
         process.send_signal(number)
 

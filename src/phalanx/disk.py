@@ -1,0 +1,58 @@
+"""Files that matter: written aside and renamed, and the only place that removes anything from a disk."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+
+def write_whole(path: Path, content: bytes, *, durable: bool = False) -> None:
+    """Writes a file that is there with all its content or, when that fails with an OSError, as it was before.
+
+    `durable`: the content is on the disk before it takes the place of what was there. Raises OSError naming `path`.
+    """
+    with aside(path) as new:
+        new.write_bytes(content)
+        if durable:
+            flush(new)
+
+
+@contextlib.contextmanager
+def aside(path: Path) -> Iterator[Path]:
+    """A path beside `path` to write to; it takes the place of `path` when the context ends well, and is gone otherwise.
+
+    Raises OSError naming `path`, and what the context raises.
+    """
+    new = path.with_name(f'.{path.name}.{os.getpid()}.part')
+    try:
+        yield new
+        new.replace(path)
+    except OSError as error:
+        raise type(error)(error.errno, error.strerror, str(path)) from error
+    finally:
+        remove_own(new)
+
+
+def remove_own(path: Path) -> None:
+    """Removes a file, a link or a whole folder that this process made, or a predecessor with a mark that nobody else uses.
+
+    Never a path that a person or another program named: whoever calls this says how it knows. Links are not followed, and what
+    is not there is no error.
+    """
+    with contextlib.suppress(FileNotFoundError):
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink()
+
+
+def flush(path: Path) -> None:
+    """Makes sure that a file, or the names in a folder, are on disk and not only on their way."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
