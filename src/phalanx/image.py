@@ -25,6 +25,18 @@ LabelMap = npt.NDArray[np.uint8]  # [H, W] class ids
 AS_RGB = cv2.IMREAD_COLOR_RGB | cv2.IMREAD_IGNORE_ORIENTATION
 JPEG_FRAMES = {*range(0xC0, 0xD0)} - {0xC4, 0xC8, 0xCC}  # marks of the segments that hold the size
 JPEG_SCAN = 0xDA  # the mark of the first segment of pixels
+# What is opened, by the names that Pillow gives the formats, and how files of each begin. Others never reach a decoder: some,
+# EPS for one, are programs that Pillow would have run.
+BEGINNINGS = {
+    'PNG': (b'\x89PNG',),
+    'JPEG': (b'\xff\xd8',),
+    'BMP': (b'BM',),
+    'TIFF': (b'II*\0', b'MM\0*'),
+    'WEBP': (b'RIFF',),
+    'GIF': (b'GIF8',),
+    'PPM': tuple(b'P%d' % kind for kind in range(1, 7)),
+}
+FORMATS = tuple(BEGINNINGS)
 MOST_PIXELS = 2**27  # of one image: 400 MB once decoded. More is a mistake, or a small file made to fill the memory
 
 
@@ -38,9 +50,7 @@ def read_image(path: Path | str) -> Image:
 
 def decoded(data: bytes, name: str) -> Image:
     """The picture in `data`, the bytes of a file, as `read_image` gives it. Raises SampleError, which calls it `name`."""
-    size, whole = _header(data)
-    if not whole:
-        raise SampleError(f'{name}: the image is cut off ({len(data)} bytes are there)')
+    size = _checked(data, name)
     if size is None:
         size = _size_by_pillow(data, name)
     if size is not None:
@@ -52,7 +62,7 @@ def decoded(data: bytes, name: str) -> Image:
     except cv2.error as error:
         raise SampleError(f'{name}: cannot be decoded: {error.err}') from None
     if pixels is None:
-        raise SampleError(f'{name}: is not an image that OpenCV can decode ({_beginning(data)})')
+        raise SampleError(f'{name}: is not an image that can be decoded ({_beginning(data)})')
     return pixels.astype(np.uint8, copy=False)
 
 
@@ -66,12 +76,12 @@ def read_labels(path: Path) -> LabelMap:
 
 def _decoded_labels(path: Path) -> LabelMap:
     data = _bytes(path)
-    if (size := _header(data)[0]) is not None:
+    if (size := _checked(data, str(path))) is not None:
         _check_pixels(*size, str(path))
     if (by_spng := png.decoded(data, 'L')) is not None:
         return by_spng
     try:
-        with PIL.Image.open(io.BytesIO(data)) as image:
+        with opened(data) as image:
             _check_pixels(*image.size, str(path))
             if image.mode not in ('P', 'L'):
                 cure = '; `phalanx data prepare colours` makes one of colours' if image.mode in ('RGB', 'RGBA') else ''
@@ -104,6 +114,21 @@ def _bytes(path: Path | str) -> bytes:
     return data
 
 
+def opened(source: bytes | Path) -> PIL.Image.Image:
+    """An image as Pillow opens it, of the formats in FORMATS. Raises what `PIL.Image.open` raises."""
+    return PIL.Image.open(io.BytesIO(source) if isinstance(source, bytes) else source, formats=FORMATS)
+
+
+def _checked(data: bytes, name: str) -> tuple[int, int] | None:
+    """Width and height that the bytes of a PNG or JPEG file promise. Raises SampleError before a decoder sees what is none."""
+    if not any(data.startswith(beginning) for beginnings in BEGINNINGS.values() for beginning in beginnings):
+        raise SampleError(f'{name}: is not an image that can be decoded ({_beginning(data)}); {", ".join(BEGINNINGS)} can')
+    size, whole = _header(data)
+    if not whole:
+        raise SampleError(f'{name}: the image is cut off ({len(data)} bytes are there)')
+    return size
+
+
 def _beginning(data: bytes) -> str:
     return f'{len(data)} bytes, beginning with {data[:8]!r}'
 
@@ -116,7 +141,7 @@ def _header(data: bytes) -> tuple[tuple[int, int] | None, bool]:
     """
     if data.startswith(b'\x89PNG'):
         size = int.from_bytes(data[16:20]), int.from_bytes(data[20:24])  # IHDR comes first
-        return size if data[12:16] == b'IHDR' else None, data.rfind(b'\0\0\0\0IEND') >= 0  # other programs append to it
+        return size if data[12:16] == b'IHDR' else None, png.has_its_chunks(data)
     if not data.startswith(b'\xff\xd8'):
         return None, True
     found, place = None, 2  # segments carry their length, so that no mark of a thumbnail inside one is mistaken for the image's
@@ -133,7 +158,7 @@ def _header(data: bytes) -> tuple[tuple[int, int] | None, bool]:
 def _size_by_pillow(data: bytes, name: str) -> tuple[int, int] | None:
     """Width and height of other formats. What Pillow does not know is left to OpenCV, which refuses more than 2**30 pixels."""
     try:
-        with PIL.Image.open(io.BytesIO(data)) as image:
+        with opened(data) as image:
             return image.size
     except PIL.Image.DecompressionBombError as error:
         raise SampleError(f'{name}: {error}') from None

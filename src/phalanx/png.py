@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zlib
+from collections.abc import Iterator
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Literal
@@ -30,14 +31,25 @@ def decoded(data: bytes, mode: Literal['RGB', 'L']) -> npt.NDArray[np.uint8] | N
     return pixels
 
 
+def has_its_chunks(data: bytes) -> bool:
+    """Whether all chunks of a PNG file are there, up to the last one (other programs append to files).
+
+    A decoder may trust the length that a chunk claims, and ask for as much memory.
+    """
+    return any(data[start + 4 : start + 8] == b'IEND' for start, _ in _chunks(data))
+
+
 def _is_sound(data: bytes) -> bool:
-    """Whether each chunk has its checksum and there is a last one; pyspng does not look."""
-    view, place = memoryview(data), len(SIGNATURE)
-    while place < len(data):
-        end = place + 8 + int.from_bytes(view[place : place + 4])
-        if zlib.crc32(view[place + 4 : end]) != int.from_bytes(view[end : end + 4]):
-            return False
-        if data[place + 4 : place + 8] == b'IEND':
-            return True
-        place = end + 4
-    return False
+    """Whether each chunk has its checksum; pyspng does not look."""
+    view = memoryview(data)
+    return all(zlib.crc32(view[start + 4 : end]) == int.from_bytes(view[end : end + 4]) for start, end in _chunks(data))
+
+
+def _chunks(data: bytes) -> Iterator[tuple[int, int]]:
+    """Where each whole chunk starts, and where its checksum does, up to the last chunk or the first that is not whole."""
+    start = len(SIGNATURE)
+    while (end := start + 8 + int.from_bytes(data[start : start + 4])) + 4 <= len(data):
+        yield start, end
+        if data[start + 4 : start + 8] == b'IEND':
+            return
+        start = end + 4

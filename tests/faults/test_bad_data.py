@@ -266,19 +266,19 @@ def second_line(line: str) -> Callable[[Path], None]:
 
 JSONL = 'PubTabNet_2.0.0.jsonl'
 UNUSABLE: list[tuple[str, str, Callable[[Path], None], str]] = [
-    ('segmentation', 'images/1.png', no_image, 'data/images/1.png: is not an image that OpenCV can decode'),
+    ('segmentation', 'images/1.png', no_image, 'data/images/1.png: is not an image that can be decoded'),
     ('segmentation', 'images/1.png', cut_off, 'data/images/1.png: the image is cut off'),
     ('segmentation', 'labels/1.png', no_image, 'data/labels/1.png: is not a label map that can be decoded'),
     ('segmentation', 'labels/1.png', picture, 'data/labels/1.png: has colour mode RGB'),
     ('segmentation', 'labels/1.png', of_value_200, 'data/labels/1.png: has pixels of value 200; allowed are 0 to 1, 255'),
     ('segmentation', 'labels/1.png', of_another_size, 'data/labels/1.png: is 64 x 32 pixels, but its image is 64 x 64'),
-    ('detection', 'images/train/1.png', no_image, 'data/images/train/1.png: is not an image that OpenCV can decode'),
+    ('detection', 'images/train/1.png', no_image, 'data/images/train/1.png: is not an image that can be decoded'),
     ('detection', 'images/train/1.png', cut_off, 'data/images/train/1.png: the image is cut off'),
-    ('recognition', 'train/1.png', no_image, 'data/train/1.png: is not an image that OpenCV can decode'),
+    ('recognition', 'train/1.png', no_image, 'data/train/1.png: is not an image that can be decoded'),
     ('recognition', 'train.txt', second_line('train/1.png\tabc'), "data/train/1.png: 'abc' has no character of the dictionary"),
     ('recognition', 'train.txt', second_line('train/1.png\t'), 'data/train/1.png: the text is empty'),
     ('recognition', 'train.txt', second_line('train/1.png\t' + 26 * '1'), 'has 26 characters, at most 25 can be learned'),
-    ('table', 'train/1.png', no_image, 'data/train/1.png: is not an image that OpenCV can decode'),
+    ('table', 'train/1.png', no_image, 'data/train/1.png: is not an image that can be decoded'),
     (
         'table',
         JSONL,
@@ -354,7 +354,7 @@ def test_a_run_goes_on_without_what_it_cannot_read(
     assert run_here('train', recipe, '--set', *SMALL, *sets, '--save_dir', 'strict') == 1
     last = capsys.readouterr().err.splitlines()[-1]
     assert 'the recipe allows 0 (mend or remove them, or allow some with train.bad_samples)' in last
-    assert '0.png: is not an image that OpenCV can decode' in last
+    assert '0.png: is not an image that can be decoded' in last
 
 
 def test_an_image_that_a_mixture_shows_again_and_again_is_one_bad_sample(

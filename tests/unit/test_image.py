@@ -54,7 +54,7 @@ THUMBNAIL = b'\xff\xe1' + (2 + len(JPEG)).to_bytes(2, 'big') + JPEG  # a segment
         (PNG[:-20], f'the image is cut off ({len(PNG) - 20} bytes are there)'),
         ((JPEG[:2] + THUMBNAIL + JPEG[2:])[:-20], 'the image is cut off'),
         (JPEG[:20], 'the image is cut off (20 bytes are there)'),
-        (b'<html>404</html>', "is not an image that OpenCV can decode (16 bytes, beginning with b'<html>40')"),
+        (b'<html>404</html>', "is not an image that can be decoded (16 bytes, beginning with b'<html>40')"),
     ],
 )
 def test_an_image_that_cannot_be_read_is_named_with_the_reason(tmp_path: Path, content: bytes | None, why: str) -> None:

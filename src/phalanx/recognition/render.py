@@ -19,7 +19,7 @@ import PIL.Image
 import PIL.ImageDraw
 import PIL.ImageFont
 
-from phalanx.image import read_image
+from phalanx.image import decoded, read_image
 from phalanx.task import Image
 
 Array = npt.NDArray[np.float32]
@@ -215,7 +215,7 @@ def _photographed(picture: Array, rng: Rng) -> Image:
     taken = picture.clip(0, 255).astype(np.uint8)
     if rng.random() < 0.3:
         _, data = cv2.imencode('.jpg', taken, [cv2.IMWRITE_JPEG_QUALITY, int(rng.integers(25, 90))])
-        taken = np.asarray(cv2.imdecode(data, cv2.IMREAD_COLOR), np.uint8)
+        taken = decoded(data.tobytes(), 'a drawn line')[:, :, ::-1].copy()
     return taken
 
 

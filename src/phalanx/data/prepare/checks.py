@@ -9,6 +9,8 @@ from typing import Any
 
 import PIL.Image
 
+from phalanx.image import opened
+
 
 class AnnotationError(Exception):
     """An annotation that cannot be used. Its message names the file, which part of it, and what is wrong."""
@@ -49,8 +51,8 @@ def file_below(root: Path, folder: Path, name: str, where: str) -> Path:
 def size_of(image: Path) -> tuple[int, int]:
     """(width, height) of the pixels as stored; the pixels themselves are not read. Raises AnnotationError."""
     try:
-        with PIL.Image.open(image) as opened:
-            return opened.size
+        with opened(image) as picture:
+            return picture.size
     except (OSError, SyntaxError, ValueError, PIL.Image.DecompressionBombError) as error:
         raise AnnotationError(f'{image}: is not an image that can be decoded: {error}') from None
 

@@ -7,11 +7,10 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
-import PIL.Image
 
 from phalanx.data.prepare.checks import AnnotationError, check_size, size_of
 from phalanx.data.prepare.label_maps import VOID, Pair
-from phalanx.image import LabelMap
+from phalanx.image import LabelMap, opened
 
 SUFFIXES = ('.png', '.bmp', '.tif', '.tiff', '.jpg', '.jpeg', '.webp')
 VOID_NAME = 'void'  # the name of a colour that is no class
@@ -76,8 +75,8 @@ def _labels(mask: Path, image: Path, values: Mapping[Colour, int], names: Mappin
     """The label map in the colours of `mask`. Raises AnnotationError when it does not fit the image or a colour is no class."""
     check_size(size_of(mask), image, f'{mask}')
     try:
-        with PIL.Image.open(mask) as opened:
-            pixels = np.array(opened.convert('RGB'), np.int32)
+        with opened(mask) as picture:
+            pixels = np.array(picture.convert('RGB'), np.int32)
     except (OSError, SyntaxError, ValueError) as error:
         raise AnnotationError(f'{mask}: cannot be decoded: {error}') from None
     codes, place = np.unique(pixels @ (1 << 16, 1 << 8, 1), return_inverse=True)
