@@ -121,8 +121,8 @@ def _as_rank(job: Job, resume: str | None, fresh: bool) -> int:
     from torch.distributed.elastic.multiprocessing.errors import record
 
     from phalanx import worker
+    from phalanx.errors import RunError
     from phalanx.launch.preflight import look_here
-    from phalanx.trainer import RunError
 
     if dist.is_launched():
         return record(worker.train)(job, worker.Start(resume, fresh)) or 0

@@ -3,3 +3,11 @@
 
 class RequestError(Exception):
     """The request was wrong; nothing was started. One line a problem."""
+
+
+class RunError(Exception):
+    """The run cannot go on; the message says at which step, why, and what is left."""
+
+
+class StoppedError(Exception):
+    """The user (or a scheduler) asked the run to stop; a checkpoint of the step it reached is on disk."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +16,7 @@ from phalanx import dist
 from phalanx.cache import PictureCache
 from phalanx.loader import Loader, check_bad, evaluation_draws
 from phalanx.meters import Stopwatch, slower_ranks
-from phalanx.task import Figure, Task
+from phalanx.task import Dataset, Draw, Figure, Image, SampleError, Task
 
 
 @dataclass(frozen=True)
@@ -88,3 +88,25 @@ def evaluate(
         missed=missed,
         slow=slower_ranks(ranks),
     )
+
+
+@torch.no_grad()
+def pictures(
+    task: Task[Any, Any, Any],
+    model: nn.Module,
+    samples: Dataset[Any],
+    shown: Iterable[int],
+    seed: int,
+    device: torch.device,
+) -> list[list[tuple[str, Image]]]:
+    """Captioned pictures of the samples `shown`, a row each, for the report. On one rank alone: nothing is exchanged here."""
+    rows = []
+    for index in shown:
+        try:
+            sample = samples[Draw(index, 0, 0, seed)]
+        except SampleError:  # the evaluation has reported it
+            continue
+        batch = task.collate([sample]).to(device)
+        result = task.results(task.predict(model, batch), batch)[0]
+        rows.append(task.picture(sample, result))
+    return rows

@@ -6,10 +6,12 @@ import resource
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from statistics import median_low
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
+
+from phalanx import dist
 
 T = TypeVar('T')
 
@@ -107,3 +109,19 @@ def peak_memory_mb(device: torch.device) -> float:
     if device.type == 'cuda':
         return torch.cuda.max_memory_allocated(device) / 2**20
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**10
+
+
+def throughput(clock: Stopwatch, samples: int, device: torch.device) -> dict[str, Any]:
+    """For the summary of a run, over all ranks: samples a second of training alone, waiting, memory, slow ranks."""
+    ranks = dist.gather_objects(
+        {'memory_mb': peak_memory_mb(device), 'seconds': clock.total_seconds, 'waited': clock.total_waited}
+    )
+    trained = max(rank['seconds'] for rank in ranks)
+    return {
+        'samples_per_s': samples / trained if trained else None,
+        'data_wait': sum(rank['waited'] for rank in ranks) / sum(rank['seconds'] for rank in ranks) if trained else None,
+        'peak_memory_mb': max(rank['memory_mb'] for rank in ranks),
+        'slow_ranks': slower_ranks(
+            [{'waiting for data': rank['waited'], 'training': rank['seconds'] - rank['waited']} for rank in ranks]
+        ),
+    }

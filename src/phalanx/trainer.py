@@ -15,36 +15,31 @@ import torch
 from torch import Tensor, nn
 
 from phalanx import cache, dist, norms, stochastic
-from phalanx.checkpoint import Checkpoints, Loaded, Saving
+from phalanx.checkpoint import Checkpoints, Loaded
 from phalanx.config.schema import Recipe
 from phalanx.convert.weights import load_weights
 from phalanx.ema import Ema
-from phalanx.evaluation import EvaluationStoppedError, evaluate
+from phalanx.errors import RunError, StoppedError
+from phalanx.evaluation import EvaluationStoppedError, evaluate, pictures
 from phalanx.gradients import replicated
 from phalanx.heartbeat import Heart
 from phalanx.loader import Loader, Stream, check_bad
 from phalanx.memory import to_device
-from phalanx.meters import Later, Stopwatch, peak_memory_mb, slower_ranks
+from phalanx.meters import Stopwatch, peak_memory_mb, throughput
 from phalanx.news import News
 from phalanx.optim.clip import clip
 from phalanx.optim.groups import parameter_groups
-from phalanx.optim.optimizers import set_lr, take_state
+from phalanx.optim.optimizers import set_lr
 from phalanx.optim.scaling import scaled
 from phalanx.optim.schedule import in_steps
 from phalanx.passes import NetworkWithLoss, Passes
 from phalanx.precision import Precision
 from phalanx.report import Report
+from phalanx.saving import Saver
 from phalanx.standing import Standing
 from phalanx.step import WholeStep
-from phalanx.task import B, Draw, P, S, SampleError, Task
-
-
-class RunError(Exception):
-    """The run cannot go on; the message says at which step, why, and what is left."""
-
-
-class StoppedError(Exception):
-    """The user (or a scheduler) asked the run to stop; a checkpoint of the step it reached is on disk."""
+from phalanx.step_numbers import StepNumbers
+from phalanx.task import B, P, S, Task
 
 
 class Trainer(Generic[S, B, P]):
@@ -103,7 +98,15 @@ class Trainer(Generic[S, B, P]):
         self.at = Standing()
         self.started_at = 0
         self.checkpoints = Checkpoints(folder, keep=recipe.checkpoint.keep)
-        self.saving: Saving | None = None  # the checkpoint that is being written while training goes on
+        self.saver = Saver(
+            self.checkpoints,
+            self.model,
+            self.optimizer,
+            self.precision,
+            self.ema,
+            self.compression,
+            recipe.checkpoint.asynchronous,
+        )
         self.cache = cache.of_machine(train.cache)
         self.loader = Loader(
             self.dataset,
@@ -117,8 +120,7 @@ class Trainer(Generic[S, B, P]):
         self.news = News(self.loader)
         self.clock = Stopwatch()
         self.heart = Heart(dist.rank())
-        self.unread: list[tuple[int, Later]] = []  # numbers of the last steps that are still on their way to the host
-        self.logged: list[list[float]] = []  # numbers of the steps since the last log line: terms, total
+        self.numbers = StepNumbers()
 
     def train(self, report: Report) -> dict[str, Any]:
         """The summary of the run, after training to the end. Raises RunError, BadSampleError or StoppedError."""
@@ -140,7 +142,7 @@ class Trainer(Generic[S, B, P]):
             if self.at.step == self.until or self.due(self.recipe.report.every):
                 self.log()
             self.between_steps()
-        self.end_save(is_last=True)
+        self.saver.end(self.at, self.report, is_last=True)
         summary = self.summary(time.perf_counter() - started)
         for rank in summary['slow_ranks']:
             self.report.warning(rank)
@@ -163,11 +165,8 @@ class Trainer(Generic[S, B, P]):
         self.optimizer.zero_grad(set_to_none=True)
         if self.ema is not None:
             self.ema.update()
-        # Numbers are read one step late: to read this step's now, the host would have to wait for the device.
-        terms = len(self.judge.names)
-        means = numbers[:terms] / numbers[terms : 2 * terms]
-        self.unread.append((step, Later(torch.cat([means, means.sum()[None], numbers[2 * terms :], norm[None]]))))
-        self.read_numbers(keep=1)
+        self.numbers.add(step, numbers, len(self.judge.names), norm)
+        self.read_numbers(keep=1)  # this step's are on their way: for those the host would have to wait for the device
 
     def ready(self, batch: B) -> tuple[B, Tensor | None]:
         """`batch` on the device, as large and long as those of other ranks, and keys [B] for what is random in the network."""
@@ -180,13 +179,10 @@ class Trainer(Generic[S, B, P]):
 
     def read_numbers(self, keep: int) -> None:
         """Reads the numbers of all but the last `keep` steps. All ranks read the same numbers at the same step."""
-        while len(self.unread) > keep:
-            step, later = self.unread.pop(0)
-            *values, stop, new_bad, norm = later.read()
+        for step, values, norm, news in self.numbers.read(keep):
             if not math.isfinite(values[-1]) or not (math.isfinite(norm) or self.precision.skips):
                 raise RunError(self.non_finite(step, values))
-            self.logged.append(values)
-            if skipped := self.news.hear(stop, new_bad):
+            if skipped := self.news.hear(*news):
                 for why in skipped:
                     self.report.warning(f'skipped: {why}')
                 check_bad(self.news.bad, self.recipe.train.bad_samples)
@@ -196,13 +192,11 @@ class Trainer(Generic[S, B, P]):
         drawn = dist.gather_objects([draw.index for draw in self.stream.share(step)])
         names = [self.dataset.name(index) for share in drawn for index in share]
         shown = ', '.join(names[:16]) + (f' and {len(names) - 16} more' if len(names) > 16 else '')
-        self.end_save()
-        last = self.checkpoints.all()
         what = 'the loss is' if not math.isfinite(values[-1]) else 'the loss is finite but its gradients are'
+        self.saver.end(self.at, self.report)
         return (
             f'{what} not finite at step {step} ({terms}; learning rate {self.schedule(step):.3g}); '
-            f'samples of that step: {shown}; '
-            f'last good checkpoint: {last[-1] if last else "none was written yet"}; '
+            f'samples of that step: {shown}; last good checkpoint: {self.saver.newest()}; '
             'try a lower optimizer.lr, a longer schedule.warmup_steps, clip.norm, or precision.dtype=fp32'
         )
 
@@ -222,22 +216,17 @@ class Trainer(Generic[S, B, P]):
         if self.at.step == self.until or new_best or late or self.news.stop_agreed or self.due(self.save_every):
             self.save(new_best)
         if self.news.stop_agreed and (self.at.step < self.until or self.owes_evaluation()):
-            self.end_save(is_last=True)
+            self.saver.end(self.at, self.report, is_last=True)
             raise StoppedError(f'stopped after step {self.at.step} of {self.steps}; the same command goes on from there')
 
     def log(self) -> None:
         """One line of the log: losses averaged over the steps since the last one."""
         self.read_numbers(keep=0)
-        if dist.rank() == 0 and not self.checkpoints.folder.is_dir():
-            raise RunError(self.rescued())
-        if self.saving is not None and self.saving.is_over():
-            self.end_save()
+        self.saver.look(self.at, self.report)
         seconds, waited = self.clock.lap()
         if (warning := self.clock.long_wait()) is not None:
             self.report.warning(warning)
-        steps = len(self.logged)
-        means = [math.fsum(column) / steps for column in zip(*self.logged, strict=True)]
-        self.logged = []
+        steps, means = self.numbers.means()
         self.report.train(
             {
                 'step': self.at.step,
@@ -279,8 +268,9 @@ class Trainer(Generic[S, B, P]):
             except EvaluationStoppedError:
                 self.clock.go_on()
                 return False
-            if dist.rank() == 0:
-                self.show_samples()
+            if dist.rank() == 0 and recipe.report.pictures:
+                shown = range(min(recipe.report.pictures, len(self.evalset)))
+                self.report.pictures(pictures(self.task, self.model, self.evalset, shown, recipe.train.seed, self.device))
         self.replica.train()
         for why in found.missed.values():
             self.report.warning(f'not evaluated: {why}')
@@ -312,112 +302,22 @@ class Trainer(Generic[S, B, P]):
         self.news.stop_agreed |= bool(dist.sum_over_ranks(torch.tensor(float(self.news.stop_asked))))
         return not self.news.stop_agreed
 
-    def show_samples(self) -> None:
-        """Pictures of the first evaluation samples for the report. On the main rank alone: no exchange may happen in here."""
-        rows = []
-        for index in range(min(self.recipe.report.pictures, len(self.evalset))):
-            try:
-                sample = self.evalset[Draw(index, 0, 0, self.recipe.train.seed)]
-            except SampleError:  # the evaluation has reported it
-                continue
-            batch = self.task.collate([sample]).to(self.device)
-            result = self.task.results(self.task.predict(self.model, batch), batch)[0]
-            rows.append(self.task.picture(sample, result))
-        self.report.pictures(rows)
-
     def save(self, best: bool = False) -> None:
-        """Begins to write a checkpoint, on the main rank: it takes a copy, and training goes on while that is written.
-
-        Unless the recipe has it wait, and with it all ranks, which wait in the next step.
-        """
+        """Begins to write a checkpoint of the step reached."""
         self.clock.pause()
         self.heart.beat(self.at.step, 'saving')
         self.read_numbers(keep=0)  # a step whose loss is not finite must not be saved
         self.agree_on_statistics()
-        state = self.state()
-        if dist.rank() == 0:
-            self.end_save()
-            averaged = self.ema.weights() if self.ema else None
-            self.saving = self.checkpoints.begin(self.at.step, self.model.state_dict(), averaged, state, best)
-            if not self.recipe.checkpoint.asynchronous:
-                self.saving.settle()
+        self.saver.begin(self.at, best, self.report)
         self.clock.go_on()
-
-    def end_save(self, is_last: bool = False) -> None:
-        """Waits for the checkpoint that is being written, if there is one.
-
-        A disk that is full costs this checkpoint, not the run; but when it is the last one, raises RunError.
-        """
-        saving, self.saving = self.saving, None
-        if saving is None:
-            return
-        try:
-            path, seconds = saving.wait()
-            self.report.saved(saving.step, path, seconds)
-        except OSError as error:
-            if not self.checkpoints.folder.is_dir():
-                raise RunError(self.rescued()) from None
-            kept = self.checkpoints.all()
-            self.report.warning(
-                f'the checkpoint of step {saving.step} was not written '
-                f'({error.strerror}: {error.filename or self.checkpoints.root}); '
-                f'the newest on disk is {kept[-1] if kept else "none"}'
-            )
-            if is_last:
-                raise RunError(f'the last checkpoint, of step {saving.step}, could not be written: {error}') from None
-
-    def rescued(self) -> str:
-        """What to say when the run folder is gone: nothing can be written there any more. A last checkpoint goes beside it."""
-        gone = (
-            f'the run folder {self.checkpoints.folder} was removed or moved while the run wrote to it, at step {self.at.step}'
-        )
-        beside = self.checkpoints.folder.with_name(f'{self.checkpoints.folder.name}.rescued')
-        if self.compression is not None:  # whose state all ranks would have to bring
-            return gone
-        try:
-            beside.mkdir(parents=True)
-            averaged = self.ema.weights() if self.ema else None
-            Checkpoints(beside, keep=1).save(self.at.step, self.model.state_dict(), averaged, self.state(), False)
-        except OSError as error:
-            return f'{gone}; a last checkpoint could not be written to {beside} either: {error.strerror}'
-        return f'{gone}; its last checkpoint is in {beside}: the same command with --resume {beside} goes on from it'
-
-    def state(self) -> dict[str, Any]:
-        """All that the next step depends on besides the weights: tensors and numbers. Random numbers need no state.
-
-        All ranks take part; the main rank has it.
-        """
-        return {
-            **self.at.state(),
-            'optimizer': self.optimizer.state_dict(),
-            'precision': self.precision.state(),
-            'ema': self.ema.state() if self.ema else None,
-            'compression': self.compression.state() if self.compression else None,
-        }
 
     def restore(self, loaded: Loaded) -> None:
         """Goes back to a checkpoint. Raises RunError when it is of another network or of a run with other parts."""
-        try:
-            self.model.load_state_dict(loaded.model)
-            take_state(self.optimizer, loaded.state['optimizer'])
-        except (RuntimeError, ValueError, KeyError, TypeError) as error:
-            raise RunError(f'{loaded.path} does not fit this recipe: {error}') from None
-        self.precision.restore(loaded.state['precision'])
-        if self.ema is not None:
-            if loaded.state['ema'] is None:
-                raise RunError(f'{loaded.path} holds no moving average; take `ema` out of the recipe, or start a new run')
-            self.ema.restore(loaded.state['ema'])
-        if self.compression is not None:
-            self.compression.restore(loaded.state.get('compression'))  # not there before 2026-11-21
-        self.at, self.started_at = Standing.of(loaded.state, loaded.step), loaded.step
+        self.at, self.started_at = self.saver.restore(loaded), loaded.step
 
     def summary(self, seconds: float) -> dict[str, Any]:
-        """What a run comes to, the same on all ranks; throughput counts training alone, `seconds` everything."""
-        ranks = dist.gather_objects(
-            {'memory_mb': peak_memory_mb(self.device), 'seconds': self.clock.total_seconds, 'waited': self.clock.total_waited}
-        )
-        trained = max(rank['seconds'] for rank in ranks)
-        steps_here = self.at.step - self.started_at
+        """What a run comes to, the same on all ranks."""
+        trained = (self.at.step - self.started_at) * self.stream.global_batch_size
         return {
             'metrics': self.at.metrics,
             'judged_by': self.task.judged_by,
@@ -428,11 +328,6 @@ class Trainer(Generic[S, B, P]):
             'global_batch_size': self.stream.global_batch_size,
             'world_size': dist.world_size(),
             'seconds': seconds,
-            'samples_per_s': steps_here * self.stream.global_batch_size / trained if trained else None,
-            'data_wait': sum(rank['waited'] for rank in ranks) / sum(rank['seconds'] for rank in ranks) if trained else None,
-            'peak_memory_mb': max(rank['memory_mb'] for rank in ranks),
-            'slow_ranks': slower_ranks(
-                [{'waiting for data': rank['waited'], 'training': rank['seconds'] - rank['waited']} for rank in ranks]
-            ),
+            **throughput(self.clock, trained, self.device),
             'skipped_samples': sorted(set(self.news.bad.values())),
         }

@@ -14,8 +14,9 @@ import torch
 
 from faults.files import FILES, write_data_set
 from faults.started import BOUND, Started, left
+from phalanx.errors import RunError
 from phalanx.runs import open_job
-from phalanx.trainer import RunError, Trainer
+from phalanx.trainer import Trainer
 from phalanx.worker import Start, prepare
 from running import TINY, Command, clean_environment, losses
 

@@ -20,10 +20,10 @@ from faults.soak import soak
 from faults.started import BOUND, JUMPING, Started, left
 from phalanx import dist, loader, worker
 from phalanx.checkpoint import Checkpoints, load
+from phalanx.errors import RunError
 from phalanx.image import read_image, read_labels
 from phalanx.loader import Loader
 from phalanx.task import Draw, SampleError
-from phalanx.trainer import RunError
 from running import TINY, Command, records
 
 LONG = (*TINY, 'train.steps=2000', 'evaluate.enabled=false', 'report.pictures=0', '--save_dir', 'run')

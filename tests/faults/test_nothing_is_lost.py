@@ -78,7 +78,7 @@ def test_a_kill_between_any_two_changes_of_the_disk_leaves_the_step_that_is_save
         checkpoints.remove_leftovers()
         newest, damaged = checkpoints.newest()
         assert newest is not None and newest.step == 2 and not damaged, moment
-        assert not [path for path in folder.rglob('.*')], moment
+        assert not list(folder.rglob('.*')), moment
         moment += 1
     assert moment > 10  # it was killed in between, and often
 

@@ -170,7 +170,7 @@ def trained(case: Case, folder: Path, *sets: str) -> Trained:
         trainer.at.step += 1
     trainer.read_numbers(keep=0)
     trainer.agree_on_statistics()
-    return Trained(torch.tensor(trainer.logged, dtype=torch.float64), trainer.model.state_dict())
+    return Trained(torch.tensor(trainer.numbers.logged, dtype=torch.float64), trainer.model.state_dict())
 
 
 def test_every_family_has_its_demo_here() -> None:

@@ -20,7 +20,7 @@ from phalanx.bench import comm, scaling, train
 from phalanx.bench.data import measure_pipeline
 from phalanx.config.read import plain
 from phalanx.cores import threads_each
-from phalanx.errors import RequestError
+from phalanx.errors import RequestError, RunError
 from phalanx.launch.cluster import Cluster
 from phalanx.launch.flags import Flags, add_flags
 from phalanx.launch.launcher import launch
@@ -29,7 +29,6 @@ from phalanx.loader import BadSampleError
 from phalanx.optim.schedule import in_steps
 from phalanx.precision import DTYPES
 from phalanx.runs import Job, check_parts, open_job
-from phalanx.trainer import RunError
 from phalanx.worker import joined
 
 LOG = Path('runs/bench/log')
