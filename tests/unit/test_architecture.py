@@ -18,7 +18,7 @@ FAMILIES = ('segmentation', 'detection', 'recognition', 'table')
 # The rooms from the top of the house to its ground: each may import those after it.
 ORDER = (
     *('cli', *COMMANDS, 'launch'),
-    *('worker', 'trainer', 'runs', 'evaluation', 'loader', 'report', 'page', 'charts'),
+    *('worker', 'trainer', 'runs', 'evaluation', 'loader', 'transfer', 'report', 'page', 'charts'),
     *('zoo', 'convert', 'families', *FAMILIES),
     *('backbones', 'layers', 'distill', 'scenes', 'colour', 'image', 'png', 'boxes', 'folders', 'options', 'batch'),
     *('config', 'optim', 'ema', 'precision', 'checkpoint', 'meters', 'heartbeat', 'readable', 'cache', 'cores', 'memory'),

@@ -53,7 +53,7 @@ RULES = (
 )
 CLOCK = 5.0  # seconds that clocks may differ without a word
 DISK = 2.0  # GiB free below which a run is likely to fail
-SHARED_MEMORY = 0.25  # GiB, the same
+SHARED_MEMORY = 0.25  # GiB free in /dev/shm, the same for GPUs of one node that exchange through NCCL
 SLOW = 0.5  # Gbit/s between machines below which gradients will hold the run up
 
 
@@ -101,7 +101,7 @@ def machine_facts(cluster: Cluster) -> Card:
 
 
 def shared_memory() -> Card:
-    """GiB for what loader workers hand over."""
+    """GiB free in /dev/shm. Loader workers do not use it."""
     return {'shared_memory': round(_free(Path('/dev/shm')), 2)}
 
 
@@ -188,9 +188,11 @@ def lacking(card: Card) -> list[Finding]:
     findings, where, shared = [], card['address'], card['shared_memory']
     if card.get('disk', DISK) < DISK:
         findings.append(Finding('warning', f'{where} has {card["disk"]:.1f} GiB of disk left for the run folder: make room'))
-    if shared < SHARED_MEMORY:
-        told = f'{where} has {shared * 1024:.0f} MiB of shared memory for loader workers'
-        findings.append(Finding('warning', f'{told}: in a container give --shm-size, or set train.workers=0'))
+    if card.get('memory') and card['ranks'] > 1 and shared < SHARED_MEMORY:
+        text = (
+            f'{where} has {shared * 1024:.0f} MiB of shared memory for NCCL between its GPUs: in a container give --shm-size=1g'
+        )
+        findings.append(Finding('warning', text))
     return findings
 
 
