@@ -36,7 +36,7 @@ from phalanx.runs import Job, differences, hold, pick_device, set_aside, settled
 from phalanx.trainer import RunError, StoppedError, Trainer
 
 log = logging.getLogger('phalanx')
-STDERR = 2
+STDOUT, STDERR = 1, 2
 # Seconds in which two signals are one request: a scheduler may send one to every process, and the launcher passes its own on.
 SAME_REQUEST = 3
 
@@ -168,13 +168,17 @@ def end_workers() -> None:
 
 
 def keep_log() -> None:
-    """Sends the diagnostic log of this rank where its launcher keeps it: the main rank's to a file, others' to their stderr."""
+    """Sends the diagnostic log of this rank where its launcher keeps it: the main rank's to a file, others' to their stderr.
+
+    What the main rank prints is the same: nothing is added where its standard output is that file.
+    """
     handler: logging.Handler = logging.NullHandler()
     if dist.rank() != 0:
         handler = logging.StreamHandler()
     elif 'PHALANX_LOG_DIR' in os.environ:
         file, mode = Path(os.environ['PHALANX_LOG_DIR']) / 'workerlog.0', os.environ.get('PHALANX_LOG_MODE', 'w')
-        handler = logging.FileHandler(file, mode=mode, encoding='utf-8')
+        if not (file.exists() and os.path.samestat(file.stat(), os.fstat(STDOUT))):
+            handler = logging.FileHandler(file, mode=mode, encoding='utf-8')
     handler.setFormatter(logging.Formatter('%(asctime)s %(levelname)s %(message)s'))
     log.handlers, log.propagate = [handler], False
     log.setLevel(logging.INFO)
