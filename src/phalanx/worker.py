@@ -24,6 +24,7 @@ import torch
 import phalanx
 from phalanx import dist, evaluation
 from phalanx.checkpoint import CheckpointError, Checkpoints, Loaded, load
+from phalanx.compiler import use_own_cache
 from phalanx.config.show import show
 from phalanx.convert.weights import load_weights
 from phalanx.evaluation import Evaluation
@@ -107,6 +108,8 @@ def faults_explained() -> Iterator[None]:
 def run(job: Job, start: Start, device: torch.device) -> int:
     """The exit status of the run, with all that it built gone again."""
     with contextlib.ExitStack() as held:
+        if job.recipe.train.compile:
+            use_own_cache()
         checkpoint, notes = dist.from_main_rank(prepare(job, start, held) if dist.rank() == 0 else None)
         trainer = Trainer(job.recipe, job.task, folder=job.folder, device=device)
         if checkpoint is not None:

@@ -21,7 +21,20 @@ ORDER = (
     *('worker', 'trainer', 'runs', 'evaluation', 'loader', 'transfer', 'report', 'page', 'charts'),
     *('zoo', 'convert', 'families', *FAMILIES),
     *('backbones', 'layers', 'distill', 'scenes', 'colour', 'image', 'png', 'boxes', 'folders', 'options', 'batch'),
-    *('config', 'optim', 'ema', 'precision', 'checkpoint', 'meters', 'heartbeat', 'readable', 'cache', 'cores', 'memory'),
+    *(
+        'config',
+        'optim',
+        'ema',
+        'precision',
+        'checkpoint',
+        'compiler',
+        'meters',
+        'heartbeat',
+        'readable',
+        'cache',
+        'cores',
+        'memory',
+    ),
     *('task', 'stochastic', 'norms', 'step', 'gradients', 'dist', 'shared', 'arguments', 'errors'),
 )
 CATALOGS = ('MODELS', 'DATA', 'LOSSES', 'LOCATION_LOSSES', 'METRICS', 'TRANSFORMS', 'PARTS', 'DISTILLATIONS', 'FAMILIES')

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import getpass
 import os
 import shutil
 import sys
@@ -13,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
+from phalanx.compiler import use_own_cache
 from phalanx.dist import HANG_TIMEOUT
 from phalanx.heartbeat import FOLDER
 from phalanx.launch import preflight
@@ -55,6 +55,7 @@ def launch(
     os.environ['PHALANX_LOG_DIR'] = str(log_dir.absolute())
     os.environ['PHALANX_LAUNCHER'] = str(os.getpid())
     os.environ['PHALANX_ADDRESS'] = cluster.address if cluster.meeting else ''
+    use_own_cache()  # compiled kernels are worth keeping
     with scratch_folder() as scratch:
         os.environ |= {FOLDER: str(scratch), HANG_TIMEOUT: str(flags.hang_timeout)}
         try:
@@ -88,8 +89,6 @@ def scratch_folder() -> Iterator[Path]:
             (folder / 'locking').rename(folder / 'lock')  # held before another launcher can find it
             if len(str(folder)) < LONGEST:
                 (folder / 'tmp').mkdir()
-                # compiled kernels are worth keeping: they stay where torch would have put them
-                os.environ.setdefault('TORCHINDUCTOR_CACHE_DIR', str(root / f'torchinductor_{getpass.getuser()}'))
                 os.environ['TMPDIR'] = str(folder / 'tmp')
             yield folder
 
