@@ -117,18 +117,18 @@ def train(words: Sequence[str]) -> int:
 
 
 def _as_rank(job: Job, resume: str | None, fresh: bool) -> int:
-    """Trains as one rank; started alone, what ended the run is printed here, else it goes to the launcher."""
+    """Trains as one rank; what ended the run is one line here, and the launcher's last one."""
     from torch.distributed.elastic.multiprocessing.errors import record
 
     from phalanx import worker
     from phalanx.errors import RunError
     from phalanx.launch.preflight import look_here
 
-    if dist.is_launched():
-        return record(worker.train)(job, worker.Start(resume, fresh)) or 0
-    look_here(job.folder)
+    if not dist.is_launched():
+        look_here(job.folder)
     try:
-        return worker.train(job, worker.Start(resume, fresh))
+        train = record(worker.train) if dist.is_launched() else worker.train  # recorded for the launcher
+        return train(job, worker.Start(resume, fresh)) or 0
     except (RunError, BadSampleError, CheckpointError, OSError) as error:
         print(f'the run failed: {_told(error)}', file=sys.stderr)
         return 1

@@ -18,13 +18,14 @@ from typing import Any, Generic, NamedTuple
 import cv2
 import numpy as np
 import torch
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, get_worker_info
 
 from phalanx.cache import PictureCache, using
 from phalanx.memory import keep_freed_memory
 from phalanx.readable import counted
 from phalanx.stops import STOPS
 from phalanx.task import B, Dataset, Draw, S, SampleError
+from phalanx.transfer import Transfer
 
 PR_SET_PDEATHSIG = 1
 PATIENCE = 480  # seconds that a rank waits for a batch of its workers; less than ranks wait for each other
@@ -203,10 +204,12 @@ class _Collate(Generic[S, B]):
     def __init__(self, collate: Callable[[Sequence[S]], B]) -> None:
         self.collate = collate
 
-    def __call__(self, read: Sequence[tuple[S | None, dict[int, str]]]) -> Loaded:
+    def __call__(self, read: Sequence[tuple[S | None, dict[int, str]]]) -> Loaded | Transfer:
         samples = [sample for sample, _ in read if sample is not None]
         bad = {index: message for _, found in read for index, message in found.items()}
-        return Loaded(self.collate(samples) if samples else None, bad)
+        loaded = Loaded(self.collate(samples) if samples else None, bad)
+        in_worker = get_worker_info() is not None
+        return Transfer(loaded) if in_worker and sys.platform == 'linux' else loaded
 
 
 @contextlib.contextmanager

@@ -21,6 +21,7 @@ import yaml
 
 from phalanx.cache import check_room
 from phalanx.checkpoint import Checkpoints
+from phalanx.compiler import check_cache, use_own_cache
 from phalanx.config.bind import DEFAULT, bind
 from phalanx.config.originals import dialect_of, translate
 from phalanx.config.read import ConfigError, Node, did_you_mean, override, placed, plain, read
@@ -209,6 +210,9 @@ def check_parts(job: Job, world_size: int) -> None:
     if job.recipe.report.visualdl and find_spec('visualdl') is None:
         cure = 'pip install "phalanx-vision[visualdl]", or leave it off'
         raise RequestError(f'report.visualdl (--use_vdl) is on, but VisualDL is not installed: {cure}')
+    if train.compile:
+        use_own_cache()
+        check_cache()
     if train.compile and pick_device(job.recipe.device).type == 'cpu':
         check_compiler()
     initial = {f'init_networks.{name}': path for name, path in (train.init_networks or {}).items()}

@@ -98,24 +98,12 @@ class Trainer(Generic[S, B, P]):
         self.at = Standing()
         self.started_at = 0
         self.checkpoints = Checkpoints(folder, keep=recipe.checkpoint.keep)
-        self.saver = Saver(
-            self.checkpoints,
-            self.model,
-            self.optimizer,
-            self.precision,
-            self.ema,
-            self.compression,
-            recipe.checkpoint.asynchronous,
-        )
+        parts = self.model, self.optimizer, self.precision, self.ema, self.compression
+        self.saver = Saver(self.checkpoints, *parts, asynchronous=recipe.checkpoint.asynchronous)
         self.cache = cache.of_machine(train.cache)
+        workers, bad_samples = train.workers, train.bad_samples
         self.loader = Loader(
-            self.dataset,
-            task.collate,
-            workers=train.workers,
-            bad_samples=train.bad_samples,
-            device=device,
-            replace=True,
-            cache=self.cache,
+            self.dataset, task.collate, workers=workers, bad_samples=bad_samples, device=device, replace=True, cache=self.cache
         )
         self.news = News(self.loader)
         self.clock = Stopwatch()

@@ -25,6 +25,7 @@ import torch
 import phalanx
 from phalanx import dist, evaluation
 from phalanx.checkpoint import CheckpointError, Checkpoints, Loaded, load
+from phalanx.compiler import use_own_cache
 from phalanx.config.show import show
 from phalanx.convert.weights import load_weights
 from phalanx.disk import remove_own, write_whole
@@ -111,6 +112,8 @@ def faults_explained() -> Iterator[None]:
 def run(job: Job, start: Start, device: torch.device) -> int:
     """The exit status of the run, with all that it built gone again."""
     with contextlib.ExitStack() as held:
+        if job.recipe.train.compile:
+            use_own_cache()
         found, notes = prepare(job, start, held) if dist.rank() == 0 else (None, [])
         trainer = Trainer(job.recipe, job.task, folder=job.folder, device=device)
         checkpoint, notes = dist.with_tensors_from_main_rank((found, notes))
@@ -177,13 +180,17 @@ def end_workers() -> None:
 
 
 def keep_log() -> None:
-    """Sends the diagnostic log of this rank where its launcher keeps it: the main rank's to a file, others' to their stderr."""
+    """Sends the diagnostic log of this rank where its launcher keeps it: the main rank's to a file, others' to their stderr.
+
+    What the main rank prints is the same: nothing is added where its standard output is that file.
+    """
     handler: logging.Handler = logging.NullHandler()
     if dist.rank() != 0:
         handler = logging.StreamHandler()
     elif 'PHALANX_LOG_DIR' in os.environ:
         file, mode = Path(os.environ['PHALANX_LOG_DIR']) / 'workerlog.0', os.environ.get('PHALANX_LOG_MODE', 'w')
-        handler = logging.FileHandler(file, mode=mode, encoding='utf-8')
+        if not (file.exists() and os.path.samestat(file.stat(), os.fstat(STDOUT))):
+            handler = logging.FileHandler(file, mode=mode, encoding='utf-8')
     handler.setFormatter(logging.Formatter('%(asctime)s %(levelname)s %(message)s'))
     log.handlers, log.propagate = [handler], False
     log.setLevel(logging.INFO)

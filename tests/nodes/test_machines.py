@@ -27,7 +27,7 @@ def ips(machines: list[Machine]) -> str:
 
 def train(machines: list[Machine], *words: str, extra: tuple[str, ...] = SHORT, **environment: str) -> list[Started]:
     """The same command on each machine."""
-    command = ('train', *TINY, *extra, '--save_dir', 'run', '--ips', ips(machines), *words)
+    command = ('train', *TINY, *extra, '--save_dir', 'run', '--ips', ips(machines), '--heartbeat_timeout', '6', *words)
     return [machine.phalanx(*command, **environment) for machine in machines]
 
 
@@ -270,6 +270,73 @@ def test_a_rank_that_stops_answering_is_named_with_every_stack(machines: list[Ma
     assert '[rank 0]   File ' in started[0].said  # where it waits
     assert '[rank 1] no answer: its process is stopped' in started[1].said
     assert nobody_left(machines)
+
+
+def test_a_list_in_another_order_is_shown_on_both(machines: list[Machine]) -> None:
+    first, second = (
+        machines[number].phalanx('train', *TINY, *SHORT, '--ips', ips(machines[:2][::step]))
+        for number, step in ((0, 1), (1, -1))
+    )
+    assert (first.end(), second.end()) == (2, 2)
+    for one in (first, second):
+        assert '10.78.0.1: 10.78.0.1, 10.78.0.2' in one.said
+        assert '10.78.0.2: 10.78.0.2, 10.78.0.1' in one.said
+
+
+def test_a_folder_that_one_node_cannot_use_is_an_error_on_all(machines: list[Machine]) -> None:
+    (machines[1].folder / 'run').write_text('a file')
+    started = train(machines[:2])
+    assert [one.end() for one in started] == [2, 2]
+    for one in started:
+        assert 'error: 10.78.0.2: run/log: the folder for logs cannot be made: ' in one.said
+
+
+# A rank that lets the others lose their connection before it ends itself: `END` is how.
+SLOW_END = """
+import os, signal, sys, time, torch, torch.distributed as dist
+dist.init_process_group('gloo')
+if dist.get_rank() == 0:
+    print('up', flush=True)
+    dist.all_reduce(torch.ones(1))
+    dist.all_reduce(torch.ones(1))
+dist.all_reduce(torch.ones(1))
+END
+"""
+
+
+@pytest.mark.parametrize(
+    ('end', 'cause'),
+    [
+        ('dist.destroy_process_group(); time.sleep(2); raise KeyError("the cause")', "KeyError: 'the cause' (exit status 1)"),
+        ('os.kill(os.getppid(), signal.SIGSTOP); os.kill(os.getpid(), signal.SIGKILL)', 'was ended by SIGKILL'),
+    ],
+)
+def test_a_cause_wins_over_its_consequence_however_late_it_is_known(machines: list[Machine], end: str, cause: str) -> None:
+    """In the second case the launcher of the rank that is killed is held up until the other has told of its own rank."""
+    for machine in machines[:2]:
+        (machine.folder / 's.py').write_text(SLOW_END.replace('END', end))
+    words = ('launch', '--ips', ips(machines[:2]), '--nproc_per_node', '1', 's.py')
+    started = [machine.phalanx(*words) for machine in machines[:2]]
+    if 'SIGSTOP' in end:
+        log = machines[0].folder / 'log' / 'workerlog.0'
+        started[0].until(lambda: log.is_file() and 'Error' in log.read_text())
+        started[0].until(lambda: not any('RANK' in psutil.Process(pid).environ() for pid in machines[0].processes()))
+        started[1].process.send_signal(signal.SIGCONT)
+    assert [one.end() for one in started] == [1, 1]
+    for one in started:
+        assert one.lines[-1].endswith(cause), one.said
+        assert 'rank 1 of 2 on 10.78.0.2' in one.lines[-1]
+
+
+def test_a_launcher_that_is_stopped_for_a_while_does_no_harm(machines: list[Machine]) -> None:
+    started = train(machines[:2], '--heartbeat_timeout', '30')
+    started[0].until(lambda: steps(machines[0]) >= 1)
+    launchers = [psutil.Process(one.process.pid) for one in started]
+    for launcher in launchers:
+        launcher.suspend()
+        time.sleep(8)
+        launcher.resume()
+    assert [one.end() for one in started] == [0, 0], started[0].said
 
 
 def test_a_restart_goes_on_from_the_last_checkpoint(machines: list[Machine]) -> None:

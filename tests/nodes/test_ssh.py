@@ -6,12 +6,14 @@ import os
 import shlex
 import signal
 import sys
+import tarfile
 from pathlib import Path
 
 import pytest
 
 from nodes.conftest import Machine
 from nodes.test_machines import SHORT, ips, nobody_left, steps
+from phalanx.cli import main
 from phalanx.launch.remote import bring_home, passed_on, remote_line
 from running import TINY
 
@@ -103,6 +105,69 @@ def test_the_shell_on_the_other_side_gets_exactly_the_words() -> None:
     change, run = line.split(' && exec ')
     assert shlex.split(change) == ['cd', "/tmp/it's here; $x"]
     assert shlex.split(run)[-len(words) :] == words
+
+
+# What a rank was given, and with whom it runs.
+SCRIPT = """
+import os, sys, torch, torch.distributed as dist
+dist.init_process_group('gloo')
+total = torch.ones(1)
+dist.all_reduce(total)
+print('rank', os.environ['RANK'], 'of', int(total), 'given', *sys.argv[1:], flush=True)
+dist.barrier()
+os._exit(0)
+"""
+
+
+def test_a_script_gets_its_own_words_as_typed_and_all_nodes_form_one_world(
+    machines: list[Machine], ssh: dict[str, str]
+) -> None:
+    for machine in machines[:2]:
+        (machine.folder / 's.py').write_text(SCRIPT)
+    words = ('--host', 'db', '--ips', 'c,d', '--ssh', '--lr', '1')
+    one = machines[0].phalanx('launch', '--ips', ips(machines[:2]), '--ssh', '--nproc_per_node', '1', 's.py', *words, **ssh)
+    assert one.end() == 0, one.said
+    assert 'rank 0 of 2 given --host db --ips c,d --ssh --lr 1' in one.said
+    log = machines[1].folder / 'log' / 'workerlog.1'
+    assert log.read_text() == 'rank 1 of 2 given --host db --ips c,d --ssh --lr 1\n'
+
+
+def test_a_host_that_nobody_knows_is_named_with_its_flag(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(['launch', '--ips', 'no-such-host.invalid,10.0.0.1', '--ssh', 's.py']) == 2
+    assert '--ips no-such-host.invalid,10.0.0.1: no-such-host.invalid: this machine cannot find' in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ('name', 'kind', 'link'),
+    [
+        ('.bashrc', tarfile.REGTYPE, ''),
+        ('run/../.bashrc', tarfile.REGTYPE, ''),
+        ('run/out', tarfile.SYMTYPE, '../.bashrc'),
+        ('run/out', tarfile.SYMTYPE, '/etc/passwd'),
+        ('run/out', tarfile.LNKTYPE, '.bashrc'),
+        ('run', tarfile.SYMTYPE, '.'),
+        ('run/device', tarfile.CHRTYPE, ''),
+    ],
+)
+def test_results_that_come_home_write_nothing_beside_the_run_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, kind: bytes, link: str
+) -> None:
+    """The first node sends one good file, and one that would lie or lead elsewhere."""
+    home = tmp_path / 'home'
+    home.mkdir()
+    with tarfile.open(tmp_path / 'all.tar', 'w') as archive:
+        for member in (tarfile.TarInfo('run/metrics.jsonl'), tarfile.TarInfo(name)):
+            if member.name == name:
+                member.type, member.linkname = kind, link
+            archive.addfile(member)
+    ssh = tmp_path / 'ssh'
+    ssh.write_text(f'#!/bin/sh\ncase "$*" in *"tar -C"*) exec cat {tmp_path}/all.tar;; esac\nexit 1\n')
+    ssh.chmod(0o755)
+    monkeypatch.setenv('PATH', f'{tmp_path}:{os.environ["PATH"]}')
+    with pytest.raises(OSError, match=r'10\.0\.0\.1 sent something else than'):
+        bring_home('10.0.0.1', home / 'run')
+    assert [file.name for file in home.iterdir()] == ['run']
+    assert [file.name for file in (home / 'run').iterdir()] == ['metrics.jsonl']
 
 
 def test_flags_of_this_machine_stay_here() -> None:

@@ -226,16 +226,16 @@ def test_a_rank_that_fails_while_it_is_stopped_is_told_and_nothing_is_started_ag
 
 @pytest.mark.parametrize('ranks', [(), ('--nproc_per_node', '2')], ids=['one process', 'launcher'])
 def test_a_machine_that_trains_alone_is_told_once_what_it_lacks(tmp_path: Path, ranks: tuple[str, ...]) -> None:
-    """No machine has a million GiB, so here every one has too little."""
+    """No machine has a billion GiB of disk, so here every one has too little."""
     wanting = (
         'import sys\n'
         'from phalanx.cli import main\n'
         'from phalanx.launch import preflight\n'
-        'preflight.SHARED_MEMORY = 1e6\n'
+        'preflight.DISK = 1e9\n'
         'sys.exit(main(sys.argv[1:]))\n'
     )
     words = ('train', *TINY, 'train.steps=1', 'evaluate.enabled=false', *ranks)
     done = run(tmp_path, sys.executable, '-c', wanting, *words)
     assert done.returncode == 0, done.stderr
     assert done.stderr.startswith('phalanx: warning: this machine has ')
-    assert done.stderr.count('of shared memory for loader workers: in a container give --shm-size') == 1
+    assert done.stderr.count('of disk left for the run folder: make room') == 1

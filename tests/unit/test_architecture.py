@@ -18,25 +18,12 @@ FAMILIES = ('segmentation', 'detection', 'recognition', 'table')
 # The rooms from the top of the house to its ground: each may import those after it.
 ORDER = (
     *('cli', *COMMANDS, 'launch'),
-    *(
-        'worker',
-        'trainer',
-        'passes',
-        'saving',
-        'news',
-        'step_numbers',
-        'standing',
-        'runs',
-        'evaluation',
-        'loader',
-        'report',
-        'page',
-        'charts',
-    ),
+    *('worker', 'trainer', 'passes', 'saving', 'news', 'step_numbers', 'standing'),
+    *('runs', 'evaluation', 'loader', 'transfer', 'report', 'page', 'charts'),
     *('zoo', 'convert', 'families', *FAMILIES),
     *('backbones', 'layers', 'distill', 'scenes', 'colour', 'image', 'png', 'boxes', 'folders', 'options', 'batch'),
-    *('config', 'optim', 'ema', 'precision', 'checkpoint', 'meters', 'heartbeat', 'readable', 'cache', 'cores', 'memory'),
-    *('task', 'stochastic', 'norms', 'step', 'gradients', 'dist', 'arguments', 'errors', 'disk', 'stops'),
+    *('config', 'optim', 'ema', 'precision', 'checkpoint', 'compiler', 'meters', 'heartbeat', 'readable', 'cache', 'cores'),
+    *('memory', 'task', 'stochastic', 'norms', 'step', 'gradients', 'dist', 'arguments', 'errors', 'disk', 'stops'),
 )
 CATALOGS = ('MODELS', 'DATA', 'LOSSES', 'LOCATION_LOSSES', 'METRICS', 'TRANSFORMS', 'PARTS', 'DISTILLATIONS', 'FAMILIES')
 SCREEN = 70  # lines

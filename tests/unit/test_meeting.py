@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import socket
-import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -11,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from phalanx.launch import meeting as room
-from phalanx.launch import watch
+from phalanx.launch import preflight, watch
 from phalanx.launch.cluster import Cluster
 from phalanx.launch.meeting import Meeting, MeetingError, Members, listen
 from phalanx.launch.watch import Watch
@@ -31,7 +30,7 @@ def seat() -> Seat:
     def sit(address: str, nodes: tuple[str, ...] = ADDRESSES) -> Meeting:
         count = len(nodes)
         cluster = Cluster(1, nodes=nodes, min_nodes=count, max_nodes=count, address=address, meeting=(nodes[0], port))
-        taken.append(Meeting(cluster, 'token', 2, print))
+        taken.append(Meeting(cluster, 'token', 2, print, heartbeat_timeout=5))
         return taken[-1]
 
     return sit
@@ -88,15 +87,63 @@ def test_a_machine_without_a_pulse_is_lost_but_not_one_whose_ranks_have_ended(
     seat: Seat, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """The second machine says that it has ended, the third says nothing; the first watches."""
-    monkeypatch.setattr(watch, 'LOST', 0.2)
+    monkeypatch.setattr(watch, 'STALL', 10)
     seats = [seat(address) for address in ADDRESSES]
     members = joined(seats)
     watching = Watch(tmp_path, range(1), 60, print, seats[0], members)
     seats[1].put(members.key('ended', 1), 0)
-    for beaten in (1, 2):
+    for _ in range(2):
         assert watching.verdict is None
-        watching.exchange(beaten, {})
-        time.sleep(0.3)
+        watching.last -= 6  # this long ago, as it seems
+        watching.exchange({})
     assert watching.verdict is not None
     assert watching.verdict['cause'].startswith('127.0.0.3 is lost')
     assert seats[1].look(members.verdict) == watching.verdict
+
+
+def test_time_that_this_launcher_was_stopped_does_not_count_as_silence_of_others(seat: Seat, tmp_path: Path) -> None:
+    """Both were stopped, and this one goes on first: it reads the old heartbeat of the other, an hour later."""
+    seats = [seat(address) for address in ADDRESSES[:2]]
+    members = Members(0, tuple((number, {'address': address}) for number, address in enumerate(ADDRESSES[:2])), 0)
+    for key in (members.verdict, *members.keys('pulse'), *members.keys('ended')):
+        seats[0].put(key, None)
+    watching = Watch(tmp_path, range(1), 60, print, seats[0], members)
+    for _ in range(3):
+        watching.exchange({})
+        watching.last -= 3600
+    assert watching.verdict is None
+
+
+def test_the_watchdog_survives_an_error_of_its_own_and_reports_it(tmp_path: Path) -> None:
+    """A file of heartbeats that cannot be read, here a folder of that name."""
+    (tmp_path / 'beat.0').mkdir()
+    said: list[str] = []
+    watching = Watch(tmp_path, range(1), 60, said.append)
+    watching.start()
+    while not said:
+        watching.join(0.05)
+        assert watching.is_alive()
+    watching.stop()
+    watching.join()
+    assert said[0].startswith('warning: the watchdog of this node met an error and goes on: IsADirectoryError')
+
+
+def test_a_node_that_is_gone_during_the_comparison_is_named(seat: Seat, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The third joins, and does nothing more."""
+    monkeypatch.setattr(preflight, 'PATIENCE', 0.5)
+    seats = [seat(address) for address in ADDRESSES]
+    members = joined(seats)
+    with ThreadPoolExecutor(2) as pool:
+        for found in [pool.submit(preflight.look_around, one, members) for one in seats[:2]]:
+            with pytest.raises(MeetingError, match=r'^127\.0\.0\.3 did not answer within'):
+                found.result()
+
+
+def test_a_node_whose_port_is_taken_is_named_on_all_with_the_holder(seat: Seat) -> None:
+    seats = [seat(address) for address in ADDRESSES[:2]]
+    members = Members(0, tuple((number, {'address': address}) for number, address in enumerate(ADDRESSES[:2])), 0)
+    seats[1].cluster = Cluster(1, nodes=ADDRESSES[:2], address='127.0.0.2', meeting=('127.0.0.1', seats[0].port))
+    with listen('127.0.0.2', seats[0].port), ThreadPoolExecutor(2) as pool:
+        for found in [pool.submit(preflight.look_around, one, members) for one in seats]:
+            with pytest.raises(MeetingError, match=rf'127\.0\.0\.2: port {seats[0].port} is in use'):
+                found.result()

@@ -34,9 +34,11 @@ def test_what_only_may_hurt_is_a_warning(fact: str) -> None:
 
 
 def test_a_full_disk_and_little_shared_memory_are_told_with_the_machine() -> None:
-    told = [finding.text for finding in compare(cards(disk=0.5, shared_memory=0.0625))]
+    told = [finding.text for finding in compare(cards(disk=0.5, shared_memory=0.0625, memory=[80.0, 80.0]))]
     assert told[0] == '10.0.0.2 has 0.5 GiB of disk left for the run folder: make room'
-    assert told[1].startswith('10.0.0.2 has 64 MiB of shared memory for loader workers: in a container give --shm-size')
+    assert told[1].startswith(
+        '10.0.0.2 has 64 MiB of shared memory for NCCL between its GPUs: in a container give --shm-size=1g'
+    )
 
 
 def test_a_fingerprint_knows_where_its_parts_end() -> None:

@@ -13,7 +13,7 @@ def test_what_the_launcher_says_does_not_come_between_the_bytes_of_a_character(
     tmp_path: Path, capsysbinary: pytest.CaptureFixture[bytes]
 ) -> None:
     line, log = '─'.encode(), tmp_path / 'workerlog.0'
-    with agent._shown(log, wanted=True):
+    with agent._shown(log, True, 'w'):
         log.write_bytes(b'a' + line[:2])
         time.sleep(0.5)  # it has been looked at
         sys.stdout.buffer.write(b'|')

@@ -10,7 +10,7 @@ import re
 import signal
 import sys
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -109,8 +109,8 @@ class RankLogs(LogsSpecs):
         return str(self.attempt.log_dir)
 
 
-def run_attempt(command: Sequence[str], attempt: Attempt) -> Outcome:
-    """Runs `command` once a rank until all have ended."""
+def run_attempt(command: Sequence[str], attempt: Attempt, killed: Collection[int] = ()) -> Outcome:
+    """Runs `command` once a rank until all have ended. `killed`: the processes that the launcher ends meanwhile by SIGKILL."""
     for stale in (file for kind in ('error', 'beat', 'stack') for file in attempt.scratch.glob(f'{kind}.*')):
         remove_own(stale)  # of the attempt before, in the launcher's own folder
     oom_kills = _oom_kills()
@@ -120,11 +120,11 @@ def run_attempt(command: Sequence[str], attempt: Attempt) -> Outcome:
     wrapped = [sys.executable, '-IS', child.__file__, str(attempt.log_dir / 'workerlog'), mode, terminal, *command]
     for name in ('agent.server.api', 'multiprocessing.api'):  # what they have to say is said by the launcher, once
         logging.getLogger(f'torch.distributed.elastic.{name}').setLevel(logging.CRITICAL)
-    with _shown(attempt.log_dir / 'workerlog.0', attempt.follow and attempt.place == 0):
+    with _shown(attempt.log_dir / 'workerlog.0', attempt.follow and attempt.place == 0, mode):
         try:
             elastic_launch(_config(attempt), wrapped[0])(*wrapped[1:])
         except ChildFailedError as error:
-            return _outcome(error, attempt, out_of_memory=_oom_kills() > oom_kills)
+            return _outcome(error, attempt, _oom_kills() > oom_kills, killed)
         except SignalException as stopped:
             return Outcome(128 + int(stopped.sigval), _failure_while_stopping(attempt))
     return Outcome(0)
@@ -168,14 +168,17 @@ def _oom_kills() -> int:
     return 0
 
 
-def _outcome(error: ChildFailedError, attempt: Attempt, out_of_memory: bool) -> Outcome:
+def _outcome(error: ChildFailedError, attempt: Attempt, out_of_memory: bool, killed: Collection[int]) -> Outcome:
     """The rank to blame among those that failed here: the first that did not merely lose its connection."""
-    found = [_failure(rank, failure, attempt, out_of_memory) for rank, failure in error.failures.items()]
+    found = [
+        _failure(rank, failure, attempt, out_of_memory)
+        for rank, failure in error.failures.items()
+        if failure.exitcode != -signal.SIGKILL or failure.pid not in killed
+    ]
     stopped = [failure.exitcode for failure in error.failures.values()]
     if all(code in STATUSES for code in stopped):
         return Outcome(stopped[0])
-    first = min(found, key=lambda failure: (failure.is_consequence, failure.when))
-    return Outcome(1, first)
+    return Outcome(1, min(found, key=lambda failure: (failure.is_consequence, failure.when), default=None))
 
 
 def _failure_while_stopping(attempt: Attempt) -> Failure | None:
@@ -193,6 +196,8 @@ def _failure(rank: int, failure: ProcessFailure, attempt: Attempt, out_of_memory
     has_terminal = rank == 0 and not attempt.follow
     tail = log.read_text(errors='replace').splitlines()[-30:] if log.is_file() and not has_terminal else []
     cause = _cause(failure, out_of_memory)
+    if not cause.startswith('exit status') and not any(line.endswith('Traceback (most recent call last):') for line in tail):
+        tail = []  # the cause says it all
     if cause.startswith('exit status') and tail:  # a script that left no error record: its last words say more
         cause = f'{tail[-1].removeprefix(f"[rank{rank}]: ")} ({cause})'
     # SIGTERM is how torch's agent ends the others; one of them may have noticed before, and left a record with an earlier time.
@@ -215,23 +220,23 @@ def _cause(failure: ProcessFailure, out_of_memory: bool) -> str:
 
 
 @contextlib.contextmanager
-def _shown(log: Path, wanted: bool) -> Iterator[None]:
-    """Copies what is written to `log` from now on to the terminal."""
+def _shown(log: Path, wanted: bool, mode: str) -> Iterator[None]:
+    """Copies what is written to `log` from now on to the terminal; with the mode `w` it begins empty."""
     if not wanted:
         yield
         return
-    log.touch()
+    log.open(mode).close()
+    before = log.stat().st_size
     over = threading.Event()
     # The rank may be in the middle of a character, and another line of the launcher must not come between its bytes.
     decoder = codecs.getincrementaldecoder('utf-8')('surrogateescape')
 
     def follow() -> None:
         with log.open('rb') as file:
+            file.seek(before)
             last = False
             while not last:
                 last = over.wait(0.1)  # one more look when all is over
-                if log.stat().st_size < file.tell():  # begun anew
-                    file.seek(0)
                 while chunk := file.read(1 << 16):
                     sys.stdout.buffer.write(decoder.decode(chunk).encode('utf-8', 'surrogateescape'))
                     sys.stdout.flush()

@@ -22,7 +22,8 @@ def main() -> None:
         if os.getppid() != int(os.environ['PHALANX_LAUNCHER']):
             sys.exit('the launcher is gone')
     if rank != terminal:
-        file = os.open(f'{log}.{rank}', os.O_WRONLY | os.O_CREAT | (os.O_APPEND if mode == 'a' else os.O_TRUNC), 0o644)
+        afresh = os.O_TRUNC if mode == 'w' else 0
+        file = os.open(f'{log}.{rank}', os.O_WRONLY | os.O_CREAT | os.O_APPEND | afresh, 0o644)
         os.dup2(file, 1)
         os.dup2(file, 2)
         os.close(file)

@@ -41,7 +41,8 @@ def command(words: Sequence[str]) -> int:
         if given.write_slurm or given.write_kubernetes:
             return write_jobs(given, flags)
         if flags.ssh:
-            return everywhere(flags, 'launch', words, flags.log_dir or Path('log'))
+            begin = len(words) - len(given.arguments) - 1  # of the script and its own words
+            return everywhere(flags, 'launch', words[:begin], flags.log_dir or Path('log'), words[begin:])
         if not flags.asks_for_ranks:
             flags = replace(flags, nproc_per_node=max(1, torch.cuda.device_count()))
         cluster, warnings = Cluster.from_flags(flags, torch.cuda.device_count())

@@ -64,6 +64,10 @@ FLAGS: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
         ('--hang_timeout',),
         {'type': float, 'default': 1800, 'metavar': 'S', 'help': 'end a run that stands still for S seconds (1800)'},
     ),
+    (
+        ('--heartbeat_timeout',),
+        {'type': float, 'default': 30, 'metavar': 'S', 'help': 'a node counts as lost after S seconds without heartbeat (30)'},
+    ),
     (('--ssh',), {'action': 'store_true', 'help': 'with --ips: start the other machines from here, over ssh'}),
     (('--hostfile',), {'type': Path, 'metavar': 'FILE', 'help': 'the machines, one address a line, instead of --ips'}),
 )
@@ -87,6 +91,7 @@ class Flags:
     max_restart: int | None = None
     join_timeout: float = 300
     hang_timeout: float = 1800
+    heartbeat_timeout: float = 30
     ssh: bool = False
     hostfile: Path | None = None
 
@@ -109,7 +114,7 @@ class Flags:
             number = getattr(self, name)
             if number is not None and number < least:
                 raise ValueError(f'--{name} {number}: at least {least}{unit}')
-        for name in ('join_timeout', 'hang_timeout'):
+        for name in ('join_timeout', 'hang_timeout', 'heartbeat_timeout'):
             if not 0 < (seconds := getattr(self, name)) <= LONGEST:
                 raise ValueError(f'--{name} {seconds:g}: seconds, above 0 and at most {LONGEST:g}')
         if self.start_port is not None:

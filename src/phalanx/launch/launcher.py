@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import getpass
 import os
 import signal
 import sys
@@ -15,6 +14,7 @@ from pathlib import Path
 
 import psutil
 
+from phalanx.compiler import use_own_cache
 from phalanx.disk import remove_own
 from phalanx.dist import HANG_TIMEOUT
 from phalanx.heartbeat import FOLDER
@@ -24,7 +24,7 @@ from phalanx.launch.cluster import Cluster
 from phalanx.launch.flags import Flags
 from phalanx.launch.meeting import Card, Meeting, MeetingError, MeetingLostError, Members, say, token_of
 from phalanx.launch.remote import live_by_standard_input
-from phalanx.launch.watch import LOST, PULSE, Verdict, Watch
+from phalanx.launch.watch import PULSE, STALL, Verdict, Watch
 
 # Loader workers hand batches over through sockets TMPDIR/pymp-xxxxxxxx/listener-xxxxxxxx. A socket's path has at most 107
 # letters, and Python loses the batch, silently, when it is longer.
@@ -49,20 +49,24 @@ def launch(
     """
     live_by_standard_input()
     pass_pauses_on()
+    trouble = ''
     try:
         log_dir.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        say(f'{log_dir}: the folder for logs cannot be made: {error}')
-        return 2
+        trouble = f'{log_dir}: the folder for logs cannot be made: {error}'
+        if cluster.meeting is None:
+            say(trouble)
+            return 2
     os.environ.update(cluster.environment())
     os.environ['PHALANX_LOG_DIR'] = str(log_dir.absolute())
     os.environ['PHALANX_LAUNCHER'] = str(os.getpid())
     os.environ['PHALANX_ADDRESS'] = cluster.address if cluster.meeting else ''
+    use_own_cache()  # compiled kernels are worth keeping
     with scratch_folder() as scratch:
         os.environ |= {FOLDER: str(scratch), HANG_TIMEOUT: str(flags.hang_timeout)}
         try:
             run = _Launch(command, cluster, flags, log_dir.absolute(), scratch, follow)
-            return run.alone() if cluster.meeting is None else run.together(facts)
+            return run.alone() if cluster.meeting is None else run.together(lambda: facts() | {'trouble': trouble})
         except MeetingError as error:
             say(str(error))
             return 2
@@ -109,8 +113,6 @@ def scratch_folder() -> Iterator[Path]:
             (folder / f'{MARK}.new').rename(folder / MARK)  # held before another launcher can find it
             if len(str(folder)) < LONGEST:
                 (folder / 'tmp').mkdir()
-                # compiled kernels are worth keeping: they stay where torch would have put them
-                os.environ.setdefault('TORCHINDUCTOR_CACHE_DIR', str(root / f'torchinductor_{getpass.getuser()}'))
                 os.environ['TMPDIR'] = str(folder / 'tmp')
             yield folder
 
@@ -147,7 +149,9 @@ class _Launch:
     # On several.
 
     def together(self, facts: Callable[[], Card]) -> int:
-        meeting = Meeting(self.cluster, token_of(os.environ, self.flags.job_id), self.flags.join_timeout, say)
+        meeting = Meeting(
+            self.cluster, token_of(os.environ, self.flags.job_id), self.flags.join_timeout, say, self.flags.heartbeat_timeout
+        )
         own = {'pid': os.getpid(), 'wish': self.cluster.wish, 'max_restart': self.restarts}
         own |= preflight.machine_facts(self.cluster) | facts()
         while True:
@@ -173,10 +177,11 @@ class _Launch:
 
     def tell(self, meeting: Meeting, members: Members, watch: Watch, outcome: Outcome, verdict: Verdict | None) -> None:
         """Tells the others how the attempt ended here."""
-        if outcome.failure is not None and verdict is None:
+        if outcome.failure is not None and (verdict is None or verdict['kind'] == 'failed'):
             meeting.put(members.key('failure', meeting.number), outcome.failure.as_card())
             cause = f'rank {outcome.failure.rank} on {self.cluster.address}: {outcome.failure.cause}'
-            watch.decide({'kind': 'failed', 'cause': cause, 'stopped': outcome.was_stopped})
+            is_consequence = outcome.failure.is_consequence
+            watch.decide({'kind': 'failed', 'cause': cause, 'stopped': outcome.was_stopped, 'is_consequence': is_consequence})
         elif outcome.was_stopped and verdict is None:
             watch.decide({'kind': 'stopped', 'status': outcome.status, 'cause': 'stopped'})
         meeting.put(members.key('ended', meeting.number), outcome.status)
@@ -186,16 +191,18 @@ class _Launch:
 
         Without a failure anywhere, ranks of other machines may go on for long (they save, say): only silence ends the wait.
         """
-        heard: dict[int, tuple[object, float]] = {}  # of those that have not ended: the last pulse, and when it changed
-        count = len(members.cards)
+        heard: dict[int, tuple[object, float]] = {}  # of those that have not ended: the last pulse, and seconds it is the same
+        count, last = len(members.cards), time.monotonic()
         while True:
             told, now = meeting.look_at([*members.keys('ended'), *members.keys('pulse')]), time.monotonic()
+            passed, last = min(now - last, STALL), now
             for (number, _), ended, pulse in zip(members.cards, told[:count], told[count:], strict=True):
+                before, same = heard.get(number, ('never read', 0.0))
                 if ended is not None:
                     heard.pop(number, None)
-                elif number not in heard or heard[number][0] != pulse:
-                    heard[number] = (pulse, now)
-            silent = [number for number, (_, since) in heard.items() if now - since > LOST]
+                else:
+                    heard[number] = (pulse, 0.0 if pulse != before else same + passed)
+            silent = [number for number, (_, same) in heard.items() if same > meeting.heartbeat_timeout]
             if len(silent) == len(heard):
                 return silent
             time.sleep(PULSE)
@@ -252,7 +259,7 @@ class _Launch:
     def watched(self, attempt: Attempt, watch: Watch) -> tuple[Outcome, Verdict | None]:
         watch.start()
         try:
-            return run_attempt(self.command, attempt), watch.verdict
+            return run_attempt(self.command, attempt, watch.killed), watch.verdict
         finally:
             watch.stop()
 

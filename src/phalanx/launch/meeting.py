@@ -29,7 +29,6 @@ import torch.distributed as torch_dist
 from phalanx.launch.cluster import Cluster
 
 TCPStore: Any = torch_dist.TCPStore  # type: ignore[attr-defined]  # torch exports it without saying so
-ANSWER = 6  # seconds after which a store that does not answer counts as lost
 POLL = 0.1  # seconds between two looks at a key
 REMIND = 10  # seconds between two lines that say who is missing
 SETTLE = 20  # seconds within which a run notices that a machine has died
@@ -79,9 +78,13 @@ class Members:
 class Meeting:
     """This machine's seat at the store. Numbers name machines: the place in --ips, or the order of joining."""
 
-    def __init__(self, cluster: Cluster, token: str, patience: float, say: Callable[[str], None]) -> None:
+    def __init__(
+        self, cluster: Cluster, token: str, patience: float, say: Callable[[str], None], heartbeat_timeout: float = 30
+    ) -> None:
+        """`patience`: seconds to wait for machines; `heartbeat_timeout`: those after which a silent one counts as lost."""
         assert cluster.meeting is not None
         self.cluster, self.token, self.patience, self.say = cluster, token, patience, say
+        self.heartbeat_timeout = heartbeat_timeout
         self.address, self.port = cluster.meeting
         self.last = -1  # the attempt that this machine joined last
         self.server: Any = None
@@ -133,10 +136,14 @@ class Meeting:
                 answers.put((None, error))
 
         threading.Thread(target=put, name='question', daemon=True).start()
-        try:
-            answer, error = answers.get(timeout=ANSWER)
-        except queue.Empty:
-            raise MeetingLostError(f'{self.first} is lost: it has not answered for {ANSWER} s') from None
+        waited, look = 0.0, min(1, self.heartbeat_timeout)
+        while waited < self.heartbeat_timeout:  # in short looks: the time that this process itself is stopped does not count
+            with contextlib.suppress(queue.Empty):
+                answer, error = answers.get(timeout=look)
+                break
+            waited += look
+        else:
+            raise MeetingLostError(f'{self.first} is lost: it has not answered for {self.heartbeat_timeout:g} s')
         if error is not None:
             raise MeetingLostError(f'{self.first} is lost: {str(error).splitlines()[0][:120]}')
         return answer
@@ -151,10 +158,7 @@ class Meeting:
             self.put('machines', self.cluster.machines)
         (asked,) = self.wait(['machines'], 60)
         if asked != self.cluster.machines:
-            raise MeetingError(
-                f'not the same everywhere: the machines ({self.address}: {asked}; {self.cluster.address}: '
-                f'{self.cluster.machines}): give the same list, in the same order, on all machines; nothing was started here'
-            )
+            raise MeetingError(self._lists_differ(self.address, asked))
 
     # Joining an attempt.
 
@@ -269,8 +273,12 @@ class Meeting:
                     {'error': f'{self._missing(present)} after {self.patience:.0f} s; nothing was started', 'numbers': present},
                 )
                 return
+            if (conflict := self.look('conflict')) is not None:
+                self.put(f'{attempt}/members', {'error': conflict, 'numbers': present})
+                return
             if now - reminded > REMIND:
                 reminded = now
+                self._compare_with_other_first(present)
                 self.say(f'{self._missing(present)}; start this same command there')
             time.sleep(POLL)
         numbers = self._in_order(attempt, present[: self.cluster.max_nodes])
@@ -316,6 +324,23 @@ class Meeting:
             doubt = f' (something listens at port {self.port} of {hosts}: does its list of machines begin with itself?)'
             return missing + (doubt if hosts else '')
         return f'{len(present)} of at least {self.cluster.min_nodes} machines have joined'
+
+    def _compare_with_other_first(self, present: list[int]) -> None:
+        """A node whose list begins with itself waits at its own store: tells both what the lists are."""
+        absent = [address for number, address in enumerate(self.cluster.nodes) if number not in present]
+        for address, (_, trouble) in reach_all(self.cluster.address, absent, self.port).items():
+            if trouble is None:
+                with contextlib.suppress(MeetingError, RuntimeError, ValueError):  # something else listens there
+                    other = _connect(address, self.port)
+                    conflict = self._lists_differ(address, str(json.loads(other.get('machines'))))
+                    other.set('conflict', json.dumps(conflict))
+                    self.put('conflict', conflict)
+
+    def _lists_differ(self, other: str, asked: str) -> str:
+        return (
+            f'not the same everywhere: the machines ({other}: {asked}; {self.cluster.address}: {self.cluster.machines}): '
+            'give the same list, in the same order, on all machines; nothing was started here'
+        )
 
     def _seal(self, address: str) -> str:
         """What shows that the machine at `address` knows the token, without telling it."""

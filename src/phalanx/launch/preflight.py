@@ -12,7 +12,7 @@ import socket
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -51,9 +51,10 @@ RULES = (
     Rule('data', 'the list of samples', True, 'bring the same data to all machines; check data.root there'),
     Rule('max_restart', '--max_restart', True, 'give the same number on all machines'),
 )
+PATIENCE = 60  # seconds that nodes wait for each other while they compare themselves
 CLOCK = 5.0  # seconds that clocks may differ without a word
 DISK = 2.0  # GiB free below which a run is likely to fail
-SHARED_MEMORY = 0.25  # GiB, the same
+SHARED_MEMORY = 0.25  # GiB free in /dev/shm, the same for GPUs of one node that exchange through NCCL
 SLOW = 0.5  # Gbit/s between machines below which gradients will hold the run up
 
 
@@ -101,7 +102,7 @@ def machine_facts(cluster: Cluster) -> Card:
 
 
 def shared_memory() -> Card:
-    """GiB for what loader workers hand over."""
+    """GiB free in /dev/shm. Loader workers do not use it."""
     return {'shared_memory': round(_free(Path('/dev/shm')), 2)}
 
 
@@ -158,7 +159,7 @@ def look_around(meeting: Meeting, members: Members) -> tuple[list[Finding], floa
     """What is not as it should be, and the longest time to connect in seconds; the same on all machines."""
     blocked, slowest = _ways(meeting, members)
     meeting.put(members.key('ways', meeting.number), {'blocked': blocked, 'latency': slowest, 'clock': time.time()})
-    ways = meeting.wait(members.keys('ways'), 60)
+    ways = _everybodys(meeting, members, 'ways')
     findings = [Finding('error', line) for way in ways for line in way['blocked']]
     findings += compare([card for _, card in members.cards])
     findings += _clocks(members, [way['clock'] for way in ways])
@@ -186,11 +187,15 @@ def look_here(folder: Path) -> None:
 def lacking(card: Card) -> list[Finding]:
     """What a machine has too little of."""
     findings, where, shared = [], card['address'], card['shared_memory']
+    if card.get('trouble'):
+        findings.append(Finding('error', f'{where}: {card["trouble"]}'))
     if card.get('disk', DISK) < DISK:
         findings.append(Finding('warning', f'{where} has {card["disk"]:.1f} GiB of disk left for the run folder: make room'))
-    if shared < SHARED_MEMORY:
-        told = f'{where} has {shared * 1024:.0f} MiB of shared memory for loader workers'
-        findings.append(Finding('warning', f'{told}: in a container give --shm-size, or set train.workers=0'))
+    if card.get('memory') and card['ranks'] > 1 and shared < SHARED_MEMORY:
+        text = (
+            f'{where} has {shared * 1024:.0f} MiB of shared memory for NCCL between its GPUs: in a container give --shm-size=1g'
+        )
+        findings.append(Finding('warning', text))
     return findings
 
 
@@ -207,16 +212,35 @@ def _ways(meeting: Meeting, members: Members) -> tuple[list[str], float]:
     """What blocks this machine's way to others, and the longest time to connect in seconds. All return at one moment."""
     own, port = meeting.cluster.address, meeting.port
     others = [str(card['address']) for number, card in members.cards if number != meeting.number]
-    with _door(meeting, port):
-        meeting.put(members.key('door', meeting.number), True)
-        meeting.wait(members.keys('door'), 60)
+    with ExitStack() as opened:
+        trouble = ''
+        try:
+            opened.enter_context(_door(meeting, port))
+        except MeetingError as error:
+            trouble = str(error)
+        meeting.put(members.key('door', meeting.number), trouble)
+        if troubles := [trouble for trouble in _everybodys(meeting, members, 'door') if trouble]:
+            meeting.leave(members)
+            raise MeetingError('; '.join(troubles))
         tried = reach_all(own, others, port)
         meeting.put(members.key('tried', meeting.number), True)
-        meeting.wait(members.keys('tried'), 60)  # the door stays open until everybody has come by
+        _everybodys(meeting, members, 'tried')  # the door stays open until everybody has come by
     blocked = [
         f'{own} cannot connect to {address}, port {port}: {trouble}' for address, (_, trouble) in tried.items() if trouble
     ]
     return blocked, max((seconds for seconds, _ in tried.values()), default=0.0)
+
+
+def _everybodys(meeting: Meeting, members: Members, what: str) -> list[Any]:
+    """What every node writes of itself at this point, in order of rank. Raises MeetingError naming those that do not."""
+    try:
+        return meeting.wait(members.keys(what), PATIENCE)
+    except MeetingError:
+        absent = [members.name(number) for number, _ in members.cards if meeting.look(members.key(what, number)) is None]
+        raise MeetingError(
+            f'{", ".join(absent)} did not answer within {PATIENCE:.0f} s while the nodes compared themselves: '
+            'look what became of the launcher there; nothing was started'
+        ) from None
 
 
 @contextmanager

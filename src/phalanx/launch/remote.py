@@ -12,6 +12,7 @@ import os
 import queue
 import secrets
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -19,9 +20,10 @@ import tarfile
 import tempfile
 import threading
 from collections.abc import Collection, Mapping, Sequence
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from types import FrameType
 
+from phalanx.errors import RequestError
 from phalanx.launch.cluster import local_addresses, resolve
 from phalanx.launch.flags import Flags
 from phalanx.launch.meeting import say
@@ -38,19 +40,23 @@ SAVED = (0, *STATUSES)  # how a command ends that heeded a stop
 HERE_ONLY = {'--ssh': 0, '--hostfile': 1, '--host': 1, '--ips': 1}  # flags that are not passed on, and how many words follow
 
 
-def everywhere(flags: Flags, command: str, words: Sequence[str], folder: Path) -> int:
-    """Runs `phalanx COMMAND WORDS` on all machines of `--ips`, this one among them or not; the exit status of the whole.
+def everywhere(flags: Flags, command: str, words: Sequence[str], folder: Path, script: Sequence[str] = ()) -> int:
+    """Runs `phalanx COMMAND WORDS SCRIPT` on all nodes of `--ips`, this one among them or not; the exit status of the whole.
 
-    Afterwards `folder` is on this machine: brought home from the first one when that is another. Raises ValueError.
+    `words` are read by Phalanx, and adapted to each node; the words of `script` are the user's, and stay as they were typed.
+    Afterwards `folder` is on this machine: brought home from the first node when that is another. Raises RequestError.
     """
     names = [name.strip() for name in (flags.ips or '').split(',') if name.strip()]
     if not names:
-        raise ValueError('--ssh: on which machines? give --ips or --hostfile')
+        raise RequestError('--ssh: on which machines? give --ips or --hostfile')
     if dashed := [name for name in names if name.startswith('-')]:
-        raise ValueError(f'--ips: {dashed[0]!r} is no name of a machine')
-    words = [*passed_on(words), '--ips', ','.join(names)]
-    own = local_addresses()
-    mine = {name for name in names if resolve(name) in own}
+        raise RequestError(f'--ips: {dashed[0]!r} is not the name of a machine')
+    words = ['--ips', ','.join(names), *passed_on(words), *script]
+    try:
+        own = local_addresses()
+        mine = {name for name in names if resolve(name) in own}
+    except ValueError as error:
+        raise RequestError(f'--ips {",".join(names)}: {error}; correct it, or give addresses') from None
     os.environ.setdefault('PHALANX_TOKEN', secrets.token_hex(16))
     here, there = [sys.executable, '-m', 'phalanx', command, *words], remote_line(command, words, Path.cwd())
     machines, asked = _run([(name, here if name in mine else [*SSH, '--', name, there]) for name in names], mine)
@@ -197,10 +203,36 @@ def bring_home(name: str, folder: Path) -> None:
     line = shlex.join(['tar', '-C', str(folder.parent), '-cf', '-', folder.name])
     with subprocess.Popen([*SSH, '--', name, line], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE) as copied:
         assert copied.stdout is not None
-        with tarfile.open(fileobj=copied.stdout, mode='r|') as archive:
-            archive.extractall(folder.parent, filter='data')
+        try:
+            with tarfile.open(fileobj=copied.stdout, mode='r|') as archive:
+                archive.extractall(folder.parent, filter=_Inside(folder))
+        except tarfile.TarError as error:
+            copied.kill()
+            raise OSError(f'{name} sent something else than {folder}: {error}') from None
         while copied.stdout.read(65536):  # what fills the last record, else tar there may die of a pipe that we closed
             pass
     if copied.returncode:
         raise OSError(f'the results of {name} could not be copied from {folder} there')
     say(f'the results of {name} are in {folder}')
+
+
+class _Inside:
+    """What tarfile lets through as data, if it lies in the run folder, links to nothing outside of it, and finds room here."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.base = folder, folder.resolve()
+        self.room = shutil.disk_usage(folder.parent).free
+
+    def __call__(self, member: tarfile.TarInfo, target: str) -> tarfile.TarInfo:
+        """Raises tarfile.TarError."""
+        checked = tarfile.data_filter(member, target)
+        places = [Path(target, checked.name)]
+        if checked.issym() or checked.islnk():
+            places.append((places[0].parent if checked.issym() else Path(target)) / checked.linkname)
+        begins_well = PurePosixPath(checked.name).parts[:1] == (self.folder.name,)
+        if not begins_well or not all(place.resolve().is_relative_to(self.base) for place in places):
+            raise tarfile.OutsideDestinationError(checked, str(places[-1]))
+        self.room -= checked.size
+        if self.room < 0:
+            raise tarfile.ExtractError(f'{checked.name}: the disk has no room for it')
+        return checked

@@ -104,7 +104,7 @@ def write_kubernetes(file: Path, command: Sequence[str], nodes: int, devices: in
     heading = (
         f'# kubectl create -f {file.name}\n'
         '# Edit: the image, the claim of the volume with data and run folder (shared by all pods), resources.\n'
-        '# Loader workers hand batches over in /dev/shm, 64 MiB in a container by default: hence the volume in memory.\n'
+        '# NCCL exchanges between GPUs of one pod through /dev/shm, 64 MiB in a container by default: hence that volume.\n'
     )
     file.write_text(heading + yaml.dump(job, sort_keys=False, width=1000, Dumper=_Plain))
 

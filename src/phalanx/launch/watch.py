@@ -24,8 +24,10 @@ from phalanx.launch.preflight import compare
 from phalanx.stops import STACKS
 
 PULSE = 0.5  # seconds between two pulses
-LOST = 6  # seconds without a pulse after which a machine counts as lost
+STALL = 2 * PULSE  # seconds that a round of this thread may count: if it takes longer, this launcher itself was held up
 GRACE = 45  # seconds that ranks have to save when they are asked to stop
+OWN_END = 5  # seconds that ranks have to report an error of their own when others have lost the connection to them
+EXITING = 0x4  # PF_EXITING, a flag of Linux in /proc/PID/stat
 Verdict = dict[str, Any]  # why an attempt ends before its ranks are done: kind, cause, lines
 
 
@@ -49,46 +51,64 @@ class Watch(threading.Thread):
         self.meeting, self.members = meeting, members
         self.verdict: Verdict | None = None
         self.over = threading.Event()
-        self.seen: dict[int, tuple[Any, float]] = {}  # machine -> its last pulse, and when it changed
+        self.seen: dict[int, tuple[Any, float]] = {}  # machine -> its last pulse, and for how many seconds it is the same
+        self.beaten = 0
+        self.last = time.monotonic()  # when the pulses of others were read
+        self.killed: set[int] = set()  # ranks that were running until this thread ended them
+        self.reported = ''  # the last error of this thread itself
 
     def run(self) -> None:
-        beaten = 0
         while not self.over.wait(PULSE) and self.verdict is None:
-            beaten += 1
-            beats = read_beats(self.folder)
             try:
+                beats = read_beats(self.folder)
                 if self.meeting is not None:
-                    self.exchange(beaten, beats)
+                    self.exchange(beats)
                 if self.verdict is None:
                     self.look_for_hang(beats)
             except MeetingLostError as error:
                 self.verdict = {'kind': 'lost', 'number': 0, 'cause': str(error)}
+            except Exception as error:  # noqa: BLE001 - without this thread the other nodes would take this one for lost
+                self.report(error)
         if self.verdict is not None and not self.over.is_set():
             self.end_ranks()
 
     def stop(self) -> None:
         self.over.set()
 
-    def exchange(self, beaten: int, beats: dict[int, Beat]) -> None:
+    def report(self, error: Exception) -> None:
+        """Says what went wrong in this thread, once; the next round may do better."""
+        text = f'{type(error).__name__}: {error}'
+        if text != self.reported:
+            self.reported = text
+            self.say(f'warning: the watchdog of this node met an error and goes on: {text}')
+
+    def exchange(self, beats: dict[int, Beat]) -> None:
         """Writes this machine's pulse, reads the others', and takes over what one of them decided."""
         assert self.meeting is not None
         assert self.members is not None
         members, count, now = self.members, len(self.members.cards), time.monotonic()
-        self.meeting.put(members.key('pulse', self.meeting.number), [beaten, {r: list(b) for r, b in beats.items()}])
+        self.beat(beats)
         self.verdict, *told = self.meeting.look_at([members.verdict, *members.keys('pulse'), *members.keys('ended')])
         if self.verdict is not None:
             return
+        passed, self.last = min(now - self.last, STALL), now
         for (number, _), pulse, ended in zip(members.cards, told[:count], told[count:], strict=True):
-            if number not in self.seen or pulse != self.seen[number][0]:
-                self.seen[number] = (pulse, now)
-            elif now - self.seen[number][1] > LOST and ended is None:
-                name = members.name(number)
-                self.decide(
-                    {'kind': 'lost', 'number': number, 'cause': f'{name} is lost: nothing was heard of it for {LOST} s'}
-                )
+            before, silent = self.seen.get(number, ('never read', 0.0))
+            silent = 0.0 if pulse != before else silent + passed
+            self.seen[number] = (pulse, silent)
+            if silent > self.meeting.heartbeat_timeout and ended is None:
+                cause = f'{members.name(number)} is lost: no heartbeat from it for {self.meeting.heartbeat_timeout:g} s'
+                self.decide({'kind': 'lost', 'number': number, 'cause': cause})
                 return
         if self.meeting.server is not None and (new := self.meeting.newcomers(members, self.unfit)):
             self.decide({'kind': 'newcomer', 'cause': f'{len(new)} more machine{"s" if len(new) > 1 else ""} joined'})
+
+    def beat(self, beats: dict[int, Beat]) -> None:
+        """Tells the other nodes that this one lives, and where its ranks are."""
+        if self.meeting is not None and self.members is not None:
+            self.beaten += 1
+            ranks = {rank: list(beat) for rank, beat in beats.items()}
+            self.meeting.put(self.members.key('pulse', self.meeting.number), [self.beaten, ranks])
 
     def unfit(self, card: Card) -> str:
         """Why a machine cannot join the run; '' when it can."""
@@ -128,18 +148,29 @@ class Watch(threading.Thread):
         children = psutil.Process().children()
         if kind == 'hang':
             self.show_stacks(children)
-        gentle = kind in ('newcomer', 'stopped')
+        if kind in ('newcomer', 'stopped'):
+            for child in children:
+                _send(child, signal.SIGTERM)
+            self.await_ends(children, GRACE)
+        elif kind == 'failed' and self.verdict['is_consequence']:  # the cause may be here, and still be on its way
+            self.await_ends(children, OWN_END)
         for child in children:
-            _send(child, signal.SIGTERM if gentle else signal.SIGKILL)
-        end = time.monotonic() + (GRACE if gentle else 3)
-        while (alive := [child for child in children if _is_alive(child)]) and time.monotonic() < end:
-            time.sleep(POLL)
-        for child in alive:
-            _send(child, signal.SIGKILL)
+            if _is_alive(child):
+                self.killed.add(child.pid)
+                _send(child, signal.SIGKILL)
+        self.await_ends(children, 3)
         # The agent in the main thread sees its ranks gone and returns. If it sits in a wait of its own, the process ends here.
         if not self.over.wait(8):
             self.say(str(self.verdict['cause']))
             os._exit(1)
+
+    def await_ends(self, processes: list[psutil.Process], seconds: float) -> None:
+        """Waits for them, with heartbeats: ranks that save may take longer than the others wait for one."""
+        end = time.monotonic() + seconds
+        while any(_is_alive(process) for process in processes) and time.monotonic() < end:
+            time.sleep(POLL)
+            with contextlib.suppress(MeetingLostError):
+                self.beat({})
 
     def show_stacks(self, children: list[psutil.Process]) -> None:
         """Asks every rank here where it is; a stopped process cannot answer."""
@@ -154,16 +185,23 @@ class Watch(threading.Thread):
 
 
 def _send(process: psutil.Process, number: int) -> None:
-    with contextlib.suppress(psutil.NoSuchProcess):
+    with contextlib.suppress(psutil.Error):
         process.send_signal(number)
 
 
 def _is_alive(process: psutil.Process) -> bool:
-    """Whether it still runs. Only looks: who waits for a child takes its exit status away from the agent."""
+    """Whether it still runs. Only looks: who waits for a child takes its exit status away from the agent.
+
+    A process that the kernel is ending, which takes long where memory is short, does not run any more.
+    """
     try:
-        return bool(process.status() != psutil.STATUS_ZOMBIE)
-    except psutil.Error:
+        if process.status() == psutil.STATUS_ZOMBIE:
+            return False
+        stat = Path(f'/proc/{process.pid}/stat')
+        flags = int(stat.read_text().rpartition(')')[2].split()[6]) if stat.is_file() else 0
+    except (psutil.Error, OSError):
         return False
+    return not flags & EXITING
 
 
 def _is_stopped(pid: int) -> bool:

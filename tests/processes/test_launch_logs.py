@@ -1,0 +1,59 @@
+"""The published launch lines: what they leave in `workerlog.N`, and on the screen."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from running import TINY, clean_environment
+
+TOOLS = Path(__file__).parents[2] / 'tools'
+
+
+def launched(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    """`python -m phalanx.launch --log_dir ./log WORDS...`, two ranks."""
+    return subprocess.run(
+        [sys.executable, '-m', 'phalanx.launch', '--nproc_per_node', '2', '--log_dir', './log', *words],
+        cwd=folder,
+        env=clean_environment(),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_each_line_of_rank_0_is_once_on_the_screen_and_once_in_its_log(tmp_path: Path) -> None:
+    shutil.copytree(TOOLS, tmp_path / 'tools')
+    (tmp_path / 'log').mkdir()
+    (tmp_path / 'log' / 'workerlog.0').write_text('an error of an earlier run\n' * 1000)
+    done = launched(tmp_path, 'tools/train.py', '-c', *TINY, 'train.steps=3', '--save_dir', 'run')
+    assert done.returncode == 0, done.stderr
+    log = (tmp_path / 'log' / 'workerlog.0').read_text()
+    assert done.stdout == log
+    for step in (1, 2, 3):
+        assert log.count(f'step {step}/3  epoch') == 1
+    assert log.count('peak memory') == 1
+    assert '\0' not in log
+
+
+@pytest.mark.parametrize('append', [(), ('--log_append',)], ids=['anew', 'append'])
+def test_a_second_launch_shows_nothing_of_the_first(tmp_path: Path, append: tuple[str, ...]) -> None:
+    (tmp_path / 'say.py').write_text('import sys; print(sys.argv[1])')
+    launched(tmp_path, 'say.py', 'one')
+    assert launched(tmp_path, *append, 'say.py', 'two').stdout == 'two\n'
+    for rank in (0, 1):
+        assert (tmp_path / 'log' / f'workerlog.{rank}').read_text() == ('one\ntwo\n' if append else 'two\n')
+
+
+def test_an_error_of_the_user_is_one_line_with_its_cause_and_without_a_traceback(tmp_path: Path) -> None:
+    shutil.copytree(TOOLS, tmp_path / 'tools')
+    done = launched(tmp_path, 'tools/train.py', '-c', *TINY, '--resume', 'nowhere', '--save_dir', 'run')
+    assert done.returncode == 1
+    assert 'Traceback' not in done.stdout + done.stderr
+    (last,) = done.stderr.splitlines()
+    assert last.startswith('the run failed after ')
+    assert 'nowhere' in last
