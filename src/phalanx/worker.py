@@ -89,6 +89,8 @@ def joined(wish: str) -> Iterator[torch.device]:
     try:
         yield device
     except BaseException:
+        if dist.is_launched():  # others fail of the connection that we now close: being ended with them would hide the cause
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
         end_workers()
         dist.leave(failed=True)
         raise
