@@ -50,7 +50,7 @@ def read_image(path: Path | str) -> Image:
 
 def decoded(data: bytes, name: str) -> Image:
     """The picture in `data`, the bytes of a file, as `read_image` gives it. Raises SampleError, which calls it `name`."""
-    size = _checked(data, name)
+    size = _checked(data, name, 'an image')
     if size is None:
         size = _size_by_pillow(data, name)
     if size is not None:
@@ -76,7 +76,7 @@ def read_labels(path: Path) -> LabelMap:
 
 def _decoded_labels(path: Path) -> LabelMap:
     data = _bytes(path)
-    if (size := _checked(data, str(path))) is not None:
+    if (size := _checked(data, str(path), 'a label map')) is not None:
         _check_pixels(*size, str(path))
     if (by_spng := png.decoded(data, 'L')) is not None:
         return by_spng
@@ -119,13 +119,14 @@ def opened(source: bytes | Path) -> PIL.Image.Image:
     return PIL.Image.open(io.BytesIO(source) if isinstance(source, bytes) else source, formats=FORMATS)
 
 
-def _checked(data: bytes, name: str) -> tuple[int, int] | None:
+def _checked(data: bytes, name: str, kind: str) -> tuple[int, int] | None:
     """Width and height that the bytes of a PNG or JPEG file promise. Raises SampleError before a decoder sees what is none."""
     if not any(data.startswith(beginning) for beginnings in BEGINNINGS.values() for beginning in beginnings):
-        raise SampleError(f'{name}: is not an image that can be decoded ({_beginning(data)}); {", ".join(BEGINNINGS)} can')
+        raise SampleError(f'{name}: is not {kind} that can be decoded ({_beginning(data)}); {", ".join(BEGINNINGS)} can')
     size, whole = _header(data)
     if not whole:
-        raise SampleError(f'{name}: the image is cut off ({len(data)} bytes are there)')
+        cut = 'the image' if kind == 'an image' else f'is not {kind} that can be decoded: it'
+        raise SampleError(f'{name}: {cut} is cut off ({len(data)} bytes are there)')
     return size
 
 

@@ -40,9 +40,10 @@ def has_its_chunks(data: bytes) -> bool:
 
 
 def _is_sound(data: bytes) -> bool:
-    """Whether each chunk has its checksum; pyspng does not look."""
+    """Whether all chunks are there, each with its checksum; pyspng does not look."""
     view = memoryview(data)
-    return all(zlib.crc32(view[start + 4 : end]) == int.from_bytes(view[end : end + 4]) for start, end in _chunks(data))
+    sums = (zlib.crc32(view[start + 4 : end]) == int.from_bytes(view[end : end + 4]) for start, end in _chunks(data))
+    return has_its_chunks(data) and all(sums)
 
 
 def _chunks(data: bytes) -> Iterator[tuple[int, int]]:

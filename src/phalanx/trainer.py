@@ -109,6 +109,7 @@ class Trainer(Generic[S, B, P]):
         self.clock = Stopwatch()
         self.heart = Heart(dist.rank())
         self.numbers = StepNumbers()
+        self.report = Report(folder, main=False, name='', total_steps=self.until)  # a silent one, until `train` gets another
 
     def train(self, report: Report) -> dict[str, Any]:
         """The summary of the run, after training to the end. Raises RunError, BadSampleError or StoppedError."""

@@ -33,7 +33,7 @@ def test_a_file_of_a_format_that_nobody_asked_for_is_not_opened(
     monkeypatch.setattr('subprocess.Popen', lambda *_, **__: pytest.fail('a program was started'))
     file = tmp_path / 'l.png'
     file.write_bytes(OTHERS[kind])
-    with pytest.raises(SampleError, match=r'l\.png: is not an image that can be decoded'):
+    with pytest.raises(SampleError, match=r'l\.png: is not (an image|a label map) that can be decoded'):
         reader(file)
     with pytest.raises(AnnotationError, match=r'l\.png: is not an image'):
         size_of(file)
@@ -49,7 +49,7 @@ def test_a_chunk_that_claims_more_than_the_file_holds_costs_no_memory(reader: Ca
     data[place : place + 4] = b'\xff\xff\xff\xff'
     file.write_bytes(data)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    with pytest.raises(SampleError, match=r'bomb\.png: the image is cut off'):
+    with pytest.raises(SampleError, match=r'bomb\.png: .* is cut off'):
         reader(file)
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 100 * 2**10  # KiB
 

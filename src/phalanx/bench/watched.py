@@ -17,7 +17,6 @@ from phalanx.bench.timeline import Event, Moment, Timeline
 from phalanx.config.schema import Recipe
 from phalanx.norms import BatchNorm2d
 from phalanx.precision import Precision, PrecisionOptions
-from phalanx.report import Report
 from phalanx.task import B, P, S, Task
 from phalanx.trainer import Trainer
 
@@ -35,7 +34,6 @@ class WatchedTrainer(Trainer[S, B, P]):
 
     def __init__(self, recipe: Recipe, task: Task[S, B, P], *, folder: Path, device: torch.device) -> None:
         super().__init__(recipe, task, folder=folder, device=device)
-        self.report = Report(folder, main=False, name='', total_steps=0)  # bad samples are told to it
         self.timeline = Timeline(device)
         self.precision = self.passes.precision = WatchedPrecision(recipe.precision, device, self.timeline)
         self.judge.register_forward_pre_hook(lambda *_: self.timeline.switch('forward'))
