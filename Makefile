@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test check bench soak clean
+.PHONY: demo test check bench gpu soak clean
 .DEFAULT_GOAL := help
 
 help:
@@ -10,6 +10,7 @@ help:
 	@echo "make test   run all tests"
 	@echo "make check  format, lint, types"
 	@echo "make bench  measure a training step on one core, in float32 and bf16, and print where its time goes (1 minute)"
+	@echo "make gpu    on a machine with a GPU: its tests, then a step of every family in every setting, as a table in runs/gpu (9 minutes)"
 	@echo "make soak   kill a small training again and again, and see that nothing is lost (KILLS=200 SEED=0)"
 
 .venv/installed: pyproject.toml
@@ -38,6 +39,18 @@ check: .venv/installed
 bench: .venv/installed
 	@OMP_NUM_THREADS=1 $(BIN)/phalanx bench train pp_liteseg_digits --steps 5 --warmup 2 --precision fp32,bf16 --channels_last both \
 		--set device=cpu 'data.size=[256,512]' train.global_batch_size=4 train.workers=0 data.eval_scenes=1
+
+# With the torch that is there, if there is one (its build fits the driver); DEVICE=cpu shows that it works, in tiny sizes.
+DEVICE ?= cuda
+GPU_SECONDS ?= 300
+GPU_PYTHON = $(shell $(PYTHON) -c 'import torch, torchvision, cv2, pytest; print("$(PYTHON)")' 2>/dev/null || echo $(BIN)/python)
+
+gpu:
+	@$(PYTHON) -c 'import torch, torchvision, cv2, pytest' 2>/dev/null || $(MAKE) --no-print-directory .venv/installed
+	@echo "== tests on the GPU"
+	@PYTHONPATH=src $(GPU_PYTHON) -m pytest tests/gpu -p no:cacheprovider
+	@echo "== benchmark on the GPU"
+	@PYTHONPATH=src $(GPU_PYTHON) benchmarks/gpu.py --device $(DEVICE) --seconds $(GPU_SECONDS) --out runs/gpu
 
 KILLS ?= 200
 SEED ?= 0

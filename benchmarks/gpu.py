@@ -1,0 +1,117 @@
+"""A training step of every family on this GPU, in every setting, as one table.
+
+    make gpu                      or: python benchmarks/gpu.py [--device cpu] [--seconds 300] [--out runs/gpu]
+
+Settings: fp32 without and with TF32, bf16, fp16, bf16 in channels last, compiled, as CUDA graphs. Each cell is a process of its
+own, so that one that runs out of memory costs itself alone. Writes gpu.json and gpu.md. With `--device cpu` sizes are tiny: it
+shows that the benchmark works, and says nothing of a GPU.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+
+RECIPES = {  # name -> settings on a GPU, on a CPU
+    'segmentation': ('pp_liteseg_digits', ('data.size=[512,1024]', 'train.global_batch_size=16'), ('data.size=[64,96]',)),
+    'detection': ('ppyoloe_digits', ('data.size=[640,640]', 'train.global_batch_size=16'), ('data.size=[64,64]',)),
+    'recognition': ('crnn_digits', ('size=[320,32]', 'train.global_batch_size=256'), ('size=[48,32]', 'train_sizes=[]')),
+    'table': ('slanet_rendered', ('train.global_batch_size=24',), ('image_size=64',)),
+}
+SETTINGS = {
+    'fp32': ('precision={dtype: fp32, tf32: false}',),
+    'tf32': ('precision={dtype: fp32, tf32: true}',),
+    'bf16': ('precision={dtype: bf16}',),
+    'fp16': ('precision={dtype: fp16}',),
+    'bf16, channels last': ('precision={dtype: bf16}', 'train.channels_last=true'),
+    'bf16, compiled': ('precision={dtype: bf16}', 'train.channels_last=true', 'train.compile=true'),
+    'bf16, CUDA graphs': ('precision={dtype: bf16}', 'train.channels_last=true', 'train.cuda_graph=true'),
+}
+COLUMNS = ('samples_per_s', 'peak_memory_mb', 'share_of_peak')
+
+
+def cell(family: str, setting: str, device: str) -> list[str]:
+    """The command that measures one cell."""
+    recipe, on_gpu, on_cpu = RECIPES[family]
+    sizes = (*on_cpu, 'train.global_batch_size=4', 'train.workers=0') if device == 'cpu' else (*on_gpu, 'train.workers=4')
+    words = ['bench', 'train', recipe, '--json', '--steps', '2' if device == 'cpu' else '20', '--warmup', '1']
+    return [
+        *words,
+        '--set',
+        *sizes,
+        *SETTINGS[setting],
+        f'device={device}',
+    ]
+
+
+def measured(words: list[str], seconds: float) -> dict[str, Any]:
+    """What `phalanx WORDS` says as JSON, or why it says nothing."""
+    environment = {**os.environ, 'PYTHONPATH': str(Path(__file__).parents[1] / 'src')}
+    try:
+        done = subprocess.run(
+            [sys.executable, '-m', 'phalanx', *words],
+            capture_output=True,
+            text=True,
+            timeout=seconds,
+            env=environment,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return {'why': f'longer than {seconds:.0f} s'}
+    if done.returncode:
+        return {'why': (done.stderr.strip().splitlines() or ['no word'])[-1][:200]}
+    found = json.loads(done.stdout)
+    variants = found['variants'] if isinstance(found, dict) and 'variants' in found else found
+    return {name: (variants[0] if isinstance(variants, list) else variants)[name] for name in COLUMNS}
+
+
+def as_table(rows: list[dict[str, Any]], head: str) -> str:
+    lines = [
+        head,
+        '',
+        '| family | setting | samples/s | MiB | share of peak |',
+        '| --- | --- | ---: | ---: | ---: |',
+    ]
+    for row in rows:
+        said = (
+            (f'{row["samples_per_s"]:.1f}', f'{row["peak_memory_mb"]:,.0f}', f'{row["share_of_peak"]:.0%}')
+            if 'why' not in row
+            else (row['why'], '', '')
+        )
+        lines.append(f'| {row["family"]} | {row["setting"]} | {" | ".join(said)} |')
+    return '\n'.join(lines) + '\n'
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument('--device', choices=('cuda', 'cpu'), default='cuda')
+    parser.add_argument('--seconds', type=float, default=300, help='of the whole table; cells that come later are left out')
+    parser.add_argument('--out', type=Path, default=Path('runs/gpu'))
+    given = parser.parse_args()
+    if given.device == 'cuda' and not torch.cuda.is_available():
+        sys.exit('there is no CUDA device here; --device cpu shows that the benchmark works')
+    name = torch.cuda.get_device_name() if given.device == 'cuda' else f'{platform.processor() or "cpu"} (not a GPU)'
+    end, rows = time.monotonic() + given.seconds, []
+    for family, setting in [(family, setting) for setting in SETTINGS for family in RECIPES]:
+        left = end - time.monotonic()
+        found = measured(cell(family, setting, given.device), left) if left > 5 else {'why': 'left out: out of time'}
+        rows.append({'family': family, 'setting': setting, **found})
+        print(rows[-1], flush=True)
+    given.out.mkdir(parents=True, exist_ok=True)
+    head = f'{name}, torch {torch.__version__}, {time.strftime("%Y-%m-%d")}, `make gpu`'
+    (given.out / 'gpu.json').write_text(json.dumps({'head': head, 'rows': rows}, indent=1) + '\n')
+    (given.out / 'gpu.md').write_text(as_table(rows, head))
+    print(f'{given.out}/gpu.md, {given.out}/gpu.json')
+
+
+if __name__ == '__main__':
+    main()
