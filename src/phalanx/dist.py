@@ -173,6 +173,37 @@ def on_main_rank(tensor: Tensor) -> Tensor:
     return torch.stack(gathered or [own])
 
 
+def rows_on_main_rank(rows: Tensor) -> Tensor:
+    """`rows` [n, ...] of every rank on the main one, in order of rank, [sum of n, ...]; on the others what they passed in.
+
+    In host memory. They arrive in their final place, in messages of bounded size; `n` may differ between ranks.
+    """
+    own = rows.detach().cpu().contiguous()
+    if world_size() == 1:
+        return own
+    counts = gather_objects(len(own))
+    at_once = max(1, MESSAGE // max(1, own[:1].numel()))
+    if rank() != 0:
+        for message in torch.split(own, at_once) if len(own) else ():
+            torch_dist.send(message, dst=0)
+        return own
+    whole = own.new_empty(sum(counts), *own.shape[1:])
+    whole[: len(own)] = own
+    for sender, part in enumerate(torch.split(whole, counts)):
+        for message in torch.split(part, at_once) if sender and len(part) else ():
+            torch_dist.recv(message, src=sender)
+    return whole
+
+
+def objects_on_main_rank(value: Any) -> list[Any]:
+    """`value` of every rank, in order of rank, on the main one; on the others what they passed in. Pickled: no large arrays."""
+    if world_size() == 1:
+        return [value]
+    gathered: list[Any] | None = [None] * world_size() if rank() == 0 else None
+    torch_dist.gather_object(value, gathered)
+    return gathered or [value]
+
+
 def gather_objects(value: Any) -> list[Any]:
     """`value` of every rank, in order of rank. Small things only: they travel pickled between our own processes."""
     if world_size() == 1:

@@ -1,4 +1,4 @@
-"""Judging a model on the evaluation samples, each exactly once over all ranks."""
+"""Evaluating a model on the evaluation samples, each exactly once over all ranks."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from phalanx.task import Dataset, Draw, Figure, Image, SampleError, Task
 
 @dataclass(frozen=True)
 class Evaluation:
-    """What came out; the same on all ranks."""
+    """What came out. The main rank alone has table and figures; the rest is the same on all ranks."""
 
     metrics: dict[str, float]
     table: list[dict[str, str | float]]
@@ -30,6 +30,9 @@ class Evaluation:
     seconds: float
     missed: dict[int, str]  # samples that could not be read, and why
     slow: list[str]  # ranks slower than the median: here, unlike in training, each works for itself
+
+
+AGREEMENTS = 20  # times at most that ranks wait for each other in an evaluation, to agree on whether it goes on
 
 
 class EvaluationStoppedError(Exception):
@@ -48,12 +51,13 @@ def evaluate(
     bad_samples: int,
     autocast: contextlib.AbstractContextManager[Any],
     cache: PictureCache | None = None,
+    beat: Callable[[], None] = lambda: None,
     goes_on: Callable[[], bool] = lambda: True,
 ) -> Evaluation:
     """The metrics of `model` on the evaluation split. Raises BadSampleError when too many samples cannot be read.
 
-    `goes_on` is asked before each batch, equally often on all ranks, so they may agree in it; when it says no, which it must
-    say on all ranks alike, EvaluationStoppedError is raised.
+    `beat` is called before each batch. `goes_on` is asked at most AGREEMENTS times, before the same batches on all ranks, so
+    that they can agree in it; when it says no, which it must say on all ranks alike, EvaluationStoppedError is raised.
     """
     begin = time.perf_counter()
     dataset, metric = task.dataset('eval'), task.metric()
@@ -64,11 +68,14 @@ def evaluate(
     batches = clock.waiting(loader.batches(evaluation_draws(len(dataset), batch_size, seed, dist.rank(), dist.world_size())))
     model.eval()
     with autocast:
-        for _ in range(math.ceil(len(dataset) / dist.world_size() / batch_size)):  # of the largest share
-            clock.pause()
-            if not goes_on():
-                raise EvaluationStoppedError
-            clock.go_on()
+        largest_share = math.ceil(len(dataset) / dist.world_size() / batch_size)  # in batches
+        for number in range(largest_share):
+            beat()
+            if number % math.ceil(largest_share / AGREEMENTS) == 0:
+                clock.pause()
+                if not goes_on():
+                    raise EvaluationStoppedError
+                clock.go_on()
             batch = next(batches, None)
             if batch is not None:  # this rank's share may be smaller, or hold batches of which nothing can be read
                 moved = batch.to(device)
@@ -79,10 +86,11 @@ def evaluate(
     bad, ranks = zip(*dist.gather_objects((loader.bad, phases)), strict=True)
     missed = {index: why for found in bad for index, why in found.items()}
     check_bad(missed, bad_samples)
+    is_main = dist.rank() == 0
     return Evaluation(
-        metrics=metric.compute(),
-        table=metric.table(),
-        figures=metric.figures(),
+        metrics=dist.from_main_rank(metric.compute() if is_main else None),
+        table=metric.table() if is_main else [],
+        figures=metric.figures() if is_main else [],
         samples=len(dataset) - len(missed),
         seconds=time.perf_counter() - begin,
         missed=missed,

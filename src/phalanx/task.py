@@ -151,10 +151,12 @@ class Dataset(Protocol[S_co]):
 
 
 class Metric(Protocol[B_contra, P_contra]):
-    """Counts what a rank has seen; `gather` adds the counts of all ranks, so each sample counts exactly once."""
+    """Counts what a rank has seen. All ranks call `gather` once; after it the main rank alone is asked for results."""
 
     def update(self, prediction: P_contra, batch: B_contra) -> None: ...
-    def gather(self) -> None: ...
+    def gather(self) -> None:
+        """Brings the counts of all ranks to the main one, so that each sample counts exactly once."""
+
     def compute(self) -> dict[str, float]: ...
     def table(self) -> list[dict[str, str | float]]:
         """One row a class (or whatever the metric is split by), for the report; may be empty."""

@@ -252,6 +252,7 @@ class Trainer(Generic[S, B, P]):
                     bad_samples=recipe.train.bad_samples,
                     autocast=self.precision.autocast(),
                     cache=self.cache,
+                    beat=lambda: self.heart.beat(self.at.step, 'evaluating'),
                     goes_on=self.evaluation_goes_on,
                 )
             except EvaluationStoppedError:
@@ -286,8 +287,7 @@ class Trainer(Generic[S, B, P]):
             dist.average_many_over_ranks([*map(self.model.get_buffer, names), *averaged])
 
     def evaluation_goes_on(self) -> bool:
-        """Between two batches of an evaluation; the ranks agree, over the host, since the device has other things to do."""
-        self.heart.beat(self.at.step, 'evaluating')
+        """Whether no rank was asked to stop; they agree over the host, since the device has other things to do."""
         self.news.stop_agreed |= bool(dist.sum_over_ranks(torch.tensor(float(self.news.stop_asked))))
         return not self.news.stop_agreed
 

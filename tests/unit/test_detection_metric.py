@@ -2,20 +2,26 @@
 
 import contextlib
 import io
+import multiprocessing
+import os
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from numpy.testing import assert_allclose, assert_array_equal
 from pycocotools.coco import COCO
 from pycocotools.cocoeval import COCOeval
 
+from phalanx import dist
 from phalanx.detection.data import Objects
 from phalanx.detection.metric import Detections
 from phalanx.detection.metric.coco import CocoAp
 from phalanx.detection.metric.confusion import confusion, match
 from phalanx.detection.metric.figures import precision_over_recall
+from phalanx.detection.metric.gathered import packed
 from phalanx.detection.metric.voc import Curve, VocAp, eleven_points, inclusive_iou, under_curve
 
 Pair = tuple[Detections, Objects]
@@ -29,7 +35,7 @@ class Batch:
 
 def judged(metric: Any, pairs: list[Pair], indices: list[int] | None = None) -> Any:
     """`metric` after it has seen the pairs, one batch, and gathered."""
-    numbers = indices or list(range(len(pairs)))
+    numbers = list(range(len(pairs))) if indices is None else indices
     metric.update([found for found, _ in pairs], Batch(numbers, [truth for _, truth in pairs]))
     metric.gather()
     return metric
@@ -139,6 +145,37 @@ def test_the_order_and_the_cut_of_batches_do_not_matter() -> None:
     assert cut.table() == whole.table()
 
 
+@pytest.mark.parametrize('ranks', [2, 5])
+def test_the_main_rank_has_what_all_have_seen_however_the_images_are_shared_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ranks: int
+) -> None:
+    """Four images, the last without anything; of five ranks one has none. In messages of at most 20 numbers, so in several."""
+    monkeypatch.setattr(dist, 'MESSAGE', 20)
+    pairs = [*random_pairs(3, 4, seed=5), (found(), there())]
+    fork = multiprocessing.get_context('fork')
+    processes = [fork.Process(target=gather_share, args=(rank, ranks, pairs, tmp_path)) for rank in range(ranks)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join()
+    assert [process.exitcode for process in processes] == [0] * ranks
+    with np.load(tmp_path / 'gathered.npz') as gathered:
+        for name, expected in zip(('counts', 'detections', 'objects'), packed(dict(enumerate(pairs))), strict=True):
+            assert_array_equal(gathered[name], expected, strict=True)
+
+
+def gather_share(rank: int, ranks: int, pairs: list[Pair], folder: Path) -> None:
+    """What one rank does; the main one writes what it then has. Nothing is computed: a forked process has no thread pool."""
+    os.environ |= {'RANK': str(rank), 'WORLD_SIZE': str(ranks), 'PHALANX_INIT_METHOD': f'file://{folder}/store'}
+    dist.join(torch.device('cpu'))
+    share = list(range(len(pairs)))[rank::ranks]
+    metric = judged(CocoAp(tuple('abcd')), [pairs[number] for number in share], share)
+    if rank == 0:
+        counts, detections, objects = packed(metric.images)
+        np.savez(folder / 'gathered.npz', counts=counts, detections=detections, objects=objects)
+    dist.leave()
+
+
 def test_a_sample_seen_twice_counts_once() -> None:
     pairs = random_pairs(10, 3, seed=4)
     metric = judged(CocoAp(tuple('abc')), pairs)
@@ -242,7 +279,7 @@ def test_the_figures_are_the_curves_and_the_confusions() -> None:
         curves, matrix = judged(metric, [(found((0.9, 0, A), (0.8, 0, FAR)), truth)]).figures()
         assert (curves.x, curves.y) == ('recall', 'precision')
         assert list(curves.lines) == ['mean of the classes', 'a']
-        assert [y for _, y in curves.lines['a']] == [1.0] * 51 + [0.0] * 50
+        assert [y for _, y in curves.lines['a']] == pytest.approx([1.0] * 51 + [0.0] * 50)
         assert [x for x, _ in curves.lines['a']] == pytest.approx([percent / 100 for percent in range(101)])
         assert matrix.names == ['a', 'b', 'nothing']
         assert matrix.counts == [[1, 0, 1], [0, 0, 0], [1, 0, 0]]

@@ -1,4 +1,4 @@
-"""Average precision as COCO has it (Lin et al., ECCV 2014), by faster-coco-eval, whose numbers are those of pycocotools."""
+"""Average precision as COCO has it (Lin et al., ECCV 2014), by hotcoco, whose numbers are those of pycocotools."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from faster_coco_eval import COCO, COCOeval_faster  # type: ignore[import-untyped]
+from hotcoco import COCO, COCOeval
 
 from phalanx.detection.data.source import Boxes
 from phalanx.detection.metric.figures import figures
@@ -23,7 +23,7 @@ MOST = 100  # detections of an image that count for a class
 class CocoAp(Gathered):
     """Mean average precision over IoU thresholds 0.5, 0.55, .. 0.95 and classes; crowds are ignore regions.
 
-    An image is judged as a whole by the detections of highest score, up to 100 of each class.
+    An image is evaluated as a whole by the detections of highest score, up to 100 of each class.
     """
 
     def __init__(self, class_names: tuple[str, ...]) -> None:
@@ -86,22 +86,25 @@ class CocoAp(Gathered):
         return self._evaluated
 
     def _evaluate(self) -> tuple[Floats, Floats]:
-        images = [{'id': index} for index in self.images]
-        categories = [{'id': label, 'name': name} for label, name in enumerate(self.class_names)]
-        truth, found = (
-            COCO({'images': images, 'categories': categories, 'annotations': [*rows]})
-            for rows in (self._truth(), self._found())
+        truth = COCO(
+            {
+                'images': [{'id': index} for index in self.images],
+                'categories': [{'id': label, 'name': name} for label, name in enumerate(self.class_names)],
+                'annotations': [*self._truth()],
+            }
         )
-        judge = COCOeval_faster(truth, found, 'bbox', print_function=_quiet)
-        judge.params.maxDets = [MOST]
-        judge.evaluate()
-        judge.accumulate()
-        return np.asarray(judge.eval['precision'])[..., -1], np.asarray(judge.eval['recall'])[..., -1]
+        evaluation = COCOeval(truth, truth.load_res(self._found()), 'bbox')
+        evaluation.params.max_dets = [MOST]
+        evaluation.evaluate()
+        evaluation.accumulate()
+        assert evaluation.eval is not None
+        return evaluation.eval['precision'][..., -1], evaluation.eval['recall'][..., -1]
 
     def _truth(self) -> Iterator[dict[str, Any]]:
         number = 0
         for index, (_, truth) in self.images.items():
-            rows = zip(_xywh(truth.boxes), truth.classes.tolist(), truth.areas.tolist(), truth.ignored.tolist(), strict=True)
+            boxes = _xywh(truth.boxes).tolist()
+            rows = zip(boxes, truth.classes.tolist(), truth.areas.tolist(), truth.ignored.tolist(), strict=True)
             for box, label, area, ignored in rows:
                 number += 1  # 0 would mean: not matched
                 yield {
@@ -113,34 +116,24 @@ class CocoAp(Gathered):
                     'iscrowd': int(ignored),
                 }
 
-    def _found(self) -> Iterator[dict[str, Any]]:
-        number = 0
-        for index, (found, _) in self.images.items():
-            for box, label, score in zip(_xywh(found.boxes), found.classes.tolist(), found.scores.tolist(), strict=True):
-                number += 1
-                yield {
-                    'id': number,
-                    'image_id': index,
-                    'category_id': label,
-                    'bbox': box,
-                    'area': box[2] * box[3],
-                    'score': score,
-                    'iscrowd': 0,
-                }
+    def _found(self) -> Floats:
+        """[N, 7]: image, box as x, y, width and height, score, class."""
+        return np.concatenate(
+            [np.zeros((0, 7))]
+            + [
+                np.column_stack((np.full(len(found), index), _xywh(found.boxes), found.scores, found.classes))
+                for index, (found, _) in self.images.items()
+            ]
+        )
 
 
-def _xywh(boxes: Boxes) -> list[list[float]]:
+def _xywh(boxes: Boxes) -> Floats:
     exact = boxes.astype(np.float64)
     exact[:, 2:] -= exact[:, :2]
-    rows: list[list[float]] = exact.tolist()
-    return rows
+    return exact
 
 
 def _mean(values: Floats) -> float | None:
     """The mean of what is not -1, None when nothing is."""
     there = values[values > -1]
     return float(there.mean()) if there.size else None
-
-
-def _quiet(*words: object) -> None:
-    """What faster-coco-eval would print."""

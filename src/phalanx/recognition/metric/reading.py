@@ -96,8 +96,8 @@ class ReadingAccuracy:
         self._unknown += batch.unknown
 
     def gather(self) -> None:
-        """Adds up the counts of all ranks."""
-        parts = dist.gather_objects((self._texts, self._right, self._unknown, self._edits, self._mistaken, self._surest))
+        """Adds up the counts of all ranks on the main one."""
+        parts = dist.objects_on_main_rank((self._texts, self._right, self._unknown, self._edits, self._mistaken, self._surest))
         texts, right, unknown, edits, mistaken, sure = zip(*parts, strict=True)
         self._surest = surest(chain.from_iterable(sure))
         self._texts, self._right, self._unknown = sum(texts), sum(right), sum(unknown)

@@ -70,8 +70,8 @@ class TableMetric:
         )
 
     def gather(self) -> None:
-        """Takes in what the other ranks have judged."""
-        self._judged = [judged for of_rank in dist.gather_objects(self._judged) for judged in of_rank]
+        """Brings the counts of all tables to the main rank."""
+        self._judged = [judged for of_rank in dist.objects_on_main_rank(self._judged) for judged in of_rank]
 
     def compute(self) -> dict[str, float]:
         """accuracy (the share of tables that are wholly right), teds, teds_structure, cell_precision, cell_recall, too_long."""

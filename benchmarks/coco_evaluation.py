@@ -1,0 +1,111 @@
+"""Memory and time of a COCO evaluation whose detections come from several ranks.
+
+    python benchmarks/coco_evaluation.py [--ranks 8] [--images 5000] [--boxes 300] [--limit_mb 1000]
+
+Each rank holds the detections of its share of random images; the metric is gathered and computed as in an evaluation. Prints a
+line for each rank, then JSON; the exit code is 1 when a rank took more memory than the limit.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import os
+import resource
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+import torch
+
+from phalanx import dist
+from phalanx.detection.data import Objects
+from phalanx.detection.metric import CocoAp, Detections
+
+CLASSES = 80
+OBJECTS = 7  # of an image; COCO has 7.3
+BATCH = 8
+
+
+@dataclass
+class Batch:
+    indices: list[int]
+    truths: list[Objects]
+
+
+def image(index: int, boxes: int) -> tuple[Detections, Objects]:
+    """Random objects, and detections near them, the most probable first."""
+    rng = np.random.default_rng(index)
+    corners, sides = rng.uniform(0, 400, (OBJECTS, 2)), np.exp(rng.uniform(1.5, 5.5, (OBJECTS, 2)))
+    truth = Objects.plain(np.concatenate([corners, corners + sides], 1).astype(np.float32), rng.integers(0, CLASSES, OBJECTS))
+    seen = rng.integers(0, OBJECTS, boxes)
+    shifts = rng.normal(0, 1, (boxes, 4)) * sides[seen].repeat(2, 1) * rng.choice([0.02, 0.1, 0.5], (boxes, 1))
+    found = (truth.boxes[seen] + shifts).astype(np.float32)
+    found[:, 2:] = np.maximum(found[:, 2:], found[:, :2] + 0.5)
+    classes = np.where(rng.random(boxes) < 0.5, truth.classes[seen], rng.integers(0, CLASSES, boxes))
+    return Detections(found, -np.sort(-rng.random(boxes)).astype(np.float32), classes), truth
+
+
+def peak_mb() -> float:
+    """The most memory that this process ever held, what it shares with others included."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**10
+
+
+def evaluate(rank: int, given: argparse.Namespace, folder: Path) -> None:
+    """What one rank does; it writes what it measured to `folder`."""
+    torch.set_num_threads(1)
+    os.environ |= {'RANK': str(rank), 'WORLD_SIZE': str(given.ranks), 'PHALANX_INIT_METHOD': f'file://{folder}/store'}
+    dist.join(torch.device('cpu'))
+    before = peak_mb()
+    metric = CocoAp(tuple(map(str, range(CLASSES))))
+    share = range(rank, given.images, given.ranks)
+    for first in range(0, len(share), BATCH):
+        indices = share[first : first + BATCH]
+        found, truths = zip(*(image(index, given.boxes) for index in indices), strict=True)
+        metric.update(found, Batch(list(indices), list(truths)))
+    dist.barrier()
+    begin = time.perf_counter()
+    metric.gather()
+    gathered = time.perf_counter()
+    metrics = dist.from_main_rank(metric.compute() if rank == 0 else None)
+    result: dict[str, Any] = {
+        'rank': rank,
+        'mb': round(peak_mb()),
+        'of_them_evaluation_mb': round(peak_mb() - before),
+        'gather_s': round(gathered - begin, 2),
+        'compute_s': round(time.perf_counter() - gathered, 2),
+        'mean_ap': metrics['mean_ap'],
+    }
+    (folder / f'{rank}.json').write_text(json.dumps(result))
+    dist.leave()
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    for name, default in (('--ranks', 8), ('--images', 5000), ('--boxes', 300), ('--limit_mb', 1000)):
+        parser.add_argument(name, type=int, default=default)
+    given = parser.parse_args()
+    with TemporaryDirectory() as temporary:
+        folder = Path(temporary)
+        fork = multiprocessing.get_context('fork')  # torch is imported once
+        ranks = [fork.Process(target=evaluate, args=(rank, given, folder)) for rank in range(given.ranks)]
+        for process in ranks:
+            process.start()
+        for process in ranks:
+            process.join()
+        if any(process.exitcode for process in ranks):
+            return 1
+        results = [json.loads((folder / f'{rank}.json').read_text()) for rank in range(given.ranks)]
+    for result in results:
+        print(*(f'{key} {value}' for key, value in result.items()), sep=', ')
+    print(json.dumps(results))
+    return int(max(result['mb'] for result in results) > given.limit_mb)
+
+
+if __name__ == '__main__':
+    sys.exit(main())
