@@ -5,8 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import time
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -16,21 +15,7 @@ from phalanx import dist
 from phalanx.cache import PictureCache
 from phalanx.loader import Loader, check_bad, evaluation_draws
 from phalanx.meters import Stopwatch, slower_ranks
-from phalanx.task import Dataset, Draw, Figure, Image, SampleError, Task
-
-
-@dataclass(frozen=True)
-class Evaluation:
-    """What came out. The main rank alone has table and figures; the rest is the same on all ranks."""
-
-    metrics: dict[str, float]
-    table: list[dict[str, str | float]]
-    figures: Sequence[Figure]
-    samples: int
-    seconds: float
-    missed: dict[int, str]  # samples that could not be read, and why
-    slow: list[str]  # ranks slower than the median: here, unlike in training, each works for itself
-
+from phalanx.task import Dataset, Draw, Evaluation, Image, SampleError, Task
 
 AGREEMENTS = 20  # times at most that ranks wait for each other in an evaluation, to agree on whether it goes on
 

@@ -33,7 +33,7 @@ from rich.text import Text
 from phalanx.disk import write_whole
 from phalanx.page import read_lines, write_page
 from phalanx.readable import counted, duration, mebibytes, number, percent
-from phalanx.task import Curves, Figure, Legend, Matrix
+from phalanx.task import Curves, Evaluation, Figure, Legend, Matrix
 
 log = logging.getLogger('phalanx')
 
@@ -138,27 +138,22 @@ class Report:
         else:
             log.info(line)  # the terminal has the bar instead
 
-    def evaluation(
-        self,
-        step: int,
-        metrics: Mapping[str, float],
-        table: Sequence[Mapping[str, str | float]],
-        seconds: float,
-        samples: int,
-        best: bool,
-        figures: Sequence[Figure] = (),
-    ) -> None:
+    def evaluation(self, step: int, found: Evaluation, *, best: bool) -> None:
         """The metrics of the model after `step`, and the same in detail: a table, printed only at the end, and figures."""
-        self.step, self._table = step, [dict(row) for row in table]
-        self._log({'kind': 'eval', 'step': step, **metrics, 'samples': samples, 'seconds': seconds})
-        self._plot('eval', metrics)
+        for why in found.missed.values():
+            self.warning(f'not evaluated: {why}')
+        for rank in found.slow:
+            self.warning(rank)
+        self.step, self._table = step, [dict(row) for row in found.table]
+        self._log({'kind': 'eval', 'step': step, **found.metrics, 'samples': found.samples, 'seconds': found.seconds})
+        self._plot('eval', found.metrics)
         line = Text(f'{self._at()}  evaluated', style='cyan')
-        line.append(''.join(f'  {name} {number(value)}' for name, value in metrics.items()), style='bold')
-        line.append(f'  {counted(samples, "sample")} in {duration(seconds)}', style='dim')
+        line.append(''.join(f'  {name} {number(value)}' for name, value in found.metrics.items()), style='bold')
+        line.append(f'  {counted(found.samples, "sample")} in {duration(found.seconds)}', style='dim')
         self._say(line.append('  best so far', style='bold green') if best else line)
         if self.main:
             with self._tolerating('table.json'):
-                drawn = [self._kept(figure, f'figure{place}_') for place, figure in enumerate(figures)]
+                drawn = [self._kept(figure, f'figure{place}_') for place, figure in enumerate(found.figures)]
                 write_whole(self.folder / 'table.json', _json({'step': step, 'rows': self._table, 'figures': drawn}))
         self._build_page()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Self
 
@@ -13,10 +14,10 @@ class Standing:
     step: int = 0
     best: float | None = None  # the value of the metric that picks the best checkpoint
     best_step: int = 0
-    metrics: dict[str, float] = field(default_factory=dict)  # of the last evaluation
+    metrics: Mapping[str, float] = field(default_factory=dict)  # of the last evaluation
     evaluated: int = 0  # the step of that
 
-    def judged(self, metrics: dict[str, float], by: str) -> bool:
+    def judged(self, metrics: Mapping[str, float], by: str) -> bool:
         """Takes note of an evaluation at the current step; whether it is the best so far."""
         self.metrics, self.evaluated = metrics, self.step
         is_best = self.best is None or metrics[by] > self.best

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Protocol, Self, TypeVar
 
@@ -163,6 +163,19 @@ class Metric(Protocol[B_contra, P_contra]):
 
     def figures(self) -> Sequence[Figure]:
         """What the report draws of it; may be empty."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evaluation:
+    """What came of evaluating a model. The main rank alone has table and figures; the rest is the same on all ranks."""
+
+    metrics: Mapping[str, float]
+    samples: int
+    seconds: float
+    table: Sequence[Mapping[str, str | float]] = ()
+    figures: Sequence[Figure] = ()
+    missed: Mapping[int, str] = field(default_factory=dict)  # samples that could not be read, and why
+    slow: Sequence[str] = ()  # ranks slower than the median: here, unlike in training, each works for itself
 
 
 class Task(Protocol[S, B, P]):

@@ -39,7 +39,7 @@ from phalanx.saving import Saver
 from phalanx.standing import Standing
 from phalanx.step import WholeStep
 from phalanx.step_numbers import StepNumbers
-from phalanx.task import B, P, S, Task
+from phalanx.task import B, Evaluation, P, S, Task
 
 
 class Trainer(Generic[S, B, P]):
@@ -230,7 +230,6 @@ class Trainer(Generic[S, B, P]):
             }
         )
 
-    @torch.no_grad()
     def evaluate(self) -> bool:
         """Evaluates the model on every evaluation sample, each exactly once over all ranks; whether it is the best so far.
 
@@ -238,46 +237,38 @@ class Trainer(Generic[S, B, P]):
         """
         self.clock.pause()
         self.read_numbers(keep=0)
-        recipe = self.recipe
         self.agree_on_statistics()
         with self.ema.applied() if self.ema else contextlib.nullcontext():
-            try:
-                found = evaluate(
-                    self.task,
-                    self.model,
-                    device=self.device,
-                    batch_size=recipe.evaluate.batch_size,
-                    workers=recipe.train.workers,
-                    seed=recipe.train.seed,
-                    bad_samples=recipe.train.bad_samples,
-                    autocast=self.precision.autocast(),
-                    cache=self.cache,
-                    beat=lambda: self.heart.beat(self.at.step, 'evaluating'),
-                    goes_on=self.evaluation_goes_on,
-                )
-            except EvaluationStoppedError:
-                self.clock.go_on()
-                return False
-            if dist.rank() == 0 and recipe.report.pictures:
-                shown = range(min(recipe.report.pictures, len(self.evalset)))
-                self.report.pictures(pictures(self.task, self.model, self.evalset, shown, recipe.train.seed, self.device))
+            found = self.evaluated()
         self.replica.train()
-        for why in found.missed.values():
-            self.report.warning(f'not evaluated: {why}')
-        for rank in found.slow:
-            self.report.warning(rank)
-        best = self.at.judged(found.metrics, self.task.judged_by)
-        self.report.evaluation(
-            self.at.step,
-            found.metrics,
-            found.table,
-            seconds=found.seconds,
-            samples=found.samples,
-            best=best,
-            figures=found.figures,
-        )
+        best = found is not None and self.at.judged(found.metrics, self.task.judged_by)
+        if found is not None:
+            self.report.evaluation(self.at.step, found, best=best)
         self.clock.go_on()
         return best
+
+    def evaluated(self) -> Evaluation | None:
+        """What an evaluation of the network as it is now finds, with pictures; None when it was stopped."""
+        train, pictured = self.recipe.train, range(min(self.recipe.report.pictures, len(self.evalset)))
+        try:
+            found = evaluate(
+                self.task,
+                self.model,
+                device=self.device,
+                batch_size=self.recipe.evaluate.batch_size,
+                workers=train.workers,
+                seed=train.seed,
+                bad_samples=train.bad_samples,
+                autocast=self.precision.autocast(),
+                cache=self.cache,
+                beat=lambda: self.heart.beat(self.at.step, 'evaluating'),
+                goes_on=self.evaluation_goes_on,
+            )
+        except EvaluationStoppedError:
+            return None
+        if dist.rank() == 0 and pictured:
+            self.report.pictures(pictures(self.task, self.model, self.evalset, pictured, train.seed, self.device))
+        return found
 
     def agree_on_statistics(self) -> None:
         """Where norms are not those of the step, gives all ranks the mean of theirs: one model is evaluated, and saved."""

@@ -30,7 +30,6 @@ from phalanx.config.show import show
 from phalanx.convert.weights import load_weights
 from phalanx.disk import remove_own, write_whole
 from phalanx.errors import RunError, StoppedError
-from phalanx.evaluation import Evaluation
 from phalanx.loader import PATIENCE
 from phalanx.memory import keep_freed_memory
 from phalanx.precision import Precision
@@ -38,6 +37,7 @@ from phalanx.readable import counted
 from phalanx.report import Report
 from phalanx.runs import Job, differences, hold, pick_device, set_aside, settled
 from phalanx.stops import wanted
+from phalanx.task import Evaluation
 from phalanx.trainer import Trainer
 
 log = logging.getLogger('phalanx')

@@ -19,7 +19,7 @@ from rich.console import Console
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from phalanx.report import Report, print_evaluation
-from phalanx.task import Curves, Legend, Matrix, Pictures
+from phalanx.task import Curves, Evaluation, Legend, Matrix, Pictures
 
 FACTS = {'recipe': 'digits', 'run folder': '/a/folder/[1]'}
 RANKS: list[dict[str, str | int]] = [{'rank': 0, 'node': 'a', 'device': 'cpu', 'pid': 1234}]
@@ -50,7 +50,8 @@ def a_report(folder: Path, console: Console | None = None) -> Report:
 
 
 def evaluate(report: Report, step: int, best: bool = True) -> None:
-    report.evaluation(step, {'mean_iou': 0.75}, [{'class': 'one', 'iou': 0.75}], seconds=2.0, samples=13, best=best)
+    table = [{'class': 'one', 'iou': 0.75}]
+    report.evaluation(step, Evaluation(metrics={'mean_iou': 0.75}, table=table, seconds=2.0, samples=13), best=best)
 
 
 def lines(folder: Path, name: str = 'metrics.jsonl') -> list[dict[str, Any]]:
@@ -86,7 +87,8 @@ def test_a_log_line_is_on_disk_before_the_next_step(tmp_path: Path) -> None:
 def test_what_json_has_no_number_for_is_null(tmp_path: Path) -> None:
     with a_report(tmp_path) as report:
         report.train({**record(1, float('nan')), 'grad_norm': float('inf')})
-        report.evaluation(1, {'kappa': float('nan')}, [{'class': 'one', 'iou': float('nan')}], 1.0, 13, best=False)
+        table = [{'class': 'one', 'iou': float('nan')}]
+        report.evaluation(1, Evaluation(metrics={'kappa': float('nan')}, table=table, seconds=1.0, samples=13), best=False)
     train, evaluation = lines(tmp_path)
     assert (train['loss'], train['terms']['main'], train['grad_norm'], evaluation['kappa']) == (None, None, None, None)
     assert json.loads((tmp_path / 'table.json').read_text())['rows'] == [{'class': 'one', 'iou': None}]
@@ -266,7 +268,7 @@ def test_figures_of_the_last_evaluation_are_kept_beside_its_table(tmp_path: Path
         Legend({'a': '#102030'}),
     ]
     with a_report(tmp_path) as report:
-        report.evaluation(1, {'iou': 0.5}, [], seconds=1.0, samples=2, best=True, figures=figures)
+        report.evaluation(1, Evaluation(metrics={'iou': 0.5}, seconds=1.0, samples=2, figures=figures), best=True)
     curves, matrix, wrong, legend = json.loads((tmp_path / 'table.json').read_text())['figures']
     assert curves['lines'] == {'a': [[0.0, 1.0], [1.0, None]]}
     assert matrix == {'kind': 'matrix', 'title': 'Taken', 'names': ['a', 'b'], 'counts': [[1, 2], [3, 4]]}
