@@ -21,9 +21,9 @@ from typing import Any
 import torch
 from torch.nn import functional as F
 
-from phalanx.runs import open_job
-from phalanx.segmentation.labels import VOID
-from phalanx.trainer import Trainer
+from phalanx.engine.runs import open_job
+from phalanx.engine.trainer import Trainer
+from phalanx.families.segmentation.labels import VOID
 
 SETTINGS = (
     'losses=[cross_entropy, cross_entropy, cross_entropy]',

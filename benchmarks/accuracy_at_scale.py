@@ -21,7 +21,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from phalanx.bench.show import as_markdown
+from phalanx.cli.bench.show import as_markdown
 
 
 class Training(NamedTuple):

@@ -22,7 +22,7 @@ from pathlib import Path
 from pycocotools.coco import COCO
 from pycocotools.cocoeval import COCOeval
 
-from phalanx.bench.show import as_markdown
+from phalanx.cli.bench.show import as_markdown
 
 BATCH = 8
 Row = dict[str, str]

@@ -18,9 +18,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from phalanx.bench.show import as_markdown
-from phalanx.charts import Line, chart
-from phalanx.page import CSS
+from phalanx.cli.bench.show import as_markdown
+from phalanx.report.charts import Line, chart
+from phalanx.report.page import CSS
 
 MODELS = {  # recipe, and what is other
     'PP-LiteSeg-STDC1': ('pp_liteseg_stdc1_camvid', ()),

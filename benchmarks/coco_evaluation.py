@@ -23,9 +23,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from phalanx import dist
-from phalanx.detection.data import Objects
-from phalanx.detection.metric import CocoAp, Detections
+from phalanx.families.detection.data import Objects
+from phalanx.families.detection.metric import CocoAp, Detections
+from phalanx.parallel import dist
 
 CLASSES = 80
 OBJECTS = 7  # of an image; COCO has 7.3

@@ -18,10 +18,10 @@ from pathlib import Path
 import numpy as np
 from input_pipeline import PIPELINES, Prepare, ours
 
-from phalanx.bench.data import one_thread
-from phalanx.bench.show import as_text
-from phalanx.cache import CacheOptions, made, using
-from phalanx.loader import Stream
+from phalanx.cli.bench.data import one_thread
+from phalanx.cli.bench.show import as_text
+from phalanx.data.cache import CacheOptions, made, using
+from phalanx.engine.loader import Stream
 
 
 def main() -> None:

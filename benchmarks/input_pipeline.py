@@ -27,11 +27,11 @@ import plain_transforms as plain
 import torch
 from PIL import Image
 
-from phalanx.bench.data import REST, one_thread, prepare
-from phalanx.bench.show import as_text
-from phalanx.bench.timeline import Timeline
-from phalanx.loader import Stream
-from phalanx.runs import open_job
+from phalanx.cli.bench.data import REST, one_thread, prepare
+from phalanx.cli.bench.show import as_text
+from phalanx.cli.bench.timeline import Timeline
+from phalanx.engine.loader import Stream
+from phalanx.engine.runs import open_job
 
 Rng = np.random.Generator
 Prepare = Callable[[int], None]  # makes the batch of a step

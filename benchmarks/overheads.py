@@ -19,9 +19,9 @@ from typing import Any, NamedTuple
 
 import torch
 
-from phalanx.bench.data import worker_rate
-from phalanx.bench.watched import WatchedTrainer
-from phalanx.runs import open_job
+from phalanx.cli.bench.data import worker_rate
+from phalanx.cli.bench.watched import WatchedTrainer
+from phalanx.engine.runs import open_job
 
 EVERY = 100  # steps between checkpoints
 

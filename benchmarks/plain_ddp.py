@@ -15,12 +15,12 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from phalanx.data.samples import Draw
 from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 
-from phalanx.runs import open_job
-from phalanx.step import WholeStep
-from phalanx.task import Draw
+from phalanx.engine.runs import open_job
+from phalanx.parallel.step import WholeStep
 
 WARMUP = 3
 

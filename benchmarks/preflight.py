@@ -22,7 +22,7 @@ from pathlib import Path
 from phalanx.launch import preflight
 from phalanx.launch.cluster import Cluster
 from phalanx.launch.flags import START_PORT
-from phalanx.launch.meeting import Meeting, say
+from phalanx.launch.rendezvous import Meeting, say
 
 MACHINES = 8
 ADDRESSES = tuple(f'10.80.0.{number}' for number in range(1, MACHINES + 1))

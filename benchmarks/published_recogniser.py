@@ -19,13 +19,13 @@ import onnx
 import onnxruntime
 import torch
 from onnx import numpy_helper
+from phalanx.data.samples import Draw
 from safetensors.torch import save_file
 from torch import nn
 
-from phalanx.convert import stored_as_in_paddle
-from phalanx.recognition.task import Recognition, network_input
-from phalanx.runs import open_job
-from phalanx.task import Draw
+from phalanx.engine.runs import open_job
+from phalanx.families.recognition.task import Recognition, network_input
+from phalanx.weights.originals import stored_as_in_paddle
 
 BATCH = 50
 NOISE = 1e-4  # of probabilities in float32, between two implementations

@@ -17,12 +17,12 @@ from pathlib import Path
 
 import torch
 
-from phalanx.bench.flops import measured_peak
-from phalanx.bench.show import as_text
-from phalanx.bench.watched import WatchedTrainer
-from phalanx.memory import keep_freed_memory
-from phalanx.precision import DTYPES
-from phalanx.runs import open_job
+from phalanx.cli.bench.flops import measured_peak
+from phalanx.cli.bench.show import as_text
+from phalanx.cli.bench.watched import WatchedTrainer
+from phalanx.engine.runs import open_job
+from phalanx.nn.precision import DTYPES
+from phalanx.system.memory import keep_freed_memory
 
 CPU = torch.device('cpu')
 

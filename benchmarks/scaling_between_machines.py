@@ -23,7 +23,7 @@ from pathlib import Path
 
 from namespaces import Node, outputs, two_nodes
 
-from phalanx.bench.show import as_text
+from phalanx.cli.bench.show import as_text
 
 PLAIN = Path(__file__).with_name('plain_ddp.py')
 RECIPE = 'pp_liteseg_digits'

@@ -20,12 +20,12 @@ from pathlib import Path
 import numpy as np
 from apted import APTED, Config
 
-from phalanx.bench.show import as_text
-from phalanx.table.annotation import Prediction, Table
-from phalanx.table.data.pubtabnet import table_of
-from phalanx.table.metric import TableMetric, teds
-from phalanx.table.tokens import Vocabulary
-from phalanx.table.tree import Node, tree
+from phalanx.cli.bench.show import as_text
+from phalanx.families.table.annotation import Prediction, Table
+from phalanx.families.table.data.pubtabnet import table_of
+from phalanx.families.table.metric import TableMetric, teds
+from phalanx.families.table.tokens import Vocabulary
+from phalanx.families.table.tree import Node, tree
 
 VALIDATION = 9115  # tables of PubTabNet's validation
 EVERY = 20  # of so many cells one is left out

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from phalanx.cli import main
+from phalanx.cli.main import main
 
 # The smallest real run: the embedded data set, PP-LiteSeg, a batch that 1, 2 and 3 ranks and 2 micro-batches share evenly.
 TINY = (

@@ -2,7 +2,7 @@
 
 import sys
 
-from phalanx.cli import main
+from phalanx.cli.main import main
 
 if __name__ == '__main__':
     sys.exit(main(['train', *sys.argv[1:]]))

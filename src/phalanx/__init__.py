@@ -10,11 +10,11 @@ __all__ = ['create_model', 'load_run']
 def __getattr__(name: str) -> object:
     """Loads what needs torch and the families only when it is asked for: `phalanx --version` need not wait for them."""
     if name == 'load_run':
-        from phalanx.runs import load_run
+        from phalanx.engine.runs import load_run
 
         return load_run
     if name == 'create_model':
-        from phalanx.zoo import create_model
+        from phalanx.families.zoo import create_model
 
         return create_model
     raise AttributeError(f'module phalanx has no attribute {name!r}')

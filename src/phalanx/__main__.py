@@ -8,14 +8,14 @@ os.environ.setdefault('PYTHONUNBUFFERED', '1')
 
 
 def main() -> int:
-    from phalanx.cli import main
+    from phalanx.cli.main import main
 
     return main()
 
 
 def fleetrun() -> int:
     """`phalanx launch` under the name that people bring along."""
-    from phalanx.cli import main
+    from phalanx.cli.main import main
 
     return main(['launch', *sys.argv[1:]])
 

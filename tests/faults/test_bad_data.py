@@ -13,10 +13,10 @@ import cv2
 import numpy as np
 import pytest
 import torch
+from phalanx.data.samples import Draw
 
-from phalanx.loader import BadSampleError, Loader
-from phalanx.runs import Job, open_job
-from phalanx.task import Draw
+from phalanx.engine.loader import BadSampleError, Loader
+from phalanx.engine.runs import Job, open_job
 from running import run_here
 
 NAMES = [f'{number}.png' for number in range(4)]  # each split has all of them

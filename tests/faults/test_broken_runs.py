@@ -14,10 +14,10 @@ import torch
 
 from faults.files import FILES, write_data_set
 from faults.started import BOUND, Started, left
-from phalanx.errors import RunError
-from phalanx.runs import open_job
-from phalanx.trainer import Trainer
-from phalanx.worker import Start, prepare
+from phalanx.engine.runs import open_job
+from phalanx.engine.trainer import Trainer
+from phalanx.engine.worker import Start, prepare
+from phalanx.system.errors import RunError
 from running import TINY, Command, clean_environment, losses
 
 RECIPE = (*FILES, 'train.steps=3')
@@ -115,7 +115,7 @@ def test_a_full_disk_costs_the_checkpoint_and_not_the_run(tmp_path: Path, ranks:
         'import resource, signal, sys\n'
         'signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n'
         'resource.setrlimit(resource.RLIMIT_FSIZE, (8_000_000, 8_000_000))\n'
-        'from phalanx.cli import main\n'
+        'from phalanx.cli.main import main\n'
         'sys.exit(main(sys.argv[1:]))\n'
     )
     every = ('checkpoint.every=1', f'checkpoint.asynchronous={asynchronous}')

@@ -14,16 +14,17 @@ from pathlib import Path
 
 import pytest
 import torch
+from phalanx.data.samples import Draw, SampleError
 
 from faults.files import FILES, write_data_set
 from faults.soak import soak
 from faults.started import BOUND, JUMPING, Started, left
-from phalanx import dist, loader, worker
-from phalanx.checkpoint import Checkpoints, load
-from phalanx.errors import RunError
-from phalanx.image import read_image, read_labels
-from phalanx.loader import Loader
-from phalanx.task import Draw, SampleError
+from phalanx.data.image import read_image, read_labels
+from phalanx.engine import loader, worker
+from phalanx.engine.loader import Loader
+from phalanx.parallel import dist
+from phalanx.system.errors import RunError
+from phalanx.weights.checkpoint import Checkpoints, load
 from running import TINY, Command, records
 
 LONG = (*TINY, 'train.steps=2000', 'evaluate.enabled=false', 'report.pictures=0', '--save_dir', 'run')
@@ -66,8 +67,8 @@ def test_a_loss_that_is_not_finite_on_one_rank_ends_all_with_the_samples(tmp_pat
     """The third step of rank 1 divides by zero, as a bug in a loss may."""
     (tmp_path / 'broken.py').write_text(
         'import os, sys\n'
-        'from phalanx.cli import main\n'
-        'from phalanx.segmentation.task import Segmentation\n'
+        'from phalanx.cli.main import main\n'
+        'from phalanx.families.segmentation.task import Segmentation\n'
         'right, calls = Segmentation.loss, []\n'
         'def loss(self, outputs, batch, whole):\n'
         '    calls.append(1)\n'
@@ -105,8 +106,8 @@ def test_a_rank_that_stands_still_ends_the_run_with_its_name_and_the_stacks_of_t
 def test_a_rank_that_is_slow_is_named_with_what_it_is_slow_in(tmp_path: Path) -> None:
     (tmp_path / 'slow.py').write_text(
         'import os, sys, time\n'
-        'from phalanx.cli import main\n'
-        'from phalanx.segmentation.task import Segmentation\n'
+        'from phalanx.cli.main import main\n'
+        'from phalanx.families.segmentation.task import Segmentation\n'
         'right = Segmentation.predict\n'
         'def predict(self, model, batch):\n'
         '    time.sleep(2 * (os.environ["RANK"] == "1"))\n'
@@ -254,8 +255,8 @@ def test_a_disk_that_does_not_answer_one_rank_ends_both(tmp_path: Path) -> None:
     (tmp_path / 'stalled.py').write_text(
         'import os, sys, time\n'
         'from phalanx import loader\n'
-        'from phalanx.cli import main\n'
-        'from phalanx.segmentation.task import Samples\n'
+        'from phalanx.cli.main import main\n'
+        'from phalanx.families.segmentation.task import Samples\n'
         'right, loader.PATIENCE = Samples.__getitem__, 2\n'
         'def read(self, draw):\n'
         '    time.sleep(1000 * (os.environ["RANK"] == "1" and draw.step == 2))\n'

@@ -12,10 +12,10 @@ import pytest
 import torch
 
 from faults.started import BOUND, Started, left
-from phalanx.checkpoint import Checkpoints, weights_at
-from phalanx.disk import write_whole
+from phalanx.engine.runs import hold
 from phalanx.launch.launcher import MARK, PREFIX, scratch_folder
-from phalanx.runs import hold
+from phalanx.system.disk import write_whole
+from phalanx.weights.checkpoint import Checkpoints, weights_at
 from running import TINY, records
 
 LONG = (*TINY, 'train.steps=2000', 'evaluate.enabled=false', 'report.pictures=0', '--save_dir', 'run')

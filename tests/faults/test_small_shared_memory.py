@@ -14,8 +14,8 @@ from running import clean_environment
 # Three batches of 48 MiB, in /dev/shm of a size of its own. Prints what arrived, and what was left there.
 LOAD = """
 import os, torch
-from phalanx.loader import Loader
-from phalanx.task import Draw
+from phalanx.engine.loader import Loader
+from phalanx.data.samples import Draw
 class Large:
     def __len__(self): return 3
     def __getitem__(self, draw): return torch.full((48 * 2**20,), draw.index, dtype=torch.uint8)

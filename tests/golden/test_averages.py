@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch import nn
 
-from phalanx.ema import Ema, EmaOptions
+from phalanx.engine.ema import Ema, EmaOptions
 
 KINDS = json.loads((Path(__file__).parent / 'data' / 'ema.json').read_text())
 DECAY = {'threshold': 0.9998, 'normal': 0.9998, 'exponential': 0.9998, 'ramp': 0.999}

@@ -21,14 +21,14 @@ import torch
 from torch import Tensor
 
 from golden.weights import FloatArray, draw, images
-from phalanx.convert import ORIGINALS, load_original
-from phalanx.detection import decode
-from phalanx.detection.decode import BINS, Raw
-from phalanx.detection.loss import TaskAlignedLoss
-from phalanx.detection.loss.assign import Assigned, Truths, padded
-from phalanx.detection.models.ppyoloe import PPYOLOE, ppyoloe
-from phalanx.detection.nms import multiclass_nms
-from phalanx.step import WholeStep
+from phalanx.families.detection import decode
+from phalanx.families.detection.decode import BINS, Raw
+from phalanx.families.detection.loss import TaskAlignedLoss
+from phalanx.families.detection.loss.assign import Assigned, Truths, padded
+from phalanx.families.detection.models.ppyoloe import PPYOLOE, ppyoloe
+from phalanx.families.detection.nms import multiclass_nms
+from phalanx.parallel.step import WholeStep
+from phalanx.weights.originals import ORIGINALS, load_original
 
 DATA = Path(__file__).parent / 'data'
 FACTS = json.loads((DATA / 'detection_models.json').read_text())

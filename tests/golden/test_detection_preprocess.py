@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 import torch
 
-from phalanx.detection.data import Objects
-from phalanx.detection.transforms import Chances, Resize
-from phalanx.image import normalised
+from phalanx.data.image import normalised
+from phalanx.families.detection.data import Objects
+from phalanx.families.detection.transforms import Chances, Resize
 
 GOLDEN = np.load(Path(__file__).parent / 'data/preprocess_det.npz')
 BOX = np.array([[4, 3, 30, 25]], np.float32)

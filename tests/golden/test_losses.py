@@ -15,15 +15,15 @@ import pytest
 import torch
 from torch import Tensor
 
-from phalanx.segmentation.labels import VOID
-from phalanx.segmentation.loss.cross_entropy import CrossEntropy
-from phalanx.segmentation.loss.dice import Dice
-from phalanx.segmentation.loss.lovasz import LovaszSoftmax
-from phalanx.segmentation.loss.mixed import Mixed
-from phalanx.segmentation.loss.ohem import OhemCrossEntropy
-from phalanx.segmentation.loss.pixel_loss import PixelLoss
-from phalanx.segmentation.task import terms_of
-from phalanx.step import WholeStep
+from phalanx.families.segmentation.labels import VOID
+from phalanx.families.segmentation.loss.cross_entropy import CrossEntropy
+from phalanx.families.segmentation.loss.dice import Dice
+from phalanx.families.segmentation.loss.lovasz import LovaszSoftmax
+from phalanx.families.segmentation.loss.mixed import Mixed
+from phalanx.families.segmentation.loss.ohem import OhemCrossEntropy
+from phalanx.families.segmentation.loss.pixel_loss import PixelLoss
+from phalanx.families.segmentation.task import terms_of
+from phalanx.parallel.step import WholeStep
 
 DATA = Path(__file__).parent / 'data'
 EXPECTED = json.loads((DATA / 'segmentation.json').read_text())['losses']

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 
-from phalanx.segmentation.metric import Confusion
+from phalanx.families.segmentation.metric import Confusion
 
 DATA = Path(__file__).parent / 'data'
 EXPECTED = json.loads((DATA / 'segmentation.json').read_text())['metrics']

@@ -21,16 +21,16 @@ import torch
 from torch import Tensor, nn
 
 from golden.weights import draw, images, segmentation_labels, segmentation_state
-from phalanx.convert import ORIGINALS, load_original
-from phalanx.segmentation.loss.cross_entropy import CrossEntropy
-from phalanx.segmentation.loss.ohem import OhemCrossEntropy
-from phalanx.segmentation.models.deeplabv3p import DeepLabV3Plus, deeplabv3p
-from phalanx.segmentation.models.ocrnet import OCRNet, ocrnet
-from phalanx.segmentation.models.pp_liteseg import PPLiteSeg, pp_liteseg
-from phalanx.segmentation.models.segformer import SegFormer, segformer
-from phalanx.segmentation.models.unet import UNet, unet
-from phalanx.step import WholeStep
-from phalanx.task import Term
+from phalanx.families.segmentation.loss.cross_entropy import CrossEntropy
+from phalanx.families.segmentation.loss.ohem import OhemCrossEntropy
+from phalanx.families.segmentation.models.deeplabv3p import DeepLabV3Plus, deeplabv3p
+from phalanx.families.segmentation.models.ocrnet import OCRNet, ocrnet
+from phalanx.families.segmentation.models.pp_liteseg import PPLiteSeg, pp_liteseg
+from phalanx.families.segmentation.models.segformer import SegFormer, segformer
+from phalanx.families.segmentation.models.unet import UNet, unet
+from phalanx.families.task import Term
+from phalanx.parallel.step import WholeStep
+from phalanx.weights.originals import ORIGINALS, load_original
 
 DATA = Path(__file__).parent / 'data'
 FACTS = json.loads((DATA / 'segmentation.json').read_text())

@@ -10,9 +10,9 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from phalanx.backbones.stdc import STDCBlock
-from phalanx.layers import ConvBN, resize
-from phalanx.norms import BatchNorm2d
+from phalanx.nn.backbones.stdc import STDCBlock
+from phalanx.nn.layers import ConvBN, resize
+from phalanx.parallel.norms import BatchNorm2d
 
 ARRAYS = {name: torch.from_numpy(array) for name, array in np.load(Path(__file__).parent / 'data' / 'ops.npz').items()}
 

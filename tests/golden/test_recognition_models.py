@@ -20,15 +20,15 @@ import torch
 from torch import Tensor, nn
 
 from golden.weights import FloatArray, draw, images
-from phalanx.convert import ORIGINALS, load_original
-from phalanx.convert.distilled import of_network
-from phalanx.distill import DML, Distilled, FeatureDistance, own_losses
-from phalanx.recognition.loss import CTC, Multi
-from phalanx.recognition.models.crnn import CRNN, crnn
-from phalanx.recognition.models.outputs import Outputs
-from phalanx.recognition.models.svtr_lcnet import svtr_lcnet
-from phalanx.recognition.texts import Texts
-from phalanx.task import Loss
+from phalanx.families.distillation import DML, Distilled, FeatureDistance, own_losses
+from phalanx.families.recognition.loss import CTC, Multi
+from phalanx.families.recognition.models.crnn import CRNN, crnn
+from phalanx.families.recognition.models.outputs import Outputs
+from phalanx.families.recognition.models.svtr_lcnet import svtr_lcnet
+from phalanx.families.recognition.texts import Texts
+from phalanx.families.task import Loss
+from phalanx.weights.originals import ORIGINALS, load_original
+from phalanx.weights.originals.distilled import of_network
 
 DATA = Path(__file__).parent / 'data'
 FACTS = json.loads((DATA / 'recognition_models.json').read_text())

@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 import torch
 from numpy.testing import assert_allclose, assert_array_equal
+from phalanx.data.samples import Image
 
-from phalanx.recognition.characters import Characters, Dictionary, Reading, UnusableTextError
-from phalanx.recognition.metric import Comparison, ReadingAccuracy
-from phalanx.recognition.task import RecognitionBatch, network_input
-from phalanx.recognition.texts import Texts
-from phalanx.recognition.transforms import fitted, joined
-from phalanx.task import Image
+from phalanx.families.recognition.characters import Characters, Dictionary, Reading, UnusableTextError
+from phalanx.families.recognition.metric import Comparison, ReadingAccuracy
+from phalanx.families.recognition.task import RecognitionBatch, network_input
+from phalanx.families.recognition.texts import Texts
+from phalanx.families.recognition.transforms import fitted, joined
 
 DATA = Path(__file__).parent / 'data'
 FACTS = json.loads((DATA / 'recognition_facts.json').read_text())

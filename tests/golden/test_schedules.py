@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from phalanx.optim.schedule import Schedule, constant, cosine, piecewise, polynomial
+from phalanx.engine.optim.schedule import Schedule, constant, cosine, piecewise, polynomial
 
 CASES = json.loads((Path(__file__).parent / 'data' / 'lr_schedules.json').read_text())
 

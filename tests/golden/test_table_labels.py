@@ -16,12 +16,12 @@ import numpy.typing as npt
 import pytest
 import torch
 
-from phalanx.table.annotation import Cell, Prediction, Table
-from phalanx.table.decode import predictions
-from phalanx.table.metric import TableMetric, teds
-from phalanx.table.tokens import CELLS, START, Vocabulary
-from phalanx.table.transforms import fitted, network_input, padded
-from phalanx.table.tree import Node
+from phalanx.families.table.annotation import Cell, Prediction, Table
+from phalanx.families.table.decode import predictions
+from phalanx.families.table.metric import TableMetric, teds
+from phalanx.families.table.tokens import CELLS, START, Vocabulary
+from phalanx.families.table.transforms import fitted, network_input, padded
+from phalanx.families.table.tree import Node
 
 DATA = Path(__file__).parent / 'data'
 FACTS = json.loads((DATA / 'table.json').read_text())

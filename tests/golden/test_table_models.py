@@ -17,12 +17,12 @@ import torch
 from torch import Tensor
 
 from golden.weights import draw, images
-from phalanx.convert import load_original
-from phalanx.convert.slanet import original
-from phalanx.optim.clip import Clip, clip
-from phalanx.optim.schedule import piecewise
-from phalanx.table.loss import LOCATION_LOSSES, structure_loss
-from phalanx.table.models.slanet import Said, SLANet, slanet
+from phalanx.engine.optim.clip import Clip, clip
+from phalanx.engine.optim.schedule import piecewise
+from phalanx.families.table.loss import LOCATION_LOSSES, structure_loss
+from phalanx.families.table.models.slanet import Said, SLANet, slanet
+from phalanx.weights.originals import load_original
+from phalanx.weights.originals.slanet import original
 
 DATA = Path(__file__).parent / 'data'
 FACTS = json.loads((DATA / 'table.json').read_text())

@@ -10,10 +10,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from phalanx import dist, norms
-from phalanx.norms import BatchNorm2d
-from phalanx.runs import open_job
-from phalanx.trainer import Trainer
+from phalanx.engine.runs import open_job
+from phalanx.engine.trainer import Trainer
+from phalanx.parallel import dist, norms
+from phalanx.parallel.norms import BatchNorm2d
 from running import losses, run_here
 
 CUDA = torch.device('cuda')

@@ -13,7 +13,7 @@ import pytest
 
 from nodes.conftest import Machine
 from nodes.test_machines import SHORT, ips, nobody_left, steps
-from phalanx.cli import main
+from phalanx.cli.main import main
 from phalanx.launch.remote import bring_home, passed_on, remote_line
 from running import TINY
 

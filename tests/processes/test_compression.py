@@ -11,15 +11,15 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from phalanx.gradients import GradientOptions, PowerSgd
+from phalanx.parallel.gradients import GradientOptions, PowerSgd
 from running import TINY, clean_environment, losses
 
 # Rank r judges one sample, so the gradient of a weight, the mean of two outer products, is a matrix of rank 2.
 SCRIPT = """
 import json, sys, torch
 from torch import nn
-from phalanx import dist
-from phalanx.gradients import GradientOptions, replicated
+from phalanx.parallel import dist
+from phalanx.parallel.gradients import GradientOptions, replicated
 dist.join(torch.device('cpu'))
 torch.manual_seed(0)
 samples = torch.randn(2, 64)
@@ -75,7 +75,7 @@ def test_gradients_arrive_as_exactly_as_their_compression_can(tmp_path: Path) ->
 # Several commands in turn, in the same processes: most of the time goes into their start.
 RUNS = """
 import json, os, sys
-from phalanx.cli import main
+from phalanx.cli.main import main
 for number, words in enumerate(json.loads(sys.argv[1])):
     os.environ['PHALANX_INIT_METHOD'] = f'file://{os.getcwd()}/meeting{number}'
     assert main(words) == 0

@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 import torch
+from phalanx.data.samples import Draw
 
-from phalanx.detection.data import DATA
-from phalanx.detection.loss import LOSSES
-from phalanx.detection.metric import METRICS
-from phalanx.detection.models import MODELS
-from phalanx.detection.task import Detection, Samples
-from phalanx.step import WholeStep
-from phalanx.task import Draw
+from phalanx.families.detection.data import DATA
+from phalanx.families.detection.loss import LOSSES
+from phalanx.families.detection.metric import METRICS
+from phalanx.families.detection.models import MODELS
+from phalanx.families.detection.task import Detection, Samples
+from phalanx.parallel.step import WholeStep
 from running import Command, losses
 
 # PP-YOLOE on images that change size from step to step. Epochs of 7 samples end within steps of 5, and with the first of them

@@ -21,10 +21,10 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from phalanx import dist
-from phalanx.families import FAMILIES
-from phalanx.runs import open_job
-from phalanx.trainer import Trainer
+from phalanx.engine.runs import open_job
+from phalanx.engine.trainer import Trainer
+from phalanx.families.catalog import FAMILIES
+from phalanx.parallel import dist
 from running import Command, losses, run_here
 
 # Three samples are shared as two and one.
@@ -99,7 +99,7 @@ class Case(NamedTuple):
 def cases() -> Iterator[Case]:
     """Every network with its published options, then with each other value of every option that is a choice."""
     for family in FAMILIES:
-        for name, build in import_module(f'phalanx.{family}.models').MODELS.items():
+        for name, build in import_module(f'phalanx.families.{family}.models').MODELS.items():
             usual, changes = choices(build)
             for changed in ({}, *changes):
                 model = 'model=' + json.dumps({'name': name, **usual, **changed})

@@ -13,13 +13,14 @@ import numpy.typing as npt
 import onnxruntime
 import pytest
 import torch
+from phalanx.data.samples import Image
 from torchvision.ops import nms
 
-import phalanx.export
+import phalanx.deploy.export
 from phalanx import load_run
-from phalanx.errors import RequestError
-from phalanx.export import ExportError, compare
-from phalanx.task import Export, Image
+from phalanx.deploy.export import ExportError, compare
+from phalanx.families.task import Export
+from phalanx.system.errors import RequestError
 
 Outputs = dict[str, npt.NDArray[np.float32]]
 Use = Callable[[Image, dict[str, Any], Callable[[npt.NDArray[np.float32]], Outputs]], Any]
@@ -91,7 +92,7 @@ def test_who_follows_the_guide_gets_the_results_of_the_run(
 ) -> None:
     """Prepared and read here by numpy, OpenCV and torchvision, from what the guide says alone."""
     run = family_runs[family]
-    assert phalanx.export.command([str(run), '--out', str(tmp_path / 'net.onnx')]) == 0
+    assert phalanx.deploy.export.command([str(run), '--out', str(tmp_path / 'net.onnx')]) == 0
     assert 'checked with onnxruntime' in capsys.readouterr().out
     guide = json.loads((tmp_path / 'net.json').read_text())
     assert guide['task'] == family
@@ -114,14 +115,14 @@ def test_who_follows_the_guide_gets_the_results_of_the_run(
 def test_a_size_that_the_network_cannot_take_is_refused(family_runs: dict[str, Path], tmp_path: Path) -> None:
     """PP-YOLOE halves its input five times."""
     with pytest.raises(RequestError, match=r'the network takes no images of 80 x 50: .* multiples of 32'):
-        phalanx.export.command([str(family_runs['detection']), '--size', '80,50', '--out', str(tmp_path / 'net.onnx')])
+        phalanx.deploy.export.command([str(family_runs['detection']), '--size', '80,50', '--out', str(tmp_path / 'net.onnx')])
     assert list(tmp_path.iterdir()) == []
 
 
 def test_absent_packages_are_named_with_the_cure(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(phalanx.export, 'NEEDED', ('onnx', 'no_such_package'))
+    monkeypatch.setattr(phalanx.deploy.export, 'NEEDED', ('onnx', 'no_such_package'))
     with pytest.raises(RequestError, match=r'export needs no_such_package: pip install "phalanx-vision\[export\]"'):
-        phalanx.export.command(['runs/any'])
+        phalanx.deploy.export.command(['runs/any'])
 
 
 @pytest.mark.parametrize('wrong', [1.001, float('nan')])

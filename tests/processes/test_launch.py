@@ -229,7 +229,7 @@ def test_a_machine_that_trains_alone_is_told_once_what_it_lacks(tmp_path: Path, 
     """No machine has a billion GiB of disk, so here every one has too little."""
     wanting = (
         'import sys\n'
-        'from phalanx.cli import main\n'
+        'from phalanx.cli.main import main\n'
         'from phalanx.launch import preflight\n'
         'preflight.DISK = 1e9\n'
         'sys.exit(main(sys.argv[1:]))\n'

@@ -8,13 +8,13 @@ from pathlib import Path
 import cv2
 import numpy as np
 import pytest
+from phalanx.data.samples import Image, SampleError
 
 from phalanx import load_run
-from phalanx.cli import main
-from phalanx.detection.draw import Found
-from phalanx.recognition.characters import Reading
-from phalanx.table.annotation import Prediction
-from phalanx.task import Image, SampleError
+from phalanx.cli.main import main
+from phalanx.families.detection.draw import Found
+from phalanx.families.recognition.characters import Reading
+from phalanx.families.table.annotation import Prediction
 
 
 def noise(height: int, width: int) -> Image:

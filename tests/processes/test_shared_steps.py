@@ -12,14 +12,14 @@ import torch
 from torch import Tensor, nn
 from torch._dynamo.utils import counters
 
-from phalanx import dist, norms
-from phalanx.norms import BatchNorm2d
-from phalanx.segmentation.labels import VOID
-from phalanx.segmentation.loss.cross_entropy import CrossEntropy
-from phalanx.segmentation.loss.lovasz import LovaszHinge, LovaszSoftmax
-from phalanx.segmentation.loss.ohem import OhemCrossEntropy
-from phalanx.segmentation.loss.pixel_loss import PixelLoss
-from phalanx.step import WholeStep
+from phalanx.families.segmentation.labels import VOID
+from phalanx.families.segmentation.loss.cross_entropy import CrossEntropy
+from phalanx.families.segmentation.loss.lovasz import LovaszHinge, LovaszSoftmax
+from phalanx.families.segmentation.loss.ohem import OhemCrossEntropy
+from phalanx.families.segmentation.loss.pixel_loss import PixelLoss
+from phalanx.parallel import dist, norms
+from phalanx.parallel.norms import BatchNorm2d
+from phalanx.parallel.step import WholeStep
 
 RANKS = 3
 SHARES = [slice(0, 4), slice(4, 6), slice(6, 7)]  # seven samples in unequal shares

@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from phalanx.data.prepare.checks import AnnotationError
-from phalanx.data.prepare.coco import read_coco
-from phalanx.data.prepare.labelme import read_labelme
+from phalanx.cli.data.prepare.checks import AnnotationError
+from phalanx.cli.data.prepare.coco import read_coco
+from phalanx.cli.data.prepare.labelme import read_labelme
 
 W, H = 6, 4
 LABELME = {

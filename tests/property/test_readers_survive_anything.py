@@ -21,20 +21,20 @@ import safetensors.torch
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from phalanx.data.samples import Draw, SampleError
 from PIL import Image
 
-from phalanx.checkpoint import CheckpointError, Checkpoints, load, weights_at
 from phalanx.config.read import ConfigError, read
-from phalanx.detection.data.coco import CocoJson
-from phalanx.detection.data.voc import PascalVoc
-from phalanx.detection.data.yolo import YoloText
-from phalanx.image import read_image, read_labels
-from phalanx.recognition.data.label_files import LabelFiles
-from phalanx.recognition.data.lmdb_sets import LmdbSets
-from phalanx.recognition.data.source import Chance
-from phalanx.segmentation.data.file_list import FileList
-from phalanx.table.data.pubtabnet import PubTabNet
-from phalanx.task import Draw, SampleError
+from phalanx.data.image import read_image, read_labels
+from phalanx.families.detection.data.coco import CocoJson
+from phalanx.families.detection.data.voc import PascalVoc
+from phalanx.families.detection.data.yolo import YoloText
+from phalanx.families.recognition.data.label_files import LabelFiles
+from phalanx.families.recognition.data.lmdb_sets import LmdbSets
+from phalanx.families.recognition.data.source import Chance
+from phalanx.families.segmentation.data.file_list import FileList
+from phalanx.families.table.data.pubtabnet import PubTabNet
+from phalanx.weights.checkpoint import CheckpointError, Checkpoints, load, weights_at
 
 INPUTS = int(os.environ.get('READER_INPUTS', 150))
 SETTINGS = settings(

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from phalanx.optim import SCHEDULES
-from phalanx.optim.schedule import Schedule, constant, cosine, piecewise, polynomial, step
+from phalanx.engine.optim import SCHEDULES
+from phalanx.engine.optim.schedule import Schedule, constant, cosine, piecewise, polynomial, step
 
 STEPS = 200  # of the runs below
 PER_EPOCH = 8.5  # steps: the data set need not divide evenly

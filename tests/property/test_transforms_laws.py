@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
 
-from phalanx.segmentation.transforms import (
+from phalanx.families.segmentation.transforms import (
     Padding,
     RandomDistort,
     RandomFlip,

@@ -13,18 +13,23 @@ import phalanx
 ROOT = Path(phalanx.__file__).parent
 FILES = sorted(ROOT.rglob('*.py'))
 
-COMMANDS = ('commands', 'bench', 'data', 'conversion', 'export', 'predict')
+# The rooms from the top of the house to its ground: each may import those after it that stand beside its name.
+BELOW_FAMILIES = ('nn', 'data', 'parallel', 'config', 'system')
+MAY_IMPORT = {
+    'cli': ('launch', 'deploy', 'engine', 'report', 'weights', 'families', *BELOW_FAMILIES),
+    'launch': ('parallel', 'config', 'system'),
+    'deploy': ('engine', 'report', 'weights', 'families', *BELOW_FAMILIES),
+    'engine': ('report', 'weights', 'families', *BELOW_FAMILIES),
+    'report': ('families', 'data', 'system'),
+    'weights': ('families', 'nn', 'system'),
+    'families': BELOW_FAMILIES,
+    'nn': ('parallel', 'system'),
+    'data': ('parallel', 'config', 'system'),
+    'parallel': ('system',),
+    'config': ('system',),
+    'system': (),
+}
 FAMILIES = ('segmentation', 'detection', 'recognition', 'table')
-# The rooms from the top of the house to its ground: each may import those after it.
-ORDER = (
-    *('cli', *COMMANDS, 'launch'),
-    *('worker', 'trainer', 'passes', 'saving', 'news', 'step_numbers', 'standing'),
-    *('runs', 'evaluation', 'loader', 'transfer', 'report', 'page', 'charts'),
-    *('zoo', 'convert', 'families', *FAMILIES),
-    *('backbones', 'layers', 'distill', 'scenes', 'colour', 'image', 'png', 'boxes', 'folders', 'options', 'batch'),
-    *('config', 'optim', 'ema', 'precision', 'checkpoint', 'compiler', 'meters', 'heartbeat', 'readable', 'cache', 'cores'),
-    *('memory', 'task', 'stochastic', 'norms', 'step', 'gradients', 'dist', 'arguments', 'errors', 'disk', 'stops'),
-)
 CATALOGS = ('MODELS', 'DATA', 'LOSSES', 'LOCATION_LOSSES', 'METRICS', 'TRANSFORMS', 'PARTS', 'DISTILLATIONS', 'FAMILIES')
 SCREEN = 70  # lines
 
@@ -35,13 +40,19 @@ def tree(file: Path) -> ast.Module:
 
 
 def room(file: Path) -> str:
-    """`launch/agent.py` -> `launch`, `trainer.py` -> `trainer`."""
-    return file.relative_to(ROOT).parts[0].removesuffix('.py')
+    """`launch/agent.py` -> `launch`."""
+    return file.relative_to(ROOT).parts[0]
+
+
+def inside(file: Path, *places: str) -> bool:
+    """Whether a file is, or is in, one of `places`: `cli`, `families/table`, `parallel/dist.py`."""
+    name = file.relative_to(ROOT).as_posix()
+    return any(name == place or name.startswith(f'{place}/') for place in places)
 
 
 def files(*without: str) -> list[Path]:
-    """All files but those in the rooms `without`."""
-    return [file for file in FILES if room(file) not in without]
+    """All files but those in the places `without`."""
+    return [file for file in FILES if not inside(file, *without)]
 
 
 @cache
@@ -62,6 +73,10 @@ def asked(file: Path) -> set[str]:
     return {module.split('.')[1] for module in imports(file) if module.startswith('phalanx.')} - {room(file)}
 
 
+def family(file: Path) -> str:
+    return file.relative_to(ROOT / 'families').parts[0]
+
+
 @cache
 def dotted(file: Path) -> set[str]:
     """What a file writes as `a.b` or `a.b.c`."""
@@ -72,44 +87,56 @@ def functions(file: Path) -> list[ast.FunctionDef]:
     return [node for node in ast.walk(tree(file)) if isinstance(node, ast.FunctionDef)]
 
 
-def test_every_room_has_its_place() -> None:
-    """A new one goes into ORDER, above all that it imports."""
-    assert {room(file) for file in FILES} - {'__init__', '__main__'} <= set(ORDER)
+def test_every_file_is_in_a_room_that_says_what_it_is_for() -> None:
+    """At most a dozen rooms, so that a stranger can hold them in mind; each says in a line what it holds and may import."""
+    rooms = {folder.name for folder in ROOT.iterdir() if (folder / '__init__.py').is_file()}
+    assert rooms == set(MAY_IMPORT)
+    assert len(rooms) <= 12
+    assert {file.name for file in ROOT.glob('*.py')} == {'__init__.py', '__main__.py'}
+    for name in rooms:
+        said = ast.get_docstring(tree(ROOT / name / '__init__.py')) or ''
+        assert 'import' in said.lower() and '\n' not in said, name
 
 
 def test_imports_run_downward_only() -> None:
     """So no two rooms need each other, and a reader who comes from above has met whoever uses a file."""
+    order = list(MAY_IMPORT)
+    assert not [
+        (name, other) for name, others in MAY_IMPORT.items() for other in others if order.index(other) <= order.index(name)
+    ]
     doors = [file for file in FILES if file.name == '__main__.py' or file == ROOT / '__init__.py']  # they say where to go in
-    upward = {
+    others = {
         (str(file.relative_to(ROOT)), other)
         for file in FILES
         if file not in doors
-        for other in asked(file) & set(ORDER)
-        if ORDER.index(other) < ORDER.index(room(file))
+        for other in asked(file) & set(MAY_IMPORT)
+        if other not in MAY_IMPORT[room(file)]
     }
-    assert not upward
+    assert not others
 
 
 def test_families_do_not_know_each_other() -> None:
-    """A family can be read, changed or taken away by itself; what two of them need stands in a room below.
+    """A family can be read, changed or taken away by itself; what two of them need stands in a room below, or beside them.
 
     Who may know them: the table of all, and the names that the originals give their parameters.
     """
-    assert not [file for file in files('families', 'convert') if asked(file) & set(FAMILIES)]
+    for file in files('families/catalog.py', 'weights/originals'):
+        known = {module.split('.')[2] for module in imports(file) if module.startswith('phalanx.families.')} & set(FAMILIES)
+        assert known <= ({family(file)} if room(file) == 'families' else set()), file
 
 
 @pytest.mark.parametrize('family', FAMILIES)
-def test_families_have_the_same_rooms(family: str) -> None:
+def test_families_have_the_same_files(family: str) -> None:
     """Who knows one family finds the way in the others."""
     rooms = [f'{name}/__init__.py' for name in ('data', 'models', 'loss', 'metric')]
     own = ['task.py', 'transforms.py', 'draw.py', 'survey.py', *rooms]
-    assert not [name for name in own if not (ROOT / family / name).is_file()]
+    assert not [name for name in own if not (ROOT / 'families' / family / name).is_file()]
 
 
 def test_in_a_family_only_metrics_talk_to_other_ranks() -> None:
     """Losses are sums that the trainer brings together, or ask `WholeStep`: so they mean the same however a step is cut."""
-    of_families = [file for file in FILES if room(file) in FAMILIES and file.parent.name != 'metric']
-    assert not [file for file in of_families if 'dist' in asked(file)]
+    of_families = [file for file in FILES if room(file) == 'families' and file.parent.name != 'metric']
+    assert not [file for file in of_families if 'phalanx.parallel.dist' in imports(file)]
 
 
 def test_only_dist_gradients_and_launch_talk_to_torch_distributed() -> None:
@@ -117,18 +144,18 @@ def test_only_dist_gradients_and_launch_talk_to_torch_distributed() -> None:
     marking = 'torch.distributed.elastic.multiprocessing.errors.record'
     found = {
         (room(file), name)
-        for file in files('dist', 'gradients', 'launch')
+        for file in files('parallel/dist.py', 'parallel/gradients.py', 'launch')
         for name in imports(file)
         if name.startswith('torch.distributed')
     }
-    assert found <= {('commands', marking)}
+    assert found <= {('cli', marking)}
 
 
 def test_networks_take_norms_and_dropout_from_here() -> None:
     """Those of torch see a micro-batch on one rank: what they compute depends on how the global batch is cut."""
     names = ('BatchNorm1d', 'BatchNorm2d', 'SyncBatchNorm', 'Dropout', 'Dropout2d', 'batch_norm', 'dropout')
     torchs = {f'{module}.{name}' for module in ('nn', 'F') for name in names}
-    assert not [file for file in files('norms', 'stochastic') if dotted(file) & torchs]
+    assert not [file for file in files('parallel/norms.py', 'nn/stochastic.py') if dotted(file) & torchs]
 
 
 def test_random_numbers_come_from_generators_with_a_seed() -> None:
@@ -140,7 +167,7 @@ def test_random_numbers_come_from_generators_with_a_seed() -> None:
 
 def test_nothing_below_the_commands_prints() -> None:
     """What a person sees of a run comes from the report, which the main rank alone writes and `--json` can silence."""
-    below = files('cli', *COMMANDS, 'launch', 'report')
+    below = files('cli', 'deploy', 'launch', 'report')
     calls = [(file, node.func) for file in below for node in ast.walk(tree(file)) if isinstance(node, ast.Call)]
     assert not [file for file, name in calls if isinstance(name, ast.Name) and name.id == 'print']
 
@@ -153,7 +180,7 @@ def test_no_function_swallows_misspelt_options() -> None:
 def test_catalogs_are_literal() -> None:
     """An editor finds what a name in a recipe stands for, and nothing is imported for its side effect."""
     for file in FILES:
-        if room(file) in (*FAMILIES, 'families', 'distill'):
+        if room(file) == 'families':
             for node in tree(file).body:
                 if isinstance(node, ast.Assign | ast.AnnAssign):
                     target = node.targets[0] if isinstance(node, ast.Assign) else node.target
@@ -180,7 +207,9 @@ def test_one_module_alone_removes_what_is_on_a_disk() -> None:
     """What it may remove stands there; a launch once removed the run folders of others, which looked like its own."""
     removing = {'shutil.rmtree', 'os.remove', 'os.unlink', 'os.rmdir', 'os.removedirs', 'rmtree'}
     methods = {'unlink', 'rmdir', 'rmtree'}
-    calls = [(file, node.func) for file in files('disk') for node in ast.walk(tree(file)) if isinstance(node, ast.Call)]
+    calls = [
+        (file, node.func) for file in files('system/disk.py') for node in ast.walk(tree(file)) if isinstance(node, ast.Call)
+    ]
     named = [(file, name) for file, name in calls if ast.unparse(name) in removing]
     of_paths = [(file, name) for file, name in calls if isinstance(name, ast.Attribute) and name.attr in methods]
     assert not named + of_paths
@@ -189,7 +218,7 @@ def test_one_module_alone_removes_what_is_on_a_disk() -> None:
 def test_one_module_alone_opens_images() -> None:
     """Formats are allowed there by name: some of those that Pillow knows are programs, which it runs."""
     opening = ('PIL.Image.open', 'Image.open', 'cv2.imread', 'cv2.imdecode', 'cv2.imreadmulti', 'torchvision.io.read_image')
-    assert not [file for file in files('image') if dotted(file) & set(opening)]
-    calls = [node for node in ast.walk(tree(ROOT / 'image.py')) if isinstance(node, ast.Call)]
+    assert not [file for file in files('data/image.py') if dotted(file) & set(opening)]
+    calls = [node for node in ast.walk(tree(ROOT / 'data' / 'image.py')) if isinstance(node, ast.Call)]
     opens = [call for call in calls if ast.unparse(call.func) == 'PIL.Image.open']
     assert [[keyword.arg for keyword in call.keywords] for call in opens] == [['formats']]

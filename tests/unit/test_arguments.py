@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from phalanx.arguments import Parser, add_assignments, add_brought_recipe, assignments, parse_brought, underscored
-from phalanx.cli import COMMANDS, main
+from phalanx.cli.main import COMMANDS, main
+from phalanx.config.arguments import Parser, add_assignments, add_brought_recipe, assignments, parse_brought, underscored
 
 
 @pytest.mark.parametrize('word', ['--save-dir', '--save_dir', '--save-dir=a-b', '--save_dir=a-b'])

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from phalanx.batch import Tensors
+from phalanx.data.batch import Tensors
 
 
 @dataclass(frozen=True)

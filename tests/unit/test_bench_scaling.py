@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from phalanx.bench.comm import Exchange
-from phalanx.bench.command import command
-from phalanx.bench.data import PipelineFigures
-from phalanx.bench.plan_command import command as plan_command
-from phalanx.bench.scaling import Comparison, Machines, TrainingRun, compare, table, write
-from phalanx.bench.show import as_markdown, as_text
-from phalanx.errors import RequestError
+from phalanx.cli.bench.comm import Exchange
+from phalanx.cli.bench.command import command
+from phalanx.cli.bench.data import PipelineFigures
+from phalanx.cli.bench.plan_command import command as plan_command
+from phalanx.cli.bench.scaling import Comparison, Machines, TrainingRun, compare, table, write
+from phalanx.cli.bench.show import as_markdown, as_text
+from phalanx.system.errors import RequestError
 
 # Two repeats of one and of four ranks. One rank takes 100 s (the median of 90 and 110), four take 30 s (28 and 32).
 RUNS = [

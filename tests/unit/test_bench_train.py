@@ -12,19 +12,20 @@ from typing import Any
 
 import pytest
 import torch
+from phalanx.data.samples import Draw
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from phalanx.bench.flops import step_flops
-from phalanx.bench.profile import phases_and_messages
-from phalanx.bench.timeline import Mark, Moment, Timeline, phase_seconds
-from phalanx.bench.train import Figures, advice
-from phalanx.bench.watched import PHASES, WatchedTrainer
-from phalanx.config.schema import Recipe, Train
-from phalanx.norms import BatchNorm2d
-from phalanx.optim import OPTIMIZERS, SCHEDULES
-from phalanx.step import WholeStep
-from phalanx.task import Draw, Loss, Term
+from phalanx.cli.bench.flops import step_flops
+from phalanx.cli.bench.profile import phases_and_messages
+from phalanx.cli.bench.timeline import Mark, Moment, Timeline, phase_seconds
+from phalanx.cli.bench.train import Figures, advice
+from phalanx.cli.bench.watched import PHASES, WatchedTrainer
+from phalanx.engine.optim import OPTIMIZERS, SCHEDULES
+from phalanx.engine.schema import Recipe, Train
+from phalanx.families.task import Loss, Term
+from phalanx.parallel.norms import BatchNorm2d
+from phalanx.parallel.step import WholeStep
 
 CPU = torch.device('cpu')
 

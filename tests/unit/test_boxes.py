@@ -6,7 +6,7 @@ import pytest
 import torch
 from torchvision import ops
 
-from phalanx.boxes import area, contains, from_distances, generalised_iou, iou, pairwise_iou, to_distances
+from phalanx.data.boxes import area, contains, from_distances, generalised_iou, iou, pairwise_iou, to_distances
 
 
 def some_boxes(count: int, seed: int) -> torch.Tensor:

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 import torch
 
-from phalanx.convert import ORIGINALS, stored_as_in_paddle
-from phalanx.segmentation.models.unet import unet
+from phalanx.families.segmentation.models.unet import unet
+from phalanx.weights.originals import ORIGINALS, stored_as_in_paddle
 from running import Command, losses, records
 
 CONFIGURATION = """

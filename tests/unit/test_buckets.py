@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from torch import nn
 
-from phalanx.gradients import GradientOptions
+from phalanx.parallel.gradients import GradientOptions
 
 
 def network(*mebibytes: int) -> nn.Module:

@@ -17,11 +17,11 @@ import numpy as np
 import pytest
 import torch
 from numpy.testing import assert_array_equal
+from phalanx.data.samples import Draw
 
-from phalanx.cache import CacheOptions, PictureCache, check_room, kept, made, opened, using
-from phalanx.image import read_image, read_labels
-from phalanx.loader import Loader
-from phalanx.task import Draw
+from phalanx.data.cache import CacheOptions, PictureCache, check_room, kept, made, opened, using
+from phalanx.data.image import read_image, read_labels
+from phalanx.engine.loader import Loader
 
 SMALL = 0.001  # GiB, the least that an option may say: room for 80 pictures of 64 x 64
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from phalanx.optim.clip import Clip, clip
+from phalanx.engine.optim.clip import Clip, clip
 
 
 def parameters() -> list[Tensor]:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from PIL import Image, ImageEnhance
 
-from phalanx.colour import ColourDistortion, with_brightness, with_contrast, with_hue_turned, with_saturation
+from phalanx.data.colour import ColourDistortion, with_brightness, with_contrast, with_hue_turned, with_saturation
 
 PICTURE = np.random.default_rng(0).integers(0, 256, (40, 60, 3), dtype=np.uint8)
 SMOOTH = cv2.GaussianBlur(PICTURE, (0, 0), 4)

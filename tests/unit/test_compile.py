@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch._dynamo.utils import counters
 
-from phalanx import norms
-from phalanx.segmentation.models.pp_liteseg import Fusion
+from phalanx.families.segmentation.models.pp_liteseg import Fusion
+from phalanx.parallel import norms
 
 Network = Callable[[Tensor], Tensor]
 

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from phalanx.compiler import CACHE, check_cache, use_own_cache
-from phalanx.errors import RequestError
+from phalanx.system.compiler import CACHE, check_cache, use_own_cache
+from phalanx.system.errors import RequestError
 
 
 def test_kernels_are_kept_in_the_users_cache_where_nobody_else_can_write(

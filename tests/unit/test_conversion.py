@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 import safetensors.torch
 
-from phalanx.cli import main
-from phalanx.convert import ORIGINALS, stored_as_in_paddle
-from phalanx.segmentation.models.pp_liteseg import pp_liteseg
+from phalanx.cli.main import main
+from phalanx.families.segmentation.models.pp_liteseg import pp_liteseg
+from phalanx.weights.originals import ORIGINALS, stored_as_in_paddle
 
 HEAD = 'seg_heads.0.conv_out.weight'
 

@@ -21,8 +21,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from phalanx.checkpoint import CheckpointError
-from phalanx.convert.pdparams import PdparamsError, read_pdparams
+from phalanx.weights.checkpoint import CheckpointError
+from phalanx.weights.pdparams import PdparamsError, read_pdparams
 
 WEIGHTS = {
     'conv.weight': np.arange(24, dtype=np.float32).reshape(2, 3, 2, 2),

@@ -13,12 +13,12 @@ import safetensors.torch
 import torch
 from torch import nn
 
-from phalanx.checkpoint import CheckpointError
-from phalanx.convert import ORIGINALS, stored_as_in_paddle
-from phalanx.convert.weights import load_weights
-from phalanx.distill import Distilled
-from phalanx.segmentation.models.pp_liteseg import pp_liteseg
-from phalanx.segmentation.models.unet import unet
+from phalanx.families.distillation import Distilled
+from phalanx.families.segmentation.models.pp_liteseg import pp_liteseg
+from phalanx.families.segmentation.models.unet import unet
+from phalanx.weights.checkpoint import CheckpointError
+from phalanx.weights.originals import ORIGINALS, stored_as_in_paddle
+from phalanx.weights.reading import load_weights
 
 Arrays = dict[str, npt.NDArray[np.float32]]
 FIRST = 'backbone.features.0.conv.weight'  # of the network's first convolution, [32, 3, 3, 3]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from phalanx.cores import cores
+from phalanx.system.cores import cores
 
 
 @pytest.fixture

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from phalanx import cli
-from phalanx.data.census import Census, Problem, SplitCensus, spread, take_census
-from phalanx.data.tables import size_rows
-from phalanx.runs import open_job
-from phalanx.segmentation.labels import VOID
-from phalanx.segmentation.survey import PixelSurvey
+import phalanx.cli.main as cli
+from phalanx.cli.data.census import Census, Problem, SplitCensus, spread, take_census
+from phalanx.cli.data.tables import size_rows
+from phalanx.engine.runs import open_job
+from phalanx.families.segmentation.labels import VOID
+from phalanx.families.segmentation.survey import PixelSurvey
 
 CLASSES = ('sky', 'road', 'car')
 

@@ -12,13 +12,13 @@ import pytest
 from PIL import Image
 from pycocotools import mask as coco_masks
 
-from phalanx import cli
-from phalanx.data.prepare import label_maps
-from phalanx.data.prepare.checks import AnnotationError
-from phalanx.data.prepare.label_maps import dealt
-from phalanx.data.prepare.shapes import polygon, runs
-from phalanx.segmentation.data.file_list import FileList
-from phalanx.segmentation.labels import VOID
+import phalanx.cli.main as cli
+from phalanx.cli.data.prepare import label_maps
+from phalanx.cli.data.prepare.checks import AnnotationError
+from phalanx.cli.data.prepare.label_maps import dealt
+from phalanx.cli.data.prepare.shapes import polygon, runs
+from phalanx.families.segmentation.data.file_list import FileList
+from phalanx.families.segmentation.labels import VOID
 
 H, W = 6, 8
 

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from phalanx.data.command import command
-from phalanx.detection.data.voc import PascalVoc
-from phalanx.errors import RequestError
-from phalanx.recognition.data.lmdb_sets import LmdbSets
+from phalanx.cli.data.command import command
+from phalanx.families.detection.data.voc import PascalVoc
+from phalanx.families.recognition.data.lmdb_sets import LmdbSets
+from phalanx.system.errors import RequestError
 
 
 def test_the_boxes_of_a_recipe_are_written_anew(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -11,16 +11,16 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.testing import assert_array_equal
+from phalanx.data.samples import SampleError
 from PIL import Image
 
-from phalanx.data.census import Census
-from phalanx.detection.data import DATA, Objects
-from phalanx.detection.data.coco import CocoJson, Objects365
-from phalanx.detection.data.digit_scenes import DigitScenes
-from phalanx.detection.data.voc import PascalVoc
-from phalanx.detection.data.yolo import YoloText, labels_of
-from phalanx.detection.survey import BoxSurvey
-from phalanx.task import SampleError
+from phalanx.cli.data.census import Census
+from phalanx.families.detection.data import DATA, Objects
+from phalanx.families.detection.data.coco import CocoJson, Objects365
+from phalanx.families.detection.data.digit_scenes import DigitScenes
+from phalanx.families.detection.data.voc import PascalVoc
+from phalanx.families.detection.data.yolo import YoloText, labels_of
+from phalanx.families.detection.survey import BoxSurvey
 
 PICTURE = np.random.default_rng(0).integers(0, 256, (40, 60, 3), dtype=np.uint8)
 

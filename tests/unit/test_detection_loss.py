@@ -10,13 +10,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from phalanx.detection import decode
-from phalanx.detection.decode import BINS, Raw
-from phalanx.detection.loss import TaskAlignedLoss
-from phalanx.detection.loss.assign import Assigned, padded
-from phalanx.detection.models.ppyoloe import anchor_points
-from phalanx.step import WholeStep
-from phalanx.task import Loss
+from phalanx.families.detection import decode
+from phalanx.families.detection.decode import BINS, Raw
+from phalanx.families.detection.loss import TaskAlignedLoss
+from phalanx.families.detection.loss.assign import Assigned, padded
+from phalanx.families.detection.models.ppyoloe import anchor_points
+from phalanx.families.task import Loss
+from phalanx.parallel.step import WholeStep
 
 STATIC, ALIGNED = 0, 1  # epochs
 LOSS = TaskAlignedLoss(static_assigner_epochs=1)

@@ -15,14 +15,14 @@ from numpy.testing import assert_allclose, assert_array_equal
 from pycocotools.coco import COCO
 from pycocotools.cocoeval import COCOeval
 
-from phalanx import dist
-from phalanx.detection.data import Objects
-from phalanx.detection.metric import Detections
-from phalanx.detection.metric.coco import CocoAp
-from phalanx.detection.metric.confusion import confusion, match
-from phalanx.detection.metric.figures import precision_over_recall
-from phalanx.detection.metric.gathered import packed
-from phalanx.detection.metric.voc import Curve, VocAp, eleven_points, inclusive_iou, under_curve
+from phalanx.families.detection.data import Objects
+from phalanx.families.detection.metric import Detections
+from phalanx.families.detection.metric.coco import CocoAp
+from phalanx.families.detection.metric.confusion import confusion, match
+from phalanx.families.detection.metric.figures import precision_over_recall
+from phalanx.families.detection.metric.gathered import packed
+from phalanx.families.detection.metric.voc import Curve, VocAp, eleven_points, inclusive_iou, under_curve
+from phalanx.parallel import dist
 
 Pair = tuple[Detections, Objects]
 

@@ -6,12 +6,12 @@ import pytest
 import torch
 from torch import nn
 
-from phalanx.backbones.csp_rep_resnet import RepBlock
-from phalanx.detection import decode
-from phalanx.detection.decode import BINS, Raw
-from phalanx.detection.models import MODELS
-from phalanx.detection.models.ppyoloe import PPYOLOE, ppyoloe
-from phalanx.norms import BatchNorm2d
+from phalanx.families.detection import decode
+from phalanx.families.detection.decode import BINS, Raw
+from phalanx.families.detection.models import MODELS
+from phalanx.families.detection.models.ppyoloe import PPYOLOE, ppyoloe
+from phalanx.nn.backbones.csp_rep_resnet import RepBlock
+from phalanx.parallel.norms import BatchNorm2d
 
 
 @pytest.fixture(scope='module', params=[False, True], ids=['ppyoloe', 'plus'])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torchvision import ops
 
-from phalanx.detection.nms import multiclass_nms
+from phalanx.families.detection.nms import multiclass_nms
 
 BOXES = torch.tensor([[0.0, 0, 10, 10], [1, 0, 11, 10], [50, 50, 60, 60]])  # the first two have an IoU of 9/11
 

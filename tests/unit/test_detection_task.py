@@ -11,24 +11,24 @@ import numpy as np
 import pytest
 import torch
 from numpy.testing import assert_allclose, assert_array_equal
+from phalanx.data.samples import Draw
 from PIL import Image
 from torch import Tensor, nn
 
 from phalanx.config.bind import bind
 from phalanx.config.read import read
-from phalanx.config.schema import Recipe
-from phalanx.detection.data import DATA, Objects
-from phalanx.detection.decode import BINS, Raw
-from phalanx.detection.draw import IGNORED, Found, drawn, with_objects
-from phalanx.detection.loss import LOSSES
-from phalanx.detection.metric import METRICS
-from phalanx.detection.models import MODELS
-from phalanx.detection.task import Detection, Nms, Sample, Samples, filled_up
-from phalanx.detection.transforms import TRANSFORMS
-from phalanx.image import palette
-from phalanx.loader import Stream
-from phalanx.step import WholeStep
-from phalanx.task import Draw
+from phalanx.data.image import palette
+from phalanx.engine.loader import Stream
+from phalanx.engine.schema import Recipe
+from phalanx.families.detection.data import DATA, Objects
+from phalanx.families.detection.decode import BINS, Raw
+from phalanx.families.detection.draw import IGNORED, Found, drawn, with_objects
+from phalanx.families.detection.loss import LOSSES
+from phalanx.families.detection.metric import METRICS
+from phalanx.families.detection.models import MODELS
+from phalanx.families.detection.task import Detection, Nms, Sample, Samples, filled_up
+from phalanx.families.detection.transforms import TRANSFORMS
+from phalanx.parallel.step import WholeStep
 
 RECIPES = sorted((Path(__file__).parents[2] / 'recipes' / 'detection').glob('*.yml'))
 DIGITS = partial(DATA['digit_scenes'], train_scenes=7, eval_scenes=3, size=(48, 64), digit_height=(12, 20))

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
-from phalanx.detection.data import Objects
-from phalanx.detection.transforms import (
+from phalanx.families.detection.data import Objects
+from phalanx.families.detection.transforms import (
     GREY,
     TRANSFORMS,
     BatchRandomResize,

@@ -8,8 +8,8 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 from PIL import Image
 
-from phalanx.detection.data import DATA, Objects
-from phalanx.detection.data.write import write
+from phalanx.families.detection.data import DATA, Objects
+from phalanx.families.detection.data.write import write
 
 CLASSES = ('cat', 'road sign <€>')
 PICTURE = np.random.default_rng(0).integers(0, 256, (40, 60, 3), dtype=np.uint8)

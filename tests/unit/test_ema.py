@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from phalanx.ema import Ema, EmaOptions
+from phalanx.engine.ema import Ema, EmaOptions
 
 
 def network() -> nn.Sequential:

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 import torch
 
-from phalanx.evaluation import AGREEMENTS, EvaluationStoppedError, evaluate
-from phalanx.runs import open_job
+from phalanx.engine.evaluation import AGREEMENTS, EvaluationStoppedError, evaluate
+from phalanx.engine.runs import open_job
 
 LINES = 41
 

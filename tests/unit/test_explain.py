@@ -12,8 +12,8 @@ import pytest
 
 from phalanx.config.explain import explain
 from phalanx.config.read import ConfigError
-from phalanx.config.schema import Recipe
-from phalanx.families import FAMILIES
+from phalanx.engine.schema import Recipe
+from phalanx.families.catalog import FAMILIES
 from running import Command
 
 

@@ -7,8 +7,8 @@ import re
 import pytest
 from torch import nn
 
-from phalanx.norms import BatchNorm2d
-from phalanx.optim.groups import ParameterRule, Parameters, parameter_groups
+from phalanx.engine.optim.groups import ParameterRule, Parameters, parameter_groups
+from phalanx.parallel.norms import BatchNorm2d
 
 
 class Net(nn.Module):

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.nn import functional as F
 
-from phalanx.layers import enlarged_logits
+from phalanx.nn.layers import enlarged_logits
 
 sides = st.tuples(st.integers(1, 7), st.integers(1, 7))
 

@@ -12,8 +12,8 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from phalanx.optim.layerwise import Lamb, Lars
-from phalanx.optim.optimizers import adam, set_lr, sgd
+from phalanx.engine.optim.layerwise import Lamb, Lars
+from phalanx.engine.optim.optimizers import adam, set_lr, sgd
 
 RATES = (0.1, 0.2, 0.05)  # a changing rate tells whether it enters the velocity
 Make = Callable[..., Optimizer]

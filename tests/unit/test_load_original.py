@@ -8,10 +8,10 @@ import pytest
 import torch
 from torch import nn
 
-from phalanx.convert import ORIGINALS, load_original
-from phalanx.segmentation.models.pp_liteseg import pp_liteseg
-from phalanx.segmentation.models.segformer import segformer
-from phalanx.segmentation.models.unet import unet
+from phalanx.families.segmentation.models.pp_liteseg import pp_liteseg
+from phalanx.families.segmentation.models.segformer import segformer
+from phalanx.families.segmentation.models.unet import unet
+from phalanx.weights.originals import ORIGINALS, load_original
 
 Arrays = dict[str, npt.NDArray[np.float32]]
 

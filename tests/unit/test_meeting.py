@@ -12,8 +12,8 @@ import pytest
 from phalanx.launch import meeting as room
 from phalanx.launch import preflight, watch
 from phalanx.launch.cluster import Cluster
-from phalanx.launch.meeting import Meeting, MeetingError, Members, listen
-from phalanx.launch.watch import Watch
+from phalanx.launch.rendezvous import Meeting, MeetingError, Members, listen
+from phalanx.launch.watchdog import Watch
 
 Seat = Callable[..., Meeting]
 ADDRESSES = ('127.0.0.1', '127.0.0.2', '127.0.0.3')

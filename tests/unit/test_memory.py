@@ -8,7 +8,7 @@ import pytest
 
 ROUNDS = """
 import resource
-from phalanx.memory import keep_freed_memory
+from phalanx.system.memory import keep_freed_memory
 keep_freed_memory()
 for _ in range(9):
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt

@@ -2,7 +2,7 @@
 
 import pytest
 
-from phalanx.meters import SOON, Stopwatch, slower_ranks
+from phalanx.engine.meters import SOON, Stopwatch, slower_ranks
 
 
 def test_a_rank_is_slow_in_the_phase_in_which_the_others_are_not() -> None:

@@ -10,13 +10,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from phalanx.loader import Stream
-from phalanx.recognition.models import MODELS
-from phalanx.recognition.texts import Texts
-from phalanx.runs import open_job
-from phalanx.segmentation.loss.mixed import PARTS
-from phalanx.step import WholeStep
-from phalanx.task import Loss
+from phalanx.engine.loader import Stream
+from phalanx.engine.runs import open_job
+from phalanx.families.recognition.models import MODELS
+from phalanx.families.recognition.texts import Texts
+from phalanx.families.segmentation.loss.mixed import PARTS
+from phalanx.families.task import Loss
+from phalanx.parallel.step import WholeStep
 
 META = torch.device('meta')
 EPOCH = 10

@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch import nn
 
-from phalanx import norms
-from phalanx.norms import BatchNorm2d
+from phalanx.parallel import norms
+from phalanx.parallel.norms import BatchNorm2d
 
 
 def test_the_running_variance_follows_the_biased_one_of_the_batch() -> None:

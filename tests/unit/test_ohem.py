@@ -10,12 +10,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from phalanx.segmentation.labels import VOID
-from phalanx.segmentation.loss.cross_entropy import CrossEntropy
-from phalanx.segmentation.loss.hardest import kth_largest
-from phalanx.segmentation.loss.ohem import OhemCrossEntropy
-from phalanx.step import WholeStep
-from phalanx.task import Term
+from phalanx.families.segmentation.labels import VOID
+from phalanx.families.segmentation.loss.cross_entropy import CrossEntropy
+from phalanx.families.segmentation.loss.hardest import kth_largest
+from phalanx.families.segmentation.loss.ohem import OhemCrossEntropy
+from phalanx.families.task import Term
+from phalanx.parallel.step import WholeStep
 
 Loss = Callable[[Tensor, Tensor, WholeStep], Term]
 

@@ -12,11 +12,11 @@ import torch
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from phalanx.norms import BatchNorm2d
-from phalanx.optim.groups import parameter_groups
-from phalanx.runs import open_job
-from phalanx.step import WholeStep
-from phalanx.trainer import Trainer
+from phalanx.engine.optim.groups import parameter_groups
+from phalanx.engine.runs import open_job
+from phalanx.engine.trainer import Trainer
+from phalanx.parallel.norms import BatchNorm2d
+from phalanx.parallel.step import WholeStep
 
 CPU = torch.device('cpu')
 FAMILIES = {

@@ -12,10 +12,10 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from phalanx.optim import OPTIMIZERS
-from phalanx.optim.clip import Clip, clip
-from phalanx.optim.groups import ParameterRule, Parameters, parameter_groups
-from phalanx.optim.optimizers import adam, adamw, set_lr, sgd, take_state
+from phalanx.engine.optim import OPTIMIZERS
+from phalanx.engine.optim.clip import Clip, clip
+from phalanx.engine.optim.groups import ParameterRule, Parameters, parameter_groups
+from phalanx.engine.optim.optimizers import adam, adamw, set_lr, sgd, take_state
 
 ADAM = json.loads((Path(__file__).parents[1] / 'golden' / 'data' / 'adam_toy.json').read_text())
 

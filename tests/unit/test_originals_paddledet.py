@@ -14,8 +14,8 @@ from mutations import mutated, translated
 from phalanx.config.originals import paddledet
 from phalanx.config.originals.dialect import Reading
 from phalanx.config.read import ConfigError, plain
-from phalanx.optim.schedule import Schedule
-from phalanx.runs import open_job
+from phalanx.engine.optim.schedule import Schedule
+from phalanx.engine.runs import open_job
 
 COCO = """
 metric: COCO

@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 
 from mutations import mutated, translated
-from phalanx.cli import main
+from phalanx.cli.main import main
 from phalanx.config.originals import dialect_of, paddleseg, translate
 from phalanx.config.originals.dialect import Reading
 from phalanx.config.read import ConfigError, plain
-from phalanx.optim.schedule import Schedule
-from phalanx.runs import Job, open_job
+from phalanx.engine.optim.schedule import Schedule
+from phalanx.engine.runs import Job, open_job
 
 CITYSCAPES = """
 batch_size: 2

@@ -15,9 +15,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from phalanx.charts import Line, chart, confusion_table, log_ticks, nice_ticks, smoothed, thinned
-from phalanx.page import write_page
-from phalanx.readable import duration, number
+from phalanx.report.charts import Line, chart, confusion_table, log_ticks, nice_ticks, smoothed, thinned
+from phalanx.report.page import write_page
+from phalanx.report.readable import duration, number
 
 NAUGHTY = '<b>"truck" & co</b>'
 

@@ -11,8 +11,8 @@ from hypothesis.extra.numpy import arrays
 from numpy.testing import assert_array_equal
 from PIL import Image
 
-from phalanx import png
-from phalanx.image import read_image, read_labels
+from phalanx.data import png
+from phalanx.data.image import read_image, read_labels
 
 pytestmark = pytest.mark.skipif(png.SPNG is None, reason='there is no pyspng for this Python')
 

@@ -10,10 +10,10 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from phalanx.optim import OPTIMIZERS
-from phalanx.optim.clip import Clip, clip
-from phalanx.optim.optimizers import sgd
-from phalanx.precision import Precision, PrecisionOptions
+from phalanx.engine.optim import OPTIMIZERS
+from phalanx.engine.optim.clip import Clip, clip
+from phalanx.engine.optim.optimizers import sgd
+from phalanx.nn.precision import Precision, PrecisionOptions
 
 CPU = torch.device('cpu')
 

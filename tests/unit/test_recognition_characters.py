@@ -9,7 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from phalanx.recognition.characters import Characters, Dictionary, UnusableTextError, padded
+from phalanx.families.recognition.characters import Characters, Dictionary, UnusableTextError, padded
 
 ABC = Characters('abc', lower_case=True, max_length=6)
 

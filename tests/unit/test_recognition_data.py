@@ -11,14 +11,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 from numpy.testing import assert_array_equal
+from phalanx.data.samples import Draw, SampleError
 from PIL import Image
 
-from phalanx.recognition.data import DATA
-from phalanx.recognition.data.label_files import LabelFiles
-from phalanx.recognition.data.lmdb_sets import Lmdb, LmdbSets, write_lmdb
-from phalanx.recognition.data.packed import Packed
-from phalanx.recognition.data.source import Chance, Shares
-from phalanx.task import Draw, SampleError
+from phalanx.families.recognition.data import DATA
+from phalanx.families.recognition.data.label_files import LabelFiles
+from phalanx.families.recognition.data.lmdb_sets import Lmdb, LmdbSets, write_lmdb
+from phalanx.families.recognition.data.packed import Packed
+from phalanx.families.recognition.data.source import Chance, Shares
 
 CHANCE = Chance(Draw(0, 0, 0, 0))  # of sources that leave nothing to it
 

@@ -9,10 +9,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from phalanx.distill import DML, Distilled, FeatureDistance, own_losses
-from phalanx.norms import BatchNorm2d
-from phalanx.optim.groups import Parameters, parameter_groups
-from phalanx.task import Term
+from phalanx.engine.optim.groups import Parameters, parameter_groups
+from phalanx.families.distillation import DML, Distilled, FeatureDistance, own_losses
+from phalanx.families.task import Term
+from phalanx.parallel.norms import BatchNorm2d
 
 
 class Outputs(NamedTuple):

@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from phalanx.recognition.loss import CTC, SAR, Multi
-from phalanx.recognition.models.outputs import Outputs
-from phalanx.recognition.texts import Texts
-from phalanx.task import Loss
+from phalanx.families.recognition.loss import CTC, SAR, Multi
+from phalanx.families.recognition.models.outputs import Outputs
+from phalanx.families.recognition.texts import Texts
+from phalanx.families.task import Loss
 
 K = 5
 

@@ -10,16 +10,16 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from phalanx import stochastic
-from phalanx.convert import ORIGINALS, load_original
-from phalanx.norms import BatchNorm2d
-from phalanx.recognition.loss import CTC, Multi
-from phalanx.recognition.models import MODELS
-from phalanx.recognition.models.blocks import HEIGHTS
-from phalanx.recognition.models.outputs import Outputs
-from phalanx.recognition.models.sar import SARHead
-from phalanx.recognition.texts import Texts
-from phalanx.stochastic import SampleKeys
+from phalanx.families.recognition.loss import CTC, Multi
+from phalanx.families.recognition.models import MODELS
+from phalanx.families.recognition.models.blocks import HEIGHTS
+from phalanx.families.recognition.models.outputs import Outputs
+from phalanx.families.recognition.models.sar import SARHead
+from phalanx.families.recognition.texts import Texts
+from phalanx.nn import stochastic
+from phalanx.nn.stochastic import SampleKeys
+from phalanx.parallel.norms import BatchNorm2d
+from phalanx.weights.originals import ORIGINALS, load_original
 
 VARIANTS: dict[str, Callable[[], nn.Module]] = {
     'crnn': lambda: MODELS['crnn'](5),

@@ -9,13 +9,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 from numpy.testing import assert_array_equal
+from phalanx.data.samples import Draw
 from PIL import Image
 
-from phalanx.recognition import render as rendering
-from phalanx.recognition.data.rendered import Rendered
-from phalanx.recognition.data.source import Chance, Source
-from phalanx.recognition.render import Fonts, covered_by, font_files, render
-from phalanx.task import Draw
+from phalanx.families.recognition import render as rendering
+from phalanx.families.recognition.data.rendered import Rendered
+from phalanx.families.recognition.data.source import Chance, Source
+from phalanx.families.recognition.render import Fonts, covered_by, font_files, render
 
 
 def find_font() -> Path:

@@ -12,25 +12,25 @@ import numpy as np
 import pytest
 import torch
 from numpy.testing import assert_array_equal
+from phalanx.data.samples import Draw, SampleError
 from PIL import Image
 from torch import Tensor, nn
 
 from phalanx.config.bind import bind
 from phalanx.config.read import override, read
-from phalanx.config.schema import Recipe
-from phalanx.distill import DISTILLATIONS, Distilled
-from phalanx.optim.groups import parameter_groups
-from phalanx.recognition.characters import Dictionary, Reading
-from phalanx.recognition.data import DATA
-from phalanx.recognition.data.source import Chance
-from phalanx.recognition.loss import LOSSES
-from phalanx.recognition.models import MODELS
-from phalanx.recognition.models.outputs import Outputs
-from phalanx.recognition.task import Recognition, Sample, network_input
-from phalanx.recognition.texts import Texts
-from phalanx.recognition.transforms import TRANSFORMS, Concatenate
-from phalanx.step import WholeStep
-from phalanx.task import Draw, SampleError
+from phalanx.engine.optim.groups import parameter_groups
+from phalanx.engine.schema import Recipe
+from phalanx.families.distillation import DISTILLATIONS, Distilled
+from phalanx.families.recognition.characters import Dictionary, Reading
+from phalanx.families.recognition.data import DATA
+from phalanx.families.recognition.data.source import Chance
+from phalanx.families.recognition.loss import LOSSES
+from phalanx.families.recognition.models import MODELS
+from phalanx.families.recognition.models.outputs import Outputs
+from phalanx.families.recognition.task import Recognition, Sample, network_input
+from phalanx.families.recognition.texts import Texts
+from phalanx.families.recognition.transforms import TRANSFORMS, Concatenate
+from phalanx.parallel.step import WholeStep
 
 RECIPES = sorted((Path(__file__).parents[2] / 'recipes' / 'recognition').glob('*.yml'))
 DIGITS = partial(DATA['digit_lines'], train_lines=6, eval_lines=3)

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
+from phalanx.data.samples import Image
 
-from phalanx.recognition import transforms
-from phalanx.recognition.transforms import Concatenate, RecAug, fitted, joined, warp
-from phalanx.task import Image
+from phalanx.families.recognition import transforms
+from phalanx.families.recognition.transforms import Concatenate, RecAug, fitted, joined, warp
 
 NEVER = {
     f'{change}_probability': 0.0 for change in ('warp', 'crop', 'blur', 'tint', 'shake', 'noise', 'invert')

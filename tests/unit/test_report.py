@@ -18,8 +18,8 @@ from PIL import Image
 from rich.console import Console
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from phalanx.report import Report, print_evaluation
-from phalanx.task import Curves, Evaluation, Legend, Matrix, Pictures
+from phalanx.families.task import Curves, Evaluation, Legend, Matrix, Pictures
+from phalanx.report.report import Report, print_evaluation
 
 FACTS = {'recipe': 'digits', 'run folder': '/a/folder/[1]'}
 RANKS: list[dict[str, str | int]] = [{'rank': 0, 'node': 'a', 'device': 'cpu', 'pid': 1234}]

@@ -12,11 +12,11 @@ import pytest
 
 from phalanx.config.read import ConfigError, plain
 from phalanx.config.show import show
-from phalanx.errors import RequestError
-from phalanx.predict import list_images
-from phalanx.recognition.task import Recognition
-from phalanx.runs import check_folder, check_parts, differences, hold, open_job, settled
-from phalanx.segmentation.task import Segmentation
+from phalanx.deploy.predict import list_images
+from phalanx.engine.runs import check_folder, check_parts, differences, hold, open_job, settled
+from phalanx.families.recognition.task import Recognition
+from phalanx.families.segmentation.task import Segmentation
+from phalanx.system.errors import RequestError
 
 LENGTH = 'train: {steps: 1, global_batch_size: 1}\n'
 

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from phalanx.optim.scaling import Scaling, scaled
+from phalanx.engine.optim.scaling import Scaling, scaled
 
 TABLE = [
     (Scaling(rule='linear', reference_batch_size=16), 64, 0.04),  # four times the batch, four times the rate

@@ -9,16 +9,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 from numpy.testing import assert_array_equal
+from phalanx.data.samples import SampleError
 from PIL import Image
 
-from phalanx.segmentation.data.ade20k import ADE20K
-from phalanx.segmentation.data.cityscapes import CLASSES, Cityscapes
-from phalanx.segmentation.data.digit_scenes import DigitScenes
-from phalanx.segmentation.data.file_list import FileList
-from phalanx.segmentation.data.oxford_pet import OxfordPet
-from phalanx.segmentation.data.pascal_voc import PascalVOC
-from phalanx.segmentation.labels import VOID
-from phalanx.task import SampleError
+from phalanx.families.segmentation.data.ade20k import ADE20K
+from phalanx.families.segmentation.data.cityscapes import CLASSES, Cityscapes
+from phalanx.families.segmentation.data.digit_scenes import DigitScenes
+from phalanx.families.segmentation.data.file_list import FileList
+from phalanx.families.segmentation.data.oxford_pet import OxfordPet
+from phalanx.families.segmentation.data.pascal_voc import PascalVOC
+from phalanx.families.segmentation.labels import VOID
 
 PICTURE = np.random.default_rng(0).integers(0, 256, (4, 6, 3), dtype=np.uint8)
 LABELS = np.array([[0, 1, 2, 0, 1, 2]] * 3 + [[VOID] * 6], np.uint8)

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 from torch.testing import assert_close
 
-from phalanx.runs import open_job
-from phalanx.segmentation.inference import Inference, starts
+from phalanx.engine.runs import open_job
+from phalanx.families.segmentation.inference import Inference, starts
 
 
 class Network(nn.Module):

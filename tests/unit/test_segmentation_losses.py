@@ -15,17 +15,17 @@ from torch import Tensor, nn
 
 from phalanx.config.bind import bind
 from phalanx.config.read import ConfigError, override, read
-from phalanx.config.schema import Recipe
-from phalanx.segmentation.labels import VOID
-from phalanx.segmentation.loss import LOSSES, PixelLoss
-from phalanx.segmentation.loss.connectivity import SemanticConnectivity
-from phalanx.segmentation.loss.cross_entropy import CrossEntropy
-from phalanx.segmentation.loss.dice import Dice
-from phalanx.segmentation.loss.lovasz import LovaszHinge, LovaszSoftmax
-from phalanx.segmentation.loss.mixed import Mixed
-from phalanx.segmentation.loss.rmi import RegionMutualInformation
-from phalanx.segmentation.task import Segmentation, terms_of
-from phalanx.step import WholeStep
+from phalanx.engine.schema import Recipe
+from phalanx.families.segmentation.labels import VOID
+from phalanx.families.segmentation.loss import LOSSES, PixelLoss
+from phalanx.families.segmentation.loss.connectivity import SemanticConnectivity
+from phalanx.families.segmentation.loss.cross_entropy import CrossEntropy
+from phalanx.families.segmentation.loss.dice import Dice
+from phalanx.families.segmentation.loss.lovasz import LovaszHinge, LovaszSoftmax
+from phalanx.families.segmentation.loss.mixed import Mixed
+from phalanx.families.segmentation.loss.rmi import RegionMutualInformation
+from phalanx.families.segmentation.task import Segmentation, terms_of
+from phalanx.parallel.step import WholeStep
 
 UNET_PET = Path(__file__).parents[2] / 'recipes' / 'segmentation' / 'unet_pet.yml'
 

@@ -9,10 +9,10 @@ import pytest
 import torch
 from torch import nn
 
-from phalanx.backbones.resnet_vd import resnet50_vd
-from phalanx.convert import ORIGINALS
-from phalanx.norms import BatchNorm2d
-from phalanx.segmentation.models import MODELS
+from phalanx.families.segmentation.models import MODELS
+from phalanx.nn.backbones.resnet_vd import resnet50_vd
+from phalanx.parallel.norms import BatchNorm2d
+from phalanx.weights.originals import ORIGINALS
 
 VARIANTS: dict[str, Callable[[int], nn.Module]] = {
     'pp_liteseg': MODELS['pp_liteseg'],
@@ -66,7 +66,7 @@ def test_every_norm_can_be_synchronised(model: nn.Module) -> None:
 
 
 def test_what_is_random_is_a_function_of_step_and_sample(model: nn.Module) -> None:
-    """As `phalanx.stochastic` makes it; torch's own dropout is not."""
+    """As `phalanx.nn.stochastic` makes it; torch's own dropout is not."""
     assert not [module for module in model.modules() if isinstance(module, nn.modules.dropout._DropoutNd)]
 
 

@@ -11,21 +11,21 @@ import numpy as np
 import pytest
 import torch
 from numpy.testing import assert_array_equal
+from phalanx.data.samples import Draw
 from PIL import Image
 from torch import Tensor, nn
 
 from phalanx.config.bind import bind
 from phalanx.config.read import read
-from phalanx.config.schema import Recipe
-from phalanx.image import palette
-from phalanx.segmentation.data import DATA
-from phalanx.segmentation.labels import VOID
-from phalanx.segmentation.loss import LOSSES
-from phalanx.segmentation.models import MODELS
-from phalanx.segmentation.task import Sample, Segmentation
-from phalanx.segmentation.transforms import TRANSFORMS
-from phalanx.step import WholeStep
-from phalanx.task import Draw
+from phalanx.data.image import palette
+from phalanx.engine.schema import Recipe
+from phalanx.families.segmentation.data import DATA
+from phalanx.families.segmentation.labels import VOID
+from phalanx.families.segmentation.loss import LOSSES
+from phalanx.families.segmentation.models import MODELS
+from phalanx.families.segmentation.task import Sample, Segmentation
+from phalanx.families.segmentation.transforms import TRANSFORMS
+from phalanx.parallel.step import WholeStep
 
 RECIPES = sorted((Path(__file__).parents[2] / 'recipes' / 'segmentation').glob('*.yml'))
 DIGITS = partial(DATA['digit_scenes'], train_scenes=4, eval_scenes=2, size=(48, 64))

@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from phalanx import stochastic
-from phalanx.stochastic import ChannelDropout, Dropout, DropPath, SampleKeys, sample_keys, uniform
+from phalanx.nn import stochastic
+from phalanx.nn.stochastic import ChannelDropout, Dropout, DropPath, SampleKeys, sample_keys, uniform
 
 KINDS = (Dropout, ChannelDropout, DropPath)
 

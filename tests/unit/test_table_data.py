@@ -10,14 +10,14 @@ from typing import Any
 import cv2
 import numpy as np
 import pytest
+from phalanx.data.samples import SampleError
 
-from phalanx.table.annotation import Cell, Table
-from phalanx.table.data import DATA, Source
-from phalanx.table.data.rendered import plan
-from phalanx.table.draw import grid
-from phalanx.table.tokens import Vocabulary
-from phalanx.table.tree import tree
-from phalanx.task import SampleError
+from phalanx.families.table.annotation import Cell, Table
+from phalanx.families.table.data import DATA, Source
+from phalanx.families.table.data.rendered import plan
+from phalanx.families.table.draw import grid
+from phalanx.families.table.tokens import Vocabulary
+from phalanx.families.table.tree import tree
 
 ROW = ['<tr>', '<td>', '</td>', '<td', ' colspan="2"', '>', '</td>', '</tr>']
 

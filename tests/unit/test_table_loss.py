@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from phalanx.table.loss import LOCATION_LOSSES, structure_loss
+from phalanx.families.table.loss import LOCATION_LOSSES, structure_loss
 
 
 def test_the_padding_of_short_tables_is_judged() -> None:

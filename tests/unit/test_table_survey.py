@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import numpy as np
+from phalanx.data.samples import Image
 
-from phalanx.data.census import Surveyed, take_census
-from phalanx.runs import open_job
-from phalanx.table.annotation import Cell, Table
-from phalanx.table.survey import CellSurvey
-from phalanx.table.tokens import Vocabulary
-from phalanx.task import Image
+from phalanx.cli.data.census import Surveyed, take_census
+from phalanx.engine.runs import open_job
+from phalanx.families.table.annotation import Cell, Table
+from phalanx.families.table.survey import CellSurvey
+from phalanx.families.table.tokens import Vocabulary
 
 TEXT = Cell(('a',), (2, 2, 8, 8))
 STRUCTURE = ('<tbody>', '<tr>', '<td', ' colspan="2"', '>', '</td>', '</tr>', '<tr>', '<td>', '</td>', '<td>', '</td>', '</tr>')

@@ -11,21 +11,21 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from phalanx.data.samples import Draw
 from torch import Tensor, nn
 
 from phalanx.config.bind import bind
 from phalanx.config.read import read
-from phalanx.config.schema import Recipe
-from phalanx.step import WholeStep
-from phalanx.table.annotation import Prediction
-from phalanx.table.data import DATA
-from phalanx.table.draw import schematic
-from phalanx.table.loss import LOCATION_LOSSES
-from phalanx.table.models import MODELS
-from phalanx.table.models.slanet import Said
-from phalanx.table.task import TableStructure
-from phalanx.table.tree import tree
-from phalanx.task import Draw
+from phalanx.engine.schema import Recipe
+from phalanx.families.table.annotation import Prediction
+from phalanx.families.table.data import DATA
+from phalanx.families.table.draw import schematic
+from phalanx.families.table.loss import LOCATION_LOSSES
+from phalanx.families.table.models import MODELS
+from phalanx.families.table.models.slanet import Said
+from phalanx.families.table.task import TableStructure
+from phalanx.families.table.tree import tree
+from phalanx.parallel.step import WholeStep
 
 RECIPES = sorted((Path(__file__).parents[2] / 'recipes' / 'table').glob('*.yml'))
 RENDERED = partial(DATA['rendered_tables'], train_tables=12, eval_tables=4)

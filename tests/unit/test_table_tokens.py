@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from phalanx.table.annotation import Cell, Table
-from phalanx.table.tokens import EMPTY_CELLS, Vocabulary
-from phalanx.table.tree import Node, html, tree
+from phalanx.families.table.annotation import Cell, Table
+from phalanx.families.table.tokens import EMPTY_CELLS, Vocabulary
+from phalanx.families.table.tree import Node, html, tree
 
 PLAIN = Table(('<tr>', '<td>', '</td>', '<td>', '</td>', '</tr>'), (Cell(('a',), (1, 2, 3, 4)), Cell((' ',))))
 

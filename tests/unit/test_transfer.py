@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from phalanx.transfer import Transfer
+from phalanx.engine.transfer import Transfer
 
 pytestmark = pytest.mark.skipif(sys.platform != 'linux', reason='needs memfd_create, which Linux has')
 

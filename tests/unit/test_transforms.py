@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from numpy.testing import assert_array_equal
 
-from phalanx.colour import with_brightness, with_contrast
-from phalanx.segmentation.labels import VOID
-from phalanx.segmentation.transforms import (
+from phalanx.data.colour import with_brightness, with_contrast
+from phalanx.families.segmentation.labels import VOID
+from phalanx.families.segmentation.transforms import (
     Padding,
     RandomDistort,
     RandomFlip,

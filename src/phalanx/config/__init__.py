@@ -1,1 +1,1 @@
-"""Recipes: YAML text -> nodes that know where they were written (read) -> checked, typed settings (bind, schema)."""
+"""What a user asks for: recipes, from YAML text to checked settings, and shared arguments. Imports system."""

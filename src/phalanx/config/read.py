@@ -12,7 +12,7 @@ from typing import Any
 import yaml
 
 from phalanx.config.shipped import shipped
-from phalanx.errors import RequestError
+from phalanx.system.errors import RequestError
 
 # Two ways to say one thing. Whoever writes one of them last takes the other away, so that `--set train.steps=10` shortens a
 # recipe that counts epochs.

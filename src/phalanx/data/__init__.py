@@ -1,2 +1,1 @@
-"""`phalanx data`: what a data set holds and what is wrong with it (check), data sets made of what people have (prepare), and of
-other data sets (rewrite)."""
+"""Images, samples and batches before a family gives them meaning. Imports parallel, config, system."""

@@ -1,1 +1,1 @@
-"""Starts rank processes on torch.distributed.elastic, and ends them together."""
+"""Starts ranks on torch.distributed.elastic, on one node or many, and ends them together. Imports parallel, config, system."""

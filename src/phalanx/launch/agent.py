@@ -19,9 +19,9 @@ from torch.distributed.elastic.multiprocessing.api import LogsDest, LogsSpecs, S
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
-from phalanx.disk import remove_own
 from phalanx.launch import child
-from phalanx.stops import STATUSES, wanted
+from phalanx.system.disk import remove_own
+from phalanx.system.stops import STATUSES, wanted
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

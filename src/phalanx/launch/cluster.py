@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 
 import psutil
 
-from phalanx.cores import cores, threads_each
 from phalanx.launch.flags import START_PORT, Flags, check_port
+from phalanx.system.cores import cores, threads_each
 
 Addresses = Mapping[str, str]  # of this machine: address -> network interface
 

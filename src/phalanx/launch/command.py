@@ -10,13 +10,13 @@ from pathlib import Path
 
 import torch
 
-from phalanx.arguments import Help
+from phalanx.config.arguments import Help
 from phalanx.launch import preflight, schedulers
 from phalanx.launch.cluster import Cluster
 from phalanx.launch.flags import Flags, add_flags
 from phalanx.launch.launcher import launch
-from phalanx.launch.meeting import Card, say
 from phalanx.launch.remote import everywhere
+from phalanx.launch.rendezvous import Card, say
 
 
 def command(words: Sequence[str]) -> int:

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import torch
 
-from phalanx.arguments import Parser, add_json
+from phalanx.config.arguments import Parser, add_json
 from phalanx.launch import preflight
 from phalanx.launch.cluster import Cluster, local_addresses
 from phalanx.launch.flags import START_PORT, Flags, add_flags
-from phalanx.launch.meeting import Card, Meeting, MeetingError, MeetingLostError, listen, say, token_of
 from phalanx.launch.preflight import Finding, Link
+from phalanx.launch.rendezvous import Card, Meeting, MeetingError, MeetingLostError, listen, say, token_of
 
 SHOWN = (
     'address',

@@ -14,17 +14,17 @@ from pathlib import Path
 
 import psutil
 
-from phalanx.compiler import use_own_cache
-from phalanx.disk import remove_own
-from phalanx.dist import HANG_TIMEOUT
-from phalanx.heartbeat import FOLDER
 from phalanx.launch import preflight
 from phalanx.launch.agent import Attempt, Failure, Outcome, run_attempt
 from phalanx.launch.cluster import Cluster
 from phalanx.launch.flags import Flags
-from phalanx.launch.meeting import Card, Meeting, MeetingError, MeetingLostError, Members, say, token_of
 from phalanx.launch.remote import live_by_standard_input
-from phalanx.launch.watch import PULSE, STALL, Verdict, Watch
+from phalanx.launch.rendezvous import Card, Meeting, MeetingError, MeetingLostError, Members, say, token_of
+from phalanx.launch.watchdog import PULSE, STALL, Verdict, Watch
+from phalanx.parallel.dist import HANG_TIMEOUT
+from phalanx.parallel.heartbeat import FOLDER
+from phalanx.system.compiler import use_own_cache
+from phalanx.system.disk import remove_own
 
 # Loader workers hand batches over through sockets TMPDIR/pymp-xxxxxxxx/listener-xxxxxxxx. A socket's path has at most 107
 # letters, and Python loses the batch, silently, when it is longer.

@@ -23,9 +23,9 @@ import torch.distributed as torch_dist
 from torch.distributed.distributed_c10d import PrefixStore
 
 import phalanx
-from phalanx.cores import cores
 from phalanx.launch.cluster import Cluster
-from phalanx.launch.meeting import Card, Meeting, MeetingError, Members, listen, reach_all, say
+from phalanx.launch.rendezvous import Card, Meeting, MeetingError, Members, listen, reach_all, say
+from phalanx.system.cores import cores
 
 
 @dataclass(frozen=True)

@@ -23,11 +23,11 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from types import FrameType
 
-from phalanx.errors import RequestError
 from phalanx.launch.cluster import local_addresses, resolve
 from phalanx.launch.flags import Flags
-from phalanx.launch.meeting import say
-from phalanx.stops import STATUSES, wanted
+from phalanx.launch.rendezvous import say
+from phalanx.system.errors import RequestError
+from phalanx.system.stops import STATUSES, wanted
 
 REMOTE = 'PHALANX_REMOTE'  # set for a launcher that another one started
 SSH = (

@@ -1,0 +1,296 @@
+"""`phalanx bench train|data|comm|scaling`: reads what was asked for, measures it, and prints it."""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import subprocess
+import sys
+from collections.abc import Sequence
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from phalanx.cli.bench import comm, scaling, train
+from phalanx.cli.bench.data import measure_pipeline
+from phalanx.config.arguments import Parser, add_json, add_recipe, assignments
+from phalanx.config.read import plain
+from phalanx.engine.loader import BadSampleError
+from phalanx.engine.optim.schedule import in_steps
+from phalanx.engine.runs import Job, check_parts, open_job
+from phalanx.engine.worker import joined
+from phalanx.launch.cluster import Cluster
+from phalanx.launch.flags import Flags, add_flags
+from phalanx.launch.launcher import launch
+from phalanx.launch.preflight import disk_free, fingerprint
+from phalanx.nn.precision import DTYPES
+from phalanx.parallel import dist
+from phalanx.system.cores import threads_each
+from phalanx.system.errors import RequestError, RunError
+
+LOG = Path('runs/bench/log')
+ON_OFF = {'on': ('on',), 'off': ('off',), 'both': ('off', 'on')}
+
+EXAMPLES = (
+    'phalanx bench train RECIPE --precision fp32,bf16 --channels_last both',
+    'phalanx bench data RECIPE --set data.root=DIR',
+    'phalanx bench comm --gpus 0,1',
+    'phalanx bench scaling RECIPE --world 1,2,4',
+)
+
+
+def command(words: Sequence[str]) -> int:
+    """The exit status: 0 done, 1 a measurement failed, 2 the request was wrong."""
+    parser = Parser('phalanx bench', 'Measures training, its input pipeline, the network, or the scaling.', EXAMPLES)
+    commands = parser.add_subparsers(dest='command', required=True)
+    for name, add_options, about in (
+        ('train', _add_train, 'samples/s, where the time of a step goes, what to try'),
+        ('data', _add_data, 'the input pipeline alone, by transform'),
+        ('comm', _add_comm, 'what a sum over the ranks costs, by size'),
+        ('scaling', _add_scaling, 'one rank against several, as a table and a page'),
+    ):
+        add_options(commands.add_parser(name, help=about, description=about))
+    given = parser.parse_args(words)
+    match given.command:
+        case 'train':
+            return bench_train(given, words)
+        case 'data':
+            return bench_data(given)
+        case 'comm':
+            return bench_comm(given, words)
+        case _:
+            return bench_scaling(given)
+
+
+# bench train
+
+
+def _add_train(parser: argparse.ArgumentParser) -> None:
+    add_recipe(parser)
+    add_json(parser)
+    parser.add_argument('--steps', type=int, default=20, metavar='N', help='how many are measured (20)')
+    parser.add_argument('--warmup', type=int, default=5, metavar='N', help='how many go before (5)')
+    parser.add_argument('--precision', metavar='A,B,..', help='fp32, bf16, fp16, one after the other')
+    parser.add_argument('--channels_last', nargs='?', const='on', choices=ON_OFF, help='NHWC maps')
+    parser.add_argument('--compile', nargs='?', const='on', choices=ON_OFF, help='torch.compile')
+    parser.add_argument('--profile', type=Path, metavar='FILE', help='write what `phalanx plan` needs')
+    add_flags(parser)
+
+
+def bench_train(given: argparse.Namespace, words: Sequence[str]) -> int:
+    """Each variant in processes of its own, so that none finds memory or compiled code of another."""
+    if given.steps < 1 or given.warmup < 1:
+        raise RequestError('--steps and --warmup must be at least 1')
+    variants = _variants(given)
+    if len(variants) == 1:
+        return _train_variant(given, words, variants[0])
+    if given.profile:
+        raise RequestError('--profile is of one variant: give one --precision, --channels_last and --compile')
+    found, failed = [], False
+    for variant in variants:
+        flags = zip(('--precision', '--channels_last', '--compile'), variant, strict=True)
+        own = [word for flag, value in flags if value for word in (flag, value)]
+        line = [sys.executable, '-m', 'phalanx', 'bench', *words, *own, '--json']  # the later flag holds
+        ended = subprocess.run(line, stdout=subprocess.PIPE, check=False, text=True)
+        if ended.returncode != 0:
+            print(f'{" ".join(own)}: ended with status {ended.returncode}', file=sys.stderr)
+            failed = True
+        elif ended.stdout:  # only the machine of rank 0 has anything to say
+            found += [train.Figures.of_record(record) for record in json.loads(ended.stdout)['variants']]
+    if found:
+        _print_figures(found, given.json)
+    return int(failed)
+
+
+def _variants(given: argparse.Namespace) -> list[tuple[str, str, str]]:
+    """(precision, channels last, compiled) of each; empty where the recipe decides."""
+    precisions = given.precision.split(',') if given.precision else ['']
+    if wrong := set(precisions) - {'', *DTYPES}:
+        raise RequestError(f'--precision {",".join(sorted(wrong))}: one or more of {", ".join(DTYPES)}')
+    switches = (ON_OFF[switch] if switch else ('',) for switch in (given.channels_last, given.compile))
+    return list(product(precisions, *switches))
+
+
+def _train_variant(given: argparse.Namespace, words: Sequence[str], variant: tuple[str, str, str]) -> int:
+    keys = ('precision.dtype', 'train.channels_last', 'train.compile')
+    chosen = [f'{key}={value}' for key, value in zip(keys, variant, strict=True) if value]
+    job = open_job(given.recipe, [*assignments(given), *((text, f'--set {text}') for text in chosen)])
+    status = _as_ranks(given, words, json.dumps(plain(job.resolved), sort_keys=True), job)
+    if status is not None:
+        return status
+    if given.profile and dist.is_launched():
+        raise RequestError('--profile is measured on one rank: leave out the flags of the launch')
+    if given.profile and not given.profile.absolute().parent.is_dir():
+        raise RequestError(f'--profile {given.profile}: there is no such folder')
+    try:
+        with joined(job.recipe.device) as device:
+            figures, profile = train.measure(job, device, steps=given.steps, warmup=given.warmup)
+            gc.collect()  # DDP holds the process group
+    except (RunError, BadSampleError, OSError) as error:
+        if dist.is_launched():
+            raise  # the launcher tells
+        print(f'the measurement failed: {error}', file=sys.stderr)
+        return 1
+    if given.profile:
+        profile.write(given.profile)
+    if dist.rank_of_environment() == 0:
+        _print_figures([figures], given.json)
+    return 0
+
+
+def _print_figures(figures: Sequence[train.Figures], as_json: bool) -> None:
+    print(json.dumps({'variants': [each.record() for each in figures]}) if as_json else train.as_table(figures))
+
+
+# bench data
+
+
+def _add_data(parser: argparse.ArgumentParser) -> None:
+    add_recipe(parser)
+    add_json(parser)
+    parser.add_argument('--samples', type=int, default=200, metavar='N', help='how many are prepared (200)')
+    parser.add_argument('--rate', type=float, metavar='R', help='samples/s that one device trains, as `bench train` says')
+
+
+def bench_data(given: argparse.Namespace) -> int:
+    job = open_job(given.recipe, assignments(given))
+    if given.samples < 1 or (given.rate is not None and given.rate <= 0):
+        raise RequestError('--samples must be at least 1 and --rate above 0')
+    check_parts(job, 1)
+    figures = measure_pipeline(job, samples=given.samples)
+    print(json.dumps(figures.record(given.rate)) if given.json else figures.table(given.rate))
+    return 0
+
+
+# bench comm
+
+
+def _add_comm(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument('--device', choices=('auto', 'cpu', 'cuda'), default='auto', help='between what')
+    parser.add_argument('--repeats', type=int, default=20, metavar='N', help='how often each size is sent (20)')
+    add_json(parser)
+    add_flags(parser)
+
+
+def bench_comm(given: argparse.Namespace, words: Sequence[str]) -> int:
+    status = _as_ranks(given, words, 'comm')
+    if status is not None:
+        return status
+    if not dist.is_launched():
+        raise RequestError('one rank has nobody to talk to: give --nproc_per_node, --gpus or --ips, or use `phalanx launch`')
+    with joined(given.device) as device:
+        ranks, exchanges = dist.world_size(), comm.measure_exchanges(device, repeats=given.repeats)
+        in_work = comm.measure_in_work(device)
+    if dist.rank_of_environment() == 0:
+        name = train.device_name(device)
+        found = (exchanges, in_work, ranks)
+        print(json.dumps(comm.record(*found)) if given.json else comm.as_table(*found, name))
+    return 0
+
+
+# bench scaling
+
+
+def _add_scaling(parser: argparse.ArgumentParser) -> None:
+    add_recipe(parser)
+    add_json(parser)
+    parser.add_argument('--world', default='1,2', metavar='1,2,..', help='numbers of ranks (1,2)')
+    parser.add_argument('--steps', type=int, default=30, metavar='N', help='of each run; the first fifth is not counted (30)')
+    parser.add_argument('--repeats', type=int, default=3, metavar='K', help='of each world, taking turns (3)')
+    parser.add_argument('--full', action='store_true', help='train to the end instead, and compare accuracy')
+    parser.add_argument('--threads', type=int, metavar='N', help='of each rank on CPUs (default: cores / largest world)')
+    parser.add_argument('--out', type=Path, metavar='FOLDER', help='where runs and tables go (default: runs/scaling/<recipe>)')
+    add_flags(parser)
+
+
+def bench_scaling(given: argparse.Namespace) -> int:
+    job = open_job(given.recipe, assignments(given))
+    try:
+        worlds = sorted({int(word) for word in given.world.split(',')})
+    except ValueError:
+        raise RequestError(f'--world {given.world}: expected numbers of ranks such as 1,2,4') from None
+    if worlds[0] < 1 or given.repeats < 1 or (given.steps < 5 and not given.full):
+        raise RequestError('--world and --repeats must be at least 1, --steps at least 5')
+    check_parts(job, worlds[-1])
+    machines = _machines(given, worlds, job)
+    ranks_here = min(worlds[-1], machines.ranks_each if machines else worlds[-1])
+    threads = given.threads or threads_each(ranks_here)
+    folder = given.out or Path('runs') / 'scaling' / job.name
+    comparison = scaling.Comparison(
+        given.recipe, tuple(given.set), worlds, None if given.full else given.steps, given.repeats, threads, folder, machines
+    )
+    try:
+        runs = scaling.run_all(comparison, {world: _total_steps(job, world) for world in worlds})
+    except scaling.RunFailedError as error:
+        print(f'the comparison failed: {error}', file=sys.stderr)
+        return 1
+    if not runs:
+        return 0  # the first machine has the results
+    facts, judged_by = scaling.facts_of(job, comparison), job.task.judged_by
+    scaling.write(folder, facts, judged_by, runs)
+    if given.json:
+        print(json.dumps(scaling.record(facts, scaling.compare(runs))))
+    else:
+        print(scaling.text(facts, scaling.table(scaling.compare(runs), judged_by)))
+        print(f'page: {folder / "scaling.html"}')
+    return 0
+
+
+def _machines(given: argparse.Namespace, worlds: Sequence[int], job: Job) -> scaling.Machines | None:
+    """The machines of `--ips`, each with the ranks that `--nproc_per_node` or its devices say. Raises RequestError."""
+    available = torch.cuda.device_count() if job.recipe.device != 'cpu' else 0
+    try:
+        flags = Flags.of(given)
+        if flags.ips is None and flags.asks_for_ranks:
+            raise ValueError('--world says how many ranks there are; other machines are named by --ips')
+        cluster, _ = Cluster.from_flags(flags, available)
+        if cluster is None or cluster.meeting is None:
+            return None
+        port = cluster.meeting[1]
+        machines = scaling.Machines(cluster.nodes, cluster.address, cluster.ranks_per_node, port, flags.join_timeout)
+        for world in worlds:
+            machines.of(world)
+    except ValueError as error:
+        raise RequestError(str(error)) from None
+    return machines
+
+
+def _total_steps(job: Job, world: int) -> int:
+    """Of the whole training, as the trainer reckons."""
+    train = job.recipe.train
+    steps_per_epoch = len(job.task.dataset('train')) / train.global_batch(world)
+    return train.steps or in_steps(train.epochs or 0, steps_per_epoch)
+
+
+# What they share.
+
+
+def _as_ranks(given: argparse.Namespace, words: Sequence[str], what: str, job: Job | None = None) -> int | None:
+    """Runs this command as the ranks that the flags ask for; None when this process is a rank already, or the only one.
+
+    `what` must be the same on all machines. Raises RequestError.
+    """
+    if dist.is_launched():
+        return None
+    available = torch.cuda.device_count() if job is None or job.recipe.device != 'cpu' else 0
+    try:
+        flags = Flags.of(given)
+        cluster, warnings = Cluster.from_flags(flags, available)
+    except ValueError as error:
+        raise RequestError(str(error)) from None
+    for warning in warnings:
+        print(f'warning: {warning}', file=sys.stderr)
+    if job is not None:
+        check_parts(job, cluster.ranks_per_node * cluster.max_nodes if cluster else 1)
+    if cluster is None:
+        return None
+    log = flags.log_dir or LOG
+
+    def facts() -> dict[str, Any]:
+        data = job.fingerprint() if job else ''
+        return {'command': 'bench', 'recipe': fingerprint(iter([what])), 'data': data, 'disk': disk_free(log)}
+
+    return launch([sys.executable, '-m', 'phalanx', 'bench', *words], cluster, flags, log, facts)

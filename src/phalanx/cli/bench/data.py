@@ -1,0 +1,156 @@
+"""`phalanx bench data`: how many samples one core prepares, what each transform takes, and how many cores a device needs."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, fields, is_dataclass, replace
+from typing import Any
+
+import cv2
+import torch
+
+from phalanx.cli.bench.show import as_text
+from phalanx.cli.bench.timeline import Timeline, mean_seconds
+from phalanx.data.cache import of_machine, using
+from phalanx.data.samples import Dataset, Draw, SampleError
+from phalanx.engine.loader import Stream, prepare_on_one_core
+from phalanx.engine.runs import Job
+from phalanx.families.task import B, S
+from phalanx.report.readable import counted, number, percent
+
+REST = 'all else'
+
+
+@dataclass(frozen=True)
+class PipelineFigures:
+    """Seconds that one core spends on one sample, by part; a part that calls another counts without it."""
+
+    recipe: str
+    samples: int
+    parts: dict[str, float]
+
+    @property
+    def seconds(self) -> float:
+        return math.fsum(self.parts.values())
+
+    @property
+    def rate(self) -> float:
+        """Samples a second of one core."""
+        return 1 / self.seconds
+
+    def cores_for(self, rate: float) -> int:
+        """How many cores feed a device that trains `rate` samples a second."""
+        return math.ceil(rate * self.seconds)
+
+    def record(self, wanted: float | None) -> dict[str, Any]:
+        cores = {} if wanted is None else {'device_rate': wanted, 'cores_for_one_device': self.cores_for(wanted)}
+        return {**asdict(self), 'samples_per_s_per_core': self.rate, **cores}
+
+    def table(self, wanted: float | None) -> str:
+        rows = [
+            {'': part, 'a sample': f'{1000 * seconds:.3f} ms', 'share': percent(seconds / self.seconds)}
+            for part, seconds in sorted(self.parts.items(), key=lambda item: -item[1])
+        ]
+        lines = [f'{self.recipe}: {number(self.rate)} samples/s a core ({counted(self.samples, "sample")})', as_text(rows)]
+        if wanted is not None:
+            cores = self.cores_for(wanted)
+            lines.append(f'a device that trains {number(wanted)} samples/s needs {counted(cores, "core")}')
+        return '\n'.join(lines)
+
+
+def measure_pipeline(job: Job, *, samples: int) -> PipelineFigures:
+    """Reads, transforms and collates about `samples` training samples (whole batches) in this process, on one thread.
+
+    With `train.cache` it measures a second pass over them, which finds them there.
+    """
+    train = job.recipe.train
+    timeline = Timeline(torch.device('cpu'), REST)
+    dataset = watched(job.task.dataset('train'), timeline)
+    stream = Stream(len(dataset), train.global_batch(1), 1, train.seed, 0, 1)
+    steps = math.ceil(samples / stream.global_batch_size)
+    with one_thread(), using(of_machine(train.cache)):
+        prepare(dataset, job.task.collate, stream.share(0)[:2], timeline)  # what is read once and kept
+        for step in range(steps if train.cache else 0):
+            prepare(dataset, job.task.collate, stream.share(step), timeline)
+        timeline.clear()
+        for step in range(steps):
+            prepare(dataset, job.task.collate, stream.share(step), timeline)
+    of_batch = mean_seconds(timeline.seconds())
+    parts = {part: seconds / stream.global_batch_size for part, seconds in of_batch.items()}
+    return PipelineFigures(job.name, steps * stream.global_batch_size, parts)
+
+
+def worker_rate(dataset: Dataset[S], collate: Callable[[Sequence[S]], B], stream: Stream, at_least: float = 1.0) -> float:
+    """Samples a second that a loader worker prepares, from whole batches that take at least so many seconds."""
+    timeline = Timeline(torch.device('cpu'), REST)
+    with one_thread():
+        prepare(dataset, collate, stream.share(0)[:2], timeline)
+        begin, count = time.perf_counter(), 0
+        while time.perf_counter() - begin < at_least:
+            draws = stream.share(count)
+            prepare(dataset, collate, draws, timeline)
+            count += 1
+        return count * len(draws) / (time.perf_counter() - begin)
+
+
+def prepare(dataset: Dataset[S], collate: Callable[[Sequence[S]], B], draws: Sequence[Draw], timeline: Timeline) -> None:
+    """A batch, as a loader worker makes it; samples that cannot be used are left out."""
+    samples = []
+    for draw in draws:
+        with contextlib.suppress(SampleError):
+            samples.append(dataset[draw])
+    with timeline.during('collate'):
+        if samples:
+            collate(samples)
+    timeline.end_step()
+
+
+@contextlib.contextmanager
+def one_thread() -> Iterator[None]:
+    """As in a loader worker: libraries start no threads of their own. (It keeps what it frees, also afterwards.)"""
+    threads, of_opencv = torch.get_num_threads(), cv2.getNumThreads()
+    prepare_on_one_core()
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+        cv2.setNumThreads(of_opencv)
+
+
+def watched(dataset: Any, timeline: Timeline) -> Any:
+    """`dataset` with its source and its transforms timed. The families keep them in fields of a frozen dataclass."""
+    assert is_dataclass(dataset) and not isinstance(dataset, type)
+    changes: dict[str, Any] = {}
+    for field in fields(dataset):
+        held = getattr(dataset, field.name)
+        if field.name == 'source':
+            changes['source'] = _Watched(held, 'reading', timeline)
+        elif isinstance(held, tuple) and all(callable(part) for part in held):
+            changes[field.name] = tuple(_Watched(part, type(part).__name__, timeline) for part in held)
+        elif callable(held):
+            changes[field.name] = _Watched(held, type(held).__name__, timeline)
+    return replace(dataset, **changes)
+
+
+class _Watched:
+    """Something with a timeline that is told when it is called or read."""
+
+    def __init__(self, watched: Any, name: str, timeline: Timeline) -> None:
+        self.watched, self.name_of_part, self.timeline = watched, name, timeline
+
+    def __len__(self) -> int:
+        return len(self.watched)
+
+    def __call__(self, *args: Any) -> Any:
+        with self.timeline.during(self.name_of_part):
+            return self.watched(*args)
+
+    def read(self, *args: Any) -> Any:
+        with self.timeline.during(self.name_of_part):
+            return self.watched.read(*args)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.watched, name)

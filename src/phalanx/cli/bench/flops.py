@@ -1,0 +1,80 @@
+"""How much arithmetic a step needs, and how much of it this device can do in a second."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch.nn import functional as F
+from torch.utils.flop_counter import FlopCounterMode, conv_flop_count
+
+from phalanx.cli.bench.timeline import Moment
+from phalanx.engine.trainer import Trainer
+from phalanx.families.task import B, P, S
+
+
+def step_flops(trainer: Trainer[S, B, P], batch: B) -> int:
+    """Floating-point operations of one forward and backward pass on this rank, a multiplication and an addition as two.
+
+    Counted are convolutions, matrix products and attention, as torch.utils.flop_counter knows them; nothing is updated.
+    """
+    network = trainer.judge.network
+    trainer.judge.network = trainer.model  # as it was written: the counter does not see into compiled code
+    try:
+        with FlopCounterMode(
+            display=False, custom_mapping={torch.ops.aten.convolution_backward: _convolution_backward}
+        ) as counter:
+            trainer.passes.arrange_buckets(*trainer.ready(batch))
+    finally:
+        trainer.judge.network = network
+    return int(counter.get_total_flops())
+
+
+def _convolution_backward(
+    grad_shape: Sequence[int], x_shape: Sequence[int], weight_shape: Sequence[int], *others: Any, out_shape: Any = None
+) -> int:
+    """As many as in the forward pass for each gradient that is asked for, of input and weight.
+
+    torch's own formula takes the weight of a depthwise convolution for that of a full one.
+    """
+    transposed, wanted = others[4], others[7]
+    forward = conv_flop_count(list(x_shape), list(weight_shape), list(grad_shape), transposed=transposed)
+    return int(forward * (wanted[0] + wanted[1]))
+
+
+class Peak(NamedTuple):
+    """The most that was measured on this device, in floating-point operations a second."""
+
+    convolution: float
+    matrix: float
+
+    @property
+    def best(self) -> float:
+        return max(self)
+
+
+def measured_peak(device: torch.device, dtype: torch.dtype, *, channels_last: bool, repeats: int = 8) -> Peak:
+    """What a large convolution (3 x 3, 256 -> 256) and a large matrix product reach, the best of `repeats`."""
+    side, batch, width = (8192, 64, 64) if device.type == 'cuda' else (1024, 1, 32)
+    layout = torch.channels_last if channels_last else torch.contiguous_format
+    maps = torch.randn(batch, 256, width, width, device=device, dtype=dtype).to(memory_format=layout)
+    kernel = torch.randn(256, 256, 3, 3, device=device, dtype=dtype).to(memory_format=layout)
+    left, right = (torch.randn(side, side, device=device, dtype=dtype) for _ in range(2))
+    return Peak(
+        2 * maps.numel() * 256 * 9 / _seconds(lambda: F.conv2d(maps, kernel, padding=1), device, repeats),
+        2 * side**3 / _seconds(lambda: left @ right, device, repeats),
+    )
+
+
+@torch.no_grad()
+def _seconds(compute: Callable[[], torch.Tensor], device: torch.device, repeats: int) -> float:
+    """The shortest of `repeats`, after two to get warm."""
+    moments = []
+    for _ in range(repeats + 2):
+        begin = Moment(device)
+        compute()
+        moments.append((begin, Moment(device)))
+    if device.type == 'cuda':
+        torch.cuda.synchronize(device)
+    return min(begin.until(end) for begin, end in moments[2:])

@@ -1,0 +1,306 @@
+"""`phalanx bench scaling`: the same recipe on one rank and on several, as the table that people know."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from html import escape
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from phalanx.cli.bench.show import Row, as_markdown, as_text
+from phalanx.engine.runs import Job
+from phalanx.report.charts import Line, Points, chart
+from phalanx.report.page import CSS, read_lines
+from phalanx.report.readable import duration, mebibytes, number, percent
+from phalanx.system.disk import write_whole
+
+LONGEST_RUN = 7 * 24 * 3600.0  # seconds that a machine waits for the others while they do a run without it
+
+
+class RunFailedError(Exception):
+    """A run of the comparison ended with an error; the message says which, and where its log is."""
+
+
+@dataclass(frozen=True)
+class Machines:
+    """The machines of a comparison, as one of them sees them; ranks fill one after the other."""
+
+    addresses: tuple[str, ...]
+    own: str
+    ranks_each: int
+    port: int  # of the first run; each has one of its own, since a machine may be a run ahead of another
+    join_timeout: float
+
+    def of(self, world: int) -> tuple[str, ...]:
+        """Those that `world` ranks are on. Raises ValueError when they would not fill them evenly."""
+        if world > self.ranks_each * len(self.addresses) or (world > self.ranks_each and world % self.ranks_each):
+            raise ValueError(
+                f'--world {world}: {len(self.addresses)} machines of {self.ranks_each} ranks are filled one by one; '
+                f'give up to {self.ranks_each}, or a multiple of it up to {self.ranks_each * len(self.addresses)}'
+            )
+        return self.addresses[: math.ceil(world / self.ranks_each)]
+
+    def flags(self, world: int, run: int) -> list[str]:
+        """Where the ranks of the `run`-th run are. All machines meet in the first one; later, some wait for runs of others."""
+        patience = self.join_timeout if run == 0 else max(self.join_timeout, LONGEST_RUN)
+        where = ['--ips', ','.join(self.of(world)), '--nproc_per_node', str(min(world, self.ranks_each))]
+        return [*where, '--start_port', str(self.port + run), '--join_timeout', str(patience)]
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What is run: every world `repeats` times, taking turns, so that a slow minute of the machine meets all of them.
+
+    The largest world is first: what keeps the machines from training together is then found at once.
+    """
+
+    recipe: str
+    assignments: tuple[str, ...]
+    worlds: Sequence[int]
+    steps: int | None  # None: to the end, with evaluation
+    repeats: int
+    threads: int  # of each rank on CPUs
+    folder: Path
+    machines: Machines | None = None  # None: this one alone
+
+    def runs(self) -> list[tuple[int, int]]:
+        """(repeat, world) of each run, in order."""
+        return list(itertools.product(range(self.repeats), sorted(self.worlds, reverse=True)))
+
+
+@dataclass(frozen=True)
+class TrainingRun:
+    """What one run came to."""
+
+    world: int
+    samples: int  # of the whole training
+    global_batch_size: int
+    seconds: float  # of the whole training; when only a part was run, at the pace of that part
+    samples_per_s: float
+    memory_mb: float  # of one rank
+    metric: float | None = None
+    loss: Points = ()
+    metrics: Points = ()
+
+    @classmethod
+    def read(cls, folder: Path, world: int, total_steps: int, full: bool) -> TrainingRun:
+        """From a run folder. The first log line is left out: it holds what happens only once."""
+        summary = json.loads((folder / 'summary.json').read_text(encoding='utf-8'))
+        lines = read_lines(folder / 'metrics.jsonl')
+        train = [line for line in lines if line['kind'] == 'train']
+        batch, judged_by = summary['global_batch_size'], summary['judged_by']
+        taken = [(later['step'] - earlier['step'], later['samples_per_s']) for earlier, later in itertools.pairwise(train)]
+        pace = sum(steps for steps, _ in taken) / math.fsum(steps / rate for steps, rate in taken)
+        return cls(
+            world=world,
+            samples=total_steps * batch,
+            global_batch_size=batch,
+            seconds=summary['seconds'] if full else total_steps * batch / pace,
+            samples_per_s=pace,
+            memory_mb=summary['peak_memory_mb'],
+            metric=summary['metrics'].get(judged_by) if full else None,
+            loss=[(line['step'], line['loss']) for line in train],
+            metrics=[(line['step'], line[judged_by]) for line in lines if line['kind'] == 'eval'],
+        )
+
+
+def run_all(comparison: Comparison, total_steps: Mapping[int, int]) -> list[TrainingRun]:
+    """Every run, one after the other; `total_steps` of the whole training by world. Only the first machine has results.
+
+    Raises RunFailedError: at once, but with several machines at the end, since the others go on with the next run.
+    """
+    comparison.folder.mkdir(parents=True, exist_ok=True)
+    full, machines, runs, failed = comparison.steps is None, comparison.machines, [], []
+    with tempfile.TemporaryDirectory(prefix='phalanx-') as scratch:
+        for number, (repeat, world) in enumerate(comparison.runs()):
+            if machines and machines.own not in machines.of(world):
+                continue
+            name = f'world_{world}_{repeat + 1}'
+            folder = (comparison.folder if full else Path(scratch)) / name  # short runs leave nothing worth keeping
+            where = machines.flags(world, number) if machines else ['--nproc_per_node', str(world)]
+            try:
+                _train(comparison, world, folder, comparison.folder / f'{name}.log', where)
+            except RunFailedError as error:
+                failed.append(str(error))
+                if machines is None:
+                    break
+            else:
+                if machines is None or machines.own == machines.addresses[0]:
+                    runs.append(TrainingRun.read(folder, world, total_steps[world], full))
+    if failed:
+        raise RunFailedError('\n'.join(failed))
+    return runs
+
+
+def _train(comparison: Comparison, world: int, folder: Path, log: Path, where: Sequence[str]) -> None:
+    print(f'{world} rank{"s" if world > 1 else ""}, log: {log}', file=sys.stderr, flush=True)
+    chosen = list(comparison.assignments)
+    if comparison.steps is not None:
+        every = max(1, comparison.steps // 5)
+        chosen += [f'train.until={comparison.steps}', f'report.every={every}', 'evaluate.enabled=false']
+    words = [comparison.recipe, '--save_dir', str(folder), '--fresh', *where]
+    with log.open('w') as said:
+        ended = subprocess.run(
+            [sys.executable, '-m', 'phalanx', 'train', *words, *(['--set', *chosen] if chosen else [])],
+            env={**os.environ, 'OMP_NUM_THREADS': str(comparison.threads)},
+            stdout=said,
+            stderr=subprocess.STDOUT,
+            check=False,
+        )
+    if ended.returncode != 0:
+        last = log.read_text(errors='replace').rstrip().rpartition('\n')[2]
+        raise RunFailedError(f'{world} ranks ended with status {ended.returncode} (log: {log}): {last}')
+
+
+# The table.
+
+
+@dataclass(frozen=True)
+class WorldFigures:
+    """The runs of one world against those of the smallest; medians over the repeats."""
+
+    world: int
+    global_batch_size: int
+    seconds: float
+    samples_per_s: float
+    spread: float  # of the samples/s of its repeats: (largest - smallest) / median
+    speed_up: float
+    efficiency: float
+    memory_mb: float
+    metric: float | None
+    metric_change: float | None
+
+
+def compare(runs: Sequence[TrainingRun]) -> list[WorldFigures]:
+    """One line a world, the smallest first. Speed-ups are the ratios of the times that stand beside them."""
+    worlds = sorted({run.world for run in runs})
+    by_world = {world: [run for run in runs if run.world == world] for world in worlds}
+    seconds = {world: statistics.median(run.seconds for run in of_world) for world, of_world in by_world.items()}
+    base = worlds[0]
+    scores = {world: [run.metric for run in of_world if run.metric is not None] for world, of_world in by_world.items()}
+    found = []
+    for world, of_world in by_world.items():
+        rates = [run.samples_per_s for run in of_world]
+        speed_up = seconds[base] / seconds[world]
+        metric = statistics.fmean(scores[world]) if scores[world] else None
+        found.append(
+            WorldFigures(
+                world=world,
+                global_batch_size=of_world[0].global_batch_size,
+                seconds=seconds[world],
+                samples_per_s=statistics.median(rates),
+                spread=(max(rates) - min(rates)) / statistics.median(rates),
+                speed_up=speed_up,
+                efficiency=speed_up * base / world,
+                memory_mb=max(run.memory_mb for run in of_world),
+                metric=metric,
+                metric_change=metric - statistics.fmean(scores[base]) if metric is not None and scores[base] else None,
+            )
+        )
+    return found
+
+
+def facts_of(job: Job, comparison: Comparison) -> dict[str, str]:
+    """What a reader of the table must know."""
+    train, names = job.recipe.train, job.resolved.value
+    per_rank = f'{train.batch_size_per_rank} samples a rank' if train.batch_size_per_rank else 'the same global batch on all'
+    length = 'trained to the end' if comparison.steps is None else f'time of the whole training, from {comparison.steps} steps'
+    device = torch.cuda.get_device_name() if torch.cuda.is_available() and job.recipe.device != 'cpu' else 'CPU'
+    return {
+        'recipe': job.name,
+        'model': str(names['model'].value['name'].value),
+        'data': str(names['data'].value['name'].value),
+        'batch': per_rank,
+        'time': f'{length}; median of {comparison.repeats}, the worlds taking turns',
+        'device': f'{device}, {comparison.threads} thread{"s" if comparison.threads > 1 else ""} a rank, {platform.machine()}',
+        **({'machines': ', '.join(comparison.machines.addresses)} if comparison.machines else {}),
+        'versions': f'torch {torch.__version__}, python {platform.python_version()}',
+        'date': time.strftime('%Y-%m-%d'),
+    }
+
+
+def table(lines: Sequence[WorldFigures], judged_by: str) -> list[Row]:
+    """The lines for people."""
+    judged = any(line.metric is not None for line in lines)
+    return [
+        {
+            'ranks': str(line.world),
+            'global batch': str(line.global_batch_size),
+            'time': duration(line.seconds),
+            'speed-up': f'{line.speed_up:.2f}',
+            'efficiency': percent(line.efficiency),
+            'images/s': number(line.samples_per_s),
+            'spread': percent(line.spread),
+            'memory a rank': mebibytes(line.memory_mb),
+            **({judged_by: number(line.metric), 'change': number(line.metric_change)} if judged else {}),
+        }
+        for line in lines
+    ]
+
+
+def record(facts: Mapping[str, str], lines: Sequence[WorldFigures]) -> dict[str, Any]:
+    return {**facts, 'worlds': [asdict(line) for line in lines]}
+
+
+def text(facts: Mapping[str, str], rows: Sequence[Row]) -> str:
+    return '\n'.join([*(f'{name}: {fact}' for name, fact in facts.items()), '', as_text(rows)])
+
+
+def write(folder: Path, facts: Mapping[str, str], judged_by: str, runs: Sequence[TrainingRun]) -> None:
+    """scaling.txt, .md, .json and .html. Raises OSError."""
+    lines = compare(runs)
+    rows = table(lines, judged_by)
+    markdown = '\n'.join([*(f'- {name}: {fact}' for name, fact in facts.items()), '', as_markdown(rows)])
+    for name, content in (
+        ('scaling.txt', text(facts, rows) + '\n'),
+        ('scaling.md', markdown + '\n'),
+        ('scaling.json', json.dumps(record(facts, lines), indent=1) + '\n'),
+        ('scaling.html', page(facts, rows, lines, runs, judged_by)),
+    ):
+        write_whole(folder / name, content.encode())
+
+
+# The page.
+
+
+def page(
+    facts: Mapping[str, str], rows: Sequence[Row], lines: Sequence[WorldFigures], runs: Sequence[TrainingRun], judged_by: str
+) -> str:
+    """One HTML page without network or script: the table, speed-up over ranks, and curves of the first run of each world."""
+    head = ''.join(f'<th>{escape(column)}</th>' for column in rows[0])
+    body = ''.join(f'<tr>{"".join(f"<td>{escape(cell)}</td>" for cell in row.values())}</tr>' for row in rows)
+    said = ''.join(f'<tr><th>{escape(name)}</th><td>{escape(fact)}</td></tr>' for name, fact in facts.items())
+    last = int(max((step for run in runs for step, _ in run.loss), default=1))
+    first = {run.world: run for run in reversed(runs)}
+    names = {world: '1 rank' if world == 1 else f'{world} ranks' for world in first}
+    loss = [Line(names[world], first[world].loss, colour) for colour, world in enumerate(sorted(first))]
+    scores = [Line(names[world], first[world].metrics, colour) for colour, world in enumerate(sorted(first))]
+    measured = Line('measured', [(line.world, line.speed_up) for line in lines], 0)
+    linear = Line('linear', [(line.world, line.world / lines[0].world) for line in lines], 5)
+    charts = [
+        chart('Speed-up', [measured, linear], lines[-1].world, over='ranks', zero=True),
+        chart('Loss', loss, last),
+        chart(judged_by, scores, last),
+    ]
+    title = f'Scaling of {facts["recipe"]}'
+    return (
+        '<!doctype html><html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">'
+        f'<title>{escape(title)}</title><style>{CSS}</style></head><body>'
+        f'<header><p class="brand">Phalanx</p><h1>{escape(title)}</h1></header>'
+        f'<section><div class="scroll"><table class="numbers"><tr>{head}</tr>{body}</table></div></section>'
+        f'<section><div class="charts">{"".join(charts)}</div></section>'
+        f'<section><h2>What was run</h2><div class="scroll"><table>{said}</table></div></section></body></html>\n'
+    )

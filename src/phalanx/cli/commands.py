@@ -1,0 +1,265 @@
+"""`phalanx train|eval|predict|config|report`: reads what was asked for, checks all of it, and hands it on."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from phalanx.config.arguments import Parser, add_assignments, add_brought_recipe, add_json, assignments, parse_brought
+from phalanx.config.explain import explain
+from phalanx.config.read import plain
+from phalanx.config.shipped import listing
+from phalanx.config.show import show
+from phalanx.engine.loader import BadSampleError
+from phalanx.engine.runs import Job, check_folder, check_parts, open_job, pick_device, set_aside
+from phalanx.engine.schema import Recipe
+from phalanx.launch.cluster import Cluster
+from phalanx.launch.flags import Flags, add_flags
+from phalanx.launch.remote import everywhere
+from phalanx.parallel import dist
+from phalanx.report.page import write_page
+from phalanx.system.errors import RequestError
+from phalanx.weights.checkpoint import CheckpointError
+
+# Options that people bring along, as assignments to the recipe.
+BROUGHT_ALONG = {
+    'iters': 'train.steps={}',
+    'batch_size': 'train.batch_size_per_rank={}',
+    'learning_rate': 'optimizer.lr={}',
+    'log_iters': 'report.every={}',
+    'keep_checkpoint_max': 'checkpoint.keep={}',
+    'save_interval': 'checkpoint.every={}',
+    'num_workers': 'train.workers={}',
+    'seed': 'train.seed={}',
+    'amp': 'precision.dtype=fp16',
+    'precision': 'precision.dtype={}',  # after `amp`, so that it says what kind of mixed precision
+    'eval': 'evaluate.enabled=true',
+    'use_vdl': 'report.visualdl=true',
+}
+WEIGHTS = 'a checkpoint, run folder, .safetensors or .pdparams file'
+
+TRAIN_EXAMPLES = (
+    'phalanx train pp_liteseg_digits                                 # on data that comes with the package; some minutes',
+    'phalanx train mine.yml --set data.root=DIR optimizer.lr=0.01    # any key of the recipe; goes on where it was stopped',
+    'phalanx train mine.yml --gpus 0,1,2,3                           # on four devices',
+    'phalanx train mine.yml --gpus 0,1 --ips 10.0.0.1,10.0.0.2       # of two machines: the same command on both',
+)
+EVAL_EXAMPLES = (
+    'phalanx eval runs/mine',
+    'phalanx eval runs/mine --set data.eval=test.txt --json',
+    'phalanx eval mine.yml --weights model.pdparams',
+)
+PREDICT_EXAMPLES = (
+    'phalanx predict runs/mine photos --out results',
+    'phalanx predict runs/mine photos --out results --set device=cpu shown_from=0.5',
+    'phalanx predict mine.yml a.jpg b.jpg --weights w.pdparams --out results',
+)
+CONFIG_EXAMPLES = (
+    'phalanx config                                # the shipped recipes',
+    'phalanx config pp_liteseg_digits              # one of them, with all defaults',
+    'phalanx config mine.yml --set train.steps=10  # yours: is it right?',
+    'phalanx config mine.yml --explain             # every key it could have: what it takes, its default and its meaning',
+    'phalanx config mine.yml --explain transforms  # one of them, with all that can be chosen there',
+)
+
+
+def train(words: Sequence[str]) -> int:
+    """Trains a recipe, on one rank or several."""
+    parser = Parser('phalanx train', 'Trains a recipe, on one rank or several.', TRAIN_EXAMPLES)
+    add_brought_recipe(parser)
+    parser.add_argument('--save_dir', type=Path, metavar='DIR', help='the run folder (default: runs/<recipe name>)')
+    parser.add_argument(
+        '--resume', nargs='?', const='auto', metavar='FROM', help='auto: go on with the run in the folder; or a checkpoint'
+    )
+    parser.add_argument(
+        '--fresh', action='store_true', help='start anew; an earlier run in the folder is kept under another name'
+    )
+    add_flags(parser)
+    brought = parser.add_argument_group('other names for keys of the recipe, as people know them')
+    for option in ('iters', 'batch_size', 'learning_rate', 'log_iters', 'keep_checkpoint_max', 'save_interval', 'num_workers'):
+        brought.add_argument(f'--{option}', metavar='N', help=BROUGHT_ALONG[option].removesuffix('={}'))
+    brought.add_argument('--seed', metavar='N', help='train.seed')
+    brought.add_argument('--precision', metavar='DTYPE', help='precision.dtype: fp32, bf16 or fp16')
+    brought.add_argument('--amp', action='store_true', help='precision.dtype=fp16')
+    brought.add_argument('--do_eval', '--eval', dest='eval', action='store_true', help='evaluate.enabled=true')
+    brought.add_argument('--use_vdl', nargs='?', const='true', metavar='BOOL', help='report.visualdl=true')
+    brought.add_argument('--use_gpu', nargs='?', const='true', metavar='BOOL', help='device=cuda, or cpu')
+    given, recipe, assigned = parse_brought(parser, words)
+    for option, assignment in BROUGHT_ALONG.items():
+        value = getattr(given, option)
+        if value not in (None, False) and str(value).lower() != 'false':
+            assigned.append((assignment.format(value), f'--{option}' if value is True else f'--{option} {value}'))
+    if given.use_gpu is not None:
+        wish = 'cuda' if given.use_gpu.lower() in ('true', '1', 'yes') else 'cpu'
+        assigned.append((f'device={wish}', f'--use_gpu {given.use_gpu}'))
+    job = open_job(recipe, assigned, given.save_dir)
+
+    if dist.is_launched():
+        return _as_rank(job, given.resume, given.fresh)
+    flags, cluster = _cluster(job, given)
+    if flags.ssh:
+        return everywhere(flags, 'train', words, job.folder)
+    check_parts(job, cluster.ranks_per_node * cluster.max_nodes if cluster else 1)
+    pick_device(job.recipe.device, cluster.ranks_per_node - 1 if cluster else 0)  # that of the last rank here
+    if cluster is None or cluster.meeting is None or cluster.hosts_meeting:  # the run folder is that of rank 0
+        check_folder(job, given.resume, given.fresh)
+        if given.fresh and (aside := set_aside(job.folder)):
+            print(f'the earlier run is kept in {aside}')
+    if cluster is None:
+        return _as_rank(job, given.resume, fresh=False)
+    return _launch('train', [word for word in words if word != '--fresh'], job, cluster, flags)
+
+
+def _as_rank(job: Job, resume: str | None, fresh: bool) -> int:
+    """Trains as one rank; what ended the run is one line here, and the launcher's last one."""
+    from torch.distributed.elastic.multiprocessing.errors import record
+
+    from phalanx.engine import worker
+    from phalanx.launch.preflight import look_here
+    from phalanx.system.errors import RunError
+
+    if not dist.is_launched():
+        look_here(job.folder)
+    try:
+        train = record(worker.train) if dist.is_launched() else worker.train  # recorded for the launcher
+        return train(job, worker.Start(resume, fresh)) or 0
+    except (RunError, BadSampleError, CheckpointError, OSError) as error:
+        print(f'the run failed: {_told(error)}', file=sys.stderr)
+        return 1
+
+
+def evaluate(words: Sequence[str]) -> int:
+    """Judges the weights of a run, or others, on the evaluation samples."""
+    about = 'Judges the weights of a run folder, or those of --weights with a recipe, on the evaluation samples.'
+    parser = Parser('phalanx eval', about, EVAL_EXAMPLES)
+    add_brought_recipe(parser)
+    parser.add_argument('--weights', type=Path, metavar='FILE', help=f'{WEIGHTS} (default: the best of the run)')
+    add_json(parser)
+    add_flags(parser)
+    given, recipe, assigned = parse_brought(parser, words)
+    job = open_job(recipe, assigned)
+
+    from phalanx.engine import worker
+    from phalanx.report.report import print_evaluation
+
+    if not dist.is_launched():
+        flags, cluster = _cluster(job, given)
+        if flags.ssh:
+            return everywhere(flags, 'eval', words, job.folder)
+        if cluster is not None:
+            return _launch('eval', words, job, cluster, flags)
+    try:
+        result = worker.evaluate(job, given.weights)
+    except (CheckpointError, BadSampleError, OSError, RuntimeError, ValueError) as error:
+        print(f'evaluation failed: {_told(error)}', file=sys.stderr)
+        return 1
+    if dist.rank_of_environment() != 0:
+        return 0
+    if given.json:
+        print(json.dumps({**result.metrics, 'samples': result.samples, 'seconds': result.seconds, 'table': result.table}))
+    else:
+        print_evaluation(result.metrics, result.table, result.samples, result.seconds)
+    return 0
+
+
+def predict(words: Sequence[str]) -> int:
+    """Writes the results of a trained model for images."""
+    parser = Parser('phalanx predict', 'Writes the results of a trained model for images.', PREDICT_EXAMPLES)
+    parser.add_argument('run', metavar='RUN', help='a run folder, or a recipe with --weights')
+    parser.add_argument('images', metavar='IMAGE', nargs='+', type=Path, help='image files, or folders of them')
+    parser.add_argument('--out', type=Path, metavar='DIR', required=True, help='the folder to write to')
+    parser.add_argument('--weights', type=Path, metavar='FILE', help=WEIGHTS)
+    add_assignments(parser)
+    given = parser.parse_args(words)
+    job = open_job(given.run, assignments(given))
+
+    from phalanx.deploy.predict import predict_images
+
+    try:
+        written, failed = predict_images(job, given.images, given.out, given.weights)
+    except (CheckpointError, OSError, ValueError) as error:  # no weights; a folder that cannot be written to; no classes
+        print(f'prediction failed: {_told(error)}', file=sys.stderr)
+        return 1
+    count = '1 image' if written == 1 else f'{written} images'
+    print(f'{count} predicted, results in {given.out}' + (f'; {failed} could not be read' if failed else ''))
+    return 1 if failed else 0
+
+
+def config(words: Sequence[str]) -> int:
+    """Prints the resolved recipe, each value with its origin; without a recipe, the list of the shipped ones."""
+    about = 'Prints the resolved recipe, each value followed by where it was written; without a recipe, lists the shipped ones.'
+    parser = Parser('phalanx config', about, CONFIG_EXAMPLES)
+    add_brought_recipe(parser)
+    add_json(parser)
+    parser.add_argument('--explain', metavar='KEY', nargs='?', const='', help='tell what may stand at a key, or at every one')
+    if not words:
+        print(listing())
+        return 0
+    given, recipe, assigned = parse_brought(parser, words)
+    job = open_job(recipe, assigned)
+    if given.explain is not None:
+        print(explain([Recipe, type(job.task)], given.explain), end='')
+        return 0
+    for note in job.notes:
+        print(f'note: {note}', file=sys.stderr)
+    print(json.dumps(plain(job.resolved)) if given.json else show(job.resolved), end='\n' if given.json else '')
+    return 0
+
+
+def report(words: Sequence[str]) -> int:
+    """Builds the page of a run folder anew, also while the run goes on."""
+    about = 'Builds report.html of a run folder from what the run has written so far.'
+    parser = Parser('phalanx report', about, ['phalanx report runs/pp_liteseg_digits'])
+    parser.add_argument('run', metavar='RUN', type=Path, help='a run folder')
+    given = parser.parse_args(words)
+    if not any((given.run / name).is_file() for name in ('journal.jsonl', 'metrics.jsonl')):
+        raise RequestError(f'{given.run}: is no folder of a run (it has neither journal.jsonl nor metrics.jsonl)')
+    try:
+        print(write_page(given.run))
+    except OSError as error:
+        print(f'the page could not be written: {_told(error)}', file=sys.stderr)
+        return 1
+    return 0
+
+
+def _cluster(job: Job, given: argparse.Namespace) -> tuple[Flags, Cluster | None]:
+    """The processes that the flags ask for; None when this one is enough. Raises RequestError."""
+    try:
+        flags = Flags.of(given)
+        if flags.ssh:
+            return flags, None
+        available = torch.cuda.device_count() if job.recipe.device != 'cpu' else 0
+        cluster, warnings = Cluster.from_flags(flags, available)
+    except ValueError as error:
+        raise RequestError(str(error)) from None
+    for warning in warnings:
+        print(f'warning: {warning}', file=sys.stderr)
+    return flags, cluster
+
+
+def _launch(command: str, words: Sequence[str], job: Job, cluster: Cluster, flags: Flags) -> int:
+    from phalanx.launch.launcher import launch
+    from phalanx.launch.preflight import disk_free, fingerprint
+
+    def facts() -> dict[str, Any]:
+        return {
+            'command': command,
+            'recipe': fingerprint(iter([json.dumps(plain(job.resolved), sort_keys=True)])),
+            'data': job.fingerprint(),
+            'disk': disk_free(job.folder),
+        }
+
+    return launch(
+        [sys.executable, '-m', 'phalanx', command, *words], cluster, flags, flags.log_dir or job.folder / 'log', facts
+    )
+
+
+def _told(error: Exception) -> str:
+    """What an error says, in the system's words after the path that they are about."""
+    return f'{error.filename}: {error.strerror}' if isinstance(error, OSError) and error.filename else str(error)

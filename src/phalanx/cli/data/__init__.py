@@ -1,0 +1,1 @@
+"""What `phalanx data` does: checks, shows, prepares and rewrites data sets."""

@@ -1,0 +1,235 @@
+"""Reading all of a data set once: how much there is of each class, which sizes, what is wrong, what is there twice."""
+
+from __future__ import annotations
+
+import hashlib
+import signal
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+from torch.utils.data import DataLoader, Dataset
+
+from phalanx.data.samples import Image, SampleError, Split
+from phalanx.engine.loader import prepare_on_one_core
+
+SPLITS: tuple[Split, ...] = ('train', 'eval')
+Size = tuple[int, int]  # (width, height)
+
+
+class Survey(Protocol):
+    """The samples of one split as they lie in their files, before any transform; picklable.
+
+    What belongs to class k is drawn in colour k of `phalanx.data.image.palette`.
+    """
+
+    @property
+    def class_names(self) -> Sequence[str]:
+        """Those that ought to occur; empty where classes are whatever is found, characters say."""
+
+    @property
+    def unit(self) -> str:
+        """What there is so many of in a class: pixels, boxes, characters."""
+
+    @property
+    def notes(self) -> Sequence[str]:
+        """What is odd about the annotations, as training tells it; mostly there is nothing."""
+
+    def __len__(self) -> int: ...
+    def name(self, index: int) -> str:
+        """What a person calls the sample: the path of its image, mostly."""
+
+    def count(self, index: int) -> tuple[Image, Mapping[str, int]]:
+        """The image, and how many units of each class are in it, other things too under names in brackets.
+
+        Raises SampleError when a file cannot be read, does not fit the other, or says what has no meaning.
+        """
+
+    def picture(self, index: int) -> Image:
+        """The image with its annotation drawn over it."""
+
+
+@runtime_checkable
+class Surveyed(Protocol):
+    """A Task whose data can be checked."""
+
+    def survey(self, split: Split) -> Survey:
+        """Raises OSError or ValueError, naming paths and lines, when files are missing or lists malformed."""
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What one sample holds."""
+
+    index: int
+    size: Size
+    digest: bytes  # of the decoded image: the same picture in two files has the same one
+    counts: Mapping[str, int]
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Something that cannot be used, in the words of whoever met it."""
+
+    split: Split
+    name: str  # of the sample; empty when the whole split cannot be opened
+    text: str
+
+    @property
+    def reason(self) -> str:
+        """The text without the path in front, so that the same trouble in many files has the same reason."""
+        return self.text.partition(': ')[2] or self.text
+
+
+@dataclass
+class SplitCensus:
+    """What one split holds, added up."""
+
+    samples: int  # in the data set
+    indices: list[int] = field(default_factory=list)  # those that could be read
+    units: Counter[str] = field(default_factory=Counter)  # by class
+    images: Counter[str] = field(default_factory=Counter)  # that have the class in them
+    sizes: Counter[Size] = field(default_factory=Counter)
+
+    def add(self, seen: Seen) -> None:
+        self.indices.append(seen.index)
+        self.sizes[seen.size] += 1
+        self.units.update(seen.counts)
+        self.images.update(name for name, count in seen.counts.items() if count)
+
+
+@dataclass
+class Census:
+    """What a data set holds."""
+
+    surveys: dict[Split, Survey]
+    splits: dict[Split, SplitCensus]
+    problems: list[Problem]
+    duplicates: list[list[tuple[Split, str]]]  # groups of samples (split, name) whose images are equal
+
+    @property
+    def unit(self) -> str:
+        return next((survey.unit for survey in self.surveys.values()), '')
+
+    def class_names(self) -> list[str]:
+        """The classes that ought to occur in their order, then whatever else was found, the most frequent first."""
+        expected = list(dict.fromkeys(name for survey in self.surveys.values() for name in survey.class_names))
+        found = sum((split.units for split in self.splits.values()), Counter[str]())
+        return expected + [name for name, _ in found.most_common() if name not in expected]
+
+    def read(self) -> int:
+        return sum(len(split.indices) for split in self.splits.values())
+
+    def reasons(self) -> list[tuple[str, int, Problem]]:
+        """What is wrong, how often, and the first that has it; the most frequent first."""
+        first: dict[str, Problem] = {}
+        for problem in self.problems:
+            first.setdefault(problem.reason, problem)
+        counts = Counter(problem.reason for problem in self.problems)
+        return [(reason, count, first[reason]) for reason, count in counts.most_common()]
+
+    def remarks(self) -> list[str]:
+        """What is not wrong, but worth a look."""
+        remarks = [f'{split}: {note}' for split, survey in self.surveys.items() for note in survey.notes]
+        trained = self.splits.get('train')
+        expected = self.surveys['train'].class_names if trained else ()
+        if trained and (absent := [name for name in expected if not trained.units[name]]):
+            other = [
+                f'{count / trained.units.total():.0%} of the {self.unit} are {name}'
+                for name, count in trained.units.items()
+                if name not in expected
+            ]
+            remarks.append(f'never in the training samples: {", ".join(absent)}' + (f' ({", ".join(other)})' if other else ''))
+        across = [group for group in self.duplicates if len({split for split, _ in group}) > 1]
+        if across:
+            remarks.append(f'images both among the training and the evaluation samples: {len(across)}')
+        if len(across) < len(self.duplicates):
+            remarks.append(f'images several times within a split: {len(self.duplicates) - len(across)}')
+        return remarks
+
+    def record(self) -> dict[str, Any]:
+        """All of it, as JSON has it."""
+        return {
+            'samples': {name: {'all': split.samples, 'read': len(split.indices)} for name, split in self.splits.items()},
+            'unit': self.unit,
+            'classes': [
+                {'class': name}
+                | {split: {self.unit: part.units[name], 'images': part.images[name]} for split, part in self.splits.items()}
+                for name in self.class_names()
+            ],
+            'sizes': {
+                name: [{'width': w, 'height': h, 'samples': count} for (w, h), count in split.sizes.most_common()]
+                for name, split in self.splits.items()
+            },
+            'problems': [{'split': found.split, 'sample': found.name, 'problem': found.text} for found in self.problems],
+            'duplicates': [[{'split': split, 'sample': name} for split, name in group] for group in self.duplicates],
+            'remarks': self.remarks(),
+        }
+
+
+def take_census(task: Surveyed, *, limit: int | None, workers: int, advance: Callable[[Split, int, int], None]) -> Census:
+    """The census of both splits, or of `limit` samples spread evenly over each. `advance` hears (split, done, of how many)."""
+    census = Census({}, {}, [], [])
+    groups: dict[bytes, list[tuple[Split, str]]] = {}
+    for split in SPLITS:
+        try:
+            survey = task.survey(split)
+        except (OSError, ValueError) as error:
+            census.problems.append(Problem(split, '', f'{split}: {error}'))
+            continue
+        counted = SplitCensus(len(survey))
+        census.surveys[split], census.splits[split] = survey, counted
+        chosen = spread(len(survey), limit)
+        for done, found in enumerate(_look(survey, split, chosen, workers), 1):
+            if isinstance(found, Problem):
+                census.problems.append(found)
+            else:
+                counted.add(found)
+                groups.setdefault(found.digest, []).append((split, survey.name(found.index)))
+            advance(split, done, len(chosen))
+    census.duplicates = [group for group in groups.values() if len(group) > 1]
+    return census
+
+
+def spread(size: int, limit: int | None) -> list[int]:
+    """At most `limit` of the numbers below `size`, evenly spread."""
+    if limit is None or limit >= size:
+        return list(range(size))
+    return [number * size // limit for number in range(limit)]
+
+
+def _look(survey: Survey, split: Split, indices: Sequence[int], workers: int) -> Iterator[Seen | Problem]:
+    """What each sample holds, in order."""
+    loader: DataLoader[Seen | Problem] = DataLoader(
+        _Looks(survey, split),
+        batch_size=8,
+        sampler=indices,
+        collate_fn=list,
+        num_workers=workers,
+        worker_init_fn=_start_worker,
+        prefetch_factor=4 if workers else None,
+    )
+    for found in loader:
+        yield from found
+
+
+class _Looks(Dataset[Seen | Problem]):
+    """Reads samples in a worker process."""
+
+    def __init__(self, survey: Survey, split: Split) -> None:
+        self.survey, self.split = survey, split
+
+    def __getitem__(self, index: int) -> Seen | Problem:
+        try:
+            image, counts = self.survey.count(index)
+        except SampleError as error:
+            return Problem(self.split, self.survey.name(index), str(error))
+        digest = hashlib.blake2b(np.ascontiguousarray(image).data, key=repr(image.shape).encode(), digest_size=16).digest()
+        return Seen(index, (image.shape[1], image.shape[0]), digest, counts)
+
+
+def _start_worker(number: int) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the main process ends its workers
+    prepare_on_one_core()

@@ -1,0 +1,83 @@
+"""`phalanx data check|prepare|rewrite`: reads what was asked for and hands it on."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from phalanx.cli.data.census import Census, Surveyed, take_census
+from phalanx.cli.data.page import page
+from phalanx.cli.data.prepare.command import add_kinds, prepare
+from phalanx.cli.data.rewrite import add_options, rewrite
+from phalanx.cli.data.tables import print_census
+from phalanx.config.arguments import Parser, add_json, add_recipe, assignments
+from phalanx.data.samples import Split
+from phalanx.engine.runs import Job, open_job
+from phalanx.system.cores import cores
+from phalanx.system.disk import write_whole
+from phalanx.system.errors import RequestError
+
+
+def command(words: Sequence[str]) -> int:
+    """The exit status: 0 done, 1 something is wrong with the data, 2 with the request."""
+    parser = Parser('phalanx data')
+    commands = parser.add_subparsers(dest='command', required=True)
+    checking = commands.add_parser('check', help='read all of a data set: balance, sizes, bad files, duplicates')
+    add_recipe(checking)
+    checking.add_argument('--limit', type=int, metavar='N', help='read only N samples of each split, evenly spread')
+    checking.add_argument('--workers', type=int, metavar='N', help='processes that read (default: one a core, at most 8)')
+    checking.add_argument(
+        '--page', type=Path, metavar='FILE', help='the HTML page to write (default: data.html in the run folder)'
+    )
+    add_json(checking)
+    preparing = commands.add_parser('prepare', help='make a data set of annotations as tools write them')
+    add_kinds(preparing)
+    rewriting = commands.add_parser('rewrite', help='write the data set of a recipe in another format')
+    add_options(rewriting)
+    given = parser.parse_args(words)
+    return {'check': check, 'prepare': prepare, 'rewrite': rewrite}[given.command](given)
+
+
+def check(given: argparse.Namespace) -> int:
+    """1 when something cannot be used. Raises ConfigError or RequestError."""
+    if any(number is not None and number < least for number, least in ((given.limit, 1), (given.workers, 0))):
+        raise RequestError('--limit must be at least 1 and --workers at least 0')
+    job = open_job(given.recipe, assignments(given))
+    workers = min(8, cores()) if given.workers is None else given.workers
+    try:
+        census = _census(job, given.limit, workers)
+        place = given.page or job.folder / 'data.html'
+        place.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(place, page(census, job.name).encode())
+    except (OSError, RuntimeError) as error:  # the page cannot be written, or a worker was killed
+        print(f'the check failed: {error}', file=sys.stderr)
+        return 1
+    if given.json:
+        print(json.dumps(census.record() | {'page': str(place)}))
+    else:
+        console = Console(width=None if sys.stdout.isatty() else 160)
+        print_census(census, console)
+        console.print(f'page: {place}', soft_wrap=True)
+    return 1 if census.problems else 0
+
+
+def _census(job: Job, limit: int | None, workers: int) -> Census:
+    task: object = job.task
+    if not isinstance(task, Surveyed):
+        raise RequestError(f'{job.name}: the data of {type(task).__name__} cannot be checked yet')
+    columns = (TextColumn('{task.description}'), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        lines = {}
+
+        def advance(split: Split, done: int, total: int) -> None:
+            if split not in lines:
+                lines[split] = progress.add_task(f'reading {split}', total=total)
+            progress.update(lines[split], completed=done)
+
+        return take_census(task, limit=limit, workers=workers, advance=advance)

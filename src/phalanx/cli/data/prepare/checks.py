@@ -1,0 +1,73 @@
+"""The checks that readers of annotations share, and the error that they raise."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import PIL.Image
+
+from phalanx.data.image import opened
+
+
+class AnnotationError(Exception):
+    """An annotation that cannot be used. Its message names the file, which part of it, and what is wrong."""
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """The object in a JSON file. Raises AnnotationError."""
+    try:
+        content = json.loads(path.read_bytes())
+    except OSError as error:
+        raise AnnotationError(f'{path}: cannot be read: {error.strerror}') from None
+    except (ValueError, RecursionError) as error:
+        raise AnnotationError(f'{path}: is not JSON: {error}') from None
+    if not isinstance(content, dict):
+        raise AnnotationError(f'{path}: expected an object, got {type(content).__name__}')
+    return content
+
+
+def member(owner: Any, key: str, kind: type | tuple[type, ...], where: str) -> Any:
+    """`owner[key]`. Raises AnnotationError when it is missing or of another kind."""
+    value = owner.get(key) if isinstance(owner, dict) else None
+    if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
+        wanted = ' or '.join(each.__name__ for each in (kind if isinstance(kind, tuple) else (kind,)))
+        raise AnnotationError(f'{where}: {key}: expected {wanted}, got {shortened(value)}')
+    return value
+
+
+def file_below(root: Path, folder: Path, name: str, where: str) -> Path:
+    """The file `name` of `folder`, which lies below `root` as `folder` does. Raises AnnotationError when it does not."""
+    path = Path(os.path.normpath(folder.relative_to(root) / name.replace('\\', '/')))
+    if path.is_absolute() or path.parts[:1] == (os.pardir,):
+        raise AnnotationError(f'{where}: {shortened(name)} lies outside {root}')
+    if not (root / path).is_file():
+        raise AnnotationError(f'{where}: {shortened(name)}: there is no such file')
+    return root / path
+
+
+def size_of(image: Path) -> tuple[int, int]:
+    """(width, height) of the pixels as stored; the pixels themselves are not read. Raises AnnotationError."""
+    try:
+        with opened(image) as picture:
+            return picture.size
+    except (OSError, SyntaxError, ValueError, PIL.Image.DecompressionBombError) as error:
+        raise AnnotationError(f'{image}: is not an image that can be decoded: {error}') from None
+
+
+def check_size(said: tuple[Any, Any], image: Path, where: str) -> tuple[int, int]:
+    """(width, height) of the image. Raises AnnotationError when the annotation says otherwise; it may say nothing (None)."""
+    size = size_of(image)
+    if said not in (size, (None, None)):
+        raise AnnotationError(
+            f'{where}: was made for {said[0]} x {said[1]} pixels, but {image} has {size[0]} x {size[1]}; '
+            'if its EXIF data turn it, store it upright'
+        )
+    return size
+
+
+def shortened(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else f'{text[:77]}...'

@@ -1,0 +1,147 @@
+"""`phalanx data prepare KIND`: the kinds of annotations, their options, and what is made of them."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from rich.console import Console
+from rich.progress import track
+
+from phalanx.cli.data.prepare.checks import AnnotationError
+from phalanx.cli.data.prepare.coco import read_coco
+from phalanx.cli.data.prepare.colours import colours_in, colours_of, read_colours
+from phalanx.cli.data.prepare.label_maps import LISTS, Pair, write_label_maps
+from phalanx.cli.data.prepare.labelme import read_labelme
+from phalanx.system.errors import RequestError
+
+SHOWN = 50  # problems that are listed
+
+
+class Kind(NamedTuple):
+    """A kind of annotations."""
+
+    about: str
+    add_options: Callable[[argparse.ArgumentParser], None]
+    make: Callable[[argparse.Namespace], int]  # the exit status; raises RequestError
+
+
+def add_kinds(parser: argparse.ArgumentParser) -> None:
+    kinds = parser.add_subparsers(dest='kind', required=True)
+    for name, kind in KINDS.items():
+        own = kinds.add_parser(name, help=kind.about, description=kind.about)
+        kind.add_options(own)
+        own.add_argument('--out', type=Path, required=True, metavar='DIR', help='the folder to make; it must not be there yet')
+        own.add_argument(
+            '--split', metavar='SHARES', default='0.8,0.2', help='shares of train, val and, if there is a third, test'
+        )
+        own.add_argument('--seed', type=int, metavar='N', default=0, help='of the random choice which image belongs to which')
+        own.add_argument('--skip', action='store_true', help='leave out what cannot be used, instead of stopping')
+
+
+def prepare(given: argparse.Namespace) -> int:
+    """1 when annotations cannot be used. Raises RequestError."""
+    if given.out.exists():
+        raise RequestError(f'--out {given.out}: is there already; give a new folder')
+    return KINDS[given.kind].make(given)
+
+
+def shares_of(text: str) -> list[float]:
+    """Raises RequestError."""
+    try:
+        shares = [float(word) for word in text.split(',')]
+    except ValueError:
+        shares = []
+    if not 2 <= len(shares) <= len(LISTS) or abs(sum(shares) - 1) > 1e-6 or not all(0 < share < 1 for share in shares):
+        raise RequestError(f'--split {text}: give two or three shares that add up to 1, as in 0.8,0.2')
+    return shares
+
+
+def _check_folder(folder: Path) -> None:
+    if not folder.is_dir():
+        raise RequestError(f'{folder}: there is no such folder')
+
+
+def _labelme_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument('folder', type=Path, help='the folder with the JSON files; their images lie in it too')
+    parser.add_argument('--classes', nargs='+', metavar='NAME', help='the classes after the background (default: all labels)')
+
+
+def _from_labelme(given: argparse.Namespace) -> int:
+    _check_folder(given.folder)
+    return _label_maps(given, *read_labelme(given.folder, given.classes))
+
+
+def _coco_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument('file', type=Path, help='the JSON file')
+    parser.add_argument(
+        '--images', type=Path, metavar='DIR', required=True, help='the folder that its file names are relative to'
+    )
+
+
+def _from_coco(given: argparse.Namespace) -> int:
+    _check_folder(given.images)
+    try:
+        found = read_coco(given.file, given.images)
+    except AnnotationError as error:
+        raise RequestError(str(error)) from None
+    return _label_maps(given, *found)
+
+
+def _colours_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument('masks', type=Path, help='the folder with the label maps in colours')
+    parser.add_argument(
+        '--images', type=Path, metavar='DIR', required=True, help='the folder with the images, named as their label maps'
+    )
+    which = parser.add_mutually_exclusive_group(required=True)
+    which.add_argument('--colours', '--colors', type=Path, metavar='FILE', help='a file with lines `red green blue name`')
+    which.add_argument('--classes', nargs='+', metavar='NAME=#RRGGBB', help='the colours; that of the name void is no class')
+
+
+def _from_colours(given: argparse.Namespace) -> int:
+    _check_folder(given.masks)
+    _check_folder(given.images)
+    try:
+        colours = colours_in(given.colours) if given.colours else colours_of(given.classes)
+    except (OSError, ValueError) as error:
+        raise RequestError(str(error)) from None
+    return _label_maps(given, *read_colours(given.masks, given.images, colours))
+
+
+KINDS = {
+    'labelme': Kind('label maps of labelme polygons', _labelme_options, _from_labelme),
+    'coco': Kind('label maps of COCO instances', _coco_options, _from_coco),
+    'colours': Kind('label maps of masks in which each class has a colour', _colours_options, _from_colours),
+}
+
+
+def _label_maps(given: argparse.Namespace, pairs: Sequence[Pair], class_names: Sequence[str], problems: Sequence[str]) -> int:
+    """Writes the data set and says what came of it."""
+    shares = shares_of(given.split)
+    if not pairs and not problems:
+        raise RequestError('there is nothing to prepare: no annotation was found')
+    counts: dict[str, int] = {}
+    if pairs and (given.skip or not problems):
+        try:
+            told = track(pairs, 'writing', console=Console(stderr=True), transient=True)
+            counts, more = write_label_maps(told, class_names, given.out, shares, given.seed, skip=given.skip)
+        except ValueError as error:
+            raise RequestError('\n'.join([*problems[:SHOWN], str(error)])) from None
+        except OSError as error:
+            print(f'{given.out} cannot be written: {error}', file=sys.stderr)
+            return 1
+        problems = [*problems, *more]
+    for problem in problems[:SHOWN]:
+        print(f'{"left out: " if counts else ""}{problem}', file=sys.stderr)
+    if len(problems) > SHOWN:
+        print(f'and {len(problems) - SHOWN} more', file=sys.stderr)
+    if not counts:
+        print(f'{len(problems)} problems, nothing was made; mend them, or leave them out with --skip', file=sys.stderr)
+        return 1
+    images = ', '.join(f'{count} in {name}.txt' for name, count in counts.items())
+    print(f'{given.out}: {images}; {len(class_names)} classes: {", ".join(class_names)}')
+    print(f'in a recipe: data: {{name: file_list, root: {given.out}}}')
+    return 0

@@ -1,0 +1,122 @@
+"""A census as rows for people, on the terminal and on the page: a row is {column: value}, the same columns in each."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from phalanx.cli.data.census import Census, Size
+from phalanx.data.samples import Split
+from phalanx.report.charts import nice_ticks
+from phalanx.report.readable import counted, number
+
+Row = dict[str, str | int | float | None]
+FEW = 12  # sizes that are listed each by itself
+SHOWN = 20  # problems, or groups of duplicates, that are shown
+
+
+def class_rows(census: Census) -> list[Row]:
+    """For each class and split: how many units it has, which share of all there are, and in how many images it is."""
+    totals = {name: split.units.total() for name, split in census.splits.items()}
+    rows: list[Row] = []
+    for kind in census.class_names():
+        row: Row = {'class': kind}
+        for name, split in census.splits.items():
+            row[f'{name} {census.unit}'] = split.units[kind]
+            row[f'{name} share'] = split.units[kind] / totals[name] if totals[name] else None
+            row[f'{name} images'] = split.images[kind]
+        rows.append(row)
+    return rows
+
+
+def size_rows(census: Census) -> list[Row]:
+    """How many images of each size there are; of the longer side, in steps, where sizes are many."""
+    sizes = {name: split.sizes for name, split in census.splits.items()}
+    together = sum(sizes.values(), Counter[tuple[int, int]]())
+    if len(together) <= FEW:
+        return [
+            {'size': f'{size[0]} x {size[1]}', **_counted({name: sizes[name][size] for name in sizes}, sizes)}
+            for size, _ in together.most_common()
+        ]
+    sides = {name: Counter[int]() for name in sizes}
+    for name, counts in sizes.items():
+        for size, count in counts.items():
+            sides[name][max(size)] += count
+    longest = [max(size) for size in together]
+    edges = [int(tick) for tick in nice_ticks(min(longest), max(longest) + 1, about=10)]
+    return [
+        {
+            'longer side': f'{low} to {high - 1}',
+            **_counted({name: sum(sides[name][side] for side in range(low, high)) for name in sizes}, sizes),
+        }
+        for low, high in pairwise(edges)
+    ]
+
+
+def _counted(counts: Mapping[Split, int], sizes: Mapping[Split, Counter[Size]]) -> Row:
+    """How many images of each split, and which share of all of it."""
+    row: Row = {}
+    for name, count in counts.items():
+        row[f'{name} images'] = count
+        row[f'{name} share'] = count / sizes[name].total() if sizes[name] else None
+    return row
+
+
+def problem_rows(census: Census) -> list[Row]:
+    """What is wrong, how often, and where for the first time."""
+    return [
+        {'problem': reason, 'samples': count, 'first': problem.name or problem.split}
+        for reason, count, problem in census.reasons()[:SHOWN]
+    ]
+
+
+def duplicate_rows(census: Census) -> list[Row]:
+    """Equal images, a row for each group of them; those that two splits share come first."""
+    groups = sorted(census.duplicates, key=lambda group: -len({split for split, _ in group}))
+    return [
+        {'equal images': len(group), 'they are': ', '.join(f'{name} ({split})' for split, name in group[:4]) + more(group, 4)}
+        for group in groups[:SHOWN]
+    ]
+
+
+def more(items: Sequence[object], shown: int) -> str:
+    return f' and {len(items) - shown} more' if len(items) > shown else ''
+
+
+def print_census(census: Census, console: Console) -> None:
+    for title, rows in (
+        ('classes', class_rows(census)),
+        ('sizes', size_rows(census)),
+        ('problems', problem_rows(census)),
+        ('duplicates', duplicate_rows(census)),
+    ):
+        if rows:
+            console.print(_table(title, rows))
+    for remark in census.remarks():
+        console.print(Text(f'remark: {remark}', style='yellow'), soft_wrap=True)
+    console.print(verdict(census), soft_wrap=True)
+
+
+def verdict(census: Census) -> str:
+    """What came out, in a sentence."""
+    wrong = len(census.problems)
+    limited = sum(split.samples for split in census.splits.values()) > census.read() + wrong
+    read = f'{counted(census.read(), "sample")} can be used' + (' of those that were read' if limited else '')
+    if wrong:
+        return f'{read}, {wrong:,} cannot'
+    return f'{read}, but see the remarks' if census.remarks() else f'{read}, nothing is wrong'
+
+
+def _table(title: str, rows: Sequence[Row]) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, header_style='bold', pad_edge=False, title=title, title_justify='left')
+    for column, value in rows[0].items():
+        table.add_column(Text(column), justify='left' if isinstance(value, str) else 'right', overflow='fold')
+    for row in rows:
+        table.add_row(*(Text(number(value)) for value in row.values()))
+    return table

@@ -1,0 +1,74 @@
+"""`phalanx COMMAND ...`: finds the command, and loads no more than it needs."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from importlib import import_module
+from typing import NamedTuple
+
+import phalanx
+from phalanx.system.errors import RequestError
+
+
+class Command(NamedTuple):
+    """Where a command is: its function takes the words after its name and returns the exit status."""
+
+    module: str
+    function: str
+    about: str
+
+
+COMMANDS = {
+    'train': Command('cli.commands', 'train', 'Trains a recipe, on one rank or several.'),
+    'eval': Command('cli.commands', 'evaluate', 'Judges the weights of a run, or others, on the evaluation samples.'),
+    'predict': Command('cli.commands', 'predict', 'Writes the results of a trained model for images.'),
+    'config': Command('cli.commands', 'config', 'Lists the shipped recipes; of one, prints each value with its origin.'),
+    'data': Command('cli.data.command', 'command', 'Checks a data set, or makes one of what people have.'),
+    'report': Command('cli.commands', 'report', 'Builds the page of a run folder anew, also while the run goes on.'),
+    'export': Command('deploy.export', 'command', 'Writes a trained network as an ONNX file, checked.'),
+    'convert': Command('cli.convert', 'command', 'Writes a configuration or weights of a Paddle project as files of ours.'),
+    'launch': Command('launch.command', 'command', 'Runs any script as the ranks of a run, on one machine or many.'),
+    'doctor': Command(
+        'launch.doctor', 'command', 'Checks this machine, or whether several fit together, without starting anything.'
+    ),
+    'bench': Command('cli.bench.command', 'command', 'Measures training, its input pipeline, the network, or the scaling.'),
+    'plan': Command('cli.bench.plan_command', 'command', 'Predicts what more nodes would bring.'),
+}
+BEGINNING = (
+    'to begin with:',
+    '  phalanx train pp_liteseg_digits                # a training on data that comes with the package',
+    '  phalanx config                                 # the shipped recipes',
+    '  phalanx data check RECIPE --set data.root=DIR  # are your images and annotations right?',
+    '  phalanx train --help                           # every command says more about itself',
+)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The exit status: 0 done, 1 the run failed, 2 the request was wrong, 130/143 stopped after a checkpoint."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    if words and words[0] in ('-V', '--version'):
+        print(f'phalanx {phalanx.__version__}')
+        return 0
+    if not words or words[0] in ('-h', '--help', 'help'):
+        print(_help())
+        return 0 if words else 2
+    command = COMMANDS.get(words[0])
+    if command is None:
+        print(f'phalanx: {words[0]!r} is no command\n{_help()}', file=sys.stderr)
+        return 2
+    run: Callable[[Sequence[str]], int] = getattr(import_module(f'phalanx.{command.module}'), command.function)
+    try:
+        return run(words[1:])
+    except RequestError as error:
+        print(error, file=sys.stderr)
+        return 2
+
+
+def _help() -> str:
+    lines = [f'  {name:<8} {command.about}' for name, command in COMMANDS.items()]
+    return '\n'.join(('usage: phalanx COMMAND ...', '', *lines, '', *BEGINNING))
+
+
+if __name__ == '__main__':
+    sys.exit(main())

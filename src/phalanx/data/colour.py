@@ -1,0 +1,88 @@
+"""Changes of colour that more than one family trains with. Images are [H, W, 3] uint8 RGB."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import cv2
+import numpy as np
+import numpy.typing as npt
+
+from phalanx.config.options import check_probability
+from phalanx.data.samples import Image
+
+
+@dataclass(frozen=True, kw_only=True)
+class ColourDistortion:
+    """Changes brightness, contrast, saturation and hue, each with its probability, in random order.
+
+    The first three are multiplied by a factor between 1 - range and 1 + range; the hue, 256 for the whole circle, is turned by
+    up to `hue` in either direction. The first three are Pillow's operations, which the originals use, to one level of 255;
+    `with_hue_turned` says how far the fourth is.
+    """
+
+    brightness: float = 0.5
+    contrast: float = 0.5
+    saturation: float = 0.5
+    hue: float = 18.0
+    brightness_probability: float = 0.5
+    contrast_probability: float = 0.5
+    saturation_probability: float = 0.5
+    hue_probability: float = 0.5
+
+    def __post_init__(self) -> None:
+        for name in ('brightness', 'contrast', 'saturation', 'hue'):
+            if getattr(self, name) < 0:
+                raise ValueError(f'{name} cannot be negative, got {getattr(self, name)}')
+            check_probability(f'{name}_probability', getattr(self, f'{name}_probability'))
+
+    def distorted(self, image: Image, rng: np.random.Generator) -> Image:
+        changes: list[tuple[Callable[[Image, float], Image], float, float, float]] = [
+            (with_brightness, 1, self.brightness, self.brightness_probability),
+            (with_contrast, 1, self.contrast, self.contrast_probability),
+            (with_saturation, 1, self.saturation, self.saturation_probability),
+            (with_hue_turned, 0, self.hue, self.hue_probability),
+        ]
+        for number in rng.permutation(len(changes)):
+            change, middle, width, probability = changes[number]
+            if rng.random() < probability:
+                image = change(image, rng.uniform(middle - width, middle + width))
+        return image
+
+
+def with_brightness(image: Image, factor: float) -> Image:
+    """Each value times `factor`."""
+    return _per_value(image, factor * _VALUES)
+
+
+def with_contrast(image: Image, factor: float) -> Image:
+    """The distance of each value from the mean grey times `factor`."""
+    grey = int(cv2.cvtColor(image, cv2.COLOR_RGB2GRAY).mean() + 0.5)
+    return _per_value(image, grey + factor * (_VALUES - grey))
+
+
+def with_saturation(image: Image, factor: float) -> Image:
+    """The distance of each pixel from its own grey times `factor`."""
+    grey = cv2.cvtColor(cv2.cvtColor(image, cv2.COLOR_RGB2GRAY), cv2.COLOR_GRAY2RGB)
+    down = -0.499  # Pillow cuts off decimals where OpenCV rounds
+    return cv2.addWeighted(image, factor, grey, 1 - factor, down).astype(np.uint8, copy=False)
+
+
+def with_hue_turned(image: Image, turn: float) -> Image:
+    """The hue of each pixel turned by `turn`, of which 256 are the whole circle.
+
+    Pillow, which the originals use, needs eight times as long and rounds hue and saturation to bytes in between, which moves
+    colours by up to 9 levels of 255, half a one on average. (OpenCV's own bytes have 180 hues and move them by up to 13.)
+    """
+    hsv = np.asarray(cv2.cvtColor(image.astype(np.float32), cv2.COLOR_RGB2HSV), np.float32)  # hue in degrees
+    hsv[..., 0] += turn % 256 * 360 / 256  # OpenCV takes what is above 360 for another time round
+    return np.asarray(cv2.convertScaleAbs(cv2.cvtColor(hsv, cv2.COLOR_HSV2RGB)), np.uint8)
+
+
+_VALUES = np.arange(256, dtype=np.float32)
+
+
+def _per_value(image: Image, becomes: npt.NDArray[np.float32]) -> Image:
+    """`image` with each value v replaced by `becomes[v]`, decimals cut off as Pillow does."""
+    return cv2.LUT(image, np.clip(becomes, 0, 255).astype(np.uint8)).astype(np.uint8, copy=False)

@@ -1,0 +1,216 @@
+"""Images and label maps in files, and pictures made of them. Shapes: K colours or classes."""
+
+from __future__ import annotations
+
+import colorsys
+import io
+import os
+import stat
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+
+import cv2
+import numpy as np
+import numpy.typing as npt
+import PIL.Image
+import torch
+from torch import Tensor
+
+from phalanx.data import png
+from phalanx.data.cache import kept
+from phalanx.data.samples import Image, SampleError
+
+LabelMap = npt.NDArray[np.uint8]  # [H, W] class ids
+AS_RGB = cv2.IMREAD_COLOR_RGB | cv2.IMREAD_IGNORE_ORIENTATION
+JPEG_FRAMES = {*range(0xC0, 0xD0)} - {0xC4, 0xC8, 0xCC}  # marks of the segments that hold the size
+JPEG_SCAN = 0xDA  # the mark of the first segment of pixels
+# What is opened, by the names that Pillow gives the formats, and how files of each begin. Others never reach a decoder: some,
+# EPS for one, are programs that Pillow would have run.
+BEGINNINGS = {
+    'PNG': (b'\x89PNG',),
+    'JPEG': (b'\xff\xd8',),
+    'BMP': (b'BM',),
+    'TIFF': (b'II*\0', b'MM\0*'),
+    'WEBP': (b'RIFF',),
+    'GIF': (b'GIF8',),
+    'PPM': tuple(b'P%d' % kind for kind in range(1, 7)),
+}
+FORMATS = tuple(BEGINNINGS)
+MOST_PIXELS = 2**27  # of one image: 400 MB once decoded. More is a mistake, or a small file made to fill the memory
+
+
+def read_image(path: Path | str) -> Image:
+    """The picture in a file, [H, W, 3] uint8 RGB; grey ones get three equal channels, transparency is dropped.
+
+    The orientation in EXIF data is ignored, because annotations were made for the pixels as stored. Raises SampleError.
+    """
+    return kept(f'image {path}', lambda: decoded(_bytes(path), str(path)))
+
+
+def decoded(data: bytes, name: str) -> Image:
+    """The picture in `data`, the bytes of a file, as `read_image` gives it. Raises SampleError, which calls it `name`."""
+    size = _checked(data, name, 'an image')
+    if size is None:
+        size = _size_by_pillow(data, name)
+    if size is not None:
+        _check_pixels(*size, name)
+    if (by_spng := png.decoded(data, 'RGB')) is not None:
+        return by_spng
+    try:
+        pixels = cv2.imdecode(np.frombuffer(data, np.uint8), AS_RGB) if data else None
+    except cv2.error as error:
+        raise SampleError(f'{name}: cannot be decoded: {error.err}') from None
+    if pixels is None:
+        raise SampleError(f'{name}: is not an image that can be decoded ({_beginning(data)})')
+    return pixels.astype(np.uint8, copy=False)
+
+
+def read_labels(path: Path) -> LabelMap:
+    """The label map in a file, [H, W] uint8: the indices of a palette image, or the values of a grey one.
+
+    Raises SampleError. (OpenCV would give the colours of a palette image, not its indices; hence Pillow.)
+    """
+    return kept(f'labels {path}', lambda: _decoded_labels(path))
+
+
+def _decoded_labels(path: Path) -> LabelMap:
+    data = _bytes(path)
+    if (size := _checked(data, str(path), 'a label map')) is not None:
+        _check_pixels(*size, str(path))
+    if (by_spng := png.decoded(data, 'L')) is not None:
+        return by_spng
+    try:
+        with opened(data) as image:
+            _check_pixels(*image.size, str(path))
+            if image.mode not in ('P', 'L'):
+                cure = '; `phalanx data prepare colours` makes one of colours' if image.mode in ('RGB', 'RGBA') else ''
+                said = f'has colour mode {image.mode}; a label map is a palette (P) or 8-bit grey (L) image'
+                raise SampleError(f'{path}: {said}{cure}')
+            return np.array(image)
+    except (OSError, SyntaxError, ValueError, PIL.Image.DecompressionBombError) as error:
+        raise SampleError(f'{path}: is not a label map that can be decoded ({error}; {_beginning(data)})') from None
+
+
+def if_turned(size: tuple[int, ...], annotated: tuple[int, ...]) -> str:
+    """The rest of a message about a picture of another size than its annotation, when its sides are exchanged."""
+    return '; EXIF data that turn a picture are ignored, so turn its pixels' if size == annotated[::-1] != annotated else ''
+
+
+def _bytes(path: Path | str) -> bytes:
+    name = str(path)
+    try:
+        mode = os.stat(name).st_mode  # noqa: PTH116  # Path's own ways cost as much again as the system's
+        if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):  # a pipe would be waited for, a device read without end
+            raise SampleError(f'{path}: cannot be read: it is no file')
+        with open(name, 'rb', buffering=0) as file:  # noqa: PTH123
+            data = file.readall()
+    except OSError as error:
+        raise SampleError(f'{path}: cannot be read: {error.strerror}') from None
+    except ValueError as error:  # a zero byte in the name
+        raise SampleError(f'{path}: cannot be read: {error}') from None
+    if not data:
+        raise SampleError(f'{path}: is empty')
+    return data
+
+
+def opened(source: bytes | Path) -> PIL.Image.Image:
+    """An image as Pillow opens it, of the formats in FORMATS. Raises what `PIL.Image.open` raises."""
+    return PIL.Image.open(io.BytesIO(source) if isinstance(source, bytes) else source, formats=FORMATS)
+
+
+def _checked(data: bytes, name: str, kind: str) -> tuple[int, int] | None:
+    """Width and height that the bytes of a PNG or JPEG file promise. Raises SampleError before a decoder sees what is none."""
+    if not any(data.startswith(beginning) for beginnings in BEGINNINGS.values() for beginning in beginnings):
+        raise SampleError(f'{name}: is not {kind} that can be decoded ({_beginning(data)}); {", ".join(BEGINNINGS)} can')
+    size, whole = _header(data)
+    if not whole:
+        cut = 'the image' if kind == 'an image' else f'is not {kind} that can be decoded: it'
+        raise SampleError(f'{name}: {cut} is cut off ({len(data)} bytes are there)')
+    return size
+
+
+def _beginning(data: bytes) -> str:
+    return f'{len(data)} bytes, beginning with {data[:8]!r}'
+
+
+def _header(data: bytes) -> tuple[tuple[int, int] | None, bool]:
+    """Width and height that a PNG or JPEG file promises, None when they are not found, and whether the file has its end.
+
+    A few bytes can stand for gigabytes, and OpenCV fills what is missing with grey and says nothing. Pillow would know the
+    size, but needs longer to open a file than OpenCV to decode a word.
+    """
+    if data.startswith(b'\x89PNG'):
+        size = int.from_bytes(data[16:20]), int.from_bytes(data[20:24])  # IHDR comes first
+        return size if data[12:16] == b'IHDR' else None, png.has_its_chunks(data)
+    if not data.startswith(b'\xff\xd8'):
+        return None, True
+    found, place = None, 2  # segments carry their length, so that no mark of a thumbnail inside one is mistaken for the image's
+    while place + 1 < len(data) and data[place] == 0xFF and (mark := data[place + 1]) != JPEG_SCAN:
+        if mark == 0xFF:  # marks may be filled up with it
+            place += 1
+            continue
+        if mark in JPEG_FRAMES:
+            found = int.from_bytes(data[place + 7 : place + 9]), int.from_bytes(data[place + 5 : place + 7])
+        place += 2 + int.from_bytes(data[place + 2 : place + 4])
+    return found, data.find(b'\xff\xd9', place) >= 0
+
+
+def _size_by_pillow(data: bytes, name: str) -> tuple[int, int] | None:
+    """Width and height of other formats. What Pillow does not know is left to OpenCV, which refuses more than 2**30 pixels."""
+    try:
+        with opened(data) as image:
+            return image.size
+    except PIL.Image.DecompressionBombError as error:
+        raise SampleError(f'{name}: {error}') from None
+    except (OSError, SyntaxError, ValueError):
+        return None
+
+
+def _check_pixels(width: int, height: int, name: str) -> None:
+    if width * height > MOST_PIXELS:
+        limit = f'{MOST_PIXELS / 2**20:.0f} million'
+        raise SampleError(f'{name}: has {width} x {height} pixels, more than the {limit} that are decoded; cut it into tiles')
+
+
+def palette(K: int) -> npt.NDArray[np.uint8]:
+    """K colours [K, 3] that are easy to tell apart: neighbours differ most in hue, and similar hues in brightness."""
+    golden = (5**0.5 - 1) / 2
+    shades = ((0.8, 0.95), (0.9, 0.5), (0.4, 0.9), (0.5, 0.6), (1, 0.75))  # saturation, value
+    colours = [colorsys.hsv_to_rgb(0.6 + number * golden % 1, *shades[number % len(shades)]) for number in range(K)]
+    return (np.array(colours).reshape(K, 3) * 255).round().astype(np.uint8)
+
+
+def overlay(image: Image, colours: Image, alpha: float) -> Image:
+    """`image` [H, W, 3] with as much of `colours` [H, W, 3] mixed in as `alpha` (0 to 1) says."""
+    return cv2.addWeighted(image, 1 - alpha, colours, alpha, 0).astype(np.uint8, copy=False)
+
+
+def left_right(image: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
+    """The mirror image of [H, W, ...], in memory of its own: OpenCV would copy a view with backward steps, which takes long."""
+    return cv2.flip(image, 1).astype(np.uint8, copy=False)
+
+
+def channels_first(image: Image) -> Tensor:  # [H, W, 3] -> [3, H, W]
+    """A view: loading has no time to spare, so `normalised` lays the bytes out in this order, where the network runs."""
+    return torch.from_numpy(np.ascontiguousarray(image).transpose(2, 0, 1))
+
+
+def stacked(images: Sequence[Tensor]) -> Tensor:
+    """[B, 3, H, W] of images [3, H, W] as `channels_first` makes them; in memory it stays pixel by pixel."""
+    return torch.stack([image.permute(1, 2, 0) for image in images]).permute(0, 3, 1, 2)
+
+
+def normalised(images: Tensor, mean: tuple[float, ...], std: tuple[float, ...]) -> Tensor:
+    """What a network takes: `images` [B, 3, H, W] uint8 as float32, per channel `(value / 255 - mean) / std`.
+
+    Called where the network runs: bytes are a quarter of the data to move, and workers have no float work.
+    """
+    floats = images.to(torch.float32, memory_format=torch.contiguous_format)
+    return floats.div_(255).sub_(_per_channel(mean, images.device)).div_(_per_channel(std, images.device))
+
+
+@cache
+def _per_channel(values: tuple[float, ...], device: torch.device) -> Tensor:
+    """`values` as [3, 1, 1] on `device`; kept, because every copy to a device makes it wait."""
+    return torch.tensor(values, device=device).view(-1, 1, 1)

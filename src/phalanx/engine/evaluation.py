@@ -1,0 +1,106 @@
+"""Evaluating a model on the evaluation samples, each exactly once over all ranks."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import time
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch import nn
+
+from phalanx.data.cache import PictureCache
+from phalanx.data.samples import Dataset, Draw, Image, SampleError
+from phalanx.engine.loader import Loader, check_bad, evaluation_draws
+from phalanx.engine.meters import Stopwatch, slower_ranks
+from phalanx.families.task import Evaluation, Task
+from phalanx.parallel import dist
+
+AGREEMENTS = 20  # times at most that ranks wait for each other in an evaluation, to agree on whether it goes on
+
+
+class EvaluationStoppedError(Exception):
+    """The evaluation was ended before it had seen every sample; nothing came out."""
+
+
+@torch.no_grad()
+def evaluate(
+    task: Task[Any, Any, Any],
+    model: nn.Module,
+    *,
+    device: torch.device,
+    batch_size: int,
+    workers: int,
+    seed: int,
+    bad_samples: int,
+    autocast: contextlib.AbstractContextManager[Any],
+    cache: PictureCache | None = None,
+    beat: Callable[[], None] = lambda: None,
+    goes_on: Callable[[], bool] = lambda: True,
+) -> Evaluation:
+    """The metrics of `model` on the evaluation split. Raises BadSampleError when too many samples cannot be read.
+
+    `beat` is called before each batch. `goes_on` is asked at most AGREEMENTS times, before the same batches on all ranks, so
+    that they can agree in it; when it says no, which it must say on all ranks alike, EvaluationStoppedError is raised.
+    """
+    begin = time.perf_counter()
+    dataset, metric = task.dataset('eval'), task.metric()
+    loader: Loader[Any, Any] = Loader(
+        dataset, task.collate, workers=workers, bad_samples=bad_samples, device=device, replace=False, cache=cache
+    )
+    clock = Stopwatch()
+    batches = clock.waiting(loader.batches(evaluation_draws(len(dataset), batch_size, seed, dist.rank(), dist.world_size())))
+    model.eval()
+    with autocast:
+        largest_share = math.ceil(len(dataset) / dist.world_size() / batch_size)  # in batches
+        for number in range(largest_share):
+            beat()
+            if number % math.ceil(largest_share / AGREEMENTS) == 0:
+                clock.pause()
+                if not goes_on():
+                    raise EvaluationStoppedError
+                clock.go_on()
+            batch = next(batches, None)
+            if batch is not None:  # this rank's share may be smaller, or hold batches of which nothing can be read
+                moved = batch.to(device)
+                metric.update(task.predict(model, moved), moved)
+    seconds, waited = clock.lap()
+    metric.gather()
+    phases = {'reading the evaluation samples': waited, 'predicting': seconds - waited}
+    bad, ranks = zip(*dist.gather_objects((loader.bad, phases)), strict=True)
+    missed = {index: why for found in bad for index, why in found.items()}
+    check_bad(missed, bad_samples)
+    is_main = dist.rank() == 0
+    return Evaluation(
+        metrics=dist.from_main_rank(metric.compute() if is_main else None),
+        table=metric.table() if is_main else [],
+        figures=metric.figures() if is_main else [],
+        samples=len(dataset) - len(missed),
+        seconds=time.perf_counter() - begin,
+        missed=missed,
+        slow=slower_ranks(ranks),
+    )
+
+
+@torch.no_grad()
+def pictures(
+    task: Task[Any, Any, Any],
+    model: nn.Module,
+    samples: Dataset[Any],
+    shown: Iterable[int],
+    seed: int,
+    device: torch.device,
+) -> list[list[tuple[str, Image]]]:
+    """Captioned pictures of the samples `shown`, a row each, for the report. On one rank alone: nothing is exchanged here."""
+    rows = []
+    for index in shown:
+        try:
+            sample = samples[Draw(index, 0, 0, seed)]
+        except SampleError:  # the evaluation has reported it
+            continue
+        batch = task.collate([sample]).to(device)
+        result = task.results(task.predict(model, batch), batch)[0]
+        rows.append(task.picture(sample, result))
+    return rows

@@ -1,0 +1,249 @@
+"""The data stream: which sample goes to which rank at which step, and the workers that read ahead.
+
+The stream is a function of (seed, step, rank) alone, so a run starts anywhere in it without replaying what came before.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import errno
+import signal
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, NamedTuple
+
+import cv2
+import numpy as np
+import torch
+from torch.utils.data import DataLoader, get_worker_info
+
+from phalanx.data.cache import PictureCache, using
+from phalanx.data.samples import Dataset, Draw, SampleError
+from phalanx.engine.transfer import Transfer
+from phalanx.families.task import B, S
+from phalanx.report.readable import counted
+from phalanx.system.memory import keep_freed_memory
+from phalanx.system.stops import STOPS
+
+PR_SET_PDEATHSIG = 1
+PATIENCE = 480  # seconds that a rank waits for a batch of its workers; less than ranks wait for each other
+# Workers hand batches over through sockets TMPDIR/pymp-xxxxxxxx/listener-xxxxxxxx. A socket's path has at most 107 letters;
+# Python loses the batch, silently, when it is longer.
+LONGEST_TMPDIR = 107 - len('/pymp-xxxxxxxx/listener-xxxxxxxx')
+
+
+class BadSampleError(Exception):
+    """More samples cannot be used than the recipe allows."""
+
+
+@dataclass(frozen=True)
+class Stream:
+    """The endless sequence of draws: epoch after epoch, each a fresh permutation of the samples, cut into steps and shares."""
+
+    size: int  # samples of the data set
+    global_batch_size: int
+    micro_batches: int
+    seed: int
+    rank: int
+    world_size: int
+
+    def __post_init__(self) -> None:
+        pieces = self.micro_batches * self.world_size
+        if self.global_batch_size < pieces:
+            raise ValueError(
+                f'a global batch of {self.global_batch_size} cannot be shared by {self.world_size} ranks with '
+                f'{self.micro_batches} micro-batches each: it needs at least {pieces} samples; '
+                'enlarge train.global_batch_size or use fewer ranks'
+            )
+
+    def share(self, step: int) -> list[Draw]:
+        """What this rank reads for `step`.
+
+        Where the shares are unequal, some hold one sample more; losses and norms count samples, so nothing changes by it.
+        """
+        first = step * self.global_batch_size
+        mine = np.array_split(np.arange(first, first + self.global_batch_size), self.world_size)[self.rank]
+        return [self.draw(int(position), step) for position in mine]
+
+    def draw(self, position: int, step: int) -> Draw:
+        epoch, offset = divmod(position, self.size)
+        return Draw(int(self.order(epoch)[offset]), epoch, step, self.seed)
+
+    def order(self, epoch: int) -> np.ndarray[Any, np.dtype[np.int64]]:
+        """The samples of an epoch in the order of their use; the last two epochs are kept, for steps that span both."""
+        cached = _ORDERS.get((self.seed, epoch, self.size))
+        if cached is None:
+            cached = np.random.default_rng((self.seed, 0, epoch)).permutation(self.size)
+            while len(_ORDERS) > 1:
+                _ORDERS.pop(next(iter(_ORDERS)))
+            _ORDERS[self.seed, epoch, self.size] = cached
+        return cached
+
+    def epoch_of(self, step: int) -> int:
+        """The epoch of the global batch of `step`: the mean over its samples, rounded down, where it spans the end of one."""
+        epochs, offset = divmod(step * self.global_batch_size, self.size)
+        later = sum((offset + sample) // self.size for sample in range(self.global_batch_size))
+        return epochs + later // self.global_batch_size
+
+    def epoch(self, step: int) -> float:
+        """Passes over the data set made before `step`."""
+        return step * self.global_batch_size / self.size
+
+
+_ORDERS: dict[tuple[int, int, int], np.ndarray[Any, np.dtype[np.int64]]] = {}
+
+
+class Loaded(NamedTuple):
+    """A collated batch, and the samples that could not be used: number in the data set -> what is wrong."""
+
+    batch: Any
+    bad: dict[int, str]
+
+
+class Loader(Generic[S, B]):
+    """Batches of this rank, read ahead by worker processes; keeps count of what could not be read."""
+
+    def __init__(
+        self,
+        dataset: Dataset[S],
+        collate: Callable[[Sequence[S]], B],
+        *,
+        workers: int,
+        bad_samples: int,
+        device: torch.device,
+        replace: bool,
+        cache: PictureCache | None = None,
+    ) -> None:
+        """`replace`: whether an unusable sample is replaced by the next one (training) or left out (evaluation).
+
+        `cache`: where decoded pictures are kept.
+
+        Raises OSError when the workers could not hand over what they read.
+        """
+        if workers and len(folder := tempfile.gettempdir()) > LONGEST_TMPDIR:
+            cure = f'loader workers need a TMPDIR of at most {LONGEST_TMPDIR} letters; set another one, or train.workers=0'
+            raise OSError(errno.ENAMETOOLONG, cure, folder)
+        self.dataset, self.collate = dataset, collate
+        self.workers, self.bad_samples, self.device, self.replace, self.cache = workers, bad_samples, device, replace, cache
+        self.bad: dict[int, str] = {}  # what this rank could not use so far
+
+    def batches(self, draws: Iterator[list[Draw]]) -> Iterator[B]:
+        """One batch a list of draws, in that order.
+
+        Raises BadSampleError beyond the number that the recipe allows, and RuntimeError when a worker has died, or
+        brings nothing for PATIENCE seconds.
+        """
+        reader = _Reader(self.dataset, self.bad_samples, self.replace, self.cache)
+        loader: DataLoader[Loaded] = DataLoader(
+            reader,  # type: ignore[arg-type]  # a map from Draw, not from int
+            batch_sampler=draws,
+            collate_fn=_Collate(self.collate),
+            num_workers=self.workers,
+            worker_init_fn=_start_worker,
+            pin_memory=self.device.type == 'cuda',
+            prefetch_factor=4 if self.workers else None,
+            timeout=PATIENCE if self.workers else 0,
+        )
+        with _stops_held():
+            read_ahead = iter(loader)  # starts the workers
+        for batch, bad in received(read_ahead):
+            self.bad |= bad
+            check_bad(self.bad, self.bad_samples)
+            if batch is not None:
+                yield batch
+            elif self.replace:
+                raise BadSampleError(f'no sample of the data set can be used: {next(iter(bad.values()))}')
+
+
+def received(read_ahead: Iterator[Loaded]) -> Iterator[Loaded]:
+    """What workers bring. One that dies while it hands over a batch is met as its broken connection, before torch misses it."""
+    try:
+        yield from read_ahead
+    except (ConnectionError, EOFError) as error:
+        raise RuntimeError(f'DataLoader worker is gone: {error!r}') from error
+
+
+def check_bad(bad: dict[int, str], allowed: int) -> None:
+    """Raises BadSampleError, naming the first of them, when more samples are unusable than the recipe allows."""
+    told = list(dict.fromkeys(bad.values()))  # each once: in a mixture of data sets a sample has another number every epoch
+    if len(told) > allowed:
+        shown = '; '.join(told[:10]) + (f'; and {len(told) - 10} more' if len(told) > 10 else '')
+        cure = 'mend or remove them, or allow some with train.bad_samples'
+        raise BadSampleError(f'{counted(len(told), "sample")} cannot be used, the recipe allows {allowed} ({cure}): {shown}')
+
+
+class _Reader(Generic[S]):
+    """Draws -> samples, in a worker process."""
+
+    def __init__(self, dataset: Dataset[S], bad_samples: int, replace: bool, cache: PictureCache | None) -> None:
+        self.dataset, self.bad_samples, self.replace, self.cache = dataset, bad_samples, replace, cache
+
+    def __len__(self) -> int:
+        return len(self.dataset)
+
+    def __getitems__(self, draws: Sequence[Draw]) -> list[tuple[S | None, dict[int, str]]]:
+        with using(self.cache):
+            return [self.read(draw) for draw in draws]
+
+    def read(self, draw: Draw) -> tuple[S | None, dict[int, str]]:
+        """The sample and what was found unusable on the way to it. Its replacement is a function of the data set alone."""
+        bad: dict[int, str] = {}
+        for index in range(draw.index, draw.index + len(self.dataset)):
+            try:
+                return self.dataset[draw.of(index % len(self.dataset))], bad
+            except SampleError as error:
+                bad[index % len(self.dataset)] = str(error)
+            if not self.replace or len(set(bad.values())) > self.bad_samples:  # several samples may name one file
+                break
+        return None, bad
+
+
+class _Collate(Generic[S, B]):
+    def __init__(self, collate: Callable[[Sequence[S]], B]) -> None:
+        self.collate = collate
+
+    def __call__(self, read: Sequence[tuple[S | None, dict[int, str]]]) -> Loaded | Transfer:
+        samples = [sample for sample, _ in read if sample is not None]
+        bad = {index: message for _, found in read for index, message in found.items()}
+        loaded = Loaded(self.collate(samples) if samples else None, bad)
+        in_worker = get_worker_info() is not None
+        return Transfer(loaded) if in_worker and sys.platform == 'linux' else loaded
+
+
+@contextlib.contextmanager
+def _stops_held() -> Iterator[None]:
+    """Workers that are forked in here are reached by no stop before `_start_worker`: until then torch's handlers end them."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, STOPS)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _start_worker(number: int) -> None:
+    # A terminal or scheduler signals all processes at once; the rank will save, and needs its workers until then, however long
+    # its step takes. It ends them by its queue, or kills them (`worker.end_workers`).
+    for number in STOPS:
+        signal.signal(number, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPS)
+    if sys.platform == 'linux':
+        # It ends with its rank, at once: later it would miss files that the launcher removes, and say so after its last line.
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    prepare_on_one_core()
+
+
+def prepare_on_one_core() -> None:
+    """What a process does first whose work is to prepare samples."""
+    cv2.setNumThreads(0)  # as many workers as there are cores; threads of their own would only fight for them
+    torch.set_num_threads(1)
+    keep_freed_memory()  # a forked worker has it from its rank
+
+
+def evaluation_draws(size: int, batch_size: int, seed: int, rank: int, world_size: int) -> Iterator[list[Draw]]:
+    """The share of `rank` in one pass over all samples: every sample on exactly one rank, none twice."""
+    mine = range(rank, size, world_size)
+    for start in range(0, len(mine), batch_size):
+        yield [Draw(index, 0, 0, seed) for index in mine[start : start + batch_size]]

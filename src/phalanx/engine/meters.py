@@ -1,0 +1,127 @@
+"""What a run measures of itself: waiting, slow ranks, memory, and numbers that reach the host without stopping the device."""
+
+from __future__ import annotations
+
+import resource
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from statistics import median_low
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+
+from phalanx.parallel import dist
+
+T = TypeVar('T')
+
+SOON = 300  # seconds of training after which it can be told whether data come fast enough: the start is over
+MORE_DATA = (
+    'more train.workers help while cores are idle, train.cache where images are large; '
+    '`phalanx bench data RECIPE` tells what takes how long and how many cores a device needs'
+)
+
+
+class Later:
+    """The values of a small device tensor, copied to the host while the device goes on."""
+
+    def __init__(self, values: Tensor) -> None:
+        self._ready: torch.cuda.Event | None = None
+        if values.device.type == 'cuda':
+            self._host = torch.empty(values.shape, dtype=values.dtype, pin_memory=True)
+            self._host.copy_(values, non_blocking=True)
+            self._ready = torch.cuda.Event()  # type: ignore[no-untyped-call]
+            self._ready.record()
+        else:
+            self._host = values
+
+    def read(self) -> list[float]:
+        """The values; waits for the copy, and for nothing that was enqueued after it."""
+        if self._ready is not None:
+            self._ready.synchronize()
+        return self._host.tolist()
+
+
+class Stopwatch:
+    """Time since the last lap, with the part of it that was spent waiting for data; pauses do not count."""
+
+    def __init__(self) -> None:
+        self.seconds = self.waited = 0.0  # since the last lap
+        self.total_seconds = self.total_waited = 0.0
+        self._since = time.perf_counter()
+        self._judged = False
+
+    def waiting(self, items: Iterator[T]) -> Iterator[T]:
+        """`items`, with the time until each arrives counted as waiting."""
+        while True:
+            begin = time.perf_counter()
+            try:
+                item = next(items)
+            except StopIteration:
+                return
+            self.waited += time.perf_counter() - begin
+            yield item
+
+    def pause(self) -> None:
+        """Stops counting, for an evaluation or a checkpoint; `go_on` starts again."""
+        self.seconds += time.perf_counter() - self._since
+
+    def go_on(self) -> None:
+        self._since = time.perf_counter()
+
+    def lap(self) -> tuple[float, float]:
+        """Seconds and seconds waited since the last lap."""
+        self.pause()
+        self.go_on()
+        lap = self.seconds, self.waited
+        self.total_seconds += self.seconds
+        self.total_waited += self.waited
+        self.seconds = self.waited = 0.0
+        return lap
+
+    def long_wait(self) -> str | None:
+        """In words, once and not before SOON: that more than a tenth of all laps was spent waiting, and what helps."""
+        if self._judged or self.total_seconds < SOON:
+            return None
+        self._judged = True
+        share = self.total_waited / self.total_seconds
+        return f'{share:.0%} of the time so far was spent waiting for data: {MORE_DATA}' if share > 0.1 else None
+
+
+def slower_ranks(ranks: Sequence[Mapping[str, float]]) -> list[str]:
+    """The ranks that took much longer than the median rank, in words. `ranks`: seconds by phase, in order of rank.
+
+    Much longer: over 1.5 times as long, and by more than a tenth of all that the median rank did. Of two ranks, the faster one
+    is the median. Phases in which a rank waits for others are no measure of it, and should not be among them.
+    """
+    whole = median_low([sum(phases.values()) for phases in ranks])
+    usual = {phase: median_low([phases[phase] for phases in ranks]) for phase in ranks[0]}
+    return [
+        f'rank {rank} is slower than the others: {phase} took it {seconds:.3g} s, the median rank {usual[phase]:.3g} s'
+        for rank, phases in enumerate(ranks)
+        for phase, seconds in phases.items()
+        if seconds > 1.5 * usual[phase] and seconds - usual[phase] > 0.1 * whole
+    ]
+
+
+def peak_memory_mb(device: torch.device) -> float:
+    """The most memory this rank ever held, in MiB: of the device on CUDA, of the process on a CPU."""
+    if device.type == 'cuda':
+        return torch.cuda.max_memory_allocated(device) / 2**20
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**10
+
+
+def throughput(clock: Stopwatch, samples: int, device: torch.device) -> dict[str, Any]:
+    """For the summary of a run, over all ranks: samples a second of training alone, waiting, memory, slow ranks."""
+    ranks = dist.gather_objects(
+        {'memory_mb': peak_memory_mb(device), 'seconds': clock.total_seconds, 'waited': clock.total_waited}
+    )
+    trained = max(rank['seconds'] for rank in ranks)
+    return {
+        'samples_per_s': samples / trained if trained else None,
+        'data_wait': sum(rank['waited'] for rank in ranks) / sum(rank['seconds'] for rank in ranks) if trained else None,
+        'peak_memory_mb': max(rank['memory_mb'] for rank in ranks),
+        'slow_ranks': slower_ranks(
+            [{'waiting for data': rank['waited'], 'training': rank['seconds'] - rank['waited']} for rank in ranks]
+        ),
+    }

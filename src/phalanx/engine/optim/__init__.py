@@ -1,0 +1,36 @@
+"""What moves the weights: the optimizers and learning-rate schedules that a recipe can name."""
+
+from collections.abc import Callable
+from functools import partial
+
+from torch.optim import Optimizer
+
+from phalanx.engine.optim.layerwise import Lamb, Lars
+from phalanx.engine.optim.optimizers import adam, adamw, sgd
+from phalanx.engine.optim.schedule import Schedule, constant, cosine, piecewise, polynomial, step
+
+OPTIMIZERS: dict[str, Callable[..., Optimizer]] = {'sgd': sgd, 'adam': adam, 'adamw': adamw, 'lars': Lars, 'lamb': Lamb}
+REFUSING = (Lars, Lamb)  # those that do not take every set of groups
+
+SCHEDULES: dict[str, Callable[..., Schedule]] = {
+    'constant': constant,
+    'polynomial': polynomial,
+    'cosine': cosine,
+    'step': step,
+    'piecewise': piecewise,
+}
+
+
+def check_optimizer(build: partial[Optimizer]) -> None:
+    """Raises ValueError for options that no optimizer can have. It makes none: torch would import its compiler, for 3 s."""
+    for name, value in build.keywords.items():
+        for number in value if isinstance(value, tuple) else (value,):
+            if number < 0:
+                raise ValueError(f'{name} cannot be negative, got {number}')
+            if name in ('momentum', 'betas') and number >= 1:
+                raise ValueError(f'{name} must be below 1, got {number}')
+
+
+def check_schedule(build: partial[Schedule]) -> None:
+    """Raises ValueError for options of which no schedule can be made, whatever the length of the run."""
+    build(1.0, 1_000_000, 1000.0)

@@ -1,0 +1,131 @@
+"""Optimizers that give each layer a rate of its own, in proportion to the length of its weights: for large global batches.
+
+The larger the batch, the fewer and longer the steps; a rate that moves one layer by a thousandth of its length throws another
+one far off. Both scale each tensor's update by a ratio of lengths, so that each moves by about the same share of itself.
+
+Scales and shifts of norms and biases are short for other reasons than that they should learn slowly, so they are left out as in
+the authors' code and most others: a group whose weight decay is 0 learns at the plain rate. So these optimizers go with
+`parameters: {decay_norms: false, decay_biases: false}`.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from phalanx.engine.optim.groups import Group
+
+
+class Lars(Optimizer):
+    """Momentum with layer-wise adaptive rates (You, Gitman & Ginsburg 2017, algorithm 1).
+
+    `velocity = momentum * velocity + lr * ratio * (g + weight_decay * w)`, then `w -= velocity`, with
+    `ratio = coefficient * |w| / (|g| + weight_decay * |w|)`. The rate enters the velocity, as in the paper and in Paddle's
+    `LarsMomentum`; in `sgd` it does not. It is far above that of `sgd`, since the coefficient makes a small one of it.
+
+    Raises ValueError when nothing decays: nothing would be adapted then.
+    """
+
+    def __init__(
+        self,
+        groups: list[Group],
+        *,
+        lr: float,
+        momentum: float = 0.9,
+        weight_decay: float = 5e-4,
+        coefficient: float = 1e-3,
+    ) -> None:
+        if not coefficient > 0:
+            raise ValueError(f'coefficient must be above 0, got {coefficient}')
+        super().__init__(groups, {'lr': lr, 'momentum': momentum, 'weight_decay': weight_decay, 'coefficient': coefficient})
+        _check_decay(self)
+
+    @torch.no_grad()
+    def step(self) -> None:  # type: ignore[override]  # takes no closure
+        for group in self.param_groups:
+            weights, gradients = _with_gradients(group)
+            decay, rate = group['weight_decay'], group['lr']
+            updates = torch._foreach_add(gradients, weights, alpha=decay)
+            if decay:
+                of_weights, of_gradients = _lengths(weights), _lengths(gradients)
+                shares = group['coefficient'] * of_weights / (of_gradients + decay * of_weights)
+                torch._foreach_mul_(updates, _ratios(shares, of_weights, of_gradients))
+            velocities = [_state(self, weight, 'velocity') for weight in weights]
+            torch._foreach_mul_(velocities, group['momentum'])
+            torch._foreach_add_(velocities, updates, alpha=rate)
+            torch._foreach_sub_(weights, velocities)
+
+
+class Lamb(Optimizer):
+    """Adam with layer-wise adaptive rates (You et al. 2020, algorithm 2, with the identity as its function phi).
+
+    `update = m / (sqrt(v) + eps) + weight_decay * w`, with the bias of both moments corrected, then
+    `w -= lr * |w| / |update| * update`.
+
+    Raises ValueError when nothing decays: nothing would be adapted then.
+    """
+
+    def __init__(
+        self,
+        groups: list[Group],
+        *,
+        lr: float,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-6,
+        weight_decay: float = 0.01,
+    ) -> None:
+        super().__init__(groups, {'lr': lr, 'betas': betas, 'eps': eps, 'weight_decay': weight_decay, 'steps': 0})
+        _check_decay(self)
+
+    @torch.no_grad()
+    def step(self) -> None:  # type: ignore[override]  # takes no closure
+        for group in self.param_groups:
+            weights, gradients = _with_gradients(group)
+            (first, second), decay = group['betas'], group['weight_decay']
+            group['steps'] += 1
+            means = [_state(self, weight, 'mean') for weight in weights]
+            squares = [_state(self, weight, 'square') for weight in weights]
+            torch._foreach_lerp_(means, gradients, 1 - first)
+            torch._foreach_mul_(squares, second)
+            torch._foreach_addcmul_(squares, gradients, gradients, 1 - second)
+
+            roots = torch._foreach_sqrt(torch._foreach_div(squares, 1 - second ** group['steps']))
+            torch._foreach_add_(roots, group['eps'])
+            updates = torch._foreach_div(torch._foreach_div(means, 1 - first ** group['steps']), roots)
+            torch._foreach_add_(updates, weights, alpha=decay)
+            if decay:
+                of_weights, of_updates = _lengths(weights), _lengths(updates)
+                torch._foreach_mul_(updates, _ratios(of_weights / of_updates, of_weights, of_updates))
+            torch._foreach_add_(weights, updates, alpha=-group['lr'])
+
+
+def _check_decay(optimizer: Optimizer) -> None:
+    if not any(group['weight_decay'] for group in optimizer.param_groups):
+        name = type(optimizer).__name__.lower()
+        raise ValueError(f'{name} adapts the rate of what decays, and here nothing does: give optimizer.weight_decay above 0')
+
+
+def _with_gradients(group: Group) -> tuple[list[Tensor], list[Tensor]]:
+    """The weights of a group that have a gradient, and their gradients."""
+    weights = [weight for weight in group['params'] if weight.grad is not None]
+    return weights, [weight.grad for weight in weights]
+
+
+def _state(optimizer: Optimizer, weight: Tensor, name: str) -> Tensor:
+    """What the optimizer remembers of a weight under that name, zeros at first."""
+    of_weight = optimizer.state[weight]
+    if name not in of_weight:
+        of_weight[name] = torch.zeros_like(weight)
+    kept: Tensor = of_weight[name]
+    return kept
+
+
+def _lengths(tensors: list[Tensor] | tuple[Tensor, ...]) -> Tensor:
+    """The L2 norm of each, [tensors]."""
+    return torch.stack(torch._foreach_norm(tensors))
+
+
+def _ratios(ratios: Tensor, *lengths: Tensor) -> list[Tensor]:
+    """`ratios` [tensors], one by one; 1 where one of the `lengths` is 0, since what has no length gives no measure."""
+    return list(torch.where(torch.stack(lengths).all(0), ratios, 1.0).unbind())

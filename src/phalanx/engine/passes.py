@@ -1,0 +1,190 @@
+"""The forward and backward passes of one step: afterwards the gradients are those of the loss of the whole global batch.
+
+A loss is a set of terms, each (sum of totals) / (sum of weights), both over the whole step: all ranks and all micro-batches.
+With one micro-batch the sums over ranks stand between the two passes. Several are ordinary gradient accumulation: each has its
+backward pass, after which its activations are freed, so what it is divided by must be known before:
+
+- weights that targets alone tell (pixels, texts, boxes) are added up before the first pass;
+- a weight that only the outputs tell, if all terms share it, divides the gradients after the last pass;
+- a loss that must see the outputs for the whole step at once (hard-example mining, Lovász) costs a second forward pass: the
+  first keeps nothing but the outputs, and gives the gradient with which each micro-batch then goes backward (as Gao et al.
+  2021, "Scaling Deep Contrastive Learning Batch Size under Memory Limited Setup").
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from typing import Any, Generic
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils._pytree import tree_leaves, tree_map
+
+from phalanx.data.batch import shares
+from phalanx.families.task import B, Task
+from phalanx.nn.precision import Precision, at_least_float32
+from phalanx.nn.stochastic import SampleKeys
+from phalanx.parallel import dist, norms
+from phalanx.parallel.step import WholeStep
+from phalanx.system.memory import to_device
+
+
+class NetworkWithLoss(nn.Module, Generic[B]):
+    """What DDP wraps: so a task may call its network as it likes."""
+
+    def __init__(self, task: Task[Any, B, Any], network: nn.Module, whole: WholeStep) -> None:
+        super().__init__()
+        self.task, self.network, self.whole = task, network, whole
+        self.names: tuple[str, ...] = ()  # of the terms, once there was a pass
+        self.least: tuple[float, ...] = ()  # of the sum of weights of each
+        self.has_one_weight = False  # whether all terms share it
+
+    def forward(self, batch: B, only_outputs: bool = False) -> Any:
+        """Totals [terms] (float32 or better) and weights [terms] (float64) of a batch; or the outputs for it."""
+        outputs = self.task.outputs(self.network, batch)
+        return outputs if only_outputs else self.terms(outputs, batch)
+
+    def terms(self, outputs: Any, batch: B) -> tuple[Tensor, Tensor]:
+        loss = self.task.loss(outputs, batch, self.whole)
+        self.names, self.least = tuple(loss), tuple(term.least for term in loss.values())
+        self.has_one_weight = len({id(term.weight) for term in loss.values()}) == 1
+        return (
+            torch.stack([at_least_float32(term.total) for term in loss.values()]),
+            torch.stack([term.weight.detach().double() for term in loss.values()]),
+        )
+
+
+class Passes(Generic[B]):
+    """Calls on the passes of a step in the order that its loss allows."""
+
+    def __init__(
+        self,
+        judge: NetworkWithLoss[B],
+        replica: nn.Module,
+        precision: Precision,
+        statistics: norms.RunningStatistics,
+        *,
+        keys: SampleKeys,
+        micro_batches: int,
+        device: torch.device,
+    ) -> None:
+        """`replica`: `judge`, under DDP where there are several ranks. `keys`: where the network looks its samples' up."""
+        self.judge, self.replica, self.precision, self.statistics = judge, replica, precision, statistics
+        self.keys, self.micro_batches, self.device = keys, micro_batches, device
+        self.ranks = dist.world_size()  # DDP averages over them, where the loss is a sum
+
+    def __call__(self, batch: B, keys: Tensor | None, news: Sequence[float]) -> Tensor:
+        """Leaves the gradients of the step's loss; `batch` is the share of this rank, and `keys` [B] those of its samples.
+
+        Returns what ranks say of the step, summed, [2 terms + news] float64: totals of the terms, their weights, and `news`.
+        Raises ValueError for a loss that micro-batches cannot make.
+        """
+        own = to_device(torch.tensor(news, dtype=torch.float64), self.device)
+        task = self.judge.task
+        if self.micro_batches == 1:
+            return self.at_once(batch, keys, own)
+        if task.sees_whole_step:
+            return self.twice(batch, keys, own)
+        weights = task.weights(batch)
+        if weights is not None:
+            return self.divided_before(batch, keys, own, torch.stack(list(weights.values())))
+        return self.divided_after(batch, keys, own)
+
+    def at_once(self, batch: B, keys: Tensor | None, news: Tensor) -> Tensor:
+        self.keys.begin(keys)
+        with self.precision.autocast():
+            totals, weights = self.replica(batch)
+        numbers = dist.sum_over_ranks(torch.cat([totals.detach(), weights, news]))
+        self.precision.backward((totals * self.factors(numbers[len(totals) : -len(news)]).to(totals.dtype)).sum())
+        self.statistics.follow()
+        return numbers
+
+    def divided_before(self, batch: B, keys: Tensor | None, news: Tensor, weights: Tensor) -> Tensor:
+        """`weights` [terms] are those of this rank's share."""
+        factors = self.factors(dist.sum_over_ranks(weights))
+        sums = torch.zeros_like(weights)
+        for part in self.parts(batch, keys):
+            with self.precision.autocast():
+                totals, _ = self.replica(part)
+            self.precision.backward((totals * factors.to(totals.dtype)).sum())
+            sums += totals.detach()
+        return dist.sum_over_ranks(torch.cat([sums, weights, news]))
+
+    def divided_after(self, batch: B, keys: Tensor | None, news: Tensor) -> Tensor:
+        samples = self.judge.whole.count(len(batch))  # divides before, so that half precision has numbers of a usual size
+        sums: Tensor | float = 0.0
+        for part in self.parts(batch, keys):
+            with self.precision.autocast():
+                totals, weights = self.replica(part)
+            if not self.judge.has_one_weight:
+                raise ValueError(
+                    f'train.micro_batches: the terms of this loss ({", ".join(self.judge.names)}) have weights of their own, '
+                    'which only the outputs tell, so no micro-batch knows its gradient; set train.micro_batches=1'
+                )
+            self.precision.backward(totals.sum() / samples)
+            sums = sums + torch.cat([totals.detach(), weights])
+        numbers = dist.sum_over_ranks(torch.cat([sums, news]))  # type: ignore[list-item]
+        gradients = [value.grad for value in self.judge.parameters() if value.grad is not None]
+        factor = self.factors(numbers[len(numbers) // 2 : -len(news)])[0] * samples
+        torch._foreach_mul_(gradients, factor.to(gradients[0].dtype))
+        return numbers
+
+    def twice(self, batch: B, keys: Tensor | None, news: Tensor) -> Tensor:
+        judge = self.judge
+        with torch.no_grad(), self.kept_statistics(), self.precision.autocast():
+            seen = [judge.task.outputs(judge.network, part) for part in self.parts(batch, keys)]
+        outputs = tree_map(lambda *parts: torch.cat(parts).requires_grad_(), *seen)
+        with self.precision.autocast():
+            totals, weights = judge.terms(outputs, batch)
+        numbers = dist.sum_over_ranks(torch.cat([totals.detach(), weights, news]))
+        loss = (totals * self.factors(numbers[len(totals) : -len(news)]).to(totals.dtype)).sum()
+        gradients = torch.autograd.grad(self.precision.scaled(loss), tree_leaves(outputs))
+        of_parts = zip(*(shares(gradient, self.micro_batches) for gradient in gradients), strict=True)
+        for part, own in zip(self.parts(batch, keys), of_parts, strict=True):
+            with self.precision.autocast():
+                outputs = self.replica(part, only_outputs=True)
+            torch.autograd.backward(tree_leaves(outputs), own)
+        return numbers
+
+    def parts(self, batch: B, keys: Tensor | None) -> Iterator[B]:
+        """The micro-batches in turn. DDP sends the gradients of all in the backward pass of the last one."""
+        count = self.micro_batches
+        of_parts = [None] * count if keys is None else shares(keys, count)
+        for number, (part, own) in enumerate(zip(batch.split(count), of_parts, strict=True)):
+            self.keys.begin(own)
+            is_sent = number == count - 1 or not isinstance(self.replica, DistributedDataParallel)
+            with contextlib.nullcontext() if is_sent else self.replica.no_sync():  # type: ignore[operator]
+                yield part
+            self.statistics.follow(number, count)
+
+    def factors(self, weights: Tensor) -> Tensor:
+        """What the totals [terms] of a rank are multiplied by where the weights of the whole step are `weights` [terms]."""
+        if any(self.judge.least):
+            weights = torch.maximum(weights, to_device(torch.tensor(self.judge.least, dtype=weights.dtype), self.device))
+        return self.ranks / weights
+
+    def arrange_buckets(self, batch: B, keys: Tensor | None) -> None:
+        """Makes DDP arrange its buckets now, by the passes of one micro-batch, of which nothing stays but that.
+
+        It arranges them after the first passes, and the order of a sum over three ranks or more depends on it: a resumed run
+        would differ from an uninterrupted one in the last bits of its first step.
+        """
+        part = batch.split(self.micro_batches)[0] if self.micro_batches > 1 else batch
+        self.keys.begin(None if keys is None else keys[: len(part)])
+        with self.kept_statistics():
+            with self.precision.autocast():
+                totals, _ = self.replica(part)
+            totals.sum().backward()
+        for value in self.judge.parameters():
+            value.grad = None
+
+    @contextlib.contextmanager
+    def kept_statistics(self) -> Iterator[None]:
+        """Passes within this context leave no trace in the buffers of the network, running statistics that is."""
+        before = [buffer.clone() for buffer in self.judge.buffers()]
+        yield
+        self.statistics.forget()
+        for buffer, value in zip(self.judge.buffers(), before, strict=True):
+            buffer.copy_(value)

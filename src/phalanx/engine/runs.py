@@ -1,0 +1,303 @@
+"""Run folders and recipes as a command meets them: found by name, read, checked, compared with what is already there."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import logging
+import os
+import platform
+import shutil
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+import torch
+import yaml
+
+from phalanx.config.bind import DEFAULT, bind
+from phalanx.config.originals import dialect_of, translate
+from phalanx.config.read import ConfigError, Node, did_you_mean, override, placed, plain, read
+from phalanx.config.shipped import shipped
+from phalanx.data.cache import check_room
+from phalanx.data.image import read_image
+from phalanx.data.samples import Image
+from phalanx.engine.loader import Stream
+from phalanx.engine.optim import REFUSING
+from phalanx.engine.optim.groups import parameter_groups
+from phalanx.engine.schema import Recipe
+from phalanx.families.catalog import FAMILIES
+from phalanx.families.task import Task
+from phalanx.system.compiler import check_cache, use_own_cache
+from phalanx.system.errors import RequestError
+from phalanx.weights.checkpoint import Checkpoints
+from phalanx.weights.reading import load_weights
+
+log = logging.getLogger('phalanx')
+
+# Keys that may differ between two starts of one run: they change what it costs or shows, not what it computes.
+HARMLESS = ('train.workers', 'train.cache', 'train.bad_samples', 'train.until', 'report.', 'checkpoint.', 'evaluate.', 'device')
+
+LOCK = 'lock'  # in a run folder: locked as long as a run writes there
+FOUND = 'found at the start'  # the origin of what a run folder's recipe says in the place of files
+
+
+@dataclass(frozen=True)
+class Job:
+    """A recipe, read and checked, and the folder of its run."""
+
+    recipe: Recipe
+    task: Task[Any, Any, Any]
+    resolved: Node
+    name: str
+    folder: Path
+    notes: tuple[str, ...] = ()  # what of an original configuration was ignored
+
+    def fingerprint(self) -> str:
+        """One word for the samples by name, both splits: machines that read other lists would train something else."""
+        digest = hashlib.sha256()
+        for dataset in (self.task.dataset('train'), self.task.dataset('eval')):
+            for index in range(len(dataset)):
+                digest.update(dataset.name(index).encode() + b'\0')
+            digest.update(b'\n')
+        return digest.hexdigest()[:12]
+
+
+def open_job(recipe: str, assignments: Sequence[tuple[str, str]] = (), folder: Path | None = None) -> Job:
+    """The job of a recipe (a path, the name of a shipped one, a configuration of a Paddle project, or a run folder).
+
+    `assignments` are (text, origin).
+
+    Raises ConfigError with every problem found.
+    """
+    path = find_recipe(recipe)
+    notes: tuple[str, ...] = ()
+    if dialect := dialect_of(path):
+        translation = translate(path, dialect, assignments)
+        root, notes, assignments = translation.root, translation.notes, translation.rest
+    else:
+        root = read(path)
+    for text, origin in names_first(assignments):
+        root = override(root, text, origin)
+    family = _family(root)
+    bound, task, resolved = bind(root, Recipe, family)
+    name = path.parent.name if path.name == 'config.yml' else path.stem
+    folder = folder or (path.parent if path.name == 'config.yml' else Path('runs') / name)
+    return Job(bound, task, resolved, name, folder, notes)
+
+
+def names_first(assignments: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
+    """`assignments` with `part.name=` before others to the same part: a new name starts it anew, whichever was typed first."""
+    ordered: list[tuple[str, str]] = []
+    for assignment in assignments:
+        part, _, last = assignment[0].partition('=')[0].strip().rpartition('.')
+        before = [text.partition('=')[0].strip() for text, _ in ordered]
+        whole = max((place for place, key in enumerate(before) if f'{part}.'.startswith(f'{key}.')), default=-1)
+        to_part = (place for place, key in enumerate(before) if place > whole and key.startswith(f'{part}.'))
+        ordered.insert(next(to_part, len(ordered)) if last == 'name' else len(ordered), assignment)
+    return ordered
+
+
+def _family(root: Node) -> type:
+    task = root.value.get('task')
+    if task is None:
+        raise ConfigError([f'{root.origin}: task: missing; one of {", ".join(FAMILIES)}'])
+    if not isinstance(task.value, str) or task.value not in FAMILIES:
+        raise ConfigError([f'{task.origin}: task: {plain(task)!r} is not one of {", ".join(FAMILIES)}'])
+    return FAMILIES[task.value]
+
+
+def find_recipe(recipe: str) -> Path:
+    """The file of a recipe: a path, a run folder, or the name of a shipped one. Raises ConfigError with the nearest name."""
+    path = Path(recipe)
+    if path.is_dir() and (path / 'config.yml').is_file():
+        return path / 'config.yml'
+    if path.is_file():
+        return path
+    known, name = shipped(), recipe.removesuffix('.yml')
+    if name in known:
+        return known[name]
+    if path.is_dir():
+        raise ConfigError([f'{recipe}: is a folder without config.yml, so no run folder'])
+    raise ConfigError(
+        [f'{recipe}: there is no such file or shipped recipe{did_you_mean(name, known)} (`phalanx config` lists them)']
+    )
+
+
+def settled(job: Job) -> Node:
+    """The resolved recipe as a run folder keeps it: with what it leaves to files of the data set, the names of classes say.
+
+    Raises what reading them raises.
+    """
+    root = job.resolved
+    for key, words in job.task.settled().items():
+        said = Node([Node(word, FOUND, word) for word in words], FOUND)
+        root = placed(root, key.split('.'), said, FOUND)
+    return root
+
+
+def differences(job: Job) -> list[str]:
+    """What the recipe in the run folder says otherwise, where that changes the training: `key: there x, now y`.
+
+    A key that the folder does not know and the recipe does not mention is no difference: it is younger than the run.
+    """
+    stored = job.folder / 'config.yml'
+    if not stored.is_file():
+        return []
+    before = {key: value for key, value, _ in _leaves(yaml.safe_load(stored.read_text()))}
+    now = {key: value for key, value, origin in _leaves(settled(job)) if key in before or origin != DEFAULT}
+    keys = [key for key in sorted(before.keys() | now.keys()) if not key.startswith(HARMLESS)]
+    return [
+        f'{key}: there {before.get(key, "not set")}, now {now.get(key, "not set")}'
+        for key in keys
+        if before.get(key) != now.get(key)
+    ]
+
+
+def _leaves(tree: Any, path: str = '') -> Iterator[tuple[str, Any, str]]:
+    """The key, plain value and origin of everything in a tree of nodes or plain values that holds no further keys."""
+    value, origin = (tree.value, tree.origin) if isinstance(tree, Node) else (tree, '')
+    if isinstance(value, dict) and value:
+        for key, child in value.items():
+            yield from _leaves(child, f'{path}.{key}' if path else str(key))
+    else:
+        yield path, plain(tree) if isinstance(tree, Node) else tree, origin
+
+
+def hold(folder: Path) -> IO[str]:
+    """Keeps other runs out of a run folder until what comes back is closed, or this process ends, however it ends.
+
+    Raises RequestError naming the process that is there, and OSError.
+    """
+    file = (folder / LOCK).open('a+', encoding='utf-8')
+    try:
+        fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # unlike flock, no loader worker that outlives its rank has it too
+    except (BlockingIOError, PermissionError):
+        file.seek(0)
+        with file:
+            raise RequestError(
+                f'{folder}: another run writes here ({file.read()}); wait for its end, stop it, or use another --save_dir'
+            ) from None
+    except OSError as error:
+        log.info('%s: nothing keeps other runs out: %s', folder, error)  # of a disk that knows no locks
+    file.truncate(0)
+    file.write(f'process {os.getpid()} on {platform.node()}')
+    file.flush()
+    return file
+
+
+def check_folder(job: Job, resume: str | None, fresh: bool) -> None:
+    """Raises RequestError when this run may not go on in its folder: another recipe was trained there, or a run is in it."""
+    if (job.folder / LOCK).is_file() and os.access(job.folder / LOCK, os.W_OK):
+        hold(job.folder).close()
+    if resume not in (None, 'auto') and not Path(str(resume)).is_dir():
+        raise RequestError(f'--resume {resume}: there is no such folder; give a checkpoint or run folder, or `auto`')
+    if resume is None and not fresh and Checkpoints(job.folder, keep=1).all() and (changed := differences(job)):
+        listed = '\n'.join(f'  {line}' for line in changed)
+        raise RequestError(
+            f'{job.folder} holds a run of another recipe:\n{listed}\n'
+            'go on with it under the new settings (--resume auto), keep it aside and start anew (--fresh), '
+            'or use another --save_dir'
+        )
+
+
+def check_parts(job: Job, world_size: int) -> None:
+    """Builds what can be wrong without a wrong key: data sets, network, optimizer, shares. Raises RequestError."""
+    train = job.recipe.train
+    if job.recipe.report.visualdl and find_spec('visualdl') is None:
+        cure = 'pip install "phalanx-vision[visualdl]", or leave it off'
+        raise RequestError(f'report.visualdl (--use_vdl) is on, but VisualDL is not installed: {cure}')
+    if train.compile:
+        use_own_cache()
+        check_cache()
+    if train.compile and pick_device(job.recipe.device).type == 'cpu':
+        check_compiler()
+    initial = {f'init_networks.{name}': path for name, path in (train.init_networks or {}).items()}
+    if train.init_from is not None:
+        initial['init_from'] = train.init_from
+    for key, path in initial.items():
+        if not path.exists():
+            raise RequestError(f'train.{key}: there is no file or folder {path}')
+    try:
+        if train.cache is not None:
+            check_room(train.cache)
+        size = len(job.task.dataset('train'))
+        job.task.dataset('eval')
+        groups, _ = parameter_groups(job.task.model(), job.recipe.parameters)
+        if getattr(job.recipe.optimizer, 'func', None) in REFUSING:  # making any optimizer makes torch import its compiler: 3 s
+            job.recipe.optimizer(groups)
+        Stream(size, train.global_batch(world_size), train.micro_batches, train.seed, 0, world_size)
+    except (ValueError, OSError) as error:
+        raise RequestError(str(error)) from None
+
+
+def check_compiler() -> None:
+    """Raises RequestError without the compiler of C++ that torch takes for CPUs; torch itself says so at the first step."""
+    compiler = os.environ.get('CXX', 'clang++' if sys.platform == 'darwin' else 'g++')
+    if shutil.which(compiler) is None:
+        cure = 'install it (Debian and Ubuntu: apt install g++), name another in CXX, or set train.compile=false'
+        raise RequestError(f'train.compile: on a CPU torch needs the compiler {compiler}, which is not here; {cure}')
+
+
+def set_aside(folder: Path) -> Path | None:
+    """Renames an earlier run so that a fresh one can start in its place; nothing is deleted. Returns its new name.
+
+    Raises RequestError for what is no run folder: it is somebody's own.
+    """
+    if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
+        return None
+    if not (folder / 'config.yml').is_file() or not folder.name:
+        raise RequestError(f'--fresh: {folder} is no folder of a run, so it is not put aside; use another --save_dir')
+    aside = next(path for n in range(1, 10_000) if not (path := folder.with_name(f'{folder.name}.old-{n}')).exists())
+    return folder.rename(aside)
+
+
+def pick_device(wish: str, local_rank: int = 0) -> torch.device:
+    """The device of a rank. Raises RequestError when there are fewer devices than ranks, or CUDA is wanted and absent."""
+    if wish not in ('auto', 'cpu', 'cuda'):
+        raise RequestError(f'device: {wish!r} is not one of auto, cpu, cuda')
+    if wish == 'cpu' or (wish == 'auto' and not torch.cuda.is_available()):
+        return torch.device('cpu')
+    if not torch.cuda.is_available():
+        raise RequestError('device: cuda was asked for, but torch sees no CUDA device here; use device=cpu or mend the driver')
+    if local_rank >= torch.cuda.device_count():
+        raise RequestError(f'local rank {local_rank} has no device: torch sees {torch.cuda.device_count()} CUDA devices')
+    return torch.device('cuda', local_rank)
+
+
+def load_run(
+    folder: str | Path, weights: str | Path | None = None, device: str = 'auto'
+) -> Callable[[Image | str | Path], Any]:
+    """The trained model of a run folder with its pre- and post-processing: image -> finished result.
+
+    It takes an image [H, W, 3] uint8 RGB, or the path of one. Results are, in pixels of that image:
+    segmentation, a class map [H, W] uint8; detection, a list of `Found`, the most probable first; recognition, a `Reading`;
+    table, a `Prediction`. `weights` takes others than the run's best.
+
+    Raises ConfigError or CheckpointError when something is missing or damaged. When called, the result raises ValueError for
+    an array that is no such image, and SampleError for a file that cannot be read.
+    """
+    return predictor(open_job(str(folder)), Path(weights) if weights else None, device)
+
+
+def predictor(job: Job, weights: Path | None, device: str) -> Callable[[Image | str | Path], Any]:
+    """The trained model of a job, as `load_run` gives it."""
+    task, place = job.task, pick_device(str(device))
+    model = task.model()
+    load_weights(model, weights or job.folder)
+    model.to(place).eval()
+
+    @torch.no_grad()
+    def predict(image: Image | str | Path) -> Any:
+        pixels = read_image(Path(image)) if isinstance(image, str | Path) else np.asarray(image)
+        if pixels.dtype != np.uint8 or pixels.ndim != 3 or pixels.shape[2] != 3 or 0 in pixels.shape:
+            shape = ', '.join(map(str, pixels.shape))
+            raise ValueError(f'an image is an array [height, width, 3] of uint8, in RGB order; got [{shape}] of {pixels.dtype}')
+        batch = task.collate([task.request(pixels)]).to(place)
+        return task.results(task.predict(model, batch), batch)[0]
+
+    return predict

@@ -1,0 +1,192 @@
+"""Every general option of a recipe: its key, type, default and meaning. What belongs to a family stands in its `task.py`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Literal
+
+from torch.optim import Optimizer
+
+from phalanx.data.cache import CacheOptions
+from phalanx.engine.ema import EmaOptions
+from phalanx.engine.optim import OPTIMIZERS, SCHEDULES, check_optimizer, check_schedule
+from phalanx.engine.optim.clip import Clip
+from phalanx.engine.optim.groups import Parameters
+from phalanx.engine.optim.scaling import Scaling
+from phalanx.engine.optim.schedule import Schedule
+from phalanx.nn.precision import PrecisionOptions
+from phalanx.parallel.gradients import GradientOptions
+from phalanx.parallel.norms import NormSync
+
+
+def exactly_one(given: Mapping[str, object]) -> None:
+    """Raises ValueError unless exactly one of the named options is set."""
+    said = [name for name, value in given.items() if value is not None]
+    if len(said) != 1:
+        raise ValueError(f'give exactly one of {", ".join(given)}{", not " + " and ".join(said) if said else ""}')
+
+
+def positive(given: Mapping[str, float | None]) -> None:
+    """Raises ValueError when one of the named options is set and not above zero."""
+    for name, value in given.items():
+        if value is not None and value <= 0:
+            raise ValueError(f'{name} must be above 0, got {value}')
+
+
+@dataclass(frozen=True, kw_only=True)
+class Train:
+    """How long, how much at once, and from which random numbers."""
+
+    steps: int | None = None
+    """Optimizer updates; or `epochs`."""
+    epochs: float | None = None
+    """Passes over the training samples; or `steps`."""
+    until: int | None = None
+    """Ends the run at this step already; the schedule still reckons with the whole length, and a later start goes on."""
+    global_batch_size: int | None = None
+    """Samples of one step over all ranks and micro-batches: the training does not depend on the number of ranks."""
+    batch_size_per_rank: int | None = None
+    """Samples of one step on one rank: more ranks make a larger global batch (see `scaling`)."""
+    micro_batches: int = 1
+    """Forward and backward passes that a rank takes its share of a step in, one after the other, to save memory: gradient
+    accumulation. A batch norm then sees one micro-batch at a time (under `norm_sync: global` that of all ranks)."""
+    seed: int = 0
+    """Everything random follows from it."""
+    workers: int = 2
+    """Loader processes a rank; 0 loads in the training process."""
+    cache: CacheOptions | None = None
+    """Keep decoded images for all ranks and workers of a machine: from the second pass on they need not be decoded."""
+    bad_samples: int = 0
+    """How many unreadable samples may be skipped (reported, replaced by the next) before the run stops."""
+    init_from: Path | None = None
+    """Weights to start from: a checkpoint or run folder, a `.safetensors` file, or the original's `.pdparams` or `.tar.gz`."""
+    init_part: Literal['all', 'backbone'] = 'all'
+    """`backbone`: take no more than the backbone from `init_from`, which may be a classifier's file."""
+    init_misshapen: Literal['refuse', 'skip'] = 'refuse'
+    """`skip`: what has another shape in `init_from`, a head for other classes say, stays as drawn; the report names it."""
+    init_networks: dict[str, Path] | None = None
+    """Distillation: weights for the networks that are to start from their own, by name (`teacher: teacher.safetensors`)."""
+    channels_last: bool = False
+    """Keep feature maps in NHWC order in memory: faster on tensor cores and in bf16 on CPUs."""
+    compile: bool = False
+    """Run the network through torch.compile."""
+    cuda_graph: bool = False
+    """Replay the network's kernels as CUDA graphs, which spares the host their launches. Where images keep one size; on CPUs
+    it changes nothing."""
+
+    def compile_options(self, device_type: str) -> dict[str, str] | None:
+        """What torch.compile is to be called with; None: not at all."""
+        if self.cuda_graph and device_type == 'cuda':
+            return {'mode': 'reduce-overhead'} if self.compile else {'backend': 'cudagraphs'}
+        return {} if self.compile else None
+
+    def global_batch(self, world_size: int) -> int:
+        """The samples of one step over all ranks."""
+        return self.global_batch_size or (self.batch_size_per_rank or 0) * world_size
+
+    def __post_init__(self) -> None:
+        exactly_one({'steps': self.steps, 'epochs': self.epochs})
+        exactly_one({'global_batch_size': self.global_batch_size, 'batch_size_per_rank': self.batch_size_per_rank})
+        positive({'steps': self.steps, 'epochs': self.epochs, 'until': self.until, 'micro_batches': self.micro_batches})
+        positive({'global_batch_size': self.global_batch_size, 'batch_size_per_rank': self.batch_size_per_rank})
+        for name in ('workers', 'bad_samples', 'seed'):
+            if getattr(self, name) < 0:
+                raise ValueError(f'{name} cannot be negative, got {getattr(self, name)}')
+        if self.seed >= 2**63:
+            raise ValueError(f'seed must be below 2^63, got {self.seed}')
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evaluate:
+    """When the samples of `eval` are judged, while training and at its end."""
+
+    enabled: bool = True
+    """Evaluate at all; with false, a run only trains."""
+    every: int | None = None
+    """Steps between evaluations; or `every_epochs`. The end of the run is always evaluated."""
+    every_epochs: float | None = None
+    """Passes over the training samples between evaluations."""
+    batch_size: int = 1
+    """Samples of one forward pass on one rank; above 1 all images of a batch must have one size."""
+
+    def __post_init__(self) -> None:
+        positive({'every': self.every, 'every_epochs': self.every_epochs, 'batch_size': self.batch_size})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Checkpoint:
+    """When the run is saved, and how much of that is kept."""
+
+    every: int | None = None
+    """Steps between checkpoints; or `every_epochs`. The end of the run and a stop by the user are always saved."""
+    every_epochs: float | None = None
+    """Passes over the training samples between checkpoints."""
+    keep: int = 3
+    """How many of the newest to keep; the best one is kept besides."""
+    asynchronous: bool = True
+    """Train on while a checkpoint is written; a kill then costs one interval at most and the steps made meanwhile. Without,
+    every checkpoint costs the time of writing it, and a kill one interval at most."""
+
+    def __post_init__(self) -> None:
+        positive({'every': self.every, 'every_epochs': self.every_epochs, 'keep': self.keep})
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReportOptions:
+    """What the run tells of itself."""
+
+    every: int = 10
+    """Steps between log lines."""
+    visualdl: bool = False
+    """Write VisualDL records beside TensorBoard's (needs the extra `visualdl`)."""
+    pictures: int = 8
+    """Evaluation samples shown in the report."""
+
+    def __post_init__(self) -> None:
+        positive({'every': self.every})
+        if self.pictures < 0:
+            raise ValueError(f'pictures cannot be negative, got {self.pictures}')
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """The general part of a recipe."""
+
+    task: str
+    train: Train
+    optimizer: Annotated[partial[Optimizer], OPTIMIZERS, check_optimizer]
+    schedule: Annotated[partial[Schedule], SCHEDULES, check_schedule]
+    parameters: Parameters = field(default_factory=Parameters)
+    """Which parameters decay, and with which share of the learning rate each learns."""
+    clip: Clip | None = None
+    """Gradient clipping."""
+    ema: EmaOptions | None = None
+    """The averaged copy of the weights that is evaluated and exported."""
+    precision: PrecisionOptions = field(default_factory=PrecisionOptions)
+    gradients: GradientOptions = field(default_factory=GradientOptions)
+    """How gradients are sent between ranks: compressed, where the network is slow."""
+    norm_sync: NormSync = 'global'
+    """SyncBN: whose statistics a batch norm uses: its own rank's, those of its node's ranks, or those of all ranks, which makes
+    world sizes equal.
+    `frozen`: those of the initial weights, which then stay, for training on with few samples."""
+    scaling: Scaling = field(default_factory=Scaling)
+    """How the learning rate follows the global batch size."""
+    evaluate: Evaluate = field(default_factory=Evaluate)
+    checkpoint: Checkpoint = field(default_factory=Checkpoint)
+    report: ReportOptions = field(default_factory=ReportOptions)
+    device: Literal['auto', 'cpu', 'cuda'] = 'auto'
+    """Where ranks compute; auto takes CUDA devices when there are any."""
+
+    def __post_init__(self) -> None:
+        if self.norm_sync == 'frozen' and self.train.init_from is None and not self.train.init_networks:
+            raise ValueError(
+                'norm_sync: frozen needs train.init_from: without weights to start from there are no statistics to keep'
+            )
+        if self.gradients.compression == 'power_sgd' and self.precision.dtype == 'fp16':
+            raise ValueError(
+                'gradients.compression: power_sgd needs precision.dtype bf16 or fp32: '
+                'what it remembers of a step that overflows, as steps of fp16 do now and then, spoils every later one'
+            )

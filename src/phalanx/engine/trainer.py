@@ -1,0 +1,315 @@
+"""Trains any Task: this file is the training run, read from top to bottom."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import time
+from collections.abc import Iterator, Sequence
+from functools import partial
+from itertools import chain
+from pathlib import Path
+from typing import Any, Generic
+
+import torch
+from torch import Tensor, nn
+
+from phalanx.data import cache
+from phalanx.engine.ema import Ema
+from phalanx.engine.evaluation import EvaluationStoppedError, evaluate, pictures
+from phalanx.engine.loader import Loader, Stream, check_bad
+from phalanx.engine.meters import Stopwatch, peak_memory_mb, throughput
+from phalanx.engine.news import News
+from phalanx.engine.optim.clip import clip
+from phalanx.engine.optim.groups import parameter_groups
+from phalanx.engine.optim.optimizers import set_lr
+from phalanx.engine.optim.scaling import scaled
+from phalanx.engine.optim.schedule import in_steps
+from phalanx.engine.passes import NetworkWithLoss, Passes
+from phalanx.engine.saving import Saver
+from phalanx.engine.schema import Recipe
+from phalanx.engine.standing import Standing
+from phalanx.engine.step_numbers import StepNumbers
+from phalanx.families.task import B, Evaluation, P, S, Task
+from phalanx.nn import stochastic
+from phalanx.nn.precision import Precision
+from phalanx.parallel import dist, norms
+from phalanx.parallel.gradients import replicated
+from phalanx.parallel.heartbeat import Heart
+from phalanx.parallel.step import WholeStep
+from phalanx.report.report import Report
+from phalanx.system.errors import RunError, StoppedError
+from phalanx.system.memory import to_device
+from phalanx.weights.checkpoint import Checkpoints, Loaded
+from phalanx.weights.reading import load_weights
+
+
+class Trainer(Generic[S, B, P]):
+    """One run of one task on this rank: the same code with one rank and with many."""
+
+    def __init__(self, recipe: Recipe, task: Task[S, B, P], *, folder: Path, device: torch.device) -> None:
+        self.recipe, self.task, self.device = recipe, task, device
+        train = recipe.train
+
+        # How much, in steps: below this paragraph only steps exist.
+        self.dataset, self.evalset = task.dataset('train'), task.dataset('eval')
+        batch = train.global_batch(dist.world_size())
+        self.stream = Stream(len(self.dataset), batch, train.micro_batches, train.seed, dist.rank(), dist.world_size())
+        self.steps_per_epoch = len(self.dataset) / batch
+        self.steps = train.steps or in_steps(train.epochs or 0, self.steps_per_epoch)
+        self.until = min(train.until or self.steps, self.steps)
+        self.evaluate_every = recipe.evaluate.every or in_steps(recipe.evaluate.every_epochs or 0, self.steps_per_epoch)
+        self.save_every = recipe.checkpoint.every or in_steps(recipe.checkpoint.every_epochs or 0, self.steps_per_epoch)
+
+        # The network. Every rank draws the same initial weights.
+        torch.manual_seed(train.seed)
+        self.model = task.model()
+        # For the report: what is odd about the data, and what of the initial weights was not taken.
+        self.notes = [*self.dataset.notes, *self.evalset.notes]
+        if train.init_from is not None:
+            self.notes += load_weights(self.model, train.init_from, part=train.init_part, misshapen=train.init_misshapen)
+        for name, path in (train.init_networks or {}).items():
+            self.notes += load_weights(self.model, path, misshapen=train.init_misshapen, network=name)
+        self.model.to(device)
+        if train.channels_last:
+            self.model.to(memory_format=torch.channels_last)
+        statistics = norms.settle(self.model, recipe.norm_sync, dist.node_group() if recipe.norm_sync == 'node' else None)
+
+        # What moves it.
+        groups, _ = parameter_groups(self.model, recipe.parameters)
+        self.optimizer = recipe.optimizer(groups)
+        self.lr = scaled(self.optimizer.defaults['lr'], recipe.scaling, batch)
+        self.schedule = recipe.schedule(self.lr, self.steps, self.steps_per_epoch)
+        self.ema = Ema(self.model, recipe.ema) if recipe.ema else None
+        self.notes += self.ema.notes(self.steps) if self.ema else []
+
+        # Its passes, forward and backward.
+        self.precision = Precision(recipe.precision, device)
+        torch.backends.cudnn.benchmark = task.has_fixed_size  # else every new size would be a search for the fastest kernels
+        self.whole, keys = WholeStep(samples=batch), stochastic.SampleKeys()
+        self.is_random = stochastic.tie(self.model, keys)
+        options = train.compile_options(device.type)
+        network: nn.Module = self.model if options is None else torch.compile(self.model, **options)  # type: ignore[call-overload]
+        self.judge = NetworkWithLoss(task, network, self.whole)
+        self.replica, self.compression = replicated(self.judge, recipe.gradients)
+        self.passes = Passes(
+            self.judge, self.replica, self.precision, statistics, keys=keys, micro_batches=train.micro_batches, device=device
+        )
+
+        # Where it stands, and what it reads and writes.
+        self.at = Standing()
+        self.started_at = 0
+        self.checkpoints = Checkpoints(folder, keep=recipe.checkpoint.keep)
+        parts = self.model, self.optimizer, self.precision, self.ema, self.compression
+        self.saver = Saver(self.checkpoints, *parts, asynchronous=recipe.checkpoint.asynchronous)
+        self.cache = cache.of_machine(train.cache)
+        workers, bad_samples = train.workers, train.bad_samples
+        self.loader = Loader(
+            self.dataset, task.collate, workers=workers, bad_samples=bad_samples, device=device, replace=True, cache=self.cache
+        )
+        self.news = News(self.loader)
+        self.clock = Stopwatch()
+        self.heart = Heart(dist.rank())
+        self.numbers = StepNumbers()
+        self.report = Report(folder, main=False, name='', total_steps=self.until)  # a silent one, until `train` gets another
+
+    def train(self, report: Report) -> dict[str, Any]:
+        """The summary of the run, after training to the end. Raises RunError, BadSampleError or StoppedError."""
+        self.report = report
+        started = time.perf_counter()
+        if self.owes_evaluation():  # the run was stopped in the middle of it, or is wanted to end here
+            self.clock.go_on()
+            self.between_steps()
+        batches = self.clock.waiting(self.batches())
+        if dist.world_size() > 1 and self.at.step < self.until:
+            first = next(batches)
+            with self.compression.off() if self.compression else contextlib.nullcontext():
+                self.passes.arrange_buckets(*self.ready(first))
+            batches = chain([first], batches)
+        self.clock.go_on()
+        for batch in batches:
+            self.train_step(batch)
+            self.at.step += 1
+            if self.at.step == self.until or self.due(self.recipe.report.every):
+                self.log()
+            self.between_steps()
+        self.saver.end(self.at, self.report, is_last=True)
+        summary = self.summary(time.perf_counter() - started)
+        for rank in summary['slow_ranks']:
+            self.report.warning(rank)
+        return summary
+
+    def batches(self) -> Iterator[B]:
+        """This rank's share of each global batch, from the step reached so far to the last."""
+        self.replica.train()
+        return self.loader.batches(self.stream.share(step) for step in range(self.at.step, self.until))
+
+    def train_step(self, batch: B) -> None:
+        """One optimizer update from the share of this rank in a global batch."""
+        step = self.at.step
+        self.heart.beat(step, 'training')
+        set_lr(self.optimizer, self.schedule(step))  # a function of the step alone, so a resume needs no state of it
+        # Forward, the sums over ranks that the loss is divided by, backward; DDP averages gradients meanwhile. The sums carry
+        # the news of each rank, so a step has no exchange besides them, gradients and shared norms.
+        numbers = self.passes(*self.ready(batch), self.news.own())
+        norm = self.precision.step(self.optimizer, partial(clip, self.model.parameters(), self.recipe.clip))
+        self.optimizer.zero_grad(set_to_none=True)
+        if self.ema is not None:
+            self.ema.update()
+        self.numbers.add(step, numbers, len(self.judge.names), norm)
+        self.read_numbers(keep=1)  # this step's are on their way: for those the host would have to wait for the device
+
+    def ready(self, batch: B) -> tuple[B, Tensor | None]:
+        """`batch` on the device, as large and long as those of other ranks, and keys [B] for what is random in the network."""
+        self.whole.epoch = self.stream.epoch_of(self.at.step)
+        batch = self.task.align(batch.to(self.device), self.whole)
+        if not self.is_random:
+            return batch, None
+        indices = torch.tensor([draw.index for draw in self.stream.share(self.at.step)])
+        return batch, to_device(stochastic.sample_keys(self.stream.seed, self.at.step, indices), self.device)
+
+    def read_numbers(self, keep: int) -> None:
+        """Reads the numbers of all but the last `keep` steps. All ranks read the same numbers at the same step."""
+        for step, values, norm, news in self.numbers.read(keep):
+            if not math.isfinite(values[-1]) or not (math.isfinite(norm) or self.precision.skips):
+                raise RunError(self.non_finite(step, values))
+            if skipped := self.news.hear(*news):
+                for why in skipped:
+                    self.report.warning(f'skipped: {why}')
+                check_bad(self.news.bad, self.recipe.train.bad_samples)
+
+    def non_finite(self, step: int, values: Sequence[float]) -> str:
+        terms = ', '.join(f'{name} = {value}' for name, value in zip(self.judge.names, values, strict=False))
+        drawn = dist.gather_objects([draw.index for draw in self.stream.share(step)])
+        names = [self.dataset.name(index) for share in drawn for index in share]
+        shown = ', '.join(names[:16]) + (f' and {len(names) - 16} more' if len(names) > 16 else '')
+        what = 'the loss is' if not math.isfinite(values[-1]) else 'the loss is finite but its gradients are'
+        self.saver.end(self.at, self.report)
+        return (
+            f'{what} not finite at step {step} ({terms}; learning rate {self.schedule(step):.3g}); '
+            f'samples of that step: {shown}; last good checkpoint: {self.saver.newest()}; '
+            'try a lower optimizer.lr, a longer schedule.warmup_steps, clip.norm, or precision.dtype=fp32'
+        )
+
+    def due(self, every: int) -> bool:
+        """Whether the step reached is a multiple of `every`."""
+        return every > 0 and self.at.step % every == 0
+
+    def owes_evaluation(self) -> bool:
+        """Whether the model has to be evaluated as it is now, and was not yet."""
+        wanted = self.at.step == self.until or self.due(self.evaluate_every)
+        return self.recipe.evaluate.enabled and wanted and self.at.evaluated != self.at.step
+
+    def between_steps(self) -> None:
+        """What may come after a step: an evaluation, a checkpoint, the end when it was asked for (StoppedError)."""
+        new_best = self.evaluate() if self.owes_evaluation() else False
+        late = self.at.step == self.started_at  # the checkpoint of this step was written before its evaluation
+        if self.at.step == self.until or new_best or late or self.news.stop_agreed or self.due(self.save_every):
+            self.save(new_best)
+        if self.news.stop_agreed and (self.at.step < self.until or self.owes_evaluation()):
+            self.saver.end(self.at, self.report, is_last=True)
+            raise StoppedError(f'stopped after step {self.at.step} of {self.steps}; the same command goes on from there')
+
+    def log(self) -> None:
+        """One line of the log: losses averaged over the steps since the last one."""
+        self.read_numbers(keep=0)
+        self.saver.look(self.at, self.report)
+        seconds, waited = self.clock.lap()
+        if (warning := self.clock.long_wait()) is not None:
+            self.report.warning(warning)
+        steps, means = self.numbers.means()
+        self.report.train(
+            {
+                'step': self.at.step,
+                'epoch': self.stream.epoch(self.at.step),
+                'loss': means[-1],
+                **{f'loss/{name}': value for name, value in zip(self.judge.names, means, strict=False)},
+                'lr': self.schedule(self.at.step - 1),
+                'samples_per_s': steps * self.stream.global_batch_size / seconds,
+                'data_wait': waited / seconds,
+                'memory_mb': peak_memory_mb(self.device),
+                **({'loss_scale': self.precision.scale} if self.precision.scale is not None else {}),
+            }
+        )
+
+    def evaluate(self) -> bool:
+        """Evaluates the model on every evaluation sample, each exactly once over all ranks; whether it is the best so far.
+
+        Nothing comes of an evaluation during which the run is asked to stop: a resumed run begins with it.
+        """
+        self.clock.pause()
+        self.read_numbers(keep=0)
+        self.agree_on_statistics()
+        with self.ema.applied() if self.ema else contextlib.nullcontext():
+            found = self.evaluated()
+        self.replica.train()
+        best = found is not None and self.at.judged(found.metrics, self.task.judged_by)
+        if found is not None:
+            self.report.evaluation(self.at.step, found, best=best)
+        self.clock.go_on()
+        return best
+
+    def evaluated(self) -> Evaluation | None:
+        """What an evaluation of the network as it is now finds, with pictures; None when it was stopped."""
+        train, pictured = self.recipe.train, range(min(self.recipe.report.pictures, len(self.evalset)))
+        try:
+            found = evaluate(
+                self.task,
+                self.model,
+                device=self.device,
+                batch_size=self.recipe.evaluate.batch_size,
+                workers=train.workers,
+                seed=train.seed,
+                bad_samples=train.bad_samples,
+                autocast=self.precision.autocast(),
+                cache=self.cache,
+                beat=lambda: self.heart.beat(self.at.step, 'evaluating'),
+                goes_on=self.evaluation_goes_on,
+            )
+        except EvaluationStoppedError:
+            return None
+        if dist.rank() == 0 and pictured:
+            self.report.pictures(pictures(self.task, self.model, self.evalset, pictured, train.seed, self.device))
+        return found
+
+    def agree_on_statistics(self) -> None:
+        """Where norms are not those of the step, gives all ranks the mean of theirs: one model is evaluated, and saved."""
+        if self.recipe.norm_sync in ('node', 'off'):
+            names = [name for name, buffer in self.model.named_buffers() if buffer.is_floating_point()]
+            averaged = self.ema.averages(names) if self.ema else []
+            dist.average_many_over_ranks([*map(self.model.get_buffer, names), *averaged])
+
+    def evaluation_goes_on(self) -> bool:
+        """Whether no rank was asked to stop; they agree over the host, since the device has other things to do."""
+        self.news.stop_agreed |= bool(dist.sum_over_ranks(torch.tensor(float(self.news.stop_asked))))
+        return not self.news.stop_agreed
+
+    def save(self, best: bool = False) -> None:
+        """Begins to write a checkpoint of the step reached."""
+        self.clock.pause()
+        self.heart.beat(self.at.step, 'saving')
+        self.read_numbers(keep=0)  # a step whose loss is not finite must not be saved
+        self.agree_on_statistics()
+        self.saver.begin(self.at, best, self.report)
+        self.clock.go_on()
+
+    def restore(self, loaded: Loaded) -> None:
+        """Goes back to a checkpoint. Raises RunError when it is of another network or of a run with other parts."""
+        self.at, self.started_at = self.saver.restore(loaded), loaded.step
+
+    def summary(self, seconds: float) -> dict[str, Any]:
+        """What a run comes to, the same on all ranks."""
+        trained = (self.at.step - self.started_at) * self.stream.global_batch_size
+        return {
+            'metrics': self.at.metrics,
+            'judged_by': self.task.judged_by,
+            'best': self.at.best,
+            'best_step': self.at.best_step,
+            'steps': self.at.step,
+            'epochs': self.stream.epoch(self.at.step),
+            'global_batch_size': self.stream.global_batch_size,
+            'world_size': dist.world_size(),
+            'seconds': seconds,
+            **throughput(self.clock, trained, self.device),
+            'skipped_samples': sorted(set(self.news.bad.values())),
+        }

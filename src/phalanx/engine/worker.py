@@ -1,0 +1,304 @@
+"""One rank process: joins the others, picks its device, builds the trainer and runs it."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import json
+import logging
+import math
+import multiprocessing
+import os
+import platform
+import re
+import signal
+import time
+import weakref
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import torch
+
+import phalanx
+from phalanx.config.show import show
+from phalanx.engine import evaluation
+from phalanx.engine.loader import PATIENCE
+from phalanx.engine.runs import Job, differences, hold, pick_device, set_aside, settled
+from phalanx.engine.trainer import Trainer
+from phalanx.families.task import Evaluation
+from phalanx.nn.precision import Precision
+from phalanx.parallel import dist
+from phalanx.report.readable import counted
+from phalanx.report.report import Report
+from phalanx.system.compiler import use_own_cache
+from phalanx.system.disk import remove_own, write_whole
+from phalanx.system.errors import RunError, StoppedError
+from phalanx.system.memory import keep_freed_memory
+from phalanx.system.stops import wanted
+from phalanx.weights.checkpoint import CheckpointError, Checkpoints, Loaded, load
+from phalanx.weights.reading import load_weights
+
+log = logging.getLogger('phalanx')
+STDOUT, STDERR = 1, 2
+# Seconds in which two signals are one request: a scheduler may send one to every process, and the launcher passes its own on.
+SAME_REQUEST = 3
+
+PART = re.compile(r'\.(config\.yml|report\.html|table\.json|summary\.json|metrics\.jsonl|index\.json)\.\d+\.part')
+FULL = 'memory is used up ({}): take a smaller global batch, more train.micro_batches, smaller images or fewer train.workers'
+CURES = {  # a part of what torch says -> what it means
+    "can't allocate memory": FULL,
+    'out of memory': FULL,  # of a CUDA device
+    'DataLoader worker': 'a loader worker has died ({}); if the kernel killed it (its log says so), take fewer train.workers',
+    'DataLoader timed out': f'loader workers brought nothing for {PATIENCE} s: does the disk of data.root still answer?',
+}
+
+
+@dataclass(frozen=True)
+class Start:
+    """How a run begins: from what is in its folder (the usual way, and `auto`), from a given checkpoint, or anew."""
+
+    resume: str | None = None
+    fresh: bool = False
+
+
+def train(job: Job, start: Start) -> int:
+    """The exit status of one rank: 0 when the run came to its end, 128 + signal when it was stopped and saved.
+
+    Raises what ended the run otherwise: RunError, BadSampleError, CheckpointError, OSError.
+    """
+    with joined(job.recipe.device) as device:
+        keep_log()
+        with faults_explained():
+            status = run(job, start, device)
+        gc.collect()  # DDP holds the process group; what is left of it at the end of the interpreter can abort the process
+        dist.barrier()
+    return status
+
+
+@contextlib.contextmanager
+def joined(wish: str) -> Iterator[torch.device]:
+    """Within this context the process is a rank among the others; gives the device that is wished for."""
+    device = pick_device(wish, dist.local_rank())
+    if device.type == 'cuda':
+        torch.cuda.set_device(device)
+    dist.join(device)
+    if device.type == 'cpu':
+        keep_freed_memory()
+    try:
+        yield device
+    except BaseException:
+        if dist.is_launched():  # others fail of the connection that we now close: being ended with them would hide the cause
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        end_workers()
+        dist.leave(failed=True)
+        raise
+    end_workers()
+    dist.leave()
+
+
+@contextlib.contextmanager
+def faults_explained() -> Iterator[None]:
+    """Turns what torch says about faults from outside into a RunError that says what to do about them."""
+    try:
+        yield
+    except (RuntimeError, MemoryError) as error:
+        said = str(error)
+        cure = FULL if isinstance(error, MemoryError) else next((cure for words, cure in CURES.items() if words in said), None)
+        if cure is None:
+            raise
+        raise RunError(cure.format(said.partition('\n')[0])) from error
+
+
+def run(job: Job, start: Start, device: torch.device) -> int:
+    """The exit status of the run, with all that it built gone again."""
+    with contextlib.ExitStack() as held:
+        if job.recipe.train.compile:
+            use_own_cache()
+        found, notes = prepare(job, start, held) if dist.rank() == 0 else (None, [])
+        trainer = Trainer(job.recipe, job.task, folder=job.folder, device=device)
+        checkpoint, notes = dist.with_tensors_from_main_rank((found, notes))
+        del found
+        resumed_from = None
+        if checkpoint is not None:
+            trainer.restore(checkpoint)
+            resumed_from = checkpoint.path
+            del checkpoint  # as large as all that the run keeps, and not needed any more
+        visualdl, main = job.recipe.report.visualdl, dist.rank() == 0
+        report = Report(job.folder, main=main, name=job.name, total_steps=trainer.until, visualdl=visualdl)
+        held.enter_context(report)
+        for note in job.notes:
+            report.note(note)
+        for note in notes + trainer.notes:
+            report.warning(note)
+        if resumed_from is not None:
+            report.resume(trainer.at.step)
+            report.note(f'resumed at step {trainer.at.step} from {resumed_from}')
+        report.world(facts(job, trainer), dist.gather_objects(place(device)))
+        caught = catch_signals(trainer)
+        try:
+            summary = trainer.train(report)
+            report.finish(summary if trainer.at.step > trainer.started_at else {**summary, **earlier(job.folder)})
+        except StoppedError as stopped:
+            report.note(str(stopped))
+            return 128 + int(dist.from_main_rank(caught[0] if caught else signal.SIGTERM))
+    return 0
+
+
+def earlier(folder: Path) -> dict[str, Any]:
+    """How long it took and how fast it was when the run reached its end, for a start that found nothing left to train."""
+    file = folder / 'summary.json'
+    before = json.loads(file.read_text()) if file.is_file() else {}
+    return {key: before[key] for key in ('seconds', 'samples_per_s', 'data_wait', 'peak_memory_mb') if key in before}
+
+
+def evaluate(job: Job, weights: Path | None) -> Evaluation:
+    """The judgement of `weights` (None: the best of the run), shared by the ranks. Raises CheckpointError or BadSampleError."""
+    with joined(job.recipe.device) as device:
+        model = job.task.model()
+        load_weights(model, weights or job.folder)
+        return evaluation.evaluate(
+            job.task,
+            model.to(device),
+            device=device,
+            batch_size=job.recipe.evaluate.batch_size,
+            workers=job.recipe.train.workers,
+            seed=job.recipe.train.seed,
+            bad_samples=job.recipe.train.bad_samples,
+            autocast=Precision(job.recipe.precision, device).autocast(),
+        )
+
+
+def end_workers() -> None:
+    """Ends the loader workers that a fault has left; else this process waits for them at its end, and its launcher for it.
+
+    They outlive a wish to end (SIGTERM), which may have come from a scheduler, by 20 s; one with a hung disk outlives any.
+    """
+    if workers := multiprocessing.active_children():
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # else torch raises an error of its own for each that is killed here
+        for worker in workers:
+            worker.kill()
+
+
+def keep_log() -> None:
+    """Sends the diagnostic log of this rank where its launcher keeps it: the main rank's to a file, others' to their stderr.
+
+    What the main rank prints is the same: nothing is added where its standard output is that file.
+    """
+    handler: logging.Handler = logging.NullHandler()
+    if dist.rank() != 0:
+        handler = logging.StreamHandler()
+    elif 'PHALANX_LOG_DIR' in os.environ:
+        file, mode = Path(os.environ['PHALANX_LOG_DIR']) / 'workerlog.0', os.environ.get('PHALANX_LOG_MODE', 'w')
+        if not (file.exists() and os.path.samestat(file.stat(), os.fstat(STDOUT))):
+            handler = logging.FileHandler(file, mode=mode, encoding='utf-8')
+    handler.setFormatter(logging.Formatter('%(asctime)s %(levelname)s %(message)s'))
+    log.handlers, log.propagate = [handler], False
+    log.setLevel(logging.INFO)
+
+
+def prepare(job: Job, start: Start, held: contextlib.ExitStack) -> tuple[Loaded | None, list[str]]:
+    """On the main rank: makes the run folder ready and finds the checkpoint to go on from, with what is to be said about it.
+
+    The folder is kept from other runs until `held` is closed.
+    """
+    notes: list[str] = []
+    if start.fresh and (aside := set_aside(job.folder)):
+        notes.append(f'the earlier run is kept in {aside}')
+    job.folder.mkdir(parents=True, exist_ok=True)
+    held.enter_context(hold(job.folder))
+    remove_parts(job.folder)
+    own = Checkpoints(job.folder, keep=1)
+    own.remove_leftovers()
+    if start.resume in (None, 'auto'):
+        checkpoint, damaged = own.newest()
+    else:
+        checkpoint, damaged = given_checkpoint(str(start.resume))
+        if dist.restarts() == 0:
+            notes += [f'abandoned, and kept as {path}' for path in own.abandon(checkpoint)]
+        elif (since := own.newest()[0]) is not None and since.step > checkpoint.step:
+            checkpoint, damaged = since, []
+    notes += [f'passed over a damaged checkpoint: {problem}' for problem in damaged]
+    if checkpoint is not None:
+        notes += [f'goes on under another setting: {line}' for line in differences(job)]
+    write_whole(job.folder / 'config.yml', show(settled(job)).encode(), durable=True)
+    return checkpoint, notes
+
+
+def remove_parts(folder: Path) -> None:
+    """Removes files that an earlier start, which was killed, had begun to write aside. The run folder is locked."""
+    for part in (*folder.glob('.*.part'), *folder.glob('pictures/.*.part')):
+        if PART.fullmatch(part.name):
+            remove_own(part)
+
+
+def given_checkpoint(path: str) -> tuple[Loaded, list[str]]:
+    """The checkpoint that `--resume PATH` means, a run's newest or one itself, and what was damaged. Raises CheckpointError."""
+    given = Checkpoints(Path(path), keep=1)
+    checkpoint, damaged = given.newest() if given.root.is_dir() else (load(given.folder.resolve()), [])
+    if checkpoint is None:
+        raise CheckpointError(f'--resume {path}: no whole checkpoint in it; ' + '; '.join(damaged))
+    return checkpoint, damaged
+
+
+def catch_signals(trainer: Trainer[Any, Any, Any]) -> list[int]:
+    """Turns the signals that schedulers, terminals and people send into a request to stop at the next step.
+
+    A second request ends the process at once.
+    """
+    caught: list[int] = []
+    terminals = [number for number in (STDOUT, STDERR) if os.isatty(number)]
+    first = math.inf  # when the first was caught
+    held = weakref.ref(trainer)  # the handler stays when the run is over, and must not keep the trainer
+
+    def ask(number: int, frame: FrameType | None) -> None:
+        nonlocal first
+        if caught and time.monotonic() - first < SAME_REQUEST:
+            return
+        if caught:
+            signal.signal(number, signal.SIG_DFL)
+            os.kill(os.getpid(), number)
+        caught.append(number)
+        first = time.monotonic()
+        if number == signal.SIGHUP:  # the terminal is gone: what is printed must not become an error while the run saves
+            with Path(os.devnull).open('wb') as nowhere:
+                for terminal in terminals:
+                    os.dup2(nowhere.fileno(), terminal)
+        if (running := held()) is not None:
+            running.news.stop_asked = True
+        said = f'{signal.Signals(number).name}: stopping after this step, with a checkpoint'
+        log.warning('%s', said)
+        if dist.rank() == 0:
+            with contextlib.suppress(OSError):  # and not by print, which may be what was interrupted
+                os.write(STDERR, f'\n{said}; once more after {SAME_REQUEST} s ends at once, without one\n'.encode())
+
+    for number in wanted():
+        signal.signal(number, ask)
+    return caught
+
+
+def place(device: torch.device) -> dict[str, str | int]:
+    """Who this rank is, for the table of the world."""
+    name = torch.cuda.get_device_name(device) if device.type == 'cuda' else f'cpu ({torch.get_num_threads()} threads)'
+    node = os.environ.get('PHALANX_ADDRESS') or platform.node()
+    return {'rank': dist.rank(), 'node': node, 'device': name, 'pid': os.getpid()}
+
+
+def facts(job: Job, trainer: Trainer[Any, Any, Any]) -> dict[str, str]:
+    """What a person wants to see before a run begins."""
+    parameters = sum(parameter.numel() for parameter in trainer.model.parameters())
+    stream, recipe = trainer.stream, job.recipe
+    shares = f'{counted(stream.world_size, "rank")} x {counted(stream.micro_batches, "micro-batch", "micro-batches")}'
+    return {
+        'recipe': job.name,
+        'run folder': str(job.folder),
+        'model': f'{job.resolved.value["model"].value["name"].value}, {parameters / 1e6:.2f} M parameters',
+        'data': f'{stream.size} training, {len(trainer.evalset)} evaluation samples',
+        'length': f'{counted(trainer.steps, "step")} = {stream.epoch(trainer.steps):.1f} epochs',
+        'global batch': f'{counted(stream.global_batch_size, "sample")}, {shares}',
+        'learning rate': f'{trainer.lr:g} (scaling rule {recipe.scaling.rule})',
+        'precision': f'{recipe.precision.dtype}, norm_sync {recipe.norm_sync}',
+        'versions': f'phalanx {phalanx.__version__}, torch {torch.__version__}, python {platform.python_version()}',
+    }

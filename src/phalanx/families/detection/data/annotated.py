@@ -1,0 +1,169 @@
+"""Images in files with their boxes: gathered while annotation files are read, then held in few flat arrays.
+
+Flat, because loader workers share the memory of their parent until somebody writes to it, and counting references to millions
+of Python objects is writing.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from array import array
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from phalanx.data.folders import check_present
+from phalanx.data.image import if_turned, read_image
+from phalanx.data.samples import Image, SampleError
+from phalanx.families.detection.data.source import Mask, Objects, areas_of, have_area
+
+Box = tuple[float, float, float, float]
+Integers = npt.NDArray[np.int64]
+UNKNOWN = (0, 0)  # a size that the annotation does not tell
+FEW = 10  # boxes, from which nothing is concluded about all
+
+
+class Annotations:
+    """The images and boxes of one split, in the making."""
+
+    def __init__(self, root: Path, place: Path, *, relative: bool = False) -> None:
+        """`place`: what tells of this split, a file or a folder. `relative`: boxes are fractions of width and height."""
+        self.root, self.place, self.relative = root, place, relative
+        self._paths: list[str] = []
+        self._sizes = array('l')  # height and width of each image
+        self._missing: dict[int, str] = {}  # number of an image -> the file with its annotation, which is not there
+        self._owners, self._labels, self._ignored = array('l'), array('l'), array('b')
+        self._boxes, self._areas = array('d'), array('d')
+        self.notes: Counter[str] = Counter()  # what was odd about them, and how often
+
+    def add_image(self, path: str, size: tuple[int, int] = UNKNOWN) -> int:
+        """The number of the image at `path`, relative to the root; `size` (height, width) as the annotation tells it."""
+        self._paths.append(path)
+        self._sizes.extend(size)
+        return len(self._paths) - 1
+
+    def add_missing(self, path: str, annotation: str) -> None:
+        """An image whose annotation should be in a file below the root, but is not."""
+        self._missing[self.add_image(path)] = annotation
+
+    def add_box(self, image: int, box: Box, label: int, *, area: float | None = None, ignored: bool = False) -> None:
+        self._owners.append(image)
+        self._boxes.extend(box)
+        self._labels.append(label)
+        self._areas.append((box[2] - box[0]) * (box[3] - box[1]) if area is None else area)
+        self._ignored.append(ignored)
+
+    def source(
+        self, *, keep_empty: bool, place: Callable[[str], str] = str, classes: Sequence[int] | None = None
+    ) -> AnnotatedImages:
+        """What was gathered; images in which nothing is left to learn stay when `keep_empty` says so.
+
+        `place` tells where below the root an image lies (as it was named), `classes` which class a label means (itself). Raises
+        ValueError when none shows an object.
+        """
+        files, labels, notes = [place(path) for path in self._paths], np.array(self._labels, np.int64), Counter(self.notes)
+        if classes is not None:
+            labels = np.array(classes, np.int64)[labels]
+        owners, sizes = np.array(self._owners, np.int64), np.array(self._sizes, np.int64).reshape(-1, 2)
+        boxes = np.array(self._boxes, np.float32).reshape(-1, 4)
+        objects = Objects(boxes, labels, np.array(self._ignored, np.bool_), np.array(self._areas, np.float32))
+        good = have_area(boxes)
+        notes['boxes without area, left out'] = (~good).sum()
+        owners, objects = owners[good], objects.at(good)
+        notes['crowds or difficult objects, neither learnt nor judged'] = objects.ignored.sum()
+        outside = self._reach_out(owners, sizes, objects).sum()
+        doubt = (
+            ' - most of all: are corners written where width and height are expected?'
+            if outside > max(FEW, len(owners) / 2)
+            else ''
+        )
+        notes[f'boxes that reach out of their image, cut off in training{doubt}'] = outside
+
+        counted = np.bincount(owners[~objects.ignored], minlength=len(sizes))
+        is_known = counted > 0
+        is_known[list(self._missing)] = True
+        kept = np.flatnonzero(is_known) if not keep_empty else np.arange(len(sizes))
+        notes['images without objects' + ('' if keep_empty else ', left out')] = (~is_known).sum()
+        if not is_known.any():
+            raise ValueError(f'{self.place}: not one of {len(sizes)} images has an object; check the annotations')
+        order = np.argsort(owners, kind='stable')
+        firsts = np.searchsorted(owners[order], np.arange(len(sizes) + 1))
+        rows = np.concatenate([order[firsts[number] : firsts[number + 1]] for number in kept])
+        counts = np.diff(firsts)[kept]
+        paths = np.array([os.fsencode(files[number]) for number in kept])
+        told = {what: int(count) for what, count in notes.items() if count}
+        missing = {place: self._missing[number] for place, number in enumerate(kept.tolist()) if number in self._missing}
+        return AnnotatedImages(self.root, paths, sizes[kept], counts, objects.at(rows), self.relative, told, missing)
+
+    def _reach_out(self, owners: Integers, sizes: Integers, objects: Objects) -> Mask:
+        """[N] which boxes stick out by more than a pixel, or a hundredth of the side; where no size is known, none."""
+        limits = np.ones((len(owners), 2)) if self.relative else sizes[owners][:, ::-1]
+        slack = 0.01 if self.relative else 1
+        x0, y0, x1, y1 = objects.boxes.T
+        out = (x0 < -slack) | (y0 < -slack) | (x1 > limits[:, 0] + slack) | (y1 > limits[:, 1] + slack)
+        return np.asarray(out & (limits[:, 0] > 0), np.bool_)
+
+
+class AnnotatedImages:
+    """A Source of image files below `root`."""
+
+    def __init__(
+        self,
+        root: Path,
+        paths: npt.NDArray[np.bytes_],  # [N], not strings: those would be Python objects again
+        sizes: Integers,  # [N, 2] height and width, 0 where unknown
+        counts: Integers,  # [N] objects of each image
+        objects: Objects,  # of all images, one after the other
+        relative: bool,
+        notes: Mapping[str, int],
+        missing: Mapping[int, str],  # number of an image -> the file with its annotation, which is not there
+    ) -> None:
+        self.root, self.relative, self.notes = root, relative, notes
+        self._paths, self._sizes, self._objects = paths, sizes, objects
+        self._ends = np.cumsum(counts)
+        self._counts, self._missing = counts, missing
+
+    def __len__(self) -> int:
+        return len(self._paths)
+
+    def check_files(self) -> None:
+        check_present(self.root, [*(os.fsdecode(bytes(path)) for path in self._paths), *self._missing.values()])
+
+    def name(self, index: int) -> str:
+        return str(self.root / os.fsdecode(bytes(self._paths[index])))
+
+    def read(self, index: int) -> tuple[Image, Objects]:
+        """An image [H, W, 3] and its objects. Raises SampleError, also when the image has not the size of its annotation."""
+        if index in self._missing:
+            raise SampleError(f'{self.root / self._missing[index]}: there is no such file')
+        path = Path(self.name(index))
+        image = read_image(path)
+        size, told = image.shape[:2], tuple(self._sizes[index].tolist())
+        if told not in (UNKNOWN, size):
+            raise SampleError(
+                f'{path} is {size[1]} x {size[0]} pixels, but was annotated as {told[1]} x {told[0]}: '
+                'its boxes may not fit; mend the annotation or leave the image out' + if_turned(size, told)
+            )
+        end = int(self._ends[index])
+        objects = self._objects.at(np.arange(end - int(self._counts[index]), end))
+        if self.relative:
+            boxes = objects.boxes * np.array([size[1], size[0]] * 2, np.float32)
+            objects = Objects(boxes, objects.classes, objects.ignored, areas_of(boxes))
+        return image, objects
+
+
+def numbers(values: object, count: int, where: str, what: str) -> list[float]:
+    """`values`, a list of `count` finite numbers. Raises ValueError, beginning with `where`, that says `what` is wanted."""
+    given: list[Any] = values if isinstance(values, list) else [values]
+    try:
+        found = [float(value) for value in given]
+    except (TypeError, ValueError):
+        found = []
+    if len(found) != count or not all(map(math.isfinite, found)):
+        raise ValueError(f'{where}: expected {what}, got {" ".join(map(str, given)) or "nothing"}')
+    return found

@@ -1,0 +1,199 @@
+"""Annotations in a JSON file for each split, in the format of COCO (Lin et al., ECCV 2014); so has Objects365."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from functools import cached_property, lru_cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from phalanx.data.folders import Problems, check_folder, check_inside, check_names, names_from
+from phalanx.data.samples import Split
+from phalanx.families.detection.data.annotated import AnnotatedImages, Annotations, numbers
+
+
+class CocoJson:
+    """Images below `root`, in folders `train_images` and `eval_images`, that the JSON files `train` and `eval` annotate.
+
+    `classes`: the names of the classes in the order of the network's outputs, or the file below `root` that has one in each
+    line; without, the categories of the file `train` in their order, which must then be there to predict, too. `empty_images`:
+    train also on images in which there is nothing to find (evaluation always judges them).
+    """
+
+    def __init__(
+        self,
+        *,
+        root: Path,
+        train: str = 'annotations/instances_train2017.json',
+        eval: str = 'annotations/instances_val2017.json',
+        train_images: str = 'train2017',
+        eval_images: str = 'val2017',
+        classes: str | tuple[str, ...] | None = None,
+        empty_images: bool = False,
+    ) -> None:
+        self.root, self.classes, self.empty_images = root, classes, empty_images
+        for key, path in {'train': train, 'eval': eval, 'train_images': train_images, 'eval_images': eval_images}.items():
+            check_inside(path or '.', root, f'data.{key}')
+        self.files: dict[Split, str] = {'train': train, 'eval': eval}
+        self.folders: dict[Split, str] = {'train': train_images, 'eval': eval_images}
+
+    @cached_property
+    def class_names(self) -> tuple[str, ...]:
+        if self.classes is not None:
+            return names_from(self.classes, self.root)
+        check_folder(self.root)
+        path = self.root / self.files['train']
+        return check_names(tuple(annotated(path, self.root).categories.values()), str(path))
+
+    def split(self, split: Split) -> AnnotatedImages:
+        check_folder(self.root)
+        path, folder = self.root / self.files[split], self.folders[split]
+        return self.source(split, path, lambda file: f'{folder}/{file}' if folder else file)
+
+    def source(self, split: Split, path: Path, place: Callable[[str], str]) -> AnnotatedImages:
+        """What the JSON file at `path` annotates; `place` tells where below the root an image of that name lies."""
+        found = annotated(path, self.root)
+        classes = _classes(found.categories, self.class_names, path)
+        return found.annotations.source(keep_empty=split == 'eval' or self.empty_images, place=place, classes=classes)
+
+
+class Objects365:
+    """Objects365 (Shao et al., ICCV 2019): 365 classes; the JSON files and the patches of images in `train` and `val`.
+
+    The annotations name an image as `images/v1/patch8/X.jpg`; it may lie below `train` under that name, as `patch8/X.jpg` (as
+    the archives unpack) or as `X.jpg`. `classes` as in `CocoJson`.
+    """
+
+    def __init__(
+        self,
+        *,
+        root: Path,
+        train: str = 'annotations/zhiyuan_objv2_train.json',
+        eval: str = 'annotations/zhiyuan_objv2_val.json',
+        classes: str | tuple[str, ...] | None = None,
+    ) -> None:
+        self.root = root
+        self.files = CocoJson(root=root, train=train, eval=eval, train_images='train', eval_images='val', classes=classes)
+
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        return self.files.class_names
+
+    def split(self, split: Split) -> AnnotatedImages:
+        check_folder(self.root)
+        folder = self.files.folders[split]
+        kept: list[int] = []  # how many of the last parts of their names images lie under; the first image tells
+
+        def place(file: str) -> str:
+            parts = Path(file).parts
+            if not kept:
+                depths = (len(parts), 2, 1)
+                kept.append(next((n for n in depths if (self.root / folder / Path(*parts[-n:])).is_file()), len(parts)))
+            return str(Path(folder, *parts[-kept[0] :]))
+
+        return self.files.source(split, self.root / self.files.files[split], place)
+
+
+class Annotated(NamedTuple):
+    """What a JSON file holds, whatever a recipe makes of it."""
+
+    categories: dict[Any, str]  # id -> name
+    annotations: Annotations  # the label of a box is the place of its category in `categories`
+
+
+def annotated(path: Path, root: Path) -> Annotated:
+    """What the file annotates of images below `root`; nothing of it may be changed. Raises FileNotFoundError and ValueError."""
+    if not path.is_file():
+        raise FileNotFoundError(f'{path}: there is no such file')
+    stat = path.stat()
+    return _annotated(path, root, stat.st_mtime_ns, stat.st_size)
+
+
+@lru_cache(maxsize=2)  # of training and of evaluation
+def _annotated(path: Path, root: Path, modified: int, size: int) -> Annotated:
+    """Kept while the file stays as it is: to read a million boxes takes ten seconds, and a start asks several times."""
+    content = _parsed(path)
+    categories = _categories(content, path)
+    labels = {number: place for place, number in enumerate(categories)}
+    annotations, images, problems = Annotations(root, path), {}, Problems()
+    for image in content['images']:
+        with problems:
+            number = _field(image, 'id', 'an image', path)
+            name = _field(image, 'file_name', f'image {number}', path)
+            if number in images:
+                raise ValueError(f'{path}: image {number}: the id is used twice; give {name} another')
+            check_inside(str(name), root, f'{path}: image {number}: file_name')
+            side = numbers([image.get('height', 0), image.get('width', 0)], 2, f'{path}: image {number}', 'height and width')
+            images[number] = annotations.add_image(str(name), (int(side[0]), int(side[1])))
+    problems.check()  # boxes of an image that is wrong would all be wrong with it
+    for annotation in content['annotations']:
+        with problems:
+            _add(annotation, annotations, images, labels, path)
+    problems.check()
+    return Annotated(categories, annotations)
+
+
+def _parsed(path: Path) -> dict[str, Any]:
+    try:
+        content = json.loads(path.read_bytes())
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f'{path}: is not JSON ({error})') from None
+    lists = [content.get(key) for key in ('images', 'annotations', 'categories')] if isinstance(content, dict) else [None]
+    if not all(isinstance(rows, list) and all(isinstance(row, dict) for row in rows) for rows in lists):
+        raise ValueError(f'{path}: is not in the format of COCO: it needs lists `images`, `annotations` and `categories`')
+    assert isinstance(content, dict)
+    return content
+
+
+def _categories(content: dict[str, Any], path: Path) -> dict[Any, str]:
+    """Category id -> name. Ids need not begin at 0 or 1, nor be without gaps: COCO's 80 go up to 90."""
+    found: dict[Any, str] = {}
+    for category in content['categories']:
+        number = _field(category, 'id', 'a category', path)
+        name = str(_field(category, 'name', f'category {number}', path))
+        if number in found or name in found.values():
+            raise ValueError(f'{path}: category {number}, {name!r}: the id or the name is used twice')
+        found[number] = name
+    return found
+
+
+def _classes(categories: dict[Any, str], class_names: tuple[str, ...], path: Path) -> list[int]:
+    """For each category, in order, the number of the class with its name."""
+    if unknown := [name for name in categories.values() if name not in class_names]:
+        raise ValueError(
+            f'{path}: has categories that are no classes: {", ".join(unknown[:5])}; '
+            f'name them in data.classes (now {len(class_names)}: {", ".join(class_names[:5])} ...)'
+        )
+    return [class_names.index(name) for name in categories.values()]
+
+
+def _add(
+    annotation: dict[str, Any], annotations: Annotations, images: dict[Any, int], labels: dict[Any, int], path: Path
+) -> None:
+    where = f'annotation {annotation.get("id", "without id")}'
+    image = _field(annotation, 'image_id', where, path)
+    category = _field(annotation, 'category_id', where, path)
+    if image not in images:
+        raise ValueError(f'{path}: {where}: image_id {image} is not the id of an image; mend or remove the annotation')
+    if category not in labels:
+        known = ', '.join(map(str, list(labels)[:10])) + (' ...' if len(labels) > 10 else '')
+        raise ValueError(f'{path}: {where}: category_id {category} is not the id of a category (they are {known})')
+    bbox = _field(annotation, 'bbox', where, path)
+    x, y, width, height = numbers(bbox, 4, f'{path}: {where}: bbox', 'x, y, width and height')
+    area = annotation.get('area')
+    annotations.add_box(
+        images[image],
+        (x, y, x + width, y + height),
+        labels[category],
+        area=area if isinstance(area, int | float) and area > 0 else None,
+        ignored=bool(annotation.get('iscrowd') or annotation.get('ignore')),
+    )
+
+
+def _field(row: dict[str, Any], key: str, what: str, path: Path) -> Any:
+    """A value that must be there, and be a number, a word or a list (ids are looked up, so they must not be more)."""
+    value = row.get(key)
+    if value is None or isinstance(value, dict) or (isinstance(value, list) and key != 'bbox'):
+        raise ValueError(f'{path}: {what} has {"no" if value is None else "a strange"} `{key}`')
+    return value

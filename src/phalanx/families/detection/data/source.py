@@ -1,0 +1,91 @@
+"""What a detection data set gives: a Data tells the classes and the splits, a Source reads the samples of one split."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from phalanx.data.samples import Image, Split
+
+Boxes = npt.NDArray[np.float32]  # [N, 4] xyxy in pixels
+Mask = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class Objects:
+    """What an image shows: N objects."""
+
+    boxes: Boxes
+    classes: npt.NDArray[np.int64]  # [N]
+    ignored: Mask  # [N] a crowd, or too difficult: what is found there is neither right nor wrong
+    areas: npt.NDArray[np.float32]  # [N] in pixels, as annotated: in COCO that of the outline; it tells small from large
+
+    @classmethod
+    def plain(cls, boxes: Boxes, classes: npt.NDArray[np.int64]) -> Self:
+        """Objects that all count and are as large as their boxes."""
+        return cls(boxes, classes, np.zeros(len(boxes), np.bool_), areas_of(boxes))
+
+    @classmethod
+    def none(cls) -> Self:
+        return cls.plain(np.zeros((0, 4), np.float32), np.zeros(0, np.int64))
+
+    @classmethod
+    def all_of(cls, parts: Sequence[Objects]) -> Self:
+        return cls(
+            np.concatenate([part.boxes for part in parts]),
+            np.concatenate([part.classes for part in parts]),
+            np.concatenate([part.ignored for part in parts]),
+            np.concatenate([part.areas for part in parts]),
+        )
+
+    def __len__(self) -> int:
+        return len(self.boxes)
+
+    def at(self, chosen: Mask | npt.NDArray[np.integer[Any]]) -> Objects:
+        return Objects(self.boxes[chosen], self.classes[chosen], self.ignored[chosen], self.areas[chosen])
+
+    def clipped(self, width: float, height: float) -> Objects:
+        """With the boxes cut off at the edges of an image; what lies outside is gone."""
+        boxes = np.clip(self.boxes, 0, np.array([width, height, width, height], np.float32))
+        return Objects(boxes, self.classes, self.ignored, self.areas).at(have_area(boxes))
+
+
+def areas_of(boxes: Boxes) -> npt.NDArray[np.float32]:  # [N, 4] -> [N]
+    areas: npt.NDArray[np.float32] = (boxes[:, 2:] - boxes[:, :2]).prod(1)
+    return areas
+
+
+def have_area(boxes: Boxes) -> Mask:  # [N, 4] -> [N]
+    """Which boxes end after they begin; not one with a coordinate that is no number."""
+    return (boxes[:, 2] > boxes[:, 0]) & (boxes[:, 3] > boxes[:, 1])
+
+
+class Source(Protocol):
+    """The samples of one split."""
+
+    @property
+    def notes(self) -> Mapping[str, int]:
+        """What was odd about the annotations, and how often."""
+
+    def __len__(self) -> int: ...
+    def check_files(self) -> None:
+        """Raises FileNotFoundError, naming the first, when files of samples are missing; reads none of them."""
+
+    def name(self, index: int) -> str:
+        """What a person calls the sample: the path of its image, mostly."""
+
+    def read(self, index: int) -> tuple[Image, Objects]:
+        """An image [H, W, 3] and its objects as annotated: boxes may reach over its edges. Raises SampleError."""
+
+
+class Data(Protocol):
+    """A data set, as a recipe describes it."""
+
+    @property
+    def class_names(self) -> tuple[str, ...]: ...
+    def split(self, split: Split) -> Source:
+        """Raises FileNotFoundError or ValueError, naming paths and annotations, when files are missing or malformed."""

@@ -1,0 +1,104 @@
+"""Annotations in an XML file for each image, as in Pascal VOC (Everingham et al., IJCV 2010)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from xml.etree import ElementTree
+
+from phalanx.data.folders import Problems, check_folder, check_inside, lines_of, names_from
+from phalanx.data.samples import Split
+from phalanx.families.detection.data.annotated import UNKNOWN, AnnotatedImages, Annotations, Box, numbers
+
+CLASSES = (
+    'aeroplane bicycle bird boat bottle bus car cat chair cow diningtable dog horse motorbike person pottedplant sheep sofa '
+    'train tvmonitor'
+)
+
+
+class PascalVoc:
+    """Images and XML files that a list for each split names, relative to `root`.
+
+    A line is the name of both in the folders JPEGImages and Annotations (`000005`, as in ImageSets/Main), or the paths of image
+    and annotation (as PaddleDetection has it). `classes`: names, or the file below `root` that has one in each line; without,
+    the 20 of VOC. Objects marked difficult are not judged; `learn_difficult`: but learnt, as PaddleDetection does. Corners are
+    taken as written, without a shift for VOC's counting from 1, and cut off at the last column and row, width - 1 and
+    height - 1: so PaddleDetection has them. `empty_images`: train also where there is nothing to find.
+    """
+
+    def __init__(
+        self,
+        *,
+        root: Path,
+        train: str = 'ImageSets/Main/trainval.txt',
+        eval: str = 'ImageSets/Main/test.txt',
+        classes: str | tuple[str, ...] = tuple(CLASSES.split()),
+        learn_difficult: bool = True,
+        empty_images: bool = False,
+    ) -> None:
+        self.root, self.learn_difficult, self.empty_images = root, learn_difficult, empty_images
+        self.lists: dict[Split, str] = {'train': train, 'eval': eval}
+        for key, path in self.lists.items():
+            check_inside(path, root, f'data.{key}')
+        self.class_names = names_from(classes, root)
+
+    def split(self, split: Split) -> AnnotatedImages:
+        check_folder(self.root)
+        listed = self.root / self.lists[split]
+        labels = {name: label for label, name in enumerate(self.class_names)}
+        annotations, problems = Annotations(self.root, listed), Problems()
+        for number, line in lines_of(listed):
+            with problems:
+                image, xml = self._pair(line, f'{listed}:{number}')
+                if (self.root / xml).is_file():
+                    _add(image, self.root / xml, annotations, labels, learn_difficult=self.learn_difficult and split == 'train')
+                else:
+                    annotations.add_missing(image, xml)
+        problems.check()
+        return annotations.source(keep_empty=split == 'eval' or self.empty_images)
+
+    def _pair(self, line: str, where: str) -> tuple[str, str]:
+        fields = line.split()
+        if len(fields) == 1:
+            fields = [f'JPEGImages/{fields[0]}.jpg', f'Annotations/{fields[0]}.xml']
+        if len(fields) != 2:
+            raise ValueError(f'{where}: expected a name, or the paths of an image and of its annotation, got {line.strip()!r}')
+        return check_inside(fields[0], self.root, where), check_inside(fields[1], self.root, where)
+
+
+def _add(image: str, path: Path, annotations: Annotations, labels: dict[str, int], *, learn_difficult: bool) -> None:
+    """Adds an image and the boxes of its annotation file. Raises ValueError."""
+    tree = _parsed(path)
+    size = tree.find('size')
+    told = UNKNOWN
+    if size is not None:
+        height, width = numbers([size.findtext('height'), size.findtext('width')], 2, f'{path}: size', 'height and width')
+        told = (int(height), int(width))
+    number = annotations.add_image(image, told)
+    for place, element in enumerate(tree.findall('object'), 1):
+        where = f'{path}: object {place}'
+        name = (element.findtext('name') or '').strip()
+        if name not in labels:
+            raise ValueError(
+                f'{where}: {name!r} is no class; data.classes names {len(labels)}: {", ".join(list(labels)[:5])} ...'
+            )
+        difficult = (element.findtext('difficult') or '0').strip() not in ('0', '')
+        annotations.add_box(number, _box(element, told, where), labels[name], ignored=difficult and not learn_difficult)
+
+
+def _box(element: ElementTree.Element, size: tuple[int, int], where: str) -> Box:
+    corners = [element.findtext(f'bndbox/{name}') for name in ('xmin', 'ymin', 'xmax', 'ymax')]
+    x0, y0, x1, y1 = numbers(corners, 4, f'{where}: bndbox', 'xmin, ymin, xmax and ymax')
+    if size == UNKNOWN:
+        return x0, y0, x1, y1
+    return max(0.0, x0), max(0.0, y0), min(size[1] - 1.0, x1), min(size[0] - 1.0, y1)
+
+
+def _parsed(path: Path) -> ElementTree.Element:
+    """The tree of an XML file. A document type is refused: its entities can grow without bound, or read other files."""
+    data = path.read_bytes()
+    if b'\0' in data or b'<!DOCTYPE' in data or b'<!ENTITY' in data:  # zero bytes: UTF-16, in which it could hide
+        raise ValueError(f'{path}: has a document type or is not UTF-8; annotations need neither, remove it')
+    try:
+        return ElementTree.fromstring(data)  # what makes it unsafe is refused above
+    except ElementTree.ParseError as error:
+        raise ValueError(f'{path}: is not well-formed XML ({error})') from None

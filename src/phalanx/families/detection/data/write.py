@@ -1,0 +1,135 @@
+"""A data set written anew in another format: images copied, boxes as COCO, Pascal VOC or YOLO have them."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Literal, NamedTuple, get_args
+from xml.etree import ElementTree
+
+import PIL.Image
+import yaml
+
+from phalanx.data.samples import Split
+from phalanx.families.detection.data.source import Objects, Source
+
+Format = Literal['coco', 'voc', 'yolo']
+FORMATS: tuple[Format, ...] = get_args(Format)
+DIGITS = 3  # behind the point of a pixel
+
+
+class Placed(NamedTuple):
+    """An image that was copied to its new place."""
+
+    path: str  # below the new data set
+    size: tuple[int, int]  # width, height
+    objects: Objects
+
+
+def write(source: Source, class_names: Sequence[str], out: Path, split: Split, *, form: Format) -> dict[str, str]:
+    """Writes one split of a data set below the folder `out`, and returns the keys of `data` in a recipe that read it.
+
+    YOLO has no way to mark crowds and difficult objects: there they are left out. Raises SampleError for an image that cannot
+    be read, and OSError when something cannot be written.
+    """
+    folder = f'{"JPEGImages" if form == "voc" else "images"}/{NAMES[split]}'
+    return WRITERS[form](list(_copied(source, out, folder)), class_names, out, split)
+
+
+NAMES: dict[Split, str] = {'train': 'train', 'eval': 'val'}
+
+
+def _copied(source: Source, out: Path, folder: str) -> Iterator[Placed]:
+    """The images of `source`, copied to `folder` under their own names; where two are alike, a number follows."""
+    (out / folder).mkdir(parents=True, exist_ok=True)
+    taken: set[str] = set()
+    for index in range(len(source)):
+        image, objects = source.read(index)
+        file = Path(source.name(index))
+        stem = file.stem.replace(' ', '_')  # lists of VOC have spaces between their fields
+        stem = stem if stem not in taken else f'{stem}_{index}'
+        taken.add(stem)
+        path = f'{folder}/{stem}{file.suffix if file.is_file() else ".png"}'
+        if file.is_file():
+            shutil.copyfile(file, out / path)
+        else:
+            PIL.Image.fromarray(image).save(out / path)
+        yield Placed(path, (image.shape[1], image.shape[0]), objects)
+
+
+def _coco(placed: Sequence[Placed], class_names: Sequence[str], out: Path, split: Split) -> dict[str, str]:
+    images = [
+        {'id': number, 'file_name': one.path, 'width': one.size[0], 'height': one.size[1]}
+        for number, one in enumerate(placed, 1)
+    ]
+    annotations: list[dict[str, object]] = []
+    for number, one in enumerate(placed, 1):
+        for (x0, y0, x1, y1), label, ignored, area in rows_of(one.objects):
+            box = [round(value, DIGITS) for value in (x0, y0, x1 - x0, y1 - y0)]
+            own = {'id': len(annotations) + 1, 'image_id': number, 'category_id': label + 1, 'iscrowd': int(ignored)}
+            annotations.append(own | {'bbox': box, 'area': round(area, DIGITS)})
+    categories = [{'id': number, 'name': name} for number, name in enumerate(class_names, 1)]
+    file = f'annotations/instances_{NAMES[split]}.json'
+    (out / file).parent.mkdir(exist_ok=True)
+    (out / file).write_text(json.dumps({'images': images, 'categories': categories, 'annotations': annotations}))
+    return {'name': 'coco', split: file, f'{split}_images': ''}
+
+
+def _voc(placed: Sequence[Placed], class_names: Sequence[str], out: Path, split: Split) -> dict[str, str]:
+    """In the layout of PaddleDetection: lists of images with their annotations, and a list of the classes."""
+    folder = f'Annotations/{NAMES[split]}'
+    (out / folder).mkdir(parents=True, exist_ok=True)
+    lines = []
+    for one in placed:
+        file = f'{folder}/{Path(one.path).stem}.xml'
+        ElementTree.ElementTree(_voc_tree(one, class_names)).write(out / file, encoding='utf-8')
+        lines.append(f'{one.path} {file}\n')
+    listed = {'train': 'trainval.txt', 'eval': 'test.txt'}[split]
+    (out / listed).write_text(''.join(lines), encoding='utf-8')
+    (out / 'label_list.txt').write_text(''.join(f'{name}\n' for name in class_names), encoding='utf-8')
+    return {'name': 'voc', split: listed, 'classes': 'label_list.txt'}
+
+
+def _voc_tree(one: Placed, class_names: Sequence[str]) -> ElementTree.Element:
+    root = ElementTree.Element('annotation')
+    ElementTree.SubElement(root, 'filename').text = Path(one.path).name
+    size = ElementTree.SubElement(root, 'size')
+    for name, value in zip(('width', 'height', 'depth'), (*one.size, 3), strict=True):
+        ElementTree.SubElement(size, name).text = str(value)
+    for box, label, ignored, _ in rows_of(one.objects):
+        element = ElementTree.SubElement(root, 'object')
+        ElementTree.SubElement(element, 'name').text = class_names[label]
+        ElementTree.SubElement(element, 'difficult').text = str(int(ignored))
+        corners = ElementTree.SubElement(element, 'bndbox')
+        for name, corner in zip(('xmin', 'ymin', 'xmax', 'ymax'), box, strict=True):
+            ElementTree.SubElement(corners, name).text = str(round(corner, DIGITS))
+    return root
+
+
+def _yolo(placed: Sequence[Placed], class_names: Sequence[str], out: Path, split: Split) -> dict[str, str]:
+    folder = out / 'labels' / NAMES[split]
+    folder.mkdir(parents=True, exist_ok=True)
+    for one in placed:
+        lines = []
+        for (x0, y0, x1, y1), label, _, _ in rows_of(one.objects.at(~one.objects.ignored)):
+            W, H = one.size
+            values = ((x0 + x1) / 2 / W, (y0 + y1) / 2 / H, (x1 - x0) / W, (y1 - y0) / H)
+            lines.append(' '.join([str(label), *(f'{value:.7f}' for value in values)]) + '\n')
+        (folder / f'{Path(one.path).stem}.txt').write_text(''.join(lines))
+    names = {'path': '.', 'train': 'images/train', 'val': 'images/val', 'names': dict(enumerate(class_names))}
+    (out / 'data.yaml').write_text(yaml.safe_dump(names, sort_keys=False, allow_unicode=True), encoding='utf-8')
+    return {'name': 'yolo', split: f'images/{NAMES[split]}', 'classes': 'data.yaml'}
+
+
+def rows_of(objects: Objects) -> Iterator[tuple[list[float], int, bool, float]]:
+    """Box, class, ignored and area of each object."""
+    return zip(objects.boxes.tolist(), objects.classes.tolist(), objects.ignored.tolist(), objects.areas.tolist(), strict=True)
+
+
+WRITERS: dict[Format, Callable[[Sequence[Placed], Sequence[str], Path, Split], dict[str, str]]] = {
+    'coco': _coco,
+    'voc': _voc,
+    'yolo': _yolo,
+}

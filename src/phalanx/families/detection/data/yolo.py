@@ -1,0 +1,105 @@
+"""Annotations in a text file for each image, in the format of YOLO: `class x y width height`, as fractions of the image."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import yaml
+
+from phalanx.data.folders import Problems, check_folder, check_inside, check_names, lines_of, names_from, text_of
+from phalanx.data.samples import Split
+from phalanx.families.detection.data.annotated import AnnotatedImages, Annotations, numbers
+
+SUFFIXES = ('.jpg', '.jpeg', '.png', '.bmp', '.webp')
+FIELDS = 'class x y width height, the last four as fractions of the image (x, y: the middle)'
+
+
+class YoloText:
+    """Images in the folders `train` and `eval` below `root`, or in text files of that name that list them one in each line.
+
+    The boxes of `images/train/X.jpg` stand in `labels/train/X.txt`; an image without such a file shows nothing. `classes`:
+    names, or a file below `root`: text with one in each line, or YAML with `names` (`data.yaml`). `empty_images`: train also
+    where there is nothing to find, as YOLO does.
+    """
+
+    def __init__(
+        self,
+        *,
+        root: Path,
+        train: str = 'images/train',
+        eval: str = 'images/val',
+        classes: str | tuple[str, ...] = 'data.yaml',
+        empty_images: bool = True,
+    ) -> None:
+        self.root, self.empty_images = root, empty_images
+        self.places: dict[Split, str] = {'train': train, 'eval': eval}
+        for key, path in self.places.items():
+            check_inside(path, root, f'data.{key}')
+        is_yaml = isinstance(classes, str) and classes.endswith(('.yaml', '.yml'))
+        self.class_names = _names_in_yaml(root, str(classes)) if is_yaml else names_from(classes, root)
+
+    def split(self, split: Split) -> AnnotatedImages:
+        check_folder(self.root)
+        annotations, problems = Annotations(self.root, self.root / self.places[split], relative=True), Problems()
+        for image in self._images(self.places[split]):
+            number, labels = annotations.add_image(image), self.root / labels_of(image)
+            if labels.is_file():
+                self._add(number, labels, annotations, problems)
+            else:
+                annotations.notes['images without a file of labels'] += 1
+        problems.check()
+        return annotations.source(keep_empty=split == 'eval' or self.empty_images)
+
+    def _images(self, place: str) -> list[str]:
+        """The images, relative to the root. Raises FileNotFoundError when there are none, and ValueError for a wrong list."""
+        path = self.root / place
+        if path.suffix == '.txt':
+            listed = [(line.strip(), f'{path}:{number}') for number, line in lines_of(path)]
+            return [check_inside(file.removeprefix('./'), self.root, where) for file, where in listed]
+        if not path.is_dir():
+            raise FileNotFoundError(f'{path}: there is no such folder; data.train and data.eval name those of the images')
+        found = sorted(file.relative_to(self.root).as_posix() for file in path.rglob('*') if file.suffix.lower() in SUFFIXES)
+        if not found:
+            raise FileNotFoundError(f'{path}: holds no image ({", ".join(SUFFIXES)})')
+        return found
+
+    def _add(self, image: int, path: Path, annotations: Annotations, problems: Problems) -> None:
+        lines: list[str] = []
+        with problems:
+            lines = text_of(path).splitlines()
+        for number, line in enumerate(lines, 1):
+            if not line.strip():
+                continue
+            with problems:
+                label, x, y, width, height = numbers(line.split(), 5, f'{path}:{number}', FIELDS)
+                if label not in range(len(self.class_names)):
+                    raise ValueError(f'{path}:{number}: class {label:g} is not one of 0 to {len(self.class_names) - 1}')
+                if max(abs(x), abs(y), width, height) > 2:
+                    raise ValueError(f'{path}:{number}: expected {FIELDS}, got what may be pixels: {line.strip()}')
+                annotations.add_box(image, (x - width / 2, y - height / 2, x + width / 2, y + height / 2), int(label))
+
+
+def labels_of(image: str) -> str:
+    """Where the boxes of an image stand: the last folder named `images` on the way becomes `labels`, the suffix `.txt`."""
+    parts = list(Path(image).with_suffix('.txt').parts)
+    for place in range(len(parts) - 2, -1, -1):
+        if parts[place] == 'images':
+            parts[place] = 'labels'
+            break
+    return str(Path(*parts))
+
+
+def _names_in_yaml(root: Path, name: str) -> tuple[str, ...]:
+    """The entry `names` of a YAML file: a list, or a mapping from numbers 0, 1, ... to names."""
+    check_folder(root)
+    path = root / check_inside(name, root, 'data.classes')
+    try:
+        content = yaml.safe_load(text_of(path))
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise ValueError(f'{path}: is not YAML ({error})') from None
+    names = content.get('names') if isinstance(content, dict) else None
+    if isinstance(names, dict) and names.keys() == set(range(len(names))):
+        names = [names[number] for number in range(len(names))]
+    if not isinstance(names, list) or not all(isinstance(name, str | int | float) for name in names):
+        raise ValueError(f'{path}: needs `names`: a list of the names of the classes, or a mapping from 0, 1, ... to them')
+    return check_names(tuple(map(str, names)), str(path))

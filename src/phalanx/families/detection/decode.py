@@ -1,0 +1,45 @@
+"""What a detection network says about a batch, and the boxes that this means.
+
+Shapes: B batch, A anchors (one for each cell of each level), K classes.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from phalanx.data.boxes import from_distances
+
+BINS = 17  # a distance is a distribution over 0, 1, .. 16 strides
+
+
+class Raw(NamedTuple):
+    """The output of a network in both modes; anchors stand level by level, the coarsest first, row by row."""
+
+    logits: Tensor  # [B, A, K]
+    distances: Tensor  # [B, A, 4 * BINS] logits of the distances of the left, top, right and bottom side
+    points: Tensor  # [A, 2] (x, y), the centre of the cell in pixels of the input, float32 or better
+    strides: Tensor  # [A] the size of the cell in pixels
+    num_per_level: tuple[int, ...]  # how many anchors each level has
+
+
+def boxes(raw: Raw) -> Tensor:
+    """The predicted boxes [B, A, 4] in pixels of the input, not clipped to it: the expected distances from each point."""
+    distributions = raw.distances.to(raw.points.dtype).view(*raw.distances.shape[:2], 4, BINS).softmax(-1)
+    bins = torch.arange(BINS, dtype=raw.points.dtype, device=raw.points.device)
+    distances = (distributions * bins).sum(-1)  # [B, A, 4]; a matrix product would be in half precision under autocast
+    return from_distances(raw.points, distances * raw.strides[:, None])
+
+
+class BoxesAndScores(nn.Module):
+    """Normalised images [B, 3, H, W] -> boxes [B, A, 4] and scores [B, A, K], before any is suppressed."""
+
+    def __init__(self, network: nn.Module) -> None:
+        super().__init__()
+        self.network = network
+
+    def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        raw: Raw = self.network(images)
+        return boxes(raw), raw.logits.float().sigmoid()

@@ -1,0 +1,111 @@
+"""Which anchors answer for which true box, and how good they should claim to be.
+
+Shapes: B batch, N true boxes of an image (as many as the image with most of them has), A anchors. Nothing here is larger than
+[B, N, A] numbers, and no shape depends on what the device finds: a host that had to learn how many anchors answer would wait.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from phalanx.data.boxes import EPSILON, contains, iou, pairwise_iou
+from phalanx.families.detection.decode import Raw
+
+
+class Truths(NamedTuple):
+    """The true boxes of a batch; N is at least 1, so that a batch without boxes is nothing special."""
+
+    boxes: Tensor  # [B, N, 4] in pixels of the input; zero where there is none
+    classes: Tensor  # [B, N] int64
+    exist: Tensor  # bool [B, N]
+
+
+class Assigned(NamedTuple):
+    """Which anchors answer for a true box. All others are background."""
+
+    answers: Tensor  # bool [B, A]
+    truth: Tensor  # int64 [B, A] for which of the true boxes of its image
+    score: Tensor  # [B, A] what the anchor's probability of the class should be; 0 for background
+    most: int  # anchors of an image that can answer
+
+    def first(self) -> Tensor:  # int64 [B, most]
+        """The anchors of each image that answer, in their order, and then background."""
+        return (~self.answers).byte().argsort(dim=1, stable=True)[:, : self.most]
+
+
+def padded(boxes: Sequence[Tensor], classes: Sequence[Tensor], dtype: torch.dtype) -> Truths:
+    """The true boxes [n, 4] and classes [n] of each image as one batch."""
+    most = max(1, *(len(of_image) for of_image in boxes))
+    exist = [F.pad(torch.ones_like(of_image, dtype=torch.bool), (0, most - len(of_image))) for of_image in classes]
+    return Truths(
+        torch.stack([F.pad(of_image.to(dtype), (0, 0, 0, most - len(of_image))) for of_image in boxes]),
+        torch.stack([F.pad(of_image.long(), (0, most - len(of_image))) for of_image in classes]),
+        torch.stack(exist),
+    )
+
+
+def by_position(truths: Truths, predicted: Tensor, raw: Raw, *, top_k: int, anchor_size: float) -> Assigned:
+    """The assignment of ATSS, which looks at positions alone; the score is the IoU of the prediction [B, A, 4].
+
+    On each level the `top_k` anchors whose centres are nearest to that of the true box are candidates. Those whose anchor box,
+    a square of `anchor_size` strides, has an IoU above the mean plus the standard deviation over the candidates, and whose
+    point is inside the true box, answer for it. Zhang et al., https://arxiv.org/abs/1912.02424.
+    """
+    half = raw.strides[:, None] * (anchor_size / 2)
+    ious = pairwise_iou(truths.boxes, torch.cat([raw.points - half, raw.points + half], -1))  # [B, N, A]
+    nearest = _nearest(truths.boxes, raw, top_k)  # [B, N, candidates]
+    overlaps = ious.gather(2, nearest)
+    chosen = overlaps > overlaps.mean(-1, keepdim=True) + overlaps.std(-1, keepdim=True)
+    chosen &= contains(truths.boxes[:, :, None], raw.points[nearest]) & truths.exist[:, :, None]
+    claims = torch.zeros_like(ious, dtype=torch.bool).scatter_(2, nearest, chosen)
+    answers, truth = _settled(claims, ious)
+    true_boxes = truths.boxes.gather(1, truth[..., None].expand(-1, -1, 4))  # [B, A, 4]
+    return Assigned(answers, truth, iou(true_boxes, predicted) * answers, nearest[0].numel())
+
+
+def _nearest(boxes: Tensor, raw: Raw, top_k: int) -> Tensor:  # [B, N, 4] -> [B, N, candidates]
+    """The anchors nearest to the centre of each box, up to `top_k` of each level."""
+    centres = (boxes[..., None, :2] + boxes[..., None, 2:]) / 2  # [B, N, 1, 2]
+    x, y = raw.points.unbind(-1)
+    distances = (centres[..., 0] - x).square() + (centres[..., 1] - y).square()  # [B, N, A]
+    found, first = [], 0
+    for level in torch.split(distances, list(raw.num_per_level), dim=-1):
+        found.append(level.topk(min(top_k, level.shape[-1]), largest=False).indices + first)
+        first += level.shape[-1]
+    return torch.cat(found, -1)
+
+
+def by_task(truths: Truths, predicted: Tensor, raw: Raw, *, top_k: int, alpha: float, beta: float) -> Assigned:
+    """The task-aligned assignment, which looks at what the network says already.
+
+    An anchor is as well aligned with a true box as probability ** `alpha` * IoU ** `beta` says, of its class and of the
+    prediction [B, A, 4]. The `top_k` best ones with their points inside the box answer for it. Their score is the alignment,
+    scaled so that the best one of each box has the highest IoU of them. Feng et al., TOOD, https://arxiv.org/abs/2108.07755.
+    """
+    ious = pairwise_iou(truths.boxes, predicted)  # [B, N, A]
+    classes = truths.classes[:, :, None].expand_as(ious)
+    alignments = raw.logits.to(ious.dtype).transpose(1, 2).gather(1, classes).sigmoid().pow(alpha) * ious.pow(beta)
+    inside = contains(truths.boxes[:, :, None], raw.points)
+    best = (alignments * inside).topk(min(top_k, inside.shape[-1])).indices
+    claims = torch.zeros_like(inside).scatter_(2, best, True) & inside & truths.exist[:, :, None]
+    answers, truth = _settled(claims, ious)
+
+    numbers = torch.arange(truths.boxes.shape[1], device=truth.device)
+    own = (truth[:, None] == numbers[:, None]) & answers[:, None]  # [B, N, A]
+    highest_alignment, highest_overlap = ((of * own).amax(-1).gather(1, truth) for of in (alignments, ious))  # [B, A]
+    alignment = alignments.gather(1, truth[:, None]).squeeze(1) * answers
+    return Assigned(answers, truth, alignment / (highest_alignment + EPSILON) * highest_overlap, best[0].numel())
+
+
+def _settled(claims: Tensor, ious: Tensor) -> tuple[Tensor, Tensor]:  # bool [B, N, A], [B, N, A] -> bool [B, A], [B, A]
+    """Which anchors are claimed, and the true box that each belongs to; one claimed by several boxes goes to one.
+
+    It goes to that of the highest IoU with it over all boxes of the image, as in PaddleDetection: even to one without a claim.
+    """
+    contested = claims.sum(1, keepdim=True) > 1
+    return claims.any(1), torch.where(contested, ious, claims.to(ious.dtype)).argmax(1)

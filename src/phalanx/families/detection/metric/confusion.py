@@ -1,0 +1,49 @@
+"""Which classes are taken for which."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from phalanx.data.boxes import pairwise_iou
+from phalanx.families.detection.data.source import Objects
+from phalanx.families.detection.metric.gathered import Detections
+
+
+def confusion(
+    images: Iterable[tuple[Detections, Objects]], num_classes: int, *, iou: float = 0.5, score: float = 0.25
+) -> npt.NDArray[np.int64]:
+    """[K + 1, K + 1] how often an object of the row's class was found as the column's; the last of each: nothing there.
+
+    Detections from `score` on are matched with objects whatever their class, pairs of the highest IoU first, from `iou` on.
+    What is found at an ignored object does not count.
+    """
+    counts = np.zeros((num_classes + 1, num_classes + 1), np.int64)
+    for found, truth in images:
+        sure = found.scores >= score
+        boxes, classes = found.boxes[sure], found.classes[sure]
+        pairs = match(pairwise_iou(torch.from_numpy(truth.boxes), torch.from_numpy(boxes)).numpy(), iou)
+        there, seen = np.full(len(truth), num_classes), np.full(len(boxes), num_classes)
+        for target, number in pairs:
+            there[target], seen[number] = classes[number], truth.classes[target]
+        counted = ~truth.ignored
+        np.add.at(counts, (truth.classes[counted], there[counted]), 1)
+        nothing = np.setdiff1d(np.arange(len(boxes)), [number for _, number in pairs])
+        counts[num_classes] += np.bincount(classes[nothing], minlength=num_classes + 1)
+    return counts
+
+
+def match(overlaps: npt.NDArray[np.float32], threshold: float) -> list[tuple[int, int]]:  # [N, n]
+    """Pairs (row, column) whose overlap reaches the threshold, the highest first, each row and column once."""
+    rows, columns = np.nonzero(overlaps >= threshold)
+    pairs, rows_left, columns_left = [], set(rows.tolist()), set(columns.tolist())
+    for place in np.argsort(-overlaps[rows, columns], kind='stable'):
+        row, column = int(rows[place]), int(columns[place])
+        if row in rows_left and column in columns_left:
+            pairs.append((row, column))
+            rows_left.remove(row)
+            columns_left.remove(column)
+    return pairs

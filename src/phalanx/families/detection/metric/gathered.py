@@ -1,0 +1,86 @@
+"""What was found and what was there, of every evaluated image."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from phalanx.families.detection.data.source import Boxes, Objects
+from phalanx.parallel import dist
+
+
+@dataclass(frozen=True)
+class Detections:
+    """What was found on one image, the most probable first; not clipped to it."""
+
+    boxes: Boxes  # [n, 4] xyxy in pixels of the image as it was read
+    scores: npt.NDArray[np.float32]  # [n] 0 to 1
+    classes: npt.NDArray[np.int64]  # [n]
+
+    def __len__(self) -> int:
+        return len(self.boxes)
+
+
+class Judged(Protocol):
+    """What a metric must know of a batch."""
+
+    @property
+    def indices(self) -> Sequence[int]:
+        """The number of each sample in its data set."""
+
+    @property
+    def truths(self) -> Sequence[Objects]:
+        """What each image shows, in pixels of the image as it was read."""
+
+
+class Gathered:
+    """Predictions and truth of the images that this rank has seen; after `gather`, on the main rank, of all images."""
+
+    def __init__(self) -> None:
+        self.images: dict[int, tuple[Detections, Objects]] = {}  # by the number of the sample, so that none counts twice
+
+    def update(self, prediction: Sequence[Detections], batch: Judged) -> None:
+        for index, found, truth in zip(batch.indices, prediction, batch.truths, strict=True):
+            self.images[index] = (found, truth)
+
+    def gather(self) -> None:
+        """Brings the images of all ranks to the main one, as arrays: pickled, they would take ten times as much memory."""
+        if dist.world_size() > 1:
+            rows = packed(self.images)
+            self.images.clear()  # else the main rank holds its share twice
+            self.images = unpacked(*(dist.rows_on_main_rank(torch.from_numpy(part)).numpy() for part in rows))
+        self.images = dict(sorted(self.images.items()))
+
+
+Counts = npt.NDArray[np.int64]  # [I, 3] of each image its number, how many detections and how many objects it has
+Rows = npt.NDArray[np.float32]  # classes, as numbers below 2**24, are exact in it
+
+
+def packed(images: Mapping[int, tuple[Detections, Objects]]) -> tuple[Counts, Rows, Rows]:
+    """Counts, detections [N, 6] (class, score, box) and objects [M, 7] (class, ignored, area, box) of all images."""
+    counts = [(index, len(found), len(truth)) for index, (found, truth) in images.items()]
+    detections = [np.column_stack((found.classes, found.scores, found.boxes)) for found, _ in images.values()]
+    objects = [np.column_stack((truth.classes, truth.ignored, truth.areas, truth.boxes)) for _, truth in images.values()]
+    return (
+        np.array(counts, np.int64).reshape(-1, 3),
+        np.concatenate([np.zeros((0, 6)), *detections], dtype=np.float32, casting='same_kind'),
+        np.concatenate([np.zeros((0, 7)), *objects], dtype=np.float32, casting='same_kind'),
+    )
+
+
+def unpacked(counts: Counts, detections: Rows, objects: Rows) -> dict[int, tuple[Detections, Objects]]:
+    """The inverse of `packed`."""
+    ends = counts.cumsum(0)
+    of_images = (np.split(detections, ends[:, 1])[:-1], np.split(objects, ends[:, 2])[:-1])
+    return {
+        int(index): (
+            Detections(found[:, 2:], found[:, 1], found[:, 0].astype(np.int64)),
+            Objects(truth[:, 3:], truth[:, 0].astype(np.int64), truth[:, 1] > 0, truth[:, 2]),
+        )
+        for index, found, truth in zip(counts[:, 0], *of_images, strict=True)
+    }

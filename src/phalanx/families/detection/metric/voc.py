@@ -1,0 +1,120 @@
+"""Average precision as Pascal VOC and PaddleDetection have it (Everingham et al., IJCV 2010)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from phalanx.families.detection.data.source import Boxes, Objects
+from phalanx.families.detection.metric.figures import RECALLS, figures
+from phalanx.families.detection.metric.gathered import Detections, Gathered
+from phalanx.families.task import Figure
+
+Floats = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Curve:
+    """Precision and recall of a class when the 1, 2, .. n detections of highest score count."""
+
+    precision: Floats  # [n]
+    recall: Floats  # [n]
+    objects: int
+
+
+class VocAp(Gathered):
+    """Mean average precision at the IoU threshold `iou`; difficult objects and what is found there do not count.
+
+    `points`: the mean of the best precision at recall 0, 0.1, .. 1 or better (11, VOC until 2009), or the area under the
+    curve (all); as PaddleDetection reckons it, without making the curve fall first, which the tool of VOC 2010 does.
+    """
+
+    def __init__(self, class_names: tuple[str, ...], *, iou: float = 0.5, points: Literal['11', 'all'] = '11') -> None:
+        super().__init__()
+        if not 0 < iou < 1:
+            raise ValueError(f'iou must lie between 0 and 1, got {iou}')
+        self.class_names, self.iou = class_names, iou
+        self.average = eleven_points if points == '11' else under_curve
+
+    def compute(self) -> dict[str, float]:
+        values = [self.average(curve) for curve in self._curves() if curve.objects]
+        return {'mean_ap': float(np.mean(values)) if values else 0.0}
+
+    def table(self) -> list[dict[str, str | float]]:
+        rows: list[dict[str, str | float]] = []
+        for name, curve in zip(self.class_names, self._curves(), strict=True):
+            ap = self.average(curve) if curve.objects else '-'
+            recall = float(curve.recall[-1]) if len(curve.recall) else 0.0
+            rows.append({'class': name, 'ap': ap, 'recall': recall if curve.objects else '-', 'objects': curve.objects})
+        return rows
+
+    def figures(self) -> list[Figure]:
+        curves = zip(self.class_names, self._curves(), strict=True)
+        precision = {name: at_recalls(curve, RECALLS) for name, curve in curves if curve.objects}
+        return figures(precision, self.images.values(), self.class_names, self.iou)
+
+    def _curves(self) -> list[Curve]:
+        """One a class."""
+        pairs = list(self.images.values())
+        return [curve_of(pairs, label, self.iou) for label in range(len(self.class_names))]
+
+
+def curve_of(pairs: list[tuple[Detections, Objects]], label: int, threshold: float) -> Curve:
+    """The curve of class `label` over images of (found, truth)."""
+    scores, hits, num_objects = [np.zeros(0)], [np.zeros(0, np.bool_)], 0
+    for found, truth in pairs:
+        truth = truth.at(truth.classes == label)
+        mine = found.classes == label
+        counts, hit = matched(found.boxes[mine], truth, threshold)
+        scores.append(found.scores[mine][counts])
+        hits.append(hit[counts])
+        num_objects += int((~truth.ignored).sum())
+    order = np.argsort(-np.concatenate(scores), kind='stable')
+    right = np.concatenate(hits)[order].cumsum()
+    return Curve(right / np.arange(1, len(right) + 1), right / max(num_objects, 1), num_objects)
+
+
+def matched(boxes: Boxes, truth: Objects, threshold: float) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
+    """Which of `boxes` [n, 4] (highest score first) count, and which are right; of one class, on one image.
+
+    Each looks only at the object that it overlaps most: a second one there is wrong, one at a difficult object does not count.
+    """
+    counts, right = np.ones(len(boxes), np.bool_), np.zeros(len(boxes), np.bool_)
+    if not len(truth) or not len(boxes):
+        return counts, right
+    overlaps = inclusive_iou(boxes, truth.boxes)  # [n, N]
+    nearest = overlaps.argmax(1)
+    taken = set()
+    for number in np.flatnonzero(overlaps.max(1) > threshold):
+        target = nearest[number]
+        counts[number] = not truth.ignored[target]
+        right[number] = target not in taken
+        taken.add(target)
+    return counts, right
+
+
+def inclusive_iou(a: Boxes, b: Boxes) -> Floats:  # [n, 4] and [N, 4] -> [n, N]
+    """Intersection over union where the last column and row belong to a box, as VOC counts: (0, 0, 9, 9) is 10 x 10 pixels."""
+    first, second = a[:, None].astype(np.float64), b[None].astype(np.float64)
+    sides = np.minimum(first[..., 2:], second[..., 2:]) - np.maximum(first[..., :2], second[..., :2])
+    overlap = np.where((sides > 0).all(-1), (sides + 1).prod(-1), 0)
+    areas = (first[..., 2:] - first[..., :2] + 1).prod(-1) + (second[..., 2:] - second[..., :2] + 1).prod(-1)
+    result: Floats = overlap / (areas - overlap)
+    return result
+
+
+def at_recalls(curve: Curve, recalls: Iterable[float]) -> list[float]:
+    """The best precision at each of `recalls` or better."""
+    return [float(curve.precision[curve.recall >= recall].max(initial=0)) for recall in recalls]
+
+
+def eleven_points(curve: Curve) -> float:
+    return float(np.mean(at_recalls(curve, (tenth / 10 for tenth in range(11)))))
+
+
+def under_curve(curve: Curve) -> float:
+    return float((curve.precision * np.diff(curve.recall, prepend=0)).sum())

@@ -1,0 +1,18 @@
+"""Detection networks.
+
+A network takes images [B, 3, H, W], H and W multiples of 32, and gives a `decode.Raw`, in training and in
+evaluation. `fuse` makes it faster for evaluation and export.
+
+To add one: a file here that ends with a variant function, whose positional parameter is the number of classes and whose
+keyword-only parameters are the options of `model:` in a recipe; a line in MODELS; a file in `weights/originals` if the original
+has published weights; its golden numbers in tests/golden. Batch norms are `parallel.norms.BatchNorm2d`, so that they can be
+synchronised, and every parameter takes part in every training step.
+"""
+
+from collections.abc import Callable
+
+from torch import nn
+
+from phalanx.families.detection.models.ppyoloe import ppyoloe
+
+MODELS: dict[str, Callable[..., nn.Module]] = {'ppyoloe': ppyoloe}

@@ -1,0 +1,172 @@
+"""PP-YOLOE and PP-YOLOE+: one-stage detectors without anchor boxes.
+
+Xu et al., PP-YOLOE: An evolved version of YOLO, https://arxiv.org/abs/2203.16250. Layer order, channels and initial weights as
+in PaddleDetection. Shapes: B batch, C channels, A anchors, K classes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Literal, Self
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from phalanx.families.detection.decode import BINS, Raw
+from phalanx.nn.backbones.csp_rep_resnet import BasicBlock, CSPRepResNet, CSPStage, fuse
+from phalanx.nn.layers import ConvBNSiLU, initialise_convs
+
+SIZES = {'s': (0.33, 0.5), 'm': (0.67, 0.75), 'l': (1.0, 1.0), 'x': (1.33, 1.25)}  # depth and width, as shares of l
+STRIDES = (32, 16, 8)  # of the levels, in the order of the output
+
+
+class PPYOLOE(nn.Module):
+    """images [B, 3, H, W], H and W multiples of 32 -> Raw, in training and in evaluation."""
+
+    def __init__(self, num_classes: int, backbone: CSPRepResNet, *, width: float, depth: float) -> None:
+        super().__init__()
+        self.backbone = backbone
+        self.neck = CSPPAN(backbone.channels[::-1], width=width, depth=depth)
+        heads = [Head(channels, num_classes) for channels in self.neck.channels]
+        self.heads = nn.ModuleList(heads)
+        initialise_convs(self)
+        for head in heads:
+            head.initialise()
+
+    def forward(self, images: Tensor) -> Raw:
+        """Raises ValueError for a height or width that 32 does not divide."""
+        H, W = images.shape[-2:]
+        if H % STRIDES[0] or W % STRIDES[0]:
+            raise ValueError(f'images are {W} x {H}; width and height must be multiples of {STRIDES[0]}')
+        levels = self.neck(self.backbone(images))
+        outputs = [head(level) for head, level in zip(self.heads, levels, strict=True)]
+        logits, distances = (
+            torch.cat([output[part].flatten(2).transpose(1, 2) for output in outputs], dim=1) for part in (0, 1)
+        )
+        sizes = [(level.shape[2], level.shape[3]) for level in levels]
+        dtype = torch.promote_types(images.dtype, torch.float32)  # half precision cannot tell pixels apart
+        points, strides = anchor_points(sizes, dtype, images.device)
+        return Raw(logits, distances, points, strides, tuple(h * w for h, w in sizes))
+
+    def fuse(self) -> Self:
+        """This network, which from now on computes the same with fewer convolutions but can only evaluate."""
+        fuse(self.eval())
+        return self
+
+
+def anchor_points(sizes: Sequence[tuple[int, int]], dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
+    """The centre (x, y) of every cell of maps of `sizes` (h, w), and its stride: [A, 2] and [A], in pixels."""
+    points, strides = [], []
+    for (h, w), stride in zip(sizes, STRIDES, strict=True):
+        x, y = ((torch.arange(count, dtype=dtype, device=device) + 0.5) * stride for count in (w, h))
+        points.append(torch.stack([x.expand(h, w), y[:, None].expand(h, w)], dim=-1).view(-1, 2))
+        strides.append(x.new_full((h * w,), stride))
+    return torch.cat(points), torch.cat(strides)
+
+
+class CSPPAN(nn.Module):
+    """The neck: maps of 1/8, 1/16 and 1/32 of the size -> maps of 1/32, 1/16 and 1/8, `channels` deep, that know of each other.
+
+    A path aggregation network (https://arxiv.org/abs/1803.01534) of cross-stage-partial stages: from the coarsest map to the
+    finest, and back.
+    """
+
+    def __init__(self, in_channels: Sequence[int], *, width: float, depth: float) -> None:
+        """`in_channels`: of the maps, the coarsest first."""
+        super().__init__()
+        self.channels = coarse, middle, fine = [round(count * width) for count in (768, 384, 192)]
+        blocks = max(round(3 * depth), 1)
+        self.finer = nn.ModuleList([ConvBNSiLU(coarse, coarse // 2, 1), ConvBNSiLU(middle, middle // 2, 1)])
+        self.top_down = nn.ModuleList(
+            [
+                neck_stage(in_channels[0], coarse, blocks, pyramid=True),
+                neck_stage(in_channels[1] + coarse // 2, middle, blocks),
+                neck_stage(in_channels[2] + middle // 2, fine, blocks),
+            ]
+        )
+        self.coarser = nn.ModuleList([ConvBNSiLU(middle, middle, 3, stride=2), ConvBNSiLU(fine, fine, 3, stride=2)])
+        self.bottom_up = nn.ModuleList([neck_stage(coarse + middle, coarse, blocks), neck_stage(middle + fine, middle, blocks)])
+
+    def forward(self, maps: Sequence[Tensor]) -> list[Tensor]:
+        fine, middle, coarse = maps
+        coarse = self.top_down[0](coarse)
+        middle = self.top_down[1](torch.cat([self._enlarged(self.finer[0](coarse)), middle], dim=1))
+        fine = self.top_down[2](torch.cat([self._enlarged(self.finer[1](middle)), fine], dim=1))
+        middle = self.bottom_up[1](torch.cat([self.coarser[1](fine), middle], dim=1))
+        coarse = self.bottom_up[0](torch.cat([self.coarser[0](middle), coarse], dim=1))
+        return [coarse, middle, fine]
+
+    @staticmethod
+    def _enlarged(x: Tensor) -> Tensor:
+        return F.interpolate(x, scale_factor=2.0)
+
+
+def neck_stage(in_channels: int, out_channels: int, num_blocks: int, *, pyramid: bool = False) -> CSPStage:
+    """A stage of the neck: [B, in, H, W] -> [B, out, H, W]; with a `pyramid` of pooled maps after half of the blocks."""
+    half = out_channels // 2
+    blocks: list[nn.Module] = [BasicBlock(half, shortcut=False, alpha=False) for _ in range(num_blocks)]
+    if pyramid:
+        blocks.insert((num_blocks + 1) // 2, PyramidPooling(half))
+    return CSPStage(in_channels, half, out_channels, blocks=blocks, attention=nn.Identity())
+
+
+class PyramidPooling(nn.Module):
+    """A map [B, C, H, W] -> the same size, knowing the maxima around each pixel in squares of 5, 9 and 13."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.conv = ConvBNSiLU(4 * channels, channels, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        maps = [x]
+        for _ in range(3):  # maxima over 5 of maxima over 5 are maxima over 9
+            maps.append(F.max_pool2d(maps[-1], 5, stride=1, padding=2))
+        pooled: Tensor = self.conv(torch.cat(maps, dim=1))
+        return pooled
+
+
+class Head(nn.Module):
+    """A map [B, C, h, w] -> logits of the classes [B, K, h, w] and of the distances [B, 4 * BINS, h, w].
+
+    The "efficient task-aligned" head: each of the two tasks has an attention of its own.
+    """
+
+    def __init__(self, channels: int, num_classes: int) -> None:
+        super().__init__()
+        self.class_attention, self.distance_attention = HeadAttention(channels), HeadAttention(channels)
+        self.classify = nn.Conv2d(channels, num_classes, 3, padding=1)
+        self.measure = nn.Conv2d(channels, 4 * BINS, 3, padding=1)
+
+    def initialise(self) -> None:
+        """Starts with a probability of 0.01 for each class everywhere, and with equally probable distances."""
+        for attention in (self.class_attention, self.distance_attention):
+            nn.init.normal_(attention.fc.weight, std=0.001)
+        for conv, bias in ((self.classify, -math.log((1 - 0.01) / 0.01)), (self.measure, 1.0)):
+            assert conv.bias is not None
+            nn.init.zeros_(conv.weight)
+            nn.init.constant_(conv.bias, bias)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        means = x.mean((2, 3), keepdim=True)
+        return self.classify(self.class_attention(x, means) + x), self.measure(self.distance_attention(x, means))
+
+
+class HeadAttention(nn.Module):
+    """A map [B, C, h, w] and the means of its channels -> [B, C, h, w], each channel scaled as the means say, then mixed."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.fc = nn.Conv2d(channels, channels, 1)
+        self.conv = ConvBNSiLU(channels, channels, 1)
+
+    def forward(self, x: Tensor, means: Tensor) -> Tensor:
+        mixed: Tensor = self.conv(x * torch.sigmoid(self.fc(means)))
+        return mixed
+
+
+def ppyoloe(num_classes: int, *, size: Literal['s', 'm', 'l', 'x'] = 's', plus: bool = False) -> PPYOLOE:
+    """PP-YOLOE of a size, or PP-YOLOE+ (`plus`), whose backbone has learned factors in its re-parameterised blocks."""
+    depth, width = SIZES[size]
+    return PPYOLOE(num_classes, CSPRepResNet(width=width, depth=depth, alpha=plus), width=width, depth=depth)

@@ -1,0 +1,40 @@
+"""What `phalanx data check` asks about the samples of a detection data set."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+
+from phalanx.data.samples import Image
+from phalanx.families.detection.data import Source
+from phalanx.families.detection.draw import with_objects
+
+
+@dataclass(frozen=True)
+class BoxSurvey:
+    """The samples of one split as they lie in their files, counted by boxes."""
+
+    source: Source
+    class_names: tuple[str, ...]
+    unit: str = 'boxes'
+
+    @property
+    def notes(self) -> list[str]:
+        return [f'{count} {what}' for what, count in self.source.notes.items()]
+
+    def __len__(self) -> int:
+        return len(self.source)
+
+    def name(self, index: int) -> str:
+        return self.source.name(index)
+
+    def count(self, index: int) -> tuple[Image, dict[str, int]]:
+        """The image, and the boxes of each class; crowds and difficult ones are (ignored). Raises SampleError."""
+        image, objects = self.source.read(index)
+        rows = zip(objects.classes.tolist(), objects.ignored.tolist(), strict=True)
+        return image, dict(Counter('(ignored)' if ignored else self.class_names[label] for label, ignored in rows))
+
+    def picture(self, index: int) -> Image:
+        """The image with its boxes; ignored ones are grey."""
+        image, objects = self.source.read(index)
+        return with_objects(image, objects, self.class_names)

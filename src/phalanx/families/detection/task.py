@@ -1,0 +1,329 @@
+"""Detection: boxes around the objects of an image. This file is the family's table of contents, and its part of a recipe."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import cached_property, partial
+from pathlib import Path
+from typing import Annotated, Literal, Self
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from phalanx.config.options import check_probability, check_std
+from phalanx.data.batch import Tensors, shares
+from phalanx.data.folders import settled_classes
+from phalanx.data.image import channels_first, normalised, stacked
+from phalanx.data.samples import Draw, Image, Split
+from phalanx.families.detection import decode
+from phalanx.families.detection import draw as drawing
+from phalanx.families.detection.data import DATA, Data, Objects, Source
+from phalanx.families.detection.data.write import FORMATS, Format, write
+from phalanx.families.detection.decode import Raw
+from phalanx.families.detection.draw import Found
+from phalanx.families.detection.loss import LOSSES
+from phalanx.families.detection.metric import METRICS, CocoAp, Detections, VocAp
+from phalanx.families.detection.models import MODELS
+from phalanx.families.detection.nms import multiclass_nms
+from phalanx.families.detection.survey import BoxSurvey
+from phalanx.families.detection.transforms import (
+    TRANSFORMS,
+    BatchRandomResize,
+    Chances,
+    RandomDistort,
+    RandomFlip,
+    Resize,
+    Shown,
+    Transform,
+)
+from phalanx.families.task import Export, Loss, described, tried
+from phalanx.parallel.step import WholeStep
+
+# What the network says, boxes [n, 4] and classes [n] of each image, and the step that they belong to.
+DetectionLoss = Callable[[Raw, Sequence[Tensor], Sequence[Tensor], WholeStep], Loss]
+
+STRIDE = 32  # sides of what a network sees are multiples of it
+
+
+@dataclass(frozen=True, kw_only=True)
+class Nms:
+    """Non-maximum suppression: which of the boxes that a network gives are results."""
+
+    score_threshold: float = 0.01
+    """What is less probable is no result."""
+    nms_threshold: float = 0.7
+    """Boxes of one class that overlap by more than this IoU are one."""
+    pre_top_k: int = 1000
+    """How many of the most probable boxes of each class are looked at."""
+    keep_top_k: int = 300
+    """How many results an image has at most."""
+
+    def __post_init__(self) -> None:
+        for name in ('score_threshold', 'nms_threshold'):
+            check_probability(name, getattr(self, name))
+        for name in ('pre_top_k', 'keep_top_k'):
+            if getattr(self, name) < 1:
+                raise ValueError(f'{name} must be at least 1, got {getattr(self, name)}')
+
+
+@dataclass(frozen=True)
+class Sample:
+    image: Tensor  # uint8 [3, h, w], what the network will see
+    objects: Objects  # in training in pixels of `image`, in evaluation of the image as it was read
+    index: int  # the number of the sample in its data set
+    size: tuple[int, int]  # (height, width) of the image as it was read
+    frame: Tensor  # [4] where in evaluation all of that image lies on `image`, xyxy
+
+
+@dataclass(frozen=True)
+class DetectionBatch(Tensors):
+    """Samples filled up to one size; the objects of all images stand one after the other. Shapes: N objects."""
+
+    images: Tensor  # uint8 [B, 3, h, w]
+    boxes: Tensor  # [N, 4]
+    classes: Tensor  # [N]
+    frames: Tensor  # [B, 4]
+    truths: tuple[Objects, ...]  # what each image shows, for the metric: it stays on the host
+    sizes: tuple[tuple[int, int], ...]
+    indices: tuple[int, ...]
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def split(self, parts: int) -> list[Self]:
+        objects = (
+            [torch.cat(part) for part in shares(torch.split(whole, self.counts), parts)] for whole in (self.boxes, self.classes)
+        )
+        rest = (shares(field, parts) for field in (self.frames, self.truths, self.sizes, self.indices))
+        return [type(self)(*fields) for fields in zip(shares(self.images, parts), *objects, *rest, strict=True)]
+
+    @property
+    def counts(self) -> list[int]:
+        """How many objects each image shows."""
+        return [len(truth) for truth in self.truths]
+
+
+@dataclass(frozen=True)
+class Samples:
+    """The samples of one split, transformed."""
+
+    source: Source
+    transforms: tuple[Transform, ...]
+    split: Split
+
+    @property
+    def notes(self) -> list[str]:
+        return [f'{self.split} data: {count} {what}' for what, count in self.source.notes.items()]
+
+    def __len__(self) -> int:
+        return len(self.source)
+
+    def name(self, index: int) -> str:
+        return self.source.name(index)
+
+    def __getitem__(self, draw: Draw) -> Sample:
+        if self.split == 'eval':
+            image, objects = self.source.read(draw.index)
+            return framed(image, objects, self.transforms, draw)
+        rng = draw.rng()
+        chances = Chances(rng, draw.step_rng, lambda: self.learnt(int(rng.integers(len(self)))))
+        image, objects = self.learnt(draw.index)
+        size = image.shape[:2]
+        for transform in self.transforms:
+            image, objects = transform(image, objects, chances)
+        return Sample(channels_first(image), objects, draw.index, size, torch.zeros(4))
+
+    def learnt(self, index: int) -> Shown:
+        """An image with the objects to learn from: no crowds, nothing beyond the edges. Raises SampleError."""
+        image, objects = self.source.read(index)
+        return image, objects.at(~objects.ignored).clipped(image.shape[1], image.shape[0])
+
+
+def framed(image: Image, objects: Objects, transforms: Sequence[Transform], draw: Draw) -> Sample:
+    """The sample that judges or predicts `image`: a box around all of it goes through `transforms`, its objects stay."""
+    H, W = image.shape[:2]
+    frame = Objects.plain(np.array([[0, 0, W, H]], np.float32), np.zeros(1, np.int64))
+    chances = Chances(draw.rng(), draw.step_rng, lambda: (image, Objects.none()))
+    seen = image
+    for transform in transforms:
+        seen, frame = transform(seen, frame, chances)
+    return Sample(channels_first(seen), objects, draw.index, (H, W), torch.from_numpy(frame.boxes[0]))
+
+
+class Detection:
+    """The Task, made from the keys of a recipe.
+
+    `mean` and `std` are those of RGB values between 0 and 1, for the normalisation. `nms` makes results of boxes; pictures show
+    those with at least the score `shown_from`. Raises ValueError for options of parts that cannot be.
+    """
+
+    def __init__(
+        self,
+        *,
+        model: Annotated[partial[nn.Module], MODELS],
+        data: Annotated[partial[Data], DATA],
+        loss: Annotated[partial[DetectionLoss], LOSSES, tried],
+        metric: Annotated[partial[CocoAp | VocAp], METRICS],
+        transforms: tuple[Annotated[partial[Transform], TRANSFORMS, tried], ...] = (),
+        eval_transforms: tuple[Annotated[partial[Transform], TRANSFORMS, tried], ...] = (),
+        nms: Nms = Nms(),
+        mean: tuple[float, float, float] = (0.0, 0.0, 0.0),
+        std: tuple[float, float, float] = (1.0, 1.0, 1.0),
+        shown_from: float = 0.3,
+        judged_by: Literal['mean_ap', 'ap50', 'ap75'] = 'mean_ap',
+    ) -> None:
+        check_std(std)
+        if metric.func is VocAp and judged_by != 'mean_ap':
+            raise ValueError(f'judged_by: the metric voc has mean_ap alone, not {judged_by}; choose metric coco')
+        metric(())  # told now, not at the first evaluation
+        self.network, self.data, self.judge, self.judged_by = model, data, metric, judged_by
+        self.terms: DetectionLoss = loss()
+        built = (tuple(transform() for transform in recipe) for recipe in (transforms, eval_transforms))
+        self.transforms: dict[Split, tuple[Transform, ...]] = dict(zip(('train', 'eval'), built, strict=True))
+        self.nms, self.mean, self.std, self.shown_from = nms, mean, std, shown_from
+
+    @cached_property
+    def class_names(self) -> tuple[str, ...]:
+        return self.data().class_names
+
+    def settled(self) -> dict[str, tuple[str, ...]]:
+        return settled_classes(self.data)
+
+    def model(self) -> nn.Module:
+        return self.network(len(self.class_names))
+
+    def dataset(self, split: Split) -> Samples:
+        return Samples(self._whole(split), self.transforms[split], split)
+
+    def survey(self, split: Split) -> BoxSurvey:
+        """The samples of a split as they lie in their files, for `phalanx data check`."""
+        return BoxSurvey(self.data().split(split), self.class_names)
+
+    rewritten_as = FORMATS
+
+    def rewrite(self, split: Split, out: Path, *, form: Format) -> dict[str, str]:
+        """Writes the samples of a split as they lie in their files anew, for `phalanx data rewrite`; see `data.write`."""
+        return write(self._whole(split), self.class_names, out, split, form=form)
+
+    def _whole(self, split: Split) -> Source:
+        """The samples of a split. Raises FileNotFoundError when files are missing."""
+        source = self.data().split(split)
+        source.check_files()
+        return source
+
+    def collate(self, samples: Sequence[Sample]) -> DetectionBatch:
+        """Images that differ in size are filled up on the right and at the bottom with the mean colour."""
+        objects = Objects.all_of([sample.objects for sample in samples])
+        return DetectionBatch(
+            images=filled_up([sample.image for sample in samples], self.mean),
+            boxes=torch.from_numpy(objects.boxes),
+            classes=torch.from_numpy(objects.classes),
+            frames=torch.stack([sample.frame for sample in samples]),
+            truths=tuple(sample.objects for sample in samples),
+            sizes=tuple(sample.size for sample in samples),
+            indices=tuple(sample.index for sample in samples),
+        )
+
+    def network_input(self, batch: DetectionBatch) -> Tensor:
+        return normalised(batch.images, self.mean, self.std)
+
+    @property
+    def has_fixed_size(self) -> bool:
+        return isinstance(self.resize, Resize)
+
+    @property
+    def resize(self) -> Resize | BatchRandomResize | None:
+        """The training transform that gives all images of a step one size, if there is one."""
+        sizing = [each for each in self.transforms['train'] if not isinstance(each, RandomFlip | RandomDistort)]
+        last = sizing[-1] if sizing else None
+        return last if isinstance(last, Resize | BatchRandomResize) and not last.keep_ratio else None
+
+    def align(self, batch: DetectionBatch, whole: WholeStep) -> DetectionBatch:
+        """Filled up to the largest size on any rank: with less, norms would see how the step is shared."""
+        if self.resize is not None:
+            return batch
+        sides = whole.largest(batch.images.shape[2:])
+        return replace(batch, images=filled_up(list(batch.images), self.mean, least=sides))
+
+    def outputs(self, model: nn.Module, batch: DetectionBatch) -> Raw:
+        return model(self.network_input(batch))  # type: ignore[no-any-return]
+
+    def loss(self, outputs: Raw, batch: DetectionBatch, whole: WholeStep) -> Loss:
+        boxes, classes = (torch.split(part, batch.counts) for part in (batch.boxes, batch.classes))
+        return self.terms(outputs, boxes, classes, whole)
+
+    def weights(self, batch: DetectionBatch) -> None:
+        """The sum of the scores of the assigned anchors, known after the forward pass; all terms share it."""
+
+    def predict(self, model: nn.Module, batch: DetectionBatch) -> list[Detections]:
+        """What is found on each image, in its own pixels."""
+        boxes, scores = decode.BoxesAndScores(model)(self.network_input(batch))  # [B, A, 4], [B, A, K]
+        sizes = torch.tensor(batch.sizes, device=boxes.device).flip(1)  # [B, 2] width, height
+        corners, sides = batch.frames[:, :2], batch.frames[:, 2:] - batch.frames[:, :2]
+        boxes = (boxes - corners.repeat(1, 2)[:, None]) * (sizes / sides).repeat(1, 2)[:, None]
+        return [self._detections(*image) for image in zip(boxes, scores, strict=True)]
+
+    def _detections(self, boxes: Tensor, scores: Tensor) -> Detections:
+        found = multiclass_nms(boxes, scores, **asdict(self.nms))
+        return Detections(*(part.cpu().numpy() for part in found))
+
+    sees_whole_step = False
+
+    def metric(self) -> CocoAp | VocAp:
+        return self.judge(self.class_names)
+
+    def request(self, image: Image) -> Sample:
+        return framed(image, Objects.none(), self.transforms['eval'], Draw(0, 0, 0, 0))
+
+    def results(self, prediction: list[Detections], batch: DetectionBatch) -> list[list[Found]]:
+        return [self._named(found, size) for found, size in zip(prediction, batch.sizes, strict=True)]
+
+    def _named(self, found: Detections, size: tuple[int, int]) -> list[Found]:
+        """With the names of classes, and boxes cut off at the edges of the image."""
+        boxes = found.boxes.clip(0, np.array([*size[::-1], *size[::-1]], np.float32))
+        rows = zip(found.classes.tolist(), found.scores.tolist(), boxes.tolist(), strict=True)
+        return [Found(self.class_names[label], label, score, tuple(box)) for label, score, box in rows]
+
+    def picture(self, sample: Sample, result: list[Found]) -> list[tuple[str, Image]]:
+        shown = [found for found in result if found.score >= self.shown_from]
+        return drawing.compared(sample.image.permute(1, 2, 0).numpy(), sample.size, sample.objects, self.class_names, shown)
+
+    def save(self, result: list[Found], image: Image, stem: Path) -> list[Path]:
+        return drawing.save(result, image, stem, shown_from=self.shown_from)
+
+    def export(self, model: nn.Module) -> Export:
+        """Boxes and scores of all anchors; non-maximum suppression, and the way back to the image's size, are the caller's."""
+        preparation = {
+            'transforms': [described(transform) for transform in self.transforms['eval']],
+            'filled_up': f'on the right and at the bottom with the mean colour, to multiples of {STRIDE} pixels',
+            'channels': 'RGB',
+            'mean': self.mean,
+            'std': self.std,
+        }
+        return Export(
+            decode.BoxesAndScores(model),
+            {
+                'boxes': '[batch, anchors, 4]: x0, y0, x1, y1 in pixels of the input',
+                'scores': '[batch, anchors, classes]: probabilities, each class for itself',
+            },
+            preparation,
+            {'classes': self.class_names, 'nms': asdict(self.nms)},
+        )
+
+
+def filled_up(images: Sequence[Tensor], mean: Sequence[float], *, least: Sequence[int] = (STRIDE, STRIDE)) -> Tensor:
+    """[B, 3, h, w]: images [3, h, w] at the upper left of the least size for all whose sides are multiples of the stride.
+
+    Its height and width are no smaller than `least`.
+    """
+    largest = [-(-max(image.shape[axis] for image in images) // STRIDE) * STRIDE for axis in (1, 2)]
+    sides = [max(pair) for pair in zip(largest, least, strict=True)]
+    if all(list(image.shape[1:]) == sides for image in images):
+        return stacked(images)
+    colour = images[0].new_tensor([round(255 * value) for value in mean])  # about 0 after normalisation
+    canvas = colour.view(1, 3, 1, 1).repeat(len(images), 1, *sides)
+    for place, image in zip(canvas, images, strict=True):
+        place[:, : image.shape[1], : image.shape[2]] = image
+    return canvas

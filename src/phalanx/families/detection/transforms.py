@@ -1,0 +1,335 @@
+"""Augmentations of an image together with its boxes; sizes and arithmetic are those of PaddleDetection's transforms.
+
+Each is built from keyword options and called with an image [H, W, 3] uint8, its objects and the chances of its sample.
+Normalisation is none of them: the Task does it where the network runs, so that images travel as bytes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import cv2
+import numpy as np
+import numpy.typing as npt
+
+from phalanx.config.options import check_probability, check_size
+from phalanx.data.colour import ColourDistortion
+from phalanx.data.image import left_right
+from phalanx.data.samples import Image
+from phalanx.families.detection.data.source import Boxes, Objects, have_area
+
+Rng = np.random.Generator
+Shown = tuple[Image, Objects]  # an image and what it shows
+
+
+@dataclass(frozen=True)
+class Chances:
+    """What a transform may draw from."""
+
+    rng: Rng  # belongs to the sample
+    step_rng: Callable[[], Rng]  # gives the same numbers to all samples of a step
+    another: Callable[[], Shown]  # some other sample of the data set, as it was read
+
+
+Transform = Callable[[Image, Objects, Chances], Shown]
+
+GREY = 114  # what mosaics are filled up with (YOLOX)
+INTERPOLATIONS = {
+    'nearest': cv2.INTER_NEAREST,
+    'linear': cv2.INTER_LINEAR,
+    'area': cv2.INTER_AREA,
+    'cubic': cv2.INTER_CUBIC,
+    'lanczos4': cv2.INTER_LANCZOS4,
+}
+Interpolation = Literal['nearest', 'linear', 'area', 'cubic', 'lanczos4']
+
+
+def scaled(image: Image, objects: Objects, x: float, y: float, interpolation: str = 'linear') -> Shown:
+    """Both with the width times `x` and the height times `y`, the size rounded, boxes cut off at its edges."""
+    H, W = image.shape[:2]
+    x, y = max(x, 1 / W), max(y, 1 / H)  # a pixel is always left
+    if (x, y) != (1, 1):  # by factors: given a size, OpenCV would reckon with what rounding made of them
+        image = cv2.resize(image, None, fx=x, fy=y, interpolation=INTERPOLATIONS[interpolation]).astype(np.uint8, copy=False)
+    boxes = objects.boxes * np.array([x, y, x, y], np.float32)
+    return image, replace(objects, boxes=boxes).clipped(W * x, H * y)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RandomDistort(ColourDistortion):
+    def __call__(self, image: Image, objects: Objects, chances: Chances) -> Shown:
+        return self.distorted(image, chances.rng), objects
+
+
+@dataclass(frozen=True, kw_only=True)
+class RandomExpand:
+    """Lays the image somewhere on a canvas up to `ratio` times as wide and high, of the colour `fill` (RGB)."""
+
+    probability: float = 0.5
+    ratio: float = 4.0
+    fill: tuple[float, float, float] = (123.675, 116.28, 103.53)
+
+    def __post_init__(self) -> None:
+        check_probability('probability', self.probability)
+        if not self.ratio > 1:
+            raise ValueError(f'ratio must be above 1, got {self.ratio}')
+
+    def __call__(self, image: Image, objects: Objects, chances: Chances) -> Shown:
+        rng, (H, W) = chances.rng, image.shape[:2]
+        if rng.random() >= self.probability:
+            return image, objects
+        ratio = rng.uniform(1, self.ratio)
+        height, width = int(H * ratio), int(W * ratio)
+        if height <= H or width <= W:
+            return image, objects
+        top, left = int(rng.integers(0, height - H)), int(rng.integers(0, width - W))
+        sides = (top, height - H - top, left, width - W - left)
+        fill = [round(value) for value in self.fill]
+        canvas = cv2.copyMakeBorder(image, *sides, cv2.BORDER_CONSTANT, value=fill).astype(np.uint8, copy=False)
+        return canvas, replace(objects, boxes=objects.boxes + np.array([left, top, left, top], np.float32))
+
+
+@dataclass(frozen=True, kw_only=True)
+class RandomCrop:
+    """Cuts out a random part in which some object lies with at least an IoU, drawn from `thresholds`, with the part.
+
+    An object stays when its middle does. The part has `scaling` times the side of the image (before its aspect ratio changes)
+    and an aspect ratio, relative to that of the image, between those of `aspect_ratio`. With `allow_no_crop`, to cut nothing is
+    as likely as each threshold is. After Liu et al., SSD, ECCV 2016.
+    """
+
+    aspect_ratio: tuple[float, float] = (0.5, 2.0)
+    thresholds: tuple[float, ...] = (0.0, 0.1, 0.3, 0.5, 0.7, 0.9)
+    scaling: tuple[float, float] = (0.3, 1.0)
+    attempts: int = 50
+    allow_no_crop: bool = True
+
+    def __post_init__(self) -> None:
+        if not 0 < self.scaling[0] <= self.scaling[1] <= 1:
+            raise ValueError(f'scaling must rise within 0 and 1, got {self.scaling[0]}, {self.scaling[1]}')
+        if not 0 < self.aspect_ratio[0] <= 1 <= self.aspect_ratio[1]:
+            raise ValueError(f'aspect_ratio must reach from below 1 to above 1, got {self.aspect_ratio}')
+
+    def __call__(self, image: Image, objects: Objects, chances: Chances) -> Shown:
+        if not len(objects):
+            return image, objects
+        choices: list[float | None] = [*self.thresholds, *([None] if self.allow_no_crop else [])]
+        for number in chances.rng.permutation(len(choices)):
+            threshold = choices[number]
+            if threshold is None:
+                return image, objects
+            for _ in range(self.attempts):
+                part = self._part(image.shape[0], image.shape[1], chances.rng)
+                if iou_with(objects.boxes, part).max() < threshold:
+                    continue
+                kept = inside(objects, part)
+                if len(kept):
+                    x0, y0, x1, y1 = part.astype(int)
+                    return image[y0:y1, x0:x1], kept
+        return image, objects
+
+    def _part(self, H: int, W: int, rng: Rng) -> Boxes:
+        """A part of the image, [4] xyxy of whole pixels."""
+        scale = rng.uniform(*self.scaling)
+        lowest, highest = self.aspect_ratio
+        ratio = math.sqrt(rng.uniform(max(lowest, scale**2), min(highest, scale**-2)))
+        height, width = max(1, int(H * scale / ratio)), max(1, int(W * scale * ratio))
+        top, left = int(rng.integers(0, max(1, H - height))), int(rng.integers(0, max(1, W - width)))
+        return np.array([left, top, left + width, top + height], np.float32)
+
+
+def iou_with(boxes: Boxes, part: Boxes) -> npt.NDArray[np.float32]:  # [N, 4] and [4] -> [N]
+    """The intersection of each box with `part` over their union."""
+    sides = np.minimum(boxes[:, 2:], part[2:]) - np.maximum(boxes[:, :2], part[:2])
+    overlap = sides.clip(0).prod(1)
+    areas = (boxes[:, 2:] - boxes[:, :2]).prod(1) + (part[2:] - part[:2]).prod()
+    result: npt.NDArray[np.float32] = overlap / (areas - overlap + 1e-10)
+    return result
+
+
+def inside(objects: Objects, part: Boxes) -> Objects:
+    """The objects whose middle lies in `part` [4], with what of their boxes does, relative to its corner."""
+    boxes, corner = objects.boxes, part[:2]
+    x, y = (boxes[:, :2] + boxes[:, 2:]).T / 2
+    centred = (part[0] <= x) & (x < part[2]) & (part[1] <= y) & (y < part[3])
+    cut = np.concatenate([np.maximum(boxes[:, :2], corner) - corner, np.minimum(boxes[:, 2:], part[2:]) - corner], 1)
+    return replace(objects, boxes=cut).at(centred & have_area(cut))
+
+
+@dataclass(frozen=True, kw_only=True)
+class RandomFlip:
+    """Mirrors left and right."""
+
+    probability: float = 0.5
+
+    def __post_init__(self) -> None:
+        check_probability('probability', self.probability)
+
+    def __call__(self, image: Image, objects: Objects, chances: Chances) -> Shown:
+        if chances.rng.random() >= self.probability:
+            return image, objects
+        return mirrored(image, objects)
+
+
+def mirrored(image: Image, objects: Objects) -> Shown:
+    x0, y0, x1, y1 = objects.boxes.T
+    W = image.shape[1]
+    return left_right(image), replace(objects, boxes=np.stack([W - x1, y0, W - x0, y1], 1))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Resize:
+    """Makes the size `size` (width, height).
+
+    With `keep_ratio`: the largest size of the image's own shape whose shorter side is at most the smaller of the two and whose
+    longer side is at most the larger.
+    """
+
+    size: tuple[int, int]
+    keep_ratio: bool = False
+    interpolation: Interpolation = 'linear'
+
+    def __post_init__(self) -> None:
+        check_size('size', self.size)
+
+    def __call__(self, image: Image, objects: Objects, chances: Chances) -> Shown:
+        return scaled(image, objects, *factors(image, self.size, keep_ratio=self.keep_ratio), self.interpolation)
+
+
+def factors(image: Image, size: tuple[int, int], *, keep_ratio: bool) -> tuple[float, float]:
+    """What width and height are to be multiplied by, as `Resize` says."""
+    H, W = image.shape[:2]
+    if not keep_ratio:
+        return size[0] / W, size[1] / H
+    factor = min(min(size) / min(H, W), max(size) / max(H, W))
+    return factor, factor
+
+
+@dataclass(frozen=True, kw_only=True)
+class BatchRandomResize:
+    """Makes a square of one of `sizes`, the same for all samples of a step; `interpolation`: one for the step, or random.
+
+    With `keep_ratio` images differ in shape; they are filled up to that of the largest of their batch.
+    """
+
+    sizes: tuple[int, ...]
+    keep_ratio: bool = False
+    interpolation: Interpolation | Literal['random'] = 'random'
+
+    def __post_init__(self) -> None:
+        if not self.sizes or min(self.sizes) < 1:
+            raise ValueError(f'sizes are in pixels, each at least 1; got {", ".join(map(str, self.sizes)) or "none"}')
+
+    def __call__(self, image: Image, objects: Objects, chances: Chances) -> Shown:
+        rng = chances.step_rng()
+        size, drawn = int(rng.choice(self.sizes)), str(rng.choice(list(INTERPOLATIONS)))
+        interpolation = drawn if self.interpolation == 'random' else self.interpolation
+        return scaled(image, objects, *factors(image, (size, size), keep_ratio=self.keep_ratio), interpolation)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mosaic:
+    """Puts the image beside three others around a random corner and turns the whole into one of `size` (width, height).
+
+    `degrees`, `translate` (as share of the size), `scale` and `shear` (degrees) are the ranges of that affine map. After YOLOX
+    (Ge et al., 2021). To come first: the other images are taken as they were read.
+    """
+
+    size: tuple[int, int] = (640, 640)
+    probability: float = 1.0
+    degrees: tuple[float, float] = (-10.0, 10.0)
+    translate: tuple[float, float] = (-0.1, 0.1)
+    scale: tuple[float, float] = (0.1, 2.0)
+    shear: tuple[float, float] = (-2.0, 2.0)
+
+    def __post_init__(self) -> None:
+        check_probability('probability', self.probability)
+        check_size('size', self.size)
+        _check_scale(self.scale)
+
+    def __call__(self, image: Image, objects: Objects, chances: Chances) -> Shown:
+        if chances.rng.random() >= self.probability:
+            return image, objects
+        return self._warped(
+            *self._side_by_side([(image, objects), *(chances.another() for _ in range(3))], chances.rng), chances.rng
+        )
+
+    def _side_by_side(self, parts: list[Shown], rng: Rng) -> Shown:
+        """Four images that meet in one point of a canvas of twice the size; what hangs over its edges is cut off."""
+        W, H = self.size
+        x, y = int(rng.uniform(0.5 * W, 1.5 * W)), int(rng.uniform(0.5 * H, 1.5 * H))
+        canvas, found = np.full((2 * H, 2 * W, 3), GREY, np.uint8), []
+        for place, (image, objects) in enumerate(parts):
+            factor = min(W / image.shape[1], H / image.shape[0])
+            image, objects = scaled(image, objects, factor, factor)
+            h, w = image.shape[:2]
+            left, top = x - (w if place % 2 == 0 else 0), y - (h if place < 2 else 0)
+            seen_left, seen_top = max(left, 0), max(top, 0)
+            seen = image[seen_top - top : 2 * H - top, seen_left - left : 2 * W - left]
+            canvas[seen_top : seen_top + seen.shape[0], seen_left : seen_left + seen.shape[1]] = seen
+            found.append(replace(objects, boxes=objects.boxes + np.array([left, top, left, top], np.float32)))
+        return canvas, Objects.all_of(found).clipped(2 * W, 2 * H)
+
+    def _warped(self, canvas: Image, objects: Objects, rng: Rng) -> Shown:
+        turn = cv2.getRotationMatrix2D((0, 0), rng.uniform(*self.degrees), rng.uniform(*self.scale))
+        along_x, along_y = (math.tan(math.radians(rng.uniform(*self.shear))) for _ in range(2))
+        affine = np.stack([turn[0] + along_y * turn[1], turn[1] + along_x * turn[0]])  # [2, 3]
+        affine[:, 2] = rng.uniform(*self.translate) * np.array(self.size)
+        image = cv2.warpAffine(canvas, affine, self.size, borderValue=(GREY, GREY, GREY)).astype(np.uint8, copy=False)
+        corners = objects.boxes[:, [0, 1, 2, 1, 2, 3, 0, 3]].reshape(-1, 4, 2)
+        moved = corners @ affine[:, :2].T + affine[:, 2]  # [N, 4, 2]
+        boxes = np.concatenate([moved.min(1), moved.max(1)], 1).astype(np.float32)
+        return image, replace(objects, boxes=boxes).clipped(*self.size)
+
+
+@dataclass(frozen=True, kw_only=True)
+class MixUp:
+    """Shows another image through this one, each half, with the objects of both.
+
+    The other is made to fit, then `scale` times as large, mirrored or not, and cut or filled up to the size of this one. After
+    YOLOX.
+    """
+
+    probability: float = 1.0
+    scale: tuple[float, float] = (0.5, 1.5)
+
+    def __post_init__(self) -> None:
+        check_probability('probability', self.probability)
+        _check_scale(self.scale)
+
+    def __call__(self, image: Image, objects: Objects, chances: Chances) -> Shown:
+        rng, (H, W) = chances.rng, image.shape[:2]
+        if rng.random() >= self.probability:
+            return image, objects
+        other, others = chances.another()
+        factor = min(W / other.shape[1], H / other.shape[0]) * rng.uniform(*self.scale)
+        other, others = scaled(other, others, factor, factor)
+        if rng.random() < 0.5:
+            other, others = mirrored(other, others)
+        top = int(rng.integers(0, max(0, other.shape[0] - H), endpoint=True))
+        left = int(rng.integers(0, max(0, other.shape[1] - W), endpoint=True))
+        seen = other[top : top + H, left : left + W]
+        under = np.zeros_like(image)
+        under[: seen.shape[0], : seen.shape[1]] = seen
+        others = replace(others, boxes=others.boxes - np.array([left, top, left, top], np.float32)).clipped(W, H)
+        mixed = cv2.addWeighted(image, 0.5, under, 0.5, 0).astype(np.uint8, copy=False)
+        return mixed, Objects.all_of([objects, others])
+
+
+def _check_scale(scale: tuple[float, float]) -> None:
+    if not 0 < scale[0] <= scale[1]:
+        raise ValueError(f'scale must rise from above 0, got {scale[0]}, {scale[1]}')
+
+
+TRANSFORMS = {
+    'mosaic': Mosaic,
+    'mix_up': MixUp,
+    'random_distort': RandomDistort,
+    'random_expand': RandomExpand,
+    'random_crop': RandomCrop,
+    'random_flip': RandomFlip,
+    'resize': Resize,
+    'batch_random_resize': BatchRandomResize,
+}

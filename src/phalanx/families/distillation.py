@@ -1,0 +1,158 @@
+"""Distillation: networks that see the same batch and learn from one another; one of them, the student, is for later use.
+
+A network gives outputs with named parts, tensors whose dim 0 is the sample. What the networks learn from one another is a loss
+between two of them (DISTILLATIONS); what each learns from the truth is the ordinary loss of its family (`own_losses`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol, Self, TypeVar
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from phalanx.families.task import Loss, Term
+from phalanx.nn.precision import at_least_float32
+
+O = TypeVar('O')  # noqa: E741 - the outputs of one network
+
+EPSILON = 1e-10  # added to probabilities, as in PaddleOCR
+
+
+class Distilled(nn.Module):
+    """Inputs of a network -> {name: its outputs} of all networks; in evaluation mode, the outputs of the student alone.
+
+    A network in `frozen` only teaches: it stays in evaluation mode and its parameters are not trained. Raises
+    ValueError when the student is not one of the networks or is frozen, or `frozen` names another.
+    """
+
+    def __init__(
+        self,
+        networks: Mapping[str, nn.Module],
+        *,
+        student: str = 'student',
+        frozen: Collection[str] = (),
+    ) -> None:
+        super().__init__()
+        unknown = {student, *frozen} - networks.keys()
+        if unknown:
+            raise ValueError(f'the networks of the distillation are {", ".join(networks)}; there is no {min(unknown)!r}')
+        if student in frozen:
+            raise ValueError(f'{student!r} is the network that learns, so it cannot be frozen')
+        self.networks = nn.ModuleDict(networks)
+        self.student_name, self.frozen = student, tuple(frozen)
+        for name in frozen:
+            self.networks[name].requires_grad_(False)
+        self.train()
+
+    @property
+    def student(self) -> nn.Module:
+        """The network to evaluate and to export."""
+        return self.networks[self.student_name]
+
+    def train(self, mode: bool = True) -> Self:
+        super().train(mode)
+        for name in self.frozen:
+            self.networks[name].eval()
+        return self
+
+    def forward(self, *inputs: Any) -> Any:
+        if not self.training:
+            return self.student(*inputs)
+        outputs = {}
+        for name, network in self.networks.items():
+            with torch.set_grad_enabled(torch.is_grad_enabled() and name not in self.frozen):
+                outputs[name] = network(*inputs)
+        return outputs
+
+
+def network_of(model: nn.Module, name: str) -> nn.Module:
+    """The network of that name in a distillation. Raises ValueError when `model` is none or has no such network."""
+    networks = model.networks if isinstance(model, Distilled) else nn.ModuleDict()
+    if name not in networks:
+        raise ValueError(f'there is no network {name!r}; the distillation has {", ".join(networks) or "none: it is not one"}')
+    return networks[name]
+
+
+def own_losses(outputs: Mapping[str, O], loss: Callable[[O], Loss], *, of: Collection[str]) -> Loss:
+    """The terms of `loss` for each network in `of`, named for it: `ctc_student`, `ctc_teacher`."""
+    return {f'{term}_{name}': value for name in of for term, value in loss(outputs[name]).items()}
+
+
+class NetworkLoss(Protocol):
+    """What networks learn from one another: one term, whose weight is the number of samples."""
+
+    @property
+    def name(self) -> str: ...
+    def __call__(self, outputs: Mapping[str, Any]) -> Loss: ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class DML:
+    """Deep mutual learning: how far the probabilities that two networks give differ, summed over all places, a sample.
+
+    Zhang et al., Deep Mutual Learning, https://arxiv.org/abs/1706.00384, in the symmetric form of PaddleOCR: the mean of the
+    Kullback-Leibler divergences in both directions. Classes are the last dim of `output`, which holds logits.
+    """
+
+    between: tuple[str, str] = ('student', 'teacher')
+    output: str
+    weight: float = 1.0
+
+    def __call__(self, outputs: Mapping[str, Any]) -> Loss:
+        first, second = (part.softmax(-1) + EPSILON for part in parts(outputs, self.between, self.output))
+        divergences = _divergence(first, second) + _divergence(second, first)
+        return {self.name: Term(self.weight / 2 * divergences, divergences.new_full((), len(first)))}
+
+    @property
+    def name(self) -> str:
+        return f'dml_{self.output}_{"_".join(self.between)}'
+
+
+@dataclass(frozen=True, kw_only=True)
+class FeatureDistance:
+    """The mean squared difference of a map or sequence that two networks give; PaddleOCR's DistanceLoss in its mode l2."""
+
+    between: tuple[str, str] = ('student', 'teacher')
+    output: str = 'features'
+    weight: float = 1.0
+
+    def __call__(self, outputs: Mapping[str, Any]) -> Loss:
+        first, second = parts(outputs, self.between, self.output)
+        squares = F.mse_loss(first, second, reduction='sum')
+        per_sample = self.weight / first[0].numel()
+        return {self.name: Term(per_sample * squares, squares.new_full((), len(first)))}
+
+    @property
+    def name(self) -> str:
+        return f'distance_{self.output}_{"_".join(self.between)}'
+
+
+DISTILLATIONS: dict[str, Callable[..., NetworkLoss]] = {'dml': DML, 'feature_distance': FeatureDistance}
+
+
+def parts(outputs: Mapping[str, Any], between: tuple[str, str], output: str) -> list[Tensor]:
+    """The part `output` of both networks, at least in float32.
+
+    Raises ValueError when a network or the part is not there, and when the two differ in shape.
+    """
+    found = []
+    for name in between:
+        if name not in outputs:
+            raise ValueError(f'the networks of the distillation are {", ".join(outputs)}; there is no {name!r}')
+        part = getattr(outputs[name], output, None)
+        if not isinstance(part, Tensor):
+            raise ValueError(f'the outputs of the network {name!r} have no part {output!r}')
+        found.append(at_least_float32(part))
+    first, second = (list(part.shape) for part in found)
+    if first != second:
+        raise ValueError(f'the networks {" and ".join(between)} give {output!r} of different shapes, {first} and {second}')
+    return found
+
+
+def _divergence(probable: Tensor, target: Tensor) -> Tensor:
+    """The Kullback-Leibler divergence from `target`, summed over everything."""
+    return (target * ((target + EPSILON).log() - probable.log())).sum()

@@ -1,0 +1,164 @@
+"""The characters that a network tells apart, and texts as their numbers. Shapes: B texts, T time steps, C characters.
+
+Numbering, what is dropped and what is refused are PaddleOCR's: in CTC targets number 0 is the blank and character i of the
+dictionary is i + 1; in targets of the attention decoder (SAR) character i is i, followed by a number for unknown characters,
+one for begin and end alike, and one for padding.
+"""
+
+from __future__ import annotations
+
+import string
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from phalanx.data.folders import text_of
+
+BLANK = 0
+BuiltIn = Literal['digits', 'alphanumeric', 'letters', 'en']
+BUILT_IN: dict[BuiltIn, str] = {
+    'digits': string.digits,
+    'alphanumeric': string.digits + string.ascii_lowercase,
+    'letters': string.digits + string.ascii_letters,
+    'en': ''.join(map(chr, range(ord('0'), ord('~') + 1))) + ''.join(map(chr, range(ord('!'), ord('0')))) + ' ',
+}
+
+
+class UnusableTextError(Exception):
+    """A text that cannot be a training target. The message says why."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Dictionary:
+    """Which characters there are, as a recipe says it."""
+
+    dictionary: BuiltIn | tuple[str, ...] | Path = 'alphanumeric'
+    """A built-in one, a list of characters, or a file with one character a line, as PaddleOCR has them."""
+    space: bool = False
+    """Adds a space at the end, also where the file has one already: as the originals do, so that their weights fit."""
+    lower_case: bool | None = None
+    """Whether texts are turned to lower case first; none: where the dictionary is `alphanumeric`."""
+    max_length: int = 25
+    """The longest text, in characters, that can be a target."""
+
+    def __post_init__(self) -> None:
+        if self.max_length < 1:
+            raise ValueError(f'max_length must be at least 1, got {self.max_length}')
+
+    def read(self) -> Characters:
+        """Raises FileNotFoundError or ValueError when the file is missing or is none."""
+        characters = read_dictionary(self.dictionary) + ((' ',) if self.space else ())
+        lower_case = self.dictionary == 'alphanumeric' if self.lower_case is None else self.lower_case
+        return Characters(characters, lower_case=lower_case, max_length=self.max_length)
+
+
+def read_dictionary(dictionary: BuiltIn | tuple[str, ...] | Path) -> tuple[str, ...]:
+    """The characters of a dictionary, in order. Raises FileNotFoundError or ValueError."""
+    if isinstance(dictionary, tuple):
+        return dictionary
+    if not isinstance(dictionary, Path):
+        return tuple(BUILT_IN[dictionary])
+    if not dictionary.is_file():
+        raise FileNotFoundError(f'{dictionary}: there is no such dictionary file; built-in ones are {", ".join(BUILT_IN)}')
+    lines = [line.removesuffix('\r') for line in text_of(dictionary).removesuffix('\n').split('\n')]
+    for number, line in enumerate(lines, 1):
+        if not line:
+            raise ValueError(f'{dictionary}:{number}: is empty; a dictionary has one character a line')
+    return tuple(lines)
+
+
+class Encoded(NamedTuple):
+    """What becomes of a text."""
+
+    known: str
+    unknown: int
+    ctc: list[int]
+
+
+class Characters:
+    """Texts to numbers and back."""
+
+    def __init__(self, characters: Sequence[str], *, lower_case: bool, max_length: int) -> None:
+        self.characters, self.lower_case, self.max_length = tuple(characters), lower_case, max_length
+        self._numbers = {character: number for number, character in enumerate(self.characters)}  # of two equal ones the last
+
+    def __len__(self) -> int:
+        return len(self.characters)
+
+    @property
+    def sar_edge(self) -> int:
+        """The number of begin and end in SAR targets."""
+        return len(self) + 1
+
+    @property
+    def sar_padding(self) -> int:
+        return len(self) + 2
+
+    def known(self, text: str) -> str:
+        """What is left of a text: in lower case where the dictionary wants it, without characters that it has not."""
+        return ''.join(filter(self._numbers.__contains__, self._cased(text)))
+
+    def unknown(self, text: str) -> int:
+        """How many characters of a text the dictionary has not."""
+        return len(self._cased(text)) - len(self.known(text))
+
+    def ctc(self, text: str) -> list[int]:
+        """The target [L] of the CTC loss. Raises UnusableTextError when the text is empty or too long, or nothing is left."""
+        return self.encoded(text).ctc
+
+    def encoded(self, text: str) -> Encoded:
+        """All of these at once. Raises UnusableTextError where `ctc` does."""
+        if len(text) > self.max_length:
+            raise UnusableTextError(f'{text!r} has {len(text)} characters, at most {self.max_length} can be learned')
+        known = self.known(text)
+        if not known:
+            raise UnusableTextError(f'{text!r} has no character of the dictionary' if text else 'the text is empty')
+        return Encoded(known, len(self._cased(text)) - len(known), [self._numbers[character] + 1 for character in known])
+
+    def sar(self, text: str) -> list[int]:
+        """The target [max_length] of the attention decoder: begin, characters, end, padding.
+
+        Raises UnusableTextError where `ctc` does, and when there is no room for begin and end.
+        """
+        numbers = [number - 1 for number in self.ctc(text)]
+        room = self.max_length - 2
+        if len(numbers) > room:
+            raise UnusableTextError(f'{text!r} has {len(numbers)} characters, the attention decoder learns at most {room}')
+        framed = [self.sar_edge, *numbers, self.sar_edge]
+        return framed + [self.sar_padding] * (self.max_length - len(framed))
+
+    def decode(self, logits: Tensor) -> list[Reading]:  # [B, T, C + 1]
+        """The most probable character of each step, repetitions and blanks left out."""
+        probabilities, numbers = logits.float().softmax(-1).max(-1)  # [B, T] each
+        return [self._read(*row) for row in zip(numbers.tolist(), probabilities.tolist(), strict=True)]
+
+    def _read(self, numbers: Sequence[int], probabilities: Sequence[float]) -> Reading:
+        before = [BLANK, *numbers[:-1]]
+        kept = [step for step, number in enumerate(numbers) if number not in (BLANK, before[step])]
+        text = ''.join(self.characters[numbers[step] - 1] for step in kept)
+        confidence = sum(probabilities[step] for step in kept) / len(kept) if kept else 0.0
+        return Reading(text, confidence)
+
+    def _cased(self, text: str) -> str:
+        return text.lower() if self.lower_case else text
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What was read in an image."""
+
+    text: str
+    confidence: float  # mean probability of the characters, 0 for an empty text
+
+
+def padded(rows: Sequence[Sequence[int]], length: int) -> Tensor:
+    """[B, length] int64, each row filled up with 0."""
+    filled = np.zeros((len(rows), length), np.int64)
+    for place, row in zip(filled, rows, strict=True):
+        place[: len(row)] = row
+    return torch.from_numpy(filled)

@@ -1,0 +1,71 @@
+"""Label files, as PaddleOCR has them: a line names an image and says what is written in it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from phalanx.data.folders import check_folder, check_inside, check_present, lines_of
+from phalanx.data.image import read_image
+from phalanx.data.samples import Draw, Split
+from phalanx.families.recognition.data.packed import Packed
+from phalanx.families.recognition.data.source import Chance, Shares, Source, TextImage
+
+
+class LabelFiles:
+    """Images and their texts from label files, whose lines are `path<TAB>text`; files and paths are relative to `root`.
+
+    `train_shares`: how much of each training file an epoch takes, 1 being all of it (`ratio_list` of PaddleOCR); all 1 when
+    there are none.
+    """
+
+    def __init__(
+        self,
+        *,
+        root: Path,
+        train: tuple[str, ...] = ('rec_gt_train.txt',),
+        eval: tuple[str, ...] = ('rec_gt_test.txt',),
+        train_shares: tuple[float, ...] = (),
+        separator: str = '\t',
+    ) -> None:
+        if train_shares and len(train_shares) != len(train):
+            raise ValueError(f'there are {len(train)} training files, but {len(train_shares)} train_shares')
+        self.root, self.files, self.separator = root, {'train': train, 'eval': eval}, separator
+        self.shares = {'train': train_shares or (1.0,) * len(train), 'eval': (1.0,) * len(eval)}
+
+    def split(self, split: Split) -> Source:
+        check_folder(self.root)
+        lists = [LabelFile(self.root, self.root / file, self.separator) for file in self.files[split]]
+        return Shares(lists, self.shares[split])
+
+
+class LabelFile:
+    """A Source of the samples that one label file names."""
+
+    def __init__(self, root: Path, path: Path, separator: str = '\t') -> None:
+        """Raises FileNotFoundError and ValueError."""
+        pairs = [split_line(line, root, f'{path}:{number}', separator) for number, line in lines_of(path)]
+        self.root = root
+        self.paths, self.texts = Packed([file for file, _ in pairs]), Packed([text for _, text in pairs])
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    def check_files(self) -> None:
+        check_present(self.root, (self.paths[index] for index in range(len(self))))
+
+    def name(self, index: int) -> str:
+        return f'{self.root}/{self.paths[index]}'
+
+    def read(self, draw: Draw, chance: Chance) -> TextImage:
+        return read_image(self.name(draw.index)), self.texts[draw.index]
+
+
+def split_line(line: str, root: Path, where: str, separator: str) -> tuple[str, str]:
+    """Path and text of a line; what comes after another separator is left out. Raises ValueError, beginning with `where`."""
+    path, found, rest = line.removesuffix('\r').partition(separator)
+    if not found or not path:
+        raise ValueError(
+            f'{where}: expected an image and its text with {separator!r} between them, got {line!r}; '
+            'data.separator says what stands between'
+        )
+    return check_inside(path, root, where), rest.split(separator)[0]

@@ -1,0 +1,61 @@
+"""Readings as pictures and files."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+
+import numpy as np
+import PIL.Image
+import PIL.ImageDraw
+import PIL.ImageFont
+
+from phalanx.data.samples import Image
+from phalanx.families.recognition.characters import Reading
+from phalanx.families.recognition.render import Fonts
+
+STRIP = 28  # height in pixels of the strip of words under an image
+LETTERS = 18  # their height
+
+
+def compared(image: Image, truth: str, reading: Reading) -> list[tuple[str, Image]]:
+    """The image of a line, captioned with what stands there and what was read."""
+    verdict = 'right' if reading.text == truth else 'wrong'
+    return [(f'{truth or "(no text)"} - read {said(reading)}: {verdict}', image)]
+
+
+def save(reading: Reading, image: Image, stem: Path) -> list[Path]:
+    """Writes the text, text and confidence as JSON, and the image with its reading below; returns the three files."""
+    text, record, picture = (stem.with_name(f'{stem.name}{suffix}') for suffix in ('.txt', '.json', '_read.png'))
+    text.write_text(reading.text + '\n', encoding='utf-8')
+    record.write_text(json.dumps(asdict(reading), ensure_ascii=False) + '\n', encoding='utf-8')
+    PIL.Image.fromarray(with_words(image, said(reading))).save(picture)
+    return [text, record, picture]
+
+
+def with_words(image: Image, words: str) -> Image:
+    """The image with `words` on a white strip below."""
+    font = _font_for(words)
+    width = max(image.shape[1], int(font.getlength(words)) + 8)
+    canvas = np.full((image.shape[0] + STRIP, width, 3), 255, np.uint8)
+    canvas[: image.shape[0], : image.shape[1]] = image
+    picture = PIL.Image.fromarray(canvas)
+    PIL.ImageDraw.Draw(picture).text((4, image.shape[0] + STRIP / 2), words, fill=(0, 0, 0), font=font, anchor='lm')
+    return np.asarray(picture)
+
+
+def said(reading: Reading) -> str:
+    """What was read, and how sure the network is: `hello (0.98)`."""
+    return f'{reading.text or "(nothing)"} ({reading.confidence:.2f})'
+
+
+def _font_for(text: str) -> PIL.ImageFont.FreeTypeFont | PIL.ImageFont.ImageFont:
+    """Pillow's own font, which has Latin letters, or the first of the system's that has all characters, where there is one."""
+    if text.isascii():
+        return PIL.ImageFont.load_default(LETTERS)
+    try:
+        fonts = Fonts(None, sorted(set(text))).writing(text)
+    except FileNotFoundError:
+        fonts = []
+    return PIL.ImageFont.truetype(str(fonts[0]), LETTERS) if fonts else PIL.ImageFont.load_default(LETTERS)

@@ -1,0 +1,52 @@
+"""CRNN: a convolutional backbone, a recurrent network along the line, and a character for each of its places.
+
+Shi et al., An End-to-End Trainable Neural Network for Image-based Sequence Recognition, https://arxiv.org/abs/1507.05717.
+Backbones and sizes as in PaddleOCR. Shapes: B batch, T places along the line, K characters.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from torch import Tensor, nn
+
+from phalanx.families.recognition.models.blocks import along_the_line
+from phalanx.families.recognition.models.mobilenet_v3 import MobileNetV3, Size
+from phalanx.families.recognition.models.outputs import Outputs
+from phalanx.families.recognition.models.resnet34_vd import ResNet34vd
+from phalanx.families.recognition.texts import Texts
+
+
+class CRNN(nn.Module):
+    """images [B, 3, 32, W] -> logits [B, W/4, K+1]."""
+
+    def __init__(self, num_classes: int, backbone: MobileNetV3 | ResNet34vd, *, hidden_size: int) -> None:
+        super().__init__()
+        self.backbone = backbone
+        self.neck = nn.LSTM(backbone.channels, hidden_size, num_layers=2, bidirectional=True, batch_first=True)
+        self.head = nn.Linear(2 * hidden_size, num_classes + 1)  # torch draws LSTM and head as PaddleOCR does
+
+    def forward(self, images: Tensor, texts: Texts | None = None) -> Outputs:
+        features = self.backbone(images)  # [B, C, 1, T]
+        sequence, _ = self.neck(along_the_line(features))
+        return Outputs(self.head(sequence), features=None if texts is None else features)
+
+
+def crnn(
+    num_classes: int,
+    *,
+    backbone: Literal['mobilenet_v3', 'resnet34_vd'] = 'mobilenet_v3',
+    size: Size = 'large',
+    scale: float = 0.5,
+    hidden_size: int = 96,
+) -> CRNN:
+    """CRNN for an alphabet of `num_classes` characters.
+
+    `size` and `scale` are those of MobileNetV3. PaddleOCR takes a `hidden_size` of 96 with the large MobileNetV3, 48 with the
+    small one and 256 with ResNet34-vd. Raises ValueError for `size` or `scale` beside another backbone.
+    """
+    if backbone == 'mobilenet_v3':
+        return CRNN(num_classes, MobileNetV3(size, scale=scale), hidden_size=hidden_size)
+    if (size, scale) != ('large', 0.5):
+        raise ValueError(f'size and scale are options of mobilenet_v3; {backbone} has none')
+    return CRNN(num_classes, ResNet34vd(), hidden_size=hidden_size)

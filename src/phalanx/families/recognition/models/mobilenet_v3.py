@@ -1,0 +1,105 @@
+"""MobileNetV3 for text lines: it halves the height five times and the width twice.
+
+Howard et al., Searching for MobileNetV3, https://arxiv.org/abs/1905.02244. Strides, the pooling at the end and the slope of the
+hard sigmoid as in PaddleOCR. Shapes: B batch, C channels.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple
+
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from phalanx.families.recognition.models.blocks import initialise_as_paddle
+from phalanx.nn.layers import ConvBN, ConvBNHardswish, ConvBNReLU, SqueezeExcitation, Stride, scaled
+
+Size = Literal['large', 'small']
+
+
+class Block(NamedTuple):
+    """One inverted residual of the published network, of scale 1."""
+
+    kernel_size: int
+    inner: int
+    channels: int
+    squeeze: bool
+    activation: Literal['relu', 'hardswish']
+    lower: bool = False  # whether it halves the height
+
+
+BLOCKS: dict[Size, tuple[Block, ...]] = {
+    'large': (
+        Block(3, 16, 16, False, 'relu'),
+        Block(3, 64, 24, False, 'relu', lower=True),
+        Block(3, 72, 24, False, 'relu'),
+        Block(5, 72, 40, True, 'relu', lower=True),
+        Block(5, 120, 40, True, 'relu'),
+        Block(5, 120, 40, True, 'relu'),
+        Block(3, 240, 80, False, 'hardswish'),
+        Block(3, 200, 80, False, 'hardswish'),
+        Block(3, 184, 80, False, 'hardswish'),
+        Block(3, 184, 80, False, 'hardswish'),
+        Block(3, 480, 112, True, 'hardswish'),
+        Block(3, 672, 112, True, 'hardswish'),
+        Block(5, 672, 160, True, 'hardswish', lower=True),
+        Block(5, 960, 160, True, 'hardswish'),
+        Block(5, 960, 160, True, 'hardswish'),
+    ),
+    'small': (
+        Block(3, 16, 16, True, 'relu'),
+        Block(3, 72, 24, False, 'relu', lower=True),
+        Block(3, 88, 24, False, 'relu'),
+        Block(5, 96, 40, True, 'hardswish', lower=True),
+        Block(5, 240, 40, True, 'hardswish'),
+        Block(5, 240, 40, True, 'hardswish'),
+        Block(5, 120, 48, True, 'hardswish'),
+        Block(5, 144, 48, True, 'hardswish'),
+        Block(5, 288, 96, True, 'hardswish', lower=True),
+        Block(5, 576, 96, True, 'hardswish'),
+        Block(5, 576, 96, True, 'hardswish'),
+    ),
+}
+LAST = {'large': 960, 'small': 576}
+CONVS: dict[str, type[ConvBN]] = {'relu': ConvBNReLU, 'hardswish': ConvBNHardswish}
+
+
+class MobileNetV3(nn.Module):
+    """images [B, 3, H, W], H of HEIGHTS -> features [B, C, 1, W/4], `channels` deep."""
+
+    def __init__(self, size: Size, *, scale: float) -> None:
+        super().__init__()
+        channels = scaled(16, scale)
+        self.stem = ConvBNHardswish(3, channels, 3, stride=2)
+        blocks = []
+        for number, block in enumerate(BLOCKS[size]):
+            # The small network has no shortcut beside its first block, though it would fit: its stride is written (1, 1) there.
+            shortcut = not (size == 'small' and number == 0)
+            blocks.append(InvertedResidual(channels, block, scale, shortcut=shortcut))
+            channels = scaled(block.channels, scale)
+        self.blocks = nn.Sequential(*blocks)
+        self.channels = scaled(LAST[size], scale)
+        self.last = ConvBNHardswish(channels, self.channels, 1)
+        initialise_as_paddle(self)
+
+    def forward(self, images: Tensor) -> Tensor:
+        return F.max_pool2d(self.last(self.blocks(self.stem(images))), 2)
+
+
+class InvertedResidual(nn.Module):
+    """x [B, in, H, W] -> [B, out, H or H/2, W]: widened, filtered by channel, narrowed; beside a shortcut where one fits."""
+
+    def __init__(self, in_channels: int, block: Block, scale: float, *, shortcut: bool) -> None:
+        super().__init__()
+        inner, out_channels = scaled(block.inner, scale), scaled(block.channels, scale)
+        stride: Stride = (2, 1) if block.lower else 1
+        conv = CONVS[block.activation]
+        self.widen = conv(in_channels, inner, 1)
+        self.filter = conv(inner, inner, block.kernel_size, stride=stride, groups=inner)
+        self.squeeze = SqueezeExcitation(inner, slope=0.2) if block.squeeze else nn.Identity()
+        self.narrow = ConvBN(inner, out_channels, 1)
+        self.has_shortcut = shortcut and not block.lower and in_channels == out_channels
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = self.narrow(self.squeeze(self.filter(self.widen(x))))
+        return x + y if self.has_shortcut else y

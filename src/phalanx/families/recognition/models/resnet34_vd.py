@@ -1,0 +1,57 @@
+"""ResNet34-vd for text lines: it halves the height five times and the width twice.
+
+He et al., Bag of Tricks for Image Classification with Convolutional Neural Networks, https://arxiv.org/abs/1812.01187. Strides
+and the pooling at the end as in PaddleOCR. Shapes: B batch, C channels.
+"""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from phalanx.families.recognition.models.blocks import initialise_as_paddle
+from phalanx.nn.layers import ConvBN, ConvBNReLU, Stride
+
+
+class ResNet34vd(nn.Module):
+    """images [B, 3, H, W], H of HEIGHTS -> features [B, 512, 1, W/4]."""
+
+    channels = 512
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = nn.Sequential(
+            ConvBNReLU(3, 32, 3),
+            ConvBNReLU(32, 32, 3),
+            ConvBNReLU(32, 64, 3),
+            nn.MaxPool2d(3, stride=2, padding=1),
+        )
+        stages, before = [], 64
+        for count, channels in zip((3, 4, 6, 3), (64, 128, 256, 512), strict=True):
+            first = Residual(before, channels, lower=channels != 64)
+            stages.append(nn.Sequential(first, *(Residual(channels, channels) for _ in range(count - 1))))
+            before = channels
+        # The very first block has a convolution beside it too, though the map keeps its size and depth.
+        stages[0][0].shortcut = ConvBN(64, 64, 1)
+        self.stages = nn.Sequential(*stages)
+        initialise_as_paddle(self)
+
+    def forward(self, images: Tensor) -> Tensor:
+        return F.max_pool2d(self.stages(self.stem(images)), 2)
+
+
+class Residual(nn.Module):
+    """x [B, in, H, W] -> [B, out, H or H/2, W]: two convolutions beside a shortcut, which averages where it halves."""
+
+    def __init__(self, in_channels: int, out_channels: int, *, lower: bool = False) -> None:
+        super().__init__()
+        stride: Stride = (2, 1) if lower else 1
+        self.first = ConvBNReLU(in_channels, out_channels, 3, stride=stride)
+        self.second = ConvBN(out_channels, out_channels, 3)
+        self.shortcut: nn.Module = nn.Identity()
+        if lower:
+            halve = nn.AvgPool2d((2, 1), ceil_mode=True)
+            self.shortcut = nn.Sequential(halve, ConvBN(in_channels, out_channels, 1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.relu(self.shortcut(x) + self.second(self.first(x)))

@@ -1,0 +1,84 @@
+"""The neck of PP-OCRv3: places along the line attend to one another.
+
+Du et al., SVTR: Scene Text Recognition with a Single Visual Model, https://arxiv.org/abs/2205.00159, of which PaddleOCR takes
+two global mixing blocks. Shapes: B batch, C channels, T places along the line, D channels inside the blocks.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from phalanx.families.recognition.models.blocks import along_the_line
+from phalanx.nn.layers import ConvBNSiLU
+from phalanx.nn.stochastic import Dropout
+
+
+class SVTRNeck(nn.Module):
+    """features [B, C, 1, T] -> a sequence [B, T, out]."""
+
+    def __init__(self, in_channels: int, out_channels: int, *, depth: int, hidden_size: int, dropout: float) -> None:
+        super().__init__()
+        narrow = in_channels // 8
+        self.narrow = ConvBNSiLU(in_channels, narrow, 3)
+        self.enter = ConvBNSiLU(narrow, hidden_size, 1)
+        self.blocks = nn.Sequential(*(MixingBlock(hidden_size, dropout=dropout) for _ in range(depth)))
+        self.norm = nn.LayerNorm(hidden_size, eps=1e-6)
+        self.leave = ConvBNSiLU(hidden_size, in_channels, 1)
+        self.join = ConvBNSiLU(2 * in_channels, narrow, 3)
+        self.out = ConvBNSiLU(narrow, out_channels, 1)
+        self._initialise()
+
+    def forward(self, features: Tensor) -> Tensor:
+        sequence = along_the_line(self.enter(self.narrow(features)))  # [B, T, D]
+        sequence = self.norm(self.blocks(sequence))
+        mixed = self.leave(sequence.transpose(1, 2).unsqueeze(2))  # [B, C, 1, T]
+        return along_the_line(self.out(self.join(torch.cat([features, mixed], dim=1))))
+
+    def _initialise(self) -> None:
+        """As PaddleOCR: He uniform for convolutions, a truncated normal distribution for linear layers."""
+        for module in self.modules():
+            if isinstance(module, nn.Conv2d):
+                nn.init.kaiming_uniform_(module.weight, nonlinearity='relu')
+            elif isinstance(module, nn.Linear):
+                nn.init.trunc_normal_(module.weight, std=0.02, a=-0.04, b=0.04)
+                nn.init.zeros_(module.bias)
+
+
+class MixingBlock(nn.Module):
+    """x [B, T, D] -> the same: each place takes from all others, then each is changed by itself."""
+
+    def __init__(self, size: int, *, dropout: float) -> None:
+        super().__init__()
+        self.norm1 = nn.LayerNorm(size)
+        self.mixer = Attention(size, heads=8, dropout=dropout)
+        self.norm2 = nn.LayerNorm(size)
+        self.mlp = nn.Sequential(
+            nn.Linear(size, 2 * size), nn.SiLU(), Dropout(dropout), nn.Linear(2 * size, size), Dropout(dropout)
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x + self.mixer(self.norm1(x))
+        changed: Tensor = x + self.mlp(self.norm2(x))
+        return changed
+
+
+class Attention(nn.Module):
+    """Self-attention of several heads, x [B, T, D] -> the same."""
+
+    def __init__(self, size: int, *, heads: int, dropout: float) -> None:
+        super().__init__()
+        if size % heads:
+            raise ValueError(f'the hidden size of the SVTR neck must be a multiple of its {heads} heads, got {size}')
+        self.heads = heads
+        self.qkv = nn.Linear(size, 3 * size)
+        self.drop_shares = Dropout(dropout)
+        self.out = nn.Sequential(nn.Linear(size, size), Dropout(dropout))
+
+    def forward(self, x: Tensor) -> Tensor:
+        B, T, D = x.shape
+        query, key, value = self.qkv(x).view(B, T, 3, self.heads, D // self.heads).permute(2, 0, 3, 1, 4)  # [B, heads, T, .]
+        shares = torch.softmax((query * (D // self.heads) ** -0.5) @ key.transpose(2, 3), dim=3)  # [B, heads, T, T]
+        taken = (self.drop_shares(shares) @ value).transpose(1, 2).reshape(B, T, D)
+        out: Tensor = self.out(taken)
+        return out

@@ -1,0 +1,51 @@
+"""What `phalanx data check` asks about the samples of a recognition data set."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+
+from phalanx.data.samples import Draw, Image, SampleError
+from phalanx.families.recognition.characters import Characters, UnusableTextError
+from phalanx.families.recognition.data import Source
+from phalanx.families.recognition.data.source import Chance, TextImage
+from phalanx.families.recognition.draw import with_words
+
+UNKNOWN, BLANK = '(not in the dictionary)', '␣'
+
+
+@dataclass(frozen=True)
+class TextSurvey:
+    """The samples of one split as they lie in their files, counted by characters."""
+
+    source: Source
+    characters: Characters
+    has_attention: bool
+    class_names: tuple[str, ...] = ()  # whatever is found: few data sets have all of a large dictionary
+    unit: str = 'characters'
+    notes: tuple[str, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self.source)
+
+    def name(self, index: int) -> str:
+        return self.source.name(index)
+
+    def count(self, index: int) -> tuple[Image, dict[str, int]]:
+        """The image and its characters, a blank as ␣. Raises SampleError, also for a text that cannot be learned."""
+        image, text = self._read(index)
+        try:
+            self.characters.sar(text) if self.has_attention else self.characters.ctc(text)
+        except UnusableTextError as error:
+            raise SampleError(f'{self.name(index)}: {error}') from None
+        counts = Counter(BLANK if character == ' ' else character for character in self.characters.known(text))
+        unknown = self.characters.unknown(text)
+        return image, dict(counts) | ({UNKNOWN: unknown} if unknown else {})
+
+    def picture(self, index: int) -> Image:
+        """The image with its text below."""
+        return with_words(*self._read(index))
+
+    def _read(self, index: int) -> TextImage:
+        draw = Draw(index, 0, 0, 0)
+        return self.source.read(draw, Chance(draw))

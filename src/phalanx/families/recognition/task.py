@@ -1,0 +1,342 @@
+"""Recognition: the text of an image of one line. This file is the family's table of contents, and its part of a recipe."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+import torch
+from torch import Tensor, nn
+
+from phalanx.config.options import check_size
+from phalanx.data.batch import Tensors, shares
+from phalanx.data.image import channels_first, normalised, stacked
+from phalanx.data.samples import Draw, Image, SampleError, Split
+from phalanx.families.distillation import DISTILLATIONS, Distilled, NetworkLoss, own_losses
+from phalanx.families.recognition import draw as drawing
+from phalanx.families.recognition.characters import (
+    BLANK,
+    Characters,
+    Dictionary,
+    Reading,
+    UnusableTextError,
+    padded,
+    read_dictionary,
+)
+from phalanx.families.recognition.data import DATA, Data, Source
+from phalanx.families.recognition.data.lmdb_sets import write_lmdb
+from phalanx.families.recognition.data.source import Chance, TextImage
+from phalanx.families.recognition.loss import LOSSES, TextLoss
+from phalanx.families.recognition.loss.ctc import CTC
+from phalanx.families.recognition.metric import Comparison, ReadingAccuracy
+from phalanx.families.recognition.models import MODELS
+from phalanx.families.recognition.models.blocks import HEIGHTS
+from phalanx.families.recognition.models.outputs import CtcOutput, Outputs
+from phalanx.families.recognition.survey import TextSurvey
+from phalanx.families.recognition.texts import Texts
+from phalanx.families.recognition.transforms import TRANSFORMS, Concatenate, Transform, fitted
+from phalanx.families.task import Export, Loss, tried
+from phalanx.parallel.step import WholeStep
+
+Size = tuple[int, int]  # width, height
+
+STUDENT = 'student'
+GREY = (0.5, 0.5, 0.5)  # mean and standard deviation that the originals normalise with
+LETTERS_AND_DIGITS = Dictionary()
+AS_PUBLISHED = Comparison()
+
+
+@dataclass(frozen=True)
+class Sample:
+    image: Tensor  # uint8 [3, h, w], what the network will see
+    width: int  # columns of it, from the left, that the line fills
+    label: str  # the text, without characters that the dictionary has not
+    unknown: int  # how many those are
+    ctc: list[int]
+    sar: list[int]
+
+
+@dataclass(frozen=True)
+class RecognitionBatch(Tensors):
+    """Samples of one image size."""
+
+    images: Tensor  # uint8 [B, 3, h, w]
+    widths: Tensor  # int64 [B]
+    texts: Texts
+    labels: tuple[str, ...]
+    unknown: int
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def split(self, parts: int) -> list[Self]:
+        fields = (shares(self.images, parts), shares(self.widths, parts), self.texts.split(parts), shares(self.labels, parts))
+        return [
+            replace(self, images=images, widths=widths, texts=texts, labels=labels)
+            for images, widths, texts, labels in zip(*fields, strict=True)
+        ]
+
+
+@dataclass(frozen=True)
+class Encoder:
+    """A line -> a Sample: fitted to the network's input, and its text in numbers."""
+
+    characters: Characters
+    keep_ratio: bool
+    has_attention: bool  # whether the text is also a target of the attention decoder
+
+    def sample(self, line: TextImage, size: Size) -> Sample:
+        """Raises UnusableTextError when the text cannot be a target."""
+        image, text = line
+        encoded = self.characters.encoded(text)
+        sar = self.characters.sar(text) if self.has_attention else []
+        shown, width = fitted(image, size, keep_ratio=self.keep_ratio)
+        return Sample(channels_first(shown), width, *encoded, sar)
+
+    def request(self, image: Image, size: Size) -> Sample:
+        """A line of unknown text, wider than `size` where it needs to be, as the originals predict."""
+        shown, width = fitted(image, size, keep_ratio=self.keep_ratio, grow=self.keep_ratio)
+        return Sample(channels_first(shown), width, '', 0, [], [])
+
+
+@dataclass(frozen=True)
+class Samples:
+    """The samples of one split, augmented, fitted and encoded."""
+
+    source: Source
+    encoder: Encoder
+    sizes: tuple[Size, ...]  # a step draws one of them for all its samples
+    concatenate: Concatenate | None = None
+    transforms: tuple[Transform, ...] = ()
+
+    @property
+    def notes(self) -> Sequence[str]:
+        return ()
+
+    def __len__(self) -> int:
+        return len(self.source)
+
+    def name(self, index: int) -> str:
+        return self.source.name(index)
+
+    def __getitem__(self, draw: Draw) -> Sample:
+        chance = Chance(draw)
+        image, text = self.source.read(draw, chance)
+        if self.concatenate is not None:
+            image, text = self.concatenate((image, text), lambda: self._another(draw, chance), chance.rng())
+        for transform in self.transforms:
+            image = transform(image, chance.rng())
+        size = self.sizes[draw.step_rng().integers(len(self.sizes))] if len(self.sizes) > 1 else self.sizes[0]
+        try:
+            return self.encoder.sample((image, text), size)
+        except UnusableTextError as error:
+            raise SampleError(f'{self.name(draw.index)}: {error}') from None
+
+    def _another(self, draw: Draw, chance: Chance) -> TextImage | None:
+        try:
+            return self.source.read(draw.of(int(chance.rng().integers(len(self)))), chance)
+        except SampleError:  # it is told when its own turn comes
+            return None
+
+
+class Recognition:
+    """The Task, made from the keys of a recipe.
+
+    `characters`: which there are. `size` (width, height) is that of the network's input; of `train_sizes`, where given, each
+    training step draws one for all its samples. (PaddleOCR's MultiScaleSampler also gives small sizes more samples, and can
+    choose the width by the ratio of sides of the lines in the batch; here the global batch stays as the recipe says, and which
+    lines meet in it does not depend on their size.) A line keeps its ratio of sides, the rest of the width being empty, or is
+    stretched with `keep_ratio` false. `concatenate` puts lines behind one another, before the `transforms`. `compare`: which
+    differences of texts the metric ignores.
+
+    Distillation: `model` is the student, `networks` names others that see the same batches, `between` says what they learn from
+    one another; each learns from `loss` too, unless it is in `frozen`; `train.init_networks` says from where they start. Raises
+    ValueError for options of parts that cannot be.
+    """
+
+    def __init__(
+        self,
+        *,
+        model: Annotated[partial[nn.Module], MODELS],
+        data: Annotated[partial[Data], DATA],
+        loss: Annotated[partial[TextLoss], LOSSES, tried],
+        characters: Dictionary = LETTERS_AND_DIGITS,
+        size: tuple[int, int] = (100, 32),
+        train_sizes: tuple[tuple[int, int], ...] = (),
+        keep_ratio: bool = True,
+        concatenate: Concatenate | None = None,
+        transforms: tuple[Annotated[partial[Transform], TRANSFORMS, tried], ...] = (),
+        compare: Comparison = AS_PUBLISHED,
+        networks: dict[str, Annotated[partial[nn.Module], MODELS]] | None = None,
+        between: tuple[Annotated[partial[NetworkLoss], DISTILLATIONS], ...] = (),
+        frozen: tuple[str, ...] = (),
+        judged_by: Literal['accuracy', 'edit_similarity'] = 'accuracy',
+    ) -> None:
+        for one in (size, *train_sizes):
+            check_size('size', one)
+            if one[1] not in HEIGHTS:
+                raise ValueError(f'size: the networks take lines {HEIGHTS[0]} to {HEIGHTS[-1]} pixels high, got {one[1]}')
+        if STUDENT in (networks or {}):
+            raise ValueError(f'networks: {STUDENT!r} is the name of `model`; give the others another one')
+        if bool(networks) != bool(between):
+            raise ValueError('distillation needs both: `networks` beside the model, and what is learned `between` them')
+        self.network, self.data, self.loss_of_texts = model, data, loss()
+        self.dictionary, self.size, self.keep_ratio = characters, size, keep_ratio
+        self.train_sizes = train_sizes or (size,)
+        self.concatenate, self.transforms = concatenate, tuple(transform() for transform in transforms)
+        self.compare, self.judged_by = compare, judged_by
+        self.networks, self.between = networks or {}, tuple(loss() for loss in between)
+        self.frozen = frozen
+
+    @cached_property
+    def characters(self) -> Characters:
+        """Read when first asked for: a recipe can be checked where its dictionary is not."""
+        return self.dictionary.read()
+
+    @property
+    def encoder(self) -> Encoder:
+        return Encoder(self.characters, self.keep_ratio, has_attention=not isinstance(self.loss_of_texts, CTC))
+
+    def settled(self) -> dict[str, tuple[str, ...]]:
+        named = self.dictionary.dictionary
+        return {'characters.dictionary': read_dictionary(named)} if isinstance(named, Path) else {}
+
+    def model(self) -> nn.Module:
+        """Raises FileNotFoundError or ValueError when the dictionary cannot be read, ValueError when networks do not fit."""
+        variants = {STUDENT: self.network, **self.networks}
+        networks = {name: variant(len(self.characters)) for name, variant in variants.items()}
+        for name, network in networks.items():
+            if hasattr(network, 'sar') != self.encoder.has_attention:
+                cure = 'use ctc' if self.encoder.has_attention else 'use multi'
+                raise ValueError(f'loss: does not fit the {name} network, which has {_heads(network)}; {cure}')
+        if not self.networks:
+            return networks[STUDENT]
+        return Distilled(networks, student=STUDENT, frozen=self.frozen)
+
+    def dataset(self, split: Split) -> Samples:
+        source = self._whole(split)
+        if split == 'eval':
+            return Samples(source, self.encoder, (self.size,))
+        return Samples(source, self.encoder, self.train_sizes, self.concatenate, self.transforms)
+
+    def survey(self, split: Split) -> TextSurvey:
+        """The samples of a split as they lie in their files, for `phalanx data check`."""
+        return TextSurvey(self.data().split(split), self.characters, self.encoder.has_attention)
+
+    rewritten_as = ('lmdb',)
+
+    def rewrite(self, split: Split, out: Path, *, form: str) -> dict[str, object]:
+        """Writes the samples of a split as they lie in their files anew, for `phalanx data rewrite`."""
+        folder = {'train': 'train', 'eval': 'val'}[split]
+        write_lmdb(self._whole(split), out / folder)
+        return {'name': 'lmdb_sets', split: [folder]}
+
+    def _whole(self, split: Split) -> Source:
+        """The samples of a split. Raises FileNotFoundError when files are missing."""
+        source = self.data().split(split)
+        source.check_files()
+        return source
+
+    def collate(self, samples: Sequence[Sample]) -> RecognitionBatch:
+        """Raises ValueError when the images differ in size."""
+        shapes = {sample.image.shape for sample in samples}
+        if len(shapes) > 1:
+            sizes = sorted(f'{width} x {height}' for _, height, width in shapes)
+            raise ValueError(f'the images of a batch differ in size: {", ".join(sizes)}')
+        images = stacked([sample.image for sample in samples])
+        widths = torch.tensor([sample.width for sample in samples])
+        texts = Texts(
+            padded([sample.ctc for sample in samples], self.dictionary.max_length),
+            torch.tensor([len(sample.ctc) for sample in samples]),
+            padded([sample.sar for sample in samples], self.dictionary.max_length),
+            widths / images.shape[3],
+        )
+        labels = tuple(sample.label for sample in samples)
+        return RecognitionBatch(images, widths, texts, labels, sum(sample.unknown for sample in samples))
+
+    def network_input(self, batch: RecognitionBatch) -> Tensor:
+        return network_input(batch)
+
+    @property
+    def has_fixed_size(self) -> bool:
+        return len(self.train_sizes) == 1
+
+    def align(self, batch: RecognitionBatch, whole: WholeStep) -> RecognitionBatch:
+        return batch
+
+    def outputs(self, model: nn.Module, batch: RecognitionBatch) -> Any:
+        return model(self.network_input(batch), batch.texts)
+
+    def loss(self, outputs: Any, batch: RecognitionBatch, whole: WholeStep) -> Loss:
+        if not self.networks:
+            return self.loss_of_texts(outputs, batch.texts)
+        terms = dict(own_losses(outputs, lambda part: self.loss_of_texts(part, batch.texts), of=self.learners))
+        for between in self.between:
+            terms |= between(outputs)
+        return terms
+
+    def weights(self, batch: RecognitionBatch) -> dict[str, Tensor]:
+        own = self.loss_of_texts.weights(batch.texts, len(self.characters))
+        if not self.networks:
+            return own
+        samples = torch.full((), float(len(batch)), dtype=torch.float64, device=batch.images.device)
+        of_networks = {f'{term}_{name}': weight for name in self.learners for term, weight in own.items()}
+        return of_networks | {between.name: samples for between in self.between}
+
+    @property
+    def learners(self) -> list[str]:
+        """The networks that learn from the texts."""
+        return [name for name in (STUDENT, *self.networks) if name not in self.frozen]
+
+    def predict(self, model: nn.Module, batch: RecognitionBatch) -> list[Reading]:
+        outputs: Outputs = model(self.network_input(batch))
+        return self.characters.decode(outputs.ctc)
+
+    sees_whole_step = False
+
+    def metric(self) -> ReadingAccuracy:
+        return ReadingAccuracy(self.compare)
+
+    def request(self, image: Image) -> Sample:
+        return self.encoder.request(image, self.size)
+
+    def results(self, prediction: list[Reading], batch: RecognitionBatch) -> list[Reading]:
+        return prediction
+
+    def picture(self, sample: Sample, result: Reading) -> list[tuple[str, Image]]:
+        shown = sample.image[:, :, : sample.width].permute(1, 2, 0).numpy()
+        return drawing.compared(shown, sample.label, result)
+
+    def save(self, result: Reading, image: Image, stem: Path) -> list[Path]:
+        return drawing.save(result, image, stem)
+
+    def export(self, model: nn.Module) -> Export:
+        """The CTC logits, of the student where several networks were trained; choosing characters is the caller's."""
+        in_proportion = 'in proportion, rounded up, at most that of the input; then zeros after normalisation'
+        width = in_proportion if self.keep_ratio else 'that of the input'
+        preparation = {
+            'resize': {'height': 'that of the input', 'width': width, 'interpolation': 'linear'},
+            'channels': 'BGR',
+            'mean': GREY,
+            'std': GREY,
+        }
+        return Export(
+            CtcOutput(model.student if isinstance(model, Distilled) else model),
+            {'logits': '[batch, places, characters + 1]: the likeliest of each place, without repetitions and blanks (0)'},
+            preparation,
+            {'characters': self.characters.characters, 'blank': BLANK, 'first_character': BLANK + 1},
+        )
+
+
+def _heads(network: nn.Module) -> str:
+    return 'an attention head beside that for CTC' if hasattr(network, 'sar') else 'no attention head'
+
+
+def network_input(batch: RecognitionBatch) -> Tensor:
+    """Normalised images [B, 3, h, w], BGR as the originals' weights want them, and zero where a line ends."""
+    images = normalised(batch.images.flip(1), GREY, GREY)
+    columns = torch.arange(images.shape[3], device=images.device)
+    return images.masked_fill_(columns >= batch.widths[:, None, None, None], 0)

@@ -1,0 +1,37 @@
+"""The texts of a batch as the networks and the losses take them: encoded."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Self
+
+import torch
+from torch import Tensor
+
+from phalanx.data.batch import Tensors, shares
+
+
+@dataclass(frozen=True)
+class Texts(Tensors):
+    """The encoded texts of B images, of an alphabet of K characters (the `num_classes` of the networks).
+
+    For CTC a character is 1 to K, the blank 0. For the attention head (SAR) a character is 0 to K-1, an unknown one K, the
+    start and the end of a text K+1, padding K+2.
+    """
+
+    ctc: Tensor  # [B, L] int64, padded with 0
+    lengths: Tensor  # [B] int64, characters in each row of `ctc`
+    sar: Tensor  # [B, L] int64, from start to end, padded
+    valid_ratios: Tensor | None = None  # [B] float32, the share of the width that an image fills, from the left; None: all
+
+    def __len__(self) -> int:
+        return len(self.ctc)
+
+    def to(self, device: torch.device) -> Self:
+        """The lengths stay on the host, where torch's CTC wants them, wherever it computes."""
+        return replace(super().to(device), lengths=self.lengths)
+
+    def split(self, parts: int) -> list[Self]:
+        ratios = [None] * parts if self.valid_ratios is None else shares(self.valid_ratios, parts)
+        fields = (shares(field, parts) for field in (self.ctc, self.lengths, self.sar))
+        return [type(self)(*each) for each in zip(*fields, ratios, strict=True)]

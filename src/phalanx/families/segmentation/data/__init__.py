@@ -1,0 +1,25 @@
+"""Data sets of segmentation: each tells its classes and gives a Source of images with label maps for each split.
+
+To add one: a file here with a class whose keyword-only parameters are the options of `data:` in a recipe, and a line in DATA.
+To construct it reads no more than the names of the classes, so that a trained run works where its images are not; `split` reads
+the lists, and the Source's `check_files` looks for every file, so that a missing one is told before training starts.
+"""
+
+from phalanx.families.segmentation.data.ade20k import ADE20K
+from phalanx.families.segmentation.data.cityscapes import Cityscapes
+from phalanx.families.segmentation.data.digit_scenes import DigitScenes
+from phalanx.families.segmentation.data.file_list import FileList
+from phalanx.families.segmentation.data.oxford_pet import OxfordPet
+from phalanx.families.segmentation.data.pascal_voc import PascalVOC
+from phalanx.families.segmentation.data.source import Data, Source
+
+DATA = {
+    'digit_scenes': DigitScenes,
+    'file_list': FileList,
+    'cityscapes': Cityscapes,
+    'ade20k': ADE20K,
+    'pascal_voc': PascalVOC,
+    'oxford_pet': OxfordPet,
+}
+
+__all__ = ['DATA', 'Data', 'Source']

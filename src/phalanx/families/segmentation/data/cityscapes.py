@@ -1,0 +1,64 @@
+"""Cityscapes: street scenes of 50 cities, 2048 x 1024, 19 classes (Cordts et al., CVPR 2016)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from phalanx.data.folders import check_folder
+from phalanx.data.image import LabelMap
+from phalanx.data.samples import Split
+from phalanx.families.segmentation.data.pairs import Pairs, ids_from, own_ids
+from phalanx.families.segmentation.labels import VOID
+
+CLASSES = {  # name of a class -> its number in `labelIds` files; the 19 classes are judged, the other numbers are void
+    'road': 7,
+    'sidewalk': 8,
+    'building': 11,
+    'wall': 12,
+    'fence': 13,
+    'pole': 17,
+    'traffic light': 19,
+    'traffic sign': 20,
+    'vegetation': 21,
+    'terrain': 22,
+    'sky': 23,
+    'person': 24,
+    'rider': 25,
+    'car': 26,
+    'truck': 27,
+    'bus': 28,
+    'train': 31,
+    'motorcycle': 32,
+    'bicycle': 33,
+}
+NUM_LABEL_IDS = 34
+TRAIN_IDS, LABEL_IDS = '_gtFine_labelTrainIds.png', '_gtFine_labelIds.png'
+
+
+class Cityscapes:
+    """The data set as its two archives unpack: leftImg8bit/{train,val}/CITY/*.png and gtFine/{train,val}/CITY/*.png.
+
+    Label maps are the `labelTrainIds` files that the official tool makes or, without them, the `labelIds` files of the archive.
+    """
+
+    def __init__(self, *, root: Path) -> None:
+        self.root, self.class_names = root, tuple(CLASSES)
+
+    def split(self, split: Split) -> Pairs:
+        folder = 'train' if split == 'train' else 'val'
+        images = self.root / 'leftImg8bit' / folder
+        check_folder(images)
+        suffix = '_leftImg8bit.png'
+        stems = sorted(str(path.relative_to(images)).removesuffix(suffix) for path in images.glob(f'*/*{suffix}'))
+        if not stems:
+            raise FileNotFoundError(f'{images}: holds no */*{suffix}')
+        has_train_ids = (self.root / 'gtFine' / folder / (stems[0] + TRAIN_IDS)).is_file()
+        annotation, ids = (TRAIN_IDS, own_ids(len(CLASSES))) if has_train_ids else (LABEL_IDS, ids_of_label_ids())
+        pairs = [(f'leftImg8bit/{folder}/{stem}{suffix}', f'gtFine/{folder}/{stem}{annotation}') for stem in stems]
+        return Pairs(self.root, pairs, ids)
+
+
+def ids_of_label_ids() -> LabelMap:
+    """[256] what the numbers in `labelIds` files mean."""
+    judged = {number: label for label, number in enumerate(CLASSES.values())}
+    return ids_from(dict.fromkeys(range(NUM_LABEL_IDS), VOID) | judged)

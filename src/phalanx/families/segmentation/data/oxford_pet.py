@@ -1,0 +1,29 @@
+"""The Oxford-IIIT Pet Dataset: 7349 photographs of cats and dogs (Parkhi et al., Cats and Dogs, CVPR 2012)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from phalanx.data.folders import check_folder, lines_of
+from phalanx.data.samples import Split
+from phalanx.families.segmentation.data.pairs import Pairs, ids_from
+
+
+class OxfordPet:
+    """The data set as its two archives unpack: images/*.jpg, annotations/trimaps/*.png and the lists in annotations.
+
+    The trimaps' 1, 2, 3 become 0 (pet), 1 (background), 2 (border, the pixels that annotators left open).
+    """
+
+    def __init__(self, *, root: Path) -> None:
+        self.root, self.class_names = root, ('pet', 'background', 'border')
+
+    def split(self, split: Split) -> Pairs:
+        check_folder(self.root)
+        path = self.root / 'annotations' / ('trainval.txt' if split == 'train' else 'test.txt')
+        stems = [line.split()[0] for _, line in lines_of(path)]  # name, class, species, breed
+        for stem in stems:
+            if '/' in stem or '\\' in stem:
+                raise ValueError(f'{path}: {stem} is not the name of an image')
+        pairs = [(f'images/{stem}.jpg', f'annotations/trimaps/{stem}.png') for stem in stems]
+        return Pairs(self.root, pairs, ids_from({1: 0, 2: 1, 3: 2}))

@@ -1,0 +1,78 @@
+"""Images and label maps in files: how they are checked and read."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import cv2
+import numpy as np
+
+from phalanx.data.folders import check_present
+from phalanx.data.image import LabelMap, if_turned, read_image, read_labels
+from phalanx.data.samples import Image, SampleError
+from phalanx.families.segmentation.labels import VOID
+
+WRONG = 254  # what a value becomes that no class has; hence 254 classes at most
+
+
+class Pairs:
+    """A Source of pairs of files below `root`."""
+
+    def __init__(self, root: Path, pairs: Sequence[tuple[str, str]], ids: LabelMap) -> None:
+        """`pairs`: image and label map, relative to `root`; `ids`: what each value of a label map means, from `ids_from`."""
+        self.root, self.ids = root, ids
+        # An array of bytes, not a list of strings: counting references to strings would make every worker copy the list.
+        self._paths = np.array([[os.fsencode(path) for path in pair] for pair in pairs])  # [N, 2]
+
+    def __len__(self) -> int:
+        return len(self._paths)
+
+    def check_files(self) -> None:
+        check_present(self.root, (os.fsdecode(bytes(path)) for path in self._paths.flat))
+
+    def name(self, index: int) -> str:
+        return str(self.path(index, 0))
+
+    def path(self, index: int, column: int) -> Path:
+        return self.root / os.fsdecode(bytes(self._paths[index, column]))
+
+    def read(self, index: int) -> tuple[Image, LabelMap]:
+        """An image [H, W, 3] and its label map [H, W] of class ids. Raises SampleError."""
+        image, values = read_image(self.path(index, 0)), read_labels(self.path(index, 1))
+        if image.shape[:2] != values.shape:
+            why = if_turned(image.shape[:2], values.shape)
+            sizes = [f'{width} x {height}' for height, width in (image.shape[:2], values.shape)]
+            raise SampleError(f'{self.path(index, 1)}: is {sizes[1]} pixels, but its image is {sizes[0]}{why}')
+        labels = cv2.LUT(values, self.ids).astype(np.uint8, copy=False)
+        if (labels == WRONG).any():
+            found = [value for value in np.unique(values).tolist() if self.ids[value] == WRONG]
+            raise SampleError(
+                f'{self.path(index, 1)}: has pixels of value {_listed(found)}; '
+                f'allowed are {_listed(np.flatnonzero(self.ids != WRONG).tolist())}'
+            )
+        return image, labels
+
+
+def ids_from(meaning: Mapping[int, int]) -> LabelMap:
+    """[256] what each value of a label map means: `meaning` says it, 255 is void unless it says otherwise, others are wrong."""
+    ids = np.full(256, WRONG, np.uint8)
+    for value, label in {VOID: VOID, **meaning}.items():
+        ids[value] = label
+    return ids
+
+
+def own_ids(num_classes: int) -> LabelMap:
+    """[256] for label maps whose values are the class ids themselves. Raises ValueError for more classes than fit."""
+    if num_classes > WRONG:
+        raise ValueError(f'{num_classes} classes do not fit a label map of 8 bits; {WRONG} do')
+    return ids_from({number: number for number in range(num_classes)})
+
+
+def _listed(values: Sequence[int]) -> str:
+    """Numbers for a person to read: `0 to 10, 255`."""
+    starts = [value for value in values if value - 1 not in values]
+    ends = [value for value in values if value + 1 not in values]
+    runs = [str(first) if first == last else f'{first} to {last}' for first, last in zip(starts, ends, strict=True)]
+    return ', '.join(runs[:10]) + (' ...' if len(runs) > 10 else '')

@@ -1,0 +1,46 @@
+"""Pascal VOC 2012: 20 kinds of objects and the background (Everingham et al., The Pascal Visual Object Classes Challenge)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+from phalanx.data.folders import check_folder, lines_of
+from phalanx.data.samples import Split
+from phalanx.families.segmentation.data.pairs import Pairs, own_ids
+
+CLASSES = (
+    'background',
+    *('aeroplane', 'bicycle', 'bird', 'boat', 'bottle', 'bus', 'car', 'cat', 'chair', 'cow'),
+    *('diningtable', 'dog', 'horse', 'motorbike', 'person', 'pottedplant', 'sheep', 'sofa', 'train', 'tvmonitor'),
+)
+YEAR = 'VOC2012'
+
+
+class PascalVOC:
+    """The data set as its archive unpacks into the folder VOCdevkit, which is `root`; evaluated on the list val.
+
+    `train` is the list to train on; trainaug is train and, from the annotations of Hariharan et al. (Semantic Contours from
+    Inverse Detectors, ICCV 2011), the list aug with label maps in SegmentationClassAug, as PaddleSeg's voc_augment.py leaves
+    them.
+    """
+
+    def __init__(self, *, root: Path, train: Literal['train', 'trainval', 'trainaug'] = 'train') -> None:
+        self.root, self.train, self.class_names = root, train, CLASSES
+
+    def split(self, split: Split) -> Pairs:
+        check_folder(self.root / YEAR)
+        name = self.train if split == 'train' else 'val'
+        if name == 'trainaug':
+            pairs = [*self._pairs('train', 'SegmentationClass'), *self._pairs('aug', 'SegmentationClassAug')]
+        else:
+            pairs = self._pairs(name, 'SegmentationClass')
+        return Pairs(self.root / YEAR, pairs, own_ids(len(CLASSES)))
+
+    def _pairs(self, name: str, folder: str) -> list[tuple[str, str]]:
+        path = self.root / YEAR / 'ImageSets' / 'Segmentation' / f'{name}.txt'
+        stems = [line.strip() for _, line in lines_of(path)]
+        for stem in stems:
+            if '/' in stem or '\\' in stem:
+                raise ValueError(f'{path}: {stem} is not the name of an image')
+        return [(f'JPEGImages/{stem}.jpg', f'{folder}/{stem}.png') for stem in stems]

@@ -1,0 +1,55 @@
+"""Dice loss: how little the predicted and the true area of each class overlap. Shapes: B batch, K classes, N pixels."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from phalanx.families.segmentation.labels import VOID
+from phalanx.families.segmentation.loss.pixel_loss import check_class_weights, samples, weights_like
+from phalanx.families.task import Term
+from phalanx.nn.precision import at_least_float32
+from phalanx.parallel.step import WholeStep
+
+EPSILON = 1e-8  # as in PaddleSeg: a class that is nowhere, with `smooth` 0, does not divide by zero
+
+
+@dataclass(frozen=True, kw_only=True)
+class Dice:
+    """The mean over images and classes of 1 - 2 |p t| / (|p| + |t|), as in PaddleSeg; each class counts by `class_weights`.
+
+    p [N] is the probability of the class at each judged pixel, t [N] whether it is true; `smooth` is added above and below the
+    fraction line. An image is judged by itself, so the cut of a batch does not matter. (PaddleSeg makes void pixels class 0, in
+    place, for every loss that is computed after this one; here they stay void.)
+
+    Milletari et al., V-Net, https://arxiv.org/abs/1606.04797. Raises ValueError for a negative `smooth`, and when
+    `class_weights` are not one for each class.
+    """
+
+    class_weights: tuple[float, ...] | None = None
+    smooth: float = 1.0
+
+    def __post_init__(self) -> None:
+        if self.smooth < 0:
+            raise ValueError(f'smooth is {self.smooth}; it must be at least 0')
+
+    def __call__(self, logits: Tensor, labels: Tensor, whole: WholeStep) -> Term:  # [B, K, H, W], [B, H, W]
+        logits = at_least_float32(logits)
+        K = logits.shape[1]
+        judged = (labels != VOID).flatten(1).unsqueeze(1)  # [B, 1, N]
+        predicted = logits.softmax(1).flatten(2) * judged  # [B, K, N]
+        true = labels.flatten(1).unsqueeze(1) == torch.arange(K, device=labels.device)[:, None]  # [B, K, N]; void is no class
+        overlap = (predicted * true).sum(2)  # [B, K]
+        areas = predicted.sum(2) + true.sum(2)
+        losses = 1 - (2 * overlap + self.smooth) / (areas + self.smooth + EPSILON)
+        class_weights = weights_like(logits, self.class_weights)
+        weighted = losses if class_weights is None else losses * class_weights
+        return Term(weighted.sum() / K, samples(labels))
+
+    def weight(self, labels: Tensor) -> Tensor:
+        return samples(labels)
+
+    def check(self, num_classes: int) -> None:
+        check_class_weights(self.class_weights, num_classes)

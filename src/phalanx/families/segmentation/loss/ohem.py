@@ -1,0 +1,70 @@
+"""Online hard example mining: cross-entropy of the pixels that the network finds hard. Shapes: B batch, K classes."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from phalanx.families.segmentation.labels import VOID
+from phalanx.families.segmentation.loss.hardest import kth_largest
+from phalanx.families.segmentation.loss.pixel_loss import check_class_weights, weights_like
+from phalanx.families.task import Term
+from phalanx.nn.precision import at_least_float32
+from phalanx.parallel.step import WholeStep
+
+EPSILON = 1e-5  # a pixel's addition to the weight, as in PaddleSeg
+
+
+@dataclass(frozen=True, kw_only=True)
+class OhemCrossEntropy:
+    """The mean cross-entropy over the hard pixels of the whole step, as in PaddleSeg.
+
+    Hard is a pixel whose true class got a probability below `threshold`, or below that of the `min_kept`-th least probable
+    pixel if this is larger. `min_kept` is `min_kept_per_sample` times the samples of the step, rounded; when it is 0, or not
+    fewer pixels are judged, all of these are hard. (PaddleSeg's `min_kept` counts in the batch of one rank.)
+
+    Raises ValueError for a `threshold` outside (0, 1], a negative `min_kept_per_sample`, and when `class_weights` are not one
+    for each class.
+    """
+
+    threshold: float = 0.7
+    min_kept_per_sample: float
+    class_weights: tuple[float, ...] | None = None
+
+    def __post_init__(self) -> None:
+        if not 0 < self.threshold <= 1:
+            raise ValueError(f'threshold is {self.threshold}; it must be a probability above 0')
+        if self.min_kept_per_sample < 0:
+            raise ValueError(f'min_kept_per_sample is {self.min_kept_per_sample}; it must be a number of pixels, at least 0')
+
+    def __call__(self, logits: Tensor, labels: Tensor, whole: WholeStep) -> Term:  # [B, K, H, W], [B, H, W]
+        logits = at_least_float32(logits)
+        class_weights = weights_like(logits, self.class_weights)
+        losses = F.cross_entropy(logits, labels, ignore_index=VOID, reduction='none')  # [B, H, W]
+        with torch.no_grad():
+            kept = self._hard(losses, labels, whole)
+        weighted = losses if class_weights is None else losses * class_weights[labels.where(labels != VOID, 0)]
+        return Term((weighted * kept).sum(), kept.sum(dtype=losses.dtype) + EPSILON * labels.numel())
+
+    def weight(self, labels: Tensor) -> None:
+        """Nobody knows how many pixels are hard before the network has seen them all."""
+
+    def check(self, num_classes: int) -> None:
+        check_class_weights(self.class_weights, num_classes)
+
+    def _hard(self, losses: Tensor, labels: Tensor, whole: WholeStep) -> Tensor:
+        """Which pixels are hard, bool [B, H, W].
+
+        The probability of the true class is exp(-loss): the least probable pixels are those of the largest loss.
+        """
+        judged = labels != VOID
+        pixels = whole.sum(judged.sum())
+        min_kept = torch.full_like(pixels, round(self.min_kept_per_sample * whole.count(len(labels))))
+        kth, _ = kth_largest(losses, judged, min_kept, whole)
+        cutoff = kth.clamp(max=-math.log(self.threshold))
+        is_mined = (min_kept > 0) & (min_kept < pixels)
+        return judged & ((losses > cutoff) | ~is_mined)

@@ -1,0 +1,98 @@
+"""What is mistaken for what, and the numbers that follow from it. Shapes: K classes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from phalanx.families.segmentation.draw import COLOURS
+from phalanx.families.segmentation.labels import VOID
+from phalanx.families.task import Figure, Legend, Matrix
+from phalanx.parallel import dist
+
+
+class Labelled(Protocol):
+    """A batch of which the metric needs the truth: a label map for each image, at the size of its prediction."""
+
+    @property
+    def labels(self) -> Sequence[Tensor]: ...
+
+
+class Confusion:
+    """Counts pixels by true and predicted class; void pixels do not count.
+
+    A class that is neither true nor predicted anywhere has IoU 1, and 0 for precision, recall and dice, as in PaddleSeg.
+    """
+
+    def __init__(self, class_names: Sequence[str]) -> None:
+        self.class_names = tuple(class_names)
+        self._counts = torch.zeros(len(self.class_names), len(self.class_names), dtype=torch.int64)  # [K truth, K prediction]
+
+    def update(self, prediction: Sequence[Tensor], batch: Labelled) -> None:
+        """Counts one class map [H, W] (integers below K) an image against its labels [H, W].
+
+        Raises ValueError when a label is neither void nor one of the classes.
+        """
+        K = len(self.class_names)
+        for predicted, labels in zip(prediction, batch.labels, strict=True):
+            assert predicted.shape == labels.shape
+            judged = labels != VOID
+            truth, seen = labels[judged].long(), predicted[judged].long()
+            if truth.numel() and truth.max() >= K:
+                raise ValueError(f'a pixel is labelled {int(truth.max())}; the {K} classes are 0 to {K - 1}, void is {VOID}')
+            self._counts += torch.bincount(truth * K + seen, minlength=K * K).view(K, K).cpu()
+
+    def gather(self) -> None:
+        """Adds up the counts of all ranks."""
+        self._counts = dist.sum_over_ranks(self._counts)
+
+    def compute(self) -> dict[str, float]:
+        """mean_iou, accuracy (the share of pixels that are right), kappa (Cohen's) and mean_dice."""
+        hit, predicted, true = self._areas()
+        pixels = true.sum()
+        agreement = _ratio(hit.sum(), pixels, empty=0)
+        chance = _ratio((predicted * true).sum(), pixels**2, empty=0)
+        return {
+            'mean_iou': _ratio(hit, predicted + true - hit, empty=1).mean().item(),
+            'accuracy': agreement.item(),
+            'kappa': _ratio(agreement - chance, 1 - chance, empty=0).item(),  # with one class there is nothing beyond chance
+            'mean_dice': _ratio(2 * hit, predicted + true, empty=0).mean().item(),
+        }
+
+    def table(self) -> list[dict[str, str | float]]:
+        """One row a class; `pixels` is how many have it in truth."""
+        hit, predicted, true = self._areas()
+        columns = {
+            'iou': _ratio(hit, predicted + true - hit, empty=1),
+            'precision': _ratio(hit, predicted, empty=0),
+            'recall': _ratio(hit, true, empty=0),
+            'dice': _ratio(2 * hit, predicted + true, empty=0),
+        }
+        return [
+            {
+                'class': name,
+                **{column: values[number].item() for column, values in columns.items()},
+                'pixels': int(true[number]),
+            }
+            for number, name in enumerate(self.class_names)
+        ]
+
+    def figures(self) -> list[Figure]:
+        """What was taken for what, and the colours of the classes that there are in truth or prediction."""
+        _, predicted, true = self._areas()
+        seen = {name: number for number, name in enumerate(self.class_names) if predicted[number] + true[number]}
+        colours = {name: '#{:02x}{:02x}{:02x}'.format(*COLOURS[number]) for name, number in seen.items()}
+        return [Matrix('Classes taken for one another, by pixels', self.class_names, self._counts.tolist()), Legend(colours)]
+
+    def _areas(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Pixels of each class that are right, predicted, true; [K] each, in float64, which holds counts exactly to 2**53."""
+        counts = self._counts.double()
+        return counts.diagonal(), counts.sum(0), counts.sum(1)
+
+
+def _ratio(part: Tensor, whole: Tensor, *, empty: float) -> Tensor:
+    """part / whole, and `empty` where the whole is nothing."""
+    return torch.where(whole > 0, part / whole, empty)

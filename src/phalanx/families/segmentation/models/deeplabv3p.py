@@ -1,0 +1,110 @@
+"""DeepLabv3+: a coarse map seen through windows of several widths at once, and a decoder that takes up a fine map again.
+
+Chen et al., Encoder-Decoder with Atrous Separable Convolution for Semantic Image Segmentation, https://arxiv.org/abs/1802.02611.
+Layer order and channels as in PaddleSeg. Shapes: B batch, C channels, K classes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from phalanx.nn.backbones.resnet_vd import ResNetVD, resnet50_vd, resnet101_vd
+from phalanx.nn.backbones.xception import Xception, xception65
+from phalanx.nn.layers import ConvBN, ConvBNReLU, enlarged_logits, initialise_convs, resize
+from phalanx.nn.stochastic import Dropout
+
+BACKBONES: dict[str, Callable[[], Xception | ResNetVD]] = {
+    'xception65': xception65,
+    'resnet50_vd': resnet50_vd,
+    'resnet101_vd': resnet101_vd,
+}
+PUBLISHED_DILATIONS = {'xception65': (6, 12, 18), 'resnet50_vd': (12, 24, 36), 'resnet101_vd': (12, 24, 36)}
+
+
+class DeepLabV3Plus(nn.Module):
+    """images [B, 3, H, W] -> logits [B, K, H, W]."""
+
+    num_outputs = 1
+
+    def __init__(
+        self,
+        num_classes: int,
+        backbone: Xception | ResNetVD,
+        *,
+        dilations: tuple[int, ...],
+        dropout: float,
+        align_corners: bool = False,
+    ) -> None:
+        """`dilations` of the windows on the coarsest map; `dropout`: the share of what they see that training hides.
+
+        `align_corners`: maps are enlarged with their corners in place.
+        """
+        super().__init__()
+        self.backbone, self.align_corners = backbone, align_corners
+        self.pyramid = AtrousPyramid(backbone.channels[-1], 256, dilations)
+        self.dropout = Dropout(dropout)
+        self.fine = ConvBNReLU(backbone.channels[0], 48, 1, bias=True)
+        self.decoder = nn.Sequential(separable(256 + 48, 256, dilation=1), separable(256, 256, dilation=1))
+        self.classify = nn.Conv2d(256, num_classes, 1)
+        for part in (self.pyramid, self.fine, self.decoder, self.classify):
+            initialise_convs(part)
+
+    def forward(self, images: Tensor) -> list[Tensor]:
+        maps = self.backbone(images)
+        fine = self.fine(maps[0])  # [B, 48, H/4, W/4]
+        coarse = self.dropout(self.pyramid(maps[-1]))  # [B, 256, h, w]
+        x = self.decoder(torch.cat([resize(coarse, fine, align_corners=self.align_corners), fine], dim=1))
+        return [enlarged_logits(self.classify(x), images, align_corners=self.align_corners)]
+
+
+class AtrousPyramid(nn.Module):
+    """A map [B, in, h, w] -> [B, out, h, w]: each pixel, windows of growing width around it, and the mean of all, mixed."""
+
+    def __init__(self, in_channels: int, out_channels: int, dilations: tuple[int, ...]) -> None:
+        super().__init__()
+        self.windows = nn.ModuleList(
+            [
+                ConvBNReLU(in_channels, out_channels, 1, bias=True),
+                *(separable(in_channels, out_channels, dilation) for dilation in dilations),
+            ]
+        )
+        self.mean = ConvBNReLU(in_channels, out_channels, 1)
+        self.mix = ConvBNReLU((len(dilations) + 2) * out_channels, out_channels, 1, bias=True)
+
+    def forward(self, x: Tensor) -> Tensor:
+        seen = [window(x) for window in self.windows]
+        mean = self.mean(x.mean((2, 3), keepdim=True)).expand_as(seen[0])
+        mixed: Tensor = self.mix(torch.cat([*seen, mean], dim=1))
+        return mixed
+
+
+def separable(in_channels: int, out_channels: int, dilation: int) -> nn.Sequential:
+    """A depthwise convolution, dilated, and a pointwise one, rectified."""
+    depthwise = ConvBN(in_channels, in_channels, 3, dilation=dilation, groups=in_channels, bias=True)
+    return nn.Sequential(depthwise, ConvBNReLU(in_channels, out_channels, 1, bias=True))
+
+
+def deeplabv3p(
+    num_classes: int,
+    *,
+    backbone: Literal['xception65', 'resnet50_vd', 'resnet101_vd'] = 'xception65',
+    dilations: tuple[int, ...] | None = None,
+    dropout: float = 0.1,
+    align_corners: bool = False,
+) -> DeepLabV3Plus:
+    """DeepLabv3+ on Xception-65, whose coarsest map is 1/16 of the size, or on ResNet-vd, where it is 1/8.
+
+    `dilations` of the windows on that map: without them those that PaddleSeg published for the backbone. `dropout`: the share
+    of what the windows see that training hides. `align_corners`: maps are enlarged with corners in place, as fits 769 x 769.
+    """
+    return DeepLabV3Plus(
+        num_classes,
+        BACKBONES[backbone](),
+        dilations=dilations or PUBLISHED_DILATIONS[backbone],
+        dropout=dropout,
+        align_corners=align_corners,
+    )

@@ -1,0 +1,84 @@
+"""OCRNet: pixels see the classes of their image, each summed up from the pixels that seem to belong to it.
+
+Yuan et al., Object-Contextual Representations for Semantic Segmentation, https://arxiv.org/abs/1909.11065. Layer order,
+channels and initial weights as in PaddleSeg. Shapes: B batch, C channels, K classes.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from phalanx.nn.backbones.hrnet import HRNet, hrnet_w18, hrnet_w48, initialise
+from phalanx.nn.layers import ConvBNReLU, enlarged_logits
+from phalanx.nn.stochastic import ChannelDropout
+
+BACKBONES = {'hrnet_w18': hrnet_w18, 'hrnet_w48': hrnet_w48}
+PIXEL_CHANNELS, KEY_CHANNELS = 512, 256
+
+
+class OCRNet(nn.Module):
+    """images [B, 3, H, W] -> logits [B, K, H, W], and those of the first guess, from which the classes are summed up."""
+
+    num_outputs = 2
+
+    def __init__(self, num_classes: int, backbone: HRNet, *, dropout: float) -> None:
+        """`dropout`: the share of the channels that classify which training leaves out."""
+        super().__init__()
+        self.backbone = backbone
+        self.guess = nn.Sequential(
+            ConvBNReLU(backbone.channels, backbone.channels, 1, bias=True), nn.Conv2d(backbone.channels, num_classes, 1)
+        )
+        self.pixels = ConvBNReLU(backbone.channels, PIXEL_CHANNELS, 3, bias=True)
+        self.attention = ClassAttention(PIXEL_CHANNELS, KEY_CHANNELS)
+        self.mix = ConvBNReLU(2 * PIXEL_CHANNELS, PIXEL_CHANNELS, 1, bias=True)
+        self.dropout = ChannelDropout(dropout)
+        self.classify = nn.Conv2d(PIXEL_CHANNELS, num_classes, 1)
+        initialise(self)
+
+    def forward(self, images: Tensor) -> list[Tensor]:
+        x = self.backbone(images)
+        guess = self.guess(x)  # [B, K, h, w]
+        pixels = self.pixels(x)  # [B, C, h, w]
+        context = self.attention(pixels, class_centres(pixels, guess))
+        logits = self.classify(self.dropout(self.mix(torch.cat([context, pixels], dim=1))))
+        if not self.training:
+            return [enlarged_logits(logits, images)]
+        return [enlarged_logits(logits, images), enlarged_logits(guess, images)]
+
+
+def class_centres(pixels: Tensor, guess: Tensor) -> Tensor:
+    """The mean [B, C, K, 1] of `pixels` [B, C, h, w] over each image, a class counting where `guess` [B, K, h, w] sees it."""
+    shares = guess.flatten(2).softmax(dim=2)  # [B, K, hw]
+    return (pixels.flatten(2) @ shares.transpose(1, 2)).unsqueeze(3)
+
+
+class ClassAttention(nn.Module):
+    """Pixels [B, C, h, w] and class centres [B, C, K, 1] -> what each pixel takes over of the classes [B, C, h, w]."""
+
+    def __init__(self, channels: int, key_channels: int) -> None:
+        super().__init__()
+        self.scale = key_channels**-0.5
+        self.query = nn.Sequential(
+            ConvBNReLU(channels, key_channels, 1, bias=True), ConvBNReLU(key_channels, key_channels, 1, bias=True)
+        )
+        self.key = nn.Sequential(
+            ConvBNReLU(channels, key_channels, 1, bias=True), ConvBNReLU(key_channels, key_channels, 1, bias=True)
+        )
+        self.value = ConvBNReLU(channels, key_channels, 1, bias=True)
+        self.out = ConvBNReLU(key_channels, channels, 1, bias=True)
+
+    def forward(self, pixels: Tensor, centres: Tensor) -> Tensor:
+        queries = self.query(pixels).flatten(2)  # [B, C', hw]
+        keys, values = self.key(centres).flatten(2), self.value(centres).flatten(2)  # [B, C', K]
+        shares = (queries.transpose(1, 2) @ keys * self.scale).softmax(dim=2)  # [B, hw, K]
+        context = values @ shares.transpose(1, 2)  # [B, C', hw]
+        taken: Tensor = self.out(context.unflatten(2, pixels.shape[2:]))
+        return taken
+
+
+def ocrnet(num_classes: int, *, backbone: Literal['hrnet_w18', 'hrnet_w48'] = 'hrnet_w18', dropout: float = 0.1) -> OCRNet:
+    """OCRNet on HRNet. `dropout`: the share of the channels that classify which training leaves out."""
+    return OCRNet(num_classes, BACKBONES[backbone](), dropout=dropout)

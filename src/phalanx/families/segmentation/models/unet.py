@@ -1,0 +1,71 @@
+"""U-Net: an encoder and a decoder that takes up the encoder's map of each size again.
+
+Ronneberger et al., U-Net: Convolutional Networks for Biomedical Image Segmentation, https://arxiv.org/abs/1505.04597. Layer
+order and channels as in PaddleSeg: batch norms, same-size convolutions, 512 channels at the coarsest level. Shapes: B batch,
+C channels, K classes.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from phalanx.nn.layers import ConvBNReLU, initialise_convs, resize
+
+
+class UNet(nn.Module):
+    """images [B, 3, H, W] -> logits [B, K, H, W]."""
+
+    num_outputs = 1
+
+    def __init__(self, num_classes: int, *, upsampling: Literal['bilinear', 'transposed']) -> None:
+        super().__init__()
+        levels = (64, 128, 256, 512, 512)  # channels, from full size to 1/16
+        self.encoder = nn.ModuleList(double_conv(before, after) for before, after in zip((3, *levels), levels, strict=False))
+        self.decoder = nn.ModuleList(
+            Up(before, after, upsampling) for before, after in zip((512, 256, 128, 64), (256, 128, 64, 64), strict=True)
+        )
+        self.classify = nn.Conv2d(64, num_classes, 3, padding=1)
+        initialise_convs(self)
+
+    def forward(self, images: Tensor) -> list[Tensor]:
+        x = self.encoder[0](images)
+        skips = []
+        for block in self.encoder[1:]:
+            skips.append(x)
+            x = block(F.max_pool2d(x, 2))
+        for block, skip in zip(self.decoder, reversed(skips), strict=True):
+            x = block(x, skip)
+        return [self.classify(x)]
+
+
+def double_conv(in_channels: int, out_channels: int) -> nn.Sequential:
+    """Two convolutions that keep the size of the map."""
+    channels = (in_channels, out_channels)
+    return nn.Sequential(*(ConvBNReLU(before, out_channels, 3, bias=True) for before in channels))
+
+
+class Up(nn.Module):
+    """A map [B, in, ., .] and the encoder's [B, in, h, w] of the next finer level -> [B, out, h, w]."""
+
+    def __init__(self, in_channels: int, out_channels: int, upsampling: Literal['bilinear', 'transposed']) -> None:
+        super().__init__()
+        self.enlarge: nn.Module = nn.Identity()  # bilinear: `resize` does it all
+        enlarged = in_channels
+        if upsampling == 'transposed':
+            enlarged = out_channels // 2
+            self.enlarge = nn.ConvTranspose2d(in_channels, enlarged, 2, stride=2)
+        self.convs = double_conv(in_channels + enlarged, out_channels)
+
+    def forward(self, x: Tensor, skip: Tensor) -> Tensor:
+        x = resize(self.enlarge(x), skip)  # after a transposed convolution only where a size was odd
+        combined: Tensor = self.convs(torch.cat([x, skip], dim=1))
+        return combined
+
+
+def unet(num_classes: int, *, upsampling: Literal['bilinear', 'transposed'] = 'bilinear') -> UNet:
+    """U-Net, its maps enlarged by interpolation or by a learned transposed convolution."""
+    return UNet(num_classes, upsampling=upsampling)

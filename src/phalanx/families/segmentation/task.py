@@ -1,0 +1,293 @@
+"""Segmentation: a class for every pixel. This file is the family's table of contents, and its part of a recipe."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from itertools import chain, count
+from pathlib import Path
+from typing import Annotated, Literal, NamedTuple, Self
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from phalanx.config.options import check_std
+from phalanx.data.batch import Tensors, shares
+from phalanx.data.folders import settled_classes
+from phalanx.data.image import LabelMap, channels_first, normalised, stacked
+from phalanx.data.samples import Draw, Image, Split
+from phalanx.families.segmentation import draw as drawing
+from phalanx.families.segmentation.data import DATA, Data, Source
+from phalanx.families.segmentation.inference import Inference, MainOutput, resized
+from phalanx.families.segmentation.labels import VOID
+from phalanx.families.segmentation.loss import LOSSES, PARTS, Mixed, PixelLoss
+from phalanx.families.segmentation.metric import Confusion
+from phalanx.families.segmentation.models import MODELS
+from phalanx.families.segmentation.survey import PixelSurvey
+from phalanx.families.segmentation.transforms import (
+    TRANSFORMS,
+    Padding,
+    RandomDistort,
+    RandomFlip,
+    RandomPaddingCrop,
+    RandomVerticalFlip,
+    Resize,
+    Transform,
+)
+from phalanx.families.task import Export, Loss, Term, described, tried
+from phalanx.parallel.step import WholeStep
+
+Size = tuple[int, int]  # (H, W)
+
+
+@dataclass(frozen=True)
+class Sample:
+    image: Tensor  # uint8 [3, h, w], what the network will see
+    labels: Tensor  # uint8 [H, W]; in training as large as `image`, in evaluation as the image was before its transforms
+    way: tuple[Size, ...] = ()  # the size before each transform
+
+
+@dataclass(frozen=True)
+class SegmentationBatch(Tensors):
+    """Samples of one image size; label maps may differ in size."""
+
+    images: Tensor  # uint8 [B, 3, h, w]
+    pixels: Tensor  # uint8, the label maps one after the other: as one tensor they travel between processes at one go
+    sizes: tuple[Size, ...]  # of each label map
+    ways: tuple[tuple[Size, ...], ...]  # of each image, its sizes before each transform
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def split(self, parts: int) -> list[Self]:
+        pieces = zip(*(shares(field, parts) for field in (self.images, self.labels, self.sizes, self.ways)), strict=True)
+        return [
+            replace(self, images=images, pixels=torch.cat([label.flatten() for label in labels]), sizes=sizes, ways=ways)
+            for images, labels, sizes, ways in pieces
+        ]
+
+    def label_maps(self) -> Tensor:
+        """The label maps [B, H, W] int64, where all have one size."""
+        return torch.stack(self.labels).long()
+
+    @property
+    def labels(self) -> tuple[Tensor, ...]:
+        """A label map [H, W] for each image."""
+        parts = torch.split(self.pixels, [H * W for H, W in self.sizes])
+        return tuple(part.view(size) for part, size in zip(parts, self.sizes, strict=True))
+
+
+@dataclass(frozen=True)
+class Samples:
+    """The samples of one split, transformed."""
+
+    source: Source
+    transforms: tuple[Transform, ...]
+    split: Split
+
+    @property
+    def notes(self) -> Sequence[str]:
+        return ()
+
+    def __len__(self) -> int:
+        return len(self.source)
+
+    def name(self, index: int) -> str:
+        return self.source.name(index)
+
+    def __getitem__(self, draw: Draw) -> Sample:
+        image, labels = self.source.read(draw.index)
+        return transformed(image, labels, self.transforms, draw.rng(), judge_original=self.split == 'eval')
+
+
+def transformed(
+    image: Image, labels: LabelMap, transforms: Sequence[Transform], rng: np.random.Generator, *, judge_original: bool
+) -> Sample:
+    """The sample that `transforms` make; `judge_original`: keep the label map as it was, because the originals judge it."""
+    original, way = labels, list[Size]()
+    for transform in transforms:
+        way.append((len(labels), labels.shape[1]))
+        image, labels = transform(image, labels, rng)
+    judged = original if judge_original else labels
+    return Sample(channels_first(image), torch.from_numpy(np.ascontiguousarray(judged)), tuple(way))
+
+
+def brought_back(maps: Tensor, transforms: Sequence[Transform], way: Sequence[Size], size: Size) -> Tensor:
+    """`maps` [C, h, w] of an image that took its `way` through `transforms`, at the `size` of its label map, [C, *size].
+
+    As in PaddleSeg, transforms are undone one by one: what was filled up is cut off, all else is resized.
+    """
+    for transform, (H, W) in reversed(list(zip(transforms, way, strict=True))):
+        maps = maps[:, :H, :W] if isinstance(transform, Padding) else resized(maps[None], (H, W))[0]
+    return resized(maps[None], size)[0]
+
+
+class Segmentation:
+    """The Task, made from the keys of a recipe.
+
+    `losses` judge the outputs of the network, the main one first, each multiplied by its one of `loss_coefficients` (all 1 when
+    there are none). `inference` says how images are seen in evaluation. `mean` and `std` are those
+    of RGB values between 0 and 1, for the normalisation. Raises ValueError for options of parts that cannot be.
+    """
+
+    def __init__(
+        self,
+        *,
+        model: Annotated[partial[nn.Module], MODELS],
+        data: Annotated[partial[Data], DATA],
+        losses: tuple[Annotated[partial[PixelLoss], LOSSES, tried], ...],
+        loss_coefficients: tuple[float, ...] = (),
+        transforms: tuple[Annotated[partial[Transform], TRANSFORMS, tried], ...] = (),
+        eval_transforms: tuple[Annotated[partial[Transform], TRANSFORMS, tried], ...] = (),
+        inference: Inference = Inference(),  # noqa: B008 - frozen
+        mean: tuple[float, float, float] = (0.5, 0.5, 0.5),
+        std: tuple[float, float, float] = (0.5, 0.5, 0.5),
+        judged_by: Literal['mean_iou', 'accuracy', 'kappa', 'mean_dice'] = 'mean_iou',
+    ) -> None:
+        if loss_coefficients and len(loss_coefficients) != len(losses):
+            raise ValueError(f'there are {len(losses)} losses, but {len(loss_coefficients)} loss_coefficients')
+        check_std(std)
+        self.network, self.data = model, data
+        self.terms = list(terms_of([loss() for loss in losses], loss_coefficients or (1.0,) * len(losses)))
+        self.num_outputs = len(losses)
+        built = (tuple(transform() for transform in recipe) for recipe in (transforms, eval_transforms))
+        self.transforms: dict[Split, tuple[Transform, ...]] = dict(zip(('train', 'eval'), built, strict=True))
+        self.inference, self.mean, self.std = inference, mean, std
+        self.judged_by = judged_by
+
+    def settled(self) -> dict[str, tuple[str, ...]]:
+        return settled_classes(self.data)
+
+    def model(self) -> nn.Module:
+        """Raises ValueError when the losses are not as many as outputs of the network, or their options not for its classes."""
+        num_classes = len(self.data().class_names)
+        for term in self.terms:
+            term.loss.check(num_classes)
+        network = self.network(num_classes)
+        if network.num_outputs != self.num_outputs:
+            raise ValueError(
+                f'losses: the network has {network.num_outputs} outputs in training, but there are {self.num_outputs} losses; '
+                'give one for each output, the main one first'
+            )
+        return network
+
+    def dataset(self, split: Split) -> Samples:
+        source = self.data().split(split)
+        source.check_files()
+        return Samples(source, self.transforms[split], split)
+
+    def survey(self, split: Split) -> PixelSurvey:
+        """The samples of a split as they lie in their files, for `phalanx data check`."""
+        data = self.data()
+        return PixelSurvey(data.split(split), data.class_names)
+
+    def collate(self, samples: Sequence[Sample]) -> SegmentationBatch:
+        """Raises ValueError when the images differ in size."""
+        sizes = {f'{sample.image.shape[2]} x {sample.image.shape[1]}' for sample in samples}
+        if len(sizes) > 1:
+            raise ValueError(
+                f'the images of a batch differ in size ({", ".join(sorted(sizes))}): set evaluate.batch_size to 1, '
+                'or let the transforms end in one size (random_padding_crop, resize)'
+            )
+        images = stacked([sample.image for sample in samples])
+        pixels = torch.cat([sample.labels.flatten() for sample in samples])
+        shapes = tuple((len(sample.labels), sample.labels.shape[1]) for sample in samples)
+        return SegmentationBatch(images, pixels, shapes, tuple(sample.way for sample in samples))
+
+    def network_input(self, batch: SegmentationBatch) -> Tensor:
+        return normalised(batch.images, self.mean, self.std)
+
+    @property
+    def has_fixed_size(self) -> bool:
+        sizing = [
+            each for each in self.transforms['train'] if not isinstance(each, RandomFlip | RandomVerticalFlip | RandomDistort)
+        ]
+        return bool(sizing) and isinstance(sizing[-1], Resize | RandomPaddingCrop)
+
+    def align(self, batch: SegmentationBatch, whole: WholeStep) -> SegmentationBatch:
+        return batch
+
+    def outputs(self, model: nn.Module, batch: SegmentationBatch) -> list[Tensor]:  # [B, K, H, W] each, main first
+        return model(self.network_input(batch))  # type: ignore[no-any-return]
+
+    def loss(self, outputs: list[Tensor], batch: SegmentationBatch, whole: WholeStep) -> Loss:
+        labels = batch.label_maps()
+        terms: dict[str, Term] = {}
+        for name, output, loss, coefficient in self.terms:
+            term = loss(outputs[output], labels, whole)
+            terms[name] = Term(term.total * coefficient, term.weight)
+        return terms
+
+    def weights(self, batch: SegmentationBatch) -> dict[str, Tensor] | None:
+        labels = batch.label_maps()
+        found = {term.name: term.loss.weight(labels) for term in self.terms}
+        return None if self.sees_whole_step else {name: weight for name, weight in found.items() if weight is not None}
+
+    @property
+    def sees_whole_step(self) -> bool:
+        nothing = torch.zeros((0, 1, 1), dtype=torch.int64)
+        return any(term.loss.weight(nothing) is None for term in self.terms)
+
+    def predict(self, model: nn.Module, batch: SegmentationBatch) -> list[Tensor]:
+        """A class map [H, W] uint8 for each image, of the size of its label map: as in the originals, logits are resized."""
+        logits = self.inference(model, self.network_input(batch))  # [B, K, h, w]
+        parts = zip(logits, batch.ways, batch.sizes, strict=True)
+        shown = [brought_back(own, self.transforms['eval'], way, size) for own, way, size in parts]
+        return [own.argmax(0).to(torch.uint8) for own in shown]
+
+    def metric(self) -> Confusion:
+        return Confusion(self.data().class_names)
+
+    def request(self, image: Image) -> Sample:
+        labels = np.full(image.shape[:2], VOID, np.uint8)  # nothing is known, so nothing is judged
+        return transformed(image, labels, self.transforms['eval'], np.random.default_rng(0), judge_original=True)
+
+    def results(self, prediction: list[Tensor], batch: SegmentationBatch) -> list[LabelMap]:
+        return [class_map.cpu().numpy() for class_map in prediction]
+
+    def picture(self, sample: Sample, result: LabelMap) -> list[tuple[str, Image]]:
+        size = (len(sample.labels), sample.labels.shape[1])
+        image = brought_back(sample.image.float(), self.transforms['eval'], sample.way, size).round().byte()
+        return drawing.compared(image.permute(1, 2, 0).numpy(), sample.labels.numpy(), result)
+
+    def save(self, result: LabelMap, image: Image, stem: Path) -> list[Path]:
+        return drawing.save(result, image, stem)
+
+    def export(self, model: nn.Module) -> Export:
+        """The main output for one view of an image; windows, scales and flips of `inference` are left to the caller."""
+        preparation = {
+            'transforms': [described(transform) for transform in self.transforms['eval']],
+            'channels': 'RGB',
+            'mean': self.mean,
+            'std': self.std,
+        }
+        return Export(
+            MainOutput(model),
+            {'logits': '[batch, classes, height, width]; the class of a pixel is that of the largest'},
+            preparation,
+            {'classes': self.data().class_names, 'inference': asdict(self.inference)},
+        )
+
+
+class OutputLoss(NamedTuple):
+    """One loss of one output."""
+
+    name: str  # what the log calls it: `ohem` for the main output, `ohem_1` for the one after it
+    output: int
+    loss: PixelLoss
+    coefficient: float
+
+
+def terms_of(losses: Sequence[PixelLoss | Mixed], coefficients: Sequence[float]) -> Iterator[OutputLoss]:
+    """The terms of the loss for each output's loss and coefficient; those of a mixture one by one."""
+    names: set[str] = set()
+    for output, (loss, coefficient) in enumerate(zip(losses, coefficients, strict=True)):
+        parts = zip(loss.losses, loss.coefficients, strict=True) if isinstance(loss, Mixed) else [(loss, 1.0)]
+        for part, share in parts:
+            kind = next(name for name, kind in PARTS.items() if isinstance(part, kind))
+            wanted = f'{kind}_{output}' if output else kind
+            name = next(name for name in chain([wanted], (f'{wanted}.{n}' for n in count(2))) if name not in names)
+            names.add(name)
+            yield OutputLoss(name, output, part, coefficient * share)

@@ -1,0 +1,188 @@
+"""Augmentations of an image together with its label map; sizes and arithmetic are those of PaddleSeg's transforms.
+
+Each is built from keyword options and called with an image [H, W, 3] uint8, its label map [H, W] and the random numbers of
+its sample. Normalisation is none of them: the Task does it where the network runs, so that images travel as bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import cv2
+import numpy as np
+
+from phalanx.config.options import check_probability, check_size
+from phalanx.data.colour import ColourDistortion
+from phalanx.data.image import LabelMap, left_right
+from phalanx.data.samples import Image
+from phalanx.families.segmentation.labels import VOID
+
+Rng = np.random.Generator
+Pair = tuple[Image, LabelMap]
+Transform = Callable[[Image, LabelMap, Rng], Pair]
+
+PADDING = 127  # the middle of the range, so about 0 after normalisation
+
+
+def resized(image: Image, labels: LabelMap, width: int, height: int) -> Pair:
+    """Both at another size: colours mixed in between, labels taken from the nearest pixel."""
+    if (height, width) == labels.shape:
+        return image, labels
+    image = cv2.resize(image, (width, height), interpolation=cv2.INTER_LINEAR).astype(np.uint8, copy=False)
+    return image, cv2.resize(labels, (width, height), interpolation=cv2.INTER_NEAREST).astype(np.uint8, copy=False)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Resize:
+    """Makes the size `size` (width, height)."""
+
+    size: tuple[int, int]
+
+    def __post_init__(self) -> None:
+        check_size('size', self.size)
+
+    def __call__(self, image: Image, labels: LabelMap, rng: Rng) -> Pair:
+        return resized(image, labels, *self.size)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rescale:
+    """Multiplies width and height by `factor`."""
+
+    factor: float
+
+    def __post_init__(self) -> None:
+        if not self.factor > 0:
+            raise ValueError(f'factor must be above 0, got {self.factor}')
+
+    def __call__(self, image: Image, labels: LabelMap, rng: Rng) -> Pair:
+        H, W = labels.shape
+        return resized(image, labels, max(1, int(W * self.factor + 0.5)), max(1, int(H * self.factor + 0.5)))
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResizeByLong:
+    """Makes the longer side `side` pixels and keeps the ratio of the sides."""
+
+    side: int
+
+    def __post_init__(self) -> None:
+        if self.side < 1:
+            raise ValueError(f'side must be at least 1, got {self.side}')
+
+    def __call__(self, image: Image, labels: LabelMap, rng: Rng) -> Pair:
+        H, W = labels.shape
+        factor = self.side / max(H, W)
+        return resized(image, labels, max(1, round(W * factor)), max(1, round(H * factor)))
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResizeStepScaling:
+    """Multiplies width and height by one of the factors `min`, `min + step`, ..., `max`; step 0: by any between min and max."""
+
+    min: float = 0.75
+    max: float = 1.25
+    step: float = 0.25
+
+    def __post_init__(self) -> None:
+        if not 0 < self.min <= self.max:
+            raise ValueError(f'min must be above 0 and not above max, got min {self.min} and max {self.max}')
+        if self.step < 0:
+            raise ValueError(f'step cannot be negative, got {self.step}')
+
+    def __call__(self, image: Image, labels: LabelMap, rng: Rng) -> Pair:
+        factor = rng.uniform(self.min, self.max)
+        if self.step:
+            factor = float(rng.choice(np.linspace(self.min, self.max, int((self.max - self.min) / self.step + 1))))
+        H, W = labels.shape
+        return resized(image, labels, max(1, round(W * factor)), max(1, round(H * factor)))
+
+
+def padded(image: Image, labels: LabelMap, width: int, height: int) -> Pair:
+    """Both filled up, on the right and at the bottom, to at least this size: with grey, and with void."""
+    bottom, right = max(0, height - labels.shape[0]), max(0, width - labels.shape[1])
+    if bottom or right:
+        image = np.pad(image, ((0, bottom), (0, right), (0, 0)), constant_values=PADDING)
+        labels = np.pad(labels, ((0, bottom), (0, right)), constant_values=VOID)
+    return image, labels
+
+
+@dataclass(frozen=True, kw_only=True)
+class Padding:
+    """Fills up to `size` (width, height) on the right and at the bottom; a side that is longer already stays as it is."""
+
+    size: tuple[int, int]
+
+    def __post_init__(self) -> None:
+        check_size('size', self.size)
+
+    def __call__(self, image: Image, labels: LabelMap, rng: Rng) -> Pair:
+        return padded(image, labels, *self.size)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RandomPaddingCrop:
+    """Cuts out a random part of `size` (width, height); what is smaller is first filled up on the right and at the bottom."""
+
+    size: tuple[int, int]
+
+    def __post_init__(self) -> None:
+        check_size('size', self.size)
+
+    def __call__(self, image: Image, labels: LabelMap, rng: Rng) -> Pair:
+        W, H = self.size
+        y = int(rng.integers(0, max(0, labels.shape[0] - H), endpoint=True))
+        x = int(rng.integers(0, max(0, labels.shape[1] - W), endpoint=True))
+        return padded(image[y : y + H, x : x + W], labels[y : y + H, x : x + W], W, H)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RandomFlip:
+    """Mirrors left and right."""
+
+    probability: float = 0.5
+
+    def __post_init__(self) -> None:
+        check_probability('probability', self.probability)
+
+    def __call__(self, image: Image, labels: LabelMap, rng: Rng) -> Pair:
+        if rng.random() < self.probability:
+            return left_right(image), left_right(labels)
+        return image, labels
+
+
+@dataclass(frozen=True, kw_only=True)
+class RandomVerticalFlip:
+    """Mirrors top and bottom."""
+
+    probability: float = 0.1
+
+    def __post_init__(self) -> None:
+        check_probability('probability', self.probability)
+
+    def __call__(self, image: Image, labels: LabelMap, rng: Rng) -> Pair:
+        if rng.random() < self.probability:
+            return image[::-1], labels[::-1]
+        return image, labels
+
+
+@dataclass(frozen=True, kw_only=True)
+class RandomDistort(ColourDistortion):
+    """Changes the colours of the image; labels stay."""
+
+    def __call__(self, image: Image, labels: LabelMap, rng: Rng) -> Pair:
+        return self.distorted(image, rng), labels
+
+
+TRANSFORMS = {
+    'resize': Resize,
+    'rescale': Rescale,
+    'resize_by_long': ResizeByLong,
+    'resize_step_scaling': ResizeStepScaling,
+    'padding': Padding,
+    'random_padding_crop': RandomPaddingCrop,
+    'random_flip': RandomFlip,
+    'random_vertical_flip': RandomVerticalFlip,
+    'random_distort': RandomDistort,
+}

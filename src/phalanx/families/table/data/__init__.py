@@ -1,0 +1,14 @@
+"""Data sets of tables: each gives a Source of images with annotated tables for each split.
+
+To add one: a file here with a class whose keyword-only parameters are the options of `data:` in a recipe, and a line in DATA.
+To construct it reads nothing, so that a trained run works where its images are not; `split` looks for every file, so that a
+missing one is told before training starts.
+"""
+
+from phalanx.families.table.data.pubtabnet import PubTabNet, icdar2013_tables
+from phalanx.families.table.data.rendered import RenderedTables
+from phalanx.families.table.data.source import Data, Source
+
+DATA = {'rendered_tables': RenderedTables, 'pubtabnet': PubTabNet, 'icdar2013_tables': icdar2013_tables}
+
+__all__ = ['DATA', 'Data', 'Source']

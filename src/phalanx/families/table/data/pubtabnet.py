@@ -1,0 +1,179 @@
+"""PubTabNet, and data sets in its format: a file whose lines are JSON, each the annotation of one image.
+
+Zhong et al., https://arxiv.org/abs/1911.10683: 568,000 tables of scientific articles. A line holds `filename`, `split` and
+`html` with `structure.tokens` and `cells`, of which those with text have `tokens` and a `bbox` in pixels.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from phalanx.data.folders import check_folder, check_inside, check_present
+from phalanx.data.image import read_image
+from phalanx.data.samples import Image, SampleError, Split
+from phalanx.families.table.annotation import Cell, Table
+from phalanx.families.table.tokens import Vocabulary
+
+SPLIT = re.compile(rb'"split":\s*"(\w+)"')
+FILENAME = re.compile(rb'"filename":\s*("[^"]*")')
+STRUCTURE = re.compile(rb'"structure":\s*\{\s*"tokens":\s*')
+
+
+class PubTabNet:
+    """The data set as its archive unpacks: PubTabNet_2.0.0.jsonl and the images in train/ and val/.
+
+    `train` and `eval`: the files with the annotations, below `root`; only lines are used whose `split` is `train_split` or
+    `eval_split`. `train_images` and `eval_images`: the folders of the images, below `root`. For the examples in PubTabNet's
+    repository: `train: PubTabNet_Examples.jsonl, train_images: examples`, and the same for `eval` with `eval_split: train`.
+    """
+
+    def __init__(
+        self,
+        *,
+        root: Path,
+        train: str = 'PubTabNet_2.0.0.jsonl',
+        eval: str = 'PubTabNet_2.0.0.jsonl',
+        train_images: str = 'train',
+        eval_images: str = 'val',
+        train_split: str = 'train',
+        eval_split: str = 'val',
+    ) -> None:
+        self.root = root
+        self.places = {'train': (train, train_images, train_split), 'eval': (eval, eval_images, eval_split)}
+
+    def split(self, split: Split) -> Lines:
+        annotations, images, name = self.places[split]
+        check_folder(self.root)
+        return Lines(self.root / annotations, self.root / images, name)
+
+
+def icdar2013_tables(*, root: Path) -> PubTabNet:
+    """The tables of the ICDAR 2013 competition (Goebel et al. 2013), cut out of their pages and annotated as in PubTabNet:
+    icdar2013.jsonl and images/. They have no `<thead>`."""
+    file, images = 'icdar2013.jsonl', 'images'
+    return PubTabNet(root=root, train=file, eval=file, train_images=images, eval_images=images)
+
+
+class Lines:
+    """A Source of the lines of one split."""
+
+    def __init__(self, annotations: Path, images: Path, split: str) -> None:
+        """Raises FileNotFoundError without annotations, ValueError when a line is malformed or none is of the split."""
+        if not annotations.is_file():
+            raise FileNotFoundError(f'{annotations}: there is no such file')
+        stat = annotations.stat()
+        lines = index(annotations, stat.st_mtime_ns, stat.st_size)
+        self.annotations, self.images = annotations, images
+        chosen = np.flatnonzero(lines.splits == split)
+        if len(chosen) == 0:
+            found = ', '.join(np.unique(lines.splits).tolist())
+            raise ValueError(f'{annotations}: no line has the split {split!r}; there are {found or "no lines"}')
+        self.offsets, self.tokens, self.plain = lines.offsets[chosen], lines.tokens[chosen], lines.plain[chosen]
+        self.filenames, self.numbers = lines.filenames[chosen], lines.numbers[chosen]
+        for name in self.filenames:
+            check_inside(name.decode(), images, str(annotations))
+
+    def __len__(self) -> int:
+        return len(self.offsets)
+
+    def check_files(self) -> None:
+        check_present(self.images, (name.decode() for name in self.filenames))
+
+    def name(self, index: int) -> str:
+        return str(self.images / self.filenames[index].decode())
+
+    def lengths(self, vocabulary: Vocabulary) -> npt.NDArray[np.int64]:
+        return self.tokens - self.plain if vocabulary.merge_cells else self.tokens
+
+    def read(self, index: int) -> tuple[Image, Table]:
+        line, name = self._line(index), self.name(index)
+        try:
+            table = table_of(line['html'])
+        except (KeyError, TypeError, ValueError) as error:
+            what = f'there is no {error}' if isinstance(error, KeyError) else str(error)
+            place = f'{self.annotations.name}:{self.numbers[index]}'
+            raise SampleError(f'{name} ({place}): its annotation cannot be used: {what}') from None
+        return read_image(name), table
+
+    def _line(self, index: int) -> dict[str, Any]:
+        with self.annotations.open('rb') as file:
+            file.seek(self.offsets[index])
+            line = file.readline()
+        try:
+            annotation: dict[str, Any] = json.loads(line)
+        except ValueError as error:
+            raise SampleError(f'{self.annotations}:{self.numbers[index]}: is no JSON: {error}') from None
+        return annotation
+
+
+def table_of(html: dict[str, Any]) -> Table:
+    """The table that the `html` of a line describes. Raises KeyError, TypeError or ValueError when it does not."""
+    cells = []
+    for cell in html['cells']:
+        box = None
+        if cell['tokens'] and 'bbox' in cell:
+            x0, y0, x1, y1 = map(float, cell['bbox'])
+            box = (x0, y0, x1, y1)
+            if not all(map(math.isfinite, box)):  # JSON as Python reads it has NaN
+                raise ValueError(f'the box {box} has a coordinate that is no number')
+        cells.append(Cell(tuple(cell['tokens']), box))
+    structure = tuple(html['structure']['tokens'])
+    if not all(isinstance(token, str) for token in structure):
+        raise TypeError('a token of the structure is no text')
+    return Table(structure, tuple(cells))
+
+
+class Index(NamedTuple):
+    """What must be known of all N lines of a file, without keeping them."""
+
+    offsets: npt.NDArray[np.int64]  # [N] where each begins
+    numbers: npt.NDArray[np.int64]  # [N] counted from 1, empty ones too
+    splits: npt.NDArray[np.str_]  # [N]
+    filenames: npt.NDArray[np.bytes_]  # [N] bytes, not strings: counting references would make every worker copy them
+    tokens: npt.NDArray[np.int64]  # [N] of the structure
+    plain: npt.NDArray[np.int64]  # [N] how many of them begin a cell without spans
+
+
+@cache
+def index(annotations: Path, modified: int, size: int) -> Index:
+    """The index of a file, kept while the file stays as it is: reading that of PubTabNet takes seconds.
+
+    Only the structure is parsed; the cells make nine tenths of a line. Raises ValueError, naming the line.
+    """
+    offset, offsets, numbers, splits, filenames, structures = 0, [], [], [], [], []
+    with annotations.open('rb') as file:
+        for number, line in enumerate(file, 1):
+            if line.lstrip().startswith(b'['):
+                raise ValueError(f'{annotations}:{number}: is an array; each line must be an object by itself (JSON Lines)')
+            if line.strip():
+                split, filename, structure = SPLIT.search(line), FILENAME.search(line), STRUCTURE.search(line)
+                if split is None or filename is None or structure is None:
+                    raise ValueError(f'{annotations}:{number}: expected a PubTabNet annotation, got {line[:40]!r}...')
+                offsets.append(offset)
+                numbers.append(number)
+                splits.append(split[1].decode())
+                filenames.append(json.loads(filename[1]).encode())
+                structures.append(_counts(line[structure.end() :], f'{annotations}:{number}'))
+            offset += len(line)
+    tokens, plain = np.array(structures, np.int64).reshape(-1, 2).T
+    places = np.array(offsets, np.int64), np.array(numbers, np.int64)
+    return Index(*places, np.array(splits, np.str_), np.array(filenames, np.bytes_), tokens, plain)
+
+
+def _counts(rest: bytes, where: str) -> tuple[int, int]:
+    """How many tokens the structure has with which the rest of a line begins, and how many of them are `<td>`."""
+    try:
+        tokens, _ = json.JSONDecoder().raw_decode(rest.decode())
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f'{where}: its structure is no JSON: {error}') from None
+    if not isinstance(tokens, list):
+        raise ValueError(f'{where}: its structure is no list of tokens, got {str(tokens)[:40]}')
+    return len(tokens) - tokens.count(''), tokens.count('<td>')

@@ -1,0 +1,143 @@
+"""Tables as pictures and files."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterable, Sequence
+from html import escape
+from pathlib import Path
+from typing import NamedTuple
+
+import cv2
+import numpy as np
+import PIL.Image
+
+from phalanx.data.image import overlay, palette
+from phalanx.data.samples import Image
+from phalanx.families.table.annotation import Prediction, Table
+from phalanx.families.table.tree import Node, html, tree
+
+COLOURS = palette(12)
+ROW_HEIGHT = 14  # of a drawn structure, in pixels
+MOST_ROWS = 60  # that are drawn: a network that has hardly trained says hundreds
+PAPER, HEADER, LINE = (255, 255, 255), (222, 230, 242), (90, 100, 120)
+Box = Sequence[float]  # xyxy in pixels
+
+
+def with_cells(image: Image, boxes: Iterable[Box], *, numbered: bool = False) -> Image:
+    """The image with a coloured box on each cell, and the number of the cell in it if wanted."""
+    lines, areas = image.copy(), image.copy()
+    for number, box in enumerate(boxes):
+        x0, y0, x1, y1 = (round(value) for value in box)
+        colour = tuple(COLOURS[number % len(COLOURS)].tolist())
+        cv2.rectangle(areas, (x0, y0), (x1, y1), colour, cv2.FILLED)
+        cv2.rectangle(lines, (x0, y0), (x1, y1), colour)
+        if numbered:
+            cv2.putText(lines, str(number + 1), (x0 + 1, y0 + 9), cv2.FONT_HERSHEY_SIMPLEX, 0.3, colour, 1, cv2.LINE_AA)
+    return overlay(lines, areas, 0.25)
+
+
+class Square(NamedTuple):
+    """A cell in the grid that a browser would lay a table out in."""
+
+    row: int
+    column: int
+    rowspan: int
+    colspan: int
+    is_header: bool
+
+
+def grid(table: Node) -> list[Square]:
+    """Where each cell stands: a cell that spans rows takes its columns from the rows below it. Sizes are those asked for."""
+    taken: set[tuple[int, int]] = set()
+    squares = []
+    for row, (cells, is_header) in enumerate(_rows(table)):
+        column = 0
+        for cell in cells:
+            while (row, column) in taken:
+                column += 1
+            squares.append(Square(row, column, cell.rowspan, cell.colspan, is_header))
+            taken |= {(row + y, column + x) for y in range(cell.rowspan) for x in range(cell.colspan)}
+            column += cell.colspan
+    return squares
+
+
+def _rows(table: Node) -> Iterable[tuple[list[Node], bool]]:
+    """The cells of each row, and whether it is of the header."""
+    for child in table.children:
+        if child.tag == 'td':  # of no row
+            yield [child], False
+        elif child.tag == 'tr':
+            yield child.children, False
+        else:
+            for below in child.children:
+                yield ([below] if below.tag == 'td' else below.children), child.tag == 'thead'
+
+
+def schematic(table: Node, width: int) -> Image:
+    """The structure as a drawing [., width, 3] with columns of one width; of its rows the first MOST_ROWS."""
+    squares = [square for square in grid(table) if square.row < MOST_ROWS]
+    rows = max((square.row + 1 for square in squares), default=1)
+    columns = max((square.column + square.colspan for square in squares), default=1)
+    picture = np.full((rows * ROW_HEIGHT + 9, width, 3), PAPER, np.uint8)
+    xs = np.linspace(4, width - 5, columns + 1).round().astype(int).tolist()
+    for square in squares:
+        bottom = min(square.row + square.rowspan, rows)
+        start, end = (
+            (xs[square.column], 4 + square.row * ROW_HEIGHT),
+            (xs[square.column + square.colspan], 4 + bottom * ROW_HEIGHT),
+        )
+        cv2.rectangle(picture, start, end, HEADER if square.is_header else PAPER, cv2.FILLED)
+        cv2.rectangle(picture, start, end, LINE)
+    return picture
+
+
+def shown(image: Image, boxes: Iterable[Box], structure: Sequence[str]) -> Image:
+    """The image with its cells, and the structure drawn below it."""
+    return np.concatenate([with_cells(image, boxes), schematic(tree(structure), image.shape[1])])
+
+
+def compared(image: Image, size: tuple[int, int], truth: Table, prediction: Prediction) -> list[tuple[str, Image]]:
+    """Captioned pictures: the image, and with it the cells and the structure that are true and those that were said.
+
+    `size` (height, width) is that of the image whose pixels the boxes are in; `image` shows the same at another size.
+    """
+    image = np.ascontiguousarray(image)
+    (h, w), (H, W) = image.shape[:2], size
+    scale = np.array([w / W, h / H, w / W, h / H])
+    true_boxes = [np.array(box) * scale for box in truth.boxes]
+    return [
+        ('image', image),
+        ('truth', shown(image, true_boxes, truth.structure)),
+        ('prediction', shown(image, prediction.boxes * scale, prediction.structure)),
+    ]
+
+
+def save(prediction: Prediction, image: Image, stem: Path) -> list[Path]:
+    """Writes the HTML of the table, the image with its cells, and a page with both side by side; returns the files."""
+    table, cells, page = (stem.with_name(f'{stem.name}{suffix}') for suffix in ('.html', '_cells.jpg', '_page.html'))
+    table.write_text(html(tree(prediction.structure)) + '\n', encoding='utf-8')
+    PIL.Image.fromarray(with_cells(image, prediction.boxes, numbered=True)).save(cells, quality=92)
+    page.write_text(_page(prediction, stem.name, cells.read_bytes()), encoding='utf-8')
+    return [table, cells, page]
+
+
+def _page(prediction: Prediction, title: str, picture: bytes) -> str:
+    """The picture, and beside it the table with the numbers of its cells. It asks for nothing and runs nothing."""
+    numbered = tree(prediction.structure, [str(number + 1) for number in range(len(prediction.boxes))])
+    return (
+        '<!doctype html><html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">'
+        '<meta http-equiv="Content-Security-Policy" content="default-src \'none\'; img-src data:; style-src \'unsafe-inline\'">'
+        f'<title>{escape(title)}</title><style>{CSS}</style></head><body><h1>{escape(title)}</h1>'
+        f'<p>{len(prediction.boxes)} cells, probability of a token {prediction.score:.3f}</p><main>'
+        f'<img alt="the image with its cells" src="data:image/jpeg;base64,{base64.b64encode(picture).decode()}">'
+        f'<div>{html(numbered)}</div></main></body></html>\n'
+    )
+
+
+CSS = """
+:root{color-scheme:light dark;font:14px/1.5 system-ui,sans-serif}body{margin:24px}h1{font-size:18px;margin:0}
+p{margin:2px 0 16px;opacity:.7}main{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,420px),1fr));gap:24px}
+main>*{min-width:0;align-self:start}img{max-width:100%;height:auto}div{overflow:auto}
+table{border-collapse:collapse}td{border:1px solid #8884;padding:3px 10px;font-size:12px}thead td{background:#8882}
+"""

@@ -1,0 +1,110 @@
+"""How good predicted tables are."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from phalanx.families.table.annotation import Prediction, Table
+from phalanx.families.table.metric.cells import num_found, overlaps, read_perfectly
+from phalanx.families.table.metric.teds import teds
+from phalanx.families.table.tokens import Vocabulary
+from phalanx.families.table.tree import tree
+from phalanx.families.task import Figure
+from phalanx.parallel import dist
+
+
+class Annotated(Protocol):
+    """A batch of which the metric needs the truth."""
+
+    @property
+    def tables(self) -> Sequence[Table]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """What is counted of one table."""
+
+    is_right: bool  # every token of the structure
+    teds: float | None  # None where no cell has a box: then nobody knows which text a cell would have
+    teds_structure: float
+    cells_said: int
+    cells_true: int  # that have a box
+    cells_found: int
+    has_spans: bool
+    is_too_long: bool
+
+
+class TableMetric:
+    """Counts tables by how right they are.
+
+    A network that says structure and boxes reads no text. For `teds` each true text is given to the cell whose box it is in, as
+    if another network had read it without fault; so it judges structure and boxes. `teds_structure` judges the structure alone.
+    Precision and recall of cells are at an IoU of 0.5; empty cells, which have no true box, count against precision.
+    """
+
+    def __init__(self, vocabulary: Vocabulary, max_length: int) -> None:
+        """`max_length`: how many tokens the network can say; longer tables are judged too, and counted as `too_long`."""
+        self.vocabulary, self.max_length = vocabulary, max_length
+        self._judged: list[Judged] = []
+
+    def update(self, prediction: Sequence[Prediction], batch: Annotated) -> None:
+        """Judges one prediction a table."""
+        self._judged += [self._judge(said, truth) for said, truth in zip(prediction, batch.tables, strict=True)]
+
+    def _judge(self, said: Prediction, truth: Table) -> Judged:
+        iou = overlaps(said.boxes, truth)  # [cells said, true boxes]
+        true_tree = tree(truth.structure, [cell.text for cell in truth.cells])
+        said_tree = tree(said.structure, read_perfectly(said.boxes, iou, truth))
+        return Judged(
+            is_right=''.join(said.structure) == ''.join(token for token, _ in self.vocabulary.spelt(truth)),
+            teds=teds(said_tree, true_tree) if truth.boxes else None,
+            teds_structure=teds(said_tree, true_tree, structure_only=True),
+            cells_said=len(said.boxes) if truth.boxes else 0,
+            cells_true=len(truth.boxes),
+            cells_found=num_found(iou),
+            has_spans=truth.has_spans,
+            is_too_long=self.vocabulary.length(truth.structure) > self.max_length,
+        )
+
+    def gather(self) -> None:
+        """Brings the counts of all tables to the main rank."""
+        self._judged = [judged for of_rank in dist.objects_on_main_rank(self._judged) for judged in of_rank]
+
+    def compute(self) -> dict[str, float]:
+        """accuracy (the share of tables that are wholly right), teds, teds_structure, cell_precision, cell_recall, too_long."""
+        return {**_means(self._judged), 'too_long': sum(judged.is_too_long for judged in self._judged)}
+
+    def table(self) -> list[dict[str, str | float]]:
+        """One row a kind of table: those without and with spans, as PubTabNet tells them apart, and those that are too long."""
+        kinds = {
+            'simple': [judged for judged in self._judged if not judged.has_spans],
+            'with spans': [judged for judged in self._judged if judged.has_spans],
+            f'longer than {self.max_length}': [judged for judged in self._judged if judged.is_too_long],
+        }
+        return [{'tables': kind, 'number': len(found), **_means(found)} for kind, found in kinds.items() if found]
+
+    def figures(self) -> list[Figure]:
+        return []
+
+
+def _means(judged: Sequence[Judged]) -> dict[str, float]:
+    """Sums are exact, so that they do not depend on which rank judged what; a mean of nothing is 0."""
+    return {
+        'accuracy': _mean(table.is_right for table in judged),
+        'teds': _mean(table.teds for table in judged if table.teds is not None),
+        'teds_structure': _mean(table.teds_structure for table in judged),
+        'cell_precision': _ratio(sum(table.cells_found for table in judged), sum(table.cells_said for table in judged)),
+        'cell_recall': _ratio(sum(table.cells_found for table in judged), sum(table.cells_true for table in judged)),
+    }
+
+
+def _mean(values: Iterable[float]) -> float:
+    known = list(values)
+    return _ratio(math.fsum(known), len(known))
+
+
+def _ratio(part: float, whole: float) -> float:
+    return part / whole if whole else 0.0

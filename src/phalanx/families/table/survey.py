@@ -1,0 +1,51 @@
+"""What `phalanx data check` asks about the samples of a data set of tables."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+
+from phalanx.data.samples import Image
+from phalanx.families.table.annotation import CELL_STARTS
+from phalanx.families.table.data import Source
+from phalanx.families.table.draw import shown
+from phalanx.families.table.tokens import Vocabulary
+
+PLAIN, EMPTY, SPANNING = 'with text', 'empty', 'over several rows or columns'
+
+
+@dataclass(frozen=True)
+class CellSurvey:
+    """The tables of one split as they lie in their files, counted by cells."""
+
+    source: Source
+    vocabulary: Vocabulary
+    max_length: int
+    class_names: tuple[str, ...] = (PLAIN, EMPTY, SPANNING)
+    unit: str = 'cells'
+    notes: tuple[str, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self.source)
+
+    def name(self, index: int) -> str:
+        return self.source.name(index)
+
+    def count(self, index: int) -> tuple[Image, dict[str, int]]:
+        """The image, and the cells of each kind, one over several rows or columns being of that kind whatever is in it.
+
+        A table that is too long to train with counts as one (too long). Raises SampleError.
+        """
+        image, table = self.source.read(index)
+        starts = [token for token in table.structure if token in CELL_STARTS]
+        kinds = Counter(
+            SPANNING if token == '<td' else PLAIN if cell.text else EMPTY
+            for token, cell in zip(starts, table.cells, strict=True)
+        )
+        is_too_long = self.vocabulary.length(table.structure) > self.max_length
+        return image, dict(kinds) | ({'(too long)': 1} if is_too_long else {})
+
+    def picture(self, index: int) -> Image:
+        """The image with its cells, and the structure drawn below it."""
+        image, table = self.source.read(index)
+        return shown(image, table.boxes, table.structure)

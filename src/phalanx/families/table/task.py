@@ -1,0 +1,240 @@
+"""Table structure: the HTML of a table and the boxes of its cells. The family's table of contents, and its part of a recipe."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Literal, Self
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from phalanx.config.options import check_std
+from phalanx.data.batch import Tensors, shares
+from phalanx.data.image import channels_first, stacked
+from phalanx.data.samples import Draw, Image, Split
+from phalanx.families.table import draw as drawing
+from phalanx.families.table.annotation import Prediction, Table
+from phalanx.families.table.data import DATA, Data, Source
+from phalanx.families.table.decode import predictions
+from phalanx.families.table.loss import LOCATION_LOSSES, LocationLoss, count_of_boxes, count_of_tokens, structure_loss
+from phalanx.families.table.metric import TableMetric
+from phalanx.families.table.models import MODELS
+from phalanx.families.table.models.loop import DecodingLoop
+from phalanx.families.table.models.slanet import Said, SLANet
+from phalanx.families.table.survey import CellSurvey
+from phalanx.families.table.tokens import CELLS, START, Vocabulary
+from phalanx.families.table.transforms import fitted, network_input, padded
+from phalanx.families.task import Export, Loss, Term
+from phalanx.parallel.step import WholeStep
+
+
+@dataclass(frozen=True)
+class Sample:
+    image: Tensor  # uint8 [3, side, side], in its upper left corner the picture
+    fitted: tuple[int, int]  # height and width of the picture there
+    size: tuple[int, int]  # its height and width before
+    table: Table  # boxes in pixels of the picture as it was before
+
+
+@dataclass(frozen=True)
+class TableBatch(Tensors):
+    """Shapes: L tokens of the longest table, start and end tokens included."""
+
+    images: Tensor  # uint8 [B, 3, side, side]
+    fitted: Tensor  # int64 [B, 2] height and width of the picture in each
+    ids: Tensor  # int64 [B, L] tokens, filled up with start tokens
+    boxes: Tensor  # float32 [B, L, 4] of the cells, in shares of width and height
+    has_box: Tensor  # bool [B, L]
+    sizes: tuple[tuple[int, int], ...]  # (height, width) of the pictures as they were
+    tables: tuple[Table, ...]  # the annotations, for the metric
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def split(self, parts: int) -> list[Self]:
+        return [type(self)(*each) for each in zip(*(shares(field, parts) for field in vars(self).values()), strict=True)]
+
+
+@dataclass(frozen=True)
+class Samples:
+    """The tables of one split, those that are used."""
+
+    source: Source
+    used: npt.NDArray[np.int64]  # their numbers in the source
+    side: int
+    notes: tuple[str, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self.used)
+
+    def name(self, index: int) -> str:
+        return self.source.name(int(self.used[index]))
+
+    def __getitem__(self, draw: Draw) -> Sample:
+        return prepared(*self.source.read(int(self.used[draw.index])), self.side)
+
+
+def prepared(image: Image, table: Table, side: int) -> Sample:
+    """The sample of an image, fitted into a square."""
+    picture = fitted(image, side)
+    return Sample(channels_first(padded(picture, side)), picture.shape[:2], image.shape[:2], table)
+
+
+class TableStructure:
+    """The Task, made from the keys of a recipe.
+
+    `image_size`: of the square that an image is fitted into, in pixels. `max_length`: the most tokens a table may have; longer
+    ones are not trained with, and in evaluation their end is not said. `merge_cells`: a cell without spans is one token.
+    `name_empty_cells`: cells without text have tokens of their own. Each coefficient multiplies its loss. Raises ValueError for
+    options that cannot be.
+    """
+
+    def __init__(
+        self,
+        *,
+        model: Annotated[partial[nn.Module], MODELS],
+        data: Annotated[partial[Data], DATA],
+        location_loss: Annotated[partial[Term], LOCATION_LOSSES],
+        image_size: int = 488,
+        max_length: int = 500,
+        merge_cells: bool = True,
+        name_empty_cells: bool = False,
+        structure_coefficient: float = 1.0,
+        location_coefficient: float = 2.0,
+        mean: tuple[float, float, float] = (0.485, 0.456, 0.406),
+        std: tuple[float, float, float] = (0.229, 0.224, 0.225),
+        judged_by: Literal['accuracy', 'teds', 'teds_structure', 'cell_precision', 'cell_recall'] = 'accuracy',
+    ) -> None:
+        if image_size < 32 or max_length < 1:
+            raise ValueError(f'image_size is at least 32 and max_length at least 1, got {image_size} and {max_length}')
+        check_std(std)
+        self.network, self.data = model, data
+        self.image_size, self.max_length = image_size, max_length
+        self.vocabulary = Vocabulary(merge_cells, name_empty_cells)
+        self.location_loss: LocationLoss = location_loss
+        self.structure_coefficient, self.location_coefficient = structure_coefficient, location_coefficient
+        self.mean, self.std = mean, std
+        self.judged_by = judged_by
+
+    def settled(self) -> dict[str, tuple[str, ...]]:
+        return {}
+
+    def model(self) -> nn.Module:
+        return self.network(len(self.vocabulary))
+
+    def dataset(self, split: Split) -> Samples:
+        """Training leaves out the tables that are too long, and notes it; evaluation takes all, and counts them.
+
+        Raises ValueError when all are too long, and FileNotFoundError when files are missing.
+        """
+        source = self.data().split(split)
+        source.check_files()
+        if split == 'eval':
+            return Samples(source, np.arange(len(source)), self.image_size)
+        lengths = source.lengths(self.vocabulary)
+        used = np.flatnonzero(lengths <= self.max_length)
+        if len(used) == 0:
+            raise ValueError(f'each of the {len(source)} tables for training has more than max_length={self.max_length} tokens')
+        left_out = f'{len(source) - len(used)} of {len(source)} tables for training have more than'
+        notes = (f'{left_out} max_length={self.max_length} tokens and are left out',) if len(used) < len(source) else ()
+        return Samples(source, used, self.image_size, notes)
+
+    def survey(self, split: Split) -> CellSurvey:
+        """The samples of a split as they lie in their files, for `phalanx data check`."""
+        return CellSurvey(self.data().split(split), self.vocabulary, self.max_length)
+
+    def collate(self, samples: Sequence[Sample]) -> TableBatch:
+        targets = [self.vocabulary.encode(sample.table, sample.size) for sample in samples]
+        L = max(len(target.ids) for target in targets)
+        ids = np.full((len(samples), L), START)
+        boxes, has_box = np.zeros((len(samples), L, 4), np.float32), np.zeros((len(samples), L), np.bool_)
+        for row, target in enumerate(targets):
+            end = len(target.ids)
+            ids[row, :end], boxes[row, :end], has_box[row, :end] = target
+        return TableBatch(
+            images=stacked([sample.image for sample in samples]),
+            fitted=torch.tensor([sample.fitted for sample in samples]),
+            ids=torch.from_numpy(ids),
+            boxes=torch.from_numpy(boxes),
+            has_box=torch.from_numpy(has_box),
+            sizes=tuple(sample.size for sample in samples),
+            tables=tuple(sample.table for sample in samples),
+        )
+
+    def network_input(self, batch: TableBatch) -> Tensor:
+        return network_input(batch.images, batch.fitted, self.mean, self.std)
+
+    has_fixed_size = True
+
+    def align(self, batch: TableBatch, whole: WholeStep) -> TableBatch:
+        """As many tokens as the longest table on any rank has."""
+        (longest,) = whole.largest([batch.ids.shape[1]])
+        missing = longest - batch.ids.shape[1]
+        return replace(
+            batch,
+            ids=F.pad(batch.ids, (0, missing), value=START),
+            boxes=F.pad(batch.boxes, (0, 0, 0, missing)),
+            has_box=F.pad(batch.has_box, (0, missing)),
+        )
+
+    def outputs(self, model: nn.Module, batch: TableBatch) -> Said:
+        return model(self.network_input(batch), batch.ids[:, :-1])  # type: ignore[no-any-return]
+
+    def loss(self, outputs: Said, batch: TableBatch, whole: WholeStep) -> Loss:
+        structure = structure_loss(outputs.logits, batch.ids[:, 1:])
+        location = self.location_loss(outputs.boxes, batch.boxes[:, 1:], batch.has_box[:, 1:])
+        return {
+            'structure': Term(structure.total * self.structure_coefficient, structure.weight),
+            'location': Term(location.total * self.location_coefficient, location.weight),
+        }
+
+    def weights(self, batch: TableBatch) -> dict[str, Tensor]:
+        return {'structure': count_of_tokens(batch.ids[:, 1:]), 'location': count_of_boxes(batch.has_box[:, 1:])}
+
+    def predict(self, model: nn.Module, batch: TableBatch) -> list[Prediction]:
+        said: Said = model(self.network_input(batch), None, self.max_length + 1)
+        return predictions(self.vocabulary, said.logits.float().softmax(-1), said.boxes, batch.sizes)
+
+    sees_whole_step = False
+
+    def metric(self) -> TableMetric:
+        return TableMetric(self.vocabulary, self.max_length)
+
+    def request(self, image: Image) -> Sample:
+        return prepared(image, Table(), self.image_size)
+
+    def results(self, prediction: list[Prediction], batch: TableBatch) -> list[Prediction]:
+        return prediction
+
+    def picture(self, sample: Sample, result: Prediction) -> list[tuple[str, Image]]:
+        h, w = sample.fitted
+        return drawing.compared(sample.image[:, :h, :w].permute(1, 2, 0).numpy(), sample.size, sample.table, result)
+
+    def save(self, result: Prediction, image: Image, stem: Path) -> list[Path]:
+        return drawing.save(result, image, stem)
+
+    def export(self, model: nn.Module) -> Export:
+        """The network with its greedy decoding; joining tokens to HTML is the caller's."""
+        assert isinstance(model, SLANet)
+        preparation = {
+            'resize': {'longer_side': 'that of the input', 'sides': 'cut off to whole pixels', 'interpolation': 'linear'},
+            'filled_up': 'on the right and at the bottom, with zeros after normalisation',
+            'channels': 'BGR',
+            'mean': self.mean,
+            'std': self.std,
+        }
+        return Export(
+            DecodingLoop(model, self.max_length + 1),
+            {
+                'probabilities': '[batch, steps, tokens]; the likeliest of each step, up to the first end token',
+                'boxes': '[batch, steps, 4]: x0, y0, x1, y1 in shares of the picture, where the token is one of `cells`',
+            },
+            preparation,
+            {'tokens': self.vocabulary.tokens, 'end': self.vocabulary.end, 'cells': sorted(CELLS)},
+        )

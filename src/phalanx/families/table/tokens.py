@@ -1,0 +1,121 @@
+"""Structure tokens and their numbers, as PaddleOCR's TableLabelEncode and TableLabelDecode have them. Shapes: L tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from phalanx.families.table.annotation import CELL_STARTS, Cell, Table
+
+START = 0  # the number of the token before the first; also what fills up shorter sequences
+
+# In the order of table_structure_dict.txt, with which SLANet was published; it follows how often PubTabNet has them.
+PUBLISHED = (
+    *('<thead>', '<tr>', '<td>', '</td>', '</tr>', '</thead>', '<tbody>', '</tbody>', '<td', ' colspan="5"', '>'),
+    *(' colspan="2"', ' colspan="3"', ' rowspan="2"', ' colspan="4"', ' colspan="6"', ' rowspan="3"', ' colspan="9"'),
+    *(' colspan="10"', ' colspan="7"', ' rowspan="4"', ' rowspan="5"', ' rowspan="9"', ' colspan="8"', ' rowspan="8"'),
+    *(' rowspan="6"', ' rowspan="7"', ' rowspan="10"'),
+)
+
+# What an empty cell is called by how it is empty, as in TableMASTER (Ye et al., https://arxiv.org/abs/2105.01848).
+EMPTY_CELLS = {
+    (): '<eb></eb>',
+    (' ',): '<eb1></eb1>',
+    ('<b>', ' ', '</b>'): '<eb2></eb2>',
+    ('\u2028', '\u2028'): '<eb3></eb3>',
+    ('<sup>', ' ', '</sup>'): '<eb4></eb4>',
+    ('<b>', '</b>'): '<eb5></eb5>',
+    ('<i>', ' ', '</i>'): '<eb6></eb6>',
+    ('<b>', '<i>', '</i>', '</b>'): '<eb7></eb7>',
+    ('<b>', '<i>', ' ', '</i>', '</b>'): '<eb8></eb8>',
+    ('<i>', '</i>'): '<eb9></eb9>',
+    ('<b>', ' ', '\u2028', ' ', '\u2028', ' ', '</b>'): '<eb10></eb10>',
+}
+CELLS = frozenset((*CELL_STARTS, *EMPTY_CELLS.values()))  # the tokens that stand for a cell
+
+
+class Target(NamedTuple):
+    """A table as the network is to say it."""
+
+    ids: npt.NDArray[np.int64]  # [L] the numbers of its tokens, from the start token to the end token
+    boxes: npt.NDArray[np.float32]  # [L, 4] of the cells, xyxy in shares of width and height; 0 where there is none
+    has_box: npt.NDArray[np.bool_]  # [L]
+
+
+@dataclass(frozen=True)
+class Vocabulary:
+    """The tokens a network knows, each by its number: the start token is the first, the end token the last.
+
+    `merge_cells`: a cell without spans is one token, `<td></td>`; else `<td>` and `</td>`, which makes tables longer.
+    `name_empty_cells`: cells without text have tokens of their own.
+    """
+
+    merge_cells: bool = True
+    name_empty_cells: bool = False
+
+    @cached_property
+    def tokens(self) -> tuple[str, ...]:
+        known: tuple[str, ...] = PUBLISHED
+        if self.merge_cells:
+            known = (*(token for token in PUBLISHED if token != '<td>'), '<td></td>')
+        return ('sos', *known, *(EMPTY_CELLS.values() if self.name_empty_cells else ()), 'eos')
+
+    @cached_property
+    def _ids(self) -> dict[str, int]:
+        return {token: number for number, token in enumerate(self.tokens)}
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    @property
+    def end(self) -> int:
+        """The number of the token after the last."""
+        return len(self) - 1
+
+    def length(self, structure: Sequence[str]) -> int:
+        """How many tokens a structure has once cells are merged: what the limit on long tables is about."""
+        merged = structure.count('<td>') if self.merge_cells else 0
+        return len(structure) - structure.count('') - merged
+
+    def encode(self, table: Table, size: tuple[int, int]) -> Target:
+        """What the network is to say of `table` in an image of `size` (height, width). A token not known is left out."""
+        known = [(token, cell) for token, cell in self.spelt(table) if token in self._ids]
+        ids = [START, *(self._ids[token] for token, _ in known), self.end]
+        boxes = [None, *(cell.box if cell is not None and cell.text else None for _, cell in known), None]
+        H, W = size
+        shares = np.array([box or (0, 0, 0, 0) for box in boxes], np.float32)
+        shares /= np.array([W, H, W, H], np.float32)
+        return Target(np.array(ids, np.int64), shares, np.array([box is not None for box in boxes]))
+
+    def spelt(self, table: Table) -> Iterator[tuple[str, Cell | None]]:
+        """The tokens of `table` in the spelling of this vocabulary, each with the cell it stands for, if it stands for one."""
+        cells, tokens = iter(table.cells), iter(table.structure)
+        for token in tokens:
+            cell = next(cells) if token in CELL_STARTS else None
+            if self.merge_cells and token == '<td>':
+                token = '<td></td>'
+                next(tokens, None)  # its </td>
+            if self.name_empty_cells and cell is not None and cell.box is None:
+                token = EMPTY_CELLS.get(cell.text, EMPTY_CELLS[()])
+            if 'span' in token and not token.startswith(' '):
+                token = f' {token}'
+            if token:
+                yield token, cell
+
+    def decode(self, ids: Sequence[int]) -> tuple[tuple[str, ...], list[int]]:
+        """The tokens up to the end token, and the place in `ids` of each; start tokens between them are left out.
+
+        An end token in the very first place is left out too and ends nothing, as in the original.
+        """
+        kept = []
+        for place, number in enumerate(ids):
+            if number == self.end and place > 0:
+                break
+            if number not in (START, self.end):
+                kept.append(place)
+        return tuple(self.tokens[ids[place]] for place in kept), kept

@@ -1,0 +1,194 @@
+"""The seam: all that the trainer knows of a family. A Task owns meaning, the trainer owns mechanics."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol, Self, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from phalanx.data.samples import Dataset, Image, Split
+from phalanx.parallel.step import WholeStep
+
+
+def tried(build: Callable[[], Any]) -> None:
+    """Builds a part of a recipe, so that what is wrong with its options is told with its place. Raises ValueError."""
+    build()
+
+
+class Batch(Protocol):
+    """Samples collated for one forward pass."""
+
+    def __len__(self) -> int: ...
+    def to(self, device: torch.device) -> Self: ...
+    def pin_memory(self) -> Self: ...
+    def split(self, parts: int) -> list[Self]:
+        """As consecutive micro-batches, whose sizes differ by at most one sample."""
+
+
+class Term(NamedTuple):
+    """One named part of a loss, as a sum and how much was summed, so that it means the same however a batch is cut."""
+
+    total: Tensor  # [] sum over what this batch judged, coefficient included, to be back-propagated
+    weight: Tensor  # [] how much this batch judged: pixels, boxes, words; no gradient
+    least: float = 0.0  # the sum of weights counts as no less
+
+    def mean(self) -> Tensor:
+        """The term of a step that is this one batch."""
+        return self.total / self.weight.clamp(min=self.least)
+
+
+Loss = Mapping[str, Term]  # the loss of a step is the sum over names of (global sum of totals) / (global sum of weights)
+
+
+S = TypeVar('S')  # one sample, as the data set gives it
+B = TypeVar('B', bound=Batch)
+P = TypeVar('P')  # what the model says about one batch, ready for the metric
+B_contra = TypeVar('B_contra', bound=Batch, contravariant=True)
+P_contra = TypeVar('P_contra', contravariant=True)
+
+
+@dataclass(frozen=True)
+class Curves:
+    """Values over one another, a line each, for the report."""
+
+    title: str
+    x: str  # what the axes are
+    y: str
+    lines: Mapping[str, Sequence[tuple[float, float]]]  # name -> points (x, y), by x
+
+
+@dataclass(frozen=True)
+class Matrix:
+    """How often each of K things was taken for which."""
+
+    title: str
+    names: Sequence[str]
+    counts: Sequence[Sequence[int]]  # [K truth, K prediction]
+
+
+@dataclass(frozen=True)
+class Pictures:
+    """Images that a person should look at."""
+
+    title: str
+    cells: Sequence[tuple[str, Image]]  # with captions
+
+
+@dataclass(frozen=True)
+class Legend:
+    """What the colours in the pictures of samples stand for."""
+
+    colours: Mapping[str, str]  # name -> `#rrggbb`
+
+
+Figure = Curves | Matrix | Pictures | Legend
+
+
+def described(part: object) -> dict[str, Any]:
+    """A transform by its name, and the options that it was built with, for an `Export`."""
+    return {'name': type(part).__name__, **vars(part)}
+
+
+@dataclass(frozen=True)
+class Export:
+    """A trained network as `phalanx export` writes it, and what those who run it must know."""
+
+    network: nn.Module  # prepared images [B, 3, H, W] -> a tensor for each of `outputs`, in their order
+    outputs: Mapping[str, str]  # name -> shape and meaning
+    preparation: Mapping[str, Any]  # how an image becomes what the network takes
+    reading: Mapping[str, Any]  # how the outputs become a result: class names, characters, thresholds
+
+
+class Metric(Protocol[B_contra, P_contra]):
+    """Counts what a rank has seen. All ranks call `gather` once; after it the main rank alone is asked for results."""
+
+    def update(self, prediction: P_contra, batch: B_contra) -> None: ...
+    def gather(self) -> None:
+        """Brings the counts of all ranks to the main one, so that each sample counts exactly once."""
+
+    def compute(self) -> dict[str, float]: ...
+    def table(self) -> list[dict[str, str | float]]:
+        """One row a class (or whatever the metric is split by), for the report; may be empty."""
+
+    def figures(self) -> Sequence[Figure]:
+        """What the report draws of it; may be empty."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evaluation:
+    """What came of evaluating a model. The main rank alone has table and figures; the rest is the same on all ranks."""
+
+    metrics: Mapping[str, float]
+    samples: int
+    seconds: float
+    table: Sequence[Mapping[str, str | float]] = ()
+    figures: Sequence[Figure] = ()
+    missed: Mapping[int, str] = field(default_factory=dict)  # samples that could not be read, and why
+    slow: Sequence[str] = ()  # ranks slower than the median: here, unlike in training, each works for itself
+
+
+class Task(Protocol[S, B, P]):
+    """What a family must say so that the trainer can train it. Holds settings only; picklable; knows no rank."""
+
+    @property
+    def judged_by(self) -> str:
+        """The metric that picks the best checkpoint; larger is better."""
+
+    def settled(self) -> Mapping[str, Sequence[str]]:
+        """Keys of the recipe that leave something to files of the data set (the names of classes, say), and what these say.
+
+        A run folder has it in its recipe, so that it can predict where those files are not.
+        """
+
+    def model(self) -> nn.Module: ...
+    def dataset(self, split: Split) -> Dataset[S]: ...
+    def collate(self, samples: Sequence[S]) -> B: ...
+    def network_input(self, batch: B) -> Tensor:
+        """What the network takes of `batch`, [B, 3, H, W], normalised."""
+
+    @property
+    def has_fixed_size(self) -> bool:
+        """Whether all training images reach the network in one size."""
+
+    # A training step: align, forward pass, loss.
+    def align(self, batch: B, whole: WholeStep) -> B:
+        """`batch` with what must not differ between ranks (sizes, lengths) made equal, by asking `whole`."""
+
+    def outputs(self, model: nn.Module, batch: B) -> Any:
+        """The forward pass of training: what `loss` takes."""
+
+    def loss(self, outputs: Any, batch: B, whole: WholeStep) -> Loss:
+        """The terms of the loss of `batch`; what belongs to the whole step (a hardest-pixel threshold, say) it asks `whole`."""
+
+    def weights(self, batch: B) -> Mapping[str, Tensor] | None:
+        """The weights [] of the terms, in their order, where targets alone tell them; None where only outputs do."""
+
+    @property
+    def sees_whole_step(self) -> bool:
+        """Whether the loss of a sample depends on the outputs for all others of the step, not only by a common weight."""
+
+    def predict(self, model: nn.Module, batch: B) -> P:
+        """Forward and post-processing: what `metric` and `results` take."""
+
+    def metric(self) -> Metric[B, P]: ...
+
+    # What a person sees, and what `phalanx predict` writes.
+    def request(self, image: Image) -> S:
+        """A bare image, prepared as in evaluation."""
+
+    def results(self, prediction: P, batch: B) -> list[Any]:
+        """A prediction taken apart: the finished result of each image of the batch, at the size of its image."""
+
+    def picture(self, sample: S, result: Any) -> list[tuple[str, Image]]:
+        """Captioned pictures of one evaluation sample for the report: image, truth, prediction."""
+
+    def save(self, result: Any, image: Image, stem: Path) -> list[Path]:
+        """Writes the result of one image beside `stem` (a path without suffix) and returns the files written."""
+
+    # What `phalanx export` writes.
+    def export(self, model: nn.Module) -> Export:
+        """The network for use elsewhere, without what only training needs; it shares its weights with `model`."""

@@ -1,0 +1,29 @@
+"""Models by name, over all families."""
+
+from __future__ import annotations
+
+from typing import Literal, get_args, get_origin, get_type_hints
+
+from torch import nn
+
+from phalanx.config.read import did_you_mean
+from phalanx.families.catalog import MODELS
+
+
+def create_model(name: str, *, num_classes: int, **options: object) -> nn.Module:
+    """The network `name` with freshly drawn weights; `options` are those of its builder, `backbone='stdc2'` say.
+
+    Raises ValueError for an unknown name or choice, with the nearest known one, and TypeError for an option that the builder
+    has not.
+    """
+    if name not in MODELS:
+        raise ValueError(f'{name!r} is not one of {", ".join(MODELS)}{did_you_mean(name, MODELS)}')
+    if not isinstance(num_classes, int) or num_classes < 1:
+        raise ValueError(f'num_classes must be a whole number from 1 on, got {num_classes!r}')
+    hints = get_type_hints(MODELS[name])
+    for option, value in options.items():
+        choices = get_args(hints.get(option))
+        if get_origin(hints.get(option)) is Literal and value not in choices:
+            raise ValueError(f'{option}: {value!r} is not one of {", ".join(map(str, choices))}{did_you_mean(value, choices)}')
+    model: nn.Module = MODELS[name](num_classes, **options)
+    return model

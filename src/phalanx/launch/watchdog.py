@@ -1,0 +1,211 @@
+"""Watches an attempt from outside the ranks: machines that die, ranks that hang, machines that want to join.
+
+torch's agent knows the ranks of its own machine only. What happens on another it learns when their connections break, which
+can take half an hour (pytorch#111646). So each launcher writes a pulse to the store twice a second, reads those of the others,
+and ends its own ranks when the attempt cannot go on, whatever they are doing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from phalanx.launch.preflight import compare
+from phalanx.launch.rendezvous import POLL, Card, Meeting, MeetingLostError, Members
+from phalanx.parallel.heartbeat import Beat, read_beats
+from phalanx.system.stops import STACKS
+
+PULSE = 0.5  # seconds between two pulses
+STALL = 2 * PULSE  # seconds that a round of this thread may count: if it takes longer, this launcher itself was held up
+GRACE = 45  # seconds that ranks have to save when they are asked to stop
+OWN_END = 5  # seconds that ranks have to report an error of their own when others have lost the connection to them
+EXITING = 0x4  # PF_EXITING, a flag of Linux in /proc/PID/stat
+Verdict = dict[str, Any]  # why an attempt ends before its ranks are done: kind, cause, lines
+
+
+class Watch(threading.Thread):
+    """One attempt, watched until `stop`. `verdict` is why it had to end, None when it need not.
+
+    `folder` holds the heartbeats of this machine's ranks; `members` and `meeting` are None on a machine alone.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        ranks: range,
+        hang_timeout: float,
+        say: Callable[[str], None],
+        meeting: Meeting | None = None,
+        members: Members | None = None,
+    ) -> None:
+        super().__init__(name='watch', daemon=True)
+        self.folder, self.ranks, self.hang_timeout, self.say = folder, ranks, hang_timeout, say
+        self.meeting, self.members = meeting, members
+        self.verdict: Verdict | None = None
+        self.over = threading.Event()
+        self.seen: dict[int, tuple[Any, float]] = {}  # machine -> its last pulse, and for how many seconds it is the same
+        self.beaten = 0
+        self.last = time.monotonic()  # when the pulses of others were read
+        self.killed: set[int] = set()  # ranks that were running until this thread ended them
+        self.reported = ''  # the last error of this thread itself
+
+    def run(self) -> None:
+        while not self.over.wait(PULSE) and self.verdict is None:
+            try:
+                beats = read_beats(self.folder)
+                if self.meeting is not None:
+                    self.exchange(beats)
+                if self.verdict is None:
+                    self.look_for_hang(beats)
+            except MeetingLostError as error:
+                self.verdict = {'kind': 'lost', 'number': 0, 'cause': str(error)}
+            except Exception as error:  # noqa: BLE001 - without this thread the other nodes would take this one for lost
+                self.report(error)
+        if self.verdict is not None and not self.over.is_set():
+            self.end_ranks()
+
+    def stop(self) -> None:
+        self.over.set()
+
+    def report(self, error: Exception) -> None:
+        """Says what went wrong in this thread, once; the next round may do better."""
+        text = f'{type(error).__name__}: {error}'
+        if text != self.reported:
+            self.reported = text
+            self.say(f'warning: the watchdog of this node met an error and goes on: {text}')
+
+    def exchange(self, beats: dict[int, Beat]) -> None:
+        """Writes this machine's pulse, reads the others', and takes over what one of them decided."""
+        assert self.meeting is not None
+        assert self.members is not None
+        members, count, now = self.members, len(self.members.cards), time.monotonic()
+        self.beat(beats)
+        self.verdict, *told = self.meeting.look_at([members.verdict, *members.keys('pulse'), *members.keys('ended')])
+        if self.verdict is not None:
+            return
+        passed, self.last = min(now - self.last, STALL), now
+        for (number, _), pulse, ended in zip(members.cards, told[:count], told[count:], strict=True):
+            before, silent = self.seen.get(number, ('never read', 0.0))
+            silent = 0.0 if pulse != before else silent + passed
+            self.seen[number] = (pulse, silent)
+            if silent > self.meeting.heartbeat_timeout and ended is None:
+                cause = f'{members.name(number)} is lost: no heartbeat from it for {self.meeting.heartbeat_timeout:g} s'
+                self.decide({'kind': 'lost', 'number': number, 'cause': cause})
+                return
+        if self.meeting.server is not None and (new := self.meeting.newcomers(members, self.unfit)):
+            self.decide({'kind': 'newcomer', 'cause': f'{len(new)} more machine{"s" if len(new) > 1 else ""} joined'})
+
+    def beat(self, beats: dict[int, Beat]) -> None:
+        """Tells the other nodes that this one lives, and where its ranks are."""
+        if self.meeting is not None and self.members is not None:
+            self.beaten += 1
+            ranks = {rank: list(beat) for rank, beat in beats.items()}
+            self.meeting.put(self.members.key('pulse', self.meeting.number), [self.beaten, ranks])
+
+    def unfit(self, card: Card) -> str:
+        """Why a machine cannot join the run; '' when it can."""
+        assert self.members is not None
+        findings = compare([self.members.cards[0][1], card])
+        return '; '.join(finding.text for finding in findings if finding.level == 'error')
+
+    def decide(self, verdict: Verdict) -> None:
+        """Ends the attempt, here and on all other machines; the first who decides says why."""
+        if self.meeting is not None and self.members is not None:
+            verdict = self.meeting.put_first(self.members.verdict, verdict)
+        self.verdict = verdict
+
+    def look_for_hang(self, beats: dict[int, Beat]) -> None:
+        """Ranks that have all been standing still: the one that is furthest behind is to blame."""
+        if not beats or any(beat.age < self.hang_timeout for beat in beats.values()):
+            return
+        everybody = dict(beats)
+        for pulse, _ in self.seen.values():
+            everybody |= {int(rank): Beat(*beat) for rank, beat in (pulse[1] if pulse else {}).items()}
+        rank = min(everybody, key=lambda rank: (everybody[rank].step, not _is_stopped(everybody[rank].pid), rank))
+        beat = everybody[rank]
+        stopped = ' (its process is stopped)' if rank in beats and _is_stopped(beat.pid) else ''
+        where = ', '.join(f'rank {r}: step {b.step}, {b.doing}' for r, b in sorted(everybody.items()))
+        self.decide(
+            {
+                'kind': 'hang',
+                'cause': f'no rank has gone on for {self.hang_timeout:.0f} s; rank {rank} is behind, at step {beat.step}, '
+                f'{beat.doing}{stopped} [{where}]',
+            }
+        )
+
+    def end_ranks(self) -> None:
+        """Ends the ranks of this machine: with time to save when they can, at once when they cannot."""
+        assert self.verdict is not None
+        kind = self.verdict['kind']
+        children = psutil.Process().children()
+        if kind == 'hang':
+            self.show_stacks(children)
+        if kind in ('newcomer', 'stopped'):
+            for child in children:
+                _send(child, signal.SIGTERM)
+            self.await_ends(children, GRACE)
+        elif kind == 'failed' and self.verdict['is_consequence']:  # the cause may be here, and still be on its way
+            self.await_ends(children, OWN_END)
+        for child in children:
+            if _is_alive(child):
+                self.killed.add(child.pid)
+                _send(child, signal.SIGKILL)
+        self.await_ends(children, 3)
+        # The agent in the main thread sees its ranks gone and returns. If it sits in a wait of its own, the process ends here.
+        if not self.over.wait(8):
+            self.say(str(self.verdict['cause']))
+            os._exit(1)
+
+    def await_ends(self, processes: list[psutil.Process], seconds: float) -> None:
+        """Waits for them, with heartbeats: ranks that save may take longer than the others wait for one."""
+        end = time.monotonic() + seconds
+        while any(_is_alive(process) for process in processes) and time.monotonic() < end:
+            time.sleep(POLL)
+            with contextlib.suppress(MeetingLostError):
+                self.beat({})
+
+    def show_stacks(self, children: list[psutil.Process]) -> None:
+        """Asks every rank here where it is; a stopped process cannot answer."""
+        for child in children:
+            _send(child, STACKS)
+        time.sleep(1)
+        for rank in self.ranks:
+            file = self.folder / f'stack.{rank}'
+            text = file.read_text(errors='replace').strip() if file.is_file() else ''
+            for line in (text or 'no answer: its process is stopped, or waits in the kernel').splitlines():
+                self.say(f'[rank {rank}] {line}')
+
+
+def _send(process: psutil.Process, number: int) -> None:
+    with contextlib.suppress(psutil.Error):
+        process.send_signal(number)
+
+
+def _is_alive(process: psutil.Process) -> bool:
+    """Whether it still runs. Only looks: who waits for a child takes its exit status away from the agent.
+
+    A process that the kernel is ending, which takes long where memory is short, does not run any more.
+    """
+    try:
+        if process.status() == psutil.STATUS_ZOMBIE:
+            return False
+        stat = Path(f'/proc/{process.pid}/stat')
+        flags = int(stat.read_text().rpartition(')')[2].split()[6]) if stat.is_file() else 0
+    except (psutil.Error, OSError):
+        return False
+    return not flags & EXITING
+
+
+def _is_stopped(pid: int) -> bool:
+    try:
+        return bool(psutil.Process(pid).status() == psutil.STATUS_STOPPED)
+    except psutil.Error:
+        return False

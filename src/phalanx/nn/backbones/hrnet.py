@@ -1,0 +1,149 @@
+"""HRNet: a backbone that keeps a map of 1/4 of the size all along and joins coarser ones to it, all exchanging what they see.
+
+Wang et al., Deep High-Resolution Representation Learning for Visual Recognition, https://arxiv.org/abs/1908.07919. Layer order,
+padding and initial weights as in PaddleSeg. Shapes: B batch, C channels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from phalanx.nn.layers import ConvBN, ConvBNReLU, resize
+
+
+class HRNet(nn.Module):
+    """images [B, 3, H, W] -> one map of 1/4 of the size (rounded up): those of all branches side by side, `channels` deep."""
+
+    def __init__(self, width: int) -> None:
+        """`width`: channels of the finest branch; each coarser one has twice as many."""
+        super().__init__()
+        branches = [width, 2 * width, 4 * width, 8 * width]
+        self.channels = sum(branches)
+        self.stem = nn.Sequential(HalvingConvBNReLU(3, 64), HalvingConvBNReLU(64, 64))
+        self.first = nn.Sequential(Bottleneck(64, 64), *(Bottleneck(256, 64) for _ in range(3)))
+        self.finest = ConvBNReLU(256, width, 3)
+        self.joining = nn.ModuleList(
+            HalvingConvBNReLU(before, after) for before, after in zip((256, *branches[1:3]), branches[1:], strict=True)
+        )
+        self.stages = nn.ModuleList(
+            nn.Sequential(*(Exchange(branches[:count]) for _ in range(modules))) for count, modules in ((2, 1), (3, 4), (4, 3))
+        )
+        initialise(self)
+
+    def forward(self, images: Tensor) -> Tensor:  # [B, 3, H, W]
+        x = self.first(self.stem(images))  # [B, 256, H/4, W/4]
+        maps = [self.finest(x)]
+        for join, stage in zip(self.joining, self.stages, strict=True):
+            maps.append(join(x))  # a branch of half the size of the coarsest one so far
+            maps = stage(maps)
+            x = maps[-1]
+        return torch.cat([resize(x, maps[0]) for x in maps], dim=1)  # [B, C, H/4, W/4]
+
+
+class HalvingConvBN(ConvBN):
+    """A 3x3 convolution that halves the map, rounding up, and the norm of its result.
+
+    It pads as Paddle's 'same': an even size at its end only, so that windows start at 0, 2, ... and not at -1, 1, ...
+    """
+
+    def __init__(self, in_channels: int, out_channels: int) -> None:
+        super().__init__(in_channels, out_channels, 3, stride=2)
+        self.conv.padding = (0, 0)  # `forward` pads
+
+    def forward(self, x: Tensor) -> Tensor:  # [B, C, H, W]
+        H, W = x.shape[-2:]
+        return super().forward(F.pad(x, (W % 2, 1, H % 2, 1)))
+
+
+class HalvingConvBNReLU(HalvingConvBN):
+    """The same, rectified."""
+
+    def forward(self, x: Tensor) -> Tensor:  # [B, C, H, W]
+        return F.relu(super().forward(x), inplace=True)
+
+
+class Bottleneck(nn.Module):
+    """A residual block [B, in, h, w] -> [B, 4 * inner, h, w] whose 3x3 convolution works on few channels."""
+
+    def __init__(self, in_channels: int, inner_channels: int) -> None:
+        super().__init__()
+        out_channels = 4 * inner_channels
+        self.convs = nn.Sequential(
+            ConvBNReLU(in_channels, inner_channels, 1),
+            ConvBNReLU(inner_channels, inner_channels, 3),
+            ConvBN(inner_channels, out_channels, 1),
+        )
+        self.shortcut = nn.Identity() if in_channels == out_channels else ConvBN(in_channels, out_channels, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.relu(self.convs(x) + self.shortcut(x), inplace=True)
+
+
+class BasicBlock(nn.Module):
+    """A residual block [B, C, h, w] -> [B, C, h, w] of two 3x3 convolutions."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.convs = nn.Sequential(ConvBNReLU(channels, channels, 3), ConvBN(channels, channels, 3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.relu(self.convs(x) + x, inplace=True)
+
+
+class Exchange(nn.Module):
+    """The module of the paper: maps of falling size, each through its own branch, then each gets the sum of all."""
+
+    def __init__(self, channels: Sequence[int]) -> None:
+        """`channels` of the maps, the finest first."""
+        super().__init__()
+        self.branches = nn.ModuleList(nn.Sequential(*(BasicBlock(C) for _ in range(4))) for C in channels)
+        self.sums = nn.ModuleList(Sum(channels, end) for end in range(len(channels)))
+
+    def forward(self, maps: list[Tensor]) -> list[Tensor]:  # [B, C, h, w], [B, 2C, h/2, w/2], ... -> the same
+        maps = [branch(x) for branch, x in zip(self.branches, maps, strict=True)]
+        return [add(maps) for add in self.sums]
+
+
+class Sum(nn.Module):
+    """Maps of falling size -> all of them in the form of the one numbered `end`, added up and rectified."""
+
+    def __init__(self, channels: Sequence[int], end: int) -> None:
+        super().__init__()
+        self.end = end
+        self.paths = nn.ModuleList(path(channels, start, end) for start in range(len(channels)))
+
+    def forward(self, maps: list[Tensor]) -> Tensor:
+        own = maps[self.end]
+        alike = [resize(path(x), own) for path, x in zip(self.paths, maps, strict=True)]
+        return F.relu(torch.stack(alike).sum(0), inplace=True)
+
+
+def path(channels: Sequence[int], start: int, end: int) -> nn.Module:
+    """What leads from map `start` to map `end`: halvings to a coarser one, new channels (then a resize) to a finer one."""
+    if end < start:
+        return ConvBN(channels[start], channels[end], 1)
+    if end == start:
+        return nn.Identity()
+    halvings = [HalvingConvBNReLU(channels[start], channels[start]) for _ in range(end - start - 1)]
+    return nn.Sequential(*halvings, HalvingConvBN(channels[start], channels[end]))
+
+
+def initialise(model: nn.Module) -> None:
+    """Draws every convolution of `model` as HRNet does for training: from a normal of deviation 0.001, biases zero."""
+    for module in model.modules():
+        if isinstance(module, nn.Conv2d):
+            nn.init.normal_(module.weight, std=0.001)
+            if module.bias is not None:
+                nn.init.zeros_(module.bias)
+
+
+def hrnet_w18() -> HRNet:
+    return HRNet(18)
+
+
+def hrnet_w48() -> HRNet:
+    return HRNet(48)

@@ -1,0 +1,165 @@
+"""MiT, the Mix Transformer: a backbone of four stages whose attention looks at a coarser copy of its map.
+
+Xie et al., SegFormer: Simple and Efficient Design for Semantic Segmentation with Transformers, https://arxiv.org/abs/2105.15203.
+Layer order, norms and initial weights as in PaddleSeg. Shapes: B batch, C channels, N = h * w places of a map.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from phalanx.nn.layers import DepthwiseConv2d
+from phalanx.nn.stochastic import DropPath
+
+HEADS, REDUCTIONS = (1, 2, 5, 8), (8, 4, 2, 1)  # of the four stages
+Channels = tuple[int, int, int, int]
+
+
+class MixViT(nn.Module):
+    """images [B, 3, H, W] -> four maps, of 1/4, 1/8, 1/16 and 1/32 of the size (rounded up), `channels` deep."""
+
+    def __init__(self, channels: Channels, blocks: tuple[int, int, int, int], *, drop_path: float) -> None:
+        """`blocks` of each stage; `drop_path`: how often training skips the last block, the ones before it less and less."""
+        super().__init__()
+        self.channels = channels
+        drops = np.split(np.linspace(0, drop_path, sum(blocks)), np.cumsum(blocks)[:-1])
+        sizes = zip((3, *channels[:3]), channels, drops, HEADS, REDUCTIONS, strict=True)
+        self.stages = nn.ModuleList(
+            Stage(before, after, drops.tolist(), heads=heads, reduction=reduction)
+            for before, after, drops, heads, reduction in sizes
+        )
+        initialise(self)
+
+    def forward(self, images: Tensor) -> list[Tensor]:  # [B, 3, H, W]
+        x, maps = images, []
+        for stage in self.stages:
+            x = stage(x)
+            maps.append(x)
+        return maps
+
+
+class Stage(nn.Module):
+    """A map [B, in, ., .] -> [B, out, h, w] of half the size; of a quarter when the map is an image."""
+
+    def __init__(self, in_channels: int, out_channels: int, drops: list[float], *, heads: int, reduction: int) -> None:
+        """`drops`: how often training skips each block; `heads` and `reduction` of the attention."""
+        super().__init__()
+        size, stride = (7, 4) if in_channels == 3 else (3, 2)
+        self.embed = nn.Conv2d(in_channels, out_channels, size, stride, size // 2)
+        self.embed_norm = nn.LayerNorm(out_channels)
+        self.blocks = nn.ModuleList(Block(out_channels, heads, reduction, drop) for drop in drops)
+        self.norm = nn.LayerNorm(out_channels, eps=1e-6)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.embed(x)
+        h, w = x.shape[2:]
+        x = self.embed_norm(as_places(x))  # [B, N, C]
+        for block in self.blocks:
+            x = block(x, h, w)
+        return as_map(self.norm(x), h, w)
+
+
+class Block(nn.Module):
+    """A transformer block [B, N, C] -> [B, N, C]."""
+
+    def __init__(self, channels: int, heads: int, reduction: int, drop_path: float) -> None:
+        super().__init__()
+        self.norm1 = nn.LayerNorm(channels, eps=1e-6)
+        self.attention = Attention(channels, heads, reduction)
+        self.norm2 = nn.LayerNorm(channels, eps=1e-6)
+        self.mlp = MixMLP(channels, 4 * channels)
+        self.drop_path = DropPath(drop_path)
+
+    def forward(self, x: Tensor, h: int, w: int) -> Tensor:
+        x = x + self.drop_path(self.attention(self.norm1(x), h, w))
+        mixed: Tensor = x + self.drop_path(self.mlp(self.norm2(x), h, w))
+        return mixed
+
+
+class Attention(nn.Module):
+    """Self-attention [B, N, C] -> [B, N, C], its keys and values taken from the map made `reduction` times smaller."""
+
+    def __init__(self, channels: int, heads: int, reduction: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.query = nn.Linear(channels, channels)
+        self.key_value = nn.Linear(channels, 2 * channels)
+        self.out = nn.Linear(channels, channels)
+        self.reduce: nn.Conv2d | None = None
+        if reduction > 1:
+            self.reduce = nn.Conv2d(channels, channels, reduction, reduction)
+            self.reduced_norm = nn.LayerNorm(channels)
+
+    def forward(self, x: Tensor, h: int, w: int) -> Tensor:
+        query = self.query(x)
+        if self.reduce is not None:
+            x = self.reduced_norm(as_places(self.reduce(as_map(x, h, w))))  # [B, N', C]
+        key, value = self.key_value(x).chunk(2, dim=2)
+        query, key, value = (part.unflatten(2, (self.heads, -1)).transpose(1, 2) for part in (query, key, value))
+        seen = F.scaled_dot_product_attention(query, key, value)  # [B, heads, N, C / heads]
+        attended: Tensor = self.out(seen.transpose(1, 2).flatten(2))
+        return attended
+
+
+class MixMLP(nn.Module):
+    """Two linear layers and between them a depthwise convolution, which tells places where they are: [B, N, C] -> the same."""
+
+    def __init__(self, channels: int, inner_channels: int) -> None:
+        super().__init__()
+        self.widen = nn.Linear(channels, inner_channels)
+        self.mix = DepthwiseConv2d(inner_channels, inner_channels, 3, padding=1, groups=inner_channels)
+        self.narrow = nn.Linear(inner_channels, channels)
+
+    def forward(self, x: Tensor, h: int, w: int) -> Tensor:
+        x = as_places(self.mix(as_map(self.widen(x), h, w)))
+        narrowed: Tensor = self.narrow(F.gelu(x))
+        return narrowed
+
+
+def as_places(x: Tensor) -> Tensor:  # [B, C, h, w] -> [B, N, C]
+    return x.flatten(2).transpose(1, 2)
+
+
+def as_map(x: Tensor, h: int, w: int) -> Tensor:  # [B, N, C] -> [B, C, h, w]
+    return x.transpose(1, 2).reshape(x.shape[0], -1, h, w)  # len(x) would fix the batch size of an exported network
+
+
+def initialise(backbone: MixViT) -> None:
+    """Draws linear layers from a normal of deviation 0.02, cut at two of them, and convolutions by their fan-out a group."""
+    for module in backbone.modules():
+        if isinstance(module, nn.Linear):
+            nn.init.trunc_normal_(module.weight, std=0.02, a=-0.04, b=0.04)
+            nn.init.zeros_(module.bias)
+        elif isinstance(module, nn.Conv2d):
+            fan_out = module.kernel_size[0] * module.kernel_size[1] * module.out_channels // module.groups
+            nn.init.normal_(module.weight, std=math.sqrt(2 / fan_out))
+            assert module.bias is not None
+            nn.init.zeros_(module.bias)
+
+
+def mit_b0(*, drop_path: float) -> MixViT:
+    return MixViT((32, 64, 160, 256), (2, 2, 2, 2), drop_path=drop_path)
+
+
+def mit_b1(*, drop_path: float) -> MixViT:
+    return MixViT((64, 128, 320, 512), (2, 2, 2, 2), drop_path=drop_path)
+
+
+def mit_b2(*, drop_path: float) -> MixViT:
+    return MixViT((64, 128, 320, 512), (3, 4, 6, 3), drop_path=drop_path)
+
+
+def mit_b3(*, drop_path: float) -> MixViT:
+    return MixViT((64, 128, 320, 512), (3, 4, 18, 3), drop_path=drop_path)
+
+
+def mit_b4(*, drop_path: float) -> MixViT:
+    return MixViT((64, 128, 320, 512), (3, 8, 27, 3), drop_path=drop_path)
+
+
+def mit_b5(*, drop_path: float) -> MixViT:
+    return MixViT((64, 128, 320, 512), (3, 6, 40, 3), drop_path=drop_path)

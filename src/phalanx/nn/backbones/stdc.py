@@ -1,0 +1,73 @@
+"""STDC: a light backbone whose blocks concatenate what each of their convolutions gives.
+
+Fan et al., Rethinking BiSeNet For Real-time Semantic Segmentation, https://arxiv.org/abs/2104.13188.
+Layer order as in PaddleSeg. The classification end of the paper's network is left out: parameters without gradients would break
+data-parallel training.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from phalanx.nn.layers import ConvBN, ConvBNReLU
+
+
+class STDC(nn.Module):
+    """images [B, 3, H, W] -> five maps, of 1/2, 1/4, 1/8, 1/16 and 1/32 of the size (rounded up), `channels` deep."""
+
+    channels = (32, 64, 256, 512, 1024)
+
+    def __init__(self, blocks: tuple[int, int, int]) -> None:
+        """`blocks`: how many blocks the last three stages have."""
+        super().__init__()
+        stages: list[nn.Module] = [ConvBNReLU(3, 32, 3, stride=2), ConvBNReLU(32, 64, 3, stride=2)]
+        for count, before, after in zip(blocks, self.channels[1:], self.channels[2:], strict=False):
+            first = STDCBlock(before, after, stride=2)
+            stages.append(nn.Sequential(first, *(STDCBlock(after, after) for _ in range(count - 1))))
+        self.stages = nn.ModuleList(stages)
+
+    def forward(self, images: Tensor) -> list[Tensor]:  # [B, 3, H, W]
+        x, maps = images, []
+        for stage in self.stages:
+            x = stage(x)
+            maps.append(x)
+        return maps
+
+
+class STDCBlock(nn.Module):
+    """The short-term dense concatenation: four convolutions in a row, the outputs of all of them side by side.
+
+    They give 1/2, 1/4, 1/8 and 1/8 of the channels. With stride 2 the second one works on a map halved by a depthwise
+    convolution, while the output of the first is halved by averaging.
+    """
+
+    def __init__(self, in_channels: int, out_channels: int, stride: int = 1) -> None:
+        super().__init__()
+        half, quarter, eighth = out_channels // 2, out_channels // 4, out_channels // 8
+        self.first = ConvBNReLU(in_channels, half, 1)
+        self.halve: nn.Module = nn.Identity()
+        self.pool: nn.Module = nn.Identity()
+        if stride == 2:
+            self.halve = ConvBN(half, half, 3, stride=2, groups=half)
+            self.pool = nn.AvgPool2d(3, stride=2, padding=1, count_include_pad=False)  # as Paddle: the border is no zero
+        self.rest = nn.ModuleList([ConvBNReLU(half, quarter, 3), ConvBNReLU(quarter, eighth, 3), ConvBNReLU(eighth, eighth, 3)])
+
+    def forward(self, x: Tensor) -> Tensor:  # [B, C, H, W]
+        first = self.first(x)
+        maps = [self.pool(first)]
+        x = self.halve(first)
+        for conv in self.rest:
+            x = conv(x)
+            maps.append(x)
+        return torch.cat(maps, dim=1)
+
+
+def stdc1() -> STDC:
+    """STDC with 6 blocks (STDC813 of the paper)."""
+    return STDC((2, 2, 2))
+
+
+def stdc2() -> STDC:
+    """STDC with 12 blocks (STDC1446 of the paper)."""
+    return STDC((4, 5, 3))

@@ -1,0 +1,74 @@
+"""Xception-65 as DeepLab has it: residual blocks of separable convolutions.
+
+Chen et al., Encoder-Decoder with Atrous Separable Convolution for Semantic Image Segmentation, https://arxiv.org/abs/1802.02611.
+Layer order and norms as in PaddleSeg with output stride 16. Shapes: B batch, C channels.
+"""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+
+from phalanx.nn.layers import ConvBN, ConvBNReLU, initialise_convs
+from phalanx.parallel.norms import BatchNorm2d
+
+
+class Xception(nn.Module):
+    """images [B, 3, H, W] -> two maps, of 1/4 and 1/16 of the size (rounded up), `channels` deep."""
+
+    channels = (128, 2048)
+
+    def __init__(self, middle_blocks: int) -> None:
+        super().__init__()
+        self.stem = nn.Sequential(ConvBNReLU(3, 32, 3, stride=2), ConvBNReLU(32, 64, 3))
+        self.entry = nn.ModuleList(
+            Block(before, (after,) * 3, stride=2) for before, after in ((64, 128), (128, 256), (256, 728))
+        )
+        self.middle = nn.Sequential(*(Block(728, (728,) * 3) for _ in range(middle_blocks)))
+        self.exit = nn.Sequential(
+            Block(728, (728, 1024, 1024)),
+            *(rectified_atrous(before, after) for before, after in ((1024, 1536), (1536, 1536), (1536, 2048))),
+        )
+        for module in self.modules():
+            if isinstance(module, BatchNorm2d):
+                module.eps, module.momentum = 1e-3, 0.01
+        initialise_convs(self)
+
+    def forward(self, images: Tensor) -> list[Tensor]:  # [B, 3, H, W]
+        x = self.stem(images)
+        maps = []
+        for block in self.entry:
+            x = block(x)
+            maps.append(x)
+        return [maps[0], self.exit(self.middle(x))]
+
+
+class Block(nn.Module):
+    """A residual block [B, in, ., .] -> [B, out, h, w] of three separable convolutions, the last one with the stride."""
+
+    def __init__(self, in_channels: int, out_channels: tuple[int, int, int], stride: int = 1) -> None:
+        super().__init__()
+        sizes = zip((in_channels, *out_channels[:2]), out_channels, (1, 1, stride), strict=True)
+        self.convs = nn.Sequential(*(separable(before, after, step) for before, after, step in sizes))
+        self.shortcut: nn.Module = nn.Identity()
+        if in_channels != out_channels[-1]:
+            self.shortcut = ConvBN(in_channels, out_channels[-1], 1, stride=stride)
+
+    def forward(self, x: Tensor) -> Tensor:
+        mixed: Tensor = self.convs(x) + self.shortcut(x)
+        return mixed
+
+
+def separable(in_channels: int, out_channels: int, stride: int) -> nn.Sequential:
+    """A rectifier, not in place because the shortcut needs its input, then a depthwise and a pointwise convolution."""
+    depthwise = ConvBN(in_channels, in_channels, 3, stride=stride, groups=in_channels)
+    return nn.Sequential(nn.ReLU(), depthwise, ConvBN(in_channels, out_channels, 1))
+
+
+def rectified_atrous(in_channels: int, out_channels: int) -> nn.Sequential:
+    """The separable convolution of the last block: each of its two halves rectified afterwards, the windows spread by 2."""
+    depthwise = ConvBNReLU(in_channels, in_channels, 3, dilation=2, groups=in_channels)
+    return nn.Sequential(depthwise, ConvBNReLU(in_channels, out_channels, 1))
+
+
+def xception65() -> Xception:
+    return Xception(middle_blocks=16)

@@ -1,0 +1,277 @@
+"""Batch normalisation that can share its statistics between ranks.
+
+`settle` chooses one of three routes for each norm of a network, once, at the start of a run:
+
+- nobody to share with -> `F.batch_norm`: one rank makes the operations of plain PyTorch;
+- shared, on CUDA -> torch's own kernels of synchronised norms, which read a map once, in its type and layout;
+- shared, on CPUs -> torch's kernels of ordinary norms around one all-reduce each way (`nn.SyncBatchNorm` runs on CUDA only).
+
+With micro-batches only ranks share: under `norm_sync: global` each micro-batch is normalised by its statistics over all ranks.
+Shapes: B batch, C channels, R ranks.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from phalanx.parallel import dist
+
+NormSync = Literal['off', 'node', 'global', 'frozen']
+Unread = tuple[Tensor, Tensor] | tuple[None, None]
+
+
+class BatchNorm2d(nn.BatchNorm2d):
+    """Batch norm as the Paddle projects have it: the running variance follows the biased batch variance.
+
+    By itself it normalises with the statistics of the batch it sees, which its running ones follow. `settle` makes it use those
+    of a group of ranks, or the running ones, which then stay, and lets the running statistics of all norms follow together.
+    """
+
+    group: dist.Group | None = None  # the ranks that share their statistics; None: this rank alone
+    is_frozen: bool = False
+    latest: tuple[Tensor, Tensor] | None = None  # where mean and variance [C] of a batch wait for `RunningStatistics`
+    waiting: float = 0.0  # the factor that makes that variance the biased one; 0: none is waiting
+
+    def forward(self, x: Tensor) -> Tensor:  # [B, C, H, W] -> the same
+        if not self.training:
+            return super().forward(x)
+        assert self.running_mean is not None and self.running_var is not None
+        if self.is_frozen:
+            return F.batch_norm(x, self.running_mean, self.running_var, self.weight, self.bias, False, 0.0, self.eps)
+        if self.waiting:  # the second call in one pass
+            self.follow()
+        mean, var = self.latest or torch.zeros(2, x.shape[1], dtype=self.running_var.dtype, device=x.device).unbind()
+        if self.group is None:
+            count = x.numel() // x.shape[1]
+            if count < 2:
+                raise ValueError(
+                    'a batch norm sees one value a channel: give a rank two samples or more, or set norm_sync: global or frozen'
+                )
+            # With momentum 1, what the kernel updates becomes the mean and the unbiased variance of the batch.
+            normalised = F.batch_norm(x, mean, var, self.weight, self.bias, True, 1.0, self.eps)
+            self.waiting = (count - 1) / count
+        else:
+            kernels = _SharedOnCuda if x.is_cuda else _SharedOnCpu
+            normalised, of_group, var_of_group = kernels.apply(x, self.weight, self.bias, self.eps, self.group)
+            mean.copy_(of_group)
+            var.copy_(var_of_group)
+            self.waiting = 1.0
+        if self.latest is None:
+            self._follow(mean, var)
+        return normalised
+
+    def follow(self) -> None:
+        """Lets the running statistics follow what is waiting."""
+        if self.latest is not None and self.waiting:
+            self._follow(*self.latest)
+
+    @torch.no_grad()
+    def _follow(self, mean: Tensor, var: Tensor) -> None:
+        assert self.running_mean is not None and self.running_var is not None and self.momentum is not None
+        self.running_mean.lerp_(mean, self.momentum)
+        self.running_var.lerp_(var * self.waiting, self.momentum)
+        self.waiting = 0.0
+
+
+class RunningStatistics:
+    """The running statistics of all norms of a model. They follow together: a few operations, not a few for each norm."""
+
+    def __init__(self, model: nn.Module) -> None:
+        """To be built when the model is on its device. Raises ValueError for a batch norm of another class."""
+        self.norms = [norm for norm in _batch_norms(model) if not norm.is_frozen]
+        self.forget()
+        for norm in self.norms:
+            norm.latest = (torch.zeros_like(norm.running_mean), torch.zeros_like(norm.running_var))  # type: ignore[arg-type]
+
+    @torch.no_grad()
+    def follow(self, part: int = 0, parts: int = 1) -> None:
+        """Takes what the norms saw in micro-batch `part` (from 0) of `parts`.
+
+        After all parts each has the share momentum / parts, and what was there before 1 - momentum: as after one update with
+        the mean of their statistics, which is what as many ranks, each with one part, agree on.
+        """
+        seen = [norm for norm in self.norms if norm.waiting and norm.latest and norm.momentum]
+        if not seen:
+            return
+        means, variances = zip(*(norm.latest for norm in seen), strict=True)
+        shares = [norm.momentum / (parts - (parts - 1 - part) * norm.momentum) for norm in seen]  # type: ignore[operator]
+        torch._foreach_lerp_([norm.running_mean for norm in seen], means, shares)  # type: ignore[misc]
+        biased = torch._foreach_mul(variances, [norm.waiting for norm in seen])
+        torch._foreach_lerp_([norm.running_var for norm in seen], biased, shares)  # type: ignore[misc]
+        self.forget()
+
+    def forget(self) -> None:
+        """Takes nothing of what the norms saw."""
+        for norm in self.norms:
+            norm.waiting = 0.0
+
+
+def settle(model: nn.Module, sync: NormSync, node: dist.Group | None) -> RunningStatistics:
+    """Gives the batch norms of `model` the statistics that a recipe's `norm_sync` names; all ranks call this together.
+
+    Their running ones follow when the `RunningStatistics` are told to. `node`: the ranks of this node. Raises ValueError for a
+    batch norm of another class.
+    """
+    match sync:
+        case 'frozen':
+            freeze(model)
+        case 'node' if dist.group_size(node) > 1:
+            share(model, node)
+        case 'global' if dist.world_size() > 1:
+            share(model, dist.new_group())  # a communicator of their own: small sums must not wait behind buckets of gradients
+        case _:
+            pass
+    return RunningStatistics(model)
+
+
+def freeze(model: nn.Module) -> None:
+    """Lets every batch norm of `model` normalise as in evaluation, while it trains too. Raises as `share` does."""
+    for norm in _batch_norms(model):
+        norm.is_frozen = True
+
+
+def share(model: nn.Module, group: dist.Group | None) -> None:
+    """Lets every batch norm of `model` use the statistics of all ranks of `group`.
+
+    Raises ValueError for a batch norm of another class: it would silently stay local.
+    """
+    for norm in _batch_norms(model):
+        norm.group = group
+
+
+def _batch_norms(model: nn.Module) -> list[BatchNorm2d]:
+    for name, module in model.named_modules():
+        if isinstance(module, nn.modules.batchnorm._BatchNorm) and not isinstance(module, BatchNorm2d):
+            kind = type(module).__name__
+            raise ValueError(f'{name} is a {kind}, which cannot be synchronised or frozen; use norms.BatchNorm2d')
+    return [module for module in model.modules() if isinstance(module, BatchNorm2d)]
+
+
+class _SharedOnCuda(torch.autograd.Function):
+    """x [B, C, H, W] normalised over the ranks of a group, and the mean and biased variance [C], which take no gradient.
+
+    The kernels are those of `torch.nn.SyncBatchNorm`. That module asks the device for the counts in every forward pass, so the
+    host waits, and follows the unbiased variance.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, eps: float, group: dist.Group
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        x = _in_one_piece(x)
+        own_mean, own_inverse = torch.batch_norm_stats(x, eps)
+        own = torch.cat([own_mean, own_inverse, own_mean.new_full((1,), x.numel() // x.shape[1])])
+        of_ranks = dist.gather(own, group)  # [R, 2 C + 1]
+        means, inverses = of_ranks[:, :-1].chunk(2, dim=1)
+        counts = of_ranks[:, -1].contiguous()
+        mean, inverse = torch.batch_norm_gather_stats_with_counts(x, means, inverses, None, None, 0.0, eps, counts)
+        ctx.save_for_backward(x, weight, mean, inverse, counts.int())
+        ctx.group = group
+        var = inverse.pow(-2).sub_(eps)
+        ctx.mark_non_differentiable(mean, var)
+        return torch.batch_norm_elemt(x, weight, bias, mean, inverse, eps), mean, var
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        x, weight, mean, inverse, counts = ctx.saved_tensors
+        grad = grads[0].contiguous(memory_format=_layout(x))
+        sum_grad, sum_grad_x, grad_weight, grad_bias = torch.batch_norm_backward_reduce(
+            grad, x, mean, inverse, weight, True, True, True
+        )
+        sums = dist.sum_over_ranks(torch.cat([sum_grad, sum_grad_x]), ctx.group)
+        sum_grad, sum_grad_x = sums.chunk(2)
+        grad_x = torch.batch_norm_backward_elemt(grad, x, mean, inverse, weight, sum_grad, sum_grad_x, counts)
+        return grad_x, grad_weight, grad_bias, None, None
+
+
+class _SharedOnCpu(torch.autograd.Function):
+    """As `_SharedOnCuda`, for CPUs.
+
+    Ranks exchange, as float64, the sum and the sum of squares of each channel, and of how many values they are. The moments of
+    each sample are exact to a bit or two and do not depend on who else is in the batch; added up in float64 and rounded once,
+    they give the same mean and variance to the bit for nearly every number of ranks. That matters: a difference in the last bit
+    turns some ReLU on or off, and the gradient differs a thousand times more.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, eps: float, group: dist.Group
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        means, variances = _moments_of_samples(x)  # [B, C]
+        means = means.double()
+        squares = means.square() + variances
+        own = torch.cat([means.sum(0), squares.sum(0), means.new_full((1,), len(x))]).mul_(x.shape[2] * x.shape[3])
+        sums = dist.sum_over_ranks(own, group)
+        count = sums[-1:]
+        mean, squares = (sums[:-1] / count).chunk(2)
+        var = torch.addcmul(squares, mean, mean, value=-1).clamp_(min=0)  # safe in float64
+        mean, var = mean.to(_statistics(x)), var.to(_statistics(x))
+        ctx.save_for_backward(x, weight, mean, var, count)
+        ctx.eps, ctx.group = eps, group
+        ctx.mark_non_differentiable(mean, var)
+        return F.batch_norm(x, mean, var, weight, bias, False, 0.0, eps), mean, var
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        """By the kernel of evaluation mode, which takes mean and variance as given, and what comes back through these two.
+
+        With n values a channel over all ranks, z = (x - mean) / std and sums over all of them, that is
+        - weight / (std n) (sum g + z sum g z): a multiple of x and a constant a channel, so one more pass of the norm's kernel.
+        """
+        x, weight, mean, var, count = ctx.saved_tensors
+        grad = grads[0].contiguous(memory_format=_layout(x))
+        inverse = (var + ctx.eps).rsqrt()
+        grad_x, grad_weight, grad_bias = torch.ops.aten.native_batch_norm_backward(
+            grad, x, weight, mean, var, mean, inverse, False, ctx.eps, [True, True, True]
+        )
+        sums = dist.sum_over_ranks(torch.cat([grad_bias, grad_weight]).double(), ctx.group)
+        of_offset, of_slope = (-weight * inverse * sums.view(2, -1) / count).unbind()
+        slope = of_slope * inverse
+        offset, slope = (of_offset - slope * mean).to(_statistics(x)), slope.to(_statistics(x))
+        rest = F.batch_norm(x, torch.zeros_like(slope), torch.ones_like(slope), slope, offset, False, 0.0, 0.0)
+        return grad_x.add_(rest), grad_weight, grad_bias, None, None
+
+
+def _moments_of_samples(x: Tensor) -> tuple[Tensor, Tensor]:
+    """Mean and biased variance of each map of `x`, [B, C] each, by the kernel of torch's own batch norm."""
+    B, C, H, W = x.shape
+    if x.is_contiguous():
+        mean, var = _moments(x.view(1, B * C, H, W), _running(B * C, x))
+        return mean.view(B, C), var.view(B, C)
+    running = _running(C, x)
+    each = [_moments(sample, running) for sample in torch.split(x, 1)]  # channels last
+    return torch.stack([mean for mean, _ in each]), torch.stack([var for _, var in each])
+
+
+def _moments(maps: Tensor, running: Unread) -> tuple[Tensor, Tensor]:
+    """Mean and biased variance [C] of `maps` [1, C, H, W]; `running` is changed."""
+    mean, var = running
+    moments: tuple[Tensor, Tensor] = torch.batch_norm_update_stats(maps, mean, var, 0.0)
+    return moments
+
+
+def _running(C: int, x: Tensor) -> Unread:
+    """What the kernel wants to update; nobody reads it. Only with float32 ones it takes half-precision maps as they are."""
+    dtype = _statistics(x)
+    if x.dtype == dtype:
+        return None, None
+    mean, var = x.new_zeros(2, C, dtype=dtype)
+    return mean, var
+
+
+def _statistics(x: Tensor) -> torch.dtype:
+    """The type of the statistics of a map: half-precision maps keep float32 ones."""
+    return torch.float64 if x.dtype == torch.float64 else torch.float32
+
+
+def _layout(x: Tensor) -> torch.memory_format:
+    is_last = x.is_contiguous(memory_format=torch.channels_last) and not x.is_contiguous()
+    return torch.channels_last if is_last else torch.contiguous_format
+
+
+def _in_one_piece(x: Tensor) -> Tensor:
+    return x.contiguous(memory_format=_layout(x))

@@ -1,0 +1,1 @@
+"""Shows a person what a run does: console, page, charts. Imports families, system."""

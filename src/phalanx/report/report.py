@@ -1,0 +1,430 @@
+"""The report of a run, and the only printer: every rank tells its `Report`, the main rank's prints and writes files.
+
+metrics.jsonl   one JSON object a log line or evaluation, each step once        summary.json   what the run came to
+journal.jsonl   starts, notes, warnings, checkpoints, with their time           table.json     the latest evaluation in detail
+tensorboard/    the same numbers as events (and visualdl/, when asked for)      pictures/      evaluation samples
+report.html     the page made of these files (`page.write_page`)
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import math
+import os
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Protocol, Self
+
+import numpy as np
+import numpy.typing as npt
+from PIL import Image
+from rich import box
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+from rich.text import Text
+
+from phalanx.families.task import Curves, Evaluation, Figure, Legend, Matrix
+from phalanx.report.page import read_lines, write_page
+from phalanx.report.readable import counted, duration, mebibytes, number, percent
+from phalanx.system.disk import write_whole
+
+log = logging.getLogger('phalanx')
+
+RANKS_SHOWN = 16  # on the terminal; the page shows all
+PICTURE_SIDE = 800  # pixels; the page holds all pictures, so they are not stored larger
+COLUMNS = {  # what a log line says of each number, at a width that keeps lines aligned
+    'epoch': 'epoch {:6.2f}',
+    'loss': 'loss {:#7.4g}',
+    'lr': 'lr {:.2e}',
+    'samples_per_s': '{:8.1f} samples/s',
+    'data_wait': 'data wait {:6.1%}',
+    'memory_mb': '{:7,.0f} MiB',
+}
+BAR = {'loss': 'loss {:.4f}', 'lr': 'lr {:.1e}', 'samples_per_s': '{:.1f} samples/s', 'data_wait': 'wait {:.0%}'}
+
+
+class Scalars(Protocol):
+    """What takes numbers over steps: the writers of TensorBoard and VisualDL."""
+
+    def add_scalar(self, tag: str, value: float, step: int, /) -> None: ...
+    def close(self) -> None: ...
+
+
+class Report:
+    """Tells people and files how a run goes. What cannot be written on the way (a full disk, say) is counted; the run goes on.
+
+    Use it as a context manager: however the run ends, the terminal is as before and the page shows what is known.
+    Raises ValueError when VisualDL is asked for and not installed.
+    """
+
+    def __init__(
+        self, folder: Path, *, main: bool, name: str, total_steps: int, visualdl: bool = False, console: Console | None = None
+    ) -> None:
+        self.folder, self.main, self.name, self.total_steps = folder, main, name, total_steps
+        self.step = self._begun_at = 0
+        self.not_written: Counter[str] = Counter()
+        self._metrics: _Lines | None = None  # opened by the first line, or by `resume`
+        self._journal: _Lines | None = None
+        self._plots: list[Scalars] | None = None
+        self._visualdl = _visualdl_writer() if visualdl and main else None
+        self._table: list[dict[str, str | float]] = []
+        self._page_is_due = False
+        self._console = console or _console()
+        self._progress = Progress(
+            MofNCompleteColumn(),
+            BarColumn(bar_width=None),
+            TextColumn('{task.fields[numbers]}', markup=False),
+            TimeRemainingColumn(compact=True),
+            TextColumn('left'),
+            console=self._console,
+            disable=not (main and self._console.is_interactive),  # without a bar it still reckons the time left
+            expand=True,
+            refresh_per_second=4,
+            speed_estimate_period=600,
+        )
+        self._bar = self._progress.add_task('', total=total_steps or None, numbers='')
+        if main:
+            folder.mkdir(parents=True, exist_ok=True)
+
+    # The beginning.
+
+    def resume(self, step: int) -> None:
+        """Goes on after `step`: later lines of metrics.jsonl, left by the run that was cut off, go. Raises OSError."""
+        self.step = self._begun_at = step
+        self._progress.reset(self._bar, completed=step)
+        if self.main:
+            self._metrics = self._open_metrics()
+
+    def world(self, facts: Mapping[str, str], ranks: Sequence[Mapping[str, str | int]]) -> None:
+        """Tells once what is about to run, and where."""
+        self._note_down(
+            {
+                'kind': 'start',
+                'name': self.name,
+                'total_steps': self.total_steps,
+                'facts': dict(facts),
+                'ranks': [dict(rank) for rank in ranks],
+            }
+        )
+        self._say_pairs(facts)
+        self._say_table([{key: str(value) for key, value in rank.items()} for rank in ranks[:RANKS_SHOWN]])
+        if len(ranks) > RANKS_SHOWN:
+            self._say(f'and {len(ranks) - RANKS_SHOWN} more ranks; {self.folder / "report.html"} has all of them')
+
+    # While it runs.
+
+    def train(self, record: Mapping[str, float]) -> None:
+        """One log line: step, epoch, loss, loss/<term> ..., lr, samples_per_s, data_wait (share of time), memory_mb ..."""
+        self.step = int(record['step'])
+        terms = {key.removeprefix('loss/'): value for key, value in record.items() if key.startswith('loss/')}
+        others = {key: value for key, value in record.items() if key not in ('step', 'epoch', 'loss') and key[:5] != 'loss/'}
+        first = {'kind': 'train', 'step': self.step, 'epoch': record['epoch'], 'loss': record['loss']}
+        self._log({**first, 'terms': terms, **others})
+        self._plot('train', {key: value for key, value in record.items() if key != 'step'})
+        self._progress.update(self._bar, completed=self.step, total=self.total_steps or None, numbers=_brief(record))
+        self._progress.start()  # nothing without a terminal, or when it is there already
+        left = self._progress.tasks[0].time_remaining
+        numbers = [_column(key, value) for key, value in record.items() if key != 'step']
+        line = '  '.join([self._at(), *numbers, *([f'{duration(left)} left'] if left is not None else [])])
+        if self._progress.disable:
+            self._say(line)
+        else:
+            log.info(line)  # the terminal has the bar instead
+
+    def evaluation(self, step: int, found: Evaluation, *, best: bool) -> None:
+        """The metrics of the model after `step`, and the same in detail: a table, printed only at the end, and figures."""
+        for why in found.missed.values():
+            self.warning(f'not evaluated: {why}')
+        for rank in found.slow:
+            self.warning(rank)
+        self.step, self._table = step, [dict(row) for row in found.table]
+        self._log({'kind': 'eval', 'step': step, **found.metrics, 'samples': found.samples, 'seconds': found.seconds})
+        self._plot('eval', found.metrics)
+        line = Text(f'{self._at()}  evaluated', style='cyan')
+        line.append(''.join(f'  {name} {number(value)}' for name, value in found.metrics.items()), style='bold')
+        line.append(f'  {counted(found.samples, "sample")} in {duration(found.seconds)}', style='dim')
+        self._say(line.append('  best so far', style='bold green') if best else line)
+        if self.main:
+            with self._tolerating('table.json'):
+                drawn = [self._kept(figure, f'figure{place}_') for place, figure in enumerate(found.figures)]
+                write_whole(self.folder / 'table.json', _json({'step': step, 'rows': self._table, 'figures': drawn}))
+        self._build_page()
+
+    def pictures(self, rows: Sequence[Sequence[tuple[str, npt.NDArray[np.uint8]]]]) -> None:
+        """Keeps the latest grid of captioned pictures ([H, W, 3] RGB) for the page."""
+        if not self.main:
+            return
+        with self._tolerating('pictures'):
+            (self.folder / 'pictures').mkdir(exist_ok=True)
+            index = [self._save_pictures(cells, f'{row:02}_') for row, cells in enumerate(rows)]
+            write_whole(self.folder / 'pictures' / 'index.json', _json(index))
+
+    def note(self, text: str) -> None:
+        """Something a person should know."""
+        self._note_down({'kind': 'note', 'text': text})
+        self._say(text)
+
+    def warning(self, text: str) -> None:
+        """Something a person should look into."""
+        self._note_down({'kind': 'warning', 'text': text})
+        self._say(Text.assemble(('warning: ', 'bold yellow'), text), logging.WARNING)
+
+    def saved(self, step: int, path: Path, seconds: float) -> None:
+        """A checkpoint of `step` is on disk; the run may have gone further while it was written."""
+        self.step = max(self.step, step)
+        self._note_down({'kind': 'saved', 'path': str(path), 'seconds': seconds})
+        self._say(Text(f'{self._at()}  saved {path} in {duration(seconds)}', style='dim'))
+
+    # The end.
+
+    def finish(self, summary: Mapping[str, Any]) -> None:
+        """Prints what the run came to, writes summary.json and the page. Raises OSError when the summary cannot be written."""
+        self._progress.stop()
+        self._say_table(self._table)
+        self._say_pairs({**_result(summary), **self._missing(), 'report': str(self.folder / 'report.html')})
+        if self.main:
+            write_whole(self.folder / 'summary.json', _json(summary, indent=1))
+        self._build_page()
+
+    def close(self) -> None:
+        """Gives the terminal back, closes the files, and brings the page up to date when something came after it."""
+        self._progress.stop()
+        for writer in self._plots or []:
+            with self._tolerating('TensorBoard events'):
+                writer.close()
+        self._plots = []
+        if self._page_is_due:
+            self._build_page()
+        for lines in (self._metrics, self._journal):
+            if lines is not None:
+                lines.close()
+        self._metrics = self._journal = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    # To people: into the log of each rank, and on the console by the main rank.
+
+    def _say(self, line: str | Text, level: int = logging.INFO) -> None:
+        log.log(level, '%s', line)
+        if self.main:
+            with self._tolerating('output'):
+                self._console.print(line, soft_wrap=True, markup=False, highlight=False)
+
+    def _say_pairs(self, pairs: Mapping[str, str]) -> None:
+        for line in _aligned(pairs):
+            self._say(line)
+
+    def _say_table(self, rows: Sequence[Mapping[str, Any]]) -> None:
+        if self.main and rows:
+            with self._tolerating('output'):
+                self._console.print(_table(rows))
+
+    def _missing(self) -> dict[str, str]:
+        """What could not be written, for the end of the report."""
+        lost = ', '.join(f'{times} x {what}' for what, times in self.not_written.items())
+        return {'not written': lost} if lost else {}
+
+    def _at(self) -> str:
+        """Where the run stands, at the width of its last step."""
+        total = str(self.total_steps) if self.total_steps else ''
+        return f'step {self.step:>{len(total)}}' + (f'/{total}' if total else '')
+
+    # To files, on the main rank.
+
+    def _log(self, line: Mapping[str, Any]) -> None:
+        """Appends to metrics.jsonl, which goes on after the step that the run was resumed at and begins anew otherwise."""
+        if not self.main:
+            return
+        self._page_is_due = True
+        with self._tolerating('metrics.jsonl'):
+            self._metrics = self._metrics or self._open_metrics()
+            self._metrics.append(line)
+
+    def _open_metrics(self) -> _Lines:
+        path = self.folder / 'metrics.jsonl'
+        if path.is_file():
+            write_whole(path, b''.join(_json(line) for line in read_lines(path) if line['step'] <= self._begun_at))
+        return _Lines(path)
+
+    def _note_down(self, event: Mapping[str, Any]) -> None:
+        """Appends to journal.jsonl, which only ever grows."""
+        if not self.main:
+            return
+        self._page_is_due = True
+        with self._tolerating('journal.jsonl'):
+            self._journal = self._journal or _Lines(self.folder / 'journal.jsonl')
+            self._journal.append({**event, 'step': self.step, 'time': time.time()})
+
+    def _plot(self, group: str, values: Mapping[str, float]) -> None:
+        if not self.main:
+            return
+        with self._tolerating('TensorBoard events'):
+            if self._plots is None:
+                self._plots = []  # one attempt only: a writer that fails to open leaves its thread behind
+                self._plots = self._open_plots()
+            for writer in self._plots:
+                for name, value in values.items():
+                    writer.add_scalar(f'{group}/{name}', value, self.step)
+
+    def _open_plots(self) -> list[Scalars]:
+        from torch.utils.tensorboard import SummaryWriter  # takes a second to import; only the main rank needs it
+
+        events = SummaryWriter(str(self.folder / 'tensorboard'), purge_step=self._begun_at + 1, flush_secs=5)
+        return [events] if self._visualdl is None else [events, self._visualdl(str(self.folder / 'visualdl'))]
+
+    def _kept(self, figure: Figure, prefix: str) -> dict[str, Any]:
+        """A figure as table.json has it, with its pictures in files whose names begin with `prefix`. Raises OSError."""
+        if isinstance(figure, Curves):
+            return {'kind': 'curves', **vars(figure)}
+        if isinstance(figure, Matrix):
+            return {'kind': 'matrix', **vars(figure)}
+        if isinstance(figure, Legend):
+            return {'kind': 'legend', **vars(figure)}
+        return {'kind': 'pictures', 'title': figure.title, 'cells': self._save_pictures(figure.cells, prefix)}
+
+    def _save_pictures(self, cells: Sequence[tuple[str, npt.NDArray[np.uint8]]], prefix: str) -> list[dict[str, str]]:
+        """Captions and names of the files. Raises OSError."""
+        folder = self.folder / 'pictures'
+        folder.mkdir(exist_ok=True)
+        return [
+            {'caption': caption, 'file': _save_picture(picture, folder / f'{prefix}{place}')}
+            for place, (caption, picture) in enumerate(cells)
+        ]
+
+    def _build_page(self) -> None:
+        if self.main:
+            self._page_is_due = False
+            with self._tolerating('report.html'):
+                write_page(self.folder)
+
+    @contextlib.contextmanager
+    def _tolerating(self, what: str) -> Iterator[None]:
+        """Lets `what` go unwritten: warns the first time, counts always."""
+        try:
+            yield
+        except OSError as error:
+            self.not_written[what] += 1
+            if self.not_written[what] == 1:
+                self.warning(f'{what} could not be written ({error.strerror or error}); the run goes on without')
+
+
+class _Lines:
+    """A file of JSON objects, one a line. A line is in it as soon as it is appended, whole or not at all."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = path.open('ab', buffering=0)
+
+    def append(self, line: Mapping[str, Any]) -> None:
+        """Raises OSError when the disk has no room for the line; the file is then as before."""
+        end = self._file.seek(0, os.SEEK_END)
+        rest = _json(line)
+        try:
+            while rest:
+                rest = rest[self._file.write(rest) :]  # a disk that fills up takes a part without complaint
+        except OSError:
+            with contextlib.suppress(OSError):
+                self._file.truncate(end)
+            raise
+
+    def close(self) -> None:
+        self._file.close()
+
+
+def print_evaluation(metrics: Mapping[str, float], table: Sequence[Mapping[str, Any]], samples: int, seconds: float) -> None:
+    """Prints what an evaluation by itself came to."""
+    console = _console()
+    if table:
+        console.print(_table(table))
+    words = {name: number(value) for name, value in metrics.items()}
+    for line in _aligned({**words, 'samples': number(samples), 'time': duration(seconds)}):
+        console.print(line, soft_wrap=True)
+
+
+def _table(rows: Sequence[Mapping[str, Any]]) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, header_style='bold', pad_edge=False)
+    for column, value in rows[0].items():
+        table.add_column(Text(column), justify='left' if isinstance(value, str) else 'right')
+    for row in rows:
+        table.add_row(*(Text(number(row.get(column))) for column in rows[0]))
+    return table
+
+
+def _aligned(pairs: Mapping[str, str]) -> list[Text]:
+    """A line for each pair, values under one another."""
+    width = max(map(len, pairs), default=0)
+    return [Text.assemble((f'{key:<{width}}', 'dim'), '  ', value) for key, value in pairs.items()]
+
+
+def _console() -> Console:
+    """The terminal; or a file, whose lines are not broken at 80 columns."""
+    return Console(width=None if sys.stdout.isatty() else 160)
+
+
+def _visualdl_writer() -> Callable[[str], Scalars]:
+    try:
+        from visualdl import LogWriter
+    except ModuleNotFoundError:
+        cure = 'pip install "phalanx-vision[visualdl]", or set report.visualdl=false'
+        raise ValueError(f'report.visualdl is on, but VisualDL is not installed: {cure}') from None
+    return LogWriter  # type: ignore[no-any-return]
+
+
+def _json(value: object, indent: int | None = None) -> bytes:
+    """One line (or an indented text) of JSON; NaN and infinities, which JSON has no words for, become null."""
+    return json.dumps(_finite(value), allow_nan=False, indent=indent).encode() + b'\n'
+
+
+def _finite(value: object) -> object:
+    if isinstance(value, Mapping):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _column(key: str, value: float) -> str:
+    return COLUMNS[key].format(value) if key in COLUMNS else f'{key.removeprefix("loss/")} {value:#7.4g}'
+
+
+def _brief(record: Mapping[str, float]) -> str:
+    """What the progress bar has room for."""
+    return '  '.join(BAR[key].format(record[key]) for key in BAR if key in record)
+
+
+def _result(summary: Mapping[str, Any]) -> dict[str, str]:
+    """The summary of a run in words."""
+    judged_by, skipped = summary.get('judged_by'), summary.get('skipped_samples', [])
+    words = {name: number(value) for name, value in summary.get('metrics', {}).items()}
+    if summary.get('best') is not None:
+        words[f'best {judged_by}'] = f'{number(summary["best"])} at step {summary["best_step"]}'
+    epochs = f' ({summary["epochs"]:.2f} epochs)' if 'epochs' in summary else ''
+    words |= {
+        'steps': number(summary.get('steps')) + epochs,
+        'world size': number(summary.get('world_size')),
+        'time': duration(summary.get('seconds')),
+        'samples/s': number(summary.get('samples_per_s')),
+        'data wait': f'{percent(summary.get("data_wait"))} of the training time',
+        'peak memory': mebibytes(summary.get('peak_memory_mb')),
+    }
+    return words | ({'skipped samples': number(len(skipped))} if skipped else {})
+
+
+def _save_picture(picture: npt.NDArray[np.uint8], stem: Path) -> str:
+    """The name of the file: small pictures are kept exactly, large ones shrunk and compressed."""
+    image = Image.fromarray(picture)
+    exact = max(image.size) <= 256
+    image.thumbnail((PICTURE_SIDE, PICTURE_SIDE))
+    path = stem.with_suffix('.png' if exact else '.jpg')
+    image.save(path, quality=92, subsampling=0)
+    return path.name

@@ -1,7 +1,0 @@
-"""Losses of segmentation: called with logits [B, K, H, W], labels [B, H, W] and the step they belong to, they give a Term."""
-
-from phalanx.segmentation.loss.mixed import PARTS as PARTS
-from phalanx.segmentation.loss.mixed import Mixed as Mixed
-from phalanx.segmentation.loss.pixel_loss import PixelLoss as PixelLoss
-
-LOSSES = {**PARTS, 'mixed': Mixed}

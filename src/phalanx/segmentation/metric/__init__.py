@@ -1,5 +1,0 @@
-"""Metrics of segmentation."""
-
-from phalanx.segmentation.metric.confusion import Confusion
-
-__all__ = ['Confusion']

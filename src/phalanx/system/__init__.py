@@ -1,0 +1,1 @@
+"""What the host gives: errors, safe files, processors, memory, signals, compilers. Imports no room."""

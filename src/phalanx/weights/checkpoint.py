@@ -1,0 +1,318 @@
+"""Checkpoints: everything to go on with a run. One on disk is whole or is not there.
+
+checkpoints/step_0000100/   model.safetensors     the weights in training
+                            averaged.safetensors  the weights that are evaluated and exported, where the run averages them
+                            state.pt              optimizer, loss scale, moving average, best metric: tensors and numbers only
+                            manifest.json         format, step, size and sha256 of each file, a seal over itself; written last
+latest, best                links beside `checkpoints`, changed after the checkpoint is in place
+
+Training does not wait for the disk: `begin` takes a copy in host memory, and a thread writes it.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import io
+import json
+import pickle
+import time
+from collections.abc import Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import safetensors
+import safetensors.torch
+import torch
+from torch import Tensor
+
+from phalanx.system.disk import flush, remove_own
+
+MANIFEST = 'manifest.json'
+FORMAT = 2  # what is written; 1 had no seal
+READABLE = (1, 2)
+UNREADABLE = (  # what the readers of safetensors and torch raise for bytes that are none of theirs
+    *(safetensors.SafetensorError, pickle.UnpicklingError, RuntimeError, OSError, EOFError, MemoryError),
+    *(ValueError, TypeError, LookupError, AttributeError, ArithmeticError, AssertionError),
+)
+
+
+class CheckpointError(Exception):
+    """A checkpoint that cannot be used; says which file and why."""
+
+
+class FormatError(CheckpointError):
+    """A checkpoint of a format that this version does not read. It is not damaged, so a run must not pass it over."""
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A checkpoint in memory."""
+
+    path: Path
+    step: int
+    model: dict[str, Tensor]
+    averaged: dict[str, Tensor] | None
+    state: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Saving:
+    """A checkpoint on its way to disk."""
+
+    step: int
+    _written: Future[tuple[Path, float]]
+
+    def is_over(self) -> bool:
+        return self._written.done()
+
+    def settle(self) -> None:
+        """Returns once it is over; `wait` tells what came of it."""
+        self._written.exception()
+
+    def wait(self) -> tuple[Path, float]:
+        """The folder of the checkpoint and the seconds its writing took. Raises OSError when it could not be written."""
+        return self._written.result()
+
+
+class Checkpoints:
+    """The checkpoints of one run folder."""
+
+    def __init__(self, folder: Path, *, keep: int) -> None:
+        self.folder, self.keep = folder, keep
+        self._writer = ThreadPoolExecutor(1, 'checkpoint')  # the interpreter does not end before what it was given is done
+
+    @property
+    def root(self) -> Path:
+        return self.folder / 'checkpoints'
+
+    def begin(
+        self,
+        step: int,
+        model: Mapping[str, Tensor],
+        averaged: Mapping[str, Tensor] | None,
+        state: Mapping[str, Any],
+        best: bool,
+    ) -> Saving:
+        """Copies everything to host memory and begins to write the copy: the originals may change as soon as this returns.
+
+        One at a time: whoever begins a second one waits for the first before, or the copies pile up.
+        """
+        model, averaged, state = _copied(model), _copied(averaged), _copied(state)
+
+        def write() -> tuple[Path, float]:
+            begun = time.perf_counter()
+            return self.save(step, model, averaged, state, best), time.perf_counter() - begun
+
+        return Saving(step, self._writer.submit(write))
+
+    def save(
+        self,
+        step: int,
+        model: Mapping[str, Tensor],
+        averaged: Mapping[str, Tensor] | None,
+        state: Mapping[str, Any],
+        best: bool,
+    ) -> Path:
+        """The folder of the new checkpoint. Raises OSError (a full disk, say) with nothing half-written left behind.
+
+        The order is important: 1. the files and their manifest, in a folder aside, flushed to disk; 2. the folder gets its
+        name; 3. `latest` and `best` point to it; 4. old ones go.
+        """
+        final, aside, replaced = (self.root / f'{prefix}{_name(step)}' for prefix in ('', '.new_', '.old_'))
+        if not self.folder.is_dir():
+            raise FileNotFoundError(errno.ENOENT, 'the run folder is gone', str(self.folder))
+        self.root.mkdir(exist_ok=True)
+        self.remove_leftovers()
+        try:
+            aside.mkdir()
+            parts = {'model.safetensors': safetensors.torch.save(_plain(model)), 'state.pt': _saved(state)}
+            if averaged is not None:
+                parts['averaged.safetensors'] = safetensors.torch.save(_plain(averaged))
+            files = {name: {'bytes': len(part), 'sha256': hashlib.sha256(part).hexdigest()} for name, part in parts.items()}
+            parts[MANIFEST] = _manifest(step, files)
+            for name, part in parts.items():
+                (aside / name).write_bytes(part)
+                flush(aside / name)
+            flush(aside)
+            if final.exists():  # the same step again, after a resume from an earlier one
+                final.rename(replaced)
+            aside.rename(final)
+            flush(self.root)
+        except BaseException:
+            self.remove_leftovers()
+            raise
+        self._point('latest', final)
+        if best:
+            self._point('best', final)
+        flush(self.folder)
+        self._prune()
+        self.remove_leftovers()
+        return final
+
+    def remove_leftovers(self) -> None:
+        """Removes what a process left that died while it wrote. Not to be called while another process writes here.
+
+        A checkpoint that was moved away for another of its step, which then did not come, takes its place again.
+        """
+        for path in self.root.glob('.old_step_*'):
+            if not (final := path.with_name(path.name.removeprefix('.old_'))).exists():
+                path.rename(final)
+        for path in (*self.root.glob('.new_step_*'), *self.root.glob('.old_step_*')):
+            remove_own(path)  # nobody else names folders so
+        for path in (self.folder / '.latest.new', self.folder / '.best.new'):
+            remove_own(path)
+
+    def newest(self) -> tuple[Loaded | None, list[str]]:
+        """The newest whole checkpoint, and what is wrong with each newer one that was passed over. Raises FormatError."""
+        damaged: list[str] = []
+        for path in reversed(self.all()):
+            try:
+                return load(path), damaged
+            except FormatError:
+                raise
+            except CheckpointError as error:
+                damaged.append(str(error))
+        return None, damaged
+
+    def all(self) -> list[Path]:
+        """The checkpoints in place, oldest first; whether they are whole shows in loading."""
+        return sorted(self.root.glob('step_*'), key=lambda path: path.name) if self.root.is_dir() else []
+
+    def abandon(self, since: Loaded) -> list[Path]:
+        """Renames the checkpoints after `since`, for a run that goes back to it: a later start must not find them.
+
+        Returns their new names. `latest` and `best` point to what was the latest and the best then, or are gone.
+        """
+        renamed = []
+        for path in self.all():
+            if path.name > _name(since.step):
+                new = next(new for n in count(1) if not (new := path.with_name(f'abandoned_{path.name}.{n}')).exists())
+                renamed.append(path.rename(new))
+        for name, step in (('latest', since.step), ('best', since.state['best_step'])) if renamed else ():
+            if (target := self.root / _name(step)).is_dir():
+                self._point(name, target)
+            else:
+                remove_own(self.folder / name)  # the link
+        return renamed
+
+    def _point(self, name: str, target: Path) -> None:
+        aside = self.folder / f'.{name}.new'
+        remove_own(aside)
+        aside.symlink_to(target.relative_to(self.folder))
+        aside.replace(self.folder / name)
+
+    def _prune(self) -> None:
+        kept = {(self.folder / name).resolve() for name in ('latest', 'best')}
+        for path in self.all()[: -self.keep]:
+            if path.resolve() not in kept and (path / MANIFEST).is_file():  # a checkpoint, and not what a person put there
+                remove_own(path)
+
+
+def _name(step: int) -> str:
+    return f'step_{step:07d}'
+
+
+def load(path: Path) -> Loaded:
+    """The checkpoint at `path`, after its files were checked against the manifest; loading runs no code from them.
+
+    Raises CheckpointError naming the file that is missing, cut short or changed, and FormatError.
+    """
+    step, files = _read_manifest(path / MANIFEST)
+    for name, (size, digest) in files.items():
+        file = path / name
+        if not file.is_file():
+            raise CheckpointError(f'{file}: is missing')
+        if file.stat().st_size != size:
+            raise CheckpointError(f'{file}: has {file.stat().st_size} bytes, {size} were written; it was cut short')
+        if _digest(file) != digest:
+            raise CheckpointError(f'{file}: its bytes are not those that were written (sha256 differs)')
+    averaged = path / 'averaged.safetensors'
+    try:
+        return Loaded(
+            path,
+            step,
+            safetensors.torch.load_file(path / 'model.safetensors'),
+            safetensors.torch.load_file(averaged) if averaged.name in files else None,
+            torch.load(path / 'state.pt', weights_only=True, map_location='cpu'),
+        )
+    except UNREADABLE as error:
+        raise CheckpointError(f'{path}: cannot be read: {error!r}') from None
+
+
+def weights_at(path: Path) -> dict[str, Tensor]:
+    """The weights to use from a run folder (its best, else its latest), a checkpoint folder or a `.safetensors` file.
+
+    Raises CheckpointError when there are none or they are damaged.
+    """
+    if path.is_file():
+        try:
+            return safetensors.torch.load_file(path)
+        except safetensors.SafetensorError as error:
+            raise CheckpointError(f'{path}: is no whole .safetensors file: {error}') from None
+    for place in (path, path / 'best', path / 'latest'):
+        whole = place.resolve()
+        if not whole.exists():  # a kill came while another checkpoint of its step took its place
+            whole = whole.with_name(f'.old_{whole.name}')
+        if (whole / MANIFEST).is_file():
+            loaded = load(whole)
+            return loaded.averaged or loaded.model
+    raise CheckpointError(
+        f'{path}: holds no weights (neither a run folder with a checkpoint, nor a checkpoint, nor a .safetensors file)'
+    )
+
+
+def _manifest(step: int, files: Mapping[str, Any]) -> bytes:
+    """The manifest as it is written: last in it a seal, without which a changed step would not be noticed."""
+    facts = {'format': FORMAT, 'step': step, 'files': files}
+    return json.dumps({**facts, 'seal': _seal(facts)}, indent=1).encode()
+
+
+def _read_manifest(path: Path) -> tuple[int, dict[str, tuple[int, str]]]:
+    """The step of a checkpoint, and size and sha256 of each of its files. Raises CheckpointError, and FormatError."""
+    try:
+        facts = dict(json.loads(path.read_text()))
+        if isinstance(number := facts.get('format'), int) and number not in READABLE:
+            other = 'a newer version of Phalanx wrote it: update Phalanx here' if number > FORMAT else 'it is none of Phalanx'
+            raise FormatError(f'{path.parent}: is of format {number}, and this version reads up to {FORMAT}; {other}')
+        seal = facts.pop('seal', None)
+        if seal != (_seal(facts) if number != 1 else None):
+            raise CheckpointError(f'{path}: its bytes are not those that were written (the seal differs)')
+        files = {Path(name).name: (int(file['bytes']), str(file['sha256'])) for name, file in facts['files'].items()}
+        return int(facts['step']), files
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise CheckpointError(f'{path}: cannot be read ({error}); the checkpoint is not whole') from None
+
+
+def _seal(facts: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
+
+
+def _copied(value: Any) -> Any:
+    """`value` with all tensors in it copied to host memory, as they are now."""
+    if isinstance(value, Tensor):
+        return value.detach().to('cpu', copy=True)
+    if isinstance(value, Mapping):
+        return {key: _copied(part) for key, part in value.items()}
+    if isinstance(value, (list, tuple)):
+        return type(value)(_copied(part) for part in value)
+    return value
+
+
+def _plain(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+
+
+def _saved(state: Mapping[str, Any]) -> bytes:
+    """`state` as torch saves it. By way of memory: its own writer tells a full disk from nothing else."""
+    file = io.BytesIO()
+    torch.save(dict(state), file)
+    return file.getvalue()
+
+
+def _digest(path: Path) -> str:
+    with path.open('rb') as file:
+        return hashlib.file_digest(file, 'sha256').hexdigest()

@@ -1,0 +1,78 @@
+"""Weights of the original projects, put into our networks. One file an architecture says which array goes where."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor, nn
+
+from phalanx.families.detection.models.ppyoloe import PPYOLOE
+from phalanx.families.recognition.models.crnn import CRNN
+from phalanx.families.recognition.models.svtr_lcnet import SVTRLCNet
+from phalanx.families.segmentation.models.deeplabv3p import DeepLabV3Plus
+from phalanx.families.segmentation.models.ocrnet import OCRNet
+from phalanx.families.segmentation.models.pp_liteseg import PPLiteSeg
+from phalanx.families.segmentation.models.segformer import SegFormer
+from phalanx.families.segmentation.models.unet import UNet
+from phalanx.families.table.models.slanet import SLANet
+from phalanx.weights.originals import crnn, deeplabv3p, ocrnet, pp_liteseg, ppyoloe, segformer, slanet, svtr_lcnet, unet
+from phalanx.weights.originals.original import Original
+
+ORIGINALS: dict[type[nn.Module], Callable[[Any], Original]] = {
+    CRNN: crnn.original,
+    DeepLabV3Plus: deeplabv3p.original,
+    OCRNet: ocrnet.original,
+    PPLiteSeg: pp_liteseg.original,
+    PPYOLOE: ppyoloe.original,
+    SegFormer: segformer.original,
+    SLANet: slanet.original,
+    SVTRLCNet: svtr_lcnet.original,
+    UNet: unet.original,
+}
+
+
+def load_original(model: nn.Module, arrays: Mapping[str, npt.NDArray[Any]]) -> None:
+    """Fills `model`, whose dtype and device stay, from `arrays`: {original parameter name: array laid out as in Paddle}.
+
+    Raises ValueError, before anything is filled, listing by its original name every array left over, missing or misshapen.
+    """
+    if type(model) not in ORIGINALS:
+        known = ', '.join(kind.__name__ for kind in ORIGINALS)
+        raise ValueError(f'there is no conversion for {type(model).__name__}; there is for {known}')
+    original = ORIGINALS[type(model)](model)
+    tensors = {original.name(name): tensor for name, tensor in stored_as_in_paddle(model).items()}
+    problems = _problems({name: tuple(tensor.shape) for name, tensor in tensors.items()}, arrays, original)
+    if problems:
+        raise ValueError(f'the weights do not fit {type(model).__name__}:\n' + '\n'.join(problems))
+    with torch.no_grad():
+        for name, tensor in tensors.items():
+            tensor.copy_(torch.from_numpy(np.ascontiguousarray(arrays[name])))
+
+
+def stored_as_in_paddle(model: nn.Module) -> dict[str, Tensor]:
+    """The state of `model` by our names, laid out as in Paddle, whose linear layers are [in, out] where torch's are [out, in].
+
+    Without torch's own count of the steps of a batch norm. The tensors are views: what fills them fills the model.
+    """
+    linear = {f'{name}.weight' for name, module in model.named_modules() if isinstance(module, nn.Linear)}
+    state = {name: tensor for name, tensor in model.state_dict().items() if not name.endswith('.num_batches_tracked')}
+    return {name: tensor.T if name in linear else tensor for name, tensor in state.items()}
+
+
+def _problems(shapes: Mapping[str, tuple[int, ...]], arrays: Mapping[str, npt.NDArray[Any]], original: Original) -> list[str]:
+    missing = [f'missing: {name} {list(shape)}' for name, shape in shapes.items() if name not in arrays]
+    misshapen = [
+        f'misshapen: {name} is {list(arrays[name].shape)}, the model has {list(shape)}'
+        for name, shape in shapes.items()
+        if name in arrays and arrays[name].shape != shape
+    ]
+    left_over = [
+        f'left over: {name} {list(array.shape)}'
+        for name, array in arrays.items()
+        if name not in shapes and not original.is_redundant(name, arrays)
+    ]
+    return missing + misshapen + left_over

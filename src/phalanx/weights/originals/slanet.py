@@ -1,0 +1,41 @@
+"""Names of PaddleOCR's SLANet."""
+
+from __future__ import annotations
+
+from phalanx.families.table.models.slanet import SLANet
+from phalanx.weights.originals.original import PADDLE_BUFFERS, Original
+
+
+def original(model: SLANet) -> Original:
+    """How PaddleOCR names the parameters of `model`."""
+    return Original(
+        rules=(
+            (r'^backbone\.stem\.', r'backbone.conv1.'),
+            *((rf'^backbone\.stages\.{stage}\.', f'backbone.blocks{stage + 2}.') for stage in range(5)),
+            (r'^(backbone.*)\.depthwise\.', r'\1.dw_conv.'),
+            (r'^(backbone.*)\.pointwise\.', r'\1.pw_conv.'),
+            (r'\.squeeze\.squeeze\.', r'.se.conv1.'),
+            (r'\.squeeze\.excite\.', r'.se.conv2.'),
+            (r'^neck\.inputs\.', r'neck.conv_t.convs.'),
+            (r'^neck\.top_down\.', r'neck.top_down_blocks.'),
+            (r'^neck\.bottom_up\.', r'neck.bottom_up_blocks.'),
+            (r'^neck\.halve\.', r'neck.downsamples.'),
+            (r'\.main\.0\.', r'.main_conv.'),
+            (r'\.main\.1\.', r'.blocks.0.conv1.'),
+            (r'\.main\.2\.', r'.blocks.0.conv2.'),
+            (r'^(neck.*)\.short\.', r'\1.short_conv.'),
+            (r'^(neck.*)\.out\.', r'\1.final_conv.'),
+            (r'\.depthwise\.conv\.', r'.dwconv.'),
+            (r'\.depthwise\.norm\.', r'.bn1.'),
+            (r'\.pointwise\.conv\.', r'.pwconv.'),
+            (r'\.pointwise\.norm\.', r'.bn2.'),
+            (r'\.norm\.', r'.bn.'),
+            (r'^head\.attention\.of_pixel\.', r'head.structure_attention_cell.i2h.'),
+            (r'^head\.attention\.of_state\.', r'head.structure_attention_cell.h2h.'),
+            (r'^head\.attention\.score\.', r'head.structure_attention_cell.score.'),
+            (r'^head\.cell\.', r'head.structure_attention_cell.rnn.'),
+            (r'^head\.structure\.', r'head.structure_generator.'),
+            (r'^head\.box\.', r'head.loc_generator.'),
+            *PADDLE_BUFFERS,
+        )
+    )
