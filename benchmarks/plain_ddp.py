@@ -1,4 +1,4 @@
-"""Steps of plain DistributedDataParallel, as torch documents it; scaling_between_machines.py starts it to compare with.
+"""Steps of plain DistributedDataParallel, as torch documents it; scaling_between_nodes.py starts it to compare with.
 
     python benchmarks/plain_ddp.py RECIPE STEPS KEY=VALUE ...          (or under torchrun)
 
@@ -15,10 +15,10 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from phalanx.data.samples import Draw
 from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 
+from phalanx.data.samples import Draw
 from phalanx.engine.runs import open_job
 from phalanx.parallel.step import WholeStep
 

@@ -2,7 +2,7 @@
 
     python benchmarks/plan_check.py [--recipe R] [--set KEY=VALUE ...] [--rates unlimited 1gbit 200mbit] [--steps N]
 
-The nodes are two network namespaces of this machine with one core and one rank each, joined by a cable whose rate `tc` limits
+The nodes are two network namespaces of this node with one core and one rank each, joined by a cable whose rate `tc` limits
 at both ends. Needs root, two cores that nothing else uses, and the kernel's tbf queue. What the plan knows is measured first:
 a step of one rank, on both nodes at once (what they share, memory say, then slows the profile as it slows the run), and what a
 sum over the two costs without a limit. Then each rate is measured; all of that in turns.

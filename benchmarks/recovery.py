@@ -37,9 +37,7 @@ class Recovery(NamedTuple):
     noticed: float  # the launcher has ended the other ranks
     started: float  # all ranks have built their networks and read the checkpoint
     stepped: float  # the first new step is logged
-    work: (
-        float  # seconds of a processor that a rank used from its start to then; the rest is waiting for one, on a busy machine
-    )
+    work: float  # seconds of a processor that a rank used from its start to then; the rest is waiting for one, on a busy node
     lost: int
 
 

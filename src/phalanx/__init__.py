@@ -1,4 +1,4 @@
-"""Phalanx trains vision models on one device or many machines with one command, and gives the same result on each."""
+"""Phalanx trains vision models on one device or many nodes with one command, and gives the same result on each."""
 
 from __future__ import annotations
 

@@ -3,7 +3,7 @@
 import os
 import sys
 
-os.environ.setdefault('TORCH_CPP_LOG_LEVEL', 'ERROR')  # else it warns of every machine whose address has no name
+os.environ.setdefault('TORCH_CPP_LOG_LEVEL', 'ERROR')  # else it warns of every node whose address has no name
 os.environ.setdefault('PYTHONUNBUFFERED', '1')
 
 

@@ -30,7 +30,7 @@ COMMAND = (
     *('ema={decay: 0.9}', f'train.steps={STEPS}', 'checkpoint.every=2', 'evaluate.enabled=false', 'report.pictures=0'),
     *('--nproc_per_node', '2', '--max_restart', '5'),
 )
-BOUND = 600  # seconds in which a run must go on, or end, after a fault: for machines that do much else; it takes some 20
+BOUND = 600  # seconds in which a run must go on, or end, after a fault: for nodes that do much else; it takes some 20
 WEIGHTS = ('model.safetensors', 'averaged.safetensors')
 
 

@@ -13,12 +13,12 @@ import psutil
 
 from running import clean_environment
 
-BOUND = 240  # seconds in which a command must end, or come to where a test waits for it; on an idle machine it takes a few
-# A sitecustomize.py, for Python in all processes: the clock of the machine jumps by hours every second.
+BOUND = 240  # seconds in which a command must end, or come to where a test waits for it; on an idle node it takes a few
+# A sitecustomize.py, for Python in all processes: the clock of the node jumps by hours every second.
 JUMPING = """
 import datetime, time
 real = time.time
-def offset():  # seconds; of all processes of the machine together
+def offset():  # seconds; of all processes of the node together
     return 3600 * (0, 5, -7, 1000)[int(time.monotonic()) % 4]
 class Jumping(datetime.datetime):
     @classmethod

@@ -87,7 +87,7 @@ def test_what_is_no_run_is_never_put_aside(phalanx_here: Command, tmp_path: Path
     assert [path.name for path in tmp_path.rglob('*')] == ['precious', 'thesis.txt']
 
 
-def test_gpus_on_a_machine_without_any_are_cpu_ranks_and_it_says_so(phalanx: Command) -> None:
+def test_gpus_on_a_node_without_any_are_cpu_ranks_and_it_says_so(phalanx: Command) -> None:
     run = phalanx('train', *TINY, 'train.steps=1', 'evaluate.enabled=false', '--gpus', '0,1')
     assert run.returncode == 0, run.stderr
     assert 'starting 2 ranks on the CPU' in run.stderr

@@ -14,12 +14,12 @@ from pathlib import Path
 
 import pytest
 import torch
-from phalanx.data.samples import Draw, SampleError
 
 from faults.files import FILES, write_data_set
 from faults.soak import soak
 from faults.started import BOUND, JUMPING, Started, left
 from phalanx.data.image import read_image, read_labels
+from phalanx.data.samples import Draw, SampleError
 from phalanx.engine import loader, worker
 from phalanx.engine.loader import Loader
 from phalanx.parallel import dist
@@ -96,7 +96,7 @@ def test_a_rank_that_stands_still_ends_the_run_with_its_name_and_the_stacks_of_t
     assert started.ranks()[1].environ()[dist.HANG_TIMEOUT] == '15.0'
     started.ranks()[1].suspend()
     assert started.end(BOUND) == 1
-    assert 'no rank has gone on for 15 s; rank 1 is behind' in started.last_words()
+    assert 'no progress for 15 s; rank 1 is furthest behind' in started.last_words()
     assert '(its process is stopped)' in started.last_words()
     assert 'in train_step' in started.said()  # rank 0 waits for it there
     assert left(tmp_path) == []

@@ -1,4 +1,4 @@
-"""Network namespaces as machines: each has a network card of its own, on one bridge."""
+"""Network namespaces as nodes: each has a network card of its own, on one bridge."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def ip(*words: str) -> None:
 
 
 @dataclass
-class Machine:
+class Node:
     """A network namespace, and commands that run in it."""
 
     namespace: str
@@ -57,12 +57,12 @@ class Machine:
         ip('-n', self.namespace, 'link', 'set', self.card, 'up')
 
     def processes(self) -> list[int]:
-        """The processes that live in this machine now."""
+        """The processes that live in this node now."""
         return [int(pid) for pid in subprocess.check_output(['ip', 'netns', 'pids', self.namespace], text=True).split()]
 
 
 class Started:
-    """A command that runs on a machine, and what it has said so far."""
+    """A command that runs on a node, and what it has said so far."""
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self.process, self.lines = process, []  # type: tuple[subprocess.Popen[str], list[str]]
@@ -100,8 +100,8 @@ class Started:
 
 
 @pytest.fixture
-def machines(tmp_path: Path) -> Iterator[list[Machine]]:
-    """Three machines that reach each other, 10.78.0.1 to 10.78.0.3, each with a folder of its own."""
+def nodes(tmp_path: Path) -> Iterator[list[Node]]:
+    """Three nodes that reach each other, 10.78.0.1 to 10.78.0.3, each with a folder of its own."""
     if os.geteuid() != 0 or shutil.which('ip') is None:
         pytest.skip('needs root and iproute2 for network namespaces')
     bridge, made = f'px{os.getpid() % 100000}n{next(NUMBER)}', []  # names of interfaces: at most 15 letters
@@ -116,7 +116,7 @@ def machines(tmp_path: Path) -> Iterator[list[Machine]]:
             ip('netns', 'add', name)
             folder = tmp_path / f'm{number}'
             folder.mkdir()
-            made.append(Machine(name, f'10.78.0.{number}', f'eth{number}', folder))
+            made.append(Node(name, f'10.78.0.{number}', f'eth{number}', folder))
             ip('link', 'add', f'{bridge}v{number}', 'type', 'veth', 'peer', 'name', f'eth{number}', 'netns', name)
             ip('link', 'set', f'{bridge}v{number}', 'master', bridge, 'up')
             ip('-n', name, 'addr', 'add', f'10.78.0.{number}/24', 'dev', f'eth{number}')
@@ -124,10 +124,10 @@ def machines(tmp_path: Path) -> Iterator[list[Machine]]:
             ip('-n', name, 'link', 'set', 'lo', 'up')
         yield made
     finally:
-        for machine in made:
-            for pid in machine.processes():
+        for node in made:
+            for pid in node.processes():
                 os.kill(pid, 9)
-            for process in machine.running:
+            for process in node.running:
                 process.wait()
-            ip('netns', 'del', machine.namespace)
+            ip('netns', 'del', node.namespace)
         ip('link', 'del', bridge)

@@ -1,4 +1,4 @@
-"""One command for all machines. `ssh` here is a script that enters a network namespace and hands the line to a shell there."""
+"""One command for all nodes. `ssh` here is a script that enters a network namespace and hands the line to a shell there."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from pathlib import Path
 
 import pytest
 
-from nodes.conftest import Machine
-from nodes.test_machines import SHORT, ips, nobody_left, steps
+from nodes.conftest import Node
+from nodes.test_nodes import SHORT, ips, nobody_left, steps
 from phalanx.cli.main import main
 from phalanx.launch.remote import bring_home, passed_on, remote_line
 from running import TINY
 
 
 @pytest.fixture
-def ssh(machines: list[Machine], tmp_path: Path) -> dict[str, str]:
-    """The environment in which `ssh` reaches the machines. Each has a folder of its own where the others have theirs."""
+def ssh(nodes: list[Node], tmp_path: Path) -> dict[str, str]:
+    """The environment in which `ssh` reaches the nodes. Each has a folder of its own where the others have theirs."""
     folder = tmp_path / 'bin'
     folder.mkdir()
-    cases = '\n'.join(f'  {machine.address}) space={machine.namespace} at={machine.folder.name};;' for machine in machines)
+    cases = '\n'.join(f'  {node.address}) space={node.namespace} at={node.folder.name};;' for node in nodes)
     script = folder / 'ssh'
     script.write_text(
         '#!/bin/sh\nwhile [ "$1" != "--" ]; do shift; done\nhost=$2; shift 2\n'
@@ -35,20 +35,20 @@ def ssh(machines: list[Machine], tmp_path: Path) -> dict[str, str]:
     return {'PATH': f'{folder}:{os.environ["PATH"]}'}
 
 
-def test_one_command_trains_on_all_machines(machines: list[Machine], ssh: dict[str, str]) -> None:
-    one = machines[0].phalanx('train', *TINY, *SHORT, '--save_dir', 'run', '--ips', ips(machines[:2]), '--ssh', **ssh)
+def test_one_command_trains_on_all_nodes(nodes: list[Node], ssh: dict[str, str]) -> None:
+    one = nodes[0].phalanx('train', *TINY, *SHORT, '--save_dir', 'run', '--ips', ips(nodes[:2]), '--ssh', **ssh)
     assert one.end() == 0, one.said
-    assert '[10.78.0.2] phalanx: 10.78.0.2 (eth2) is machine 2 of 2' in one.said
-    assert steps(machines[0]) == 12
-    assert nobody_left(machines)
+    assert '[10.78.0.2] phalanx: 10.78.0.2 (eth2) is node 2 of 2' in one.said
+    assert steps(nodes[0]) == 12
+    assert nobody_left(nodes)
 
 
-def test_results_come_home_to_a_machine_that_does_not_train(machines: list[Machine], ssh: dict[str, str]) -> None:
-    one = machines[2].phalanx('train', *TINY, *SHORT, '--save_dir', 'run', '--ips', ips(machines[:2]), '--ssh', **ssh)
+def test_results_come_home_to_a_node_that_does_not_train(nodes: list[Node], ssh: dict[str, str]) -> None:
+    one = nodes[2].phalanx('train', *TINY, *SHORT, '--save_dir', 'run', '--ips', ips(nodes[:2]), '--ssh', **ssh)
     assert one.end() == 0, one.said
     assert 'the results of 10.78.0.1 are in' in one.said
-    assert steps(machines[0]) == steps(machines[2]) == 12
-    assert (machines[2].folder / 'run' / 'latest').is_dir()
+    assert steps(nodes[0]) == steps(nodes[2]) == 12
+    assert (nodes[2].folder / 'run' / 'latest').is_dir()
 
 
 # An archive ends with two empty blocks of 512 bytes, and is filled up to whole records of 10,240. Here the first of the two
@@ -80,22 +80,22 @@ def test_results_come_home_however_late_the_last_record_is(tmp_path: Path, monke
     assert (tmp_path / 'run' / 'metrics.jsonl').stat().st_size == 8704
 
 
-def test_an_interrupt_stops_all_machines(machines: list[Machine], ssh: dict[str, str]) -> None:
+def test_an_interrupt_stops_all_nodes(nodes: list[Node], ssh: dict[str, str]) -> None:
     long = ('train.steps=4000', 'evaluate.enabled=false', 'report.every=1', 'report.pictures=0')
-    one = machines[0].phalanx('train', *TINY, *long, '--save_dir', 'run', '--ips', ips(machines[:2]), '--ssh', **ssh)
-    one.until(lambda: steps(machines[0]) >= 3)
+    one = nodes[0].phalanx('train', *TINY, *long, '--save_dir', 'run', '--ips', ips(nodes[:2]), '--ssh', **ssh)
+    one.until(lambda: steps(nodes[0]) >= 3)
     one.process.send_signal(signal.SIGINT)
     assert one.end() == 130, one.said
-    assert nobody_left(machines)
-    assert (machines[0].folder / 'run' / 'latest').exists()
+    assert nobody_left(nodes)
+    assert (nodes[0].folder / 'run' / 'latest').exists()
 
 
-def test_a_machine_that_ssh_cannot_reach_ends_the_start(machines: list[Machine], ssh: dict[str, str]) -> None:
-    one = machines[0].phalanx('train', *TINY, *SHORT, '--ips', '10.78.0.1,10.78.0.99', '--ssh', **ssh)
+def test_a_node_that_ssh_cannot_reach_ends_the_start(nodes: list[Node], ssh: dict[str, str]) -> None:
+    one = nodes[0].phalanx('train', *TINY, *SHORT, '--ips', '10.78.0.1,10.78.0.99', '--ssh', **ssh)
     assert one.end(60) == 2, one.said
     assert '[10.78.0.99] ssh: connect to host 10.78.0.99: No route to host' in one.said
     assert 'ssh could not reach 10.78.0.99' in one.said
-    assert nobody_left(machines)
+    assert nobody_left(nodes)
 
 
 def test_the_shell_on_the_other_side_gets_exactly_the_words() -> None:
@@ -119,22 +119,20 @@ os._exit(0)
 """
 
 
-def test_a_script_gets_its_own_words_as_typed_and_all_nodes_form_one_world(
-    machines: list[Machine], ssh: dict[str, str]
-) -> None:
-    for machine in machines[:2]:
-        (machine.folder / 's.py').write_text(SCRIPT)
+def test_a_script_gets_its_own_words_as_typed_and_all_nodes_form_one_world(nodes: list[Node], ssh: dict[str, str]) -> None:
+    for node in nodes[:2]:
+        (node.folder / 's.py').write_text(SCRIPT)
     words = ('--host', 'db', '--ips', 'c,d', '--ssh', '--lr', '1')
-    one = machines[0].phalanx('launch', '--ips', ips(machines[:2]), '--ssh', '--nproc_per_node', '1', 's.py', *words, **ssh)
+    one = nodes[0].phalanx('launch', '--ips', ips(nodes[:2]), '--ssh', '--nproc_per_node', '1', 's.py', *words, **ssh)
     assert one.end() == 0, one.said
     assert 'rank 0 of 2 given --host db --ips c,d --ssh --lr 1' in one.said
-    log = machines[1].folder / 'log' / 'workerlog.1'
+    log = nodes[1].folder / 'log' / 'workerlog.1'
     assert log.read_text() == 'rank 1 of 2 given --host db --ips c,d --ssh --lr 1\n'
 
 
 def test_a_host_that_nobody_knows_is_named_with_its_flag(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(['launch', '--ips', 'no-such-host.invalid,10.0.0.1', '--ssh', 's.py']) == 2
-    assert '--ips no-such-host.invalid,10.0.0.1: no-such-host.invalid: this machine cannot find' in capsys.readouterr().err
+    assert '--ips no-such-host.invalid,10.0.0.1: no-such-host.invalid: this node cannot find' in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -170,6 +168,6 @@ def test_results_that_come_home_write_nothing_beside_the_run_folder(
     assert [file.name for file in (home / 'run').iterdir()] == ['metrics.jsonl']
 
 
-def test_flags_of_this_machine_stay_here() -> None:
+def test_flags_of_this_node_stay_here() -> None:
     words = ['r.yml', '--ssh', '--host', '10.0.0.1', '--ips=a,b', '--gpus', '0', '--hostfile', 'h', '--set', 'a=b']
     assert passed_on(words) == ['r.yml', '--gpus', '0', '--set', 'a=b']

@@ -14,6 +14,6 @@ def test_a_sum_takes_longer_the_more_there_is_of_it(phalanx: Command) -> None:
     assert found['world_size'] == 2
     seconds = {each['bytes']: each['seconds'] for each in found['sizes']}
     assert seconds[8] == found['latency_s']
-    assert 0 < seconds[8] < seconds[64 * 2**20]  # apart by a hundred times and more: no load of the machine turns that round
+    assert 0 < seconds[8] < seconds[64 * 2**20]  # apart by a hundred times and more: no load of the node turns that round
     assert seconds[2**20] < seconds[64 * 2**20]
     assert -seconds[64 * 2**20] < found['in_work_s'] < seconds[64 * 2**20]  # the difference of two times, which noise can turn

@@ -47,7 +47,7 @@ dist.leave()
 
 def both_ranks(script: str, folder: Path, *words: str) -> str:
     """What rank 0 of 2 prints when both run `script`."""
-    common = {**clean_environment(), 'WORLD_SIZE': '2', 'PHALANX_INIT_METHOD': f'file://{folder}/meeting'}
+    common = {**clean_environment(), 'WORLD_SIZE': '2', 'PHALANX_INIT_METHOD': f'file://{folder}/rendezvous'}
     ranks = [
         subprocess.Popen(
             [sys.executable, '-c', script, *words],
@@ -77,7 +77,7 @@ RUNS = """
 import json, os, sys
 from phalanx.cli.main import main
 for number, words in enumerate(json.loads(sys.argv[1])):
-    os.environ['PHALANX_INIT_METHOD'] = f'file://{os.getcwd()}/meeting{number}'
+    os.environ['PHALANX_INIT_METHOD'] = f'file://{os.getcwd()}/rendezvous{number}'
     assert main(words) == 0
 """
 

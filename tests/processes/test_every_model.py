@@ -99,7 +99,7 @@ class Case(NamedTuple):
 def cases() -> Iterator[Case]:
     """Every network with its published options, then with each other value of every option that is a choice."""
     for family in FAMILIES:
-        for name, build in import_module(f'phalanx.families.{family}.models').MODELS.items():
+        for name, build in import_module(f'phalanx.families.catalog.{family}.models').MODELS.items():
             usual, changes = choices(build)
             for changed in ({}, *changes):
                 model = 'model=' + json.dumps({'name': name, **usual, **changed})
@@ -180,7 +180,7 @@ def test_every_family_has_its_demo_here() -> None:
 def as_rank(rank: int, folder: Path) -> None:
     """Trains every network as one of two ranks."""
     torch.set_num_threads(1)
-    os.environ |= {'RANK': str(rank), 'WORLD_SIZE': '2', 'PHALANX_INIT_METHOD': f'file://{folder}/meeting'}
+    os.environ |= {'RANK': str(rank), 'WORLD_SIZE': '2', 'PHALANX_INIT_METHOD': f'file://{folder}/rendezvous'}
     dist.join(torch.device('cpu'))
     for case in (*CASES, SIZES):
         for sync in SYNCS:

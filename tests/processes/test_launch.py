@@ -119,7 +119,7 @@ def test_a_rank_that_the_kernel_ended_for_want_of_memory_is_told_as_such(tmp_pat
     )
 
 
-def test_two_launches_on_one_machine_keep_out_of_each_others_way(tmp_path: Path) -> None:
+def test_two_launches_on_one_node_keep_out_of_each_others_way(tmp_path: Path) -> None:
     """At the same time, without a word about ports."""
     folders = [tmp_path / 'one', tmp_path / 'two']
     for folder in folders:
@@ -176,12 +176,12 @@ def test_ranks_do_not_outlive_a_launcher_that_is_killed(tmp_path: Path) -> None:
     assert (len(gone), alive) == (2, [])
 
 
-def test_doctor_says_what_this_machine_is(phalanx: Command) -> None:
+def test_doctor_says_what_this_node_is(phalanx: Command) -> None:
     done = phalanx('doctor', '--json')
     told = json.loads(done.stdout)
     assert done.returncode == 0
     assert told['ok'] is True
-    assert set(told['machines'][0]) >= {'phalanx', 'torch', 'python', 'devices', 'disk', 'shared_memory'}
+    assert set(told['nodes'][0]) >= {'phalanx', 'torch', 'python', 'devices', 'disk', 'shared_memory'}
 
 
 @pytest.mark.parametrize('flag', ['--write-slurm', '--write_kubernetes'])
@@ -225,8 +225,8 @@ def test_a_rank_that_fails_while_it_is_stopped_is_told_and_nothing_is_started_ag
 
 
 @pytest.mark.parametrize('ranks', [(), ('--nproc_per_node', '2')], ids=['one process', 'launcher'])
-def test_a_machine_that_trains_alone_is_told_once_what_it_lacks(tmp_path: Path, ranks: tuple[str, ...]) -> None:
-    """No machine has a billion GiB of disk, so here every one has too little."""
+def test_a_node_that_trains_alone_is_told_once_what_it_lacks(tmp_path: Path, ranks: tuple[str, ...]) -> None:
+    """No node has a billion GiB of disk, so here every one has too little."""
     wanting = (
         'import sys\n'
         'from phalanx.cli.main import main\n'
@@ -237,5 +237,5 @@ def test_a_machine_that_trains_alone_is_told_once_what_it_lacks(tmp_path: Path, 
     words = ('train', *TINY, 'train.steps=1', 'evaluate.enabled=false', *ranks)
     done = run(tmp_path, sys.executable, '-c', wanting, *words)
     assert done.returncode == 0, done.stderr
-    assert done.stderr.startswith('phalanx: warning: this machine has ')
+    assert done.stderr.startswith('phalanx: warning: this node has ')
     assert done.stderr.count('of disk left for the run folder: make room') == 1

@@ -28,7 +28,7 @@ def batch() -> Outer:
 
 
 def test_all_tensors_move_and_nothing_else_does() -> None:
-    """The device `meta` holds shapes without numbers, on every machine."""
+    """The device `meta` holds shapes without numbers, on every node."""
     moved = batch().to(torch.device('meta'))
     assert moved.images.device.type == moved.inner.ids.device.type == 'meta'
     assert (moved.inner.ratios, moved.names) == (None, ('a', 'b'))

@@ -11,7 +11,7 @@ from phalanx.cli.bench.comm import Exchange
 from phalanx.cli.bench.command import command
 from phalanx.cli.bench.data import PipelineFigures
 from phalanx.cli.bench.plan_command import command as plan_command
-from phalanx.cli.bench.scaling import Comparison, Machines, TrainingRun, compare, table, write
+from phalanx.cli.bench.scaling import Comparison, Nodes, TrainingRun, compare, table, write
 from phalanx.cli.bench.show import as_markdown, as_text
 from phalanx.system.errors import RequestError
 
@@ -72,25 +72,25 @@ def test_a_run_is_read_without_its_first_log_line(tmp_path: Path) -> None:
     assert TrainingRun.read(tmp_path, 2, total_steps=300, full=True).seconds == 77.0
 
 
-MACHINES = Machines(('10.0.0.1', '10.0.0.2', '10.0.0.3'), '10.0.0.2', 2, 6170, 300.0)
+NODES = Nodes(('10.0.0.1', '10.0.0.2', '10.0.0.3'), '10.0.0.2', 2, 6170, 300.0)
 
 
-def test_ranks_fill_one_machine_after_the_other() -> None:
-    taken = {world: len(MACHINES.of(world)) for world in (1, 2, 4, 6)}
+def test_ranks_fill_one_node_after_the_other() -> None:
+    taken = {world: len(NODES.of(world)) for world in (1, 2, 4, 6)}
     assert taken == {1: 1, 2: 1, 4: 2, 6: 3}
 
 
 @pytest.mark.parametrize('world', [3, 8])
-def test_ranks_that_do_not_fill_their_machines_are_refused(world: int) -> None:
-    with pytest.raises(ValueError, match='3 machines of 2 ranks'):
-        MACHINES.of(world)
+def test_ranks_that_do_not_fill_their_nodes_are_refused(world: int) -> None:
+    with pytest.raises(ValueError, match='3 nodes of 2 ranks'):
+        NODES.of(world)
 
 
-def test_all_machines_meet_in_the_first_run_and_no_run_finds_the_port_of_another() -> None:
-    comparison = Comparison('toy', (), [1, 2, 6], 5, 2, 1, Path(), MACHINES)
+def test_all_nodes_meet_in_the_first_run_and_no_run_finds_the_port_of_another() -> None:
+    comparison = Comparison('toy', (), [1, 2, 6], 5, 2, 1, Path(), NODES)
     runs = [world for _, world in comparison.runs()]
     assert runs == [6, 2, 1, 6, 2, 1]
-    flags = [MACHINES.flags(world, number) for number, world in enumerate(runs)]
+    flags = [NODES.flags(world, number) for number, world in enumerate(runs)]
     ports = [words[words.index('--start_port') + 1] for words in flags]
     assert len(set(ports)) == len(runs)
     assert flags[0][:4] == ['--ips', '10.0.0.1,10.0.0.2,10.0.0.3', '--nproc_per_node', '2']

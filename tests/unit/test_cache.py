@@ -1,4 +1,4 @@
-"""Decoded pictures are kept for all processes of a machine, change nothing, and leave nothing behind."""
+"""Decoded pictures are kept for all processes of a node, change nothing, and leave nothing behind."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ import numpy as np
 import pytest
 import torch
 from numpy.testing import assert_array_equal
-from phalanx.data.samples import Draw
 
 from phalanx.data.cache import CacheOptions, PictureCache, check_room, kept, made, opened, using
 from phalanx.data.image import read_image, read_labels
+from phalanx.data.samples import Draw
 from phalanx.engine.loader import Loader
 
 SMALL = 0.001  # GiB, the least that an option may say: room for 80 pictures of 64 x 64
@@ -145,7 +145,7 @@ def test_a_handle_that_leads_to_another_file_is_refused(cache: PictureCache) -> 
         opened(path, device, inode + 1)
 
 
-def test_what_does_not_fit_this_machine_is_refused_before_the_start(tmp_path: Path) -> None:
+def test_what_does_not_fit_this_node_is_refused_before_the_start(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r'train.cache.gib: 1e\+06 GiB are wanted, but memory has only'):
         check_room(CacheOptions(gib=1e6))
     with pytest.raises(ValueError, match=r'GiB are wanted, but the disk of .* has only'):

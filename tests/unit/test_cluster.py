@@ -1,4 +1,4 @@
-"""From the flags of a launch to places, on made-up machines."""
+"""From the flags of a launch to places, on made-up nodes."""
 
 import argparse
 from pathlib import Path
@@ -59,36 +59,36 @@ def test_more_ranks_than_cores_are_told(monkeypatch: pytest.MonkeyPatch) -> None
     assert Cluster.from_flags(flags('--nproc_per_node', '5'), 0, HERE)[1] == [told]
 
 
-def test_a_machine_finds_its_place_and_card_by_its_own_addresses() -> None:
+def test_a_node_finds_its_place_and_card_by_its_own_addresses() -> None:
     made = cluster('--ips', '10.0.0.1,10.0.0.2,10.0.0.3', '--start_port', '7000')
     assert (made.nodes.index(made.address), made.address, made.interface) == (1, '10.0.0.2', 'eth0')
-    assert made.meeting == ('10.0.0.1', 7000)
-    assert not made.hosts_meeting
+    assert made.rendezvous == ('10.0.0.1', 7000)
+    assert not made.hosts_rendezvous
     assert (made.environment()['GLOO_SOCKET_IFNAME'], made.environment()['NCCL_SOCKET_IFNAME']) == ('eth0', '=eth0')
 
 
 def test_the_first_of_the_list_is_where_they_meet() -> None:
-    assert cluster('--ips', '192.168.7.2,192.168.7.3').hosts_meeting
+    assert cluster('--ips', '192.168.7.2,192.168.7.3').hosts_rendezvous
 
 
-def test_one_address_is_a_machine_alone() -> None:
-    assert cluster('--ips', '10.0.0.2', '--nproc_per_node', '2').meeting is None
+def test_one_address_is_a_node_alone() -> None:
+    assert cluster('--ips', '10.0.0.2', '--nproc_per_node', '2').rendezvous is None
 
 
 @pytest.mark.parametrize(
     ('words', 'told'),
     [
-        (('--ips', '10.0.0.7,10.0.0.8'), '--ips:        10.0.0.7, 10.0.0.8\n  this machine: 127.0.0.1 (lo), 10.0.0.2 (eth0)'),
-        (('--ips', '127.0.0.1,10.0.0.8'), '127.0.0.1 means "this machine" on every machine'),
-        (('--ips', '10.0.0.2,10.0.0.2'), 'stand for one machine'),
-        (('--ips', '10.0.0.2,192.168.7.2'), '10.0.0.2 and 192.168.7.2 are both this machine'),
-        (('--ips', '10.0.0.1,10.0.0.2', '--nnodes', '3'), 'names 2 machines, --nnodes says 3'),
+        (('--ips', '10.0.0.7,10.0.0.8'), '--ips:        10.0.0.7, 10.0.0.8\n  this node: 127.0.0.1 (lo), 10.0.0.2 (eth0)'),
+        (('--ips', '127.0.0.1,10.0.0.8'), '127.0.0.1 means "this node" on every node'),
+        (('--ips', '10.0.0.2,10.0.0.2'), 'stand for one node'),
+        (('--ips', '10.0.0.2,192.168.7.2'), '10.0.0.2 and 192.168.7.2 are both this node'),
+        (('--ips', '10.0.0.1,10.0.0.2', '--nnodes', '3'), 'names 2 nodes, --nnodes says 3'),
         (('--ips', 'no-such-name.invalid,10.0.0.2'), 'cannot find the address of that name'),
-        (('--nnodes', '2'), 'where do the machines meet? give --master IP:PORT'),
-        (('--nnodes', '4:2', '--master', '10.0.0.2:1'), '--nnodes 4:2: expected a number of machines such as 2, or MIN:MAX'),
+        (('--nnodes', '2'), 'where do the nodes meet? give --master IP:PORT'),
+        (('--nnodes', '4:2', '--master', '10.0.0.2:1'), '--nnodes 4:2: expected a number of nodes such as 2, or MIN:MAX'),
         (('--nnodes', '2', '--master', '10.0.0.2'), 'expected IP:PORT'),
-        (('--nnodes', '2', '--master', '127.0.0.1:7000'), 'other machines cannot reach a loopback address'),
-        (('--nnodes', '2', '--master', '10.0.0.2:7000', '--rank', '1'), 'rank 0 is the machine of --master'),
+        (('--nnodes', '2', '--master', '127.0.0.1:7000'), 'other nodes cannot reach a loopback address'),
+        (('--nnodes', '2', '--master', '10.0.0.2:7000', '--rank', '1'), 'rank 0 is the node of --master'),
         (('--nproc_per_node', '0'), '--nproc_per_node 0: at least 1 process'),
         (('--rank', '-1', '--nnodes', '2', '--master', '10.0.0.2:7000'), '--rank -1: at least 0'),
         (('--max_restart', '-1'), '--max_restart -1: at least 0'),
@@ -107,9 +107,9 @@ def test_what_cannot_be_is_told_with_the_flag(words: tuple[str, ...], told: str)
     assert told in refused(*words)
 
 
-def test_machines_may_come_and_go_between_two_numbers() -> None:
+def test_nodes_may_come_and_go_between_two_numbers() -> None:
     made = cluster('--nnodes', '2:4', '--master', '10.0.0.2:7000')
-    assert (made.min_nodes, made.max_nodes, made.hosts_meeting, made.nodes) == (2, 4, True, ())
+    assert (made.min_nodes, made.max_nodes, made.hosts_rendezvous, made.nodes) == (2, 4, True, ())
 
 
 def test_the_environment_says_what_the_flags_do_not() -> None:
@@ -121,15 +121,15 @@ def test_the_environment_says_what_the_flags_do_not() -> None:
         flags(environment={'FLAGS_START_PORT': 'x'})
 
 
-def test_a_host_file_names_the_machines(tmp_path: Path) -> None:
+def test_a_host_file_names_the_nodes(tmp_path: Path) -> None:
     file = tmp_path / 'hosts'
     file.write_text('# the lab\n10.0.0.1 slots=8\n\n10.0.0.2\n')
     assert flags('--hostfile', str(file)).ips == '10.0.0.1,10.0.0.2'
 
 
-def test_slurm_says_which_machines_there_are() -> None:
+def test_slurm_says_which_nodes_there_are() -> None:
     environment = {'SLURM_PROCID': '1', 'SLURM_STEP_NODELIST': 'gpu[01-02]', 'SLURM_STEP_NUM_TASKS': '2'}
     assert flags(environment=environment).ips == 'gpu01,gpu02'
-    with pytest.raises(ValueError, match='16 tasks on 2 machines; start one on each'):
+    with pytest.raises(ValueError, match='16 tasks on 2 nodes; start one on each'):
         flags(environment={**environment, 'SLURM_STEP_NUM_TASKS': '16'})
     assert flags(environment={**environment, 'SLURM_STEP_NODELIST': 'gpu01', 'SLURM_STEP_NUM_TASKS': '1'}).ips is None

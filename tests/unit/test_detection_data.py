@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.testing import assert_array_equal
-from phalanx.data.samples import SampleError
 from PIL import Image
 
 from phalanx.cli.data.census import Census
+from phalanx.data.samples import SampleError
 from phalanx.families.detection.data import DATA, Objects
 from phalanx.families.detection.data.coco import CocoJson, Objects365
 from phalanx.families.detection.data.digit_scenes import DigitScenes
@@ -113,7 +113,7 @@ def test_classes_may_be_named_in_another_order(root: Path) -> None:
 
 
 def test_named_classes_need_no_files_until_samples_are_wanted(tmp_path: Path) -> None:
-    """A trained run is to predict on a machine without its training data."""
+    """A trained run is to predict on a node without its training data."""
     nowhere = tmp_path / 'nowhere'
     assert coco_data(nowhere, classes=('a', 'b')).class_names == ('a', 'b')
     assert len(PascalVoc(root=nowhere).class_names) == 20

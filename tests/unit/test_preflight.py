@@ -1,26 +1,26 @@
-"""What a comparison of machines finds. The cards are made up; real ones meet in tests/nodes."""
+"""What a comparison of nodes finds. The infos are made up; real ones meet in tests/nodes."""
 
 from typing import Any
 
 import pytest
 
 from phalanx.launch.cluster import Cluster
-from phalanx.launch.preflight import Link, compare, fingerprint, machine_facts
+from phalanx.launch.preflight import Link, compare, fingerprint, node_facts
 
 
-def cards(**second: Any) -> list[dict[str, Any]]:
-    """Two machines that differ in what is given."""
-    card = {**machine_facts(Cluster(2)), 'disk': 100.0, 'shared_memory': 8.0, 'recipe': 'r', 'data': 'd', 'max_restart': 0}
-    return [{**card, 'address': '10.0.0.1'}, {**card, **second, 'address': '10.0.0.2'}]
+def infos(**second: Any) -> list[dict[str, Any]]:
+    """Two nodes that differ in what is given."""
+    info = {**node_facts(Cluster(2)), 'disk': 100.0, 'shared_memory': 8.0, 'recipe': 'r', 'data': 'd', 'max_restart': 0}
+    return [{**info, 'address': '10.0.0.1'}, {**info, **second, 'address': '10.0.0.2'}]
 
 
-def test_equal_machines_have_nothing_to_be_told() -> None:
-    assert compare(cards()) == []
+def test_equal_nodes_have_nothing_to_be_told() -> None:
+    assert compare(infos()) == []
 
 
 @pytest.mark.parametrize('fact', ['phalanx', 'code', 'torch', 'ranks', 'recipe', 'data', 'max_restart'])
 def test_what_must_hurt_is_an_error_with_both_values_and_a_cure(fact: str) -> None:
-    (finding,) = compare(cards(**{fact: 'other'}))
+    (finding,) = compare(infos(**{fact: 'other'}))
     assert finding.level == 'error'
     assert '10.0.0.1: ' in finding.text
     assert '10.0.0.2: other' in finding.text
@@ -29,12 +29,12 @@ def test_what_must_hurt_is_an_error_with_both_values_and_a_cure(fact: str) -> No
 
 @pytest.mark.parametrize('fact', ['python', 'devices'])
 def test_what_only_may_hurt_is_a_warning(fact: str) -> None:
-    (finding,) = compare(cards(**{fact: 'other'}))
+    (finding,) = compare(infos(**{fact: 'other'}))
     assert finding.level == 'warning'
 
 
 def test_a_full_disk_and_little_shared_memory_are_told_with_the_machine() -> None:
-    told = [finding.text for finding in compare(cards(disk=0.5, shared_memory=0.0625, memory=[80.0, 80.0]))]
+    told = [finding.text for finding in compare(infos(disk=0.5, shared_memory=0.0625, memory=[80.0, 80.0]))]
     assert told[0] == '10.0.0.2 has 0.5 GiB of disk left for the run folder: make room'
     assert told[1].startswith(
         '10.0.0.2 has 64 MiB of shared memory for NCCL between its GPUs: in a container give --shm-size=1g'
@@ -46,5 +46,5 @@ def test_a_fingerprint_knows_where_its_parts_end() -> None:
     assert fingerprint(iter(['ab', 'c'])) == fingerprint(iter([b'ab', 'c']))
 
 
-def test_the_way_between_machines_reads_in_milliseconds_and_gigabits() -> None:
-    assert str(Link(0.0012, 9.4e9)) == '1.2 ms and 9.40 Gbit/s between machines'
+def test_the_way_between_nodes_reads_in_milliseconds_and_gigabits() -> None:
+    assert str(Link(0.0012, 9.4e9)) == '1.2 ms and 9.40 Gbit/s between nodes'

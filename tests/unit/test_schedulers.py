@@ -28,7 +28,7 @@ def test_a_node_list_is_spelt_out(text: str, names: list[str]) -> None:
     assert hostnames(text) == names
 
 
-def test_the_slurm_script_is_a_shell_script_that_starts_one_launcher_a_machine(tmp_path: Path) -> None:
+def test_the_slurm_script_is_a_shell_script_that_starts_one_launcher_a_node(tmp_path: Path) -> None:
     file = tmp_path / 'job.sh'
     write_slurm(file, COMMAND, nodes=4, devices=2)
     subprocess.run(['bash', '-n', str(file)], check=True)
@@ -38,7 +38,7 @@ def test_the_slurm_script_is_a_shell_script_that_starts_one_launcher_a_machine(t
     assert shlex.split(lines[-1])[-len(COMMAND) :] == COMMAND  # quoted: the shell hands on exactly these words
 
 
-def test_the_kubernetes_manifest_has_a_master_and_the_other_machines(tmp_path: Path) -> None:
+def test_the_kubernetes_manifest_has_a_master_and_the_other_nodes(tmp_path: Path) -> None:
     file = tmp_path / 'job.yml'
     write_kubernetes(file, COMMAND, nodes=3, devices=2)
     job = yaml.safe_load(file.read_text())

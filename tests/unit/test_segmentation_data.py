@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 from numpy.testing import assert_array_equal
-from phalanx.data.samples import SampleError
 from PIL import Image
 
+from phalanx.data.samples import SampleError
 from phalanx.families.segmentation.data.ade20k import ADE20K
 from phalanx.families.segmentation.data.cityscapes import CLASSES, Cityscapes
 from phalanx.families.segmentation.data.digit_scenes import DigitScenes
@@ -62,7 +62,7 @@ def test_a_tab_between_allows_spaces_in_paths(root: Path) -> None:
 
 
 def test_named_classes_need_no_files_until_samples_are_wanted(tmp_path: Path) -> None:
-    """A trained run is to predict on a machine without its training data."""
+    """A trained run is to predict on a node without its training data."""
     assert FileList(root=tmp_path / 'nowhere', classes=('sky', 'road')).class_names == ('sky', 'road')
 
 

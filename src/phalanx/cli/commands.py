@@ -48,7 +48,7 @@ TRAIN_EXAMPLES = (
     'phalanx train pp_liteseg_digits                                 # on data that comes with the package; some minutes',
     'phalanx train mine.yml --set data.root=DIR optimizer.lr=0.01    # any key of the recipe; goes on where it was stopped',
     'phalanx train mine.yml --gpus 0,1,2,3                           # on four devices',
-    'phalanx train mine.yml --gpus 0,1 --ips 10.0.0.1,10.0.0.2       # of two machines: the same command on both',
+    'phalanx train mine.yml --gpus 0,1 --ips 10.0.0.1,10.0.0.2       # of two nodes: the same command on both',
 )
 EVAL_EXAMPLES = (
     'phalanx eval runs/mine',
@@ -107,7 +107,7 @@ def train(words: Sequence[str]) -> int:
         return everywhere(flags, 'train', words, job.folder)
     check_parts(job, cluster.ranks_per_node * cluster.max_nodes if cluster else 1)
     pick_device(job.recipe.device, cluster.ranks_per_node - 1 if cluster else 0)  # that of the last rank here
-    if cluster is None or cluster.meeting is None or cluster.hosts_meeting:  # the run folder is that of rank 0
+    if cluster is None or cluster.rendezvous is None or cluster.hosts_rendezvous:  # the run folder is that of rank 0
         check_folder(job, given.resume, given.fresh)
         if given.fresh and (aside := set_aside(job.folder)):
             print(f'the earlier run is kept in {aside}')

@@ -28,9 +28,9 @@ COMMANDS = {
     'report': Command('cli.commands', 'report', 'Builds the page of a run folder anew, also while the run goes on.'),
     'export': Command('deploy.export', 'command', 'Writes a trained network as an ONNX file, checked.'),
     'convert': Command('cli.convert', 'command', 'Writes a configuration or weights of a Paddle project as files of ours.'),
-    'launch': Command('launch.command', 'command', 'Runs any script as the ranks of a run, on one machine or many.'),
+    'launch': Command('launch.command', 'command', 'Runs any script as the ranks of a run, on one node or many.'),
     'doctor': Command(
-        'launch.doctor', 'command', 'Checks this machine, or whether several fit together, without starting anything.'
+        'launch.doctor', 'command', 'Checks this node, or whether several fit together, without starting anything.'
     ),
     'bench': Command('cli.bench.command', 'command', 'Measures training, its input pipeline, the network, or the scaling.'),
     'plan': Command('cli.bench.plan_command', 'command', 'Predicts what more nodes would bring.'),

@@ -1,6 +1,6 @@
-"""Decoded pictures, kept for all ranks and loader workers of a machine for as long as the run lives.
+"""Decoded pictures, kept for all ranks and loader workers of a node for as long as the run lives.
 
-They lie in a file without a name, in memory or on a local disk, that the first rank of a machine makes and all others open
+They lie in a file without a name, in memory or on a local disk, that the first rank of a node makes and all others open
 through it. The kernel takes it back when the last of them has ended, however it ended: nothing is left behind, and no run finds
 what another one wrote.
 
@@ -43,7 +43,7 @@ GIB = 2**30
 @dataclass(frozen=True, kw_only=True)
 class CacheOptions:
     gib: float
-    """How large it may become, on each machine. What comes first stays; what no longer fits is decoded each time."""
+    """How large it may become, on each node. What comes first stays; what no longer fits is decoded each time."""
     folder: Path | None = None
     """A folder on a local disk, to keep it there; without one it is kept in memory."""
 
@@ -53,7 +53,7 @@ class CacheOptions:
 
 
 def check_room(options: CacheOptions) -> None:
-    """Raises ValueError when this machine cannot hold such a cache."""
+    """Raises ValueError when this node cannot hold such a cache."""
     if sys.platform != 'linux':
         raise ValueError(f'train.cache: needs Linux, this is {sys.platform}')
     if options.folder is not None and not options.folder.is_dir():
@@ -65,7 +65,7 @@ def check_room(options: CacheOptions) -> None:
 
 
 class PictureCache:
-    """Pictures by name, in a file that processes share. Picklable: unpickled on the same machine, it is the same cache."""
+    """Pictures by name, in a file that processes share. Picklable: unpickled on the same node, it is the same cache."""
 
     def __init__(self, file: int) -> None:
         """Takes over the descriptor `file`, of a file that `made` has made."""
@@ -144,17 +144,17 @@ def made(options: CacheOptions) -> PictureCache:
 
 
 def opened(path: str, device: int, inode: int) -> PictureCache:
-    """The cache that another process of this machine has made, by its handle. Raises OSError."""
+    """The cache that another process of this node has made, by its handle. Raises OSError."""
     file = os.open(path, os.O_RDWR)
     found = os.fstat(file)
     if (found.st_dev, found.st_ino) != (device, inode):  # a process of another container may have that number here
         os.close(file)
-        raise OSError(errno.ESTALE, 'not the cache of train.cache: the ranks of a machine must see each other in /proc', path)
+        raise OSError(errno.ESTALE, 'not the cache of train.cache: the ranks of a node must see each other in /proc', path)
     return PictureCache(file)
 
 
-def of_machine(options: CacheOptions | None) -> PictureCache | None:
-    """The one cache of all ranks of this machine; all ranks of the run call it. Raises OSError."""
+def of_node(options: CacheOptions | None) -> PictureCache | None:
+    """The one cache of all ranks of this node; all ranks of the run call it. Raises OSError."""
     if options is None:
         return None
     own = made(options) if dist.local_rank() == 0 else None

@@ -58,7 +58,7 @@ class Job:
     notes: tuple[str, ...] = ()  # what of an original configuration was ignored
 
     def fingerprint(self) -> str:
-        """One word for the samples by name, both splits: machines that read other lists would train something else."""
+        """One word for the samples by name, both splits: nodes that read other lists would train something else."""
         digest = hashlib.sha256()
         for dataset in (self.task.dataset('train'), self.task.dataset('eval')):
             for index in range(len(dataset)):

@@ -58,7 +58,7 @@ class Train:
     workers: int = 2
     """Loader processes a rank; 0 loads in the training process."""
     cache: CacheOptions | None = None
-    """Keep decoded images for all ranks and workers of a machine: from the second pass on they need not be decoded."""
+    """Keep decoded images for all ranks and workers of a node: from the second pass on they need not be decoded."""
     bad_samples: int = 0
     """How many unreadable samples may be skipped (reported, replaced by the next) before the run stops."""
     init_from: Path | None = None

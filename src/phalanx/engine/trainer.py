@@ -102,7 +102,7 @@ class Trainer(Generic[S, B, P]):
         self.checkpoints = Checkpoints(folder, keep=recipe.checkpoint.keep)
         parts = self.model, self.optimizer, self.precision, self.ema, self.compression
         self.saver = Saver(self.checkpoints, *parts, asynchronous=recipe.checkpoint.asynchronous)
-        self.cache = cache.of_machine(train.cache)
+        self.cache = cache.of_node(train.cache)
         workers, bad_samples = train.workers, train.bad_samples
         self.loader = Loader(
             self.dataset, task.collate, workers=workers, bad_samples=bad_samples, device=device, replace=True, cache=self.cache

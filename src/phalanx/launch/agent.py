@@ -1,4 +1,4 @@
-"""One attempt on this machine with torch.distributed.elastic: starts the ranks, watches them, ends them together."""
+"""One attempt on this node with torch.distributed.elastic: starts the ranks, watches them, ends them together."""
 
 from __future__ import annotations
 
@@ -46,17 +46,17 @@ class Failure:
     tail: tuple[str, ...]  # the last lines of its log, when that is a file
     is_consequence: bool  # of another rank's end
 
-    def as_card(self) -> dict[str, Any]:
+    def as_json(self) -> dict[str, Any]:
         return asdict(self)
 
     @classmethod
-    def of_card(cls, card: Mapping[str, Any]) -> Failure:
-        return cls(**{**card, 'tail': tuple(card['tail'])})
+    def of_json(cls, info: Mapping[str, Any]) -> Failure:
+        return cls(**{**info, 'tail': tuple(info['tail'])})
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """How an attempt ended on this machine: 0; 128 + a signal when it was stopped; 1 when it failed.
+    """How an attempt ended on this node: 0; 128 + a signal when it was stopped; 1 when it failed.
 
     With the failure of a rank, also of one that failed while it was being stopped.
     """
@@ -71,14 +71,14 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Attempt:
-    """What is started on this machine, and how torch's agents find each other."""
+    """What is started on this node, and how torch's agents find each other."""
 
     number: int
     run_id: str
-    place: int  # of this machine among the `nodes`
+    node_rank: int
     nodes: int
     ranks_per_node: int
-    endpoint: str | None  # address:port of a store that all machines reach; None: this machine is alone
+    endpoint: str | None  # address:port of a store that all nodes reach; None: this node is alone
     scratch: Path
     log_dir: Path
     log_append: bool
@@ -86,7 +86,7 @@ class Attempt:
 
     @property
     def ranks(self) -> range:
-        return range(self.place * self.ranks_per_node, (self.place + 1) * self.ranks_per_node)
+        return range(self.node_rank * self.ranks_per_node, (self.node_rank + 1) * self.ranks_per_node)
 
 
 class RankLogs(LogsSpecs):
@@ -120,7 +120,7 @@ def run_attempt(command: Sequence[str], attempt: Attempt, killed: Collection[int
     wrapped = [sys.executable, '-IS', child.__file__, str(attempt.log_dir / 'workerlog'), mode, terminal, *command]
     for name in ('agent.server.api', 'multiprocessing.api'):  # what they have to say is said by the launcher, once
         logging.getLogger(f'torch.distributed.elastic.{name}').setLevel(logging.CRITICAL)
-    with _shown(attempt.log_dir / 'workerlog.0', attempt.follow and attempt.place == 0, mode):
+    with _shown(attempt.log_dir / 'workerlog.0', attempt.follow and attempt.node_rank == 0, mode):
         try:
             elastic_launch(_config(attempt), wrapped[0])(*wrapped[1:])
         except ChildFailedError as error:
@@ -131,7 +131,7 @@ def run_attempt(command: Sequence[str], attempt: Attempt, killed: Collection[int
 
 
 def _config(attempt: Attempt) -> LaunchConfig:
-    if attempt.endpoint is None:  # ranks of one machine meet in a file: nothing listens to the network
+    if attempt.endpoint is None:  # ranks of one node meet in a file: nothing listens to the network
         os.environ['PHALANX_INIT_METHOD'] = f'file://{attempt.scratch}/ranks-{attempt.number}'
         os.environ['TORCH_DISABLE_SHARE_RDZV_TCP_STORE'] = '1'
         rendezvous = {
@@ -144,14 +144,14 @@ def _config(attempt: Attempt) -> LaunchConfig:
         rendezvous = {
             'rdzv_backend': 'static',
             'rdzv_endpoint': attempt.endpoint,
-            'rdzv_configs': {'rank': attempt.place, 'timeout': 60},
+            'rdzv_configs': {'rank': attempt.node_rank, 'timeout': 60},
         }
     return LaunchConfig(
         min_nodes=attempt.nodes,
         max_nodes=attempt.nodes,
         nproc_per_node=attempt.ranks_per_node,
         run_id=attempt.run_id,
-        max_restarts=0,  # a restart concerns all machines: it is the launcher's, not this agent's
+        max_restarts=0,  # a restart concerns all nodes: it is the launcher's, not this agent's
         monitor_interval=0.1,
         logs_specs=RankLogs(attempt),
         signals_to_handle=','.join(number.name for number in wanted()),
@@ -160,7 +160,7 @@ def _config(attempt: Attempt) -> LaunchConfig:
 
 
 def _oom_kills() -> int:
-    """How many processes the kernel of this machine has killed so far because memory ran out."""
+    """How many processes the kernel of this node has killed so far because memory ran out."""
     with contextlib.suppress(OSError):
         for line in Path('/proc/vmstat').read_text().splitlines():
             if line.startswith('oom_kill '):

@@ -1,4 +1,4 @@
-"""From the flags to places: which machines, which of them this one is, and what is started here."""
+"""From the flags to a cluster: which nodes, which of them this one is, and which ranks it starts."""
 
 from __future__ import annotations
 
@@ -12,38 +12,38 @@ import psutil
 from phalanx.launch.flags import START_PORT, Flags, check_port
 from phalanx.system.cores import cores, threads_each
 
-Addresses = Mapping[str, str]  # of this machine: address -> network interface
+Addresses = Mapping[str, str]  # of this node: address -> network interface
 
 
 @dataclass(frozen=True)
 class Cluster:
-    """The processes of a run, as one machine sees them."""
+    """The processes of a run, as one node sees them."""
 
     ranks_per_node: int
-    devices: tuple[str, ...] = ()  # what the ranks of this machine may see, by local rank; empty: all see all
-    nodes: tuple[str, ...] = ()  # the machines in order of rank; empty: this one alone, or whoever joins
+    devices: tuple[str, ...] = ()  # what the ranks of this node may see, by local rank; empty: all see all
+    nodes: tuple[str, ...] = ()  # the nodes in order of rank; empty: this one alone, or whoever joins
     min_nodes: int = 1
     max_nodes: int = 1
-    address: str = '127.0.0.1'  # of this machine, as the others reach it
-    interface: str = 'lo'  # the network card that has this address
-    meeting: tuple[str, int] | None = None  # where the machines meet: address and port on the first one; None: one machine
-    wish: int | None = None  # the place that --rank asks for
+    address: str = '127.0.0.1'  # of this node, as the others reach it
+    interface: str = 'lo'  # the network interface that has this address
+    rendezvous: tuple[str, int] | None = None  # where the nodes meet: address and port on the first one; None: one node
+    wanted_rank: int | None = None  # the place that --rank asks for
 
     @property
-    def hosts_meeting(self) -> bool:
-        """Whether this is the machine where the others come together: the one of rank 0."""
-        return self.meeting is not None and self.meeting[0] == self.address
+    def hosts_rendezvous(self) -> bool:
+        """Whether this is the node where the others come together: the one of rank 0."""
+        return self.rendezvous is not None and self.rendezvous[0] == self.address
 
     @property
-    def machines(self) -> str:
-        """Which machines were asked for."""
+    def requested(self) -> str:
+        """Which nodes were asked for."""
         return ', '.join(self.nodes) or f'{self.min_nodes} to {self.max_nodes}'
 
     @classmethod
     def from_flags(cls, flags: Flags, available: int, addresses: Addresses | None = None) -> tuple[Cluster | None, list[str]]:
         """The cluster that the flags ask for (None: one process, no launcher) and warnings.
 
-        `available`: CUDA devices here; `addresses`: of this machine (None: asks the system). Raises ValueError with the flag
+        `available`: CUDA devices here; `addresses`: of this node (None: asks the system). Raises ValueError with the flag
         and the cure.
         """
         if not flags.asks_for_ranks:
@@ -52,14 +52,14 @@ class Cluster:
         addresses = local_addresses() if addresses is None else addresses
         if flags.ips is not None:
             if flags.nnodes not in (None, str(len(_split(flags.ips)))):
-                raise ValueError(f'--ips {flags.ips} names {len(_split(flags.ips))} machines, --nnodes says {flags.nnodes}')
+                raise ValueError(f'--ips {flags.ips} names {len(_split(flags.ips))} nodes, --nnodes says {flags.nnodes}')
             return _listed(here, flags, addresses), warnings
         if flags.master is not None or flags.nnodes not in (None, '1'):
             return _joining(here, flags, addresses), warnings
         return here, warnings
 
     def environment(self) -> dict[str, str]:
-        """What all ranks of this machine get besides what the elastic agent sets."""
+        """What all ranks of this node get besides what the elastic agent sets."""
         environment = {
             'OMP_NUM_THREADS': os.environ.get('OMP_NUM_THREADS', str(threads_each(self.ranks_per_node))),
             'GLOO_SOCKET_IFNAME': self.interface,
@@ -72,7 +72,7 @@ class Cluster:
 
 
 def local_addresses() -> dict[str, str]:
-    """The IP addresses of this machine and the network interface of each, those that are up."""
+    """The IP addresses of this node and the network interface of each, those that are up."""
     up = {name for name, stats in psutil.net_if_stats().items() if stats.isup}
     return {
         address.address.partition('%')[0]: name
@@ -83,11 +83,11 @@ def local_addresses() -> dict[str, str]:
 
 
 def _ranks_here(flags: Flags, available: int) -> tuple[Cluster, list[str]]:
-    """How many ranks this machine starts, and on which devices. The numbers of `--gpus` count within CUDA_VISIBLE_DEVICES."""
+    """How many ranks this node starts, and on which devices. The numbers of `--gpus` count within CUDA_VISIBLE_DEVICES."""
     gpus, nproc = flags.gpus, flags.nproc_per_node
     if gpus is None:
         if nproc is not None and available and nproc > available:
-            raise ValueError(f'--nproc_per_node {nproc}: this machine has {available} CUDA devices')
+            raise ValueError(f'--nproc_per_node {nproc}: this node has {available} CUDA devices')
         crowded = nproc is not None and not available and nproc > cores()
         warnings = [f'--nproc_per_node {nproc}: there are {cores()} cores here; ranks on the CPU take turns'] if crowded else []
         return Cluster(nproc or max(available, 1)), warnings
@@ -110,31 +110,31 @@ def _ranks_here(flags: Flags, available: int) -> tuple[Cluster, list[str]]:
 
 
 def _listed(here: Cluster, flags: Flags, addresses: Addresses) -> Cluster:
-    """Machines given by `--ips`: this one finds its place by its own addresses."""
+    """Nodes given by `--ips`: this one finds its node rank by its own addresses."""
     names = _split(flags.ips or '')
     nodes = tuple(resolve(name) for name in names)
     if not nodes:
-        raise ValueError('--ips: names no machine')
+        raise ValueError('--ips: names no node')
     twice = sorted({name for name, node in zip(names, nodes, strict=True) if nodes.count(node) > 1})
     if twice:
-        raise ValueError(f'--ips {flags.ips}: {", ".join(twice)} stand for one machine, which can be named only once')
+        raise ValueError(f'--ips {flags.ips}: {", ".join(twice)} stand for one node, which can be named only once')
     if len(nodes) > 1 and (loopback := [node for node in nodes if _is_loopback(node)]):
         raise ValueError(
-            f'--ips {flags.ips}: {loopback[0]} means "this machine" on every machine; '
-            f'give the address by which the others reach it ({_told(addresses)})'
+            f'--ips {flags.ips}: {loopback[0]} means "this node" on every node; '
+            f'give the address by which the others reach it ({_shown(addresses)})'
         )
     wanted = resolve(flags.host) if flags.host else None
     mine = [node for node in nodes if node in addresses and wanted in (None, node)]
     if not mine:
-        named = f'--host {flags.host} is not' if flags.host else 'none of the addresses of this machine is'
+        named = f'--host {flags.host} is not' if flags.host else 'none of the addresses of this node is'
         raise ValueError(
-            f'{named} in the list of --ips\n  --ips:        {", ".join(nodes)}\n  this machine: {_told(addresses)}\n'
-            'give the list that has the address of this machine; in a container start it with the network of its host'
+            f'{named} in the list of --ips\n  --ips:        {", ".join(nodes)}\n  this node: {_shown(addresses)}\n'
+            'give the list that has the address of this node; in a container start it with the network of its host'
         )
     if len(nodes) == 1:
         return here
     if len(mine) > 1:
-        raise ValueError(f'--ips {flags.ips}: {" and ".join(mine)} are both this machine; name it once')
+        raise ValueError(f'--ips {flags.ips}: {" and ".join(mine)} are both this node; name it once')
     return replace(
         here,
         nodes=nodes,
@@ -142,21 +142,21 @@ def _listed(here: Cluster, flags: Flags, addresses: Addresses) -> Cluster:
         max_nodes=len(nodes),
         address=mine[0],
         interface=addresses[mine[0]],
-        meeting=(nodes[0], flags.start_port or START_PORT),
+        rendezvous=(nodes[0], flags.start_port or START_PORT),
     )
 
 
 def _joining(here: Cluster, flags: Flags, addresses: Addresses) -> Cluster:
-    """Machines that come together at `--master`, between MIN and MAX of them."""
+    """Nodes that come together at `--master`, between MIN and MAX of them."""
     if flags.nnodes is None:
-        raise ValueError(f'--master {flags.master} needs --nnodes: how many machines, or MIN:MAX, come together there')
+        raise ValueError(f'--master {flags.master} needs --nnodes: how many nodes, or MIN:MAX, come together there')
     low, _, high = flags.nnodes.partition(':')
     high = high or low
     if not (low.isdecimal() and high.isdecimal() and 1 <= int(low) <= int(high)):
-        raise ValueError(f'--nnodes {flags.nnodes}: expected a number of machines such as 2, or MIN:MAX such as 2:4')
+        raise ValueError(f'--nnodes {flags.nnodes}: expected a number of nodes such as 2, or MIN:MAX such as 2:4')
     if flags.master is None:
         raise ValueError(
-            f'--nnodes {flags.nnodes}: where do the machines meet? give --master IP:PORT, or --ips with their addresses'
+            f'--nnodes {flags.nnodes}: where do the nodes meet? give --master IP:PORT, or --ips with their addresses'
         )
     host, _, port = flags.master.rpartition(':')
     if not port.isdecimal() or not host:
@@ -164,20 +164,20 @@ def _joining(here: Cluster, flags: Flags, addresses: Addresses) -> Cluster:
     check_port(int(port), f'--master {flags.master}')
     master = resolve(host.strip('[]'))
     if int(high) > 1 and _is_loopback(master):
-        raise ValueError(f'--master {flags.master}: other machines cannot reach a loopback address ({_told(addresses)})')
+        raise ValueError(f'--master {flags.master}: other nodes cannot reach a loopback address ({_shown(addresses)})')
     own = resolve(flags.host) if flags.host else master if master in addresses else _address_towards(master, int(port))
     if own not in addresses:
-        raise ValueError(f'--host {flags.host}: this machine has {_told(addresses)}')
+        raise ValueError(f'--host {flags.host}: this node has {_shown(addresses)}')
     if flags.rank is not None and (flags.rank == 0) != (own == master):
-        raise ValueError(f'--rank {flags.rank}: rank 0 is the machine of --master {flags.master}, this one is {own}')
+        raise ValueError(f'--rank {flags.rank}: rank 0 is the node of --master {flags.master}, this one is {own}')
     return replace(
         here,
         min_nodes=int(low),
         max_nodes=int(high),
         address=own,
         interface=addresses[own],
-        meeting=(master, int(port)),
-        wish=flags.rank,
+        rendezvous=(master, int(port)),
+        wanted_rank=flags.rank,
     )
 
 
@@ -190,18 +190,18 @@ def resolve(name: str) -> str:
     try:
         found = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
     except OSError as error:
-        raise ValueError(f'{name}: this machine cannot find the address of that name ({error.strerror})') from None
+        raise ValueError(f'{name}: this node cannot find the address of that name ({error.strerror})') from None
     return str(found[0][4][0])
 
 
 def _address_towards(master: str, port: int) -> str:
-    """The address of the network card that the way to `master` leaves by. Nothing is sent."""
+    """The address of the network interface that the way to `master` leaves by. Nothing is sent."""
     family = socket.AF_INET6 if ':' in master else socket.AF_INET
     with socket.socket(family, socket.SOCK_DGRAM) as probe:
         try:
             probe.connect((master, port))
         except OSError as error:
-            raise ValueError(f'--master {master}: there is no way to it from this machine ({error.strerror})') from None
+            raise ValueError(f'--master {master}: there is no way to it from this node ({error.strerror})') from None
         return str(probe.getsockname()[0])
 
 
@@ -209,8 +209,8 @@ def _is_loopback(address: str) -> bool:
     return address == '::1' or address.startswith('127.')
 
 
-def _told(addresses: Addresses) -> str:
-    return ', '.join(f'{address} ({card})' for address, card in addresses.items()) or 'no address at all'
+def _shown(addresses: Addresses) -> str:
+    return ', '.join(f'{address} ({interface})' for address, interface in addresses.items()) or 'no address at all'
 
 
 def _visible(available: int) -> Sequence[str]:

@@ -16,14 +16,14 @@ from phalanx.launch.cluster import Cluster
 from phalanx.launch.flags import Flags, add_flags
 from phalanx.launch.launcher import launch
 from phalanx.launch.remote import everywhere
-from phalanx.launch.rendezvous import Card, say
+from phalanx.launch.rendezvous import NodeInfo, say
 
 
 def command(words: Sequence[str]) -> int:
     """The exit status of the launch, see `launcher.launch`; 2 for a wrong request."""
     parser = argparse.ArgumentParser(
         prog='phalanx launch',
-        description='Runs a script (or a module, with -m) as the ranks of a run, on the devices of one machine or many.',
+        description='Runs a script (or a module, with -m) as the ranks of a run, on the devices of one node or many.',
         formatter_class=Help,
         allow_abbrev=False,
     )
@@ -79,8 +79,8 @@ def write_jobs(given: argparse.Namespace, flags: Flags) -> int:
     return 0
 
 
-def facts(flags: Flags, started: Sequence[str]) -> Card:
-    """What must be the same on all machines for a script of which nothing else is known: its command and the files it names."""
+def facts(flags: Flags, started: Sequence[str]) -> NodeInfo:
+    """What must be the same on all nodes for a script of which nothing else is known: its command and the files it names."""
     files = [word for word in started[1:] if Path(word).is_file()]
     return {
         'command': ' '.join(started[1:]),

@@ -15,7 +15,7 @@ from phalanx.launch import preflight
 from phalanx.launch.cluster import Cluster, local_addresses
 from phalanx.launch.flags import START_PORT, Flags, add_flags
 from phalanx.launch.preflight import Finding, Link
-from phalanx.launch.rendezvous import Card, Meeting, MeetingError, MeetingLostError, listen, say, token_of
+from phalanx.launch.rendezvous import NodeInfo, Rendezvous, RendezvousError, RendezvousLostError, listen, say, token_of
 
 SHOWN = (
     'address',
@@ -35,7 +35,7 @@ SHOWN = (
 
 def command(words: Sequence[str]) -> int:
     """0 when a run could start, 1 when something forbids it, 2 for a wrong request."""
-    about = 'Checks this machine, and with --ips (the same command on each) whether the machines fit together.'
+    about = 'Checks this node, and with --ips (the same command on each) whether the nodes fit together.'
     parser = Parser('phalanx doctor', about)
     add_flags(parser)
     add_json(parser)
@@ -43,62 +43,62 @@ def command(words: Sequence[str]) -> int:
     try:
         flags = Flags.of(given)
         cluster, warnings = Cluster.from_flags(flags, torch.cuda.device_count())
-        cards, findings, link = together(cluster, flags) if cluster and cluster.meeting else alone(cluster, flags)
+        infos, findings, link = together(cluster, flags) if cluster and cluster.rendezvous else alone(cluster, flags)
     except ValueError as error:
         print(f'phalanx doctor: {error}', file=sys.stderr)
         return 2
-    except (MeetingError, MeetingLostError) as error:
+    except (RendezvousError, RendezvousLostError) as error:
         print(error, file=sys.stderr)
         return 1
     findings = [*(Finding('warning', text) for text in warnings), *findings]
     well = not any(finding.level == 'error' for finding in findings)
     if given.json:
-        told = {
+        found = {
             'ok': well,
-            'machines': cards,
+            'nodes': infos,
             'findings': [vars(finding) for finding in findings],
             'link': vars(link) if link else None,
         }
-        print(json.dumps(told))
+        print(json.dumps(found))
     else:
-        show(cards, findings, link)
+        show(infos, findings, link)
     return 0 if well else 1
 
 
-def alone(cluster: Cluster | None, flags: Flags) -> tuple[list[Card], list[Finding], Link | None]:
-    """This machine and what it lacks."""
+def alone(cluster: Cluster | None, flags: Flags) -> tuple[list[NodeInfo], list[Finding], Link | None]:
+    """This node and what it lacks."""
     cluster = cluster or Cluster(max(1, torch.cuda.device_count()))
     addresses = local_addresses()
-    outside = [address for address, card in addresses.items() if card != 'lo' and ':' not in address]
-    card = {
-        **preflight.machine_facts(cluster),
+    outside = [address for address, interface in addresses.items() if interface != 'lo' and ':' not in address]
+    info = {
+        **preflight.node_facts(cluster),
         'address': ', '.join(outside) or '127.0.0.1',
         'disk': preflight.disk_free(Path()),
     }
-    findings = preflight.compare([card])
+    findings = preflight.compare([info])
     port = flags.start_port or START_PORT
     try:
         listen(outside[0] if outside else '127.0.0.1', port).close()
-    except MeetingError as error:
+    except RendezvousError as error:
         findings.append(Finding('warning', str(error)))
-    return [card], findings, None
+    return [info], findings, None
 
 
-def together(cluster: Cluster, flags: Flags) -> tuple[list[Card], list[Finding], Link | None]:
-    """All machines, what differs, and the way between them. Raises MeetingError when they do not come together."""
+def together(cluster: Cluster, flags: Flags) -> tuple[list[NodeInfo], list[Finding], Link | None]:
+    """All nodes, what differs, and the way between them. Raises RendezvousError when they do not come together."""
     os.environ.update(cluster.environment())
-    meeting = Meeting(cluster, token_of(os.environ, flags.job_id), flags.join_timeout, say)
-    card = {'pid': os.getpid(), 'wish': cluster.wish, 'disk': preflight.disk_free(Path()), 'command': 'doctor'}
-    members = meeting.join({**card, **preflight.machine_facts(cluster)})
-    findings, link = preflight.examine(meeting, members)
-    meeting.leave(members)
-    return [card for _, card in members.cards], findings, link
+    rendezvous = Rendezvous(cluster, token_of(os.environ, flags.job_id), flags.join_timeout, say)
+    info = {'pid': os.getpid(), 'wanted_rank': cluster.wanted_rank, 'disk': preflight.disk_free(Path()), 'command': 'doctor'}
+    members = rendezvous.join({**info, **preflight.node_facts(cluster)})
+    findings, link = preflight.examine(rendezvous, members)
+    rendezvous.leave(members)
+    return [info for _, info in members.nodes], findings, link
 
 
-def show(cards: Sequence[Card], findings: Sequence[Finding], link: Link | None) -> None:
-    """One column a machine, then what was found."""
-    rows = [[name.replace('_', ' '), *(_told(name, card.get(name)) for card in cards)] for name in SHOWN]
-    widths = [max(len(row[column]) for row in rows) for column in range(len(cards) + 1)]
+def show(infos: Sequence[NodeInfo], findings: Sequence[Finding], link: Link | None) -> None:
+    """One column a node, then what was found."""
+    rows = [[name.replace('_', ' '), *(_shown(name, info.get(name)) for info in infos)] for name in SHOWN]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(infos) + 1)]
     for row in rows:
         print('  '.join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
     if link is not None:
@@ -110,5 +110,5 @@ def show(cards: Sequence[Card], findings: Sequence[Finding], link: Link | None) 
         print('nothing is wrong')
 
 
-def _told(name: str, value: object) -> str:
+def _shown(name: str, value: object) -> str:
     return f'{value:.1f} GiB' if name in ('disk', 'shared_memory') and isinstance(value, float) else str(value)

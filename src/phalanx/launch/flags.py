@@ -36,19 +36,19 @@ FLAGS: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
         ('--gpus', '--devices', '--selected_gpus', '--selected_gpu'),
         {'metavar': '0,1,..', 'help': 'one rank on each of these devices'},
     ),
-    (('--nproc_per_node',), {'type': int, 'metavar': 'N', 'help': 'N ranks on this machine'}),
-    (('--ips',), {'metavar': 'A,B,..', 'help': 'the machines, rank 0 first; the same command on each of them'}),
-    (('--nnodes',), {'metavar': 'N|MIN:MAX', 'help': 'how many machines; with MIN:MAX they may leave and join while it runs'}),
-    (('--master',), {'metavar': 'IP:PORT', 'help': 'with --nnodes: where the machines meet'}),
-    (('--rank',), {'type': int, 'metavar': 'N', 'help': 'with --nnodes: the place of this machine, 0 on the master'}),
-    (('--host',), {'metavar': 'IP', 'help': 'the address of this machine, when it has several'}),
+    (('--nproc_per_node',), {'type': int, 'metavar': 'N', 'help': 'N ranks on this node'}),
+    (('--ips',), {'metavar': 'A,B,..', 'help': 'the nodes, rank 0 first; the same command on each of them'}),
+    (('--nnodes',), {'metavar': 'N|MIN:MAX', 'help': 'how many nodes; with MIN:MAX they may leave and join while it runs'}),
+    (('--master',), {'metavar': 'IP:PORT', 'help': 'with --nnodes: where the nodes meet'}),
+    (('--rank',), {'type': int, 'metavar': 'N', 'help': 'with --nnodes: the place of this node, 0 on the master'}),
+    (('--host',), {'metavar': 'IP', 'help': 'the address of this node, when it has several'}),
     (
         ('--start_port',),
         {'type': int, 'metavar': 'PORT', 'help': f'the first port that is used ({START_PORT}, or FLAGS_START_PORT)'},
     ),
     (('--log_dir',), {'type': Path, 'metavar': 'DIR', 'help': 'where workerlog.<rank> go (default: <run folder>/log)'}),
     (('--log_append',), {'action': 'store_true', 'help': 'keep what earlier runs wrote there'}),
-    (('--job_id',), {'metavar': 'NAME', 'help': 'machines that give another name are not admitted'}),
+    (('--job_id',), {'metavar': 'NAME', 'help': 'nodes that give another name are not admitted'}),
     (
         (
             '--max_restart',
@@ -58,7 +58,7 @@ FLAGS: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
     ),
     (
         ('--join_timeout',),
-        {'type': float, 'default': 300, 'metavar': 'S', 'help': 'give up on machines missing after S seconds (300)'},
+        {'type': float, 'default': 300, 'metavar': 'S', 'help': 'give up on nodes missing after S seconds (300)'},
     ),
     (
         ('--hang_timeout',),
@@ -68,8 +68,8 @@ FLAGS: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
         ('--heartbeat_timeout',),
         {'type': float, 'default': 30, 'metavar': 'S', 'help': 'a node counts as lost after S seconds without heartbeat (30)'},
     ),
-    (('--ssh',), {'action': 'store_true', 'help': 'with --ips: start the other machines from here, over ssh'}),
-    (('--hostfile',), {'type': Path, 'metavar': 'FILE', 'help': 'the machines, one address a line, instead of --ips'}),
+    (('--ssh',), {'action': 'store_true', 'help': 'with --ips: start the other nodes from here, over ssh'}),
+    (('--hostfile',), {'type': Path, 'metavar': 'FILE', 'help': 'the nodes, one address a line, instead of --ips'}),
 )
 
 
@@ -135,7 +135,7 @@ def check_port(port: int, flag: str) -> None:
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
     """Adds the flags of a launch to a command, each with underscores or dashes."""
-    group = parser.add_argument_group('several devices and machines')
+    group = parser.add_argument_group('several devices and nodes')
     for names, options in FLAGS:
         dashed = [f'--{name[2:].replace("_", "-")}' for name in names if '_' in name]
         group.add_argument(*names, *dashed, dest=names[0][2:], **options)
@@ -157,5 +157,5 @@ def _hosts(file: Path) -> list[str]:
         raise ValueError(f'--hostfile {file}: {error.strerror}') from None
     hosts = [words[0] for words in lines if words]
     if not hosts:
-        raise ValueError(f'--hostfile {file}: names no machine')
+        raise ValueError(f'--hostfile {file}: names no node')
     return hosts

@@ -1,4 +1,4 @@
-"""A launch from beginning to end: the machines meet, are compared, run the ranks, and agree on why it ended."""
+"""A launch from beginning to end: rendezvous, preflight, ranks, and the agreement on why they ended."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from phalanx.launch.agent import Attempt, Failure, Outcome, run_attempt
 from phalanx.launch.cluster import Cluster
 from phalanx.launch.flags import Flags
 from phalanx.launch.remote import live_by_standard_input
-from phalanx.launch.rendezvous import Card, Meeting, MeetingError, MeetingLostError, Members, say, token_of
-from phalanx.launch.watchdog import PULSE, STALL, Verdict, Watch
+from phalanx.launch.rendezvous import Members, NodeInfo, Rendezvous, RendezvousError, RendezvousLostError, say, token_of
+from phalanx.launch.watchdog import HEARTBEAT, STALL, Verdict, Watchdog
 from phalanx.parallel.dist import HANG_TIMEOUT
 from phalanx.parallel.heartbeat import FOLDER
 from phalanx.system.compiler import use_own_cache
@@ -38,14 +38,14 @@ def launch(
     cluster: Cluster,
     flags: Flags,
     log_dir: Path,
-    facts: Callable[[], Card],
+    facts: Callable[[], NodeInfo],
     *,
     follow: bool = False,
 ) -> int:
     """Runs `command` once a rank; the exit status of the whole.
 
     0; 1 with the first cause on the last line; 2 when nothing was started; 130 or 143 when it was stopped. `facts` is what must
-    be the same on all machines, asked only when there are several. `follow`: rank 0 gets a log like all others, shown here.
+    be the same on all nodes, asked only when there are several. `follow`: rank 0 gets a log like all others, shown here.
     """
     live_by_standard_input()
     pass_pauses_on()
@@ -54,26 +54,26 @@ def launch(
         log_dir.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         trouble = f'{log_dir}: the folder for logs cannot be made: {error}'
-        if cluster.meeting is None:
+        if cluster.rendezvous is None:
             say(trouble)
             return 2
     os.environ.update(cluster.environment())
     os.environ['PHALANX_LOG_DIR'] = str(log_dir.absolute())
     os.environ['PHALANX_LAUNCHER'] = str(os.getpid())
-    os.environ['PHALANX_ADDRESS'] = cluster.address if cluster.meeting else ''
+    os.environ['PHALANX_ADDRESS'] = cluster.address if cluster.rendezvous else ''
     use_own_cache()  # compiled kernels are worth keeping
     with scratch_folder() as scratch:
         os.environ |= {FOLDER: str(scratch), HANG_TIMEOUT: str(flags.hang_timeout)}
         try:
             run = _Launch(command, cluster, flags, log_dir.absolute(), scratch, follow)
-            return run.alone() if cluster.meeting is None else run.together(lambda: facts() | {'trouble': trouble})
-        except MeetingError as error:
+            return run.alone() if cluster.rendezvous is None else run.together(lambda: facts() | {'trouble': trouble})
+        except RendezvousError as error:
             say(str(error))
             return 2
-        except MeetingLostError as error:
+        except RendezvousLostError as error:
             print(f'the run failed: {error}', file=sys.stderr, flush=True)
             return 1
-        except KeyboardInterrupt:  # while waiting for other machines
+        except KeyboardInterrupt:  # while waiting for other nodes
             return 130
 
 
@@ -128,18 +128,18 @@ class _Launch:
         self.restarts = flags.max_restart or 0
         self.begun = time.monotonic()
 
-    # On one machine.
+    # On one node.
 
     def alone(self) -> int:
         preflight.look_here(self.log_dir)
         number = 0
         while True:
             attempt = self.attempt(number, 0, 1, None)
-            watch = Watch(self.scratch, attempt.ranks, self.flags.hang_timeout, say)
-            outcome, verdict = self.watched(attempt, watch)
+            watchdog = Watchdog(self.scratch, attempt.ranks, self.flags.hang_timeout, say)
+            outcome, verdict = self.watched(attempt, watchdog)
             if outcome.status != 1 and outcome.failure is None:
                 return outcome.status
-            cause = self.told(outcome.failure, verdict, attempt.nodes * attempt.ranks_per_node, 'this machine')
+            cause = self.last_words(outcome.failure, verdict, attempt.nodes * attempt.ranks_per_node, 'this node')
             if self.restarts == 0 or outcome.was_stopped:
                 print(cause, file=sys.stderr, flush=True)
                 return 1
@@ -148,69 +148,73 @@ class _Launch:
 
     # On several.
 
-    def together(self, facts: Callable[[], Card]) -> int:
-        meeting = Meeting(
+    def together(self, facts: Callable[[], NodeInfo]) -> int:
+        rendezvous = Rendezvous(
             self.cluster, token_of(os.environ, self.flags.job_id), self.flags.join_timeout, say, self.flags.heartbeat_timeout
         )
-        own = {'pid': os.getpid(), 'wish': self.cluster.wish, 'max_restart': self.restarts}
-        own |= preflight.machine_facts(self.cluster) | facts()
+        own = {'pid': os.getpid(), 'wanted_rank': self.cluster.wanted_rank, 'max_restart': self.restarts}
+        own |= preflight.node_facts(self.cluster) | facts()
         while True:
-            members = meeting.join(own)
-            place = members.place(meeting.number)
-            assert place is not None
-            attempt = self.attempt(members.attempt, place, len(members.cards), f'{meeting.address}:{members.port}')
-            link = preflight.check(meeting, members)
+            members = rendezvous.join(own)
+            node_rank = members.node_rank(rendezvous.number)
+            assert node_rank is not None
+            attempt = self.attempt(members.attempt, node_rank, len(members.nodes), f'{rendezvous.address}:{members.port}')
+            link = preflight.check(rendezvous, members)
             say(
-                f'{self.cluster.address} ({self.cluster.interface}) is machine {place + 1} of {attempt.nodes}, '
+                f'{self.cluster.address} ({self.cluster.interface}) is node {node_rank + 1} of {attempt.nodes}, '
                 f'ranks {attempt.ranks.start} to {attempt.ranks.stop - 1} of {attempt.nodes * attempt.ranks_per_node}; {link}; '
                 f'logs in {self.log_dir}'
             )
-            watch = Watch(self.scratch, attempt.ranks, self.flags.hang_timeout, say, meeting, members)
-            outcome, verdict = self.watched(attempt, watch)
-            self.tell(meeting, members, watch, outcome, verdict)
-            missing = self.await_ends(meeting, members)
-            verdict, failure = self.agreed(meeting, members, missing)
+            watchdog = Watchdog(self.scratch, attempt.ranks, self.flags.hang_timeout, say, rendezvous, members)
+            outcome, verdict = self.watched(attempt, watchdog)
+            self.report(rendezvous, members, watchdog, outcome, verdict)
+            missing = self.await_ends(rendezvous, members)
+            verdict, failure = self.agreed(rendezvous, members, missing)
             status = self.ending(members, outcome, verdict, failure)
             if status is not None:
-                meeting.leave(members, missing)
+                rendezvous.leave(members, missing)
                 return status
 
-    def tell(self, meeting: Meeting, members: Members, watch: Watch, outcome: Outcome, verdict: Verdict | None) -> None:
-        """Tells the others how the attempt ended here."""
+    def report(
+        self, rendezvous: Rendezvous, members: Members, watchdog: Watchdog, outcome: Outcome, verdict: Verdict | None
+    ) -> None:
+        """Publishes how the attempt ended here."""
         if outcome.failure is not None and (verdict is None or verdict['kind'] == 'failed'):
-            meeting.put(members.key('failure', meeting.number), outcome.failure.as_card())
+            rendezvous.put(members.key('failure', rendezvous.number), outcome.failure.as_json())
             cause = f'rank {outcome.failure.rank} on {self.cluster.address}: {outcome.failure.cause}'
             is_consequence = outcome.failure.is_consequence
-            watch.decide({'kind': 'failed', 'cause': cause, 'stopped': outcome.was_stopped, 'is_consequence': is_consequence})
+            watchdog.decide(
+                {'kind': 'failed', 'cause': cause, 'stopped': outcome.was_stopped, 'is_consequence': is_consequence}
+            )
         elif outcome.was_stopped and verdict is None:
-            watch.decide({'kind': 'stopped', 'status': outcome.status, 'cause': 'stopped'})
-        meeting.put(members.key('ended', meeting.number), outcome.status)
+            watchdog.decide({'kind': 'stopped', 'status': outcome.status, 'cause': 'stopped'})
+        rendezvous.put(members.key('ended', rendezvous.number), outcome.status)
 
-    def await_ends(self, meeting: Meeting, members: Members) -> list[int]:
-        """The machines that did not say that their ranks have ended: they are lost.
+    def await_ends(self, rendezvous: Rendezvous, members: Members) -> list[int]:
+        """The nodes that did not say that their ranks have ended: they are lost.
 
-        Without a failure anywhere, ranks of other machines may go on for long (they save, say): only silence ends the wait.
+        Without a failure anywhere, ranks of other nodes may go on for long (they save, say): only silence ends the wait.
         """
-        heard: dict[int, tuple[object, float]] = {}  # of those that have not ended: the last pulse, and seconds it is the same
-        count, last = len(members.cards), time.monotonic()
+        heard: dict[int, tuple[object, float]] = {}  # those still running: last heartbeat, its age in s
+        count, last = len(members.nodes), time.monotonic()
         while True:
-            told, now = meeting.look_at([*members.keys('ended'), *members.keys('pulse')]), time.monotonic()
+            answers, now = rendezvous.get_all([*members.keys('ended'), *members.keys('heartbeat')]), time.monotonic()
             passed, last = min(now - last, STALL), now
-            for (number, _), ended, pulse in zip(members.cards, told[:count], told[count:], strict=True):
+            for (number, _), ended, heartbeat in zip(members.nodes, answers[:count], answers[count:], strict=True):
                 before, same = heard.get(number, ('never read', 0.0))
                 if ended is not None:
                     heard.pop(number, None)
                 else:
-                    heard[number] = (pulse, 0.0 if pulse != before else same + passed)
-            silent = [number for number, (_, same) in heard.items() if same > meeting.heartbeat_timeout]
+                    heard[number] = (heartbeat, 0.0 if heartbeat != before else same + passed)
+            silent = [number for number, (_, same) in heard.items() if same > rendezvous.heartbeat_timeout]
             if len(silent) == len(heard):
                 return silent
-            time.sleep(PULSE)
+            time.sleep(HEARTBEAT)
 
-    def agreed(self, meeting: Meeting, members: Members, missing: Sequence[int]) -> tuple[Verdict | None, Failure | None]:
-        """What all machines take for the reason that the attempt ended. Both None: it did not fail anywhere."""
-        verdict, *found = meeting.look_at([members.verdict, *members.keys('failure')])
-        failures = [Failure.of_card(card) for card in found if card is not None]
+    def agreed(self, rendezvous: Rendezvous, members: Members, missing: Sequence[int]) -> tuple[Verdict | None, Failure | None]:
+        """What all nodes take for the reason that the attempt ended. Both None: it did not fail anywhere."""
+        verdict, *found = rendezvous.get_all([members.verdict, *members.keys('failure')])
+        failures = [Failure.of_json(info) for info in found if info is not None]
         first = min(failures, key=lambda failure: (failure.is_consequence, failure.when), default=None)
         if missing and (first is None or first.is_consequence):
             names = ', '.join(members.name(number) for number in missing)
@@ -221,17 +225,17 @@ class _Launch:
         """The exit status, or None to go on with another attempt."""
         kind = verdict['kind'] if verdict else 'done'
         if kind == 'newcomer' and verdict is not None:
-            say(f'{verdict["cause"]}; the ranks have saved and start again with one more machine')
+            say(f'{verdict["cause"]}; the ranks have saved and start again with one more node')
             return None
         if kind in ('done', 'stopped'):
             return outcome.status if verdict is None or outcome.was_stopped else int(verdict['status'])
-        where = members.cards[failure.rank // self.cluster.ranks_per_node][1]['address'] if failure else ''
-        ranks = len(members.cards) * self.cluster.ranks_per_node
-        cause = self.told(failure, verdict, ranks, where)
-        lost_first = kind == 'lost' and verdict is not None and verdict['number'] == members.cards[0][0]
+        where = members.nodes[failure.rank // self.cluster.ranks_per_node][1]['address'] if failure else ''
+        ranks = len(members.nodes) * self.cluster.ranks_per_node
+        cause = self.last_words(failure, verdict, ranks, where)
+        lost_first = kind == 'lost' and verdict is not None and verdict['number'] == members.nodes[0][0]
         elastic = self.cluster.min_nodes < self.cluster.max_nodes
-        if kind == 'lost' and not lost_first and elastic and len(members.cards) - 1 >= self.cluster.min_nodes:
-            say(f'{cause}; going on with the machines that are left, from the last checkpoint')
+        if kind == 'lost' and not lost_first and elastic and len(members.nodes) - 1 >= self.cluster.min_nodes:
+            say(f'{cause}; going on with the nodes that are left, from the last checkpoint')
             return None
         was_stopped = verdict is not None and bool(verdict.get('stopped'))
         if self.restarts and not lost_first and not was_stopped:
@@ -242,11 +246,11 @@ class _Launch:
 
     # Both.
 
-    def attempt(self, number: int, place: int, nodes: int, endpoint: str | None) -> Attempt:
+    def attempt(self, number: int, node_rank: int, nodes: int, endpoint: str | None) -> Attempt:
         return Attempt(
             number=number,
             run_id=f'phalanx-{number}',
-            place=place,
+            node_rank=node_rank,
             nodes=nodes,
             ranks_per_node=self.cluster.ranks_per_node,
             endpoint=endpoint,
@@ -256,23 +260,23 @@ class _Launch:
             follow=self.follow,
         )
 
-    def watched(self, attempt: Attempt, watch: Watch) -> tuple[Outcome, Verdict | None]:
-        watch.start()
+    def watched(self, attempt: Attempt, watchdog: Watchdog) -> tuple[Outcome, Verdict | None]:
+        watchdog.start()
         try:
-            return run_attempt(self.command, attempt, watch.killed), watch.verdict
+            return run_attempt(self.command, attempt, watchdog.killed), watchdog.verdict
         finally:
-            watch.stop()
+            watchdog.stop()
 
     def restart(self, cause: str) -> None:
         self.restarts -= 1
         left = f'{self.restarts} restart{"" if self.restarts == 1 else "s"} left'
         say(f'{cause}\nphalanx: starting again from the last checkpoint ({left})')
 
-    def told(self, failure: Failure | None, verdict: Verdict | None, ranks: int, where: str) -> str:
+    def last_words(self, failure: Failure | None, verdict: Verdict | None, ranks: int, where: str) -> str:
         """The last lines of a run that failed, its first cause at the very end."""
         after = f'the run failed after {time.monotonic() - self.begun:.0f} s: '
         if failure is None or (verdict is not None and verdict['kind'] in ('hang', 'lost')):
             return after + (str(verdict['cause']) if verdict else 'a rank ended')
         lines = [f'[rank {failure.rank}] {line}' for line in failure.tail]
-        place = f'rank {failure.rank} of {ranks}' + (f' on {where}' if self.cluster.meeting else '')
+        place = f'rank {failure.rank} of {ranks}' + (f' on {where}' if self.cluster.rendezvous else '')
         return '\n'.join([*lines, f'{after}{place} (log: {failure.log}): {failure.cause}'])

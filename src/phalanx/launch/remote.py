@@ -1,8 +1,8 @@
-"""One command for all machines: starts the same command on each of them, on the others through the user's own OpenSSH.
+"""One command for all nodes: starts the same command on each of them, on the others through the user's own OpenSSH.
 
 A launcher that is started so lives as long as its standard input is open, so it ends with the connection, whatever ends that.
 What travels through a shell is quoted word by word; the token of the job travels through the standard input, where no process
-list shows it. The command here is a process like the others, so that all are told to stop in one way.
+list shows it. The command here is a process like the others, so that all stop in the same way.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ SSH = (
     *('-o', 'ControlMaster=no'),  # a connection kept for later (the user's ControlPersist) would hold our pipe open
 )
 UNREACHED = 255  # what ssh itself ends with when it could not connect, or lost the connection
-LINGER = 60  # seconds within which all machines end once one has
+LINGER = 60  # seconds within which all nodes end once one has
 SAVED = (0, *STATUSES)  # how a command ends that heeded a stop
 HERE_ONLY = {'--ssh': 0, '--hostfile': 1, '--host': 1, '--ips': 1}  # flags that are not passed on, and how many words follow
 
@@ -44,13 +44,13 @@ def everywhere(flags: Flags, command: str, words: Sequence[str], folder: Path, s
     """Runs `phalanx COMMAND WORDS SCRIPT` on all nodes of `--ips`, this one among them or not; the exit status of the whole.
 
     `words` are read by Phalanx, and adapted to each node; the words of `script` are the user's, and stay as they were typed.
-    Afterwards `folder` is on this machine: brought home from the first node when that is another. Raises RequestError.
+    Afterwards `folder` is on this node: brought home from the first node when that is another. Raises RequestError.
     """
     names = [name.strip() for name in (flags.ips or '').split(',') if name.strip()]
     if not names:
-        raise RequestError('--ssh: on which machines? give --ips or --hostfile')
+        raise RequestError('--ssh: on which nodes? give --ips or --hostfile')
     if dashed := [name for name in names if name.startswith('-')]:
-        raise RequestError(f'--ips: {dashed[0]!r} is not the name of a machine')
+        raise RequestError(f'--ips: {dashed[0]!r} is not the name of a node')
     words = ['--ips', ','.join(names), *passed_on(words), *script]
     try:
         own = local_addresses()
@@ -59,25 +59,25 @@ def everywhere(flags: Flags, command: str, words: Sequence[str], folder: Path, s
         raise RequestError(f'--ips {",".join(names)}: {error}; correct it, or give addresses') from None
     os.environ.setdefault('PHALANX_TOKEN', secrets.token_hex(16))
     here, there = [sys.executable, '-m', 'phalanx', command, *words], remote_line(command, words, Path.cwd())
-    machines, asked = _run([(name, here if name in mine else [*SSH, '--', name, there]) for name in names], mine)
-    if unreached := [machine.name for machine in machines if machine.status == UNREACHED]:
+    nodes, asked = _run([(name, here if name in mine else [*SSH, '--', name, there]) for name in names], mine)
+    if unreached := [node.name for node in nodes if node.status == UNREACHED]:
         say(f'ssh could not reach {", ".join(unreached)}, or lost it; its own message stands above')
         return 2
-    if asked and all(machine.status in SAVED for machine in machines):
+    if asked and all(node.status in SAVED for node in nodes):
         return 128 + asked
-    status = max(machine.status for machine in machines if machine.name in mine or not mine)
+    status = max(node.status for node in nodes if node.name in mine or not mine)
     if names[0] not in mine and status == 0:
         bring_home(names[0], folder)
     return status
 
 
-def _run(starts: Sequence[tuple[str, Sequence[str]]], mine: Collection[str]) -> tuple[list[_Machine], int]:
-    """Starts a command on each machine, those in `mine` here. Returns all, ended, and the signal that asked them to stop.
+def _run(starts: Sequence[tuple[str, Sequence[str]]], mine: Collection[str]) -> tuple[list[_Node], int]:
+    """Starts a command on each node, those in `mine` here. Returns all, ended, and the signal that asked them to stop.
 
-    That is 0 without one. As soon as a machine cannot be reached, or long after one has ended, the rest are told to stop.
+    That is 0 without one. As soon as a node cannot be reached, or long after one has ended, the rest are asked to stop.
     """
-    machines: list[_Machine] = []
-    ended: queue.SimpleQueue[_Machine] = queue.SimpleQueue()
+    nodes: list[_Node] = []
+    ended: queue.SimpleQueue[_Node] = queue.SimpleQueue()
     asked = 0
 
     def ask(number: int, frame: FrameType | None) -> None:
@@ -89,27 +89,27 @@ def _run(starts: Sequence[tuple[str, Sequence[str]]], mine: Collection[str]) -> 
         signal.signal(number, ask)
     try:
         for name, start in starts:
-            machines.append(_Machine(name, start, ended, is_here=name in mine))
-        for others in range(len(machines)):  # that have ended before
+            nodes.append(_Node(name, start, ended, is_here=name in mine))
+        for others in range(len(nodes)):  # that have ended before
             if ended.get(timeout=LINGER if others else None).status == UNREACHED:
                 break
     except (KeyboardInterrupt, queue.Empty):
         pass
     try:
-        for machine in machines:
-            machine.tell_to_stop()
-        for machine in machines:
-            machine.reader.join(None if asked else LINGER)  # who asked may wait for a long step and a large checkpoint
+        for node in nodes:
+            node.ask_to_stop()
+        for node in nodes:
+            node.reader.join(None if asked else LINGER)  # who asked may wait for a long step and a large checkpoint
     except KeyboardInterrupt:  # asked once more: at once, then
         pass
     finally:
-        for machine in machines:
-            machine.end()
-    return machines, asked
+        for node in nodes:
+            node.end()
+    return nodes, asked
 
 
 def passed_on(words: Sequence[str]) -> list[str]:
-    """The words of a command without the flags that concern the machine where it was typed."""
+    """The words of a command without the flags that concern the node where it was typed."""
     kept, skip = [], 0
     for word in words:
         name, equals, _ = word.partition('=')
@@ -129,10 +129,10 @@ def remote_line(command: str, words: Sequence[str], folder: Path) -> str:
     return f'cd {shlex.quote(str(folder))} && exec {run}'
 
 
-class _Machine:
-    """The command on one machine. Lines from another one are shown with its name before them; here it has the terminal."""
+class _Node:
+    """The command on one node. Lines from another one are shown with its name before them; here it has the terminal."""
 
-    def __init__(self, name: str, start: Sequence[str], ended: queue.SimpleQueue[_Machine], *, is_here: bool) -> None:
+    def __init__(self, name: str, start: Sequence[str], ended: queue.SimpleQueue[_Node], *, is_here: bool) -> None:
         self.name, self.ended = name, ended
         self.process = subprocess.Popen(
             start,
@@ -145,7 +145,7 @@ class _Machine:
             start_new_session=not is_here,  # Ctrl-C is for the command here: ssh would end before the last lines have come
         )
         assert self.process.stdin is not None
-        with contextlib.suppress(BrokenPipeError):  # ssh that ended at once: its status and last words tell why
+        with contextlib.suppress(BrokenPipeError):  # ssh that ended at once: its status and last lines say why
             self.process.stdin.write(os.environ['PHALANX_TOKEN'] + '\n')
             self.process.stdin.flush()
         self.reader = threading.Thread(target=self._show, name=name, daemon=True)
@@ -159,11 +159,11 @@ class _Machine:
 
     @property
     def status(self) -> int:
-        """The exit status, as a shell tells it; waits for it."""
+        """The exit status, as a shell reports it; waits for it."""
         code = self.process.wait()
         return code if code >= 0 else 128 - code
 
-    def tell_to_stop(self) -> None:
+    def ask_to_stop(self) -> None:
         """Closes its standard input, which a launcher takes for a wish to stop."""
         assert self.process.stdin is not None
         with contextlib.suppress(BrokenPipeError):
@@ -179,7 +179,7 @@ class _Machine:
 
 
 def live_by_standard_input(environment: Mapping[str, str] = os.environ) -> None:
-    """In a launcher that another machine started: takes the token from standard input, and stops when that is closed."""
+    """In a launcher that another node started: takes the token from standard input, and stops when that is closed."""
     if environment.get(REMOTE) != '1':
         return
     del os.environ[REMOTE]  # not for the ranks
@@ -194,7 +194,7 @@ def live_by_standard_input(environment: Mapping[str, str] = os.environ) -> None:
 
 
 def bring_home(name: str, folder: Path) -> None:
-    """Copies `folder` of another machine, at the same path there, to this one, unless both share the disk. Raises OSError."""
+    """Copies `folder` of another node, at the same path there, to this one, unless both share the disk. Raises OSError."""
     folder = folder.absolute()
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.NamedTemporaryFile(dir=folder.parent, prefix='.phalanx-') as mark:

@@ -1,7 +1,7 @@
-"""Where the machines of a run come together: a key-value store on the first of them, and what they write there.
+"""The rendezvous of a run: a key-value store on the first node, and what the nodes write there.
 
-An attempt is one life of the ranks. Before each, the machines join; the first machine says who takes part and in which order;
-then each checks the way to every other. The same store then serves torch's agent and its ranks.
+An attempt is one start of the ranks. Before each, the nodes join, the first node publishes the members in order of rank, and
+each node checks its connection to every other. The same store then serves torch's agent and its ranks.
 """
 
 from __future__ import annotations
@@ -31,65 +31,65 @@ from phalanx.launch.cluster import Cluster
 TCPStore: Any = torch_dist.TCPStore  # type: ignore[attr-defined]  # torch exports it without saying so
 POLL = 0.1  # seconds between two looks at a key
 REMIND = 10  # seconds between two lines that say who is missing
-SETTLE = 20  # seconds within which a run notices that a machine has died
+SETTLE = 20  # seconds within which a run notices that a node has died
 QUIET = 3  # seconds without a newcomer after which an elastic run starts with fewer than its maximum
-LAID_OUT = ('pulse', 'ended', 'failure')  # what each machine may write while an attempt lasts: null until then
-STRANGER = 'it gives another --job_id or PHALANX_TOKEN'
-Card = dict[str, Any]  # what a machine says of itself
+PREPARED = ('heartbeat', 'ended', 'failure')  # keys of each node during an attempt, null until it writes them
+STRANGER = 'it uses another --job_id or PHALANX_TOKEN'
+NodeInfo = dict[str, Any]  # the facts that a node publishes about itself
 
 
-class MeetingError(Exception):
-    """The machines did not come together; nothing was started. The message says which, why, and the cure."""
+class RendezvousError(Exception):
+    """The rendezvous failed and nothing was started. The message says which node, why, and the cure."""
 
 
-class MeetingLostError(Exception):
-    """The first machine no longer answers."""
+class RendezvousLostError(Exception):
+    """The first node no longer answers."""
 
 
 @dataclass(frozen=True)
 class Members:
-    """Who takes part in an attempt: a machine's number and card, in order of rank."""
+    """The nodes of an attempt: number and info of each, in order of rank."""
 
     attempt: int
-    cards: tuple[tuple[int, Card], ...]
-    port: int  # on the first machine: the store of this attempt's ranks, which must not find what earlier ranks wrote
+    nodes: tuple[tuple[int, NodeInfo], ...]
+    port: int  # on the first node: the store of this attempt's ranks, which must not find what earlier ranks wrote
 
-    def place(self, number: int) -> int | None:
-        """The node rank of a machine; None when it does not take part."""
-        return next((place for place, (member, _) in enumerate(self.cards) if member == number), None)
+    def node_rank(self, number: int) -> int | None:
+        """The node rank of a node; None when it does not take part."""
+        return next((rank for rank, (member, _) in enumerate(self.nodes) if member == number), None)
 
     @property
     def verdict(self) -> str:
-        """The key under which the machines agree why the attempt ended."""
+        """The key that holds why the attempt ended, the same for all nodes."""
         return f'{self.attempt}/verdict'
 
     def key(self, what: str, number: int) -> str:
-        """The key under which a machine tells something of this attempt."""
+        """A key of one node in this attempt."""
         return f'{self.attempt}/{what}/{number}'
 
     def keys(self, what: str) -> list[str]:
-        """Those of all machines, in order of rank."""
-        return [self.key(what, number) for number, _ in self.cards]
+        """The same key of all nodes, in order of rank."""
+        return [self.key(what, number) for number, _ in self.nodes]
 
     def name(self, number: int) -> str:
-        return next((str(card['address']) for member, card in self.cards if member == number), f'machine {number}')
+        return next((str(info['address']) for member, info in self.nodes if member == number), f'node {number}')
 
 
-class Meeting:
-    """This machine's seat at the store. Numbers name machines: the place in --ips, or the order of joining."""
+class Rendezvous:
+    """This node's end of the rendezvous. A node's number is its position in --ips, or the order of joining."""
 
     def __init__(
         self, cluster: Cluster, token: str, patience: float, say: Callable[[str], None], heartbeat_timeout: float = 30
     ) -> None:
-        """`patience`: seconds to wait for machines; `heartbeat_timeout`: those after which a silent one counts as lost."""
-        assert cluster.meeting is not None
+        """`patience`: seconds to wait for nodes; `heartbeat_timeout`: those after which a silent one counts as lost."""
+        assert cluster.rendezvous is not None
         self.cluster, self.token, self.patience, self.say = cluster, token, patience, say
         self.heartbeat_timeout = heartbeat_timeout
-        self.address, self.port = cluster.meeting
-        self.last = -1  # the attempt that this machine joined last
+        self.address, self.port = cluster.rendezvous
+        self.last = -1  # the attempt that this node joined last
         self.server: Any = None
         self.rank_server: Any = None
-        if cluster.hosts_meeting:
+        if cluster.hosts_rendezvous:
             self.server = _serve(self.address, self.port)
         self.store = self._connect()
         self._compare_lists()
@@ -100,31 +100,31 @@ class Meeting:
     def put(self, key: str, value: Any) -> None:
         self._ask(lambda: self.store.set(key, json.dumps(value)))
 
-    def look(self, key: str) -> Any:
+    def get(self, key: str) -> Any:
         """The value of a key; None when nobody has written it."""
         return self._ask(lambda: json.loads(self.store.get(key)) if self.store.check([key]) else None)
 
-    def look_at(self, keys: Sequence[str]) -> list[Any]:
-        """The values of keys that are laid out or written, in one question, so that the store can serve many machines."""
+    def get_all(self, keys: Sequence[str]) -> list[Any]:
+        """The values of keys that exist, in one request, so that the store scales to many nodes."""
         return [json.loads(value) for value in self._ask(lambda: self.store.multi_get(keys))]
 
-    def put_first(self, key: str, value: Any) -> Any:
-        """Writes a key that is laid out unless somebody did already; returns what it now holds."""
+    def put_if_unset(self, key: str, value: Any) -> Any:
+        """Writes a prepared key unless another node did already; returns its value."""
         return self._ask(lambda: json.loads(self.store.compare_set(key, 'null', json.dumps(value))))
 
     def wait(self, keys: Sequence[str], seconds: float) -> list[Any]:
-        """The values of keys as soon as all of them are written. Raises MeetingError after `seconds`."""
+        """The values of keys as soon as all of them are written. Raises RendezvousError after `seconds`."""
         if not self._until(lambda: self._are_there(keys), seconds):
-            raise MeetingError(f'{self.address} (the first machine) did not go on within {seconds:.0f} s')
-        return self.look_at(keys)
+            raise RendezvousError(f'{self.address} (the first node) did not go on within {seconds:.0f} s')
+        return self.get_all(keys)
 
     def _are_there(self, keys: Sequence[str]) -> bool:
         return bool(self._ask(lambda: self.store.check(keys)))
 
     def _ask(self, question: Callable[[], Any]) -> Any:
-        """The answer of the store. Raises MeetingLostError when there is none in time.
+        """The answer of the store. Raises RendezvousLostError when there is none in time.
 
-        A store client waits without end for the answer of a machine whose cable was pulled. So the question is put by a thread
+        A store client waits without end for the answer of a node whose cable was pulled. So the question is put by a thread
         of its own, which is left behind in that case.
         """
         answers: queue.SimpleQueue[tuple[Any, Exception | None]] = queue.SimpleQueue()
@@ -143,103 +143,103 @@ class Meeting:
                 break
             waited += look
         else:
-            raise MeetingLostError(f'{self.first} is lost: it has not answered for {self.heartbeat_timeout:g} s')
+            raise RendezvousLostError(f'{self.first} is lost: it has not answered for {self.heartbeat_timeout:g} s')
         if error is not None:
-            raise MeetingLostError(f'{self.first} is lost: {str(error).splitlines()[0][:120]}')
+            raise RendezvousLostError(f'{self.first} is lost: {str(error).splitlines()[0][:120]}')
         return answer
 
     @property
     def first(self) -> str:
-        return f'the first machine, {self.address},'
+        return f'the first node, {self.address},'
 
     def _compare_lists(self) -> None:
-        """The first machine says which machines were asked for. Raises MeetingError when it was others there than here."""
+        """The first node says which nodes were asked for. Raises RendezvousError when it was others there than here."""
         if self.server is not None:
-            self.put('machines', self.cluster.machines)
-        (asked,) = self.wait(['machines'], 60)
-        if asked != self.cluster.machines:
-            raise MeetingError(self._lists_differ(self.address, asked))
+            self.put('nodes', self.cluster.requested)
+        (asked,) = self.wait(['nodes'], 60)
+        if asked != self.cluster.requested:
+            raise RendezvousError(self._lists_differ(self.address, asked))
 
     # Joining an attempt.
 
-    def join(self, card: Card) -> Members:
+    def join(self, info: NodeInfo) -> Members:
         """Who takes part in the next attempt, once they are all there.
 
-        Raises MeetingError when machines are missing for too long or this one is not wanted.
+        Raises RendezvousError when nodes are missing for too long or this one is not wanted.
         """
-        card = {**card, 'address': self.cluster.address, 'seal': self._seal(self.cluster.address)}
-        attempt = self.last = self._attempt(card)
-        self.put(f'{attempt}/card/{self.number}', card)
+        info = {**info, 'address': self.cluster.address, 'signature': self._signature(self.cluster.address)}
+        attempt = self.last = self._attempt(info)
+        self.put(f'{attempt}/info/{self.number}', info)
         if self.server is not None:
             self._gather(attempt)
         limit = self.patience + 30
-        (told,) = self.wait([f'{attempt}/members'], limit)
-        if 'error' in told:
-            self._part(attempt, told['numbers'])
-            raise MeetingError(told['error'])
-        cards = self.look_at([f'{attempt}/card/{number}' for number in told['numbers']])
-        members = Members(attempt, tuple(zip(told['numbers'], cards, strict=True)), told['port'])
-        if members.place(self.number) is None:
-            raise MeetingError(
-                f'{self.address} has not admitted this machine: {told["refused"].get(str(self.number), "too late")}'
+        (published,) = self.wait([f'{attempt}/members'], limit)
+        if 'error' in published:
+            self._part(attempt, published['numbers'])
+            raise RendezvousError(published['error'])
+        infos = self.get_all([f'{attempt}/info/{number}' for number in published['numbers']])
+        members = Members(attempt, tuple(zip(published['numbers'], infos, strict=True)), published['port'])
+        if members.node_rank(self.number) is None:
+            raise RendezvousError(
+                f'{self.address} has not admitted this node: {published["refused"].get(str(self.number), "too late")}'
             )
         return members
 
     def leave(self, members: Members, lost: Collection[int] = ()) -> None:
-        """Takes leave of the others, but for those that are lost."""
-        self._part(members.attempt, [number for number, _ in members.cards if number not in lost])
+        """Signs off from all members but the `lost` ones."""
+        self._part(members.attempt, [number for number, _ in members.nodes if number not in lost])
 
     def _part(self, attempt: int, numbers: Collection[int]) -> None:
-        """The first machine goes last: the others still ask its store why there is nothing to do."""
-        with contextlib.suppress(MeetingLostError):
+        """The first node goes last: the others still ask its store why there is nothing to do."""
+        with contextlib.suppress(RendezvousLostError):
             self.put(f'{attempt}/left/{self.number}', True)
             if self.server is not None:
                 self._until(lambda: self._are_there([f'{attempt}/left/{number}' for number in numbers]), 5)
                 time.sleep(0.2)  # so that the last of them has its answer
 
-    def newcomers(self, members: Members, unfit: Callable[[Card], str]) -> list[int]:
-        """On the first machine: those who wait for the next attempt, as far as there is room. The `unfit` are told why."""
+    def newcomers(self, members: Members, unfit: Callable[[NodeInfo], str]) -> list[int]:
+        """On the first node: those who wait for the next attempt, as far as there is room. The `unfit` get the reason."""
         fitting = []
         for number in self._numbers():
-            card = self.look(f'waiting/{number}') if members.place(number) is None else None
-            if card is None or self.look(f'refused/{number}') is not None:
+            info = self.get(f'waiting/{number}') if members.node_rank(number) is None else None
+            if info is None or self.get(f'refused/{number}') is not None:
                 continue
-            if trouble := unfit(card) if self._is_sealed(card) else STRANGER:
+            if trouble := unfit(info) if self._is_signed(info) else STRANGER:
                 self.put(f'refused/{number}', trouble)
             else:
                 fitting.append(number)
-        return fitting[: self.cluster.max_nodes - len(members.cards)]
+        return fitting[: self.cluster.max_nodes - len(members.nodes)]
 
-    def _attempt(self, card: Card) -> int:
+    def _attempt(self, info: NodeInfo) -> int:
         """The attempt to join: the one that is open, or the next when one has begun without this process."""
         if self.server is not None:
             self.put('attempt', self.last + 1)
             return self.last + 1
         if not self._until(lambda: self._opened() > self.last, self.patience):
-            raise MeetingError(f'{self.address} (the first machine) did not begin again within {self.patience:.0f} s')
+            raise RendezvousError(f'{self.address} (the first node) did not begin again within {self.patience:.0f} s')
         attempt = self._opened()
-        seat = self.look(f'{attempt}/card/{self.number}')
-        if seat is None and self.look(f'{attempt}/members') is None:
+        seat = self.get(f'{attempt}/info/{self.number}')
+        if seat is None and self.get(f'{attempt}/members') is None:
             return attempt
         patience, trouble = float('inf'), 'a run is under way'
-        if seat is not None:  # an earlier life of this machine: the run ends that attempt as soon as it misses it
+        if seat is not None:  # an earlier life of this node: the run ends that attempt as soon as it misses it
             patience = SETTLE
             trouble = f'{self.cluster.address} takes part in this run already (process {seat.get("pid")} there)'
         self.say(f'{trouble}; waiting to be let in')
-        self.put(f'waiting/{self.number}', card)
-        if not self._until(lambda: self._opened() != attempt or self.look(f'refused/{self.number}') is not None, patience):
-            raise MeetingError(f'{trouble}; end that one first, or use another --start_port for a second run')
-        if (refused := self.look(f'refused/{self.number}')) is not None:
-            raise MeetingError(f'{self.address} does not let this machine in: {refused}')
+        self.put(f'waiting/{self.number}', info)
+        if not self._until(lambda: self._opened() != attempt or self.get(f'refused/{self.number}') is not None, patience):
+            raise RendezvousError(f'{trouble}; end that one first, or use another --start_port for a second run')
+        if (refused := self.get(f'refused/{self.number}')) is not None:
+            raise RendezvousError(f'{self.address} does not let this node in: {refused}')
         return self._opened()
 
     def _opened(self) -> int:
-        """The attempt that the first machine has opened; -1 before the first one."""
-        attempt = self.look('attempt')
+        """The attempt that the first node has opened; -1 before the first one."""
+        attempt = self.get('attempt')
         return -1 if attempt is None else int(attempt)
 
     def _numbers(self) -> range:
-        """The numbers of all machines that may have come so far."""
+        """The numbers of all nodes that may have come so far."""
         if self.cluster.nodes:
             return range(len(self.cluster.nodes))
         return range(int(self._ask(lambda: self.store.add('joined', 0))) + 1)
@@ -254,7 +254,7 @@ class Meeting:
         return True
 
     def _gather(self, attempt: int) -> None:
-        """On the first machine: waits for the others and says who takes part."""
+        """On the first node: waits for the others and says who takes part."""
         for number in self._numbers():  # who waited is called now, and has to come
             self._ask(partial(self.store.delete_key, f'waiting/{number}'))
         begun = reminded = changed = time.monotonic()
@@ -273,7 +273,7 @@ class Meeting:
                     {'error': f'{self._missing(present)} after {self.patience:.0f} s; nothing was started', 'numbers': present},
                 )
                 return
-            if (conflict := self.look('conflict')) is not None:
+            if (conflict := self.get('conflict')) is not None:
                 self.put(f'{attempt}/members', {'error': conflict, 'numbers': present})
                 return
             if now - reminded > REMIND:
@@ -282,37 +282,37 @@ class Meeting:
                 self.say(f'{self._missing(present)}; start this same command there')
             time.sleep(POLL)
         numbers = self._in_order(attempt, present[: self.cluster.max_nodes])
-        keys = [f'{attempt}/verdict', *(f'{attempt}/{what}/{number}' for what in LAID_OUT for number in numbers)]
+        keys = [f'{attempt}/verdict', *(f'{attempt}/{what}/{number}' for what in PREPARED for number in numbers)]
         self._ask(lambda: self.store.multi_set(keys, ['null'] * len(keys)))
         self.put(f'{attempt}/members', {'numbers': numbers, 'port': self._serve_ranks(), 'refused': refused})
 
     def _serve_ranks(self) -> int:
-        """Opens a fresh store for the ranks, at the first port after the meeting's that nobody holds; returns the port."""
+        """Opens a fresh store for the ranks, at the first free port above that of the rendezvous; returns the port."""
         for port in range(self.port + 1, min(self.port + 100, 65536)):
-            with contextlib.suppress(MeetingError):
+            with contextlib.suppress(RendezvousError):
                 self.rank_server = _serve(self.address, port)
                 return port
-        raise MeetingError(
-            f'{self.address}: no port from {self.port + 1} on is free; give another --start_port on all machines'
+        raise RendezvousError(
+            f'{self.address}: no port from {self.port + 1} on is free; give another --start_port on all nodes'
         )
 
     def _arrived(self, attempt: int, present: list[int], refused: dict[str, str]) -> list[int]:
-        """The machines that have joined an attempt since the last look and know the token of the job."""
+        """The nodes that have joined an attempt since the last look and know the token of the job."""
         arrived = []
         for number in self._numbers():
-            if number in present or str(number) in refused or (card := self.look(f'{attempt}/card/{number}')) is None:
+            if number in present or str(number) in refused or (info := self.get(f'{attempt}/info/{number}')) is None:
                 continue
-            if self._is_sealed(card):
+            if self._is_signed(info):
                 arrived.append(number)
             else:
                 refused[str(number)] = STRANGER
-                self.say(f'{card.get("address")} wanted to join, but {refused[str(number)]}')
+                self.say(f'{info.get("address")} wanted to join, but {refused[str(number)]}')
         return arrived
 
     def _in_order(self, attempt: int, numbers: list[int]) -> list[int]:
-        """The first machine first, then by the places that were asked for, then as they came."""
-        cards = self.look_at([f'{attempt}/card/{number}' for number in numbers])
-        wishes = {number: card.get('wish') for number, card in zip(numbers, cards, strict=True)}
+        """The first node first, then by the places that were asked for, then as they came."""
+        infos = self.get_all([f'{attempt}/info/{number}' for number in numbers])
+        wishes = {number: info.get('wanted_rank') for number, info in zip(numbers, infos, strict=True)}
         return sorted(numbers, key=lambda number: (number != 0, wishes[number] is None, wishes[number] or 0, number))
 
     def _missing(self, present: list[int]) -> str:
@@ -321,33 +321,33 @@ class Meeting:
             missing = f'{", ".join(absent)} {"has" if len(absent) == 1 else "have"} not joined'
             tried = reach_all(self.cluster.address, absent, self.port)
             hosts = ', '.join(address for address, (_, trouble) in tried.items() if trouble is None)
-            doubt = f' (something listens at port {self.port} of {hosts}: does its list of machines begin with itself?)'
+            doubt = f' (something listens at port {self.port} of {hosts}: does its list of nodes begin with itself?)'
             return missing + (doubt if hosts else '')
-        return f'{len(present)} of at least {self.cluster.min_nodes} machines have joined'
+        return f'{len(present)} of at least {self.cluster.min_nodes} nodes have joined'
 
     def _compare_with_other_first(self, present: list[int]) -> None:
-        """A node whose list begins with itself waits at its own store: tells both what the lists are."""
+        """A node whose list begins with itself waits at its own store: shows both sides both lists."""
         absent = [address for number, address in enumerate(self.cluster.nodes) if number not in present]
         for address, (_, trouble) in reach_all(self.cluster.address, absent, self.port).items():
             if trouble is None:
-                with contextlib.suppress(MeetingError, RuntimeError, ValueError):  # something else listens there
+                with contextlib.suppress(RendezvousError, RuntimeError, ValueError):  # something else listens there
                     other = _connect(address, self.port)
-                    conflict = self._lists_differ(address, str(json.loads(other.get('machines'))))
+                    conflict = self._lists_differ(address, str(json.loads(other.get('nodes'))))
                     other.set('conflict', json.dumps(conflict))
                     self.put('conflict', conflict)
 
     def _lists_differ(self, other: str, asked: str) -> str:
         return (
-            f'not the same everywhere: the machines ({other}: {asked}; {self.cluster.address}: {self.cluster.machines}): '
-            'give the same list, in the same order, on all machines; nothing was started here'
+            f'not the same everywhere: the nodes ({other}: {asked}; {self.cluster.address}: {self.cluster.requested}): '
+            'give the same list, in the same order, on all nodes; nothing was started here'
         )
 
-    def _seal(self, address: str) -> str:
-        """What shows that the machine at `address` knows the token, without telling it."""
+    def _signature(self, address: str) -> str:
+        """Proves that the node at `address` knows the token, without revealing it."""
         return hmac.new(self.token.encode(), address.encode(), hashlib.sha256).hexdigest()
 
-    def _is_sealed(self, card: Card) -> bool:
-        return hmac.compare_digest(str(card.get('seal')), self._seal(str(card.get('address'))))
+    def _is_signed(self, info: NodeInfo) -> bool:
+        return hmac.compare_digest(str(info.get('signature')), self._signature(str(info.get('address'))))
 
     def _number(self) -> int:
         if self.cluster.nodes:
@@ -355,13 +355,13 @@ class Meeting:
         return 0 if self.server is not None else int(self._ask(lambda: self.store.add('joined', 1)))
 
     def _connect(self) -> Any:
-        """A connection to the store. Raises MeetingError when the first machine cannot be reached for too long."""
+        """A connection to the store. Raises RendezvousError when the first node cannot be reached for too long."""
         begun = reminded = time.monotonic()
         while (trouble := reach(self.cluster.address, self.address, self.port)[1]) is not None:
             now = time.monotonic()
-            waited = f'cannot reach the first machine, {self.address}, port {self.port}: {trouble}'
+            waited = f'cannot reach the first node, {self.address}, port {self.port}: {trouble}'
             if now - begun > self.patience:
-                raise MeetingError(f'{waited}; gave up after {self.patience:.0f} s')
+                raise RendezvousError(f'{waited}; gave up after {self.patience:.0f} s')
             if now - reminded > REMIND:
                 reminded = now
                 self.say(f'{waited}; is this same command running there? still trying')
@@ -370,18 +370,18 @@ class Meeting:
 
 
 def _connect(address: str, port: int) -> Any:
-    """A store client. Raises MeetingError when no store is there."""
+    """A store client. Raises RendezvousError when no store is there."""
     try:
         return TCPStore(address, port, None, False, timedelta(seconds=10), wait_for_workers=False)
     except (RuntimeError, OSError) as error:
-        raise MeetingError(
-            f'what answers at {address}, port {port}, is no meeting of this program ({str(error).splitlines()[0][:120]}); '
-            'use another --start_port on all machines'
+        raise RendezvousError(
+            f'what answers at {address}, port {port}, is not a Phalanx rendezvous ({str(error).splitlines()[0][:120]}); '
+            'use another --start_port on all nodes'
         ) from None
 
 
 def reach(own: str, address: str, port: int, seconds: float = 2) -> tuple[float, str | None]:
-    """Seconds that it takes to connect from `own` to another machine, and what is in the way (None: nothing)."""
+    """Seconds that it takes to connect from `own` to another node, and what is in the way (None: nothing)."""
     begun = time.monotonic()
     try:
         with socket.create_connection((address, port), timeout=seconds, source_address=(own, 0)):
@@ -395,13 +395,13 @@ def reach(own: str, address: str, port: int, seconds: float = 2) -> tuple[float,
 
 
 def reach_all(own: str, addresses: Sequence[str], port: int) -> dict[str, tuple[float, str | None]]:
-    """`reach` for several machines at once: as long as the slowest of them takes."""
+    """`reach` for several nodes at once: as long as the slowest of them takes."""
     with ThreadPoolExecutor(max(1, len(addresses))) as pool:
         return dict(zip(addresses, pool.map(lambda address: reach(own, address, port), addresses), strict=True))
 
 
 def listen(address: str, port: int) -> socket.socket:
-    """A socket that listens on this one address. Raises MeetingError naming who holds the port when it is taken."""
+    """A socket that listens on this one address. Raises RendezvousError naming who holds the port when it is taken."""
     sock = socket.socket(socket.AF_INET6 if ':' in address else socket.AF_INET)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
@@ -411,8 +411,8 @@ def listen(address: str, port: int) -> socket.socket:
         sock.close()
         holder = f' by {_holder(port)}' if error.errno == 98 else ''
         reason = f'in use{holder}' if error.errno == 98 else error.strerror
-        raise MeetingError(
-            f'{address}: port {port} is {reason}; end that process, or give another --start_port on all machines'
+        raise RendezvousError(
+            f'{address}: port {port} is {reason}; end that process, or give another --start_port on all nodes'
         ) from None
     return sock
 
@@ -448,10 +448,10 @@ def _holder(port: int) -> str:
 
 
 def token_of(environment: Mapping[str, str], job_id: str | None) -> str:
-    """What machines must share to be admitted: PHALANX_TOKEN if set, else the name of the job."""
+    """What nodes must share to be admitted: PHALANX_TOKEN if set, else the name of the job."""
     return environment.get('PHALANX_TOKEN') or f'job {job_id or ""}'
 
 
 def say(line: str) -> None:
-    """One line for the person at this machine."""
+    """One line for the person at this node."""
     print(f'phalanx: {line}', file=sys.stderr, flush=True)

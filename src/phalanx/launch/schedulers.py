@@ -1,4 +1,4 @@
-"""Clusters that start programs themselves: what SLURM tells a launcher, and job files for SLURM and Kubernetes."""
+"""Clusters that start programs themselves: what SLURM sets for a launcher, and job files for SLURM and Kubernetes."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ START_PORT = 6170  # that of the original projects; others count from it
 
 
 def slurm_nodes(environment: Mapping[str, str]) -> list[str]:
-    """The machines of the SLURM step that this process belongs to; empty outside of SLURM, or on a single machine.
+    """The nodes of the SLURM step that this process belongs to; empty outside of SLURM, or on a single node.
 
-    Raises ValueError when the step has more than one task a machine: one launcher a machine starts the ranks.
+    Raises ValueError when the step has more than one task a node: one launcher a node starts the ranks.
     """
     if 'SLURM_PROCID' not in environment:
         return []
@@ -23,14 +23,14 @@ def slurm_nodes(environment: Mapping[str, str]) -> list[str]:
     tasks = int(environment.get('SLURM_STEP_NUM_TASKS') or environment.get('SLURM_NTASKS') or len(nodes))
     if tasks > len(nodes):
         raise ValueError(
-            f'SLURM started {tasks} tasks on {len(nodes)} machines; start one on each (srun --ntasks-per-node=1): '
+            f'SLURM started {tasks} tasks on {len(nodes)} nodes; start one on each (srun --ntasks-per-node=1): '
             'it starts the ranks there'
         )
     return nodes if len(nodes) > 1 else []
 
 
 def hostnames(text: str) -> list[str]:
-    """The machines of a SLURM node list: `gpu[01-03,7],login` -> gpu01, gpu02, gpu03, gpu7, login."""
+    """The nodes of a SLURM node list: `gpu[01-03,7],login` -> gpu01, gpu02, gpu03, gpu7, login."""
     return [name for part in re.findall(r'(?:[^,\[]|\[[^\]]*\])+', text) for name in _expanded(part)]
 
 
@@ -46,23 +46,23 @@ def _expanded(part: str) -> Iterator[str]:
 
 
 def write_slurm(file: Path, command: Sequence[str], nodes: int, devices: int) -> None:
-    """Writes a batch script that runs `command` on `nodes` machines with `devices` GPUs each (0: on their CPUs)."""
-    gpus = f'#SBATCH --gpus-per-node={devices}              # devices of a machine\n' if devices else ''
+    """Writes a batch script that runs `command` on `nodes` nodes with `devices` GPUs each (0: on their CPUs)."""
+    gpus = f'#SBATCH --gpus-per-node={devices}              # devices of a node\n' if devices else ''
     name = _name(command)
     file.write_text(
         f"""#!/bin/bash
 # sbatch {file.name}
 #SBATCH --job-name={name}
-#SBATCH --nodes={nodes}                      # machines
-#SBATCH --ntasks-per-node=1            # one launcher a machine; it starts the ranks
+#SBATCH --nodes={nodes}                      # nodes
+#SBATCH --ntasks-per-node=1            # one launcher a node; it starts the ranks
 {gpus}#SBATCH --cpus-per-task=16             # cores for the ranks and their loader workers: edit
 #SBATCH --time=24:00:00                # edit; the same script goes on where a run was stopped
 #SBATCH --signal=TERM@120              # two minutes before the end: ranks save and stop
 #SBATCH --output=%x-%j.log
-#SBATCH --requeue                      # after a machine failed, the job starts again and goes on
+#SBATCH --requeue                      # after a node failed, the job starts again and goes on
 
-# source /path/to/venv/bin/activate    # edit: the environment, at one path on all machines
-export PHALANX_TOKEN=$SLURM_JOB_ID-$RANDOM$RANDOM  # machines of another job are not admitted
+# source /path/to/venv/bin/activate    # edit: the environment, at one path on all nodes
+export PHALANX_TOKEN=$SLURM_JOB_ID-$RANDOM$RANDOM  # nodes of another job are not admitted
 
 exec srun --kill-on-bad-exit=1 {shlex.join(command)}
 """

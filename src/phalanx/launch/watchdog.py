@@ -1,8 +1,8 @@
-"""Watches an attempt from outside the ranks: machines that die, ranks that hang, machines that want to join.
+"""Watches an attempt from outside the ranks: nodes that die, ranks that hang, nodes that want to join.
 
-torch's agent knows the ranks of its own machine only. What happens on another it learns when their connections break, which
-can take half an hour (pytorch#111646). So each launcher writes a pulse to the store twice a second, reads those of the others,
-and ends its own ranks when the attempt cannot go on, whatever they are doing.
+torch's agent knows the ranks of its own node only. It notices what happens on another when their connections break, which can
+take half an hour (pytorch#111646). So each launcher writes a heartbeat to the store twice a second, reads those of the others,
+and ends its own ranks when the attempt cannot continue, whatever they are doing.
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ from typing import Any
 import psutil
 
 from phalanx.launch.preflight import compare
-from phalanx.launch.rendezvous import POLL, Card, Meeting, MeetingLostError, Members
+from phalanx.launch.rendezvous import POLL, Members, NodeInfo, Rendezvous, RendezvousLostError
 from phalanx.parallel.heartbeat import Beat, read_beats
 from phalanx.system.stops import STACKS
 
-PULSE = 0.5  # seconds between two pulses
-STALL = 2 * PULSE  # seconds that a round of this thread may count: if it takes longer, this launcher itself was held up
+HEARTBEAT = 0.5  # seconds between two heartbeats
+STALL = 2 * HEARTBEAT  # seconds that a round of this thread may count: if it takes longer, this launcher itself was held up
 GRACE = 45  # seconds that ranks have to save when they are asked to stop
 OWN_END = 5  # seconds that ranks have to report an error of their own when others have lost the connection to them
 EXITING = 0x4  # PF_EXITING, a flag of Linux in /proc/PID/stat
 Verdict = dict[str, Any]  # why an attempt ends before its ranks are done: kind, cause, lines
 
 
-class Watch(threading.Thread):
+class Watchdog(threading.Thread):
     """One attempt, watched until `stop`. `verdict` is why it had to end, None when it need not.
 
-    `folder` holds the heartbeats of this machine's ranks; `members` and `meeting` are None on a machine alone.
+    `folder` holds the heartbeats of this node's ranks; `members` and `rendezvous` are None on a node alone.
     """
 
     def __init__(
@@ -43,29 +43,29 @@ class Watch(threading.Thread):
         ranks: range,
         hang_timeout: float,
         say: Callable[[str], None],
-        meeting: Meeting | None = None,
+        rendezvous: Rendezvous | None = None,
         members: Members | None = None,
     ) -> None:
-        super().__init__(name='watch', daemon=True)
+        super().__init__(name='watchdog', daemon=True)
         self.folder, self.ranks, self.hang_timeout, self.say = folder, ranks, hang_timeout, say
-        self.meeting, self.members = meeting, members
+        self.rendezvous, self.members = rendezvous, members
         self.verdict: Verdict | None = None
         self.over = threading.Event()
-        self.seen: dict[int, tuple[Any, float]] = {}  # machine -> its last pulse, and for how many seconds it is the same
+        self.seen: dict[int, tuple[Any, float]] = {}  # node -> its last heartbeat, and for how many seconds it is the same
         self.beaten = 0
-        self.last = time.monotonic()  # when the pulses of others were read
+        self.last = time.monotonic()  # when the heartbeats of others were read
         self.killed: set[int] = set()  # ranks that were running until this thread ended them
         self.reported = ''  # the last error of this thread itself
 
     def run(self) -> None:
-        while not self.over.wait(PULSE) and self.verdict is None:
+        while not self.over.wait(HEARTBEAT) and self.verdict is None:
             try:
                 beats = read_beats(self.folder)
-                if self.meeting is not None:
+                if self.rendezvous is not None:
                     self.exchange(beats)
                 if self.verdict is None:
                     self.look_for_hang(beats)
-            except MeetingLostError as error:
+            except RendezvousLostError as error:
                 self.verdict = {'kind': 'lost', 'number': 0, 'cause': str(error)}
             except Exception as error:  # noqa: BLE001 - without this thread the other nodes would take this one for lost
                 self.report(error)
@@ -83,52 +83,52 @@ class Watch(threading.Thread):
             self.say(f'warning: the watchdog of this node met an error and goes on: {text}')
 
     def exchange(self, beats: dict[int, Beat]) -> None:
-        """Writes this machine's pulse, reads the others', and takes over what one of them decided."""
-        assert self.meeting is not None
+        """Writes this node's heartbeat, reads the others', and takes over what one of them decided."""
+        assert self.rendezvous is not None
         assert self.members is not None
-        members, count, now = self.members, len(self.members.cards), time.monotonic()
+        members, count, now = self.members, len(self.members.nodes), time.monotonic()
         self.beat(beats)
-        self.verdict, *told = self.meeting.look_at([members.verdict, *members.keys('pulse'), *members.keys('ended')])
+        self.verdict, *answers = self.rendezvous.get_all([members.verdict, *members.keys('heartbeat'), *members.keys('ended')])
         if self.verdict is not None:
             return
         passed, self.last = min(now - self.last, STALL), now
-        for (number, _), pulse, ended in zip(members.cards, told[:count], told[count:], strict=True):
+        for (number, _), heartbeat, ended in zip(members.nodes, answers[:count], answers[count:], strict=True):
             before, silent = self.seen.get(number, ('never read', 0.0))
-            silent = 0.0 if pulse != before else silent + passed
-            self.seen[number] = (pulse, silent)
-            if silent > self.meeting.heartbeat_timeout and ended is None:
-                cause = f'{members.name(number)} is lost: no heartbeat from it for {self.meeting.heartbeat_timeout:g} s'
+            silent = 0.0 if heartbeat != before else silent + passed
+            self.seen[number] = (heartbeat, silent)
+            if silent > self.rendezvous.heartbeat_timeout and ended is None:
+                cause = f'{members.name(number)} is lost: no heartbeat from it for {self.rendezvous.heartbeat_timeout:g} s'
                 self.decide({'kind': 'lost', 'number': number, 'cause': cause})
                 return
-        if self.meeting.server is not None and (new := self.meeting.newcomers(members, self.unfit)):
-            self.decide({'kind': 'newcomer', 'cause': f'{len(new)} more machine{"s" if len(new) > 1 else ""} joined'})
+        if self.rendezvous.server is not None and (new := self.rendezvous.newcomers(members, self.unfit)):
+            self.decide({'kind': 'newcomer', 'cause': f'{len(new)} more node{"s" if len(new) > 1 else ""} joined'})
 
     def beat(self, beats: dict[int, Beat]) -> None:
-        """Tells the other nodes that this one lives, and where its ranks are."""
-        if self.meeting is not None and self.members is not None:
+        """Writes this node's heartbeat and the progress of its ranks."""
+        if self.rendezvous is not None and self.members is not None:
             self.beaten += 1
             ranks = {rank: list(beat) for rank, beat in beats.items()}
-            self.meeting.put(self.members.key('pulse', self.meeting.number), [self.beaten, ranks])
+            self.rendezvous.put(self.members.key('heartbeat', self.rendezvous.number), [self.beaten, ranks])
 
-    def unfit(self, card: Card) -> str:
-        """Why a machine cannot join the run; '' when it can."""
+    def unfit(self, info: NodeInfo) -> str:
+        """Why a node cannot join the run; '' when it can."""
         assert self.members is not None
-        findings = compare([self.members.cards[0][1], card])
+        findings = compare([self.members.nodes[0][1], info])
         return '; '.join(finding.text for finding in findings if finding.level == 'error')
 
     def decide(self, verdict: Verdict) -> None:
-        """Ends the attempt, here and on all other machines; the first who decides says why."""
-        if self.meeting is not None and self.members is not None:
-            verdict = self.meeting.put_first(self.members.verdict, verdict)
+        """Ends the attempt, here and on all other nodes; the first who decides says why."""
+        if self.rendezvous is not None and self.members is not None:
+            verdict = self.rendezvous.put_if_unset(self.members.verdict, verdict)
         self.verdict = verdict
 
     def look_for_hang(self, beats: dict[int, Beat]) -> None:
-        """Ranks that have all been standing still: the one that is furthest behind is to blame."""
+        """All ranks have made no progress: the one furthest behind is to blame."""
         if not beats or any(beat.age < self.hang_timeout for beat in beats.values()):
             return
         everybody = dict(beats)
-        for pulse, _ in self.seen.values():
-            everybody |= {int(rank): Beat(*beat) for rank, beat in (pulse[1] if pulse else {}).items()}
+        for heartbeat, _ in self.seen.values():
+            everybody |= {int(rank): Beat(*beat) for rank, beat in (heartbeat[1] if heartbeat else {}).items()}
         rank = min(everybody, key=lambda rank: (everybody[rank].step, not _is_stopped(everybody[rank].pid), rank))
         beat = everybody[rank]
         stopped = ' (its process is stopped)' if rank in beats and _is_stopped(beat.pid) else ''
@@ -136,13 +136,13 @@ class Watch(threading.Thread):
         self.decide(
             {
                 'kind': 'hang',
-                'cause': f'no rank has gone on for {self.hang_timeout:.0f} s; rank {rank} is behind, at step {beat.step}, '
+                'cause': f'no progress for {self.hang_timeout:.0f} s; rank {rank} is furthest behind, at step {beat.step}, '
                 f'{beat.doing}{stopped} [{where}]',
             }
         )
 
     def end_ranks(self) -> None:
-        """Ends the ranks of this machine: with time to save when they can, at once when they cannot."""
+        """Ends the ranks of this node: with time to save when they can, at once when they cannot."""
         assert self.verdict is not None
         kind = self.verdict['kind']
         children = psutil.Process().children()
@@ -169,7 +169,7 @@ class Watch(threading.Thread):
         end = time.monotonic() + seconds
         while any(_is_alive(process) for process in processes) and time.monotonic() < end:
             time.sleep(POLL)
-            with contextlib.suppress(MeetingLostError):
+            with contextlib.suppress(RendezvousLostError):
                 self.beat({})
 
     def show_stacks(self, children: list[psutil.Process]) -> None:

@@ -12,7 +12,7 @@ QUOTA = Path('/sys/fs/cgroup/cpu.max')  # in a container: `quota period` in micr
 def cores(quota: Path = QUOTA) -> int:
     """How many processes can work side by side here: the cores that this one may use, or fewer where a container has a share.
 
-    torch and Python count all cores of the machine; threads for all of them, in a container that may use a few, are stopped for
+    torch and Python count all cores of the node; threads for all of them, in a container that may use a few, are stopped for
     most of each tenth of a second.
     """
     count = len(os.sched_getaffinity(0)) if hasattr(os, 'sched_getaffinity') else os.cpu_count() or 1
@@ -24,5 +24,5 @@ def cores(quota: Path = QUOTA) -> int:
 
 
 def threads_each(ranks: int) -> int:
-    """For each of so many ranks of this machine."""
+    """For each of so many ranks of this node."""
     return max(1, cores() // ranks)

@@ -98,7 +98,7 @@ def bench_train(given: argparse.Namespace, words: Sequence[str]) -> int:
         if ended.returncode != 0:
             print(f'{" ".join(own)}: ended with status {ended.returncode}', file=sys.stderr)
             failed = True
-        elif ended.stdout:  # only the machine of rank 0 has anything to say
+        elif ended.stdout:  # only the node of rank 0 has anything to say
             found += [train.Figures.of_record(record) for record in json.loads(ended.stdout)['variants']]
     if found:
         _print_figures(found, given.json)
@@ -215,12 +215,12 @@ def bench_scaling(given: argparse.Namespace) -> int:
     if worlds[0] < 1 or given.repeats < 1 or (given.steps < 5 and not given.full):
         raise RequestError('--world and --repeats must be at least 1, --steps at least 5')
     check_parts(job, worlds[-1])
-    machines = _machines(given, worlds, job)
-    ranks_here = min(worlds[-1], machines.ranks_each if machines else worlds[-1])
+    nodes = _nodes(given, worlds, job)
+    ranks_here = min(worlds[-1], nodes.ranks_each if nodes else worlds[-1])
     threads = given.threads or threads_each(ranks_here)
     folder = given.out or Path('runs') / 'scaling' / job.name
     comparison = scaling.Comparison(
-        given.recipe, tuple(given.set), worlds, None if given.full else given.steps, given.repeats, threads, folder, machines
+        given.recipe, tuple(given.set), worlds, None if given.full else given.steps, given.repeats, threads, folder, nodes
     )
     try:
         runs = scaling.run_all(comparison, {world: _total_steps(job, world) for world in worlds})
@@ -228,7 +228,7 @@ def bench_scaling(given: argparse.Namespace) -> int:
         print(f'the comparison failed: {error}', file=sys.stderr)
         return 1
     if not runs:
-        return 0  # the first machine has the results
+        return 0  # the first node has the results
     facts, judged_by = scaling.facts_of(job, comparison), job.task.judged_by
     scaling.write(folder, facts, judged_by, runs)
     if given.json:
@@ -239,23 +239,23 @@ def bench_scaling(given: argparse.Namespace) -> int:
     return 0
 
 
-def _machines(given: argparse.Namespace, worlds: Sequence[int], job: Job) -> scaling.Machines | None:
-    """The machines of `--ips`, each with the ranks that `--nproc_per_node` or its devices say. Raises RequestError."""
+def _nodes(given: argparse.Namespace, worlds: Sequence[int], job: Job) -> scaling.Nodes | None:
+    """The nodes of `--ips`, each with the ranks that `--nproc_per_node` or its devices say. Raises RequestError."""
     available = torch.cuda.device_count() if job.recipe.device != 'cpu' else 0
     try:
         flags = Flags.of(given)
         if flags.ips is None and flags.asks_for_ranks:
-            raise ValueError('--world says how many ranks there are; other machines are named by --ips')
+            raise ValueError('--world says how many ranks there are; other nodes are named by --ips')
         cluster, _ = Cluster.from_flags(flags, available)
-        if cluster is None or cluster.meeting is None:
+        if cluster is None or cluster.rendezvous is None:
             return None
-        port = cluster.meeting[1]
-        machines = scaling.Machines(cluster.nodes, cluster.address, cluster.ranks_per_node, port, flags.join_timeout)
+        port = cluster.rendezvous[1]
+        nodes = scaling.Nodes(cluster.nodes, cluster.address, cluster.ranks_per_node, port, flags.join_timeout)
         for world in worlds:
-            machines.of(world)
+            nodes.of(world)
     except ValueError as error:
         raise RequestError(str(error)) from None
-    return machines
+    return nodes
 
 
 def _total_steps(job: Job, world: int) -> int:
@@ -271,7 +271,7 @@ def _total_steps(job: Job, world: int) -> int:
 def _as_ranks(given: argparse.Namespace, words: Sequence[str], what: str, job: Job | None = None) -> int | None:
     """Runs this command as the ranks that the flags ask for; None when this process is a rank already, or the only one.
 
-    `what` must be the same on all machines. Raises RequestError.
+    `what` must be the same on all nodes. Raises RequestError.
     """
     if dist.is_launched():
         return None

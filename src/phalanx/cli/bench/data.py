@@ -14,7 +14,7 @@ import torch
 
 from phalanx.cli.bench.show import as_text
 from phalanx.cli.bench.timeline import Timeline, mean_seconds
-from phalanx.data.cache import of_machine, using
+from phalanx.data.cache import of_node, using
 from phalanx.data.samples import Dataset, Draw, SampleError
 from phalanx.engine.loader import Stream, prepare_on_one_core
 from phalanx.engine.runs import Job
@@ -71,7 +71,7 @@ def measure_pipeline(job: Job, *, samples: int) -> PipelineFigures:
     dataset = watched(job.task.dataset('train'), timeline)
     stream = Stream(len(dataset), train.global_batch(1), 1, train.seed, 0, 1)
     steps = math.ceil(samples / stream.global_batch_size)
-    with one_thread(), using(of_machine(train.cache)):
+    with one_thread(), using(of_node(train.cache)):
         prepare(dataset, job.task.collate, stream.share(0)[:2], timeline)  # what is read once and kept
         for step in range(steps if train.cache else 0):
             prepare(dataset, job.task.collate, stream.share(step), timeline)

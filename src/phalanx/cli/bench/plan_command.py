@@ -71,7 +71,7 @@ def counts(text: str) -> list[int]:
 
 
 def _measured(given: argparse.Namespace) -> Profile:
-    """A profile of the recipe on one device of this machine."""
+    """A profile of the recipe on one device of this node."""
     if given.recipe is None:
         raise RequestError('which recipe? name one to be measured here, or give --profile FILE')
     job = open_job(given.recipe, assignments(given))

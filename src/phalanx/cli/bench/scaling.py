@@ -27,7 +27,7 @@ from phalanx.report.page import CSS, read_lines
 from phalanx.report.readable import duration, mebibytes, number, percent
 from phalanx.system.disk import write_whole
 
-LONGEST_RUN = 7 * 24 * 3600.0  # seconds that a machine waits for the others while they do a run without it
+LONGEST_RUN = 7 * 24 * 3600.0  # seconds that a node waits for the others while they do a run without it
 
 
 class RunFailedError(Exception):
@@ -35,26 +35,26 @@ class RunFailedError(Exception):
 
 
 @dataclass(frozen=True)
-class Machines:
-    """The machines of a comparison, as one of them sees them; ranks fill one after the other."""
+class Nodes:
+    """The nodes of a comparison, as one of them sees them; ranks fill one after the other."""
 
     addresses: tuple[str, ...]
     own: str
     ranks_each: int
-    port: int  # of the first run; each has one of its own, since a machine may be a run ahead of another
+    port: int  # of the first run; each has one of its own, since a node may be a run ahead of another
     join_timeout: float
 
     def of(self, world: int) -> tuple[str, ...]:
         """Those that `world` ranks are on. Raises ValueError when they would not fill them evenly."""
         if world > self.ranks_each * len(self.addresses) or (world > self.ranks_each and world % self.ranks_each):
             raise ValueError(
-                f'--world {world}: {len(self.addresses)} machines of {self.ranks_each} ranks are filled one by one; '
+                f'--world {world}: {len(self.addresses)} nodes of {self.ranks_each} ranks are filled one by one; '
                 f'give up to {self.ranks_each}, or a multiple of it up to {self.ranks_each * len(self.addresses)}'
             )
         return self.addresses[: math.ceil(world / self.ranks_each)]
 
     def flags(self, world: int, run: int) -> list[str]:
-        """Where the ranks of the `run`-th run are. All machines meet in the first one; later, some wait for runs of others."""
+        """Where the ranks of the `run`-th run are. All nodes meet in the first one; later, some wait for runs of others."""
         patience = self.join_timeout if run == 0 else max(self.join_timeout, LONGEST_RUN)
         where = ['--ips', ','.join(self.of(world)), '--nproc_per_node', str(min(world, self.ranks_each))]
         return [*where, '--start_port', str(self.port + run), '--join_timeout', str(patience)]
@@ -62,9 +62,9 @@ class Machines:
 
 @dataclass(frozen=True)
 class Comparison:
-    """What is run: every world `repeats` times, taking turns, so that a slow minute of the machine meets all of them.
+    """What is run: every world `repeats` times, taking turns, so that a slow minute of the node meets all of them.
 
-    The largest world is first: what keeps the machines from training together is then found at once.
+    The largest world is first: what keeps the nodes from training together is then found at once.
     """
 
     recipe: str
@@ -74,7 +74,7 @@ class Comparison:
     repeats: int
     threads: int  # of each rank on CPUs
     folder: Path
-    machines: Machines | None = None  # None: this one alone
+    nodes: Nodes | None = None  # None: this one alone
 
     def runs(self) -> list[tuple[int, int]]:
         """(repeat, world) of each run, in order."""
@@ -118,27 +118,27 @@ class TrainingRun:
 
 
 def run_all(comparison: Comparison, total_steps: Mapping[int, int]) -> list[TrainingRun]:
-    """Every run, one after the other; `total_steps` of the whole training by world. Only the first machine has results.
+    """Every run, one after the other; `total_steps` of the whole training by world. Only the first node has results.
 
-    Raises RunFailedError: at once, but with several machines at the end, since the others go on with the next run.
+    Raises RunFailedError: at once, but with several nodes at the end, since the others go on with the next run.
     """
     comparison.folder.mkdir(parents=True, exist_ok=True)
-    full, machines, runs, failed = comparison.steps is None, comparison.machines, [], []
+    full, nodes, runs, failed = comparison.steps is None, comparison.nodes, [], []
     with tempfile.TemporaryDirectory(prefix='phalanx-') as scratch:
         for number, (repeat, world) in enumerate(comparison.runs()):
-            if machines and machines.own not in machines.of(world):
+            if nodes and nodes.own not in nodes.of(world):
                 continue
             name = f'world_{world}_{repeat + 1}'
             folder = (comparison.folder if full else Path(scratch)) / name  # short runs leave nothing worth keeping
-            where = machines.flags(world, number) if machines else ['--nproc_per_node', str(world)]
+            where = nodes.flags(world, number) if nodes else ['--nproc_per_node', str(world)]
             try:
                 _train(comparison, world, folder, comparison.folder / f'{name}.log', where)
             except RunFailedError as error:
                 failed.append(str(error))
-                if machines is None:
+                if nodes is None:
                     break
             else:
-                if machines is None or machines.own == machines.addresses[0]:
+                if nodes is None or nodes.own == nodes.addresses[0]:
                     runs.append(TrainingRun.read(folder, world, total_steps[world], full))
     if failed:
         raise RunFailedError('\n'.join(failed))
@@ -226,7 +226,7 @@ def facts_of(job: Job, comparison: Comparison) -> dict[str, str]:
         'batch': per_rank,
         'time': f'{length}; median of {comparison.repeats}, the worlds taking turns',
         'device': f'{device}, {comparison.threads} thread{"s" if comparison.threads > 1 else ""} a rank, {platform.machine()}',
-        **({'machines': ', '.join(comparison.machines.addresses)} if comparison.machines else {}),
+        **({'nodes': ', '.join(comparison.nodes.addresses)} if comparison.nodes else {}),
         'versions': f'torch {torch.__version__}, python {platform.python_version()}',
         'date': time.strftime('%Y-%m-%d'),
     }

@@ -1,10 +1,10 @@
-"""What a second machine brings: two network namespaces with a core and a rank each, Phalanx beside plain DDP under torchrun.
+"""What a second node brings: two network namespaces with a core and a rank each, Phalanx beside plain DDP under torchrun.
 
-    python benchmarks/scaling_between_machines.py [--steps N] [--repeats N] [--rates unlimited 1gbit 200mbit]
-    python benchmarks/scaling_between_machines.py --loss
+    python benchmarks/scaling_between_nodes.py [--steps N] [--repeats N] [--rates unlimited 1gbit 200mbit]
+    python benchmarks/scaling_between_nodes.py --loss
 
 Each rank has the same batch with one rank and with two. Everything is run in turns, `--repeats` times. `two at once`: two
-processes that know nothing of each other, the most that this machine can give. At the last rate Phalanx also compresses its
+processes that know nothing of each other, the most that this node can give. At the last rate Phalanx also compresses its
 gradients; `--loss` (no root needed) trains 200 steps on two ranks and says how far that moves the loss.
 """
 
@@ -76,8 +76,8 @@ def one_round(
 def plain(nodes: Sequence[Node], keys: Sequence[str], steps: int) -> list[float]:
     """The mean step of plain DDP over the nodes, under torchrun; of one node without both."""
     script = [str(PLAIN), RECIPE, str(steps), *keys]
-    meeting = ['--master_addr', nodes[0].address, '--master_port', '29400', '--nnodes', str(len(nodes))]
-    launcher = ['-m', 'torch.distributed.run', *meeting, '--nproc_per_node', '1'] if len(nodes) > 1 else []
+    rendezvous = ['--master_addr', nodes[0].address, '--master_port', '29400', '--nnodes', str(len(nodes))]
+    launcher = ['-m', 'torch.distributed.run', *rendezvous, '--nproc_per_node', '1'] if len(nodes) > 1 else []
     ranks = [[*launcher, '--node_rank', str(rank)] if launcher else [] for rank in range(len(nodes))]
     said = outputs([node.start(*words, *script) for node, words in zip(nodes, ranks, strict=True)])
     return [json.loads(said[0])['step_s']]
@@ -108,14 +108,14 @@ def report(seconds: dict[tuple[str, str], list[float]], rates: Sequence[str]) ->
         rows.append(
             {
                 'program': program,
-                'between machines': where,
+                'between nodes': where,
                 'step': f'{1000 * step[program, where]:.0f} ms',
                 'of all': ' '.join(f'{1000 * value:.0f}' for value in seconds[program, where]),
                 'efficiency': f'{one / step[program, where]:.3f}',
                 'times plain DDP': f'{step["plain DDP", where] / step[program, where]:.3f}',
             }
         )
-    rows.sort(key=lambda row: ['alone', *rates].index(row['between machines']))
+    rows.sort(key=lambda row: ['alone', *rates].index(row['between nodes']))
     return f'{as_text(rows)}\nefficiency: of two ranks against one of the same program, the same batch on each.'
 
 

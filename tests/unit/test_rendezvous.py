@@ -1,4 +1,4 @@
-"""Where machines come together. Here they are threads with a loopback address each; real ones meet in tests/nodes."""
+"""Where nodes come together. Here they are threads with a loopback address each; real ones meet in tests/nodes."""
 
 from __future__ import annotations
 
@@ -9,88 +9,86 @@ from pathlib import Path
 
 import pytest
 
-from phalanx.launch import meeting as room
-from phalanx.launch import preflight, watch
+from phalanx.launch import preflight, watchdog
+from phalanx.launch import rendezvous as room
 from phalanx.launch.cluster import Cluster
-from phalanx.launch.rendezvous import Meeting, MeetingError, Members, listen
-from phalanx.launch.watchdog import Watch
+from phalanx.launch.rendezvous import Members, Rendezvous, RendezvousError, listen
+from phalanx.launch.watchdog import Watchdog
 
-Seat = Callable[..., Meeting]
+Seat = Callable[..., Rendezvous]
 ADDRESSES = ('127.0.0.1', '127.0.0.2', '127.0.0.3')
 
 
 @pytest.fixture
 def seat() -> Seat:
-    """A seat for the machine of an address at a meeting of `nodes`; the first of them holds it and comes first."""
+    """A seat for the node of an address at a rendezvous of `nodes`; the first of them holds it and comes first."""
     with socket.socket() as sock:
         sock.bind(('127.0.0.1', 0))
         port = sock.getsockname()[1]
-    taken = []  # a meeting ends with the life of its first seat
+    taken = []  # a rendezvous ends with the life of its first seat
 
-    def sit(address: str, nodes: tuple[str, ...] = ADDRESSES) -> Meeting:
+    def sit(address: str, nodes: tuple[str, ...] = ADDRESSES) -> Rendezvous:
         count = len(nodes)
-        cluster = Cluster(1, nodes=nodes, min_nodes=count, max_nodes=count, address=address, meeting=(nodes[0], port))
-        taken.append(Meeting(cluster, 'token', 2, print, heartbeat_timeout=5))
+        cluster = Cluster(1, nodes=nodes, min_nodes=count, max_nodes=count, address=address, rendezvous=(nodes[0], port))
+        taken.append(Rendezvous(cluster, 'token', 2, print, heartbeat_timeout=5))
         return taken[-1]
 
     return sit
 
 
-def joined(seats: list[Meeting]) -> Members:
+def joined(seats: list[Rendezvous]) -> Members:
     with ThreadPoolExecutor(len(seats)) as pool:
         members = list(pool.map(lambda one: one.join({'pid': 7}), seats))
     assert members == members[:1] * len(seats)  # all know the same
     return members[0]
 
 
-def test_machines_are_ordered_by_the_list_whoever_comes_first(seat: Seat) -> None:
+def test_nodes_are_ordered_by_the_list_whoever_comes_first(seat: Seat) -> None:
     first, third, second = (seat(address) for address in ('127.0.0.1', '127.0.0.3', '127.0.0.2'))
-    assert [card['address'] for _, card in joined([third, first, second]).cards] == list(ADDRESSES)
+    assert [info['address'] for _, info in joined([third, first, second]).nodes] == list(ADDRESSES)
 
 
-def test_a_machine_with_another_list_is_shown_both(seat: Seat) -> None:
+def test_a_node_with_another_list_is_shown_both(seat: Seat) -> None:
     seat('127.0.0.1', ADDRESSES[:2])
-    with pytest.raises(MeetingError) as told:
+    with pytest.raises(RendezvousError) as told:
         seat('127.0.0.3')
     assert (
-        'not the same everywhere: the machines '
+        'not the same everywhere: the nodes '
         '(127.0.0.1: 127.0.0.1, 127.0.0.2; 127.0.0.3: 127.0.0.1, 127.0.0.2, 127.0.0.3): give the same list'
     ) in str(told.value)
 
 
-def test_a_machine_that_waits_says_whether_another_takes_itself_for_the_first(seat: Seat) -> None:
-    """The second machine was given the list the other way round, so it listens for the first one."""
+def test_a_node_that_waits_says_whether_another_takes_itself_for_the_first(seat: Seat) -> None:
+    """The second node was given the list the other way round, so it listens for the first one."""
     first = seat('127.0.0.1')
-    with listen('127.0.0.2', first.port), pytest.raises(MeetingError, match='have not joined') as told:
+    with listen('127.0.0.2', first.port), pytest.raises(RendezvousError, match='have not joined') as told:
         first.join({})
-    assert f'something listens at port {first.port} of 127.0.0.2: does its list of machines begin with itself?' in str(
-        told.value
-    )
+    assert f'something listens at port {first.port} of 127.0.0.2: does its list of nodes begin with itself?' in str(told.value)
 
 
-def test_of_two_runs_of_one_machine_the_second_is_told_of_the_first(seat: Seat, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_two_runs_of_one_node_the_second_is_told_of_the_first(seat: Seat, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(room, 'SETTLE', 0.3)
     joined([seat(address) for address in ADDRESSES])
-    with pytest.raises(MeetingError, match='another --start_port for a second run') as told:
+    with pytest.raises(RendezvousError, match='another --start_port for a second run') as told:
         seat('127.0.0.2').join({'pid': 8})
     assert '127.0.0.2 takes part in this run already (process 7 there)' in str(told.value)
 
 
-def test_the_first_machine_to_decide_says_why_for_all(seat: Seat) -> None:
+def test_the_first_node_to_decide_says_why_for_all(seat: Seat) -> None:
     seats = [seat(address) for address in ADDRESSES]
     members = joined(seats)
-    assert seats[1].put_first(members.verdict, 'a rank failed') == 'a rank failed'
-    assert [one.put_first(members.verdict, 'another') for one in seats] == ['a rank failed'] * 3
+    assert seats[1].put_if_unset(members.verdict, 'a rank failed') == 'a rank failed'
+    assert [one.put_if_unset(members.verdict, 'another') for one in seats] == ['a rank failed'] * 3
 
 
-def test_a_machine_without_a_pulse_is_lost_but_not_one_whose_ranks_have_ended(
+def test_a_node_without_a_pulse_is_lost_but_not_one_whose_ranks_have_ended(
     seat: Seat, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """The second machine says that it has ended, the third says nothing; the first watches."""
-    monkeypatch.setattr(watch, 'STALL', 10)
+    """The second node says that it has ended, the third says nothing; the first watches."""
+    monkeypatch.setattr(watchdog, 'STALL', 10)
     seats = [seat(address) for address in ADDRESSES]
     members = joined(seats)
-    watching = Watch(tmp_path, range(1), 60, print, seats[0], members)
+    watching = Watchdog(tmp_path, range(1), 60, print, seats[0], members)
     seats[1].put(members.key('ended', 1), 0)
     for _ in range(2):
         assert watching.verdict is None
@@ -98,16 +96,16 @@ def test_a_machine_without_a_pulse_is_lost_but_not_one_whose_ranks_have_ended(
         watching.exchange({})
     assert watching.verdict is not None
     assert watching.verdict['cause'].startswith('127.0.0.3 is lost')
-    assert seats[1].look(members.verdict) == watching.verdict
+    assert seats[1].get(members.verdict) == watching.verdict
 
 
 def test_time_that_this_launcher_was_stopped_does_not_count_as_silence_of_others(seat: Seat, tmp_path: Path) -> None:
     """Both were stopped, and this one goes on first: it reads the old heartbeat of the other, an hour later."""
     seats = [seat(address) for address in ADDRESSES[:2]]
     members = Members(0, tuple((number, {'address': address}) for number, address in enumerate(ADDRESSES[:2])), 0)
-    for key in (members.verdict, *members.keys('pulse'), *members.keys('ended')):
+    for key in (members.verdict, *members.keys('heartbeat'), *members.keys('ended')):
         seats[0].put(key, None)
-    watching = Watch(tmp_path, range(1), 60, print, seats[0], members)
+    watching = Watchdog(tmp_path, range(1), 60, print, seats[0], members)
     for _ in range(3):
         watching.exchange({})
         watching.last -= 3600
@@ -118,7 +116,7 @@ def test_the_watchdog_survives_an_error_of_its_own_and_reports_it(tmp_path: Path
     """A file of heartbeats that cannot be read, here a folder of that name."""
     (tmp_path / 'beat.0').mkdir()
     said: list[str] = []
-    watching = Watch(tmp_path, range(1), 60, said.append)
+    watching = Watchdog(tmp_path, range(1), 60, said.append)
     watching.start()
     while not said:
         watching.join(0.05)
@@ -135,15 +133,15 @@ def test_a_node_that_is_gone_during_the_comparison_is_named(seat: Seat, monkeypa
     members = joined(seats)
     with ThreadPoolExecutor(2) as pool:
         for found in [pool.submit(preflight.look_around, one, members) for one in seats[:2]]:
-            with pytest.raises(MeetingError, match=r'^127\.0\.0\.3 did not answer within'):
+            with pytest.raises(RendezvousError, match=r'^127\.0\.0\.3 did not answer within'):
                 found.result()
 
 
 def test_a_node_whose_port_is_taken_is_named_on_all_with_the_holder(seat: Seat) -> None:
     seats = [seat(address) for address in ADDRESSES[:2]]
     members = Members(0, tuple((number, {'address': address}) for number, address in enumerate(ADDRESSES[:2])), 0)
-    seats[1].cluster = Cluster(1, nodes=ADDRESSES[:2], address='127.0.0.2', meeting=('127.0.0.1', seats[0].port))
+    seats[1].cluster = Cluster(1, nodes=ADDRESSES[:2], address='127.0.0.2', rendezvous=('127.0.0.1', seats[0].port))
     with listen('127.0.0.2', seats[0].port), ThreadPoolExecutor(2) as pool:
         for found in [pool.submit(preflight.look_around, one, members) for one in seats]:
-            with pytest.raises(MeetingError, match=rf'127\.0\.0\.2: port {seats[0].port} is in use'):
+            with pytest.raises(RendezvousError, match=rf'127\.0\.0\.2: port {seats[0].port} is in use'):
                 found.result()
