@@ -19,10 +19,10 @@ import onnx
 import onnxruntime
 import torch
 from onnx import numpy_helper
-from phalanx.data.samples import Draw
 from safetensors.torch import save_file
 from torch import nn
 
+from phalanx.data.samples import Draw
 from phalanx.engine.runs import open_job
 from phalanx.families.recognition.task import Recognition, network_input
 from phalanx.weights.originals import stored_as_in_paddle

@@ -13,8 +13,8 @@ import cv2
 import numpy as np
 import pytest
 import torch
-from phalanx.data.samples import Draw
 
+from phalanx.data.samples import Draw
 from phalanx.engine.loader import BadSampleError, Loader
 from phalanx.engine.runs import Job, open_job
 from running import run_here

@@ -9,10 +9,10 @@ from pathlib import Path
 import numpy as np
 import PIL.Image
 import pytest
-from phalanx.data.samples import SampleError
 
 from phalanx.cli.data.prepare.checks import AnnotationError, size_of
 from phalanx.data.image import read_image, read_labels
+from phalanx.data.samples import SampleError
 
 READERS: tuple[Callable[[Path], object], ...] = (read_image, read_labels)
 EPS = b'%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 8 8\n(ran) print\n%%EOF\n'

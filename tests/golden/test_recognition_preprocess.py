@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 import torch
 from numpy.testing import assert_allclose, assert_array_equal
-from phalanx.data.samples import Image
 
+from phalanx.data.samples import Image
 from phalanx.families.recognition.characters import Characters, Dictionary, Reading, UnusableTextError
 from phalanx.families.recognition.metric import Comparison, ReadingAccuracy
 from phalanx.families.recognition.task import RecognitionBatch, network_input

@@ -20,7 +20,8 @@ from golden.weights import draw, images
 from phalanx.engine.optim.clip import Clip, clip
 from phalanx.engine.optim.schedule import piecewise
 from phalanx.families.table.loss import LOCATION_LOSSES, structure_loss
-from phalanx.families.table.models.slanet import Said, SLANet, slanet
+from phalanx.families.table.models.slanet import SLANet, slanet
+from phalanx.families.table.output import TableOutput
 from phalanx.weights.originals import load_original
 from phalanx.weights.originals.slanet import original
 
@@ -53,7 +54,7 @@ def assert_close(key: str, ours: Tensor) -> None:
     np.testing.assert_allclose(values, expected.reshape(-1), rtol=0, atol=tolerance, err_msg=key)
 
 
-def follow(model: SLANet) -> tuple[Said, list[Tensor]]:
+def follow(model: SLANet) -> tuple[TableOutput, list[Tensor]]:
     """What the network says of the batch, and the two losses."""
     steps = int(BATCH['length'].max()) + 1
     said = model(

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from phalanx.data.samples import Draw
 
+from phalanx.data.samples import Draw
 from phalanx.families.detection.data import DATA
 from phalanx.families.detection.loss import LOSSES
 from phalanx.families.detection.metric import METRICS

@@ -13,11 +13,11 @@ import numpy.typing as npt
 import onnxruntime
 import pytest
 import torch
-from phalanx.data.samples import Image
 from torchvision.ops import nms
 
 import phalanx.deploy.export
 from phalanx import load_run
+from phalanx.data.samples import Image
 from phalanx.deploy.export import ExportError, compare
 from phalanx.families.task import Export
 from phalanx.system.errors import RequestError

@@ -8,10 +8,10 @@ from pathlib import Path
 import cv2
 import numpy as np
 import pytest
-from phalanx.data.samples import Image, SampleError
 
 from phalanx import load_run
 from phalanx.cli.main import main
+from phalanx.data.samples import Image, SampleError
 from phalanx.families.detection.draw import Found
 from phalanx.families.recognition.characters import Reading
 from phalanx.families.table.annotation import Prediction

@@ -21,11 +21,11 @@ import safetensors.torch
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from phalanx.data.samples import Draw, SampleError
 from PIL import Image
 
 from phalanx.config.read import ConfigError, read
 from phalanx.data.image import read_image, read_labels
+from phalanx.data.samples import Draw, SampleError
 from phalanx.families.detection.data.coco import CocoJson
 from phalanx.families.detection.data.voc import PascalVoc
 from phalanx.families.detection.data.yolo import YoloText

@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 import torch
-from phalanx.data.samples import Draw
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -21,6 +20,7 @@ from phalanx.cli.bench.profile import phases_and_messages
 from phalanx.cli.bench.timeline import Mark, Moment, Timeline, phase_seconds
 from phalanx.cli.bench.train import Figures, advice
 from phalanx.cli.bench.watched import PHASES, WatchedTrainer
+from phalanx.data.samples import Draw
 from phalanx.engine.optim import OPTIMIZERS, SCHEDULES
 from phalanx.engine.schema import Recipe, Train
 from phalanx.families.task import Loss, Term

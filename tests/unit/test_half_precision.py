@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from phalanx.families.catalog import MODELS
+from phalanx.families.catalog import models
 from phalanx.families.zoo import create_model
 
 OTHERS = {'deeplabv3p': ({'backbone': 'resnet50_vd'},), 'pp_liteseg': ({'backbone': 'stdc2'},)}  # what is not their default
@@ -45,7 +45,7 @@ def leave_nan_in_memory() -> None:
         _ = [torch.full((2**size,), torch.nan) for _ in range(4)]
 
 
-@pytest.mark.parametrize('name', MODELS)
+@pytest.mark.parametrize('name', models())
 def test_gradients_in_bf16_and_channels_last_are_those_of_float32(name: str) -> None:
     torch.manual_seed(0)
     for conv in convolutions(name):

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 import torch
 from numpy.testing import assert_array_equal
-from phalanx.data.samples import SampleError
 from PIL import Image
 
 from phalanx.data.image import channels_first, normalised, overlay, palette, read_image, read_labels, stacked
+from phalanx.data.samples import SampleError
 
 PICTURE = np.random.default_rng(0).integers(0, 256, (12, 20, 3), dtype=np.uint8)
 

@@ -15,9 +15,9 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from phalanx.data.samples import Draw, SampleError
 
 from phalanx.data.batch import shares
+from phalanx.data.samples import Draw, SampleError
 from phalanx.engine.loader import LONGEST_TMPDIR, BadSampleError, Loaded, Loader, Stream, check_bad, evaluation_draws, received
 
 worlds = st.integers(1, 5)

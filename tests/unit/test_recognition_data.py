@@ -11,9 +11,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 from numpy.testing import assert_array_equal
-from phalanx.data.samples import Draw, SampleError
 from PIL import Image
 
+from phalanx.data.samples import Draw, SampleError
 from phalanx.families.recognition.data import DATA
 from phalanx.families.recognition.data.label_files import LabelFiles
 from phalanx.families.recognition.data.lmdb_sets import Lmdb, LmdbSets, write_lmdb

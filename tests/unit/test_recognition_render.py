@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 from numpy.testing import assert_array_equal
-from phalanx.data.samples import Draw
 from PIL import Image
 
+from phalanx.data.samples import Draw
 from phalanx.families.recognition import render as rendering
 from phalanx.families.recognition.data.rendered import Rendered
 from phalanx.families.recognition.data.source import Chance, Source

@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 import torch
 from numpy.testing import assert_array_equal
-from phalanx.data.samples import Draw, SampleError
 from PIL import Image
 from torch import Tensor, nn
 
 from phalanx.config.bind import bind
 from phalanx.config.read import override, read
+from phalanx.data.samples import Draw, SampleError
 from phalanx.engine.optim.groups import parameter_groups
 from phalanx.engine.schema import Recipe
 from phalanx.families.distillation import DISTILLATIONS, Distilled
@@ -26,7 +26,7 @@ from phalanx.families.recognition.data import DATA
 from phalanx.families.recognition.data.source import Chance
 from phalanx.families.recognition.loss import LOSSES
 from phalanx.families.recognition.models import MODELS
-from phalanx.families.recognition.models.outputs import Outputs
+from phalanx.families.recognition.models.outputs import Outputs, TextNetwork
 from phalanx.families.recognition.task import Recognition, Sample, network_input
 from phalanx.families.recognition.texts import Texts
 from phalanx.families.recognition.transforms import TRANSFORMS, Concatenate
@@ -68,7 +68,7 @@ class Lines:
         return np.full((32, 40, 3), 200, np.uint8), self.texts[draw.index]
 
 
-class Says(nn.Module):
+class Says(TextNetwork):
     """A network for tests that reads '12' everywhere: blank, 1, 1, blank, 2."""
 
     def forward(self, images: Tensor, texts: Texts | None = None) -> Outputs:
@@ -156,8 +156,8 @@ def test_the_network_sees_bgr_and_nothing_behind_a_line() -> None:
 
 def test_a_height_that_no_network_takes_is_told_before_anything_starts() -> None:
     for sizes in ({'size': (128, 64)}, {'size': (128, 32), 'train_sizes': ((128, 32), (128, 64))}):
-        with pytest.raises(ValueError, match=r'^size: the networks take lines 17 to 48 pixels high, got 64$'):
-            task(**sizes)
+        with pytest.raises(ValueError, match=r'^size: the student network takes lines 17 to 48 pixels high, got 64$'):
+            task(**sizes).model()
 
 
 def test_images_of_different_sizes_make_no_batch() -> None:
@@ -169,7 +169,7 @@ def test_images_of_different_sizes_make_no_batch() -> None:
 def test_the_loss_is_that_of_the_texts() -> None:
     """Logits of zero: '1' in 1 place of 11 classes has probability 1/11; CTC's negative logarithm is ln 11, for each text."""
 
-    class Zeros(nn.Module):
+    class Zeros(TextNetwork):
         def forward(self, images: Tensor, texts: Texts | None = None) -> Outputs:
             return Outputs(images.new_zeros(len(images), 1, 11))
 
@@ -295,8 +295,8 @@ def test_options_that_cannot_be_are_refused_before_anything_is_built(changes: di
 @pytest.mark.parametrize(
     ('model', 'loss', 'message'),
     [
-        (CRNN, MULTI, 'which has no attention head; use ctc'),
-        (SVTR, CTC, 'which has an attention head beside that for CTC; use multi'),
+        (CRNN, MULTI, 'which has the heads ctc; it trains ctc and sar; use ctc'),
+        (SVTR, CTC, 'which has the heads ctc and sar; it trains ctc; use sar or multi'),
     ],
 )
 def test_a_loss_that_does_not_fit_the_network_is_refused(model: Any, loss: Any, message: str) -> None:

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
-from phalanx.data.samples import Image
 
+from phalanx.data.samples import Image
 from phalanx.families.recognition import transforms
 from phalanx.families.recognition.transforms import Concatenate, RecAug, fitted, joined, warp
 

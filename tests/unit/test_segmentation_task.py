@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 import torch
 from numpy.testing import assert_array_equal
-from phalanx.data.samples import Draw
 from PIL import Image
 from torch import Tensor, nn
 
 from phalanx.config.bind import bind
 from phalanx.config.read import read
 from phalanx.data.image import palette
+from phalanx.data.samples import Draw
 from phalanx.engine.schema import Recipe
 from phalanx.families.segmentation.data import DATA
 from phalanx.families.segmentation.labels import VOID

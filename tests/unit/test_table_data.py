@@ -10,8 +10,8 @@ from typing import Any
 import cv2
 import numpy as np
 import pytest
-from phalanx.data.samples import SampleError
 
+from phalanx.data.samples import SampleError
 from phalanx.families.table.annotation import Cell, Table
 from phalanx.families.table.data import DATA, Source
 from phalanx.families.table.data.rendered import plan

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
-from phalanx.data.samples import Image
 
 from phalanx.cli.data.census import Surveyed, take_census
+from phalanx.data.samples import Image
 from phalanx.engine.runs import open_job
 from phalanx.families.table.annotation import Cell, Table
 from phalanx.families.table.survey import CellSurvey

@@ -11,18 +11,18 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from phalanx.data.samples import Draw
 from torch import Tensor, nn
 
 from phalanx.config.bind import bind
 from phalanx.config.read import read
+from phalanx.data.samples import Draw
 from phalanx.engine.schema import Recipe
 from phalanx.families.table.annotation import Prediction
 from phalanx.families.table.data import DATA
 from phalanx.families.table.draw import schematic
 from phalanx.families.table.loss import LOCATION_LOSSES
 from phalanx.families.table.models import MODELS
-from phalanx.families.table.models.slanet import Said
+from phalanx.families.table.output import TableOutput
 from phalanx.families.table.task import TableStructure
 from phalanx.families.table.tree import tree
 from phalanx.parallel.step import WholeStep
@@ -49,9 +49,9 @@ class Knows(nn.Module):
         super().__init__()
         self.ids, self.boxes = ids, boxes
 
-    def forward(self, images: Tensor, tokens: Tensor | None, max_steps: int) -> Said:
+    def forward(self, images: Tensor, tokens: Tensor | None, max_steps: int) -> TableOutput:
         assert tokens is None
-        return Said(100.0 * nn.functional.one_hot(self.ids, 30), self.boxes)
+        return TableOutput(100.0 * nn.functional.one_hot(self.ids, 30), self.boxes)
 
 
 @pytest.mark.parametrize('path', RECIPES, ids=lambda path: path.stem)

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import os
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 Assignments = list[tuple[str, str]]  # `KEY=VALUE`, and how it was written, for messages
+PLUGINS = 'PHALANX_PLUGINS'  # environment: Python files separated as in PATH; ranks and loader workers inherit it
 
 
 class Help(argparse.RawDescriptionHelpFormatter):
@@ -61,6 +64,15 @@ def add_json(parser: argparse.ArgumentParser) -> None:
 def add_assignments(parser: argparse.ArgumentParser, about: str = 'overrides a key of the recipe') -> None:
     names = ('--set', '-o', '--opts')
     parser.add_argument(*names, dest='set', nargs='+', action='extend', default=[], metavar='KEY=VALUE', help=about)
+    parser.add_argument('--plugin', action=_Plugin, metavar='FILE', help='a Python file with models or parts of your own')
+
+
+class _Plugin(argparse.Action):
+    """Names a file for `families.plugins`, in this process and those that it starts."""
+
+    def __call__(self, parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> None:
+        named = [*filter(None, os.environ.get(PLUGINS, '').split(os.pathsep)), str(Path(values).absolute())]
+        os.environ[PLUGINS] = os.pathsep.join(dict.fromkeys(named))
 
 
 def add_recipe(parser: argparse.ArgumentParser) -> None:

@@ -31,6 +31,7 @@ from phalanx.engine.optim import REFUSING
 from phalanx.engine.optim.groups import parameter_groups
 from phalanx.engine.schema import Recipe
 from phalanx.families.catalog import FAMILIES
+from phalanx.families.plugins import load_plugins
 from phalanx.families.task import Task
 from phalanx.system.compiler import check_cache, use_own_cache
 from phalanx.system.errors import RequestError
@@ -74,6 +75,7 @@ def open_job(recipe: str, assignments: Sequence[tuple[str, str]] = (), folder: P
 
     Raises ConfigError with every problem found.
     """
+    load_plugins()
     path = find_recipe(recipe)
     notes: tuple[str, ...] = ()
     if dialect := dialect_of(path):

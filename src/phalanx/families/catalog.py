@@ -1,25 +1,65 @@
-"""The families: the name a recipe gives as `task`, and the class that is both its configuration section and its Task."""
+"""The families, and what a recipe can choose in each by name. `plugins` adds what users bring."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 from torch import nn
 
+from phalanx.families.detection.data import DATA as DETECTION_DATA
+from phalanx.families.detection.loss import LOSSES as DETECTION_LOSSES
+from phalanx.families.detection.metric import METRICS as DETECTION_METRICS
 from phalanx.families.detection.models import MODELS as DETECTION_MODELS
 from phalanx.families.detection.task import Detection
+from phalanx.families.detection.transforms import TRANSFORMS as DETECTION_TRANSFORMS
+from phalanx.families.recognition.data import DATA as RECOGNITION_DATA
+from phalanx.families.recognition.loss import LOSSES as RECOGNITION_LOSSES
 from phalanx.families.recognition.models import MODELS as RECOGNITION_MODELS
 from phalanx.families.recognition.task import Recognition
+from phalanx.families.recognition.transforms import TRANSFORMS as RECOGNITION_TRANSFORMS
+from phalanx.families.segmentation.data import DATA as SEGMENTATION_DATA
+from phalanx.families.segmentation.loss import LOSSES as SEGMENTATION_LOSSES
 from phalanx.families.segmentation.models import MODELS as SEGMENTATION_MODELS
 from phalanx.families.segmentation.task import Segmentation
+from phalanx.families.segmentation.transforms import TRANSFORMS as SEGMENTATION_TRANSFORMS
+from phalanx.families.table.data import DATA as TABLE_DATA
+from phalanx.families.table.loss.location import LOCATION_LOSSES
 from phalanx.families.table.models import MODELS as TABLE_MODELS
 from phalanx.families.table.task import TableStructure
 
+# The name a recipe gives as `task`, and the class that is both its configuration section and its Task.
 FAMILIES: dict[str, type] = {
     'segmentation': Segmentation,
     'detection': Detection,
     'recognition': Recognition,
     'table': TableStructure,
 }
-# Of all families, for `phalanx.create_model`.
-MODELS: dict[str, Callable[..., nn.Module]] = {**SEGMENTATION_MODELS, **DETECTION_MODELS, **RECOGNITION_MODELS, **TABLE_MODELS}
+# Of each family: what kind of part, and the parts of that kind by name.
+CATALOGS: dict[str, dict[str, dict[str, Any]]] = {
+    'segmentation': {
+        'models': SEGMENTATION_MODELS,
+        'data': SEGMENTATION_DATA,
+        'losses': SEGMENTATION_LOSSES,
+        'transforms': SEGMENTATION_TRANSFORMS,
+    },
+    'detection': {
+        'models': DETECTION_MODELS,
+        'data': DETECTION_DATA,
+        'losses': DETECTION_LOSSES,
+        'transforms': DETECTION_TRANSFORMS,
+        'metrics': DETECTION_METRICS,
+    },
+    'recognition': {
+        'models': RECOGNITION_MODELS,
+        'data': RECOGNITION_DATA,
+        'losses': RECOGNITION_LOSSES,
+        'transforms': RECOGNITION_TRANSFORMS,
+    },
+    'table': {'models': TABLE_MODELS, 'data': TABLE_DATA, 'losses': LOCATION_LOSSES},
+}
+
+
+def models() -> dict[str, Callable[..., nn.Module]]:
+    """The networks of all families, for `phalanx.create_model`."""
+    return {name: build for catalogs in CATALOGS.values() for name, build in catalogs['models'].items()}

@@ -49,9 +49,16 @@ class Distilled(nn.Module):
         self.train()
 
     @property
-    def student(self) -> nn.Module:
+    def student(self) -> Any:
         """The network to evaluate and to export."""
         return self.networks[self.student_name]
+
+    def decode(self, *inputs: Any) -> Any:
+        return self.student.decode(*inputs)
+
+    def exported(self, *options: Any) -> nn.Module:
+        network: nn.Module = self.student.exported(*options)
+        return network
 
     def train(self, mode: bool = True) -> Self:
         super().train(mode)

@@ -7,7 +7,8 @@ from typing import Literal, get_args, get_origin, get_type_hints
 from torch import nn
 
 from phalanx.config.read import did_you_mean
-from phalanx.families.catalog import MODELS
+from phalanx.families.catalog import models
+from phalanx.families.plugins import load_plugins
 
 
 def create_model(name: str, *, num_classes: int, **options: object) -> nn.Module:
@@ -16,14 +17,16 @@ def create_model(name: str, *, num_classes: int, **options: object) -> nn.Module
     Raises ValueError for an unknown name or choice, with the nearest known one, and TypeError for an option that the builder
     has not.
     """
-    if name not in MODELS:
-        raise ValueError(f'{name!r} is not one of {", ".join(MODELS)}{did_you_mean(name, MODELS)}')
+    load_plugins()
+    known = models()
+    if name not in known:
+        raise ValueError(f'{name!r} is not one of {", ".join(known)}{did_you_mean(name, known)}')
     if not isinstance(num_classes, int) or num_classes < 1:
         raise ValueError(f'num_classes must be a whole number from 1 on, got {num_classes!r}')
-    hints = get_type_hints(MODELS[name])
+    hints = get_type_hints(known[name])
     for option, value in options.items():
         choices = get_args(hints.get(option))
         if get_origin(hints.get(option)) is Literal and value not in choices:
             raise ValueError(f'{option}: {value!r} is not one of {", ".join(map(str, choices))}{did_you_mean(value, choices)}')
-    model: nn.Module = MODELS[name](num_classes, **options)
+    model: nn.Module = known[name](num_classes, **options)
     return model

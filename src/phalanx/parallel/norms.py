@@ -143,11 +143,21 @@ def share(model: nn.Module, group: dist.Group | None) -> None:
         norm.group = group
 
 
+def adopted(model: nn.Module) -> nn.Module:
+    """A foreign `model` with each `nn.BatchNorm2d` replaced by one of this module; parameters and statistics are kept."""
+    for name, module in list(model.named_modules()):
+        if type(module) is nn.BatchNorm2d:
+            own = BatchNorm2d(module.num_features, eps=module.eps, momentum=module.momentum, affine=module.affine)
+            own.load_state_dict(module.state_dict())
+            model.set_submodule(name, own)
+    return model
+
+
 def _batch_norms(model: nn.Module) -> list[BatchNorm2d]:
     for name, module in model.named_modules():
         if isinstance(module, nn.modules.batchnorm._BatchNorm) and not isinstance(module, BatchNorm2d):
             kind = type(module).__name__
-            raise ValueError(f'{name} is a {kind}, which cannot be synchronised or frozen; use norms.BatchNorm2d')
+            raise ValueError(f'{name} is a {kind}, which cannot be shared or frozen; use norms.BatchNorm2d or norms.adopted')
     return [module for module in model.modules() if isinstance(module, BatchNorm2d)]
 
 

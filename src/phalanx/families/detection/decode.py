@@ -1,11 +1,11 @@
-"""What a detection network says about a batch, and the boxes that this means.
+"""The raw output of PP-YOLOE-like networks (distances as distributions), and the boxes that it means.
 
 Shapes: B batch, A anchors (one for each cell of each level), K classes.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -38,8 +38,8 @@ class BoxesAndScores(nn.Module):
 
     def __init__(self, network: nn.Module) -> None:
         super().__init__()
-        self.network = network
+        self.network: Any = network
 
     def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
-        raw: Raw = self.network(images)
-        return boxes(raw), raw.logits.float().sigmoid()
+        decoded: tuple[Tensor, Tensor] = self.network.decode(self.network(images))
+        return decoded

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 import numpy as np
 import torch
@@ -21,9 +21,8 @@ from phalanx.families.detection import decode
 from phalanx.families.detection import draw as drawing
 from phalanx.families.detection.data import DATA, Data, Objects, Source
 from phalanx.families.detection.data.write import FORMATS, Format, write
-from phalanx.families.detection.decode import Raw
 from phalanx.families.detection.draw import Found
-from phalanx.families.detection.loss import LOSSES
+from phalanx.families.detection.loss import LOSSES, DetectionLoss
 from phalanx.families.detection.metric import METRICS, CocoAp, Detections, VocAp
 from phalanx.families.detection.models import MODELS
 from phalanx.families.detection.nms import multiclass_nms
@@ -40,9 +39,6 @@ from phalanx.families.detection.transforms import (
 )
 from phalanx.families.task import Export, Loss, described, tried
 from phalanx.parallel.step import WholeStep
-
-# What the network says, boxes [n, 4] and classes [n] of each image, and the step that they belong to.
-DetectionLoss = Callable[[Raw, Sequence[Tensor], Sequence[Tensor], WholeStep], Loss]
 
 STRIDE = 32  # sides of what a network sees are multiples of it
 
@@ -247,15 +243,15 @@ class Detection:
         sides = whole.largest(batch.images.shape[2:])
         return replace(batch, images=filled_up(list(batch.images), self.mean, least=sides))
 
-    def outputs(self, model: nn.Module, batch: DetectionBatch) -> Raw:
-        return model(self.network_input(batch))  # type: ignore[no-any-return]
+    def outputs(self, model: nn.Module, batch: DetectionBatch) -> Any:
+        return model(self.network_input(batch))
 
-    def loss(self, outputs: Raw, batch: DetectionBatch, whole: WholeStep) -> Loss:
+    def loss(self, outputs: Any, batch: DetectionBatch, whole: WholeStep) -> Loss:
         boxes, classes = (torch.split(part, batch.counts) for part in (batch.boxes, batch.classes))
         return self.terms(outputs, boxes, classes, whole)
 
-    def weights(self, batch: DetectionBatch) -> None:
-        """The sum of the scores of the assigned anchors, known after the forward pass; all terms share it."""
+    def weights(self, batch: DetectionBatch) -> Mapping[str, Tensor] | None:
+        return self.terms.weights(torch.split(batch.boxes, batch.counts), torch.split(batch.classes, batch.counts))
 
     def predict(self, model: nn.Module, batch: DetectionBatch) -> list[Detections]:
         """What is found on each image, in its own pixels."""

@@ -30,11 +30,8 @@ from phalanx.families.recognition.data import DATA, Data, Source
 from phalanx.families.recognition.data.lmdb_sets import write_lmdb
 from phalanx.families.recognition.data.source import Chance, TextImage
 from phalanx.families.recognition.loss import LOSSES, TextLoss
-from phalanx.families.recognition.loss.ctc import CTC
 from phalanx.families.recognition.metric import Comparison, ReadingAccuracy
 from phalanx.families.recognition.models import MODELS
-from phalanx.families.recognition.models.blocks import HEIGHTS
-from phalanx.families.recognition.models.outputs import CtcOutput, Outputs
 from phalanx.families.recognition.survey import TextSurvey
 from phalanx.families.recognition.texts import Texts
 from phalanx.families.recognition.transforms import TRANSFORMS, Concatenate, Transform, fitted
@@ -177,8 +174,6 @@ class Recognition:
     ) -> None:
         for one in (size, *train_sizes):
             check_size('size', one)
-            if one[1] not in HEIGHTS:
-                raise ValueError(f'size: the networks take lines {HEIGHTS[0]} to {HEIGHTS[-1]} pixels high, got {one[1]}')
         if STUDENT in (networks or {}):
             raise ValueError(f'networks: {STUDENT!r} is the name of `model`; give the others another one')
         if bool(networks) != bool(between):
@@ -198,7 +193,7 @@ class Recognition:
 
     @property
     def encoder(self) -> Encoder:
-        return Encoder(self.characters, self.keep_ratio, has_attention=not isinstance(self.loss_of_texts, CTC))
+        return Encoder(self.characters, self.keep_ratio, has_attention='sar' in self.loss_of_texts.heads)
 
     def settled(self) -> dict[str, tuple[str, ...]]:
         named = self.dictionary.dictionary
@@ -209,12 +204,22 @@ class Recognition:
         variants = {STUDENT: self.network, **self.networks}
         networks = {name: variant(len(self.characters)) for name, variant in variants.items()}
         for name, network in networks.items():
-            if hasattr(network, 'sar') != self.encoder.has_attention:
-                cure = 'use ctc' if self.encoder.has_attention else 'use multi'
-                raise ValueError(f'loss: does not fit the {name} network, which has {_heads(network)}; {cure}')
+            self._check_fits(network, name)
         if not self.networks:
             return networks[STUDENT]
         return Distilled(networks, student=STUDENT, frozen=self.frozen)
+
+    def _check_fits(self, network: Any, name: str) -> None:
+        """Raises ValueError when a network does not take the images, or has other heads than the loss trains."""
+        for _, height in (self.size, *self.train_sizes):
+            if height not in network.heights:
+                takes = f'{network.heights[0]} to {network.heights[-1]}'
+                raise ValueError(f'size: the {name} network takes lines {takes} pixels high, got {height}')
+        if network.heads != self.loss_of_texts.heads:
+            has, trains = (' and '.join(sorted(heads)) for heads in (network.heads, self.loss_of_texts.heads))
+            fitting = ' or '.join(each for each, loss in LOSSES.items() if loss.heads == network.heads)
+            cure = f'; use {fitting}' if fitting else ''
+            raise ValueError(f'loss: does not fit the {name} network, which has the heads {has}; it trains {trains}{cure}')
 
     def dataset(self, split: Split) -> Samples:
         source = self._whole(split)
@@ -291,9 +296,9 @@ class Recognition:
         """The networks that learn from the texts."""
         return [name for name in (STUDENT, *self.networks) if name not in self.frozen]
 
-    def predict(self, model: nn.Module, batch: RecognitionBatch) -> list[Reading]:
-        outputs: Outputs = model(self.network_input(batch))
-        return self.characters.decode(outputs.ctc)
+    def predict(self, model: Any, batch: RecognitionBatch) -> list[Reading]:
+        readings: list[Reading] = model.decode(model(self.network_input(batch)), self.characters)
+        return readings
 
     sees_whole_step = False
 
@@ -313,7 +318,7 @@ class Recognition:
     def save(self, result: Reading, image: Image, stem: Path) -> list[Path]:
         return drawing.save(result, image, stem)
 
-    def export(self, model: nn.Module) -> Export:
+    def export(self, model: Any) -> Export:
         """The CTC logits, of the student where several networks were trained; choosing characters is the caller's."""
         in_proportion = 'in proportion, rounded up, at most that of the input; then zeros after normalisation'
         width = in_proportion if self.keep_ratio else 'that of the input'
@@ -324,15 +329,11 @@ class Recognition:
             'std': GREY,
         }
         return Export(
-            CtcOutput(model.student if isinstance(model, Distilled) else model),
+            model.exported(),
             {'logits': '[batch, places, characters + 1]: the likeliest of each place, without repetitions and blanks (0)'},
             preparation,
             {'characters': self.characters.characters, 'blank': BLANK, 'first_character': BLANK + 1},
         )
-
-
-def _heads(network: nn.Module) -> str:
-    return 'an attention head beside that for CTC' if hasattr(network, 'sar') else 'no attention head'
 
 
 def network_input(batch: RecognitionBatch) -> Tensor:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -25,8 +25,7 @@ from phalanx.families.table.decode import predictions
 from phalanx.families.table.loss import LOCATION_LOSSES, LocationLoss, count_of_boxes, count_of_tokens, structure_loss
 from phalanx.families.table.metric import TableMetric
 from phalanx.families.table.models import MODELS
-from phalanx.families.table.models.loop import DecodingLoop
-from phalanx.families.table.models.slanet import Said, SLANet
+from phalanx.families.table.output import TableOutput
 from phalanx.families.table.survey import CellSurvey
 from phalanx.families.table.tokens import CELLS, START, Vocabulary
 from phalanx.families.table.transforms import fitted, network_input, padded
@@ -183,10 +182,10 @@ class TableStructure:
             has_box=F.pad(batch.has_box, (0, missing)),
         )
 
-    def outputs(self, model: nn.Module, batch: TableBatch) -> Said:
+    def outputs(self, model: nn.Module, batch: TableBatch) -> TableOutput:
         return model(self.network_input(batch), batch.ids[:, :-1])  # type: ignore[no-any-return]
 
-    def loss(self, outputs: Said, batch: TableBatch, whole: WholeStep) -> Loss:
+    def loss(self, outputs: TableOutput, batch: TableBatch, whole: WholeStep) -> Loss:
         structure = structure_loss(outputs.logits, batch.ids[:, 1:])
         location = self.location_loss(outputs.boxes, batch.boxes[:, 1:], batch.has_box[:, 1:])
         return {
@@ -198,8 +197,8 @@ class TableStructure:
         return {'structure': count_of_tokens(batch.ids[:, 1:]), 'location': count_of_boxes(batch.has_box[:, 1:])}
 
     def predict(self, model: nn.Module, batch: TableBatch) -> list[Prediction]:
-        said: Said = model(self.network_input(batch), None, self.max_length + 1)
-        return predictions(self.vocabulary, said.logits.float().softmax(-1), said.boxes, batch.sizes)
+        output: TableOutput = model(self.network_input(batch), None, self.max_length + 1)
+        return predictions(self.vocabulary, output.logits.float().softmax(-1), output.boxes, batch.sizes)
 
     sees_whole_step = False
 
@@ -219,9 +218,8 @@ class TableStructure:
     def save(self, result: Prediction, image: Image, stem: Path) -> list[Path]:
         return drawing.save(result, image, stem)
 
-    def export(self, model: nn.Module) -> Export:
+    def export(self, model: Any) -> Export:
         """The network with its greedy decoding; joining tokens to HTML is the caller's."""
-        assert isinstance(model, SLANet)
         preparation = {
             'resize': {'longer_side': 'that of the input', 'sides': 'cut off to whole pixels', 'interpolation': 'linear'},
             'filled_up': 'on the right and at the bottom, with zeros after normalisation',
@@ -230,7 +228,7 @@ class TableStructure:
             'std': self.std,
         }
         return Export(
-            DecodingLoop(model, self.max_length + 1),
+            model.exported(self.max_length + 1),
             {
                 'probabilities': '[batch, steps, tokens]; the likeliest of each step, up to the first end token',
                 'boxes': '[batch, steps, 4]: x0, y0, x1, y1 in shares of the picture, where the token is one of `cells`',

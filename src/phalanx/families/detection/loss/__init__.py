@@ -1,5 +1,21 @@
-"""Detection losses: callables that judge what `decode.Raw` says by the true boxes of each image."""
+"""Detection losses: called with the output of a network and the true boxes and classes of each image, they give named Terms."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+from torch import Tensor
 
 from phalanx.families.detection.loss.task_aligned import TaskAlignedLoss
+from phalanx.families.task import Loss
+from phalanx.parallel.step import WholeStep
+
+
+class DetectionLoss(Protocol):
+    """What every detection loss is. `boxes` [n, 4] (pixels of the input) and `classes` [n] are those of each image."""
+
+    def __call__(self, raw: Any, boxes: Sequence[Tensor], classes: Sequence[Tensor], whole: WholeStep) -> Loss: ...
+    def weights(self, boxes: Sequence[Tensor], classes: Sequence[Tensor]) -> Mapping[str, Tensor] | None:
+        """The weights [] of its Terms, where targets alone determine them; None where outputs do and all Terms share one."""
+
 
 LOSSES = {'task_aligned': TaskAlignedLoss}

@@ -69,6 +69,9 @@ class TaskAlignedLoss:
         }
         return {name: Term(total, weight, least=1.0) for name, total in totals.items()}
 
+    def weights(self, boxes: Sequence[Tensor], classes: Sequence[Tensor]) -> None:
+        """The sum of the scores of the positive anchors, known after the forward pass; all terms share it."""
+
     def assign(self, truths: Truths, predicted: Tensor, raw: Raw, *, is_static: bool) -> Assigned:
         """Which anchors answer for the true boxes; `predicted` [B, A, 4] are the boxes of `raw`."""
         if is_static:

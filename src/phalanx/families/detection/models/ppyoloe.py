@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from phalanx.families.detection.decode import BINS, Raw
+from phalanx.families.detection.decode import BINS, Raw, boxes
 from phalanx.nn.backbones.csp_rep_resnet import BasicBlock, CSPRepResNet, CSPStage, fuse
 from phalanx.nn.layers import ConvBNSiLU, initialise_convs
 
@@ -49,6 +49,10 @@ class PPYOLOE(nn.Module):
         dtype = torch.promote_types(images.dtype, torch.float32)  # half precision cannot tell pixels apart
         points, strides = anchor_points(sizes, dtype, images.device)
         return Raw(logits, distances, points, strides, tuple(h * w for h, w in sizes))
+
+    def decode(self, raw: Raw) -> tuple[Tensor, Tensor]:
+        """Boxes [B, A, 4] in pixels of the input, and scores [B, A, K]."""
+        return boxes(raw), raw.logits.float().sigmoid()
 
     def fuse(self) -> Self:
         """This network, which from now on computes the same with fewer convolutions but can only evaluate."""

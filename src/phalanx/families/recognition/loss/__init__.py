@@ -1,6 +1,6 @@
 """Losses of recognition: called with the outputs of a network and the texts, they give named Terms."""
 
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 from torch import Tensor
 
@@ -15,9 +15,11 @@ from phalanx.families.task import Loss
 class TextLoss(Protocol):
     """What every loss of recognition is."""
 
+    heads: ClassVar[frozenset[str]]  # those of the networks that it trains, see `TextNetwork`
+
     def __call__(self, outputs: Outputs, texts: Texts) -> Loss: ...
     def weights(self, texts: Texts, num_characters: int) -> dict[str, Tensor]:
         """The weights [] (float64) of its Terms, which the texts alone tell."""
 
 
-LOSSES = {'ctc': CTC, 'sar': SAR, 'multi': Multi}
+LOSSES: dict[str, type[TextLoss]] = {'ctc': CTC, 'sar': SAR, 'multi': Multi}

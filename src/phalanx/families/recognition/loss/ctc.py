@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -23,6 +24,8 @@ class CTC:
     """
 
     focal: bool = False  # whether a text counts by (1 - P(text))^2: easy ones less
+
+    heads: ClassVar[frozenset[str]] = frozenset({'ctc'})
 
     def __call__(self, outputs: Outputs, texts: Texts) -> Loss:
         logits = at_least_float32(outputs.ctc)

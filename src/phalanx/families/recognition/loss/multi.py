@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from torch import Tensor
 
@@ -20,6 +21,8 @@ class Multi:
     ctc_weight: float = 1.0
     sar_weight: float = 1.0
     focal: bool = False  # of CTC
+
+    heads: ClassVar[frozenset[str]] = frozenset({'ctc', 'sar'})
 
     def __call__(self, outputs: Outputs, texts: Texts) -> Loss:
         ctc = CTC(focal=self.focal)(outputs, texts)['ctc']

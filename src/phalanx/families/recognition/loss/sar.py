@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -20,6 +21,8 @@ class SAR:
 
     Raises ValueError for a network without an attention head.
     """
+
+    heads: ClassVar[frozenset[str]] = frozenset({'ctc', 'sar'})
 
     def __call__(self, outputs: Outputs, texts: Texts) -> Loss:
         if outputs.sar is None:

@@ -10,15 +10,17 @@ from typing import Literal
 
 from torch import Tensor, nn
 
-from phalanx.families.recognition.models.blocks import along_the_line
+from phalanx.families.recognition.models.blocks import HEIGHTS, along_the_line
 from phalanx.families.recognition.models.mobilenet_v3 import MobileNetV3, Size
-from phalanx.families.recognition.models.outputs import Outputs
+from phalanx.families.recognition.models.outputs import Outputs, TextNetwork
 from phalanx.families.recognition.models.resnet34_vd import ResNet34vd
 from phalanx.families.recognition.texts import Texts
 
 
-class CRNN(nn.Module):
+class CRNN(TextNetwork):
     """images [B, 3, 32, W] -> logits [B, W/4, K+1]."""
+
+    heights = HEIGHTS
 
     def __init__(self, num_classes: int, backbone: MobileNetV3 | ResNet34vd, *, hidden_size: int) -> None:
         super().__init__()

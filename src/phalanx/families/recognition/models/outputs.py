@@ -1,10 +1,12 @@
-"""What a recognition network gives."""
+"""What a recognition network is and gives."""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from torch import Tensor, nn
+
+from phalanx.families.recognition.characters import Characters, Reading
 
 
 class Outputs(NamedTuple):
@@ -28,3 +30,20 @@ class CtcOutput(nn.Module):
     def forward(self, images: Tensor) -> Tensor:
         outputs: Outputs = self.network(images)
         return outputs.ctc
+
+
+class TextNetwork(nn.Module):
+    """What the family asks of a network. These are the answers of one that is read by CTC; others override them."""
+
+    heads: ClassVar[frozenset[str]] = frozenset({'ctc'})
+    """The heads that learn: a loss fits a network if it names the same."""
+    heights: ClassVar[range] = range(1, 1 << 16)
+    """The heights of images that it takes, in pixels."""
+
+    def decode(self, outputs: Any, characters: Characters) -> list[Reading]:
+        """The text of each image and its score, from what the network gives in evaluation mode."""
+        return characters.decode(outputs.ctc)
+
+    def exported(self) -> nn.Module:
+        """Normalised images [B, 3, H, W] -> logits [B, T, K+1], as `phalanx export` writes them."""
+        return CtcOutput(self)

@@ -9,15 +9,19 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
+from phalanx.families.recognition.models.blocks import HEIGHTS
 from phalanx.families.recognition.models.mobilenet_v1_enhance import MobileNetV1Enhance
-from phalanx.families.recognition.models.outputs import Outputs
+from phalanx.families.recognition.models.outputs import Outputs, TextNetwork
 from phalanx.families.recognition.models.sar import SARHead
 from phalanx.families.recognition.models.svtr import SVTRNeck
 from phalanx.families.recognition.texts import Texts
 
 
-class SVTRLCNet(nn.Module):
+class SVTRLCNet(TextNetwork):
     """images [B, 3, 48, W] -> logits [B, W/8, K+1] for CTC; with the texts, [B, L, K+2] of the attention head too."""
+
+    heads = frozenset({'ctc', 'sar'})
+    heights = HEIGHTS
 
     def __init__(
         self,

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from phalanx.families.table.models.slanet import SLANet
 from phalanx.families.table.tokens import START
+
+if TYPE_CHECKING:
+    from phalanx.families.table.models.slanet import SLANet
 
 
 class DecodingLoop(nn.Module):

@@ -6,13 +6,13 @@ K tokens of the vocabulary, L tokens of a table, N pixels of the coarsest map, C
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from phalanx.families.table.models.csp_pan import CSPPAN
+from phalanx.families.table.models.loop import DecodingLoop
+from phalanx.families.table.output import TableOutput
 from phalanx.families.table.tokens import START
 from phalanx.nn.backbones.pp_lcnet import PPLCNet
 from phalanx.nn.layers import initialise_convs
@@ -20,15 +20,8 @@ from phalanx.nn.layers import initialise_convs
 LOOK_EVERY = 16  # steps between looks at whether all tables have ended: each look makes a GPU wait
 
 
-class Said(NamedTuple):
-    """What the network says of each table, token after token."""
-
-    logits: Tensor  # [B, L, K]
-    boxes: Tensor  # [B, L, 4] xyxy, in shares of width and height; of use where the token stands for a cell
-
-
 class SLANet(nn.Module):
-    """images [B, 3, H, W] -> what they show, as `Said`.
+    """images [B, 3, H, W] -> what they show, as `TableOutput`.
 
     With the true tokens [B, L], from the start token on, it says what follows each of them. Without, it goes on from its own
     likeliest tokens until every table has ended, at most `max_steps`.
@@ -41,9 +34,13 @@ class SLANet(nn.Module):
         self.head = SLAHead(channels, hidden, num_tokens)
         initialise_convs(self)
 
-    def forward(self, images: Tensor, tokens: Tensor | None = None, max_steps: int = 501) -> Said:
-        said: Said = self.head(self.pixels(images), tokens, max_steps)
-        return said
+    def forward(self, images: Tensor, tokens: Tensor | None = None, max_steps: int = 501) -> TableOutput:
+        output: TableOutput = self.head(self.pixels(images), tokens, max_steps)
+        return output
+
+    def exported(self, max_steps: int) -> nn.Module:
+        """Images -> probabilities and boxes of at most `max_steps` tokens, with the greedy decoding inside."""
+        return DecodingLoop(self, max_steps)
 
     def pixels(self, images: Tensor) -> Tensor:
         """What the head sees, the pixels [B, N, C] of the coarsest map."""
@@ -52,7 +49,7 @@ class SLANet(nn.Module):
 
 
 class SLAHead(nn.Module):
-    """The pixels [B, N, C] of a map -> `Said`."""
+    """The pixels [B, N, C] of a map -> `TableOutput`."""
 
     def __init__(self, channels: int, hidden: int, num_tokens: int) -> None:
         super().__init__()
@@ -63,10 +60,10 @@ class SLAHead(nn.Module):
         self.box = nn.Sequential(nn.Linear(hidden, hidden), nn.Linear(hidden, 4), nn.Sigmoid())
         initialise_linears(self)
 
-    def forward(self, pixels: Tensor, tokens: Tensor | None, max_steps: int) -> Said:
+    def forward(self, pixels: Tensor, tokens: Tensor | None, max_steps: int) -> TableOutput:
         said = self.follow(pixels, tokens) if tokens is not None else self.decode(pixels, max_steps)
         states = torch.stack(said, dim=1)  # [B, L, D]
-        return Said(self.structure(states), self.box(states))
+        return TableOutput(self.structure(states), self.box(states))
 
     def follow(self, pixels: Tensor, tokens: Tensor) -> list[Tensor]:
         """The states [B, D] after each of the true tokens [B, L]."""

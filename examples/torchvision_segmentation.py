@@ -1,0 +1,51 @@
+"""A segmentation network of torchvision (LR-ASPP, Howard et al., arXiv:1905.02244), and an augmentation of torchvision's.
+
+phalanx train --plugin examples/torchvision_segmentation.py pp_liteseg_digits --set model.name=lraspp losses=[cross_entropy]
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torchvision.models.segmentation import lraspp_mobilenet_v3_large
+from torchvision.transforms import v2
+
+from phalanx.data.external import seeded
+from phalanx.parallel.norms import adopted
+
+
+class LRASPP(nn.Module):
+    """images [B, 3, H, W] -> logits, as a list in training and evaluation."""
+
+    num_outputs = 1
+
+    def __init__(self, num_classes: int) -> None:
+        super().__init__()
+        self.network = adopted(lraspp_mobilenet_v3_large(weights=None, weights_backbone=None, num_classes=num_classes))
+
+    def forward(self, images: Tensor) -> list[Tensor]:
+        return [self.network(images)['out']]
+
+
+def lraspp(num_classes: int) -> LRASPP:
+    return LRASPP(num_classes)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ColorJitter:
+    """Torchvision's, drawn from the seed of the sample."""
+
+    brightness: float = 0.2
+    hue: float = 0.1
+
+    def __call__(self, image: Any, labels: Any, rng: np.random.Generator) -> tuple[Any, Any]:
+        with seeded(rng):
+            changed = v2.ColorJitter(brightness=self.brightness, hue=self.hue)(torch.from_numpy(image).permute(2, 0, 1))
+        return changed.permute(1, 2, 0).contiguous().numpy(), labels
+
+
+PLUGIN = {'segmentation': {'models': {'lraspp': lraspp}, 'transforms': {'color_jitter': ColorJitter}}}

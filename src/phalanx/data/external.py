@@ -1,0 +1,30 @@
+"""Other libraries' transforms under the seed of a sample."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+from collections.abc import Iterator
+
+import numpy as np
+import torch
+
+
+@contextlib.contextmanager
+def seeded(rng: np.random.Generator) -> Iterator[None]:
+    """While open, the global generators of Python, NumPy and torch (CPU) are seeded from `rng`, and are restored afterwards.
+
+    What a transform of torchvision, Albumentations or one's own draws from them is then a function of the sample, so a training
+    does not depend on the number of ranks or workers, nor on where it was resumed.
+    """
+    seed = int(rng.integers(2**32))
+    python, numpy = random.getstate(), np.random.get_state()
+    with torch.random.fork_rng(devices=[]):
+        random.seed(seed)
+        np.random.seed(seed)
+        torch.manual_seed(seed)
+        try:
+            yield
+        finally:
+            random.setstate(python)
+            np.random.set_state(numpy)

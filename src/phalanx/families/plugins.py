@@ -1,0 +1,60 @@
+"""Networks, losses, transforms and data sets of a user's own.
+
+A plugin is a Python file, or an installed package, that holds a dict PLUGIN = {family: {kind: {name: builder}}}, with the kinds
+of `catalog.CATALOGS`. Plugins run code, so only a person names them: by `--plugin FILE` or PHALANX_PLUGINS, or by installing a
+package with an entry point in the group `phalanx.plugins`. A recipe or a run folder cannot.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from importlib.metadata import entry_points
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+from typing import Any
+
+from phalanx.config.arguments import PLUGINS
+from phalanx.families.catalog import CATALOGS
+from phalanx.system.errors import RequestError
+
+
+def load_plugins() -> None:
+    """Adds the parts of all plugins to the catalogs, once. Raises RequestError naming the file and the cure."""
+    for path in filter(None, os.environ.get(PLUGINS, '').split(os.pathsep)):
+        _add(_module(Path(path)), path)
+    for entry in entry_points(group='phalanx.plugins'):
+        _add(entry.load(), f'the plugin {entry.name} ({entry.value})')
+
+
+def _module(path: Path) -> Any:
+    """The module of a file, imported once. Its name is a function of its path, so that workers can unpickle what it defines."""
+    name = f'phalanx_plugin_{path.stem}'
+    if name in sys.modules:
+        return sys.modules[name]
+    spec = spec_from_file_location(name, path) if path.is_file() else None
+    if spec is None or spec.loader is None:
+        raise RequestError(f'--plugin {path}: there is no such Python file')
+    module = sys.modules[name] = module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
+    return module
+
+
+def _add(plugin: Any, where: str) -> None:
+    parts = plugin if isinstance(plugin, dict) else getattr(plugin, 'PLUGIN', None)
+    if not isinstance(parts, dict):
+        raise RequestError(f'{where}: has no dict PLUGIN = {{family: {{kind: {{name: builder}}}}}}')
+    for family, kinds in parts.items():
+        if family not in CATALOGS:
+            raise RequestError(f'{where}: PLUGIN: {family!r} is not one of {", ".join(CATALOGS)}')
+        for kind, builders in kinds.items():
+            if kind not in CATALOGS[family]:
+                raise RequestError(f'{where}: PLUGIN: {family}: {kind!r} is not one of {", ".join(CATALOGS[family])}')
+            catalog = CATALOGS[family][kind]
+            if taken := [name for name, build in builders.items() if catalog.get(name, build) is not build]:
+                raise RequestError(f'{where}: PLUGIN: {family}.{kind}: {taken[0]!r} is taken; choose another name')
+            catalog.update(builders)

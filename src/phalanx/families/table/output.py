@@ -1,0 +1,14 @@
+"""The output of a table network. Shapes: B tables, L tokens of a table, K tokens of the vocabulary."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from torch import Tensor
+
+
+class TableOutput(NamedTuple):
+    """Logits of the token after each token, and where its cell is."""
+
+    logits: Tensor  # [B, L, K]
+    boxes: Tensor  # [B, L, 4] xyxy, in shares of width and height; meaningful where the token stands for a cell

@@ -1,0 +1,111 @@
+"""Networks written by users outside the package, one for each family, go the whole way: the examples of docs/extending.md."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image as Picture
+
+from phalanx.config.arguments import PLUGINS
+from phalanx.data.external import seeded
+from phalanx.families.catalog import CATALOGS
+from running import losses, run_here
+
+EXAMPLES = Path(__file__).parents[2] / 'examples'
+SHORT = (
+    'train.steps=4',
+    'train.global_batch_size=4',
+    'train.workers=0',
+    'evaluate={every: 4, batch_size: 4}',
+    'checkpoint.every=2',
+    'report={every: 1, pictures: 1}',
+    'ema=null',
+    'device=cpu',
+)
+RECIPES = {
+    'fcos': (
+        'ppyoloe_digits',
+        ('model.name=fcos', 'model.channels=4', 'loss.name=fcos', 'nms.score_threshold=0'),
+        ('data={name: digit_scenes, train_scenes: 8, eval_scenes: 4, size: [64, 64], digit_height: [24, 44]}',),
+    ),
+    'attention_recogniser': (
+        'crnn_digits',
+        ('model={name: attention, channels: 16, max_length: 4}', 'loss.name=attention'),
+        ('data={name: digit_lines, train_lines: 8, eval_lines: 4, digits: [1, 2], digit_height: [20, 32]}',),
+    ),
+    'parallel_tables': (
+        'slanet_rendered',
+        ('model={name: parallel_tables, channels: 16}', 'image_size=64', 'max_length=60'),
+        ('data={name: rendered_tables, train_tables: 8, eval_tables: 4, rows: [1, 2], columns: [1, 2]}',),
+    ),
+    'torchvision_segmentation': (
+        'pp_liteseg_digits',
+        ('model.name=lraspp', 'losses=[cross_entropy]', 'transforms=[color_jitter]'),
+        ('data={name: digit_scenes, train_scenes: 8, eval_scenes: 4, size: [32, 64], digit_height: [16, 24]}',),
+    ),
+}
+
+
+@pytest.fixture(autouse=True)
+def catalogs_as_before(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.delenv(PLUGINS, raising=False)
+    before = {(family, kind): dict(parts) for family, kinds in CATALOGS.items() for kind, parts in kinds.items()}
+    yield
+    os.environ.pop(PLUGINS, None)
+    for (family, kind), parts in before.items():
+        CATALOGS[family][kind].clear()
+        CATALOGS[family][kind].update(parts)
+
+
+@pytest.mark.parametrize('example', RECIPES)
+def test_a_network_of_a_user_is_trained_resumed_evaluated_used_and_exported(
+    example: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    recipe, parts, data = RECIPES[example]
+    plugin, options = ('--plugin', str(EXAMPLES / f'{example}.py')), ('--set', *SHORT, *data, *parts)
+    whole, run = tmp_path / 'whole', tmp_path / 'run'
+    assert run_here('train', recipe, *plugin, *options, '--save_dir', str(whole)) == 0
+    assert run_here('train', recipe, *plugin, *options, 'train.until=2', '--save_dir', str(run)) == 0
+    assert run_here('train', recipe, *plugin, *options, '--save_dir', str(run)) == 0
+    assert losses(run) == losses(whole)
+    capfd.readouterr()
+    assert run_here('eval', str(run), *plugin, '--json') == 0
+    assert json.loads(capfd.readouterr().out)['samples'] == 4
+    Picture.fromarray(np.full((40, 64, 3), 200, np.uint8)).save(tmp_path / 'image.png')
+    assert run_here('predict', str(run), str(tmp_path / 'image.png'), *plugin, '--out', str(tmp_path / 'out')) == 0
+    assert list((tmp_path / 'out').iterdir())
+    assert run_here('export', str(run), *plugin, '--out', str(tmp_path / 'model.onnx')) == 0
+
+
+def test_a_plugin_cannot_take_the_name_of_a_part(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / 'mine.py').write_text("PLUGIN = {'segmentation': {'models': {'unet': print}}}")
+    assert run_here('config', 'pp_liteseg_digits', '--plugin', str(tmp_path / 'mine.py')) == 2
+    assert "mine.py: PLUGIN: segmentation.models: 'unet' is taken; choose another name" in capfd.readouterr().err
+
+
+def test_what_is_wrong_with_a_plugin_is_said_with_its_file(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / 'empty.py').write_text('')
+    (tmp_path / 'kind.py').write_text("PLUGIN = {'table': {'transforms': {}}}")
+    for name, message in {
+        'none.py': 'there is no such Python file',
+        'empty.py': 'has no dict PLUGIN',
+        'kind.py': "PLUGIN: table: 'transforms' is not one of models, data, losses",
+    }.items():
+        os.environ.pop(PLUGINS, None)
+        assert run_here('config', 'pp_liteseg_digits', '--plugin', str(tmp_path / name)) == 2
+        assert message in capfd.readouterr().err
+
+
+def test_a_foreign_transform_draws_from_the_seed_of_its_sample_and_leaves_the_generators_alone() -> None:
+    def drawn(seed: int) -> tuple[float, float]:
+        with seeded(np.random.default_rng(seed)):
+            return float(np.random.rand()), float(np.random.rand())
+
+    state = np.random.get_state()[1].copy()
+    assert drawn(1) == drawn(1) != drawn(2)
+    assert (np.random.get_state()[1] == state).all()
