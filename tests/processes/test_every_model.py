@@ -10,9 +10,9 @@ import gc
 import inspect
 import json
 import os
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from importlib import import_module
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Self, get_args, get_origin, get_type_hints
 
@@ -20,11 +20,15 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
+from torch._dynamo.utils import counters
 
+from phalanx.data.samples import Draw
 from phalanx.engine.runs import open_job
 from phalanx.engine.trainer import Trainer
-from phalanx.families.catalog import FAMILIES
-from phalanx.parallel import dist
+from phalanx.families.catalog import CATALOGS, FAMILIES
+from phalanx.nn import stochastic
+from phalanx.parallel import dist, norms
+from phalanx.parallel.step import WholeStep
 from running import Command, losses, run_here
 
 # Three samples are shared as two and one.
@@ -99,7 +103,7 @@ class Case(NamedTuple):
 def cases() -> Iterator[Case]:
     """Every network with its published options, then with each other value of every option that is a choice."""
     for family in FAMILIES:
-        for name, build in import_module(f'phalanx.families.catalog.{family}.models').MODELS.items():
+        for name, build in CATALOGS[family]['models'].items():
             usual, changes = choices(build)
             for changed in ({}, *changes):
                 model = 'model=' + json.dumps({'name': name, **usual, **changed})
@@ -171,6 +175,26 @@ def trained(case: Case, folder: Path, *sets: str) -> Trained:
     trainer.read_numbers(keep=0)
     trainer.agree_on_statistics()
     return Trained(torch.tensor(trainer.numbers.logged, dtype=torch.float64), trainer.model.state_dict())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('case', [case for case in CASES if case.is_usual], ids=lambda case: case.name)
+def test_every_network_is_traced_as_one_graph(case: Case, tmp_path: Path) -> None:
+    """A break costs what compiling saves; torch itself breaks at recurrent layers."""
+    demo, _, *own = case.recipe()
+    job = open_job(demo, [(text, text) for text in own], tmp_path)
+    model, data = job.task.model(), job.task.dataset('train')
+    batch = job.task.align(job.task.collate([data[Draw(index, 0, 0, 0)] for index in range(2)]), WholeStep(samples=2))
+    norms.settle(model, 'off', None)
+    keys = stochastic.SampleKeys()
+    stochastic.tie(model, keys)
+    torch.compiler.reset()
+    counters.clear()
+    keys.begin(stochastic.sample_keys(0, 0, torch.arange(2)))
+    job.task.outputs(torch.compile(model.train(), backend='eager'), batch)
+    breaks = [reason for reason in counters['graph_break'] if not re.search('LSTM|GRU|RNN', reason)]
+    assert not breaks
+    assert counters['stats']['unique_graphs'] >= 1
 
 
 def test_every_family_has_its_demo_here() -> None:
