@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 import tempfile
-from collections.abc import Sequence
+import time
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field, fields
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Self
 
@@ -13,16 +15,19 @@ import torch
 
 from phalanx import dist
 from phalanx.bench.data import worker_rate
-from phalanx.bench.flops import measured_peak
-from phalanx.bench.profile import Profile, phases_and_messages
+from phalanx.bench.flops import measured_peak, now, step_flops
+from phalanx.bench.profile import PHASES, Profile, profiled
 from phalanx.bench.show import as_text
-from phalanx.bench.watched import PHASES, WatchedTrainer
 from phalanx.gradients import gradients_mb
 from phalanx.memory import keep_freed_memory
 from phalanx.meters import peak_memory_mb, slower_ranks
 from phalanx.precision import DTYPES
 from phalanx.readable import counted, mebibytes, number, percent
 from phalanx.runs import Job
+from phalanx.task import B, P, S
+from phalanx.trainer import Trainer
+
+PROFILED = 5  # steps under the profiler
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,17 +79,32 @@ class Figures:
 
 
 def measure(job: Job, device: torch.device, *, steps: int, warmup: int) -> tuple[Figures, Profile]:
-    """The figures of this rank, and the profile that a plan needs (true of one rank alone)."""
+    """The figures of this rank, and the profile that a plan needs (true of one rank alone).
+
+    Steps are timed without the profiler; where their time goes is what it sees in further ones.
+    """
     recipe = job.recipe
     keep_freed_memory()  # as ranks do
     with tempfile.TemporaryDirectory(prefix='phalanx-') as folder:
-        trainer = WatchedTrainer(recipe, job.task, folder=Path(folder), device=device)
-        flops = trainer.run(steps, warmup)
-    memory = peak_memory_mb(device)
-    seconds = trainer.timeline.seconds()
-    measured = phases_and_messages(trainer.timeline.steps[:-1], trainer.timeline.events[:-1], seconds)
-    step = math.fsum(measured['phases'].values())
-    own = {phase: measured['phases'].get(phase, 0.0) for phase in PHASES if phase != 'communication'}
+        trainer = Trainer(recipe, job.task, folder=Path(folder), device=device)
+        trainer.until = 10 * (warmup + steps + PROFILED)  # not reached: else workers would have less to do towards the end
+        batches = trainer.batches()
+        flops = step_flops(trainer, next(batches))  # which arranges the buckets, too
+        timed(trainer, batches, warmup)
+        if device.type == 'cuda':
+            torch.cuda.reset_peak_memory_stats(device)
+        seconds = timed(trainer, batches, steps)
+        memory = peak_memory_mb(device)
+        seen = profiled(trainer, batches, min(steps, PROFILED))
+        trainer.read_numbers(keep=0)
+    step = math.fsum(seconds) / steps
+    factor = step * len(seen) / math.fsum(each.seconds for each in seen)
+    seen = [each.scaled(factor) for each in seen]
+    phases = {phase: math.fsum(each.phases[phase] for each in seen) / len(seen) for phase in PHASES}
+    usual = sorted(seen, key=lambda each: each.seconds)[len(seen) // 2]
+    if recipe.norm_sync not in ('global', 'node'):
+        usual = usual._replace(forward=(), backward=())
+    own = {phase: share for phase, share in phases.items() if phase != 'communication'}
     channels_last = recipe.train.channels_last
     peak = measured_peak(device, DTYPES[recipe.precision.dtype], channels_last=channels_last)
     rate = worker_rate(trainer.dataset, job.task.collate, trainer.stream)
@@ -99,15 +119,15 @@ def measure(job: Job, device: torch.device, *, steps: int, warmup: int) -> tuple
         samples=batch,
         steps=steps,
         step_s=step,
-        fastest_step_s=min(math.fsum(phases.values()) for phases in seconds),
+        fastest_step_s=min(seconds),
         samples_per_s=batch / step,
-        phases={phase: measured['phases'].get(phase, 0.0) for phase in PHASES},
+        phases=phases,
         peak_memory_mb=memory,
         gflops=flops / 1e9,
         gflops_per_s=flops / step / 1e9,
         peak_convolution=peak.convolution / 1e9,
         peak_matrix=peak.matrix / 1e9,
-        exchanges=sum(len(measured[kind]) for kind in ('forward', 'losses', 'backward')),
+        exchanges=usual.exchanges,
         gradients_mb=gradients_mb(trainer.model),
         workers=recipe.train.workers,
         loader_rate=rate,
@@ -122,9 +142,19 @@ def measure(job: Job, device: torch.device, *, steps: int, warmup: int) -> tuple
         loader_rate=rate,
         workers=recipe.train.workers,
         bucket_mb=recipe.gradients.bucket(trainer.model),
-        **measured,
+        **{key: value for key, value in usual._asdict().items() if key != 'exchanges'},
     )
     return figures, profile
+
+
+def timed(trainer: Trainer[S, B, P], batches: Iterator[B], steps: int) -> list[float]:
+    """Seconds of each of `steps` steps, loading its batch included; they add up to the time of all."""
+    moments = [now(trainer.device)]
+    for left in reversed(range(steps)):
+        trainer.train_step(next(batches))
+        trainer.at.step += 1
+        moments.append(time.perf_counter() if left else now(trainer.device))
+    return [later - earlier for earlier, later in pairwise(moments)]
 
 
 def device_name(device: torch.device) -> str:
@@ -162,10 +192,7 @@ def advice(figures: Figures, tried: Sequence[Figures] = ()) -> list[str]:
     faster = (
         (all(each.precision == 'fp32' for each in known), 'precision.dtype=bf16 (see whether the accuracy holds)'),
         (not any(each.channels_last for each in known), 'train.channels_last=true, best together with bf16'),
-        (
-            not any(each.compiled for each in known),
-            'train.compile=true',
-        ),
+        (not any(each.compiled for each in known), 'train.compile=true'),
     )
     slow = figures.share_of_peak < 0.5
     return [text for _, text in told] + [text for open_yet, text in faster if slow and open_yet]
