@@ -44,13 +44,7 @@ def cell(family: str, setting: str, device: str) -> list[str]:
     recipe, on_gpu, on_cpu = RECIPES[family]
     sizes = (*on_cpu, 'train.global_batch_size=4', 'train.workers=0') if device == 'cpu' else (*on_gpu, 'train.workers=4')
     words = ['bench', 'train', recipe, '--json', '--steps', '2' if device == 'cpu' else '20', '--warmup', '1']
-    return [
-        *words,
-        '--set',
-        *sizes,
-        *SETTINGS[setting],
-        f'device={device}',
-    ]
+    return [*words, '--set', *sizes, *SETTINGS[setting], f'device={device}']
 
 
 def measured(words: list[str], seconds: float) -> dict[str, Any]:

@@ -37,9 +37,7 @@ class Recovery(NamedTuple):
     noticed: float  # the launcher has ended the other ranks
     started: float  # all ranks have built their networks and read the checkpoint
     stepped: float  # the first new step is logged
-    work: (
-        float  # seconds of a processor that a rank used from its start to then; the rest is waiting for one, on a busy machine
-    )
+    work: float  # of the processor, that a rank used from its start to then; the rest it waited for one
     lost: int
 
 
@@ -49,19 +47,10 @@ class Run:
     def __init__(self, folder: Path, ranks: int, every: int, restarts: int) -> None:
         self.folder, self.output = folder / 'run', folder / 'output.txt'
         words = ['train', 'pp_liteseg_digits', '--nproc_per_node', str(ranks), '--max_restart', str(restarts)]
+        keys = ['--save_dir', self.folder, '--set', *SETTINGS, f'checkpoint.every={every}']
         with self.output.open('w') as output:
             self.launcher = psutil.Popen(
-                [
-                    sys.executable,
-                    '-m',
-                    'phalanx',
-                    *words,
-                    '--save_dir',
-                    self.folder,
-                    '--set',
-                    *SETTINGS,
-                    f'checkpoint.every={every}',
-                ],
+                [sys.executable, '-m', 'phalanx', *words, *keys],
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 env={**os.environ, 'OMP_NUM_THREADS': '1'},
