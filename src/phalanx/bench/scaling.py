@@ -14,7 +14,6 @@ import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +22,7 @@ import torch
 from phalanx.bench.show import Row, as_markdown, as_text
 from phalanx.charts import Line, Points, chart
 from phalanx.disk import write_whole
-from phalanx.page import CSS, read_lines
+from phalanx.page import read_lines, rendered
 from phalanx.readable import duration, mebibytes, number, percent
 from phalanx.runs import Job
 
@@ -280,9 +279,6 @@ def page(
     facts: Mapping[str, str], rows: Sequence[Row], lines: Sequence[WorldFigures], runs: Sequence[TrainingRun], judged_by: str
 ) -> str:
     """One HTML page without network or script: the table, speed-up over ranks, and curves of the first run of each world."""
-    head = ''.join(f'<th>{escape(column)}</th>' for column in rows[0])
-    body = ''.join(f'<tr>{"".join(f"<td>{escape(cell)}</td>" for cell in row.values())}</tr>' for row in rows)
-    said = ''.join(f'<tr><th>{escape(name)}</th><td>{escape(fact)}</td></tr>' for name, fact in facts.items())
     last = int(max((step for run in runs for step, _ in run.loss), default=1))
     first = {run.world: run for run in reversed(runs)}
     names = {world: '1 rank' if world == 1 else f'{world} ranks' for world in first}
@@ -290,17 +286,7 @@ def page(
     scores = [Line(names[world], first[world].metrics, colour) for colour, world in enumerate(sorted(first))]
     measured = Line('measured', [(line.world, line.speed_up) for line in lines], 0)
     linear = Line('linear', [(line.world, line.world / lines[0].world) for line in lines], 5)
-    charts = [
-        chart('Speed-up', [measured, linear], lines[-1].world, over='ranks', zero=True),
-        chart('Loss', loss, last),
-        chart(judged_by, scores, last),
-    ]
-    title = f'Scaling of {facts["recipe"]}'
-    return (
-        '<!doctype html><html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">'
-        f'<title>{escape(title)}</title><style>{CSS}</style></head><body>'
-        f'<header><p class="brand">Phalanx</p><h1>{escape(title)}</h1></header>'
-        f'<section><div class="scroll"><table class="numbers"><tr>{head}</tr>{body}</table></div></section>'
-        f'<section><div class="charts">{"".join(charts)}</div></section>'
-        f'<section><h2>What was run</h2><div class="scroll"><table>{said}</table></div></section></body></html>\n'
-    )
+    charts = chart('Speed-up', [measured, linear], lines[-1].world, over='ranks', zero=True)
+    charts += [*chart('Loss', loss, last), *chart(judged_by, scores, last)]
+    values = {'title': f'Scaling of {facts["recipe"]}', 'rows': rows, 'charts': charts, 'facts': facts}
+    return rendered('scaling.html', values)
