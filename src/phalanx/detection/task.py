@@ -38,7 +38,7 @@ from phalanx.folders import settled_classes
 from phalanx.image import channels_first, normalised, stacked
 from phalanx.options import check_probability, check_std
 from phalanx.step import WholeStep
-from phalanx.task import Draw, Export, Image, Loss, Split, described, tried
+from phalanx.task import Draw, Export, FromSource, Image, Loss, Split, described, tried
 
 # What the network says, boxes [n, 4] and classes [n] of each image, and the step that they belong to.
 DetectionLoss = Callable[[Raw, Sequence[Tensor], Sequence[Tensor], WholeStep], Loss]
@@ -105,7 +105,7 @@ class DetectionBatch(Tensors):
 
 
 @dataclass(frozen=True)
-class Samples:
+class Samples(FromSource):
     """The samples of one split, transformed."""
 
     source: Source
@@ -115,12 +115,6 @@ class Samples:
     @property
     def notes(self) -> list[str]:
         return [f'{self.split} data: {count} {what}' for what, count in self.source.notes.items()]
-
-    def __len__(self) -> int:
-        return len(self.source)
-
-    def name(self, index: int) -> str:
-        return self.source.name(index)
 
     def __getitem__(self, draw: Draw) -> Sample:
         if self.split == 'eval':

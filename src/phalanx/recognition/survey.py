@@ -9,13 +9,13 @@ from phalanx.recognition.characters import Characters, UnusableTextError
 from phalanx.recognition.data import Source
 from phalanx.recognition.data.source import Chance, TextImage
 from phalanx.recognition.draw import with_words
-from phalanx.task import Draw, Image, SampleError
+from phalanx.task import Draw, FromSource, Image, SampleError
 
 UNKNOWN, BLANK = '(not in the dictionary)', '␣'
 
 
 @dataclass(frozen=True)
-class TextSurvey:
+class TextSurvey(FromSource):
     """The samples of one split as they lie in their files, counted by characters."""
 
     source: Source
@@ -23,13 +23,6 @@ class TextSurvey:
     has_attention: bool
     class_names: tuple[str, ...] = ()  # whatever is found: few data sets have all of a large dictionary
     unit: str = 'characters'
-    notes: tuple[str, ...] = ()
-
-    def __len__(self) -> int:
-        return len(self.source)
-
-    def name(self, index: int) -> str:
-        return self.source.name(index)
 
     def count(self, index: int) -> tuple[Image, dict[str, int]]:
         """The image and its characters, a blank as ␣. Raises SampleError, also for a text that cannot be learned."""

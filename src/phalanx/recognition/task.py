@@ -30,7 +30,7 @@ from phalanx.recognition.survey import TextSurvey
 from phalanx.recognition.texts import Texts
 from phalanx.recognition.transforms import TRANSFORMS, Concatenate, Transform, fitted
 from phalanx.step import WholeStep
-from phalanx.task import Draw, Export, Image, Loss, SampleError, Split, tried
+from phalanx.task import Draw, Export, FromSource, Image, Loss, SampleError, Split, tried
 
 Size = tuple[int, int]  # width, height
 
@@ -94,7 +94,7 @@ class Encoder:
 
 
 @dataclass(frozen=True)
-class Samples:
+class Samples(FromSource):
     """The samples of one split, augmented, fitted and encoded."""
 
     source: Source
@@ -102,16 +102,6 @@ class Samples:
     sizes: tuple[Size, ...]  # a step draws one of them for all its samples
     concatenate: Concatenate | None = None
     transforms: tuple[Transform, ...] = ()
-
-    @property
-    def notes(self) -> Sequence[str]:
-        return ()
-
-    def __len__(self) -> int:
-        return len(self.source)
-
-    def name(self, index: int) -> str:
-        return self.source.name(index)
 
     def __getitem__(self, draw: Draw) -> Sample:
         chance = Chance(draw)

@@ -36,7 +36,7 @@ from phalanx.segmentation.transforms import (
     Transform,
 )
 from phalanx.step import WholeStep
-from phalanx.task import Draw, Export, Image, Loss, Split, Term, described, tried
+from phalanx.task import Draw, Export, FromSource, Image, Loss, Split, Term, described, tried
 
 Size = tuple[int, int]  # (H, W)
 
@@ -79,22 +79,12 @@ class SegmentationBatch(Tensors):
 
 
 @dataclass(frozen=True)
-class Samples:
+class Samples(FromSource):
     """The samples of one split, transformed."""
 
     source: Source
     transforms: tuple[Transform, ...]
     split: Split
-
-    @property
-    def notes(self) -> Sequence[str]:
-        return ()
-
-    def __len__(self) -> int:
-        return len(self.source)
-
-    def name(self, index: int) -> str:
-        return self.source.name(index)
 
     def __getitem__(self, draw: Draw) -> Sample:
         image, labels = self.source.read(draw.index)

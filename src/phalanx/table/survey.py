@@ -9,13 +9,13 @@ from phalanx.table.annotation import CELL_STARTS
 from phalanx.table.data import Source
 from phalanx.table.draw import shown
 from phalanx.table.tokens import Vocabulary
-from phalanx.task import Image
+from phalanx.task import FromSource, Image
 
 PLAIN, EMPTY, SPANNING = 'with text', 'empty', 'over several rows or columns'
 
 
 @dataclass(frozen=True)
-class CellSurvey:
+class CellSurvey(FromSource):
     """The tables of one split as they lie in their files, counted by cells."""
 
     source: Source
@@ -23,13 +23,6 @@ class CellSurvey:
     max_length: int
     class_names: tuple[str, ...] = (PLAIN, EMPTY, SPANNING)
     unit: str = 'cells'
-    notes: tuple[str, ...] = ()
-
-    def __len__(self) -> int:
-        return len(self.source)
-
-    def name(self, index: int) -> str:
-        return self.source.name(index)
 
     def count(self, index: int) -> tuple[Image, dict[str, int]]:
         """The image, and the cells of each kind, one over several rows or columns being of that kind whatever is in it.
