@@ -37,7 +37,6 @@ class Recovery(NamedTuple):
     noticed: float  # the launcher has ended the other ranks
     started: float  # all ranks have built their networks and read the checkpoint
     stepped: float  # the first new step is logged
-    work: float  # of the processor, that a rank used from its start to then; the rest it waited for one
     lost: int
 
 
@@ -70,9 +69,7 @@ class Run:
         self.wait(lambda: len(self.starts()) > starts)
         start = self.starts()[-1]
         self.wait(lambda: self.last_step() > start['step'])
-        stepped = time.time()
-        work = statistics.mean(sum(rank.cpu_times()[:2]) for rank in self.ranks())
-        return Recovery(noticed - killed, start['time'] - killed, stepped - killed, work, reached - start['step'])
+        return Recovery(noticed - killed, start['time'] - killed, time.time() - killed, reached - start['step'])
 
     def ranks(self) -> list[psutil.Process]:
         return [child for child in self.launcher.children() if 'RANK' in child.environ()]

@@ -130,7 +130,8 @@ class _Launched:
     """When the device has done what the host launched; a CPU has done it when the host goes on."""
 
     def __init__(self, host: Sequence[Any], on_device: Sequence[Any]) -> None:
-        begins = {event.id: event.time_range.start for event in host}
+        # Calls of the CUDA runtime are numbered for themselves, and so like operations that have nothing to do with them.
+        begins = {event.id: event.time_range.start for event in host if not event.name.startswith('cu')}
         known = sorted(
             (begins[e.linked_correlation_id], e.time_range.end) for e in on_device if e.linked_correlation_id in begins
         )
