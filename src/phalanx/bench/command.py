@@ -99,7 +99,7 @@ def bench_train(given: argparse.Namespace, words: Sequence[str]) -> int:
             print(f'{" ".join(own)}: ended with status {ended.returncode}', file=sys.stderr)
             failed = True
         elif ended.stdout:  # only the machine of rank 0 has anything to say
-            found += [train.Figures.of_record(record) for record in json.loads(ended.stdout)['variants']]
+            found += json.loads(ended.stdout)['variants']
     if found:
         _print_figures(found, given.json)
     return int(failed)
@@ -141,8 +141,8 @@ def _train_variant(given: argparse.Namespace, words: Sequence[str], variant: tup
     return 0
 
 
-def _print_figures(figures: Sequence[train.Figures], as_json: bool) -> None:
-    print(json.dumps({'variants': [each.record() for each in figures]}) if as_json else train.as_table(figures))
+def _print_figures(figures: list[train.Figures], as_json: bool) -> None:
+    print(json.dumps({'variants': figures}) if as_json else train.as_table(figures))
 
 
 # bench data

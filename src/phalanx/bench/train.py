@@ -6,10 +6,9 @@ import math
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, field, fields
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import torch
 
@@ -30,52 +29,7 @@ from phalanx.trainer import Trainer
 PROFILED = 5  # steps under the profiler
 
 
-@dataclass(frozen=True, kw_only=True)
-class Figures:
-    """What was measured of the training steps of one rank; times are means over the steps, in seconds."""
-
-    recipe: str
-    device: str
-    world_size: int
-    precision: str
-    channels_last: bool
-    compiled: bool
-    samples: int  # of a step, over all ranks
-    steps: int
-    step_s: float
-    fastest_step_s: float
-    samples_per_s: float
-    phases: dict[str, float]
-    peak_memory_mb: float
-    gflops: float  # of a step on this rank, in billions of operations
-    gflops_per_s: float
-    peak_convolution: float  # billions of operations a second
-    peak_matrix: float
-    exchanges: int  # sums over ranks in a step that it waits for
-    gradients_mb: float
-    workers: int
-    loader_rate: float  # samples a second of one worker
-    slow_ranks: list[str] = field(default_factory=list)  # slower than the median, by phase
-
-    @property
-    def share_of_peak(self) -> float:
-        return self.gflops_per_s / max(self.peak_convolution, self.peak_matrix)
-
-    @property
-    def variant(self) -> str:
-        return ', '.join(
-            [self.precision, *(['channels last'] if self.channels_last else []), *(['compiled'] if self.compiled else [])]
-        )
-
-    def share(self, phase: str) -> float:
-        return self.phases.get(phase, 0.0) / self.step_s
-
-    def record(self) -> dict[str, Any]:
-        return {**asdict(self), 'share_of_peak': self.share_of_peak, 'next': advice(self)}
-
-    @classmethod
-    def of_record(cls, record: dict[str, Any]) -> Self:
-        return cls(**{field.name: record[field.name] for field in fields(cls)})
+Figures = dict[str, Any]  # what was measured of the training steps of one rank, as `--json` prints it
 
 
 def measure(job: Job, device: torch.device, *, steps: int, warmup: int) -> tuple[Figures, Profile]:
@@ -105,34 +59,35 @@ def measure(job: Job, device: torch.device, *, steps: int, warmup: int) -> tuple
     if recipe.norm_sync not in ('global', 'node'):
         usual = usual._replace(forward=(), backward=())
     own = {phase: share for phase, share in phases.items() if phase != 'communication'}
-    channels_last = recipe.train.channels_last
-    peak = measured_peak(device, DTYPES[recipe.precision.dtype], channels_last=channels_last)
+    peak = measured_peak(device, DTYPES[recipe.precision.dtype], channels_last=recipe.train.channels_last)
     rate = worker_rate(trainer.dataset, job.task.collate, trainer.stream)
     batch, name = trainer.stream.global_batch_size, device_name(device)
-    figures = Figures(
-        recipe=job.name,
-        device=name,
-        world_size=dist.world_size(),
-        precision=recipe.precision.dtype,
-        channels_last=channels_last,
-        compiled=recipe.train.compile,
-        samples=batch,
-        steps=steps,
-        step_s=step,
-        fastest_step_s=min(seconds),
-        samples_per_s=batch / step,
-        phases=phases,
-        peak_memory_mb=memory,
-        gflops=flops / 1e9,
-        gflops_per_s=flops / step / 1e9,
-        peak_convolution=peak.convolution / 1e9,
-        peak_matrix=peak.matrix / 1e9,
-        exchanges=usual.exchanges,
-        gradients_mb=gradients_mb(trainer.model),
-        workers=recipe.train.workers,
-        loader_rate=rate,
-        slow_ranks=slower_ranks(dist.gather_objects(own)),
-    )
+    train = recipe.train
+    figures: Figures = {
+        'recipe': job.name,
+        'device': name,
+        'world_size': dist.world_size(),
+        'precision': recipe.precision.dtype,
+        'channels_last': train.channels_last,
+        'compiled': train.compile,
+        'samples': batch,  # of a step, over all ranks
+        'steps': steps,
+        'step_s': step,
+        'fastest_step_s': min(seconds),
+        'samples_per_s': batch / step,
+        'phases': phases,  # seconds of a step
+        'peak_memory_mb': memory,
+        'gflops': flops / 1e9,  # of a step on this rank, in billions of operations
+        'gflops_per_s': flops / step / 1e9,
+        'peak_convolution': peak.convolution / 1e9,  # billions of operations a second
+        'peak_matrix': peak.matrix / 1e9,
+        'share_of_peak': flops / step / peak.best,
+        'exchanges': usual.exchanges,  # that a step waits for
+        'gradients_mb': gradients_mb(trainer.model),
+        'workers': train.workers,
+        'loader_rate': rate,  # samples a second of one worker
+        'slow_ranks': slower_ranks(dist.gather_objects(own)),  # slower than the median, by phase
+    }
     profile = Profile(
         recipe=job.name,
         device=name,
@@ -144,7 +99,7 @@ def measure(job: Job, device: torch.device, *, steps: int, warmup: int) -> tuple
         bucket_mb=recipe.gradients.bucket(trainer.model),
         **{key: value for key, value in usual._asdict().items() if key != 'exchanges'},
     )
-    return figures, profile
+    return {**figures, 'next': advice(figures)}, profile
 
 
 def timed(trainer: Trainer[S, B, P], batches: Iterator[B], steps: int) -> list[float]:
@@ -157,6 +112,15 @@ def timed(trainer: Trainer[S, B, P], batches: Iterator[B], steps: int) -> list[f
     return [later - earlier for earlier, later in pairwise(moments)]
 
 
+def share(figures: Figures, phase: str) -> float:
+    return float(figures['phases'][phase] / figures['step_s'])
+
+
+def variant(figures: Figures) -> str:
+    switches = ['channels last'] * figures['channels_last'] + ['compiled'] * figures['compiled']
+    return ', '.join([figures['precision'], *switches])
+
+
 def device_name(device: torch.device) -> str:
     return torch.cuda.get_device_name(device) if device.type == 'cuda' else f'cpu ({torch.get_num_threads()} threads)'
 
@@ -166,63 +130,69 @@ def advice(figures: Figures, tried: Sequence[Figures] = ()) -> list[str]:
 
     What was measured in `tried` already is not suggested again.
     """
-    computing = figures.step_s - figures.phases['data wait']
-    needed = math.ceil(figures.samples / figures.world_size / computing / figures.loader_rate)
+    computing = figures['step_s'] - figures['phases']['data wait']
+    needed = math.ceil(figures['samples'] / figures['world_size'] / computing / figures['loader_rate'])
     waits = (  # phase, from which share on it is worth a word
         (
             'data wait',
             0.02,
-            f'the device waits for data: train.workers={max(needed, figures.workers + 1)} (one prepares '
-            f'{number(figures.loader_rate)} samples/s); `phalanx bench data` tells which transform takes how long; '
+            f'the device waits for data: train.workers={max(needed, figures["workers"] + 1)} (one prepares '
+            f'{number(figures["loader_rate"])} samples/s); `phalanx bench data` tells which transform takes how long; '
             'where that is decoding, train.cache.gib=N keeps decoded images',
         ),
         (
             'communication',
             0.05,
-            f'ranks wait for each other: {figures.exchanges} exchanges and {figures.gradients_mb:.0f} MiB of gradients a step; '
-            'norm_sync=node or off saves nearly all of the exchanges, gradients.compression=bf16 half of the gradients, '
-            'a larger batch makes both rarer',
+            f'ranks wait for each other: {figures["exchanges"]} exchanges and {figures["gradients_mb"]:.0f} MiB of gradients '
+            'a step; norm_sync=node or off saves nearly all of the exchanges, gradients.compression=bf16 half of the '
+            'gradients, a larger batch makes both rarer',
         ),
         ('host to device', 0.05, 'copies to the device: samples should travel as bytes and be normalised there'),
         ('optimizer', 0.1, 'the update costs as much with any batch: a larger batch makes it rarer'),
         ('other', 0.1, 'the host is busy with small things: a larger batch, or train.compile=true'),
     )
-    told = sorted(((figures.share(phase), text) for phase, least, text in waits if figures.share(phase) > least), reverse=True)
+    told = sorted(
+        ((share(figures, phase), text) for phase, least, text in waits if share(figures, phase) > least), reverse=True
+    )
     known = (figures, *tried)
     faster = (
-        (all(each.precision == 'fp32' for each in known), 'precision.dtype=bf16 (see whether the accuracy holds)'),
-        (not any(each.channels_last for each in known), 'train.channels_last=true, best together with bf16'),
-        (not any(each.compiled for each in known), 'train.compile=true'),
+        (all(each['precision'] == 'fp32' for each in known), 'precision.dtype=bf16 (see whether the accuracy holds)'),
+        (not any(each['channels_last'] for each in known), 'train.channels_last=true, best together with bf16'),
+        (not any(each['compiled'] for each in known), 'train.compile=true'),
     )
-    slow = figures.share_of_peak < 0.5
+    slow = figures['share_of_peak'] < 0.5
     return [text for _, text in told] + [text for open_yet, text in faster if slow and open_yet]
 
 
 def as_table(all_figures: Sequence[Figures]) -> str:
     """The variants beside each other, and what the fastest could try next."""
     rows = []
-    first, best = all_figures[0], max(all_figures, key=lambda figures: figures.samples_per_s)
+    first, best = all_figures[0], max(all_figures, key=lambda figures: figures['samples_per_s'])
     for name, show in (
-        ('samples/s', lambda f: number(f.samples_per_s)),
-        *([('times the first', lambda f: f'{f.samples_per_s / first.samples_per_s:.2f}')] if len(all_figures) > 1 else []),
-        ('step', lambda f: f'{1000 * f.step_s:.1f} ms'),
-        ('fastest step', lambda f: f'{1000 * f.fastest_step_s:.1f} ms'),
+        ('samples/s', lambda f: number(f['samples_per_s'])),
+        *(
+            [('times the first', lambda f: f'{f["samples_per_s"] / first["samples_per_s"]:.2f}')]
+            if len(all_figures) > 1
+            else []
+        ),
+        ('step', lambda f: f'{1000 * f["step_s"]:.1f} ms'),
+        ('fastest step', lambda f: f'{1000 * f["fastest_step_s"]:.1f} ms'),
         *((f'  {phase}', _phase(phase)) for phase in PHASES),
-        ('peak memory', lambda f: mebibytes(f.peak_memory_mb)),
-        ('arithmetic of a step', lambda f: f'{f.gflops:.2f} GFLOP'),
-        ('reached', lambda f: f'{f.gflops_per_s:,.0f} GFLOP/s'),
-        ('a convolution reaches', lambda f: f'{f.peak_convolution:,.0f} GFLOP/s'),
-        ('a matrix product', lambda f: f'{f.peak_matrix:,.0f} GFLOP/s'),
-        ('share of the best', lambda f: percent(f.share_of_peak)),
-        ('loader, one worker', lambda f: f'{number(f.loader_rate)} samples/s'),
+        ('peak memory', lambda f: mebibytes(f['peak_memory_mb'])),
+        ('arithmetic of a step', lambda f: f'{f["gflops"]:.2f} GFLOP'),
+        ('reached', lambda f: f'{f["gflops_per_s"]:,.0f} GFLOP/s'),
+        ('a convolution reaches', lambda f: f'{f["peak_convolution"]:,.0f} GFLOP/s'),
+        ('a matrix product', lambda f: f'{f["peak_matrix"]:,.0f} GFLOP/s'),
+        ('share of the best', lambda f: percent(f['share_of_peak'])),
+        ('loader, one worker', lambda f: f'{number(f["loader_rate"])} samples/s'),
     ):
-        rows.append({'': name, **{figures.variant: show(figures) for figures in all_figures}})
-    work = f'{counted(first.samples, "sample")} a step, {counted(first.world_size, "rank")}'
-    head = f'{first.recipe}: {work}, {first.device}, {counted(first.steps, "step")}'
+        rows.append({'': name, **{variant(figures): show(figures) for figures in all_figures}})
+    work = f'{counted(first["samples"], "sample")} a step, {counted(first["world_size"], "rank")}'
+    head = f'{first["recipe"]}: {work}, {first["device"]}, {counted(first["steps"], "step")}'
     tips = [f'  - {tip}' for tip in advice(best, all_figures)] or ['  - nothing stands out']
-    slow = [f'{figures.variant}: {rank}' for figures in all_figures for rank in figures.slow_ranks]
-    return '\n'.join([head, as_text(rows), *slow, f'to try next with {best.variant}:', *tips])
+    slow = [f'{variant(figures)}: {rank}' for figures in all_figures for rank in figures['slow_ranks']]
+    return '\n'.join([head, as_text(rows), *slow, f'to try next with {variant(best)}:', *tips])
 
 
 def _phase(phase: str) -> Any:
-    return lambda figures: f'{1000 * figures.phases[phase]:.1f} ms {100 * figures.share(phase):5.1f} %'
+    return lambda figures: f'{1000 * figures["phases"][phase]:.1f} ms {100 * share(figures, phase):5.1f} %'
