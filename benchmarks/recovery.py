@@ -24,6 +24,8 @@ from typing import Any, NamedTuple
 
 import psutil
 
+from phalanx.page import read_lines
+
 PATIENCE = 150  # seconds for what takes some ten
 SETTINGS = (
     *('train.steps=100000', 'train.workers=0', 'train.global_batch_size=4', 'data.size=[64,96]', 'data.train_scenes=64'),
@@ -82,16 +84,10 @@ class Run:
             time.sleep(0.02)
 
     def starts(self) -> list[dict[str, Any]]:
-        return [event for event in _lines(self.folder / 'journal.jsonl') if event['kind'] == 'start']
+        return [event for event in read_lines(self.folder / 'journal.jsonl') if event['kind'] == 'start']
 
     def last_step(self) -> int:
-        return max((line['step'] for line in _lines(self.folder / 'metrics.jsonl')), default=0)
-
-
-def _lines(path: Path) -> list[dict[str, Any]]:
-    """The lines of a file that is being written."""
-    text = path.read_text() if path.is_file() else ''
-    return [json.loads(line) for line in text.splitlines(keepends=True) if line.endswith('\n')]
+        return max((line['step'] for line in read_lines(self.folder / 'metrics.jsonl')), default=0)
 
 
 def main() -> None:

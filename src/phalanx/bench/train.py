@@ -6,7 +6,7 @@ import math
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from itertools import pairwise
+from itertools import chain, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +43,9 @@ def measure(job: Job, device: torch.device, *, steps: int, warmup: int) -> tuple
         trainer = Trainer(recipe, job.task, folder=Path(folder), device=device)
         trainer.until = 10 * (warmup + steps + PROFILED)  # not reached: else workers would have less to do towards the end
         batches = trainer.batches()
-        flops = step_flops(trainer, next(batches))  # which arranges the buckets, too
+        first = next(batches)
+        flops = step_flops(trainer, first)  # which arranges the buckets, too
+        batches = chain([first], batches)
         timed(trainer, batches, warmup)
         if device.type == 'cuda':
             torch.cuda.reset_peak_memory_stats(device)
