@@ -10,7 +10,6 @@ kills the next one. Samples are made by the ranks themselves: loading data is le
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import random
 import statistics
