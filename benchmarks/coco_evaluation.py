@@ -18,7 +18,6 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
 import numpy as np
 import torch
@@ -73,14 +72,9 @@ def evaluate(rank: int, given: argparse.Namespace, folder: Path) -> None:
     metric.gather()
     gathered = time.perf_counter()
     metrics = dist.from_main_rank(metric.compute() if rank == 0 else None)
-    result: dict[str, Any] = {
-        'rank': rank,
-        'mb': round(peak_mb()),
-        'of_them_evaluation_mb': round(peak_mb() - before),
-        'gather_s': round(gathered - begin, 2),
-        'compute_s': round(time.perf_counter() - gathered, 2),
-        'mean_ap': metrics['mean_ap'],
-    }
+    seconds = {'gather_s': round(gathered - begin, 2), 'compute_s': round(time.perf_counter() - gathered, 2)}
+    memory = {'mb': round(peak_mb()), 'of_them_evaluation_mb': round(peak_mb() - before)}
+    result = {'rank': rank, **memory, **seconds, 'mean_ap': metrics['mean_ap']}
     (folder / f'{rank}.json').write_text(json.dumps(result))
     dist.leave()
 

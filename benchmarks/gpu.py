@@ -21,6 +21,8 @@ from typing import Any
 
 import torch
 
+from phalanx.cli.bench.show import as_markdown
+
 RECIPES = {  # name -> settings on a GPU, on a CPU
     'segmentation': ('pp_liteseg_digits', ('data.size=[512,1024]', 'train.global_batch_size=16'), ('data.size=[64,96]',)),
     'detection': ('ppyoloe_digits', ('data.size=[640,640]', 'train.global_batch_size=16'), ('data.size=[64,64]',)),
@@ -44,13 +46,7 @@ def cell(family: str, setting: str, device: str) -> list[str]:
     recipe, on_gpu, on_cpu = RECIPES[family]
     sizes = (*on_cpu, 'train.global_batch_size=4', 'train.workers=0') if device == 'cpu' else (*on_gpu, 'train.workers=4')
     words = ['bench', 'train', recipe, '--json', '--steps', '2' if device == 'cpu' else '20', '--warmup', '1']
-    return [
-        *words,
-        '--set',
-        *sizes,
-        *SETTINGS[setting],
-        f'device={device}',
-    ]
+    return [*words, '--set', *sizes, *SETTINGS[setting], f'device={device}']
 
 
 def measured(words: list[str], seconds: float) -> dict[str, Any]:
@@ -69,26 +65,19 @@ def measured(words: list[str], seconds: float) -> dict[str, Any]:
         return {'why': f'longer than {seconds:.0f} s'}
     if done.returncode:
         return {'why': (done.stderr.strip().splitlines() or ['no word'])[-1][:200]}
-    found = json.loads(done.stdout)
-    variants = found['variants'] if isinstance(found, dict) and 'variants' in found else found
-    return {name: (variants[0] if isinstance(variants, list) else variants)[name] for name in COLUMNS}
+    (found,) = json.loads(done.stdout)['variants']
+    return {name: found[name] for name in COLUMNS}
 
 
-def as_table(rows: list[dict[str, Any]], head: str) -> str:
-    lines = [
-        head,
-        '',
-        '| family | setting | samples/s | MiB | share of peak |',
-        '| --- | --- | ---: | ---: | ---: |',
-    ]
+def as_table(rows: list[dict[str, Any]]) -> str:
+    shown = []
     for row in rows:
-        said = (
-            (f'{row["samples_per_s"]:.1f}', f'{row["peak_memory_mb"]:,.0f}', f'{row["share_of_peak"]:.0%}')
-            if 'why' not in row
-            else (row['why'], '', '')
-        )
-        lines.append(f'| {row["family"]} | {row["setting"]} | {" | ".join(said)} |')
-    return '\n'.join(lines) + '\n'
+        said = {'samples/s': row.get('why', ''), 'MiB': '', 'share of peak': ''}
+        if 'why' not in row:
+            figures = f'{row["samples_per_s"]:.1f}', f'{row["peak_memory_mb"]:,.0f}', f'{row["share_of_peak"]:.0%}'
+            said = dict(zip(said, figures, strict=True))
+        shown.append({'family': row['family'], 'setting': row['setting'], **said})
+    return as_markdown(shown)
 
 
 def main() -> None:
@@ -109,7 +98,7 @@ def main() -> None:
     given.out.mkdir(parents=True, exist_ok=True)
     head = f'{name}, torch {torch.__version__}, {time.strftime("%Y-%m-%d")}, `make gpu`'
     (given.out / 'gpu.json').write_text(json.dumps({'head': head, 'rows': rows}, indent=1) + '\n')
-    (given.out / 'gpu.md').write_text(as_table(rows, head))
+    (given.out / 'gpu.md').write_text(f'{head}\n\n{as_table(rows)}\n')
     print(f'{given.out}/gpu.md, {given.out}/gpu.json')
 
 

@@ -24,12 +24,10 @@ from typing import Any, NamedTuple
 import cv2
 import numpy as np
 import plain_transforms as plain
-import torch
 from PIL import Image
 
-from phalanx.cli.bench.data import REST, one_thread, prepare
+from phalanx.cli.bench.data import one_thread, prepare
 from phalanx.cli.bench.show import as_text
-from phalanx.cli.bench.timeline import Timeline
 from phalanx.engine.loader import Stream
 from phalanx.engine.runs import open_job
 
@@ -184,15 +182,15 @@ def row_of(family: str, root: Path, seconds: float, repeats: int) -> dict[str, s
 def ours(pipeline: Pipeline, root: Path, stream: Stream) -> Prepare:
     """As in a loader worker."""
     job = open_job(pipeline.recipe, [(key, key) for key in pipeline.settings(root)])
-    dataset, timeline = job.task.dataset('train'), Timeline(torch.device('cpu'), REST)
-    return lambda step: prepare(dataset, job.task.collate, stream.share(step)[0], timeline)
+    dataset = job.task.dataset('train')
+    return lambda step: prepare(dataset, job.task.collate, stream.share(step))
 
 
 def plainly(pipeline: Pipeline, files: Sequence[Any], stream: Stream) -> Prepare:
     rng = np.random.default_rng(0)
 
     def prepare_batch(step: int) -> None:
-        pipeline.plain([files[draw.index] for draw in stream.share(step)[0]], rng)
+        pipeline.plain([files[draw.index] for draw in stream.share(step)], rng)
 
     return prepare_batch
 

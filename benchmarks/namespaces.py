@@ -1,4 +1,4 @@
-"""Two nodes for benchmarks: network namespaces of this one with a core each, joined by a cable whose rate can be limited.
+"""Two nodes for benchmarks: network namespaces of this node with a core each, joined by a cable whose rate can be limited.
 
 Needs root, iproute2, taskset and the kernel's tbf queue.
 """

@@ -1,64 +1,83 @@
-"""Steps of plain DistributedDataParallel, as torch documents it; scaling_between_nodes.py starts it to compare with.
+"""Steps of plain PyTorch: the network, loss and optimizer of a recipe, under torch's own DistributedDataParallel.
 
     python benchmarks/plain_ddp.py RECIPE STEPS KEY=VALUE ...          (or under torchrun)
 
-The network, loss and optimizer of the recipe, each rank for itself but for its gradients, on one batch that lies in memory.
-Rank 0 prints the mean step in seconds as JSON.
+Other benchmarks start it to compare with. It trains on one batch that lies in memory, with torch's own batch norms, which each
+rank has for itself, and accumulates the gradients of `train.micro_batches`. Rank 0 prints the median step in seconds and the
+peak memory above that of the start in MiB, as JSON.
 """
 
 from __future__ import annotations
 
 import json
+import resource
+import statistics
 import sys
 import time
-from typing import Any
+from contextlib import nullcontext
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from phalanx.data.samples import Draw
 from phalanx.engine.runs import open_job
+from phalanx.parallel.norms import BatchNorm2d
 from phalanx.parallel.step import WholeStep
+from phalanx.system.memory import keep_freed_memory
 
 WARMUP = 3
 
 
 class Alone(WholeStep):
-    """What losses ask about the step is answered from this rank's batch, as elsewhere."""
+    """What losses ask about the step is answered from the batch of this rank, as elsewhere."""
 
-    def sum(self, part: Tensor, group: Any = None) -> Tensor:
-        return part
+    def sum(self, part: Tensor) -> Tensor:
+        return part.detach()
+
+
+def with_norms_of_torch(model: nn.Module) -> nn.Module:
+    for name, child in model.named_children():
+        if isinstance(child, BatchNorm2d):
+            setattr(model, name, nn.BatchNorm2d(child.num_features, child.eps, child.momentum))
+        else:
+            with_norms_of_torch(child)
+    return model
+
+
+def peak_mb() -> float:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**10
 
 
 def main() -> None:
     recipe, steps, *keys = sys.argv[1:]
     job = open_job(recipe, [(key, key) for key in keys])
-    size = job.recipe.train.batch_size_per_rank
-    assert size is not None
+    train = job.recipe.train
+    size, parts = train.batch_size_per_rank or train.global_batch(1), train.micro_batches
     torch.set_num_threads(1)
     torch.manual_seed(0)
-    rank = 0
+    keep_freed_memory()  # as ranks of Phalanx do
     if dist.is_torchelastic_launched():
         dist.init_process_group('gloo')
-        rank = dist.get_rank()
+    rank = dist.get_rank() if dist.is_initialized() else 0
     dataset = job.task.dataset('train')
     batch = job.task.collate([dataset[Draw(rank * size + number, 0, 0, 0)] for number in range(size)])
-    model = job.task.model().train()
+    model = with_norms_of_torch(job.task.model()).train()
     replica = DistributedDataParallel(model, gradient_as_bucket_view=True) if dist.is_initialized() else model
     optimizer = job.recipe.optimizer(model.parameters())
-    begin = 0.0
-    for step in range(WARMUP + int(steps)):
-        if step == WARMUP:
-            begin = time.perf_counter()
-        loss = job.task.loss(replica, batch, Alone())
-        torch.stack([term.total / term.weight for term in loss.values()]).sum().backward()
+    base, seconds = peak_mb(), []
+    for _ in range(WARMUP + int(steps)):
+        begin = time.perf_counter()
+        for number, part in enumerate(batch.split(parts) if parts > 1 else [batch]):
+            with replica.no_sync() if number < parts - 1 and dist.is_initialized() else nullcontext():
+                loss = job.task.loss(job.task.outputs(replica, part), part, Alone())
+                (torch.stack([term.total / term.weight for term in loss.values()]).sum() / parts).backward()
         optimizer.step()
-        optimizer.zero_grad(set_to_none=True)
-    seconds = (time.perf_counter() - begin) / int(steps)
+        optimizer.zero_grad()
+        seconds.append(time.perf_counter() - begin)
     if rank == 0:
-        print(json.dumps({'step_s': seconds}))
+        print(json.dumps({'step_s': statistics.median(seconds[WARMUP:]), 'memory_mb': peak_mb() - base}))
     if dist.is_initialized():
         del replica
         dist.destroy_process_group()

@@ -30,16 +30,14 @@ PER_RANK = ('device=cpu', 'train.global_batch_size=null', 'train.workers=0')
 
 
 def on_all(nodes: Sequence[Node], *words: str) -> list[str]:
-    """What `phalanx` with `words` says at its end, run on all nodes at once. Raises RuntimeError."""
-    return outputs([node.start('-m', 'phalanx', *words) for node in nodes])
+    """What `phalanx bench` with `words` says at its end, run on all nodes at once. Raises RuntimeError."""
+    return outputs([node.start('-m', 'phalanx', 'bench', *words) for node in nodes])
 
 
 def together(nodes: Sequence[Node], *words: str) -> dict[str, Any]:
     """The JSON object that rank 0 prints of a benchmark over the ranks of all nodes."""
     ips = ','.join(node.address for node in nodes)
-    said = on_all(nodes, 'bench', *words, '--ips', ips, '--nproc_per_node', '1', '--json')
-    found: dict[str, Any] = json.loads(said[0])
-    return found
+    return json.loads(on_all(nodes, *words, '--ips', ips, '--nproc_per_node', '1', '--json')[0])  # type: ignore[no-any-return]
 
 
 def main() -> None:
@@ -59,7 +57,7 @@ def main() -> None:
         exchanges: list[dict[str, Any]] = []
         for _ in range(given.repeats):
             exchanges.append(together(nodes, 'comm'))
-            on_all(nodes, 'bench', *run, '--profile', 'profile.json')
+            on_all(nodes, *run, '--profile', 'profile.json')
             alone += [Profile.read(node.folder / 'profile.json') for node in nodes]
             for rate in given.rates:
                 for node in nodes:
@@ -89,11 +87,6 @@ def report(
                 'measured': f'{1000 * step:.1f} ms',
                 'predicted': f'{1000 * expected:.1f} ms',
                 'off by': f'{expected / step - 1:+.1%}',
-                'efficiency': f'{one / step:.2f}',
-                'predicted efficiency': f'{one / expected:.2f}',
-                'norms': f'{1000 * predicted.norms:.1f} ms',
-                'gradients': f'{1000 * predicted.gradients:.1f} ms',
-                'host': f'{1000 * predicted.host:.1f} ms',
             }
         )
     head = (

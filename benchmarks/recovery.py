@@ -10,7 +10,6 @@ kills the next one. Samples are made by the ranks themselves: loading data is le
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import random
 import statistics
@@ -23,6 +22,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import psutil
+
+from phalanx.report.page import read_lines
 
 PATIENCE = 150  # seconds for what takes some ten
 SETTINGS = (
@@ -37,7 +38,6 @@ class Recovery(NamedTuple):
     noticed: float  # the launcher has ended the other ranks
     started: float  # all ranks have built their networks and read the checkpoint
     stepped: float  # the first new step is logged
-    work: float  # seconds of a processor that a rank used from its start to then; the rest is waiting for one, on a busy node
     lost: int
 
 
@@ -47,19 +47,10 @@ class Run:
     def __init__(self, folder: Path, ranks: int, every: int, restarts: int) -> None:
         self.folder, self.output = folder / 'run', folder / 'output.txt'
         words = ['train', 'pp_liteseg_digits', '--nproc_per_node', str(ranks), '--max_restart', str(restarts)]
+        keys = ['--save_dir', self.folder, '--set', *SETTINGS, f'checkpoint.every={every}']
         with self.output.open('w') as output:
             self.launcher = psutil.Popen(
-                [
-                    sys.executable,
-                    '-m',
-                    'phalanx',
-                    *words,
-                    '--save_dir',
-                    self.folder,
-                    '--set',
-                    *SETTINGS,
-                    f'checkpoint.every={every}',
-                ],
+                [sys.executable, '-m', 'phalanx', *words, *keys],
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 env={**os.environ, 'OMP_NUM_THREADS': '1'},
@@ -79,9 +70,7 @@ class Run:
         self.wait(lambda: len(self.starts()) > starts)
         start = self.starts()[-1]
         self.wait(lambda: self.last_step() > start['step'])
-        stepped = time.time()
-        work = statistics.mean(sum(rank.cpu_times()[:2]) for rank in self.ranks())
-        return Recovery(noticed - killed, start['time'] - killed, stepped - killed, work, reached - start['step'])
+        return Recovery(noticed - killed, start['time'] - killed, time.time() - killed, reached - start['step'])
 
     def ranks(self) -> list[psutil.Process]:
         return [child for child in self.launcher.children() if 'RANK' in child.environ()]
@@ -94,16 +83,10 @@ class Run:
             time.sleep(0.02)
 
     def starts(self) -> list[dict[str, Any]]:
-        return [event for event in _lines(self.folder / 'journal.jsonl') if event['kind'] == 'start']
+        return [event for event in read_lines(self.folder / 'journal.jsonl') if event['kind'] == 'start']
 
     def last_step(self) -> int:
-        return max((line['step'] for line in _lines(self.folder / 'metrics.jsonl')), default=0)
-
-
-def _lines(path: Path) -> list[dict[str, Any]]:
-    """The lines of a file that is being written."""
-    text = path.read_text() if path.is_file() else ''
-    return [json.loads(line) for line in text.splitlines(keepends=True) if line.endswith('\n')]
+        return max((line['step'] for line in read_lines(self.folder / 'metrics.jsonl')), default=0)
 
 
 def main() -> None:

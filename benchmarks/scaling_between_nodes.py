@@ -1,21 +1,18 @@
 """What a second node brings: two network namespaces with a core and a rank each, Phalanx beside plain DDP under torchrun.
 
     python benchmarks/scaling_between_nodes.py [--steps N] [--repeats N] [--rates unlimited 1gbit 200mbit]
-    python benchmarks/scaling_between_nodes.py --loss
 
 Each rank has the same batch with one rank and with two. Everything is run in turns, `--repeats` times. `two at once`: two
 processes that know nothing of each other, the most that this node can give. At the last rate Phalanx also compresses its
-gradients; `--loss` (no root needed) trains 200 steps on two ranks and says how far that moves the loss.
+gradients. Needs root.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import os
 import statistics
 import subprocess
-import sys
 import tempfile
 from collections import defaultdict
 from collections.abc import Sequence
@@ -31,7 +28,7 @@ SETTINGS = (
     *('device=cpu', 'train.global_batch_size=null', 'train.batch_size_per_rank=4', 'train.workers=0'),
     *('data.size=[256,512]', 'data.eval_scenes=1', 'norm_sync=off', 'ema=null'),
 )
-COMPRESSIONS = ('bf16', 'int8', 'power_sgd')
+COMPRESSIONS = ('bf16', 'power_sgd')
 
 
 def main() -> None:
@@ -40,11 +37,7 @@ def main() -> None:
     parser.add_argument('--steps', type=int, default=6, help='how many are measured in each run')
     parser.add_argument('--repeats', type=int, default=2)
     parser.add_argument('--set', nargs='+', action='extend', default=[], metavar='KEY=VALUE')
-    parser.add_argument('--loss', action='store_true', help='200 steps with each compression, and no times')
     given = parser.parse_args()
-    if given.loss:
-        print(losses(given.set))
-        return
     keys = (*SETTINGS, *given.set)
     seconds: dict[tuple[str, str], list[float]] = defaultdict(list)  # (program, where) -> mean steps
     with tempfile.TemporaryDirectory() as folder, two_nodes(Path(folder)) as nodes:
@@ -117,39 +110,6 @@ def report(seconds: dict[tuple[str, str], list[float]], rates: Sequence[str]) ->
         )
     rows.sort(key=lambda row: ['alone', *rates].index(row['between nodes']))
     return f'{as_text(rows)}\nefficiency: of two ranks against one of the same program, the same batch on each.'
-
-
-# --loss
-
-
-def losses(settings: Sequence[str]) -> str:
-    """The loss of the last 50 of 200 steps on two ranks, by compression; `order` sums the same numbers in another order."""
-    runs = {
-        'none': (),
-        'none, other order': ('train.micro_batches=2',),
-        **{compression: (f'gradients.compression={compression}',) for compression in COMPRESSIONS},
-    }
-    found = {}
-    with tempfile.TemporaryDirectory() as folder:
-        for number, (name, chosen) in enumerate(runs.items()):
-            found[name] = last_loss(Path(folder) / str(number), (*settings, *chosen))
-    rows = [
-        {'compression': name, 'loss': f'{loss:.5f}', 'apart': f'{loss / found["none"] - 1:+.2%}'}
-        for name, loss in found.items()
-    ]
-    return as_text(rows)
-
-
-def last_loss(folder: Path, settings: Sequence[str]) -> float:
-    keys = ['device=cpu', 'data.size=[64,96]', 'train.until=200', 'report.every=50', 'evaluate.enabled=false', *settings]
-    subprocess.run(
-        [sys.executable, '-m', 'phalanx', 'train', RECIPE, '--nproc_per_node', '2', '--save_dir', str(folder), '--set', *keys],
-        env={**os.environ, 'OMP_NUM_THREADS': '1'},
-        stdout=subprocess.DEVNULL,
-        check=True,
-    )
-    lines = [json.loads(line) for line in (folder / 'metrics.jsonl').read_text().splitlines()]
-    return float(lines[-1]['loss'])
 
 
 if __name__ == '__main__':

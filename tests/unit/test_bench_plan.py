@@ -146,5 +146,5 @@ def test_a_profile_is_read_as_it_was_written(tmp_path: Path) -> None:
 @pytest.mark.parametrize('text', ['', '{}', '[1]', '{"recipe": "x"}'])
 def test_what_is_no_profile_is_refused(tmp_path: Path, text: str) -> None:
     (tmp_path / 'other.json').write_text(text)
-    with pytest.raises(ValueError, match='is no profile'):
+    with pytest.raises(ValueError, match='is not a profile'):
         Profile.read(tmp_path / 'other.json')

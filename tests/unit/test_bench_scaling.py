@@ -27,19 +27,19 @@ FACTS = {'recipe': 'toy', 'model': '<unet>'}
 
 def test_a_world_is_compared_with_the_smallest_by_its_times() -> None:
     one, four = compare(RUNS)
-    assert (one.world, one.speed_up, one.efficiency, one.metric_change) == (1, 1.0, 1.0, 0.0)
-    assert four.speed_up == pytest.approx(100 / 30)
-    assert four.efficiency == pytest.approx(100 / 30 / 4)
-    assert four.metric_change == pytest.approx(0.795 - 0.81)
-    assert (one.samples_per_s, four.samples_per_s) == (10.0, 33.0)
-    assert one.spread == pytest.approx(0.2)
-    assert four.memory_mb == 310.0
+    assert (one['world'], one['speed_up'], one['efficiency'], one['metric_change']) == (1, 1.0, 1.0, 0.0)
+    assert four['speed_up'] == pytest.approx(100 / 30)
+    assert four['efficiency'] == pytest.approx(100 / 30 / 4)
+    assert four['metric_change'] == pytest.approx(0.795 - 0.81)
+    assert (one['samples_per_s'], four['samples_per_s']) == (10.0, 33.0)
+    assert one['spread'] == pytest.approx(0.2)
+    assert four['memory_mb'] == 310.0
 
 
 def test_a_comparison_may_begin_with_several_ranks() -> None:
     (two, four) = compare([TrainingRun(2, 10, 1, 60.0, 1.0, 1.0), TrainingRun(4, 10, 1, 40.0, 1.0, 1.0)])
-    assert two.efficiency == 1
-    assert four.efficiency == pytest.approx(60 / 40 / 2)
+    assert two['efficiency'] == 1
+    assert four['efficiency'] == pytest.approx(60 / 40 / 2)
 
 
 def test_short_runs_have_no_accuracy() -> None:

@@ -3,26 +3,28 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.autograd import DeviceType
 from torch.nn import functional as F
 
+from phalanx.cli.bench.data import Clock
 from phalanx.cli.bench.flops import step_flops
-from phalanx.cli.bench.profile import phases_and_messages
-from phalanx.cli.bench.timeline import Mark, Moment, Timeline, phase_seconds
+from phalanx.cli.bench.profile import JUDGE, NETWORK, PHASES, WAIT, Step, profiled, steps_of
 from phalanx.cli.bench.train import Figures, advice
-from phalanx.cli.bench.watched import PHASES, WatchedTrainer
 from phalanx.data.samples import Draw
 from phalanx.engine.optim import OPTIMIZERS, SCHEDULES
 from phalanx.engine.schema import Recipe, Train
+from phalanx.engine.trainer import Trainer
 from phalanx.families.task import Loss, Term
 from phalanx.parallel.norms import BatchNorm2d
 from phalanx.parallel.step import WholeStep
@@ -83,100 +85,141 @@ class Toy:
         return {'size': Term(outputs.square().sum(), torch.tensor(float(outputs.numel())))}
 
 
-def watched(folder: Path, micro_batches: int = 1) -> WatchedTrainer[Any, Any, Any]:
+@pytest.fixture
+def trainer(tmp_path: Path) -> Trainer[Any, Any, Any]:
     recipe = Recipe(
         task='toy',
-        train=Train(steps=100, global_batch_size=4, micro_batches=micro_batches, workers=0),
+        train=Train(steps=100, global_batch_size=4, workers=0),
         optimizer=partial(OPTIMIZERS['sgd'], lr=0.1),
         schedule=partial(SCHEDULES['constant']),
     )
-    return WatchedTrainer(recipe, Toy(), folder=folder, device=CPU)  # type: ignore[arg-type]  # no pictures, no metric
+    return Trainer(recipe, Toy(), folder=tmp_path, device=CPU)  # type: ignore[arg-type]  # no pictures, no metric
 
 
-@pytest.fixture
-def trainer(tmp_path: Path) -> WatchedTrainer[Any, Any, Any]:
-    return watched(tmp_path)
+def test_phases_of_profiled_steps_add_up_to_their_time(trainer: Trainer[Any, Any, Any]) -> None:
+    begin = time.perf_counter()
+    steps = profiled(trainer, trainer.batches(), 3)
+    assert len(steps) == 3 and trainer.at.step == 3
+    assert 0 < math.fsum(step.seconds for step in steps) < time.perf_counter() - begin
+    for step in steps:
+        assert set(step.phases) == set(PHASES)
+        assert step.phases['communication'] == step.exchanges == 0  # one rank waits for nobody
+        assert min(step.phases.values()) >= 0
+        assert min(step.phases[phase] for phase in ('data wait', 'forward', 'loss', 'backward', 'optimizer')) > 0
 
 
-def test_phases_add_up_to_the_steps(trainer: WatchedTrainer[Any, Any, Any]) -> None:
-    trainer.run(steps=3, warmup=1)
-    seconds = trainer.timeline.seconds()
-    assert len(seconds) == 3
-    for marks, phases in zip(trainer.timeline.steps, seconds, strict=False):
-        assert math.fsum(phases.values()) == pytest.approx(marks[0].moment.until(marks[-1].moment))
-        assert set(phases) == set(PHASES) - {'communication'}  # one rank waits for nobody
-        assert min(phases.values()) >= 0
-
-
-def test_a_watched_step_is_the_step(trainer: WatchedTrainer[Any, Any, Any], tmp_path: Path) -> None:
-    """The trainer's own steps from the same seed leave the same weights, to the bit."""
-    trainer.run(steps=2, warmup=1)
-    plain = WatchedTrainer.__mro__[1](trainer.recipe, Toy(), folder=tmp_path, device=CPU)
-    plain.until = 3
-    for batch in plain.batches():
-        plain.train_step(batch)
-        plain.at.step += 1
-    for watched, other in zip(trainer.model.parameters(), plain.model.parameters(), strict=True):
-        assert torch.equal(watched, other)
-
-
-def test_messages_of_a_step_are_its_norms_its_numbers_and_its_gradients(trainer: WatchedTrainer[Any, Any, Any]) -> None:
+def test_messages_of_a_step_are_its_norms_its_numbers_and_its_gradients(trainer: Trainer[Any, Any, Any]) -> None:
     """A norm of 4 channels sends 9 numbers of 8 bytes, and 8 back; a step's numbers are a total, a weight, two news."""
-    trainer.run(steps=2, warmup=1)
-    timeline = trainer.timeline
-    assert Counter(event.kind for event in timeline.events[0]) == {
-        'forward exchange': 1,
-        'backward exchange': 1,
-        'other exchange': 1,
-        'gradient': 5,
-    }
-    found = phases_and_messages(timeline.steps[:-1], timeline.events[:-1], timeline.seconds())
-    assert [message.size for message in found['forward']] == [72]
-    assert [message.size for message in found['backward']] == [64]
-    assert [message.size for message in found['losses']] == [32]
+    *_, step = profiled(trainer, trainer.batches(), 2)
+    assert [message.size for message in step.forward] == [72]
+    assert [message.size for message in step.backward] == [64]
+    assert [message.size for message in step.losses] == [32]
     # Gradients become ready from the last layer to the first: 2 x 4 + 2 (its bias), 4 + 4 of the norm, 4 x 3 x 9; 4 bytes each.
-    sizes = [message.size for message in found['gradients']]
+    sizes = [message.size for message in step.gradients]
     assert sorted(sizes[:2]) == [8, 32]
     assert sizes[2:] == [16, 16, 432]
-    moments = [message.at for message in found['gradients']]
+    moments = [message.at for message in step.gradients]
     assert moments == sorted(moments)
-    assert 0 < moments[-1] <= found['phases']['backward']
+    assert 0 < moments[-1] <= step.phases['backward']
 
 
-def test_operations_are_those_of_the_convolutions(trainer: WatchedTrainer[Any, Any, Any]) -> None:
+def event(name: str, begin: int, end: int, *, id: int = 0, kernel_of: int | None = None, **others: Any) -> SimpleNamespace:
+    """As torch.profiler has it, in ms. `kernel_of`: the id of what launched it, where it is on the device."""
+    about = {'is_async': False, 'is_user_annotation': False, 'input_shapes': [], **others}
+    device = DeviceType.CPU if kernel_of is None else DeviceType.CUDA
+    times = SimpleNamespace(start=1000 * begin, end=1000 * end)
+    return SimpleNamespace(name=name, time_range=times, device_type=device, id=id, linked_correlation_id=kernel_of, **about)
+
+
+LABELS = (
+    event(WAIT, 0, 1),
+    event(JUDGE, 2, 7),
+    event(NETWORK, 2, 6),
+    event('autograd::engine::evaluate_function: A', 8, 10),
+    event('autograd::engine::evaluate_function: B', 11, 12),
+    event('Optimizer.step#SGD.step', 20, 23),
+    event(WAIT, 24, 25),
+)
+
+
+def milliseconds(step: Step) -> dict[str, float]:
+    return {phase: round(1000 * seconds, 6) for phase, seconds in step.phases.items() if seconds}
+
+
+def test_what_a_cpu_waits_for_an_exchange_is_communication() -> None:
+    """A bucket travels from 9 to 15, of which the backward pass computes until 12; the next work begins at 16."""
+    work = (event('aten::mm', 3, 5), event('aten::mm', 8, 10), event('aten::mm', 11, 12), event('aten::add_', 16, 22))
+    (step,) = steps_of((*LABELS, *work, event('gloo:all_reduce', 9, 15, is_async=True)), 4, 0)
+    assert milliseconds(step) == {
+        'data wait': 1,
+        'host to device': 1,
+        'forward': 4,
+        'loss': 1,
+        'backward': 4,
+        'optimizer': 7,
+        'other': 2,
+        'communication': 4,
+    }
+    assert step.exchanges == 1
+
+
+def test_an_exchange_that_ends_while_something_is_computed_costs_nothing() -> None:
+    work = (event('aten::mm', 8, 13), event('aten::add_', 16, 22))
+    (step,) = steps_of((*LABELS, *work, event('gloo:all_reduce', 9, 12, is_async=True)), 4, 0)
+    assert step.phases['communication'] == step.exchanges == 0
+
+
+def test_on_a_gpu_a_phase_lasts_until_its_kernels_are_done() -> None:
+    """The host launches the forward pass at 3, which takes the GPU until 10, and the backward pass at 9: from 10 to 18.
+
+    NCCL sends from 16 to 22, of which 4 ms pass without a kernel; the update follows. The host waits for data from 24 to 25 and
+    launches nothing new, so the step ends for the GPU with what the host had launched before 24.
+    """
+    launches = [event('aten::mm', 3, 4, id=1), event('aten::mm', 9, 10, id=2), event('aten::add_', 21, 22, id=3)]
+    nccl, call = (
+        event('record_param_comms', 9, 10, id=4),
+        event('cudaLaunchKernel', 21, 22, id=1),
+    )  # a number that is not its own
+    kernels = [event('gemm', 4, 10, kernel_of=1), event('gemm', 10, 18, kernel_of=2), event('add', 22, 26, kernel_of=3)]
+    (step,) = steps_of((*LABELS, *launches, nccl, call, *kernels, event('ncclDevKernel', 16, 22, kernel_of=4)), 4, 0)
+    # Forward until the GPU has done what was launched before 6, which is 10; the loss and what is between launch nothing.
+    assert milliseconds(step) == {
+        'data wait': 1,
+        'host to device': 1,
+        'forward': 8,
+        'backward': 8,
+        'communication': 4,
+        'optimizer': 4,
+    }
+
+
+def test_operations_are_those_of_the_convolutions(trainer: Trainer[Any, Any, Any]) -> None:
     """4 images of 64 pixels: 3 -> 4 channels by 3 x 3, whose input needs no gradient, and 4 -> 2 by 1 x 1, whose input does."""
     first, second = 2 * 4 * 64 * (4 * 3 * 9), 2 * 4 * 64 * (2 * 4)
     assert step_flops(trainer, next(trainer.batches())) == 2 * first + 3 * second
     assert all(parameter.grad is None for parameter in trainer.model.parameters())
 
 
-def test_a_depthwise_convolution_counts_a_filter_a_channel(trainer: WatchedTrainer[Any, Any, Any]) -> None:
+def test_a_depthwise_convolution_counts_a_filter_a_channel(trainer: Trainer[Any, Any, Any]) -> None:
     """4 images of 64 pixels, 3 channels with a filter of 3 x 3 each; the input needs no gradient."""
     trainer.model[0] = nn.Conv2d(3, 3, 3, padding=1, groups=3, bias=False)  # type: ignore[index, operator]
     trainer.model[1], trainer.model[2] = nn.Identity(), nn.Identity()  # type: ignore[index, operator]
     assert step_flops(trainer, next(trainer.batches())) == 2 * (2 * 4 * 64 * 3 * 9)
 
 
-def test_counting_operations_leaves_the_network_as_it_was(trainer: WatchedTrainer[Any, Any, Any]) -> None:
+def test_counting_operations_leaves_the_network_as_it_was(trainer: Trainer[Any, Any, Any]) -> None:
     before = {name: value.clone() for name, value in trainer.model.state_dict().items()}
     step_flops(trainer, next(trainer.batches()))
     assert all(torch.equal(value, before[name]) for name, value in trainer.model.state_dict().items())
 
 
-def test_a_phase_that_comes_twice_counts_twice() -> None:
-    moments = [Moment(CPU) for _ in range(4)]
-    for moment, seconds in zip(moments, (0.0, 1.0, 3.0, 7.0), strict=True):
-        moment._host = seconds
-    marks = [Mark(phase, moment) for phase, moment in zip(('a', 'b', 'a', 'c'), moments, strict=True)]
-    assert phase_seconds(marks) == {'a': 1 + 4, 'b': 2}
-
-
-def test_what_a_phase_calls_counts_without_it() -> None:
-    timeline = Timeline(CPU, 'all else')
-    with timeline.during('outer'), timeline.during('inner'):
+def test_what_a_part_calls_counts_without_it() -> None:
+    clock = Clock()
+    begin = clock.since
+    with clock.during('outer'), clock.during('inner'):
         pass
-    timeline.end_step()
-    assert [mark.phase for mark in timeline.steps[0]] == ['all else', 'outer', 'inner', 'outer', 'all else', 'all else']
+    assert set(clock.seconds) == {'all else', 'outer', 'inner'}
+    assert math.fsum(clock.seconds.values()) == pytest.approx(clock.since - begin)
 
 
 def figures(**changes: Any) -> Figures:
@@ -205,7 +248,8 @@ def figures(**changes: Any) -> Figures:
         'workers': 2,
         'loader_rate': 60.0,
     }
-    return Figures(**{**values, **changes})
+    values |= changes
+    return {**values, 'share_of_peak': values['gflops_per_s'] / max(values['peak_convolution'], values['peak_matrix'])}
 
 
 def test_a_device_that_is_busy_needs_no_advice() -> None:
@@ -214,7 +258,7 @@ def test_a_device_that_is_busy_needs_no_advice() -> None:
 
 def test_waiting_for_data_names_the_workers_that_would_do() -> None:
     """10 samples in 0.1 s of computing are 100 a second; a worker makes 30: four are needed."""
-    phases = {**figures().phases, 'data wait': 0.1}
+    phases = {**figures()['phases'], 'data wait': 0.1}
     (tip,) = advice(figures(step_s=0.2, phases=phases, loader_rate=30.0))
     assert 'train.workers=4' in tip
 
@@ -228,10 +272,6 @@ def test_what_was_tried_is_not_suggested_again() -> None:
     slow = figures(gflops_per_s=20.0)
     tips = advice(slow, [slow, figures(precision='bf16', channels_last=True, compiled=True)])
     assert tips == []
-
-
-def test_figures_survive_their_record() -> None:
-    assert Figures.of_record(figures().record()) == figures()
 
 
 def test_relu_is_not_counted() -> None:

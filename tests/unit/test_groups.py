@@ -22,7 +22,7 @@ class Net(nn.Module):
 def members(net: nn.Module, parameters: Parameters) -> list[tuple[list[str], float, float | None]]:
     """The groups by name: members, share of the learning rate, weight decay (None: the optimizer's)."""
     names = {id(parameter): name for name, parameter in net.named_parameters()}
-    groups, _ = parameter_groups(net, parameters)
+    groups = parameter_groups(net, parameters)
     return [([names[id(p)] for p in group['params']], group['lr_factor'], group.get('weight_decay')) for group in groups]
 
 
@@ -102,14 +102,3 @@ def test_a_rule_like_no_name_is_shown_what_names_look_like() -> None:
     )
     with pytest.raises(ValueError, match=f'^{re.escape(message)}$'):
         parameter_groups(Net(), Parameters(rules=(ParameterRule(match='transformer'),)))
-
-
-def test_the_table_shows_each_group() -> None:
-    """A 1x1 convolution from 3 to 4 channels with bias and a norm of 4: 12 + 4 + 4 + 4 numbers."""
-    net = nn.Sequential(nn.Conv2d(3, 4, 1), BatchNorm2d(4))
-    _, table = parameter_groups(net, Parameters(decay_norms=False, rules=(ParameterRule(match='0.*', lr_factor=0.1),)))
-    assert table.splitlines() == [
-        'parameters    tensors  numbers  lr factor  weight decay',
-        '0.*           2        16       0.1        as optimizer',
-        '(all others)  2        8        1          0',
-    ]

@@ -48,7 +48,7 @@ class Operations(TorchDispatchMode):
 def plain(trainer: Trainer[Any, Any, Any], batch: Any) -> Any:
     """A step of plain PyTorch with the network, the loss and the optimizer of `trainer`, and torch's own norms."""
     model = with_norms_of_torch(copy.deepcopy(trainer.model))
-    optimizer = trainer.recipe.optimizer(parameter_groups(model, trainer.recipe.parameters)[0])
+    optimizer = trainer.recipe.optimizer(parameter_groups(model, trainer.recipe.parameters))
     whole = WholeStep(samples=len(batch))
 
     def step() -> None:

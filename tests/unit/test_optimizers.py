@@ -94,7 +94,7 @@ def test_the_fused_kernel_gives_what_the_plain_form_gives(make: Callable[..., Op
 @pytest.mark.parametrize('name', OPTIMIZERS)
 def test_each_group_learns_with_its_share_of_the_rate(name: str) -> None:
     net = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
-    groups, _ = parameter_groups(net, Parameters(rules=(ParameterRule(match='0.*', lr_factor=0.1, weight_decay=0.3),)))
+    groups = parameter_groups(net, Parameters(rules=(ParameterRule(match='0.*', lr_factor=0.1, weight_decay=0.3),)))
     optimizer = OPTIMIZERS[name](groups, lr=1.0, weight_decay=0.7)
     set_lr(optimizer, 0.5)
     assert [(group['lr'], group['weight_decay']) for group in optimizer.param_groups] == [(0.05, 0.3), (0.5, 0.7)]

@@ -43,7 +43,7 @@ def test_a_frozen_teacher_stays_what_it_was() -> None:
     model = Distilled(networks(), frozen=('teacher',)).train()
     before = {name: tensor.clone() for name, tensor in model.networks['teacher'].state_dict().items()}
     student = model.student.head.weight.detach().clone()
-    groups, _ = parameter_groups(model, Parameters())
+    groups = parameter_groups(model, Parameters())
     optimizer = torch.optim.Adam(groups, lr=0.1, weight_decay=0.1)
     for _ in range(3):
         outputs = model(IMAGES)

@@ -229,7 +229,7 @@ def check_parts(job: Job, world_size: int) -> None:
             check_room(train.cache)
         size = len(job.task.dataset('train'))
         job.task.dataset('eval')
-        groups, _ = parameter_groups(job.task.model(), job.recipe.parameters)
+        groups = parameter_groups(job.task.model(), job.recipe.parameters)
         if getattr(job.recipe.optimizer, 'func', None) in REFUSING:  # making any optimizer makes torch import its compiler: 3 s
             job.recipe.optimizer(groups)
         Stream(size, train.global_batch(world_size), train.micro_batches, train.seed, 0, world_size)

@@ -76,7 +76,7 @@ class Trainer(Generic[S, B, P]):
         statistics = norms.settle(self.model, recipe.norm_sync, dist.node_group() if recipe.norm_sync == 'node' else None)
 
         # What moves it.
-        groups, _ = parameter_groups(self.model, recipe.parameters)
+        groups = parameter_groups(self.model, recipe.parameters)
         self.optimizer = recipe.optimizer(groups)
         self.lr = scaled(self.optimizer.defaults['lr'], recipe.scaling, batch)
         self.schedule = recipe.schedule(self.lr, self.steps, self.steps_per_epoch)

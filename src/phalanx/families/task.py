@@ -103,6 +103,22 @@ class Export:
     reading: Mapping[str, Any]  # how the outputs become a result: class names, characters, thresholds
 
 
+class FromSource:
+    """What has its length and the names of its samples from its `source`, about which there is nothing odd."""
+
+    source: Any
+
+    @property
+    def notes(self) -> Sequence[str]:
+        return ()
+
+    def __len__(self) -> int:
+        return len(self.source)
+
+    def name(self, index: int) -> str:
+        return str(self.source.name(index))
+
+
 class Metric(Protocol[B_contra, P_contra]):
     """Counts what a rank has seen. All ranks call `gather` once; after it the main rank alone is asked for results."""
 

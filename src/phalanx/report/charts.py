@@ -1,25 +1,24 @@
-"""Charts for pages without script. A plot is an SVG that stretches with the page; its labels are HTML, of one size everywhere.
-
-The style classes that they use stand in the style sheet of `page`.
-"""
+"""Charts for pages without script: what their templates draw. Places are per cent of the plot, from its left and its bottom."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from html import escape
 from itertools import accumulate, pairwise
+from typing import Any
 
 from phalanx.report.readable import number
 
 COLOURS = 6
 FINE = 400  # points of a curve that a page can show
+DOTTED = 40  # points of a curve that has a dot at each: one alone would not be seen
+STRIPS = 100  # places of a chart at which the pointer reads values
 COUNTED = ('step', 'ranks')  # what an axis has whole numbers of
-
 MOST_CLASSES = 30  # that a table can show so that a person sees them
 
 Points = Sequence[tuple[float, float | None]]  # (step, value); None is a gap
+Chart = dict[str, Any]  # for the macro `chart` of templates/parts.html
 
 
 @dataclass(frozen=True)
@@ -45,6 +44,9 @@ class Axis:
         low, high, value = (math.log(v) if self.log else v for v in (self.low, self.high, value))
         return 100 * (value - low) / (high - low)
 
+    def labels(self) -> list[tuple[float, str]]:
+        return [(self.place(tick), self.label(tick)) for tick in self.ticks]
+
     def label(self, tick: float) -> str:
         """A tick as text, with the decimals that its neighbours need."""
         largest = max(abs(tick) for tick in self.ticks)
@@ -67,29 +69,19 @@ def chart(
     zero: bool = False,
     linear: bool = False,
     tall: bool = False,
-) -> str:
-    """A titled chart of `lines` over steps (or what `over` names) from 0 to `last`; empty without a value.
+) -> list[Chart]:
+    """A titled chart of `lines` over steps (or what `over` names) from 0 to `last`; none without a value.
 
     With `zero` the value axis begins at 0; it is logarithmic where values differ much, unless it is to be `linear`.
     """
     values = [value for line in lines for _, value in line.points if value is not None]
     if not values:
-        return ''
+        return []
     x, y = _across(last, whole=over in COUNTED), _value_axis(min(values), max(values), zero, linear)
-    grid = ''.join(f'<path class="grid" d="M0 {100 - y.place(tick):.2f}H100"/>' for tick in y.ticks)
-    curves = ''.join(_curve(line, x, y) for line in sorted(lines, key=lambda line: not line.faint))
-    labels = ''.join(f'<span class="y" style="bottom:{y.place(t):.2f}%">{y.label(t)}</span>' for t in y.ticks)
-    labels += ''.join(f'<span class="x" style="left:{x.place(t):.2f}%">{x.label(t)}</span>' for t in x.ticks)
-    shown = [line for line in lines if not line.faint]
-    dots = ''.join(_dots(line, x, y) for line in shown)
-    legend = ''.join(f'<span class="c{line.colour % COLOURS}">{escape(line.name)}</span>' for line in shown)
     notes = ', '.join(filter(None, (unit, 'log scale' if y.log else '', f'over {over}' if over != 'step' else '')))
-    return (
-        f'<div class="chart{" tall" if tall else ""}"><h3>{escape(title)}<small>{escape(notes)}</small></h3>'
-        f'<p class="legend">{legend if len(lines) > 1 else ""}</p><div class="plot">'
-        f'<svg viewBox="0 0 100 100" preserveAspectRatio="none" role="img" aria-label="{escape(title)}">{grid}{curves}</svg>'
-        f'{labels}{dots}{_readings(lines, x, over)}</div></div>'
-    )
+    curves = [_curve(line, x, y) for line in sorted(lines, key=lambda line: not line.faint)]
+    labels = {'x': x.labels(), 'y': y.labels(), 'strips': _readings(lines, x, over)}
+    return [{'title': title, 'notes': notes, 'tall': tall, 'curves': curves, **labels}]
 
 
 def nice_ticks(low: float, high: float, about: int = 5) -> list[float]:
@@ -156,75 +148,42 @@ def _value_axis(low: float, high: float, zero: bool, linear: bool) -> Axis:
     return Axis(ticks[0], ticks[-1], ticks)
 
 
-def _curve(line: Line, x: Axis, y: Axis) -> str:
-    pen, path = 'M', []
+def _curve(line: Line, x: Axis, y: Axis) -> dict[str, Any]:
+    pen, path = 'M', ''
     for step, value in thinned(line.points):
-        if value is None:
-            pen = 'M'
-            continue
-        path.append(f'{pen}{x.place(step):.2f} {100 - y.place(value):.2f}')
-        pen = 'L'
-    return f'<path class="curve c{line.colour % COLOURS}{" faint" if line.faint else ""}" d="{"".join(path)}"/>'
+        if value is not None:
+            path += f'{pen}{x.place(step):.2f} {100 - y.place(value):.2f}'
+        pen = 'M' if value is None else 'L'
+    dotted = line.points if len(line.points) <= DOTTED and not line.faint else ()
+    dots = [(x.place(step), y.place(value)) for step, value in dotted if value is not None]
+    return {'line': line, 'colour': line.colour % COLOURS, 'path': path, 'dots': dots}
 
 
-def _dots(line: Line, x: Axis, y: Axis) -> str:
-    """A dot at each point of a curve that has few: one alone would not be seen."""
-    if len(line.points) > 40:
-        return ''
-    return ''.join(
-        f'<span class="dot c{line.colour % COLOURS}" style="left:{x.place(step):.2f}%;bottom:{y.place(value):.2f}%"></span>'
-        for step, value in line.points
-        if value is not None
-    )
-
-
-def _readings(lines: Sequence[Line], x: Axis, over: str) -> str:
-    """Upright strips over the plot, each with the values there, which show under the pointer."""
+def _readings(lines: Sequence[Line], x: Axis, over: str) -> list[tuple[float, float, str]]:
+    """Upright strips over the plot, each with the values there."""
     steps = sorted({step for line in lines for step, _ in line.points})
-    steps = steps[:: math.ceil(len(steps) / 100)]
+    steps = steps[:: math.ceil(len(steps) / STRIPS)]
     values = [(line.name, dict(line.points)) for line in lines]
-    edges = [x.low, *((a + b) / 2 for a, b in pairwise(steps)), x.high]
+    edges = [x.place(edge) for edge in (x.low, *((a + b) / 2 for a, b in pairwise(steps)), x.high)]
     strips = []
     for step, left, right in zip(steps, edges[:-1], edges[1:], strict=True):
-        text = '\n'.join(
-            [f'{over} {number(step)}', *(f'{name} {number(at[step])}' for name, at in values if at.get(step) is not None)]
-        )
-        side = ' r' if x.place(step) > 50 else ''
-        place = f'left:{x.place(left):.2f}%;width:{x.place(right) - x.place(left):.2f}%'
-        strips.append(f'<i class="strip{side}" style="{place}"><b>{escape(text)}</b></i>')
-    return ''.join(strips)
+        there = [f'{name} {number(at[step])}' for name, at in values if at.get(step) is not None]
+        strips.append((left, right - left, '\n'.join([f'{over} {number(step)}', *there])))
+    return strips
 
 
-# What is taken for what.
-
-
-def confusion_table(names: Sequence[str], counts: Sequence[Sequence[int]]) -> str:
-    """A table of the shares of each row, in per cent and as shades; of many classes those most often mistaken."""
-    shown = _most_mistaken(counts)
-    head = ''.join(f'<th><span{" class=long" if len(names[n]) > 4 else ""}>{escape(names[n])}</span></th>' for n in shown)
-    body = ''.join(f'<tr><th>{escape(names[n])}</th>{_shares(names[n], names, counts[n], shown)}</tr>' for n in shown)
-    left_out = (
-        f'<p class="muted">{len(shown)} of {len(names)}, those most often mistaken</p>' if len(shown) < len(names) else ''
-    )
-    return (
-        f'{left_out}<div class="scroll"><table class="matrix c0"><thead><tr><th>truth \\ prediction, %</th>{head}</tr></thead>'
-        f'{body}</table></div>'
-    )
-
-
-def _most_mistaken(counts: Sequence[Sequence[int]]) -> list[int]:
-    """The places of the classes with most mistakes, of their own or of others for them, in order."""
+def confusion(names: Sequence[str], counts: Sequence[Sequence[int]]) -> dict[str, Any]:
+    """What is taken for what: the share of each row in per cent; of many classes those most often mistaken."""
     mistakes = [sum(own) + sum(row[n] for row in counts) - 2 * own[n] for n, own in enumerate(counts)]
-    return sorted(sorted(range(len(counts)), key=lambda n: -mistakes[n])[:MOST_CLASSES])
-
-
-def _shares(truth: str, names: Sequence[str], counts: Sequence[int], shown: Sequence[int]) -> str:
-    """The cells of a row."""
-    total = sum(counts)
-    cells = []
-    for n in shown:
-        share = 100 * counts[n] / total if total else 0.0
-        text = f'{share:.0f}' if share >= 0.5 else ('·' if counts[n] else '')
-        told = escape(f'{truth} taken for {names[n]}: {counts[n]:,} of {total:,}')
-        cells.append(f'<td{" class=deep" if share > 55 else ""} style="--v:{share:.0f}" title="{told}">{text}</td>')
-    return ''.join(cells)
+    shown = sorted(sorted(range(len(counts)), key=lambda n: -mistakes[n])[:MOST_CLASSES])
+    rows = []
+    for truth in shown:
+        total, cells = sum(counts[truth]), []
+        for n in shown:
+            count = counts[truth][n]
+            share = 100 * count / total if total else 0.0
+            text = f'{share:.0f}' if share >= 0.5 else ('·' if count else '')
+            cells.append((share, text, f'{names[truth]} taken for {names[n]}: {count:,} of {total:,}'))
+        rows.append((names[truth], cells))
+    note = f'{len(shown)} of {len(names)}, those most often mistaken' if len(shown) < len(names) else ''
+    return {'note': note, 'names': [names[n] for n in shown], 'rows': rows}

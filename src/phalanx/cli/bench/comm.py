@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from phalanx.cli.bench.flops import now
 from phalanx.cli.bench.show import as_text
 from phalanx.parallel import dist
 from phalanx.report.readable import counted
@@ -67,8 +68,7 @@ def measure_in_work(device: torch.device) -> float:
                 torch.mm(factor, factor)
             if summed:
                 dist.sum_over_ranks(numbers)
-        _finish(device)
-        return time.perf_counter() - begin
+        return now(device) - begin
 
     seconds(1, summed=True)  # opens the connections, and makes the device ready
     products = int(dist.from_main_rank(max(1, round(WORK * SUMS / seconds(1, summed=False)))))
@@ -81,13 +81,7 @@ def _seconds(numbers: list[torch.Tensor], device: torch.device) -> float:
     dist.barrier()
     begin = time.perf_counter()
     dist.average_over_ranks(numbers)
-    _finish(device)
-    return time.perf_counter() - begin
-
-
-def _finish(device: torch.device) -> None:
-    if device.type == 'cuda':
-        torch.cuda.synchronize(device)
+    return now(device) - begin
 
 
 def record(exchanges: Sequence[Exchange], in_work: float, ranks: int) -> dict[str, Any]:

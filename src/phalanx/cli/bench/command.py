@@ -46,23 +46,18 @@ def command(words: Sequence[str]) -> int:
     """The exit status: 0 done, 1 a measurement failed, 2 the request was wrong."""
     parser = Parser('phalanx bench', 'Measures training, its input pipeline, the network, or the scaling.', EXAMPLES)
     commands = parser.add_subparsers(dest='command', required=True)
-    for name, add_options, about in (
-        ('train', _add_train, 'samples/s, where the time of a step goes, what to try'),
-        ('data', _add_data, 'the input pipeline alone, by transform'),
-        ('comm', _add_comm, 'what a sum over the ranks costs, by size'),
-        ('scaling', _add_scaling, 'one rank against several, as a table and a page'),
+    for name, add_options, run, about in (
+        ('train', _add_train, bench_train, 'samples/s, where the time of a step goes, what to try'),
+        ('data', _add_data, bench_data, 'the input pipeline alone, by transform'),
+        ('comm', _add_comm, bench_comm, 'what a sum over the ranks costs, by size'),
+        ('scaling', _add_scaling, bench_scaling, 'one rank against several, as a table and a page'),
     ):
-        add_options(commands.add_parser(name, help=about, description=about))
+        own = commands.add_parser(name, help=about, description=about)
+        add_options(own)
+        own.set_defaults(run=run)
     given = parser.parse_args(words)
-    match given.command:
-        case 'train':
-            return bench_train(given, words)
-        case 'data':
-            return bench_data(given)
-        case 'comm':
-            return bench_comm(given, words)
-        case _:
-            return bench_scaling(given)
+    status: int = given.run(given, words)
+    return status
 
 
 # bench train
@@ -99,7 +94,7 @@ def bench_train(given: argparse.Namespace, words: Sequence[str]) -> int:
             print(f'{" ".join(own)}: ended with status {ended.returncode}', file=sys.stderr)
             failed = True
         elif ended.stdout:  # only the node of rank 0 has anything to say
-            found += [train.Figures.of_record(record) for record in json.loads(ended.stdout)['variants']]
+            found += json.loads(ended.stdout)['variants']
     if found:
         _print_figures(found, given.json)
     return int(failed)
@@ -141,8 +136,8 @@ def _train_variant(given: argparse.Namespace, words: Sequence[str], variant: tup
     return 0
 
 
-def _print_figures(figures: Sequence[train.Figures], as_json: bool) -> None:
-    print(json.dumps({'variants': [each.record() for each in figures]}) if as_json else train.as_table(figures))
+def _print_figures(figures: list[train.Figures], as_json: bool) -> None:
+    print(json.dumps({'variants': figures}) if as_json else train.as_table(figures))
 
 
 # bench data
@@ -155,7 +150,7 @@ def _add_data(parser: argparse.ArgumentParser) -> None:
     parser.add_argument('--rate', type=float, metavar='R', help='samples/s that one device trains, as `bench train` says')
 
 
-def bench_data(given: argparse.Namespace) -> int:
+def bench_data(given: argparse.Namespace, _: Sequence[str]) -> int:
     job = open_job(given.recipe, assignments(given))
     if given.samples < 1 or (given.rate is not None and given.rate <= 0):
         raise RequestError('--samples must be at least 1 and --rate above 0')
@@ -206,7 +201,7 @@ def _add_scaling(parser: argparse.ArgumentParser) -> None:
     add_flags(parser)
 
 
-def bench_scaling(given: argparse.Namespace) -> int:
+def bench_scaling(given: argparse.Namespace, _: Sequence[str]) -> int:
     job = open_job(given.recipe, assignments(given))
     try:
         worlds = sorted({int(word) for word in given.world.split(',')})

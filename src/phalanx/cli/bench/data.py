@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, fields, is_dataclass, replace
 from typing import Any
@@ -13,7 +14,6 @@ import cv2
 import torch
 
 from phalanx.cli.bench.show import as_text
-from phalanx.cli.bench.timeline import Timeline, mean_seconds
 from phalanx.data.cache import of_node, using
 from phalanx.data.samples import Dataset, Draw, SampleError
 from phalanx.engine.loader import Stream, prepare_on_one_core
@@ -66,46 +66,42 @@ def measure_pipeline(job: Job, *, samples: int) -> PipelineFigures:
 
     With `train.cache` it measures a second pass over them, which finds them there.
     """
-    train = job.recipe.train
-    timeline = Timeline(torch.device('cpu'), REST)
-    dataset = watched(job.task.dataset('train'), timeline)
+    train, clock = job.recipe.train, Clock()
+    dataset, collate = clock.watching(job.task.dataset('train')), Timed(clock, 'collate', job.task.collate)
     stream = Stream(len(dataset), train.global_batch(1), 1, train.seed, 0, 1)
     steps = math.ceil(samples / stream.global_batch_size)
     with one_thread(), using(of_node(train.cache)):
-        prepare(dataset, job.task.collate, stream.share(0)[:2], timeline)  # what is read once and kept
+        prepare(dataset, collate, stream.share(0)[:2])  # what is read once and kept
         for step in range(steps if train.cache else 0):
-            prepare(dataset, job.task.collate, stream.share(step), timeline)
-        timeline.clear()
+            prepare(dataset, collate, stream.share(step))
+        clock.restart()
         for step in range(steps):
-            prepare(dataset, job.task.collate, stream.share(step), timeline)
-    of_batch = mean_seconds(timeline.seconds())
-    parts = {part: seconds / stream.global_batch_size for part, seconds in of_batch.items()}
-    return PipelineFigures(job.name, steps * stream.global_batch_size, parts)
+            prepare(dataset, collate, stream.share(step))
+        clock.switch(REST)
+    samples = steps * stream.global_batch_size
+    return PipelineFigures(job.name, samples, {part: seconds / samples for part, seconds in clock.seconds.items()})
 
 
 def worker_rate(dataset: Dataset[S], collate: Callable[[Sequence[S]], B], stream: Stream, at_least: float = 1.0) -> float:
     """Samples a second that a loader worker prepares, from whole batches that take at least so many seconds."""
-    timeline = Timeline(torch.device('cpu'), REST)
     with one_thread():
-        prepare(dataset, collate, stream.share(0)[:2], timeline)
+        prepare(dataset, collate, stream.share(0)[:2])
         begin, count = time.perf_counter(), 0
         while time.perf_counter() - begin < at_least:
             draws = stream.share(count)
-            prepare(dataset, collate, draws, timeline)
+            prepare(dataset, collate, draws)
             count += 1
         return count * len(draws) / (time.perf_counter() - begin)
 
 
-def prepare(dataset: Dataset[S], collate: Callable[[Sequence[S]], B], draws: Sequence[Draw], timeline: Timeline) -> None:
-    """A batch, as a loader worker makes it; samples that cannot be used are left out."""
+def prepare(dataset: Dataset[S], collate: Callable[[Sequence[S]], B], draws: Sequence[Draw]) -> None:
+    """Makes a batch, as a loader worker does; samples that cannot be used are left out."""
     samples = []
     for draw in draws:
         with contextlib.suppress(SampleError):
             samples.append(dataset[draw])
-    with timeline.during('collate'):
-        if samples:
-            collate(samples)
-    timeline.end_step()
+    if samples:
+        collate(samples)
 
 
 @contextlib.contextmanager
@@ -120,37 +116,62 @@ def one_thread() -> Iterator[None]:
         cv2.setNumThreads(of_opencv)
 
 
-def watched(dataset: Any, timeline: Timeline) -> Any:
-    """`dataset` with its source and its transforms timed. The families keep them in fields of a frozen dataclass."""
-    assert is_dataclass(dataset) and not isinstance(dataset, type)
-    changes: dict[str, Any] = {}
-    for field in fields(dataset):
-        held = getattr(dataset, field.name)
-        if field.name == 'source':
-            changes['source'] = _Watched(held, 'reading', timeline)
-        elif isinstance(held, tuple) and all(callable(part) for part in held):
-            changes[field.name] = tuple(_Watched(part, type(part).__name__, timeline) for part in held)
-        elif callable(held):
-            changes[field.name] = _Watched(held, type(held).__name__, timeline)
-    return replace(dataset, **changes)
+class Clock:
+    """Seconds by part. A part that calls another counts without it, so that all parts add up to the whole."""
+
+    def __init__(self) -> None:
+        self.restart()
+
+    def restart(self) -> None:
+        self.seconds: dict[str, float] = defaultdict(float)
+        self.part, self.since = REST, time.perf_counter()
+
+    def switch(self, part: str) -> str:
+        """From now on time counts for `part`; returns the part before."""
+        before, now = self.part, time.perf_counter()
+        self.seconds[before] += now - self.since
+        self.part, self.since = part, now
+        return before
+
+    @contextlib.contextmanager
+    def during(self, part: str) -> Iterator[None]:
+        before = self.switch(part)
+        try:
+            yield
+        finally:
+            self.switch(before)
+
+    def watching(self, dataset: Any) -> Any:
+        """`dataset` with its source and its transforms timed. The families keep them in fields of a frozen dataclass."""
+        assert is_dataclass(dataset) and not isinstance(dataset, type)
+        changes: dict[str, Any] = {}
+        for field in fields(dataset):
+            held = getattr(dataset, field.name)
+            if field.name == 'source':
+                changes['source'] = Timed(self, 'reading', held)
+            elif isinstance(held, tuple) and all(map(callable, held)):
+                changes[field.name] = tuple(Timed(self, type(part).__name__, part) for part in held)
+            elif callable(held):
+                changes[field.name] = Timed(self, type(held).__name__, held)
+        return replace(dataset, **changes)
 
 
-class _Watched:
-    """Something with a timeline that is told when it is called or read."""
+class Timed:
+    """Something whose calls and reads count for a part; otherwise as it is."""
 
-    def __init__(self, watched: Any, name: str, timeline: Timeline) -> None:
-        self.watched, self.name_of_part, self.timeline = watched, name, timeline
+    def __init__(self, clock: Clock, part: str, held: Any) -> None:
+        self._clock, self._part, self._held = clock, part, held
 
     def __len__(self) -> int:
-        return len(self.watched)
+        return len(self._held)
 
     def __call__(self, *args: Any) -> Any:
-        with self.timeline.during(self.name_of_part):
-            return self.watched(*args)
+        with self._clock.during(self._part):
+            return self._held(*args)
 
     def read(self, *args: Any) -> Any:
-        with self.timeline.during(self.name_of_part):
-            return self.watched.read(*args)
+        with self._clock.during(self._part):
+            return self._held.read(*args)
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self.watched, name)
+        return getattr(self._held, name)

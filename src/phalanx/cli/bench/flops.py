@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import torch
 from torch.nn import functional as F
 from torch.utils.flop_counter import FlopCounterMode, conv_flop_count
 
-from phalanx.cli.bench.timeline import Moment
 from phalanx.engine.trainer import Trainer
 from phalanx.families.task import B, P, S
 
@@ -62,19 +63,23 @@ def measured_peak(device: torch.device, dtype: torch.dtype, *, channels_last: bo
     kernel = torch.randn(256, 256, 3, 3, device=device, dtype=dtype).to(memory_format=layout)
     left, right = (torch.randn(side, side, device=device, dtype=dtype) for _ in range(2))
     return Peak(
-        2 * maps.numel() * 256 * 9 / _seconds(lambda: F.conv2d(maps, kernel, padding=1), device, repeats),
-        2 * side**3 / _seconds(lambda: left @ right, device, repeats),
+        2 * maps.numel() * 256 * 9 / _fastest(lambda: F.conv2d(maps, kernel, padding=1), device, repeats),
+        2 * side**3 / _fastest(lambda: left @ right, device, repeats),
     )
 
 
 @torch.no_grad()
-def _seconds(compute: Callable[[], torch.Tensor], device: torch.device, repeats: int) -> float:
-    """The shortest of `repeats`, after two to get warm."""
+def _fastest(compute: Callable[[], torch.Tensor], device: torch.device, repeats: int) -> float:
+    """Seconds of the shortest of `repeats`, after two to get warm."""
     moments = []
     for _ in range(repeats + 2):
-        begin = Moment(device)
+        moments.append(now(device))
         compute()
-        moments.append((begin, Moment(device)))
+    return min(later - earlier for earlier, later in pairwise([*moments[2:], now(device)]))
+
+
+def now(device: torch.device) -> float:
+    """The time in seconds, when all is done that was launched on the device."""
     if device.type == 'cuda':
         torch.cuda.synchronize(device)
-    return min(begin.until(end) for begin, end in moments[2:])
+    return time.perf_counter()

@@ -1,19 +1,35 @@
-"""What a plan must know of a training step: measured on one rank, and kept in a file."""
+"""Where the time of a training step goes, as torch.profiler sees it, and what a plan must know of it."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
-import statistics
-from collections.abc import Sequence
+import os
+from bisect import bisect, bisect_left
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
+from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
-from phalanx.cli.bench.timeline import Event, Mark, mean_seconds
+import torch
+from torch import nn
+from torch.profiler import ProfilerActivity, profile, record_function
+
+from phalanx.engine.trainer import Trainer
+from phalanx.families.task import B, P, S
 
 FIRST_BUCKET = 2**20  # bytes of gradients that DDP sends as soon as they are ready: 1 MiB first,
 BUCKET = 25 * 2**20  # then 25 MiB at a time
+WORD = 8  # bytes of a number that norms and losses send on CPUs
+# In the order in which a step goes through them.
+PHASES = ('data wait', 'host to device', 'forward', 'loss', 'communication', 'backward', 'optimizer', 'other')
+
+# Ranges in the trace: ours, and those of torch.
+WAIT, JUDGE, NETWORK = 'phalanx: data', 'phalanx: network and loss', 'phalanx: network'
+BACKWARD, UPDATE, READY = 'autograd::engine::evaluate_function: ', 'Optimizer.step#', 'torch::autograd::AccumulateGrad'
+COMPUTING = ('aten::', 'Torch-Compiled Region', 'CompiledFunction')
 
 
 class Message(NamedTuple):
@@ -23,23 +39,189 @@ class Message(NamedTuple):
     size: int  # bytes
 
 
+class Step(NamedTuple):
+    """One training step in seconds, and what it would tell other ranks."""
+
+    phases: dict[str, float]
+    exchanges: int = 0  # that it waits for
+    forward: tuple[Message, ...] = ()  # exchanges that the forward pass waits for: one a batch norm
+    losses: tuple[Message, ...] = ()  # the step's numbers
+    backward: tuple[Message, ...] = ()  # exchanges that the backward pass waits for
+    gradients: tuple[Message, ...] = ()  # of each parameter, in the order in which they become ready
+
+    @property
+    def seconds(self) -> float:
+        return math.fsum(self.phases.values())
+
+    def scaled(self, factor: float) -> Step:
+        """The same with all times `factor` times as long."""
+        messages = (tuple(Message(factor * at, size) for at, size in sent) for sent in self[2:])
+        return Step({phase: factor * seconds for phase, seconds in self.phases.items()}, self.exchanges, *messages)
+
+
+def profiled(trainer: Trainer[S, B, P], batches: Iterator[B], steps: int) -> list[Step]:
+    """Trains `steps` steps under torch.profiler."""
+    os.environ.setdefault('KINETO_LOG_LEVEL', '9')  # else it reports its start and its end, and that there is no GPU
+    cuda = trainer.device.type == 'cuda'
+    with (
+        _labelled(trainer),
+        profile(activities=[ProfilerActivity.CPU, *[ProfilerActivity.CUDA] * cuda], record_shapes=True) as seen,
+    ):
+        for _ in range(steps):
+            with record_function(WAIT):
+                batch = next(batches)
+            trainer.train_step(batch)
+            trainer.at.step += 1
+        with record_function(WAIT):
+            pass
+        if cuda:
+            torch.cuda.synchronize(trainer.device)
+    numbers = 2 * len(trainer.judge.names) + len(trainer.news.own())
+    tensors = sum(parameter.requires_grad for parameter in trainer.model.parameters())
+    return steps_of(seen.events() or (), numbers, tensors)
+
+
+@contextlib.contextmanager
+def _labelled(trainer: Trainer[S, B, P]) -> Iterator[None]:
+    """While it lasts, the network and its loss are ranges of the trace."""
+    hooks, open_ranges = [], []
+
+    def enter(name: str) -> Callable[..., None]:
+        def hook(*_: Any) -> None:
+            open_ranges.append(record_function(name).__enter__())  # type: ignore[no-untyped-call]
+
+        return hook
+
+    def leave(*_: Any) -> None:
+        open_ranges.pop().__exit__(None, None, None)
+
+    modules: tuple[tuple[str, nn.Module], ...] = ((JUDGE, trainer.judge), (NETWORK, trainer.judge.network))
+    for name, module in modules:
+        hooks += [module.register_forward_pre_hook(enter(name)), module.register_forward_hook(leave)]
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+def steps_of(events: Iterable[Any], numbers: int, tensors: int) -> list[Step]:
+    """The steps in the events of a trace. Each sends `numbers` numbers of its loss and the gradients of `tensors` tensors.
+
+    A moment of the host, such as the begin of the loss, becomes a moment of the device: when the device has done all that was
+    launched before. Every moment of the device belongs to one phase, so phases add up to the step. `communication` is what of
+    it passes without computing until an exchange ends, whose own phase is then so much shorter.
+    """
+    events = sorted(events, key=lambda event: event.time_range.start)
+    host = [event for event in events if event.device_type.name == 'CPU' and not event.is_async]
+    on_device = [event for event in events if event.device_type.name == 'CUDA' and not event.is_user_annotation]
+    busy = [event for event in on_device if 'nccl' not in event.name]
+    exchanges = [event for event in on_device if 'nccl' in event.name] + [e for e in events if e.name.startswith('gloo:')]
+    launched = _Launched(host, on_device)
+    waits = _waits(busy or [event for event in host if event.name.startswith(COMPUTING)], exchanges)
+    starts = [event.time_range.start for event in host if event.name == WAIT]
+    return [
+        _step([event for event in host if begin <= event.time_range.start < end], end, launched, waits, numbers, tensors)
+        for begin, end in pairwise(starts)
+    ]
+
+
+class _Launched:
+    """When the device has done what the host launched; a CPU has done it when the host goes on."""
+
+    def __init__(self, host: Sequence[Any], on_device: Sequence[Any]) -> None:
+        # Calls of the CUDA runtime are numbered for themselves, and so like operations that have nothing to do with them.
+        begins = {event.id: event.time_range.start for event in host if not event.name.startswith('cu')}
+        known = sorted(
+            (begins[e.linked_correlation_id], e.time_range.end) for e in on_device if e.linked_correlation_id in begins
+        )
+        self.begins = [begin for begin, _ in known]
+        self.ends = list(accumulate((end for _, end in known), max))
+
+    def done(self, moment: float) -> float:
+        """When all is done that was launched before `moment`; `moment` itself if it was by then."""
+        before = bisect(self.begins, moment)
+        return max(moment, self.ends[before - 1]) if before else moment
+
+
+def _waits(busy: Sequence[Any], exchanges: Sequence[Any]) -> list[tuple[float, float]]:
+    """Where nothing was computed until an exchange ended: from the begin of the exchange, or of the gap, to the next work."""
+    begins = [event.time_range.start for event in busy]
+    ends = list(accumulate((event.time_range.end for event in busy), max))
+    found: dict[int, float] = {}
+    for exchange in exchanges:
+        after = bisect_left(begins, exchange.time_range.end)
+        if 0 < after < len(busy) and ends[after - 1] <= exchange.time_range.end:
+            begin = max(ends[after - 1], exchange.time_range.start)
+            found[after] = min(begin, found.get(after, math.inf))
+    return [(begin, begins[after]) for after, begin in sorted(found.items())]
+
+
+def _step(
+    host: Sequence[Any], end: float, launched: _Launched, waits: Sequence[tuple[float, float]], numbers: int, tensors: int
+) -> Step:
+    """One step from its events; times of a trace are in microseconds."""
+    marks = [(launched.done(moment), phase) for moment, phase in _marks(host)]
+    phases = dict.fromkeys(PHASES, 0.0)
+    for (begin, phase), (until, _) in pairwise([*marks, (launched.done(end), '')]):
+        waited = math.fsum(max(0.0, min(until, late) - max(begin, early)) for early, late in waits)
+        phases[phase] += (until - begin - waited) / 1e6
+        phases['communication'] += waited / 1e6
+    first = {phase: moment for moment, phase in reversed(marks)}
+
+    def sent(phase: str, name: str, size: Callable[[Sequence[int]], int]) -> tuple[Message, ...]:
+        """An exchange for each range of this name, at its begin, with `size` of the shape of its first input."""
+        return tuple(
+            Message((launched.done(event.time_range.start) - first[phase]) / 1e6, size(event.input_shapes[0]))
+            for event in host
+            if event.name.endswith(name) and event.input_shapes
+        )
+
+    after_loss = max(moment for moment, phase in marks if phase == 'other' and moment <= first['backward'])
+    return Step(
+        phases,
+        sum(marks[0][0] <= begin < launched.done(end) for begin, _ in waits),
+        forward=sent('forward', 'aten::batch_norm', lambda shape: (2 * shape[1] + 1) * WORD),
+        losses=(Message((after_loss - first['forward']) / 1e6, numbers * WORD),),
+        backward=sent('backward', 'BatchNormBackward0', lambda shape: 2 * shape[1] * WORD),
+        gradients=sent('backward', READY, lambda shape: 4 * math.prod(shape))[-tensors:],
+    )
+
+
+def _marks(host: Sequence[Any]) -> list[tuple[float, str]]:
+    """When which phase begins, for the host. A range ends after those in it, and begins before them."""
+    marks = []
+    for event in host:
+        begin, end = event.time_range.start, event.time_range.end
+        if event.name == WAIT:
+            marks += [(begin, 'data wait'), (end, 'host to device')]
+        elif event.name == JUDGE:
+            marks += [(begin, 'forward'), (end, 'other')]
+        elif event.name == NETWORK:
+            marks += [(begin, 'forward'), (end, 'loss')]
+        elif event.name.startswith(BACKWARD):
+            marks += [(begin, 'backward'), (end, 'optimizer')]
+        elif event.name.startswith(UPDATE):
+            marks.append((end, 'other'))
+    marks.sort(key=lambda mark: mark[0])
+    between = [('optimizer', 'backward')]  # two operations of one backward pass
+    return [here for here, following in pairwise([*marks, (math.inf, '')]) if (here[1], following[1]) not in between]
+
+
 @dataclass(frozen=True, kw_only=True)
 class Profile:
-    """One training step of one rank, alone: seconds, and what it would tell other ranks.
-
-    Raises ValueError for what cannot be.
-    """
+    """One training step of one rank, alone, as a plan needs it. Raises ValueError for what cannot be."""
 
     recipe: str
     device: str
     samples: int  # of a step on this rank
     run_samples: int  # of the whole run
-    phases: dict[str, float]  # seconds
     norm_sync: str
-    forward: tuple[Message, ...]  # exchanges that the forward pass waits for: one a synchronised norm
-    losses: tuple[Message, ...]  # exchanges of losses, and of the step's numbers: over all ranks, whatever norm_sync says
-    backward: tuple[Message, ...]  # exchanges that the backward pass waits for
-    gradients: tuple[Message, ...]  # of each parameter, in the order in which they become ready
+    phases: dict[str, float]  # seconds; this and the messages as in Step
+    forward: tuple[Message, ...]
+    losses: tuple[Message, ...]  # over all ranks, whatever norm_sync says
+    backward: tuple[Message, ...]
+    gradients: tuple[Message, ...]
     loader_rate: float  # samples a second of one worker
     workers: int
     bucket_mb: float | None = None  # MiB of gradients that travel at once; None: as DDP itself has it
@@ -79,29 +261,4 @@ class Profile:
                 held[name] = tuple(Message(*message) for message in held[name])
             return cls(**held)
         except (KeyError, TypeError, ValueError) as error:
-            raise ValueError(f'{file} is no profile ({error}); `phalanx bench train --profile FILE` writes one') from None
-
-
-def phases_and_messages(
-    steps: Sequence[Sequence[Mark]], events: Sequence[Sequence[Event]], seconds: Sequence[dict[str, float]]
-) -> dict[str, Any]:
-    """The fields of a Profile that a timeline knows: mean phases, and the messages at their mean moments."""
-    found: dict[str, list[list[Message]]] = {name: [] for name in ('forward', 'losses', 'backward', 'gradients')}
-    for marks, happened in zip(steps, events, strict=True):
-        starts = {phase: next(mark.moment for mark in marks if mark.phase == phase) for phase in ('forward', 'backward')}
-        for name, phase, kinds in (
-            ('forward', 'forward', ('forward exchange',)),
-            ('losses', 'forward', ('loss exchange', 'other exchange')),
-            ('backward', 'backward', ('backward exchange',)),
-            ('gradients', 'backward', ('gradient',)),
-        ):
-            here = [Message(starts[phase].until(event.moment), event.size) for event in happened if event.kind in kinds]
-            found[name].append(here)
-    return {'phases': mean_seconds(seconds), **{name: _mean(of_steps) for name, of_steps in found.items()}}
-
-
-def _mean(steps: Sequence[Sequence[Message]]) -> tuple[Message, ...]:
-    """Each message at the mean of its moments; steps have the same messages in the same order."""
-    return tuple(
-        Message(statistics.fmean(message.at for message in messages), messages[0].size) for messages in zip(*steps, strict=True)
-    )
+            raise ValueError(f'{file} is not a profile ({error}); `phalanx bench train --profile FILE` writes one') from None

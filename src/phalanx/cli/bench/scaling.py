@@ -13,8 +13,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
-from html import escape
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +22,7 @@ import torch
 from phalanx.cli.bench.show import Row, as_markdown, as_text
 from phalanx.engine.runs import Job
 from phalanx.report.charts import Line, Points, chart
-from phalanx.report.page import CSS, read_lines
+from phalanx.report.page import read_lines, rendered
 from phalanx.report.readable import duration, mebibytes, number, percent
 from phalanx.system.disk import write_whole
 
@@ -168,49 +167,30 @@ def _train(comparison: Comparison, world: int, folder: Path, log: Path, where: S
 # The table.
 
 
-@dataclass(frozen=True)
-class WorldFigures:
-    """The runs of one world against those of the smallest; medians over the repeats."""
-
-    world: int
-    global_batch_size: int
-    seconds: float
-    samples_per_s: float
-    spread: float  # of the samples/s of its repeats: (largest - smallest) / median
-    speed_up: float
-    efficiency: float
-    memory_mb: float
-    metric: float | None
-    metric_change: float | None
-
-
-def compare(runs: Sequence[TrainingRun]) -> list[WorldFigures]:
-    """One line a world, the smallest first. Speed-ups are the ratios of the times that stand beside them."""
-    worlds = sorted({run.world for run in runs})
-    by_world = {world: [run for run in runs if run.world == world] for world in worlds}
-    seconds = {world: statistics.median(run.seconds for run in of_world) for world, of_world in by_world.items()}
-    base = worlds[0]
-    scores = {world: [run.metric for run in of_world if run.metric is not None] for world, of_world in by_world.items()}
-    found = []
+def compare(runs: Sequence[TrainingRun]) -> list[dict[str, Any]]:
+    """One line a world, the smallest first, which the others are compared with; medians over the repeats."""
+    by_world = {world: [run for run in runs if run.world == world] for world in sorted({run.world for run in runs})}
+    lines: list[dict[str, Any]] = []
     for world, of_world in by_world.items():
-        rates = [run.samples_per_s for run in of_world]
-        speed_up = seconds[base] / seconds[world]
-        metric = statistics.fmean(scores[world]) if scores[world] else None
-        found.append(
-            WorldFigures(
-                world=world,
-                global_batch_size=of_world[0].global_batch_size,
-                seconds=seconds[world],
-                samples_per_s=statistics.median(rates),
-                spread=(max(rates) - min(rates)) / statistics.median(rates),
-                speed_up=speed_up,
-                efficiency=speed_up * base / world,
-                memory_mb=max(run.memory_mb for run in of_world),
-                metric=metric,
-                metric_change=metric - statistics.fmean(scores[base]) if metric is not None and scores[base] else None,
-            )
+        rates, scores = [run.samples_per_s for run in of_world], [run.metric for run in of_world if run.metric is not None]
+        seconds, metric = statistics.median(run.seconds for run in of_world), statistics.fmean(scores) if scores else None
+        base: dict[str, Any] = lines[0] if lines else {'world': world, 'seconds': seconds, 'metric': metric}
+        speed_up = base['seconds'] / seconds
+        lines.append(
+            {
+                'world': world,
+                'global_batch_size': of_world[0].global_batch_size,
+                'seconds': seconds,
+                'samples_per_s': statistics.median(rates),
+                'spread': (max(rates) - min(rates)) / statistics.median(rates),
+                'speed_up': speed_up,
+                'efficiency': speed_up * base['world'] / world,
+                'memory_mb': max(run.memory_mb for run in of_world),
+                'metric': metric,
+                'metric_change': None if metric is None or base['metric'] is None else metric - base['metric'],
+            }
         )
-    return found
+    return lines
 
 
 def facts_of(job: Job, comparison: Comparison) -> dict[str, str]:
@@ -232,27 +212,27 @@ def facts_of(job: Job, comparison: Comparison) -> dict[str, str]:
     }
 
 
-def table(lines: Sequence[WorldFigures], judged_by: str) -> list[Row]:
+def table(lines: Sequence[Mapping[str, Any]], judged_by: str) -> list[Row]:
     """The lines for people."""
-    judged = any(line.metric is not None for line in lines)
+    judged = any(line['metric'] is not None for line in lines)
     return [
         {
-            'ranks': str(line.world),
-            'global batch': str(line.global_batch_size),
-            'time': duration(line.seconds),
-            'speed-up': f'{line.speed_up:.2f}',
-            'efficiency': percent(line.efficiency),
-            'images/s': number(line.samples_per_s),
-            'spread': percent(line.spread),
-            'memory a rank': mebibytes(line.memory_mb),
-            **({judged_by: number(line.metric), 'change': number(line.metric_change)} if judged else {}),
+            'ranks': str(line['world']),
+            'global batch': str(line['global_batch_size']),
+            'time': duration(line['seconds']),
+            'speed-up': f'{line["speed_up"]:.2f}',
+            'efficiency': percent(line['efficiency']),
+            'images/s': number(line['samples_per_s']),
+            'spread': percent(line['spread']),
+            'memory a rank': mebibytes(line['memory_mb']),
+            **({judged_by: number(line['metric']), 'change': number(line['metric_change'])} if judged else {}),
         }
         for line in lines
     ]
 
 
-def record(facts: Mapping[str, str], lines: Sequence[WorldFigures]) -> dict[str, Any]:
-    return {**facts, 'worlds': [asdict(line) for line in lines]}
+def record(facts: Mapping[str, str], lines: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    return {**facts, 'worlds': list(lines)}
 
 
 def text(facts: Mapping[str, str], rows: Sequence[Row]) -> str:
@@ -277,30 +257,21 @@ def write(folder: Path, facts: Mapping[str, str], judged_by: str, runs: Sequence
 
 
 def page(
-    facts: Mapping[str, str], rows: Sequence[Row], lines: Sequence[WorldFigures], runs: Sequence[TrainingRun], judged_by: str
+    facts: Mapping[str, str],
+    rows: Sequence[Row],
+    lines: Sequence[Mapping[str, Any]],
+    runs: Sequence[TrainingRun],
+    judged_by: str,
 ) -> str:
     """One HTML page without network or script: the table, speed-up over ranks, and curves of the first run of each world."""
-    head = ''.join(f'<th>{escape(column)}</th>' for column in rows[0])
-    body = ''.join(f'<tr>{"".join(f"<td>{escape(cell)}</td>" for cell in row.values())}</tr>' for row in rows)
-    said = ''.join(f'<tr><th>{escape(name)}</th><td>{escape(fact)}</td></tr>' for name, fact in facts.items())
     last = int(max((step for run in runs for step, _ in run.loss), default=1))
     first = {run.world: run for run in reversed(runs)}
     names = {world: '1 rank' if world == 1 else f'{world} ranks' for world in first}
     loss = [Line(names[world], first[world].loss, colour) for colour, world in enumerate(sorted(first))]
     scores = [Line(names[world], first[world].metrics, colour) for colour, world in enumerate(sorted(first))]
-    measured = Line('measured', [(line.world, line.speed_up) for line in lines], 0)
-    linear = Line('linear', [(line.world, line.world / lines[0].world) for line in lines], 5)
-    charts = [
-        chart('Speed-up', [measured, linear], lines[-1].world, over='ranks', zero=True),
-        chart('Loss', loss, last),
-        chart(judged_by, scores, last),
-    ]
-    title = f'Scaling of {facts["recipe"]}'
-    return (
-        '<!doctype html><html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">'
-        f'<title>{escape(title)}</title><style>{CSS}</style></head><body>'
-        f'<header><p class="brand">Phalanx</p><h1>{escape(title)}</h1></header>'
-        f'<section><div class="scroll"><table class="numbers"><tr>{head}</tr>{body}</table></div></section>'
-        f'<section><div class="charts">{"".join(charts)}</div></section>'
-        f'<section><h2>What was run</h2><div class="scroll"><table>{said}</table></div></section></body></html>\n'
-    )
+    measured = Line('measured', [(line['world'], line['speed_up']) for line in lines], 0)
+    linear = Line('linear', [(line['world'], line['world'] / lines[0]['world']) for line in lines], 5)
+    charts = chart('Speed-up', [measured, linear], lines[-1]['world'], over='ranks', zero=True)
+    charts += [*chart('Loss', loss, last), *chart(judged_by, scores, last)]
+    values = {'title': f'Scaling of {facts["recipe"]}', 'rows': rows, 'charts': charts, 'facts': facts}
+    return rendered('scaling.html', values)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import fnmatch
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -43,8 +43,8 @@ class Parameters:
     """What differs for some parameters; a parameter may match one rule."""
 
 
-def parameter_groups(model: nn.Module, parameters: Parameters) -> tuple[list[Group], str]:
-    """The trainable parameters of `model`, grouped for an optimizer, and a table of the groups for a person.
+def parameter_groups(model: nn.Module, parameters: Parameters) -> list[Group]:
+    """The trainable parameters of `model`, grouped for an optimizer.
 
     Groups and their members stand in the order of the model's parameters; a frozen parameter is in none. Raises ValueError for
     a parameter that two rules match and for a rule that matches nothing.
@@ -65,7 +65,7 @@ def parameter_groups(model: nn.Module, parameters: Parameters) -> tuple[list[Gro
         group['params'].append(parameter)
         if decay is not None:  # else the optimizer's own
             group['weight_decay'] = decay
-    return list(groups.values()), _table(groups.values())
+    return list(groups.values())
 
 
 def _decays(name: str, in_norm: bool, parameters: Parameters) -> bool:
@@ -94,22 +94,3 @@ def _hint(pattern: str, names: Sequence[str]) -> str:
     parts = {f'{".".join(name.split(".")[:depth])}.*' for name in names for depth in range(1, name.count('.') + 1)}
     near = difflib.get_close_matches(pattern, [*sorted(parts), *names], n=3)
     return f'; did you mean {" or ".join(map(repr, near))}?' if near else f'; its parameters are named like {names[0]!r}'
-
-
-def _table(groups: Iterable[Group]) -> str:
-    rows = [('parameters', 'tensors', 'numbers', 'lr factor', 'weight decay')]
-    for group in groups:
-        numbers = sum(parameter.numel() for parameter in group['params'])
-        decay = group.get('weight_decay')
-        factor = f'{group["lr_factor"]:g}'
-        rows.append(
-            (
-                group['name'],
-                str(len(group['params'])),
-                f'{numbers:,}',
-                factor,
-                'as optimizer' if decay is None else f'{decay:g}',
-            )
-        )
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return '\n'.join('  '.join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows)

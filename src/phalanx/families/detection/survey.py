@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from phalanx.data.samples import Image
 from phalanx.families.detection.data import Source
 from phalanx.families.detection.draw import with_objects
+from phalanx.families.task import FromSource
 
 
 @dataclass(frozen=True)
-class BoxSurvey:
+class BoxSurvey(FromSource):
     """The samples of one split as they lie in their files, counted by boxes."""
 
     source: Source
@@ -21,12 +22,6 @@ class BoxSurvey:
     @property
     def notes(self) -> list[str]:
         return [f'{count} {what}' for what, count in self.source.notes.items()]
-
-    def __len__(self) -> int:
-        return len(self.source)
-
-    def name(self, index: int) -> str:
-        return self.source.name(index)
 
     def count(self, index: int) -> tuple[Image, dict[str, int]]:
         """The image, and the boxes of each class; crowds and difficult ones are (ignored). Raises SampleError."""

@@ -37,7 +37,7 @@ from phalanx.families.detection.transforms import (
     Shown,
     Transform,
 )
-from phalanx.families.task import Export, Loss, described, tried
+from phalanx.families.task import Export, FromSource, Loss, described, tried
 from phalanx.parallel.step import WholeStep
 
 STRIDE = 32  # sides of what a network sees are multiples of it
@@ -102,7 +102,7 @@ class DetectionBatch(Tensors):
 
 
 @dataclass(frozen=True)
-class Samples:
+class Samples(FromSource):
     """The samples of one split, transformed."""
 
     source: Source
@@ -112,12 +112,6 @@ class Samples:
     @property
     def notes(self) -> list[str]:
         return [f'{self.split} data: {count} {what}' for what, count in self.source.notes.items()]
-
-    def __len__(self) -> int:
-        return len(self.source)
-
-    def name(self, index: int) -> str:
-        return self.source.name(index)
 
     def __getitem__(self, draw: Draw) -> Sample:
         if self.split == 'eval':

@@ -10,12 +10,13 @@ from phalanx.families.recognition.characters import Characters, UnusableTextErro
 from phalanx.families.recognition.data import Source
 from phalanx.families.recognition.data.source import Chance, TextImage
 from phalanx.families.recognition.draw import with_words
+from phalanx.families.task import FromSource
 
 UNKNOWN, BLANK = '(not in the dictionary)', '␣'
 
 
 @dataclass(frozen=True)
-class TextSurvey:
+class TextSurvey(FromSource):
     """The samples of one split as they lie in their files, counted by characters."""
 
     source: Source
@@ -23,13 +24,6 @@ class TextSurvey:
     has_attention: bool
     class_names: tuple[str, ...] = ()  # whatever is found: few data sets have all of a large dictionary
     unit: str = 'characters'
-    notes: tuple[str, ...] = ()
-
-    def __len__(self) -> int:
-        return len(self.source)
-
-    def name(self, index: int) -> str:
-        return self.source.name(index)
 
     def count(self, index: int) -> tuple[Image, dict[str, int]]:
         """The image and its characters, a blank as ␣. Raises SampleError, also for a text that cannot be learned."""

@@ -35,7 +35,7 @@ from phalanx.families.recognition.models import MODELS
 from phalanx.families.recognition.survey import TextSurvey
 from phalanx.families.recognition.texts import Texts
 from phalanx.families.recognition.transforms import TRANSFORMS, Concatenate, Transform, fitted
-from phalanx.families.task import Export, Loss, tried
+from phalanx.families.task import Export, FromSource, Loss, tried
 from phalanx.parallel.step import WholeStep
 
 Size = tuple[int, int]  # width, height
@@ -100,7 +100,7 @@ class Encoder:
 
 
 @dataclass(frozen=True)
-class Samples:
+class Samples(FromSource):
     """The samples of one split, augmented, fitted and encoded."""
 
     source: Source
@@ -108,16 +108,6 @@ class Samples:
     sizes: tuple[Size, ...]  # a step draws one of them for all its samples
     concatenate: Concatenate | None = None
     transforms: tuple[Transform, ...] = ()
-
-    @property
-    def notes(self) -> Sequence[str]:
-        return ()
-
-    def __len__(self) -> int:
-        return len(self.source)
-
-    def name(self, index: int) -> str:
-        return self.source.name(index)
 
     def __getitem__(self, draw: Draw) -> Sample:
         chance = Chance(draw)

@@ -11,22 +11,16 @@ from phalanx.data.samples import Image
 from phalanx.families.segmentation.data import Source
 from phalanx.families.segmentation.draw import coloured
 from phalanx.families.segmentation.labels import VOID
+from phalanx.families.task import FromSource
 
 
 @dataclass(frozen=True)
-class PixelSurvey:
+class PixelSurvey(FromSource):
     """The samples of one split as they lie in their files, counted by pixels."""
 
     source: Source
     class_names: tuple[str, ...]
     unit: str = 'pixels'
-    notes: tuple[str, ...] = ()
-
-    def __len__(self) -> int:
-        return len(self.source)
-
-    def name(self, index: int) -> str:
-        return self.source.name(index)
 
     def count(self, index: int) -> tuple[Image, dict[str, int]]:
         """The image, and the pixels of each class; void is named (void). Raises SampleError."""

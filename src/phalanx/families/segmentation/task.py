@@ -36,7 +36,7 @@ from phalanx.families.segmentation.transforms import (
     Resize,
     Transform,
 )
-from phalanx.families.task import Export, Loss, Term, described, tried
+from phalanx.families.task import Export, FromSource, Loss, Term, described, tried
 from phalanx.parallel.step import WholeStep
 
 Size = tuple[int, int]  # (H, W)
@@ -80,22 +80,12 @@ class SegmentationBatch(Tensors):
 
 
 @dataclass(frozen=True)
-class Samples:
+class Samples(FromSource):
     """The samples of one split, transformed."""
 
     source: Source
     transforms: tuple[Transform, ...]
     split: Split
-
-    @property
-    def notes(self) -> Sequence[str]:
-        return ()
-
-    def __len__(self) -> int:
-        return len(self.source)
-
-    def name(self, index: int) -> str:
-        return self.source.name(index)
 
     def __getitem__(self, draw: Draw) -> Sample:
         image, labels = self.source.read(draw.index)

@@ -10,12 +10,13 @@ from phalanx.families.table.annotation import CELL_STARTS
 from phalanx.families.table.data import Source
 from phalanx.families.table.draw import shown
 from phalanx.families.table.tokens import Vocabulary
+from phalanx.families.task import FromSource
 
 PLAIN, EMPTY, SPANNING = 'with text', 'empty', 'over several rows or columns'
 
 
 @dataclass(frozen=True)
-class CellSurvey:
+class CellSurvey(FromSource):
     """The tables of one split as they lie in their files, counted by cells."""
 
     source: Source
@@ -23,13 +24,6 @@ class CellSurvey:
     max_length: int
     class_names: tuple[str, ...] = (PLAIN, EMPTY, SPANNING)
     unit: str = 'cells'
-    notes: tuple[str, ...] = ()
-
-    def __len__(self) -> int:
-        return len(self.source)
-
-    def name(self, index: int) -> str:
-        return self.source.name(index)
 
     def count(self, index: int) -> tuple[Image, dict[str, int]]:
         """The image, and the cells of each kind, one over several rows or columns being of that kind whatever is in it.

@@ -1,0 +1,85 @@
+"""A training step beside plain PyTorch: its time and its peak memory, with gradient accumulation and without.
+
+    python benchmarks/training_step.py [--recipe R] [--set KEY=VALUE ...] [--micro_batches 1 4] [--steps 5] [--repeats 5]
+
+Both train the same network on the same images with the same loss and optimizer, on one core, each in processes of its own, in
+turns. The other side is plain_ddp.py.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+from statistics import median
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import torch
+from plain_ddp import WARMUP, peak_mb
+
+from phalanx.cli.bench.show import as_text
+from phalanx.engine.runs import open_job
+from phalanx.engine.trainer import Trainer
+from phalanx.system.memory import keep_freed_memory
+
+PLAIN = Path(__file__).with_name('plain_ddp.py')
+# `cross_entropy` has weights that targets tell; `ema` and `clip` are more than a plain step.
+DIGITS = ('losses=[cross_entropy, cross_entropy, cross_entropy]', 'data.size=[192,384]', 'data.train_scenes=16')
+SETTINGS = ('train.global_batch_size=8', 'train.workers=0', 'norm_sync=off', 'ema=null', 'clip=null', 'device=cpu')
+
+
+def measure(recipe: str, steps: int, keys: list[str]) -> dict[str, float]:
+    """The median step of Phalanx in seconds, and its peak memory in MiB above that of the start."""
+    torch.set_num_threads(1)
+    keep_freed_memory()
+    job = open_job(recipe, [(key, key) for key in keys])
+    with TemporaryDirectory() as folder:
+        trainer: Trainer[Any, Any, Any] = Trainer(job.recipe, job.task, folder=Path(folder), device=torch.device('cpu'))
+        batch = next(trainer.batches())
+        base, seconds = peak_mb(), []
+        for _ in range(WARMUP + steps):
+            begin = time.perf_counter()
+            trainer.train_step(batch)
+            trainer.at.step += 1
+            seconds.append(time.perf_counter() - begin)
+    return {'step_s': median(seconds[WARMUP:]), 'memory_mb': peak_mb() - base}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or '').splitlines()[0])
+    parser.add_argument('--recipe', help='default: pp_liteseg_digits at 384 x 192')
+    parser.add_argument('--set', nargs='+', action='extend', default=[], metavar='KEY=VALUE')
+    parser.add_argument('--micro_batches', type=int, nargs='+', default=[1, 4])
+    parser.add_argument('--steps', type=int, default=5)
+    parser.add_argument('--repeats', type=int, default=5)
+    parser.add_argument('--only_phalanx', action='store_true', help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    recipe, own = (given.recipe, ()) if given.recipe else ('pp_liteseg_digits', DIGITS)
+    if given.only_phalanx:
+        print(json.dumps(measure(recipe, given.steps, given.set)))
+        return
+    rows = []
+    for parts in given.micro_batches:
+        keys = [*own, *SETTINGS, *given.set, f'train.micro_batches={parts}']
+        sides = {
+            'plain': [str(PLAIN), recipe, str(given.steps), *keys],
+            'phalanx': [__file__, '--only_phalanx', '--recipe', recipe, '--steps', str(given.steps), '--set', *keys],
+        }
+        found: dict[str, list[dict[str, float]]] = {side: [] for side in sides}
+        for _ in range(given.repeats):
+            for side, words in sides.items():
+                said = subprocess.run([sys.executable, *words], check=True, stdout=subprocess.PIPE, text=True).stdout
+                found[side].append(json.loads(said.splitlines()[-1]))
+        for key, unit in (('step_s', 's'), ('memory_mb', 'MiB')):
+            plain, ours = (median(run[key] for run in found[side]) for side in ('plain', 'phalanx'))
+            figures = {'plain': f'{plain:.3g} {unit}', 'Phalanx': f'{ours:.3g} {unit}', 'ratio': f'{ours / plain:.3f}'}
+            rows.append({'micro-batches': str(parts), '': key, **figures})
+    print(as_text(rows))
+
+
+if __name__ == '__main__':
+    main()
