@@ -21,7 +21,7 @@ ORDER = (
     *('worker', 'trainer', 'passes', 'saving', 'news', 'step_numbers', 'standing'),
     *('runs', 'evaluation', 'loader', 'transfer', 'report', 'page', 'charts'),
     *('zoo', 'convert', 'families', *FAMILIES),
-    *('backbones', 'layers', 'distill', 'scenes', 'colour', 'image', 'png', 'boxes', 'folders', 'options', 'batch'),
+    *('backbones', 'layers', 'distill', 'scenes', 'colour', 'image', 'jpeg', 'png', 'boxes', 'folders', 'options', 'batch'),
     *('config', 'optim', 'ema', 'precision', 'checkpoint', 'compiler', 'meters', 'heartbeat', 'readable', 'cache', 'cores'),
     *('memory', 'task', 'stochastic', 'norms', 'step', 'gradients', 'dist', 'arguments', 'errors', 'disk', 'stops'),
 )
