@@ -17,14 +17,13 @@ from typing import IO, Any
 
 import numpy as np
 import torch
-import yaml
 
 from phalanx.cache import check_room
 from phalanx.checkpoint import Checkpoints
 from phalanx.compiler import check_cache, use_own_cache
 from phalanx.config.bind import DEFAULT, bind
 from phalanx.config.originals import dialect_of, translate
-from phalanx.config.read import ConfigError, Node, did_you_mean, override, placed, plain, read
+from phalanx.config.read import ConfigError, Node, did_you_mean, document, override, placed, plain, read
 from phalanx.config.schema import Recipe
 from phalanx.config.shipped import shipped
 from phalanx.convert.weights import load_weights
@@ -147,7 +146,7 @@ def differences(job: Job) -> list[str]:
     stored = job.folder / 'config.yml'
     if not stored.is_file():
         return []
-    before = {key: value for key, value, _ in _leaves(yaml.safe_load(stored.read_text()))}
+    before = {key: value for key, value, _ in _leaves(document(stored))}
     now = {key: value for key, value, origin in _leaves(settled(job)) if key in before or origin != DEFAULT}
     keys = [key for key in sorted(before.keys() | now.keys()) if not key.startswith(HARMLESS)]
     return [
