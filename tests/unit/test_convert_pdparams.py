@@ -10,7 +10,9 @@ import gzip
 import io
 import os
 import pickle
+import resource
 import tarfile
+import time
 from collections import OrderedDict
 from collections.abc import Callable
 from pathlib import Path
@@ -195,6 +197,51 @@ def test_one_stored_array_under_many_names_is_refused(tmp_path: Path) -> None:
     saved = {f'w{number}': array for number in range(100)}
     with pytest.raises(PdparamsError, match='bytes claim to hold arrays of 400000'):
         read_pdparams(written(tmp_path / 'a.pdparams', saved))
+
+
+BOMBS = {
+    'a text that becomes bytes many times': b'('
+    + b'c_codecs\nencode\n(X\xa0\x86\1\0'
+    + b'x' * 100_000
+    + b'q\x01X\x06\0\0\0latin1q\x02tq\x03R'
+    + b'c_codecs\nencode\nh\x03R' * 10_000
+    + b't.',
+    'a list that becomes a dict many times': b'(]('
+    + b''.join(b'X\x02\0\0\0%02dN\x86' % n for n in range(99))
+    + b'e\x85q\x03'
+    + b'ccollections\nOrderedDict\nh\x03R' * 10_000
+    + b't.',
+    'a key of tuples in tuples': b'})' + b'\x85' * 200_000 + b'Ns.',
+    'a slice of tuples in tuples': b'}X\x15\0\0\0UnpackBigParamInfor@@}X\x01\0\0\0a}X\x06\0\0\0slices]('
+    + b')'
+    + b'\x85' * 200_000
+    + b'essss.',
+    'a place in the memo that is far away': b'Nr\xff\xff\xff\x7f.',
+    'text that claims 2 GB': b'X\xff\xff\xff\x7fx',
+    'bytes that claim 4 EB': b'\x8e' + b'\0' * 7 + b'\x40' + b'x',
+    'lists in lists that double': b']' + b'q\x00(h\x00h\x00tq\x00' * 60 + b'.',
+    'a type that doubles': b'cnumpy\ndtype\n]' + b'q\x00(h\x00h\x00tq\x00' * 60 + b'\x85R.',
+    'a shape of endless numbers': b'}X\x01\0\0\0wcnumpy\nndarray\n)R(K\x01('
+    + (b'\x8a\xff' + b'\x7f' * 255) * 5000
+    + b'tcnumpy\ndtype\nX\x02\0\0\0f4\x85R\x89C\0tbs.',
+}
+
+
+@pytest.mark.parametrize('name', BOMBS)
+def test_a_small_file_costs_little(tmp_path: Path, name: str) -> None:
+    """The largest is a megabyte; 300 MB more than the process has are allowed."""
+    path = tmp_path / 'a.pdparams'
+    path.write_bytes(b'\x80\x02' + BOMBS[name])
+    used = int(Path('/proc/self/statm').read_text().split()[0]) * resource.getpagesize()
+    limits = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (used + (300 << 20), limits[1]))
+    begun = time.process_time()
+    try:
+        with pytest.raises(PdparamsError):
+            read_pdparams(path)
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, limits)
+    assert time.process_time() - begun < 20
 
 
 def test_a_gzip_bomb_is_refused(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """`phalanx data check`: a small data set with every fault that it looks for, put there by hand."""
 
+import io
 import json
 import re
 from collections.abc import Callable
@@ -107,6 +108,25 @@ def test_every_fault_is_found_and_fails_the_check(tree: Tree, check: Callable[..
     ]
     for words, problem in zip(wanted, found['problems'], strict=True):
         assert words in problem['problem']
+
+
+def test_images_that_exif_data_turn_are_counted(tree: Tree, check: Callable[..., tuple[int, dict]]) -> None:
+    """A photograph stored 4 wide and 6 high, shown 6 wide and 4 high; its label map is that of the picture as shown."""
+    exif, file = Image.Exif(), io.BytesIO()
+    exif[0x0112] = 8
+    Image.fromarray(picture(7, 6, 4)).save(file, 'JPEG', exif=exif)
+    tree.put('train', 'turned', file.getvalue(), labels(*[[2] * 6] * 4))
+    status, found = check()
+    assert (status, found['remarks']) == (0, ['train: 1 image is turned by EXIF data; annotate them upright'])
+
+
+def test_a_damaged_jpeg_is_found(tree: Tree, check: Callable[..., tuple[int, dict]]) -> None:
+    file = io.BytesIO()
+    Image.fromarray(picture(7, 64, 64)).save(file, 'JPEG')
+    tree.put('train', 'damaged', file.getvalue()[:1500] + b'\xff\xd9', labels(*[[2] * 64] * 64))
+    status, found = check()
+    assert (status, len(found['problems'])) == (1, 1)
+    assert 'damaged.png: is damaged: ' in found['problems'][0]['problem']
 
 
 def test_equal_images_are_found_within_and_between_splits(tree: Tree, check: Callable[..., tuple[int, dict]]) -> None:

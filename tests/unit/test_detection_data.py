@@ -378,7 +378,7 @@ def test_yolo_labels_stand_in_the_sibling_folder(image: str, labels: str) -> Non
         ('data.yaml', 'nc: 2', 'data.yaml: needs `names`: a list of the names of the classes'),
         ('data.yaml', 'names: {1: cat, 2: dog}', 'data.yaml: needs `names`'),
         ('data.yaml', 'names: [cat, cat]', 'data.yaml: cat is named twice'),
-        ('data.yaml', 'names: [', 'data.yaml: is not YAML'),
+        ('data.yaml', 'names: [', 'data.yaml:1: is not YAML'),
         ('train.txt', '../a.png', "train.txt:1: '../a.png' lies outside the data set"),
     ],
 )

@@ -3,14 +3,17 @@
 import io
 import re
 from pathlib import Path
+from typing import Any
 
+import cv2
 import numpy as np
 import pytest
 import torch
 from numpy.testing import assert_array_equal
-from PIL import Image
+from PIL import Image, ImageOps
 
-from phalanx.data.image import channels_first, normalised, overlay, palette, read_image, read_labels, stacked
+from phalanx.cli.data.prepare.checks import size_of
+from phalanx.data.image import channels_first, normalised, orientation_of, overlay, palette, read_image, read_labels, stacked
 from phalanx.data.samples import SampleError
 
 PICTURE = np.random.default_rng(0).integers(0, 256, (12, 20, 3), dtype=np.uint8)
@@ -34,11 +37,28 @@ def test_a_grey_picture_gets_three_equal_channels_and_transparency_is_dropped(tm
     assert_array_equal(read_image(tmp_path / 'clear.png'), PICTURE)
 
 
-def test_the_orientation_in_exif_is_ignored(tmp_path: Path) -> None:
+@pytest.mark.parametrize('orientation', range(10))
+@pytest.mark.parametrize('order', ['MM', 'II'])
+def test_an_image_is_turned_as_opencv_and_pillow_turn_it(tmp_path: Path, orientation: int, order: str) -> None:
+    """0 and 9 mean nothing. Also in a file whose EXIF data have another entry before."""
     exif = Image.Exif()
-    exif[0x0112] = 6  # to be shown turned by 90 degrees
-    (tmp_path / 'a.jpg').write_bytes(encoded(PICTURE, 'JPEG', exif=exif))
-    assert read_image(tmp_path / 'a.jpg').shape == (12, 20, 3)
+    exif.endian = '>' if order == 'MM' else '<'
+    exif[0x010E], exif[0x0112] = 'a description', orientation
+    path = tmp_path / 'a.jpg'
+    path.write_bytes(encoded(PICTURE, 'JPEG', exif=exif.tobytes()))
+    read = read_image(path)
+    assert_array_equal(read, cv2.imdecode(np.fromfile(path, np.uint8), cv2.IMREAD_COLOR_RGB))
+    assert_array_equal(read, np.array(ImageOps.exif_transpose(Image.open(path))))
+    assert orientation_of(path) == (orientation if orientation in range(1, 9) else 1)
+    assert size_of(path) == read.shape[1::-1]
+
+
+@pytest.mark.parametrize('options', [{}, {'progressive': True}, {'subsampling': 0}, {'subsampling': 1, 'quality': 30}])
+@pytest.mark.parametrize('shape', [(40, 61, 3), (40, 61), (1, 1, 3), (17, 3, 3)])
+def test_jpeg_files_have_the_pixels_of_opencv(tmp_path: Path, shape: tuple[int, ...], options: dict[str, Any]) -> None:
+    data = encoded(np.random.default_rng(0).integers(0, 256, shape, dtype=np.uint8), 'JPEG', **options)
+    (tmp_path / 'a.jpg').write_bytes(data)
+    assert_array_equal(read_image(tmp_path / 'a.jpg'), cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_COLOR_RGB))
 
 
 JPEG, PNG = encoded(PICTURE, 'JPEG'), encoded(PICTURE, 'PNG')

@@ -67,7 +67,7 @@ def test_an_assignment_overrides_one_key(assignment: str, result: object) -> Non
     [
         ({'run': 'x: 1\ny: 2\nx: 3\n'}, "run.yml:3: the key 'x' is written twice, first at run.yml:1"),
         ({'run': 'x: [1\n'}, "run.yml:2: is not YAML: expected ',' or ']', but got '<stream end>'"),
-        ({'run': '- 1\n'}, 'run.yml:1: a recipe is a mapping of keys, this is a list'),
+        ({'run': '- 1\n'}, 'run.yml:1: expected a mapping of keys, this is a list'),
         ({'run': 'x: !!python/object/apply:os.system [ls]\n'}, 'run.yml:1: the tag tag:yaml.org'),  # a recipe is data
         ({'run': 'x: !Tag {y: 1}\n'}, 'run.yml:1: the tag !Tag means nothing in a recipe'),
         ({'run': '_base_: none.yml\n'}, 'run.yml:1: _base_: there is no file none.yml'),

@@ -167,7 +167,7 @@ def test_classes_are_many_but_not_too_many(root: Path) -> None:
         (
             'labels/a.png',
             LABELS.T,
-            'is 4 x 6 pixels, but its image is 6 x 4; EXIF data that turn a picture are ignored, so turn',
+            'is 4 x 6 pixels, but its image is 6 x 4; images are turned as their EXIF data say, so annotate them upright',
         ),
         (
             'labels/a.png',

@@ -22,7 +22,9 @@ ALTERNATIVES = (
     {'warmup_steps', 'warmup_epochs'},
     {'global_batch_size', 'batch_size_per_rank'},
 )
-MOST_NODES = 100_000  # of one file; the largest shipped recipe has some hundreds
+# Of one file. The largest shipped recipe has some hundreds of nodes, a list of classes may have many thousands.
+MOST_CHARACTERS, MOST_NODES, MOST_LEVELS = 4_000_000, 200_000, 64
+LONGEST_NUMBER = 1000  # characters
 
 
 class ConfigError(RequestError):
@@ -69,11 +71,29 @@ def document(path: Path, notes: list[str] | None = None) -> Node:
     """
     shown = _shown(path)
     try:
-        tree = yaml.compose(path.read_text(encoding='utf-8'), Loader=yaml.SafeLoader)
+        text = path.read_text(encoding='utf-8')
     except OSError as error:
         raise ConfigError([f'{shown}: cannot be read: {error.strerror}']) from None
     except UnicodeDecodeError as error:
         raise ConfigError([f'{shown}: is not UTF-8 text (byte {error.start})']) from None
+    tree = _composed(text, shown)
+    problems: list[str] = []
+    own = _node(tree, shown, problems, notes=notes) if tree is not None else Node({}, f'{shown}:1')
+    if not isinstance(own.value, dict):
+        problems.append(f'{own.origin}: expected a mapping of keys, this is {_kind(own)}')
+    if problems:
+        raise ConfigError(problems)
+    return own
+
+
+def _composed(text: str, shown: str) -> yaml.Node | None:
+    """The nodes in a YAML text of which nothing is made yet, so bounded that all of it may be. Raises ConfigError."""
+    if len(text) > MOST_CHARACTERS:
+        raise ConfigError([f'{shown}: has {len(text):,} characters, more than the {MOST_CHARACTERS:,} that are read'])
+    try:
+        tree = yaml.compose(text, Loader=yaml.SafeLoader)
+        if tree is not None:
+            _measure(tree, shown, {})
     except yaml.MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else 1
         raise ConfigError([f'{shown}:{line}: is not YAML: {error.problem}']) from None
@@ -81,33 +101,30 @@ def document(path: Path, notes: list[str] | None = None) -> Node:
         raise ConfigError([f'{shown}: is not YAML: {error}']) from None
     except RecursionError:
         raise ConfigError([f'{shown}: is nested too deeply']) from None
-    if tree is not None:
-        _check_size(tree, shown, {})
-    problems: list[str] = []
-    own = _node(tree, shown, problems, notes=notes) if tree is not None else Node({}, f'{shown}:1')
-    if not isinstance(own.value, dict):
-        problems.append(f'{own.origin}: a recipe is a mapping of keys, this is {_kind(own)}')
-    if problems:
-        raise ConfigError(problems)
-    return own
+    return tree
 
 
-def _check_size(tree: yaml.Node, shown: str, sizes: dict[int, int]) -> int:
-    """How many nodes `tree` has, those behind an alias counted at each use: ten aliases of ten aliases ... fill any memory.
+def _measure(tree: yaml.Node, shown: str, known: dict[int, tuple[int, int]]) -> tuple[int, int]:
+    """How many nodes and levels `tree` has, those behind an alias counted at each use: ten aliases of ten aliases ... fill any
+    memory.
 
-    `sizes` holds those of the nodes seen so far, by identity; 0 marks one that is being counted. Raises ConfigError.
+    `known` holds those of the nodes seen so far, by identity; (0, 0) marks one that is being counted. Raises ConfigError.
     """
     line = tree.start_mark.line + 1
-    if id(tree) not in sizes:
-        sizes[id(tree)] = 0
+    if id(tree) not in known:
+        known[id(tree)] = 0, 0
         pairs = [node for pair in tree.value for node in pair] if isinstance(tree, yaml.MappingNode) else []
         items = tree.value if isinstance(tree, yaml.SequenceNode) else pairs
-        sizes[id(tree)] = 1 + sum(_check_size(item, shown, sizes) for item in items)
-    if sizes[id(tree)] == 0:
+        within = [_measure(item, shown, known) for item in items]
+        known[id(tree)] = 1 + sum(nodes for nodes, _ in within), 1 + max((levels for _, levels in within), default=0)
+    nodes, levels = known[id(tree)]
+    if nodes == 0:
         raise ConfigError([f'{shown}:{line}: an alias leads back into what it stands for'])
-    if sizes[id(tree)] > MOST_NODES:
+    if nodes > MOST_NODES:
         raise ConfigError([f'{shown}:{line}: has more than {MOST_NODES} entries, counting aliases where they are used'])
-    return sizes[id(tree)]
+    if levels > MOST_LEVELS:
+        raise ConfigError([f'{shown}:{line}: is nested too deeply, more than {MOST_LEVELS} levels'])
+    return nodes, levels
 
 
 def base_path(base: Node, key: str, path: Path, known: Mapping[str, Path] | None = None) -> Path:
@@ -162,15 +179,18 @@ def parsed_assignment(assignment: str, origin: str) -> tuple[list[str], Node]:
     dotted, equals, text = assignment.partition('=')
     if not equals or not dotted.strip():
         raise ConfigError([f'{origin}: expected key=value'])
+    keys = dotted.strip().split('.')
+    if len(keys) > MOST_LEVELS:
+        raise ConfigError([f'{origin}: is nested too deeply, more than {MOST_LEVELS} levels'])
     try:
-        tree = yaml.compose(text, Loader=yaml.SafeLoader)
-    except yaml.YAMLError:
-        raise ConfigError([f'{origin}: the value {text!r} is not YAML; quote it']) from None
+        tree = _composed(text, origin)
+    except ConfigError:
+        raise ConfigError([f'{origin}: the value {text[:60]!r} is not YAML; quote it']) from None
     problems: list[str] = []
     value = _node(tree, origin, problems, lines=False) if tree is not None else Node(None, origin, '')
     if problems:
         raise ConfigError(problems)
-    return dotted.strip().split('.'), value
+    return keys, value
 
 
 def placed(under: Node | None, keys: list[str], value: Node, origin: str) -> Node:
@@ -179,7 +199,7 @@ def placed(under: Node | None, keys: list[str], value: Node, origin: str) -> Nod
         return value if under is None else merge(under, value)
     key, *rest = keys
     if under is not None and isinstance(under.value, list):
-        if not key.isdecimal() or int(key) >= len(under.value):
+        if not key.isdecimal() or len(key) > 9 or int(key) >= len(under.value):
             raise ConfigError([f'{origin}: {key!r} is no place in a list of {len(under.value)}, which counts from 0'])
         items = list(under.value)
         items[int(key)] = placed(items[int(key)], rest, value, origin)
@@ -234,10 +254,13 @@ def _node(
         return Node([_node(item, source, problems, lines, notes=notes) for item in tree.value], origin)
     if tagged:  # `!Tag` without anything
         return Node({'type': Node(tree.tag[1:], origin, tree.tag[1:])}, origin)
+    is_word = tree.tag == 'tag:yaml.org,2002:str'
     try:
-        value = yaml.SafeLoader('').construct_object(tree)
-    except (yaml.YAMLError, ValueError) as error:
-        problems.append(f'{origin}: {tree.value!r} cannot be read: {error}')
+        if len(tree.value) > LONGEST_NUMBER and not is_word:  # 1:1:1 ... is a number in YAML, made in the square of its length
+            raise ValueError('it is too long')
+        value = tree.value if is_word else yaml.SafeLoader('').construct_object(tree)
+    except (yaml.YAMLError, ValueError, LookupError, AttributeError) as error:  # `!!int ""` is an IndexError, say
+        problems.append(f'{origin}: {tree.value[:60]!r} cannot be read as {tree.tag.rpartition(":")[2]}: {str(error)[:200]}')
         value = None
     return Node(value, origin, str(tree.value))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import os
+from collections import Counter
 from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
@@ -95,11 +96,11 @@ def lines_of(path: Path) -> list[tuple[int, str]]:
 
 def check_names(names: tuple[str, ...], where: str) -> tuple[str, ...]:
     """`names` of classes. Raises ValueError, beginning with `where`, when there are none or one comes twice."""
-    repeated = sorted({name for name in names if names.count(name) > 1})
+    repeated = sorted(name for name, count in Counter(names).items() if count > 1)
     if not names:
         raise ValueError(f'{where}: names no class')
     if repeated:
-        raise ValueError(f'{where}: {", ".join(repeated)} is named twice')
+        raise ValueError(f'{where}: {", ".join(repeated[:SHOWN])} is named twice')
     return names
 
 

@@ -17,19 +17,17 @@ import PIL.Image
 import torch
 from torch import Tensor
 
-from phalanx.data import png
+from phalanx.data import jpeg, png
 from phalanx.data.cache import kept
 from phalanx.data.samples import Image, SampleError
 
 LabelMap = npt.NDArray[np.uint8]  # [H, W] class ids
-AS_RGB = cv2.IMREAD_COLOR_RGB | cv2.IMREAD_IGNORE_ORIENTATION
-JPEG_FRAMES = {*range(0xC0, 0xD0)} - {0xC4, 0xC8, 0xCC}  # marks of the segments that hold the size
-JPEG_SCAN = 0xDA  # the mark of the first segment of pixels
+AS_RGB = cv2.IMREAD_COLOR_RGB
 # What is opened, by the names that Pillow gives the formats, and how files of each begin. Others never reach a decoder: some,
 # EPS for one, are programs that Pillow would have run.
 BEGINNINGS = {
     'PNG': (b'\x89PNG',),
-    'JPEG': (b'\xff\xd8',),
+    'JPEG': (jpeg.BEGINNING,),
     'BMP': (b'BM',),
     'TIFF': (b'II*\0', b'MM\0*'),
     'WEBP': (b'RIFF',),
@@ -37,33 +35,48 @@ BEGINNINGS = {
     'PPM': tuple(b'P%d' % kind for kind in range(1, 7)),
 }
 FORMATS = tuple(BEGINNINGS)
+HEADER = 2**20  # bytes in which the EXIF data of a JPEG file end
 MOST_PIXELS = 2**27  # of one image: 400 MB once decoded. More is a mistake, or a small file made to fill the memory
 
 
 def read_image(path: Path | str) -> Image:
     """The picture in a file, [H, W, 3] uint8 RGB; grey ones get three equal channels, transparency is dropped.
 
-    The orientation in EXIF data is ignored, because annotations were made for the pixels as stored. Raises SampleError.
+    It is upright, turned as its EXIF data say: so does OpenCV, with which the originals read. Raises SampleError, also for a
+    file that is damaged.
     """
     return kept(f'image {path}', lambda: decoded(_bytes(path), str(path)))
 
 
 def decoded(data: bytes, name: str) -> Image:
     """The picture in `data`, the bytes of a file, as `read_image` gives it. Raises SampleError, which calls it `name`."""
-    size = _checked(data, name, 'an image')
-    if size is None:
-        size = _size_by_pillow(data, name)
+    _check_bytes(data, name, 'an image')
+    if data.startswith(jpeg.BEGINNING):
+        return _decoded_jpeg(data, name)
+    size = png.size(data) if data.startswith(png.SIGNATURE) else _size_by_pillow(data, name)
     if size is not None:
         _check_pixels(*size, name)
     if (by_spng := png.decoded(data, 'RGB')) is not None:
         return by_spng
     try:
-        pixels = cv2.imdecode(np.frombuffer(data, np.uint8), AS_RGB) if data else None
+        pixels = cv2.imdecode(np.frombuffer(data, np.uint8), AS_RGB)
     except cv2.error as error:
         raise SampleError(f'{name}: cannot be decoded: {error.err}') from None
     if pixels is None:
         raise SampleError(f'{name}: is not an image that can be decoded ({_beginning(data)})')
     return pixels.astype(np.uint8, copy=False)
+
+
+def _decoded_jpeg(data: bytes, name: str) -> Image:
+    found = jpeg.header(data)
+    if not found.is_whole:
+        raise SampleError(f'{name}: the image is cut off ({len(data)} bytes are there)')
+    if found.size is not None:
+        _check_pixels(*found.size, name)
+    try:
+        return jpeg.decoded(data, found)
+    except ValueError as error:
+        raise SampleError(f'{name}: {error}') from None
 
 
 def read_labels(path: Path) -> LabelMap:
@@ -76,7 +89,10 @@ def read_labels(path: Path) -> LabelMap:
 
 def _decoded_labels(path: Path) -> LabelMap:
     data = _bytes(path)
-    if (size := _checked(data, str(path), 'a label map')) is not None:
+    _check_bytes(data, str(path), 'a label map')
+    if data.startswith(jpeg.BEGINNING):  # of which Pillow, too, fills what is missing with grey
+        _decoded_jpeg(data, str(path))
+    if (size := png.size(data)) is not None:
         _check_pixels(*size, str(path))
     if (by_spng := png.decoded(data, 'L')) is not None:
         return by_spng
@@ -94,7 +110,21 @@ def _decoded_labels(path: Path) -> LabelMap:
 
 def if_turned(size: tuple[int, ...], annotated: tuple[int, ...]) -> str:
     """The rest of a message about a picture of another size than its annotation, when its sides are exchanged."""
-    return '; EXIF data that turn a picture are ignored, so turn its pixels' if size == annotated[::-1] != annotated else ''
+    return (
+        '; images are turned as their EXIF data say, so annotate them upright' if size == annotated[::-1] != annotated else ''
+    )
+
+
+def orientation_of(path: Path) -> int:
+    """How a JPEG file is turned when it is read, in the numbers of EXIF; 1, not at all, also for what is no such file."""
+    try:
+        if not path.is_file():
+            return 1
+        with path.open('rb') as file:
+            beginning = file.read(HEADER)
+    except (OSError, ValueError):
+        return 1
+    return jpeg.header(beginning).orientation if beginning.startswith(jpeg.BEGINNING) else 1
 
 
 def _bytes(path: Path | str) -> bytes:
@@ -119,41 +149,17 @@ def opened(source: bytes | Path) -> PIL.Image.Image:
     return PIL.Image.open(io.BytesIO(source) if isinstance(source, bytes) else source, formats=FORMATS)
 
 
-def _checked(data: bytes, name: str, kind: str) -> tuple[int, int] | None:
-    """Width and height that the bytes of a PNG or JPEG file promise. Raises SampleError before a decoder sees what is none."""
+def _check_bytes(data: bytes, name: str, kind: str) -> None:
+    """Raises SampleError, before a decoder sees them, for bytes that are no image or a PNG file without its end."""
     if not any(data.startswith(beginning) for beginnings in BEGINNINGS.values() for beginning in beginnings):
         raise SampleError(f'{name}: is not {kind} that can be decoded ({_beginning(data)}); {", ".join(BEGINNINGS)} can')
-    size, whole = _header(data)
-    if not whole:
+    if data.startswith(BEGINNINGS['PNG']) and not png.has_its_chunks(data):
         cut = 'the image' if kind == 'an image' else f'is not {kind} that can be decoded: it'
         raise SampleError(f'{name}: {cut} is cut off ({len(data)} bytes are there)')
-    return size
 
 
 def _beginning(data: bytes) -> str:
     return f'{len(data)} bytes, beginning with {data[:8]!r}'
-
-
-def _header(data: bytes) -> tuple[tuple[int, int] | None, bool]:
-    """Width and height that a PNG or JPEG file promises, None when they are not found, and whether the file has its end.
-
-    A few bytes can stand for gigabytes, and OpenCV fills what is missing with grey and says nothing. Pillow would know the
-    size, but needs longer to open a file than OpenCV to decode a word.
-    """
-    if data.startswith(b'\x89PNG'):
-        size = int.from_bytes(data[16:20]), int.from_bytes(data[20:24])  # IHDR comes first
-        return size if data[12:16] == b'IHDR' else None, png.has_its_chunks(data)
-    if not data.startswith(b'\xff\xd8'):
-        return None, True
-    found, place = None, 2  # segments carry their length, so that no mark of a thumbnail inside one is mistaken for the image's
-    while place + 1 < len(data) and data[place] == 0xFF and (mark := data[place + 1]) != JPEG_SCAN:
-        if mark == 0xFF:  # marks may be filled up with it
-            place += 1
-            continue
-        if mark in JPEG_FRAMES:
-            found = int.from_bytes(data[place + 7 : place + 9]), int.from_bytes(data[place + 5 : place + 7])
-        place += 2 + int.from_bytes(data[place + 2 : place + 4])
-    return found, data.find(b'\xff\xd9', place) >= 0
 
 
 def _size_by_pillow(data: bytes, name: str) -> tuple[int, int] | None:

@@ -31,6 +31,12 @@ def decoded(data: bytes, mode: Literal['RGB', 'L']) -> npt.NDArray[np.uint8] | N
     return pixels
 
 
+def size(data: bytes) -> tuple[int, int] | None:
+    """Width and height that the bytes of a PNG file promise; None for other bytes. IHDR comes first."""
+    is_png = data.startswith(SIGNATURE) and data[12:16] == b'IHDR'
+    return (int.from_bytes(data[16:20]), int.from_bytes(data[20:24])) if is_png else None
+
+
 def has_its_chunks(data: bytes) -> bool:
     """Whether all chunks of a PNG file are there, up to the last one (other programs append to files).
 

@@ -17,11 +17,10 @@ from typing import IO, Any
 
 import numpy as np
 import torch
-import yaml
 
 from phalanx.config.bind import DEFAULT, bind
 from phalanx.config.originals import dialect_of, translate
-from phalanx.config.read import ConfigError, Node, did_you_mean, override, placed, plain, read
+from phalanx.config.read import ConfigError, Node, did_you_mean, document, override, placed, plain, read
 from phalanx.config.shipped import shipped
 from phalanx.data.cache import check_room
 from phalanx.data.image import read_image
@@ -150,7 +149,7 @@ def differences(job: Job) -> list[str]:
     stored = job.folder / 'config.yml'
     if not stored.is_file():
         return []
-    before = {key: value for key, value, _ in _leaves(yaml.safe_load(stored.read_text()))}
+    before = {key: value for key, value, _ in _leaves(document(stored))}
     now = {key: value for key, value, origin in _leaves(settled(job)) if key in before or origin != DEFAULT}
     keys = [key for key in sorted(before.keys() | now.keys()) if not key.startswith(HARMLESS)]
     return [

@@ -1,8 +1,7 @@
-"""Reads weight files of Paddle: `.pdparams`, and `.tar` or `.tar.gz` that hold one. Nothing that stands in them is run.
+"""Reads weight files of Paddle: `.pdparams`, and `.tar` or `.tar.gz` that hold one.
 
-A `.pdparams` is a pickle, that is a program for a small machine, and Python's own machine imports and calls whatever the
-program names. The machine here knows the opcodes that build plain values and the few constructions that `paddle.save` needs
-(CONSTRUCTIONS); anything else is refused by its name.
+A `.pdparams` is a pickle, that is, a program. It is run by Python's own unpickler, reduced to the opcodes that weights need and
+to the constructions in ALLOWED, none of which runs code of the file. Memory is bounded by the size of the file.
 """
 
 from __future__ import annotations
@@ -10,13 +9,13 @@ from __future__ import annotations
 import gzip
 import io
 import math
-import pickletools
+import pickle
+import struct
 import tarfile
 import zlib
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -30,6 +29,13 @@ SPLIT_TABLE = 'UnpackBigParamInfor@@'  # which arrays were cut into slices, beca
 DTYPES = ('b1', 'i1', 'i2', 'i4', 'i8', 'u1', 'u2', 'u4', 'u8', 'f2', 'f4', 'f8')
 LARGEST_PROTOCOL = 4  # the largest that paddle.save takes
 MOST_INFLATED, ALWAYS_ALLOWED = 100, 64 << 20  # unpacked, an archive may be so many times its size, or so many bytes
+OPCODES = (  # by their names in `pickle`; those that call or set something are in `_Unpickler`
+    'PROTO FRAME STOP MARK NONE NEWTRUE NEWFALSE BININT BININT1 BININT2 LONG1 BINFLOAT BINSTRING SHORT_BINSTRING BINUNICODE '
+    'SHORT_BINUNICODE BINUNICODE8 BINBYTES SHORT_BINBYTES BINBYTES8 EMPTY_LIST EMPTY_DICT EMPTY_TUPLE TUPLE TUPLE1 TUPLE2 '
+    'TUPLE3 APPEND APPENDS BINPUT LONG_BINPUT MEMOIZE BINGET LONG_BINGET GLOBAL STACK_GLOBAL'
+)
+MOST_BUILT = 4  # what the constructions make may be so many times the size of the file
+MALFORMED = (pickle.UnpicklingError, struct.error, EOFError, ValueError, TypeError, LookupError, AttributeError, OverflowError)
 
 
 class PdparamsError(CheckpointError):
@@ -51,11 +57,13 @@ def read_pdparams(path: Path) -> dict[str, Array]:
             data = _inflated(data)
         if data[257:262] == b'ustar':
             data = _only_member(data)
-        return _arrays(_Machine(data).run(), len(data))
+        return _arrays(_Unpickler(data).load(), len(data))
     except OSError as error:
         raise PdparamsError(f'{path}: cannot be read: {error.strerror}') from None
     except _RefusedError as error:
         raise PdparamsError(f'{path}: {error}') from None
+    except MALFORMED as error:
+        raise PdparamsError(f'{path}: is no whole file of paddle.save: {error!r:.200}') from None
 
 
 def _inflated(data: bytes) -> bytes:
@@ -82,11 +90,11 @@ def _only_member(data: bytes) -> bytes:
                     file = archive.extractfile(member)
                     assert file is not None, 'a regular member has content'
                     found[member.name] = file.read()
-    except (tarfile.TarError, EOFError, OverflowError, ValueError) as error:
+    except (tarfile.TarError, EOFError, OverflowError, ValueError, RecursionError) as error:
         raise _RefusedError(f'is no whole tar archive: {error}') from None
     if len(found) != 1:
         listed = ', '.join(found) or 'none'
-        raise _RefusedError(f'must hold one .pdparams file, holds {listed}; unpack it and give the file that you mean')
+        raise _RefusedError(f'must hold one .pdparams file, holds {listed:.200}; unpack it and give the file that you mean')
     return next(iter(found.values()))
 
 
@@ -96,294 +104,171 @@ def _arrays(saved: object, size: int) -> dict[str, Array]:
         saved = saved['model']
     if not isinstance(saved, dict) or not saved:
         raise _RefusedError(f'expected a dict of arrays, got {_kind(saved)}')
-    saved = {name: value for name, value in saved.items() if name != NAME_TABLE}
-    slices = saved.pop(SPLIT_TABLE, {})
-    arrays = {name: _array(name, value) for name, value in saved.items()}
-    if not isinstance(slices, dict):
-        raise _RefusedError(f'{SPLIT_TABLE} is {_kind(slices)}')
-    for name, facts in slices.items():
-        arrays[name] = _joined(name, facts, arrays)
+    slices = saved.get(SPLIT_TABLE, {})
+    arrays = {name: _array(name, value) for name, value in saved.items() if name not in (NAME_TABLE, SPLIT_TABLE)}
     if (total := sum(array.nbytes for array in arrays.values())) > size:  # one stored array under many names
         raise _RefusedError(f'{size} bytes claim to hold arrays of {total}')
+    for name, facts in slices.items():
+        arrays[name] = np.concatenate([arrays.pop(_key(part)) for part in facts['slices']]).reshape(facts['OriginShape'])
     return arrays
 
 
 def _array(name: str, value: object) -> Array:
     if isinstance(value, tuple) and len(value) == 2 and isinstance(value[0], str):  # (name in the static graph, array)
         value = value[1]
-    if not isinstance(value, _StoredArray) or value.array is None:
-        raise _RefusedError(f'{name!r} is {_kind(value)}, not an array')
+    if not isinstance(value, _Array) or value.array is None:
+        raise _RefusedError(f'{name!r:.80} is {_kind(value)}, not an array')
     return value.array
 
 
-def _joined(name: str, facts: object, arrays: dict[str, Array]) -> Array:
-    """The array whose slices stand in `arrays`, from where they are taken out."""
-    match facts:
-        case {'OriginShape': tuple() as shape, 'slices': list() as parts}:
-            try:
-                return np.concatenate([arrays.pop(part) for part in parts]).reshape(shape)
-            except (KeyError, TypeError, ValueError) as error:
-                raise _RefusedError(f'the slices of {name!r} do not make an array: {error}') from None
-    raise _RefusedError(f'{SPLIT_TABLE} of {name!r} is {_kind(facts)}')
+class _DType:
+    """A numpy dtype: `dtype('f4', False, True)`, to which BUILD gives the byte order."""
+
+    order = '='
+
+    def __init__(self, code: object, *_: object) -> None:
+        if code not in DTYPES:
+            shown = repr(code[:40]) if isinstance(code, str) else _kind(code)
+            raise _RefusedError(f'has arrays of the type {shown}; allowed are {", ".join(DTYPES)}')
+        self.code = str(code)
+
+    def build(self, state: object) -> int:
+        match state:
+            case (3 | 4, '<' | '>' | '|' | '=' as order, None, None, None, -1, -1, 0, *_):
+                self.order = order.replace('|', '=')
+                return 0
+        raise _RefusedError('has a type of arrays with a state that paddle.save does not write')
 
 
-@dataclass
-class _StoredType:
-    """What stands for a numpy dtype while the machine runs."""
-
-    code: str
-    order: str = '='
-
-
-@dataclass
-class _StoredArray:
-    """What stands for a numpy array: made empty, filled by BUILD."""
+class _Array:
+    """A numpy array: `_reconstruct(ndarray, (0,), b'b')`, to which BUILD gives shape, dtype and data."""
 
     array: Array | None = None
 
+    def __init__(self, *_: object) -> None:
+        pass
 
-@dataclass(frozen=True)
-class _Name:
-    """A class or function that the program names; nothing is looked up."""
+    def build(self, state: object) -> int:
+        """The bytes that it takes."""
+        match state:
+            case (1, tuple() as shape, _DType() as dtype, bool() | 0 | 1 as fortran, bytes() | str() as data):
+                content = data.encode('latin1') if isinstance(data, str) else data  # from Python 2
+                stored = np.dtype(dtype.order + dtype.code)
+                known = len(shape) <= 64 and all(isinstance(n, int) and 0 <= n < 2**63 for n in shape)
+                if not known or math.prod(shape) * stored.itemsize != len(content):
+                    lengths = list(shape) if known else 'that numpy does not have'
+                    raise _RefusedError(f'has an array of shape {lengths} and type {dtype.code} in {len(content)} bytes')
+                values = np.frombuffer(content, stored).astype(stored.newbyteorder('='))  # a copy: one that may be written to
+                self.array = values.reshape(shape, order='F' if fortran else 'C')
+                return values.nbytes
+        raise _RefusedError('has an array with a state that paddle.save does not write')
 
-    name: str
+
+def _ordered(items: Any = ()) -> dict[str, Any]:
+    """`OrderedDict()`, or `OrderedDict([[key, value], ...])` from Python 2."""
+    made = {_key(key): value for key, value in items}
+    if len(made) != len(items):
+        raise _RefusedError('has a key twice')
+    return made
 
 
-class _Machine:
-    """Runs a pickle program to the plain value it builds."""
+def _datum(expression: object, names: Any = None) -> Any:
+    """`eval('data', {'data': array})`, as which Paddle saves a tensor of the static graph; nothing else is evaluated."""
+    if expression != 'data' or not isinstance(names, dict):
+        shown = repr(expression[:60]) if isinstance(expression, str) else _kind(expression)
+        raise _RefusedError(f'evaluates {shown}; it is refused, because it could run code')
+    return names.get('data')
+
+
+def _bytes(text: object = '', encoding: object = 'latin1') -> bytes:
+    """`_codecs.encode(text, 'latin1')` and `bytes()`: bytes in a pickle of protocol 2."""
+    if not isinstance(text, str) or encoding != 'latin1':
+        raise _RefusedError('makes bytes of something else than text')
+    return text.encode('latin1')
+
+
+def _same(items: object) -> object:
+    """`tuple((name, array))`, as which a tensor is saved since Paddle 2.1."""
+    return items
+
+
+ALLOWED: dict[str, Callable[..., Any]] = {
+    'numpy.core.multiarray._reconstruct': _Array,
+    'numpy._core.multiarray._reconstruct': _Array,  # numpy 2
+    'numpy.ndarray': _Array,  # an argument of the above
+    'numpy.dtype': _DType,
+    'collections.OrderedDict': _ordered,
+    'builtins.tuple': _same,
+    'builtins.bytes': _bytes,
+    '_codecs.encode': _bytes,
+    'builtins.eval': _datum,
+}
+
+
+class _Unpickler(pickle._Unpickler):
+    """Python's unpickler with a part of its opcodes. (The one in C takes as much memory as a file claims to need.)"""
+
+    stack: list[Any]
+    pop_mark: Callable[[], list[Any]]
 
     def __init__(self, data: bytes) -> None:
-        self.program = io.BytesIO(data)
-        self.stack: list[Any] = []
-        self.marks: list[int] = []  # heights of the stack
-        self.memo: dict[int, Any] = {}
-        self.allowance = len(data)  # bytes that arrays may still take: what a file claims, it must hold
+        super().__init__(io.BytesIO(data), encoding='latin1')
+        self.left = MOST_BUILT * len(data)
+        if data[:1] == pickle.PROTO and data[1:2] > bytes([LARGEST_PROTOCOL]):
+            raise _RefusedError(f'is a pickle of protocol {data[1]}; paddle.save writes 2 to {LARGEST_PROTOCOL}')
 
-    def run(self) -> object:
+    def load(self) -> Any:
         try:
-            for opcode, argument, _ in pickletools.genops(self.program):
-                if opcode.name == 'STOP':
-                    return self.pop()
-                self.step(opcode.name, argument)
-        except ValueError as error:  # from genops: unknown opcodes, an end in the middle
-            raise _RefusedError(f'is no whole file of paddle.save: {error}') from None
-        raise AssertionError('genops ends with STOP or raises')
+            return super().load()
+        except KeyError as error:  # from `dispatch`
+            raise _RefusedError(f'is no whole file of paddle.save: weights do not need the opcode {error}') from None
 
-    def step(self, opcode: str, argument: Any) -> None:
-        match opcode:
-            case 'PROTO':
-                if argument > LARGEST_PROTOCOL:
-                    raise _RefusedError(f'is a pickle of protocol {argument}; paddle.save writes 2 to {LARGEST_PROTOCOL}')
-            case 'FRAME':
-                pass
-            case 'MARK':
-                self.marks.append(len(self.stack))
-            case 'BINPUT' | 'LONG_BINPUT':
-                self.memo[argument] = self.top()
-            case 'MEMOIZE':
-                self.memo[len(self.memo)] = self.top()
-            case 'BINGET' | 'LONG_BINGET':
-                if argument not in self.memo:
-                    raise _RefusedError(f'refers to a value {argument} that it did not build')
-                self.stack.append(self.memo[argument])
-            case 'APPEND':
-                self.append([self.pop()])
-            case 'APPENDS':
-                self.append(self.since_mark())
-            case 'SETITEM':
-                value, key = self.pop(), self.pop()
-                self.set_items([key, value])
-            case 'SETITEMS':
-                self.set_items(self.since_mark())
-            case 'BUILD':
-                state = self.pop()
-                self.build(self.top(), state)
-            case _:
-                self.stack.append(self.made(opcode, argument))
+    def find_class(self, module: str, name: str) -> Any:
+        full = f'{module.replace("__builtin__", "builtins")}.{name}'  # protocol 2 has the names of Python 2
+        if full not in ALLOWED:
+            raise _RefusedError(f'names {full:.80}, which weights do not need; it is refused, because it could run code')
+        return ALLOWED[full]
 
-    def made(self, opcode: str, argument: Any) -> Any:
-        """The value that an opcode puts on the stack."""
-        match opcode:
-            case 'NONE' | 'NEWTRUE' | 'NEWFALSE':
-                return {'NONE': None, 'NEWTRUE': True, 'NEWFALSE': False}[opcode]
-            case 'BININT' | 'BININT1' | 'BININT2' | 'LONG1' | 'BINFLOAT':
-                return argument
-            case 'BINUNICODE' | 'SHORT_BINUNICODE' | 'BINUNICODE8' | 'BINBYTES' | 'SHORT_BINBYTES' | 'BINBYTES8':
-                return argument
-            case 'BINSTRING' | 'SHORT_BINSTRING':  # Python 2: bytes, which genops gives as Latin-1 text
-                return argument
-            case 'EMPTY_LIST':
-                return []
-            case 'EMPTY_DICT':
-                return {}
-            case 'EMPTY_TUPLE':
-                return ()
-            case 'TUPLE':
-                return tuple(self.since_mark())
-            case 'TUPLE1' | 'TUPLE2' | 'TUPLE3':
-                return tuple(reversed([self.pop() for _ in range(int(opcode[-1]))]))
-            case 'GLOBAL':
-                return _named(argument.replace(' ', '.', 1))
-            case 'STACK_GLOBAL':
-                name, module = self.pop(), self.pop()
-                return _named(f'{module}.{name}')
-            case 'REDUCE':
-                arguments, called = self.pop(), self.pop()
-                if not isinstance(called, _Name) or not isinstance(arguments, tuple):
-                    raise _RefusedError(f'calls {_kind(called)}')
-                return CONSTRUCTIONS[called.name](arguments)
-        raise _RefusedError(f'uses the opcode {opcode}, which weights do not need')
+    def spend(self, size: int) -> None:
+        self.left -= size
+        if self.left < 0:
+            raise _RefusedError('claims to hold more than its bytes')
 
-    def pop(self) -> Any:
-        self.top()
-        return self.stack.pop()
+    def load_reduce(self) -> None:
+        arguments, called = self.stack.pop(), self.stack.pop()
+        self.stack.append(called(*arguments))
+        self.spend(len(self.stack[-1]) if isinstance(self.stack[-1], bytes | dict) else 0)
 
-    def top(self) -> Any:
-        if len(self.stack) <= (self.marks[-1] if self.marks else 0):
-            raise _RefusedError('is no whole file of paddle.save: a value is missing')
-        return self.stack[-1]
+    def load_build(self) -> None:
+        state, made = self.stack.pop(), self.stack[-1]
+        if not isinstance(made, _Array | _DType):
+            raise _RefusedError(f'sets the state of {_kind(made)}')
+        self.spend(made.build(state))
 
-    def since_mark(self) -> list[Any]:
-        """What was put on the stack since the last mark, taken off."""
-        if not self.marks:
-            raise _RefusedError('is no whole file of paddle.save: a mark is missing')
-        start = self.marks.pop()
-        items = self.stack[start:]
-        del self.stack[start:]
-        return items
+    def load_setitem(self) -> None:
+        value, key = self.stack.pop(), self.stack.pop()
+        self.stack[-1][_key(key)] = value
 
-    def append(self, items: list[Any]) -> None:
-        if not isinstance(self.top(), list):
-            raise _RefusedError(f'appends to {_kind(self.top())}')
-        self.top().extend(items)
+    def load_setitems(self) -> None:
+        items = self.pop_mark()
+        self.stack[-1].update(zip(map(_key, items[::2]), items[1::2], strict=True))
 
-    def set_items(self, items: list[Any]) -> None:
-        if not isinstance(self.top(), dict) or len(items) % 2:
-            raise _RefusedError(f'sets items of {_kind(self.top())}')
-        for key, value in zip(items[::2], items[1::2], strict=True):
-            self.top()[_key(key)] = value
-
-    def build(self, made: object, state: object) -> None:
-        """Gives a dtype its byte order, an array its shape, type and data, as their `__setstate__` would."""
-        match made, state:
-            case _StoredType(), (3 | 4, '<' | '>' | '|' | '=' as order, None, None, None, -1, -1, 0, *_):
-                made.order = order
-            case _StoredArray(array=None), (1, tuple() as shape, _StoredType() as dtype, bool() | 0 | 1 as fortran, data):
-                made.array = _filled(shape, dtype, bool(fortran), data)
-                self.allowance -= made.array.nbytes
-                if self.allowance < 0:
-                    raise _RefusedError('claims to hold more bytes in arrays than it has')
-            case _:
-                raise _RefusedError(f'sets a state of {_kind(made)} that paddle.save does not write')
-
-
-def _filled(shape: tuple[Any, ...], dtype: _StoredType, fortran: bool, data: object) -> Array:
-    if isinstance(data, str):
-        data = _encoded((data, 'latin1'))  # from Python 2
-    whole = all(isinstance(length, int) and length >= 0 for length in shape)
-    stored = np.dtype(dtype.order.replace('|', '=') + dtype.code)
-    if not whole or not isinstance(data, bytes) or math.prod(shape) * stored.itemsize != len(data):
-        size = len(data) if isinstance(data, bytes) else _kind(data)
-        raise _RefusedError(f'an array of shape {list(shape)[:8]} and type {dtype.code} comes with {size} bytes')
-    array = np.frombuffer(data, stored).astype(stored.newbyteorder('='))  # a copy: one that may be written to
-    try:
-        return array.reshape(shape, order='F' if fortran else 'C')
-    except (ValueError, OverflowError) as error:  # more dimensions, or longer ones, than numpy has
-        raise _RefusedError(f'an array cannot have the shape {list(shape)[:8]}: {error}') from None
-
-
-def _named(name: str) -> _Name:
-    if name not in CONSTRUCTIONS:
-        raise _RefusedError(f'names {name:.80}, which weights do not need; it is refused, because it could run code')
-    return _Name(name)
+    dispatch: ClassVar[dict[int, Callable[[Any], None]]] = {
+        **{getattr(pickle, name)[0]: pickle._Unpickler.dispatch[getattr(pickle, name)[0]] for name in OPCODES.split()},
+        pickle.REDUCE[0]: load_reduce,
+        pickle.BUILD[0]: load_build,
+        pickle.SETITEM[0]: load_setitem,
+        pickle.SETITEMS[0]: load_setitems,
+    }
 
 
 def _key(key: object) -> str:
+    """`key`, which must be a word. (To look up tuples in tuples in tuples ... ends the process.)"""
     if not isinstance(key, str):
         raise _RefusedError(f'has {_kind(key)} as a key')
     return key
 
 
-def _empty_array(arguments: tuple[Any, ...]) -> _StoredArray:
-    """`_reconstruct(ndarray, (0,), b'b')`: shape and data follow."""
-    return _StoredArray()
-
-
-def _type(arguments: tuple[Any, ...]) -> _StoredType:
-    """`dtype('f4', False, True)`."""
-    if not arguments or arguments[0] not in DTYPES:
-        raise _RefusedError(
-            f'has arrays of the type {arguments[0] if arguments else "none"!r:.40}; allowed are {", ".join(DTYPES)}'
-        )
-    return _StoredType(arguments[0])
-
-
-def _ordered(arguments: tuple[Any, ...]) -> dict[str, Any]:
-    """`OrderedDict()`, or `OrderedDict([[key, value], ...])` from Python 2."""
-    match arguments:
-        case ():
-            return {}
-        case ([*items],) if all(isinstance(item, list | tuple) and len(item) == 2 for item in items):
-            return {_key(key): value for key, value in items}
-    raise _RefusedError('makes an OrderedDict of something else than pairs')
-
-
-def _tuple(arguments: tuple[Any, ...]) -> tuple[Any, ...]:
-    """`tuple((name, array))`, as which a tensor is saved since Paddle 2.1."""
-    match arguments:
-        case (list() | tuple() as items,):
-            return tuple(items)
-    raise _RefusedError('makes a tuple of something else than a sequence')
-
-
-def _encoded(arguments: tuple[Any, ...]) -> bytes:
-    """`_codecs.encode(text, 'latin1')`: bytes in a pickle of protocol 2."""
-    match arguments:
-        case (str() as text, 'latin1'):
-            try:
-                return text.encode('latin1')
-            except UnicodeEncodeError:
-                raise _RefusedError('has bytes above 255') from None
-    raise _RefusedError('encodes something else than bytes')
-
-
-def _no_bytes(arguments: tuple[Any, ...]) -> bytes:
-    """`bytes()`: no bytes, in a pickle of protocol 2."""
-    if arguments:
-        raise _RefusedError('makes bytes of something else than nothing')
-    return b''
-
-
-def _datum(arguments: tuple[Any, ...]) -> Any:
-    """`eval('data', {'data': array})`, as which Paddle saves a tensor of the static graph; nothing else is evaluated."""
-    match arguments:
-        case ('data', {'data': _StoredArray() as array}):
-            return array
-    raise _RefusedError(f'evaluates {arguments[0] if arguments else ""!r:.60}; it is refused, because it could run code')
-
-
-def _not_called(arguments: tuple[Any, ...]) -> Any:
-    raise _RefusedError('makes an array in another way than paddle.save')
-
-
-CONSTRUCTIONS: dict[str, Callable[[tuple[Any, ...]], Any]] = {
-    'numpy.core.multiarray._reconstruct': _empty_array,
-    'numpy._core.multiarray._reconstruct': _empty_array,  # numpy 2
-    'numpy.ndarray': _not_called,  # an argument of the above
-    'numpy.dtype': _type,
-    'collections.OrderedDict': _ordered,
-    'builtins.tuple': _tuple,
-    '__builtin__.tuple': _tuple,  # protocol 2 has the names of Python 2
-    'builtins.bytes': _no_bytes,
-    '__builtin__.bytes': _no_bytes,
-    '_codecs.encode': _encoded,
-    'builtins.eval': _datum,
-    '__builtin__.eval': _datum,
-}
-
-
 def _kind(value: object) -> str:
-    """What a value is, for a message: never the value itself, which may be long."""
-    if isinstance(value, _StoredArray):
-        return 'an array'
-    return value.name if isinstance(value, _Name) else f'a value of type {type(value).__name__}'
+    """What a value is, for a message: never the value itself, which may be without bound."""
+    return 'an array' if isinstance(value, _Array) else f'a value of type {type(value).__name__}'

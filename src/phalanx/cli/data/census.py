@@ -7,13 +7,16 @@ import signal
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from torch.utils.data import DataLoader, Dataset
 
+from phalanx.data.image import orientation_of
 from phalanx.data.samples import Image, SampleError, Split
 from phalanx.engine.loader import prepare_on_one_core
+from phalanx.report.readable import counted
 
 SPLITS: tuple[Split, ...] = ('train', 'eval')
 Size = tuple[int, int]  # (width, height)
@@ -67,6 +70,7 @@ class Seen:
     size: Size
     digest: bytes  # of the decoded image: the same picture in two files has the same one
     counts: Mapping[str, int]
+    is_turned: bool  # its EXIF data turned it
 
 
 @dataclass(frozen=True)
@@ -92,10 +96,12 @@ class SplitCensus:
     units: Counter[str] = field(default_factory=Counter)  # by class
     images: Counter[str] = field(default_factory=Counter)  # that have the class in them
     sizes: Counter[Size] = field(default_factory=Counter)
+    turned: int = 0  # images that EXIF data turned
 
     def add(self, seen: Seen) -> None:
         self.indices.append(seen.index)
         self.sizes[seen.size] += 1
+        self.turned += seen.is_turned
         self.units.update(seen.counts)
         self.images.update(name for name, count in seen.counts.items() if count)
 
@@ -133,6 +139,11 @@ class Census:
     def remarks(self) -> list[str]:
         """What is not wrong, but worth a look."""
         remarks = [f'{split}: {note}' for split, survey in self.surveys.items() for note in survey.notes]
+        remarks += [
+            f'{name}: {counted(split.turned, "image is", "images are")} turned by EXIF data; annotate them upright'
+            for name, split in self.splits.items()
+            if split.turned
+        ]
         trained = self.splits.get('train')
         expected = self.surveys['train'].class_names if trained else ()
         if trained and (absent := [name for name in expected if not trained.units[name]]):
@@ -179,14 +190,14 @@ def take_census(task: Surveyed, *, limit: int | None, workers: int, advance: Cal
         except (OSError, ValueError) as error:
             census.problems.append(Problem(split, '', f'{split}: {error}'))
             continue
-        counted = SplitCensus(len(survey))
-        census.surveys[split], census.splits[split] = survey, counted
+        found_here = SplitCensus(len(survey))
+        census.surveys[split], census.splits[split] = survey, found_here
         chosen = spread(len(survey), limit)
         for done, found in enumerate(_look(survey, split, chosen, workers), 1):
             if isinstance(found, Problem):
                 census.problems.append(found)
             else:
-                counted.add(found)
+                found_here.add(found)
                 groups.setdefault(found.digest, []).append((split, survey.name(found.index)))
             advance(split, done, len(chosen))
     census.duplicates = [group for group in groups.values() if len(group) > 1]
@@ -227,7 +238,8 @@ class _Looks(Dataset[Seen | Problem]):
         except SampleError as error:
             return Problem(self.split, self.survey.name(index), str(error))
         digest = hashlib.blake2b(np.ascontiguousarray(image).data, key=repr(image.shape).encode(), digest_size=16).digest()
-        return Seen(index, (image.shape[1], image.shape[0]), digest, counts)
+        is_turned = orientation_of(Path(self.survey.name(index))) != 1
+        return Seen(index, (image.shape[1], image.shape[0]), digest, counts, is_turned)
 
 
 def _start_worker(number: int) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import PIL.Image
 
-from phalanx.data.image import opened
+from phalanx.data.image import if_turned, opened, orientation_of
 
 
 class AnnotationError(Exception):
@@ -49,10 +49,11 @@ def file_below(root: Path, folder: Path, name: str, where: str) -> Path:
 
 
 def size_of(image: Path) -> tuple[int, int]:
-    """(width, height) of the pixels as stored; the pixels themselves are not read. Raises AnnotationError."""
+    """(width, height) of the upright image; the pixels themselves are not read. Raises AnnotationError."""
     try:
         with opened(image) as picture:
-            return picture.size
+            width, height = picture.size
+            return (height, width) if orientation_of(image) >= 5 else (width, height)
     except (OSError, SyntaxError, ValueError, PIL.Image.DecompressionBombError) as error:
         raise AnnotationError(f'{image}: is not an image that can be decoded: {error}') from None
 
@@ -62,8 +63,7 @@ def check_size(said: tuple[Any, Any], image: Path, where: str) -> tuple[int, int
     size = size_of(image)
     if said not in (size, (None, None)):
         raise AnnotationError(
-            f'{where}: was made for {said[0]} x {said[1]} pixels, but {image} has {size[0]} x {size[1]}; '
-            'if its EXIF data turn it, store it upright'
+            f'{where}: was made for {said[0]} x {said[1]} pixels, but {image} has {size[0]} x {size[1]}' + if_turned(size, said)
         )
     return size
 

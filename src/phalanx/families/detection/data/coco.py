@@ -149,23 +149,26 @@ def _parsed(path: Path) -> dict[str, Any]:
 def _categories(content: dict[str, Any], path: Path) -> dict[Any, str]:
     """Category id -> name. Ids need not begin at 0 or 1, nor be without gaps: COCO's 80 go up to 90."""
     found: dict[Any, str] = {}
+    names: set[str] = set()
     for category in content['categories']:
         number = _field(category, 'id', 'a category', path)
         name = str(_field(category, 'name', f'category {number}', path))
-        if number in found or name in found.values():
+        if number in found or name in names:
             raise ValueError(f'{path}: category {number}, {name!r}: the id or the name is used twice')
         found[number] = name
+        names.add(name)
     return found
 
 
 def _classes(categories: dict[Any, str], class_names: tuple[str, ...], path: Path) -> list[int]:
     """For each category, in order, the number of the class with its name."""
-    if unknown := [name for name in categories.values() if name not in class_names]:
+    numbers_of = {name: number for number, name in enumerate(class_names)}
+    if unknown := [name for name in categories.values() if name not in numbers_of]:
         raise ValueError(
             f'{path}: has categories that are no classes: {", ".join(unknown[:5])}; '
             f'name them in data.classes (now {len(class_names)}: {", ".join(class_names[:5])} ...)'
         )
-    return [class_names.index(name) for name in categories.values()]
+    return [numbers_of[name] for name in categories.values()]
 
 
 def _add(

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import yaml
-
+from phalanx.config.read import ConfigError, document
 from phalanx.data.folders import Problems, check_folder, check_inside, check_names, lines_of, names_from, text_of
 from phalanx.data.samples import Split
 from phalanx.families.detection.data.annotated import AnnotatedImages, Annotations, numbers
@@ -93,13 +92,15 @@ def _names_in_yaml(root: Path, name: str) -> tuple[str, ...]:
     """The entry `names` of a YAML file: a list, or a mapping from numbers 0, 1, ... to names."""
     check_folder(root)
     path = root / check_inside(name, root, 'data.classes')
+    if not path.is_file():
+        raise FileNotFoundError(f'{path}: there is no such file')
     try:
-        content = yaml.safe_load(text_of(path))
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise ValueError(f'{path}: is not YAML ({error})') from None
-    names = content.get('names') if isinstance(content, dict) else None
-    if isinstance(names, dict) and names.keys() == set(range(len(names))):
-        names = [names[number] for number in range(len(names))]
-    if not isinstance(names, list) or not all(isinstance(name, str | int | float) for name in names):
+        content = document(path, notes=[]).value
+    except ConfigError as error:
+        raise ValueError(str(error)) from None
+    names = content['names'].value if 'names' in content else None
+    if isinstance(names, dict) and names.keys() == set(map(str, range(len(names)))):
+        names = [names[str(number)] for number in range(len(names))]
+    if not isinstance(names, list) or not all(isinstance(name.value, str | int | float) for name in names):
         raise ValueError(f'{path}: needs `names`: a list of the names of the classes, or a mapping from 0, 1, ... to them')
-    return check_names(tuple(map(str, names)), str(path))
+    return check_names(tuple(str(name.text) for name in names), str(path))

@@ -1,0 +1,101 @@
+"""JPEG files, by libjpeg-turbo as OpenCV has it, with the same pixels; but what the library warns of is heard here.
+
+OpenCV fills what is missing with grey and says nothing.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+import cv2
+import numpy as np
+import numpy.typing as npt
+import simplejpeg
+
+Pixels = npt.NDArray[np.uint8]
+
+BEGINNING = b'\xff\xd8'
+FRAMES = {*range(0xC0, 0xD0)} - {0xC4, 0xC8, 0xCC}  # markers of the segments that hold the size
+EXIF, SCAN, END = 0xE1, 0xDA, 0xD9
+MARKER = re.compile(rb'\xff[^\x00\x01\xd0-\xd7\xff]')  # among compressed pixels; the others belong to those
+ORIENTATION = 0x0112
+# A scan may be some bytes long and goes over all pixels again. Encoders write about ten.
+MOST_SCANS = 100
+# An 8 x 8 block takes a bit at least, and some are of a quarter of the size: a flat progressive image comes near this.
+MOST_PIXELS_A_BYTE = 512
+# Warnings that cost no pixel: bytes to fill up the end, and header fields that decoders do not need.
+HARMLESS = re.compile(r'extraneous bytes before marker 0xd9|Invalid SOS parameters|JFIF|Adobe')
+
+
+class Header(NamedTuple):
+    size: tuple[int, int] | None  # width and height as stored; None when they are not found
+    orientation: int  # of EXIF, 1 to 8; 1 is upright
+    is_whole: bool  # the mark of the end is there
+    scans: int
+
+
+def header(data: bytes) -> Header:
+    """What the bytes of a JPEG file say before their first pixel, and how many scans follow."""
+    size, orientation, place = None, 1, 2
+    # Segments carry their length, so that no marker of a thumbnail inside one is mistaken for the image's.
+    while place + 1 < len(data) and data[place] == 0xFF and (marker := data[place + 1]) != SCAN:
+        if marker == 0xFF:  # markers may be filled up with it
+            place += 1
+            continue
+        after = place + 2 + int.from_bytes(data[place + 2 : place + 4])
+        if marker in FRAMES:
+            size = int.from_bytes(data[place + 7 : place + 9]), int.from_bytes(data[place + 5 : place + 7])
+        if marker == EXIF and data[place + 4 : place + 10] == b'Exif\0\0':
+            orientation = _orientation(data[place + 10 : after])
+        place = after
+    scans = data.count(b'\xff\xda', place)
+    return Header(size, orientation, data.find(b'\xff\xd9', place) >= 0, scans if scans <= MOST_SCANS else _scans(data, place))
+
+
+def _scans(data: bytes, place: int) -> int:
+    """How many there are from `place` to the end of the image; what other programs append to files may look like more."""
+    found = 0
+    while (match := MARKER.search(data, place)) and (marker := data[match.start() + 1]) != END:
+        found += marker == SCAN
+        place = match.end() + int.from_bytes(data[match.end() : match.end() + 2])
+    return found
+
+
+def _orientation(tiff: bytes) -> int:
+    """The tag of that name in EXIF data, which are laid out as TIFF; 1 when there is none that means something."""
+    order = {b'II': 'little', b'MM': 'big'}.get(tiff[:2])
+    if order not in ('little', 'big'):
+        return 1
+
+    def value(start: int, length: int) -> int:
+        return int.from_bytes(tiff[start : start + length], 'little' if order == 'little' else 'big')
+
+    first = value(4, 4) + 2
+    for start in range(first, min(first + 12 * value(first - 2, 2), len(tiff)), 12):
+        if value(start, 2) == ORIENTATION:
+            return value(start + 8, 2) if value(start + 8, 2) in range(1, 9) else 1
+    return 1
+
+
+def decoded(data: bytes, found: Header) -> Pixels:
+    """The picture [H, W, 3] RGB in the bytes of a file whose header was `found`, upright. Raises ValueError."""
+    if found.scans > MOST_SCANS:
+        raise ValueError(f'has {found.scans} scans; encoders write about ten, and each takes the time of a whole image')
+    if found.size is not None and found.size[0] * found.size[1] > MOST_PIXELS_A_BYTE * len(data):
+        raise ValueError(f'claims to be {found.size[0]} x {found.size[1]} pixels large, which {len(data)} bytes cannot hold')
+    try:
+        pixels = simplejpeg.decode_jpeg(data, 'RGB')
+    except ValueError as error:
+        if not HARMLESS.search(str(error)):
+            raise ValueError(f'is damaged: {error}') from None
+        pixels = simplejpeg.decode_jpeg(data, 'RGB', strict=False)
+    return upright(pixels, found.orientation)
+
+
+def upright(pixels: Pixels, orientation: int) -> Pixels:
+    """`pixels` [H, W, 3] turned as EXIF's `orientation` (1 to 8) says."""
+    if orientation >= 5:
+        pixels = cv2.transpose(pixels).astype(np.uint8, copy=False)
+    flips = {2: 1, 3: -1, 4: 0, 6: 1, 7: -1, 8: 0}
+    return cv2.flip(pixels, flips[orientation]).astype(np.uint8, copy=False) if orientation in flips else pixels
