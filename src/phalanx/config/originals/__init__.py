@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from phalanx.config.originals import paddledet, paddleocr, paddleseg
+from phalanx.config.originals import paddledet, paddleocr, paddleseg, pdseg
 from phalanx.config.originals.dialect import Dialect, Reading, assigned, holds
 from phalanx.config.read import ConfigError, Node, base_file, document, parsed_assignment
 from phalanx.config.shipped import shipped
@@ -26,7 +26,7 @@ class Translation:
     rest: tuple[Assignment, ...]  # assignments to keys of a recipe, still to be made
 
 
-DIALECTS = (paddleseg.DIALECT, paddleocr.DIALECT, paddledet.DIALECT)
+DIALECTS = (paddleseg.DIALECT, pdseg.DIALECT, paddleocr.DIALECT, paddledet.DIALECT)
 
 
 def dialect_of(path: Path) -> Dialect | None:
