@@ -23,6 +23,7 @@ class Translation:
 
     root: Node
     notes: tuple[str, ...]  # what was ignored, and why
+    differs: tuple[str, ...]  # what is another thing here on purpose
     rest: tuple[Assignment, ...]  # assignments to keys of a recipe, still to be made
 
 
@@ -68,7 +69,8 @@ def translate(path: Path, dialect: Dialect, assignments: Sequence[Assignment] = 
     recipe = dialect.translate(root, reading)
     if reading.problems:
         raise ConfigError([f'{problem} [{dialect.project}]' for problem in reading.problems])
-    return Translation(recipe, tuple(dict.fromkeys(reading.notes)), tuple(rest))
+    differs = tuple(f'differs from {dialect.project} on purpose: {said}' for said in dialect.differs)
+    return Translation(recipe, tuple(dict.fromkeys(reading.notes)), differs, tuple(rest))
 
 
 def _is_theirs(root: Node, keys: list[str], dialect: Dialect) -> bool:

@@ -45,6 +45,9 @@ class Dialect:
     is_dialect: Callable[[set[str]], bool]  # of the keys of a configuration
     read: Callable[[Path, Reading], Node]  # a file and what lies under it, in one
     translate: Callable[[Node, Reading], Node]  # into a recipe; what goes wrong is noted in the Reading
+    options: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # of its train.py, as assignments to its own keys
+    evaluates_on_request: bool  # whether its train.py evaluates only with --do_eval or --eval
+    differs: tuple[str, ...]  # what is another thing here on purpose
 
 
 class Section:

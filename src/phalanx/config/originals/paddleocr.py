@@ -252,4 +252,9 @@ DIALECT = Dialect(
     is_dialect=is_dialect,
     read=read,
     translate=translate,
+    evaluates_on_request=False,
+    differs=(
+        'a loss is the mean over what all ranks and micro-batches see in a step; there every rank takes the mean of its own',
+        'each epoch sees every sample: none is dropped, and the next one goes on within the same batch',
+    ),
 )
