@@ -221,8 +221,11 @@ def _schedule(section: Section, settings: Section) -> tuple[Node, Node]:
             milestones = [_plus(node, warmup) for node in section.items('milestones')]
             keys = {'name': 'piecewise', **_falling(milestones, section.number('gamma'))}
         case 'Piecewise':
-            # Where there are as many boundaries as rates, the last boundary changes nothing.
-            boundaries = [_plus(node, warmup) for node in section.items('decay_epochs')][: len(rates) - 1]
+            listed = section.items('decay_epochs')
+            for node in listed[max(len(rates) - 1, 0) :]:
+                said = f'the boundary {plain(node)} is ignored: there is no rate for what comes after it'
+                section.reading.notes.append(f'{node.origin}: {section.named("decay_epochs")}: {said}')
+            boundaries = [_plus(node, warmup) for node in listed][: len(rates) - 1]
             first = as_number(lr) or 1.0
             factors = [renamed(node, (as_number(node) or 0.0) / first) for node in rates[1:]]
             keys = {'name': 'piecewise', 'boundary_epochs': boundaries, 'factors': factors}

@@ -52,9 +52,10 @@ def translate(
 def _characters(settings: Section, max_length: Node) -> dict[str, Any]:
     """Without a dictionary there are the ten digits and the lower-case letters, and never a space."""
     path = settings.take('character_dict_path')
-    space = settings.take('use_space_char', False)
     if not path.value:
+        settings.ignore('use_space_char', 'without a dictionary there is no space')
         return {'dictionary': renamed(path, 'alphanumeric'), 'max_length': max_length}
+    space = settings.take('use_space_char', False)
     if path.value not in BUILT_IN and not Path(str(path.value)).is_file():
         cure = 'start in the folder that the path begins in, or set -o Global.character_dict_path=FILE'
         settings.problem(path, settings.named('character_dict_path'), f'there is no file {path.value}; {cure}{_built_in(path)}')

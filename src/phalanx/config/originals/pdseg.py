@@ -19,6 +19,10 @@ HRNETS = {18: 'hrnet_w18', 48: 'hrnet_w48'}  # by the channels of their finest m
 LOSSES = {'softmax_loss': 'cross_entropy', 'lovasz_softmax_loss': 'lovasz'}
 SCHEDULES = ('poly', 'piecewise')
 OPTIMIZERS = ('sgd', 'adam')
+SIZES = (  # in AUG, each for one AUG_METHOD
+    *('FIX_RESIZE_SIZE', 'MIN_SCALE_FACTOR', 'MAX_SCALE_FACTOR', 'SCALE_STEP_SIZE'),
+    *('MIN_RESIZE_VALUE', 'MAX_RESIZE_VALUE', 'INF_RESIZE_VALUE'),
+)
 OTHER_PROGRAMS = 'it belongs to other programs than training'
 IGNORED_SECTIONS = {'FREEZE': '`phalanx export` takes its own options', 'TEST': OTHER_PROGRAMS}
 
@@ -194,42 +198,36 @@ def _transforms(top: Section, section: Section) -> dict[str, Any]:
     """The transforms of both splits, and the mean and std of the normalisation that ends them."""
     method = section.take('AUG_METHOD', 'unpadding')
     sizes = {split: top.required(f'{split}_CROP_SIZE') for split in ('TRAIN', 'EVAL')}
-    numbers = {
-        key: section.take(key, default)
-        for key, default in (
-            *(('FIX_RESIZE_SIZE', [512, 512]), ('MIN_SCALE_FACTOR', 0.5), ('MAX_SCALE_FACTOR', 2.0)),
-            *(('SCALE_STEP_SIZE', 0.25), ('MIN_RESIZE_VALUE', 400), ('MAX_RESIZE_VALUE', 600), ('INF_RESIZE_VALUE', 500)),
-        )
-    }
     train: list[dict[str, Any]] = []
     evaluation: list[dict[str, Any]] = []
     match method.value:
         case 'unpadding':
-            train = evaluation = [{'name': renamed(method, 'resize'), 'size': numbers['FIX_RESIZE_SIZE']}]
+            train = evaluation = [{'name': renamed(method, 'resize'), 'size': section.take('FIX_RESIZE_SIZE', [512, 512])}]
         case 'stepscaling':
-            scales = {
-                'min': numbers['MIN_SCALE_FACTOR'],
-                'max': numbers['MAX_SCALE_FACTOR'],
-                'step': numbers['SCALE_STEP_SIZE'],
-            }
+            low, high = section.take('MIN_SCALE_FACTOR', 0.5), section.take('MAX_SCALE_FACTOR', 2.0)
+            scales = {'min': low, 'max': high, 'step': section.take('SCALE_STEP_SIZE', 0.25)}
             train = [{'name': renamed(method, 'resize_step_scaling'), **scales}]
-        case 'rangescaling' if plain(numbers['MIN_RESIZE_VALUE']) == plain(numbers['MAX_RESIZE_VALUE']):
-            train = [{'name': renamed(method, 'resize_by_long'), 'side': numbers['MIN_RESIZE_VALUE']}]
-            evaluation = [{'name': renamed(method, 'resize_by_long'), 'side': numbers['INF_RESIZE_VALUE']}]
         case 'rangescaling':
-            said = 'a range of sizes has no counterpart in Phalanx; make MIN_RESIZE_VALUE and MAX_RESIZE_VALUE equal'
-            section.problem(method, section.named('AUG_METHOD'), said)
+            low, high = section.take('MIN_RESIZE_VALUE', 400), section.take('MAX_RESIZE_VALUE', 600)
+            if plain(low) != plain(high):
+                said = 'a range of sizes has no counterpart in Phalanx; make MIN_RESIZE_VALUE and MAX_RESIZE_VALUE equal'
+                section.problem(method, section.named('AUG_METHOD'), said)
+            train = [{'name': renamed(method, 'resize_by_long'), 'side': low}]
+            evaluation = [{'name': renamed(method, 'resize_by_long'), 'side': section.take('INF_RESIZE_VALUE', 500)}]
         case _:
             section.not_one_of(method, 'AUG_METHOD', ('unpadding', 'stepscaling', 'rangescaling'))
+    for key in SIZES:
+        section.ignore(key, f'AUG_METHOD is {method.value}')
     flips: list[dict[str, Any]] = []
-    ratio = section.take('FLIP_RATIO', 0.5)
     if section.take('FLIP', False).value:
+        ratio = section.take('FLIP_RATIO', 0.5)
         every = as_number(ratio) or 0.0  # of every n-th image, n being whole
         flips.append(
             {'name': 'random_vertical_flip', 'probability': renamed(ratio, 1 / int(1 / every) if 0 < every < 1 else every)}
         )
     if section.take('MIRROR', True).value:
         flips.append({'name': 'random_flip', 'probability': 0.5})
+    section.ignore('FLIP_RATIO', 'FLIP is off')
     rich = section.section('RICH_CROP')
     rich.only('ENABLE', False)
     for key in list(rich.left):
