@@ -12,6 +12,7 @@ from phalanx.families.detection.models import MODELS
 from phalanx.families.detection.models.ppyoloe import PPYOLOE, ppyoloe
 from phalanx.nn.backbones.csp_rep_resnet import RepBlock
 from phalanx.parallel.norms import BatchNorm2d
+from phalanx.weights.originals import ORIGINALS
 
 
 @pytest.fixture(scope='module', params=[False, True], ids=['ppyoloe', 'plus'])
@@ -156,3 +157,18 @@ def test_a_learned_factor_counts_above_zero_only(alpha: float, factor: float, sl
     y.sum().backward()
     assert block.alpha.grad is not None
     assert (block.alpha.grad.item() != 0) == (slope != 0)
+
+
+def test_a_fourth_level_and_a_neck_with_factors_are_named_as_in_paddledetection() -> None:
+    """The names follow from the sublayers of CSPResNet, CustomCSPPAN and PPYOLOEHead with four maps; shapes by hand."""
+    network = ppyoloe(3, size='s', levels=4, neck_alpha=True)
+    name = ORIGINALS[type(network)](network).name
+    shapes = {name(ours): tuple(tensor.shape) for ours, tensor in network.state_dict().items()}
+    assert shapes['neck.fpn_stages.3.0.conv3.conv.weight'] == (32, 32, 1, 1)  # 64 * 0.5 channels
+    assert shapes['neck.pan_routes.2.conv.weight'] == (32, 32, 3, 3)
+    assert shapes['neck.pan_stages.2.0.conv1.conv.weight'] == (48, 128, 1, 1)  # of maps 96 and 32 deep
+    assert shapes['neck.fpn_stages.0.0.convs.0.conv2.alpha'] == (1,)
+    assert shapes['yolo_head.pred_cls.3.weight'] == (3, 32, 3, 3)
+    raw = network.eval()(torch.zeros(1, 3, 64, 96))
+    assert raw.num_per_level == (2 * 3, 4 * 6, 8 * 12, 16 * 24)
+    assert raw.strides.unique().tolist() == [4, 8, 16, 32]

@@ -150,6 +150,7 @@ FILES = {
     'ppyoloe_voc': PPYOLOE.replace('coco.yml', 'voc.yml'),
 }
 
+MODEL = {'name': 'ppyoloe', 'size': 's', 'plus': False, 'levels': 3, 'neck_alpha': False}
 CASES = json.loads((Path(__file__).parents[1] / 'golden' / 'data' / 'lr_schedules.json').read_text())
 
 
@@ -174,7 +175,7 @@ def schedule(*assignments: str, steps_per_epoch: int = 10) -> Schedule:
 
 def test_ppyoloe_comes_out_as_published() -> None:
     got = recipe('ppyoloe')
-    assert (got['task'], got['model']) == ('detection', {'name': 'ppyoloe', 'size': 's', 'plus': False})
+    assert (got['task'], got['model']) == ('detection', MODEL)
     assert got['loss'] == {
         'name': 'task_aligned',
         'static_assigner_epochs': 100,
@@ -222,7 +223,7 @@ def test_ppyoloe_comes_out_as_published() -> None:
 
 def test_ppyoloe_plus_comes_out_as_published() -> None:
     got = recipe('ppyoloe_plus')
-    assert got['model'] == {'name': 'ppyoloe', 'size': 'l', 'plus': True}
+    assert got['model'] == {**MODEL, 'size': 'l', 'plus': True}
     assert (got['loss']['static_assigner_epochs'], got['train']['epochs'], got['optimizer']['lr']) == (30, 80, 0.001)
     assert (got['schedule']['epochs'], got['schedule']['warmup_epochs']) == (96, 5)
 
@@ -251,6 +252,76 @@ def test_a_later_base_wins(folder: Path) -> None:
     (folder / 'other.yml').write_text('epoch: 7\nTrainReader: {batch_size: 3}\n')
     got = recipe('run')
     assert (got['train']['epochs'], got['train']['batch_size_per_rank'], got['train']['workers']) == (7, 3, 4)
+
+
+def test_an_object_replaces_what_lies_under_it(folder: Path) -> None:
+    """As PaddleDetection merges: `!COCODataSet {...}` is an object, which takes nothing of the mapping underneath."""
+    own = '!COCODataSet {dataset_dir: dataset/people, anno_path: train.json, image_dir: images, allow_empty: true}'
+    (folder / 'run.yml').write_text(f'_BASE_: [ppyoloe.yml]\nTrainDataset:\n  {own}\nEvalDataset: {own}\n')
+    data = recipe('run')['data']
+    assert (data['root'], data['train'], data['train_images'], data['empty_images']) == (
+        'dataset/people',
+        'train.json',
+        'images',
+        True,
+    )
+    (folder / 'run.yml').write_text(
+        '_BASE_: [ppyoloe.yml]\nTrainDataset: !COCODataSet {dataset_dir: dataset/coco, anno_path: train.json}\n'
+    )
+    assert recipe('run')['data']['train_images'] == ''  # not train2017, that of the base
+
+
+def test_the_evaluation_may_have_a_folder_of_its_own() -> None:
+    """PaddleDetection looks for a split below the dataset_dir of that split."""
+    data = recipe('ppyoloe', 'TrainDataset.dataset_dir=dataset/sliced', 'EvalDataset.dataset_dir=./dataset/whole')['data']
+    assert data['root'] == 'dataset'
+    assert (data['train'], data['train_images']) == ('sliced/annotations/instances_train2017.json', 'sliced/train2017')
+    assert (data['eval'], data['eval_images']) == ('whole/annotations/instances_val2017.json', 'whole/val2017')
+    with pytest.raises(ConfigError, match='give both as absolute paths, or both as relative ones'):
+        recipe('ppyoloe', 'EvalDataset.dataset_dir=/data/whole')
+    with pytest.raises(ConfigError, match=r'EvalDataset.dataset_dir: .* is not that of TrainDataset'):
+        recipe('ppyoloe_voc', 'EvalDataset.dataset_dir=other')  # whose lists have paths below the folder
+
+
+def test_an_image_is_expanded_unless_prob_says_not_to() -> None:
+    """RandomExpand returns the image as it is with probability `prob` (operators.py, RandomExpand.apply)."""
+    got = recipe('ppyoloe', 'TrainReader.sample_transforms.2.RandomExpand={prob: 0.2}')
+    assert got['transforms'][1]['probability'] == 0.8
+
+
+def test_networks_for_small_objects_have_a_fourth_level() -> None:
+    """As ppyoloe_crn_s_p2_alpha_80e_visdrone.yml and the configurations of SKU-110K have it."""
+    strides = ('CustomCSPPAN.out_channels=[768,384,192,64]', 'PPYOLOEHead.fpn_strides=[32,16,8,4]')
+    assert recipe('ppyoloe', 'CSPResNet.return_idx=[0,1,2,3]', *strides)['model'] == {**MODEL, 'levels': 4}
+    assert recipe('ppyoloe', 'CustomCSPPAN.use_alpha=true')['model'] == {**MODEL, 'neck_alpha': True}
+    with pytest.raises(ConfigError, match=r'PPYOLOEHead.fpn_strides: \[32, 16, 8\] has no counterpart'):
+        recipe('ppyoloe', 'CSPResNet.return_idx=[0,1,2,3]', strides[0])
+
+
+def test_no_regularizer_is_no_decay() -> None:
+    assert recipe('ppyoloe', 'OptimizerBuilder.regularizer=false')['optimizer']['weight_decay'] == 0
+
+
+@pytest.mark.parametrize(
+    ('wrong', 'told'),
+    [
+        ('architecture=FasterRCNN', "architecture: 'FasterRCNN' has no counterpart in Phalanx (it has YOLOv3, PPYOLOE)"),
+        ('YOLOv3.yolo_head=YOLOv3Head', "YOLOv3: the yolo_head 'YOLOv3Head' has no counterpart in Phalanx"),
+        ('YOLOv3.backbone=ConvNeXt', "YOLOv3: the backbone 'ConvNeXt' has no counterpart in Phalanx"),
+        ('ssod_method=DenseTeacher', "ssod_method: 'DenseTeacher': semi-supervised training of a detector has no counterpart"),
+    ],
+)
+def test_another_model_is_the_only_thing_that_is_said(wrong: str, told: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        recipe('ppyoloe', wrong, 'CSPResNet.layers=[1]', 'PPYOLOEHead.act=relu', 'nonsense_key=1', 'metric=nonsense')
+    (line,) = caught.value.problems
+    assert told in line
+
+
+def test_the_suffix_of_weights_may_be_left_out(folder: Path) -> None:
+    (folder / 'ppyoloe_s.pdparams').touch()
+    assert recipe('ppyoloe', 'pretrain_weights=ppyoloe_s')['train']['init_from'] == 'ppyoloe_s.pdparams'
+    assert recipe('ppyoloe', 'pretrain_weights=ppyoloe_m')['train']['init_from'] == 'ppyoloe_m'
 
 
 @pytest.mark.parametrize(
@@ -310,17 +381,14 @@ def test_what_is_ignored_is_told_with_its_line() -> None:
 @pytest.mark.parametrize(
     ('wrong', 'told'),
     [
-        ('architecture=FasterRCNN', "architecture: 'FasterRCNN' has no counterpart in Phalanx (it has YOLOv3, PPYOLOE)"),
         ('depth_mult=0.4', 'depth_mult: 0.4 with a width_mult of 0.5 is no size that Phalanx has'),
         ('CSPResNet.use_large_stem=false', 'CSPResNet.use_large_stem: False has no counterpart'),
-        ('YOLOv3.backbone=DarkNet', "YOLOv3.backbone: 'DarkNet' has no counterpart"),
         ('metric=WiderFace', "metric: 'WiderFace' has no counterpart"),
         ('norm_type=gn', "norm_type: 'gn' has no counterpart"),
         ('LearningRate.schedulers=[!OneCycle {}]', 'the tag !OneCycle means nothing'),
         ('LearningRate.schedulers=[{name: OneCycleDecay}]', "'OneCycleDecay' has no counterpart"),
         ('OptimizerBuilder.optimizer.type=RMSProp', "OptimizerBuilder.optimizer.type: 'RMSProp' has no counterpart"),
         ('OptimizerBuilder.regularizer.type=L1', "OptimizerBuilder.regularizer.type: 'L1' has no counterpart"),
-        ('EvalDataset.dataset_dir=other', "EvalDataset.dataset_dir: 'other' is not that of TrainDataset"),
         ('TrainReader.sample_transforms=[Mosaik: {}]', 'TrainReader.sample_transforms[0].Mosaik: has no counterpart'),
         ('TrainReader.sample_transforms.2.RandomExpand.ration=2', "RandomExpand.ration: not known here; did you mean 'ratio'?"),
         ('snapshot_epoc=2', None),

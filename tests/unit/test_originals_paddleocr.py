@@ -16,6 +16,8 @@ from phalanx.config.originals.dialect import Reading
 from phalanx.config.read import ConfigError, plain
 from phalanx.engine.optim.schedule import Schedule
 from phalanx.engine.runs import open_job
+from phalanx.families.recognition.characters import BUILT_IN
+from phalanx.families.table.tokens import PUBLISHED
 
 GLOBAL = """
 Global:
@@ -225,6 +227,10 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     for name, text in FILES.items():
         (tmp_path / f'{name}.yml').write_text(text)
+    dictionaries = {'en_dict.txt': BUILT_IN['en'], 'ppocr_keys_v1.txt': 'abc', 'dict/table_structure_dict.txt': PUBLISHED}
+    (tmp_path / 'ppocr/utils/dict').mkdir(parents=True)
+    for name, words in dictionaries.items():
+        (tmp_path / 'ppocr/utils' / name).write_text(''.join(f'{word}\n' for word in words))
     return tmp_path
 
 
@@ -283,7 +289,7 @@ def test_svtr_lcnet_comes_out_as_published() -> None:
         'sar_size': 512,
     }.items() <= got['model'].items()
     assert got['loss'] == {'name': 'multi', 'ctc_weight': 1.0, 'sar_weight': 1.0, 'focal': False}
-    assert got['characters'] == {'dictionary': 'en', 'space': True, 'lower_case': False, 'max_length': 25}
+    assert got['characters'] == {'dictionary': 'ppocr/utils/en_dict.txt', 'space': True, 'lower_case': False, 'max_length': 25}
     files = {'name': 'label_files', 'root': 'train_data', 'train': ['train_list.txt'], 'eval': ['val_list.txt']}
     assert files.items() <= got['data'].items()
     assert got['size'] == [320, 48]
@@ -409,7 +415,7 @@ def test_weights_are_named_without_their_ending() -> None:
 
 def test_what_is_ignored_is_told_with_its_line() -> None:
     notes = open_job('crnn.yml').notes
-    assert notes[0] == 'crnn.yml:4: Global.log_smooth_window is ignored: log lines hold means since the last one'
+    assert 'crnn.yml:4: Global.log_smooth_window is ignored: log lines hold means since the last one' in notes
     assert not [note for note in notes if 'checkpoints' in note]  # empty keys are not worth a line
 
 
@@ -427,7 +433,6 @@ def test_what_is_ignored_is_told_with_its_line() -> None:
             'Architecture.function: is of PaddleOCR 1; configurations of 2.0 and later are read',
         ),
         ('crnn', 'Architecture.algorithm=SRN', "Architecture.algorithm: 'SRN' has no counterpart"),
-        ('crnn', 'Architecture.Backbone.name=MobileNetV9', "Architecture.Backbone.name: 'MobileNetV9' has no counterpart"),
         ('crnn', 'Architecture.Backbone.small_stride=[2, 2, 2, 2]', 'Architecture.Backbone.small_stride: [2, 2, 2, 2] has no'),
         ('crnn', 'Global.epoch_nun=2', "Global.epoch_nun: not known here; did you mean 'epoch_num'?"),
         ('crnn', 'Loss.name=ACELoss', "Loss.name: 'ACELoss' has no counterpart"),
@@ -443,17 +448,50 @@ def test_what_is_ignored_is_told_with_its_line() -> None:
             'Loss.loss_config_list=[CTCLoss: ]',
             'Loss.loss_config_list: Phalanx knows CTCLoss with SARLoss; SARLoss is missing',
         ),
-        ('distilled', 'Architecture.Models.Student.pretrained=x', 'Architecture.Models.Student.pretrained'),
+        ('distilled', 'Architecture.Models.Student.pretrained=x', 'leave it out and set train.init_networks.student=x'),
         ('distilled', 'Loss.loss_config_list.2.DistillationDistanceLoss.mode=l1', 'DistillationDistanceLoss.mode'),
         ('slanet', 'Loss.loc_loss=giou', "location_loss.name: 'giou' is not one of"),
         ('slanet', 'Metric.loc_reg_num=8', 'Metric.loc_reg_num: 8 has no counterpart'),
-        ('slanet', 'Global.character_dict_path=other.txt', 'Phalanx knows the tokens of table_structure_dict.txt only'),
+        ('slanet', 'Global.character_dict_path=other.txt', 'Global.character_dict_path: there is no file other.txt'),
+        ('slanet', 'Global.character_dict_path=crnn.yml', 'crnn.yml does not have the 28 tokens'),
+        (
+            'svtr',
+            'Global.character_dict_path=utils/dict/en_dict.txt',
+            'there is no file utils/dict/en_dict.txt; start in the folder',
+        ),
+        ('svtr', 'Eval.dataset.transforms.2.RecResizeImg.image_shape=[1, 48, 320]', '1 channels; Phalanx reads images of 3'),
+        ('svtr', 'Architecture.Head.head_list.1.SARHead.max_text_length=30', '30 is not that of Global, 25'),
+        ('slanet', 'Global.max_text_length=400', '400 is not that of TableLabelEncode, 500'),
+        ('slanet', 'Architecture.Head.max_text_length=400', '400 is not that of TableLabelEncode, 500'),
     ],
 )
 def test_what_cannot_be_said_is_told(name: str, wrong: str, told: str) -> None:
     with pytest.raises(ConfigError) as caught:
         recipe(name, wrong)
     assert told in str(caught.value)
+
+
+def test_the_dictionary_that_is_named_is_the_one_that_is_used(folder: Path) -> None:
+    """Several files are called en_dict.txt; `ppocr/utils/dict/en_dict.txt` of PaddleOCR has 63 characters, not 95."""
+    (folder / 'en_dict.txt').write_text('a\nb\nc\n')
+    task = open_job('svtr.yml', [('Global.character_dict_path=en_dict.txt', '')]).task
+    assert task.characters.characters == ('a', 'b', 'c', ' ')  # type: ignore[attr-defined]
+    assert recipe('svtr', 'Global.character_dict_path=en')['characters']['dictionary'] == 'en'
+
+
+@pytest.mark.parametrize(
+    ('wrong', 'told'),
+    [
+        ('Architecture.model_type=kie', "Architecture.model_type: 'kie' has no counterpart"),
+        ('Architecture.algorithm=RARE', "Architecture.algorithm: 'RARE' has no counterpart"),
+        ('Architecture.Backbone.name=SVTRNet', "CRNN with the Backbone 'SVTRNet' has no counterpart in Phalanx"),
+    ],
+)
+def test_another_model_is_the_only_thing_that_is_said(wrong: str, told: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        recipe('crnn', wrong, 'Optimizer.name=nonsense', 'Loss.name=nonsense', 'Train.nonsense=1', 'Global.nonsense=1')
+    (line,) = caught.value.problems
+    assert told in line
 
 
 @pytest.mark.parametrize('name', ['crnn', 'distilled', 'slanet'])

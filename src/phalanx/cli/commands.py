@@ -11,13 +11,24 @@ from typing import Any
 
 import torch
 
-from phalanx.config.arguments import Parser, add_assignments, add_brought_recipe, add_json, assignments, parse_brought
+from phalanx.config.arguments import (
+    Assignments,
+    Parser,
+    add_assignments,
+    add_brought_recipe,
+    add_json,
+    assignments,
+    parse_brought,
+    with_values,
+)
 from phalanx.config.explain import explain
+from phalanx.config.originals import dialect_of
+from phalanx.config.originals.dialect import Dialect
 from phalanx.config.read import plain
 from phalanx.config.shipped import listing
 from phalanx.config.show import show
 from phalanx.engine.loader import BadSampleError
-from phalanx.engine.runs import Job, check_folder, check_parts, open_job, pick_device, set_aside
+from phalanx.engine.runs import Job, check_folder, check_parts, find_recipe, open_job, pick_device, set_aside
 from phalanx.engine.schema import Recipe
 from phalanx.launch.cluster import Cluster
 from phalanx.launch.flags import Flags, add_flags
@@ -41,6 +52,13 @@ BROUGHT_ALONG = {
     'precision': 'precision.dtype={}',  # after `amp`, so that it says what kind of mixed precision
     'eval': 'evaluate.enabled=true',
     'use_vdl': 'report.visualdl=true',
+}
+TAKEN_ALONG = {  # options of the originals that say nothing here
+    'use_mpio': 'loader workers are processes in any case',
+    'debug': 'every rank writes its own log',
+    'fleet': 'the launcher says on how many devices to train',
+    'vdl_log_dir': 'VisualDL records lie in the run folder',
+    'amp_level': "torch's autocast is what level O1 is",
 }
 WEIGHTS = 'a checkpoint, run folder, .safetensors or .pdparams file'
 
@@ -69,13 +87,18 @@ CONFIG_EXAMPLES = (
 )
 
 
-def train(words: Sequence[str]) -> int:
-    """Trains a recipe, on one rank or several."""
+def wanted(words: Sequence[str]) -> tuple[argparse.Namespace, Job]:
+    """What a command line of `phalanx train` asks for: its options, and the run. Raises ConfigError."""
     parser = Parser('phalanx train', 'Trains a recipe, on one rank or several.', TRAIN_EXAMPLES)
     add_brought_recipe(parser)
     parser.add_argument('--save_dir', type=Path, metavar='DIR', help='the run folder (default: runs/<recipe name>)')
     parser.add_argument(
-        '--resume', nargs='?', const='auto', metavar='FROM', help='auto: go on with the run in the folder; or a checkpoint'
+        *('--resume', '-r', '--resume_model'),
+        dest='resume',
+        nargs='?',
+        const='auto',
+        metavar='FROM',
+        help='auto: go on with the run in the folder; or a checkpoint',
     )
     parser.add_argument(
         '--fresh', action='store_true', help='start anew; an earlier run in the folder is kept under another name'
@@ -83,22 +106,28 @@ def train(words: Sequence[str]) -> int:
     add_flags(parser)
     brought = parser.add_argument_group('other names for keys of the recipe, as people know them')
     for option in ('iters', 'batch_size', 'learning_rate', 'log_iters', 'keep_checkpoint_max', 'save_interval', 'num_workers'):
-        brought.add_argument(f'--{option}', metavar='N', help=BROUGHT_ALONG[option].removesuffix('={}'))
+        names = ('--log_iters', '--log_steps') if option == 'log_iters' else (f'--{option}',)
+        brought.add_argument(*names, dest=option, metavar='N', help=BROUGHT_ALONG[option].removesuffix('={}'))
     brought.add_argument('--seed', metavar='N', help='train.seed')
     brought.add_argument('--precision', metavar='DTYPE', help='precision.dtype: fp32, bf16 or fp16')
     brought.add_argument('--amp', action='store_true', help='precision.dtype=fp16')
     brought.add_argument('--do_eval', '--eval', dest='eval', action='store_true', help='evaluate.enabled=true')
     brought.add_argument('--use_vdl', nargs='?', const='true', metavar='BOOL', help='report.visualdl=true')
     brought.add_argument('--use_gpu', nargs='?', const='true', metavar='BOOL', help='device=cuda, or cpu')
-    given, recipe, assigned = parse_brought(parser, words)
-    for option, assignment in BROUGHT_ALONG.items():
-        value = getattr(given, option)
-        if value not in (None, False) and str(value).lower() != 'false':
-            assigned.append((assignment.format(value), f'--{option}' if value is True else f'--{option} {value}'))
-    if given.use_gpu is not None:
-        wish = 'cuda' if given.use_gpu.lower() in ('true', '1', 'yes') else 'cpu'
-        assigned.append((f'device={wish}', f'--use_gpu {given.use_gpu}'))
-    job = open_job(recipe, assigned, given.save_dir)
+    brought.add_argument('--device', choices=('gpu', 'cuda', 'cpu'), help='device=cuda, or cpu')
+    for option, reason in TAKEN_ALONG.items():
+        action = 'store' if option in ('vdl_log_dir', 'amp_level') else 'store_true'
+        brought.add_argument(f'--{option}', action=action, help=f'nothing: {reason}')
+    given, recipe, assigned = parse_brought(parser, with_values(words, ('--use_gpu', '--use_vdl')))
+    return given, open_job(recipe, _brought(given, dialect_of(find_recipe(recipe)), assigned), given.save_dir)
+
+
+def train(words: Sequence[str]) -> int:
+    """Trains a recipe, on one rank or several."""
+    given, job = wanted(words)
+    for option, reason in TAKEN_ALONG.items():
+        if getattr(given, option) and not dist.is_launched():
+            print(f'--{option} is ignored: {reason}')
 
     if dist.is_launched():
         return _as_rank(job, given.resume, given.fresh)
@@ -114,6 +143,27 @@ def train(words: Sequence[str]) -> int:
     if cluster is None:
         return _as_rank(job, given.resume, fresh=False)
     return _launch('train', [word for word in words if word != '--fresh'], job, cluster, flags)
+
+
+def _brought(given: argparse.Namespace, dialect: Dialect | None, assigned: Assignments) -> Assignments:
+    """`assigned`, and what options of the originals say as assignments too, as the project of the configuration means them."""
+    if dialect is not None and dialect.evaluates_on_request and not given.eval:
+        assigned = [('evaluate.enabled=false', f'without --do_eval or --eval, as in {dialect.project}'), *assigned]
+    meanings = {option: (assignment,) for option, assignment in BROUGHT_ALONG.items()} | (
+        dict(dialect.options) if dialect else {}
+    )
+    for option in BROUGHT_ALONG:
+        value = getattr(given, option)
+        if value in (None, False) or str(value).lower() == 'false':
+            continue
+        origin = f'--{option}' if value is True else f'--{option} {value}'
+        assigned = [*assigned, *((assignment.format(value), origin) for assignment in meanings[option])]
+    if given.use_gpu is not None:
+        wish = 'cuda' if given.use_gpu.lower() in ('true', '1', 'yes') else 'cpu'
+        assigned = [*assigned, (f'device={wish}', f'--use_gpu {given.use_gpu}')]
+    if given.device is not None:
+        assigned = [*assigned, (f'device={given.device.replace("gpu", "cuda")}', f'--device {given.device}')]
+    return assigned
 
 
 def _as_rank(job: Job, resume: str | None, fresh: bool) -> int:

@@ -63,6 +63,7 @@ def convert_recipe(given: argparse.Namespace) -> int:
     head = [
         f'What {dialect.project} has in {path}, as a recipe. Behind each value stands where it comes from.',
         *translation.notes,
+        *translation.differs,
     ]
     text = ''.join(f'# {line}\n' for line in head) + show(translation.root)
     if given.out is None:

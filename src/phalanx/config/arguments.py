@@ -57,6 +57,15 @@ def underscored(words: Sequence[str]) -> list[str]:
     ]
 
 
+def with_values(words: Sequence[str], flags: Sequence[str]) -> list[str]:
+    """`--use_gpu BATCH_SIZE 4` -> `--use_gpu=true BATCH_SIZE 4`: one of the `flags` takes no next word but yes or no."""
+    following = [*words[1:], '']
+    return [
+        f'{word}=true' if word in flags and after.lower() not in ('true', 'false', 'yes', 'no', '1', '0') else word
+        for word, after in zip(words, following, strict=True)
+    ]
+
+
 def add_json(parser: argparse.ArgumentParser) -> None:
     parser.add_argument('--json', action='store_true', help='print one JSON object and nothing else')
 

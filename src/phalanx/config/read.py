@@ -67,7 +67,7 @@ def document(path: Path, notes: list[str] | None = None) -> Node:
     """The mapping in the YAML file at `path`, as it stands there. Raises ConfigError.
 
     With `notes` it is read as the originals read theirs: of a key that is written twice the last counts, which is noted, and
-    an object `!Tag {a: 1}` is the mapping `{type: Tag, a: 1}`.
+    an object `!Tag {a: 1}` is the mapping `{type: Tag, a: 1}`, with `!Tag` as the text of its type.
     """
     shown = _shown(path)
     try:
@@ -239,7 +239,7 @@ def _node(
             yaml.SafeLoader('').flatten_mapping(tree)  # resolves `<<`
         except yaml.MarkedYAMLError as error:
             problems.append(f'{origin}: {error.problem}')
-        children: dict[str, Node] = {'type': Node(tree.tag[1:], origin, tree.tag[1:])} if tagged else {}
+        children: dict[str, Node] = {'type': Node(tree.tag[1:], origin, tree.tag)} if tagged else {}
         for name, value in tree.value:
             if not isinstance(name, yaml.ScalarNode):
                 problems.append(f'{source}:{name.start_mark.line + 1}: a key is a word, not a list or a mapping')
@@ -253,7 +253,7 @@ def _node(
     if isinstance(tree, yaml.SequenceNode):
         return Node([_node(item, source, problems, lines, notes=notes) for item in tree.value], origin)
     if tagged:  # `!Tag` without anything
-        return Node({'type': Node(tree.tag[1:], origin, tree.tag[1:])}, origin)
+        return Node({'type': Node(tree.tag[1:], origin, tree.tag)}, origin)
     is_word = tree.tag == 'tag:yaml.org,2002:str'
     try:
         if len(tree.value) > LONGEST_NUMBER and not is_word:  # 1:1:1 ... is a number in YAML, made in the square of its length

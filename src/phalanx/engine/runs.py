@@ -11,7 +11,6 @@ import shutil
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 from typing import IO, Any
 
@@ -56,6 +55,7 @@ class Job:
     name: str
     folder: Path
     notes: tuple[str, ...] = ()  # what of an original configuration was ignored
+    differs: tuple[str, ...] = ()  # from the original on purpose
 
     def fingerprint(self) -> str:
         """One word for the samples by name, both splits: nodes that read other lists would train something else."""
@@ -77,9 +77,10 @@ def open_job(recipe: str, assignments: Sequence[tuple[str, str]] = (), folder: P
     load_plugins()
     path = find_recipe(recipe)
     notes: tuple[str, ...] = ()
+    differs: tuple[str, ...] = ()
     if dialect := dialect_of(path):
         translation = translate(path, dialect, assignments)
-        root, notes, assignments = translation.root, translation.notes, translation.rest
+        root, notes, differs, assignments = translation.root, translation.notes, translation.differs, translation.rest
     else:
         root = read(path)
     for text, origin in names_first(assignments):
@@ -88,7 +89,7 @@ def open_job(recipe: str, assignments: Sequence[tuple[str, str]] = (), folder: P
     bound, task, resolved = bind(root, Recipe, family)
     name = path.parent.name if path.name == 'config.yml' else path.stem
     folder = folder or (path.parent if path.name == 'config.yml' else Path('runs') / name)
-    return Job(bound, task, resolved, name, folder, notes)
+    return Job(bound, task, resolved, name, folder, notes, differs)
 
 
 def names_first(assignments: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
@@ -209,9 +210,6 @@ def check_folder(job: Job, resume: str | None, fresh: bool) -> None:
 def check_parts(job: Job, world_size: int) -> None:
     """Builds what can be wrong without a wrong key: data sets, network, optimizer, shares. Raises RequestError."""
     train = job.recipe.train
-    if job.recipe.report.visualdl and find_spec('visualdl') is None:
-        cure = 'pip install "phalanx-vision[visualdl]", or leave it off'
-        raise RequestError(f'report.visualdl (--use_vdl) is on, but VisualDL is not installed: {cure}')
     if train.compile:
         use_own_cache()
         check_cache()

@@ -140,6 +140,7 @@ def run(job: Job, start: Start, device: torch.device) -> int:
         caught = catch_signals(trainer)
         try:
             summary = trainer.train(report)
+            summary |= {'differs': job.differs} if job.differs else {}
             report.finish(summary if trainer.at.step > trainer.started_at else {**summary, **earlier(job.folder)})
         except StoppedError as stopped:
             report.note(str(stopped))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import re
+import shlex
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
@@ -55,12 +57,28 @@ def command(words: Sequence[str]) -> int:
     started = [given.script, *given.arguments]
     if given.module:
         started = [sys.executable, '-m', *started]
+    elif is_of_paddle(Path(given.script)):
+        command = shlex.join(['-m', 'phalanx', 'train', *given.arguments])
+        said = f"is PaddlePaddle's own script: it imports paddle. Name Phalanx in its place, with the same options: {command}"
+        print(f'phalanx launch: {given.script} {said}', file=sys.stderr)
+        return 2
+    elif Path(given.script).name == 'train.py' and not Path(given.script).is_file():
+        say(f'{given.script} is not here; `phalanx train` takes its place')
+        started = [sys.executable, '-m', 'phalanx', 'train', *given.arguments]
     elif not Path(given.script).is_file():
         print(f'phalanx launch: {given.script}: there is no such script', file=sys.stderr)
         return 2
     elif given.script.endswith('.py'):
         started = [sys.executable, '-u', *started]
     return launch(started, cluster, flags, flags.log_dir or Path('log'), lambda: facts(flags, started), follow=True)
+
+
+def is_of_paddle(script: Path) -> bool:
+    """Whether a script imports paddle, as those in a clone of PaddleSeg, PaddleDetection or PaddleOCR do."""
+    if script.suffix != '.py' or not script.is_file():
+        return False
+    lines = script.read_text(encoding='utf-8', errors='replace').splitlines()
+    return any(re.match(r'\s*(import|from) (paddle|paddleseg|ppdet|ppocr)\b', line) for line in lines)
 
 
 def write_jobs(given: argparse.Namespace, flags: Flags) -> int:

@@ -61,7 +61,6 @@ class Report:
     """Tells people and files how a run goes. What cannot be written on the way (a full disk, say) is counted; the run goes on.
 
     Use it as a context manager: however the run ends, the terminal is as before and the page shows what is known.
-    Raises ValueError when VisualDL is asked for and not installed.
     """
 
     def __init__(
@@ -92,6 +91,9 @@ class Report:
         self._bar = self._progress.add_task('', total=total_steps or None, numbers='')
         if main:
             folder.mkdir(parents=True, exist_ok=True)
+        if main and visualdl and self._visualdl is None:
+            cure = 'pip install "phalanx-vision[visualdl]", or leave --use_vdl (report.visualdl) off'
+            self.warning(f'VisualDL is not installed, so only TensorBoard events are written; {cure}')
 
     # The beginning.
 
@@ -371,12 +373,12 @@ def _console() -> Console:
     return Console(width=None if sys.stdout.isatty() else 160)
 
 
-def _visualdl_writer() -> Callable[[str], Scalars]:
+def _visualdl_writer() -> Callable[[str], Scalars] | None:
+    """None where VisualDL is not installed."""
     try:
         from visualdl import LogWriter
     except ModuleNotFoundError:
-        cure = 'pip install "phalanx-vision[visualdl]", or set report.visualdl=false'
-        raise ValueError(f'report.visualdl is on, but VisualDL is not installed: {cure}') from None
+        return None
     return LogWriter  # type: ignore[no-any-return]
 
 
@@ -417,7 +419,8 @@ def _result(summary: Mapping[str, Any]) -> dict[str, str]:
         'data wait': f'{percent(summary.get("data_wait"))} of the training time',
         'peak memory': mebibytes(summary.get('peak_memory_mb')),
     }
-    return words | ({'skipped samples': number(len(skipped))} if skipped else {})
+    words |= {'skipped samples': number(len(skipped))} if skipped else {}
+    return words | {f'note {place}': said for place, said in enumerate(summary.get('differs', ()), 1)}
 
 
 def _save_picture(picture: npt.NDArray[np.uint8], stem: Path) -> str:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from phalanx.config.originals import paddledet, paddleocr, paddleseg
+from phalanx.config.originals import paddledet, paddleocr, paddleseg, pdseg
 from phalanx.config.originals.dialect import Dialect, Reading, assigned, holds
 from phalanx.config.read import ConfigError, Node, base_file, document, parsed_assignment
 from phalanx.config.shipped import shipped
@@ -23,10 +23,11 @@ class Translation:
 
     root: Node
     notes: tuple[str, ...]  # what was ignored, and why
+    differs: tuple[str, ...]  # what is another thing here on purpose
     rest: tuple[Assignment, ...]  # assignments to keys of a recipe, still to be made
 
 
-DIALECTS = (paddleseg.DIALECT, paddleocr.DIALECT, paddledet.DIALECT)
+DIALECTS = (paddleseg.DIALECT, pdseg.DIALECT, paddleocr.DIALECT, paddledet.DIALECT)
 
 
 def dialect_of(path: Path) -> Dialect | None:
@@ -68,7 +69,8 @@ def translate(path: Path, dialect: Dialect, assignments: Sequence[Assignment] = 
     recipe = dialect.translate(root, reading)
     if reading.problems:
         raise ConfigError([f'{problem} [{dialect.project}]' for problem in reading.problems])
-    return Translation(recipe, tuple(dict.fromkeys(reading.notes)), tuple(rest))
+    differs = tuple(f'differs from {dialect.project} on purpose: {said}' for said in dialect.differs)
+    return Translation(recipe, tuple(dict.fromkeys(reading.notes)), differs, tuple(rest))
 
 
 def _is_theirs(root: Node, keys: list[str], dialect: Dialect) -> bool:

@@ -45,6 +45,9 @@ class Dialect:
     is_dialect: Callable[[set[str]], bool]  # of the keys of a configuration
     read: Callable[[Path, Reading], Node]  # a file and what lies under it, in one
     translate: Callable[[Node, Reading], Node]  # into a recipe; what goes wrong is noted in the Reading
+    options: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # of its train.py, as assignments to its own keys
+    evaluates_on_request: bool  # whether its train.py evaluates only with --do_eval or --eval
+    differs: tuple[str, ...]  # what is another thing here on purpose
 
 
 class Section:
@@ -161,6 +164,12 @@ class Section:
             self.reading.notes.append(f'{self.left.pop(key).origin}: {self.named(key)} is ignored: {reason}')
         self.left.pop(key, None)
 
+    def always(self, key: str, value: Any, reason: str) -> None:
+        """Takes `key`, which is always `value` here, and notes why another is not used."""
+        if self.has(key) and plain(self.left[key]) != value:
+            self.ignore(key, reason)
+        self.left.pop(key, None)
+
     def unfetched(self, key: str, part: str) -> Node | None:
         """The file that `key` names; an address in the network is noted and left out."""
         node = self.take(key)
@@ -221,13 +230,18 @@ def renamed(node: Node, value: Any) -> Node:
 
 
 def laid_over(under: Node, over: Node) -> Node:
-    """`under` with `over` laid on it key by key, as the originals merge."""
-    if not (isinstance(under.value, dict) and isinstance(over.value, dict)):
+    """`under` with `over` laid on it key by key, as PaddleDetection merges: an object `!Tag {...}` replaces and is replaced."""
+    if not (isinstance(under.value, dict) and isinstance(over.value, dict)) or _is_object(under) or _is_object(over):
         return over
     joined = dict(under.value)
     for key, node in over.value.items():
         joined[key] = laid_over(joined[key], node) if key in joined else node
     return Node(joined, over.origin)
+
+
+def _is_object(node: Node) -> bool:
+    kind = node.value.get('type')
+    return kind is not None and (kind.text or '').startswith('!')
 
 
 def assigned(root: Node, keys: list[str], value: Node) -> Node:

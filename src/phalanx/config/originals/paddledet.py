@@ -6,6 +6,7 @@ names). A configuration is a set of sections called like these classes, and of v
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,8 @@ from phalanx.config.read import ConfigError, Node, base_path, document, plain
 BASE = '_BASE_'
 SIZES = {(0.33, 0.5): 's', (0.67, 0.75): 'm', (1.0, 1.0): 'l', (1.33, 1.25): 'x'}  # of depth_mult and width_mult
 ARCHITECTURES = ('YOLOv3', 'PPYOLOE')
+PARTS = {'backbone': 'CSPResNet', 'neck': 'CustomCSPPAN', 'yolo_head': 'PPYOLOEHead'}
+METHODS = {'ssod_method': 'semi-supervised training', 'aux_head': 'an auxiliary head', 'slim_method': 'distillation'}
 METRICS = {'COCO': 'coco', 'VOC': 'voc'}
 INTERPOLATIONS = {0: 'nearest', 1: 'linear', 2: 'cubic', 3: 'area', 4: 'lanczos4'}  # as OpenCV numbers them
 SCHEDULES = ('CosineDecay', 'PiecewiseDecay')
@@ -31,6 +34,8 @@ IGNORED = {
     'TestReader': '`phalanx predict` prepares images as the evaluation does',
     'TestDataset': '`phalanx predict` is given the images',
     'num_classes': 'the annotations, or their list of classes, say it',
+    'EvalMOTDataset': 'there is no tracking; EvalDataset is evaluated',
+    'TestMOTDataset': 'there is no tracking; EvalDataset is evaluated',
     'custom_black_list': "torch's autocast knows which operations are safe",
     'custom_white_list': "torch's autocast knows which operations are safe",
     'use_vdl': 'metrics.jsonl and TensorBoard records are always written; --use_vdl adds VisualDL',
@@ -60,8 +65,7 @@ def translate(root: Node, reading: Reading) -> Node:
     """The recipe that says the same. What cannot be said is in `reading.problems`, what need not be in `reading.notes`."""
     top = Section(root, '', reading)
     architecture = top.word('architecture')
-    if architecture.value not in ARCHITECTURES:
-        top.not_one_of(architecture, 'architecture', ARCHITECTURES)
+    if not _is_known(top, architecture):
         return root
     model, loss, nms = _network(top, architecture)
     lr, schedule = _schedule(top.section('LearningRate'))
@@ -101,8 +105,11 @@ def translate(root: Node, reading: Reading) -> Node:
         'device': None if top.take('use_gpu', True).value else 'cpu',
     }
     for reader in (train, evaluation):
-        for key in ('shuffle', 'drop_last', 'drop_empty', 'use_shared_memory', 'collate_batch'):
-            reader.ignore(key, 'the loader has its own way: all samples, shuffled in training')
+        reader.always('shuffle', reader is train, 'training samples are always shuffled, those of an evaluation never')
+        reader.always('drop_last', False, 'no sample is dropped: the next epoch goes on where this one ends')
+        reader.always('drop_empty', False, 'TrainDataset.allow_empty says whether to train on images without objects')
+        reader.always('use_shared_memory', True, 'loader workers always hand batches over in shared memory')
+        reader.always('collate_batch', True, 'images always become one batch, and boxes stay in lists')
         reader.end()
     for key, reason in IGNORED.items():
         top.ignore(key, reason)
@@ -110,13 +117,34 @@ def translate(root: Node, reading: Reading) -> Node:
     return top.becomes(recipe)
 
 
+def _is_known(top: Section, architecture: Node) -> bool:
+    """Whether it is a model of ours, trained as one; else that is the one problem: the rest of the file is of no interest."""
+    if architecture.value not in ARCHITECTURES:
+        top.not_one_of(architecture, 'architecture', ARCHITECTURES)
+        return False
+    whole = top.left.get(str(architecture.value), architecture)
+    for part, known in PARTS.items():
+        named = whole.value.get(part) if isinstance(whole.value, dict) else None
+        if named is not None and named.value != known:
+            said = f'the {part} {plain(named)!r} has no counterpart in Phalanx'
+            top.problem(named, str(architecture.value), f'{said}, whose detector PP-YOLOE is {", ".join(PARTS.values())}')
+            return False
+    for key, what in METHODS.items():
+        if top.has(key):
+            node = top.take(key)
+            top.problem(node, key, f'{plain(node)!r}: {what} of a detector has no counterpart in Phalanx')
+            return False
+    return True
+
+
 def _network(top: Section, architecture: Node) -> tuple[Node, Node, dict[str, Any]]:
     """The network, its loss, and how boxes are picked from what it says."""
     whole, backbone = top.section(str(architecture.value)), top.section('CSPResNet')
     neck, head = top.section('CustomCSPPAN'), top.section('PPYOLOEHead')
-    whole.must('backbone', 'CSPResNet')
-    whole.must('neck', 'CustomCSPPAN')
-    whole.must('yolo_head', 'PPYOLOEHead')
+    for other in set(ARCHITECTURES) - {architecture.value}:
+        top.ignore(other, f'the architecture is {architecture.value}')
+    for part, known in PARTS.items():
+        whole.must(part, known)
     whole.only('post_process', None)
     depth, width = top.take('depth_mult', 1.0), top.take('width_mult', 1.0)
     size = SIZES.get((as_number(depth) or 0.0, as_number(width) or 0.0))
@@ -126,22 +154,28 @@ def _network(top: Section, architecture: Node) -> tuple[Node, Node, dict[str, An
             depth, 'depth_mult', f'{depth.value} with a width_mult of {width.value} is no size that Phalanx has ({known})'
         )
     backbone.fixed({'layers': [3, 6, 6, 3], 'channels': [64, 128, 256, 512, 1024], 'act': 'swish'})
-    backbone.must('return_idx', [1, 2, 3])
+    levels = backbone.take('return_idx', [0, 1, 2, 3, 4])
+    count = len(levels.value) if isinstance(levels.value, list) else 0
+    if plain(levels) not in ([1, 2, 3], [0, 1, 2, 3]):
+        backbone.problem(levels, backbone.named('return_idx'), f'{plain(levels)} is neither [1, 2, 3] nor [0, 1, 2, 3]')
     backbone.must('use_large_stem', True)
     plus = backbone.take('use_alpha', False)
-    neck.must('out_channels', [768, 384, 192])
+    neck.must('out_channels', [768, 384, 192, 64][:count])
     neck.fixed({'stage_num': 1, 'block_num': 3})
     neck.must('act', 'swish')
     neck.must('spp', True)
-    model = whole.becomes({'name': renamed(architecture, 'ppyoloe'), 'size': renamed(depth, size), 'plus': plus})
-    loss, nms = _head(head)
+    keys = {'name': renamed(architecture, 'ppyoloe'), 'size': renamed(depth, size), 'plus': plus}
+    keys |= {'levels': renamed(levels, count), 'neck_alpha': neck.take('use_alpha', False)}
+    model = whole.becomes(keys)
+    loss, nms = _head(head, count)
     for section in (whole, backbone, neck):
         section.end()
     return model, loss, nms
 
 
-def _head(head: Section) -> tuple[Node, dict[str, Any]]:
-    head.fixed({'fpn_strides': [32, 16, 8], 'grid_cell_offset': 0.5, 'reg_max': 16, 'act': 'swish'})
+def _head(head: Section, levels: int) -> tuple[Node, dict[str, Any]]:
+    head.only('fpn_strides', [32, 16, 8, 4][:levels])
+    head.fixed({'grid_cell_offset': 0.5, 'reg_max': 16, 'act': 'swish'})
     head.ignore('eval_input_size', 'anchors follow the image')
     weights, static, dynamic = head.section('loss_weight'), head.section('static_assigner'), head.section('assigner')
     static.only('name', 'ATSSAssigner')
@@ -186,33 +220,54 @@ def _metric(top: Section) -> Node:
 def _data(top: Section) -> Node:
     train, evaluation = top.section('TrainDataset'), top.section('EvalDataset')
     kinds = [section.word('type') if section.has('type') else section.word('name') for section in (train, evaluation)]
-    root = train.required('dataset_dir')
-    evaluation.same('dataset_dir', root, 'TrainDataset')
-    keys: dict[str, Any] = {
-        'root': root,
-        'train': train.required('anno_path'),
-        'eval': evaluation.required('anno_path'),
-        'empty_images': train.take('allow_empty', False),
-    }
-    evaluation.take('allow_empty')  # evaluation judges all images
+    if str(kinds[0].value) not in ('COCODataSet', 'VOCDataSet'):
+        train.not_one_of(kinds[0], 'name', ('COCODataSet', 'VOCDataSet'))
+    if kinds[1].value != kinds[0].value:
+        said = f'{kinds[1].value!r} is not that of TrainDataset, {kinds[0].value!r}; Phalanx has one for both'
+        evaluation.problem(kinds[1], evaluation.named('name'), said)
+        evaluation.give_up()
+    keys: dict[str, Any] = {'train': train.required('anno_path'), 'eval': evaluation.required('anno_path')}
+    keys['empty_images'] = train.take('allow_empty', False)
+    evaluation.always('allow_empty', True, 'images without objects are always evaluated')
     match kinds[0].value:
         case 'COCODataSet':
-            keys |= {'name': renamed(kinds[0], 'coco'), 'train_images': train.take('image_dir', '')}
-            keys['eval_images'] = evaluation.take('image_dir', '')
+            keys |= {'train_images': train.take('image_dir', ''), 'eval_images': evaluation.take('image_dir', '')}
+            keys = {'name': renamed(kinds[0], 'coco'), **_below_one_root(train, evaluation, keys)}
         case 'VOCDataSet':
-            keys |= {'name': renamed(kinds[0], 'voc'), 'learn_difficult': True}
+            root = train.required('dataset_dir')
+            evaluation.same('dataset_dir', root, 'TrainDataset')  # the lists themselves have paths below it
+            keys |= {'name': renamed(kinds[0], 'voc'), 'root': root, 'learn_difficult': True}
             labels = train.take('label_list')
             evaluation.same('label_list', labels, 'TrainDataset')
             keys['classes'] = labels if labels.value else None
         case _:
-            train.not_one_of(kinds[0], 'name', ('COCODataSet', 'VOCDataSet'))
-    if kinds[1].value != kinds[0].value:
-        evaluation.problem(kinds[1], evaluation.named('name'), f'is not that of TrainDataset, {kinds[0].value!r}')
+            train.give_up()
+            evaluation.give_up()
     for section in (train, evaluation):
-        section.take('data_fields')  # what training and metric need they say themselves
+        section.take('name')  # beside `type`, which has been read
+        section.ignore('data_fields', 'what training and metric need is always read')
         section.fixed({'sample_num': -1, 'repeat': 1, 'load_crowd': False})
         section.end()
     return train.becomes(keys)
+
+
+def _below_one_root(train: Section, evaluation: Section, keys: dict[str, Any]) -> dict[str, Any]:
+    """The `keys` of both splits, whose paths begin at the folder of their own split, as paths below one `root`."""
+    folders = {'train': train.required('dataset_dir'), 'eval': evaluation.required('dataset_dir')}
+    paths = {split: os.path.normpath(str(node.value)) for split, node in folders.items()}
+    if paths['train'] == paths['eval']:
+        return {'root': folders['train'], **keys}
+    if Path(paths['train']).is_absolute() != Path(paths['eval']).is_absolute():
+        said = (
+            f'{paths["eval"]!r} and {paths["train"]!r} of TrainDataset: give both as absolute paths, or both as relative ones'
+        )
+        evaluation.problem(folders['eval'], evaluation.named('dataset_dir'), said)
+        return {'root': folders['train'], **keys}
+    root = os.path.commonpath(paths.values()) or '.'
+    below = dict(keys)
+    for key, split in (('train', 'train'), ('train_images', 'train'), ('eval', 'eval'), ('eval_images', 'eval')):
+        below[key] = renamed(keys[key], os.path.relpath(Path(paths[split], str(keys[key].value)), root))
+    return {'root': renamed(folders['train'], root), **below}
 
 
 def _transforms(reader: Section) -> tuple[list[Node], dict[str, Any]]:
@@ -245,11 +300,11 @@ def _transform(name: str, step: Section) -> Node:
                 {'hue': [-18, 18, 0.5], **ranges, 'random_apply': True, 'count': 4, 'random_channel': False, 'prob': 1.0}
             )
         case 'RandomExpand':
-            fill = step.take('fill_value', [127.5] * 3)
+            fill, not_expanding = step.take('fill_value', [127.5] * 3), step.take('prob', 0.5)  # which is what it says
             keys = {
                 'name': 'random_expand',
                 'ratio': step.take('ratio', 4.0),
-                'probability': step.take('prob', 0.5),
+                'probability': renamed(not_expanding, 1 - (as_number(not_expanding) or 0.0)),
                 'fill': fill,
             }
         case 'RandomCrop':
@@ -335,12 +390,12 @@ def _optimizer(section: Section, lr: Node) -> tuple[Node, dict[str, Any] | None]
     inner = section.section('optimizer')
     kind = inner.word('type', 'Momentum')
     decay = section.reading.default(0.0001)  # of a configuration that has no regularizer
-    if section.has('regularizer'):
+    if section.has('regularizer') and section.left['regularizer'].value is not False:
         regularizer = section.section('regularizer')
         regularizer.must('type', 'L2')
         decay = regularizer.required('factor')
         regularizer.end()
-    elif 'regularizer' in section.left:  # there, and null
+    elif 'regularizer' in section.left:  # there, and null or false
         section.take('regularizer')
         decay = section.reading.default(0.0)
     keys: dict[str, Any] = {'lr': lr, 'weight_decay': decay}
@@ -388,6 +443,9 @@ def _initial(top: Section) -> dict[str, Any]:
     weights = top.unfetched('pretrain_weights', part)
     if weights is None:
         return {}
+    path = str(weights.value)
+    if not Path(path).exists() and Path(f'{path}.pdparams').exists():
+        weights = renamed(weights, f'{path}.pdparams')
     return {'init_from': weights, 'init_part': renamed(weights, part), 'init_misshapen': renamed(weights, 'skip')}
 
 
@@ -398,11 +456,16 @@ DIALECT = Dialect(
             *('architecture', 'epoch', 'depth_mult', 'width_mult', 'snapshot_epoch', 'log_iter', 'worker_num', 'norm_type'),
             *('use_ema', 'ema_decay', 'use_gpu', 'pretrain_weights', 'num_classes', 'map_type', 'LearningRate'),
             *('OptimizerBuilder', 'TrainReader', 'EvalReader', 'TestReader', 'TrainDataset', 'EvalDataset', 'TestDataset'),
-            *('YOLOv3', 'PPYOLOE', 'CSPResNet', 'CustomCSPPAN', 'PPYOLOEHead'),
+            *('YOLOv3', 'PPYOLOE', 'CSPResNet', 'CustomCSPPAN', 'PPYOLOEHead', *METHODS),
         )
     ),
     bases=BASE,
     is_dialect=is_dialect,
     read=read,
     translate=translate,
+    evaluates_on_request=True,
+    differs=(
+        'a loss is the mean over what all ranks and micro-batches see in a step; there every rank takes the mean of its own',
+        'each epoch sees every sample: none is dropped, and the next one goes on within the same batch',
+    ),
 )

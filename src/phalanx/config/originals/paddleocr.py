@@ -11,10 +11,12 @@ from typing import Any
 
 from phalanx.config.originals import paddleocr_table, paddleocr_text
 from phalanx.config.originals.dialect import Dialect, Reading, Section, as_number, renamed
-from phalanx.config.read import Node, document
+from phalanx.config.read import Node, document, plain
 
 OPTIMIZERS = ('Adam', 'AdamW', 'Momentum')
 SCHEDULES = ('Const', 'Linear', 'Cosine', 'Step', 'MultiStepDecay', 'Piecewise')
+BACKBONES = ('MobileNetV3', 'ResNet', 'MobileNetV1Enhance', 'PPLCNet')
+HEADS = ('CTCHead', 'MultiHead', 'SLAHead')
 TASKS = {'rec': paddleocr_text.translate, 'table': paddleocr_table.translate}
 
 IGNORED = {  # in Global
@@ -58,8 +60,7 @@ def translate(root: Node, reading: Reading) -> Node:
         )
         return root
     kind = architecture.word('model_type')
-    if kind.value not in TASKS:
-        architecture.not_one_of(kind, 'model_type', TASKS)
+    if not _is_known(architecture, kind):
         return root
     train, evaluation = top.section('Train'), top.section('Eval')
     loaders = train.section('loader'), evaluation.section('loader')
@@ -81,15 +82,36 @@ def translate(root: Node, reading: Reading) -> Node:
     for key, reason in IGNORED.items():
         settings.ignore(key, reason)
     for loader in loaders:
-        loader.only('shuffle', True, False)
-        loader.ignore('drop_last', 'no sample is dropped: the next epoch goes on where this one ends')
+        said = 'training samples are always shuffled, those of an evaluation never'
+        loader.always('shuffle', loader is loaders[0], said)
+        loader.always('drop_last', False, 'no sample is dropped: the next epoch goes on where this one ends')
         loader.ignore('num_workers', 'train.workers says it for both')
-        loader.ignore('use_shared_memory', 'it always is')
+        loader.always('use_shared_memory', True, 'loader workers always hand batches over in shared memory')
     for section in (*loaders, *datasets, train, evaluation, architecture, settings):
         section.end()
     top.ignore('profiler_options', '`phalanx bench` measures')
     top.end()
     return top.becomes({**family, **recipe, 'parameters': family.get('parameters')})
+
+
+def _is_known(architecture: Section, kind: Node) -> bool:
+    """Whether it is a model of ours; else that is the one problem: the rest of the file is of no interest."""
+    if kind.value not in TASKS:
+        architecture.not_one_of(kind, 'model_type', TASKS)
+        return False
+    algorithm = architecture.left.get('algorithm', kind)
+    known = (*paddleocr_text.ALGORITHMS, *paddleocr_table.ALGORITHMS)
+    if algorithm.value not in known:
+        architecture.not_one_of(algorithm, 'algorithm', known)
+        return False
+    for part, parts in (('Backbone', BACKBONES), ('Head', HEADS)):
+        node = architecture.left.get(part)
+        named = node.value.get('name') if node is not None and isinstance(node.value, dict) else None
+        if named is not None and named.value not in parts:
+            said = f'{algorithm.value} with the {part} {plain(named)!r} has no counterpart in Phalanx'
+            architecture.problem(named, architecture.named(f'{part}.name'), f'{said} (it has {", ".join(parts)})')
+            return False
+    return True
 
 
 def _train(settings: Section, loader: Section) -> dict[str, Any]:
@@ -199,8 +221,11 @@ def _schedule(section: Section, settings: Section) -> tuple[Node, Node]:
             milestones = [_plus(node, warmup) for node in section.items('milestones')]
             keys = {'name': 'piecewise', **_falling(milestones, section.number('gamma'))}
         case 'Piecewise':
-            # Where there are as many boundaries as rates, the last boundary changes nothing.
-            boundaries = [_plus(node, warmup) for node in section.items('decay_epochs')][: len(rates) - 1]
+            listed = section.items('decay_epochs')
+            for node in listed[max(len(rates) - 1, 0) :]:
+                said = f'the boundary {plain(node)} is ignored: there is no rate for what comes after it'
+                section.reading.notes.append(f'{node.origin}: {section.named("decay_epochs")}: {said}')
+            boundaries = [_plus(node, warmup) for node in listed][: len(rates) - 1]
             first = as_number(lr) or 1.0
             factors = [renamed(node, (as_number(node) or 0.0) / first) for node in rates[1:]]
             keys = {'name': 'piecewise', 'boundary_epochs': boundaries, 'factors': factors}
@@ -230,4 +255,9 @@ DIALECT = Dialect(
     is_dialect=is_dialect,
     read=read,
     translate=translate,
+    evaluates_on_request=False,
+    differs=(
+        'a loss is the mean over what all ranks and micro-batches see in a step; there every rank takes the mean of its own',
+        'each epoch sees every sample: none is dropped, and the next one goes on within the same batch',
+    ),
 )

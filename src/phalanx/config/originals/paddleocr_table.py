@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
-from pathlib import PurePath
+from pathlib import Path, PurePath
 from typing import Any
 
 from phalanx.config.originals.dialect import Section, as_number, renamed
 from phalanx.config.read import Node, plain
 
-VOCABULARY = 'table_structure_dict.txt'  # whose tokens the family knows by itself
+ALGORITHMS = ('SLANet',)
+# SHA-256 of the lines of table_structure_dict.txt, which the family knows by itself.
+TOKENS = '26fdd17cef66b20302a575c3b73dc7a9a67a82fae9cd9f97ac0509b548e2811d'
 COEFFICIENTS = {'structure_coefficient': 'structure_weight', 'location_coefficient': 'loc_weight'}  # ours -> theirs
 IMAGENET = {'mean': [0.485, 0.456, 0.406], 'std': [0.229, 0.224, 0.225]}
 TRANSFORMS = (
@@ -28,10 +31,13 @@ def translate(
     top: Section, architecture: Section, settings: Section, train: Section, evaluation: Section, decay: Node
 ) -> dict[str, Any]:
     """The part of the recipe that belongs to the family, and its parameter rules."""
-    dictionary = settings.required('character_dict_path')
-    if PurePath(str(dictionary.value)).name != VOCABULARY:
-        settings.problem(dictionary, settings.named('character_dict_path'), f'Phalanx knows the tokens of {VOCABULARY} only')
-    settings.take('max_text_length')  # that of the label's encoder counts
+    _check_tokens(settings)
+    options, eval_options = _transforms(train), _transforms(evaluation)
+    if _plain(options) != _plain(eval_options):
+        said = 'differ from those of Train.dataset; Phalanx has one set for both'
+        evaluation.problem(evaluation.node, evaluation.named('transforms'), said)
+    max_length = options.get('max_length', settings.reading.default(None))
+    settings.same('max_text_length', max_length, 'TableLabelEncode')
     settings.only('box_format', 'xyxy')
     settings.ignore('use_space_char', 'the tokens are fixed')
     loss, post, metric = top.section('Loss'), top.section('PostProcess'), top.section('Metric')
@@ -39,25 +45,35 @@ def translate(
     kind = loss.take('loc_loss', 'mse')
     coefficients = {ours: loss.take(theirs) for ours, theirs in COEFFICIENTS.items()}
     post.must('name', 'TableLabelDecode')
-    post.take('merge_no_span_structure')  # as the labels are encoded
+    post.same('merge_no_span_structure', options.get('merge_cells', settings.reading.default(None)), 'TableLabelEncode')
     metric.must('name', 'TableMetric')
     metric.only('main_indicator', 'acc')
     metric.fixed({'compute_bbox_metric': False, 'loc_reg_num': 4, 'box_format': 'xyxy', 'del_thead_tbody': False})
-    options, eval_options = _transforms(train), _transforms(evaluation)
-    if _plain(options) != _plain(eval_options):
-        said = 'differ from those of Train.dataset; Phalanx has one set for both'
-        evaluation.problem(evaluation.node, evaluation.named('transforms'), said)
     for section in (loss, post, metric):
         section.end()
     return {
         'task': 'table',
-        'model': _network(architecture),
+        'model': _network(architecture, max_length),
         'data': _data(train, evaluation),
         'location_loss': {'name': kind},
         **coefficients,
         **options,
         'parameters': _rules(decay),
     }
+
+
+def _check_tokens(settings: Section) -> None:
+    """The file of structure tokens must be there, and have those that the family knows."""
+    node = settings.required('character_dict_path')
+    if not isinstance(node.value, str):
+        return
+    path, name = Path(node.value), settings.named('character_dict_path')
+    if not path.is_file():
+        cure = 'start in the folder that the path begins in, or set -o Global.character_dict_path=FILE'
+        settings.problem(node, name, f'there is no file {path}; {cure}')
+    elif hashlib.sha256('\n'.join(path.read_text('utf-8', errors='replace').splitlines()).encode()).hexdigest() != TOKENS:
+        said = "does not have the 28 tokens of PaddleOCR's table_structure_dict.txt, which are all that Phalanx knows"
+        settings.problem(node, name, f'{path} {said}')
 
 
 def _rules(decay: Node) -> dict[str, Any] | None:
@@ -67,10 +83,10 @@ def _rules(decay: Node) -> dict[str, Any] | None:
     return {'rules': [{'match': 'backbone.*.norm.*', 'weight_decay': 0.0}]}
 
 
-def _network(section: Section) -> Node:
+def _network(section: Section, max_length: Node) -> Node:
     kind = section.word('algorithm')
     if kind.value != 'SLANet':
-        section.not_one_of(kind, 'algorithm', ('SLANet',))
+        section.not_one_of(kind, 'algorithm', ALGORITHMS)
     section.only('Transform', None)
     backbone, neck, head = section.section('Backbone'), section.section('Neck'), section.section('Head')
     backbone.must('name', 'PPLCNet')
@@ -78,11 +94,11 @@ def _network(section: Section) -> Node:
         cure = 'download them and add --set train.init_from=FILE train.init_part=backbone'
         said = 'the weights of its training on ImageNet are not fetched from the network'
         backbone.reading.notes.append(f'{backbone.node.origin}: {backbone.named("pretrained")} is ignored: {said}; {cure}')
-    backbone.take('use_ssld')  # which of those weights
+    backbone.ignore('use_ssld', 'it says which of those weights to fetch')
     neck.must('name', 'CSPPAN')
     head.must('name', 'SLAHead')
     head.fixed({'loc_reg_num': 4, 'fc_decay': 0.0, 'use_attn': False})
-    head.take('max_text_length')  # that of the label's encoder counts
+    head.same('max_text_length', max_length, 'TableLabelEncode')
     keys = {
         'name': renamed(kind, 'slanet'),
         'scale': backbone.take('scale', 1.0),
@@ -146,7 +162,7 @@ def _transforms(dataset: Section) -> dict[str, Any]:
             case 'ToCHWImage':
                 pass
             case 'KeepKeys':
-                step.take('keep_keys')
+                step.ignore('keep_keys', 'what the loss takes is always kept')
             case _:
                 step.problem(step.node, step.path, f'has no counterpart in Phalanx (it has {", ".join(TRANSFORMS)})')
                 step.give_up()

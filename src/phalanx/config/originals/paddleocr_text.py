@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
-from pathlib import PurePath
+from pathlib import Path, PurePath
 from typing import Any
 
 from phalanx.config.originals.dialect import Section, as_number, renamed
 from phalanx.config.read import Node, plain
 
+BUILT_IN = ('digits', 'alphanumeric', 'letters', 'en')  # dictionaries of the family, which a configuration may name too
 ALGORITHMS = ('CRNN', 'SVTR_LCNet', 'SVTR', 'Distillation')
 LOSSES = ('CTCLoss', 'MultiLoss')
 DATA_SETS = ('SimpleDataSet', 'LMDBDataSet')
@@ -51,12 +52,21 @@ def translate(
 def _characters(settings: Section, max_length: Node) -> dict[str, Any]:
     """Without a dictionary there are the ten digits and the lower-case letters, and never a space."""
     path = settings.take('character_dict_path')
-    space = settings.take('use_space_char', False)
-    if PurePath(str(path.value)).name == 'en_dict.txt':  # whose characters the family knows by itself
-        path = renamed(path, 'en')
     if not path.value:
+        settings.ignore('use_space_char', 'without a dictionary there is no space')
         return {'dictionary': renamed(path, 'alphanumeric'), 'max_length': max_length}
+    space = settings.take('use_space_char', False)
+    if path.value not in BUILT_IN and not Path(str(path.value)).is_file():
+        cure = 'start in the folder that the path begins in, or set -o Global.character_dict_path=FILE'
+        settings.problem(path, settings.named('character_dict_path'), f'there is no file {path.value}; {cure}{_built_in(path)}')
     return {'dictionary': path, 'space': renamed(space, bool(space.value)), 'lower_case': False, 'max_length': max_length}
+
+
+def _built_in(path: Node) -> str:
+    """What to say of the dictionary that comes along. Its name alone does not tell it: several files have that name."""
+    if PurePath(str(path.value)).name != 'en_dict.txt':
+        return ''
+    return " (`en` is built in: the 95 characters of PaddleOCR's ppocr/utils/en_dict.txt)"
 
 
 def _metric(section: Section) -> tuple[Any, dict[str, Any]]:
@@ -128,7 +138,7 @@ def _transforms(dataset: Section) -> tuple[dict[str, Any], Node, bool]:
             case 'RecConAug':
                 shape = step.take('image_shape', [32, 320, 3])
                 augmented['concatenate'] = {
-                    'size': _size(shape, width=1, height=0),
+                    'size': _size(step, shape, width=1, height=0),
                     'lines': step.take('ext_data_num', 1),
                     'probability': step.take('prob', 0.5),
                     'max_length': step.take('max_text_length', 25),
@@ -138,27 +148,30 @@ def _transforms(dataset: Section) -> tuple[dict[str, Any], Node, bool]:
                 augmented['transforms'] = [{'name': 'rec_aug', **probabilities}]
             case 'RecResizeImg':
                 size, keep_ratio = (
-                    _size(step.required('image_shape'), width=2, height=1),
+                    _size(step, step.required('image_shape'), width=2, height=1),
                     bool(step.take('padding', True).value),
                 )
                 step.fixed({'infer_mode': False, 'eval_mode': False, 'character_dict_path': None})
             case 'CTCLabelEncode' | 'MultiLabelEncode':
                 step.only('gtc_encode', None)
             case 'KeepKeys':
-                step.take('keep_keys')  # what the loss takes it says itself
+                step.ignore('keep_keys', 'what the loss takes is always kept')
             case _:
                 known = ('DecodeImage', 'RecConAug', 'RecAug', 'CTCLabelEncode', 'MultiLabelEncode', 'RecResizeImg', 'KeepKeys')
                 step.problem(step.node, step.path, f'has no counterpart in Phalanx (it has {", ".join(known)})')
                 step.give_up()
         step.end()
-    dataset.take('ext_op_transform_idx')  # how many steps the lines to concatenate go through: those that read them
+    dataset.always('ext_op_transform_idx', 1, 'lines to concatenate are read, and not transformed before')
     if size.value is None:
         dataset.problem(dataset.node, dataset.named('transforms'), 'RecResizeImg is missing; Phalanx needs a size')
     return augmented, size, keep_ratio
 
 
-def _size(shape: Node, *, width: int, height: int) -> Node:
-    """(width, height) of a shape in another order."""
+def _size(step: Section, shape: Node, *, width: int, height: int) -> Node:
+    """(width, height) of a shape in another order, whose third number is the channels."""
+    channels = shape.value[3 - width - height] if isinstance(shape.value, list) and len(shape.value) == 3 else shape
+    if channels is not shape and channels.value != 3:
+        step.problem(channels, step.named('image_shape'), f'{plain(channels)!r} channels; Phalanx reads images of 3')
     if not isinstance(shape.value, list) or len(shape.value) <= max(width, height):
         return shape  # which the binder tells
     return Node([shape.value[width], shape.value[height]], shape.origin)
@@ -168,14 +181,14 @@ def _networks(architecture: Section, top: Section, max_length: Node, decay: Node
     """The network or networks, their loss, and the weight decay that differs for some parameters."""
     loss, post = top.section('Loss'), top.section('PostProcess')
     if architecture.has('Models'):
-        return _distillation(architecture, loss, post, decay)
+        return _distillation(architecture, loss, post, max_length, decay)
     post.must('name', 'CTCLabelDecode')
     post.end()
-    model, rules = _network(architecture, decay)
+    model, rules = _network(architecture, max_length, decay)
     return {'model': model, 'loss': _loss(loss), 'parameters': {'rules': rules} if rules else None}
 
 
-def _network(section: Section, decay: Node) -> tuple[Node, list[dict[str, Any]]]:
+def _network(section: Section, max_length: Node, decay: Node) -> tuple[Node, list[dict[str, Any]]]:
     algorithm = section.word('algorithm')
     section.only('Transform', None)
     backbone, neck, head = section.section('Backbone'), section.section('Neck'), section.section('Head')
@@ -184,7 +197,7 @@ def _network(section: Section, decay: Node) -> tuple[Node, list[dict[str, Any]]]
             keys, fc_decay = _crnn(backbone, neck, head)
             norms = False
         case 'SVTR_LCNet' | 'SVTR':
-            keys, fc_decay = _svtr_lcnet(backbone, head)
+            keys, fc_decay = _svtr_lcnet(backbone, head, max_length)
             norms = True
         case _:
             section.not_one_of(algorithm, 'algorithm', ALGORITHMS)
@@ -223,7 +236,7 @@ def _crnn(backbone: Section, neck: Section, head: Section) -> tuple[dict[str, An
     return keys, head.take('fc_decay', 0.0004)
 
 
-def _svtr_lcnet(backbone: Section, head: Section) -> tuple[dict[str, Any], Node]:
+def _svtr_lcnet(backbone: Section, head: Section, max_length: Node) -> tuple[dict[str, Any], Node]:
     backbone.must('name', 'MobileNetV1Enhance')
     backbone.must('last_conv_stride', [1, 2])
     backbone.must('last_pool_type', 'avg')
@@ -237,7 +250,7 @@ def _svtr_lcnet(backbone: Section, head: Section) -> tuple[dict[str, Any], Node]
     keys |= {'hidden_size': neck.take('hidden_dims', 120), 'use_guide': neck.take('use_guide', False)}
     neck.only('kernel_size', [3, 3])
     keys['sar_size'] = sar.take('enc_dim', 512)
-    sar.take('max_text_length')  # that of Global
+    sar.same('max_text_length', max_length, 'Global')
     fc_decay = fc.take('fc_decay', 0.0004)
     for part in (neck, fc, ctc, sar):
         part.end()
@@ -276,14 +289,14 @@ def _pair(section: Section, key: str, first: str, second: str) -> tuple[Section,
     return found.get(first, empty), found.get(second, empty)
 
 
-def _distillation(architecture: Section, loss: Section, post: Section, decay: Node) -> dict[str, Any]:
+def _distillation(architecture: Section, loss: Section, post: Section, max_length: Node, decay: Node) -> dict[str, Any]:
     """Several networks that learn from one another; the one called Student is for later use."""
     architecture.must('name', 'DistillationModel')
     architecture.must('algorithm', 'Distillation')
     post.must('name', 'DistillationCTCLabelDecode')
     post.only('multi_head', True)
     post.only('key', 'head_out')
-    post.take('model_name')  # it judges Metric.key
+    post.ignore('model_name', 'the network that Metric.key names is evaluated')
     post.end()
     models = architecture.section('Models')
     names = {name: name.lower() for name in models.left}
@@ -293,11 +306,15 @@ def _distillation(architecture: Section, loss: Section, post: Section, decay: No
     for theirs, ours in names.items():
         model = models.section(theirs)
         model.must('model_type', 'rec')
-        model.take('return_all_feats')  # the losses say what they need
+        model.always('return_all_feats', True, 'the losses say which features they compare')
         if model.take('freeze_params', False).value:
             frozen.append(ours)
-        model.only('pretrained', None)  # the weights of one network; `train.init_networks` takes them
-        networks[ours], own = _network(model, decay)
+        if model.has('pretrained'):
+            node = model.take('pretrained')
+            cure = f'leave it out and set train.init_networks.{ours}={plain(node)}'
+            model.problem(node, model.named('pretrained'), f'weights of one network are named elsewhere: {cure}')
+        model.take('pretrained')
+        networks[ours], own = _network(model, max_length, decay)
         rules += [{**rule, 'match': f'networks.{ours}.{rule["match"]}'} for rule in own]
         model.end()
     student = networks.pop('student', None)
@@ -318,7 +335,7 @@ def _combined(section: Section, names: dict[str, str], frozen: list[str]) -> dic
     learners = [theirs for theirs, ours in names.items() if ours not in frozen]
     for name, part in section.named_items('loss_config_list'):
         weight = part.take('weight', 1.0)
-        part.take('name')  # of a log line
+        part.ignore('name', 'log lines name the terms themselves')
         match name:
             case 'DistillationDMLLoss':
                 part.must('act', 'softmax')

@@ -528,4 +528,15 @@ DIALECT = Dialect(
     is_dialect=is_dialect,
     read=read,
     translate=translate,
+    options={
+        'iters': ('iters={}',),
+        'batch_size': ('batch_size={}',),
+        'learning_rate': ('lr_scheduler.learning_rate={}',),
+        'save_interval': ('checkpoint.every={}', 'evaluate.every={}'),
+    },
+    evaluates_on_request=True,
+    differs=(
+        'a loss is the mean over what all ranks and micro-batches see in a step; there every rank takes the mean of its own',
+        'batch norms take the statistics of all ranks (norm_sync: global), on CPUs too',
+    ),
 )

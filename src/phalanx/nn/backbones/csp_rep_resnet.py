@@ -7,6 +7,7 @@ PaddleDetection. Shapes: B batch, C channels.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -17,9 +18,12 @@ from phalanx.nn.layers import ConvBN, ConvBNSiLU
 
 
 class CSPRepResNet(nn.Module):
-    """images [B, 3, H, W] -> three maps, of 1/8, 1/16 and 1/32 of the size (rounded up), `channels` deep."""
+    """images [B, 3, H, W] -> three maps, of 1/8, 1/16 and 1/32 of the size (rounded up), `channels` deep.
 
-    def __init__(self, *, width: float, depth: float, alpha: bool) -> None:
+    With four `levels` the first map is of 1/4.
+    """
+
+    def __init__(self, *, width: float, depth: float, alpha: bool, levels: Literal[3, 4] = 3) -> None:
         """`width` and `depth` multiply the channels and the blocks of size l; `alpha`: as in RepBlock."""
         super().__init__()
         channels = [round(count * width) for count in (64, 128, 256, 512, 1024)]
@@ -30,14 +34,14 @@ class CSPRepResNet(nn.Module):
             halving_stage(before, after, count, alpha=alpha)
             for before, after, count in zip(channels, channels[1:], blocks, strict=False)
         )
-        self.channels = (channels[2], channels[3], channels[4])
+        self.channels = tuple(channels[-levels:])
 
     def forward(self, images: Tensor) -> list[Tensor]:  # [B, 3, H, W]
         x, maps = self.stem(images), []
         for stage in self.stages:
             x = stage(x)
             maps.append(x)
-        return maps[-3:]
+        return maps[-len(self.channels) :]
 
 
 def halving_stage(in_channels: int, out_channels: int, num_blocks: int, *, alpha: bool) -> nn.Sequential:

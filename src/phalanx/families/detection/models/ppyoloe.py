@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Literal, Self
 
 import torch
@@ -19,16 +20,19 @@ from phalanx.nn.backbones.csp_rep_resnet import BasicBlock, CSPRepResNet, CSPSta
 from phalanx.nn.layers import ConvBNSiLU, initialise_convs
 
 SIZES = {'s': (0.33, 0.5), 'm': (0.67, 0.75), 'l': (1.0, 1.0), 'x': (1.33, 1.25)}  # depth and width, as shares of l
-STRIDES = (32, 16, 8)  # of the levels, in the order of the output
+STRIDES = (32, 16, 8, 4)  # of the levels, in the order of the output; of three levels the first three
+CHANNELS = (768, 384, 192, 64)  # of the neck's maps, for size l
 
 
 class PPYOLOE(nn.Module):
     """images [B, 3, H, W], H and W multiples of 32 -> Raw, in training and in evaluation."""
 
-    def __init__(self, num_classes: int, backbone: CSPRepResNet, *, width: float, depth: float) -> None:
+    def __init__(
+        self, num_classes: int, backbone: CSPRepResNet, *, width: float, depth: float, neck_alpha: bool = False
+    ) -> None:
         super().__init__()
         self.backbone = backbone
-        self.neck = CSPPAN(backbone.channels[::-1], width=width, depth=depth)
+        self.neck = CSPPAN(backbone.channels[::-1], width=width, depth=depth, alpha=neck_alpha)
         heads = [Head(channels, num_classes) for channels in self.neck.channels]
         self.heads = nn.ModuleList(heads)
         initialise_convs(self)
@@ -63,7 +67,7 @@ class PPYOLOE(nn.Module):
 def anchor_points(sizes: Sequence[tuple[int, int]], dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
     """The centre (x, y) of every cell of maps of `sizes` (h, w), and its stride: [A, 2] and [A], in pixels."""
     points, strides = [], []
-    for (h, w), stride in zip(sizes, STRIDES, strict=True):
+    for (h, w), stride in zip(sizes, STRIDES, strict=False):
         x, y = ((torch.arange(count, dtype=dtype, device=device) + 0.5) * stride for count in (w, h))
         points.append(torch.stack([x.expand(h, w), y[:, None].expand(h, w)], dim=-1).view(-1, 2))
         strides.append(x.new_full((h * w,), stride))
@@ -71,46 +75,47 @@ def anchor_points(sizes: Sequence[tuple[int, int]], dtype: torch.dtype, device: 
 
 
 class CSPPAN(nn.Module):
-    """The neck: maps of 1/8, 1/16 and 1/32 of the size -> maps of 1/32, 1/16 and 1/8, `channels` deep, that know of each other.
+    """The neck: the backbone's maps, the finest first -> as many maps, the coarsest first, that know of each other.
 
     A path aggregation network (https://arxiv.org/abs/1803.01534) of cross-stage-partial stages: from the coarsest map to the
-    finest, and back.
+    finest, and back. Each map keeps its size; they become `channels` deep.
     """
 
-    def __init__(self, in_channels: Sequence[int], *, width: float, depth: float) -> None:
-        """`in_channels`: of the maps, the coarsest first."""
+    def __init__(self, in_channels: Sequence[int], *, width: float, depth: float, alpha: bool = False) -> None:
+        """`in_channels`: of the maps, the coarsest first; `alpha`: as in RepBlock."""
         super().__init__()
-        self.channels = coarse, middle, fine = [round(count * width) for count in (768, 384, 192)]
+        self.channels = channels = [round(count * width) for count in CHANNELS[: len(in_channels)]]
         blocks = max(round(3 * depth), 1)
-        self.finer = nn.ModuleList([ConvBNSiLU(coarse, coarse // 2, 1), ConvBNSiLU(middle, middle // 2, 1)])
+        self.finer = nn.ModuleList([ConvBNSiLU(count, count // 2, 1) for count in channels[:-1]])
+        above = [0, *(count // 2 for count in channels[:-1])]
         self.top_down = nn.ModuleList(
-            [
-                neck_stage(in_channels[0], coarse, blocks, pyramid=True),
-                neck_stage(in_channels[1] + coarse // 2, middle, blocks),
-                neck_stage(in_channels[2] + middle // 2, fine, blocks),
-            ]
+            neck_stage(own + more, out, blocks, alpha=alpha, pyramid=not more)
+            for own, more, out in zip(in_channels, above, channels, strict=True)
         )
-        self.coarser = nn.ModuleList([ConvBNSiLU(middle, middle, 3, stride=2), ConvBNSiLU(fine, fine, 3, stride=2)])
-        self.bottom_up = nn.ModuleList([neck_stage(coarse + middle, coarse, blocks), neck_stage(middle + fine, middle, blocks)])
+        self.coarser = nn.ModuleList([ConvBNSiLU(count, count, 3, stride=2) for count in channels[1:]])
+        self.bottom_up = nn.ModuleList(
+            [neck_stage(coarse + fine, coarse, blocks, alpha=alpha) for coarse, fine in pairwise(channels)]
+        )
 
     def forward(self, maps: Sequence[Tensor]) -> list[Tensor]:
-        fine, middle, coarse = maps
-        coarse = self.top_down[0](coarse)
-        middle = self.top_down[1](torch.cat([self._enlarged(self.finer[0](coarse)), middle], dim=1))
-        fine = self.top_down[2](torch.cat([self._enlarged(self.finer[1](middle)), fine], dim=1))
-        middle = self.bottom_up[1](torch.cat([self.coarser[1](fine), middle], dim=1))
-        coarse = self.bottom_up[0](torch.cat([self.coarser[0](middle), coarse], dim=1))
-        return [coarse, middle, fine]
+        outputs: list[Tensor] = []
+        for level, own in enumerate(reversed(maps)):
+            x = own if level == 0 else torch.cat([self._enlarged(self.finer[level - 1](outputs[-1])), own], dim=1)
+            outputs.append(self.top_down[level](x))
+        for level in reversed(range(len(maps) - 1)):
+            x = torch.cat([self.coarser[level](outputs[level + 1]), outputs[level]], dim=1)
+            outputs[level] = self.bottom_up[level](x)
+        return outputs
 
     @staticmethod
     def _enlarged(x: Tensor) -> Tensor:
         return F.interpolate(x, scale_factor=2.0)
 
 
-def neck_stage(in_channels: int, out_channels: int, num_blocks: int, *, pyramid: bool = False) -> CSPStage:
+def neck_stage(in_channels: int, out_channels: int, num_blocks: int, *, alpha: bool, pyramid: bool = False) -> CSPStage:
     """A stage of the neck: [B, in, H, W] -> [B, out, H, W]; with a `pyramid` of pooled maps after half of the blocks."""
     half = out_channels // 2
-    blocks: list[nn.Module] = [BasicBlock(half, shortcut=False, alpha=False) for _ in range(num_blocks)]
+    blocks: list[nn.Module] = [BasicBlock(half, shortcut=False, alpha=alpha) for _ in range(num_blocks)]
     if pyramid:
         blocks.insert((num_blocks + 1) // 2, PyramidPooling(half))
     return CSPStage(in_channels, half, out_channels, blocks=blocks, attention=nn.Identity())
@@ -170,7 +175,18 @@ class HeadAttention(nn.Module):
         return mixed
 
 
-def ppyoloe(num_classes: int, *, size: Literal['s', 'm', 'l', 'x'] = 's', plus: bool = False) -> PPYOLOE:
-    """PP-YOLOE of a size, or PP-YOLOE+ (`plus`), whose backbone has learned factors in its re-parameterised blocks."""
+def ppyoloe(
+    num_classes: int,
+    *,
+    size: Literal['s', 'm', 'l', 'x'] = 's',
+    plus: bool = False,
+    levels: Literal[3, 4] = 3,
+    neck_alpha: bool = False,
+) -> PPYOLOE:
+    """PP-YOLOE of a size, or PP-YOLOE+ (`plus`), whose backbone has learned factors in its re-parameterised blocks.
+
+    `neck_alpha`: so has the neck. Four `levels` (P2 in PaddleDetection) add anchors 4 pixels apart, for small objects.
+    """
     depth, width = SIZES[size]
-    return PPYOLOE(num_classes, CSPRepResNet(width=width, depth=depth, alpha=plus), width=width, depth=depth)
+    backbone = CSPRepResNet(width=width, depth=depth, alpha=plus, levels=levels)
+    return PPYOLOE(num_classes, backbone, width=width, depth=depth, neck_alpha=neck_alpha)

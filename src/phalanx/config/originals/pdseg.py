@@ -1,0 +1,365 @@
+"""Configurations of PaddleSeg 0.x (`pdseg/train.py --cfg`), whose keys are in upper case -> recipes: UNet, DeepLabv3+, OCRNet.
+
+Rules and defaults are those of its release 0.8 (pdseg/utils/config.py, solver.py, reader.py and the networks). A value is text
+that Python reads as a literal, if it can: `(512, 512)`, `u"stepscaling"`. Files have no bases.
+"""
+
+from __future__ import annotations
+
+import ast
+import os
+from pathlib import Path
+from typing import Any
+
+from phalanx.config.originals.dialect import Dialect, Reading, Section, as_number, renamed
+from phalanx.config.read import Node, document, plain
+
+MODELS = {'unet': 'unet', 'deeplabv3p': 'deeplabv3p', 'ocrnet': 'ocrnet'}
+HRNETS = {18: 'hrnet_w18', 48: 'hrnet_w48'}  # by the channels of their finest map
+LOSSES = {'softmax_loss': 'cross_entropy', 'lovasz_softmax_loss': 'lovasz'}
+SCHEDULES = ('poly', 'piecewise')
+OPTIMIZERS = ('sgd', 'adam')
+SIZES = (  # in AUG, each for one AUG_METHOD
+    *('FIX_RESIZE_SIZE', 'MIN_SCALE_FACTOR', 'MAX_SCALE_FACTOR', 'SCALE_STEP_SIZE'),
+    *('MIN_RESIZE_VALUE', 'MAX_RESIZE_VALUE', 'INF_RESIZE_VALUE'),
+)
+OTHER_PROGRAMS = 'it belongs to other programs than training'
+IGNORED_SECTIONS = {'FREEZE': '`phalanx export` takes its own options', 'TEST': OTHER_PROGRAMS}
+
+
+def is_dialect(keys: set[str]) -> bool:
+    """Whether a configuration with these keys is one of PaddleSeg 0.x."""
+    return {'MODEL', 'DATASET'} <= keys or 'SOLVER' in keys
+
+
+def read(path: Path, reading: Reading) -> Node:
+    """The configuration at `path`. Raises ConfigError."""
+    return document(path, reading.notes)
+
+
+def literal(node: Node) -> Node:
+    """`node` with every text that is a Python literal as its value, as PaddleSeg 0.x reads files and overrides alike."""
+    if isinstance(node.value, dict):
+        return Node({key: literal(child) for key, child in node.value.items()}, node.origin)
+    if isinstance(node.value, list):
+        return Node([literal(child) for child in node.value], node.origin)
+    if not isinstance(node.value, str):
+        return node
+    try:
+        value = ast.literal_eval(node.value)
+    except (ValueError, SyntaxError, MemoryError, RecursionError):
+        return node
+    if isinstance(value, tuple | list):
+        return Node([renamed(node, item) for item in value], node.origin)
+    return renamed(node, value) if isinstance(value, str | int | float | bool) else node
+
+
+def translate(root: Node, reading: Reading) -> Node:
+    """The recipe that says the same. What cannot be said is in `reading.problems`, what need not be in `reading.notes`."""
+    top = Section(literal(root), '', reading)
+    model = top.section('MODEL')
+    name = model.word('MODEL_NAME')
+    if name.value not in MODELS:
+        model.not_one_of(name, 'MODEL_NAME', MODELS)
+        return root
+    network = _network(model, name)
+    if network is None:
+        return root
+    solver, train, augmentation = top.section('SOLVER'), top.section('TRAIN'), top.section('AUG')
+    data = _data(top.section('DATASET'))
+    lr, schedule = _schedule(solver)
+    losses, coefficients = _losses(solver, model, name)
+    snapshots = train.take('SNAPSHOT_EPOCH', 10)
+    loading = top.section('DATALOADER')
+    recipe = {
+        'task': 'segmentation',
+        'model': network,
+        'data': data,
+        'losses': losses,
+        'loss_coefficients': coefficients,
+        **_transforms(top, augmentation),
+        'train': {
+            'epochs': solver.take('NUM_EPOCHS', 30),
+            'global_batch_size': top.take('BATCH_SIZE', 1),  # of all cards, which share it
+            'workers': loading.take('NUM_WORKERS', 8),
+            **_initial(train),
+        },
+        'optimizer': _optimizer(solver, lr),
+        'parameters': {'decay_norms': False},
+        'schedule': schedule,
+        'precision': _precision(model),
+        'norm_sync': _norm_sync(train, model),
+        'evaluate': {'every_epochs': snapshots},
+        'checkpoint': {'every_epochs': snapshots, 'keep': 5},
+    }
+    loading.ignore('BUF_SIZE', 'the loader prepares a few batches ahead')
+    for key, reason in IGNORED_SECTIONS.items():
+        top.ignore(key, reason)
+    top.only('SLIM', None)
+    for section in (model, solver, train, augmentation, loading, top):
+        section.end()
+    return top.becomes(recipe)
+
+
+def _network(model: Section, name: Node) -> Node | None:
+    """The network; None where the backbone has no counterpart: that is then the one problem."""
+    keys: dict[str, Any] = {'name': renamed(name, MODELS[str(name.value)])}
+    parts = {part: model.section(part) for part in ('UNET', 'DEEPLAB', 'HRNET', 'OCR', 'ICNET', 'PSPNET')}
+    match name.value:
+        case 'unet':
+            mode = parts['UNET'].take('UPSAMPLE_MODE', 'bilinear')
+            keys['upsampling'] = renamed(mode, 'bilinear' if mode.value == 'bilinear' else 'transposed')
+            parts['UNET'].end()
+        case 'deeplabv3p':
+            deeplab = parts['DEEPLAB']
+            backbone = deeplab.take('BACKBONE', 'xception_65')
+            if backbone.value != 'xception_65':
+                said = f'deeplabv3p with the backbone {plain(backbone)!r} has no counterpart in Phalanx (it has xception_65)'
+                deeplab.problem(backbone, deeplab.named('BACKBONE'), said)
+                return None
+            keys['backbone'] = renamed(backbone, 'xception65')
+            keys['dilations'] = _deeplab(deeplab)
+        case _:
+            hrnet, ocr = parts['HRNET'], parts['OCR']
+            channels = [hrnet.section(f'STAGE{number}') for number in (2, 3, 4)]
+            listed = [stage.take('NUM_CHANNELS', [40, 80, 160, 320][: place + 2]) for place, stage in enumerate(channels)]
+            width = listed[0].value[0] if isinstance(listed[0].value, list) and listed[0].value else listed[0]
+            known = HRNETS.get(int(as_number(width) or 0))
+            expected = [[width.value * 2**power for power in range(count)] for count in (2, 3, 4)] if known else None
+            if [plain(node) for node in listed] != expected:
+                said = f'ocrnet with channels {[plain(node) for node in listed]} has no counterpart (Phalanx has 18 and 48)'
+                hrnet.problem(width, hrnet.path, said)
+                return None
+            for stage, modules in zip(channels, (1, 4, 3), strict=True):
+                stage.only('NUM_MODULES', modules)
+                stage.end()
+            ocr.fixed({'OCR_MID_CHANNELS': 512, 'OCR_KEY_CHANNELS': 256})
+            hrnet.end()
+            ocr.end()
+            keys['backbone'] = renamed(width, known)
+    for part, section in parts.items():
+        for key in list(section.left):
+            section.ignore(key, f'MODEL_NAME is {name.value}, which has no {part}')
+    model.only('DEFAULT_NORM_TYPE', 'bn')
+    model.ignore('DEFAULT_GROUP_NUMBER', 'DEFAULT_NORM_TYPE is bn')
+    model.only('DEFAULT_EPSILON', 1e-5)
+    model.always('BN_MOMENTUM', 0.9, 'running statistics always move by 0.1 a step')
+    return model.becomes(keys)
+
+
+def _deeplab(deeplab: Section) -> Any:
+    """The dilations of the windows."""
+    encoder, decoder = deeplab.section('ENCODER'), deeplab.section('DECODER')
+    ratios = encoder.take('ASPP_RATIOS')
+    encoder.fixed({'POOLING_STRIDE': [1, 1], 'POOLING_CROP_SIZE': None, 'ASPP_WITH_SE': False, 'SE_USE_QSIGMOID': False})
+    encoder.fixed({'ASPP_CONVS_FILTERS': 256, 'ASPP_WITH_CONCAT_PROJECTION': True, 'ADD_IMAGE_LEVEL_FEATURE': True})
+    decoder.fixed({'USE_SUM_MERGE': False, 'CONV_FILTERS': 256, 'OUTPUT_IS_LOGITS': False})
+    deeplab.fixed({'OUTPUT_STRIDE': 16, 'ENCODER_WITH_ASPP': True, 'ENABLE_DECODER': True})
+    deeplab.fixed({'ASPP_WITH_SEP_CONV': True, 'DECODER_USE_SEP_CONV': True})
+    deeplab.ignore('DEPTH_MULTIPLIER', 'it belongs to MobileNet backbones')
+    deeplab.ignore('BACKBONE_LR_MULT_LIST', 'PaddleSeg 0.x has no such rates with xception_65 either')
+    for section in (encoder, decoder, deeplab):
+        section.end()
+    return ratios if ratios.value else [6, 12, 18]
+
+
+def _losses(solver: Section, model: Section, name: Node) -> tuple[list[Node], Any]:
+    """A loss for each output of the network, all of one kind, and their coefficients."""
+    loss, weights = _loss(solver), model.take('MULTI_LOSS_WEIGHT', [1.0])
+    if name.value != 'ocrnet':  # PaddleSeg 0.x uses the weights for several outputs only
+        return [loss], [1.0]
+    if not isinstance(weights.value, list) or len(weights.value) != 2:
+        model.problem(weights, model.named('MULTI_LOSS_WEIGHT'), f'expected 2 numbers, got {plain(weights)!r}')
+    return [loss, loss], weights
+
+
+def _data(section: Section) -> Node:
+    """Lists of files. PaddleSeg looks for them from here, we do from the folder of the data."""
+    root = section.required('DATA_DIR')
+    count = section.count('NUM_CLASSES')
+    keys: dict[str, Any] = {'name': 'file_list', 'root': renamed(root, os.path.normpath(str(root.value)))}
+    for split, key in (('train', 'TRAIN_FILE_LIST'), ('eval', 'VAL_FILE_LIST')):
+        listed = section.word(key)
+        keys[split] = renamed(listed, os.path.relpath(str(listed.value) or '.', str(root.value) or '.'))
+    keys['separator'] = section.take('SEPARATOR', ' ')
+    keys['classes'] = [f'class {number}' for number in range(int(as_number(count) or 0))]
+    section.only('IMAGE_TYPE', 'rgb', 'gray')
+    section.fixed({'IGNORE_INDEX': 255, 'DATA_DIM': 3})
+    section.ignore('PADDING_VALUE', 'PaddleSeg 0.x itself replaces it by the mean')
+    for key in ('TEST_FILE_LIST', 'VIS_FILE_LIST'):
+        section.ignore(key, OTHER_PROGRAMS)
+    for key in ('TRAIN_TOTAL_IMAGES', 'VAL_TOTAL_IMAGES', 'TEST_TOTAL_IMAGES'):
+        section.ignore(key, 'the lists say it')
+    section.end()
+    return section.becomes(keys)
+
+
+def _transforms(top: Section, section: Section) -> dict[str, Any]:
+    """The transforms of both splits, and the mean and std of the normalisation that ends them."""
+    method = section.take('AUG_METHOD', 'unpadding')
+    sizes = {split: top.required(f'{split}_CROP_SIZE') for split in ('TRAIN', 'EVAL')}
+    train: list[dict[str, Any]] = []
+    evaluation: list[dict[str, Any]] = []
+    match method.value:
+        case 'unpadding':
+            train = evaluation = [{'name': renamed(method, 'resize'), 'size': section.take('FIX_RESIZE_SIZE', [512, 512])}]
+        case 'stepscaling':
+            low, high = section.take('MIN_SCALE_FACTOR', 0.5), section.take('MAX_SCALE_FACTOR', 2.0)
+            scales = {'min': low, 'max': high, 'step': section.take('SCALE_STEP_SIZE', 0.25)}
+            train = [{'name': renamed(method, 'resize_step_scaling'), **scales}]
+        case 'rangescaling':
+            low, high = section.take('MIN_RESIZE_VALUE', 400), section.take('MAX_RESIZE_VALUE', 600)
+            if plain(low) != plain(high):
+                said = 'a range of sizes has no counterpart in Phalanx; make MIN_RESIZE_VALUE and MAX_RESIZE_VALUE equal'
+                section.problem(method, section.named('AUG_METHOD'), said)
+            train = [{'name': renamed(method, 'resize_by_long'), 'side': low}]
+            evaluation = [{'name': renamed(method, 'resize_by_long'), 'side': section.take('INF_RESIZE_VALUE', 500)}]
+        case _:
+            section.not_one_of(method, 'AUG_METHOD', ('unpadding', 'stepscaling', 'rangescaling'))
+    for key in SIZES:
+        section.ignore(key, f'AUG_METHOD is {method.value}')
+    flips: list[dict[str, Any]] = []
+    if section.take('FLIP', False).value:
+        ratio = section.take('FLIP_RATIO', 0.5)
+        every = as_number(ratio) or 0.0  # of every n-th image, n being whole
+        flips.append(
+            {'name': 'random_vertical_flip', 'probability': renamed(ratio, 1 / int(1 / every) if 0 < every < 1 else every)}
+        )
+    if section.take('MIRROR', True).value:
+        flips.append({'name': 'random_flip', 'probability': 0.5})
+    section.ignore('FLIP_RATIO', 'FLIP is off')
+    rich = section.section('RICH_CROP')
+    rich.only('ENABLE', False)
+    for key in list(rich.left):
+        rich.ignore(key, 'ENABLE is off')
+    colours = {key: top.take(key, [0.5, 0.5, 0.5]) for key in ('MEAN', 'STD')}
+    if not section.take('TO_RGB', False).value:  # its images are BGR
+        said = 'images are read as RGB, those of PaddleSeg 0.x without TO_RGB as BGR; MEAN and STD are turned round'
+        section.reading.notes.append(f'{section.node.origin}: {section.named("TO_RGB")}: {said}')
+        colours = {key: Node(node.value[::-1], node.origin) for key, node in colours.items() if isinstance(node.value, list)}
+    return {
+        'transforms': [*train, *flips, {'name': 'random_padding_crop', 'size': sizes['TRAIN']}],
+        'eval_transforms': [*evaluation, {'name': 'padding', 'size': sizes['EVAL']}],
+        'mean': colours.get('MEAN'),
+        'std': colours.get('STD'),
+    }
+
+
+def _loss(solver: Section) -> Node:
+    """The loss of an output; several are added with their weights."""
+    names, weights = solver.take('LOSS', ['softmax_loss']), solver.section('LOSS_WEIGHT')
+    class_weights = solver.take('CROSS_ENTROPY_WEIGHT')
+    if class_weights.value is not None and not isinstance(class_weights.value, list):
+        solver.problem(class_weights, solver.named('CROSS_ENTROPY_WEIGHT'), f'{plain(class_weights)!r} has no counterpart')
+    losses, coefficients = list[dict[str, Any]](), list[Node]()
+    for node in names.value if isinstance(names.value, list) else [names]:
+        if node.value not in LOSSES:
+            solver.not_one_of(node, 'LOSS', LOSSES)
+            continue
+        keys: dict[str, Any] = {'name': renamed(node, LOSSES[str(node.value)])}
+        if node.value == 'softmax_loss':
+            keys |= {'avg_non_ignore': True, 'class_weights': class_weights}
+        losses.append(keys)
+        coefficients.append(weights.take(str(node.value).upper(), 1))
+    for key in list(weights.left):
+        weights.ignore(key, 'SOLVER.LOSS does not name it')
+    if len(losses) == 1 and as_number(coefficients[0]) == 1:
+        return solver.becomes(losses[0])
+    return solver.becomes({'name': 'mixed', 'losses': losses, 'coefficients': coefficients})
+
+
+def _schedule(solver: Section) -> tuple[Node, Node]:
+    """The base rate and its schedule, which both projects continue from the end of the warm-up."""
+    lr, kind = solver.take('LR', 0.1), solver.take('LR_POLICY', 'poly')
+    power, gamma, milestones = solver.take('POWER', 0.9), solver.number('GAMMA', 0.1), solver.items('DECAY_EPOCH')
+    warmup, steps = solver.take('LR_WARMUP', False), solver.take('LR_WARMUP_STEPS', 2000)
+    keys: dict[str, Any] = {}
+    match kind.value:
+        case 'poly':
+            keys = {'name': renamed(kind, 'polynomial'), 'power': power, 'end_lr': 0.0}
+        case 'piecewise' if warmup.value:
+            solver.problem(warmup, solver.named('LR_WARMUP'), 'a warm-up before piecewise has no counterpart in Phalanx')
+        case 'piecewise':
+            at = milestones or [solver.reading.default(epoch) for epoch in (10, 20)]
+            factors = [gamma**number for number in range(1, len(at) + 1)]
+            keys = {'name': renamed(kind, 'piecewise'), 'boundary_epochs': at, 'factors': factors}
+        case _:
+            solver.not_one_of(kind, 'LR_POLICY', SCHEDULES)
+    if warmup.value:
+        keys |= {'warmup_steps': steps, 'warmup_start_lr': 0.0}
+    solver.only('BEGIN_EPOCH', 1)
+    return lr, solver.becomes(keys)
+
+
+def _optimizer(solver: Section, lr: Node) -> Node:
+    kind = solver.take('OPTIMIZER', 'sgd')
+    first, second = solver.take('MOMENTUM', 0.9), solver.take('MOMENTUM2', 0.999)
+    keys: dict[str, Any] = {'name': renamed(kind, str(kind.value).lower()), 'lr': lr}
+    keys['weight_decay'] = solver.take('WEIGHT_DECAY', 0.00004)
+    match str(kind.value).lower():
+        case 'sgd':
+            keys['momentum'] = first
+        case 'adam':
+            keys['betas'] = [first, second]
+        case _:
+            solver.not_one_of(kind, 'OPTIMIZER', OPTIMIZERS)
+    return solver.becomes(keys)
+
+
+def _precision(model: Section) -> dict[str, Any] | None:
+    """FP16, with a loss scale that is a number or, as without one, dynamic."""
+    half, scale = model.take('FP16', False), model.take('SCALE_LOSS', 'DYNAMIC')
+    word = str(scale.value).lower()
+    if isinstance(scale.value, str) and word != 'dynamic':
+        model.problem(scale, model.named('SCALE_LOSS'), f'expected a number or "dynamic", got {scale.value!r}')
+    if not half.value:
+        return None
+    return {'dtype': renamed(half, 'fp16'), 'loss_scale': renamed(scale, 'dynamic') if word == 'dynamic' else scale}
+
+
+def _norm_sync(train: Section, model: Section) -> Node:
+    synchronised = train.take('SYNC_BATCH_NORM', False)
+    return renamed(synchronised, 'global' if synchronised.value else 'off')
+
+
+def _initial(train: Section) -> dict[str, Any]:
+    """What the network starts from. As in PaddleSeg 0.x, a folder that is not there means from scratch, which is noted."""
+    train.ignore('MODEL_SAVE_DIR', '--save_dir names the run folder')
+    if train.has('RESUME_MODEL_DIR') and train.left['RESUME_MODEL_DIR'].value:
+        train.problem(
+            train.take('RESUME_MODEL_DIR'), train.named('RESUME_MODEL_DIR'), 'the run to go on with is named by --resume'
+        )
+    train.take('RESUME_MODEL_DIR')
+    folder = train.take('PRETRAINED_MODEL_DIR', '')
+    if not folder.value:
+        return {}
+    path, name = Path(str(folder.value)), train.named('PRETRAINED_MODEL_DIR')
+    if not path.exists():
+        said = f'there is no folder {path}, so training starts from scratch, as in PaddleSeg 0.x'
+        train.reading.notes.append(f'{folder.origin}: {name}: {said}')
+        return {}
+    file = path / 'model.pdparams' if path.is_dir() else path
+    if not file.is_file():
+        said = f'{path} holds no model.pdparams; weights in a file for each parameter, as Paddle 1.x wrote them, are not read'
+        train.problem(folder, name, said)
+    return {'init_from': renamed(folder, str(file)), 'init_misshapen': renamed(folder, 'skip')}
+
+
+DIALECT = Dialect(
+    project='PaddleSeg 0.x',
+    keys=frozenset(
+        (
+            *('DATASET', 'MODEL', 'TRAIN', 'SOLVER', 'AUG', 'DATALOADER', 'FREEZE', 'TEST', 'SLIM'),
+            *('BATCH_SIZE', 'TRAIN_CROP_SIZE', 'EVAL_CROP_SIZE', 'MEAN', 'STD'),
+        )
+    ),
+    bases=None,
+    is_dialect=is_dialect,
+    read=read,
+    translate=translate,
+    evaluates_on_request=True,
+    differs=(
+        'a loss is the mean over what all ranks and micro-batches see in a step; there every rank takes the mean of its own',
+        'label maps are evaluated in their own size, and running statistics of norms move by 0.1 a step, not 0.01',
+    ),
+)

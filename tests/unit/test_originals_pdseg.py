@@ -1,0 +1,197 @@
+"""Configurations of PaddleSeg 0.x, with keys in upper case, run as they are. The texts restate what its published files say;
+what must come out follows from its release 0.8 (config.py, solver.py, reader.py).
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mutations import mutated, translated
+from phalanx.config.originals import dialect_of, pdseg
+from phalanx.config.originals.dialect import Reading
+from phalanx.config.read import ConfigError, plain
+from phalanx.engine.optim.schedule import Schedule
+from phalanx.engine.runs import Job, open_job
+
+UNET_PET = """
+TRAIN_CROP_SIZE: (512, 512) # (width, height)
+EVAL_CROP_SIZE: (512, 512)
+AUG:
+    AUG_METHOD: "unpadding"
+    FIX_RESIZE_SIZE: (512, 512)
+    INF_RESIZE_VALUE: 500
+    MAX_RESIZE_VALUE: 600
+    MIN_RESIZE_VALUE: 400
+    MAX_SCALE_FACTOR: 1.25
+    MIN_SCALE_FACTOR: 0.75
+    SCALE_STEP_SIZE: 0.25
+    MIRROR: True
+BATCH_SIZE: 4
+DATASET:
+    DATA_DIR: "./dataset/mini_pet/"
+    IMAGE_TYPE: "rgb"
+    NUM_CLASSES: 3
+    TEST_FILE_LIST: "./dataset/mini_pet/file_list/test_list.txt"
+    TRAIN_FILE_LIST: "./dataset/mini_pet/file_list/train_list.txt"
+    VAL_FILE_LIST: "./dataset/mini_pet/file_list/val_list.txt"
+    VIS_FILE_LIST: "./dataset/mini_pet/file_list/test_list.txt"
+    IGNORE_INDEX: 255
+    SEPARATOR: " "
+FREEZE: {MODEL_FILENAME: "__model__", PARAMS_FILENAME: "__params__"}
+MODEL: {MODEL_NAME: "unet", DEFAULT_NORM_TYPE: "bn"}
+TEST: {TEST_MODEL: "./saved_model/unet_pet/final/"}
+TRAIN: {MODEL_SAVE_DIR: "./saved_model/unet_pet/", PRETRAINED_MODEL_DIR: "./pretrained_model/unet_bn_coco/", SNAPSHOT_EPOCH: 10}
+SOLVER: {NUM_EPOCHS: 100, LR: 0.005, LR_POLICY: "poly", OPTIMIZER: "adam"}
+"""
+XCEPTION = """
+EVAL_CROP_SIZE: (2049, 1025)
+TRAIN_CROP_SIZE: (769, 769)
+AUG: {AUG_METHOD: u"stepscaling", FIX_RESIZE_SIZE: "(2048, 1024)", MAX_SCALE_FACTOR: 2.0, MIN_SCALE_FACTOR: 0.5, TO_RGB: True}
+BATCH_SIZE: 16
+MEAN: [0.1, 0.2, 0.3]
+DATASET: {DATA_DIR: d, NUM_CLASSES: 19, TRAIN_FILE_LIST: lists/train.list, VAL_FILE_LIST: lists/val.list, SEPARATOR: "|"}
+MODEL: {MODEL_NAME: deeplabv3p, DEEPLAB: {BACKBONE: xception_65, ASPP_WITH_SEP_CONV: True}}
+TRAIN: {SNAPSHOT_EPOCH: 10, SYNC_BATCH_NORM: True}
+SOLVER: {LR: 0.01, LR_POLICY: poly, OPTIMIZER: sgd, NUM_EPOCHS: 100}
+"""
+OCRNET = """
+EVAL_CROP_SIZE: (2048, 1024)
+TRAIN_CROP_SIZE: (1024, 512)
+AUG: {AUG_METHOD: stepscaling}
+DATASET: {DATA_DIR: d, NUM_CLASSES: 19, TRAIN_FILE_LIST: d/train.list, VAL_FILE_LIST: d/val.list}
+MODEL:
+    MODEL_NAME: "ocrnet"
+    HRNET: {STAGE2: {NUM_CHANNELS: [18, 36]}, STAGE3: {NUM_CHANNELS: [18, 36, 72]}, STAGE4: {NUM_CHANNELS: [18, 36, 72, 144]}}
+    OCR: {OCR_MID_CHANNELS: 512, OCR_KEY_CHANNELS: 256}
+    MULTI_LOSS_WEIGHT: [1.0, 0.5]
+SOLVER: {LR: 0.01, OPTIMIZER: sgd, NUM_EPOCHS: 500}
+"""
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    for name, text in {'unet_pet': UNET_PET, 'xception': XCEPTION, 'ocrnet': OCRNET}.items():
+        (tmp_path / f'{name}.yaml').write_text(text.lstrip())
+    return tmp_path
+
+
+def job(name: str, *assignments: str) -> Job:
+    return open_job(f'{name}.yaml', [(text, text) for text in assignments])
+
+
+def recipe(name: str, *assignments: str) -> dict[str, Any]:
+    resolved: dict[str, Any] = plain(job(name, *assignments).resolved)
+    return resolved
+
+
+def test_unet_comes_out_as_published() -> None:
+    got = recipe('unet_pet')
+    assert (got['task'], got['model']) == ('segmentation', {'name': 'unet', 'upsampling': 'bilinear'})
+    lists = {
+        'root': 'dataset/mini_pet',
+        'train': 'file_list/train_list.txt',
+        'eval': 'file_list/val_list.txt',
+        'separator': ' ',
+    }
+    assert lists.items() <= got['data'].items()
+    assert len(got['data']['classes']) == 3
+    assert [step['name'] for step in got['transforms']] == ['resize', 'random_flip', 'random_padding_crop']
+    assert [step['name'] for step in got['eval_transforms']] == ['resize', 'padding']
+    assert (got['train']['epochs'], got['train']['global_batch_size']) == (100, 4)  # the batch of all cards
+    adam = {'name': 'adam', 'lr': 0.005, 'betas': [0.9, 0.999], 'weight_decay': 4e-5}
+    assert adam.items() <= got['optimizer'].items()
+    assert (got['schedule']['name'], got['schedule']['power'], got['schedule']['end_lr']) == ('polynomial', 0.9, 0)
+    assert (got['evaluate']['every_epochs'], got['checkpoint']['every_epochs'], got['norm_sync']) == (10, 10, 'off')
+    assert (got['precision']['dtype'], got['train']['init_from']) == ('fp32', None)
+    assert got['losses'][0]['name'] == 'cross_entropy'
+
+
+def test_xception_and_ocrnet_come_out_as_published() -> None:
+    got = recipe('xception')
+    assert {'name': 'deeplabv3p', 'backbone': 'xception65', 'dilations': [6, 12, 18]}.items() <= got['model'].items()
+    assert got['transforms'][0] == {'name': 'resize_step_scaling', 'min': 0.5, 'max': 2.0, 'step': 0.25}
+    assert got['transforms'][-1] == {'name': 'random_padding_crop', 'size': [769, 769]}
+    assert got['eval_transforms'] == [{'name': 'padding', 'size': [2049, 1025]}]
+    assert (got['mean'], got['norm_sync'], got['data']['train']) == ([0.1, 0.2, 0.3], 'global', '../lists/train.list')
+    assert {'name': 'sgd', 'momentum': 0.9, 'lr': 0.01}.items() <= got['optimizer'].items()
+    assert recipe('xception', 'AUG.TO_RGB=False')['mean'] == [0.3, 0.2, 0.1]  # in the order of BGR
+    got = recipe('ocrnet')
+    assert (got['model']['name'], got['model']['backbone'], got['loss_coefficients']) == ('ocrnet', 'hrnet_w18', [1.0, 0.5])
+
+
+def test_the_document_of_mixed_precision_can_be_followed() -> None:
+    """The overrides of its three commands, in the types that a shell hands over."""
+    pairs = ('BATCH_SIZE=8', 'TRAIN.PRETRAINED_MODEL_DIR=pretrained_model/unet_bn_coco', 'SOLVER.LR=5e-5')
+    got = recipe('unet_pet', *pairs)
+    assert (got['train']['global_batch_size'], got['optimizer']['lr'], got['precision']['dtype']) == (8, 5e-5, 'fp32')
+    dynamic = recipe('unet_pet', *pairs, 'MODEL.FP16=True')['precision']
+    assert (dynamic['dtype'], dynamic['loss_scale']) == ('fp16', 'dynamic')
+    assert recipe('unet_pet', *pairs, 'MODEL.FP16=True', 'MODEL.SCALE_LOSS=dynamic')['precision'] == dynamic
+    static = recipe('unet_pet', *pairs, 'MODEL.FP16=True', 'MODEL.SCALE_LOSS=512.0')['precision']
+    assert (static['dtype'], static['loss_scale']) == ('fp16', 512.0)
+
+
+def test_weights_that_are_not_there_are_told_and_training_starts_from_scratch(folder: Path) -> None:
+    notes = '\n'.join(job('unet_pet').notes)
+    assert 'there is no folder pretrained_model/unet_bn_coco, so training starts from scratch' in notes
+    (folder / 'pretrained_model/unet_bn_coco').mkdir(parents=True)
+    with pytest.raises(ConfigError, match=r'holds no model\.pdparams'):
+        job('unet_pet')
+    (folder / 'pretrained_model/unet_bn_coco/model.pdparams').touch()
+    assert recipe('unet_pet')['train']['init_from'] == 'pretrained_model/unet_bn_coco/model.pdparams'
+
+
+def test_the_rate_holds_still_for_the_warm_up() -> None:
+    """By hand: solver.py decays over the steps after the warm-up, with the power of 0.9, to 0."""
+    got = job('xception', 'SOLVER.LR_WARMUP=True', 'SOLVER.LR_WARMUP_STEPS=100', 'SOLVER.LR=0.1').recipe
+    rate: Schedule = got.schedule(0.1, 1100, 11.0)
+    expected = {0: 0.0, 50: 0.05, 100: 0.1, 600: 0.1 * 0.5**0.9}
+    assert {step: rate(step) for step in expected} == pytest.approx(expected)
+    got = job('xception', 'SOLVER.LR_POLICY=piecewise', 'SOLVER.DECAY_EPOCH=[2, 4]').recipe
+    rate = got.schedule(0.1, 100, 10.0)
+    assert [rate(step) for step in (19, 20, 40)] == pytest.approx([0.1, 0.01, 0.001])
+
+
+@pytest.mark.parametrize(
+    ('name', 'wrong', 'told'),
+    [
+        ('unet_pet', 'MODEL.MODEL_NAME=icnet', "MODEL.MODEL_NAME: 'icnet' has no counterpart in Phalanx"),
+        ('xception', 'MODEL.DEEPLAB.BACKBONE=mobilenetv2', "deeplabv3p with the backbone 'mobilenetv2' has no counterpart"),
+        ('ocrnet', 'MODEL.HRNET.STAGE2.NUM_CHANNELS=[40, 80]', 'ocrnet with channels'),
+    ],
+)
+def test_another_model_is_the_only_thing_that_is_said(name: str, wrong: str, told: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        recipe(name, wrong, 'SOLVER.OPTIMIZER=nonsense', 'NONSENSE.KEY=1', 'SOLVER.LR_POLICY=nonsense')
+    (line,) = caught.value.problems
+    assert told in line
+
+
+@pytest.mark.parametrize(
+    ('wrong', 'told'),
+    [
+        ('MODEL.SCALE_LOSS=sometimes', 'expected a number or "dynamic", got \'sometimes\''),
+        ('SOLVER.LR_POLICY=cosine', "SOLVER.LR_POLICY: 'cosine' has no counterpart"),
+        ('SOLVER.LOSS=["dice_loss"]', "SOLVER.LOSS: 'dice_loss' has no counterpart"),
+        ('AUG.RICH_CROP.ENABLE=True', 'AUG.RICH_CROP.ENABLE: True has no counterpart'),
+        ('SOLVER.LEARNING=1', 'SOLVER.LEARNING: not known here'),
+        ('MODEL.DEFAULT_NORM_TYPE=gn', "MODEL.DEFAULT_NORM_TYPE: 'gn' has no counterpart"),
+    ],
+)
+def test_what_cannot_be_said_is_told(wrong: str, told: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        recipe('unet_pet', wrong)
+    assert told in str(caught.value)
+
+
+@pytest.mark.parametrize('name', ['unet_pet', 'ocrnet'])
+def test_wrong_values_anywhere_are_told_and_break_nothing(name: str) -> None:
+    """The translation notes problems; whatever it lets through, the binder judges."""
+    assert dialect_of(Path(f'{name}.yaml')) is pdseg.DIALECT
+    root = pdseg.DIALECT.read(Path(f'{name}.yaml'), Reading(pdseg.DIALECT.project))
+    assert not translated(pdseg.DIALECT, root)
+    assert sum(bool(translated(pdseg.DIALECT, tree)) for _, tree in mutated(root)) > 100

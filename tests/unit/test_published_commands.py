@@ -1,0 +1,144 @@
+"""The command lines of the published documents, each with nothing but the module's name changed; then one of them for real."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+import pytest
+from test_originals_paddledet import FILES as DETECTION
+from test_originals_paddleocr import FILES as RECOGNITION
+from test_originals_paddleseg import FILES as SEGMENTATION
+from test_originals_pdseg import UNET_PET
+
+from phalanx.cli.commands import wanted
+from phalanx.config.read import plain
+from phalanx.engine.runs import Job
+from phalanx.launch import command as launching
+from running import Command, records
+
+PDSEG = (
+    '--do_eval --cfg configs/unet_pet.yaml BATCH_SIZE 4 TRAIN.PRETRAINED_MODEL_DIR pretrained_model/unet_bn_coco SOLVER.LR 5e-5'
+)
+LISTS = 'TRAIN_FILE_LIST', 'VAL_FILE_LIST'
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    for name in ('configs/rec', 'configs/pp_liteseg', 'configs/ppyoloe'):
+        (tmp_path / name).mkdir(parents=True)
+    (tmp_path / 'configs/unet_pet.yaml').write_text(UNET_PET)
+    for name, text in SEGMENTATION.items():
+        (tmp_path / f'configs/pp_liteseg/{name}.yml').write_text(text.lstrip())
+    (tmp_path / 'configs/rec/crnn.yml').write_text(RECOGNITION['crnn'])
+    for name, text in DETECTION.items():
+        (tmp_path / f'configs/ppyoloe/{name}.yml').write_text(text.lstrip())
+    return tmp_path
+
+
+@pytest.fixture
+def started(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """What a launch would start, in the place of starting it, and on how many ranks."""
+    found: list[Any] = []
+
+    def launch(command: Sequence[str], cluster: Any, *_: Any, **__: Any) -> int:
+        found.extend([list(command), cluster.ranks_per_node])
+        return 0
+
+    monkeypatch.setattr(launching, 'launch', launch)
+    return found
+
+
+def job(line: str) -> tuple[Job, dict[str, Any]]:
+    job = wanted(shlex.split(line))[1]
+    return job, plain(job.resolved)
+
+
+@pytest.mark.parametrize(
+    ('line', 'ranks'),
+    [
+        ('--nproc_per_node 2 --log_dir ./log train.py --config configs/pp_liteseg/liteseg.yml --do_eval --use_vdl', 2),
+        ('--nproc_per_node 2 tools/train.py -c configs/rec/crnn.yml -o Global.epoch_num=1', 2),
+        ('--nproc_per_node 2 tools/train.py -c configs/ppyoloe/ppyoloe.yml --eval', 2),
+        (f'--nproc_per_node 2 pdseg/train.py --use_gpu {PDSEG}', 2),
+    ],
+)
+def test_the_script_of_a_document_stands_for_phalanx_train(folder: Path, started: list[Any], line: str, ranks: int) -> None:
+    assert launching.command(shlex.split(line)) == 0
+    script = next(word for word in line.split() if word.endswith('train.py'))
+    own = shlex.split(line.partition(script)[2])
+    assert started == [[sys.executable, '-m', 'phalanx', 'train', *own], ranks]
+    wanted(own)
+
+
+def test_a_clone_of_the_originals_is_told_which_script_to_name(
+    folder: Path, started: list[Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / 'tools').mkdir()
+    (folder / 'tools/train.py').write_text('import sys\nimport paddle.distributed as dist\n')
+    assert launching.command(['--nproc_per_node', '2', 'tools/train.py', '-c', 'configs/rec/crnn.yml']) == 2
+    said = capsys.readouterr().err
+    assert "phalanx launch: tools/train.py is PaddlePaddle's own script" in said
+    assert '-m phalanx train -c configs/rec/crnn.yml' in said
+    assert not started
+
+
+def test_options_of_paddleseg_mean_what_they_mean_there(folder: Path) -> None:
+    line = '--config configs/pp_liteseg/liteseg.yml --save_interval 500 --num_workers 3 --batch_size 4 --iters 700 --use_vdl'
+    _, got = job(f'{line} --do_eval --learning_rate 0.02 --log_iters 5 --seed 3 --keep_checkpoint_max 2 --save_dir output')
+    assert (got['evaluate']['enabled'], got['evaluate']['every'], got['checkpoint']['every']) == (True, 500, 500)
+    assert (got['train']['batch_size_per_rank'], got['train']['steps'], got['optimizer']['lr']) == (4, 700, 0.02)
+    ohem = got['losses'][0]['min_kept_per_sample']
+    assert 2 * ohem == job('configs/pp_liteseg/liteseg.yml --batch_size 2')[1]['losses'][0]['min_kept_per_sample']
+    assert job(line)[1]['evaluate']['enabled'] is False  # without --do_eval
+    assert got['report']['visualdl'] is True
+
+
+def test_paddledetection_evaluates_on_request_and_paddleocr_always(folder: Path) -> None:
+    assert job('-c configs/ppyoloe/ppyoloe.yml --eval')[1]['evaluate']['enabled'] is True
+    assert job('-c configs/ppyoloe/ppyoloe.yml')[1]['evaluate']['enabled'] is False
+    assert job('-c configs/ppyoloe/ppyoloe.yml -o evaluate.enabled=true')[1]['evaluate']['enabled'] is True
+    assert job('-c configs/rec/crnn.yml')[1]['evaluate']['enabled'] is True
+
+
+def test_an_option_with_a_value_that_may_be_left_out_takes_none_of_the_overrides(folder: Path) -> None:
+    for options in ('--use_gpu', '--use_gpu --use_mpio', '--use_vdl'):
+        pairs = 'BATCH_SIZE 4 SOLVER.LR 5e-5 MODEL.FP16 True MODEL.SCALE_LOSS 512.0'
+        line = f'--do_eval --cfg configs/unet_pet.yaml {options} {pairs}'
+        _, got = job(line)
+        assert (got['train']['global_batch_size'], got['optimizer']['lr']) == (4, 5e-5)
+        assert (got['precision']['dtype'], got['precision']['loss_scale']) == ('fp16', 512.0)
+    assert job('--cfg configs/unet_pet.yaml --use_gpu false')[1]['device'] == 'cpu'
+
+
+def test_what_differs_on_purpose_is_known_to_the_run(folder: Path) -> None:
+    said = '\n'.join(job('--config configs/pp_liteseg/liteseg.yml')[0].differs)
+    assert 'differs from PaddleSeg on purpose: a loss is the mean over what all ranks' in said
+    assert 'norm_sync: global' in said
+
+
+@pytest.mark.slow
+def test_the_document_of_mixed_precision_runs_on_two_ranks(folder: Path, phalanx: Command) -> None:
+    """Its command at its full set of options, made small by overrides at its end; a static loss scale."""
+    (folder / 'dataset/mini_pet').mkdir(parents=True)
+    rng = np.random.default_rng(0)
+    for number in range(4):
+        cv2.imwrite(str(folder / f'dataset/mini_pet/{number}.jpg'), rng.integers(0, 255, (32, 32, 3), dtype=np.uint8))
+        cv2.imwrite(str(folder / f'dataset/mini_pet/{number}.png'), rng.integers(0, 3, (32, 32), dtype=np.uint8))
+    (folder / 'pairs.txt').write_text(''.join(f'{number}.jpg {number}.png\n' for number in range(4)))
+    small = 'SOLVER.NUM_EPOCHS 1 AUG.FIX_RESIZE_SIZE (32,32) TRAIN_CROP_SIZE (32,32) EVAL_CROP_SIZE (32,32) train.workers 0'
+    lists = ' '.join(f'DATASET.{name} pairs.txt' for name in LISTS)
+    half = 'MODEL.FP16 True MODEL.SCALE_LOSS 512.0'
+    options = f'--use_gpu false --use_mpio {PDSEG} {half} {small} {lists}'
+    done = phalanx('launch', '--nproc_per_node', '2', '--log_dir', 'log', 'pdseg/train.py', *shlex.split(options))
+    assert done.returncode == 0, done.stdout + done.stderr
+    (evaluated,) = records(folder / 'runs/unet_pet', 'eval')
+    assert 'mean_iou' in evaluated
+    for row in ('world size', 'samples/s', 'peak memory', 'mean_iou'):  # the columns of the document's table
+        assert row in done.stdout
