@@ -12,8 +12,8 @@ from typing import Any
 import torch
 
 from phalanx import dist
-from phalanx.arguments import Parser, add_assignments, add_brought_recipe, add_json, assignments, parse_brought
-from phalanx.checkpoint import CheckpointError
+from phalanx.arguments import Parser, add_assignments, add_brought_recipe, add_json, add_offline, assignments, parse_brought
+from phalanx.checkpoint import CheckpointError, Checkpoints
 from phalanx.config.explain import explain
 from phalanx.config.read import plain
 from phalanx.config.schema import Recipe
@@ -25,7 +25,7 @@ from phalanx.launch.flags import Flags, add_flags
 from phalanx.launch.remote import everywhere
 from phalanx.loader import BadSampleError
 from phalanx.page import write_page
-from phalanx.runs import Job, check_folder, check_parts, open_job, pick_device, set_aside
+from phalanx.runs import Job, check_folder, check_initial, check_parts, open_job, pick_device, set_aside
 
 # Options that people bring along, as assignments to the recipe.
 BROUGHT_ALONG = {
@@ -42,7 +42,7 @@ BROUGHT_ALONG = {
     'eval': 'evaluate.enabled=true',
     'use_vdl': 'report.visualdl=true',
 }
-WEIGHTS = 'a checkpoint, run folder, .safetensors or .pdparams file'
+WEIGHTS = 'a checkpoint, run folder, file, https:// or hf:// address, or a name that `phalanx weights` lists'
 
 TRAIN_EXAMPLES = (
     'phalanx train pp_liteseg_digits                                 # on data that comes with the package; some minutes',
@@ -59,6 +59,7 @@ PREDICT_EXAMPLES = (
     'phalanx predict runs/mine photos --out results',
     'phalanx predict runs/mine photos --out results --set device=cpu shown_from=0.5',
     'phalanx predict mine.yml a.jpg b.jpg --weights w.pdparams --out results',
+    'phalanx predict mine.yml photos --weights ppyoloe_plus_crn_s_80e_coco --out results  # fetched, see `phalanx weights`',
 )
 CONFIG_EXAMPLES = (
     'phalanx config                                # the shipped recipes',
@@ -80,6 +81,7 @@ def train(words: Sequence[str]) -> int:
     parser.add_argument(
         '--fresh', action='store_true', help='start anew; an earlier run in the folder is kept under another name'
     )
+    add_offline(parser)
     add_flags(parser)
     brought = parser.add_argument_group('other names for keys of the recipe, as people know them')
     for option in ('iters', 'batch_size', 'learning_rate', 'log_iters', 'keep_checkpoint_max', 'save_interval', 'num_workers'):
@@ -111,6 +113,8 @@ def train(words: Sequence[str]) -> int:
         check_folder(job, given.resume, given.fresh)
         if given.fresh and (aside := set_aside(job.folder)):
             print(f'the earlier run is kept in {aside}')
+    if given.fresh or not Checkpoints(job.folder, keep=1).all():
+        check_initial(job)
     if cluster is None:
         return _as_rank(job, given.resume, fresh=False)
     return _launch('train', [word for word in words if word != '--fresh'], job, cluster, flags)
@@ -139,7 +143,8 @@ def evaluate(words: Sequence[str]) -> int:
     about = 'Judges the weights of a run folder, or those of --weights with a recipe, on the evaluation samples.'
     parser = Parser('phalanx eval', about, EVAL_EXAMPLES)
     add_brought_recipe(parser)
-    parser.add_argument('--weights', type=Path, metavar='FILE', help=f'{WEIGHTS} (default: the best of the run)')
+    parser.add_argument('--weights', metavar='WEIGHTS', help=f'{WEIGHTS} (default: the best of the run)')
+    add_offline(parser)
     add_json(parser)
     add_flags(parser)
     given, recipe, assigned = parse_brought(parser, words)
@@ -174,7 +179,8 @@ def predict(words: Sequence[str]) -> int:
     parser.add_argument('run', metavar='RUN', help='a run folder, or a recipe with --weights')
     parser.add_argument('images', metavar='IMAGE', nargs='+', type=Path, help='image files, or folders of them')
     parser.add_argument('--out', type=Path, metavar='DIR', required=True, help='the folder to write to')
-    parser.add_argument('--weights', type=Path, metavar='FILE', help=WEIGHTS)
+    parser.add_argument('--weights', metavar='WEIGHTS', help=WEIGHTS)
+    add_offline(parser)
     add_assignments(parser)
     given = parser.parse_args(words)
     job = open_job(given.run, assignments(given))

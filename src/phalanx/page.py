@@ -26,7 +26,8 @@ NOT_METRICS = ('kind', 'step', 'samples', 'seconds')
 def write_page(folder: Path) -> Path:
     """`folder`/report.html, newly built. Raises OSError when it cannot be written; an earlier page then stays as it was."""
     run = Run.read(folder)
-    parts = (_head(run), _tiles(run), _curves(run), _pictures(run), _detail(run), _events(run), _facts(run), _recipe(run))
+    results = (_head(run), _tiles(run), _curves(run), _pictures(run), _detail(run))
+    parts = (*results, _events(run), _facts(run), _initial_weights(run), _recipe(run))
     page = (
         '<!doctype html><html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">'
         f'<title>{escape(run.name)}</title><style>{CSS}</style></head><body>{"".join(parts)}</body></html>\n'
@@ -295,9 +296,22 @@ def _facts(run: Run) -> str:
         facts['checkpoints'] = f'{len(saved)} written, {duration(mean)} each; the last at step {number(saved[-1]["step"])}'
     if not facts:
         return ''
+    return _section('The run', _pairs(facts) + _ranks(run.start.get('ranks', [])))
+
+
+def _initial_weights(run: Run) -> str:
+    """What the run began with; a resumed one read it at its first start."""
+    parts = [
+        _pairs({key: value for key, value in line['facts'].items() if isinstance(value, str)}) + _classes(line['rows'])
+        for line in run.journal
+        if line['kind'] == 'weights'
+    ]
+    return _section('Initial weights', ''.join(parts)) if parts else ''
+
+
+def _pairs(facts: Mapping[str, Any]) -> str:
     rows = ''.join(f'<tr><th>{escape(key)}</th><td>{escape(str(value))}</td></tr>' for key, value in facts.items())
-    table = f'<div class="scroll"><table>{rows}</table></div>'
-    return _section('The run', table + _ranks(run.start.get('ranks', [])))
+    return f'<div class="scroll"><table>{rows}</table></div>'
 
 
 def _ranks(ranks: Sequence[Mapping[str, Any]]) -> str:

@@ -20,14 +20,14 @@ import torch
 import yaml
 
 from phalanx.cache import check_room
-from phalanx.checkpoint import Checkpoints
+from phalanx.checkpoint import CheckpointError, Checkpoints
 from phalanx.compiler import check_cache, use_own_cache
 from phalanx.config.bind import DEFAULT, bind
 from phalanx.config.originals import dialect_of, translate
 from phalanx.config.read import ConfigError, Node, did_you_mean, override, placed, plain, read
 from phalanx.config.schema import Recipe
 from phalanx.config.shipped import shipped
-from phalanx.convert.weights import load_weights
+from phalanx.convert.weights import load_initial, load_weights
 from phalanx.errors import RequestError
 from phalanx.families import FAMILIES
 from phalanx.image import read_image
@@ -35,11 +35,22 @@ from phalanx.loader import Stream
 from phalanx.optim import REFUSING
 from phalanx.optim.groups import parameter_groups
 from phalanx.task import Image, Task
+from phalanx.weights.fetching import FetchError
 
 log = logging.getLogger('phalanx')
 
 # Keys that may differ between two starts of one run: they change what it costs or shows, not what it computes.
-HARMLESS = ('train.workers', 'train.cache', 'train.bad_samples', 'train.until', 'report.', 'checkpoint.', 'evaluate.', 'device')
+HARMLESS = (
+    'train.workers',
+    'train.cache',
+    'train.init_misshapen',
+    'train.bad_samples',
+    'train.until',
+    'report.',
+    'checkpoint.',
+    'evaluate.',
+    'device',
+)
 
 LOCK = 'lock'  # in a run folder: locked as long as a run writes there
 FOUND = 'found at the start'  # the origin of what a run folder's recipe says in the place of files
@@ -215,12 +226,6 @@ def check_parts(job: Job, world_size: int) -> None:
         check_cache()
     if train.compile and pick_device(job.recipe.device).type == 'cpu':
         check_compiler()
-    initial = {f'init_networks.{name}': path for name, path in (train.init_networks or {}).items()}
-    if train.init_from is not None:
-        initial['init_from'] = train.init_from
-    for key, path in initial.items():
-        if not path.exists():
-            raise RequestError(f'train.{key}: there is no file or folder {path}')
     try:
         if train.cache is not None:
             check_room(train.cache)
@@ -232,6 +237,15 @@ def check_parts(job: Job, world_size: int) -> None:
         Stream(size, train.global_batch(world_size), train.micro_batches, train.seed, 0, world_size)
     except (ValueError, OSError) as error:
         raise RequestError(str(error)) from None
+
+
+def check_initial(job: Job) -> None:
+    """Loads the weights that the run starts from, once for trial, and fetches them before. Raises RequestError."""
+    try:
+        load_initial(job.task.model(), job.recipe.train)
+    except CheckpointError as error:
+        cure = '; to start from random weights: --set train.init_from=null' if isinstance(error, FetchError) else ''
+        raise RequestError(f'train.init_from: {error}{cure}') from None
 
 
 def check_compiler() -> None:
@@ -280,10 +294,10 @@ def load_run(
     Raises ConfigError or CheckpointError when something is missing or damaged. When called, the result raises ValueError for
     an array that is no such image, and SampleError for a file that cannot be read.
     """
-    return predictor(open_job(str(folder)), Path(weights) if weights else None, device)
+    return predictor(open_job(str(folder)), weights, device)
 
 
-def predictor(job: Job, weights: Path | None, device: str) -> Callable[[Image | str | Path], Any]:
+def predictor(job: Job, weights: str | Path | None, device: str) -> Callable[[Image | str | Path], Any]:
     """The trained model of a job, as `load_run` gives it."""
     task, place = job.task, pick_device(str(device))
     model = task.model()

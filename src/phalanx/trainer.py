@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from phalanx import cache, dist, norms, stochastic
 from phalanx.checkpoint import Checkpoints, Loaded
 from phalanx.config.schema import Recipe
-from phalanx.convert.weights import load_weights
+from phalanx.convert.weights import load_initial
 from phalanx.ema import Ema
 from phalanx.errors import RunError, StoppedError
 from phalanx.evaluation import EvaluationStoppedError, evaluate, pictures
@@ -45,7 +45,10 @@ from phalanx.task import B, Evaluation, P, S, Task
 class Trainer(Generic[S, B, P]):
     """One run of one task on this rank: the same code with one rank and with many."""
 
-    def __init__(self, recipe: Recipe, task: Task[S, B, P], *, folder: Path, device: torch.device) -> None:
+    def __init__(
+        self, recipe: Recipe, task: Task[S, B, P], *, folder: Path, device: torch.device, from_checkpoint: bool = False
+    ) -> None:
+        """With `from_checkpoint`, all weights are about to come from there: those that the recipe starts from are not read."""
         self.recipe, self.task, self.device = recipe, task, device
         train = recipe.train
 
@@ -62,12 +65,9 @@ class Trainer(Generic[S, B, P]):
         # The network. Every rank draws the same initial weights.
         torch.manual_seed(train.seed)
         self.model = task.model()
+        self.initial = [] if from_checkpoint else load_initial(self.model, train)
         # For the report: what is odd about the data, and what of the initial weights was not taken.
-        self.notes = [*self.dataset.notes, *self.evalset.notes]
-        if train.init_from is not None:
-            self.notes += load_weights(self.model, train.init_from, part=train.init_part, misshapen=train.init_misshapen)
-        for name, path in (train.init_networks or {}).items():
-            self.notes += load_weights(self.model, path, misshapen=train.init_misshapen, network=name)
+        self.notes = [*self.dataset.notes, *self.evalset.notes, *(note for taken in self.initial for note in taken.notes)]
         self.model.to(device)
         if train.channels_last:
             self.model.to(memory_format=torch.channels_last)
@@ -309,5 +309,6 @@ class Trainer(Generic[S, B, P]):
             'world_size': dist.world_size(),
             'seconds': seconds,
             **throughput(self.clock, trained, self.device),
+            'initial_weights': [taken.facts() for taken in self.initial],
             'skipped_samples': sorted(set(self.news.bad.values())),
         }

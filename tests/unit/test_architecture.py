@@ -13,14 +13,14 @@ import phalanx
 ROOT = Path(phalanx.__file__).parent
 FILES = sorted(ROOT.rglob('*.py'))
 
-COMMANDS = ('commands', 'bench', 'data', 'conversion', 'export', 'predict')
+COMMANDS = ('commands', 'bench', 'data', 'conversion', 'export', 'predict', 'pretrained')
 FAMILIES = ('segmentation', 'detection', 'recognition', 'table')
 # The rooms from the top of the house to its ground: each may import those after it.
 ORDER = (
     *('cli', *COMMANDS, 'launch'),
     *('worker', 'trainer', 'passes', 'saving', 'news', 'step_numbers', 'standing'),
     *('runs', 'evaluation', 'loader', 'transfer', 'report', 'page', 'charts'),
-    *('zoo', 'convert', 'families', *FAMILIES),
+    *('zoo', 'convert', 'weights', 'families', *FAMILIES),
     *('backbones', 'layers', 'distill', 'scenes', 'colour', 'image', 'png', 'boxes', 'folders', 'options', 'batch'),
     *('config', 'optim', 'ema', 'precision', 'checkpoint', 'compiler', 'meters', 'heartbeat', 'readable', 'cache', 'cores'),
     *('memory', 'task', 'stochastic', 'norms', 'step', 'gradients', 'dist', 'arguments', 'errors', 'disk', 'stops'),

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
 from typing import Annotated, Literal
 
 from torch.optim import Optimizer
@@ -61,13 +60,15 @@ class Train:
     """Keep decoded images for all ranks and workers of a machine: from the second pass on they need not be decoded."""
     bad_samples: int = 0
     """How many unreadable samples may be skipped (reported, replaced by the next) before the run stops."""
-    init_from: Path | None = None
-    """Weights to start from: a checkpoint or run folder, a `.safetensors` file, or the original's `.pdparams` or `.tar.gz`."""
+    init_from: str | None = None
+    """Weights to start from: a run folder, a checkpoint, a `.safetensors`, `.pdparams`, `.pth` or `.npz` file, an archive, an
+    address `https://...` or `hf://OWNER/REPO[@REVISION][/FILE]`, a name that `phalanx weights` lists. What fits is taken."""
     init_part: Literal['all', 'backbone'] = 'all'
     """`backbone`: take no more than the backbone from `init_from`, which may be a classifier's file."""
-    init_misshapen: Literal['refuse', 'skip'] = 'refuse'
-    """`skip`: what has another shape in `init_from`, a head for other classes say, stays as drawn; the report names it."""
-    init_networks: dict[str, Path] | None = None
+    init_misshapen: Literal['refuse', 'skip'] = 'skip'
+    """`skip`: what is missing in `init_from` or has another shape there, a head for other classes say, stays as initialised;
+    the report names it. `refuse`: that is an error."""
+    init_networks: dict[str, str] | None = None
     """Distillation: weights for the networks that are to start from their own, by name (`teacher: teacher.safetensors`)."""
     channels_last: bool = False
     """Keep feature maps in NHWC order in memory: faster on tensor cores and in bf16 on CPUs."""

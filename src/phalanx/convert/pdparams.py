@@ -7,12 +7,9 @@ program names. The machine here knows the opcodes that build plain values and th
 
 from __future__ import annotations
 
-import gzip
 import io
 import math
 import pickletools
-import tarfile
-import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from phalanx.checkpoint import CheckpointError
+from phalanx.weights.archives import ArchiveError, is_archive, only_weights
 
 Array = npt.NDArray[Any]
 
@@ -29,14 +27,13 @@ NAME_TABLE = 'StructuredToParameterName@@'  # parameter names of the static grap
 SPLIT_TABLE = 'UnpackBigParamInfor@@'  # which arrays were cut into slices, because pickles of protocol 2 and 3 end at 4 GB
 DTYPES = ('b1', 'i1', 'i2', 'i4', 'i8', 'u1', 'u2', 'u4', 'u8', 'f2', 'f4', 'f8')
 LARGEST_PROTOCOL = 4  # the largest that paddle.save takes
-MOST_INFLATED, ALWAYS_ALLOWED = 100, 64 << 20  # unpacked, an archive may be so many times its size, or so many bytes
 
 
 class PdparamsError(CheckpointError):
     """A weight file of Paddle that is damaged, or holds what weights do not need; says which file and what."""
 
 
-class _RefusedError(Exception):
+class RefusedError(Exception):
     """What is wrong, without the name of the file."""
 
 
@@ -47,47 +44,16 @@ def read_pdparams(path: Path) -> dict[str, Array]:
     """
     try:
         data = path.read_bytes()
-        if data.startswith(b'\x1f\x8b'):
-            data = _inflated(data)
-        if data[257:262] == b'ustar':
-            data = _only_member(data)
-        return _arrays(_Machine(data).run(), len(data))
+        return arrays_in(only_weights(data) if is_archive(data) else data)
     except OSError as error:
         raise PdparamsError(f'{path}: cannot be read: {error.strerror}') from None
-    except _RefusedError as error:
+    except (RefusedError, ArchiveError) as error:
         raise PdparamsError(f'{path}: {error}') from None
 
 
-def _inflated(data: bytes) -> bytes:
-    """What the gzip file `data` holds."""
-    limit = max(MOST_INFLATED * len(data), ALWAYS_ALLOWED)
-    try:
-        with gzip.open(io.BytesIO(data)) as file:
-            inflated = file.read(limit + 1)
-    except (OSError, EOFError, zlib.error) as error:
-        raise _RefusedError(f'is no whole gzip file: {error}') from None
-    if len(inflated) > limit:
-        raise _RefusedError(f'{len(data)} bytes unpack to more than {limit}; no weights are packed so well')
-    return inflated
-
-
-def _only_member(data: bytes) -> bytes:
-    """The `.pdparams` in the tar archive `data`; it stays in memory, so where its name points to does not matter."""
-    found = {}
-    try:
-        with tarfile.open(fileobj=io.BytesIO(data), mode='r:') as archive:
-            for member in archive:
-                name = member.name.rpartition('/')[2]
-                if name.endswith('.pdparams') and not name.startswith('.') and member.isreg() and not member.issparse():
-                    file = archive.extractfile(member)
-                    assert file is not None, 'a regular member has content'
-                    found[member.name] = file.read()
-    except (tarfile.TarError, EOFError, OverflowError, ValueError) as error:
-        raise _RefusedError(f'is no whole tar archive: {error}') from None
-    if len(found) != 1:
-        listed = ', '.join(found) or 'none'
-        raise _RefusedError(f'must hold one .pdparams file, holds {listed}; unpack it and give the file that you mean')
-    return next(iter(found.values()))
+def arrays_in(data: bytes) -> dict[str, Array]:
+    """As `read_pdparams`, from the bytes of a `.pdparams`. Raises RefusedError."""
+    return _arrays(_Machine(data).run(), len(data))
 
 
 def _arrays(saved: object, size: int) -> dict[str, Array]:
@@ -95,16 +61,16 @@ def _arrays(saved: object, size: int) -> dict[str, Array]:
     if isinstance(saved, dict) and isinstance(saved.get('model'), dict):
         saved = saved['model']
     if not isinstance(saved, dict) or not saved:
-        raise _RefusedError(f'expected a dict of arrays, got {_kind(saved)}')
+        raise RefusedError(f'expected a dict of arrays, got {_kind(saved)}')
     saved = {name: value for name, value in saved.items() if name != NAME_TABLE}
     slices = saved.pop(SPLIT_TABLE, {})
     arrays = {name: _array(name, value) for name, value in saved.items()}
     if not isinstance(slices, dict):
-        raise _RefusedError(f'{SPLIT_TABLE} is {_kind(slices)}')
+        raise RefusedError(f'{SPLIT_TABLE} is {_kind(slices)}')
     for name, facts in slices.items():
         arrays[name] = _joined(name, facts, arrays)
     if (total := sum(array.nbytes for array in arrays.values())) > size:  # one stored array under many names
-        raise _RefusedError(f'{size} bytes claim to hold arrays of {total}')
+        raise RefusedError(f'{size} bytes claim to hold arrays of {total}')
     return arrays
 
 
@@ -112,7 +78,7 @@ def _array(name: str, value: object) -> Array:
     if isinstance(value, tuple) and len(value) == 2 and isinstance(value[0], str):  # (name in the static graph, array)
         value = value[1]
     if not isinstance(value, _StoredArray) or value.array is None:
-        raise _RefusedError(f'{name!r} is {_kind(value)}, not an array')
+        raise RefusedError(f'{name!r} is {_kind(value)}, not an array')
     return value.array
 
 
@@ -123,8 +89,8 @@ def _joined(name: str, facts: object, arrays: dict[str, Array]) -> Array:
             try:
                 return np.concatenate([arrays.pop(part) for part in parts]).reshape(shape)
             except (KeyError, TypeError, ValueError) as error:
-                raise _RefusedError(f'the slices of {name!r} do not make an array: {error}') from None
-    raise _RefusedError(f'{SPLIT_TABLE} of {name!r} is {_kind(facts)}')
+                raise RefusedError(f'the slices of {name!r} do not make an array: {error}') from None
+    raise RefusedError(f'{SPLIT_TABLE} of {name!r} is {_kind(facts)}')
 
 
 @dataclass
@@ -166,14 +132,14 @@ class _Machine:
                     return self.pop()
                 self.step(opcode.name, argument)
         except ValueError as error:  # from genops: unknown opcodes, an end in the middle
-            raise _RefusedError(f'is no whole file of paddle.save: {error}') from None
+            raise RefusedError(f'is no whole file of paddle.save: {error}') from None
         raise AssertionError('genops ends with STOP or raises')
 
     def step(self, opcode: str, argument: Any) -> None:
         match opcode:
             case 'PROTO':
                 if argument > LARGEST_PROTOCOL:
-                    raise _RefusedError(f'is a pickle of protocol {argument}; paddle.save writes 2 to {LARGEST_PROTOCOL}')
+                    raise RefusedError(f'is a pickle of protocol {argument}; paddle.save writes 2 to {LARGEST_PROTOCOL}')
             case 'FRAME':
                 pass
             case 'MARK':
@@ -184,7 +150,7 @@ class _Machine:
                 self.memo[len(self.memo)] = self.top()
             case 'BINGET' | 'LONG_BINGET':
                 if argument not in self.memo:
-                    raise _RefusedError(f'refers to a value {argument} that it did not build')
+                    raise RefusedError(f'refers to a value {argument} that it did not build')
                 self.stack.append(self.memo[argument])
             case 'APPEND':
                 self.append([self.pop()])
@@ -230,9 +196,9 @@ class _Machine:
             case 'REDUCE':
                 arguments, called = self.pop(), self.pop()
                 if not isinstance(called, _Name) or not isinstance(arguments, tuple):
-                    raise _RefusedError(f'calls {_kind(called)}')
+                    raise RefusedError(f'calls {_kind(called)}')
                 return CONSTRUCTIONS[called.name](arguments)
-        raise _RefusedError(f'uses the opcode {opcode}, which weights do not need')
+        raise RefusedError(f'uses the opcode {opcode}, which weights do not need')
 
     def pop(self) -> Any:
         self.top()
@@ -240,13 +206,13 @@ class _Machine:
 
     def top(self) -> Any:
         if len(self.stack) <= (self.marks[-1] if self.marks else 0):
-            raise _RefusedError('is no whole file of paddle.save: a value is missing')
+            raise RefusedError('is no whole file of paddle.save: a value is missing')
         return self.stack[-1]
 
     def since_mark(self) -> list[Any]:
         """What was put on the stack since the last mark, taken off."""
         if not self.marks:
-            raise _RefusedError('is no whole file of paddle.save: a mark is missing')
+            raise RefusedError('is no whole file of paddle.save: a mark is missing')
         start = self.marks.pop()
         items = self.stack[start:]
         del self.stack[start:]
@@ -254,12 +220,12 @@ class _Machine:
 
     def append(self, items: list[Any]) -> None:
         if not isinstance(self.top(), list):
-            raise _RefusedError(f'appends to {_kind(self.top())}')
+            raise RefusedError(f'appends to {_kind(self.top())}')
         self.top().extend(items)
 
     def set_items(self, items: list[Any]) -> None:
         if not isinstance(self.top(), dict) or len(items) % 2:
-            raise _RefusedError(f'sets items of {_kind(self.top())}')
+            raise RefusedError(f'sets items of {_kind(self.top())}')
         for key, value in zip(items[::2], items[1::2], strict=True):
             self.top()[_key(key)] = value
 
@@ -272,9 +238,9 @@ class _Machine:
                 made.array = _filled(shape, dtype, bool(fortran), data)
                 self.allowance -= made.array.nbytes
                 if self.allowance < 0:
-                    raise _RefusedError('claims to hold more bytes in arrays than it has')
+                    raise RefusedError('claims to hold more bytes in arrays than it has')
             case _:
-                raise _RefusedError(f'sets a state of {_kind(made)} that paddle.save does not write')
+                raise RefusedError(f'sets a state of {_kind(made)} that paddle.save does not write')
 
 
 def _filled(shape: tuple[Any, ...], dtype: _StoredType, fortran: bool, data: object) -> Array:
@@ -284,23 +250,23 @@ def _filled(shape: tuple[Any, ...], dtype: _StoredType, fortran: bool, data: obj
     stored = np.dtype(dtype.order.replace('|', '=') + dtype.code)
     if not whole or not isinstance(data, bytes) or math.prod(shape) * stored.itemsize != len(data):
         size = len(data) if isinstance(data, bytes) else _kind(data)
-        raise _RefusedError(f'an array of shape {list(shape)[:8]} and type {dtype.code} comes with {size} bytes')
+        raise RefusedError(f'an array of shape {list(shape)[:8]} and type {dtype.code} comes with {size} bytes')
     array = np.frombuffer(data, stored).astype(stored.newbyteorder('='))  # a copy: one that may be written to
     try:
         return array.reshape(shape, order='F' if fortran else 'C')
     except (ValueError, OverflowError) as error:  # more dimensions, or longer ones, than numpy has
-        raise _RefusedError(f'an array cannot have the shape {list(shape)[:8]}: {error}') from None
+        raise RefusedError(f'an array cannot have the shape {list(shape)[:8]}: {error}') from None
 
 
 def _named(name: str) -> _Name:
     if name not in CONSTRUCTIONS:
-        raise _RefusedError(f'names {name:.80}, which weights do not need; it is refused, because it could run code')
+        raise RefusedError(f'names {name:.80}, which weights do not need; it is refused, because it could run code')
     return _Name(name)
 
 
 def _key(key: object) -> str:
     if not isinstance(key, str):
-        raise _RefusedError(f'has {_kind(key)} as a key')
+        raise RefusedError(f'has {_kind(key)} as a key')
     return key
 
 
@@ -312,7 +278,7 @@ def _empty_array(arguments: tuple[Any, ...]) -> _StoredArray:
 def _type(arguments: tuple[Any, ...]) -> _StoredType:
     """`dtype('f4', False, True)`."""
     if not arguments or arguments[0] not in DTYPES:
-        raise _RefusedError(
+        raise RefusedError(
             f'has arrays of the type {arguments[0] if arguments else "none"!r:.40}; allowed are {", ".join(DTYPES)}'
         )
     return _StoredType(arguments[0])
@@ -325,7 +291,7 @@ def _ordered(arguments: tuple[Any, ...]) -> dict[str, Any]:
             return {}
         case ([*items],) if all(isinstance(item, list | tuple) and len(item) == 2 for item in items):
             return {_key(key): value for key, value in items}
-    raise _RefusedError('makes an OrderedDict of something else than pairs')
+    raise RefusedError('makes an OrderedDict of something else than pairs')
 
 
 def _tuple(arguments: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -333,7 +299,7 @@ def _tuple(arguments: tuple[Any, ...]) -> tuple[Any, ...]:
     match arguments:
         case (list() | tuple() as items,):
             return tuple(items)
-    raise _RefusedError('makes a tuple of something else than a sequence')
+    raise RefusedError('makes a tuple of something else than a sequence')
 
 
 def _encoded(arguments: tuple[Any, ...]) -> bytes:
@@ -343,14 +309,14 @@ def _encoded(arguments: tuple[Any, ...]) -> bytes:
             try:
                 return text.encode('latin1')
             except UnicodeEncodeError:
-                raise _RefusedError('has bytes above 255') from None
-    raise _RefusedError('encodes something else than bytes')
+                raise RefusedError('has bytes above 255') from None
+    raise RefusedError('encodes something else than bytes')
 
 
 def _no_bytes(arguments: tuple[Any, ...]) -> bytes:
     """`bytes()`: no bytes, in a pickle of protocol 2."""
     if arguments:
-        raise _RefusedError('makes bytes of something else than nothing')
+        raise RefusedError('makes bytes of something else than nothing')
     return b''
 
 
@@ -359,11 +325,11 @@ def _datum(arguments: tuple[Any, ...]) -> Any:
     match arguments:
         case ('data', {'data': _StoredArray() as array}):
             return array
-    raise _RefusedError(f'evaluates {arguments[0] if arguments else ""!r:.60}; it is refused, because it could run code')
+    raise RefusedError(f'evaluates {arguments[0] if arguments else ""!r:.60}; it is refused, because it could run code')
 
 
 def _not_called(arguments: tuple[Any, ...]) -> Any:
-    raise _RefusedError('makes an array in another way than paddle.save')
+    raise RefusedError('makes an array in another way than paddle.save')
 
 
 CONSTRUCTIONS: dict[str, Callable[[tuple[Any, ...]], Any]] = {

@@ -382,13 +382,11 @@ def _norm_sync(top: Section) -> Node:
 
 
 def _initial(top: Section) -> dict[str, Any]:
-    """What the network starts from: a classifier's file has its backbone only; what does not fit is skipped."""
+    """What the network starts from: a classifier's file has its backbone only."""
     node = top.left.get('pretrain_weights')
     part = 'backbone' if node is not None and 'CSPResNet' in str(node.value) else 'all'
-    weights = top.unfetched('pretrain_weights', part)
-    if weights is None:
-        return {}
-    return {'init_from': weights, 'init_part': renamed(weights, part), 'init_misshapen': renamed(weights, 'skip')}
+    weights = top.weights('pretrain_weights')
+    return {} if weights is None else {'init_from': weights, 'init_part': renamed(weights, part)}
 
 
 DIALECT = Dialect(

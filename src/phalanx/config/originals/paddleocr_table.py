@@ -75,8 +75,8 @@ def _network(section: Section) -> Node:
     backbone, neck, head = section.section('Backbone'), section.section('Neck'), section.section('Head')
     backbone.must('name', 'PPLCNet')
     if backbone.take('pretrained', True).value:
-        cure = 'download them and add --set train.init_from=FILE train.init_part=backbone'
-        said = 'the weights of its training on ImageNet are not fetched from the network'
+        cure = 'add them by --set train.init_from=FILE_OR_ADDRESS train.init_part=backbone'
+        said = 'the configuration does not say where the weights of its training on ImageNet are'
         backbone.reading.notes.append(f'{backbone.node.origin}: {backbone.named("pretrained")} is ignored: {said}; {cure}')
     backbone.take('use_ssld')  # which of those weights
     neck.must('name', 'CSPPAN')
