@@ -18,6 +18,7 @@ from typing import IO, Any
 import numpy as np
 import torch
 import yaml
+from torch import nn
 
 from phalanx.cache import check_room
 from phalanx.checkpoint import CheckpointError, Checkpoints
@@ -25,17 +26,20 @@ from phalanx.compiler import check_cache, use_own_cache
 from phalanx.config.bind import DEFAULT, bind
 from phalanx.config.originals import dialect_of, translate
 from phalanx.config.read import ConfigError, Node, did_you_mean, override, placed, plain, read
-from phalanx.config.schema import Recipe
+from phalanx.config.schema import Recipe, Train
 from phalanx.config.shipped import shipped
-from phalanx.convert.weights import load_initial, load_weights
+from phalanx.convert.weights import Taken, load_weights
 from phalanx.errors import RequestError
 from phalanx.families import FAMILIES
+from phalanx.folders import text_of
 from phalanx.image import read_image
 from phalanx.loader import Stream
 from phalanx.optim import REFUSING
 from phalanx.optim.groups import parameter_groups
 from phalanx.task import Image, Task
 from phalanx.weights.fetching import FetchError
+from phalanx.weights.matching import Rows
+from phalanx.weights.published import class_names
 
 log = logging.getLogger('phalanx')
 
@@ -239,10 +243,43 @@ def check_parts(job: Job, world_size: int) -> None:
         raise RequestError(str(error)) from None
 
 
+def load_initial(model: nn.Module, train: Train, task: Task[Any, Any, Any]) -> list[Taken]:
+    """Fills `model` with the weights that a recipe starts from, when it names any. Raises CheckpointError."""
+    taken = []
+    if train.init_from is not None:
+        theirs = _their_labels(train.init_from, train.init_classes, task)
+        rows = Rows(task.labels(), theirs) if theirs else None
+        taken.append(load_weights(model, train.init_from, part=train.init_part, misshapen=train.init_misshapen, rows=rows))
+    for name, source in (train.init_networks or {}).items():
+        taken.append(load_weights(model, source, misshapen=train.init_misshapen, network=name))
+    return taken
+
+
+def _their_labels(source: str, given: tuple[str, ...] | Path | None, task: Task[Any, Any, Any]) -> Sequence[Sequence[str]]:
+    """What the rows of the heads of `source` stand for; none where that is not known. Raises CheckpointError."""
+    if given is not None:
+        try:
+            return task.labels(given if isinstance(given, tuple) else text_of(given).removesuffix('\n').split('\n'))
+        except (OSError, ValueError) as error:
+            raise CheckpointError(f'train.init_classes: {error}') from None
+    if names := class_names(source):
+        return task.labels(names)
+    place = Path(source)
+    run = next((folder for folder in (place, *place.parents[:2]) if (folder / 'config.yml').is_file()), None)
+    if run is None:
+        return ()
+    try:
+        other = open_job(str(run)).task
+        return other.labels() if type(other) is type(task) else ()
+    except (ConfigError, ValueError, OSError) as error:
+        log.info('%s: its classes are not known: %s', run, error)
+        return ()
+
+
 def check_initial(job: Job) -> None:
     """Loads the weights that the run starts from, once for trial, and fetches them before. Raises RequestError."""
     try:
-        load_initial(job.task.model(), job.recipe.train)
+        load_initial(job.task.model(), job.recipe.train, job.task)
     except CheckpointError as error:
         cure = '; to start from random weights: --set train.init_from=null' if isinstance(error, FetchError) else ''
         raise RequestError(f'train.init_from: {error}{cure}') from None

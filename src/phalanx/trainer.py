@@ -17,7 +17,6 @@ from torch import Tensor, nn
 from phalanx import cache, dist, norms, stochastic
 from phalanx.checkpoint import Checkpoints, Loaded
 from phalanx.config.schema import Recipe
-from phalanx.convert.weights import load_initial
 from phalanx.ema import Ema
 from phalanx.errors import RunError, StoppedError
 from phalanx.evaluation import EvaluationStoppedError, evaluate, pictures
@@ -35,6 +34,7 @@ from phalanx.optim.schedule import in_steps
 from phalanx.passes import NetworkWithLoss, Passes
 from phalanx.precision import Precision
 from phalanx.report import Report
+from phalanx.runs import load_initial
 from phalanx.saving import Saver
 from phalanx.standing import Standing
 from phalanx.step import WholeStep
@@ -65,7 +65,7 @@ class Trainer(Generic[S, B, P]):
         # The network. Every rank draws the same initial weights.
         torch.manual_seed(train.seed)
         self.model = task.model()
-        self.initial = [] if from_checkpoint else load_initial(self.model, train)
+        self.initial = [] if from_checkpoint else load_initial(self.model, train, task)
         # For the report: what is odd about the data, and what of the initial weights was not taken.
         self.notes = [*self.dataset.notes, *self.evalset.notes, *(note for taken in self.initial for note in taken.notes)]
         self.model.to(device)

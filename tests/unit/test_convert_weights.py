@@ -138,9 +138,9 @@ def test_what_fits_is_taken_and_the_rest_is_counted_by_part(tmp_path: Path, mode
     taken = load_weights(model, saved(tmp_path / 'a.pdparams', {**arrays, 'x': np.zeros(1)}), misshapen='skip')
     rows = {row['part']: list(row.values())[1:] for row in taken.rows()}
     backbone = sum(name.startswith('backbone.') for name in arrays)
-    assert rows['backbone'] == [backbone, 1, 0, 0]
-    assert rows['heads'] == [17, 0, 1, 0]
-    assert rows['(no place here)'] == [0, 0, 0, 1]
+    assert rows['backbone'] == [backbone, 0, 1, 0, 0]
+    assert rows['heads'] == [17, 0, 0, 1, 0]
+    assert rows['(no place here)'] == [0, 0, 0, 0, 1]
     np.testing.assert_array_equal(first(model), drawn)
 
 

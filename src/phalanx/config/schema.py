@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 from typing import Annotated, Literal
 
 from torch.optim import Optimizer
@@ -68,6 +69,9 @@ class Train:
     init_misshapen: Literal['refuse', 'skip'] = 'skip'
     """`skip`: what is missing in `init_from` or has another shape there, a head for other classes say, stays as initialised;
     the report names it. `refuse`: that is an error."""
+    init_classes: tuple[str, ...] | Path | None = None
+    """The names of the classes or characters of `init_from`, in their order, or a file with one a line: rows of its heads whose
+    names are here too are taken. Those of a run folder and of the list of published weights are known without."""
     init_networks: dict[str, str] | None = None
     """Distillation: weights for the networks that are to start from their own, by name (`teacher: teacher.safetensors`)."""
     channels_last: bool = False

@@ -16,19 +16,18 @@ import torch
 from torch import Tensor, nn
 
 from phalanx.checkpoint import UNREADABLE, CheckpointError, weights_at
-from phalanx.config.schema import Train
 from phalanx.convert import ORIGINALS, stored_as_in_paddle
 from phalanx.convert.distilled import networks_in
 from phalanx.convert.pdparams import RefusedError, arrays_in
 from phalanx.distill import network_of
 from phalanx.weights.archives import GZIP, UNREADABLE_ZIP, ZIP, ArchiveError, is_archive, only_weights
 from phalanx.weights.finding import Found, find
-from phalanx.weights.matching import COUNTER, Fit, Naming, Slot, Weights, best_fit, few
+from phalanx.weights.matching import COUNTER, Fit, Naming, Rows, Slot, Weights, best_fit, few
 
 Part = Literal['all', 'backbone']
 Misshapen = Literal['refuse', 'skip']
 
-COUNTED = ('loaded', 'missing', 'misshapen', 'left_over')
+COUNTED = ('loaded', 'carried', 'missing', 'misshapen', 'left_over')
 LINES = 20  # of many problems, the first few are told
 LEGACY_TORCH = b'\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19.'  # how files of torch before 1.6 begin
 WRAPPED = ('state_dict', 'model_state_dict', 'model', 'model_ema', 'net', 'params')  # under which training scripts keep weights
@@ -49,11 +48,14 @@ class Taken:
 
     found: Found
     fits: tuple[Fit, ...]  # of each network that was filled
+    remarks: tuple[str, ...] = ()
 
     @property
     def notes(self) -> list[str]:
         """What was not taken, a line for each reason; empty when all fitted."""
-        return [f'{self.found.source}: {note}' for fit in self.fits for note in fit.notes()]
+        return [
+            f'{self.found.source}: {note}' for note in (*(note for fit in self.fits for note in fit.notes()), *self.remarks)
+        ]
 
     def facts(self) -> dict[str, Any]:
         """For the summary of a run: where the weights came from, and what was taken of them."""
@@ -71,13 +73,15 @@ def load_weights(
     part: Part = 'all',
     misshapen: Misshapen = 'refuse',
     network: str | None = None,
+    rows: Rows | None = None,
 ) -> Taken:
     """Fills `model` from the weights that `source` names, see `phalanx.weights.finding.find`.
 
     They may be a run folder, a checkpoint, a `.safetensors`, `.pdparams`, `.pt`, `.pth` or `.npz` file, or an archive with one
     of these. With `part='backbone'` they may also be those of a backbone alone, and whatever else there is (the head of a
     classifier) is left out. With `misshapen='skip'` what fits is taken and the rest stays as `model` has it. `network` names
-    the one to fill, where `model` is a distillation.
+    the one to fill, where `model` is a distillation. `rows` says what the rows of heads stand for: those that both sides have
+    are taken from a head for other classes.
 
     Raises CheckpointError, before anything is filled, when the file is damaged, when something does not fit and
     `misshapen` is 'refuse', and when fewer than half of the tensors are there: it is another network then.
@@ -88,24 +92,14 @@ def load_weights(
         if network is not None:
             model = network_of(model, network)
         targets = networks_in(weights, model)
-        fits = tuple(fit_of(each, own, part) for each, own in targets)
+        fits = tuple(fit_of(each, own, part, rows if misshapen == 'skip' else None) for each, own in targets)
     except ValueError as error:
         raise CheckpointError(f'{found.source}: {error}') from None
     for (each, _), fit in zip(targets, fits, strict=True):
         _check(each, fit, part, misshapen, found.source)
     for fit in fits:
         fit.fill()
-    return Taken(found, fits)
-
-
-def load_initial(model: nn.Module, train: Train) -> list[Taken]:
-    """Fills `model` with the weights that a recipe starts from, when it names any. Raises CheckpointError."""
-    taken = []
-    if train.init_from is not None:
-        taken.append(load_weights(model, train.init_from, part=train.init_part, misshapen=train.init_misshapen))
-    for name, source in (train.init_networks or {}).items():
-        taken.append(load_weights(model, source, misshapen=train.init_misshapen, network=name))
-    return taken
+    return Taken(found, fits, tuple(rows.notes()) if rows else ())
 
 
 def read_weights(found: Found) -> Weights:
@@ -201,14 +195,14 @@ def namings(model: nn.Module) -> list[Naming]:
     return found
 
 
-def fit_of(model: nn.Module, weights: Weights, part: Part) -> Fit:
+def fit_of(model: nn.Module, weights: Weights, part: Part, rows: Rows | None = None) -> Fit:
     """How `weights` fit `model`. Raises ValueError when it has no such part."""
     whole = namings(model)
     if part == 'all':
-        return best_fit(whole, weights)
+        return best_fit(whole, weights, rows)
     if not any(name.startswith(f'{part}.') for name in model.state_dict()):
         raise ValueError(f'only the {part} was asked for, but the network has no part of that name')
-    return best_fit([*(naming.of_part(part) for naming in whole), *(naming.alone(part) for naming in whole)], weights)
+    return best_fit([*(naming.of_part(part) for naming in whole), *(naming.alone(part) for naming in whole)], weights, rows)
 
 
 def _check(model: nn.Module, fit: Fit, part: Part, misshapen: Misshapen, source: str) -> None:

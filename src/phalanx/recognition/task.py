@@ -16,7 +16,16 @@ from phalanx.distill import DISTILLATIONS, Distilled, NetworkLoss, own_losses
 from phalanx.image import channels_first, normalised, stacked
 from phalanx.options import check_size
 from phalanx.recognition import draw as drawing
-from phalanx.recognition.characters import BLANK, Characters, Dictionary, Reading, UnusableTextError, padded, read_dictionary
+from phalanx.recognition.characters import (
+    BLANK,
+    Characters,
+    Dictionary,
+    Reading,
+    UnusableTextError,
+    padded,
+    read_dictionary,
+    row_labels,
+)
 from phalanx.recognition.data import DATA, Data, Source
 from phalanx.recognition.data.lmdb_sets import write_lmdb
 from phalanx.recognition.data.source import Chance, TextImage
@@ -194,6 +203,10 @@ class Recognition:
     def settled(self) -> dict[str, tuple[str, ...]]:
         named = self.dictionary.dictionary
         return {'characters.dictionary': read_dictionary(named)} if isinstance(named, Path) else {}
+
+    def labels(self, names: Sequence[str] | None = None) -> list[Sequence[str]]:
+        """Of the CTC head, of the attention head, of the characters that go into that."""
+        return row_labels(self.characters.characters if names is None else names)
 
     def model(self) -> nn.Module:
         """Raises FileNotFoundError or ValueError when the dictionary cannot be read, ValueError when networks do not fit."""

@@ -52,6 +52,48 @@ class Naming:
 
 
 @dataclass(frozen=True)
+class Carried:
+    """The rows of a head that both sides have."""
+
+    dim: int  # along which the rows lie
+    ours: list[int]
+    theirs: list[int]
+
+
+@dataclass(frozen=True)
+class Rows:
+    """What the rows of heads stand for, classes or characters with what a head adds to them, here and in a file.
+
+    One list of names a kind of head, the same kinds in the same order on both sides.
+    """
+
+    ours: Sequence[Sequence[str]]
+    theirs: Sequence[Sequence[str]]
+
+    def carried(self, here: Sequence[int], there: Sequence[int]) -> Carried | None:
+        """The rows with names that both sides have, of tensors of the shapes `here` and `there`, which differ in that."""
+        differing = [dim for dim, sizes in enumerate(zip(here, there, strict=False)) if sizes[0] != sizes[1]]
+        if len(here) != len(there) or len(differing) != 1:
+            return None
+        (dim,) = differing
+        for ours, theirs in zip(self.ours, self.theirs, strict=True):
+            if (len(ours), len(theirs)) == (here[dim], there[dim]):
+                places = {name: row for row, name in enumerate(theirs)}
+                shared = [(row, places[name]) for row, name in enumerate(ours) if name in places]
+                return Carried(dim, [row for row, _ in shared], [row for _, row in shared]) if shared else None
+        return None
+
+    def notes(self) -> list[str]:
+        """What a person should know of heads that have as many rows as here, for other names: they are taken as they stand."""
+        alike = [(ours, theirs) for ours, theirs in zip(self.ours, self.theirs, strict=True) if len(ours) == len(theirs)]
+        return [
+            f'as many classes there as here, with other names ({few(theirs)}): their rows are taken in that order'
+            for ours, theirs in alike[:1]
+            if tuple(ours) != tuple(theirs)
+        ]
+
+
+@dataclass(frozen=True)
 class Fit:
     """How the weights of a file compare with a network. Names are those in the file."""
 
@@ -61,18 +103,23 @@ class Fit:
     missing: tuple[str, ...]  # the network has them, the file has not
     misshapen: tuple[str, ...]  # both have them, in different shapes
     left_over: tuple[str, ...]  # the file has them, the network has not
+    carried: Mapping[str, Carried]  # of another shape, but with rows that both sides have
 
     @classmethod
-    def of(cls, naming: Naming, weights: Weights) -> Fit:
+    def of(cls, naming: Naming, weights: Weights, rows: Rows | None = None) -> Fit:
         there = [name for name in naming.slots if name in weights]
-        fits = {name: tuple(weights[name].shape) == tuple(naming.slots[name].tensor.shape) for name in there}
+        shapes = {name: (naming.slots[name].tensor.shape, weights[name].shape) for name in there}
+        fits = {name: tuple(here) == tuple(theirs) for name, (here, theirs) in shapes.items()}
+        found = {name: rows.carried(*shapes[name]) for name in there if rows and not fits[name]}
+        carried = {name: each for name, each in found.items() if each is not None}
         missing = tuple(name for name in naming.slots if name not in weights and not name.endswith(COUNTER))
         return cls(
             naming,
             weights,
             loaded=tuple(name for name in there if fits[name]),
             missing=missing,
-            misshapen=tuple(name for name in there if not fits[name]),
+            misshapen=tuple(name for name in there if not fits[name] and name not in carried),
+            carried=carried,
             left_over=tuple(
                 name
                 for name in weights
@@ -84,10 +131,11 @@ class Fit:
     def fill(self) -> None:
         """Puts the weights that fit into the network, whose dtype and device stay."""
         for name in self.loaded:
-            value = self.weights[name]
-            if not isinstance(value, Tensor):
-                value = torch.from_numpy(np.ascontiguousarray(value))
-            self.naming.slots[name].tensor.copy_(value.reshape(self.naming.slots[name].tensor.shape))
+            self.naming.slots[name].tensor.copy_(_tensor(self.weights[name]))
+        for name, rows in self.carried.items():
+            mine = self.naming.slots[name].tensor
+            taken = _tensor(self.weights[name]).index_select(rows.dim, torch.tensor(rows.theirs))
+            mine.index_copy_(rows.dim, torch.tensor(rows.ours, device=mine.device), taken.to(mine))
 
     @property
     def share(self) -> float:
@@ -113,6 +161,9 @@ class Fit:
         said = []
         if self.missing:
             said.append(f'{tensors(self.missing)} not there and {stay(self.missing)} as initialised: {few(self.missing)}')
+        for count in sorted({len(rows.ours) for rows in self.carried.values()}):
+            names = [name for name, rows in self.carried.items() if len(rows.ours) == count]
+            said.append(f'{count} rows of classes or characters that both have are taken, the others are fresh: {few(names)}')
         if self.misshapen:
             shapes = few([self.shapes(name) for name in self.misshapen])
             said.append(f'{tensors(self.misshapen)} of another shape there and {stay(self.misshapen)} as initialised: {shapes}')
@@ -132,6 +183,7 @@ class Fit:
             {
                 'part': part,
                 'loaded': counted(self.loaded, part),
+                'rows by name': counted(tuple(self.carried), part),
                 'missing, as initialised': counted(self.missing, part),
                 'misshapen, as initialised': counted(self.misshapen, part),
                 'left over': 0,
@@ -144,9 +196,13 @@ class Fit:
         return table
 
 
-def best_fit(namings: Sequence[Naming], weights: Weights) -> Fit:
+def best_fit(namings: Sequence[Naming], weights: Weights, rows: Rows | None = None) -> Fit:
     """How `weights` compare under the naming that knows most of their names; the first of equals."""
-    return Fit.of(max(namings, key=lambda naming: naming.covered(weights)), weights)
+    return Fit.of(max(namings, key=lambda naming: naming.covered(weights)), weights, rows)
+
+
+def _tensor(value: npt.NDArray[Any] | Tensor) -> Tensor:
+    return value if isinstance(value, Tensor) else torch.from_numpy(np.ascontiguousarray(value))
 
 
 def tensors(names: Sequence[str]) -> str:

@@ -128,6 +128,39 @@ PUBLISHED: dict[str, Published] = {
 }
 
 
+# The classes of a data set, in the order of the weights that were trained on it.
+CLASSES: dict[str, tuple[str, ...]] = {
+    'COCO': (
+        *('person', 'bicycle', 'car', 'motorcycle', 'airplane', 'bus', 'train', 'truck', 'boat', 'traffic light'),
+        *('fire hydrant', 'stop sign', 'parking meter', 'bench', 'bird', 'cat', 'dog', 'horse', 'sheep', 'cow', 'elephant'),
+        *('bear', 'zebra', 'giraffe', 'backpack', 'umbrella', 'handbag', 'tie', 'suitcase', 'frisbee', 'skis', 'snowboard'),
+        *('sports ball', 'kite', 'baseball bat', 'baseball glove', 'skateboard', 'surfboard', 'tennis racket', 'bottle'),
+        *('wine glass', 'cup', 'fork', 'knife', 'spoon', 'bowl', 'banana', 'apple', 'sandwich', 'orange', 'broccoli', 'carrot'),
+        *('hot dog', 'pizza', 'donut', 'cake', 'chair', 'couch', 'potted plant', 'bed', 'dining table', 'toilet', 'tv'),
+        *(
+            'laptop',
+            'mouse',
+            'remote',
+            'keyboard',
+            'cell phone',
+            'microwave',
+            'oven',
+            'toaster',
+            'sink',
+            'refrigerator',
+            'book',
+        ),
+        *('clock', 'vase', 'scissors', 'teddy bear', 'hair drier', 'toothbrush'),
+    ),
+}
+
+
+def class_names(source: str) -> tuple[str, ...]:
+    """The classes of the weights that `source` names or is the address of; none where they are not known."""
+    entry = PUBLISHED.get(source) or of_address(source)
+    return CLASSES.get(entry.trained_on, ()) if entry is not None and entry.part == 'all' else ()
+
+
 def of_address(address: str) -> Published | None:
     """The entry of the list that is published at `address`."""
     return next((entry for entry in PUBLISHED.values() if entry.address == address), None)
