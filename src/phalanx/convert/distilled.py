@@ -15,7 +15,7 @@ def networks_in(arrays: Weights, model: nn.Module) -> list[tuple[nn.Module, Weig
 
     A model that is no distillation takes the student of one. Raises ValueError when a network is not there.
     """
-    if any(name in model.state_dict() for name in arrays):
+    if arrays.keys() & model.state_dict().keys():
         return [(model, arrays)]
     if isinstance(model, Distilled):
         return [(network, of_network(arrays, name.capitalize())) for name, network in model.networks.items()]

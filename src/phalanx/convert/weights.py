@@ -19,6 +19,7 @@ from phalanx.checkpoint import UNREADABLE, CheckpointError, weights_at
 from phalanx.convert import ORIGINALS, stored_as_in_paddle
 from phalanx.convert.distilled import networks_in
 from phalanx.convert.pdparams import RefusedError, arrays_in
+from phalanx.convert.pytorch import LIBRARIES, renamed
 from phalanx.distill import network_of
 from phalanx.weights.archives import GZIP, UNREADABLE_ZIP, ZIP, ArchiveError, is_archive, only_weights
 from phalanx.weights.finding import Found, find
@@ -186,12 +187,18 @@ def _of_torch(data: bytes) -> Weights:
 
 
 def namings(model: nn.Module) -> list[Naming]:
-    """The names that the tensors of `model` may have in a file: ours, those of its original."""
-    found = [Naming('Phalanx', {name: Slot(name, tensor) for name, tensor in model.state_dict().items()})]
+    """The names that the tensors of `model` may have in a file: ours, those of its original, those of PyTorch's libraries."""
+    state = model.state_dict()
+    found = [Naming('Phalanx', {name: Slot(name, tensor) for name, tensor in state.items()})]
     if type(model) in ORIGINALS:
         original = ORIGINALS[type(model)](model)
         slots = {original.name(name): Slot(name, tensor) for name, tensor in stored_as_in_paddle(model).items()}
         found.append(Naming('the original', slots, original.is_redundant))
+    if (kind := type(getattr(model, 'backbone', None))) in LIBRARIES:
+        library, rules = LIBRARIES[kind]
+        inside = {name: tensor for name, tensor in state.items() if name.startswith('backbone.')}
+        slots = {f'backbone.{renamed(name.removeprefix("backbone."), rules)}': Slot(name, t) for name, t in inside.items()}
+        found.append(Naming(library, slots))
     return found
 
 
