@@ -35,6 +35,7 @@ from phalanx.folders import text_of
 from phalanx.image import read_image
 from phalanx.loader import Stream
 from phalanx.optim import REFUSING
+from phalanx.optim.frozen import freeze
 from phalanx.optim.groups import parameter_groups
 from phalanx.task import Image, Task
 from phalanx.weights.fetching import FetchError
@@ -235,7 +236,9 @@ def check_parts(job: Job, world_size: int) -> None:
             check_room(train.cache)
         size = len(job.task.dataset('train'))
         job.task.dataset('eval')
-        groups, _ = parameter_groups(job.task.model(), job.recipe.parameters)
+        model = job.task.model()
+        freeze(model, train.freeze)
+        groups, _ = parameter_groups(model, job.recipe.parameters)
         if getattr(job.recipe.optimizer, 'func', None) in REFUSING:  # making any optimizer makes torch import its compiler: 3 s
             job.recipe.optimizer(groups)
         Stream(size, train.global_batch(world_size), train.micro_batches, train.seed, 0, world_size)

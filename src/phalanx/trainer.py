@@ -27,12 +27,14 @@ from phalanx.memory import to_device
 from phalanx.meters import Stopwatch, peak_memory_mb, throughput
 from phalanx.news import News
 from phalanx.optim.clip import clip
+from phalanx.optim.frozen import freeze
 from phalanx.optim.groups import parameter_groups
 from phalanx.optim.optimizers import set_lr
 from phalanx.optim.scaling import scaled
 from phalanx.optim.schedule import in_steps
 from phalanx.passes import NetworkWithLoss, Passes
 from phalanx.precision import Precision
+from phalanx.readable import counted, number
 from phalanx.report import Report
 from phalanx.runs import load_initial
 from phalanx.saving import Saver
@@ -68,6 +70,7 @@ class Trainer(Generic[S, B, P]):
         self.initial = [] if from_checkpoint else load_initial(self.model, train, task)
         # For the report: what is odd about the data, and what of the initial weights was not taken.
         self.notes = [*self.dataset.notes, *self.evalset.notes, *(note for taken in self.initial for note in taken.notes)]
+        freeze(self.model, train.freeze)
         self.model.to(device)
         if train.channels_last:
             self.model.to(memory_format=torch.channels_last)
@@ -131,6 +134,8 @@ class Trainer(Generic[S, B, P]):
             if self.at.step == self.until or self.due(self.recipe.report.every):
                 self.log()
             self.between_steps()
+            if self.at.step == self.until:  # which an evaluation may have brought forward
+                break
         self.saver.end(self.at, self.report, is_last=True)
         summary = self.summary(time.perf_counter() - started)
         for rank in summary['slow_ranks']:
@@ -201,12 +206,24 @@ class Trainer(Generic[S, B, P]):
     def between_steps(self) -> None:
         """What may come after a step: an evaluation, a checkpoint, the end when it was asked for (StoppedError)."""
         new_best = self.evaluate() if self.owes_evaluation() else False
+        self.stop_early()
         late = self.at.step == self.started_at  # the checkpoint of this step was written before its evaluation
         if self.at.step == self.until or new_best or late or self.news.stop_agreed or self.due(self.save_every):
             self.save(new_best)
         if self.news.stop_agreed and (self.at.step < self.until or self.owes_evaluation()):
             self.saver.end(self.at, self.report, is_last=True)
             raise StoppedError(f'stopped after step {self.at.step} of {self.steps}; the same command goes on from there')
+
+    def stop_early(self) -> None:
+        """Makes the step reached the last one when as many evaluations as the recipe allows were no better than the best."""
+        patience = self.recipe.evaluate.patience
+        if patience is not None and self.at.no_better >= patience and self.at.step < self.until:
+            self.until = self.at.step
+            times = counted(self.at.no_better, 'evaluation')
+            self.report.note(
+                f'stopped early at step {self.at.step} of {self.steps}: {times} in a row with no better {self.task.judged_by} '
+                f'than {number(self.at.best)} at step {self.at.best_step}'
+            )
 
     def log(self) -> None:
         """One line of the log: losses averaged over the steps since the last one."""
@@ -294,6 +311,7 @@ class Trainer(Generic[S, B, P]):
     def restore(self, loaded: Loaded) -> None:
         """Goes back to a checkpoint. Raises RunError when it is of another network or of a run with other parts."""
         self.at, self.started_at = self.saver.restore(loaded), loaded.step
+        self.stop_early()
 
     def summary(self, seconds: float) -> dict[str, Any]:
         """What a run comes to, the same on all ranks."""

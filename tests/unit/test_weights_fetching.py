@@ -228,13 +228,14 @@ def test_an_address_that_cannot_be_trusted_is_refused(tmp_path: Path, address: s
 
 
 def test_a_name_of_the_list_is_fetched_and_brings_its_licence(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    entry = Published('net', 'COCO', 'mAP 50', f'{server.address}/net.pdparams', licence='CC-BY-NC-4.0')
+    entry = Published('net', 'COCO', 'mAP 50', f'{server.address}/net.pdparams', licence='CC-BY-NC-4.0', part='backbone')
     monkeypatch.setitem(PUBLISHED, 'my_net', entry)
     found = find('my_net')
     assert found.path.read_bytes() == CONTENT
     facts = found.facts()
     assert (facts['from'], facts['address'], facts['sha256']) == ('my_net', entry.address, SHA256)
     assert facts['licence'] == find(entry.address).licence == 'CC-BY-NC-4.0' and len(server.asked) == 1
+    assert found.part == 'backbone'
     with pytest.raises(NotFoundError, match=r"there is no such file, run folder or name .*did you mean 'my_net'"):
         find('my_nett')
 

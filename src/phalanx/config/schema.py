@@ -74,6 +74,9 @@ class Train:
     names are here too are taken. Those of a run folder and of the list of published weights are known without."""
     init_networks: dict[str, str] | None = None
     """Distillation: weights for the networks that are to start from their own, by name (`teacher: teacher.safetensors`)."""
+    freeze: tuple[str, ...] = ()
+    """Parts of the network, `backbone` or `backbone.stages.0` say, that keep the weights they start from, and the statistics of
+    their norms; the rest trains. A part can also learn more slowly: `parameters.rules` with an `lr_factor`."""
     channels_last: bool = False
     """Keep feature maps in NHWC order in memory: faster on tensor cores and in bf16 on CPUs."""
     compile: bool = False
@@ -116,9 +119,12 @@ class Evaluate:
     """Passes over the training samples between evaluations."""
     batch_size: int = 1
     """Samples of one forward pass on one rank; above 1 all images of a batch must have one size."""
+    patience: int | None = None
+    """Early stopping: the run ends after so many evaluations in a row that were not better than the best."""
 
     def __post_init__(self) -> None:
         positive({'every': self.every, 'every_epochs': self.every_epochs, 'batch_size': self.batch_size})
+        positive({'patience': self.patience})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -190,6 +196,8 @@ class Recipe:
             raise ValueError(
                 'norm_sync: frozen needs train.init_from: without weights to start from there are no statistics to keep'
             )
+        if self.train.freeze and self.train.init_from is None and not self.train.init_networks:
+            raise ValueError('train.freeze needs train.init_from: what is frozen would stay random')
         if self.gradients.compression == 'power_sgd' and self.precision.dtype == 'fp16':
             raise ValueError(
                 'gradients.compression: power_sgd needs precision.dtype bf16 or fp32: '

@@ -89,6 +89,7 @@ def load_weights(
     """
     found = find(source)
     weights = read_weights(found)
+    part = 'backbone' if found.part == 'backbone' else part
     try:
         if network is not None:
             model = network_of(model, network)

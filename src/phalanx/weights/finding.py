@@ -13,7 +13,7 @@ import urllib.error
 import urllib.request
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 from urllib.parse import quote, urlsplit
 
 from phalanx.config.read import did_you_mean
@@ -39,6 +39,7 @@ class Found:
     member: str | None = None  # which file of an archive
     fetched: Fetched | None = None  # when they came from the network
     licence: str | None = None
+    part: Literal['all', 'backbone'] = 'all'  # what of a network it is known to hold
 
     def facts(self) -> dict[str, str | int | None]:
         """What a report says of them."""
@@ -71,14 +72,14 @@ def find(source: str | Path) -> Found:
     if place in PUBLISHED:
         entry = PUBLISHED[place]
         there = _cached(place, entry.address) or fetch(entry.address, folder_of(entry.address), sha256=sha256 or entry.sha256)
-        return Found(text, there.path, member or entry.member, there, entry.licence)
+        return Found(text, there.path, member or entry.member, there, entry.licence, entry.part)
     if place.startswith('hf://'):
         return _of_hub(place, sha256, member)
     if place.startswith(('https://', 'http://')):
         check_address(place, sha256)
         known = of_address(place)
         there = _cached(place, place) or fetch(place, folder_of(place), sha256=sha256)
-        return Found(text, there.path, member, there, known.licence if known else None)
+        return Found(text, there.path, member, there, known.licence if known else None, known.part if known else 'all')
     raise NotFoundError(
         f'{text}: there is no such file, run folder or name of published weights{did_you_mean(place, PUBLISHED)} '
         '(`phalanx weights` lists the names)'

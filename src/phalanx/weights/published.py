@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 APACHE = 'Apache-2.0'
 PADDLEDET = 'https://paddledet.bj.bcebos.com/models'
@@ -23,7 +24,7 @@ class Published:
     figure: str  # what the project reports for it
     address: str
     licence: str = APACHE
-    part: str = 'all'  # what of the network it holds
+    part: Literal['all', 'backbone'] = 'all'  # what of the network it holds
     sha256: str | None = None  # of the file at the address, where it is known
     member: str | None = None  # which file of the archive
 
