@@ -14,7 +14,7 @@ def __getattr__(name: str) -> object:
 
         return load_run
     if name == 'create_model':
-        from phalanx.families.zoo import create_model
+        from phalanx.engine.zoo import create_model
 
         return create_model
     raise AttributeError(f'module phalanx has no attribute {name!r}')

@@ -150,7 +150,7 @@ def test_an_archive_writes_no_file(tmp_path: Path) -> None:
     ('members', 'found'), [({'a/x.txt': b''}, 'none'), ({'a.pdparams': b'', 'b/b.pdparams': b''}, 'a.pdparams, b/b.pdparams')]
 )
 def test_an_archive_with_none_or_several_is_refused(tmp_path: Path, members: dict[str, bytes], found: str) -> None:
-    with pytest.raises(PdparamsError, match=f'must hold one .pdparams file, holds {found};'):
+    with pytest.raises(PdparamsError, match=f'must hold one file of weights, holds {found};'):
         read_pdparams(archived(tmp_path / 'net.tar.gz', members))
 
 

@@ -3,22 +3,31 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Iterator
+import re
+import zipfile
+from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pytest
 import safetensors.torch
 import torch
+import yaml
 from torch import nn
 
+from phalanx.config.read import plain, read
+from phalanx.config.shipped import shipped
+from phalanx.families.detection.models.ppyoloe import PPYOLOE, ppyoloe
 from phalanx.families.distillation import Distilled
 from phalanx.families.segmentation.models.pp_liteseg import pp_liteseg
 from phalanx.families.segmentation.models.unet import unet
 from phalanx.weights.checkpoint import CheckpointError
 from phalanx.weights.originals import ORIGINALS, stored_as_in_paddle
-from phalanx.weights.reading import load_weights
+from phalanx.weights.published import PUBLISHED
+from phalanx.weights.reading import fit_of, load_weights, namings
 
 Arrays = dict[str, npt.NDArray[np.float32]]
 FIRST = 'backbone.features.0.conv.weight'  # of the network's first convolution, [32, 3, 3, 3]
@@ -62,7 +71,7 @@ def head(model: nn.Module) -> npt.NDArray[np.float32]:
 
 
 def test_a_file_of_the_original_fills_the_whole_network(tmp_path: Path, model: nn.Module, arrays: Arrays) -> None:
-    assert load_weights(model, saved(tmp_path / 'model.pdparams', arrays)) == []
+    assert load_weights(model, saved(tmp_path / 'model.pdparams', arrays)).notes == []
     np.testing.assert_array_equal(first(model), arrays[FIRST])
     np.testing.assert_array_equal(head(model), arrays[HEAD])
 
@@ -70,7 +79,7 @@ def test_a_file_of_the_original_fills_the_whole_network(tmp_path: Path, model: n
 def test_a_file_of_ours_fills_the_whole_network(tmp_path: Path, model: nn.Module) -> None:
     state = {name: torch.full_like(tensor, 2) for name, tensor in model.state_dict().items()}
     safetensors.torch.save_file(state, tmp_path / 'model.safetensors')
-    assert load_weights(model, tmp_path / 'model.safetensors') == []
+    assert load_weights(model, tmp_path / 'model.safetensors').notes == []
     assert (first(model) == 2).all() and (head(model) == 2).all()
 
 
@@ -79,8 +88,8 @@ def test_a_file_of_a_backbone_alone_leaves_the_rest_as_drawn(tmp_path: Path, mod
     backbone = {name.removeprefix('backbone.'): array for name, array in arrays.items() if name.startswith('backbone.')}
     path = saved(tmp_path / 'stdc.pdparams', {**backbone, 'fc.weight': np.zeros((4, 2), np.float32)})
     drawn = head(model)
-    assert load_weights(model, path, part='backbone') == [
-        f'{path}: 1 arrays are no part of the backbone and were left out: fc.weight'
+    assert load_weights(model, path, part='backbone').notes == [
+        f'{path}: 1 tensor is left over, without a place in the network: fc.weight'
     ]
     np.testing.assert_array_equal(first(model), arrays[FIRST])
     np.testing.assert_array_equal(head(model), drawn)
@@ -107,14 +116,53 @@ def test_a_network_without_a_backbone_has_none_to_fill(tmp_path: Path) -> None:
         load_weights(unet(2), path, part='backbone')
 
 
-def test_a_head_for_other_classes_is_refused_unless_it_may_be_skipped(tmp_path: Path, model: nn.Module, arrays: Arrays) -> None:
+def test_a_head_for_other_classes_stays_as_initialised_unless_everything_must_fit(
+    tmp_path: Path, model: nn.Module, arrays: Arrays
+) -> None:
     arrays[HEAD] = np.zeros((19, 32, 1, 1), np.float32)
     path, drawn = saved(tmp_path / 'model.pdparams', arrays), head(model)
     with pytest.raises(CheckpointError, match=r'misshapen: seg_heads\.0\.conv_out\.weight is \[19, 32, 1, 1\]'):
         load_weights(model, path)
-    assert load_weights(model, path, misshapen='skip') == [f'{path}: of another shape there, so as drawn: {HEAD}']
+    shapes = f'{HEAD} is [19, 32, 1, 1], the model has [3, 32, 1, 1]'
+    taken = load_weights(model, path, misshapen='skip')
+    assert taken.notes == [f'{path}: 1 tensor is of another shape there and stays as initialised: {shapes}']
     np.testing.assert_array_equal(first(model), arrays[FIRST])
     np.testing.assert_array_equal(head(model), drawn)
+
+
+def test_what_fits_is_taken_and_the_rest_is_counted_by_part(tmp_path: Path, model: nn.Module, arrays: Arrays) -> None:
+    """The part `heads` has 3 heads of 5 arrays for a convolution with its norm and 1 for the classifier."""
+    del arrays[FIRST]
+    arrays[HEAD] = np.zeros((19, 32, 1, 1), np.float32)
+    drawn = first(model)
+    taken = load_weights(model, saved(tmp_path / 'a.pdparams', {**arrays, 'x': np.zeros(1)}), misshapen='skip')
+    rows = {row['part']: list(row.values())[1:] for row in taken.rows()}
+    backbone = sum(name.startswith('backbone.') for name in arrays)
+    assert rows['backbone'] == [backbone, 0, 1, 0, 0]
+    assert rows['heads'] == [17, 0, 0, 1, 0]
+    assert rows['(no place here)'] == [0, 0, 0, 0, 1]
+    np.testing.assert_array_equal(first(model), drawn)
+
+
+def test_weights_of_another_network_are_an_error_that_says_so(tmp_path: Path, model: nn.Module) -> None:
+    safetensors.torch.save_file(unet(3).state_dict(), tmp_path / 'unet.safetensors')
+    drawn = first(model)
+    with pytest.raises(CheckpointError, match='these are weights of another network: of the 247 tensors of PPLiteSeg 247 are'):
+        load_weights(model, tmp_path / 'unet.safetensors', misshapen='skip')
+    np.testing.assert_array_equal(first(model), drawn)
+
+
+def test_another_size_of_the_network_is_named_as_such(tmp_path: Path) -> None:
+    safetensors.torch.save_file(ppyoloe(2, size='s').state_dict(), tmp_path / 's.safetensors')
+    with pytest.raises(CheckpointError, match=r'is it another size of the network\? backbone\.stem\.0\.conv\.weight is \[16,'):
+        load_weights(ppyoloe(2, size='m'), tmp_path / 's.safetensors', misshapen='skip')
+
+
+def test_a_backbone_alone_is_recognised_where_a_whole_network_is_wanted(tmp_path: Path) -> None:
+    small = SmallBackbone()
+    safetensors.torch.save_file(small.backbone.state_dict(), tmp_path / 'backbone.safetensors')
+    with pytest.raises(CheckpointError, match=r'its backbone fits: add train\.init_part=backbone'):
+        load_weights(small, tmp_path / 'backbone.safetensors', misshapen='skip')
 
 
 def test_a_network_without_an_original_is_told(tmp_path: Path) -> None:
@@ -124,8 +172,131 @@ def test_a_network_without_an_original_is_told(tmp_path: Path) -> None:
 
 def test_names_that_do_not_fit_are_a_checkpoint_error(tmp_path: Path, model: nn.Module) -> None:
     safetensors.torch.save_file({'other': torch.zeros(1)}, tmp_path / 'model.safetensors')
-    with pytest.raises(CheckpointError, match='Missing key'):
+    with pytest.raises(CheckpointError, match=r'another network.*the file has other, the network backbone\.stages\.0\.conv'):
         load_weights(model, tmp_path / 'model.safetensors')
+
+
+class SmallBackbone(nn.Module):
+    """A network most of whose tensors are no part of its backbone."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.backbone = nn.Linear(2, 2)
+        self.rest = nn.ModuleList(nn.Linear(2, 2) for _ in range(3))
+
+
+# Files of PyTorch and numpy.
+
+
+@pytest.mark.parametrize('wrap', [lambda state: state, lambda state: {'epoch': 3, 'model': {'state_dict': state}}])
+def test_tensors_of_a_file_of_pytorch_are_found_where_training_scripts_keep_them(
+    tmp_path: Path, model: nn.Module, wrap: Callable[[Any], Any]
+) -> None:
+    state = {f'module.{name}': torch.full_like(tensor, 2) for name, tensor in model.state_dict().items()}
+    torch.save(wrap(state), tmp_path / 'model.pth')
+    assert load_weights(model, tmp_path / 'model.pth').notes == []
+    assert (first(model) == 2).all()
+
+
+def test_a_file_of_pytorch_that_would_run_code_is_refused(tmp_path: Path, model: nn.Module) -> None:
+    torch.save({'model': model}, tmp_path / 'model.pt')
+    with pytest.raises(CheckpointError, match='holds more than weights, which is not read because it could run code'):
+        load_weights(model, tmp_path / 'model.pt')
+
+
+def test_arrays_of_numpy_by_original_name_fill_a_network(tmp_path: Path, model: nn.Module, arrays: Arrays) -> None:
+    np.savez(tmp_path / 'model.npz', **arrays)  # type: ignore[arg-type]
+    assert load_weights(model, tmp_path / 'model.npz').notes == []
+    np.testing.assert_array_equal(first(model), arrays[FIRST])
+
+
+def test_the_file_of_weights_in_a_zip_archive_is_read(tmp_path: Path, model: nn.Module, arrays: Arrays) -> None:
+    with zipfile.ZipFile(tmp_path / 'net.zip', 'w') as archive:
+        archive.writestr('../../net/README.md', 'x')
+        archive.writestr('../../net/model.pdparams', pickle.dumps(arrays, 4))
+        archive.writestr('net/other.pdparams', b'')
+    with pytest.raises(CheckpointError, match=r'must hold one file of weights, holds .*; name the one .*#file=NAME'):
+        load_weights(model, tmp_path / 'net.zip')
+    assert load_weights(model, f'{tmp_path}/net.zip#file=model.pdparams').notes == []
+    np.testing.assert_array_equal(first(model), arrays[FIRST])
+    assert [path.name for path in tmp_path.iterdir()] == ['net.zip']
+
+
+def test_a_zip_bomb_is_refused(tmp_path: Path, model: nn.Module) -> None:
+    with zipfile.ZipFile(tmp_path / 'net.zip', 'w', zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr('model.pdparams', bytes(80 << 20))
+    with pytest.raises(CheckpointError, match='no weights are packed so well'):
+        load_weights(model, tmp_path / 'net.zip')
+
+
+@pytest.mark.parametrize(
+    ('name', 'content', 'said'),
+    [
+        ('m.pdparams', b'version https://git-lfs.github.com/spec/v1\noid sha256:1', 'is a Git LFS pointer .* `git lfs pull`'),
+        ('m.safetensors', b'version https://git-lfs.github.com/spec/v1\noid sha256:1', 'is a Git LFS pointer'),
+        ('m.pdopt', pickle.dumps({'moment': np.zeros(2)}, 4), 'the state of an optimizer; the weights are in the .pdparams'),
+        ('m.pdiparams', bytes(600), 'exported inference model.*give the .pdparams of its training'),
+        ('m.pdparams', b'\n <!DOCTYPE html><html>', 'is a web page, not weights'),
+        ('m.pt', b'nothing', 'is no file of torch.save'),
+        ('m.npz', b'PK\x03\x04', 'is no whole'),
+    ],
+)
+def test_a_file_that_is_no_weights_is_named_with_what_to_do(tmp_path: Path, name: str, content: bytes, said: str) -> None:
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(CheckpointError, match=said):
+        load_weights(nn.Linear(1, 1), tmp_path / name)
+
+
+# The chains that recipes name: Objects365 -> COCO -> VOC, ImageNet -> the rest.
+
+CLASSES = {'Objects365': 365, 'COCO': 80}
+
+
+@cache
+def empty(num_classes: int, **options: Any) -> PPYOLOE:
+    with torch.device('meta'):
+        return ppyoloe(num_classes, **options)
+
+
+@cache
+def shapes_of(num_classes: int, **options: Any) -> dict[str, torch.Tensor]:
+    """What a file of PaddleDetection holds, without numbers."""
+    return {name: slot.tensor for name, slot in namings(empty(num_classes, **options))[1].slots.items()}
+
+
+def recipes_with_published_weights() -> list[tuple[str, str]]:
+    heads = {name: path.read_text() for name, path in shipped().items()}
+    found = {name: re.search(r'train\.init_from=(\w+)', head) for name, head in heads.items()}
+    return [(name, match[1]) for name, match in found.items() if match and match[1] not in ('RUN', 'runs')]
+
+
+@pytest.mark.parametrize(('recipe', 'name'), recipes_with_published_weights())
+def test_a_recipe_can_start_from_the_weights_that_its_head_names(recipe: str, name: str) -> None:
+    """Compared by name and shape, without numbers: what the larger networks would hold is half a gigabyte."""
+    published = PUBLISHED[name]
+    source = yaml.safe_load(f'{{name: {published.network}}}')
+    options = plain(read(shipped()[recipe]).value['model'])
+    assert (options['name'], options['size']) == (source.pop('name'), source['size'])
+    del options['name']
+    file = shapes_of(CLASSES.get(published.trained_on, 1), **source)
+    if published.part == 'backbone':
+        file = {name.removeprefix('backbone.'): tensor for name, tensor in file.items() if name.startswith('backbone.')}
+    fit = fit_of(empty(20, **options), file, published.part)
+    assert fit.share > 0.9
+    assert {name.rpartition('.')[2] for name in fit.missing} <= {'alpha'}
+    assert all('pred_cls' in name for name in fit.misshapen) and not fit.left_over
+
+
+def test_pp_yoloe_plus_starts_from_pp_yoloe(tmp_path: Path) -> None:
+    """Objects365 was trained without the factors `alpha`, which then begin at 1; the head is for other classes."""
+    theirs, ours = ppyoloe(5), ppyoloe(3, plus=True)
+    arrays = {name: slot.tensor.detach().numpy() for name, slot in namings(theirs)[1].slots.items()}
+    taken = load_weights(ours, saved(tmp_path / 'objects365.pdparams', arrays), misshapen='skip')
+    assert torch.equal(ours.neck.finer[0].conv.weight, theirs.neck.finer[0].conv.weight)
+    assert ours.backbone.stages[0][1].blocks[0].second.alpha == 1
+    missing, misshapen = taken.notes
+    assert 'stay as initialised: backbone.stages.0.blocks.0.conv2.alpha, ' in missing
+    assert '6 tensors are of another shape' in misshapen and 'yolo_head.pred_cls.0.weight is [5, 384, 3, 3]' in misshapen
 
 
 def distillation() -> Distilled:
@@ -154,7 +325,7 @@ def test_one_network_of_a_distillation_starts_from_weights_of_its_own(tmp_path: 
     safetensors.torch.save_file(model.state_dict(), tmp_path / 'taught.safetensors')
     distilled = distillation()
     drawn = first(distilled.student)
-    assert load_weights(distilled, tmp_path / 'taught.safetensors', network='teacher') == []
+    assert load_weights(distilled, tmp_path / 'taught.safetensors', network='teacher').notes == []
     np.testing.assert_array_equal(first(distilled.networks['teacher']), first(model))
     np.testing.assert_array_equal(first(distilled.student), drawn)
     with pytest.raises(CheckpointError, match=r"there is no network 'tutor'; the distillation has student, teacher$"):

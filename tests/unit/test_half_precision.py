@@ -12,8 +12,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from phalanx.engine.zoo import create_model
 from phalanx.families.catalog import models
-from phalanx.families.zoo import create_model
 
 OTHERS = {'deeplabv3p': ({'backbone': 'resnet50_vd'},), 'pp_liteseg': ({'backbone': 'stdc2'},)}  # what is not their default
 

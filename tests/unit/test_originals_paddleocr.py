@@ -410,7 +410,7 @@ def test_own_keys_and_recipe_keys_can_be_set() -> None:
 
 def test_weights_are_named_without_their_ending() -> None:
     train = recipe('svtr', 'Global.pretrained_model=pretrain/best_accuracy')['train']
-    assert (train['init_from'], train['init_misshapen']) == ('pretrain/best_accuracy.pdparams', 'skip')
+    assert (train['init_from'], train['init_misshapen']) == ('pretrain/best_accuracy', 'skip')
 
 
 def test_what_is_ignored_is_told_with_its_line() -> None:

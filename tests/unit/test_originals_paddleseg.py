@@ -421,10 +421,13 @@ def test_values_keep_the_line_of_the_original(folder: Path) -> None:
     assert resolved.value['losses'].value[0].value['threshold'].origin == "PaddleSeg's default"
 
 
-def test_weights_from_the_network_are_left_out_and_told(folder: Path) -> None:
-    (note,) = job('liteseg').notes
-    assert note.startswith('liteseg.yml:22: model.backbone.pretrained is ignored: nothing is fetched from the network')
-    assert 'train.init_from=FILE train.init_part=backbone' in note
+def test_weights_at_an_address_are_those_to_start_from(folder: Path) -> None:
+    found = job('liteseg')
+    assert (found.recipe.train.init_from, found.recipe.train.init_part) == (
+        'https://example.org/PP_STDCNet1.tar.gz',
+        'backbone',
+    )
+    assert found.resolved.value['train'].value['init_from'].origin == 'liteseg.yml:22' and not found.notes
 
 
 def test_weights_in_a_file_are_taken(folder: Path) -> None:
@@ -488,10 +491,10 @@ def test_the_recipe_that_is_written_says_the_same(folder: Path, name: str) -> No
 
 
 def test_ignored_keys_stand_in_the_recipe_that_is_written(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(['convert', 'recipe', 'liteseg.yml']) == 0
+    assert main(['convert', 'recipe', 'liteseg.yml', '--set', 'train_dataset.shuffle=true']) == 0
     head = capsys.readouterr().out.splitlines()[:2]
     assert head[0].startswith('# What PaddleSeg has in liteseg.yml')
-    assert head[1].startswith('# liteseg.yml:22: model.backbone.pretrained is ignored')
+    assert head[1].startswith('# --set train_dataset.shuffle=true: train_dataset.shuffle is ignored')
 
 
 def test_a_recipe_of_ours_needs_no_conversion(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,6 +1,10 @@
 """Models by name: what cannot be is told with what can."""
 
+from pathlib import Path
+
 import pytest
+import safetensors.torch
+import torch
 
 from phalanx import create_model
 
@@ -19,3 +23,12 @@ def test_a_model_that_cannot_be_is_refused_with_what_can(
 ) -> None:
     with pytest.raises(ValueError, match=told):
         create_model(name, num_classes=num_classes, **options)
+
+
+def test_a_model_starts_from_weights_for_other_classes(tmp_path: Path) -> None:
+    theirs = create_model('pp_liteseg', num_classes=5)
+    safetensors.torch.save_file(theirs.state_dict(), tmp_path / 'five.safetensors')
+    ours = create_model('pp_liteseg', num_classes=3, weights=tmp_path / 'five.safetensors')
+    state, other = ours.state_dict(), theirs.state_dict()
+    differing = {name for name in state if not torch.equal(state[name], other[name])}
+    assert differing == {f'heads.{head}.classify.weight' for head in range(3)}

@@ -17,6 +17,7 @@ from phalanx.config.arguments import (
     add_assignments,
     add_brought_recipe,
     add_json,
+    add_offline,
     assignments,
     parse_brought,
     with_values,
@@ -28,7 +29,7 @@ from phalanx.config.read import plain
 from phalanx.config.shipped import listing
 from phalanx.config.show import show
 from phalanx.engine.loader import BadSampleError
-from phalanx.engine.runs import Job, check_folder, check_parts, find_recipe, open_job, pick_device, set_aside
+from phalanx.engine.runs import Job, check_folder, check_initial, check_parts, find_recipe, open_job, pick_device, set_aside
 from phalanx.engine.schema import Recipe
 from phalanx.launch.cluster import Cluster
 from phalanx.launch.flags import Flags, add_flags
@@ -36,7 +37,7 @@ from phalanx.launch.remote import everywhere
 from phalanx.parallel import dist
 from phalanx.report.page import write_page
 from phalanx.system.errors import RequestError
-from phalanx.weights.checkpoint import CheckpointError
+from phalanx.weights.checkpoint import CheckpointError, Checkpoints
 
 # Options that people bring along, as assignments to the recipe.
 BROUGHT_ALONG = {
@@ -60,7 +61,7 @@ TAKEN_ALONG = {  # options of the originals that say nothing here
     'vdl_log_dir': 'VisualDL records lie in the run folder',
     'amp_level': "torch's autocast is what level O1 is",
 }
-WEIGHTS = 'a checkpoint, run folder, .safetensors or .pdparams file'
+WEIGHTS = 'a checkpoint, run folder, file, https:// or hf:// address, or a name that `phalanx weights` lists'
 
 TRAIN_EXAMPLES = (
     'phalanx train pp_liteseg_digits                                 # on data that comes with the package; some minutes',
@@ -77,6 +78,7 @@ PREDICT_EXAMPLES = (
     'phalanx predict runs/mine photos --out results',
     'phalanx predict runs/mine photos --out results --set device=cpu shown_from=0.5',
     'phalanx predict mine.yml a.jpg b.jpg --weights w.pdparams --out results',
+    'phalanx predict mine.yml photos --weights ppyoloe_plus_crn_s_80e_coco --out results  # fetched, see `phalanx weights`',
 )
 CONFIG_EXAMPLES = (
     'phalanx config                                # the shipped recipes',
@@ -103,6 +105,7 @@ def wanted(words: Sequence[str]) -> tuple[argparse.Namespace, Job]:
     parser.add_argument(
         '--fresh', action='store_true', help='start anew; an earlier run in the folder is kept under another name'
     )
+    add_offline(parser)
     add_flags(parser)
     brought = parser.add_argument_group('other names for keys of the recipe, as people know them')
     for option in ('iters', 'batch_size', 'learning_rate', 'log_iters', 'keep_checkpoint_max', 'save_interval', 'num_workers'):
@@ -140,6 +143,8 @@ def train(words: Sequence[str]) -> int:
         check_folder(job, given.resume, given.fresh)
         if given.fresh and (aside := set_aside(job.folder)):
             print(f'the earlier run is kept in {aside}')
+    if given.fresh or not Checkpoints(job.folder, keep=1).all():
+        check_initial(job)
     if cluster is None:
         return _as_rank(job, given.resume, fresh=False)
     return _launch('train', [word for word in words if word != '--fresh'], job, cluster, flags)
@@ -189,7 +194,8 @@ def evaluate(words: Sequence[str]) -> int:
     about = 'Judges the weights of a run folder, or those of --weights with a recipe, on the evaluation samples.'
     parser = Parser('phalanx eval', about, EVAL_EXAMPLES)
     add_brought_recipe(parser)
-    parser.add_argument('--weights', type=Path, metavar='FILE', help=f'{WEIGHTS} (default: the best of the run)')
+    parser.add_argument('--weights', metavar='WEIGHTS', help=f'{WEIGHTS} (default: the best of the run)')
+    add_offline(parser)
     add_json(parser)
     add_flags(parser)
     given, recipe, assigned = parse_brought(parser, words)
@@ -224,7 +230,8 @@ def predict(words: Sequence[str]) -> int:
     parser.add_argument('run', metavar='RUN', help='a run folder, or a recipe with --weights')
     parser.add_argument('images', metavar='IMAGE', nargs='+', type=Path, help='image files, or folders of them')
     parser.add_argument('--out', type=Path, metavar='DIR', required=True, help='the folder to write to')
-    parser.add_argument('--weights', type=Path, metavar='FILE', help=WEIGHTS)
+    parser.add_argument('--weights', metavar='WEIGHTS', help=WEIGHTS)
+    add_offline(parser)
     add_assignments(parser)
     given = parser.parse_args(words)
     job = open_job(given.run, assignments(given))

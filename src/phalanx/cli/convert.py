@@ -16,7 +16,7 @@ from phalanx.config.originals import dialect_of, translate
 from phalanx.config.read import parsed_assignment, plain
 from phalanx.config.show import show
 from phalanx.engine.runs import find_recipe, open_job
-from phalanx.families.zoo import create_model
+from phalanx.engine.zoo import create_model
 from phalanx.system.errors import RequestError
 from phalanx.weights.checkpoint import CheckpointError
 from phalanx.weights.reading import load_weights

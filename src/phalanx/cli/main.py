@@ -24,6 +24,7 @@ COMMANDS = {
     'eval': Command('cli.commands', 'evaluate', 'Judges the weights of a run, or others, on the evaluation samples.'),
     'predict': Command('cli.commands', 'predict', 'Writes the results of a trained model for images.'),
     'config': Command('cli.commands', 'config', 'Lists the shipped recipes; of one, prints each value with its origin.'),
+    'weights': Command('cli.weights', 'command', 'Lists published weights by name, and fetches them.'),
     'data': Command('cli.data.command', 'command', 'Checks a data set, or makes one of what people have.'),
     'report': Command('cli.commands', 'report', 'Builds the page of a run folder anew, also while the run goes on.'),
     'export': Command('deploy.export', 'command', 'Writes a trained network as an ONNX file, checked.'),

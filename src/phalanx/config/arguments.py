@@ -70,6 +70,17 @@ def add_json(parser: argparse.ArgumentParser) -> None:
     parser.add_argument('--json', action='store_true', help='print one JSON object and nothing else')
 
 
+class Offline(argparse.Action):
+    """Says it in the environment, which the ranks of a run have too."""
+
+    def __call__(self, parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> None:
+        os.environ['PHALANX_OFFLINE'] = '1'
+
+
+def add_offline(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument('--offline', nargs=0, action=Offline, help='fetch nothing from the network (as PHALANX_OFFLINE=1)')
+
+
 def add_assignments(parser: argparse.ArgumentParser, about: str = 'overrides a key of the recipe') -> None:
     names = ('--set', '-o', '--opts')
     parser.add_argument(*names, dest='set', nargs='+', action='extend', default=[], metavar='KEY=VALUE', help=about)

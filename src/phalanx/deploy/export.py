@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import phalanx
-from phalanx.config.arguments import Parser, add_assignments, assignments
+from phalanx.config.arguments import Parser, add_assignments, add_offline, assignments
 from phalanx.data.samples import Draw, SampleError
 from phalanx.engine.runs import Job, open_job
 from phalanx.families.task import Export, Task
@@ -63,10 +63,11 @@ def command(words: Sequence[str]) -> int:
     about = 'Writes a trained network as ONNX, with a JSON file beside it that says how to use it.'
     parser = Parser('phalanx export', about, ['phalanx export runs/mine --out model.onnx'])
     parser.add_argument('run', metavar='RUN', help='a run folder, or a recipe with --weights')
-    parser.add_argument('--weights', type=Path, metavar='FILE', help='a checkpoint, run folder, .safetensors or .pdparams file')
+    parser.add_argument('--weights', metavar='WEIGHTS', help='others than the best of the run, as `phalanx eval` takes them')
     parser.add_argument('--out', type=Path, metavar='FILE.onnx', help='what to write (default: model.onnx in the run folder)')
     parser.add_argument('--size', type=_size, metavar='W,H', help='of the images (default: as the first evaluation sample)')
     parser.add_argument('--no_check', action='store_true', help='do not compare with the network on evaluation samples')
+    add_offline(parser)
     add_assignments(parser)
     given = parser.parse_args(words)
     if absent := [name for name in NEEDED if find_spec(name) is None]:
@@ -84,7 +85,7 @@ def command(words: Sequence[str]) -> int:
     return 0
 
 
-def export(job: Job, out: Path, *, weights: Path | None, size: tuple[int, int] | None, check: bool) -> Written:
+def export(job: Job, out: Path, *, weights: str | Path | None, size: tuple[int, int] | None, check: bool) -> Written:
     """Writes the network of a run to `out` and what must be known of it to the .json file of that name; both or neither.
 
     Raises CheckpointError when there are no weights, ExportError when the file computes something else, RequestError when the

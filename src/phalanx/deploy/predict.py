@@ -17,7 +17,7 @@ from phalanx.system.errors import RequestError
 SUFFIXES = {'.jpg', '.jpeg', '.png', '.bmp', '.tif', '.tiff', '.webp'}
 
 
-def predict_images(job: Job, images: Sequence[Path], out: Path, weights: Path | None) -> tuple[int, int]:
+def predict_images(job: Job, images: Sequence[Path], out: Path, weights: str | None) -> tuple[int, int]:
     """How many images were predicted and how many could not be read; the results lie in `out`, named as the images.
 
     Raises RequestError when there is no image or a result would take its place, CheckpointError when there are no weights.

@@ -16,30 +16,46 @@ from typing import IO, Any
 
 import numpy as np
 import torch
+from torch import nn
 
 from phalanx.config.bind import DEFAULT, bind
 from phalanx.config.originals import dialect_of, translate
 from phalanx.config.read import ConfigError, Node, did_you_mean, document, override, placed, plain, read
 from phalanx.config.shipped import shipped
 from phalanx.data.cache import check_room
+from phalanx.data.folders import text_of
 from phalanx.data.image import read_image
 from phalanx.data.samples import Image
 from phalanx.engine.loader import Stream
 from phalanx.engine.optim import REFUSING
+from phalanx.engine.optim.frozen import freeze
 from phalanx.engine.optim.groups import parameter_groups
-from phalanx.engine.schema import Recipe
+from phalanx.engine.schema import Recipe, Train
 from phalanx.families.catalog import FAMILIES
 from phalanx.families.plugins import load_plugins
 from phalanx.families.task import Task
 from phalanx.system.compiler import check_cache, use_own_cache
 from phalanx.system.errors import RequestError
-from phalanx.weights.checkpoint import Checkpoints
-from phalanx.weights.reading import load_weights
+from phalanx.weights.checkpoint import CheckpointError, Checkpoints
+from phalanx.weights.fetching import FetchError
+from phalanx.weights.matching import Rows
+from phalanx.weights.published import class_names
+from phalanx.weights.reading import Taken, load_weights
 
 log = logging.getLogger('phalanx')
 
 # Keys that may differ between two starts of one run: they change what it costs or shows, not what it computes.
-HARMLESS = ('train.workers', 'train.cache', 'train.bad_samples', 'train.until', 'report.', 'checkpoint.', 'evaluate.', 'device')
+HARMLESS = (
+    'train.workers',
+    'train.cache',
+    'train.init_misshapen',
+    'train.bad_samples',
+    'train.until',
+    'report.',
+    'checkpoint.',
+    'evaluate.',
+    'device',
+)
 
 LOCK = 'lock'  # in a run folder: locked as long as a run writes there
 FOUND = 'found at the start'  # the origin of what a run folder's recipe says in the place of files
@@ -215,23 +231,61 @@ def check_parts(job: Job, world_size: int) -> None:
         check_cache()
     if train.compile and pick_device(job.recipe.device).type == 'cpu':
         check_compiler()
-    initial = {f'init_networks.{name}': path for name, path in (train.init_networks or {}).items()}
-    if train.init_from is not None:
-        initial['init_from'] = train.init_from
-    for key, path in initial.items():
-        if not path.exists():
-            raise RequestError(f'train.{key}: there is no file or folder {path}')
     try:
         if train.cache is not None:
             check_room(train.cache)
         size = len(job.task.dataset('train'))
         job.task.dataset('eval')
-        groups = parameter_groups(job.task.model(), job.recipe.parameters)
+        model = job.task.model()
+        freeze(model, train.freeze)
+        groups = parameter_groups(model, job.recipe.parameters)
         if getattr(job.recipe.optimizer, 'func', None) in REFUSING:  # making any optimizer makes torch import its compiler: 3 s
             job.recipe.optimizer(groups)
         Stream(size, train.global_batch(world_size), train.micro_batches, train.seed, 0, world_size)
     except (ValueError, OSError) as error:
         raise RequestError(str(error)) from None
+
+
+def load_initial(model: nn.Module, train: Train, task: Task[Any, Any, Any]) -> list[Taken]:
+    """Fills `model` with the weights that a recipe starts from, when it names any. Raises CheckpointError."""
+    taken = []
+    if train.init_from is not None:
+        theirs = _their_labels(train.init_from, train.init_classes, task)
+        rows = Rows(task.labels(), theirs) if theirs else None
+        taken.append(load_weights(model, train.init_from, part=train.init_part, misshapen=train.init_misshapen, rows=rows))
+    for name, source in (train.init_networks or {}).items():
+        taken.append(load_weights(model, source, misshapen=train.init_misshapen, network=name))
+    return taken
+
+
+def _their_labels(source: str, given: tuple[str, ...] | Path | None, task: Task[Any, Any, Any]) -> Sequence[Sequence[str]]:
+    """What the rows of the heads of `source` stand for; none where that is not known. Raises CheckpointError."""
+    if given is not None:
+        try:
+            return task.labels(given if isinstance(given, tuple) else text_of(given).removesuffix('\n').split('\n'))
+        except (OSError, ValueError) as error:
+            raise CheckpointError(f'train.init_classes: {error}') from None
+    if names := class_names(source):
+        return task.labels(names)
+    place = Path(source)
+    run = next((folder for folder in (place, *place.parents[:2]) if (folder / 'config.yml').is_file()), None)
+    if run is None:
+        return ()
+    try:
+        other = open_job(str(run)).task
+        return other.labels() if type(other) is type(task) else ()
+    except (ConfigError, ValueError, OSError) as error:
+        log.info('%s: its classes are not known: %s', run, error)
+        return ()
+
+
+def check_initial(job: Job) -> None:
+    """Loads the weights that the run starts from, once for trial, and fetches them before. Raises RequestError."""
+    try:
+        load_initial(job.task.model(), job.recipe.train, job.task)
+    except CheckpointError as error:
+        cure = '; to start from random weights: --set train.init_from=null' if isinstance(error, FetchError) else ''
+        raise RequestError(f'train.init_from: {error}{cure}') from None
 
 
 def check_compiler() -> None:
@@ -280,10 +334,10 @@ def load_run(
     Raises ConfigError or CheckpointError when something is missing or damaged. When called, the result raises ValueError for
     an array that is no such image, and SampleError for a file that cannot be read.
     """
-    return predictor(open_job(str(folder)), Path(weights) if weights else None, device)
+    return predictor(open_job(str(folder)), weights, device)
 
 
-def predictor(job: Job, weights: Path | None, device: str) -> Callable[[Image | str | Path], Any]:
+def predictor(job: Job, weights: str | Path | None, device: str) -> Callable[[Image | str | Path], Any]:
     """The trained model of a job, as `load_run` gives it."""
     task, place = job.task, pick_device(str(device))
     model = task.model()

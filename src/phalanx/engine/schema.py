@@ -61,14 +61,22 @@ class Train:
     """Keep decoded images for all ranks and workers of a node: from the second pass on they need not be decoded."""
     bad_samples: int = 0
     """How many unreadable samples may be skipped (reported, replaced by the next) before the run stops."""
-    init_from: Path | None = None
-    """Weights to start from: a checkpoint or run folder, a `.safetensors` file, or the original's `.pdparams` or `.tar.gz`."""
+    init_from: str | None = None
+    """Weights to start from: a run folder, a checkpoint, a `.safetensors`, `.pdparams`, `.pth` or `.npz` file, an archive, an
+    address `https://...` or `hf://OWNER/REPO[@REVISION][/FILE]`, a name that `phalanx weights` lists. What fits is taken."""
     init_part: Literal['all', 'backbone'] = 'all'
     """`backbone`: take no more than the backbone from `init_from`, which may be a classifier's file."""
-    init_misshapen: Literal['refuse', 'skip'] = 'refuse'
-    """`skip`: what has another shape in `init_from`, a head for other classes say, stays as drawn; the report names it."""
-    init_networks: dict[str, Path] | None = None
+    init_misshapen: Literal['refuse', 'skip'] = 'skip'
+    """`skip`: what is missing in `init_from` or has another shape there, a head for other classes say, stays as initialised;
+    the report names it. `refuse`: that is an error."""
+    init_classes: tuple[str, ...] | Path | None = None
+    """The names of the classes or characters of `init_from`, in their order, or a file with one a line: rows of its heads whose
+    names are here too are taken. Those of a run folder and of the list of published weights are known without."""
+    init_networks: dict[str, str] | None = None
     """Distillation: weights for the networks that are to start from their own, by name (`teacher: teacher.safetensors`)."""
+    freeze: tuple[str, ...] = ()
+    """Parts of the network, `backbone` or `backbone.stages.0` say, that keep the weights they start from, and the statistics of
+    their norms; the rest trains. A part can also learn more slowly: `parameters.rules` with an `lr_factor`."""
     channels_last: bool = False
     """Keep feature maps in NHWC order in memory: faster on tensor cores and in bf16 on CPUs."""
     compile: bool = False
@@ -111,9 +119,12 @@ class Evaluate:
     """Passes over the training samples between evaluations."""
     batch_size: int = 1
     """Samples of one forward pass on one rank; above 1 all images of a batch must have one size."""
+    patience: int | None = None
+    """Early stopping: the run ends after so many evaluations in a row that were not better than the best."""
 
     def __post_init__(self) -> None:
         positive({'every': self.every, 'every_epochs': self.every_epochs, 'batch_size': self.batch_size})
+        positive({'patience': self.patience})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -185,6 +196,8 @@ class Recipe:
             raise ValueError(
                 'norm_sync: frozen needs train.init_from: without weights to start from there are no statistics to keep'
             )
+        if self.train.freeze and self.train.init_from is None and not self.train.init_networks:
+            raise ValueError('train.freeze needs train.init_from: what is frozen would stay random')
         if self.gradients.compression == 'power_sgd' and self.precision.dtype == 'fp16':
             raise ValueError(
                 'gradients.compression: power_sgd needs precision.dtype bf16 or fp32: '

@@ -21,11 +21,13 @@ from phalanx.engine.loader import Loader, Stream, check_bad
 from phalanx.engine.meters import Stopwatch, peak_memory_mb, throughput
 from phalanx.engine.news import News
 from phalanx.engine.optim.clip import clip
+from phalanx.engine.optim.frozen import freeze
 from phalanx.engine.optim.groups import parameter_groups
 from phalanx.engine.optim.optimizers import set_lr
 from phalanx.engine.optim.scaling import scaled
 from phalanx.engine.optim.schedule import in_steps
 from phalanx.engine.passes import NetworkWithLoss, Passes
+from phalanx.engine.runs import load_initial
 from phalanx.engine.saving import Saver
 from phalanx.engine.schema import Recipe
 from phalanx.engine.standing import Standing
@@ -37,17 +39,20 @@ from phalanx.parallel import dist, norms
 from phalanx.parallel.gradients import replicated
 from phalanx.parallel.heartbeat import Heart
 from phalanx.parallel.step import WholeStep
+from phalanx.report.readable import counted, number
 from phalanx.report.report import Report
 from phalanx.system.errors import RunError, StoppedError
 from phalanx.system.memory import to_device
 from phalanx.weights.checkpoint import Checkpoints, Loaded
-from phalanx.weights.reading import load_weights
 
 
 class Trainer(Generic[S, B, P]):
     """One run of one task on this rank: the same code with one rank and with many."""
 
-    def __init__(self, recipe: Recipe, task: Task[S, B, P], *, folder: Path, device: torch.device) -> None:
+    def __init__(
+        self, recipe: Recipe, task: Task[S, B, P], *, folder: Path, device: torch.device, from_checkpoint: bool = False
+    ) -> None:
+        """With `from_checkpoint`, all weights are about to come from there: those that the recipe starts from are not read."""
         self.recipe, self.task, self.device = recipe, task, device
         train = recipe.train
 
@@ -64,12 +69,10 @@ class Trainer(Generic[S, B, P]):
         # The network. Every rank draws the same initial weights.
         torch.manual_seed(train.seed)
         self.model = task.model()
+        self.initial = [] if from_checkpoint else load_initial(self.model, train, task)
         # For the report: what is odd about the data, and what of the initial weights was not taken.
-        self.notes = [*self.dataset.notes, *self.evalset.notes]
-        if train.init_from is not None:
-            self.notes += load_weights(self.model, train.init_from, part=train.init_part, misshapen=train.init_misshapen)
-        for name, path in (train.init_networks or {}).items():
-            self.notes += load_weights(self.model, path, misshapen=train.init_misshapen, network=name)
+        self.notes = [*self.dataset.notes, *self.evalset.notes, *(note for taken in self.initial for note in taken.notes)]
+        freeze(self.model, train.freeze)
         self.model.to(device)
         if train.channels_last:
             self.model.to(memory_format=torch.channels_last)
@@ -133,6 +136,8 @@ class Trainer(Generic[S, B, P]):
             if self.at.step == self.until or self.due(self.recipe.report.every):
                 self.log()
             self.between_steps()
+            if self.at.step == self.until:  # which an evaluation may have brought forward
+                break
         self.saver.end(self.at, self.report, is_last=True)
         summary = self.summary(time.perf_counter() - started)
         for rank in summary['slow_ranks']:
@@ -203,12 +208,24 @@ class Trainer(Generic[S, B, P]):
     def between_steps(self) -> None:
         """What may come after a step: an evaluation, a checkpoint, the end when it was asked for (StoppedError)."""
         new_best = self.evaluate() if self.owes_evaluation() else False
+        self.stop_early()
         late = self.at.step == self.started_at  # the checkpoint of this step was written before its evaluation
         if self.at.step == self.until or new_best or late or self.news.stop_agreed or self.due(self.save_every):
             self.save(new_best)
         if self.news.stop_agreed and (self.at.step < self.until or self.owes_evaluation()):
             self.saver.end(self.at, self.report, is_last=True)
             raise StoppedError(f'stopped after step {self.at.step} of {self.steps}; the same command goes on from there')
+
+    def stop_early(self) -> None:
+        """Makes the step reached the last one when as many evaluations as the recipe allows were no better than the best."""
+        patience = self.recipe.evaluate.patience
+        if patience is not None and self.at.no_better >= patience and self.at.step < self.until:
+            self.until = self.at.step
+            times = counted(self.at.no_better, 'evaluation')
+            self.report.note(
+                f'stopped early at step {self.at.step} of {self.steps}: {times} in a row with no better {self.task.judged_by} '
+                f'than {number(self.at.best)} at step {self.at.best_step}'
+            )
 
     def log(self) -> None:
         """One line of the log: losses averaged over the steps since the last one."""
@@ -296,6 +313,7 @@ class Trainer(Generic[S, B, P]):
     def restore(self, loaded: Loaded) -> None:
         """Goes back to a checkpoint. Raises RunError when it is of another network or of a run with other parts."""
         self.at, self.started_at = self.saver.restore(loaded), loaded.step
+        self.stop_early()
 
     def summary(self, seconds: float) -> dict[str, Any]:
         """What a run comes to, the same on all ranks."""
@@ -311,5 +329,6 @@ class Trainer(Generic[S, B, P]):
             'world_size': dist.world_size(),
             'seconds': seconds,
             **throughput(self.clock, trained, self.device),
+            'initial_weights': [taken.facts() for taken in self.initial],
             'skipped_samples': sorted(set(self.news.bad.values())),
         }

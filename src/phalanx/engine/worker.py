@@ -15,6 +15,7 @@ import signal
 import time
 import weakref
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
@@ -27,6 +28,7 @@ from phalanx.config.show import show
 from phalanx.engine import evaluation
 from phalanx.engine.loader import PATIENCE
 from phalanx.engine.runs import Job, differences, hold, pick_device, set_aside, settled
+from phalanx.engine.schema import Train
 from phalanx.engine.trainer import Trainer
 from phalanx.families.task import Evaluation
 from phalanx.nn.precision import Precision
@@ -39,6 +41,7 @@ from phalanx.system.errors import RunError, StoppedError
 from phalanx.system.memory import keep_freed_memory
 from phalanx.system.stops import wanted
 from phalanx.weights.checkpoint import CheckpointError, Checkpoints, Loaded, load
+from phalanx.weights.finding import find, is_remote
 from phalanx.weights.reading import load_weights
 
 log = logging.getLogger('phalanx')
@@ -118,7 +121,10 @@ def run(job: Job, start: Start, device: torch.device) -> int:
         if job.recipe.train.compile:
             use_own_cache()
         found, notes = prepare(job, start, held) if dist.rank() == 0 else (None, [])
-        trainer = Trainer(job.recipe, job.task, folder=job.folder, device=device)
+        resumes = bool(dist.from_main_rank(found is not None))
+        if not resumes:
+            fetch_together(job.recipe.train)
+        trainer = Trainer(job.recipe, job.task, folder=job.folder, device=device, from_checkpoint=resumes)
         checkpoint, notes = dist.with_tensors_from_main_rank((found, notes))
         del found
         resumed_from = None
@@ -133,6 +139,8 @@ def run(job: Job, start: Start, device: torch.device) -> int:
             report.note(note)
         for note in notes + trainer.notes:
             report.warning(note)
+        for taken in trainer.initial:
+            report.initial_weights(taken.facts(), taken.rows())
         if resumed_from is not None:
             report.resume(trainer.at.step)
             report.note(f'resumed at step {trainer.at.step} from {resumed_from}')
@@ -148,6 +156,21 @@ def run(job: Job, start: Start, device: torch.device) -> int:
     return 0
 
 
+def fetch_together(train: Train) -> None:
+    """Fetches what the run starts from, once on each node, while all ranks wait for the slowest: none of them times out.
+
+    Raises FetchError on a node where it cannot be had.
+    """
+    sources = [source for source in (train.init_from, *(train.init_networks or {}).values()) if source and is_remote(source)]
+    if not sources:
+        return
+    with ThreadPoolExecutor(1, 'fetch') as pool:
+        fetching = pool.submit(lambda: [find(source) for source in sources])
+        while dist.sum_over_ranks(torch.tensor(float(bool(wait([fetching], timeout=1).not_done)))):
+            pass
+    fetching.result()
+
+
 def earlier(folder: Path) -> dict[str, Any]:
     """How long it took and how fast it was when the run reached its end, for a start that found nothing left to train."""
     file = folder / 'summary.json'
@@ -155,7 +178,7 @@ def earlier(folder: Path) -> dict[str, Any]:
     return {key: before[key] for key in ('seconds', 'samples_per_s', 'data_wait', 'peak_memory_mb') if key in before}
 
 
-def evaluate(job: Job, weights: Path | None) -> Evaluation:
+def evaluate(job: Job, weights: str | Path | None) -> Evaluation:
     """The judgement of `weights` (None: the best of the run), shared by the ranks. Raises CheckpointError or BadSampleError."""
     with joined(job.recipe.device) as device:
         model = job.task.model()

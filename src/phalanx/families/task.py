@@ -160,6 +160,12 @@ class Task(Protocol[S, B, P]):
         A run folder has it in its recipe, so that it can predict where those files are not.
         """
 
+    def labels(self, names: Sequence[str] | None = None) -> Sequence[Sequence[str]]:
+        """What the rows of the network's heads stand for, in their order, one list a kind of head.
+
+        `names`: of the classes or characters of other weights of this family; without them, those of the recipe.
+        """
+
     def model(self) -> nn.Module: ...
     def dataset(self, split: Split) -> Dataset[S]: ...
     def collate(self, samples: Sequence[S]) -> B: ...

@@ -43,6 +43,9 @@ def write_page(folder: Path) -> Path:
             'events': _events(run),
             'facts': _facts(run),
             'ranks': run.start.get('ranks', []),
+            'weights': [
+                line for line in run.journal if line['kind'] == 'weights'
+            ],  # a resumed run read them at its first start
         },
     )
     write_whole(folder / 'report.html', page.encode())
@@ -246,6 +249,11 @@ def _facts(run: Run) -> dict[str, Any]:
         mean = math.fsum(line['seconds'] for line in saved) / len(saved)
         facts['checkpoints'] = f'{len(saved)} written, {duration(mean)} each; the last at step {number(saved[-1]["step"])}'
     return facts
+
+
+def _weights(line: Mapping[str, Any]) -> dict[str, Any]:
+    """What the run began with; a resumed one read it at its first start."""
+    return {'facts': {key: value for key, value in line['facts'].items() if isinstance(value, str)}, 'rows': line['rows']}
 
 
 def _clock(seconds: float) -> str:

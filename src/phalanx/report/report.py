@@ -120,6 +120,12 @@ class Report:
         if len(ranks) > RANKS_SHOWN:
             self._say(f'and {len(ranks) - RANKS_SHOWN} more ranks; {self.folder / "report.html"} has all of them')
 
+    def initial_weights(self, facts: Mapping[str, Any], rows: Sequence[Mapping[str, str | float]]) -> None:
+        """Tells what the network started from, and what of it was taken: one row a part of the network."""
+        self._note_down({'kind': 'weights', 'facts': dict(facts), 'rows': [dict(row) for row in rows]})
+        self._say_pairs({f'weights {key}': str(value) for key, value in facts.items() if isinstance(value, str)})
+        self._say_table(rows)
+
     # While it runs.
 
     def train(self, record: Mapping[str, float]) -> None:

@@ -6,13 +6,10 @@ to the constructions in ALLOWED, none of which runs code of the file. Memory is 
 
 from __future__ import annotations
 
-import gzip
 import io
 import math
 import pickle
 import struct
-import tarfile
-import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar
@@ -20,6 +17,7 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
+from phalanx.weights.archives import ArchiveError, is_archive, only_weights
 from phalanx.weights.checkpoint import CheckpointError
 
 Array = npt.NDArray[Any]
@@ -28,7 +26,6 @@ NAME_TABLE = 'StructuredToParameterName@@'  # parameter names of the static grap
 SPLIT_TABLE = 'UnpackBigParamInfor@@'  # which arrays were cut into slices, because pickles of protocol 2 and 3 end at 4 GB
 DTYPES = ('b1', 'i1', 'i2', 'i4', 'i8', 'u1', 'u2', 'u4', 'u8', 'f2', 'f4', 'f8')
 LARGEST_PROTOCOL = 4  # the largest that paddle.save takes
-MOST_INFLATED, ALWAYS_ALLOWED = 100, 64 << 20  # unpacked, an archive may be so many times its size, or so many bytes
 OPCODES = (  # by their names in `pickle`; those that call or set something are in `_Unpickler`
     'PROTO FRAME STOP MARK NONE NEWTRUE NEWFALSE BININT BININT1 BININT2 LONG1 BINFLOAT BINSTRING SHORT_BINSTRING BINUNICODE '
     'SHORT_BINUNICODE BINUNICODE8 BINBYTES SHORT_BINBYTES BINBYTES8 EMPTY_LIST EMPTY_DICT EMPTY_TUPLE TUPLE TUPLE1 TUPLE2 '
@@ -42,7 +39,7 @@ class PdparamsError(CheckpointError):
     """A weight file of Paddle that is damaged, or holds what weights do not need; says which file and what."""
 
 
-class _RefusedError(Exception):
+class RefusedError(Exception):
     """What is wrong, without the name of the file."""
 
 
@@ -53,49 +50,19 @@ def read_pdparams(path: Path) -> dict[str, Array]:
     """
     try:
         data = path.read_bytes()
-        if data.startswith(b'\x1f\x8b'):
-            data = _inflated(data)
-        if data[257:262] == b'ustar':
-            data = _only_member(data)
-        return _arrays(_Unpickler(data).load(), len(data))
+        return arrays_in(only_weights(data) if is_archive(data) else data)
     except OSError as error:
         raise PdparamsError(f'{path}: cannot be read: {error.strerror}') from None
-    except _RefusedError as error:
+    except (RefusedError, ArchiveError) as error:
         raise PdparamsError(f'{path}: {error}') from None
+
+
+def arrays_in(data: bytes) -> dict[str, Array]:
+    """As `read_pdparams`, from the bytes of a `.pdparams`. Raises RefusedError."""
+    try:
+        return _arrays(_Unpickler(data).load(), len(data))
     except MALFORMED as error:
-        raise PdparamsError(f'{path}: is no whole file of paddle.save: {error!r:.200}') from None
-
-
-def _inflated(data: bytes) -> bytes:
-    """What the gzip file `data` holds."""
-    limit = max(MOST_INFLATED * len(data), ALWAYS_ALLOWED)
-    try:
-        with gzip.open(io.BytesIO(data)) as file:
-            inflated = file.read(limit + 1)
-    except (OSError, EOFError, zlib.error) as error:
-        raise _RefusedError(f'is no whole gzip file: {error}') from None
-    if len(inflated) > limit:
-        raise _RefusedError(f'{len(data)} bytes unpack to more than {limit}; no weights are packed so well')
-    return inflated
-
-
-def _only_member(data: bytes) -> bytes:
-    """The `.pdparams` in the tar archive `data`; it stays in memory, so where its name points to does not matter."""
-    found = {}
-    try:
-        with tarfile.open(fileobj=io.BytesIO(data), mode='r:') as archive:
-            for member in archive:
-                name = member.name.rpartition('/')[2]
-                if name.endswith('.pdparams') and not name.startswith('.') and member.isreg() and not member.issparse():
-                    file = archive.extractfile(member)
-                    assert file is not None, 'a regular member has content'
-                    found[member.name] = file.read()
-    except (tarfile.TarError, EOFError, OverflowError, ValueError, RecursionError) as error:
-        raise _RefusedError(f'is no whole tar archive: {error}') from None
-    if len(found) != 1:
-        listed = ', '.join(found) or 'none'
-        raise _RefusedError(f'must hold one .pdparams file, holds {listed:.200}; unpack it and give the file that you mean')
-    return next(iter(found.values()))
+        raise RefusedError(f'is no whole file of paddle.save: {error!r:.200}') from None
 
 
 def _arrays(saved: object, size: int) -> dict[str, Array]:
@@ -103,11 +70,11 @@ def _arrays(saved: object, size: int) -> dict[str, Array]:
     if isinstance(saved, dict) and isinstance(saved.get('model'), dict):
         saved = saved['model']
     if not isinstance(saved, dict) or not saved:
-        raise _RefusedError(f'expected a dict of arrays, got {_kind(saved)}')
+        raise RefusedError(f'expected a dict of arrays, got {_kind(saved)}')
     slices = saved.get(SPLIT_TABLE, {})
     arrays = {name: _array(name, value) for name, value in saved.items() if name not in (NAME_TABLE, SPLIT_TABLE)}
     if (total := sum(array.nbytes for array in arrays.values())) > size:  # one stored array under many names
-        raise _RefusedError(f'{size} bytes claim to hold arrays of {total}')
+        raise RefusedError(f'{size} bytes claim to hold arrays of {total}')
     for name, facts in slices.items():
         arrays[name] = np.concatenate([arrays.pop(_key(part)) for part in facts['slices']]).reshape(facts['OriginShape'])
     return arrays
@@ -117,7 +84,7 @@ def _array(name: str, value: object) -> Array:
     if isinstance(value, tuple) and len(value) == 2 and isinstance(value[0], str):  # (name in the static graph, array)
         value = value[1]
     if not isinstance(value, _Array) or value.array is None:
-        raise _RefusedError(f'{name!r:.80} is {_kind(value)}, not an array')
+        raise RefusedError(f'{name!r:.80} is {_kind(value)}, not an array')
     return value.array
 
 
@@ -129,7 +96,7 @@ class _DType:
     def __init__(self, code: object, *_: object) -> None:
         if code not in DTYPES:
             shown = repr(code[:40]) if isinstance(code, str) else _kind(code)
-            raise _RefusedError(f'has arrays of the type {shown}; allowed are {", ".join(DTYPES)}')
+            raise RefusedError(f'has arrays of the type {shown}; allowed are {", ".join(DTYPES)}')
         self.code = str(code)
 
     def build(self, state: object) -> int:
@@ -137,7 +104,7 @@ class _DType:
             case (3 | 4, '<' | '>' | '|' | '=' as order, None, None, None, -1, -1, 0, *_):
                 self.order = order.replace('|', '=')
                 return 0
-        raise _RefusedError('has a type of arrays with a state that paddle.save does not write')
+        raise RefusedError('has a type of arrays with a state that paddle.save does not write')
 
 
 class _Array:
@@ -157,18 +124,18 @@ class _Array:
                 known = len(shape) <= 64 and all(isinstance(n, int) and 0 <= n < 2**63 for n in shape)
                 if not known or math.prod(shape) * stored.itemsize != len(content):
                     lengths = list(shape) if known else 'that numpy does not have'
-                    raise _RefusedError(f'has an array of shape {lengths} and type {dtype.code} in {len(content)} bytes')
+                    raise RefusedError(f'has an array of shape {lengths} and type {dtype.code} in {len(content)} bytes')
                 values = np.frombuffer(content, stored).astype(stored.newbyteorder('='))  # a copy: one that may be written to
                 self.array = values.reshape(shape, order='F' if fortran else 'C')
                 return values.nbytes
-        raise _RefusedError('has an array with a state that paddle.save does not write')
+        raise RefusedError('has an array with a state that paddle.save does not write')
 
 
 def _ordered(items: Any = ()) -> dict[str, Any]:
     """`OrderedDict()`, or `OrderedDict([[key, value], ...])` from Python 2."""
     made = {_key(key): value for key, value in items}
     if len(made) != len(items):
-        raise _RefusedError('has a key twice')
+        raise RefusedError('has a key twice')
     return made
 
 
@@ -176,14 +143,14 @@ def _datum(expression: object, names: Any = None) -> Any:
     """`eval('data', {'data': array})`, as which Paddle saves a tensor of the static graph; nothing else is evaluated."""
     if expression != 'data' or not isinstance(names, dict):
         shown = repr(expression[:60]) if isinstance(expression, str) else _kind(expression)
-        raise _RefusedError(f'evaluates {shown}; it is refused, because it could run code')
+        raise RefusedError(f'evaluates {shown}; it is refused, because it could run code')
     return names.get('data')
 
 
 def _bytes(text: object = '', encoding: object = 'latin1') -> bytes:
     """`_codecs.encode(text, 'latin1')` and `bytes()`: bytes in a pickle of protocol 2."""
     if not isinstance(text, str) or encoding != 'latin1':
-        raise _RefusedError('makes bytes of something else than text')
+        raise RefusedError('makes bytes of something else than text')
     return text.encode('latin1')
 
 
@@ -215,24 +182,24 @@ class _Unpickler(pickle._Unpickler):
         super().__init__(io.BytesIO(data), encoding='latin1')
         self.left = MOST_BUILT * len(data)
         if data[:1] == pickle.PROTO and data[1:2] > bytes([LARGEST_PROTOCOL]):
-            raise _RefusedError(f'is a pickle of protocol {data[1]}; paddle.save writes 2 to {LARGEST_PROTOCOL}')
+            raise RefusedError(f'is a pickle of protocol {data[1]}; paddle.save writes 2 to {LARGEST_PROTOCOL}')
 
     def load(self) -> Any:
         try:
             return super().load()
         except KeyError as error:  # from `dispatch`
-            raise _RefusedError(f'is no whole file of paddle.save: weights do not need the opcode {error}') from None
+            raise RefusedError(f'is no whole file of paddle.save: weights do not need the opcode {error}') from None
 
     def find_class(self, module: str, name: str) -> Any:
         full = f'{module.replace("__builtin__", "builtins")}.{name}'  # protocol 2 has the names of Python 2
         if full not in ALLOWED:
-            raise _RefusedError(f'names {full:.80}, which weights do not need; it is refused, because it could run code')
+            raise RefusedError(f'names {full:.80}, which weights do not need; it is refused, because it could run code')
         return ALLOWED[full]
 
     def spend(self, size: int) -> None:
         self.left -= size
         if self.left < 0:
-            raise _RefusedError('claims to hold more than its bytes')
+            raise RefusedError('claims to hold more than its bytes')
 
     def load_reduce(self) -> None:
         arguments, called = self.stack.pop(), self.stack.pop()
@@ -242,7 +209,7 @@ class _Unpickler(pickle._Unpickler):
     def load_build(self) -> None:
         state, made = self.stack.pop(), self.stack[-1]
         if not isinstance(made, _Array | _DType):
-            raise _RefusedError(f'sets the state of {_kind(made)}')
+            raise RefusedError(f'sets the state of {_kind(made)}')
         self.spend(made.build(state))
 
     def load_setitem(self) -> None:
@@ -265,7 +232,7 @@ class _Unpickler(pickle._Unpickler):
 def _key(key: object) -> str:
     """`key`, which must be a word. (To look up tuples in tuples in tuples ... ends the process.)"""
     if not isinstance(key, str):
-        raise _RefusedError(f'has {_kind(key)} as a key')
+        raise RefusedError(f'has {_kind(key)} as a key')
     return key
 
 

@@ -1,98 +1,243 @@
-"""Weights from a file into a network: our own files and, through `load_original`, those of the originals."""
+"""Weights from a file into a network: our own files, those of the originals, of PyTorch and of numpy."""
 
 from __future__ import annotations
 
+import io
+import pickle
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from torch import nn
+import numpy as np
+import safetensors
+import safetensors.torch
+import torch
+from torch import Tensor, nn
 
 from phalanx.families.distillation import network_of
-from phalanx.weights.checkpoint import CheckpointError, weights_at
-from phalanx.weights.originals import ORIGINALS, load_original, stored_as_in_paddle
+from phalanx.weights.archives import GZIP, UNREADABLE_ZIP, ZIP, ArchiveError, is_archive, only_weights
+from phalanx.weights.checkpoint import UNREADABLE, CheckpointError, weights_at
+from phalanx.weights.finding import Found, find
+from phalanx.weights.matching import COUNTER, Fit, Naming, Rows, Slot, Weights, best_fit, few
+from phalanx.weights.originals import ORIGINALS, stored_as_in_paddle
 from phalanx.weights.originals.distilled import networks_in
-from phalanx.weights.pdparams import read_pdparams
+from phalanx.weights.originals.pytorch import LIBRARIES, renamed
+from phalanx.weights.pdparams import RefusedError, arrays_in
 
 Part = Literal['all', 'backbone']
 Misshapen = Literal['refuse', 'skip']
 
-ORIGINAL_SUFFIXES = ('.pdparams', '.tar', '.gz', '.tgz')
-SHOWN, LINES = 5, 20  # of many names, the first few are told; of many problems
+COUNTED = ('loaded', 'carried', 'missing', 'misshapen', 'left_over')
+LINES = 20  # of many problems, the first few are told
+LEGACY_TORCH = b'\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19.'  # how files of torch before 1.6 begin
+WRAPPED = ('state_dict', 'model_state_dict', 'model', 'model_ema', 'net', 'params')  # under which training scripts keep weights
+PREFIXES = ('module.', '_orig_mod.')  # of DataParallel and torch.compile
+OTHERS = {  # what is beside weights, by suffix
+    '.pdopt': 'holds the state of an optimizer; the weights are in the .pdparams beside it',
+    '.pdiparams': 'belongs to an exported inference model, whose names are lost; give the .pdparams of its training',
+    '.pdmodel': 'is the graph of an exported inference model; give the .pdparams of its training',
+    '.states': 'holds the progress of a training; the weights are in the .pdparams beside it',
+    '.onnx': 'is an exported network; give the weights that it was exported from',
+    '.yml': 'is a configuration, not weights',
+}
+
+
+@dataclass(frozen=True)
+class Taken:
+    """What a network took from a file of weights."""
+
+    found: Found
+    fits: tuple[Fit, ...]  # of each network that was filled
+    remarks: tuple[str, ...] = ()
+
+    @property
+    def notes(self) -> list[str]:
+        """What was not taken, a line for each reason; empty when all fitted."""
+        return [
+            f'{self.found.source}: {note}' for note in (*(note for fit in self.fits for note in fit.notes()), *self.remarks)
+        ]
+
+    def facts(self) -> dict[str, Any]:
+        """For the summary of a run: where the weights came from, and what was taken of them."""
+        counts = {name: sum(len(getattr(fit, name)) for fit in self.fits) for name in COUNTED}
+        return {**self.found.facts(), **counts}
+
+    def rows(self) -> list[dict[str, str | float]]:
+        return [row for fit in self.fits for row in fit.rows()]
 
 
 def load_weights(
     model: nn.Module,
-    path: Path,
+    source: str | Path,
     *,
     part: Part = 'all',
     misshapen: Misshapen = 'refuse',
     network: str | None = None,
-) -> list[str]:
-    """What of the weights at `path` was not taken, a line for each reason; all others now are those of `model`.
+    rows: Rows | None = None,
+) -> Taken:
+    """Fills `model` from the weights that `source` names, see `phalanx.weights.finding.find`.
 
-    `path` is a run folder, a checkpoint, a `.safetensors` file, or a `.pdparams` or `.tar.gz` of the original project. With
-    `part='backbone'` it may also hold a backbone alone, and whatever else it holds (the head of a classifier) is left out. With
-    `misshapen='skip'` a tensor whose shape differs (a head for other classes) stays as `model` has it. `network` names the one
-    to fill, where `model` is a distillation.
+    They may be a run folder, a checkpoint, a `.safetensors`, `.pdparams`, `.pt`, `.pth` or `.npz` file, or an archive with one
+    of these. With `part='backbone'` they may also be those of a backbone alone, and whatever else there is (the head of a
+    classifier) is left out. With `misshapen='skip'` what fits is taken and the rest stays as `model` has it. `network` names
+    the one to fill, where `model` is a distillation. `rows` says what the rows of heads stand for: those that both sides have
+    are taken from a head for other classes.
 
-    Raises CheckpointError when the file is damaged or does not fit.
+    Raises CheckpointError, before anything is filled, when the file is damaged, when something does not fit and
+    `misshapen` is 'refuse', and when fewer than half of the tensors are there: it is another network then.
     """
-    is_original = path.suffix in ORIGINAL_SUFFIXES
-    weights: dict[str, Any] = dict(read_pdparams(path) if is_original else weights_at(path))
+    found = find(source)
+    weights = read_weights(found)
+    part = 'backbone' if found.part == 'backbone' else part
     try:
         if network is not None:
             model = network_of(model, network)
-        targets = networks_in(weights, model) if is_original else [(model, weights)]
-        notes = [note for each, own in targets for note in _fill(each, dict(own), is_original, part, misshapen)]
-    except (ValueError, RuntimeError) as error:  # torch raises RuntimeError for names and shapes
-        raise CheckpointError(f'{path}: {_shortened(str(error))}') from None
-    return [f'{path}: {note}' for note in notes]
+        targets = networks_in(weights, model)
+        fits = tuple(fit_of(each, own, part, rows if misshapen == 'skip' else None) for each, own in targets)
+    except ValueError as error:
+        raise CheckpointError(f'{found.source}: {error}') from None
+    for (each, _), fit in zip(targets, fits, strict=True):
+        _check(each, fit, part, misshapen, found.source)
+    for fit in fits:
+        fit.fill()
+    return Taken(found, fits, tuple(rows.notes()) if rows else ())
 
 
-def _fill(model: nn.Module, weights: dict[str, Any], is_original: bool, part: Part, misshapen: Misshapen) -> list[str]:
-    """What was not taken of `weights`, which are of one network, as the file names them."""
-    own = _own_arrays(model) if is_original else dict(model.state_dict())
-    notes: list[str] = []
-    if part == 'backbone':
-        weights, notes = _of_backbone(weights, own)
-    if misshapen == 'skip':
-        differing = sorted(name for name in weights.keys() & own.keys() if weights[name].shape != own[name].shape)
-        weights = weights | {name: own[name] for name in differing}
-        if differing:
-            notes.append(f'of another shape there, so as drawn: {", ".join(differing)}')
-    if is_original:
-        load_original(model, weights)
-    else:
-        model.load_state_dict(weights)
-    return notes
+def read_weights(found: Found) -> Weights:
+    """The weights in a file, by the names it has for them. Nothing that stands in it is run.
+
+    Raises CheckpointError when it is damaged or no file of weights; says what it is instead and what to do.
+    """
+    if not found.path.is_file():
+        return weights_at(found.path)
+    path = found.path
+    try:
+        with path.open('rb') as file:
+            head = file.read(512)
+        if head.startswith((GZIP, ZIP)) or head[257:262] == b'ustar':
+            data = path.read_bytes()
+            return _parsed(only_weights(data, found.member) if is_archive(data) else data, path.suffix)
+        if _is_safetensors(head):
+            return safetensors.torch.load_file(path)
+        return _parsed(path.read_bytes(), path.suffix)
+    except OSError as error:
+        raise CheckpointError(f'{path}: cannot be read: {error.strerror}') from None
+    except safetensors.SafetensorError as error:
+        raise CheckpointError(f'{path}: is no whole .safetensors file: {error}') from None
+    except (RefusedError, ArchiveError) as error:
+        raise CheckpointError(f'{path}: {error}') from None
 
 
-def _shortened(text: str) -> str:
-    """The first lines: of weights for another network, every name would be told."""
-    lines = text.splitlines()
-    more = [f'... and {len(lines) - LINES} more'] if len(lines) > LINES else []
-    return '\n'.join([*lines[:LINES], *more])
+def _parsed(data: bytes, suffix: str) -> Weights:
+    """The weights in the content of a file, whose kind shows in its first bytes. Raises RefusedError and SafetensorError."""
+    if data.startswith(b'version https://git-lfs'):
+        cure = '`git lfs pull` in its repository fetches them, or download the file itself'
+        raise RefusedError(f'is a Git LFS pointer ({len(data)} bytes), not the weights: {cure}')
+    if suffix in OTHERS:
+        raise RefusedError(OTHERS[suffix])
+    if data[:512].lstrip().lower().startswith((b'<!doctype', b'<html', b'<?xml')):
+        raise RefusedError('is a web page, not weights: the download was answered by a login or an error; fetch the file again')
+    if suffix == '.safetensors' or _is_safetensors(data[:512]):
+        return safetensors.torch.load(data)
+    if data.startswith((ZIP, LEGACY_TORCH)):
+        return _of_numpy(data) if suffix == '.npz' else _of_torch(data)
+    if suffix in ('.pt', '.pth'):
+        raise RefusedError('is no file of torch.save')
+    return arrays_in(data)
 
 
-def _own_arrays(model: nn.Module) -> dict[str, Any]:
-    """The weights of `model` by their original names; empty when it has none."""
-    if type(model) not in ORIGINALS:
-        return {}  # which load_original tells
-    original = ORIGINALS[type(model)](model)
-    stored = stored_as_in_paddle(model)
-    return {original.name(name): tensor.detach().cpu().numpy() for name, tensor in stored.items()}
+def _is_safetensors(head: bytes) -> bool:
+    """Whether a file begins as one: the length of a header in 8 bytes, then the header, which is JSON."""
+    return len(head) > 8 and head[8:9] == b'{' and int.from_bytes(head[:8], 'little') < 1 << 32
 
 
-def _of_backbone(weights: Mapping[str, Any], own: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
-    """The weights of the backbone from `weights` and all others from `own`, and what was left out."""
-    inside = {name for name in own if name.startswith('backbone.')}
-    if not inside:
-        raise ValueError('only the backbone was asked for, but the network has no part of that name')
-    if not any(name.startswith('backbone.') for name in weights):  # a file of the backbone alone
-        weights = {f'backbone.{name}': weight for name, weight in weights.items()}
-    left_out = [name.removeprefix('backbone.') for name in weights if name not in inside]
-    note = f'{len(left_out)} arrays are no part of the backbone and were left out: {", ".join(left_out[:SHOWN])}'
-    rest = {name: weight for name, weight in own.items() if name not in inside}
-    taken = {name: weight for name, weight in weights.items() if name in inside}
-    return rest | taken, [note] if left_out else []
+def _of_numpy(data: bytes) -> Weights:
+    try:
+        with np.load(io.BytesIO(data), allow_pickle=False) as arrays:
+            return {name: arrays[name] for name in arrays}
+    except (*UNREADABLE, *UNREADABLE_ZIP) as error:
+        raise RefusedError(f'is no whole .npz file: {error}') from None
+
+
+def _of_torch(data: bytes) -> Weights:
+    """The tensors of a file of `torch.save`, from where training scripts keep them. Raises RefusedError."""
+    try:
+        saved = torch.load(io.BytesIO(data), map_location='cpu', weights_only=True)
+    except pickle.UnpicklingError as error:
+        why = str(error).partition('\n')[0]
+        cure = 'save its state_dict alone where you trust it'
+        raise RefusedError(
+            f'holds more than weights, which is not read because it could run code ({why:.200}); {cure}'
+        ) from None
+    except UNREADABLE as error:
+        raise RefusedError(f'is no whole file of torch.save: {error}') from None
+    while isinstance(saved, Mapping) and (
+        inside := next((key for key in WRAPPED if isinstance(saved.get(key), Mapping)), None)
+    ):
+        saved = saved[inside]
+    tensors = (
+        {str(name): value for name, value in saved.items() if isinstance(value, Tensor)} if isinstance(saved, Mapping) else {}
+    )
+    if not tensors:
+        raise RefusedError('holds no weights: expected a state_dict, or a mapping with one')
+    for prefix in PREFIXES:
+        if all(name.startswith(prefix) for name in tensors):
+            tensors = {name.removeprefix(prefix): value for name, value in tensors.items()}
+    return tensors
+
+
+def namings(model: nn.Module) -> list[Naming]:
+    """The names that the tensors of `model` may have in a file: ours, those of its original, those of PyTorch's libraries."""
+    state = model.state_dict()
+    found = [Naming('Phalanx', {name: Slot(name, tensor) for name, tensor in state.items()})]
+    if type(model) in ORIGINALS:
+        original = ORIGINALS[type(model)](model)
+        slots = {original.name(name): Slot(name, tensor) for name, tensor in stored_as_in_paddle(model).items()}
+        found.append(Naming('the original', slots, original.is_redundant))
+    if (kind := type(getattr(model, 'backbone', None))) in LIBRARIES:
+        library, rules = LIBRARIES[kind]
+        inside = {name: tensor for name, tensor in state.items() if name.startswith('backbone.')}
+        slots = {f'backbone.{renamed(name.removeprefix("backbone."), rules)}': Slot(name, t) for name, t in inside.items()}
+        found.append(Naming(library, slots))
+    return found
+
+
+def fit_of(model: nn.Module, weights: Weights, part: Part, rows: Rows | None = None) -> Fit:
+    """How `weights` fit `model`. Raises ValueError when it has no such part."""
+    whole = namings(model)
+    if part == 'all':
+        return best_fit(whole, weights, rows)
+    if not any(name.startswith(f'{part}.') for name in model.state_dict()):
+        raise ValueError(f'only the {part} was asked for, but the network has no part of that name')
+    return best_fit([*(naming.of_part(part) for naming in whole), *(naming.alone(part) for naming in whole)], weights, rows)
+
+
+def _check(model: nn.Module, fit: Fit, part: Part, misshapen: Misshapen, source: str) -> None:
+    """Raises CheckpointError when the weights are of another network, or do not all fit although they must."""
+    what = type(model).__name__ if part == 'all' else f'the {part} of {type(model).__name__}'
+    if fit.share < 0.5:
+        total = sum(not name.endswith(COUNTER) for name in fit.naming.slots)
+        raise CheckpointError(
+            f'{source}: these are weights of another network: of the {total} tensors of {what} '
+            f'{len(fit.missing)} are not there and {len(fit.misshapen)} have another shape; {_hint(model, fit, part)}'
+        )
+    lines = [line for line in fit.problems() if part == 'all' or not line.startswith('left over')]
+    if misshapen == 'refuse' and lines:
+        more = [f'... and {len(lines) - LINES} more'] if len(lines) > LINES else []
+        raise CheckpointError('\n'.join([f'{source}: the weights do not fit {what}:', *lines[:LINES], *more]))
+
+
+def _hint(model: nn.Module, fit: Fit, part: Part) -> str:
+    """What to do about weights of another network."""
+    if part == 'all':
+        backbone = (
+            fit_of(model, fit.weights, 'backbone') if any(n.startswith('backbone.') for n in model.state_dict()) else None
+        )
+        if backbone is not None and backbone.share >= 0.5:
+            return 'its backbone fits: add train.init_part=backbone'
+    if fit.misshapen:
+        return f'is it another size of the network? {fit.shapes(fit.misshapen[0])}'
+    if type(model) not in ORIGINALS and not fit.loaded:
+        return f'there is no conversion for {type(model).__name__}, and the names there are others: {few(list(fit.weights))}'
+    return f'the file has {few(list(fit.weights))}, the network {few(list(fit.naming.slots))}'

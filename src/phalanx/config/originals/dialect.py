@@ -170,17 +170,10 @@ class Section:
             self.ignore(key, reason)
         self.left.pop(key, None)
 
-    def unfetched(self, key: str, part: str) -> Node | None:
-        """The file that `key` names; an address in the network is noted and left out."""
+    def weights(self, key: str) -> Node | None:
+        """The weights that `key` names, a file or an address; None when it names none."""
         node = self.take(key)
-        if not node.value:
-            return None
-        if not str(node.value).startswith(('http://', 'https://')):
-            return node
-        cure = f'download {node.value} and add --set train.init_from=FILE train.init_part={part}'
-        said = f'{node.origin}: {self.named(key)} is ignored: nothing is fetched from the network; {cure}'
-        self.reading.notes.append(said)
-        return None
+        return node if node.value else None
 
     def give_up(self) -> None:
         """Takes all that is left: what it belongs to has no counterpart, which has been told."""

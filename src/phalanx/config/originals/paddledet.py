@@ -437,16 +437,16 @@ def _norm_sync(top: Section) -> Node:
 
 
 def _initial(top: Section) -> dict[str, Any]:
-    """What the network starts from: a classifier's file has its backbone only; what does not fit is skipped."""
+    """What the network starts from: a classifier's file has its backbone only."""
     node = top.left.get('pretrain_weights')
     part = 'backbone' if node is not None and 'CSPResNet' in str(node.value) else 'all'
-    weights = top.unfetched('pretrain_weights', part)
+    weights = top.weights('pretrain_weights')
     if weights is None:
         return {}
     path = str(weights.value)
     if not Path(path).exists() and Path(f'{path}.pdparams').exists():
         weights = renamed(weights, f'{path}.pdparams')
-    return {'init_from': weights, 'init_part': renamed(weights, part), 'init_misshapen': renamed(weights, 'skip')}
+    return {'init_from': weights, 'init_part': renamed(weights, part)}
 
 
 DIALECT = Dialect(

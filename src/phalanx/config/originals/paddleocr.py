@@ -126,11 +126,7 @@ def _train(settings: Section, loader: Section) -> dict[str, Any]:
         said = 'name the weights to judge with --weights, and the run to go on with by --resume'
         settings.problem(settings.take('checkpoints'), settings.named('checkpoints'), said)
     settings.take('checkpoints')
-    weights = settings.unfetched('pretrained_model', 'all')
-    if weights is not None:
-        suffix = '' if str(weights.value).endswith('.pdparams') else '.pdparams'
-        keys |= {'init_from': renamed(weights, f'{weights.value}{suffix}'), 'init_misshapen': 'skip'}
-    return keys
+    return {**keys, 'init_from': settings.weights('pretrained_model')}
 
 
 def _precision(settings: Section) -> dict[str, Any] | None:

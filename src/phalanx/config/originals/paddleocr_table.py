@@ -91,8 +91,8 @@ def _network(section: Section, max_length: Node) -> Node:
     backbone, neck, head = section.section('Backbone'), section.section('Neck'), section.section('Head')
     backbone.must('name', 'PPLCNet')
     if backbone.take('pretrained', True).value:
-        cure = 'download them and add --set train.init_from=FILE train.init_part=backbone'
-        said = 'the weights of its training on ImageNet are not fetched from the network'
+        cure = 'add them by --set train.init_from=FILE_OR_ADDRESS train.init_part=backbone'
+        said = 'the configuration does not say where the weights of its training on ImageNet are'
         backbone.reading.notes.append(f'{backbone.node.origin}: {backbone.named("pretrained")} is ignored: {said}; {cure}')
     backbone.ignore('use_ssld', 'it says which of those weights to fetch')
     neck.must('name', 'CSPPAN')

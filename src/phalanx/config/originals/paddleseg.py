@@ -317,9 +317,9 @@ def _initial(model: Section, backbone: Section) -> dict[str, Any]:
     """What the network starts from; the weights of the whole network are laid over those of the backbone."""
     initial: dict[str, Any] = {}
     for section, part in ((backbone, 'backbone'), (model, 'all')):
-        node = section.unfetched('pretrained', part)
-        if node is not None:  # PaddleSeg skips what does not fit
-            initial = {'init_from': node, 'init_part': renamed(node, part), 'init_misshapen': renamed(node, 'skip')}
+        node = section.weights('pretrained')
+        if node is not None:
+            initial = {'init_from': node, 'init_part': renamed(node, part)}
     return initial
 
 

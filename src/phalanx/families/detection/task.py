@@ -181,6 +181,9 @@ class Detection:
     def settled(self) -> dict[str, tuple[str, ...]]:
         return settled_classes(self.data)
 
+    def labels(self, names: Sequence[str] | None = None) -> list[Sequence[str]]:
+        return [self.class_names if names is None else names]
+
     def model(self) -> nn.Module:
         return self.network(len(self.class_names))
 

@@ -29,6 +29,12 @@ BUILT_IN: dict[BuiltIn, str] = {
 }
 
 
+def row_labels(characters: Sequence[str]) -> list[Sequence[str]]:
+    """What the rows of a head stand for: of CTC, of the attention decoder, of the characters that go into that."""
+    attended = [*characters, '(unknown)', '(begin or end)']
+    return [['(blank)', *characters], attended, [*attended, '(padding)']]
+
+
 class UnusableTextError(Exception):
     """A text that cannot be a training target. The message says why."""
 

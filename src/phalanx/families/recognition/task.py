@@ -25,6 +25,7 @@ from phalanx.families.recognition.characters import (
     UnusableTextError,
     padded,
     read_dictionary,
+    row_labels,
 )
 from phalanx.families.recognition.data import DATA, Data, Source
 from phalanx.families.recognition.data.lmdb_sets import write_lmdb
@@ -188,6 +189,10 @@ class Recognition:
     def settled(self) -> dict[str, tuple[str, ...]]:
         named = self.dictionary.dictionary
         return {'characters.dictionary': read_dictionary(named)} if isinstance(named, Path) else {}
+
+    def labels(self, names: Sequence[str] | None = None) -> list[Sequence[str]]:
+        """Of the CTC head, of the attention head, of the characters that go into that."""
+        return row_labels(self.characters.characters if names is None else names)
 
     def model(self) -> nn.Module:
         """Raises FileNotFoundError or ValueError when the dictionary cannot be read, ValueError when networks do not fit."""

@@ -150,6 +150,9 @@ class Segmentation:
     def settled(self) -> dict[str, tuple[str, ...]]:
         return settled_classes(self.data)
 
+    def labels(self, names: Sequence[str] | None = None) -> list[Sequence[str]]:
+        return [self.data().class_names if names is None else names]
+
     def model(self) -> nn.Module:
         """Raises ValueError when the losses are not as many as outputs of the network, or their options not for its classes."""
         num_classes = len(self.data().class_names)

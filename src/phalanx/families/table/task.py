@@ -124,6 +124,10 @@ class TableStructure:
     def settled(self) -> dict[str, tuple[str, ...]]:
         return {}
 
+    def labels(self, names: Sequence[str] | None = None) -> list[Sequence[str]]:
+        """None: tokens are those of the family, in an order of the family."""
+        return []
+
     def model(self) -> nn.Module:
         return self.network(len(self.vocabulary))
 

@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import numpy as np
 import numpy.typing as npt
-import torch
 from torch import Tensor, nn
 
 from phalanx.families.detection.models.ppyoloe import PPYOLOE
@@ -19,6 +17,7 @@ from phalanx.families.segmentation.models.pp_liteseg import PPLiteSeg
 from phalanx.families.segmentation.models.segformer import SegFormer
 from phalanx.families.segmentation.models.unet import UNet
 from phalanx.families.table.models.slanet import SLANet
+from phalanx.weights.matching import Fit, Naming, Slot
 from phalanx.weights.originals import crnn, deeplabv3p, ocrnet, pp_liteseg, ppyoloe, segformer, slanet, svtr_lcnet, unet
 from phalanx.weights.originals.original import Original
 
@@ -44,13 +43,11 @@ def load_original(model: nn.Module, arrays: Mapping[str, npt.NDArray[Any]]) -> N
         known = ', '.join(kind.__name__ for kind in ORIGINALS)
         raise ValueError(f'there is no conversion for {type(model).__name__}; there is for {known}')
     original = ORIGINALS[type(model)](model)
-    tensors = {original.name(name): tensor for name, tensor in stored_as_in_paddle(model).items()}
-    problems = _problems({name: tuple(tensor.shape) for name, tensor in tensors.items()}, arrays, original)
-    if problems:
+    slots = {original.name(name): Slot(name, tensor) for name, tensor in stored_as_in_paddle(model).items()}
+    fit = Fit.of(Naming('the original', slots, original.is_redundant), arrays)
+    if problems := fit.problems():
         raise ValueError(f'the weights do not fit {type(model).__name__}:\n' + '\n'.join(problems))
-    with torch.no_grad():
-        for name, tensor in tensors.items():
-            tensor.copy_(torch.from_numpy(np.ascontiguousarray(arrays[name])))
+    fit.fill()
 
 
 def stored_as_in_paddle(model: nn.Module) -> dict[str, Tensor]:
@@ -61,18 +58,3 @@ def stored_as_in_paddle(model: nn.Module) -> dict[str, Tensor]:
     linear = {f'{name}.weight' for name, module in model.named_modules() if isinstance(module, nn.Linear)}
     state = {name: tensor for name, tensor in model.state_dict().items() if not name.endswith('.num_batches_tracked')}
     return {name: tensor.T if name in linear else tensor for name, tensor in state.items()}
-
-
-def _problems(shapes: Mapping[str, tuple[int, ...]], arrays: Mapping[str, npt.NDArray[Any]], original: Original) -> list[str]:
-    missing = [f'missing: {name} {list(shape)}' for name, shape in shapes.items() if name not in arrays]
-    misshapen = [
-        f'misshapen: {name} is {list(arrays[name].shape)}, the model has {list(shape)}'
-        for name, shape in shapes.items()
-        if name in arrays and arrays[name].shape != shape
-    ]
-    left_over = [
-        f'left over: {name} {list(array.shape)}'
-        for name, array in arrays.items()
-        if name not in shapes and not original.is_redundant(name, arrays)
-    ]
-    return missing + misshapen + left_over

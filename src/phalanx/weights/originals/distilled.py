@@ -2,32 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
-import numpy.typing as npt
 from torch import nn
 
 from phalanx.families.distillation import Distilled
+from phalanx.weights.matching import Weights
 
-Arrays = Mapping[str, npt.NDArray[Any]]
-
-STUDENT = 'Student'  # the network that PaddleOCR trains for later use
+STUDENTS = ('Student', 'networks.student')  # the network for later use, as PaddleOCR names it and as we do
 
 
-def networks_in(arrays: Arrays, model: nn.Module) -> list[tuple[nn.Module, Arrays]]:
+def networks_in(arrays: Weights, model: nn.Module) -> list[tuple[nn.Module, Weights]]:
     """The networks that the arrays of a file are for, each with its own: all of a distillation, or `model`.
 
     A model that is no distillation takes the student of one. Raises ValueError when a network is not there.
     """
+    if arrays.keys() & model.state_dict().keys():
+        return [(model, arrays)]
     if isinstance(model, Distilled):
         return [(network, of_network(arrays, name.capitalize())) for name, network in model.networks.items()]
-    if any(name.startswith(f'{STUDENT}.') for name in arrays):
-        return [(model, of_network(arrays, STUDENT))]
+    for student in STUDENTS:
+        if any(name.startswith(f'{student}.') for name in arrays):
+            return [(model, of_network(arrays, student))]
     return [(model, arrays)]
 
 
-def of_network(arrays: Arrays, name: str) -> dict[str, npt.NDArray[Any]]:
+def of_network(arrays: Weights, name: str) -> Weights:
     """The arrays of the network `name`, by the names they have without the others.
 
     Raises ValueError, with the names there are, when none is of that network.

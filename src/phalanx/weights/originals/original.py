@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+
+from phalanx.weights.matching import Weights
 
 Rule = tuple[str, str | Callable[[re.Match[str]], str]]  # our pattern, original replacement: what re.sub takes
 
@@ -31,11 +32,11 @@ class Original:
             ours = re.sub(pattern, replacement, ours)
         return ours
 
-    def is_redundant(self, name: str, arrays: Mapping[str, npt.NDArray[Any]]) -> bool:
+    def is_redundant(self, name: str, arrays: Weights) -> bool:
         """Whether the array `name` says nothing that is not known: an alias equal to the first, a constant of its value."""
         if name in self.aliases:
             return np.array_equal(arrays[name], arrays.get(self.aliases[name], ()))
-        return name in self.constants and bool((arrays[name] == self.constants[name]).all())
+        return name in self.constants and bool((np.asarray(arrays[name]) == self.constants[name]).all())
 
 
 PADDLE_BUFFERS = (

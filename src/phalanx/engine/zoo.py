@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Literal, get_args, get_origin, get_type_hints
 
 from torch import nn
@@ -9,13 +10,16 @@ from torch import nn
 from phalanx.config.read import did_you_mean
 from phalanx.families.catalog import models
 from phalanx.families.plugins import load_plugins
+from phalanx.weights.reading import load_weights
 
 
-def create_model(name: str, *, num_classes: int, **options: object) -> nn.Module:
+def create_model(name: str, *, num_classes: int, weights: str | Path | None = None, **options: object) -> nn.Module:
     """The network `name` with freshly drawn weights; `options` are those of its builder, `backbone='stdc2'` say.
 
-    Raises ValueError for an unknown name or choice, with the nearest known one, and TypeError for an option that the builder
-    has not.
+    `weights`: those to start from, as `train.init_from` takes them: a file, an address, a name that `phalanx weights` lists.
+    What fits is taken: a head for another number of classes stays as drawn. Raises ValueError for an unknown name or choice,
+    with the nearest known one, TypeError for an option that the builder has not, and CheckpointError for weights that cannot be
+    had or are of another network.
     """
     load_plugins()
     known = models()
@@ -29,4 +33,6 @@ def create_model(name: str, *, num_classes: int, **options: object) -> nn.Module
         if get_origin(hints.get(option)) is Literal and value not in choices:
             raise ValueError(f'{option}: {value!r} is not one of {", ".join(map(str, choices))}{did_you_mean(value, choices)}')
     model: nn.Module = known[name](num_classes, **options)
+    if weights is not None:
+        load_weights(model, weights, misshapen='skip')
     return model

@@ -1,0 +1,278 @@
+"""Fetches one file over HTTPS: resumed after a cut, checked, in place only when whole, once for all processes of a node.
+
+FOLDER/NAME         the file; it gets its name when it is whole and checked
+FOLDER/facts.json   where it came from, its size and sha256: a later fetch from there must bring the same
+FOLDER/NAME.part    what came so far, and NAME.part.json: which version of the file that belongs to
+FOLDER/lock         held by the process that fetches
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import hashlib
+import http.client
+import json
+import logging
+import re
+import shutil
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import IO, Any
+from urllib.parse import unquote, urlsplit
+
+from rich.console import Console
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+
+import phalanx
+from phalanx.system.disk import remove_own, write_whole
+from phalanx.weights.checkpoint import CheckpointError
+
+log = logging.getLogger('phalanx')
+
+ATTEMPTS, PAUSE = 5, 1.0  # a connection that is cut is tried again, after 1, 2, 4 ... seconds
+SILENCE = 60  # seconds without a byte that count as a cut
+BLOCK = 1 << 20
+LOOPBACK = ('localhost', '127.0.0.1', '::1')
+
+
+class FetchError(CheckpointError):
+    """A file that cannot be had from its address; says why and what to do."""
+
+
+class _CutError(Exception):
+    """The connection ended too early; another attempt may go on from there."""
+
+
+@dataclass(frozen=True)
+class Fetched:
+    """A file from the network, on this disk."""
+
+    path: Path
+    address: str
+    size: int  # bytes
+    sha256: str
+    fetched_at: str  # date and time, UTC
+
+
+def fetched(folder: Path) -> Fetched | None:
+    """What was fetched into `folder` before. Raises FetchError when the file is not what it was then."""
+    facts = _read_json(folder / 'facts.json')
+    try:
+        there = Fetched(folder / str(facts['name']), *(facts[key] for key in ('address', 'size', 'sha256', 'fetched_at')))
+    except KeyError:
+        return None
+    if not there.path.is_file():
+        return None
+    if there.path.stat().st_size != there.size or digest_of(there.path) != there.sha256:
+        raise FetchError(f'{there.path}: is not what was fetched from {there.address} (sha256 differs); remove it')
+    return there
+
+
+def fetch(
+    address: str,
+    folder: Path,
+    *,
+    sha256: str | None = None,
+    headers: Mapping[str, str] | None = None,
+    pause: float = PAUSE,
+) -> Fetched:
+    """The file at `address` in `folder`, from there if it was fetched before. `headers` go to that host only.
+
+    Waits while another process fetches the same. Raises FetchError.
+    """
+    check_address(address, sha256)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with _locked(folder / 'lock'):
+            there = fetched(folder) or _fetch(address, folder, dict(headers or {}), sha256, pause)
+    except OSError as error:
+        raise FetchError(f'{folder}: {error.strerror}; another folder can be named in PHALANX_CACHE') from None
+    if sha256 is not None and there.sha256 != sha256.lower():
+        raise FetchError(f'{there.path}: has the sha256 {there.sha256}, not {sha256}, which was asked for; remove it')
+    return there
+
+
+def check_address(address: str, sha256: str | None) -> None:
+    """Raises FetchError for an address whose content could be changed on its way."""
+    parts = urlsplit(address)
+    if not parts.hostname or parts.scheme not in ('https', 'http'):
+        raise FetchError(f'{address}: is no address of a file: https://HOST/PATH')
+    if parts.scheme == 'http' and parts.hostname not in LOOPBACK and sha256 is None:
+        raise FetchError(f'{address}: could be changed on its way; use https://, or say what it must be: {address}#sha256=HEX')
+
+
+def digest_of(path: Path) -> str:
+    with path.open('rb') as file:
+        return hashlib.file_digest(file, 'sha256').hexdigest()
+
+
+def _fetch(address: str, folder: Path, headers: Mapping[str, str], sha256: str | None, pause: float) -> Fetched:
+    """Fetches into `folder`, which this process has locked."""
+    name = re.sub(r'[^\w.+-]', '_', unquote(urlsplit(address).path).rpartition('/')[2]).lstrip('.') or 'weights'
+    part = folder / f'{name}.part'
+    log.info('fetching %s', address)
+    for attempt in range(ATTEMPTS):
+        if attempt:
+            time.sleep(pause * 2 ** (attempt - 1))
+        try:
+            _receive(address, part, headers, sha256)
+            break
+        except _CutError as error:
+            cut = error
+            log.info('%s: %s', address, error)
+    else:
+        kept = f'{part.stat().st_size:,} bytes are kept, the same command goes on from there; ' if part.is_file() else ''
+        cure = 'behind a proxy, set https_proxy; without a network, copy the file here and name its path'
+        raise FetchError(f'{address}: {cut} ({ATTEMPTS} attempts); {kept}{cure}')
+    remembered = _read_json(folder / 'facts.json')
+    found = Fetched(folder / name, address, part.stat().st_size, digest_of(part), _now())
+    expected = sha256.lower() if sha256 else remembered.get('sha256')
+    if expected not in (None, found.sha256):
+        remove_own(part)
+        who = 'was asked for' if sha256 else f'came from there on {remembered.get("fetched_at")}'
+        cure = '' if sha256 else f'; if the change is meant, remove {folder / "facts.json"}'
+        raise FetchError(f'{address}: has the sha256 {found.sha256}, but {expected} {who}{cure}')
+    facts = {**asdict(found), 'name': name, 'path': None}
+    write_whole(folder / 'facts.json', json.dumps(facts, indent=1).encode())
+    part.replace(found.path)
+    remove_own(folder / f'{name}.part.json')
+    return found
+
+
+def _receive(address: str, part: Path, headers: Mapping[str, str], sha256: str | None) -> None:
+    """Brings `part` to its whole length, from where an earlier attempt ended. Raises FetchError, and _CutError."""
+    version = part.with_name(f'{part.name}.json')
+    validator = str(_read_json(version).get('validator') or '')
+    have = part.stat().st_size if validator and part.is_file() else 0
+    request = urllib.request.Request(address, headers={'User-Agent': f'phalanx/{phalanx.__version__}'})
+    request.add_header('Accept-Encoding', 'identity')
+    if have:
+        request.add_header('Range', f'bytes={have}-')
+        request.add_header('If-Range', validator)
+    for name, value in headers.items():
+        request.add_unredirected_header(name, value)  # a token is for the host that it was given for
+    with _answered(address, request, version, sha256) as response:
+        if response.headers.get_content_type() == 'text/html':
+            raise FetchError(f'{address}: answers with a web page, not a file: a login, perhaps, or a notice of the network')
+        at, total = _place(response, have)
+        validator = response.headers.get('ETag', '')
+        if not validator or validator.startswith('W/'):
+            validator = response.headers.get('Last-Modified', '')
+        write_whole(version, json.dumps({'validator': validator}).encode())
+        if total is not None and shutil.disk_usage(part.parent).free < total - at:
+            raise _full(part, total - at)
+        with part.open('r+b' if at else 'wb') as file:
+            file.seek(at)
+            file.truncate()
+            _copy(response, file, part, at, total)
+    if total is not None and part.stat().st_size != total:
+        raise _CutError(f'the connection was cut after {part.stat().st_size:,} of {total:,} bytes')
+
+
+@contextlib.contextmanager
+def _answered(address: str, request: urllib.request.Request, version: Path, sha256: str | None) -> Iterator[Any]:
+    """The answer to `request`. Raises FetchError for one that will not change, _CutError for what may be better next time."""
+    opener = urllib.request.build_opener(_Redirect(sha256))  # with the proxies that the environment names
+    try:
+        with opener.open(request, timeout=SILENCE) as response:
+            yield response
+    except urllib.error.HTTPError as error:
+        error.close()
+        if error.code == 416:  # what is kept is longer than the file: begin again
+            remove_own(version)
+            raise _CutError('the file there is another one now') from None
+        if error.code in (408, 425, 429) or error.code >= 500:
+            raise _CutError(f'the server answers {error.code} {error.reason}') from None
+        cures = {
+            404: 'there is no such file (any more)',
+            401: 'asks for a login: name a token in HF_TOKEN if it is of a hub, else fetch it yourself and name its path',
+            403: 'may not be fetched: its owner wants a login or an agreement, or a network in between refuses',
+        }
+        raise FetchError(f'{address}: {cures.get(error.code, error.reason)} (HTTP {error.code})') from None
+    except urllib.error.URLError as error:
+        raise _CutError(f'cannot be reached: {error.reason}') from None
+    except (http.client.HTTPException, ConnectionError, TimeoutError) as error:
+        raise _CutError(f'the connection was cut: {error!r}') from None
+
+
+def _copy(response: Any, file: IO[bytes], part: Path, at: int, total: int | None) -> None:
+    """What is left of the file, with a progress bar on a terminal and a line of the log for each tenth."""
+    console = Console(stderr=True)
+    columns = (TextColumn('{task.description}'), BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console, transient=True, disable=not console.is_interactive) as progress:
+        bar = progress.add_task(part.stem, total=total, completed=at)
+        tenth = 0
+        while block := response.read(BLOCK):
+            try:
+                file.write(block)
+                file.flush()
+            except OSError as error:
+                if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                    raise FetchError(f'{part}: {error.strerror}; another folder can be named in PHALANX_CACHE') from None
+                raise _full(part, (total or at) - at) from None
+            at += len(block)
+            progress.update(bar, completed=at)
+            if total and 10 * at // total > tenth:
+                tenth = 10 * at // total
+                log.info('%s: %d %% of %d bytes', part.stem, 10 * tenth, total)
+
+
+def _place(response: Any, have: int) -> tuple[int, int | None]:
+    """Where in the file the answer begins, and the size of the whole file, None when that is not said."""
+    if response.status == 206:
+        said = re.fullmatch(r'bytes (\d+)-\d+/(\d+)', response.headers.get('Content-Range', ''))
+        if said is None or int(said[1]) != have:
+            raise _CutError('the server answers with another part of the file than was asked for')
+        return have, int(said[2])
+    length = response.headers.get('Content-Length', '')
+    return 0, int(length) if length.isdecimal() else None
+
+
+def _full(part: Path, needed: int) -> FetchError:
+    remove_own(part)
+    free = shutil.disk_usage(part.parent).free
+    return FetchError(
+        f'{part.parent}: the disk is full: {needed:,} bytes are needed, {free:,} are free; '
+        'make room, or name a folder on another disk in PHALANX_CACHE'
+    )
+
+
+class _Redirect(urllib.request.HTTPRedirectHandler):
+    """Follows redirects, but from HTTPS to nothing less."""
+
+    def __init__(self, sha256: str | None) -> None:
+        self.sha256 = sha256
+
+    def redirect_request(
+        self, req: urllib.request.Request, fp: IO[bytes], code: int, msg: str, headers: Any, newurl: str
+    ) -> urllib.request.Request | None:
+        check_address(newurl, self.sha256)
+        return super().redirect_request(req, fp, code, msg, headers, newurl)
+
+
+@contextlib.contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """Within this context no other process, nor thread, is in it for that file."""
+    with path.open('a') as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX)
+        except OSError as error:  # of a disk that knows no locks: two processes may then fetch the same, into one place
+            log.info('%s: cannot be locked: %s', path, error)
+        yield
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        return dict(json.loads(path.read_text()))
+    except (OSError, ValueError, TypeError):
+        return {}
+
+
+def _now() -> str:
+    return time.strftime('%Y-%m-%d %H:%M:%S UTC', time.gmtime())

@@ -1,0 +1,218 @@
+"""Which weights of a file fit a network: compared tensor by tensor, by name and shape."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+Weights = Mapping[str, npt.NDArray[Any] | Tensor]  # as a file holds them
+
+COUNTER = '.num_batches_tracked'  # torch's own count of the steps of a batch norm, which only its files have
+SHOWN = 5  # of many names, the first few are named
+
+
+@dataclass(frozen=True)
+class Slot:
+    """A place in a network that a file may fill."""
+
+    ours: str  # the name of the tensor here
+    tensor: Tensor  # a view of it, laid out as in the file: what fills the view fills the network
+
+
+@dataclass(frozen=True)
+class Naming:
+    """The tensors of a network (or of a part of it) under the names that one kind of file has for them."""
+
+    whose: str  # a word for people: Phalanx, the original, timm
+    slots: Mapping[str, Slot]  # by the name in the file
+    is_redundant: Callable[[str, Weights], bool] = lambda name, weights: False  # whether a left-over says nothing new
+
+    def covered(self, weights: Weights) -> int:
+        """How many of the tensors `weights` have by name."""
+        return len(self.slots.keys() & weights.keys())
+
+    def of_part(self, part: str) -> Naming:
+        """The same for the tensors of one part of the network."""
+        return Naming(
+            self.whose,
+            {name: slot for name, slot in self.slots.items() if slot.ours.startswith(f'{part}.')},
+            self.is_redundant,
+        )
+
+    def alone(self, part: str) -> Naming:
+        """The same for a file that holds this part alone, whose names do not begin with it."""
+        inside = self.of_part(part).slots
+        return Naming(self.whose, {name.removeprefix(f'{part}.'): slot for name, slot in inside.items()}, self.is_redundant)
+
+
+@dataclass(frozen=True)
+class Carried:
+    """The rows of a head that both sides have."""
+
+    dim: int  # along which the rows lie
+    ours: list[int]
+    theirs: list[int]
+
+
+@dataclass(frozen=True)
+class Rows:
+    """What the rows of heads stand for, classes or characters with what a head adds to them, here and in a file.
+
+    One list of names a kind of head, the same kinds in the same order on both sides.
+    """
+
+    ours: Sequence[Sequence[str]]
+    theirs: Sequence[Sequence[str]]
+
+    def carried(self, here: Sequence[int], there: Sequence[int]) -> Carried | None:
+        """The rows with names that both sides have, of tensors of the shapes `here` and `there`, which differ in that."""
+        differing = [dim for dim, sizes in enumerate(zip(here, there, strict=False)) if sizes[0] != sizes[1]]
+        if len(here) != len(there) or len(differing) != 1:
+            return None
+        (dim,) = differing
+        for ours, theirs in zip(self.ours, self.theirs, strict=True):
+            if (len(ours), len(theirs)) == (here[dim], there[dim]):
+                places = {name: row for row, name in enumerate(theirs)}
+                shared = [(row, places[name]) for row, name in enumerate(ours) if name in places]
+                return Carried(dim, [row for row, _ in shared], [row for _, row in shared]) if shared else None
+        return None
+
+    def notes(self) -> list[str]:
+        """What a person should know of heads that have as many rows as here, for other names: they are taken as they stand."""
+        alike = [(ours, theirs) for ours, theirs in zip(self.ours, self.theirs, strict=True) if len(ours) == len(theirs)]
+        return [
+            f'as many classes there as here, with other names ({few(theirs)}): their rows are taken in that order'
+            for ours, theirs in alike[:1]
+            if tuple(ours) != tuple(theirs)
+        ]
+
+
+@dataclass(frozen=True)
+class Fit:
+    """How the weights of a file compare with a network. Names are those in the file."""
+
+    naming: Naming
+    weights: Weights
+    loaded: tuple[str, ...]  # name and shape agree: what `fill` loads
+    missing: tuple[str, ...]  # the network has them, the file has not
+    misshapen: tuple[str, ...]  # both have them, in different shapes
+    left_over: tuple[str, ...]  # the file has them, the network has not
+    carried: Mapping[str, Carried]  # of another shape, but with rows that both sides have
+
+    @classmethod
+    def of(cls, naming: Naming, weights: Weights, rows: Rows | None = None) -> Fit:
+        there = [name for name in naming.slots if name in weights]
+        shapes = {name: (naming.slots[name].tensor.shape, weights[name].shape) for name in there}
+        fits = {name: tuple(here) == tuple(theirs) for name, (here, theirs) in shapes.items()}
+        found = {name: rows.carried(*shapes[name]) for name in there if rows and not fits[name]}
+        carried = {name: each for name, each in found.items() if each is not None}
+        missing = tuple(name for name in naming.slots if name not in weights and not name.endswith(COUNTER))
+        return cls(
+            naming,
+            weights,
+            loaded=tuple(name for name in there if fits[name]),
+            missing=missing,
+            misshapen=tuple(name for name in there if not fits[name] and name not in carried),
+            carried=carried,
+            left_over=tuple(
+                name
+                for name in weights
+                if name not in naming.slots and not name.endswith(COUNTER) and not naming.is_redundant(name, weights)
+            ),
+        )
+
+    @torch.no_grad()
+    def fill(self) -> None:
+        """Puts the weights that fit into the network, whose dtype and device stay."""
+        for name in self.loaded:
+            self.naming.slots[name].tensor.copy_(_tensor(self.weights[name]))
+        for name, rows in self.carried.items():
+            mine = self.naming.slots[name].tensor
+            taken = _tensor(self.weights[name]).index_select(rows.dim, torch.tensor(rows.theirs))
+            mine.index_copy_(rows.dim, torch.tensor(rows.ours, device=mine.device), taken.to(mine))
+
+    @property
+    def share(self) -> float:
+        """How many of the network's tensors the file fills, of 1."""
+        counted = [name for name in self.naming.slots if not name.endswith(COUNTER)]
+        return sum(not name.endswith(COUNTER) for name in self.loaded) / max(len(counted), 1)
+
+    def problems(self) -> list[str]:
+        """Everything that does not fit, a line each."""
+        slots = self.naming.slots
+        return [
+            *(f'missing: {name} {list(slots[name].tensor.shape)}' for name in self.missing),
+            *(f'misshapen: {self.shapes(name)}' for name in self.misshapen),
+            *(f'left over: {name} {list(self.weights[name].shape)}' for name in self.left_over),
+        ]
+
+    def shapes(self, name: str) -> str:
+        """A misshapen tensor with both of its shapes."""
+        return f'{name} is {list(self.weights[name].shape)}, the model has {list(self.naming.slots[name].tensor.shape)}'
+
+    def notes(self) -> list[str]:
+        """What a person should know of the tensors that were not filled, one line a kind."""
+        said = []
+        if self.missing:
+            said.append(f'{tensors(self.missing)} not there and {stay(self.missing)} as initialised: {few(self.missing)}')
+        for count in sorted({len(rows.ours) for rows in self.carried.values()}):
+            names = [name for name, rows in self.carried.items() if len(rows.ours) == count]
+            said.append(f'{count} rows of classes or characters that both have are taken, the others are fresh: {few(names)}')
+        if self.misshapen:
+            shapes = few([self.shapes(name) for name in self.misshapen])
+            said.append(f'{tensors(self.misshapen)} of another shape there and {stay(self.misshapen)} as initialised: {shapes}')
+        if self.left_over:
+            said.append(f'{tensors(self.left_over)} left over, without a place in the network: {few(self.left_over)}')
+        return said
+
+    def rows(self) -> list[dict[str, str | float]]:
+        """The table for the report: how many tensors of each part were loaded, and what became of the others."""
+        parts = list(dict.fromkeys(slot.ours.partition('.')[0] for slot in self.naming.slots.values()))
+
+        def counted(names: Sequence[str], part: str) -> int:
+            ours = [self.naming.slots[name].ours for name in names if not name.endswith(COUNTER)]
+            return sum(name.partition('.')[0] == part for name in ours)
+
+        table: list[dict[str, str | float]] = [
+            {
+                'part': part,
+                'loaded': counted(self.loaded, part),
+                'rows by name': counted(tuple(self.carried), part),
+                'missing, as initialised': counted(self.missing, part),
+                'misshapen, as initialised': counted(self.misshapen, part),
+                'left over': 0,
+            }
+            for part in parts
+        ]
+        if self.left_over:
+            nowhere = dict.fromkeys(table[0], 0) if table else {}
+            table.append({**nowhere, 'part': '(no place here)', 'left over': len(self.left_over)})
+        return table
+
+
+def best_fit(namings: Sequence[Naming], weights: Weights, rows: Rows | None = None) -> Fit:
+    """How `weights` compare under the naming that knows most of their names; the first of equals."""
+    return Fit.of(max(namings, key=lambda naming: naming.covered(weights)), weights, rows)
+
+
+def _tensor(value: npt.NDArray[Any] | Tensor) -> Tensor:
+    return value if isinstance(value, Tensor) else torch.from_numpy(np.ascontiguousarray(value))
+
+
+def tensors(names: Sequence[str]) -> str:
+    return f'{len(names)} tensors are' if len(names) != 1 else '1 tensor is'
+
+
+def stay(names: Sequence[str]) -> str:
+    return 'stay' if len(names) != 1 else 'stays'
+
+
+def few(names: Sequence[str]) -> str:
+    more = f' and {len(names) - SHOWN} more' if len(names) > SHOWN else ''
+    return ', '.join(names[:SHOWN]) + more

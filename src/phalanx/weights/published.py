@@ -1,0 +1,167 @@
+"""Weights that the originals publish, by name. Addresses, figures and licences as their projects state them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+APACHE = 'Apache-2.0'
+PADDLEDET = 'https://paddledet.bj.bcebos.com/models'
+OBJECTS365 = 'https://bj.bcebos.com/v1/paddledet/models/pretrained'
+PADDLESEG = 'https://paddleseg.bj.bcebos.com/dygraph'
+BACKBONES = 'https://bj.bcebos.com/paddleseg/dygraph'
+PADDLEOCR = 'https://paddleocr.bj.bcebos.com'
+# Trained from SegFormer's own backbones, whose licence (NVIDIA Source Code License) forbids commercial use.
+SEGFORMER = "Apache-2.0 (PaddleSeg); its backbone began as SegFormer's own, which is not for commercial use"
+
+
+@dataclass(frozen=True)
+class Published:
+    """A file of weights that its project publishes."""
+
+    network: str  # the recipe or network that it belongs to
+    trained_on: str
+    figure: str  # what the project reports for it
+    address: str
+    licence: str = APACHE
+    part: Literal['all', 'backbone'] = 'all'  # what of the network it holds
+    sha256: str | None = None  # of the file at the address, where it is known
+    member: str | None = None  # which file of the archive
+
+
+PUBLISHED: dict[str, Published] = {
+    **{
+        f'ppyoloe_plus_crn_{size}_80e_coco': Published(
+            f'ppyoloe, size: {size}, plus: true',
+            'COCO',
+            f'mAP {figure}',
+            f'{PADDLEDET}/ppyoloe_plus_crn_{size}_80e_coco.pdparams',
+        )
+        for size, figure in (('s', '43.7'), ('m', '49.8'), ('l', '52.9'), ('x', '54.7'))
+    },
+    **{
+        f'ppyoloe_plus_crn_{size}_30e_voc': Published(
+            f'ppyoloe, size: {size}, plus: true',
+            'VOC',
+            f'mAP50 {figure}',
+            f'{PADDLEDET}/ppyoloe_plus_crn_{size}_30e_voc.pdparams',
+        )
+        for size, figure in (('s', '86.7'), ('l', '89.0'))
+    },
+    **{
+        f'ppyoloe_crn_{size}_obj365_pretrained': Published(
+            f'ppyoloe, size: {size}',
+            'Objects365',
+            f'mAP50 {figure}',
+            f'{OBJECTS365}/ppyoloe_crn_{size}_obj365_pretrained.pdparams',
+        )
+        for size, figure in (('s', '18.1'), ('m', '25.0'), ('l', '30.8'), ('x', '32.7'))
+    },
+    **{
+        f'CSPResNetb_{size}_pretrained': Published(
+            f'ppyoloe, size: {size}',
+            'ImageNet',
+            '',
+            f'{PADDLEDET}/pretrained/CSPResNetb_{size}_pretrained.pdparams',
+            part='backbone',
+        )
+        for size in ('s', 'm', 'l', 'x')
+    },
+    **{
+        f'pp_liteseg_{backbone}_cityscapes_scale{scale}': Published(
+            f'pp_liteseg, backbone: {backbone}',
+            'Cityscapes',
+            f'mIoU {figure}',
+            f'{PADDLESEG}/cityscapes/pp_liteseg_{backbone}_cityscapes_1024x512_scale{scale}_160k/model.pdparams',
+        )
+        for backbone, scale, figure in (
+            *(('stdc1', '0.5', '73.10'), ('stdc1', '0.75', '76.03'), ('stdc1', '1.0', '77.04')),
+            *(('stdc2', '0.5', '75.25'), ('stdc2', '0.75', '78.75'), ('stdc2', '1.0', '79.04')),
+        )
+    },
+    **{
+        f'pp_liteseg_{backbone}_camvid': Published(
+            f'pp_liteseg, backbone: {backbone}',
+            'CamVid',
+            f'mIoU {figure}',
+            f'{PADDLESEG}/camvid/pp_liteseg_{backbone}_camvid_960x720_10k/model.pdparams',
+        )
+        for backbone, figure in (('stdc1', '73.30'), ('stdc2', '75.10'))
+    },
+    'hrnet_w18_ssld': Published(
+        'ocrnet, backbone: hrnet_w18', 'ImageNet', '', f'{BACKBONES}/hrnet_w18_ssld.tar.gz', part='backbone'
+    ),
+    'hrnet_w48_ssld': Published(
+        'ocrnet, backbone: hrnet_w48', 'ImageNet', '', f'{BACKBONES}/hrnet_w48_ssld.tar.gz', part='backbone'
+    ),
+    **{
+        f'PP_STDCNet{number}': Published(
+            f'pp_liteseg, backbone: stdc{number}', 'ImageNet', '', f'{BACKBONES}/PP_STDCNet{number}.tar.gz', part='backbone'
+        )
+        for number in (1, 2)
+    },
+    **{
+        f'segformer_{size}_cityscapes': Published(
+            f'segformer, backbone: mit_{size}',
+            'Cityscapes',
+            f'mIoU {figure}',
+            f'{BACKBONES}/cityscapes/segformer_{size}_cityscapes_1024x1024_160k/model.pdparams',
+            licence=SEGFORMER,
+        )
+        for size, figure in (('b0', '76.73'), ('b1', '78.35'), ('b2', '81.60'), ('b3', '82.47'), ('b4', '82.38'))
+    },
+    'ch_PP-OCRv3_rec': Published(
+        'ch_PP-OCRv3_rec_distillation', 'PaddleOCR', '', f'{PADDLEOCR}/PP-OCRv3/chinese/ch_PP-OCRv3_rec_train.tar'
+    ),
+    'en_PP-OCRv3_rec': Published('en_PP-OCRv3_rec', 'PaddleOCR', '', f'{PADDLEOCR}/PP-OCRv3/english/en_PP-OCRv3_rec_train.tar'),
+    'rec_mv3_none_bilstm_ctc': Published(
+        'rec_mv3_none_bilstm_ctc',
+        'MJSynth, SynthText',
+        'accuracy 77.95',
+        f'{PADDLEOCR}/dygraph_v2.0/en/rec_mv3_none_bilstm_ctc_v2.0_train.tar',
+    ),
+    'en_SLANet': Published(
+        'SLANet',
+        'PubTabNet',
+        'accuracy 76.31, TEDS 95.89',
+        f'{PADDLEOCR}/ppstructure/models/slanet/en_ppstructure_mobile_v2.0_SLANet_train.tar',
+    ),
+}
+
+
+# The classes of a data set, in the order of the weights that were trained on it.
+CLASSES: dict[str, tuple[str, ...]] = {
+    'COCO': (
+        *('person', 'bicycle', 'car', 'motorcycle', 'airplane', 'bus', 'train', 'truck', 'boat', 'traffic light'),
+        *('fire hydrant', 'stop sign', 'parking meter', 'bench', 'bird', 'cat', 'dog', 'horse', 'sheep', 'cow', 'elephant'),
+        *('bear', 'zebra', 'giraffe', 'backpack', 'umbrella', 'handbag', 'tie', 'suitcase', 'frisbee', 'skis', 'snowboard'),
+        *('sports ball', 'kite', 'baseball bat', 'baseball glove', 'skateboard', 'surfboard', 'tennis racket', 'bottle'),
+        *('wine glass', 'cup', 'fork', 'knife', 'spoon', 'bowl', 'banana', 'apple', 'sandwich', 'orange', 'broccoli', 'carrot'),
+        *('hot dog', 'pizza', 'donut', 'cake', 'chair', 'couch', 'potted plant', 'bed', 'dining table', 'toilet', 'tv'),
+        *(
+            'laptop',
+            'mouse',
+            'remote',
+            'keyboard',
+            'cell phone',
+            'microwave',
+            'oven',
+            'toaster',
+            'sink',
+            'refrigerator',
+            'book',
+        ),
+        *('clock', 'vase', 'scissors', 'teddy bear', 'hair drier', 'toothbrush'),
+    ),
+}
+
+
+def class_names(source: str) -> tuple[str, ...]:
+    """The classes of the weights that `source` names or is the address of; none where they are not known."""
+    entry = PUBLISHED.get(source) or of_address(source)
+    return CLASSES.get(entry.trained_on, ()) if entry is not None and entry.part == 'all' else ()
+
+
+def of_address(address: str) -> Published | None:
+    """The entry of the list that is published at `address`."""
+    return next((entry for entry in PUBLISHED.values() if entry.address == address), None)

@@ -1,0 +1,91 @@
+"""Training on from weights: parts that stay as they are, and an end when nothing gets better."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import safetensors.torch
+import torch
+from torch import nn
+
+from phalanx.config.read import ConfigError
+from phalanx.engine.optim.frozen import freeze
+from phalanx.engine.runs import open_job
+from phalanx.engine.standing import Standing
+from phalanx.engine.trainer import Trainer
+from phalanx.families.segmentation.models.pp_liteseg import pp_liteseg
+from running import TINY, records, run_here
+
+
+@pytest.fixture
+def weights(tmp_path: Path) -> str:
+    """A file of weights for the smallest real run."""
+    safetensors.torch.save_file(open_job('pp_liteseg_digits').task.model().state_dict(), tmp_path / 'w.safetensors')
+    return f'train.init_from={tmp_path}/w.safetensors'
+
+
+def test_a_frozen_part_stays_as_it_is_and_the_rest_trains(weights: str, tmp_path: Path) -> None:
+    sets = [(word, word) for word in (*TINY[2:], weights, 'train.steps=2', 'train.freeze=[backbone]')]
+    job = open_job(TINY[0], sets)
+    trainer: Trainer[Any, Any, Any] = Trainer(job.recipe, job.task, folder=tmp_path, device=torch.device('cpu'))
+    before = {name: tensor.clone() for name, tensor in trainer.model.state_dict().items()}
+    for batch in trainer.batches():
+        trainer.train_step(batch)
+        trainer.at.step += 1
+    changed = {name for name, tensor in trainer.model.state_dict().items() if not torch.equal(tensor, before[name])}
+    assert changed and not [name for name in changed if name.startswith('backbone.')]
+    inside = {id(parameter) for parameter in trainer.model.backbone.parameters()}
+    assert not inside & {id(parameter) for group in trainer.optimizer.param_groups for parameter in group['params']}
+
+
+@pytest.mark.parametrize(
+    ('parts', 'told'),
+    [
+        (['backbon'], r"the network has no part 'backbon'; did you mean 'backbone'\? \(it has backbone, "),
+        ([''], 'nothing would be trained'),
+    ],
+)
+def test_what_cannot_be_frozen_is_told(parts: list[str], told: str) -> None:
+    with pytest.raises(ValueError, match=told):
+        freeze(pp_liteseg(2), parts)
+
+
+def test_random_weights_are_not_frozen() -> None:
+    with pytest.raises(ConfigError, match=r'train\.freeze needs train\.init_from: what is frozen would stay random'):
+        open_job('pp_liteseg_digits', [('train.freeze=[backbone]', '--set')])
+
+
+def test_a_stage_can_be_frozen_by_its_name() -> None:
+    model: nn.Module = pp_liteseg(2)
+    freeze(model, ['backbone.stages.0', 'backbone.stages.1'])
+    frozen = {name.rsplit('.', 3)[0] for name, parameter in model.named_parameters() if not parameter.requires_grad}
+    assert {'.'.join(name.split('.')[:3]) for name in frozen} <= {'backbone.stages.0', 'backbone.stages.1', 'backbone.stages'}
+    assert not any(parameter.requires_grad for parameter in model.get_submodule('backbone.stages.1').parameters())
+    assert all(parameter.requires_grad for parameter in model.get_submodule('backbone.stages.2').parameters())
+
+
+def test_evaluations_that_are_no_better_are_counted_since_the_best() -> None:
+    at = Standing()
+    counts = []
+    for score in (0.5, 0.5, 0.4, 0.6, 0.6):
+        at.judged({'score': score}, 'score')
+        counts.append(at.no_better)
+    assert counts == [0, 1, 2, 0, 1]
+    assert Standing.of(at.state(), 5).no_better == 1
+
+
+def test_a_run_that_no_longer_gets_better_ends_and_stays_ended(
+    weights: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With a learning rate of 0 and frozen norms every evaluation is that of the first: best at step 1, ended at step 3."""
+    still = ('optimizer={name: sgd, lr: 0.0}', 'norm_sync=frozen', 'train.steps=8', 'evaluate.every=1', 'evaluate.patience=2')
+    words = (*TINY, weights, *still, '--save_dir', str(tmp_path / 'run'))
+    assert run_here('train', *words) == 0
+    assert [line['step'] for line in records(tmp_path / 'run', 'eval')] == [1, 2, 3]
+    assert 'stopped early at step 3 of 8: 2 evaluations in a row with no better mean_iou than ' in capsys.readouterr().out
+    assert (tmp_path / 'run' / 'latest').resolve().name == 'step_0000003'
+    assert run_here('train', *words) == 0
+    assert json.loads((tmp_path / 'run' / 'summary.json').read_text())['steps'] == 3

@@ -1,0 +1,101 @@
+"""Heads for other classes: the rows that both sides have are taken by name. Expected rows are written by hand."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import safetensors.torch
+import torch
+from torch import Tensor, nn
+
+from phalanx.config.show import show
+from phalanx.engine.runs import load_initial, open_job, settled
+from phalanx.weights.checkpoint import Checkpoints
+from phalanx.weights.matching import Fit, Naming, Rows, Slot
+
+PETS = ('dog', 'cat', 'horse')  # here
+ANIMALS = ('bird', 'cat', 'cow', 'dog')  # in the file
+
+
+def filled(model: nn.Module, weights: dict[str, Tensor], rows: Rows) -> Fit:
+    fit = Fit.of(Naming('Phalanx', {name: Slot(name, tensor) for name, tensor in model.state_dict().items()}), weights, rows)
+    fit.fill()
+    return fit
+
+
+def test_classes_that_both_have_keep_their_rows() -> None:
+    model = nn.Conv2d(2, 3, 1)
+    with torch.no_grad():
+        model.weight.fill_(-1)
+        model.bias.fill_(-1)  # type: ignore[union-attr]
+    weights = {'weight': torch.arange(8.0).view(4, 2, 1, 1), 'bias': torch.tensor([0.0, 1, 2, 3])}
+    fit = filled(model, weights, Rows([PETS], [ANIMALS]))
+    assert model.weight.flatten(1).tolist() == [[6, 7], [2, 3], [-1, -1]]  # dog, cat, and the horse as it was
+    assert model.bias.tolist() == [3, 1, -1]  # type: ignore[union-attr]
+    assert not fit.misshapen and set(fit.carried) == {'weight', 'bias'}
+    assert fit.notes() == ['2 rows of classes or characters that both have are taken, the others are fresh: weight, bias']
+    assert [row['rows by name'] for row in fit.rows()] == [1, 1]
+
+
+def test_rows_of_a_head_laid_out_as_in_paddle_lie_along_the_other_axis() -> None:
+    linear = nn.Linear(2, 3, bias=False)
+    slots = {'fc.weight': Slot('fc.weight', linear.weight.detach().T)}
+    with torch.no_grad():
+        linear.weight.fill_(-1)
+    fit = Fit.of(Naming('the original', slots), {'fc.weight': torch.arange(8.0).view(2, 4).numpy()}, Rows([PETS], [ANIMALS]))
+    fit.fill()
+    assert linear.weight.tolist() == [[3, 7], [1, 5], [-1, -1]]
+
+
+@pytest.mark.parametrize(
+    ('shape', 'theirs'),
+    [
+        ((4, 3, 1, 1), ANIMALS),  # another axis differs too
+        ((5, 2, 1, 1), ANIMALS),  # not as many rows as names
+        ((4, 2, 1, 1), ('a', 'b', 'c', 'd')),  # no name in common
+        ((4, 2), ANIMALS),
+    ],
+)
+def test_what_is_no_head_for_those_classes_stays_as_initialised(shape: tuple[int, ...], theirs: tuple[str, ...]) -> None:
+    model = nn.Conv2d(2, 3, 1, bias=False)
+    drawn = model.weight.clone()
+    assert filled(model, {'weight': torch.zeros(shape)}, Rows([PETS], [theirs])).misshapen == ('weight',)
+    assert torch.equal(model.weight, drawn)
+
+
+def test_as_many_classes_with_other_names_are_remarked() -> None:
+    assert not Rows([PETS], [PETS]).notes() and not Rows([PETS], [ANIMALS]).notes()
+    (note,) = Rows([PETS], [('a', 'b', 'c')]).notes()
+    assert 'as many classes there as here, with other names (a, b, c)' in note
+
+
+def test_a_recogniser_takes_the_characters_that_it_shares_with_the_run_it_starts_from(tmp_path: Path) -> None:
+    """In the CTC head the blank is row 0 and character i row i + 1: of 0123456789, `3` is row 4 there; here, `a31`, row 2."""
+    source = open_job('crnn_digits')
+    model = source.task.model()
+    run = tmp_path / 'digits'
+    run.mkdir()
+    (run / 'config.yml').write_text(show(settled(source)))
+    Checkpoints(run, keep=1).save(1, model.state_dict(), None, {'best_step': 1}, True)
+
+    job = open_job('crnn_digits', [(f'train.init_from={run}', '--set'), ('characters.dictionary=[a, "3", "1"]', '--set')])
+    other = job.task.model()
+    drawn = other.head.weight[1].clone()
+    (taken,) = load_initial(other, job.recipe.train, job.task)
+    assert torch.equal(other.head.weight[[0, 2, 3]], model.head.weight[[0, 4, 2]])
+    assert torch.equal(other.head.weight[1], drawn)
+    assert [fit.misshapen for fit in taken.fits] == [()]
+    assert any('3 rows of classes or characters that both have' in note for note in taken.notes)
+
+
+def test_the_classes_of_a_file_can_be_named(tmp_path: Path) -> None:
+    model = open_job('crnn_digits').task.model()
+    safetensors.torch.save_file(model.state_dict(), tmp_path / 'digits.safetensors')
+    (tmp_path / 'digits.txt').write_text('\n'.join('0123456789') + '\n')
+    words = (f'init_from={tmp_path}/digits.safetensors', f'init_classes={tmp_path}/digits.txt')
+    assigned = [(f'train.{word}', '--set') for word in words]
+    job = open_job('crnn_digits', [*assigned, ('characters.dictionary=["9", x]', '--set')])
+    other = job.task.model()
+    load_initial(other, job.recipe.train, job.task)
+    assert torch.equal(other.head.bias[[0, 1]], model.head.bias[[0, 10]])
