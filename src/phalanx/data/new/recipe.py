@@ -47,7 +47,7 @@ def _detection(written: Written, length: Length, machine: Machine) -> list[str]:
     no_flip = '  # no random_flip: mirrored, these classes would not be themselves'
     turned = flip if mirrors(written.class_names) else no_flip
     return [
-        'model:\n  name: ppyoloe\n  size: s                        # or m, l, x: better with many images, and slower\n  plus: true',
+        'model:\n  name: ppyoloe\n  size: s                        # or m, l, x: better with many images\n  plus: true',
         f'loss:\n  name: task_aligned\n  static_assigner_epochs: {max(1, length.epochs // 3)}',
         'metric:\n  name: coco',
         'transforms:\n  - random_distort\n  - {name: random_expand, ratio: 2.0}\n  - random_crop\n'

@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import cv2
@@ -50,6 +52,34 @@ def write(
     written = Written(Path(os.path.commonpath([out, *(path.parent for path in images)])), {})
     WRITERS[family](found, lists, out, written, meaning)
     written.data = {'root': str(written.root)} | written.data
+    return written
+
+
+def write_copied(
+    family: Family,
+    found: Found,
+    lists: Mapping[SplitName, Sequence[Sample]],
+    out: Path,
+    source: Path,
+    meaning: Meaning | None,
+) -> Written:
+    """A data set that stands by itself, with copies of the images: the folder `out`, which is there whole or not at all."""
+    out = out.absolute()
+    out.parent.mkdir(parents=True, exist_ok=True)
+    with TemporaryDirectory(dir=out.parent, prefix=f'.{out.name}-') as aside:
+        place = Path(aside) / 'data'
+
+        def copied(path: Path, folder: str) -> Path:
+            target = place / folder / path.relative_to(source)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            return Path(shutil.copyfile(path, target))
+
+        moved: dict[SplitName, list[Sample]] = {
+            split: [replace(s, image=copied(s.image, 'images'), mask=s.mask and copied(s.mask, 'masks')) for s in samples]
+            for split, samples in lists.items()
+        }
+        written = write(family, found, moved, place, meaning=meaning)
+        place.rename(out)
     return written
 
 
