@@ -53,7 +53,9 @@ def deal(
     places: dict[int, int] = {}
     for label, _ in sorted(whole.items(), key=lambda item: (item[1], item[0])):
         for group in [group for group in waiting if counts[group][label]]:
-            places[group] = max(range(len(shares)), key=lambda place: (lacking[place][label], room[place]))
+            half = len(members[group]) / 2
+            open_to = [place for place in range(len(shares)) if room[place] >= half] or range(len(shares))
+            places[group] = max(open_to, key=lambda place: (lacking[place][label], room[place]))
             lacking[places[group]].subtract(counts[group])
             room[places[group]] -= len(members[group])
         waiting = [group for group in waiting if group not in places]
