@@ -68,7 +68,7 @@ def _add(
         if any(row.get(key) for key in ('x0', 'label')):  # a line without both names an image that shows nothing
             text = row.get('text') if row.get('text') != row.get('label') else None
             things.append(Thing(row.get('label') or 'object', _box(row, tree.size(image), where), text=text))
-    elif row.get('html'):
+    elif 'html' in row:
         found.samples.append(Sample(image, split, table=tokens_of(row['html'], where)))
     else:
         found.samples.append(Sample(image, split, text=row['text']))
@@ -110,7 +110,7 @@ def _rows(path: Path, tree: Tree) -> Iterator[tuple[int, dict[str, str]]]:
         return
     for number, line in body:
         if any(line):
-            yield number, {key: line[place].strip() for key, place in columns.items() if place < len(line)}
+            yield number, {key: line[place].strip() if place < len(line) else '' for key, place in columns.items()}
 
 
 def _columns(header: list[str], lines: list[list[str]], tree: Tree) -> dict[str, int]:

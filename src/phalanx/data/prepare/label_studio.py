@@ -36,8 +36,8 @@ def find_label_studio(tree: Tree) -> Found:
                 others = {str(result.get('type')) for result in results} - {*KINDS, 'textarea', 'labels', 'choices', 'None'}
                 if others:
                     found.left_out.append(f'{where}: {", ".join(sorted(others))} are neither rectangles nor polygons')
-                texts = {result.get('id'): _text(result) for result in results if result.get('type') == 'textarea'}
-                labels = {r.get('id'): _label(r) for r in results if r.get('type') == 'labels'}
+                texts = {str(result.get('id')): _text(result) for result in results if result.get('type') == 'textarea'}
+                labels = {str(r.get('id')): _label(r) for r in results if r.get('type') == 'labels'}
                 marked = [result for result in results if result.get('type') in KINDS]
                 things = [_thing(result, size, texts, labels, where) for result in marked]
                 text = None if marked or not texts else next(iter(texts.values()))
@@ -64,7 +64,7 @@ def _results(task: dict[str, Any]) -> Iterator[dict[str, Any]]:
     if isinstance(annotations, list):
         valid = [one for one in annotations if isinstance(one, dict) and not one.get('was_cancelled')]
         results = valid[0].get('result') if valid else None
-        yield from (result for result in results or [] if isinstance(result, dict))
+        yield from (result for result in results if isinstance(result, dict)) if isinstance(results, list) else ()
         return
     for value in task.values():  # the short format: values without their results
         for one in value if isinstance(value, list) else []:
@@ -88,10 +88,10 @@ def _text(result: dict[str, Any]) -> str:
     return str(texts[0] if isinstance(texts, list) and texts else texts or '')
 
 
-def _thing(result: dict[str, Any], size: tuple[int, int], texts: dict[Any, str], labels: dict[Any, str], where: str) -> Thing:
+def _thing(result: dict[str, Any], size: tuple[int, int], texts: dict[str, str], labels: dict[str, str], where: str) -> Thing:
     value: Any = result.get('value')
-    identity = result.get('id')
-    text = texts.get(identity) if identity is not None else None
+    identity = str(result.get('id'))
+    text = texts.get(identity)
     label = _label(result) or labels.get(identity, '') or ('text' if text is not None else '')
     where = f'{where} ({label!r})'
     W, H = size
