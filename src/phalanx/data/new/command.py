@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from phalanx.arguments import Parser
-from phalanx.data.new.plan import Machine, length_of, rare, rounded, this_machine
+from phalanx.data.new.plan import Machine, length_of, line_size, rare, rounded, this_machine
 from phalanx.data.new.recipe import text_of
 from phalanx.data.prepare.checks import AnnotationError
 from phalanx.data.prepare.dealing import deal, given_splits, val_share
@@ -168,7 +168,9 @@ def _say(family: Family, found: Found, written: Written, tree: Tree, meaning: Me
         more = f' and {len(shares) - 20} more' if len(shares) > 20 else ''
         print(f'  {counted(len(shares), "class", "classes")} ({of} in training): {", ".join(shares[:20])}{more}')
     elif family == 'recognition':
-        print(f'  {len(written.units)} characters, texts of {min(map(len, written.texts))} to {max(map(len, written.texts))}')
+        print(f'  {len(written.units)} characters, texts of {min(map(len, written.texts))} to {written.longest}')
+        if too_long := line_size(written, this_machine()).too_long:
+            print(f'  note: {counted(too_long, "training line")} with more characters than there are places for: not learned')
     else:
         print(f'  {min(written.tokens)} to {max(written.tokens)} tokens a table, {written.cell_boxes:,} boxes of cells')
     widths, heights = zip(*written.sizes, strict=True)

@@ -132,7 +132,6 @@ class LineSize:
 
     width: int
     keep_ratio: bool
-    max_length: int
     too_long: int  # training lines that have more characters than places
 
 
@@ -143,7 +142,7 @@ def line_size(written: Written, machine: Machine, height: int = 32) -> LineSize:
     wide, long = float(np.quantile(aspects, 0.95)), float(np.quantile(needed, 0.995))
     keep = wide > 5  # single words are stretched: then each has all places for its letters
     width = min(multiple(max(height * wide if keep else 0, PLACE * (long + 2), 96), 16), 640 if machine.has_gpu else 480)
-    return LineSize(width, keep, max(len(text) for text in written.texts), sum(need > width // PLACE for need in needed))
+    return LineSize(width, keep, sum(need > width // PLACE for need in needed))
 
 
 def places(text: str) -> int:

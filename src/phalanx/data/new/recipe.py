@@ -88,7 +88,7 @@ def _recognition(written: Written, length: Length, machine: Machine) -> list[str
         'loss:\n  name: ctc',
         'characters:                      # those of the training texts; others cannot be read\n'
         f'  dictionary: {_flow(str(characters))}\n'
-        f'  space: {str(" " in written.units).lower()}\n  max_length: {size.max_length}',
+        f'  space: {str(" " in written.units).lower()}\n  max_length: {written.longest}',
         '# width, height; for each character there must be four pixels of width\n'
         f'size: [{size.width}, 32]\n'
         f'keep_ratio: {str(size.keep_ratio).lower()}',

@@ -38,6 +38,7 @@ class Written:
     units: Counter[str] = field(default_factory=Counter)  # boxes or pixels of each class in training
     boxes: list[float] = field(default_factory=list)  # the shorter side of each box, as a share of the longer side of its image
     texts: list[str] = field(default_factory=list)  # of training
+    longest: int = 0  # characters of the longest text of all splits
     tokens: list[int] = field(default_factory=list)  # of each table
     cell_boxes: int = 0
     left_out: list[str] = field(default_factory=list)
@@ -181,6 +182,7 @@ def _recognition(
                     written.left_out.append(f'{image}: its text is empty, or has a tab in it')
                     continue
                 lines.append(f'{_below(image, written)}\t{text}\n')
+                written.longest = max(written.longest, len(text))
                 if split == 'train':
                     written.sizes.append(size)
                     written.texts.append(text)
