@@ -57,8 +57,9 @@ def test_a_folder_becomes_a_recipe_that_trains(drawing: Callable[[Path], None], 
     """The command itself makes the step. Of 10 samples 8 are for training, and nothing of the folder has changed."""
     drawing(Path('mine'))
     before = contents(Path('mine'))
-    assert run_here('new', 'mine') == 0, capsys.readouterr().out
     family, count = DRAWN[drawing]
+    named = ('--family', family) if drawing is drawn.class_folders else ()
+    assert run_here('new', 'mine', *named) == 0, capsys.readouterr().out
     recipe = yaml.safe_load(Path('mine_phalanx/mine.yml').read_text())
     assert recipe['task'] == family
     assert contents(Path('mine')) == before
@@ -73,3 +74,12 @@ def test_a_folder_becomes_a_recipe_that_trains(drawing: Callable[[Path], None], 
         assert recipe['data']['classes'] == (
             ['background', 'object'] if drawing is drawn.masks_binary else ['background', *drawn.CLASSES]
         )
+
+
+@pytest.mark.parametrize(
+    'drawing', [drawn.csv_boxes, drawn.masks_palette, drawn.csv_texts, drawn.html_files], ids=lambda d: d.__name__
+)
+def test_three_images_are_enough_to_begin_with(drawing: Callable[[Path], None], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(drawn, 'COUNT', 3)
+    drawing(Path('mine'))
+    assert run_here('new', 'mine') == 0

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import yaml
 from PIL import Image
 
 import drawn
@@ -212,6 +213,26 @@ def test_a_folder_without_annotations_is_a_wrong_request(capsys: pytest.CaptureF
     assert 'mine: 10 images, but no annotation that can be used' in said
     assert 'broken.json: is not JSON' in said and 'formats that are known: coco, voc' in said
     assert not Path('mine_phalanx').exists()
+
+
+def test_images_sorted_into_folders_are_not_taken_for_texts_unasked(capsys: pytest.CaptureFixture[str]) -> None:
+    drawn.class_folders(Path('mine'))
+    assert new() == 2
+    assert 'classification of images, which is no family of Phalanx' in capsys.readouterr().err
+
+
+def test_a_recipe_names_many_classes_of_any_spelling() -> None:
+    names = [f'class: number {number}, "so called"' for number in range(90)] + ['1', 'no', 'häßlich']
+    images = drawn.images(Path('mine'))
+    rows = [
+        ','.join([images[n % 10].name, '2', '3', '30', '40', '"' + name.replace('"', '""') + '"'])
+        for n, name in enumerate(names)
+    ]
+    Path('mine/boxes.csv').write_text('\n'.join(rows))
+    assert new() == 0
+    recipe = yaml.safe_load(Path('mine_phalanx/mine.yml').read_text())
+    assert recipe['data']['classes'] == sorted(names)
+    assert open_job('mine_phalanx/mine.yml').task.class_names == tuple(sorted(names))  # type: ignore[attr-defined]
 
 
 def test_an_archive_that_leads_out_of_its_folder_is_refused(capsys: pytest.CaptureFixture[str]) -> None:

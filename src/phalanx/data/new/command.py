@@ -34,6 +34,7 @@ from phalanx.runs import check_parts, open_job
 SHOWN = 5  # of many things that are left out
 ORDER: tuple[SplitName, ...] = ('train', 'val', 'test')
 LONG = 3600  # seconds; a longer training is a reason to mention --minutes
+SORTED = 'class_folders'
 TRIED = 2  # steps that are timed, after a first one
 
 EXAMPLES = (
@@ -91,6 +92,11 @@ def _new(given: argparse.Namespace, folder: Path, out: Path) -> int:
     if picked is None:
         raise RequestError(_nothing(tree, held, given))
     name, found, family = picked
+    if name == SORTED and given.family is None and given.format is None:
+        raise RequestError(
+            f'{given.folder}: the images are sorted into folders, as for the classification of images, which is no family of '
+            'Phalanx; where the name of a folder is what is written on its images, add --family recognition'
+        )
     print(f'{given.folder}: {counted(len(tree.images), "image")}, {FORMATS[name].about}')
     others = [other for other in held if other != name]
     if others:

@@ -76,7 +76,7 @@ class Length:
 
 def length_of(family: Family, samples: int, machine: Machine, seen: int | None = None) -> Length:
     """For so many training samples; `seen`: how many in all, where the time is limited."""
-    batch = max(1, min(BATCH[family][machine.has_gpu], samples // 4 or samples))
+    batch = max(min(2, samples), min(BATCH[family][machine.has_gpu], samples // 4))  # norms need more than one sample
     wanted = seen or WANTED[family][machine.has_gpu]
     lowest, highest = EPOCHS if seen is None else (1, 100_000)
     epochs = min(highest, max(lowest, round(wanted / samples)))
