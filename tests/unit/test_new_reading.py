@@ -334,3 +334,111 @@ def test_few_samples_are_seen_often_and_a_short_run_has_no_average() -> None:
     short = length_of('table', 100, CPU, seen=800)
     assert (short.steps, short.ema_decay) == (96, None)
     assert length_of('detection', 200, CPU).ema_decay == pytest.approx(1 - 20 / 3000, abs=1e-3)
+
+
+# Variants of formats.
+
+
+def things_of(content: object, file: str) -> list[Thing]:
+    """What a file beside an image of 64 x 48 pixels says of it."""
+    drawn.draw(Path('mine/images/a 1.png'), 1)
+    drawn.write(Path('mine') / file, content)
+    held = look(Tree(Path('mine').absolute()))
+    (found,) = [found for found in held.values() if found.samples]
+    return list(found.samples[0].things)
+
+
+def test_label_studio_turns_rectangles_about_their_upper_left_corner_and_joins_texts() -> None:
+    """32 x 24 pixels from (32, 12), turned by a quarter: the corner that was on the upper right is below."""
+    value = {'x': 50, 'y': 25, 'width': 25, 'height': 50, 'rotation': 90}
+    results = [
+        {'id': 'a', 'type': 'rectangle', 'value': value},
+        {'id': 'a', 'type': 'labels', 'value': value | {'labels': ['Line']}},
+        {'id': 'a', 'type': 'textarea', 'value': value | {'text': ['twelve']}},
+    ]
+    task = {'data': {'ocr': '/data/local-files/?d=images/a%201.png'}, 'annotations': [{'result': results}]}
+    (thing,) = things_of([task], 'export.json')
+    assert (thing.label, thing.text) == ('Line', 'twelve')
+    np.testing.assert_allclose(thing.corners, [[32, 12], [32, 28], [8, 28], [8, 12]], atol=1e-9)
+    np.testing.assert_allclose(thing.box, (8, 12, 32, 28), atol=1e-9)
+
+
+def test_the_short_format_of_label_studio_is_read() -> None:
+    label = {'x': 25, 'y': 25, 'width': 50, 'height': 50, 'rotation': 0, 'rectanglelabels': ['nut']}
+    (thing,) = things_of([{'id': 1, 'image': '/data/upload/0123abcd-a 1.png', 'label': [label]}], 'min.json')
+    assert thing.label == 'nut'
+    np.testing.assert_allclose(thing.box, (16, 12, 48, 36))
+
+
+def test_texts_of_labelme_and_cvat_are_read() -> None:
+    shape = {'label': 'line', 'points': [[2, 3], [20, 12]], 'shape_type': 'rectangle', 'description': 'abc'}
+    (thing,) = things_of({'imagePath': 'a 1.png', 'imageWidth': 64, 'imageHeight': 48, 'shapes': [shape]}, 'a.json')
+    assert (thing.label, thing.text, thing.box) == ('line', 'abc', (2, 3, 20, 12))
+    shutil.rmtree('mine')
+    (thing,) = things_of(
+        '<annotations><image id="0" name="a 1.png"><polygon label="line" points="2,3;20,3;20,12;2,12">'
+        '<attribute name="text">abc</attribute></polygon></image></annotations>',
+        'annotations.xml',
+    )
+    assert (thing.label, thing.text, thing.box) == ('line', 'abc', (2, 3, 20, 12))
+
+
+@pytest.mark.parametrize(
+    'lines',
+    [
+        'image;x;y;width;height;class\na 1.png;8;6;16;12;nut',
+        'ImageID,XMin,XMax,YMin,YMax,LabelName\na 1,0.125,0.375,0.125,0.375,nut',
+        'path,bbox_x,bbox_y,bbox_w,bbox_h,category\nimages/a 1.png,8,6,16,12,nut',
+        'filename,width,height,class,xmin,ymin,xmax,ymax\na 1.png,64,48,nut,8,6,24,18',
+    ],
+)
+def test_boxes_in_csv_are_read_in_each_of_their_forms(lines: str) -> None:
+    (thing,) = things_of(lines, 'boxes.csv')
+    assert (thing.label, thing.box) == ('nut', (8, 6, 24, 18))
+
+
+def test_lines_of_a_page_may_have_four_numbers_before_them() -> None:
+    (thing,) = things_of('8,6,24,18,"two, three"', 'gt/gt_a 1.txt')
+    assert (thing.text, thing.box, len(thing.corners)) == ('two, three', (8, 6, 24, 18), 4)
+
+
+def test_folders_of_roboflow_and_lists_of_voc_say_what_belongs_to_which_split() -> None:
+    for split, name in (('train', 'a'), ('valid', 'b'), ('test', 'c')):
+        drawn.draw(Path(f'yolo/{split}/images/{name}.png'), 1)
+        drawn.write(Path(f'yolo/{split}/labels/{name}.txt'), drawn.yolo_line(1))
+    assert [sample.split for sample in found_in('yolo', 'yolo').samples] == ['test', 'train', 'val']
+    drawn.voc(Path('voc'))
+    for name, numbers in {'trainval': range(8), 'val': range(6, 8), 'test': range(8, 10)}.items():
+        rows = [f'JPEGImages/part_{number}.JPG Annotations/part_{number}.xml' for number in numbers]
+        drawn.write(Path(f'voc/ImageSets/Main/{name}.txt'), '\n'.join(rows))
+    for path in [*Path('voc').rglob('*.xml'), *Path('voc').rglob('*.JPG')]:
+        path.rename(path.with_name(path.name.replace(' ', '_')))
+    assert Counter(sample.split for sample in found_in('voc', 'voc').samples) == {'train': 6, 'val': 2, 'test': 2}
+
+
+def test_annotations_that_name_images_of_another_folder_or_suffix_find_them() -> None:
+    drawn.draw(Path('mine/photos/x.JPG'), 1)
+    drawn.draw(Path('mine/other/x.JPG'), 1)
+    tree = Tree(Path('mine').absolute())
+    label = Path('mine/photos/labels/x.xml').absolute()
+    assert tree.image('C:\\data\\photos\\x.png', label, '') == Path('mine/photos/x.JPG').absolute()
+    assert tree.image('other/x.jpg', label, '') == Path('mine/other/x.JPG').absolute()
+    assert tree.image('x.JPG', label, '') == Path('mine/photos/x.JPG').absolute()
+    with pytest.raises(AnnotationError, match=r"here: 'x' may be .*x.JPG or .*x.JPG"):
+        tree.image('x', Path('mine/labels.json').absolute(), 'here')
+
+
+def test_numbers_of_palettes_that_differ_from_file_to_file_mean_nothing_but_their_colours_do() -> None:
+    """As when every mask was reduced to a palette of its own; classes are called by their colour."""
+    colours = np.array([(0, 0, 0), (255, 0, 0), (0, 0, 255)], np.uint8)
+    for number, image in enumerate(drawn.images(Path('mine/images'))):
+        order = np.array([0, 1, 2] if number % 2 else [2, 1, 0], np.uint8)  # its own inverse
+        mask = Image.fromarray(order[drawn.mask_of(number)])
+        mask.putpalette(colours[order].tobytes())
+        Path('mine/masks').mkdir(exist_ok=True)
+        mask.save(f'mine/masks/{image.stem}.png')
+    assert new() == 0
+    assert yaml.safe_load(Path('mine_phalanx/mine.yml').read_text())['data']['classes'] == ['background', '#0000ff', '#ff0000']
+    for path in Path('mine_phalanx/labels').iterdir():
+        expected = np.array([0, 2, 1])[drawn.mask_of(int(path.stem[-1]))]
+        np.testing.assert_array_equal(np.array(Image.open(path)), expected)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import csv
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import cv2
@@ -69,6 +70,7 @@ class Meaning:
     values: Mapping[Colour | int, int]  # of a colour or number, the class or VOID
     is_plain: bool  # whether masks can be trained on as they are
     is_binary: bool = False  # 0 and something brighter, on whichever side of the middle
+    by_colour: bool = False  # palettes differ from file to file, so that their numbers mean nothing
     notes: tuple[str, ...] = ()
 
 
@@ -77,8 +79,9 @@ def meaning_of(masks: Sequence[Path], classes_from: Path | None) -> Meaning:
     chosen = [masks[number * len(masks) // min(LOOKED_AT, len(masks))] for number in range(min(LOOKED_AT, len(masks)))]
     pixels = Counter[Colour | int]()
     coloured, blurred, named = False, False, _names(classes_from)
+    by_colour = _palettes_differ(chosen)
     for mask in chosen:
-        content = _content(mask)
+        content = _content(mask, by_colour=by_colour)
         coloured, blurred = coloured or content.ndim == 3, blurred or mask.suffix.lower() in ('.jpg', '.jpeg')
         pixels.update(_values(content))
         if len(pixels) > FEW * 4 and not blurred:
@@ -91,7 +94,7 @@ def meaning_of(masks: Sequence[Path], classes_from: Path | None) -> Meaning:
             tuple(names), {}, is_plain=False, is_binary=True, notes=(f'two values: {names[0]}, and brighter ones: {names[1]}',)
         )
     if coloured:
-        return _coloured(found, pixels, named if isinstance(named, dict) else {})
+        return replace(_coloured(found, named if isinstance(named, dict) else {}), by_colour=by_colour)
     numbers = sorted(value for value in found if isinstance(value, int) and value != VOID)
     names = list(named.values()) if isinstance(named, dict) else list(named)
     if len(numbers) > MOST:
@@ -102,10 +105,12 @@ def meaning_of(masks: Sequence[Path], classes_from: Path | None) -> Meaning:
     made = f'no file names {numbers[-1] + 1 if numbers else 0} classes (classes.txt): they are called by their number'
     is_gapless = numbers == [*range(len(numbers))]
     values: dict[Colour | int, int] = {number: place for place, number in enumerate(numbers)}
+    if numbers == [0, 1]:
+        return Meaning((BACKGROUND, 'object'), values | {VOID: VOID}, is_plain=True)
     return Meaning(tuple(f'class_{n}' for n in numbers), values | {VOID: VOID}, is_plain=is_gapless, notes=(made,))
 
 
-def _coloured(found: Iterable[Colour | int], pixels: Counter[Colour | int], named: Mapping[Colour, str]) -> Meaning:
+def _coloured(found: Iterable[Colour | int], named: Mapping[Colour, str]) -> Meaning:
     colours = {value if isinstance(value, tuple) else (value, value, value) for value in found}
     if named:
         names = tuple(
@@ -131,7 +136,7 @@ def _coloured(found: Iterable[Colour | int], pixels: Counter[Colour | int], name
 
 def label_map(mask: Path, meaning: Meaning, image: Path) -> LabelMap:
     """The label map that a mask means, at the size of its image. Raises AnnotationError."""
-    content = _content(mask)
+    content = _content(mask, by_colour=meaning.by_colour)
     if meaning.is_binary:
         labels = (content.reshape(*content.shape[:2], -1)[..., 0] > (127 if content.max() > 1 else 0)).astype(np.uint8)
     elif content.ndim == 2 and not any(isinstance(value, tuple) for value in meaning.values):
@@ -155,20 +160,42 @@ def label_map(mask: Path, meaning: Meaning, image: Path) -> LabelMap:
     return labels
 
 
-def _content(mask: Path) -> LabelMap:
-    """[H, W] of a palette or grey image, else [H, W, 3]. Raises AnnotationError."""
+def _palettes_differ(masks: Sequence[Path]) -> bool:
+    """Whether some number has one colour in one mask and another in the next. Raises AnnotationError."""
+    colours: dict[int, tuple[int, ...]] = {}
+    for mask in masks:
+        with _told(mask), opened(mask) as picture:
+            if picture.mode == 'P':
+                palette = np.array(picture.getpalette('RGB') or [], np.uint8).reshape(-1, 3)
+                for number in np.unique(np.asarray(picture)).tolist():
+                    own = tuple(palette[number].tolist()) if number < len(palette) else (0, 0, 0)
+                    if colours.setdefault(number, own) != own:
+                        return True
+    return False
+
+
+@contextmanager
+def _told(mask: Path) -> Iterator[None]:
+    """What opening an image raises, as AnnotationError."""
     try:
-        with opened(mask) as picture:
-            if picture.mode in ('1', 'L', 'P'):
-                return np.array(picture.convert('L') if picture.mode == '1' else picture)
-            if picture.mode.startswith('I'):  # 16 bits
-                values = np.asarray(picture)
-                if values.max() > VOID:
-                    raise AnnotationError(f'{mask}: has numbers up to {values.max()}; 0 to {VOID} can be used')
-                return values.astype(np.uint8)
-            return np.array(picture.convert('RGB'))
+        yield
     except (OSError, SyntaxError, ValueError, PIL.Image.DecompressionBombError) as error:
         raise AnnotationError(f'{mask}: is not an image that can be decoded: {error}') from None
+
+
+def _content(mask: Path, *, by_colour: bool) -> LabelMap:
+    """[H, W] of a palette or grey image, else [H, W, 3]. Raises AnnotationError."""
+    with _told(mask), opened(mask) as picture:
+        if by_colour:
+            return np.array(picture.convert('RGB'))
+        if picture.mode in ('1', 'L', 'P'):
+            return np.array(picture.convert('L') if picture.mode == '1' else picture)
+        if picture.mode.startswith('I'):  # 16 bits
+            values = np.asarray(picture)
+            if values.max() > VOID:
+                raise AnnotationError(f'{mask}: has numbers up to {values.max()}; 0 to {VOID} can be used')
+            return values.astype(np.uint8)
+        return np.array(picture.convert('RGB'))
 
 
 def _values(content: LabelMap) -> dict[Colour | int, int]:
