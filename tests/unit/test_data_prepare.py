@@ -398,3 +398,23 @@ def test_two_images_of_one_name_are_told(colours: Path, source: Path, capsys: py
     Image.open(colours / 'a 1.png').save(colours / 'a_1.png')
     assert prepare('colours', colours, *SPLIT, '--colours', 'colors.txt') == 1
     assert 'a_1.png: an image before it is named a_1 too' in capsys.readouterr().err
+
+
+# Any other format.
+
+
+def test_boxes_in_csv_become_a_data_set_that_stands_by_itself(source: Path) -> None:
+    (source / 'boxes.csv').write_text('image,xmin,ymin,xmax,ymax,label\na 1.png,1,1,5,4,cat\nb.jpg,2,0,8,6,dog\n')
+    assert prepare('csv', source, '--out', 'out', '--split', '0.5,0.5') == 0
+    found = []
+    for split in ('train', 'val'):
+        content = json.loads(Path(f'out/{split}.json').read_text())
+        assert (Path('out') / content['images'][0]['file_name']).is_file()
+        found += [one['bbox'] for one in content['annotations']]
+    assert sorted(found) == [[1, 1, 4, 3], [2, 0, 6, 6]]
+
+
+def test_a_format_that_a_folder_does_not_hold_makes_nothing(source: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert prepare('voc', source, '--out', 'out') == 2
+    assert 'holds nothing of the format voc' in capsys.readouterr().err
+    assert not Path('out').exists()

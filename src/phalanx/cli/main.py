@@ -20,6 +20,7 @@ class Command(NamedTuple):
 
 
 COMMANDS = {
+    'new': Command('cli.data.new.command', 'command', 'Writes a recipe for a folder of images and what annotates them.'),
     'train': Command('cli.commands', 'train', 'Trains a recipe, on one rank or several.'),
     'eval': Command('cli.commands', 'evaluate', 'Judges the weights of a run, or others, on the evaluation samples.'),
     'predict': Command('cli.commands', 'predict', 'Writes the results of a trained model for images.'),
@@ -39,6 +40,7 @@ COMMANDS = {
 BEGINNING = (
     'to begin with:',
     '  phalanx train pp_liteseg_digits                # a training on data that comes with the package',
+    '  phalanx new DIR                                # a recipe for your own images and annotations',
     '  phalanx config                                 # the shipped recipes',
     '  phalanx data check RECIPE --set data.root=DIR  # are your images and annotations right?',
     '  phalanx train --help                           # every command says more about itself',

@@ -11,6 +11,8 @@ import PIL.Image
 
 from phalanx.data.image import if_turned, opened, orientation_of
 
+MOST = 1e9  # no coordinate is larger
+
 
 class AnnotationError(Exception):
     """An annotation that cannot be used. Its message names the file, which part of it, and what is wrong."""
@@ -36,6 +38,14 @@ def member(owner: Any, key: str, kind: type | tuple[type, ...], where: str) -> A
         wanted = ' or '.join(each.__name__ for each in (kind if isinstance(kind, tuple) else (kind,)))
         raise AnnotationError(f'{where}: {key}: expected {wanted}, got {shortened(value)}')
     return value
+
+
+def floats(values: object, count: int, where: str) -> list[float]:
+    """`values`, a list of `count` finite numbers. Raises AnnotationError."""
+    given = values if isinstance(values, list) else []
+    if len(given) != count or not all(type(value) in (int, float) and abs(value) < MOST for value in given):
+        raise AnnotationError(f'{where}: expected {count} numbers, got {shortened(values)}')
+    return [float(value) for value in given]
 
 
 def file_below(root: Path, folder: Path, name: str, where: str) -> Path:

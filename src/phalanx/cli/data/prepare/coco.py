@@ -1,16 +1,16 @@
-"""Instances of COCO: one JSON file with images, categories and annotations (polygons or run lengths)."""
+"""Instances of COCO: one JSON file with images, categories and annotations (boxes, polygons or run lengths)."""
 
 from __future__ import annotations
 
-from functools import partial
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from phalanx.cli.data.prepare.checks import AnnotationError, check_size, file_below, member, read_json
-from phalanx.cli.data.prepare.label_maps import Pair, painted
-from phalanx.cli.data.prepare.shapes import Shape, polygon, runs
-
-BACKGROUND = 'background'
+from phalanx.cli.data.prepare.checks import AnnotationError, check_size, file_below, floats, member, read_json
+from phalanx.cli.data.prepare.label_maps import BACKGROUND, Pair, pair_of
+from phalanx.cli.data.prepare.samples import Found, Sample, SplitName, Thing, box_around
+from phalanx.cli.data.prepare.shapes import Polygon, Shape, polygon, runs
+from phalanx.cli.data.prepare.tree import Tree
 
 
 def read_coco(file: Path, images: Path) -> tuple[list[Pair], tuple[str, ...], list[str]]:
@@ -19,26 +19,57 @@ def read_coco(file: Path, images: Path) -> tuple[list[Pair], tuple[str, ...], li
     Class 0 is the background, the others are the categories by their number. Crowds lie below single objects, and large objects
     below small ones. Raises AnnotationError when the file has not the parts of a COCO file.
     """
-    content = read_json(file)
-    names, values = _categories(content, file)
-    of_image: dict[int, list[tuple[int, dict[str, Any]]]] = {}
+    content, found = read_json(file), Found()
+    read_content(content, file, lambda name, where: file_below(images, images, name, where), found, outlined=True)
+    names = (BACKGROUND, *found.class_names)
+    stems = (str(sample.image.relative_to(images).with_suffix('')) for sample in found.samples)
+    pairs = [pair_of(sample, stem, names) for sample, stem in zip(found.samples, stems, strict=True)]
+    return pairs, names, found.left_out
+
+
+def find_coco(tree: Tree) -> Found:
+    """All JSON files with `images`, `annotations` and `categories`."""
+    found = Found(boxes_first=True)
+    for path, content in tree.jsons.items():
+        if isinstance(content, dict) and isinstance(content.get('annotations'), list) and 'images' in content:
+
+            def image_of(name: str, where: str, beside: Path = path) -> Path:
+                return tree.image(name, beside, where)
+
+            with found.left_out.noted():
+                read_content(content, path, image_of, found, split=tree.split_of(path))
+    return found
+
+
+def read_content(
+    content: dict[str, Any],
+    file: Path,
+    image_of: Callable[[str, str], Path],
+    found: Found,
+    *,
+    split: SplitName = '',
+    outlined: bool = False,
+) -> None:
+    """Adds what a COCO file holds to `found`; `outlined`: an object must have an outline. Raises AnnotationError."""
+    labels = _categories(content, file)
+    found.class_names = tuple(dict.fromkeys([*found.class_names, *labels.values()]))
+    of_image: dict[int | str, list[tuple[int, dict[str, Any]]]] = {}
     for number, entry in enumerate(member(content, 'annotations', list, f'{file}')):
-        of_image.setdefault(member(entry, 'image_id', int, f'{file}: annotations[{number}]'), []).append((number, entry))
-    pairs: list[Pair] = []
-    problems: list[str] = []
+        of_image.setdefault(member(entry, 'image_id', (int, str), f'{file}: annotations[{number}]'), []).append((number, entry))
     for number, entry in enumerate(member(content, 'images', list, f'{file}')):
-        try:
+        with found.left_out.noted():
             where = f'{file}: images[{number}]'
-            annotations = of_image.pop(member(entry, 'id', int, where), [])
-            pairs.append(_pair(entry, annotations, values, file, images, where))
-        except AnnotationError as error:
-            problems.append(str(error))
-    problems += [f'{file}: annotations[{left[0][0]}]: there is no image {image}' for image, left in of_image.items()]
-    return pairs, names, problems
+            annotations = of_image.pop(member(entry, 'id', (int, str), where), [])
+            image = image_of(member(entry, 'file_name', str, where), where)
+            size = check_size((entry.get('width'), entry.get('height')), image, where)
+            things = [_thing(one, size, labels, f'{file}: annotations[{place}]', outlined) for place, one in annotations]
+            things.sort(key=lambda thing: (not thing.ignored, -sum(shape.area for shape in thing.outline)))
+            found.samples.append(Sample(image, split, tuple(things)))
+    found.left_out += [f'{file}: annotations[{left[0][0]}]: there is no image {image}' for image, left in of_image.items()]
 
 
-def _categories(content: dict[str, Any], file: Path) -> tuple[tuple[str, ...], dict[int, tuple[int, str]]]:
-    """The names of the classes, and the class and name of each category."""
+def _categories(content: dict[str, Any], file: Path) -> dict[int, str]:
+    """The names of the categories by number, in that order."""
     found: dict[int, str] = {}
     for number, entry in enumerate(member(content, 'categories', list, f'{file}')):
         where = f'{file}: categories[{number}]'
@@ -46,34 +77,24 @@ def _categories(content: dict[str, Any], file: Path) -> tuple[tuple[str, ...], d
         if identity in found or name in (BACKGROUND, *found.values()):
             raise AnnotationError(f'{where}: the category {identity} ({name!r}) is there twice, or is the background')
         found[identity] = name
-    by_number = sorted(found.items())
-    names = (BACKGROUND, *(name for _, name in by_number))
-    return names, {identity: (label, name) for label, (identity, name) in enumerate(by_number, 1)}
+    return dict(sorted(found.items()))
 
 
-def _pair(
-    entry: dict[str, Any],
-    annotations: list[tuple[int, dict[str, Any]]],
-    values: dict[int, tuple[int, str]],
-    file: Path,
-    images: Path,
-    where: str,
-) -> Pair:
-    name = member(entry, 'file_name', str, where)
-    image = file_below(images, images, name, where)
-    size = check_size((entry.get('width'), entry.get('height')), image, where)
-    shapes: list[tuple[bool, float, Shape, int]] = []
-    for number, annotation in annotations:
-        category = member(annotation, 'category_id', int, f'{file}: annotations[{number}]')
-        if category not in values:
-            raise AnnotationError(f'{file}: annotations[{number}]: there is no category {category}')
-        value, label = values[category]
-        parts = _shapes(annotation, size, f'{file}: annotations[{number}] ({label!r})')
-        crowd, area = bool(annotation.get('iscrowd')), sum(part.area for part in parts)
-        shapes += [(crowd, area, part, value) for part in parts]
-    shapes.sort(key=lambda shape: (not shape[0], -shape[1]))
-    stem = str(image.relative_to(images).with_suffix(''))
-    return Pair(image, stem, partial(painted, [(shape, value) for _, _, shape, value in shapes], size))
+def _thing(annotation: dict[str, Any], size: tuple[int, int], labels: dict[int, str], where: str, outlined: bool) -> Thing:
+    category = member(annotation, 'category_id', int, where)
+    if category not in labels:
+        raise AnnotationError(f'{where}: there is no category {category}')
+    label = labels[category]
+    shapes = _shapes(annotation, size, f'{where} ({label!r})') if outlined or annotation.get('segmentation') else []
+    if 'bbox' in annotation:
+        x, y, width, height = floats(annotation['bbox'], 4, f'{where}: bbox')
+        box = (x, y, x + width, y + height)
+    else:
+        corners = [point for shape in shapes if isinstance(shape, Polygon) for point in shape.points.tolist()]
+        if not corners and not outlined:
+            raise AnnotationError(f'{where} ({label!r}): has no bbox')
+        box = box_around(corners or [(0, 0), size])
+    return Thing(label, box, tuple(shapes), ignored=bool(annotation.get('iscrowd') or annotation.get('ignore')))
 
 
 def _shapes(annotation: dict[str, Any], size: tuple[int, int], where: str) -> list[Shape]:

@@ -63,7 +63,7 @@ def colours_of(words: Sequence[str]) -> dict[Colour, str]:
 
 def _add(colours: dict[Colour, str], colour: Colour, name: str, where: str) -> None:
     if colour in colours:
-        raise ValueError(f'{where}: {_code(colour)} is {colours[colour]!r} already, so it cannot be {name!r}')
+        raise ValueError(f'{where}: {code_of(colour)} is {colours[colour]!r} already, so it cannot be {name!r}')
     colours[colour] = name
 
 
@@ -87,7 +87,8 @@ def _labels(mask: Path, image: Path, values: Mapping[Colour, int], names: Mappin
             count = int((place == number).sum())
             nearest = min(values, key=lambda known: sum((a - b) ** 2 for a, b in zip(known, colour, strict=True)))
             raise AnnotationError(
-                f'{mask}: {count} pixels are {_code(colour)}, which is no class (nearest: {names[nearest]} {_code(nearest)})'
+                f'{mask}: {count} pixels are {code_of(colour)}, which is no class '
+                f'(nearest: {names[nearest]} {code_of(nearest)})'
                 + ('; JPEG changes colours, keep masks as PNG' if mask.suffix.lower() in ('.jpg', '.jpeg') else '')
             )
         table[number] = values[colour]
@@ -95,5 +96,5 @@ def _labels(mask: Path, image: Path, values: Mapping[Colour, int], names: Mappin
     return labels
 
 
-def _code(colour: Colour) -> str:
+def code_of(colour: Colour) -> str:
     return f'#{colour[0]:02x}{colour[1]:02x}{colour[2]:02x}'

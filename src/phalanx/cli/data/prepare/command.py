@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -14,9 +15,16 @@ from rich.progress import track
 from phalanx.cli.data.prepare.checks import AnnotationError
 from phalanx.cli.data.prepare.coco import read_coco
 from phalanx.cli.data.prepare.colours import colours_in, colours_of, read_colours
-from phalanx.cli.data.prepare.label_maps import LISTS, Pair, write_label_maps
+from phalanx.cli.data.prepare.dealing import deal
+from phalanx.cli.data.prepare.formats import FORMATS, chosen, look
+from phalanx.cli.data.prepare.label_maps import Pair, write_label_maps
 from phalanx.cli.data.prepare.labelme import read_labelme
+from phalanx.cli.data.prepare.samples import FAMILIES, SplitName
+from phalanx.cli.data.prepare.targets import meaning_for, write_copied
+from phalanx.cli.data.prepare.tree import Tree
 from phalanx.system.errors import RequestError
+
+LISTS: tuple[SplitName, ...] = ('train', 'val', 'test')
 
 SHOWN = 50  # problems that are listed
 
@@ -111,11 +119,55 @@ def _from_colours(given: argparse.Namespace) -> int:
     return _label_maps(given, *read_colours(given.masks, given.images, colours))
 
 
-KINDS = {
+def _folder_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument('folder', type=Path, help='the folder with the images and their annotations')
+    parser.add_argument(
+        '--family', choices=FAMILIES, help='what the data set is for (default: what the annotations are best for)'
+    )
+    parser.add_argument('--groups', metavar='GROUPS', help='what stays together: `folder`, or a regular expression on paths')
+
+
+def _from_folder(given: argparse.Namespace) -> int:
+    """Any format that `phalanx new` reads, for any family, with copies of the images."""
+    _check_folder(given.folder)
+    shares, tree = shares_of(given.split), Tree(given.folder.absolute())
+    held = look(tree, [given.kind])
+    picked = chosen(held, given.family)
+    if picked is None:
+        reasons = [problem for found in held.values() for problem in found.left_out][:SHOWN]
+        raise RequestError('\n'.join([f'{given.folder}: holds nothing of the format {given.kind} that can be used', *reasons]))
+    _, found, family = picked
+    if found.left_out and not given.skip:
+        return _refused(found.left_out)
+    try:
+        dealt = deal(found.samples, shares, given.seed, given.groups, lambda sample: {thing.label for thing in sample.things})
+        lists = dict(zip(LISTS, dealt, strict=False))
+        meaning = meaning_for(family, found.samples, found)
+        written = write_copied(family, found, lists, given.out, tree.root, meaning)
+    except (AnnotationError, ValueError) as error:
+        raise RequestError(str(error)) from None
+    for problem in [*found.left_out, *written.left_out][:SHOWN]:
+        print(f'left out: {problem}', file=sys.stderr)
+    print(f'{given.out}: {family}, ' + ', '.join(f'{count} in {split}' for split, count in written.counts.items()))
+    print('in a recipe: data: ' + json.dumps(written.data | {'root': str(given.out)}, ensure_ascii=False))
+    return 0
+
+
+def _refused(problems: Sequence[str]) -> int:
+    for problem in problems[:SHOWN]:
+        print(problem, file=sys.stderr)
+    if len(problems) > SHOWN:
+        print(f'and {len(problems) - SHOWN} more', file=sys.stderr)
+    print(f'{len(problems)} problems, nothing was made; fix them, or leave them out with --skip', file=sys.stderr)
+    return 1
+
+
+OWN = {
     'labelme': Kind('label maps of labelme polygons', _labelme_options, _from_labelme),
     'coco': Kind('label maps of COCO instances', _coco_options, _from_coco),
     'colours': Kind('label maps of masks in which each class has a colour', _colours_options, _from_colours),
 }
+KINDS = OWN | {name: Kind(each.about, _folder_options, _from_folder) for name, each in FORMATS.items() if name not in OWN}
 
 
 def _label_maps(given: argparse.Namespace, pairs: Sequence[Pair], class_names: Sequence[str], problems: Sequence[str]) -> int:
@@ -134,13 +186,12 @@ def _label_maps(given: argparse.Namespace, pairs: Sequence[Pair], class_names: S
             print(f'{given.out} cannot be written: {error}', file=sys.stderr)
             return 1
         problems = [*problems, *more]
+    if not counts:
+        return _refused(problems)
     for problem in problems[:SHOWN]:
-        print(f'{"left out: " if counts else ""}{problem}', file=sys.stderr)
+        print(f'left out: {problem}', file=sys.stderr)
     if len(problems) > SHOWN:
         print(f'and {len(problems) - SHOWN} more', file=sys.stderr)
-    if not counts:
-        print(f'{len(problems)} problems, nothing was made; mend them, or leave them out with --skip', file=sys.stderr)
-        return 1
     images = ', '.join(f'{count} in {name}.txt' for name, count in counts.items())
     print(f'{given.out}: {images}; {len(class_names)} classes: {", ".join(class_names)}')
     print(f'in a recipe: data: {{name: file_list, root: {given.out}}}')

@@ -12,11 +12,14 @@ from tempfile import TemporaryDirectory
 import numpy as np
 import PIL.Image
 
-from phalanx.cli.data.prepare.checks import AnnotationError
-from phalanx.cli.data.prepare.shapes import Shape
+from phalanx.cli.data.prepare.checks import AnnotationError, size_of
+from phalanx.cli.data.prepare.samples import Sample
+from phalanx.cli.data.prepare.shapes import Shape, rectangle
 from phalanx.data.image import LabelMap, palette
 
 VOID = 255  # of pixels that are not judged
+BACKGROUND = 'background'
+MEANING = {BACKGROUND: 0, '_background_': 0, '__ignore__': VOID}  # labels that are no classes; labelme's own among them
 MOST = 254  # classes that fit a label map of 8 bits
 LISTS = ('train', 'val', 'test')
 
@@ -36,6 +39,13 @@ def painted(shapes: Sequence[tuple[Shape, int]], size: tuple[int, int]) -> Label
     for shape, value in shapes:
         shape.paint(canvas, value)
     return canvas
+
+
+def pair_of(sample: Sample, stem: str, names: Sequence[str]) -> Pair:
+    """A sample with its things painted in their order, boxes as rectangles; `names`: the classes, the background first."""
+    values = {name: number for number, name in enumerate(names)} | MEANING
+    shapes = [(shape, values[thing.label]) for thing in sample.things for shape in thing.outline or (rectangle(*thing.box),)]
+    return Pair(sample.image, stem, lambda: painted(shapes, size_of(sample.image)))
 
 
 def write_label_maps(
@@ -63,7 +73,7 @@ def write_label_maps(
             try:
                 if stem in lines:
                     raise AnnotationError(f'{pair.image}: an image before it is named {stem} too')
-                _save(pair.labels(), place / labels)
+                save_labels(pair.labels(), place / labels)
             except AnnotationError as error:
                 problems.append(str(error))
                 continue
@@ -94,7 +104,7 @@ def dealt(stems: Sequence[str], shares: Sequence[float], seed: int) -> Mapping[s
     return lists
 
 
-def _save(labels: LabelMap, path: Path) -> None:
+def save_labels(labels: LabelMap, path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     colours = palette(256)
     colours[VOID] = 0

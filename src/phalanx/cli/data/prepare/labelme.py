@@ -3,39 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from difflib import get_close_matches
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 from phalanx.cli.data.prepare.checks import AnnotationError, check_size, file_below, member, read_json
-from phalanx.cli.data.prepare.label_maps import VOID, Pair, painted
+from phalanx.cli.data.prepare.label_maps import BACKGROUND, MEANING, Pair, pair_of
+from phalanx.cli.data.prepare.samples import Found, LeftOut, Sample, Thing, box_around
 from phalanx.cli.data.prepare.shapes import Polygon, polygon
+from phalanx.cli.data.prepare.tree import Tree
 
-BACKGROUND = 'background'
-MEANING = {BACKGROUND: 0, '_background_': 0, '__ignore__': VOID}  # labels that are no classes; labelme's own among them
 CIRCLE = 64  # corners of a circle
-
-
-@dataclass(frozen=True)
-class Outlined:
-    """A shape of an image."""
-
-    label: str
-    outline: Polygon
-    where: str  # it stands: file, number, label
-
-
-@dataclass(frozen=True)
-class LabelmeFile:
-    """What one JSON file says of its image."""
-
-    path: Path
-    image: Path
-    size: tuple[int, int]
-    shapes: list[Outlined]
 
 
 def read_labelme(folder: Path, classes: Sequence[str] | None) -> tuple[list[Pair], tuple[str, ...], list[str]]:
@@ -44,42 +24,51 @@ def read_labelme(folder: Path, classes: Sequence[str] | None) -> tuple[list[Pair
     Class 0 is the background; the others are `classes`, or all labels that occur, in alphabetical order. Later shapes lie over
     earlier ones: a hole is a shape labelled background after the shape that it is in.
     """
-    files, problems = read_files(folder)
-    labels = sorted({shape.label for file in files for shape in file.shapes})
-    names = (BACKGROUND, *(name for name in (labels if classes is None else classes) if name not in MEANING))
-    values = {name: number for number, name in enumerate(names)} | MEANING
-    pairs = []
-    for file in files:
-        unknown = [shape for shape in file.shapes if shape.label not in values]
-        problems += [f'{shape.where}: is no class{_hint(shape.label, names)}' for shape in unknown]
-        if not unknown:
-            stem = str(file.path.relative_to(folder).with_suffix(''))
-            shapes = [(shape.outline, values[shape.label]) for shape in file.shapes]
-            pairs.append(Pair(file.image, stem, partial(painted, shapes, file.size)))
-    return pairs, names, problems
-
-
-def read_files(folder: Path) -> tuple[list[LabelmeFile], list[str]]:
-    """All JSON files below `folder`, and what is wrong with those that cannot be used."""
-    files, problems = [], []
+    files: list[tuple[Path, Sample]] = []
+    left_out = LeftOut()
     for path in sorted(folder.rglob('*.json')):
-        try:
-            files.append(_read(path, folder))
-        except AnnotationError as error:
-            problems.append(str(error))
-    return files, problems
+
+        def image_of(name: str, where: str, beside: Path = path.parent) -> Path:
+            return file_below(folder, beside, name, where)
+
+        with left_out.noted():
+            files.append((path, _sample(read_json(path), path, image_of)))
+    labels = sorted({thing.label for _, sample in files for thing in sample.things})
+    names = (BACKGROUND, *(name for name in (labels if classes is None else classes) if name not in MEANING))
+    pairs = []
+    for path, sample in files:
+        unknown = [(n, thing.label) for n, thing in enumerate(sample.things) if thing.label not in (*names, *MEANING)]
+        left_out += [f'{path}: shapes[{n}] ({label!r}): is no class{_hint(label, names)}' for n, label in unknown]
+        if not unknown:
+            pairs.append(pair_of(sample, str(path.relative_to(folder).with_suffix('')), names))
+    return pairs, names, left_out
 
 
-def _read(path: Path, folder: Path) -> LabelmeFile:
-    content = read_json(path)
-    image = file_below(folder, path.parent, member(content, 'imagePath', str, f'{path}'), f'{path}: imagePath')
+def find_labelme(tree: Tree) -> Found:
+    """All JSON files with `shapes`."""
+    found = Found()
+    for path, content in tree.jsons.items():
+        if isinstance(content, dict) and 'shapes' in content:
+
+            def image_of(name: str, where: str, beside: Path = path) -> Path:
+                return tree.image(name, beside, where)
+
+            with found.left_out.noted():
+                sample = _sample(content, path, image_of)
+                found.samples.append(replace(sample, split=tree.split_of(path)))
+    return found
+
+
+def _sample(content: dict[str, Any], path: Path, image_of: Callable[[str, str], Path]) -> Sample:
+    image = image_of(member(content, 'imagePath', str, f'{path}'), f'{path}: imagePath')
     size = check_size((content.get('imageWidth'), content.get('imageHeight')), image, f'{path}')
-    shapes = []
+    things = []
     for number, shape in enumerate(member(content, 'shapes', list, f'{path}')):
         label = member(shape, 'label', str, f'{path}: shapes[{number}]')
-        where = f'{path}: shapes[{number}] ({label!r})'
-        shapes.append(Outlined(label, _outline(shape, size, where), where))
-    return LabelmeFile(path, image, size, shapes)
+        outline = _outline(shape, size, f'{path}: shapes[{number}] ({label!r})')
+        drawn = () if shape.get('shape_type') == 'rectangle' else (outline,)
+        things.append(Thing(label, box_around(outline.points.tolist()), drawn, text=shape.get('description') or None))
+    return Sample(image, things=tuple(things))
 
 
 def _outline(shape: dict[str, Any], size: tuple[int, int], where: str) -> Polygon:

@@ -80,6 +80,17 @@ def runs(counts: Any, size: tuple[int, int], where: str) -> Runs:
     return Runs(np.array(lengths, np.int64))
 
 
+def rectangle(x0: float, y0: float, x1: float, y1: float) -> Polygon:
+    return Polygon(np.array([[x0, y0], [x1, y0], [x1, y1], [x0, y1]], np.float64))
+
+
+def runs_of(mask: Mask) -> Runs:
+    """The pixels that are True."""
+    flat = np.concatenate([[False], mask.flatten(order='F')])
+    edges = np.flatnonzero(flat[1:] != flat[:-1])
+    return Runs(np.diff(np.concatenate([[0], edges, [mask.size]])))
+
+
 def uncompressed(text: str, where: str) -> list[int]:
     """Run lengths from COCO's text: a character holds 5 bits, lowest first; 32 says that more follow, the last 16 is a sign.
 

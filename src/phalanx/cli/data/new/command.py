@@ -1,0 +1,273 @@
+"""`phalanx new DIR`: looks, says what it found, splits, writes lists and a recipe, and tries the recipe."""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import re
+import tempfile
+import time
+import zipfile
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from phalanx.cli.data.new.plan import Node, length_of, line_size, rare, rounded
+from phalanx.cli.data.new.recipe import text_of
+from phalanx.cli.data.prepare.checks import AnnotationError
+from phalanx.cli.data.prepare.dealing import deal, given_splits, val_share
+from phalanx.cli.data.prepare.formats import FORMATS, chosen, look
+from phalanx.cli.data.prepare.masks import Meaning
+from phalanx.cli.data.prepare.samples import FAMILIES, Family, Found, Sample, SplitName
+from phalanx.cli.data.prepare.targets import Written, meaning_for, write
+from phalanx.cli.data.prepare.tree import Tree
+from phalanx.cli.data.prepare.unpack import unpacked
+from phalanx.config.arguments import Parser
+from phalanx.engine.loader import BadSampleError
+from phalanx.engine.runs import check_parts, open_job
+from phalanx.report.readable import counted
+from phalanx.system.errors import RequestError, RunError
+
+SHOWN = 5  # of many things that are left out
+ORDER: tuple[SplitName, ...] = ('train', 'val', 'test')
+LONG = 3600  # seconds; a longer training is a reason to mention --minutes
+SORTED = 'class_folders'
+TRIED = 2  # steps that are timed, after a first one
+
+EXAMPLES = (
+    'phalanx new photos                            # what is there? writes ./photos_phalanx/photos.yml',
+    'phalanx new photos --family segmentation      # outlines as classes of pixels, not as boxes',
+    'phalanx new photos --minutes 30               # as long as this node takes half an hour for',
+    'phalanx new scans --groups folder             # images of one folder stay on one side of the split',
+    'phalanx new export.zip --out cells            # an archive is unpacked into ./cells',
+)
+
+
+def command(words: Sequence[str]) -> int:
+    """The exit status: 0 done, 1 the recipe does not train, 2 there is nothing to train on."""
+    parser = Parser('phalanx new', 'Writes a recipe for a folder of images and what annotates them.', EXAMPLES)
+    parser.add_argument('folder', metavar='DIR', type=Path, help='the folder, or a zip archive; nothing in it is changed')
+    parser.add_argument('--family', choices=FAMILIES, help='what to train (default: what the annotations are best for)')
+    parser.add_argument('--format', choices=tuple(FORMATS), help='which annotations to read, where there are several kinds')
+    parser.add_argument('--out', type=Path, metavar='FOLDER', help='where to write (default: NAME_phalanx in this folder)')
+    parser.add_argument(
+        '--val', type=float, metavar='SHARE', help='share of the images to evaluate with (default: 0.2 or less)'
+    )
+    parser.add_argument('--groups', metavar='GROUPS', help='what stays together: `folder`, or a regular expression on paths')
+    parser.add_argument('--seed', type=int, default=0, metavar='N', help='of the random split (0)')
+    parser.add_argument('--minutes', type=float, metavar='N', help='how long the training may take on this node')
+    parser.add_argument('--no_trial', action='store_true', help='do not try the recipe, so estimate no time')
+    given = parser.parse_args(words)
+    _check(given)
+    out = given.out or Path(f'{given.folder.absolute().stem}_phalanx')
+    if out.exists() and any(out.iterdir() if out.is_dir() else [out]):
+        raise RequestError(f'--out {out}: is there already; give a new folder')
+    return _new(given, given.folder.absolute(), out.absolute())
+
+
+def _check(given: argparse.Namespace) -> None:
+    if not given.folder.exists():
+        raise RequestError(f'{given.folder}: there is no such folder')
+    if given.val is not None and not 0 < given.val < 1:
+        raise RequestError(f'--val {given.val}: give a share between 0 and 1')
+    if given.minutes is not None and not given.minutes > 0:
+        raise RequestError(f'--minutes {given.minutes}: must be above 0')
+    if given.groups:
+        try:
+            re.compile(given.groups)
+        except re.error as error:
+            raise RequestError(f'--groups {given.groups}: is no regular expression: {error}') from None
+
+
+def _new(given: argparse.Namespace, folder: Path, out: Path) -> int:
+    try:
+        tree = Tree(unpacked(folder, out / 'unpacked'))
+    except (OSError, zipfile.BadZipFile, AnnotationError) as error:
+        raise RequestError(f'{given.folder}: cannot be unpacked: {error}') from None
+    held = look(tree, [given.format] if given.format else tuple(FORMATS))
+    picked = chosen(held, given.family)
+    if picked is None:
+        raise RequestError(_nothing(tree, held, given))
+    name, found, family = picked
+    if name == SORTED and given.family is None and given.format is None:
+        raise RequestError(
+            f'{given.folder}: the images are sorted into folders, as for the classification of images, which is no family of '
+            'Phalanx; where the name of a folder is what is written on its images, add --family recognition'
+        )
+    print(f'{given.folder}: {counted(len(tree.images), "image")}, {FORMATS[name].about}')
+    others = [other for other in held if other != name]
+    if others:
+        print(f'  also there: {", ".join(others)} (--format takes another one)')
+    try:
+        meaning = meaning_for(family, found.samples, found)
+        lists = _lists(found, given)
+        out.mkdir(parents=True, exist_ok=True)
+        written = write(family, found, lists, out, meaning=meaning)
+    except (AnnotationError, ValueError) as error:
+        raise RequestError(str(error)) from None
+    if not written.counts.get('train') or not written.counts.get('val'):
+        raise RequestError(
+            f'nothing is left to {"train on" if not written.counts.get("train") else "evaluate with"}:\n'
+            + '\n'.join([*found.left_out, *written.left_out][:SHOWN])
+        )
+    _say(family, found, written, tree, meaning)
+    path = out / f'{out.name.removesuffix("_phalanx")}.yml'
+    return _write_recipe(given, family, written, path)
+
+
+def _nothing(tree: Tree, held: dict[str, Found], given: argparse.Namespace) -> str:
+    """Why no recipe can be written, and what would help."""
+    if not tree.images:
+        return f'{given.folder}: has no image (.jpg, .png, .bmp, .tif, .webp, .gif, .ppm)'
+    for_what = f' for --family {given.family}' if given.family else ''
+    possible = [f'{name} is for {" or ".join(found.families())}' for name, found in held.items() if found.families()]
+    reasons = [problem for found in held.values() for problem in found.left_out] + tree.unreadable
+    there = Counter(path.suffix.lower() or path.name for path in tree.files)
+    lines = [
+        f'{given.folder}: {counted(len(tree.images), "image")}, but no annotation{for_what} that can be used',
+        *(['there are: ' + '; '.join(possible)] if possible else []),
+        'files: ' + ', '.join(f'{count} {suffix}' for suffix, count in there.most_common(8)),
+        *reasons[:SHOWN],
+        'formats that are known: ' + ', '.join(FORMATS) + ' (docs/own-data.md)',
+    ]
+    return '\n'.join(lines)
+
+
+def _lists(found: Found, given: argparse.Namespace) -> dict[SplitName, list[Sample]]:
+    """The samples by split: as the annotations say it; what they do not say is dealt out. Raises ValueError."""
+
+    def labels_of(sample: Sample) -> set[str]:
+        return {thing.label for thing in sample.things if thing.text is None}
+
+    lists = given_splits(found.samples)
+    if 'val' in lists and given.val is None:
+        print('  split as the annotations say')
+        return {split: lists[split] for split in ORDER if split in lists}
+    test = lists.get('test', [])
+    rest = [sample for sample in found.samples if sample not in test] if not lists else lists['train'] + lists.get('val', [])
+    share = given.val or val_share(len(rest))
+    train, val = deal(rest, [1 - share, share], given.seed, given.groups, labels_of)
+    print(
+        f'  split at random (seed {given.seed}), {share:.0%} to evaluate with'
+        + ('; the test images stay apart' if test else '')
+    )
+    dealt: dict[SplitName, list[Sample]] = {'train': train, 'val': val}
+    if test:
+        dealt['test'] = test
+    return dealt
+
+
+def _say(family: Family, found: Found, written: Written, tree: Tree, meaning: Meaning | None) -> None:
+    """What was found, what is left out and why, and what is worth a look."""
+    unit = {'recognition': 'line', 'table': 'table'}.get(family, 'image')
+    print(f'  {family}: ' + ', '.join(f'{counted(count, unit)} in {split}' for split, count in written.counts.items()))
+    if written.class_names:
+        total = max(1, written.units.total())
+        shares = [
+            f'{n} {written.units[n]:,}' if family == 'detection' else f'{n} {written.units[n] / total:.1%}'
+            for n in written.class_names
+        ]
+        of = 'boxes' if family == 'detection' else 'pixels'
+        more = f' and {len(shares) - 20} more' if len(shares) > 20 else ''
+        print(f'  {counted(len(shares), "class", "classes")} ({of} in training): {", ".join(shares[:20])}{more}')
+    elif family == 'recognition':
+        print(f'  {len(written.units)} characters, texts of {min(map(len, written.texts))} to {written.longest}')
+        if too_long := line_size(written, this_machine()).too_long:
+            print(f'  note: {counted(too_long, "training line")} with more characters than there are places for: not learned')
+    else:
+        print(f'  {min(written.tokens)} to {max(written.tokens)} tokens a table, {written.cell_boxes:,} boxes of cells')
+    widths, heights = zip(*written.sizes, strict=True)
+    print(f'  sizes: {min(widths)} to {max(widths)} wide, {min(heights)} to {max(heights)} high')
+    for note in [*found.notes, *(meaning.notes if meaning else ()), *written.notes]:
+        print(f'  note: {note}')
+    few = rare(written.units, written.class_names) if family == 'detection' else []
+    if few:
+        print(f'  note: fewer than 20 boxes in training, too few to learn from: {", ".join(few[:10])}')
+    left_out = [*found.left_out, *written.left_out]
+    unused = len({*tree.images} - {sample.image for sample in found.samples} - {sample.mask for sample in found.samples})
+    if unused:
+        print(f'  {counted(unused, "image")} without annotation: not used')
+    if left_out:
+        print(f'  left out: {len(left_out)}')
+    for problem in left_out[:SHOWN]:
+        print(f'    {problem}')
+    if len(left_out) > SHOWN:
+        print(f'    and {len(left_out) - SHOWN} more')
+
+
+def _write_recipe(given: argparse.Namespace, family: Family, written: Written, path: Path) -> int:
+    """Writes the recipe, tries it, and writes it again where the time is limited; says what comes next."""
+    node, samples = this_machine(), written.counts['train']
+    length = length_of(family, samples, node)
+    path.write_text(text_of(family, written, length, node, _head(given, family, written, node, path, None)), encoding='utf-8')
+    shown = path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
+    seconds = None
+    if not given.no_trial:
+        try:
+            rate = trial(path)
+        except (RunError, BadSampleError, OSError, ValueError, RuntimeError) as error:
+            print(f'{shown}: was written, but does not train: {error}')
+            return 1
+        if given.minutes:
+            length = length_of(family, samples, node, seen=max(length.batch, round(given.minutes * 60 * rate * 0.85)))
+        looks = length.epochs // length.evaluate_epochs * written.counts['val']
+        seconds = (length.steps * length.batch + looks / 2) / rate
+        head = _head(given, family, written, node, path, seconds)
+        path.write_text(text_of(family, written, length, node, head), encoding='utf-8')
+    took = f', {rounded(seconds)} on this node as busy as it is' if seconds is not None else ''
+    print(f'\n{shown}: {counted(length.epochs, "epoch")}, {length.steps:,} steps{took}')
+    for line in (
+        f'phalanx data check {shown}',
+        f'phalanx train {shown}',
+        f'phalanx predict runs/{path.stem} IMAGES --out results',
+    ):
+        print(f'  {line}')
+    return 0
+
+
+def _head(
+    given: argparse.Namespace, family: Family, written: Written, node: Node, path: Path, seconds: float | None
+) -> list[str]:
+    """The comment that the recipe begins with."""
+    counts = ', '.join(f'{count} {split}' for split, count in written.counts.items())
+    lines = [
+        f'{given.folder.absolute().name}: {family}, {counts}.',
+        f'Written by `phalanx new` on {datetime.date.today()}; change what you like.',
+        '',
+        f'hardware: {node}',
+        f'time:     {rounded(seconds) if seconds is not None else "not measured"}',
+    ]
+    if 'test' in written.counts:
+        evaluated = written.data['eval']
+        test = [_test_list(one) for one in evaluated] if isinstance(evaluated, list) else _test_list(evaluated)
+        lines.append(f'test:     phalanx eval runs/{path.stem} --set data.eval={test}'.replace("'", ''))
+    return lines
+
+
+def _test_list(evaluated: str) -> str:
+    return str(Path(evaluated).with_stem('test'))
+
+
+def trial(path: Path) -> float:
+    """Samples a second of some training steps, loaded without workers. Raises what training raises."""
+    from phalanx.engine.trainer import Trainer
+    from phalanx.engine.worker import joined
+
+    job = open_job(str(path), [('train.workers=0', 'the trial')])
+    check_parts(job, 1)
+    with tempfile.TemporaryDirectory(prefix='phalanx-') as folder, joined(job.recipe.device) as device:
+        trainer = Trainer(job.recipe, job.task, folder=Path(folder), device=device)
+        batches = trainer.batches()
+        times = []
+        for _ in range(1 + min(TRIED, trainer.until - 1)):
+            start = time.perf_counter()
+            trainer.train_step(next(batches))
+            trainer.at.step += 1
+            if device.type == 'cuda':
+                torch.cuda.synchronize()
+            times.append(time.perf_counter() - start)
+        trainer.read_numbers(keep=0)
+        return trainer.stream.global_batch_size / float(np.mean(times[1:] or times))

@@ -1,0 +1,165 @@
+"""Sizes, batch, rate and length of a training that suits a data set and this node.
+
+The constants come from the recipes that were trained here (docs/benchmarks.md): how many samples a network wants to see from
+scratch, with which rate, and how small an object may be.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+import torch
+
+from phalanx.cli.data.prepare.samples import Family
+from phalanx.cli.data.prepare.targets import Written
+from phalanx.system.cores import cores
+
+# Samples to be seen in training: (on a CPU, on a GPU). From scratch, fewer teach little more than where objects mostly are.
+WANTED: dict[Family, tuple[int, int]] = {
+    'detection': (24_000, 200_000),
+    'segmentation': (12_000, 120_000),
+    'recognition': (80_000, 1_000_000),
+    'table': (8_000, 200_000),
+}
+BATCH: dict[Family, tuple[int, int]] = {
+    'detection': (8, 32),
+    'segmentation': (8, 16),
+    'recognition': (16, 128),
+    'table': (8, 32),
+}
+EPOCHS = (5, 400)  # at least and at most
+EVALUATIONS = 10  # in a run
+EMA_WINDOWS = 20  # of which the average holds one: then the beginning is long forgotten
+SHORT = 300  # steps; a run that is shorter is evaluated by its weights as they are
+PLACE = 4  # columns of a line for each character that CRNN can read
+SEEN = 32  # pixels, the shorter side that a small object should have on the network's input
+
+
+@dataclass(frozen=True)
+class Node:
+    """What there is to train on."""
+
+    device: str
+    cores: int
+
+    @property
+    def has_gpu(self) -> bool:
+        return self.device == 'cuda'
+
+    def __str__(self) -> str:
+        return f'{torch.cuda.get_device_name()}' if self.has_gpu else f'{self.cores} CPU core{"s" * (self.cores > 1)}'
+
+
+def this_machine() -> Node:
+    return Node('cuda' if torch.cuda.is_available() else 'cpu', cores())
+
+
+@dataclass(frozen=True)
+class Length:
+    """How long a training takes, in all units."""
+
+    batch: int
+    epochs: int
+    steps: int
+    evaluate_epochs: int
+    ema_decay: float | None
+
+    @property
+    def warmup_steps(self) -> int:
+        return max(1, min(500, self.steps // 20))
+
+
+def length_of(family: Family, samples: int, node: Node, seen: int | None = None) -> Length:
+    """For so many training samples; `seen`: how many in all, where the time is limited."""
+    batch = max(min(2, samples), min(BATCH[family][node.has_gpu], samples // 4))  # norms need more than one sample
+    wanted = seen or WANTED[family][node.has_gpu]
+    lowest, highest = EPOCHS if seen is None else (1, 100_000)
+    epochs = min(highest, max(lowest, round(wanted / samples)))
+    steps = max(1, samples // batch) * epochs
+    decay = None if steps < SHORT else round(min(0.9998, 1 - EMA_WINDOWS / steps), 4)
+    return Length(batch, epochs, steps, max(1, epochs // EVALUATIONS), decay)
+
+
+def multiple(value: float, of: int = 32) -> int:
+    """The nearest multiple that is above 0."""
+    return max(of, round(value / of) * of)
+
+
+def long_side(sizes: Sequence[tuple[int, int]]) -> int:
+    """The median of the longer sides."""
+    return round(float(np.median([max(size) for size in sizes])))
+
+
+def detection_side(written: Written, node: Node) -> int:
+    """The side of the square that images are resized to: small objects are still seen, and no image is blown up much."""
+    small = float(np.quantile(written.boxes, 0.1)) if written.boxes else 0.1
+    largest = 640 if node.has_gpu else 320
+    return min(multiple(max(SEEN / max(small, 1e-3), 192)), multiple(long_side(written.sizes)), largest)
+
+
+def mirrors(class_names: Sequence[str]) -> bool:
+    """Whether a mirrored object is one of its class still: letters, digits and sides are none."""
+    words = {word for name in class_names for word in name.lower().replace('_', ' ').replace('-', ' ').split()}
+    single = sum(len(name) == 1 for name in class_names)
+    cards = {'ace', 'king', 'queen', 'jack', 'nine', 'ten', 'one', 'two', 'three', 'four', 'five'}
+    return not words & {'left', 'right'} and single * 2 <= len(class_names) and len(words & cards) < 3
+
+
+def segmentation_sides(written: Written, node: Node) -> tuple[int, int]:
+    """(the longer side that images are resized to, the side of the crops that are trained on)."""
+    long = min(long_side(written.sizes), 1024 if node.has_gpu else 512)
+    short = min(min(size) * long / max(size) for size in written.sizes)
+    crop = min(multiple(short), 512 if node.has_gpu else 256)
+    return long, crop
+
+
+def class_weights(written: Written) -> list[float]:
+    """1 / ln(1.1 + share of the pixels), as ENet has them (Paszke et al. 2016), so that an average pixel weighs 1."""
+    counts = np.array([written.units[name] for name in written.class_names], np.float64)
+    shares = counts / max(counts.sum(), 1)
+    weights = 1 / np.log(1.1 + shares)
+    return [round(float(weight), 2) for weight in weights / max((weights * shares).sum(), 1e-6)]
+
+
+@dataclass(frozen=True)
+class LineSize:
+    """The input of a network that reads lines."""
+
+    width: int
+    keep_ratio: bool
+    too_long: int  # training lines that have more characters than places
+
+
+def line_size(written: Written, node: Node, height: int = 32) -> LineSize:
+    """Wide enough for the characters of nearly all lines, and for their shape where lines are longer than words."""
+    aspects = [width / max(1, high) for width, high in written.sizes]
+    needed = [places(text) for text in written.texts]
+    wide, long = float(np.quantile(aspects, 0.95)), float(np.quantile(needed, 0.995))
+    keep = wide > 5  # single words are stretched: then each has all places for its letters
+    width = min(multiple(max(height * wide if keep else 0, PLACE * (long + 2), 96), 16), 640 if node.has_gpu else 480)
+    return LineSize(width, keep, sum(need > width // PLACE for need in needed))
+
+
+def places(text: str) -> int:
+    """How many places CTC needs: one for each character, and one between two equal ones."""
+    return len(text) + sum(one == other for one, other in pairwise(text))
+
+
+def rare(units: Counter[str], class_names: Sequence[str], least: int = 20) -> list[str]:
+    """Classes that are seen so rarely that little can be learned of them."""
+    return [name for name in class_names if units[name] < least]
+
+
+def rounded(seconds: float) -> str:
+    """A time that is an estimate."""
+    minutes = seconds / 60
+    if minutes < 1.5:
+        return 'about a minute'
+    if minutes < 90:
+        return f'about {math.ceil(minutes / 5) * 5 if minutes > 20 else math.ceil(minutes)} minutes'
+    return f'about {minutes / 60:.1f} hours'

@@ -1,0 +1,148 @@
+"""The text of a recipe for a data set: complete, with a comment where a person may want to change something."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from phalanx.cli.data.new.plan import (
+    Length,
+    Node,
+    class_weights,
+    detection_side,
+    line_size,
+    mirrors,
+    segmentation_sides,
+)
+from phalanx.cli.data.prepare.samples import Family
+from phalanx.cli.data.prepare.targets import Written
+
+
+def text_of(family: Family, written: Written, length: Length, node: Node, head: Sequence[str]) -> str:
+    """The recipe, which `head` begins as a comment."""
+    blocks = ['\n'.join(f'# {line}'.rstrip() for line in head), f'task: {family}', _mapping('data', written.data)]
+    blocks += FAMILY[family](written, length, node)
+    blocks += _general(family, length, node)
+    return '\n\n'.join(blocks) + '\n'
+
+
+def _mapping(key: str, values: dict[str, Any]) -> str:
+    return key + ':\n' + '\n'.join(f'  {name}: {_flow(value)}' for name, value in values.items())
+
+
+def _flow(value: Any) -> str:
+    """A value on one line of YAML, or on several if it is long."""
+    text: str = yaml.safe_dump(value, default_flow_style=True, allow_unicode=True, width=110)
+    return text.removesuffix('\n').removesuffix('\n...').strip().replace('\n', '\n    ')
+
+
+def _detection(written: Written, length: Length, node: Node) -> list[str]:
+    side = detection_side(written, node)
+    step = 64 if side >= 512 else 32
+    sizes = [size for size in range(side - 2 * step, side + 2 * step + 1, step) if size >= 64] or [side]
+    flip = '  - random_flip                  # take it out where mirrored objects are others (left, right)'
+    no_flip = '  # no random_flip: mirrored, these classes would not be themselves'
+    turned = flip if mirrors(written.class_names) else no_flip
+    return [
+        'model:\n  name: ppyoloe\n  size: s                        # or m, l, x: better with many images\n  plus: true',
+        f'loss:\n  name: task_aligned\n  static_assigner_epochs: {max(1, length.epochs // 3)}',
+        'metric:\n  name: coco',
+        'transforms:\n  - random_distort\n  - {name: random_expand, ratio: 2.0}\n  - random_crop\n'
+        f'{turned}\n  - {{name: batch_random_resize, sizes: {sizes}, interpolation: linear}}',
+        'eval_transforms:                 # small objects need more pixels\n'
+        f'  - {{name: resize, size: [{side}, {side}], interpolation: cubic}}',
+        _optimizer('adamw', 5.0e-4 * (length.batch / 8) ** 0.5, 0.05),
+    ]
+
+
+def _segmentation(written: Written, length: Length, node: Node) -> list[str]:
+    long, crop = segmentation_sides(written, node)
+    weights = _flow(class_weights(written))
+    scale = '0.75, max: 1.5' if crop >= long else '0.5, max: 2.0'
+    return [
+        'model:\n  name: pp_liteseg\n  backbone: stdc1',
+        'losses:                          # of the three heads; the weights even out how many pixels each class has\n'
+        f'  - {{name: cross_entropy, class_weights: &weights {weights}}}\n'
+        '  - {name: cross_entropy, class_weights: *weights}\n  - {name: cross_entropy, class_weights: *weights}\n'
+        'loss_coefficients: [1.0, 0.4, 0.4]',
+        f'transforms:\n  - {{name: resize_by_long, side: {long}}}\n'
+        f'  - {{name: resize_step_scaling, min: {scale}, step: 0.125}}\n'
+        f'  - {{name: random_padding_crop, size: [{crop}, {crop}]}}\n'
+        '  - random_flip                  # take it out where left and right differ\n'
+        '  - {name: random_distort, brightness: 0.4, contrast: 0.4, saturation: 0.4}',
+        'eval_transforms:                 # results come back in the size of the image\n'
+        f'  - {{name: resize_by_long, side: {long}}}',
+        _optimizer('adamw', 1.0e-3 * (length.batch / 8) ** 0.5, 0.05),
+    ]
+
+
+def _recognition(written: Written, length: Length, node: Node) -> list[str]:
+    size = line_size(written, node)
+    characters = Path(written.data['root'], written.data['train'][0]).with_name('characters.txt')
+    small = 'size: small                    # or large' if not node.has_gpu else 'size: large'
+    return [
+        f'model:\n  name: crnn\n  backbone: mobilenet_v3\n  {small}\n  hidden_size: {96 if node.has_gpu else 48}',
+        'loss:\n  name: ctc',
+        'characters:                      # those of the training texts; others cannot be read\n'
+        f'  dictionary: {_flow(str(characters))}\n'
+        f'  space: {str(" " in written.units).lower()}\n  max_length: {written.longest}',
+        '# width, height; for each character there must be four pixels of width\n'
+        f'size: [{size.width}, 32]\n'
+        f'keep_ratio: {str(size.keep_ratio).lower()}',
+        'transforms:\n  - rec_aug' if length.batch * length.steps > 20_000 else 'transforms: []',
+        'compare:                         # case, blanks and punctuation count\n  ignore_space: false',
+        _optimizer('adam', 1.0e-3 * (length.batch / 16) ** 0.5, 0.0),
+        'clip:\n  norm: 5.0',
+    ]
+
+
+def _table(written: Written, length: Length, node: Node) -> list[str]:
+    side = 488 if node.has_gpu else min(256, max(64, max(max(size) for size in written.sizes)))
+    longest = min(max(written.tokens), 500 if node.has_gpu else 300)
+    located = '2.0' if written.cell_boxes else '0.0    # no cell has a box: their places are not learned'
+    return [
+        'model:\n  name: slanet',
+        'location_loss: smooth_l1\nstructure_coefficient: 1.0\n' + f'location_coefficient: {located}',
+        f'image_size: {side}                  # the longer side of an image; small print needs more\n'
+        f'max_length: {longest}                  # tokens; longer tables are not trained on',
+        'judged_by: teds_structure',
+        _optimizer('adam', 1.0e-3, 0.0),
+        'clip:\n  norm: 5.0\n  per_tensor: true',
+    ]
+
+
+FAMILY: dict[Family, Callable[[Written, Length, Node], list[str]]] = {
+    'detection': _detection,
+    'segmentation': _segmentation,
+    'recognition': _recognition,
+    'table': _table,
+}
+
+
+def _optimizer(name: str, lr: float, decay: float) -> str:
+    weight_decay = f'\n  weight_decay: {decay}' if decay else ''
+    return f'optimizer:\n  name: {name}\n  lr: {float(f"{lr:.2g}")}{weight_decay}'
+
+
+def _general(family: Family, length: Length, node: Node) -> list[str]:
+    """Length, schedule, averaging, evaluation, checkpoints."""
+    workers = min(8, node.cores) if node.has_gpu else min(2, node.cores - 1)
+    several = length.batch if family in ('recognition', 'detection', 'table') else 1
+    blocks = [
+        f'train:\n  epochs: {length.epochs:<22} # {length.steps:,} steps; longer is better, up to a point\n'
+        f'  global_batch_size: {length.batch}\n  workers: {workers}\n  channels_last: true\n'
+        '  bad_samples: 5                 # images that cannot be read are skipped, up to so many',
+        f'schedule:\n  name: cosine\n  warmup_steps: {length.warmup_steps}',
+    ]
+    if length.ema_decay:
+        blocks.append(
+            f'ema:                             # the averaged weights are evaluated\n  kind: ramp\n  decay: {length.ema_decay}'
+        )
+    if node.has_gpu:
+        blocks.append('precision:\n  dtype: bf16')
+    blocks.append(f'evaluate:\n  every_epochs: {length.evaluate_epochs}\n  batch_size: {several}')
+    blocks.append(f'checkpoint:\n  every_epochs: {length.evaluate_epochs}')
+    return blocks

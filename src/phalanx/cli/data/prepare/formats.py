@@ -1,0 +1,108 @@
+"""The formats of annotations, and which of them a folder holds."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import NamedTuple
+
+from phalanx.cli.data.prepare.checks import AnnotationError
+from phalanx.cli.data.prepare.coco import find_coco
+from phalanx.cli.data.prepare.csv_files import find_csv
+from phalanx.cli.data.prepare.html_tables import find_html, find_pubtabnet
+from phalanx.cli.data.prepare.label_studio import find_label_studio
+from phalanx.cli.data.prepare.labelme import find_labelme
+from phalanx.cli.data.prepare.lists import find_class_folders, find_lists, find_text_files
+from phalanx.cli.data.prepare.masks import find_masks
+from phalanx.cli.data.prepare.samples import Family, Found, Sample
+from phalanx.cli.data.prepare.supervisely import find_supervisely
+from phalanx.cli.data.prepare.tree import Tree
+from phalanx.cli.data.prepare.xml_files import clipped, read_cvat, read_voc
+from phalanx.cli.data.prepare.yolo import read_yolo
+
+
+class Format(NamedTuple):
+    about: str
+    find: Callable[[Tree], Found]
+
+
+# In the order of trust: of two that annotate as many images, the first is taken.
+FORMATS = {
+    'coco': Format('COCO (JSON with images, annotations and categories)', find_coco),
+    'voc': Format('Pascal VOC (an XML file for each image)', read_voc),
+    'cvat': Format('CVAT for images (XML)', read_cvat),
+    'labelme': Format('LabelMe (a JSON file for each image)', find_labelme),
+    'label_studio': Format('Label Studio (JSON)', find_label_studio),
+    'supervisely': Format('Supervisely (ann/NAME.json)', find_supervisely),
+    'pubtabnet': Format('tables in the format of PubTabNet (JSON lines)', find_pubtabnet),
+    'html': Format('tables as HTML (a file for each image)', find_html),
+    'csv': Format('CSV (a line for each box or image)', find_csv),
+    'lists': Format('lists (lines of an image and its text, lines or label map)', find_lists),
+    'yolo': Format('YOLO (a text file for each image)', read_yolo),
+    'text_files': Format('text files (one for each image)', find_text_files),
+    'masks': Format('masks (an image for each image)', find_masks),
+    'class_folders': Format('folders by class', find_class_folders),
+}
+
+
+def look(tree: Tree, names: Sequence[str] = tuple(FORMATS)) -> dict[str, Found]:
+    """What each format holds of a folder, those that hold most images first; formats that hold nothing are not there."""
+    held: dict[str, Found] = {}
+    for name in names:
+        if name == 'class_folders' and held:  # any other annotation says more
+            continue
+        try:
+            found = FORMATS[name].find(tree)
+        except AnnotationError as error:  # of a file that is about all images, the names of the classes say
+            tree.unreadable.append(str(error))
+            continue
+        if found.samples:
+            held[name] = usable(found, tree)
+    return dict(sorted(held.items(), key=lambda item: -len({sample.image for sample in item[1].samples})))
+
+
+def usable(found: Found, tree: Tree) -> Found:
+    """Without images that cannot be read or come twice, and boxes without area; boxes end at the edges of their image."""
+    counts, seen, samples = Counter[str](), set[Path](), list[Sample]()
+    for sample in sorted(found.samples, key=lambda sample: not sample.split):  # what belongs to a split says more
+        if sample.image in seen:
+            counts['images that are annotated twice: the first annotation is used'] += 1
+            continue
+        seen.add(sample.image)
+        with found.left_out.noted():
+            size = tree.size(sample.image)
+            if any(break_ in str(sample.image) for break_ in '\t\r\n'):
+                raise AnnotationError(f'{sample.image!r}: has a tab or a line break in its name')
+            things = []
+            for thing in sample.things:
+                box = clipped(thing.box, size)
+                if box[2] - box[0] < 1 or box[3] - box[1] < 1:
+                    counts['boxes smaller than a pixel, or outside their image: left out'] += 1
+                    continue
+                slack = max(1.0, 0.005 * max(size))
+                if any(abs(one - other) > slack for one, other in zip(box, thing.box, strict=True)):
+                    counts['boxes that reach out of their image: cut off at its edges'] += 1
+                things.append(replace(thing, box=box))
+            samples.append(replace(sample, things=tuple(things)))
+    notes = [f'{count} {what}' for what, count in counts.items()]
+    used = {thing.label for sample in samples for thing in sample.things}
+    empty = [name for name in found.class_names if name not in used]
+    if used and empty:
+        notes.append(f'classes that never occur, left out: {", ".join(empty[:10])}{" ..." if len(empty) > 10 else ""}')
+    names = tuple(name for name in found.class_names if name in used) + tuple(sorted(used - {*found.class_names}))
+    return replace(found, samples=sorted(samples, key=_path), class_names=names, notes=[*found.notes, *notes])
+
+
+def _path(sample: Sample) -> str:
+    return str(sample.image)
+
+
+def chosen(held: dict[str, Found], family: Family | None) -> tuple[str, Found, Family] | None:
+    """The format that annotates most images for `family`, and the family that it is for; None when none does."""
+    for name, found in held.items():
+        possible = found.families()
+        if possible and (family is None or family in possible):
+            return name, found, family or possible[0]
+    return None

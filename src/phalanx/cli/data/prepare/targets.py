@@ -1,0 +1,262 @@
+"""The lists and annotation files that the data sets of recipes read, written from what was found."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import cv2
+import numpy as np
+
+from phalanx.cli.data.prepare.checks import AnnotationError, size_of
+from phalanx.cli.data.prepare.label_maps import BACKGROUND, MEANING, pair_of, save_labels
+from phalanx.cli.data.prepare.masks import Meaning, label_map, meaning_of
+from phalanx.cli.data.prepare.samples import Family, Found, Sample, SplitName, Thing
+from phalanx.data.image import LabelMap, read_image
+from phalanx.data.samples import Image, SampleError
+
+NAMES: dict[SplitName, str] = {'train': 'train', 'val': 'val', 'test': 'test', '': 'train'}
+
+
+@dataclass
+class Written:
+    """A data set that a recipe can name, and what a recipe that suits it depends on."""
+
+    root: Path
+    data: dict[str, Any]  # the keys of `data` in a recipe
+    class_names: tuple[str, ...] = ()
+    counts: dict[SplitName, int] = field(default_factory=dict)  # samples
+    sizes: list[tuple[int, int]] = field(default_factory=list)  # (width, height) of training images
+    units: Counter[str] = field(default_factory=Counter)  # boxes or pixels of each class in training
+    boxes: list[float] = field(default_factory=list)  # the shorter side of each box, as a share of the longer side of its image
+    texts: list[str] = field(default_factory=list)  # of training
+    longest: int = 0  # characters of the longest text of all splits
+    tokens: list[int] = field(default_factory=list)  # of each table
+    cell_boxes: int = 0
+    left_out: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+
+def write(
+    family: Family, found: Found, lists: Mapping[SplitName, Sequence[Sample]], out: Path, *, meaning: Meaning | None
+) -> Written:
+    """Writes what `family` reads of these samples below the folder `out`; images stay where they are."""
+    images = [sample.image for samples in lists.values() for sample in samples]
+    written = Written(Path(os.path.commonpath([out, *(path.parent for path in images)])), {})
+    WRITERS[family](found, lists, out, written, meaning)
+    written.data = {'root': str(written.root)} | written.data
+    return written
+
+
+def write_copied(
+    family: Family,
+    found: Found,
+    lists: Mapping[SplitName, Sequence[Sample]],
+    out: Path,
+    source: Path,
+    meaning: Meaning | None,
+) -> Written:
+    """A data set that stands by itself, with copies of the images: the folder `out`, which is there whole or not at all."""
+    out = out.absolute()
+    out.parent.mkdir(parents=True, exist_ok=True)
+    with TemporaryDirectory(dir=out.parent, prefix=f'.{out.name}-') as aside:
+        place = Path(aside) / 'data'
+
+        def copied(path: Path, folder: str) -> Path:
+            target = place / folder / path.relative_to(source)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            return Path(shutil.copyfile(path, target))
+
+        moved: dict[SplitName, list[Sample]] = {
+            split: [replace(s, image=copied(s.image, 'images'), mask=s.mask and copied(s.mask, 'masks')) for s in samples]
+            for split, samples in lists.items()
+        }
+        written = write(family, found, moved, place, meaning=meaning)
+        place.rename(out)
+    return written
+
+
+def _below(path: Path, written: Written) -> str:
+    return path.relative_to(written.root).as_posix()
+
+
+def _detection(
+    found: Found, lists: Mapping[SplitName, Sequence[Sample]], out: Path, written: Written, meaning: Meaning | None
+) -> None:
+    """JSON in the format of COCO for each split."""
+    names = found.class_names
+    for split, samples in lists.items():
+        images: list[dict[str, Any]] = []
+        annotations: list[dict[str, Any]] = []
+        for number, sample in enumerate(samples, 1):
+            width, height = size_of(sample.image)
+            images.append({'id': number, 'file_name': _below(sample.image, written), 'width': width, 'height': height})
+            for thing in sample.things:
+                x0, y0, x1, y1 = (round(value, 2) for value in thing.box)
+                own = {'id': len(annotations) + 1, 'image_id': number, 'category_id': names.index(thing.label) + 1}
+                box = {'bbox': [x0, y0, round(x1 - x0, 2), round(y1 - y0, 2)], 'area': round((x1 - x0) * (y1 - y0), 2)}
+                annotations.append(own | box | {'iscrowd': int(thing.ignored)})
+                if split == 'train':
+                    written.units[thing.label] += 1
+                    written.boxes.append(min(x1 - x0, y1 - y0) / max(width, height))
+            if split == 'train':
+                written.sizes.append((width, height))
+        categories = [{'id': number, 'name': name} for number, name in enumerate(names, 1)]
+        content = {'images': images, 'categories': categories, 'annotations': annotations}
+        (out / f'{split}.json').write_text(json.dumps(content))
+        written.counts[split] = len(samples)
+    lists_of = {key: _below(out / f'{split}.json', written) for key, split in (('train', 'train'), ('eval', 'val'))}
+    written.class_names = names
+    written.data = {
+        'name': 'coco',
+        **lists_of,
+        'train_images': '',
+        'eval_images': '',
+        'classes': list(names),
+        'empty_images': True,
+    }
+
+
+def _segmentation(
+    found: Found, lists: Mapping[SplitName, Sequence[Sample]], out: Path, written: Written, meaning: Meaning | None
+) -> None:
+    """Lists of images and label maps, which are made of outlines and colours; masks that can be trained on stay as they are."""
+    names = meaning.class_names if meaning else (BACKGROUND, *(name for name in found.class_names if name not in MEANING))
+    pixels = np.zeros(256, np.int64)
+    for split, samples in lists.items():
+        lines = []
+        for sample in samples:
+            try:
+                labels, path = _labels(sample, names, meaning, out)
+            except AnnotationError as error:
+                written.left_out.append(str(error))
+                continue
+            lines.append(f'{_below(sample.image, written)}\t{_below(path, written)}\n')
+            if split == 'train':
+                written.sizes.append(size_of(sample.image))
+                pixels += np.bincount(labels.reshape(-1), minlength=256)
+        (out / f'{split}.txt').write_text(''.join(lines), encoding='utf-8')
+        written.counts[split] = len(lines)
+    written.class_names = names
+    written.units = Counter({name: int(count) for name, count in zip(names, pixels, strict=False)})
+    lists_of = {key: _below(out / f'{split}.txt', written) for key, split in (('train', 'train'), ('eval', 'val'))}
+    written.data = {'name': 'file_list', **lists_of, 'classes': list(names), 'separator': '\t'}
+
+
+def _labels(sample: Sample, names: Sequence[str], meaning: Meaning | None, out: Path) -> tuple[LabelMap, Path]:
+    """The label map of a sample, and where it is: the user's own file, or one that is written."""
+    path = out / 'labels' / f'{_file_name(sample.image)}.png'
+    if meaning is None or sample.mask is None:
+        labels = pair_of(sample, '', names).labels()
+    else:
+        labels = label_map(sample.mask, meaning, sample.image)
+        if meaning.is_plain and size_of(sample.mask) == size_of(sample.image):
+            return labels, sample.mask
+    save_labels(labels, path)
+    return labels, path
+
+
+def _file_name(image: Path) -> str:
+    """A name for what is made of an image, which no other image of the data set has."""
+    return re.sub(r'[^\w.-]', '_', '_'.join((*image.parts[-3:-1], image.stem)))
+
+
+def _recognition(
+    found: Found, lists: Mapping[SplitName, Sequence[Sample]], out: Path, written: Written, meaning: Meaning | None
+) -> None:
+    """Label files; the lines of pages are cut out of them."""
+    characters = Counter[str]()
+    for split, samples in lists.items():
+        lines = []
+        for sample in samples:
+            for image, text, size in _texts(sample, out, written.left_out):
+                if '\t' in text or '\n' in text or not text.strip():
+                    written.left_out.append(f'{image}: its text is empty, or has a tab in it')
+                    continue
+                lines.append(f'{_below(image, written)}\t{text}\n')
+                written.longest = max(written.longest, len(text))
+                if split == 'train':
+                    written.sizes.append(size)
+                    written.texts.append(text)
+                    characters.update(text)
+        (out / f'{split}.txt').write_text(''.join(lines), encoding='utf-8')
+        written.counts[split] = len(lines)
+    (out / 'characters.txt').write_text(''.join(f'{one}\n' for one in sorted(characters) if one != ' '), encoding='utf-8')
+    written.units = characters
+    lists_of = {key: [_below(out / f'{split}.txt', written)] for key, split in (('train', 'train'), ('eval', 'val'))}
+    written.data = {'name': 'label_files', **lists_of}
+
+
+def _texts(sample: Sample, out: Path, left_out: list[str]) -> list[tuple[Path, str, tuple[int, int]]]:
+    """The image of each line of a sample with its text and size."""
+    if sample.text is not None:
+        return [(sample.image, sample.text.strip(), size_of(sample.image))]
+    lines = []
+    try:
+        page = read_image(sample.image)
+    except SampleError as error:
+        left_out.append(str(error))
+        return []
+    for number, thing in enumerate(sample.things):
+        if thing.ignored or not (thing.text or '').strip():
+            left_out.append(f'{sample.image}: line {number}: has no text that can be read')
+            continue
+        cut = cut_out(page, thing)
+        path = out / 'lines' / f'{_file_name(sample.image)}_{number}.png'
+        path.parent.mkdir(parents=True, exist_ok=True)
+        cv2.imwrite(str(path), cut[..., ::-1])
+        lines.append((path, (thing.text or '').strip(), (cut.shape[1], cut.shape[0])))
+    return lines
+
+
+def cut_out(page: Image, thing: Thing) -> Image:
+    """The part of a page that a line fills, upright: by its corners from the upper left clockwise, else by its box."""
+    x0, y0, x1, y1 = thing.box
+    corners = np.array(thing.corners if len(thing.corners) == 4 else [[x0, y0], [x1, y0], [x1, y1], [x0, y1]], np.float32)
+    sides = np.linalg.norm(corners - np.roll(corners, -1, axis=0), axis=1)
+    width, height = max(1, round(float(max(sides[0], sides[2])))), max(1, round(float(max(sides[1], sides[3]))))
+    target = np.array([[0, 0], [width, 0], [width, height], [0, height]], np.float32)
+    turn = cv2.getPerspectiveTransform(corners, target)
+    cut = cv2.warpPerspective(page, turn, (width, height), flags=cv2.INTER_CUBIC, borderMode=cv2.BORDER_REPLICATE)
+    if height >= 1.5 * width:  # written from top to bottom, or turned by a quarter
+        cut = np.ascontiguousarray(np.rot90(cut))
+    return cut.astype(np.uint8, copy=False)
+
+
+def _table(
+    found: Found, lists: Mapping[SplitName, Sequence[Sample]], out: Path, written: Written, meaning: Meaning | None
+) -> None:
+    """JSON lines in the format of PubTabNet."""
+    for split, samples in lists.items():
+        lines = []
+        for number, sample in enumerate(samples):
+            table = sample.table or {}
+            line = {'filename': _below(sample.image, written), 'split': split, 'imgid': number, 'html': table}
+            lines.append(json.dumps(line, ensure_ascii=False) + '\n')
+            if split == 'train':
+                written.sizes.append(size_of(sample.image))
+                tokens = table['structure']['tokens']
+                written.tokens.append(len(tokens) - tokens.count('<td>'))
+                written.units.update(tokens)
+                written.cell_boxes += sum('bbox' in cell for cell in table['cells'])
+        (out / f'{split}.jsonl').write_text(''.join(lines), encoding='utf-8')
+        written.counts[split] = len(samples)
+    lists_of = {key: _below(out / f'{split}.jsonl', written) for key, split in (('train', 'train'), ('eval', 'val'))}
+    written.data = {'name': 'pubtabnet', **lists_of, 'train_images': '', 'eval_images': ''}
+
+
+WRITERS = {'detection': _detection, 'segmentation': _segmentation, 'recognition': _recognition, 'table': _table}
+
+
+def meaning_for(family: Family, samples: Sequence[Sample], found: Found) -> Meaning | None:
+    """What masks mean, where there are some. Raises AnnotationError."""
+    masks = [sample.mask for sample in samples if sample.mask]
+    return meaning_of(masks, found.classes_from) if family == 'segmentation' and masks else None

@@ -1,0 +1,85 @@
+"""`phalanx new DIR`: a small folder in each format becomes a recipe that binds and makes a training step on it.
+
+Images differ in size. Numbers of samples are those that the folder was drawn with.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import yaml
+
+import drawn
+from phalanx.cli.data.new import command
+from phalanx.engine.runs import open_job
+from running import run_here
+
+DRAWN: dict[Callable[[Path], None], tuple[str, int]] = {  # the family, and the training samples of those drawn
+    **dict.fromkeys(
+        (drawn.voc, drawn.coco, drawn.csv_boxes, drawn.csv_without_header, drawn.cvat, drawn.label_studio), ('detection', 8)
+    ),
+    drawn.yolo: ('detection', 9),
+    drawn.roboflow_zip: ('detection', 16),
+    **dict.fromkeys(
+        (
+            drawn.labelme,
+            drawn.supervisely,
+            drawn.yolo_polygons,
+            drawn.masks_binary,
+            drawn.masks_palette,
+            drawn.masks_coloured,
+            drawn.pairs,
+        ),
+        ('segmentation', 8),
+    ),
+    **dict.fromkeys(
+        (drawn.label_file, drawn.csv_texts, drawn.text_files, drawn.class_folders, drawn.pages_paddle, drawn.pages_icdar),
+        ('recognition', 8),
+    ),
+    **dict.fromkeys((drawn.html_files, drawn.csv_html, drawn.pubtabnet), ('table', 8)),
+}
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob('*')) if path.is_file()}
+
+
+@pytest.fixture(autouse=True)
+def quick(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(command, 'TRIED', 0)
+
+
+@pytest.mark.parametrize('drawing', DRAWN, ids=lambda drawing: drawing.__name__)
+def test_a_folder_becomes_a_recipe_that_trains(drawing: Callable[[Path], None], capsys: pytest.CaptureFixture[str]) -> None:
+    """The command itself makes the step. Of 10 samples 8 are for training, and nothing of the folder has changed."""
+    drawing(Path('mine'))
+    before = contents(Path('mine'))
+    family, count = DRAWN[drawing]
+    named = ('--family', family) if drawing is drawn.class_folders else ()
+    assert run_here('new', 'mine', *named) == 0, capsys.readouterr().out
+    recipe = yaml.safe_load(Path('mine_phalanx/mine.yml').read_text())
+    assert recipe['task'] == family
+    assert contents(Path('mine')) == before
+    said = capsys.readouterr().out
+    for line in ('phalanx data check', 'phalanx train', 'phalanx predict runs/mine'):
+        assert f'  {line} ' in said
+    job = open_job('mine_phalanx/mine.yml')
+    assert len(job.task.dataset('train')) == count
+    if family == 'detection':
+        assert recipe['data']['classes'] == ['bolt', 'nut']
+    if family == 'segmentation':
+        assert recipe['data']['classes'] == (
+            ['background', 'object'] if drawing is drawn.masks_binary else ['background', *drawn.CLASSES]
+        )
+
+
+@pytest.mark.parametrize(
+    'drawing', [drawn.csv_boxes, drawn.masks_palette, drawn.csv_texts, drawn.html_files], ids=lambda d: d.__name__
+)
+def test_three_images_are_enough_to_begin_with(drawing: Callable[[Path], None], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(drawn, 'COUNT', 3)
+    drawing(Path('mine'))
+    assert run_here('new', 'mine') == 0

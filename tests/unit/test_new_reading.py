@@ -1,0 +1,444 @@
+"""What `phalanx new` reads and deals out, against values written by hand; nothing is trained here."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import zipfile
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+from PIL import Image
+
+import drawn
+from phalanx.cli.data.new.plan import Node, class_weights, length_of, line_size, places
+from phalanx.cli.data.prepare.checks import AnnotationError
+from phalanx.cli.data.prepare.dealing import deal, val_share
+from phalanx.cli.data.prepare.formats import look
+from phalanx.cli.data.prepare.html_tables import tokens_of
+from phalanx.cli.data.prepare.samples import Found, Sample, Thing
+from phalanx.cli.data.prepare.targets import Written, cut_out
+from phalanx.cli.data.prepare.tree import Tree
+from phalanx.engine.runs import open_job
+from running import run_here
+
+CPU = Node('cpu', 2)
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def new(*words: str) -> int:
+    return run_here('new', 'mine', '--no_trial', *words)
+
+
+def found_in(folder: str, name: str) -> Found:
+    return look(Tree(Path(folder).absolute()), [name])[name]
+
+
+def boxes_in(found: Found) -> dict[str, list[tuple[str, tuple[int, ...]]]]:
+    """The label and the box, in whole pixels, of what is on each image."""
+    rounded = {s.image.stem: [(t.label, tuple(round(v) for v in t.box)) for t in s.things] for s in found.samples}
+    return dict(sorted(rounded.items()))
+
+
+BOXES = {f'part {number}': [(drawn.label_of(number), drawn.box_of(number))] for number in range(drawn.COUNT)}
+
+
+@pytest.mark.parametrize(
+    ('drawing', 'name'),
+    [
+        (drawn.voc, 'voc'),
+        (drawn.yolo, 'yolo'),
+        (drawn.csv_boxes, 'csv'),
+        (drawn.csv_without_header, 'csv'),
+        (drawn.cvat, 'cvat'),
+        (drawn.label_studio, 'label_studio'),
+        (drawn.labelme, 'labelme'),
+        (drawn.supervisely, 'supervisely'),
+        (drawn.yolo_polygons, 'yolo'),
+    ],
+)
+def test_boxes_are_those_that_were_drawn(drawing: object, name: str) -> None:
+    assert callable(drawing)
+    drawing(Path('mine'))
+    boxes = boxes_in(found_in('mine', name))
+    expected = dict(BOXES)
+    if name == 'voc':  # the box of the first reaches out of its image, which is 64 wide
+        expected['part 1'] = [('bolt', (5, 6, 64, 30))]
+    boxes.pop('none', None)
+    assert boxes == expected
+
+
+@pytest.mark.parametrize(
+    'drawing', [drawn.masks_palette, drawn.masks_coloured, drawn.pairs, drawn.labelme, drawn.yolo_polygons]
+)
+def test_label_maps_are_those_that_were_drawn(drawing: object) -> None:
+    assert callable(drawing)
+    drawing(Path('mine'))
+    assert new() == 0
+    samples = open_job('mine_phalanx/mine.yml').task.survey('train').source  # type: ignore[attr-defined]
+    for index in range(len(samples)):
+        number = int(Path(samples.name(index)).stem.split()[-1])
+        np.testing.assert_array_equal(samples.read(index)[1], drawn.mask_of(number))
+
+
+def test_white_masks_are_one_class_also_when_they_are_smaller_than_their_image() -> None:
+    drawn.masks_binary(Path('mine'))
+    assert new() == 0
+    maps = {path.stem[-1]: np.array(Image.open(path)) for path in Path('mine_phalanx/labels').iterdir()}
+    assert len(maps) == drawn.COUNT
+    for number, labels in maps.items():
+        expected = drawn.mask_of(int(number)) > 0
+        assert (labels == expected).mean() > (0.9 if number == '4' else 0.999), number
+
+
+def test_a_hole_in_a_polygon_belongs_to_the_background() -> None:
+    drawn.supervisely(Path('mine'))
+    assert new() == 0
+    labels = next(np.array(Image.open(path)) for path in Path('mine_phalanx/labels').glob('*part_3.png'))
+    expected = drawn.mask_of(3)
+    expected[10:14, 11:15] = 0
+    np.testing.assert_array_equal(labels, expected)
+
+
+def test_masks_that_can_be_trained_on_are_not_copied() -> None:
+    drawn.masks_palette(Path('mine'))
+    assert new() == 0
+    assert not Path('mine_phalanx/labels').exists()
+
+
+def test_outlines_are_boxes_where_detection_is_asked_for() -> None:
+    drawn.labelme(Path('mine'))
+    assert new('--family', 'detection') == 0
+    content = json.loads(Path('mine_phalanx/val.json').read_text())
+    assert [one['bbox'][2:] for one in content['annotations']] == [[20, 24]] * 2
+
+
+def test_a_line_of_a_page_is_cut_out_by_its_corners() -> None:
+    """A line that is turned by a quarter, from the upper left of its text clockwise."""
+    page = np.zeros((40, 40, 3), np.uint8)
+    page[5:35, 10:20] = np.arange(30, dtype=np.uint8)[:, None, None] * 8
+    thing = Thing('text', (10, 5, 20, 35), corners=[[10, 35], [10, 5], [20, 5], [20, 35]], text='abc')
+    cut = cut_out(page, thing)
+    assert cut.shape == (10, 30, 3)
+    assert (np.diff(cut[5, 1:-1, 0].astype(int)) < 0).all()  # it reads from the bottom of the page to its top
+    upright = cut_out(page, Thing('text', (10, 5, 20, 12), text='a'))
+    np.testing.assert_array_equal(upright[1:-1, 1:-1], page[6:11, 11:19])
+
+
+def test_lines_of_pages_stay_with_their_page() -> None:
+    drawn.pages_paddle(Path('mine'))
+    assert new() == 0
+    rows = Path('mine_phalanx/train.txt').read_text().splitlines()
+    assert len(rows) == 8
+    texts = {row.split('\t')[0].rpartition('part_')[2][0]: row.split('\t')[1] for row in rows}
+    assert all(drawn.text_of(int(number)) == text for number, text in texts.items())
+    characters = set(Path('mine_phalanx/characters.txt').read_text().split('\n')) - {''}
+    assert characters == set(''.join(texts.values())) - {' '}
+
+
+# HTML.
+
+
+def test_the_tokens_of_a_table_are_those_of_pubtabnet() -> None:
+    table = tokens_of(
+        '<html><body><table><thead><tr><th colspan="2">A</th></tr></thead><tr><td>1<td><b>x</b></tr></table></body></html>', 'x'
+    )
+    head = ['<thead>', '<tr>', '<td', ' colspan="2"', '>', '</td>', '</tr>', '</thead>']
+    body = ['<tbody>', '<tr>', '<td>', '</td>', '<td>', '</td>', '</tr>', '</tbody>']
+    assert table['structure']['tokens'] == head + body
+    assert [cell['tokens'] for cell in table['cells']] == [['A'], ['1'], ['<b>', 'x', '</b>']]
+
+
+@pytest.mark.parametrize(
+    ('html', 'message'),
+    [
+        ('<p>nothing', 'x: has no table with cells'),
+        ('<table><td>1</td></table>', 'x: has a cell outside of a row'),
+        ('<table><tr><td><table></table></td></tr></table>', 'x: has a second table, or a table within a cell'),
+        ('<table><tr><td colspan="0">1</td></tr></table>', "x: colspan='0' is not a number from 1 to 100"),
+        ('<table><tr><td><img></td></tr></table>', 'x: has a tag <img>'),
+    ],
+)
+def test_html_that_is_no_table_is_told(html: str, message: str) -> None:
+    with pytest.raises(AnnotationError, match=message):
+        tokens_of(html, 'x')
+
+
+# What is left out.
+
+
+def test_what_cannot_be_used_is_left_out_and_told(capsys: pytest.CaptureFixture[str]) -> None:
+    drawn.voc(Path('mine'))
+    Path('mine/JPEGImages/part 2.JPG').write_bytes(b'no image')
+    Path('mine/Annotations/part 3.xml').write_text('<annotation><object>')
+    Path('mine/Annotations/part 4.xml').write_text('<!DOCTYPE a [<!ENTITY b "c">]><annotation/>')
+    Path('mine/JPEGImages/part 5.JPG').unlink()
+    drawn.draw(Path('mine/JPEGImages/alone.png'), 1)
+    assert new() == 0
+    said = capsys.readouterr().out
+    for words in (
+        'part 2.JPG: is not an image that can be decoded',
+        'part 3.xml: is not well-formed XML',
+        'part 4.xml: has a document type',
+        "part 5.xml: there is no image 'part 5.JPG'",
+        'left out: 4',
+        '1 boxes that reach out of their image: cut off at its edges',
+        '4 images without annotation: not used',  # 2, 3 and 4 among them
+        'detection: 5 images in train, 1 image in val',
+    ):
+        assert words in said, words
+
+
+def test_a_box_without_area_and_a_class_that_never_occurs_are_told(capsys: pytest.CaptureFixture[str]) -> None:
+    drawn.coco(Path('mine'))
+    assert new() == 0
+    said = capsys.readouterr().out
+    assert '2 boxes smaller than a pixel, or outside their image: left out' in said
+    assert 'classes that never occur, left out: never' in said
+    assert 'split as the annotations say' in said
+
+
+def test_a_folder_without_annotations_is_a_wrong_request(capsys: pytest.CaptureFixture[str]) -> None:
+    drawn.images(Path('mine'))
+    Path('mine/broken.json').write_text('{')
+    assert new() == 2
+    said = capsys.readouterr().err
+    assert 'mine: 10 images, but no annotation that can be used' in said
+    assert 'broken.json: is not JSON' in said and 'formats that are known: coco, voc' in said
+    assert not Path('mine_phalanx').exists()
+
+
+def test_images_sorted_into_folders_are_not_taken_for_texts_unasked(capsys: pytest.CaptureFixture[str]) -> None:
+    drawn.class_folders(Path('mine'))
+    assert new() == 2
+    assert 'classification of images, which is no family of Phalanx' in capsys.readouterr().err
+
+
+def test_a_recipe_names_many_classes_of_any_spelling() -> None:
+    names = [f'class: number {number}, "so called"' for number in range(90)] + ['1', 'no', 'häßlich']
+    images = drawn.images(Path('mine'))
+    rows = [
+        ','.join([images[n % 10].name, '2', '3', '30', '40', '"' + name.replace('"', '""') + '"'])
+        for n, name in enumerate(names)
+    ]
+    Path('mine/boxes.csv').write_text('\n'.join(rows))
+    assert new() == 0
+    recipe = yaml.safe_load(Path('mine_phalanx/mine.yml').read_text())
+    assert recipe['data']['classes'] == sorted(names)
+    assert open_job('mine_phalanx/mine.yml').task.class_names == tuple(sorted(names))  # type: ignore[attr-defined]
+
+
+def test_an_archive_that_leads_out_of_its_folder_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    Path('mine').mkdir()
+    with zipfile.ZipFile('mine/export.zip', 'w') as archive:
+        archive.writestr('../outside.txt', 'x')
+    assert new() == 2
+    assert "'../outside.txt' leads out of it" in capsys.readouterr().err
+    assert not Path('outside.txt').exists()
+
+
+def test_nothing_is_written_over(capsys: pytest.CaptureFixture[str]) -> None:
+    drawn.csv_boxes(Path('mine'))
+    assert new() == 0
+    assert new() == 2
+    assert '--out mine_phalanx: is there already' in capsys.readouterr().err
+
+
+# Splits.
+
+
+def samples(count: int) -> list[Sample]:
+    found = []
+    for number in range(count):
+        Path(f'{number:03}.png').write_bytes(b'%d' % number)
+        found.append(Sample(Path(f'{number:03}.png')))
+    return found
+
+
+def test_each_class_is_dealt_out_by_the_shares() -> None:
+    """Of 40 images 4 show a rare class: one of them, and 10 of all, are to evaluate with."""
+    given = samples(40)
+    labels = {sample.image: {'common', 'rare'} if number % 10 == 3 else {'common'} for number, sample in enumerate(given)}
+    for seed in range(5):
+        train, val = deal(given, [0.75, 0.25], seed, None, lambda sample: labels[sample.image])
+        assert (len(train), len(val)) == (30, 10)
+        assert sum('rare' in labels[sample.image] for sample in val) == 1
+    assert deal(given, [0.75, 0.25], 0, None, lambda _: ()) != deal(given, [0.75, 0.25], 1, None, lambda _: ())
+
+
+def test_equal_files_copies_of_an_image_and_named_groups_stay_together() -> None:
+    given = samples(12)
+    shutil.copyfile('000.png', '011.png')
+    for name in ('a_jpg.rf.0123abcd.jpg', 'a_jpg.rf.ffff0000.jpg'):
+        Path(name).write_bytes(name.encode())
+        given.append(Sample(Path(name)))
+    for seed in range(8):
+        train, val = deal(given, [0.5, 0.5], seed, None, lambda _: ())
+        for pair in (('000.png', '011.png'), ('a_jpg.rf.0123abcd.jpg', 'a_jpg.rf.ffff0000.jpg')):
+            assert len({sample in train for sample in given if sample.image.name in pair}) == 1
+    train, val = deal(given[:12], [0.5, 0.5], 0, r'0(\d)\d\.png', lambda _: ())
+    assert sorted(map(len, (train, val))) == [2, 10]
+    with pytest.raises(ValueError, match='12 images are 1 groups, too few for 2 lists'):
+        deal(given[:12], [0.5, 0.5], 0, 'folder', lambda _: ())
+
+
+def test_test_images_stay_apart_and_training_images_are_dealt_out() -> None:
+    """PaddleOCR's names of lists; there is none for validation."""
+    rows = [f'crops/{image.name}\t{drawn.text_of(n)}\n' for n, image in enumerate(drawn.lines(Path('mine/crops')))]
+    Path('mine/rec_gt_train.txt').write_text(''.join(rows[:8]))
+    Path('mine/rec_gt_test.txt').write_text(''.join(rows[8:]))
+    assert new() == 0
+    lists = {split: Path(f'mine_phalanx/{split}.txt').read_text().splitlines() for split in ('train', 'val', 'test')}
+    assert {split: len(rows) for split, rows in lists.items()} == {'train': 6, 'val': 2, 'test': 2}
+    assert [row.split('\t')[0].rpartition('/')[2] for row in lists['test']] == ['8.png', '9.png']
+    assert 'data.eval=[mine_phalanx/test.txt]' in Path('mine_phalanx/mine.yml').read_text()
+
+
+def test_large_sets_need_no_fifth_to_evaluate_with() -> None:
+    assert [val_share(count) for count in (100, 2500, 10_000, 1_000_000)] == [0.2, 0.2, 0.05, 0.02]
+
+
+# Sizes.
+
+
+def test_two_equal_characters_need_a_place_between_them() -> None:
+    assert [places(text) for text in ('abc', 'hello', 'aaa')] == [3, 6, 5]
+
+
+def test_a_line_has_four_columns_for_each_place() -> None:
+    """Words of 12 characters and 60 x 30 pixels want 4 * (12 + 2) = 56 columns, so the least, 96; lines keep their shape."""
+    words = line_size(Written(Path(), {}, sizes=[(60, 30)] * 9, texts=['abcdefghijkl'] * 9), CPU)
+    assert (words.width, words.keep_ratio, words.too_long) == (96, False, 0)
+    lines = line_size(Written(Path(), {}, sizes=[(300, 30)] * 9, texts=['ab' * 15] * 9), CPU)
+    assert (lines.width, lines.keep_ratio) == (320, True)
+
+
+def test_weights_of_classes_are_those_of_enet() -> None:
+    """1 / ln(1.1 + share): 1.4427 and 5.4848 for shares of 0.9 and 0.1; an average pixel weighs 1.8469."""
+    written = Written(Path(), {}, class_names=('road', 'sign'), units=Counter(road=90, sign=10))
+    assert class_weights(written) == [0.78, 2.97]
+
+
+def test_few_samples_are_seen_often_and_a_short_run_has_no_average() -> None:
+    few = length_of('detection', 20, CPU)
+    assert (few.batch, few.epochs) == (5, 400)
+    many = length_of('segmentation', 100_000, CPU)
+    assert many.epochs == 5
+    short = length_of('table', 100, CPU, seen=800)
+    assert (short.steps, short.ema_decay) == (96, None)
+    assert length_of('detection', 200, CPU).ema_decay == pytest.approx(1 - 20 / 3000, abs=1e-3)
+
+
+# Variants of formats.
+
+
+def things_of(content: object, file: str) -> list[Thing]:
+    """What a file beside an image of 64 x 48 pixels says of it."""
+    drawn.draw(Path('mine/images/a 1.png'), 1)
+    drawn.write(Path('mine') / file, content)
+    held = look(Tree(Path('mine').absolute()))
+    (found,) = [found for found in held.values() if found.samples]
+    return list(found.samples[0].things)
+
+
+def test_label_studio_turns_rectangles_about_their_upper_left_corner_and_joins_texts() -> None:
+    """32 x 24 pixels from (32, 12), turned by a quarter: the corner that was on the upper right is below."""
+    value = {'x': 50, 'y': 25, 'width': 25, 'height': 50, 'rotation': 90}
+    results = [
+        {'id': 'a', 'type': 'rectangle', 'value': value},
+        {'id': 'a', 'type': 'labels', 'value': value | {'labels': ['Line']}},
+        {'id': 'a', 'type': 'textarea', 'value': value | {'text': ['twelve']}},
+    ]
+    task = {'data': {'ocr': '/data/local-files/?d=images/a%201.png'}, 'annotations': [{'result': results}]}
+    (thing,) = things_of([task], 'export.json')
+    assert (thing.label, thing.text) == ('Line', 'twelve')
+    np.testing.assert_allclose(thing.corners, [[32, 12], [32, 28], [8, 28], [8, 12]], atol=1e-9)
+    np.testing.assert_allclose(thing.box, (8, 12, 32, 28), atol=1e-9)
+
+
+def test_the_short_format_of_label_studio_is_read() -> None:
+    label = {'x': 25, 'y': 25, 'width': 50, 'height': 50, 'rotation': 0, 'rectanglelabels': ['nut']}
+    (thing,) = things_of([{'id': 1, 'image': '/data/upload/0123abcd-a 1.png', 'label': [label]}], 'min.json')
+    assert thing.label == 'nut'
+    np.testing.assert_allclose(thing.box, (16, 12, 48, 36))
+
+
+def test_texts_of_labelme_and_cvat_are_read() -> None:
+    shape = {'label': 'line', 'points': [[2, 3], [20, 12]], 'shape_type': 'rectangle', 'description': 'abc'}
+    (thing,) = things_of({'imagePath': 'a 1.png', 'imageWidth': 64, 'imageHeight': 48, 'shapes': [shape]}, 'a.json')
+    assert (thing.label, thing.text, thing.box) == ('line', 'abc', (2, 3, 20, 12))
+    shutil.rmtree('mine')
+    (thing,) = things_of(
+        '<annotations><image id="0" name="a 1.png"><polygon label="line" points="2,3;20,3;20,12;2,12">'
+        '<attribute name="text">abc</attribute></polygon></image></annotations>',
+        'annotations.xml',
+    )
+    assert (thing.label, thing.text, thing.box) == ('line', 'abc', (2, 3, 20, 12))
+
+
+@pytest.mark.parametrize(
+    'lines',
+    [
+        'image;x;y;width;height;class\na 1.png;8;6;16;12;nut',
+        'ImageID,XMin,XMax,YMin,YMax,LabelName\na 1,0.125,0.375,0.125,0.375,nut',
+        'path,bbox_x,bbox_y,bbox_w,bbox_h,category\nimages/a 1.png,8,6,16,12,nut',
+        'filename,width,height,class,xmin,ymin,xmax,ymax\na 1.png,64,48,nut,8,6,24,18',
+    ],
+)
+def test_boxes_in_csv_are_read_in_each_of_their_forms(lines: str) -> None:
+    (thing,) = things_of(lines, 'boxes.csv')
+    assert (thing.label, thing.box) == ('nut', (8, 6, 24, 18))
+
+
+def test_lines_of_a_page_may_have_four_numbers_before_them() -> None:
+    (thing,) = things_of('8,6,24,18,"two, three"', 'gt/gt_a 1.txt')
+    assert (thing.text, thing.box, len(thing.corners)) == ('two, three', (8, 6, 24, 18), 4)
+
+
+def test_folders_of_roboflow_and_lists_of_voc_say_what_belongs_to_which_split() -> None:
+    for split, name in (('train', 'a'), ('valid', 'b'), ('test', 'c')):
+        drawn.draw(Path(f'yolo/{split}/images/{name}.png'), 1)
+        drawn.write(Path(f'yolo/{split}/labels/{name}.txt'), drawn.yolo_line(1))
+    assert [sample.split for sample in found_in('yolo', 'yolo').samples] == ['test', 'train', 'val']
+    drawn.voc(Path('voc'))
+    for name, numbers in {'trainval': range(8), 'val': range(6, 8), 'test': range(8, 10)}.items():
+        rows = [f'JPEGImages/part_{number}.JPG Annotations/part_{number}.xml' for number in numbers]
+        drawn.write(Path(f'voc/ImageSets/Main/{name}.txt'), '\n'.join(rows))
+    for path in [*Path('voc').rglob('*.xml'), *Path('voc').rglob('*.JPG')]:
+        path.rename(path.with_name(path.name.replace(' ', '_')))
+    assert Counter(sample.split for sample in found_in('voc', 'voc').samples) == {'train': 6, 'val': 2, 'test': 2}
+
+
+def test_annotations_that_name_images_of_another_folder_or_suffix_find_them() -> None:
+    drawn.draw(Path('mine/photos/x.JPG'), 1)
+    drawn.draw(Path('mine/other/x.JPG'), 1)
+    tree = Tree(Path('mine').absolute())
+    label = Path('mine/photos/labels/x.xml').absolute()
+    assert tree.image('C:\\data\\photos\\x.png', label, '') == Path('mine/photos/x.JPG').absolute()
+    assert tree.image('other/x.jpg', label, '') == Path('mine/other/x.JPG').absolute()
+    assert tree.image('x.JPG', label, '') == Path('mine/photos/x.JPG').absolute()
+    with pytest.raises(AnnotationError, match=r"here: 'x' may be .*x.JPG or .*x.JPG"):
+        tree.image('x', Path('mine/labels.json').absolute(), 'here')
+
+
+def test_numbers_of_palettes_that_differ_from_file_to_file_mean_nothing_but_their_colours_do() -> None:
+    """As when every mask was reduced to a palette of its own; classes are called by their colour."""
+    colours = np.array([(0, 0, 0), (255, 0, 0), (0, 0, 255)], np.uint8)
+    for number, image in enumerate(drawn.images(Path('mine/images'))):
+        order = np.array([0, 1, 2] if number % 2 else [2, 1, 0], np.uint8)  # its own inverse
+        mask = Image.fromarray(order[drawn.mask_of(number)])
+        mask.putpalette(colours[order].tobytes())
+        Path('mine/masks').mkdir(exist_ok=True)
+        mask.save(f'mine/masks/{image.stem}.png')
+    assert new() == 0
+    assert yaml.safe_load(Path('mine_phalanx/mine.yml').read_text())['data']['classes'] == ['background', '#0000ff', '#ff0000']
+    for path in Path('mine_phalanx/labels').iterdir():
+        expected = np.array([0, 2, 1])[drawn.mask_of(int(path.stem[-1]))]
+        np.testing.assert_array_equal(np.array(Image.open(path)), expected)
