@@ -21,7 +21,8 @@ import numpy as np
 from apted import APTED, Config
 
 from phalanx.bench.show import as_text
-from phalanx.table.annotation import Prediction, Table
+from phalanx.runtime.results import Prediction
+from phalanx.table.annotation import Table
 from phalanx.table.data.pubtabnet import table_of
 from phalanx.table.metric import TableMetric, teds
 from phalanx.table.tokens import Vocabulary

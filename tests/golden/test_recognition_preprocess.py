@@ -16,7 +16,8 @@ from phalanx.recognition.characters import Characters, Dictionary, Reading, Unus
 from phalanx.recognition.metric import Comparison, ReadingAccuracy
 from phalanx.recognition.task import RecognitionBatch, network_input
 from phalanx.recognition.texts import Texts
-from phalanx.recognition.transforms import fitted, joined
+from phalanx.recognition.transforms import joined
+from phalanx.runtime.prepare import fitted_line
 from phalanx.task import Image
 
 DATA = Path(__file__).parent / 'data'
@@ -101,7 +102,7 @@ def test_lines_are_fitted_and_normalised_as_in_the_original(case: dict[str, Any]
     kwargs = case['kwargs']
     has_dictionary = 'character_dict_path' not in kwargs
     size = (case['image_shape'][2], case['image_shape'][1])
-    shown, width = fitted(
+    shown, width = fitted_line(
         image(case['seed'], case['h'], case['w'], case['kind'])[..., ::-1],
         size,
         keep_ratio=kwargs.get('padding', True),

@@ -55,7 +55,7 @@ def detect(image: Image, guide: dict[str, Any], run: Callable[[npt.NDArray[np.fl
 
 
 def read(image: Image, guide: dict[str, Any], run: Callable[[npt.NDArray[np.float32]], Outputs]) -> Any:
-    _, _, H, W = guide['input']['shape']
+    W, H = guide['preparation']['size']
     width = min(W, -(-H * image.shape[1] // image.shape[0]))
     seen = np.zeros((1, 3, H, W), np.float32)
     seen[..., :width] = normal(cv2.resize(image, (width, H)), guide)
@@ -87,18 +87,17 @@ USES: dict[str, tuple[Use, Callable[[Any], Any], tuple[int, int]]] = {  # our ow
 @pytest.mark.slow
 @pytest.mark.parametrize('family', USES)
 def test_who_follows_the_guide_gets_the_results_of_the_run(
-    family: str, family_runs: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    family: str, family_runs: dict[str, Path], exported: Callable[[str], Path]
 ) -> None:
     """Prepared and read here by numpy, OpenCV and torchvision, from what the guide says alone."""
-    run = family_runs[family]
-    assert phalanx.export.command([str(run), '--out', str(tmp_path / 'net.onnx')]) == 0
-    assert 'checked with onnxruntime' in capsys.readouterr().out
-    guide = json.loads((tmp_path / 'net.json').read_text())
+    run, file = family_runs[family], exported(family)
+    guide = json.loads(file.with_suffix('.json').read_text())
     assert guide['task'] == family
-    assert guide['file'] == 'net.onnx'
+    assert guide['file'] == file.name
     assert 0 <= max(guide['largest_differences'].values()) < 1e-4
 
-    session = onnxruntime.InferenceSession(tmp_path / 'net.onnx')
+    session = onnxruntime.InferenceSession(file)
+    assert json.loads(session.get_modelmeta().custom_metadata_map['phalanx']) == guide
     names = [output['name'] for output in guide['outputs']]
 
     def network(images: npt.NDArray[np.float32]) -> Outputs:
@@ -126,8 +125,8 @@ def test_absent_packages_are_named_with_the_cure(monkeypatch: pytest.MonkeyPatch
 
 @pytest.mark.parametrize('wrong', [1.001, float('nan')])
 def test_a_file_that_computes_something_else_is_refused(wrong: float) -> None:
-    exported = Export(torch.nn.Identity(), {'scores': ''}, {}, {})
+    exported = Export(torch.nn.Identity(), {'scores': ''}, {}, {}, {})
     right = np.array([1.0, 2.0], np.float32)
-    assert compare(exported, [right], [right + np.float32(3e-5)])['scores'] == pytest.approx(1.5e-5, rel=0.01)
+    assert compare(exported, [[right]], [[right + np.float32(3e-5)]])['scores'] == pytest.approx(1.5e-5, rel=0.01)
     with pytest.raises(ExportError, match='onnxruntime differs from the network in scores by'):
-        compare(exported, [right], [np.array([wrong, 2.0], np.float32)])
+        compare(exported, [[right]], [[np.array([wrong, 2.0], np.float32)]])

@@ -11,9 +11,7 @@ import pytest
 
 from phalanx import load_run
 from phalanx.cli import main
-from phalanx.detection.draw import Found
-from phalanx.recognition.characters import Reading
-from phalanx.table.annotation import Prediction
+from phalanx.runtime.results import Found, Prediction, Reading
 from phalanx.task import Image, SampleError
 
 

@@ -13,7 +13,7 @@ import phalanx
 ROOT = Path(phalanx.__file__).parent
 FILES = sorted(ROOT.rglob('*.py'))
 
-COMMANDS = ('commands', 'bench', 'data', 'conversion', 'export', 'predict')
+COMMANDS = ('commands', 'bench', 'data', 'conversion', 'export', 'predict', 'deployed')
 FAMILIES = ('segmentation', 'detection', 'recognition', 'table')
 # The rooms from the top of the house to its ground: each may import those after it.
 ORDER = (
@@ -23,7 +23,7 @@ ORDER = (
     *('zoo', 'convert', 'families', *FAMILIES),
     *('backbones', 'layers', 'distill', 'scenes', 'colour', 'image', 'png', 'boxes', 'folders', 'options', 'batch'),
     *('config', 'optim', 'ema', 'precision', 'checkpoint', 'compiler', 'meters', 'heartbeat', 'readable', 'cache', 'cores'),
-    *('memory', 'task', 'stochastic', 'norms', 'step', 'gradients', 'dist', 'arguments', 'errors', 'disk', 'stops'),
+    *('memory', 'task', 'runtime', 'stochastic', 'norms', 'step', 'gradients', 'dist', 'arguments', 'errors', 'disk', 'stops'),
 )
 CATALOGS = ('MODELS', 'DATA', 'LOSSES', 'LOCATION_LOSSES', 'METRICS', 'TRANSFORMS', 'PARTS', 'DISTILLATIONS', 'FAMILIES')
 SCREEN = 70  # lines

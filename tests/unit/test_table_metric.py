@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 from apted import APTED, Config
 
-from phalanx.table.annotation import Cell, Prediction, Table
+from phalanx.runtime.results import Prediction
+from phalanx.table.annotation import Cell, Table
 from phalanx.table.metric import TableMetric, teds
 from phalanx.table.metric.teds import num_elements
 from phalanx.table.tokens import Vocabulary

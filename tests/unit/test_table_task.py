@@ -16,8 +16,8 @@ from torch import Tensor, nn
 from phalanx.config.bind import bind
 from phalanx.config.read import read
 from phalanx.config.schema import Recipe
+from phalanx.runtime.results import Prediction
 from phalanx.step import WholeStep
-from phalanx.table.annotation import Prediction
 from phalanx.table.data import DATA
 from phalanx.table.draw import schematic
 from phalanx.table.loss import LOCATION_LOSSES

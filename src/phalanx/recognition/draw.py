@@ -11,8 +11,8 @@ import PIL.Image
 import PIL.ImageDraw
 import PIL.ImageFont
 
-from phalanx.recognition.characters import Reading
 from phalanx.recognition.render import Fonts
+from phalanx.runtime.results import Reading
 from phalanx.task import Image
 
 STRIP = 28  # height in pixels of the strip of words under an image

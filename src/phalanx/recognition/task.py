@@ -16,7 +16,7 @@ from phalanx.distill import DISTILLATIONS, Distilled, NetworkLoss, own_losses
 from phalanx.image import channels_first, normalised, stacked
 from phalanx.options import check_size
 from phalanx.recognition import draw as drawing
-from phalanx.recognition.characters import BLANK, Characters, Dictionary, Reading, UnusableTextError, padded, read_dictionary
+from phalanx.recognition.characters import Characters, Dictionary, UnusableTextError, padded, read_dictionary
 from phalanx.recognition.data import DATA, Data, Source
 from phalanx.recognition.data.lmdb_sets import write_lmdb
 from phalanx.recognition.data.source import Chance, TextImage
@@ -25,10 +25,13 @@ from phalanx.recognition.loss.ctc import CTC
 from phalanx.recognition.metric import Comparison, ReadingAccuracy
 from phalanx.recognition.models import MODELS
 from phalanx.recognition.models.blocks import HEIGHTS
-from phalanx.recognition.models.outputs import CtcOutput, Outputs
+from phalanx.recognition.models.outputs import CtcChoice, CtcOutput, Outputs
 from phalanx.recognition.survey import TextSurvey
 from phalanx.recognition.texts import Texts
-from phalanx.recognition.transforms import TRANSFORMS, Concatenate, Transform, fitted
+from phalanx.recognition.transforms import TRANSFORMS, Concatenate, Transform
+from phalanx.runtime.prepare import RESIZING, fitted_line
+from phalanx.runtime.recognition import BLANK
+from phalanx.runtime.results import Reading
 from phalanx.step import WholeStep
 from phalanx.task import Draw, Export, Image, Loss, SampleError, Split, tried
 
@@ -84,12 +87,12 @@ class Encoder:
         image, text = line
         encoded = self.characters.encoded(text)
         sar = self.characters.sar(text) if self.has_attention else []
-        shown, width = fitted(image, size, keep_ratio=self.keep_ratio)
+        shown, width = fitted_line(image, size, keep_ratio=self.keep_ratio)
         return Sample(channels_first(shown), width, *encoded, sar)
 
     def request(self, image: Image, size: Size) -> Sample:
         """A line of unknown text, wider than `size` where it needs to be, as the originals predict."""
-        shown, width = fitted(image, size, keep_ratio=self.keep_ratio, grow=self.keep_ratio)
+        shown, width = fitted_line(image, size, keep_ratio=self.keep_ratio, grow=self.keep_ratio)
         return Sample(channels_first(shown), width, '', 0, [], [])
 
 
@@ -112,6 +115,9 @@ class Samples:
 
     def name(self, index: int) -> str:
         return self.source.name(index)
+
+    def original(self, draw: Draw) -> Image:
+        return self.source.read(draw, Chance(draw))[0]
 
     def __getitem__(self, draw: Draw) -> Sample:
         chance = Chance(draw)
@@ -288,6 +294,9 @@ class Recognition:
 
     sees_whole_step = False
 
+    def predictions(self, made: Sequence[Reading]) -> list[Reading]:
+        return list(made)
+
     def metric(self) -> ReadingAccuracy:
         return ReadingAccuracy(self.compare)
 
@@ -304,21 +313,32 @@ class Recognition:
     def save(self, result: Reading, image: Image, stem: Path) -> list[Path]:
         return drawing.save(result, image, stem)
 
-    def export(self, model: nn.Module) -> Export:
+    def export(self, model: nn.Module, *, post_processing: bool = False) -> Export:
         """The CTC logits, of the student where several networks were trained; choosing characters is the caller's."""
         in_proportion = 'in proportion, rounded up, at most that of the input; then zeros after normalisation'
         width = in_proportion if self.keep_ratio else 'that of the input'
         preparation = {
             'resize': {'height': 'that of the input', 'width': width, 'interpolation': 'linear'},
+            'size': self.size,
+            'keep_ratio': self.keep_ratio,
+            'grow': 'of a longer line than `size` has room for, the input gets wider: int(height * ratio of the sides)',
+            'resizing': RESIZING,
             'channels': 'BGR',
             'mean': GREY,
             'std': GREY,
         }
+        student = model.student if isinstance(model, Distilled) else model
+        logits = {'logits': '[batch, places, characters + 1]: the likeliest of each place, without repetitions and blanks (0)'}
+        chosen = {
+            'numbers': '[batch, places]: characters, from 1 on; 0 where the place says nothing or repeats the one before',
+            'probabilities': '[batch, places]: of the likeliest of each place',
+        }
         return Export(
-            CtcOutput(model.student if isinstance(model, Distilled) else model),
-            {'logits': '[batch, places, characters + 1]: the likeliest of each place, without repetitions and blanks (0)'},
+            CtcChoice(student) if post_processing else CtcOutput(student),
+            chosen if post_processing else logits,
             preparation,
             {'characters': self.characters.characters, 'blank': BLANK, 'first_character': BLANK + 1},
+            dynamic={3: 1} if self.keep_ratio else {},
         )
 
 

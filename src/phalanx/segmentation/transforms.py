@@ -15,14 +15,13 @@ import numpy as np
 from phalanx.colour import ColourDistortion
 from phalanx.image import LabelMap, left_right
 from phalanx.options import check_probability, check_size
+from phalanx.runtime.segmentation import PADDING
 from phalanx.segmentation.labels import VOID
 from phalanx.task import Image
 
 Rng = np.random.Generator
 Pair = tuple[Image, LabelMap]
 Transform = Callable[[Image, LabelMap, Rng], Pair]
-
-PADDING = 127  # the middle of the range, so about 0 after normalisation
 
 
 def resized(image: Image, labels: LabelMap, width: int, height: int) -> Pair:

@@ -13,7 +13,8 @@ import numpy as np
 import PIL.Image
 
 from phalanx.image import overlay, palette
-from phalanx.table.annotation import Prediction, Table
+from phalanx.runtime.results import Prediction
+from phalanx.table.annotation import Table
 from phalanx.table.tree import Node, html, tree
 from phalanx.task import Image
 

@@ -17,20 +17,27 @@ from torch.nn import functional as F
 from phalanx.batch import Tensors, shares
 from phalanx.image import channels_first, stacked
 from phalanx.options import check_std
+from phalanx.runtime.prepare import RESIZING, fitted_square
+from phalanx.runtime.results import Prediction
+from phalanx.runtime.table import START
 from phalanx.step import WholeStep
 from phalanx.table import draw as drawing
-from phalanx.table.annotation import Prediction, Table
+from phalanx.table.annotation import Table
 from phalanx.table.data import DATA, Data, Source
 from phalanx.table.decode import predictions
 from phalanx.table.loss import LOCATION_LOSSES, LocationLoss, count_of_boxes, count_of_tokens, structure_loss
 from phalanx.table.metric import TableMetric
 from phalanx.table.models import MODELS
-from phalanx.table.models.loop import DecodingLoop
+from phalanx.table.models.loop import DecodingLoop, TokenChoice
 from phalanx.table.models.slanet import Said, SLANet
 from phalanx.table.survey import CellSurvey
-from phalanx.table.tokens import CELLS, START, Vocabulary
-from phalanx.table.transforms import fitted, network_input, padded
+from phalanx.table.tokens import CELLS, Vocabulary
+from phalanx.table.transforms import network_input, padded
 from phalanx.task import Draw, Export, Image, Loss, Split, Term
+
+HTML = (
+    'tokens need not be well-formed: `phalanx predict` closes what is left open, and passes over what closes or opens nothing'
+)
 
 
 @dataclass(frozen=True)
@@ -75,13 +82,16 @@ class Samples:
     def name(self, index: int) -> str:
         return self.source.name(int(self.used[index]))
 
+    def original(self, draw: Draw) -> Image:
+        return self.source.read(int(self.used[draw.index]))[0]
+
     def __getitem__(self, draw: Draw) -> Sample:
         return prepared(*self.source.read(int(self.used[draw.index])), self.side)
 
 
 def prepared(image: Image, table: Table, side: int) -> Sample:
     """The sample of an image, fitted into a square."""
-    picture = fitted(image, side)
+    picture = fitted_square(image, side)
     return Sample(channels_first(padded(picture, side)), picture.shape[:2], image.shape[:2], table)
 
 
@@ -202,6 +212,9 @@ class TableStructure:
 
     sees_whole_step = False
 
+    def predictions(self, made: Sequence[Prediction]) -> list[Prediction]:
+        return list(made)
+
     def metric(self) -> TableMetric:
         return TableMetric(self.vocabulary, self.max_length)
 
@@ -218,22 +231,28 @@ class TableStructure:
     def save(self, result: Prediction, image: Image, stem: Path) -> list[Path]:
         return drawing.save(result, image, stem)
 
-    def export(self, model: nn.Module) -> Export:
+    def export(self, model: nn.Module, *, post_processing: bool = False) -> Export:
         """The network with its greedy decoding; joining tokens to HTML is the caller's."""
         assert isinstance(model, SLANet)
         preparation = {
             'resize': {'longer_side': 'that of the input', 'sides': 'cut off to whole pixels', 'interpolation': 'linear'},
             'filled_up': 'on the right and at the bottom, with zeros after normalisation',
+            'side': self.image_size,
+            'resizing': RESIZING,
             'channels': 'BGR',
             'mean': self.mean,
             'std': self.std,
         }
+        loop = DecodingLoop(model, self.max_length + 1)
+        tokens = {'probabilities': '[batch, steps, tokens]; the likeliest of each step, up to the first end token'}
+        chosen = {
+            'numbers': '[batch, steps]: tokens, up to the first end token',
+            'chances': '[batch, steps]: their probabilities',
+        }
+        boxes = {'boxes': '[batch, steps, 4]: x0, y0, x1, y1 in shares of the picture, where the token is one of `cells`'}
         return Export(
-            DecodingLoop(model, self.max_length + 1),
-            {
-                'probabilities': '[batch, steps, tokens]; the likeliest of each step, up to the first end token',
-                'boxes': '[batch, steps, 4]: x0, y0, x1, y1 in shares of the picture, where the token is one of `cells`',
-            },
+            TokenChoice(loop) if post_processing else loop,
+            {**(chosen if post_processing else tokens), **boxes},
             preparation,
-            {'tokens': self.vocabulary.tokens, 'end': self.vocabulary.end, 'cells': sorted(CELLS)},
+            {'tokens': self.vocabulary.tokens, 'end': self.vocabulary.end, 'cells': sorted(CELLS), 'html': HTML},
         )

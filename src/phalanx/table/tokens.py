@@ -10,9 +10,8 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from phalanx.runtime.table import START, steps
 from phalanx.table.annotation import CELL_STARTS, Cell, Table
-
-START = 0  # the number of the token before the first; also what fills up shorter sequences
 
 # In the order of table_structure_dict.txt, with which SLANet was published; it follows how often PubTabNet has them.
 PUBLISHED = (
@@ -112,10 +111,5 @@ class Vocabulary:
 
         An end token in the very first place is left out too and ends nothing, as in the original.
         """
-        kept = []
-        for place, number in enumerate(ids):
-            if number == self.end and place > 0:
-                break
-            if number not in (START, self.end):
-                kept.append(place)
+        kept = steps(ids, self.end)
         return tuple(self.tokens[ids[place]] for place in kept), kept

@@ -13,7 +13,7 @@ from rapidfuzz.distance import Levenshtein
 from torch import Tensor
 
 from phalanx import dist
-from phalanx.recognition.characters import Reading
+from phalanx.runtime.results import Reading
 from phalanx.task import Image, Pictures
 
 ALPHANUMERIC = frozenset(string.ascii_letters + string.digits)

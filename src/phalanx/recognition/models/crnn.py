@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from typing import Literal
 
+import torch
 from torch import Tensor, nn
 
 from phalanx.recognition.models.blocks import along_the_line
 from phalanx.recognition.models.mobilenet_v3 import MobileNetV3, Size
+from phalanx.recognition.models.onnx_lstm import onnx_lstm
 from phalanx.recognition.models.outputs import Outputs
 from phalanx.recognition.models.resnet34_vd import ResNet34vd
 from phalanx.recognition.texts import Texts
@@ -28,7 +30,8 @@ class CRNN(nn.Module):
 
     def forward(self, images: Tensor, texts: Texts | None = None) -> Outputs:
         features = self.backbone(images)  # [B, C, 1, T]
-        sequence, _ = self.neck(along_the_line(features))
+        line = along_the_line(features)
+        sequence = onnx_lstm(self.neck, line) if torch.compiler.is_exporting() else self.neck(line)[0]
         return Outputs(self.head(sequence), features=None if texts is None else features)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 
 class Outputs(NamedTuple):
@@ -28,3 +29,16 @@ class CtcOutput(nn.Module):
     def forward(self, images: Tensor) -> Tensor:
         outputs: Outputs = self.network(images)
         return outputs.ctc
+
+
+class CtcChoice(CtcOutput):
+    """Normalised images [B, 3, H, W] -> characters [B, T] and their probabilities [B, T].
+
+    A character is its number, 0 where there is the blank or what the place before says already: those left, in their order, are
+    the text.
+    """
+
+    def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:  # type: ignore[override]
+        probabilities, numbers = super().forward(images).softmax(-1).max(-1)
+        is_first = F.pad(numbers[:, 1:] != numbers[:, :-1], (1, 0), value=True)
+        return numbers * is_first, probabilities

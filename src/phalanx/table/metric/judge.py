@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from phalanx import dist
-from phalanx.table.annotation import Prediction, Table
+from phalanx.runtime.results import Prediction
+from phalanx.table.annotation import Table
 from phalanx.table.metric.cells import num_found, overlaps, read_perfectly
 from phalanx.table.metric.teds import teds
 from phalanx.table.tokens import Vocabulary

@@ -6,8 +6,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from phalanx.runtime.table import START
 from phalanx.table.models.slanet import SLANet
-from phalanx.table.tokens import START
 
 
 class DecodingLoop(nn.Module):
@@ -59,3 +59,16 @@ class DecodingLoop(nn.Module):
         )
         states: Tensor = while_loop(goes_on, said, begin)[-1]  # type: ignore[no-untyped-call]
         return states
+
+
+class TokenChoice(nn.Module):
+    """Normalised images [B, 3, H, W] -> the likeliest tokens [B, L], their probabilities [B, L] and boxes [B, L, 4]."""
+
+    def __init__(self, loop: DecodingLoop) -> None:
+        super().__init__()
+        self.loop = loop
+
+    def forward(self, images: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        probabilities, boxes = self.loop(images)
+        chances, numbers = probabilities.max(-1)
+        return numbers, chances, boxes

@@ -14,8 +14,8 @@ from torch.nn import functional as F
 
 from phalanx.backbones.pp_lcnet import PPLCNet
 from phalanx.layers import initialise_convs
+from phalanx.runtime.table import START
 from phalanx.table.models.csp_pan import CSPPAN
-from phalanx.table.tokens import START
 
 LOOK_EVERY = 16  # steps between looks at whether all tables have ended: each look makes a GPU wait
 
