@@ -136,12 +136,12 @@ def grid_means(x: Tensor, cells: int) -> Tensor:
         return F.adaptive_avg_pool2d(x, cells)
     if cells == 1:
         return x.mean((2, 3), keepdim=True)
-    rows, columns = (_cell_shares(length, cells, x) for length in x.shape[-2:])  # ONNX has no adaptive pooling
+    rows, columns = (cell_shares(length, cells, x) for length in x.shape[-2:])  # ONNX has no adaptive pooling
     means: Tensor = rows @ x @ columns.T
     return means
 
 
-def _cell_shares(length: int, cells: int, like: Tensor) -> Tensor:
+def cell_shares(length: int, cells: int, like: Tensor) -> Tensor:
     """[cells, length] how much of each place is in each of `cells`, which overlap where they do not divide the length."""
     place, cell = torch.arange(length, device=like.device), torch.arange(cells, device=like.device)[:, None]
     inside = (place >= cell * length // cells) & (place < ((cell + 1) * length + cells - 1) // cells)

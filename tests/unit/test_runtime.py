@@ -6,14 +6,22 @@ from dataclasses import asdict
 from typing import Any
 
 import numpy as np
+import onnx
+import onnx.checker
+import onnx.parser
+import onnxruntime
 import pytest
 import torch
 
 from phalanx.detection.data.source import Objects
+from phalanx.detection.graph import with_suppression
 from phalanx.detection.nms import multiclass_nms
 from phalanx.detection.task import framed
 from phalanx.detection.transforms import Resize as DetectionResize
-from phalanx.runtime import ArtifactError, detection, segmentation
+from phalanx.layers import cell_shares, grid_means
+from phalanx.recognition.characters import Characters
+from phalanx.recognition.models.outputs import CtcChoice, Outputs
+from phalanx.runtime import ArtifactError, detection, recognition, segmentation
 from phalanx.runtime.prepare import resized_maps
 from phalanx.segmentation.inference import Inference, resized
 from phalanx.segmentation.task import brought_back, transformed
@@ -28,6 +36,7 @@ def rng() -> np.random.Generator:
 IMAGE = rng().integers(0, 256, (53, 71, 3), np.uint8)
 GREY = {'channels': 'RGB', 'mean': (0.5, 0.5, 0.5), 'std': (0.5, 0.5, 0.5)}
 ONE_VIEW = asdict(Inference())
+LIMITS: dict[str, Any] = {'score_threshold': 0.2, 'nms_threshold': 0.5, 'pre_top_k': 120, 'keep_top_k': 100}
 
 TRANSFORMS = [
     [],
@@ -110,16 +119,62 @@ def test_images_are_searched_for_objects_as_in_evaluation(resize: DetectionResiz
     np.testing.assert_allclose(boxes, [[0, 0, 71, 53]], atol=1e-4)
 
 
-def test_overlapping_boxes_are_suppressed_as_by_torchvision() -> None:
-    """200 boxes, three classes, with a limit before and one after."""
+def scattered() -> tuple[Any, Any]:
+    """200 boxes, five of them without area, and their scores for three classes."""
     draw = rng()
     corners = draw.uniform(0, 60, (200, 2))
     boxes = np.concatenate([corners, corners + draw.uniform(0, 40, (200, 2))], 1).astype(np.float32)
-    boxes[:5, 2:] = boxes[:5, :2]  # without area
-    scores = draw.uniform(0, 1, (200, 3)).astype(np.float32)
-    limits: dict[str, Any] = {'score_threshold': 0.2, 'nms_threshold': 0.5, 'pre_top_k': 120, 'keep_top_k': 100}
-    expected = multiclass_nms(torch.from_numpy(boxes), torch.from_numpy(scores), **limits)
-    found = detection.suppressed(boxes, scores, **limits)
+    boxes[:5, 2:] = boxes[:5, :2]
+    return boxes, draw.uniform(0, 1, (200, 3)).astype(np.float32)
+
+
+def test_overlapping_boxes_are_suppressed_as_by_torchvision() -> None:
+    """With a limit on candidates and one on results."""
+    boxes, scores = scattered()
+    expected = multiclass_nms(torch.from_numpy(boxes), torch.from_numpy(scores), **LIMITS)
+    found = detection.suppressed(boxes, scores, **LIMITS)
     assert len(found[0]) > 20
     for own, theirs in zip(found, expected, strict=True):
         np.testing.assert_array_equal(own, theirs.numpy())
+
+
+def test_the_graph_suppresses_boxes_as_evaluation_does() -> None:
+    """Behind a network that says what it is given, run by onnxruntime."""
+    boxes, scores = scattered()
+    network = onnx.parser.parse_model(
+        '<ir_version: 10, opset_import: ["" : 20]> network (float[1, A, 4] b, float[1, A, K] s) => '
+        '(float[1, A, 4] boxes, float[1, A, K] scores) { boxes = Identity (b)\n scores = Identity (s) }'
+    )
+    model = with_suppression(network, LIMITS)
+    onnx.checker.check_model(model)
+    session = onnxruntime.InferenceSession(model.SerializeToString())
+    (found,) = session.run(['detections'], {'b': boxes[None], 's': scores[None]})
+    expected = multiclass_nms(torch.from_numpy(boxes), torch.from_numpy(scores), **LIMITS)
+    assert found.shape == (1, len(expected[0]), 6)
+    for own, theirs in zip((found[0, :, :4], found[0, :, 4], found[0, :, 5]), expected, strict=True):
+        np.testing.assert_array_equal(own, theirs.numpy())
+
+
+def test_the_graph_chooses_the_characters_that_evaluation_reads() -> None:
+    """`aab_bb` and the like: repetitions are left out, but not those with a blank between."""
+    logits = torch.from_numpy(rng().standard_normal((3, 40, 4)).astype(np.float32))
+    characters = Characters('abc', lower_case=False, max_length=40)
+    expected = characters.decode(logits)
+    assert all(len(reading.text) > 5 for reading in expected)
+    numbers, probabilities = CtcChoice(lambda _: Outputs(logits))(torch.empty(0))  # type: ignore[arg-type]
+    reader = recognition.Recognition({'preparation': {}, 'reading': {'characters': 'abc'}})
+    found = [
+        reader.prediction({'numbers': row.numpy(), 'probabilities': shares.numpy()}, IMAGE)
+        for row, shares in zip(numbers, probabilities, strict=True)
+    ]
+    for own, theirs in zip(found, expected, strict=True):
+        assert own.text == theirs.text
+        assert own.confidence == pytest.approx(theirs.confidence)
+
+
+@pytest.mark.parametrize(('H', 'W', 'cells'), [(7, 10, 4), (3, 2, 2), (8, 8, 4), (5, 9, 1)])
+def test_adaptive_pooling_can_be_written_as_products(H: int, W: int, cells: int) -> None:
+    """What an export has in its place, since ONNX has none."""
+    x = torch.from_numpy(rng().standard_normal((2, 3, H, W)).astype(np.float32))
+    rows, columns = (cell_shares(length, cells, x) for length in (H, W))
+    torch.testing.assert_close(rows @ x @ columns.T, grid_means(x, cells), atol=1e-6, rtol=1e-5)
