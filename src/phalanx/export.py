@@ -13,7 +13,7 @@ import re
 import sys
 import tempfile
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -26,12 +26,16 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import phalanx
+from phalanx import compact
 from phalanx.arguments import Parser, add_assignments, assignments
 from phalanx.checkpoint import CheckpointError
+from phalanx.compact import Precision
 from phalanx.config.read import plain
 from phalanx.convert.weights import load_weights
 from phalanx.errors import RequestError
 from phalanx.runs import Job, open_job
+from phalanx.runtime.model import FAMILIES
+from phalanx.runtime.prepare import Floats
 from phalanx.runtime.session import FORMAT, GUIDE, INPUT
 from phalanx.task import Draw, Export, SampleError, Task
 
@@ -44,8 +48,12 @@ TRACED = {
     3: 256,
 }  # sides that may vary are at least this in tracing: a coarse map one pixel wide would be a special case
 OTHER_SIZES = (0.75, 1.25)  # shares of a side that may vary, in which the file is checked too
+PRECISION_HELP = 'of the network in the file; int8 is calibrated on training images (`phalanx eval` the file then)'
 POST_PROCESSING_HELP = 'put the suppression of boxes, or the choice of classes, characters or tokens, into the graph'
 DYNAMIC_HELP = 'which sizes may vary, of batch,height,width (default: all that differ between images)'
+CALIBRATION = 64  # training images that the ranges of 8-bit integers are taken from
+TOLERANCES = {'fp16': 2e-2, 'int8': float('inf')}  # of 8 bits the metric tells, not the largest difference; NaN fails all
+TIES = 1e-3  # share of choices that may differ
 TOLERANCE = 1e-4  # largest difference, as a share of 1 + the size of the number
 
 Arrays = list[npt.NDArray[np.float32]]
@@ -71,6 +79,7 @@ class Options:
     size: tuple[int, int] | None = None  # width and height of the images that it is traced and checked with
     dynamic: tuple[str, ...] | None = None  # names of AXES; None: all that differ between images of the family
     post_processing: bool = False  # as much of it in the graph as can be
+    precision: Precision = 'fp32'
     check: bool = True
 
 
@@ -94,6 +103,7 @@ def command(words: Sequence[str]) -> int:
     parser.add_argument('--size', type=_size, metavar='W,H', help='of the images (default: as the first evaluation sample)')
     parser.add_argument('--dynamic', type=_axes, metavar='AXES', help=DYNAMIC_HELP)
     parser.add_argument('--with_post_processing', action='store_true', help=POST_PROCESSING_HELP)
+    parser.add_argument('--precision', choices=('fp32', 'fp16', 'int8'), default='fp32', help=PRECISION_HELP)
     parser.add_argument('--no_check', action='store_true', help='do not compare with the network on evaluation samples')
     add_assignments(parser)
     given = parser.parse_args(words)
@@ -104,7 +114,9 @@ def command(words: Sequence[str]) -> int:
     if out.suffix != '.onnx':
         raise RequestError(f'--out {out}: the name of the file ends in .onnx')
     try:
-        options = Options(given.weights, given.size, given.dynamic, given.with_post_processing, check=not given.no_check)
+        options = Options(
+            given.weights, given.size, given.dynamic, given.with_post_processing, given.precision, check=not given.no_check
+        )
         written = export(job, out, options)
     except (CheckpointError, ExportError, OSError) as error:
         print(f'the export failed: {error}', file=sys.stderr)
@@ -139,6 +151,10 @@ def export(job: Job, out: Path, options: Options) -> Written:
         write_onnx(exported, trials[0], varying, file)
         shapes, found = run_onnx(file, trials)
         differences = compare(exported, expected, found) if options.check else {}
+        if options.precision != 'fp32':
+            lower(job, exported, file, options)
+            _, found = run_onnx(file, trials)
+            differences = compare(exported, expected, found, TOLERANCES[options.precision]) if options.check else {}
         if exported.in_graph is not None:
             onnx.save(exported.in_graph.add(onnx.load(file)), file)
             shapes, _ = run_onnx(file, trials[:1])
@@ -266,17 +282,46 @@ def run_onnx(file: Path, trials: Sequence[Tensor]) -> tuple[dict[str, list[int |
     return shapes, [session.run(None, {INPUT: images.numpy()}) for images in trials]
 
 
-def compare(exported: Export, expected: Sequence[Arrays], found: Sequence[Arrays]) -> dict[str, float]:
-    """The largest difference of each output over the trials. Raises ExportError when one is above TOLERANCE."""
-    differences = dict.fromkeys(exported.outputs, 0.0)
+def lower(job: Job, exported: Export, file: Path, options: Options) -> None:
+    """Brings the network in a file to the precision that was asked for. Raises ExportError."""
+    try:
+        compact.check(file, options.precision)
+        if options.precision == 'fp16':
+            compact.halve(file)
+        else:
+            compact.quantise(file, calibration(job, exported))
+    except (ValueError, RuntimeError, OSError, SampleError) as error:
+        raise ExportError(f'--precision {options.precision}: {error}') from None
+
+
+def calibration(job: Job, exported: Export) -> Iterator[Floats]:
+    """Training images as the file takes them, CALIBRATION of them spread over the data set. Raises SampleError."""
+    family = FAMILIES[job.resolved.value['task'].value]({'preparation': exported.preparation, 'reading': exported.reading})
+    dataset = job.task.dataset('train')
+    step = max(1, len(dataset) // CALIBRATION)
+    for index in range(0, len(dataset), step)[:CALIBRATION]:
+        yield family.prepare(dataset.original(Draw(index, 0, 0, job.recipe.train.seed)))
+
+
+def compare(
+    exported: Export, expected: Sequence[Arrays], found: Sequence[Arrays], tolerance: float = TOLERANCE
+) -> dict[str, float]:
+    """The largest difference of each output over the trials. Raises ExportError when one is above `tolerance`.
+
+    Of whole numbers, choices that is, it is the share of those that differ, which may be TIES: two may be equally likely.
+    """
+    differences, limits = dict.fromkeys(exported.outputs, 0.0), dict.fromkeys(exported.outputs, tolerance)
     for theirs, ours in zip(expected, found, strict=True):
         for name, right, given in zip(exported.outputs, theirs, ours, strict=True):
-            largest = float((np.abs(right - given) / (1 + np.abs(right))).max())
+            if right.dtype.kind in 'iu':
+                largest, limits[name] = float((right != given).mean()), max(tolerance, TIES)
+            else:
+                largest = float((np.abs(right - given) / (1 + np.abs(right))).max())
             differences[name] = float(np.maximum(differences[name], largest))  # a NaN stays one
-    if wrong := {name: value for name, value in differences.items() if not value <= TOLERANCE}:
+    if wrong := {name: value for name, value in differences.items() if not value <= limits[name]}:
         told = ', '.join(f'{name} by {value:.1e}' for name, value in wrong.items())
         raise ExportError(
-            f'onnxruntime differs from the network in {told}, above {TOLERANCE:g}; nothing is written '
+            f'onnxruntime differs from the network in {told}, above {tolerance:g}; nothing is written '
             '(of a network that has hardly trained the last bits may matter: --no_check writes it as it is)'
         )
     return differences
@@ -301,6 +346,7 @@ def description(
         'metric': best_metric(job) if options.weights is None else None,
         'task': recipe['task'].value,
         'model': recipe['model'].value['name'].value,
+        'precision': options.precision,
         'input': {'name': INPUT, 'type': 'float32', 'shape': shapes[INPUT]},
         'preparation': {
             'values': '(value / 255 - mean) / std for each channel, in the order of `channels`',

@@ -18,7 +18,8 @@ from torchvision.ops import nms
 import phalanx.export
 from phalanx import load_run
 from phalanx.errors import RequestError
-from phalanx.export import ExportError, compare
+from phalanx.export import ExportError, calibration, compare
+from phalanx.runs import open_job
 from phalanx.task import Export, Image
 
 Outputs = dict[str, npt.NDArray[np.float32]]
@@ -117,6 +118,14 @@ def test_a_size_that_the_network_cannot_take_is_refused(family_runs: dict[str, P
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
+def test_integers_are_calibrated_on_training_images_as_the_file_takes_them(family_runs: dict[str, Path]) -> None:
+    job = open_job(str(family_runs['detection']))
+    images = list(calibration(job, job.task.export(job.task.model())))
+    assert len(images) == 8  # all that there are for training
+    assert {image.shape for image in images} == {(3, 64, 96)}
+
+
 def test_absent_packages_are_named_with_the_cure(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(phalanx.export, 'NEEDED', ('onnx', 'no_such_package'))
     with pytest.raises(RequestError, match=r'export needs no_such_package: pip install "phalanx-vision\[export\]"'):
@@ -128,5 +137,9 @@ def test_a_file_that_computes_something_else_is_refused(wrong: float) -> None:
     exported = Export(torch.nn.Identity(), {'scores': ''}, {}, {}, {})
     right = np.array([1.0, 2.0], np.float32)
     assert compare(exported, [[right]], [[right + np.float32(3e-5)]])['scores'] == pytest.approx(1.5e-5, rel=0.01)
+    chosen = np.arange(10_000)
+    assert compare(exported, [[chosen]], [[np.where(chosen == 7, 0, chosen)]])['scores'] == 1e-4  # one in ten thousand: a tie
+    with pytest.raises(ExportError, match='scores by 5.0e-01, above'):
+        compare(exported, [[chosen]], [[chosen * (chosen % 2)]])
     with pytest.raises(ExportError, match='onnxruntime differs from the network in scores by'):
         compare(exported, [[right]], [[np.array([wrong, 2.0], np.float32)]])

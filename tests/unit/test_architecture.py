@@ -19,7 +19,7 @@ FAMILIES = ('segmentation', 'detection', 'recognition', 'table')
 ORDER = (
     *('cli', *COMMANDS, 'launch'),
     *('worker', 'trainer', 'passes', 'saving', 'news', 'step_numbers', 'standing'),
-    *('runs', 'evaluation', 'loader', 'transfer', 'report', 'page', 'charts'),
+    *('compact', 'runs', 'evaluation', 'loader', 'transfer', 'report', 'page', 'charts'),
     *('zoo', 'convert', 'families', *FAMILIES),
     *('backbones', 'layers', 'distill', 'scenes', 'colour', 'image', 'png', 'boxes', 'folders', 'options', 'batch'),
     *('config', 'optim', 'ema', 'precision', 'checkpoint', 'compiler', 'meters', 'heartbeat', 'readable', 'cache', 'cores'),
