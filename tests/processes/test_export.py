@@ -139,7 +139,7 @@ def test_a_file_that_computes_something_else_is_refused(wrong: float) -> None:
     assert compare(exported, [[right]], [[right + np.float32(3e-5)]])['scores'] == pytest.approx(1.5e-5, rel=0.01)
     chosen = np.arange(10_000)
     assert compare(exported, [[chosen]], [[np.where(chosen == 7, 0, chosen)]])['scores'] == 1e-4  # one in ten thousand: a tie
-    with pytest.raises(ExportError, match='scores by 5.0e-01, above'):
+    with pytest.raises(ExportError, match=r'scores by 5\.0e-01, above'):
         compare(exported, [[chosen]], [[chosen * (chosen % 2)]])
     with pytest.raises(ExportError, match='onnxruntime differs from the network in scores by'):
         compare(exported, [[right]], [[np.array([wrong, 2.0], np.float32)]])
