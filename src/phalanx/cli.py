@@ -27,6 +27,7 @@ COMMANDS = {
     'data': Command('data.command', 'command', 'Checks a data set, or makes one of what people have.'),
     'report': Command('commands', 'report', 'Builds the page of a run folder anew, also while the run goes on.'),
     'export': Command('export', 'command', 'Writes a trained network as an ONNX file, checked.'),
+    'serve': Command('serve.command', 'command', 'Serves an exported model over HTTP, with a page to try it.'),
     'convert': Command('conversion', 'command', 'Writes a configuration or weights of a Paddle project as files of ours.'),
     'launch': Command('launch.command', 'command', 'Runs any script as the ranks of a run, on one machine or many.'),
     'doctor': Command(

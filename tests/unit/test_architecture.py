@@ -13,7 +13,7 @@ import phalanx
 ROOT = Path(phalanx.__file__).parent
 FILES = sorted(ROOT.rglob('*.py'))
 
-COMMANDS = ('commands', 'bench', 'data', 'conversion', 'export', 'predict', 'deployed')
+COMMANDS = ('commands', 'bench', 'data', 'conversion', 'export', 'predict', 'deployed', 'serve')
 FAMILIES = ('segmentation', 'detection', 'recognition', 'table')
 # The rooms from the top of the house to its ground: each may import those after it.
 ORDER = (
