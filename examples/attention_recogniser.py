@@ -14,11 +14,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from phalanx.families.recognition.characters import Characters, Reading
+from phalanx.families.recognition.characters import Characters
 from phalanx.families.recognition.models.outputs import TextNetwork
 from phalanx.families.recognition.texts import Texts
 from phalanx.families.task import Loss, Term
 from phalanx.nn.layers import ConvBNReLU
+from phalanx.runtime import Reading
 
 END = 0  # characters are 1 to K, as in `Texts.ctc`
 
@@ -61,8 +62,8 @@ class AttentionRecogniser(TextNetwork):
             readings.append(Reading(text, sum(sure[:length]) / length if length else 0.0))
         return readings
 
-    def exported(self) -> nn.Module:
-        return Logits(self)
+    def exported(self, *, post_processing: bool) -> tuple[nn.Module, dict[str, str]]:
+        return Logits(self), {'logits': '[batch, places, characters + 1]: the likeliest of each place, up to the first end (0)'}
 
 
 class Logits(nn.Module):

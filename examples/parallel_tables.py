@@ -31,8 +31,11 @@ class ParallelTables(nn.Module):
         states = self.attend(self.queries[:steps].expand(images.shape[0], -1, -1), maps)
         return TableOutput(self.structure(states), self.box(states).sigmoid())
 
-    def exported(self, max_steps: int) -> nn.Module:
-        return Probabilities(self, max_steps)
+    def exported(self, max_steps: int, *, post_processing: bool) -> tuple[nn.Module, dict[str, str]]:
+        return Probabilities(self, max_steps), {
+            'probabilities': '[batch, steps, tokens]: the likeliest of each step, up to the first end',
+            'boxes': '[batch, steps, 4] in shares of the picture',
+        }
 
 
 class Probabilities(nn.Module):

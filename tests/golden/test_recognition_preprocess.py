@@ -17,7 +17,8 @@ from phalanx.families.recognition.characters import Characters, Dictionary, Read
 from phalanx.families.recognition.metric import Comparison, ReadingAccuracy
 from phalanx.families.recognition.task import RecognitionBatch, network_input
 from phalanx.families.recognition.texts import Texts
-from phalanx.families.recognition.transforms import fitted, joined
+from phalanx.families.recognition.transforms import joined
+from phalanx.runtime.prepare import fitted_line
 
 DATA = Path(__file__).parent / 'data'
 FACTS = json.loads((DATA / 'recognition_facts.json').read_text())
@@ -101,7 +102,7 @@ def test_lines_are_fitted_and_normalised_as_in_the_original(case: dict[str, Any]
     kwargs = case['kwargs']
     has_dictionary = 'character_dict_path' not in kwargs
     size = (case['image_shape'][2], case['image_shape'][1])
-    shown, width = fitted(
+    shown, width = fitted_line(
         image(case['seed'], case['h'], case['w'], case['kind'])[..., ::-1],
         size,
         keep_ratio=kwargs.get('padding', True),

@@ -16,12 +16,15 @@ import numpy.typing as npt
 import pytest
 import torch
 
-from phalanx.families.table.annotation import Cell, Prediction, Table
+from phalanx.families.table.annotation import Cell, Table
 from phalanx.families.table.decode import predictions
 from phalanx.families.table.metric import TableMetric, teds
-from phalanx.families.table.tokens import CELLS, START, Vocabulary
-from phalanx.families.table.transforms import fitted, network_input, padded
+from phalanx.families.table.tokens import CELLS, Vocabulary
+from phalanx.families.table.transforms import network_input, padded
 from phalanx.families.table.tree import Node
+from phalanx.runtime.prepare import fitted_square
+from phalanx.runtime.results import Prediction
+from phalanx.runtime.table import START
 
 DATA = Path(__file__).parent / 'data'
 FACTS = json.loads((DATA / 'table.json').read_text())
@@ -128,7 +131,7 @@ class Parser(HTMLParser):
 def test_an_image_is_fitted_and_normalised_as_by_the_original(case: dict[str, Any]) -> None:
     """The original's images have blue first, so here they are turned round before and after."""
     image = original_image(case)[..., ::-1]
-    picture = fitted(image, 488)
+    picture = fitted_square(image, 488)
     np.testing.assert_array_equal(picture[::5, ::5, ::-1], ARRAYS[case['resized']['array_key']])
     pixels = torch.from_numpy(padded(picture, 488).transpose(2, 0, 1).copy())[None]
     sizes = torch.tensor([picture.shape[:2]])

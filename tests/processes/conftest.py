@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 import pytest
 
-from running import clean_environment
+from running import clean_environment, run_here
 
 COMMON = (
     'ema=null',
@@ -50,3 +52,16 @@ def family_runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return {family: root / family for family in RECIPES}
+
+
+@pytest.fixture(scope='session')
+def exported(family_runs: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """The exported model of a family; its guide lies beside it."""
+
+    @cache
+    def file(family: str) -> Path:
+        out = tmp_path_factory.mktemp('exported') / f'{family}.onnx'
+        assert run_here('export', str(family_runs[family]), '--out', str(out)) == 0
+        return out
+
+    return file

@@ -18,7 +18,8 @@ from torchvision.ops import nms
 import phalanx.deploy.export
 from phalanx import load_run
 from phalanx.data.samples import Image
-from phalanx.deploy.export import ExportError, compare
+from phalanx.deploy.export import ExportError, calibration, compare
+from phalanx.engine.runs import open_job
 from phalanx.families.task import Export
 from phalanx.system.errors import RequestError
 
@@ -56,7 +57,7 @@ def detect(image: Image, guide: dict[str, Any], run: Callable[[npt.NDArray[np.fl
 
 
 def read(image: Image, guide: dict[str, Any], run: Callable[[npt.NDArray[np.float32]], Outputs]) -> Any:
-    _, _, H, W = guide['input']['shape']
+    W, H = guide['preparation']['size']
     width = min(W, -(-H * image.shape[1] // image.shape[0]))
     seen = np.zeros((1, 3, H, W), np.float32)
     seen[..., :width] = normal(cv2.resize(image, (width, H)), guide)
@@ -88,18 +89,17 @@ USES: dict[str, tuple[Use, Callable[[Any], Any], tuple[int, int]]] = {  # our ow
 @pytest.mark.slow
 @pytest.mark.parametrize('family', USES)
 def test_who_follows_the_guide_gets_the_results_of_the_run(
-    family: str, family_runs: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    family: str, family_runs: dict[str, Path], exported: Callable[[str], Path]
 ) -> None:
     """Prepared and read here by numpy, OpenCV and torchvision, from what the guide says alone."""
-    run = family_runs[family]
-    assert phalanx.deploy.export.command([str(run), '--out', str(tmp_path / 'net.onnx')]) == 0
-    assert 'checked with onnxruntime' in capsys.readouterr().out
-    guide = json.loads((tmp_path / 'net.json').read_text())
+    run, file = family_runs[family], exported(family)
+    guide = json.loads(file.with_suffix('.json').read_text())
     assert guide['task'] == family
-    assert guide['file'] == 'net.onnx'
+    assert guide['file'] == file.name
     assert 0 <= max(guide['largest_differences'].values()) < 1e-4
 
-    session = onnxruntime.InferenceSession(tmp_path / 'net.onnx')
+    session = onnxruntime.InferenceSession(file)
+    assert json.loads(session.get_modelmeta().custom_metadata_map['phalanx']) == guide
     names = [output['name'] for output in guide['outputs']]
 
     def network(images: npt.NDArray[np.float32]) -> Outputs:
@@ -119,6 +119,14 @@ def test_a_size_that_the_network_cannot_take_is_refused(family_runs: dict[str, P
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
+def test_integers_are_calibrated_on_training_images_as_the_file_takes_them(family_runs: dict[str, Path]) -> None:
+    job = open_job(str(family_runs['detection']))
+    images = list(calibration(job, job.task.export(job.task.model())))
+    assert len(images) == 8  # all that there are for training
+    assert {image.shape for image in images} == {(3, 64, 96)}
+
+
 def test_absent_packages_are_named_with_the_cure(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(phalanx.deploy.export, 'NEEDED', ('onnx', 'no_such_package'))
     with pytest.raises(RequestError, match=r'export needs no_such_package: pip install "phalanx-vision\[export\]"'):
@@ -127,8 +135,12 @@ def test_absent_packages_are_named_with_the_cure(monkeypatch: pytest.MonkeyPatch
 
 @pytest.mark.parametrize('wrong', [1.001, float('nan')])
 def test_a_file_that_computes_something_else_is_refused(wrong: float) -> None:
-    exported = Export(torch.nn.Identity(), {'scores': ''}, {}, {})
+    exported = Export(torch.nn.Identity(), {'scores': ''}, {}, {}, {})
     right = np.array([1.0, 2.0], np.float32)
-    assert compare(exported, [right], [right + np.float32(3e-5)])['scores'] == pytest.approx(1.5e-5, rel=0.01)
+    assert compare(exported, [[right]], [[right + np.float32(3e-5)]])['scores'] == pytest.approx(1.5e-5, rel=0.01)
+    chosen = np.arange(10_000)
+    assert compare(exported, [[chosen]], [[np.where(chosen == 7, 0, chosen)]])['scores'] == 1e-4  # one in ten thousand: a tie
+    with pytest.raises(ExportError, match=r'scores by 5\.0e-01, above'):
+        compare(exported, [[chosen]], [[chosen * (chosen % 2)]])
     with pytest.raises(ExportError, match='onnxruntime differs from the network in scores by'):
-        compare(exported, [right], [np.array([wrong, 2.0], np.float32)])
+        compare(exported, [[right]], [[np.array([wrong, 2.0], np.float32)]])

@@ -12,9 +12,7 @@ import pytest
 from phalanx import load_run
 from phalanx.cli.main import main
 from phalanx.data.samples import Image, SampleError
-from phalanx.families.detection.draw import Found
-from phalanx.families.recognition.characters import Reading
-from phalanx.families.table.annotation import Prediction
+from phalanx.runtime.results import Found, Prediction, Reading
 
 
 def noise(height: int, width: int) -> Image:

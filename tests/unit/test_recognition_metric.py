@@ -7,8 +7,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from phalanx.families.recognition.characters import Reading
 from phalanx.families.recognition.metric import Comparison, ReadingAccuracy
+from phalanx.runtime.results import Reading
 
 Pairs = list[tuple[str, str]]  # truth, reading
 

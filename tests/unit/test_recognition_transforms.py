@@ -13,7 +13,8 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 from phalanx.data.samples import Image
 from phalanx.families.recognition import transforms
-from phalanx.families.recognition.transforms import Concatenate, RecAug, fitted, joined, warp
+from phalanx.families.recognition.transforms import Concatenate, RecAug, joined, warp
+from phalanx.runtime.prepare import fitted_line
 
 NEVER = {
     f'{change}_probability': 0.0 for change in ('warp', 'crop', 'blur', 'tint', 'shake', 'noise', 'invert')
@@ -143,19 +144,19 @@ def test_another_line_that_cannot_be_read_is_left_out() -> None:
 
 
 def test_a_line_keeps_its_ratio_and_the_rest_is_empty() -> None:
-    shown, width = fitted(noise(20, 30), (100, 40))
+    shown, width = fitted_line(noise(20, 30), (100, 40))
     assert (shown.shape, width) == ((40, 100, 3), 60)
     assert not shown[:, 60:].any()
 
 
 def test_a_line_too_long_is_squeezed_or_the_input_grows() -> None:
-    assert fitted(noise(10, 100), (100, 40))[1] == 100
-    shown, width = fitted(noise(10, 100), (100, 40), grow=True)
+    assert fitted_line(noise(10, 100), (100, 40))[1] == 100
+    shown, width = fitted_line(noise(10, 100), (100, 40), grow=True)
     assert (shown.shape, width) == ((40, 400, 3), 400)
 
 
 def test_a_line_can_be_stretched_to_the_whole_width() -> None:
-    shown, width = fitted(noise(20, 30), (100, 40), keep_ratio=False)
+    shown, width = fitted_line(noise(20, 30), (100, 40), keep_ratio=False)
     assert width == 100
     assert shown[:, -1].any()
 

@@ -13,11 +13,12 @@ import numpy as np
 import pytest
 from apted import APTED, Config
 
-from phalanx.families.table.annotation import Cell, Prediction, Table
+from phalanx.families.table.annotation import Cell, Table
 from phalanx.families.table.metric import TableMetric, teds
 from phalanx.families.table.metric.teds import num_elements
 from phalanx.families.table.tokens import Vocabulary
 from phalanx.families.table.tree import Node, tree
+from phalanx.runtime.results import Prediction
 
 
 class Costs(Config):  # type: ignore[misc]  # apted has no types

@@ -17,7 +17,6 @@ from phalanx.config.bind import bind
 from phalanx.config.read import read
 from phalanx.data.samples import Draw
 from phalanx.engine.schema import Recipe
-from phalanx.families.table.annotation import Prediction
 from phalanx.families.table.data import DATA
 from phalanx.families.table.draw import schematic
 from phalanx.families.table.loss import LOCATION_LOSSES
@@ -26,6 +25,7 @@ from phalanx.families.table.output import TableOutput
 from phalanx.families.table.task import TableStructure
 from phalanx.families.table.tree import tree
 from phalanx.parallel.step import WholeStep
+from phalanx.runtime.results import Prediction
 
 RECIPES = sorted((Path(__file__).parents[2] / 'recipes' / 'table').glob('*.yml'))
 RENDERED = partial(DATA['rendered_tables'], train_tables=12, eval_tables=4)

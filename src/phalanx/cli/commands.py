@@ -73,6 +73,7 @@ EVAL_EXAMPLES = (
     'phalanx eval runs/mine',
     'phalanx eval runs/mine --set data.eval=test.txt --json',
     'phalanx eval mine.yml --weights model.pdparams',
+    'phalanx eval runs/mine/model.onnx                               # the exported file, beside the weights of its run',
 )
 PREDICT_EXAMPLES = (
     'phalanx predict runs/mine photos --out results',
@@ -196,9 +197,14 @@ def evaluate(words: Sequence[str]) -> int:
     add_brought_recipe(parser)
     parser.add_argument('--weights', metavar='WEIGHTS', help=f'{WEIGHTS} (default: the best of the run)')
     add_offline(parser)
+    parser.add_argument(
+        '--data', metavar='RUN', help='for MODEL.onnx: the run or recipe of its data (default: the folder it is in)'
+    )
     add_json(parser)
     add_flags(parser)
     given, recipe, assigned = parse_brought(parser, words)
+    if Path(recipe).suffix == '.onnx':
+        return _evaluate_exported(Path(recipe), given, assigned)
     job = open_job(recipe, assigned)
 
     from phalanx.engine import worker
@@ -221,6 +227,18 @@ def evaluate(words: Sequence[str]) -> int:
         print(json.dumps({**result.metrics, 'samples': result.samples, 'seconds': result.seconds, 'table': result.table}))
     else:
         print_evaluation(result.metrics, result.table, result.samples, result.seconds)
+    return 0
+
+
+def _evaluate_exported(file: Path, given: argparse.Namespace, assigned: Assignments) -> int:
+    from phalanx.deploy import deployed
+    from phalanx.runtime import ArtifactError
+
+    try:
+        deployed.command(file, given.data, given.weights, assigned, as_json=given.json)
+    except (ArtifactError, BadSampleError, OSError, ValueError) as error:
+        print(f'evaluation failed: {_told(error)}', file=sys.stderr)
+        return 1
     return 0
 
 

@@ -29,6 +29,7 @@ COMMANDS = {
     'data': Command('cli.data.command', 'command', 'Checks a data set, or makes one of what people have.'),
     'report': Command('cli.commands', 'report', 'Builds the page of a run folder anew, also while the run goes on.'),
     'export': Command('deploy.export', 'command', 'Writes a trained network as an ONNX file, checked.'),
+    'serve': Command('deploy.serve.command', 'command', 'Serves an exported model over HTTP, with a page to try it.'),
     'convert': Command('cli.convert', 'command', 'Writes a configuration or weights of a Paddle project as files of ours.'),
     'launch': Command('launch.command', 'command', 'Runs any script as the ranks of a run, on one node or many.'),
     'doctor': Command(

@@ -54,3 +54,6 @@ class Dataset(Protocol[S_co]):
 
     def name(self, index: int) -> str:
         """What a person calls the sample: its path, mostly."""
+
+    def original(self, draw: Draw) -> Image:
+        """The picture of a sample before any transform. Raises SampleError."""

@@ -1,13 +1,19 @@
-"""`phalanx export`: the network of a trained run as an ONNX file, and a JSON file beside it that says how to use it."""
+"""`phalanx export`: the network of a trained run as an ONNX file that says how to use it; a JSON file beside it says the same.
+
+The order: the network is shown evaluation samples in several sizes, fused, traced and written, run by onnxruntime on the same
+samples, compared, and labelled with its guide, which `phalanx.runtime` reads.
+"""
 
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
+import re
 import sys
 import tempfile
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -21,16 +27,34 @@ from torch.nn import functional as F
 
 import phalanx
 from phalanx.config.arguments import Parser, add_assignments, add_offline, assignments
+from phalanx.config.read import plain
 from phalanx.data.samples import Draw, SampleError
+from phalanx.deploy import compact
+from phalanx.deploy.compact import Precision
 from phalanx.engine.runs import Job, open_job
 from phalanx.families.task import Export, Task
+from phalanx.runtime.model import FAMILIES
+from phalanx.runtime.prepare import Floats
+from phalanx.runtime.session import FORMAT, GUIDE, INPUT
 from phalanx.system.errors import RequestError
 from phalanx.weights.checkpoint import CheckpointError
 from phalanx.weights.reading import load_weights
 
 NEEDED = ('onnx', 'onnxruntime', 'onnxscript')
-INPUT = 'images'
 SAMPLES = 3  # of the evaluation, on which the file is checked
+AXES = {'batch': 0, 'height': 2, 'width': 3}
+NAMES = {0: ('batch', ''), 2: ('height', 'rows'), 3: ('width', 'columns')}  # of a size, of the cells in it
+TRACED = {
+    2: 192,
+    3: 256,
+}  # sides that may vary are at least this in tracing: a coarse map one pixel wide would be a special case
+OTHER_SIZES = (0.75, 1.25)  # shares of a side that may vary, in which the file is checked too
+PRECISION_HELP = 'of the network in the file; int8 is calibrated on training images (`phalanx eval` the file then)'
+POST_PROCESSING_HELP = 'put the suppression of boxes, or the choice of classes, characters or tokens, into the graph'
+DYNAMIC_HELP = 'which sizes may vary, of batch,height,width (default: all that differ between images)'
+CALIBRATION = 64  # training images that the ranges of 8-bit integers are taken from
+TOLERANCES = {'fp16': 2e-2, 'int8': float('inf')}  # of 8 bits the metric tells, not the largest difference; NaN fails all
+TIES = 1e-3  # share of choices that may differ
 TOLERANCE = 1e-4  # largest difference, as a share of 1 + the size of the number
 
 Arrays = list[npt.NDArray[np.float32]]
@@ -46,6 +70,18 @@ class Fusable(Protocol):
 
     def fuse(self) -> nn.Module:
         """This network, changed to that form."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """What was asked for."""
+
+    weights: Path | None = None  # None: the best of the run
+    size: tuple[int, int] | None = None  # width and height of the images that it is traced and checked with
+    dynamic: tuple[str, ...] | None = None  # names of AXES; None: all that differ between images of the family
+    post_processing: bool = False  # as much of it in the graph as can be
+    precision: Precision = 'fp32'
+    check: bool = True
 
 
 @dataclass(frozen=True)
@@ -66,6 +102,9 @@ def command(words: Sequence[str]) -> int:
     parser.add_argument('--weights', metavar='WEIGHTS', help='others than the best of the run, as `phalanx eval` takes them')
     parser.add_argument('--out', type=Path, metavar='FILE.onnx', help='what to write (default: model.onnx in the run folder)')
     parser.add_argument('--size', type=_size, metavar='W,H', help='of the images (default: as the first evaluation sample)')
+    parser.add_argument('--dynamic', type=_axes, metavar='AXES', help=DYNAMIC_HELP)
+    parser.add_argument('--with_post_processing', action='store_true', help=POST_PROCESSING_HELP)
+    parser.add_argument('--precision', choices=('fp32', 'fp16', 'int8'), default='fp32', help=PRECISION_HELP)
     parser.add_argument('--no_check', action='store_true', help='do not compare with the network on evaluation samples')
     add_offline(parser)
     add_assignments(parser)
@@ -77,7 +116,10 @@ def command(words: Sequence[str]) -> int:
     if out.suffix != '.onnx':
         raise RequestError(f'--out {out}: the name of the file ends in .onnx')
     try:
-        written = export(job, out, weights=given.weights, size=given.size, check=not given.no_check)
+        options = Options(
+            given.weights, given.size, given.dynamic, given.with_post_processing, given.precision, check=not given.no_check
+        )
+        written = export(job, out, options)
     except (CheckpointError, ExportError, OSError) as error:
         print(f'the export failed: {error}', file=sys.stderr)
         return 1
@@ -85,29 +127,42 @@ def command(words: Sequence[str]) -> int:
     return 0
 
 
-def export(job: Job, out: Path, *, weights: str | Path | None, size: tuple[int, int] | None, check: bool) -> Written:
+def export(job: Job, out: Path, options: Options) -> Written:
     """Writes the network of a run to `out` and what must be known of it to the .json file of that name; both or neither.
 
-    Raises CheckpointError when there are no weights, ExportError when the file computes something else, RequestError when the
-    network cannot be built or takes no images of `size` (width, height), or when the evaluation samples are needed and absent.
+    Raises CheckpointError when there are no weights, ExportError when the network cannot be traced or the file computes
+    something else, RequestError when the network cannot be built or takes no images of the size that was asked for, or when
+    the evaluation samples are needed and absent.
     """
     try:
         model = job.task.model()
-        load_weights(model, weights or job.folder)
-        exported = job.task.export(model.eval())
+        load_weights(model, options.weights or job.folder)
+        exported = job.task.export(model.eval(), post_processing=options.post_processing)
     except (ValueError, FileNotFoundError) as error:  # of the data set or dictionary that names the classes
         raise RequestError(str(error)) from None
-    images = examples(job.task, size, check)
-    expected = answers(exported.network, images)  # before anything is fused
+    varying = multiples(exported, options.dynamic)
+    trials = in_other_sizes(examples(job.task, options.size, options.check), varying)
+    expected = [answers(exported.network, images) for images in trials]  # before anything is fused
     if isinstance(model, Fusable):
         model.fuse()
+    import onnx  # it comes with the extra `export`
+
     out.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=out.parent, prefix='.export') as aside:
         file, guide = Path(aside) / out.name, Path(aside) / out.with_suffix('.json').name
-        write_onnx(exported, images, file)
-        shapes, found = run_onnx(file, images)
-        differences = compare(exported, expected, found) if check else {}
-        guide.write_text(json.dumps(description(job, exported, out, shapes, differences), indent=1, ensure_ascii=False) + '\n')
+        write_onnx(exported, trials[0], varying, file)
+        shapes, found = run_onnx(file, trials)
+        differences = compare(exported, expected, found) if options.check else {}
+        if options.precision != 'fp32':
+            lower(job, exported, file, options)
+            _, found = run_onnx(file, trials)
+            differences = compare(exported, expected, found, TOLERANCES[options.precision]) if options.check else {}
+        if exported.in_graph is not None:
+            onnx.save(exported.in_graph.add(onnx.load(file)), file)
+            shapes, _ = run_onnx(file, trials[:1])
+        said = description(job, exported, out, shapes, differences, options)
+        label(file, said)
+        guide.write_text(json.dumps(said, indent=1, ensure_ascii=False) + '\n')
         return Written(file.replace(out), guide.replace(out.with_suffix('.json')), shapes, differences)
 
 
@@ -125,6 +180,30 @@ def examples(task: Task[Any, Any, Any], size: tuple[int, int] | None, check: boo
     return torch.cat([F.interpolate(images, (H, W)) for images in inputs])
 
 
+def multiples(exported: Export, dynamic: Sequence[str] | None) -> dict[int, int]:
+    """The dimensions of the input that may vary, and what each is a multiple of. Raises RequestError."""
+    possible = {**({} if exported.in_graph else {AXES['batch']: 1}), **exported.dynamic}
+    if dynamic is None:
+        return possible
+    if fixed := [name for name in dynamic if AXES[name] not in possible]:
+        free = [name for name, axis in AXES.items() if axis in possible]
+        cause = 'all images reach this network with the same'
+        raise RequestError(f'--dynamic {",".join(dynamic)}: {cause} {" and ".join(fixed)}; what may vary is {", ".join(free)}')
+    return {axis: possible[axis] for axis in map(AXES.__getitem__, dynamic)}
+
+
+def in_other_sizes(images: Tensor, varying: Mapping[int, int]) -> list[Tensor]:
+    """`images`, and one of them in other sizes, where sides may vary."""
+    if 0 not in varying:
+        return [own for one in torch.split(images, 1) for own in in_other_sizes(one, {0: 1, **varying})]
+    shapes = []
+    for share in OTHER_SIZES if set(varying) & {2, 3} else ():
+        sides = [round(images.shape[axis] * share) if axis in varying else images.shape[axis] for axis in (2, 3)]
+        steps = [varying.get(axis, 1) for axis in (2, 3)]
+        shapes.append([-(-side // step) * step for side, step in zip(sides, steps, strict=True)])
+    return [images, *(F.interpolate(images[:1], shape) for shape in shapes)]
+
+
 @torch.no_grad()
 def answers(network: nn.Module, images: Tensor) -> Arrays:
     """The outputs of `network`. Raises RequestError when the images do not suit it."""
@@ -136,69 +215,165 @@ def answers(network: nn.Module, images: Tensor) -> Arrays:
     return [output.numpy() for output in ((outputs,) if isinstance(outputs, Tensor) else outputs)]
 
 
-def write_onnx(exported: Export, images: Tensor, file: Path) -> None:
-    """Writes the network for any number of images of the size of `images`, weights included."""
-    two = images[:1].repeat(2, 1, 1, 1)  # of one image torch would conclude that there is always one
+@torch.no_grad()
+def traced(network: nn.Module, images: Tensor, varying: Mapping[int, int]) -> torch.export.ExportedProgram:
+    """The operations of `network` for images as large as these, but in the dimensions that may vary. Raises ExportError."""
+    shape, names = [1, *images.shape[1:]], {axis: name for name, axis in AXES.items()}
+    dims: dict[int, Any] = {}
+    for axis, step in varying.items():
+        least = TRACED.get(axis, 2)  # of one image torch would conclude that there is always one
+        shape[axis] = -(-max(shape[axis], least) // step) * step
+        dims[axis] = step * torch.export.Dim(names[axis], min=least // 2 // step)
+    try:
+        return torch.export.export(network, (images.new_zeros(shape),), dynamic_shapes=(dims,))
+    except (ValueError, RuntimeError) as error:
+        named = ','.join(names[axis] for axis in varying)
+        cure = '' if set(varying) <= {0} else '\n--dynamic batch --size W,H exports it for one size'
+        raise ExportError(
+            f'torch cannot trace the network with variable {named}: {str(error).partition(chr(10))[0]}{cure}'
+        ) from None
+
+
+def write_onnx(exported: Export, images: Tensor, varying: Mapping[int, int], file: Path) -> None:
+    """Writes the network, weights included."""
     with warnings.catch_warnings():
         warnings.simplefilter('ignore')  # torch's about itself
         program = torch.onnx.export(
-            exported.network,
-            (two,),
+            traced(exported.network, images, varying),
             dynamo=True,
             input_names=[INPUT],
             output_names=list(exported.outputs),
-            dynamic_shapes=({0: torch.export.Dim('batch')},),
             verbose=False,
         )
     assert program is not None
     program.save(file, external_data=False)
+    _name_sizes(file, varying)
 
 
-def run_onnx(file: Path, images: Tensor) -> tuple[dict[str, list[int | str]], Arrays]:
-    """The shapes that a file names for its input and outputs, and what onnxruntime computes."""
+def _name_sizes(file: Path, varying: Mapping[int, int]) -> None:
+    """Calls the sizes that may vary batch, height and width, or rows and columns of cells; torch calls them s77 and so on."""
+    import onnx  # it comes with the extra `export`
+
+    model = onnx.load(file)
+    sides = model.graph.input[0].type.tensor_type.shape.dim
+    symbols = {sides[axis].dim_param.rpartition('*')[2]: NAMES[axis][step > 1] for axis, step in varying.items()}
+    for value in (*model.graph.input, *model.graph.output):
+        for side in value.type.tensor_type.shape.dim:
+            if side.dim_param:
+                side.dim_param = re.sub(r'\w+', lambda word: symbols.get(word[0], word[0]), side.dim_param)
+    onnx.save(model, file)
+
+
+def label(file: Path, guide: Mapping[str, Any]) -> None:
+    """Puts the guide into the metadata of an ONNX file."""
+    import onnx
+
+    model = onnx.load(file)
+    onnx.helper.set_model_props(model, {GUIDE: json.dumps(guide, ensure_ascii=False)})
+    onnx.save(model, file)
+
+
+def run_onnx(file: Path, trials: Sequence[Tensor]) -> tuple[dict[str, list[int | str]], list[Arrays]]:
+    """The shapes that a file names for its input and outputs, and what onnxruntime computes for each of the trials."""
     import onnxruntime  # type: ignore[import-untyped]  # optional: it comes with the extra `export`
 
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3  # errors
     session = onnxruntime.InferenceSession(file, options, providers=['CPUExecutionProvider'])
     shapes = {node.name: node.shape for node in (*session.get_inputs(), *session.get_outputs())}
-    return shapes, session.run(None, {INPUT: images.numpy()})
+    return shapes, [session.run(None, {INPUT: images.numpy()}) for images in trials]
 
 
-def compare(exported: Export, expected: Arrays, found: Arrays) -> dict[str, float]:
-    """The largest difference of each output. Raises ExportError when one is above TOLERANCE."""
-    differences = {
-        name: float((np.abs(ours - theirs) / (1 + np.abs(ours))).max())
-        for name, ours, theirs in zip(exported.outputs, expected, found, strict=True)
-    }
-    if wrong := {name: value for name, value in differences.items() if not value <= TOLERANCE}:
+def lower(job: Job, exported: Export, file: Path, options: Options) -> None:
+    """Brings the network in a file to the precision that was asked for. Raises ExportError."""
+    try:
+        compact.check(file, options.precision)
+        if options.precision == 'fp16':
+            compact.halve(file)
+        else:
+            compact.quantise(file, calibration(job, exported))
+    except (ValueError, RuntimeError, OSError, SampleError) as error:
+        raise ExportError(f'--precision {options.precision}: {error}') from None
+
+
+def calibration(job: Job, exported: Export) -> Iterator[Floats]:
+    """Training images as the file takes them, CALIBRATION of them spread over the data set. Raises SampleError."""
+    family = FAMILIES[job.resolved.value['task'].value]({'preparation': exported.preparation, 'reading': exported.reading})
+    dataset = job.task.dataset('train')
+    step = max(1, len(dataset) // CALIBRATION)
+    for index in range(0, len(dataset), step)[:CALIBRATION]:
+        yield family.prepare(dataset.original(Draw(index, 0, 0, job.recipe.train.seed)))
+
+
+def compare(
+    exported: Export, expected: Sequence[Arrays], found: Sequence[Arrays], tolerance: float = TOLERANCE
+) -> dict[str, float]:
+    """The largest difference of each output over the trials. Raises ExportError when one is above `tolerance`.
+
+    Of whole numbers, choices that is, it is the share of those that differ, which may be TIES: two may be equally likely.
+    """
+    differences, limits = dict.fromkeys(exported.outputs, 0.0), dict.fromkeys(exported.outputs, tolerance)
+    for theirs, ours in zip(expected, found, strict=True):
+        for name, right, given in zip(exported.outputs, theirs, ours, strict=True):
+            if right.dtype.kind in 'iu':
+                largest, limits[name] = float((right != given).mean()), max(tolerance, TIES)
+            else:
+                largest = float((np.abs(right - given) / (1 + np.abs(right))).max())
+            differences[name] = float(np.maximum(differences[name], largest))  # a NaN stays one
+    if wrong := {name: value for name, value in differences.items() if not value <= limits[name]}:
         told = ', '.join(f'{name} by {value:.1e}' for name, value in wrong.items())
         raise ExportError(
-            f'onnxruntime differs from the network in {told}, above {TOLERANCE:g}; nothing is written '
+            f'onnxruntime differs from the network in {told}, above {tolerance:g}; nothing is written '
             '(of a network that has hardly trained the last bits may matter: --no_check writes it as it is)'
         )
     return differences
 
 
 def description(
-    job: Job, exported: Export, out: Path, shapes: dict[str, list[int | str]], differences: dict[str, float]
+    job: Job,
+    exported: Export,
+    out: Path,
+    shapes: dict[str, list[int | str]],
+    differences: dict[str, float],
+    options: Options,
 ) -> dict[str, Any]:
     """What those who run the file must know."""
     recipe = job.resolved.value
+    outputs = exported.in_graph.outputs if exported.in_graph else exported.outputs
     return {
+        'format': FORMAT,
         'file': out.name,
         'phalanx': phalanx.__version__,
+        'recipe': hashlib.sha256(json.dumps(plain(job.resolved), sort_keys=True).encode()).hexdigest()[:12],
+        'metric': best_metric(job) if options.weights is None else None,
         'task': recipe['task'].value,
         'model': recipe['model'].value['name'].value,
+        'precision': options.precision,
         'input': {'name': INPUT, 'type': 'float32', 'shape': shapes[INPUT]},
         'preparation': {
             'values': '(value / 255 - mean) / std for each channel, in the order of `channels`',
             **exported.preparation,
         },
-        'outputs': [{'name': name, 'shape': shapes[name], 'meaning': meaning} for name, meaning in exported.outputs.items()],
+        'outputs': [{'name': name, 'shape': shapes[name], 'meaning': meaning} for name, meaning in outputs.items()],
         'reading': dict(exported.reading),
         'largest_differences': differences,
     }
+
+
+def best_metric(job: Job) -> dict[str, Any] | None:
+    """What the run says about its best weights; None while it goes on."""
+    try:
+        summary = json.loads((job.folder / 'summary.json').read_text())
+    except FileNotFoundError:
+        return None
+    return {'name': job.task.judged_by, 'value': summary['best'], 'step': summary['best_step']}
+
+
+def _axes(text: str) -> tuple[str, ...]:
+    names = tuple(dict.fromkeys(text.split(',')))
+    if unknown := [name for name in names if name not in AXES]:
+        raise argparse.ArgumentTypeError(f'{unknown[0]!r} is not one of {", ".join(AXES)}')
+    return names
 
 
 def _size(text: str) -> tuple[int, int]:

@@ -56,9 +56,8 @@ class Distilled(nn.Module):
     def decode(self, *inputs: Any) -> Any:
         return self.student.decode(*inputs)
 
-    def exported(self, *options: Any) -> nn.Module:
-        network: nn.Module = self.student.exported(*options)
-        return network
+    def exported(self, *, post_processing: bool) -> Any:
+        return self.student.exported(post_processing=post_processing)
 
     def train(self, mode: bool = True) -> Self:
         super().train(mode)

@@ -93,6 +93,13 @@ def described(part: object) -> dict[str, Any]:
     return {'name': type(part).__name__, **vars(part)}
 
 
+class GraphPart(NamedTuple):
+    """Post-processing that torch has no operations for. The file then takes one image at a time."""
+
+    add: Callable[[Any], Any]  # an ONNX model with the outputs of the network -> one with those below
+    outputs: Mapping[str, str]  # name -> shape and meaning
+
+
 @dataclass(frozen=True)
 class Export:
     """A trained network as `phalanx export` writes it, and what those who run it must know."""
@@ -101,6 +108,8 @@ class Export:
     outputs: Mapping[str, str]  # name -> shape and meaning
     preparation: Mapping[str, Any]  # how an image becomes what the network takes
     reading: Mapping[str, Any]  # how the outputs become a result: class names, characters, thresholds
+    in_graph: GraphPart | None = None  # what is put behind the network in the file
+    dynamic: Mapping[int, int] = field(default_factory=dict)  # dimensions that images differ in -> what they are multiples of
 
 
 class FromSource:
@@ -196,6 +205,9 @@ class Task(Protocol[S, B, P]):
     def predict(self, model: nn.Module, batch: B) -> P:
         """Forward and post-processing: what `metric` and `results` take."""
 
+    def predictions(self, made: Sequence[Any]) -> P:
+        """What `metric` takes, of what an exported model predicts for single images (`phalanx.runtime.Model.predictions`)."""
+
     def metric(self) -> Metric[B, P]: ...
 
     # What a person sees, and what `phalanx predict` writes.
@@ -212,5 +224,9 @@ class Task(Protocol[S, B, P]):
         """Writes the result of one image beside `stem` (a path without suffix) and returns the files written."""
 
     # What `phalanx export` writes.
-    def export(self, model: nn.Module) -> Export:
-        """The network for use elsewhere, without what only training needs; it shares its weights with `model`."""
+    def export(self, model: nn.Module, *, post_processing: bool = False) -> Export:
+        """The network for use elsewhere, without what only training needs; it shares its weights with `model`.
+
+        `post_processing`: with as much of what makes results of its outputs as a graph can do. Raises ValueError when it can do
+        nothing.
+        """

@@ -125,7 +125,28 @@ def resize(x: Tensor, like: Tensor, *, align_corners: bool = False) -> Tensor:
     Pixels are areas; with `align_corners` they are points, those in the corners stay there, and the others lie evenly between.
     """
     size = like.shape[-2:]
-    return x if x.shape[-2:] == size else F.interpolate(x, size, mode='bilinear', align_corners=align_corners)
+    if not torch.compiler.is_exporting() and x.shape[-2:] == size:  # a question that would fix the size of an export
+        return x
+    return F.interpolate(x, size, mode='bilinear', align_corners=align_corners)
+
+
+def grid_means(x: Tensor, cells: int) -> Tensor:
+    """[B, C, cells, cells]: the means of `x` [B, C, H, W] on a grid, as `F.adaptive_avg_pool2d` has them."""
+    if not torch.compiler.is_exporting():
+        return F.adaptive_avg_pool2d(x, cells)
+    if cells == 1:
+        return x.mean((2, 3), keepdim=True)
+    rows, columns = (cell_shares(length, cells, x) for length in x.shape[-2:])  # ONNX has no adaptive pooling
+    means: Tensor = rows @ x @ columns.T
+    return means
+
+
+def cell_shares(length: int, cells: int, like: Tensor) -> Tensor:
+    """[cells, length] how much of each place is in each of `cells`, which overlap where they do not divide the length."""
+    place, cell = torch.arange(length, device=like.device), torch.arange(cells, device=like.device)[:, None]
+    inside = (place >= cell * length // cells) & (place < ((cell + 1) * length + cells - 1) // cells)
+    shares = inside.to(like.dtype)
+    return shares / shares.sum(1, keepdim=True)
 
 
 def enlarged_logits(logits: Tensor, images: Tensor, *, align_corners: bool = False) -> Tensor:

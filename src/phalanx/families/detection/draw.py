@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from functools import cache
 from pathlib import Path
 
@@ -17,19 +17,10 @@ import PIL.ImageFont
 from phalanx.data.image import palette
 from phalanx.data.samples import Image
 from phalanx.families.detection.data.source import Objects
+from phalanx.runtime.results import Found
 
 IGNORED = (128, 128, 128)  # the colour of what is not judged
 Colour = tuple[int, int, int]
-
-
-@dataclass(frozen=True)
-class Found:
-    """An object that was found."""
-
-    name: str
-    label: int  # the number of its class
-    score: float  # 0 to 1
-    box: tuple[float, float, float, float]  # xyxy in pixels of the image
 
 
 def drawn(image: Image, boxes: Sequence[Sequence[float]], captions: Sequence[str], colours: Sequence[Colour]) -> Image:

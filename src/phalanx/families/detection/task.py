@@ -21,7 +21,7 @@ from phalanx.families.detection import decode
 from phalanx.families.detection import draw as drawing
 from phalanx.families.detection.data import DATA, Data, Objects, Source
 from phalanx.families.detection.data.write import FORMATS, Format, write
-from phalanx.families.detection.draw import Found
+from phalanx.families.detection.graph import OUTPUTS, with_suppression
 from phalanx.families.detection.loss import LOSSES, DetectionLoss
 from phalanx.families.detection.metric import METRICS, CocoAp, Detections, VocAp
 from phalanx.families.detection.models import MODELS
@@ -37,9 +37,16 @@ from phalanx.families.detection.transforms import (
     Shown,
     Transform,
 )
-from phalanx.families.task import Export, FromSource, Loss, described, tried
+from phalanx.families.task import Export, FromSource, GraphPart, Loss, described, tried
 from phalanx.parallel.step import WholeStep
+from phalanx.runtime.detection import Suppressed
+from phalanx.runtime.prepare import RESIZING
+from phalanx.runtime.results import Found
 
+READ_OUT = (
+    'of each class the pre_top_k highest scores above score_threshold; suppression; of all classes the keep_top_k highest; '
+    'then boxes are scaled to the image, and clipped to it last'
+)
 STRIDE = 32  # sides of what a network sees are multiples of it
 
 
@@ -112,6 +119,9 @@ class Samples(FromSource):
     @property
     def notes(self) -> list[str]:
         return [f'{self.split} data: {count} {what}' for what, count in self.source.notes.items()]
+
+    def original(self, draw: Draw) -> Image:
+        return self.source.read(draw.index)[0]
 
     def __getitem__(self, draw: Draw) -> Sample:
         if self.split == 'eval':
@@ -264,6 +274,9 @@ class Detection:
 
     sees_whole_step = False
 
+    def predictions(self, made: Sequence[Suppressed]) -> list[Detections]:
+        return [Detections(*each) for each in made]
+
     def metric(self) -> CocoAp | VocAp:
         return self.judge(self.class_names)
 
@@ -286,11 +299,20 @@ class Detection:
     def save(self, result: list[Found], image: Image, stem: Path) -> list[Path]:
         return drawing.save(result, image, stem, shown_from=self.shown_from)
 
-    def export(self, model: nn.Module) -> Export:
-        """Boxes and scores of all anchors; non-maximum suppression, and the way back to the image's size, are the caller's."""
+    @property
+    def varies(self) -> bool:
+        """Whether images reach the network in several sizes in evaluation."""
+        last = self.transforms['eval'][-1:]
+        return not any(isinstance(each, Resize) and not each.keep_ratio for each in last)
+
+    def export(self, model: nn.Module, *, post_processing: bool = False) -> Export:
+        """Boxes and scores of all anchors, or of those that suppression leaves; scaling to the image is the caller's."""
         preparation = {
             'transforms': [described(transform) for transform in self.transforms['eval']],
-            'filled_up': f'on the right and at the bottom with the mean colour, to multiples of {STRIDE} pixels',
+            'resizing': RESIZING,
+            'filled_up': f'on the right and at the bottom with the colour `fill`, to multiples of {STRIDE} pixels',
+            'multiple_of': STRIDE,
+            'fill': mean_colour(self.mean),
             'channels': 'RGB',
             'mean': self.mean,
             'std': self.std,
@@ -302,8 +324,15 @@ class Detection:
                 'scores': '[batch, anchors, classes]: probabilities, each class for itself',
             },
             preparation,
-            {'classes': self.class_names, 'nms': asdict(self.nms)},
+            {'classes': self.class_names, 'nms': asdict(self.nms), 'order': READ_OUT},
+            in_graph=GraphPart(partial(with_suppression, nms=asdict(self.nms)), OUTPUTS) if post_processing else None,
+            dynamic={2: STRIDE, 3: STRIDE} if self.varies else {},
         )
+
+
+def mean_colour(mean: Sequence[float]) -> list[int]:
+    """RGB bytes that are about 0 after normalisation."""
+    return [round(255 * value) for value in mean]
 
 
 def filled_up(images: Sequence[Tensor], mean: Sequence[float], *, least: Sequence[int] = (STRIDE, STRIDE)) -> Tensor:
@@ -315,7 +344,7 @@ def filled_up(images: Sequence[Tensor], mean: Sequence[float], *, least: Sequenc
     sides = [max(pair) for pair in zip(largest, least, strict=True)]
     if all(list(image.shape[1:]) == sides for image in images):
         return stacked(images)
-    colour = images[0].new_tensor([round(255 * value) for value in mean])  # about 0 after normalisation
+    colour = images[0].new_tensor(mean_colour(mean))
     canvas = colour.view(1, 3, 1, 1).repeat(len(images), 1, *sides)
     for place, image in zip(canvas, images, strict=True):
         place[:, : image.shape[1], : image.shape[2]] = image

@@ -20,6 +20,7 @@ from phalanx.data.colour import ColourDistortion
 from phalanx.data.image import left_right
 from phalanx.data.samples import Image
 from phalanx.families.detection.data.source import Boxes, Objects, have_area
+from phalanx.runtime.prepare import INTERPOLATIONS, ratio_factor
 
 Rng = np.random.Generator
 Shown = tuple[Image, Objects]  # an image and what it shows
@@ -37,13 +38,6 @@ class Chances:
 Transform = Callable[[Image, Objects, Chances], Shown]
 
 GREY = 114  # what mosaics are filled up with (YOLOX)
-INTERPOLATIONS = {
-    'nearest': cv2.INTER_NEAREST,
-    'linear': cv2.INTER_LINEAR,
-    'area': cv2.INTER_AREA,
-    'cubic': cv2.INTER_CUBIC,
-    'lanczos4': cv2.INTER_LANCZOS4,
-}
 Interpolation = Literal['nearest', 'linear', 'area', 'cubic', 'lanczos4']
 
 
@@ -203,7 +197,7 @@ def factors(image: Image, size: tuple[int, int], *, keep_ratio: bool) -> tuple[f
     H, W = image.shape[:2]
     if not keep_ratio:
         return size[0] / W, size[1] / H
-    factor = min(min(size) / min(H, W), max(size) / max(H, W))
+    factor = ratio_factor(image, size)
     return factor, factor
 
 

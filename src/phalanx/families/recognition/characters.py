@@ -18,8 +18,9 @@ import torch
 from torch import Tensor
 
 from phalanx.data.folders import text_of
+from phalanx.runtime.recognition import collapsed
+from phalanx.runtime.results import Reading
 
-BLANK = 0
 BuiltIn = Literal['digits', 'alphanumeric', 'letters', 'en']
 BUILT_IN: dict[BuiltIn, str] = {
     'digits': string.digits,
@@ -141,25 +142,11 @@ class Characters:
     def decode(self, logits: Tensor) -> list[Reading]:  # [B, T, C + 1]
         """The most probable character of each step, repetitions and blanks left out."""
         probabilities, numbers = logits.float().softmax(-1).max(-1)  # [B, T] each
-        return [self._read(*row) for row in zip(numbers.tolist(), probabilities.tolist(), strict=True)]
-
-    def _read(self, numbers: Sequence[int], probabilities: Sequence[float]) -> Reading:
-        before = [BLANK, *numbers[:-1]]
-        kept = [step for step, number in enumerate(numbers) if number not in (BLANK, before[step])]
-        text = ''.join(self.characters[numbers[step] - 1] for step in kept)
-        confidence = sum(probabilities[step] for step in kept) / len(kept) if kept else 0.0
-        return Reading(text, confidence)
+        rows = zip(numbers.tolist(), probabilities.tolist(), strict=True)
+        return [collapsed(*row, self.characters) for row in rows]
 
     def _cased(self, text: str) -> str:
         return text.lower() if self.lower_case else text
-
-
-@dataclass(frozen=True)
-class Reading:
-    """What was read in an image."""
-
-    text: str
-    confidence: float  # mean probability of the characters, 0 for an empty text
 
 
 def padded(rows: Sequence[Sequence[int]], length: int) -> Tensor:

@@ -12,8 +12,8 @@ import PIL.ImageDraw
 import PIL.ImageFont
 
 from phalanx.data.samples import Image
-from phalanx.families.recognition.characters import Reading
 from phalanx.families.recognition.render import Fonts
+from phalanx.runtime.results import Reading
 
 STRIP = 28  # height in pixels of the strip of words under an image
 LETTERS = 18  # their height

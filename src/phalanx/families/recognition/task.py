@@ -18,10 +18,8 @@ from phalanx.data.samples import Draw, Image, SampleError, Split
 from phalanx.families.distillation import DISTILLATIONS, Distilled, NetworkLoss, own_losses
 from phalanx.families.recognition import draw as drawing
 from phalanx.families.recognition.characters import (
-    BLANK,
     Characters,
     Dictionary,
-    Reading,
     UnusableTextError,
     padded,
     read_dictionary,
@@ -35,9 +33,12 @@ from phalanx.families.recognition.metric import Comparison, ReadingAccuracy
 from phalanx.families.recognition.models import MODELS
 from phalanx.families.recognition.survey import TextSurvey
 from phalanx.families.recognition.texts import Texts
-from phalanx.families.recognition.transforms import TRANSFORMS, Concatenate, Transform, fitted
+from phalanx.families.recognition.transforms import TRANSFORMS, Concatenate, Transform
 from phalanx.families.task import Export, FromSource, Loss, tried
 from phalanx.parallel.step import WholeStep
+from phalanx.runtime.prepare import RESIZING, fitted_line
+from phalanx.runtime.recognition import BLANK
+from phalanx.runtime.results import Reading
 
 Size = tuple[int, int]  # width, height
 
@@ -91,12 +92,12 @@ class Encoder:
         image, text = line
         encoded = self.characters.encoded(text)
         sar = self.characters.sar(text) if self.has_attention else []
-        shown, width = fitted(image, size, keep_ratio=self.keep_ratio)
+        shown, width = fitted_line(image, size, keep_ratio=self.keep_ratio)
         return Sample(channels_first(shown), width, *encoded, sar)
 
     def request(self, image: Image, size: Size) -> Sample:
         """A line of unknown text, wider than `size` where it needs to be, as the originals predict."""
-        shown, width = fitted(image, size, keep_ratio=self.keep_ratio, grow=self.keep_ratio)
+        shown, width = fitted_line(image, size, keep_ratio=self.keep_ratio, grow=self.keep_ratio)
         return Sample(channels_first(shown), width, '', 0, [], [])
 
 
@@ -109,6 +110,9 @@ class Samples(FromSource):
     sizes: tuple[Size, ...]  # a step draws one of them for all its samples
     concatenate: Concatenate | None = None
     transforms: tuple[Transform, ...] = ()
+
+    def original(self, draw: Draw) -> Image:
+        return self.source.read(draw, Chance(draw))[0]
 
     def __getitem__(self, draw: Draw) -> Sample:
         chance = Chance(draw)
@@ -297,6 +301,9 @@ class Recognition:
 
     sees_whole_step = False
 
+    def predictions(self, made: Sequence[Reading]) -> list[Reading]:
+        return list(made)
+
     def metric(self) -> ReadingAccuracy:
         return ReadingAccuracy(self.compare)
 
@@ -313,21 +320,27 @@ class Recognition:
     def save(self, result: Reading, image: Image, stem: Path) -> list[Path]:
         return drawing.save(result, image, stem)
 
-    def export(self, model: Any) -> Export:
+    def export(self, model: Any, *, post_processing: bool = False) -> Export:
         """The CTC logits, of the student where several networks were trained; choosing characters is the caller's."""
         in_proportion = 'in proportion, rounded up, at most that of the input; then zeros after normalisation'
         width = in_proportion if self.keep_ratio else 'that of the input'
         preparation = {
             'resize': {'height': 'that of the input', 'width': width, 'interpolation': 'linear'},
+            'size': self.size,
+            'keep_ratio': self.keep_ratio,
+            'grow': 'of a longer line than `size` has room for, the input gets wider: int(height * ratio of the sides)',
+            'resizing': RESIZING,
             'channels': 'BGR',
             'mean': GREY,
             'std': GREY,
         }
+        network, outputs = model.exported(post_processing=post_processing)
         return Export(
-            model.exported(),
-            {'logits': '[batch, places, characters + 1]: the likeliest of each place, without repetitions and blanks (0)'},
+            network,
+            outputs,
             preparation,
             {'characters': self.characters.characters, 'blank': BLANK, 'first_character': BLANK + 1},
+            dynamic={3: 1} if self.keep_ratio else {},
         )
 
 

@@ -230,22 +230,4 @@ def _of_height(image: Image, height: int) -> Image:
     return cv2.resize(image, (max(1, round(_ratio(image) * height)), height)).astype(np.uint8, copy=False)
 
 
-def fitted(image: Image, size: tuple[int, int], *, keep_ratio: bool = True, grow: bool = False) -> tuple[Image, int]:
-    """What the network sees, an image of `size` (width, height), and how many of its columns, from the left, the line fills.
-
-    With `keep_ratio` the line gets the height of `size` and as much width as it needs, at most all of it; else it is stretched
-    to all. The rest is black; the Task makes it zero. With `grow` the result is wider than `size` where the line needs it.
-    """
-    W, H = size
-    if grow:
-        W = int(H * max(W / H, _ratio(image)))
-    width = min(W, math.ceil(H * _ratio(image))) if keep_ratio else W
-    line = cv2.resize(image, (width, H), interpolation=cv2.INTER_LINEAR).astype(np.uint8, copy=False)
-    if width == W:
-        return line, width
-    canvas = np.zeros((H, W, 3), np.uint8)
-    canvas[:, :width] = line
-    return canvas, width
-
-
 TRANSFORMS = {'rec_aug': RecAug}

@@ -7,14 +7,14 @@ each scale from the one before. Shapes: B images, K classes.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from itertools import product
 
+import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-LEFT_RIGHT, TOP_BOTTOM = 3, 2  # the dimensions that a flip turns round
+from phalanx.runtime.segmentation import LEFT_RIGHT, TOP_BOTTOM, starts
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,10 +98,11 @@ class MainOutput(nn.Module):
         return main_output(self.network, images)
 
 
-def starts(length: int, window: int, stride: int) -> list[int]:
-    """Where windows begin along a side of `length` pixels."""
-    count = max(0, math.ceil((length - window) / stride)) + 1
-    return [max(0, min(number * stride, length - window)) for number in range(count)]
+class ClassMap(MainOutput):
+    """Normalised images [B, 3, H, W] -> the class of each pixel [B, H, W] uint8."""
+
+    def forward(self, images: Tensor) -> Tensor:
+        return super().forward(images).argmax(1).to(torch.uint8)
 
 
 def resized(maps: Tensor, size: tuple[int, int]) -> Tensor:  # [B, C, h, w] -> [B, C, *size]

@@ -20,7 +20,7 @@ from phalanx.data.image import LabelMap, channels_first, normalised, stacked
 from phalanx.data.samples import Draw, Image, Split
 from phalanx.families.segmentation import draw as drawing
 from phalanx.families.segmentation.data import DATA, Data, Source
-from phalanx.families.segmentation.inference import Inference, MainOutput, resized
+from phalanx.families.segmentation.inference import ClassMap, Inference, MainOutput, resized
 from phalanx.families.segmentation.labels import VOID
 from phalanx.families.segmentation.loss import LOSSES, PARTS, Mixed, PixelLoss
 from phalanx.families.segmentation.metric import Confusion
@@ -38,8 +38,12 @@ from phalanx.families.segmentation.transforms import (
 )
 from phalanx.families.task import Export, FromSource, Loss, Term, described, tried
 from phalanx.parallel.step import WholeStep
+from phalanx.runtime.prepare import RESIZING
 
 Size = tuple[int, int]  # (H, W)
+
+
+READ_OUT = 'logits of all views are averaged, then brought back through the transforms, the last first, then the class is taken'
 
 
 @dataclass(frozen=True)
@@ -86,6 +90,9 @@ class Samples(FromSource):
     source: Source
     transforms: tuple[Transform, ...]
     split: Split
+
+    def original(self, draw: Draw) -> Image:
+        return self.source.read(draw.index)[0]
 
     def __getitem__(self, draw: Draw) -> Sample:
         image, labels = self.source.read(draw.index)
@@ -230,6 +237,9 @@ class Segmentation:
         shown = [brought_back(own, self.transforms['eval'], way, size) for own, way, size in parts]
         return [own.argmax(0).to(torch.uint8) for own in shown]
 
+    def predictions(self, made: Sequence[LabelMap]) -> list[Tensor]:
+        return [torch.from_numpy(class_map) for class_map in made]
+
     def metric(self) -> Confusion:
         return Confusion(self.data().class_names)
 
@@ -248,19 +258,29 @@ class Segmentation:
     def save(self, result: LabelMap, image: Image, stem: Path) -> list[Path]:
         return drawing.save(result, image, stem)
 
-    def export(self, model: nn.Module) -> Export:
-        """The main output for one view of an image; windows, scales and flips of `inference` are left to the caller."""
+    def export(self, model: nn.Module, *, post_processing: bool = False) -> Export:
+        """The main output, or its classes, for one view of an image; windows, scales and flips are the caller's."""
         preparation = {
             'transforms': [described(transform) for transform in self.transforms['eval']],
+            'resizing': RESIZING,
             'channels': 'RGB',
             'mean': self.mean,
             'std': self.std,
         }
+        if post_processing and (self.transforms['eval'] or self.inference != Inference()):
+            raise ValueError(
+                '--with_post_processing: eval_transforms, windows, scales or flips stand between the logits and the class map; '
+                'phalanx.runtime does them, a graph for one size of image cannot'
+            )
+        outputs = {'logits': '[batch, classes, height, width]; the class of a pixel is that of the largest'}
+        if post_processing:
+            outputs = {'classes': '[batch, height, width]: the class of each pixel'}
         return Export(
-            MainOutput(model),
-            {'logits': '[batch, classes, height, width]; the class of a pixel is that of the largest'},
+            ClassMap(model) if post_processing else MainOutput(model),
+            outputs,
             preparation,
-            {'classes': self.data().class_names, 'inference': asdict(self.inference)},
+            {'classes': self.data().class_names, 'inference': asdict(self.inference), 'order': READ_OUT},
+            dynamic={2: 1, 3: 1},
         )
 
 

@@ -17,12 +17,11 @@ from phalanx.data.colour import ColourDistortion
 from phalanx.data.image import LabelMap, left_right
 from phalanx.data.samples import Image
 from phalanx.families.segmentation.labels import VOID
+from phalanx.runtime.segmentation import PADDING
 
 Rng = np.random.Generator
 Pair = tuple[Image, LabelMap]
 Transform = Callable[[Image, LabelMap, Rng], Pair]
-
-PADDING = 127  # the middle of the range, so about 0 after normalisation
 
 
 def resized(image: Image, labels: LabelMap, width: int, height: int) -> Pair:

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
-import numpy.typing as npt
-
 CELL_STARTS = ('<td>', '<td', '<td></td>')  # each stands for one cell: plain, the beginning of one with spans, merged
 
 
@@ -43,12 +40,3 @@ class Table:
     def boxes(self) -> list[tuple[float, float, float, float]]:
         """The boxes of the cells that have one."""
         return [cell.box for cell in self.cells if cell.box is not None]
-
-
-@dataclass(frozen=True, slots=True)
-class Prediction:
-    """A table as a network says it."""
-
-    structure: tuple[str, ...]  # tokens of its vocabulary; they need not be HTML
-    boxes: npt.NDArray[np.float32]  # [cells, 4] xyxy in pixels of the image, one for each token that stands for a cell
-    score: float  # the mean probability of the tokens

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
 from torch import Tensor
 
-from phalanx.families.table.annotation import Prediction
 from phalanx.families.table.tokens import CELLS, Vocabulary
+from phalanx.runtime.results import Prediction
+from phalanx.runtime.table import said
 
 
 def predictions(
@@ -20,10 +20,4 @@ def predictions(
     """
     most, ids = (part.cpu().numpy() for part in probabilities.max(-1))
     shares = boxes.float().cpu().numpy()
-    found = []
-    for of_table, chances, places, (H, W) in zip(ids, most, shares, sizes, strict=True):
-        tokens, steps = vocabulary.decode(of_table.tolist())
-        cells = [step for token, step in zip(tokens, steps, strict=True) if token in CELLS]
-        score = float(chances[steps].mean()) if steps else 0.0
-        found.append(Prediction(tokens, places[cells] * np.array([W, H, W, H], np.float32), score))
-    return found
+    return [said(*table, vocabulary.tokens, CELLS) for table in zip(ids, most, shares, sizes, strict=True)]

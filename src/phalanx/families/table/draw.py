@@ -14,8 +14,9 @@ import PIL.Image
 
 from phalanx.data.image import overlay, palette
 from phalanx.data.samples import Image
-from phalanx.families.table.annotation import Prediction, Table
+from phalanx.families.table.annotation import Table
 from phalanx.families.table.tree import Node, html, tree
+from phalanx.runtime.results import Prediction
 
 COLOURS = palette(12)
 ROW_HEIGHT = 14  # of a drawn structure, in pixels

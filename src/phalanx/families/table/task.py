@@ -19,7 +19,7 @@ from phalanx.data.batch import Tensors, shares
 from phalanx.data.image import channels_first, stacked
 from phalanx.data.samples import Draw, Image, Split
 from phalanx.families.table import draw as drawing
-from phalanx.families.table.annotation import Prediction, Table
+from phalanx.families.table.annotation import Table
 from phalanx.families.table.data import DATA, Data, Source
 from phalanx.families.table.decode import predictions
 from phalanx.families.table.loss import LOCATION_LOSSES, LocationLoss, count_of_boxes, count_of_tokens, structure_loss
@@ -27,10 +27,17 @@ from phalanx.families.table.metric import TableMetric
 from phalanx.families.table.models import MODELS
 from phalanx.families.table.output import TableOutput
 from phalanx.families.table.survey import CellSurvey
-from phalanx.families.table.tokens import CELLS, START, Vocabulary
-from phalanx.families.table.transforms import fitted, network_input, padded
+from phalanx.families.table.tokens import CELLS, Vocabulary
+from phalanx.families.table.transforms import network_input, padded
 from phalanx.families.task import Export, Loss, Term
 from phalanx.parallel.step import WholeStep
+from phalanx.runtime.prepare import RESIZING, fitted_square
+from phalanx.runtime.results import Prediction
+from phalanx.runtime.table import START
+
+HTML = (
+    'tokens need not be well-formed: `phalanx predict` closes what is left open, and passes over what closes or opens nothing'
+)
 
 
 @dataclass(frozen=True)
@@ -75,13 +82,16 @@ class Samples:
     def name(self, index: int) -> str:
         return self.source.name(int(self.used[index]))
 
+    def original(self, draw: Draw) -> Image:
+        return self.source.read(int(self.used[draw.index]))[0]
+
     def __getitem__(self, draw: Draw) -> Sample:
         return prepared(*self.source.read(int(self.used[draw.index])), self.side)
 
 
 def prepared(image: Image, table: Table, side: int) -> Sample:
     """The sample of an image, fitted into a square."""
-    picture = fitted(image, side)
+    picture = fitted_square(image, side)
     return Sample(channels_first(padded(picture, side)), picture.shape[:2], image.shape[:2], table)
 
 
@@ -206,6 +216,9 @@ class TableStructure:
 
     sees_whole_step = False
 
+    def predictions(self, made: Sequence[Prediction]) -> list[Prediction]:
+        return list(made)
+
     def metric(self) -> TableMetric:
         return TableMetric(self.vocabulary, self.max_length)
 
@@ -222,21 +235,21 @@ class TableStructure:
     def save(self, result: Prediction, image: Image, stem: Path) -> list[Path]:
         return drawing.save(result, image, stem)
 
-    def export(self, model: Any) -> Export:
+    def export(self, model: Any, *, post_processing: bool = False) -> Export:
         """The network with its greedy decoding; joining tokens to HTML is the caller's."""
         preparation = {
             'resize': {'longer_side': 'that of the input', 'sides': 'cut off to whole pixels', 'interpolation': 'linear'},
             'filled_up': 'on the right and at the bottom, with zeros after normalisation',
+            'side': self.image_size,
+            'resizing': RESIZING,
             'channels': 'BGR',
             'mean': self.mean,
             'std': self.std,
         }
+        network, outputs = model.exported(self.max_length + 1, post_processing=post_processing)
         return Export(
-            model.exported(self.max_length + 1),
-            {
-                'probabilities': '[batch, steps, tokens]; the likeliest of each step, up to the first end token',
-                'boxes': '[batch, steps, 4]: x0, y0, x1, y1 in shares of the picture, where the token is one of `cells`',
-            },
+            network,
+            outputs,
             preparation,
-            {'tokens': self.vocabulary.tokens, 'end': self.vocabulary.end, 'cells': sorted(CELLS)},
+            {'tokens': self.vocabulary.tokens, 'end': self.vocabulary.end, 'cells': sorted(CELLS), 'html': HTML},
         )

@@ -11,8 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from phalanx.families.table.annotation import CELL_STARTS, Cell, Table
-
-START = 0  # the number of the token before the first; also what fills up shorter sequences
+from phalanx.runtime.table import START, steps
 
 # In the order of table_structure_dict.txt, with which SLANet was published; it follows how often PubTabNet has them.
 PUBLISHED = (
@@ -112,10 +111,5 @@ class Vocabulary:
 
         An end token in the very first place is left out too and ends nothing, as in the original.
         """
-        kept = []
-        for place, number in enumerate(ids):
-            if number == self.end and place > 0:
-                break
-            if number not in (START, self.end):
-                kept.append(place)
+        kept = steps(ids, self.end)
         return tuple(self.tokens[ids[place]] for place in kept), kept

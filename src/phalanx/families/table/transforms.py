@@ -2,21 +2,12 @@
 
 from __future__ import annotations
 
-import cv2
 import numpy as np
 import torch
 from torch import Tensor
 
 from phalanx.data.image import normalised
 from phalanx.data.samples import Image
-
-
-def fitted(image: Image, side: int) -> Image:
-    """The image, made larger or smaller, so that its longer side is `side`; sizes are cut off to whole pixels."""
-    H, W = image.shape[:2]
-    ratio = side / max(H, W)
-    size = max(1, int(W * ratio)), max(1, int(H * ratio))
-    return cv2.resize(image, size, interpolation=cv2.INTER_LINEAR).astype(np.uint8, copy=False)
 
 
 def padded(image: Image, side: int) -> Image:

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from phalanx.cli.data.new.plan import Node, length_of, line_size, rare, rounded
+from phalanx.cli.data.new.plan import Node, length_of, line_size, rare, rounded, this_node
 from phalanx.cli.data.new.recipe import text_of
 from phalanx.cli.data.prepare.checks import AnnotationError
 from phalanx.cli.data.prepare.dealing import deal, given_splits, val_share
@@ -175,7 +175,7 @@ def _say(family: Family, found: Found, written: Written, tree: Tree, meaning: Me
         print(f'  {counted(len(shares), "class", "classes")} ({of} in training): {", ".join(shares[:20])}{more}')
     elif family == 'recognition':
         print(f'  {len(written.units)} characters, texts of {min(map(len, written.texts))} to {written.longest}')
-        if too_long := line_size(written, this_machine()).too_long:
+        if too_long := line_size(written, this_node()).too_long:
             print(f'  note: {counted(too_long, "training line")} with more characters than there are places for: not learned')
     else:
         print(f'  {min(written.tokens)} to {max(written.tokens)} tokens a table, {written.cell_boxes:,} boxes of cells')
@@ -200,7 +200,7 @@ def _say(family: Family, found: Found, written: Written, tree: Tree, meaning: Me
 
 def _write_recipe(given: argparse.Namespace, family: Family, written: Written, path: Path) -> int:
     """Writes the recipe, tries it, and writes it again where the time is limited; says what comes next."""
-    node, samples = this_machine(), written.counts['train']
+    node, samples = this_node(), written.counts['train']
     length = length_of(family, samples, node)
     path.write_text(text_of(family, written, length, node, _head(given, family, written, node, path, None)), encoding='utf-8')
     shown = path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path

@@ -55,7 +55,7 @@ class Node:
         return f'{torch.cuda.get_device_name()}' if self.has_gpu else f'{self.cores} CPU core{"s" * (self.cores > 1)}'
 
 
-def this_machine() -> Node:
+def this_node() -> Node:
     return Node('cuda' if torch.cuda.is_available() else 'cpu', cores())
 
 

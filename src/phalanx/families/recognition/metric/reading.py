@@ -13,9 +13,9 @@ from rapidfuzz.distance import Levenshtein
 from torch import Tensor
 
 from phalanx.data.samples import Image
-from phalanx.families.recognition.characters import Reading
 from phalanx.families.task import Pictures
 from phalanx.parallel import dist
+from phalanx.runtime.results import Reading
 
 ALPHANUMERIC = frozenset(string.ascii_letters + string.digits)
 ROWS = 20  # of the table

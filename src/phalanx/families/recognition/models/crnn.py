@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from typing import Literal
 
+import torch
 from torch import Tensor, nn
 
 from phalanx.families.recognition.models.blocks import HEIGHTS, along_the_line
 from phalanx.families.recognition.models.mobilenet_v3 import MobileNetV3, Size
+from phalanx.families.recognition.models.onnx_lstm import onnx_lstm
 from phalanx.families.recognition.models.outputs import Outputs, TextNetwork
 from phalanx.families.recognition.models.resnet34_vd import ResNet34vd
 from phalanx.families.recognition.texts import Texts
@@ -30,7 +32,8 @@ class CRNN(TextNetwork):
 
     def forward(self, images: Tensor, texts: Texts | None = None) -> Outputs:
         features = self.backbone(images)  # [B, C, 1, T]
-        sequence, _ = self.neck(along_the_line(features))
+        line = along_the_line(features)
+        sequence = onnx_lstm(self.neck, line) if torch.compiler.is_exporting() else self.neck(line)[0]
         return Outputs(self.head(sequence), features=None if texts is None else features)
 
 

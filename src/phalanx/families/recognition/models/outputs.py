@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import Any, ClassVar, NamedTuple
 
 from torch import Tensor, nn
+from torch.nn import functional as F
 
-from phalanx.families.recognition.characters import Characters, Reading
+from phalanx.families.recognition.characters import Characters
+from phalanx.runtime.results import Reading
 
 
 class Outputs(NamedTuple):
@@ -32,6 +34,19 @@ class CtcOutput(nn.Module):
         return outputs.ctc
 
 
+class CtcChoice(CtcOutput):
+    """Normalised images [B, 3, H, W] -> characters [B, T] and their probabilities [B, T].
+
+    A character is its number, 0 where there is the blank or what the place before says already: those left, in their order, are
+    the text.
+    """
+
+    def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:  # type: ignore[override]
+        probabilities, numbers = super().forward(images).softmax(-1).max(-1)
+        is_first = F.pad(numbers[:, 1:] != numbers[:, :-1], (1, 0), value=True)
+        return numbers * is_first, probabilities
+
+
 class TextNetwork(nn.Module):
     """What the family asks of a network. These are the answers of one that is read by CTC; others override them."""
 
@@ -44,6 +59,13 @@ class TextNetwork(nn.Module):
         """The text of each image and its score, from what the network gives in evaluation mode."""
         return characters.decode(outputs.ctc)
 
-    def exported(self) -> nn.Module:
-        """Normalised images [B, 3, H, W] -> logits [B, T, K+1], as `phalanx export` writes them."""
-        return CtcOutput(self)
+    def exported(self, *, post_processing: bool) -> tuple[nn.Module, dict[str, str]]:
+        """What `phalanx export` writes: a module of normalised images [B, 3, H, W], and the meaning of its outputs by name."""
+        if not post_processing:
+            return CtcOutput(self), {
+                'logits': '[batch, places, characters + 1]: the likeliest of each place, without repetitions and blanks (0)'
+            }
+        return CtcChoice(self), {
+            'numbers': '[batch, places]: characters, from 1 on; 0 where the place says nothing or repeats the one before',
+            'probabilities': '[batch, places]: of the likeliest of each place',
+        }

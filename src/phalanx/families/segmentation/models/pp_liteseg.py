@@ -10,11 +10,10 @@ from typing import Literal
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from phalanx.nn.backbones import BACKBONES
 from phalanx.nn.backbones.stdc import STDC
-from phalanx.nn.layers import ConvBN, ConvBNReLU, enlarged_logits, initialise_convs, resize
+from phalanx.nn.layers import ConvBN, ConvBNReLU, enlarged_logits, grid_means, initialise_convs, resize
 
 PUBLISHED_CHANNELS = {  # of the fused maps and inside the heads, from 1/8 to 1/32 of the size
     'stdc1': ((32, 64, 128), (32, 64, 64)),
@@ -68,7 +67,7 @@ class PyramidPooling(nn.Module):
         self.out = ConvBNReLU(out_channels, out_channels, 3, bias=True)
 
     def forward(self, x: Tensor) -> Tensor:
-        pooled = [resize(stage(F.adaptive_avg_pool2d(x, grid)), x) for stage, grid in zip(self.stages, self.grids, strict=True)]
+        pooled = [resize(stage(grid_means(x, grid)), x) for stage, grid in zip(self.stages, self.grids, strict=True)]
         context: Tensor = self.out(torch.stack(pooled).sum(0))
         return context
 

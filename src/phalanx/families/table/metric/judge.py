@@ -7,13 +7,14 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from phalanx.families.table.annotation import Prediction, Table
+from phalanx.families.table.annotation import Table
 from phalanx.families.table.metric.cells import num_found, overlaps, read_perfectly
 from phalanx.families.table.metric.teds import teds
 from phalanx.families.table.tokens import Vocabulary
 from phalanx.families.table.tree import tree
 from phalanx.families.task import Figure
 from phalanx.parallel import dist
+from phalanx.runtime.results import Prediction
 
 
 class Annotated(Protocol):

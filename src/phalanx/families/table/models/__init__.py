@@ -1,7 +1,7 @@
 """Networks for tables.
 
 A network takes images [B, 3, H, W], the true tokens [B, L] in training, and how many steps it may take without them; it gives
-a `TableOutput`. `exported(max_steps)` is the module that `phalanx export` writes: images -> probabilities and boxes.
+a `TableOutput`. `exported` gives the module that `phalanx export` writes, and the meaning of its outputs.
 
 To add one: a file here that ends with a variant function, whose positional parameter is the number of tokens and whose
 keyword-only parameters are the options of `model:` in a recipe; a line in MODELS; a file in `weights/originals` if the original

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from phalanx.families.table.tokens import START
+from phalanx.runtime.table import START
 
 if TYPE_CHECKING:
     from phalanx.families.table.models.slanet import SLANet
@@ -63,3 +63,16 @@ class DecodingLoop(nn.Module):
         )
         states: Tensor = while_loop(goes_on, said, begin)[-1]  # type: ignore[no-untyped-call]
         return states
+
+
+class TokenChoice(nn.Module):
+    """Normalised images [B, 3, H, W] -> the likeliest tokens [B, L], their probabilities [B, L] and boxes [B, L, 4]."""
+
+    def __init__(self, loop: DecodingLoop) -> None:
+        super().__init__()
+        self.loop = loop
+
+    def forward(self, images: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        probabilities, boxes = self.loop(images)
+        chances, numbers = probabilities.max(-1)
+        return numbers, chances, boxes

@@ -11,11 +11,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from phalanx.families.table.models.csp_pan import CSPPAN
-from phalanx.families.table.models.loop import DecodingLoop
+from phalanx.families.table.models.loop import DecodingLoop, TokenChoice
 from phalanx.families.table.output import TableOutput
-from phalanx.families.table.tokens import START
 from phalanx.nn.backbones.pp_lcnet import PPLCNet
 from phalanx.nn.layers import initialise_convs
+from phalanx.runtime.table import START
 
 LOOK_EVERY = 16  # steps between looks at whether all tables have ended: each look makes a GPU wait
 
@@ -38,9 +38,20 @@ class SLANet(nn.Module):
         output: TableOutput = self.head(self.pixels(images), tokens, max_steps)
         return output
 
-    def exported(self, max_steps: int) -> nn.Module:
-        """Images -> probabilities and boxes of at most `max_steps` tokens, with the greedy decoding inside."""
-        return DecodingLoop(self, max_steps)
+    def exported(self, max_steps: int, *, post_processing: bool) -> tuple[nn.Module, dict[str, str]]:
+        """What `phalanx export` writes: a module of images, with the greedy decoding inside, and the meaning of its outputs."""
+        loop = DecodingLoop(self, max_steps)
+        boxes = '[batch, steps, 4]: x0, y0, x1, y1 in shares of the picture, where the token is one of `cells`'
+        if not post_processing:
+            return loop, {
+                'probabilities': '[batch, steps, tokens]; the likeliest of each step, up to the first end token',
+                'boxes': boxes,
+            }
+        return TokenChoice(loop), {
+            'numbers': '[batch, steps]: tokens, up to the first end token',
+            'chances': '[batch, steps]: their probabilities',
+            'boxes': boxes,
+        }
 
     def pixels(self, images: Tensor) -> Tensor:
         """What the head sees, the pixels [B, N, C] of the coarsest map."""

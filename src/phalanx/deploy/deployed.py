@@ -1,0 +1,113 @@
+"""`phalanx eval MODEL.onnx`: the evaluation samples through the file as it is deployed, beside the weights that it came from.
+
+The file is run by `phalanx.runtime`, which prepares each picture itself and reads the outputs: what is measured is what others
+get. The metric is that of the recipe.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+import psutil
+
+from phalanx.config.arguments import Assignments
+from phalanx.data.samples import SampleError
+from phalanx.engine import worker
+from phalanx.engine.loader import check_bad, evaluation_draws
+from phalanx.engine.runs import Job, open_job
+from phalanx.runtime import ArtifactError, Model, load
+from phalanx.system.errors import RequestError
+from phalanx.weights.checkpoint import CheckpointError
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What the file takes on this node."""
+
+    median_ms: float  # of an image by itself: preparing it, the network, reading what it says
+    p95_ms: float
+    memory_mib: float  # by which the process has grown
+    size_mib: float  # of the file
+
+
+@dataclass(frozen=True)
+class Deployed:
+    """What came of evaluating a file."""
+
+    metrics: Mapping[str, float]
+    samples: int
+    cost: Cost
+
+
+def command(file: Path, data: str | None, weights: Path | None, assigned: Assignments, *, as_json: bool) -> None:
+    """Prints the metrics of the file, those of the weights of its run, and the differences.
+
+    Raises RequestError, ConfigError, BadSampleError, and ArtifactError when the file does not take a sample.
+    """
+    if data is None and not (file.parent / 'config.yml').is_file():
+        raise RequestError(
+            f'{file}: lies in no run folder; name the run or recipe whose data it is to be evaluated on: --data RUN'
+        )
+    job = open_job(data or str(file.parent), assigned)
+    before = psutil.Process().memory_info().rss
+    try:
+        model = load(file)
+    except ArtifactError as error:
+        raise RequestError(str(error)) from None
+    check_family(job, model, file)
+    found = evaluate(job, model, file, before)
+    try:
+        own: Mapping[str, float] | None = worker.evaluate(job, weights).metrics
+    except CheckpointError:  # a recipe, or a run without weights
+        own = None
+    _say(found, own, as_json)
+
+
+def check_family(job: Job, model: Model, file: Path) -> None:
+    """Raises RequestError when the file is of another family than the recipe."""
+    task = job.resolved.value['task'].value
+    if model.guide['task'] != task:
+        raise RequestError(f'{file}: is a {model.guide["task"]} model, the recipe is for {task}; --data names another')
+
+
+def evaluate(job: Job, model: Model, file: Path, before: int) -> Deployed:
+    """The metrics of `model` on the evaluation samples, one by one; `before`: the memory of the process without the model."""
+    dataset, metric = job.task.dataset('eval'), job.task.metric()
+    missed, seconds, grown = dict[int, str](), list[float](), 0
+    for (draw,) in evaluation_draws(len(dataset), 1, job.recipe.train.seed, 0, 1):
+        try:
+            sample, image = dataset[draw], dataset.original(draw)
+        except SampleError as error:
+            missed[draw.index] = str(error)
+            continue
+        begin = time.perf_counter()
+        made = model.predictions([image])
+        seconds.append(time.perf_counter() - begin)
+        grown = max(grown, psutil.Process().memory_info().rss - before)
+        metric.update(job.task.predictions(made), job.task.collate([sample]))
+    check_bad(missed, job.recipe.train.bad_samples)
+    metric.gather()
+    median, p95 = np.percentile(seconds, (50, 95)) * 1000
+    cost = Cost(float(median), float(p95), grown / 2**20, file.stat().st_size / 2**20)
+    return Deployed(metric.compute(), len(seconds), cost)
+
+
+def _say(found: Deployed, own: Mapping[str, float] | None, as_json: bool) -> None:
+    differences = {name: value - own[name] for name, value in found.metrics.items()} if own else None
+    if as_json:
+        print(json.dumps({**asdict(found), 'checkpoint': own, 'differences': differences}))
+        return
+    width = max(map(len, found.metrics))
+    print(f'{"":<{width}}  {"exported":>10}' + (f'  {"checkpoint":>10}  {"difference":>10}' if own else ''))
+    for name, value in found.metrics.items():
+        print(f'{name:<{width}}  {value:>10.4f}' + (f'  {own[name]:>10.4f}  {value - own[name]:>+10.4f}' if own else ''))
+    cost = found.cost
+    print(
+        f'{found.samples} samples; {cost.median_ms:.1f} ms an image (median; 95 % within {cost.p95_ms:.1f} ms), '
+        f'{cost.memory_mib:.0f} MiB of memory, a file of {cost.size_mib:.1f} MiB'
+    )

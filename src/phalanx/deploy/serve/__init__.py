@@ -1,0 +1,1 @@
+"""`phalanx serve MODEL.onnx`: an exported model as a small HTTP service."""

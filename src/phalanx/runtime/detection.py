@@ -1,0 +1,110 @@
+"""Images to boxes. Shapes: A anchors, K classes, n candidates."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import cv2
+import numpy as np
+import numpy.typing as npt
+
+from phalanx.runtime.prepare import INTERPOLATIONS, Floats, Image, normalised, ratio_factor
+from phalanx.runtime.results import Found
+from phalanx.runtime.session import ArtifactError, Run
+
+Suppressed = tuple[Floats, Floats, npt.NDArray[np.int64]]  # boxes [n, 4], scores [n], classes [n]
+
+
+class Detection:
+    """Reads the guide of a detection network."""
+
+    def __init__(self, guide: Mapping[str, Any]) -> None:
+        self.preparation, self.reading = guide['preparation'], guide['reading']
+
+    def prepare(self, image: Image) -> Floats:
+        for transform in self.preparation['transforms']:
+            x, y = factors(image, transform)
+            if (x, y) != (1, 1):
+                interpolation = INTERPOLATIONS[transform['interpolation']]
+                image = cv2.resize(image, None, fx=x, fy=y, interpolation=interpolation).astype(np.uint8, copy=False)
+        step = self.preparation['multiple_of']
+        canvas = np.empty((*(-(-side // step) * step for side in image.shape[:2]), 3), np.uint8)
+        canvas[:] = self.preparation['fill']
+        canvas[: image.shape[0], : image.shape[1]] = image
+        return normalised(canvas, self.preparation)
+
+    def outputs(self, run: Run, images: Floats) -> dict[str, Any]:
+        return run(images)
+
+    def prediction(self, outputs: Mapping[str, Any], image: Image) -> Suppressed:
+        """What is left of the boxes once they are suppressed, in pixels of the image, the most probable first; not clipped."""
+        if 'detections' in outputs:  # suppressed in the graph
+            rows = outputs['detections']
+            boxes, scores, classes = rows[:, :4], rows[:, 4], rows[:, 5].astype(np.int64)
+        else:
+            boxes, scores, classes = suppressed(outputs['boxes'], outputs['scores'], **self.reading['nms'])
+        x, y = self._scale(image)
+        return boxes * np.array([x, y, x, y], np.float32), scores, classes
+
+    def result(self, prediction: Suppressed, image: Image) -> list[Found]:
+        """The objects that were found, with boxes cut off at the edges of the image."""
+        boxes, scores, classes = prediction
+        H, W = image.shape[:2]
+        boxes = boxes.clip(0, np.array([W, H, W, H], np.float32))
+        names = self.reading['classes']
+        rows = zip(classes.tolist(), scores.tolist(), boxes.tolist(), strict=True)
+        return [Found(names[label], label, score, tuple(box)) for label, score, box in rows]
+
+    def _scale(self, image: Image) -> tuple[float, float]:
+        """How many pixels of the image one of the input is, along x and y."""
+        (H, W), seen = image.shape[:2], image
+        width, height = float(W), float(H)
+        for transform in self.preparation['transforms']:
+            x, y = factors(seen, transform)
+            width, height = width * x, height * y
+            seen = np.broadcast_to(np.uint8(0), (round(seen.shape[0] * y), round(seen.shape[1] * x), 3))
+        return W / width, H / height
+
+
+def factors(image: Image, transform: Mapping[str, Any]) -> tuple[float, float]:
+    """What a transform of the guide multiplies width and height by."""
+    if transform['name'] != 'Resize':
+        raise ArtifactError(f'images went through {transform["name"]} in evaluation, which the runtime does not know')
+    H, W = image.shape[:2]
+    if not transform['keep_ratio']:
+        x, y = transform['size'][0] / W, transform['size'][1] / H
+    else:
+        x = y = ratio_factor(image, transform['size'])
+    return max(x, 1 / W), max(y, 1 / H)
+
+
+def suppressed(
+    boxes: Floats, scores: Floats, *, score_threshold: float, nms_threshold: float, pre_top_k: int, keep_top_k: int
+) -> Suppressed:
+    """What is left of `boxes` [A, 4] and `scores` [A, K], as `multiclass_nms`."""
+    found = []
+    for label in range(scores.shape[1]):
+        above = np.flatnonzero(scores[:, label] > score_threshold)
+        order = above[np.argsort(-scores[above, label], kind='stable')][:pre_top_k]
+        kept = order[kept_of(boxes[order].astype(np.float64), nms_threshold)]
+        found += [(-float(scores[anchor, label]), label, int(anchor)) for anchor in kept]
+    found = sorted(found, key=lambda one: one[0])[:keep_top_k]
+    labels = np.array([label for _, label, _ in found], np.int64)
+    anchors = np.array([anchor for _, _, anchor in found], np.int64)
+    return boxes[anchors], scores[anchors, labels], labels
+
+
+def kept_of(boxes: npt.NDArray[np.float64], threshold: float) -> list[int]:
+    """Which of `boxes` [n, 4], the most probable first, do not overlap one that is kept before by an IoU above `threshold`."""
+    areas = (boxes[:, 2:] - boxes[:, :2]).prod(1)
+    left, kept = np.arange(len(boxes)), []
+    while len(left):
+        first, rest = left[0], left[1:]
+        kept.append(int(first))
+        sides = np.minimum(boxes[rest, 2:], boxes[first, 2:]) - np.maximum(boxes[rest, :2], boxes[first, :2])
+        overlap = sides.clip(0).prod(1)
+        with np.errstate(invalid='ignore'):  # two boxes without area: 0 / 0, which is not above
+            iou = overlap / (areas[rest] + areas[first] - overlap)
+        left = rest[~(iou > threshold)]
+    return kept

@@ -1,0 +1,106 @@
+"""How an image becomes what a network takes. Shapes: H, W of the image; h, w of the input."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import cv2
+import numpy as np
+import numpy.typing as npt
+
+Image = npt.NDArray[np.uint8]  # [H, W, 3] RGB
+Floats = npt.NDArray[np.float32]
+Size = tuple[int, int]  # width, height
+
+INTERPOLATIONS = {
+    'nearest': cv2.INTER_NEAREST,
+    'linear': cv2.INTER_LINEAR,
+    'area': cv2.INTER_AREA,
+    'cubic': cv2.INTER_CUBIC,
+    'lanczos4': cv2.INTER_LANCZOS4,
+}
+# What a guide says about them: who resizes elsewhere must hit the same pixels.
+RESIZING = (
+    'cv2.resize of OpenCV on uint8 pixels, with cv2.INTER_LINEAR or what a transform names as `interpolation` '
+    '(cubic: cv2.INTER_CUBIC, a = -0.75); pixel centres at 0.5, no anti-aliasing'
+)
+
+
+def checked(image: Any) -> Image:
+    """`image` as an array. Raises ValueError when it is no image [H, W, 3] uint8."""
+    pixels = np.asarray(image)
+    if pixels.dtype != np.uint8 or pixels.ndim != 3 or pixels.shape[2] != 3 or 0 in pixels.shape:
+        shape = ', '.join(map(str, pixels.shape))
+        raise ValueError(f'an image is an array [height, width, 3] of uint8, in RGB order; got [{shape}] of {pixels.dtype}')
+    return pixels
+
+
+def normalised(image: Image, preparation: Mapping[str, Any]) -> Floats:
+    """[3, h, w] float32: `(value / 255 - mean) / std` for each channel, in the order that the guide says."""
+    channels = image if preparation['channels'] == 'RGB' else image[:, :, ::-1]
+    floats = channels.astype(np.float32)
+    floats /= np.float32(255)
+    floats -= np.array(preparation['mean'], np.float32)
+    floats /= np.array(preparation['std'], np.float32)
+    return np.ascontiguousarray(floats.transpose(2, 0, 1))
+
+
+def with_zeros(maps: Floats, height: int, width: int) -> Floats:
+    """`maps` [C, h, w] at the upper left of zeros [C, height, width]."""
+    filled = np.zeros((len(maps), height, width), np.float32)
+    filled[:, : maps.shape[1], : maps.shape[2]] = maps
+    return filled
+
+
+def resized(image: Image, width: int, height: int, interpolation: str = 'linear') -> Image:
+    if image.shape[:2] == (height, width):
+        return image
+    return cv2.resize(image, (width, height), interpolation=INTERPOLATIONS[interpolation]).astype(np.uint8, copy=False)
+
+
+def resized_maps(maps: Floats, height: int, width: int) -> Floats:
+    """`maps` [C, h, w] brought to [C, height, width], bilinearly, as `interpolate` of torch does it."""
+    if maps.shape[1:] == (height, width):
+        return maps
+    return np.stack([cv2.resize(one, (width, height), interpolation=cv2.INTER_LINEAR) for one in maps]).astype(np.float32)
+
+
+def line_size(image: Image, size: Size, *, keep_ratio: bool, grow: bool) -> tuple[int, int]:
+    """The width of the input, and how many of its columns, from the left, a line of text fills; see `fitted_line`."""
+    W, H = size
+    ratio = image.shape[1] / image.shape[0]
+    if grow:
+        W = int(H * max(W / H, ratio))
+    return W, min(W, math.ceil(H * ratio)) if keep_ratio else W
+
+
+def fitted_line(image: Image, size: Size, *, keep_ratio: bool = True, grow: bool = False) -> tuple[Image, int]:
+    """What the network sees, an image of `size` (width, height), and how many of its columns, from the left, the line fills.
+
+    With `keep_ratio` the line gets the height of `size` and as much width as it needs, at most all of it; else it is stretched
+    to all. The rest is black; the Task makes it zero. With `grow` the result is wider than `size` where the line needs it.
+    """
+    W, width = line_size(image, size, keep_ratio=keep_ratio, grow=grow)
+    H = size[1]
+    line = cv2.resize(image, (width, H), interpolation=cv2.INTER_LINEAR).astype(np.uint8, copy=False)
+    if width == W:
+        return line, width
+    canvas = np.zeros((H, W, 3), np.uint8)
+    canvas[:, :width] = line
+    return canvas, width
+
+
+def fitted_square(image: Image, side: int) -> Image:
+    """The image, made larger or smaller, so that its longer side is `side`; sizes are cut off to whole pixels."""
+    H, W = image.shape[:2]
+    ratio = side / max(H, W)
+    size = max(1, int(W * ratio)), max(1, int(H * ratio))
+    return cv2.resize(image, size, interpolation=cv2.INTER_LINEAR).astype(np.uint8, copy=False)
+
+
+def ratio_factor(image: Image, size: Sequence[int]) -> float:
+    """The largest factor with which the shorter side is at most the smaller of `size` and the longer at most the larger."""
+    H, W = image.shape[:2]
+    return float(min(min(size) / min(H, W), max(size) / max(H, W)))

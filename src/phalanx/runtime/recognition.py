@@ -1,0 +1,55 @@
+"""Images of lines to texts. Shapes: T places along the line, C characters."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from phalanx.runtime.prepare import Floats, Image, fitted_line, normalised, with_zeros
+from phalanx.runtime.results import Reading
+from phalanx.runtime.session import Run
+
+BLANK = 0
+
+
+class Recognition:
+    """Reads the guide of a recognition network."""
+
+    def __init__(self, guide: Mapping[str, Any]) -> None:
+        self.preparation, self.reading = guide['preparation'], guide['reading']
+
+    def prepare(self, image: Image) -> Floats:
+        size, keep_ratio = self.preparation['size'], self.preparation['keep_ratio']
+        seen, width = fitted_line(image, size, keep_ratio=keep_ratio, grow=keep_ratio)
+        return with_zeros(normalised(seen[:, :width], self.preparation), *seen.shape[:2])
+
+    def outputs(self, run: Run, images: Floats) -> dict[str, Any]:
+        return run(images)
+
+    def prediction(self, outputs: Mapping[str, Any], image: Image) -> Reading:
+        if 'numbers' in outputs:  # the likeliest of each place, chosen in the graph
+            numbers, probabilities = outputs['numbers'], outputs['probabilities']
+        else:
+            shares = softmax(outputs['logits'])
+            numbers, probabilities = shares.argmax(1), shares.max(1)
+        return collapsed(numbers.tolist(), probabilities.tolist(), self.reading['characters'])
+
+    def result(self, prediction: Reading, image: Image) -> Reading:
+        return prediction
+
+
+def collapsed(numbers: Sequence[int], probabilities: Sequence[float], characters: Sequence[str]) -> Reading:
+    """What the likeliest numbers [T] of the places say, repetitions and blanks left out; character i is number i + 1."""
+    before = [BLANK, *numbers[:-1]]
+    kept = [step for step, number in enumerate(numbers) if number not in (BLANK, before[step])]
+    text = ''.join(characters[numbers[step] - 1] for step in kept)
+    confidence = sum(probabilities[step] for step in kept) / len(kept) if kept else 0.0
+    return Reading(text, confidence)
+
+
+def softmax(logits: Floats) -> Floats:  # over the last axis
+    powers = np.exp(logits - logits.max(-1, keepdims=True))
+    shares: Floats = powers / powers.sum(-1, keepdims=True)
+    return shares

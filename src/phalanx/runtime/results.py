@@ -1,0 +1,35 @@
+"""What is found in an image. A segmentation is a class map [H, W] uint8."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+
+@dataclass(frozen=True)
+class Found:
+    """An object that was found."""
+
+    name: str
+    label: int  # the number of its class
+    score: float  # 0 to 1
+    box: tuple[float, float, float, float]  # xyxy in pixels of the image
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What was read in an image."""
+
+    text: str
+    confidence: float  # mean probability of the characters, 0 for an empty text
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """A table as a network says it."""
+
+    structure: tuple[str, ...]  # tokens of its vocabulary; they need not be HTML
+    boxes: npt.NDArray[np.float32]  # [cells, 4] xyxy in pixels of the image, one for each token that stands for a cell
+    score: float  # the mean probability of the tokens

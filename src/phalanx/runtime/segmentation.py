@@ -1,0 +1,109 @@
+"""Images to class maps. Shapes: K classes, h and w of the input, H and W of the image."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from itertools import product
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from phalanx.runtime.prepare import Floats, Image, normalised, resized, resized_maps
+from phalanx.runtime.session import ArtifactError, Run
+
+PADDING = 127  # the middle of the range, so about 0 after normalisation
+LEFT_RIGHT, TOP_BOTTOM = 3, 2  # the dimensions that a flip turns round
+
+
+class Segmentation:
+    """Reads the guide of a segmentation network."""
+
+    def __init__(self, guide: Mapping[str, Any]) -> None:
+        self.preparation, self.reading = guide['preparation'], guide['reading']
+
+    def prepare(self, image: Image) -> Floats:
+        for transform in self.preparation['transforms']:
+            H, W = size_after((image.shape[0], image.shape[1]), transform)
+            if transform['name'] == 'Padding':
+                below, beside = H - image.shape[0], W - image.shape[1]
+                image = np.pad(image, ((0, below), (0, beside), (0, 0)), constant_values=PADDING)
+            else:
+                image = resized(image, W, H)
+        return normalised(image, self.preparation)
+
+    def outputs(self, run: Run, images: Floats) -> dict[str, Any]:
+        """One view of the images, or windows, scales and flips, whose logits are averaged, as in `Inference`."""
+        inference = self.reading['inference']
+        views = list(product(inference['scales'], self._flips()))
+        if views == [(1.0, ())] and inference['crop'] is None:
+            return run(images)
+        H, W = images.shape[2:]
+        total = np.zeros(1, np.float32)
+        for scale, flip in views:
+            size = max(1, int(H * scale + 0.5)), max(1, int(W * scale + 0.5))
+            seen = np.flip(np.stack([resized_maps(image, *size) for image in images]), flip)
+            logits = np.flip(self._logits(run, np.ascontiguousarray(seen)), flip)
+            total = total + np.stack([resized_maps(np.ascontiguousarray(one), H, W) for one in logits])
+        return {'logits': total / np.float32(len(views))}
+
+    def _flips(self) -> list[tuple[int, ...]]:
+        inference = self.reading['inference']
+        vertical = [(), (TOP_BOTTOM,)] if inference['flip_vertical'] else [()]
+        horizontal = [(), (LEFT_RIGHT,)] if inference['flip_horizontal'] else [()]
+        return [(*first, *second) for first, second in product(vertical, horizontal)]
+
+    def _logits(self, run: Run, images: Floats) -> Floats:
+        inference = self.reading['inference']
+        if inference['crop'] is None:
+            return run(images)['logits']  # type: ignore[no-any-return]
+        (width, height), (right, down) = inference['crop'], inference['stride']
+        H, W = images.shape[2:]
+        total, count = np.zeros((1, 1, H, W), np.float32), np.zeros((H, W), np.float32)
+        for top, left in product(starts(H, height, down), starts(W, width, right)):
+            rows, columns = slice(top, top + height), slice(left, left + width)
+            logits = run(np.ascontiguousarray(images[:, :, rows, columns]))['logits']
+            if total.shape[1] != logits.shape[1]:
+                total = np.zeros((len(images), logits.shape[1], H, W), np.float32)
+            total[:, :, rows, columns] += logits
+            count[rows, columns] += 1
+        return total / count
+
+    def prediction(self, outputs: Mapping[str, Any], image: Image) -> npt.NDArray[np.uint8]:
+        """The class map [H, W]: the transforms are undone one by one, what was filled up is cut off, all else is resized."""
+        size, way = (image.shape[0], image.shape[1]), []
+        for transform in self.preparation['transforms']:
+            way.append(size)
+            size = size_after(size, transform)
+        if 'classes' in outputs:  # chosen in the graph
+            return outputs['classes']  # type: ignore[no-any-return]
+        maps = outputs['logits']
+        for transform, (H, W) in reversed(list(zip(self.preparation['transforms'], way, strict=True))):
+            maps = maps[:, :H, :W] if transform['name'] == 'Padding' else resized_maps(maps, H, W)
+        return maps.argmax(0).astype(np.uint8)  # type: ignore[no-any-return]
+
+    def result(self, prediction: npt.NDArray[np.uint8], image: Image) -> npt.NDArray[np.uint8]:
+        return prediction
+
+
+def size_after(size: tuple[int, int], transform: Mapping[str, Any]) -> tuple[int, int]:
+    """The (height, width) that a transform of the guide makes of `size`."""
+    H, W = size
+    match transform['name']:
+        case 'Resize':
+            return transform['size'][1], transform['size'][0]
+        case 'Padding':
+            return max(H, transform['size'][1]), max(W, transform['size'][0])
+        case 'Rescale':
+            return max(1, int(H * transform['factor'] + 0.5)), max(1, int(W * transform['factor'] + 0.5))
+        case 'ResizeByLong':
+            factor = transform['side'] / max(H, W)
+            return max(1, round(H * factor)), max(1, round(W * factor))
+    raise ArtifactError(f'images went through {transform["name"]} in evaluation, which the runtime does not know')
+
+
+def starts(length: int, window: int, stride: int) -> list[int]:
+    """Where windows begin along a side of `length` pixels."""
+    count = max(0, math.ceil((length - window) / stride)) + 1
+    return [max(0, min(number * stride, length - window)) for number in range(count)]

@@ -1,0 +1,90 @@
+"""The file of an exported network, opened: what it says about itself, and its numbers for images."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from phalanx.runtime.prepare import Floats
+
+FORMAT = 1  # of the guide
+GUIDE = 'phalanx'  # the key under which a file has it
+INPUT = 'images'
+
+Run = Callable[[Floats], dict[str, Any]]  # [B, 3, H, W] -> an array for each output
+
+
+class ArtifactError(Exception):
+    """A file that is no exported model, or does not take what it is given. Says which file, why, and what would do."""
+
+
+class Session(NamedTuple):
+    guide: Mapping[str, Any]
+    run: Run
+
+
+def opened(file: Path, threads: int) -> Session:
+    """The network in a file; 0 threads: as many as there are cores. Raises ArtifactError."""
+    if not file.is_file():
+        raise ArtifactError(f'{file}: there is no such file')
+    if file.suffix not in OPENERS:
+        raise ArtifactError(f'{file}: is not one of {", ".join(OPENERS)}, which `phalanx export` writes')
+    return OPENERS[file.suffix](file, threads)
+
+
+def by_onnxruntime(file: Path, threads: int) -> Session:
+    try:
+        import onnxruntime  # type: ignore[import-untyped]
+    except ImportError:
+        raise ArtifactError(f'{file}: needs onnxruntime: pip install "phalanx-vision[runtime]"') from None
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3  # errors
+    options.intra_op_num_threads = threads
+    try:
+        session = onnxruntime.InferenceSession(file, options, providers=['CPUExecutionProvider'])
+    except Exception as error:  # noqa: BLE001 - onnxruntime's have no other class in common
+        cure = f'onnxruntime {onnxruntime.__version__} cannot read it; it is damaged, or made for a newer one'
+        raise ArtifactError(f'{file}: {cure}: {_first_line(error)}') from None
+    guide = understood(session.get_modelmeta().custom_metadata_map.get(GUIDE), file)
+    names = [output.name for output in session.get_outputs()]
+    shape = session.get_inputs()[0].shape
+
+    def run(images: Floats) -> dict[str, Any]:
+        check_shape(images.shape, shape, file)
+        try:
+            return dict(zip(names, session.run(names, {INPUT: images}), strict=True))
+        except Exception as error:  # noqa: BLE001
+            size = f'{images.shape[3]} x {images.shape[2]}'
+            raise ArtifactError(f'{file}: does not take images of {size}: {_first_line(error)}') from None
+
+    return Session(guide, run)
+
+
+OPENERS: dict[str, Callable[[Path, int], Session]] = {'.onnx': by_onnxruntime}
+
+
+def understood(guide: str | None, file: Path) -> Mapping[str, Any]:
+    """The guide in the metadata of a file. Raises ArtifactError when there is none, or one of a later version."""
+    if guide is None:
+        raise ArtifactError(f'{file}: says nothing about classes and images: it was not written by `phalanx export`')
+    found: dict[str, Any] = json.loads(guide)
+    if found['format'] != FORMAT:
+        raise ArtifactError(
+            f'{file}: was written by phalanx {found["phalanx"]}, which is newer than this; update, or export again'
+        )
+    return found
+
+
+def check_shape(given: tuple[int, ...], shape: list[int | str], file: Path) -> None:
+    """Raises ArtifactError when `given` [B, 3, H, W] differs from the `shape` of the input where that is a number."""
+    for side, wanted, what in zip(given, shape, ('a batch', 'channels', 'height', 'width'), strict=True):
+        if isinstance(wanted, int) and side != wanted:
+            size = f'{given[3]} x {given[2]}' if what in ('height', 'width') else f'{what} of {side}'
+            cure = f'export again with --dynamic batch,{what}' if what in ('height', 'width') else 'one image at a time'
+            raise ArtifactError(f'{file}: takes {what} {wanted} only, not an input of {size}; {cure}')
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().partition('\n')[0]

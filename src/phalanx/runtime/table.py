@@ -1,0 +1,75 @@
+"""Images of tables to structures. Shapes: L steps, K tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from phalanx.runtime.prepare import Floats, Image, fitted_square, normalised, with_zeros
+from phalanx.runtime.results import Prediction
+from phalanx.runtime.session import Run
+
+START = 0  # the number of the token before the first; also what fills up shorter sequences
+
+
+class Table:
+    """Reads the guide of a table network."""
+
+    def __init__(self, guide: Mapping[str, Any]) -> None:
+        self.preparation, self.reading = guide['preparation'], guide['reading']
+
+    def prepare(self, image: Image) -> Floats:
+        side = self.preparation['side']
+        return with_zeros(normalised(fitted_square(image, side), self.preparation), side, side)
+
+    def outputs(self, run: Run, images: Floats) -> dict[str, Any]:
+        return run(images)
+
+    def prediction(self, outputs: Mapping[str, Any], image: Image) -> Prediction:
+        if 'numbers' in outputs:  # the likeliest of each step, chosen in the graph
+            numbers, chances = outputs['numbers'], outputs['chances']
+        else:
+            numbers, chances = outputs['probabilities'].argmax(1), outputs['probabilities'].max(1)
+        size, reading = (image.shape[0], image.shape[1]), self.reading
+        return said(numbers, chances, outputs['boxes'], size, reading['tokens'], reading['cells'])
+
+    def result(self, prediction: Prediction, image: Image) -> Prediction:
+        return prediction
+
+
+def said(
+    numbers: npt.NDArray[np.int64],
+    chances: Floats,
+    boxes: Floats,
+    size: tuple[int, int],
+    tokens: Sequence[str],
+    cells: Collection[str],
+) -> Prediction:
+    """The likeliest tokens [L] up to the end token, and the boxes of their cells in pixels of the image.
+
+    `chances` [L] are their probabilities; `boxes` [L, 4] in shares of width and height; `size`: (height, width); the last of
+    `tokens` is the end token, `cells` are those that stand for a cell.
+    """
+    kept = steps(numbers.tolist(), len(tokens) - 1)
+    structure = tuple(tokens[numbers[step]] for step in kept)
+    of_cells = [step for step, token in zip(kept, structure, strict=True) if token in cells]
+    H, W = size
+    score = float(chances[kept].mean()) if kept else 0.0
+    return Prediction(structure, boxes[of_cells] * np.array([W, H, W, H], np.float32), score)
+
+
+def steps(numbers: Sequence[int], end: int) -> list[int]:
+    """The places of the tokens before the end token; start tokens between them are left out.
+
+    An end token in the very first place is left out too and ends nothing, as in the original.
+    """
+    kept = []
+    for place, number in enumerate(numbers):
+        if number == end and place > 0:
+            break
+        if number not in (START, end):
+            kept.append(place)
+    return kept

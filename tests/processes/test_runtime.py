@@ -1,0 +1,137 @@
+"""An exported file gives, without torch, the results of the run that it came from."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+import pytest
+
+import phalanx.runtime
+from phalanx import load_run
+from phalanx.runtime import ArtifactError, Found
+from running import Command, clean_environment
+
+FAMILIES = ('segmentation', 'detection', 'recognition', 'table')
+SIZES = ((64, 96), (40, 200), (97, 70))
+WITHOUT_TORCH = """
+import sys, time
+sys.modules['torch'] = None  # whoever imports it fails
+begin = time.perf_counter()
+import numpy
+import phalanx.runtime
+predict = phalanx.runtime.load(sys.argv[1])
+print(f'{time.perf_counter() - begin:.2f} s to import and load', file=sys.stderr)
+print(predict(numpy.zeros((64, 96, 3), numpy.uint8)))
+"""
+
+
+def image(H: int, W: int) -> npt.NDArray[np.uint8]:
+    return np.random.default_rng(0).integers(0, 256, (H, W, 3), np.uint8)
+
+
+def assert_alike(found: Any, expected: Any) -> None:
+    """Numbers within 1e-4, relative to 1 + their size; all else equal."""
+    if isinstance(expected, np.ndarray) and expected.dtype == np.uint8:  # classes
+        np.testing.assert_array_equal(found, expected)
+    elif isinstance(expected, float | np.ndarray):
+        np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
+    elif isinstance(expected, list | tuple):
+        assert len(found) == len(expected)
+        for one, other in zip(found, expected, strict=True):
+            assert_alike(one, other)
+    elif isinstance(expected, str | int):
+        assert found == expected
+    else:
+        assert type(found) is type(expected)
+        for name in type(expected).__dataclass_fields__:
+            assert_alike(getattr(found, name), getattr(expected, name))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('family', FAMILIES)
+def test_a_file_gives_what_the_run_predicts(family: str, family_runs: dict[str, Path], exported: Callable[[str], Path]) -> None:
+    """Images of three sizes, one by one and as a batch."""
+    own, run = phalanx.runtime.load(exported(family)), load_run(family_runs[family], device='cpu')
+    images = [image(*size) for size in SIZES]
+    expected = [run(each) for each in images]
+    for found in ([own(each) for each in images], own.batch([*images, images[0]])[:3]):
+        if family == 'detection':  # a network that has hardly trained gives many boxes one score: their order is chance
+            for boxes, right in zip(found, expected, strict=True):
+                assert len(boxes) == len(right) > 10
+                assert sum(any(map(partial(are_alike, one), boxes)) for one in right) >= 0.98 * len(right)
+        else:
+            assert_alike(found, expected)
+
+
+def are_alike(one: Found, other: Found) -> bool:
+    return one.label == other.label and np.allclose((one.score, *one.box), (other.score, *other.box), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.slow
+def test_the_runtime_does_without_torch(exported: Callable[[str], Path]) -> None:
+    words = [sys.executable, '-c', WITHOUT_TORCH, str(exported('recognition'))]
+    done = subprocess.run(words, env=clean_environment(), capture_output=True, text=True, check=False)
+    print(done.stderr)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith('Reading(text=')
+
+
+def test_what_is_no_exported_model_is_refused_in_words(exported: Callable[[str], Path], tmp_path: Path) -> None:
+    with pytest.raises(ArtifactError, match='there is no such file'):
+        phalanx.runtime.load(tmp_path / 'none.onnx')
+    (tmp_path / 'model.txt').touch()
+    with pytest.raises(ArtifactError, match=r'is not one of \.onnx, '):
+        phalanx.runtime.load(tmp_path / 'model.txt')
+    (tmp_path / 'cut.onnx').write_bytes(exported('recognition').read_bytes()[:1000])
+    with pytest.raises(
+        ArtifactError, match=r'cut\.onnx: onnxruntime .* cannot read it; it is damaged, or made for a newer one'
+    ):
+        phalanx.runtime.load(tmp_path / 'cut.onnx')
+    other = onnx.load(exported('recognition'))
+    del other.metadata_props[:]
+    onnx.save(other, tmp_path / 'other.onnx')
+    with pytest.raises(ArtifactError, match=r'other\.onnx: .* was not written by `phalanx export`'):
+        phalanx.runtime.load(tmp_path / 'other.onnx')
+
+
+def test_what_is_no_image_is_refused_in_words(exported: Callable[[str], Path]) -> None:
+    predict = phalanx.runtime.load(exported('recognition'))
+    with pytest.raises(ValueError, match=r'of uint8, in RGB order; got \[64, 96\] of float64'):
+        predict(np.zeros((64, 96)))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('family', ['segmentation', 'table'])
+def test_a_file_is_evaluated_beside_its_weights(
+    family: str, family_runs: dict[str, Path], exported: Callable[[str], Path], phalanx_here: Command
+) -> None:
+    """The whole evaluation set by the metric of the run; 5 samples each."""
+    done = phalanx_here('eval', str(exported(family)), '--data', str(family_runs[family]), '--json')
+    assert done.returncode == 0, done.stderr
+    said = json.loads(done.stdout)
+    assert said['samples'] == 5
+    assert said['metrics'] == pytest.approx(said['checkpoint'], abs=1e-4)
+    assert max(map(abs, said['differences'].values())) < 1e-4
+    assert 0 < said['cost']['median_ms'] <= said['cost']['p95_ms']
+    assert said['cost']['size_mib'] == pytest.approx(exported(family).stat().st_size / 2**20)
+
+
+def test_an_evaluation_on_other_data_is_refused(
+    family_runs: dict[str, Path], exported: Callable[[str], Path], phalanx_here: Command
+) -> None:
+    file = str(exported('segmentation'))
+    alone = phalanx_here('eval', file)
+    assert alone.returncode == 2
+    assert 'lies in no run folder; name the run or recipe whose data it is to be evaluated on: --data RUN' in alone.stderr
+    other = phalanx_here('eval', file, '--data', str(family_runs['detection']))
+    assert other.returncode == 2
+    assert 'is a segmentation model, the recipe is for detection' in other.stderr

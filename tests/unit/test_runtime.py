@@ -1,0 +1,181 @@
+"""What the runtime does in numpy is what the families do in torch."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx.checker
+import onnx.parser
+import onnxruntime
+import pytest
+import torch
+
+from phalanx.data.samples import Draw
+from phalanx.families.detection.data.source import Objects
+from phalanx.families.detection.graph import with_suppression
+from phalanx.families.detection.nms import multiclass_nms
+from phalanx.families.detection.task import framed
+from phalanx.families.detection.transforms import Resize as DetectionResize
+from phalanx.families.recognition.characters import Characters
+from phalanx.families.recognition.models.outputs import CtcChoice, Outputs
+from phalanx.families.segmentation.inference import Inference, resized
+from phalanx.families.segmentation.task import brought_back, transformed
+from phalanx.families.segmentation.transforms import Padding, Rescale, Resize, ResizeByLong
+from phalanx.families.task import described
+from phalanx.nn.layers import cell_shares, grid_means
+from phalanx.runtime import ArtifactError, detection, recognition, segmentation
+from phalanx.runtime.prepare import resized_maps
+
+
+def rng() -> np.random.Generator:
+    return np.random.default_rng(0)
+
+
+IMAGE = rng().integers(0, 256, (53, 71, 3), np.uint8)
+GREY = {'channels': 'RGB', 'mean': (0.5, 0.5, 0.5), 'std': (0.5, 0.5, 0.5)}
+ONE_VIEW = asdict(Inference())
+LIMITS: dict[str, Any] = {'score_threshold': 0.2, 'nms_threshold': 0.5, 'pre_top_k': 120, 'keep_top_k': 100}
+
+TRANSFORMS = [
+    [],
+    [Resize(size=(80, 48))],
+    [Rescale(factor=0.7)],
+    [ResizeByLong(side=40), Padding(size=(64, 64))],
+    [Padding(size=(90, 30)), Rescale(factor=1.5)],
+]
+
+
+def segmenter(transforms: list[Any], inference: dict[str, Any] = ONE_VIEW) -> segmentation.Segmentation:
+    preparation = {'transforms': [described(each) for each in transforms], **GREY}
+    return segmentation.Segmentation({'preparation': preparation, 'reading': {'inference': inference}})
+
+
+@pytest.mark.parametrize('transforms', TRANSFORMS)
+def test_images_are_segmented_as_in_evaluation(transforms: list[Any]) -> None:
+    """The same bytes go in, and logits come back to the same place."""
+    own, labels = segmenter(transforms), np.zeros(IMAGE.shape[:2], np.uint8)
+    sample = transformed(IMAGE, labels, transforms, rng(), judge_original=True)
+    seen = own.prepare(IMAGE)
+    np.testing.assert_allclose(seen, sample.image.float() / 127.5 - 1, atol=1e-6)
+    logits = rng().standard_normal((4, *seen.shape[1:])).astype(np.float32)
+    back = brought_back(torch.from_numpy(logits), transforms, sample.way, labels.shape)
+    assert (own.prediction({'logits': logits}, IMAGE) == back.argmax(0).numpy()).mean() > 0.999  # ties in the last bit
+
+
+@pytest.mark.parametrize(
+    'options',
+    [
+        {'crop': (40, 30), 'stride': (30, 20)},
+        {'scales': (0.5, 1.0, 1.5), 'flip_horizontal': True, 'flip_vertical': True},
+        {'crop': (40, 30), 'stride': (40, 30), 'scales': (1.25,), 'flip_horizontal': True},
+    ],
+)
+def test_windows_scales_and_flips_are_those_of_evaluation(options: dict[str, Any]) -> None:
+    """Seen by a network that mixes neighbours, so that the edges of windows show."""
+    inference, network = Inference(**options), torch.nn.Conv2d(3, 5, 3, padding=1)
+    images = rng().standard_normal((2, 3, 53, 71)).astype(np.float32)
+
+    def run(seen: Any) -> dict[str, Any]:
+        return {'logits': network(torch.from_numpy(seen)).detach().numpy()}
+
+    with torch.no_grad():
+        expected = inference(lambda seen: [network(seen)], torch.from_numpy(images))  # type: ignore[arg-type]
+    found = segmenter([], asdict(inference)).outputs(run, images)['logits']
+    np.testing.assert_allclose(found, expected, atol=1e-5)
+
+
+@pytest.mark.parametrize('size', [(20, 30), (53, 71), (99, 200)])
+def test_maps_are_resized_as_torch_does_it(size: tuple[int, int]) -> None:
+    maps = rng().standard_normal((3, 53, 71)).astype(np.float32)
+    np.testing.assert_allclose(resized_maps(maps, *size), resized(torch.from_numpy(maps)[None], size)[0], atol=1e-4)
+
+
+def test_a_transform_that_only_training_has_is_refused() -> None:
+    with pytest.raises(ArtifactError, match='images went through RandomFlip in evaluation'):
+        segmentation.size_after((2, 2), {'name': 'RandomFlip'})
+
+
+@pytest.mark.parametrize(
+    'resize',
+    [
+        DetectionResize(size=(64, 96)),
+        DetectionResize(size=(50, 120), keep_ratio=True, interpolation='cubic'),
+    ],
+)
+def test_images_are_searched_for_objects_as_in_evaluation(resize: DetectionResize) -> None:
+    sample = framed(IMAGE, Objects.none(), [resize], Draw(0, 0, 0, 0))
+    preparation = {'transforms': [described(resize)], 'multiple_of': 32, 'fill': [1, 2, 3], **GREY}
+    own = detection.Detection({'preparation': preparation, 'reading': {'classes': ['ball']}})
+    seen = own.prepare(IMAGE)
+    _, h, w = sample.image.shape
+    assert seen.shape == (3, -(-h // 32) * 32, -(-w // 32) * 32)
+    np.testing.assert_allclose(seen[:, :h, :w], sample.image.float() / 127.5 - 1, atol=1e-6)
+    if w < seen.shape[2]:
+        np.testing.assert_allclose(seen[:, 0, -1], np.array([1, 2, 3]) / 127.5 - 1, atol=1e-6)
+    frame = np.array([[*sample.frame.numpy(), 0.5, 0]], np.float32)
+    boxes, _, _ = own.prediction({'detections': frame}, IMAGE)
+    np.testing.assert_allclose(boxes, [[0, 0, 71, 53]], atol=1e-4)
+
+
+def scattered() -> tuple[Any, Any]:
+    """200 boxes, five of them without area, and their scores for three classes."""
+    draw = rng()
+    corners = draw.uniform(0, 60, (200, 2))
+    boxes = np.concatenate([corners, corners + draw.uniform(0, 40, (200, 2))], 1).astype(np.float32)
+    boxes[:5, 2:] = boxes[:5, :2]
+    return boxes, draw.uniform(0, 1, (200, 3)).astype(np.float32)
+
+
+def test_overlapping_boxes_are_suppressed_as_by_torchvision() -> None:
+    """With a limit on candidates and one on results."""
+    boxes, scores = scattered()
+    expected = multiclass_nms(torch.from_numpy(boxes), torch.from_numpy(scores), **LIMITS)
+    found = detection.suppressed(boxes, scores, **LIMITS)
+    assert len(found[0]) > 20
+    for own, theirs in zip(found, expected, strict=True):
+        np.testing.assert_array_equal(own, theirs.numpy())
+
+
+def test_the_graph_suppresses_boxes_as_evaluation_does() -> None:
+    """Behind a network that says what it is given, run by onnxruntime."""
+    boxes, scores = scattered()
+    network = onnx.parser.parse_model(
+        '<ir_version: 10, opset_import: ["" : 20]> network (float[1, A, 4] b, float[1, A, K] s) => '
+        '(float[1, A, 4] boxes, float[1, A, K] scores) { boxes = Identity (b)\n scores = Identity (s) }'
+    )
+    model = with_suppression(network, LIMITS)
+    onnx.checker.check_model(model)
+    session = onnxruntime.InferenceSession(model.SerializeToString())
+    (found,) = session.run(['detections'], {'b': boxes[None], 's': scores[None]})
+    expected = multiclass_nms(torch.from_numpy(boxes), torch.from_numpy(scores), **LIMITS)
+    assert found.shape == (1, len(expected[0]), 6)
+    for own, theirs in zip((found[0, :, :4], found[0, :, 4], found[0, :, 5]), expected, strict=True):
+        np.testing.assert_array_equal(own, theirs.numpy())
+
+
+def test_the_graph_chooses_the_characters_that_evaluation_reads() -> None:
+    """`aab_bb` and the like: repetitions are left out, but not those with a blank between."""
+    logits = torch.from_numpy(rng().standard_normal((3, 40, 4)).astype(np.float32))
+    characters = Characters('abc', lower_case=False, max_length=40)
+    expected = characters.decode(logits)
+    assert all(len(reading.text) > 5 for reading in expected)
+    numbers, probabilities = CtcChoice(lambda _: Outputs(logits))(torch.empty(0))  # type: ignore[arg-type]
+    reader = recognition.Recognition({'preparation': {}, 'reading': {'characters': 'abc'}})
+    found = [
+        reader.prediction({'numbers': row.numpy(), 'probabilities': shares.numpy()}, IMAGE)
+        for row, shares in zip(numbers, probabilities, strict=True)
+    ]
+    for own, theirs in zip(found, expected, strict=True):
+        assert own.text == theirs.text
+        assert own.confidence == pytest.approx(theirs.confidence)
+
+
+@pytest.mark.parametrize(('H', 'W', 'cells'), [(7, 10, 4), (3, 2, 2), (8, 8, 4), (5, 9, 1)])
+def test_adaptive_pooling_can_be_written_as_products(H: int, W: int, cells: int) -> None:
+    """What an export has in its place, since ONNX has none."""
+    x = torch.from_numpy(rng().standard_normal((2, 3, H, W)).astype(np.float32))
+    rows, columns = (cell_shares(length, cells, x) for length in (H, W))
+    torch.testing.assert_close(rows @ x @ columns.T, grid_means(x, cells), atol=1e-6, rtol=1e-5)

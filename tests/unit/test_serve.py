@@ -1,0 +1,204 @@
+"""A served model answers everybody, also while it is stopped, and says what is wrong with a request."""
+
+from __future__ import annotations
+
+import base64
+import http.client
+import json
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+import onnx
+import onnx.helper
+import onnx.parser
+import pytest
+import uvicorn
+
+from phalanx.cli.main import main
+from phalanx.deploy.serve.app import application
+from phalanx.deploy.serve.batching import Batcher
+from phalanx.deploy.serve.command import command
+from phalanx.runtime import Model, load
+from phalanx.system.errors import RequestError
+
+# The class of a pixel: 1 where it is bright.
+BRIGHT = """
+<ir_version: 10, opset_import: ["" : 20]>
+bright (float[batch, 3, height, width] images) => (uint8[batch, height, width] classes)
+<int64[1] channels = {1}, float middle = {0.5}>
+{
+    grey = ReduceMean <keepdims = 0> (images, channels)
+    is_bright = Greater (grey, middle)
+    classes = Cast <to = 2> (is_bright)
+}
+"""
+ONE_VIEW = {'crop': None, 'stride': None, 'scales': [1.0], 'flip_horizontal': False, 'flip_vertical': False}
+GUIDE = {
+    'format': 1,
+    'phalanx': '0',
+    'task': 'segmentation',
+    'model': 'bright',
+    'recipe': '',
+    'metric': None,
+    'input': {'shape': ['batch', 3, 'height', 'width']},
+    'preparation': {'transforms': [], 'channels': 'RGB', 'mean': [0, 0, 0], 'std': [1, 1, 1]},
+    'reading': {'classes': ['dark', 'bright'], 'inference': ONE_VIEW},
+}
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    network = onnx.parser.parse_model(BRIGHT)
+    onnx.helper.set_model_props(network, {'phalanx': json.dumps(GUIDE)})
+    onnx.save(network, tmp_path / 'bright.onnx')
+    return tmp_path / 'bright.onnx'
+
+
+class Watched(Batcher):
+    """Says when a request has come to it."""
+
+    def __init__(self, model: Model, *, most: int, room: int) -> None:
+        super().__init__(model, most=most, room=room)
+        self.taken = threading.Semaphore(0)
+
+    def wait_for(self, requests: int) -> None:
+        for _ in range(requests):
+            assert self.taken.acquire(timeout=60)
+
+    async def result(self, image: Any) -> Any:
+        self.taken.release()  # what is left until it stands in the queue happens before anything else does
+        return await super().result(image)
+
+
+class Server(uvicorn.Server):
+    """Says on which port it listens."""
+
+    def __init__(self, batcher: Watched, most_bytes: int) -> None:
+        app = application(batcher, most_bytes=most_bytes)
+        super().__init__(uvicorn.Config(app, host='127.0.0.1', port=0, log_level='error'))
+        self.batcher = batcher
+        self.port, self.listening = 0, threading.Event()
+
+    async def startup(self, sockets: Any = None) -> None:
+        await super().startup(sockets)
+        self.port = self.servers[0].sockets[0].getsockname()[1]
+        self.listening.set()
+
+
+@contextmanager
+def served(model: Model, *, room: int = 64, most_bytes: int = 2**20) -> Iterator[Server]:
+    server = Server(Watched(model, most=8, room=room), most_bytes)
+    thread = threading.Thread(target=server.run)
+    thread.start()
+    try:
+        assert server.listening.wait(60)
+        yield server
+    finally:
+        server.should_exit = True
+        thread.join()
+
+
+def asked(port: int, path: str, data: bytes | None = None, kind: str = 'image/png') -> tuple[int, Any]:
+    """The status and the answer."""
+    connection = http.client.HTTPConnection('127.0.0.1', port, timeout=60)
+    connection.request('GET' if data is None else 'POST', path, data, {'Content-Type': kind})
+    response = connection.getresponse()
+    said = response.read()
+    connection.close()
+    return response.status, json.loads(said) if said.startswith(b'{') else said.decode()
+
+
+def picture(bright: int) -> bytes:
+    """A PNG file of 10 x 20 pixels of which so many are white."""
+    pixels = np.zeros((10, 20, 3), np.uint8)
+    pixels.reshape(-1, 3)[:bright] = 255
+    return cv2.imencode('.png', pixels)[1].tobytes()
+
+
+def test_everybody_gets_the_answer_for_his_own_image(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Eight clients at a time; the number of bright pixels tells whose answer it is."""
+    with served(load(file)) as server, ThreadPoolExecutor(8) as clients:
+        begin = time.perf_counter()
+        answers = list(clients.map(lambda n: asked(server.port, '/predict', picture(n)), range(1, 161)))
+        print(f'{160 / (time.perf_counter() - begin):.0f} requests a second')
+        assert [(status, said['pixels']['bright']) for status, said in answers] == [(200, n) for n in range(1, 161)]
+        _, metrics = asked(server.port, '/metrics')
+    counted = dict(line.split() for line in metrics.splitlines())
+    assert int(counted['phalanx_images_total']) == 160
+    assert int(counted['phalanx_batches_total']) <= 160
+
+
+def test_a_stop_loses_no_request_that_was_taken(file: Path) -> None:
+    """The model waits until the server has been asked to stop: one request is in its hands by then, three wait."""
+    model, stopped = load(file), threading.Event()
+    run = model.run
+
+    def slow(images: Any) -> Any:
+        assert stopped.wait(60)
+        return run(images)
+
+    model.run = slow
+    with ThreadPoolExecutor(4) as clients:
+        with served(model) as server:
+            answers = [clients.submit(asked, server.port, '/predict', picture(n)) for n in range(1, 5)]
+            server.batcher.wait_for(4)
+            server.should_exit = True
+            stopped.set()
+        assert [answer.result()[1]['pixels']['bright'] for answer in answers] == [1, 2, 3, 4]
+
+
+def test_images_come_as_bytes_or_in_json(file: Path) -> None:
+    with served(load(file)) as server:
+        status, said = asked(server.port, '/predict', picture(7))
+        as_json = json.dumps({'image': base64.b64encode(picture(7)).decode()}).encode()
+        assert (status, said) == asked(server.port, '/predict', as_json, 'application/json')
+        shown = cv2.imdecode(np.frombuffer(base64.b64decode(said['class_map_png']), np.uint8), cv2.IMREAD_GRAYSCALE)
+        assert (shown.shape, int(shown.sum())) == ((10, 20), 7)
+        assert asked(server.port, '/health')[1]['status'] == 'ok'
+        assert 'Drop an image here' in asked(server.port, '/')[1]
+
+
+def test_what_is_wrong_with_a_request_is_told(file: Path) -> None:
+    with served(load(file), most_bytes=10_000) as server:
+        status, said = asked(server.port, '/predict', b'no image')
+        assert (status, 'the image: is not an image that can be decoded' in said['detail']) == (422, True)
+        status, said = asked(server.port, '/predict', b'{}', 'application/json')
+        assert (status, '{"image": "..."}' in said['detail']) == (422, True)
+        status, said = asked(server.port, '/predict', b'x' * 10_001)
+        assert (status, said['detail']) == (413, 'a request may have 10000 bytes (--max_mib)')
+
+
+def test_a_request_for_which_there_is_no_room_is_turned_away(file: Path) -> None:
+    """One is with the model, one waits, the third has no place."""
+    model, goes_on, begun = load(file), threading.Event(), threading.Event()
+    run = model.run
+
+    def slow(images: Any) -> Any:
+        begun.set()
+        assert goes_on.wait(60)
+        return run(images)
+
+    model.run = slow
+    with served(model, room=1) as server, ThreadPoolExecutor(2) as clients:
+        first = clients.submit(asked, server.port, '/predict', picture(1))
+        assert begun.wait(60)
+        second = clients.submit(asked, server.port, '/predict', picture(2))
+        server.batcher.wait_for(2)
+        assert 'phalanx_waiting 1' in asked(server.port, '/metrics')[1]
+        status, said = asked(server.port, '/predict', picture(3))
+        goes_on.set()
+        assert (status, said['detail']) == (503, '1 requests wait already; try again later')
+        assert [first.result()[0], second.result()[0]] == [200, 200]
+
+
+def test_a_file_that_is_no_model_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(RequestError, match='there is no such file'):
+        command([str(tmp_path / 'none.onnx')])
+    assert main(['serve', str(tmp_path / 'none.onnx')]) == 2
