@@ -14,7 +14,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from statistics import median
+from statistics import fmean, median
 from tempfile import TemporaryDirectory
 from typing import Any
 
@@ -22,7 +22,6 @@ import torch
 from plain_ddp import WARMUP, peak_mb
 
 from phalanx.bench.show import as_text
-from phalanx.memory import keep_freed_memory
 from phalanx.runs import open_job
 from phalanx.trainer import Trainer
 
@@ -33,9 +32,8 @@ SETTINGS = ('train.global_batch_size=8', 'train.workers=0', 'norm_sync=off', 'em
 
 
 def measure(recipe: str, steps: int, keys: list[str]) -> dict[str, float]:
-    """The median step of Phalanx in seconds, and its peak memory in MiB above that of the start."""
+    """The mean step of Phalanx in seconds, and its peak memory in MiB above that of the start."""
     torch.set_num_threads(1)
-    keep_freed_memory()
     job = open_job(recipe, [(key, key) for key in keys])
     with TemporaryDirectory() as folder:
         trainer: Trainer[Any, Any, Any] = Trainer(job.recipe, job.task, folder=Path(folder), device=torch.device('cpu'))
@@ -46,7 +44,7 @@ def measure(recipe: str, steps: int, keys: list[str]) -> dict[str, float]:
             trainer.train_step(batch)
             trainer.at.step += 1
             seconds.append(time.perf_counter() - begin)
-    return {'step_s': median(seconds[WARMUP:]), 'memory_mb': peak_mb() - base}
+    return {'step_s': fmean(seconds[WARMUP:]), 'memory_mb': peak_mb() - base}
 
 
 def main() -> None:
