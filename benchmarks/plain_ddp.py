@@ -3,7 +3,7 @@
     python benchmarks/plain_ddp.py RECIPE STEPS KEY=VALUE ...          (or under torchrun)
 
 Other benchmarks start it to compare with. It trains on one batch that lies in memory, with torch's own batch norms, which each
-rank has for itself, and accumulates the gradients of `train.micro_batches`. Rank 0 prints the median step in seconds and the
+rank has for itself, and accumulates the gradients of `train.micro_batches`. Rank 0 prints the mean step in seconds and the
 peak memory above that of the start in MiB, as JSON.
 """
 
@@ -25,7 +25,6 @@ from phalanx.data.samples import Draw
 from phalanx.engine.runs import open_job
 from phalanx.parallel.norms import BatchNorm2d
 from phalanx.parallel.step import WholeStep
-from phalanx.system.memory import keep_freed_memory
 
 WARMUP = 3
 
@@ -57,7 +56,6 @@ def main() -> None:
     size, parts = train.batch_size_per_rank or train.global_batch(1), train.micro_batches
     torch.set_num_threads(1)
     torch.manual_seed(0)
-    keep_freed_memory()  # as ranks of Phalanx do
     if dist.is_torchelastic_launched():
         dist.init_process_group('gloo')
     rank = dist.get_rank() if dist.is_initialized() else 0
@@ -77,7 +75,7 @@ def main() -> None:
         optimizer.zero_grad()
         seconds.append(time.perf_counter() - begin)
     if rank == 0:
-        print(json.dumps({'step_s': statistics.median(seconds[WARMUP:]), 'memory_mb': peak_mb() - base}))
+        print(json.dumps({'step_s': statistics.fmean(seconds[WARMUP:]), 'memory_mb': peak_mb() - base}))
     if dist.is_initialized():
         del replica
         dist.destroy_process_group()

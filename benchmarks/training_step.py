@@ -14,7 +14,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from statistics import median
+from statistics import fmean, median
 from tempfile import TemporaryDirectory
 from typing import Any
 
@@ -24,7 +24,6 @@ from plain_ddp import WARMUP, peak_mb
 from phalanx.cli.bench.show import as_text
 from phalanx.engine.runs import open_job
 from phalanx.engine.trainer import Trainer
-from phalanx.system.memory import keep_freed_memory
 
 PLAIN = Path(__file__).with_name('plain_ddp.py')
 # `cross_entropy` has weights that targets tell; `ema` and `clip` are more than a plain step.
@@ -33,9 +32,8 @@ SETTINGS = ('train.global_batch_size=8', 'train.workers=0', 'norm_sync=off', 'em
 
 
 def measure(recipe: str, steps: int, keys: list[str]) -> dict[str, float]:
-    """The median step of Phalanx in seconds, and its peak memory in MiB above that of the start."""
+    """The mean step of Phalanx in seconds, and its peak memory in MiB above that of the start."""
     torch.set_num_threads(1)
-    keep_freed_memory()
     job = open_job(recipe, [(key, key) for key in keys])
     with TemporaryDirectory() as folder:
         trainer: Trainer[Any, Any, Any] = Trainer(job.recipe, job.task, folder=Path(folder), device=torch.device('cpu'))
@@ -46,7 +44,7 @@ def measure(recipe: str, steps: int, keys: list[str]) -> dict[str, float]:
             trainer.train_step(batch)
             trainer.at.step += 1
             seconds.append(time.perf_counter() - begin)
-    return {'step_s': median(seconds[WARMUP:]), 'memory_mb': peak_mb() - base}
+    return {'step_s': fmean(seconds[WARMUP:]), 'memory_mb': peak_mb() - base}
 
 
 def main() -> None:
