@@ -8,8 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import safetensors.torch
+from test_originals_paddledet import FILES as DETECTION
 
 from phalanx.cli.main import main
+from phalanx.families.detection.models.ppyoloe import ppyoloe
 from phalanx.families.segmentation.models.pp_liteseg import pp_liteseg
 from phalanx.weights.originals import ORIGINALS, stored_as_in_paddle
 
@@ -35,6 +37,19 @@ def test_weights_of_a_named_network_are_written(original: Path, tmp_path: Path) 
     weights = safetensors.torch.load_file(out)
     assert weights['heads.0.classify.weight'].flatten().tolist() == list(range(96))
     pp_liteseg(3).load_state_dict(weights)
+
+
+def test_a_configuration_that_says_its_classes_needs_no_data_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """PaddleDetection's `num_classes`, of a data set that is not here."""
+    monkeypatch.chdir(tmp_path)
+    for name, text in DETECTION.items():
+        (tmp_path / f'{name}.yml').write_text(text.lstrip())
+    model = ppyoloe(80, size='s')
+    name = ORIGINALS[type(model)](model).name
+    arrays = {name(ours): tensor.numpy() for ours, tensor in stored_as_in_paddle(model).items()}
+    (tmp_path / 'model.pdparams').write_bytes(pickle.dumps(arrays, 4))
+    assert main(['convert', 'weights', 'model.pdparams', '--recipe', 'ppyoloe.yml', '--out', 'out.safetensors']) == 0
+    assert safetensors.torch.load_file('out.safetensors')['heads.0.classify.bias'].shape == (80,)
 
 
 @pytest.mark.parametrize(

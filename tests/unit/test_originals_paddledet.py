@@ -298,6 +298,19 @@ def test_networks_for_small_objects_have_a_fourth_level() -> None:
         recipe('ppyoloe', 'CSPResNet.return_idx=[0,1,2,3]', strides[0])
 
 
+def test_a_student_without_its_teacher_trains_alone(folder: Path) -> None:
+    """As PaddleDetection does with a file of configs/ppyoloe/distill when --slim_config is not given."""
+    student = (
+        'architecture: PPYOLOE\nfor_distill: True\nPPYOLOE: {backbone: CSPResNet, neck: CustomCSPPAN, yolo_head: PPYOLOEHead}\n'
+    )
+    (folder / 'run.yml').write_text(f'_BASE_: [ppyoloe_plus.yml]\n{student}')
+    job = open_job('run.yml')
+    assert plain(job.resolved)['model'] == {**MODEL, 'size': 'l', 'plus': True}
+    assert any('for_distill is ignored' in note and 'trains alone' in note for note in job.notes)
+    with pytest.raises(ConfigError, match='a file for --slim_config'):
+        recipe('ppyoloe', 'slim_method=PPYOLOEDistill')
+
+
 def test_no_regularizer_is_no_decay() -> None:
     assert recipe('ppyoloe', 'OptimizerBuilder.regularizer=false')['optimizer']['weight_decay'] == 0
 

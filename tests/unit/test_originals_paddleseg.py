@@ -508,6 +508,24 @@ def test_a_recipe_of_ours_is_not_taken_for_one_of_theirs() -> None:
     assert shipped and not [path for path in shipped if dialect_of(path)]
 
 
+@pytest.mark.parametrize(
+    ('name', 'wrong', 'told'),
+    [
+        ('unet', 'model.type=BiSeNetV2', "model.type: 'BiSeNetV2' has no counterpart in Phalanx"),
+        (
+            'deeplab',
+            'model.backbone.type=ResNet18_vd',
+            "DeepLabV3P with the backbone 'ResNet18_vd' has no counterpart",
+        ),
+    ],
+)
+def test_another_model_is_the_only_thing_that_is_said(folder: Path, name: str, wrong: str, told: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        recipe(name, wrong, 'loss.types=[{type: Nonsense}]', 'optimizer.type=Nonsense', 'batch_size=x')
+    (line,) = caught.value.problems
+    assert told in line
+
+
 @pytest.mark.parametrize('name', ['liteseg', 'deeplab', 'segformer'])
 def test_wrong_values_anywhere_are_told_and_break_nothing(folder: Path, name: str) -> None:
     """The translation notes problems; whatever it lets through, the binder judges."""

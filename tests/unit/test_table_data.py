@@ -49,6 +49,14 @@ def test_lines_of_a_split_are_read(tmp_path: Path) -> None:
     assert source.lengths(Vocabulary(merge_cells=False)).tolist() == [8, 8]
 
 
+def test_lines_without_a_split_belong_to_either_and_null_takes_all(tmp_path: Path) -> None:
+    """PaddleOCR never reads `split`, so own data often has none, or `train` in the file of the evaluation."""
+    unsaid = {key: value for key, value in line('a.png', '').items() if key != 'split'}
+    root = write(tmp_path, [unsaid, line('b.png', 'train')])
+    assert [len(DATA['pubtabnet'](root=root).split(split)) for split in ('train', 'eval')] == [2, 1]
+    assert len(DATA['pubtabnet'](root=root, eval_split=None).split('eval')) == 2
+
+
 def test_a_changed_file_is_read_again(tmp_path: Path) -> None:
     assert len(DATA['pubtabnet'](root=write(tmp_path, [line('a.png', 'train')])).split('train')) == 1
     assert len(DATA['pubtabnet'](root=write(tmp_path, [line('a.png', 'train')] * 2)).split('train')) == 2
@@ -81,7 +89,12 @@ def test_an_image_that_cannot_be_decoded_is_told(tmp_path: Path) -> None:
         pytest.param([line('z.png', 'train')], FileNotFoundError, '1 file is missing in .*train: z.png', id='image missing'),
         pytest.param([line('../a.png', 'train')], ValueError, 'lies outside the data set', id='image outside'),
         pytest.param([line('a.png', 'val')], ValueError, "no line has the split 'train'; there are val", id='no such split'),
-        pytest.param([line('a.png', 'train'), '{}'], ValueError, 'jsonl:2: expected a PubTabNet annotation', id='other lines'),
+        pytest.param(
+            [line('a.png', 'train'), '{}'],
+            ValueError,
+            'jsonl:2: has no filename, as an annotation of PubTabNet has',
+            id='other lines',
+        ),
         pytest.param([json.dumps([line('a.png', 'train')])], ValueError, 'jsonl:1: is an array; each line must', id='an array'),
         pytest.param([json.dumps(line('a.png', 'train'))[:-9]], ValueError, 'jsonl:1: its structure is no JSON', id='cut off'),
     ],

@@ -11,8 +11,9 @@ from typing import Any
 import safetensors.torch
 from torch import nn
 
-from phalanx.config.arguments import Parser, add_assignments, assignments
+from phalanx.config.arguments import Assignments, Parser, add_assignments, assignments
 from phalanx.config.originals import dialect_of, translate
+from phalanx.config.originals.dialect import Reading
 from phalanx.config.read import parsed_assignment, plain
 from phalanx.config.show import show
 from phalanx.engine.runs import find_recipe, open_job
@@ -42,7 +43,7 @@ def command(words: Sequence[str]) -> int:
     which = weights.add_mutually_exclusive_group(required=True)
     which.add_argument('--recipe', metavar='RECIPE', help='the recipe (ours or theirs) of the network that they belong to')
     which.add_argument('--model', metavar='NAME', help='the name of that network')
-    weights.add_argument('--num_classes', type=int, metavar='N', help='of the network that --model names')
+    weights.add_argument('--num_classes', type=int, metavar='N', help='of the network; a recipe says it, or its data set')
     add_assignments(weights, 'sets a key of the recipe, or an option of the network')
     weights.add_argument('--out', type=Path, required=True, metavar='FILE', help='the .safetensors file to write')
     given = parser.parse_args(words)
@@ -94,7 +95,7 @@ def _network(given: argparse.Namespace) -> nn.Module:
     """The network that the weights belong to."""
     try:
         if given.recipe is not None:
-            return open_job(given.recipe, assignments(given)).task.model()
+            return _of_recipe(given.recipe, assignments(given), given.num_classes)
         if given.num_classes is None:
             raise RequestError('--model needs --num_classes')
         options: dict[str, Any] = {}
@@ -104,3 +105,16 @@ def _network(given: argparse.Namespace) -> nn.Module:
         return create_model(given.model, num_classes=given.num_classes, **options)
     except (ValueError, TypeError, OSError) as error:  # an unknown network or option; a data set that names the classes
         raise RequestError(str(error)) from None
+
+
+def _of_recipe(recipe: str, assigned: Assignments, num_classes: int | None) -> nn.Module:
+    """The network of a recipe. Its data set is asked for the number of classes only where nothing else says it."""
+    job, path = open_job(recipe, assigned), find_recipe(recipe)
+    dialect = dialect_of(path)
+    if num_classes is None and dialect is not None:
+        said = dialect.read(path, Reading(dialect.project)).value.get('num_classes')
+        num_classes = said.value if said is not None and isinstance(said.value, int) else None
+    if num_classes is None or job.recipe.task != 'detection':
+        return job.task.model()
+    options = plain(job.resolved.value['model'])
+    return create_model(options.pop('name'), num_classes=num_classes, **options)

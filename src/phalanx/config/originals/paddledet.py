@@ -17,7 +17,11 @@ BASE = '_BASE_'
 SIZES = {(0.33, 0.5): 's', (0.67, 0.75): 'm', (1.0, 1.0): 'l', (1.33, 1.25): 'x'}  # of depth_mult and width_mult
 ARCHITECTURES = ('YOLOv3', 'PPYOLOE')
 PARTS = {'backbone': 'CSPResNet', 'neck': 'CustomCSPPAN', 'yolo_head': 'PPYOLOEHead'}
-METHODS = {'ssod_method': 'semi-supervised training', 'aux_head': 'an auxiliary head', 'slim_method': 'distillation'}
+METHODS = {
+    'ssod_method': 'semi-supervised training',
+    'aux_head': 'an auxiliary head',
+    'slim_method': 'distillation (a file for --slim_config)',
+}
 METRICS = {'COCO': 'coco', 'VOC': 'voc'}
 INTERPOLATIONS = {0: 'nearest', 1: 'linear', 2: 'cubic', 3: 'area', 4: 'lanczos4'}  # as OpenCV numbers them
 SCHEDULES = ('CosineDecay', 'PiecewiseDecay')
@@ -29,6 +33,7 @@ IGNORED = {
     'weights': 'name the weights to judge with --weights',
     'print_flops': 'there is no such count',
     'print_params': 'the number of parameters is always told',
+    'for_distill': 'it keeps what a distillation compares; without --slim_config, as here, the network trains alone',
     'find_unused_parameters': 'every parameter takes part in every step',
     'export': '`phalanx export` takes its own options',
     'TestReader': '`phalanx predict` prepares images as the evaluation does',

@@ -131,6 +131,8 @@ def _data(train: Section, evaluation: Section) -> Node:
         return train.becomes({})
     root = os.path.commonpath([paths['train'].parent, paths['eval'].parent, paths['train_images'], paths['eval_images']])
     below = {name: renamed(node, os.path.relpath(paths[name], root)) for name, node in places.items()}
+    if paths['train'] != paths['eval']:  # PaddleOCR takes every line, whatever it says of splits
+        below |= {f'{split}_split': Node(None, places[split].origin) for split in ('train', 'eval')}
     return train.becomes({'name': renamed(kind, 'pubtabnet'), 'root': renamed(places['train_images'], root or '.'), **below})
 
 

@@ -28,6 +28,12 @@ FILE_LISTS: dict[str, dict[str, Any]] = {  # data sets that are two lists of fil
 NUM_CLASSES = {'Cityscapes': 19, 'ADE20K': 150, 'PascalVOC': 21, **dict.fromkeys(FILE_LISTS, 2)}
 MODELS = ('PPLiteSeg', 'UNet', 'OCRNet', 'SegFormer', 'DeepLabV3P')
 SEGFORMERS = {f'SegFormer_B{size}': f'mit_b{size}' for size in range(6)}  # as they were called up to release 2.6
+BACKBONES = {  # of each model: theirs -> ours
+    'PPLiteSeg': {'STDC1': 'stdc1', 'STDC2': 'stdc2'},
+    'OCRNet': {'HRNet_W18': 'hrnet_w18', 'HRNet_W48': 'hrnet_w48'},
+    'SegFormer': {f'MixVisionTransformer_B{size}': f'mit_b{size}' for size in range(6)},
+    'DeepLabV3P': {'ResNet50_vd': 'resnet50_vd', 'ResNet101_vd': 'resnet101_vd', 'Xception65_deeplab': 'xception65'},
+}
 LOSSES = (
     *('CrossEntropyLoss', 'OhemCrossEntropyLoss', 'DiceLoss'),
     *('LovaszSoftmaxLoss', 'LovaszHingeLoss', 'RMILoss', 'SemanticConnectivityLoss', 'MixedLoss'),
@@ -75,6 +81,7 @@ WITHOUT_COUNTERPART: dict[str, dict[str, Any]] = {  # options that can only be a
 }
 IGNORED = {
     'to_static_training': 'set train.compile for what it is meant for, speed',
+    'export': '`phalanx export` takes its own options',
     'print_mem_info': 'peak memory is always reported',
     'log_ranks': 'every rank writes its own log',
     'uniform_output_enabled': 'the run folder always has the same form',
@@ -121,9 +128,12 @@ def _without_marks(node: Node) -> Node:
 def translate(root: Node, reading: Reading) -> Node:
     """The recipe that says the same. What cannot be said is in `reading.problems`, what need not be in `reading.notes`."""
     top = Section(root, '', reading)
+    network = top.section('model')
+    if not _is_known(network):
+        return root
     batch_size, steps = top.count('batch_size'), top.count('iters')
     data, data_keys, num_classes = _data(top)
-    model, initial = _model(top.section('model'), num_classes)
+    model, initial = _model(network, num_classes)
     losses, coefficients = _losses(top.section('loss'), as_number(batch_size) or 1)
     lr, schedule = _schedule(top.section('lr_scheduler'), int(as_number(steps) or 1))
     optimizer, parameters, clip = _optimizer(top.section('optimizer'), lr)
@@ -148,6 +158,24 @@ def translate(root: Node, reading: Reading) -> Node:
     top.only('distill_loss', None)
     top.end()
     return top.becomes(recipe)
+
+
+def _is_known(model: Section) -> bool:
+    """Whether it is a model of ours; else that is the one problem: the rest of the file is of no interest."""
+    kind = model.left.get('type')
+    if kind is None or not isinstance(kind.value, str):
+        return True  # which is a problem among others
+    if kind.value not in (*MODELS, *SEGFORMERS):
+        model.not_one_of(kind, 'type', MODELS)
+        return False
+    backbone = model.left.get('backbone')
+    named = backbone.value.get('type') if backbone is not None and isinstance(backbone.value, dict) else None
+    known = BACKBONES.get(kind.value, {})
+    if named is not None and known and str(named.value) not in known:
+        said = f'{kind.value} with the backbone {plain(named)!r} has no counterpart in Phalanx (it has {", ".join(known)})'
+        model.problem(named, model.named('backbone.type'), said)
+        return False
+    return True
 
 
 def _data(top: Section) -> tuple[Node, dict[str, Any], int]:
@@ -183,7 +211,7 @@ def _data(top: Section) -> tuple[Node, dict[str, Any], int]:
         section.only('edge', False)
         section.only('img_channels', 3)
         section.only('ignore_index', 255)
-    train.ignore('shuffle', 'training samples are always shuffled')
+    train.always('shuffle', True, 'training samples are always shuffled')
     data = train.becomes({'name': renamed(kind, name), **keys})
     transforms, normalise = _transforms(train)
     eval_transforms, eval_normalise = _transforms(val)
@@ -256,7 +284,7 @@ def _model(section: Section, num_classes: int) -> tuple[Node, dict[str, Any]]:
     match kind.value:
         case 'PPLiteSeg':
             name = 'pp_liteseg'
-            keys['backbone'] = _backbone(backbone, {'STDC1': 'stdc1', 'STDC2': 'stdc2'}, {'relative_lr': 1.0})
+            keys['backbone'] = _backbone(backbone, BACKBONES['PPLiteSeg'], {'relative_lr': 1.0})
             keys['arm_channels'] = section.take('arm_out_chs', [64, 96, 128])
             keys['head_channels'] = section.take('seg_head_inter_chs', [64, 64, 64])
             fixed = {'backbone_indices': [2, 3, 4], 'arm_type': 'UAFM_SpAtten', 'cm_bin_sizes': [1, 2, 4], 'cm_out_ch': 128}
@@ -267,11 +295,11 @@ def _model(section: Section, num_classes: int) -> tuple[Node, dict[str, Any]]:
         case 'OCRNet':
             name = 'ocrnet'
             hrnet = {'has_se': False, 'align_corners': False, 'padding_same': True, 'use_psa': False}
-            keys['backbone'] = _backbone(backbone, {'HRNet_W18': 'hrnet_w18', 'HRNet_W48': 'hrnet_w48'}, hrnet)
+            keys['backbone'] = _backbone(backbone, BACKBONES['OCRNet'], hrnet)
             section.fixed({'backbone_indices': [0], 'ocr_mid_channels': 512, 'ocr_key_channels': 256})
         case 'SegFormer':
             name = 'segformer'
-            keys['backbone'] = _backbone(backbone, {f'MixVisionTransformer_B{size}': f'mit_b{size}' for size in range(6)}, {})
+            keys['backbone'] = _backbone(backbone, BACKBONES['SegFormer'], {})
             keys['head_channels'] = section.required('embedding_dim')
         case older if older in SEGFORMERS:
             name, keys = 'segformer', {'backbone': renamed(kind, SEGFORMERS[older])}
@@ -288,11 +316,11 @@ def _model(section: Section, num_classes: int) -> tuple[Node, dict[str, Any]]:
 
 
 def _deeplabv3p(section: Section, backbone: Section) -> dict[str, Any]:
-    resnet = {'ResNet50_vd': 'resnet50_vd', 'ResNet101_vd': 'resnet101_vd'}
-    known = {**resnet, 'Xception65_deeplab': 'xception65'}
-    is_resnet = backbone.has('type') and str(backbone.left['type'].value) in resnet
+    is_resnet = backbone.has('type') and str(backbone.left['type'].value).startswith('ResNet')
     keys = {
-        'backbone': _backbone(backbone, known, {'data_format': 'NCHW', 'output_stride': 8 if is_resnet else 16}),
+        'backbone': _backbone(
+            backbone, BACKBONES['DeepLabV3P'], {'data_format': 'NCHW', 'output_stride': 8 if is_resnet else 16}
+        ),
         'align_corners': section.take('align_corners', False),
     }
     if is_resnet:

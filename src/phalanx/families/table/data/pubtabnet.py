@@ -31,8 +31,9 @@ class PubTabNet:
     """The data set as its archive unpacks: PubTabNet_2.0.0.jsonl and the images in train/ and val/.
 
     `train` and `eval`: the files with the annotations, below `root`; only lines are used whose `split` is `train_split` or
-    `eval_split`. `train_images` and `eval_images`: the folders of the images, below `root`. For the examples in PubTabNet's
-    repository: `train: PubTabNet_Examples.jsonl, train_images: examples`, and the same for `eval` with `eval_split: train`.
+    `eval_split`, and lines without any; null takes all of them. `train_images` and `eval_images`: the folders of the images,
+    below `root`. For the examples in PubTabNet's repository: `train: PubTabNet_Examples.jsonl, train_images: examples`, and
+    the same for `eval` with `eval_split: train`.
     """
 
     def __init__(
@@ -43,8 +44,8 @@ class PubTabNet:
         eval: str = 'PubTabNet_2.0.0.jsonl',
         train_images: str = 'train',
         eval_images: str = 'val',
-        train_split: str = 'train',
-        eval_split: str = 'val',
+        train_split: str | None = 'train',
+        eval_split: str | None = 'val',
     ) -> None:
         self.root = root
         self.places = {'train': (train, train_images, train_split), 'eval': (eval, eval_images, eval_split)}
@@ -65,14 +66,14 @@ def icdar2013_tables(*, root: Path) -> PubTabNet:
 class Lines:
     """A Source of the lines of one split."""
 
-    def __init__(self, annotations: Path, images: Path, split: str) -> None:
+    def __init__(self, annotations: Path, images: Path, split: str | None) -> None:
         """Raises FileNotFoundError without annotations, ValueError when a line is malformed or none is of the split."""
         if not annotations.is_file():
             raise FileNotFoundError(f'{annotations}: there is no such file')
         stat = annotations.stat()
         lines = index(annotations, stat.st_mtime_ns, stat.st_size)
         self.annotations, self.images = annotations, images
-        chosen = np.flatnonzero(lines.splits == split)
+        chosen = np.flatnonzero((lines.splits == split) | (lines.splits == '') | (split is None))
         if len(chosen) == 0:
             found = ', '.join(np.unique(lines.splits).tolist())
             raise ValueError(f'{annotations}: no line has the split {split!r}; there are {found or "no lines"}')
@@ -155,11 +156,12 @@ def index(annotations: Path, modified: int, size: int) -> Index:
                 raise ValueError(f'{annotations}:{number}: is an array; each line must be an object by itself (JSON Lines)')
             if line.strip():
                 split, filename, structure = SPLIT.search(line), FILENAME.search(line), STRUCTURE.search(line)
-                if split is None or filename is None or structure is None:
-                    raise ValueError(f'{annotations}:{number}: expected a PubTabNet annotation, got {line[:40]!r}...')
+                if filename is None or structure is None:
+                    missing = 'html.structure.tokens' if filename else 'filename'
+                    raise ValueError(f'{annotations}:{number}: has no {missing}, as an annotation of PubTabNet has')
                 offsets.append(offset)
                 numbers.append(number)
-                splits.append(split[1].decode())
+                splits.append(split[1].decode() if split else '')
                 filenames.append(json.loads(filename[1]).encode())
                 structures.append(_counts(line[structure.end() :], f'{annotations}:{number}'))
             offset += len(line)

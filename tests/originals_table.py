@@ -1,0 +1,139 @@
+"""What each key of the published configurations is here, found by changing one value after the other: the tables of
+docs/coming-from-paddle.md, which `PYTHONPATH=src:tests:tests/unit python tests/originals_table.py` writes anew.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from test_originals_paddledet import FILES as DETECTION
+from test_originals_paddleocr import FILES as RECOGNITION
+from test_originals_paddleseg import FILES as SEGMENTATION
+from test_originals_pdseg import OCRNET, UNET_PET, XCEPTION
+
+from mutations import places
+from phalanx.config.originals import dialect_of
+from phalanx.config.originals.dialect import Dialect, Reading, assigned
+from phalanx.config.read import Node, plain
+from phalanx.families.recognition.characters import BUILT_IN
+from phalanx.families.table.tokens import PUBLISHED
+
+TEXTS = {
+    **{f'seg/{name}': text for name, text in SEGMENTATION.items()},
+    **{f'old/{name}': text for name, text in {'unet_pet': UNET_PET, 'xception': XCEPTION, 'ocrnet': OCRNET}.items()},
+    **{f'det/{name}': text for name, text in DETECTION.items()},
+    **{f'ocr/{name}': text for name, text in RECOGNITION.items()},
+}
+BASES = ('seg/cityscapes', *(f'det/{name}' for name in ('coco', 'voc', 'runtime', 'optimizer', 'network', 'reader')))
+WHOLE = [name for name in TEXTS if name not in BASES]
+DOCUMENT = Path(__file__).parents[1] / 'docs' / 'coming-from-paddle.md'
+MARK = '<!-- from here on written by tests/originals_table.py -->\n'
+MOST = 3  # keys of a recipe shown in a row
+
+
+class Outcome(NamedTuple):
+    recipe: Any
+    problems: list[str]
+    notes: list[str]
+
+
+def write_texts(folder: Path) -> None:
+    """The configurations, and the dictionaries that they name."""
+    for name, text in TEXTS.items():
+        file = folder / f'{name}.yml'
+        file.parent.mkdir(exist_ok=True)
+        file.write_text(text.lstrip())
+    dictionaries = {'en_dict.txt': BUILT_IN['en'], 'ppocr_keys_v1.txt': 'abc', 'dict/table_structure_dict.txt': PUBLISHED}
+    (folder / 'ppocr/utils/dict').mkdir(parents=True)
+    for name, words in dictionaries.items():
+        (folder / 'ppocr/utils' / name).write_text(''.join(f'{word}\n' for word in words))
+
+
+def outcome(dialect: Dialect, root: Node) -> Outcome:
+    reading = Reading(dialect.project)
+    recipe = dialect.translate(root, reading)
+    return Outcome(plain(recipe), reading.problems, reading.notes)
+
+
+def changes(name: str) -> Iterator[tuple[str, Dialect, Outcome, Outcome]]:
+    """Each scalar of a configuration by its key, and what is read before and after it became another of its kind."""
+    dialect = dialect_of(Path(f'{name}.yml'))
+    assert dialect is not None
+    root = dialect.read(Path(f'{name}.yml'), Reading(dialect.project))
+    before = outcome(dialect, root)
+    for place in places(root):
+        node = _at(root, place)
+        if not isinstance(node.value, dict | list) and node.value is not None:
+            value = _other(node.value)
+            changed = assigned(root, list(place), Node(value, 'changed', str(value)))
+            yield re.sub(r'\.(\d+)', r'[\1]', '.'.join(place)), dialect, before, outcome(dialect, changed)
+
+
+def reason(key: str, notes: list[str]) -> str | None:
+    """What the notes say of a key, or of the section that it is in."""
+    for note in notes:
+        found = re.search(r': ([\w.\[\]]+)(?: is ignored)?: (.*)', note)
+        if found and re.match(rf'{re.escape(found[1])}(?![^.\[])', key):
+            return found[2]
+    return None
+
+
+def tables() -> str:
+    """A table for each project: a row for each key."""
+    rows: dict[str, dict[str, str]] = {}
+    for name in WHOLE:
+        for key, dialect, before, after in changes(name):
+            row = rows.setdefault(dialect.project, {})
+            row.setdefault(
+                re.sub(r'\[\d+\]', '[]', re.sub(r'^(\w+Dataset)\.type$', r'\1.name', key)), _meaning(key, before, after)
+            )
+    parts = []
+    for project, row in rows.items():
+        lines = [f'| `{key}` | {meaning} |' for key, meaning in sorted(row.items())]
+        parts.append('\n'.join([f'### {project}', '', '| key | here |', '| --- | --- |', *lines, '']))
+    return '\n'.join(parts)
+
+
+def _meaning(key: str, before: Outcome, after: Outcome) -> str:
+    if after.problems and not before.problems:
+        return 'read; only what Phalanx has too'
+    now, then = dict(_leaves(after.recipe)), dict(_leaves(before.recipe))
+    keys = sorted({re.sub(r'\.\d+', '[]', at) for at in now.keys() | then.keys() if now.get(at) != then.get(at)})
+    if keys:
+        return ', '.join(f'`{at}`' for at in keys[:MOST]) + (' ...' if len(keys) > MOST else '')
+    said = reason(key, before.notes) or reason(key, after.notes)
+    return f'ignored: {said}' if said else 'ignored, which is noted'
+
+
+def _leaves(value: Any, path: str = '') -> Iterator[tuple[str, Any]]:
+    children = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else None
+    if children is None:
+        yield path, value
+    else:
+        for key, child in children:
+            yield from _leaves(child, f'{path}.{key}' if path else str(key))
+
+
+def _at(node: Node, place: tuple[str, ...]) -> Node:
+    for key in place:
+        node = node.value[int(key)] if isinstance(node.value, list) else node.value[key]
+    return node
+
+
+def _other(value: Any) -> Any:
+    if isinstance(value, bool):
+        return not value
+    return value + 1 if isinstance(value, int | float) else f'{value}x'
+
+
+if __name__ == '__main__':
+    with tempfile.TemporaryDirectory() as folder:
+        write_texts(Path(folder))
+        os.chdir(folder)
+        written = tables()
+    DOCUMENT.write_text(DOCUMENT.read_text().partition(MARK)[0] + MARK + '\n' + written)
