@@ -23,10 +23,18 @@ from phalanx.readable import duration, mebibytes, number, percent
 NOT_METRICS = ('kind', 'step', 'samples', 'seconds')
 
 
+class PageError(OSError):
+    """A run folder whose files somebody else wrote, or changed."""
+
+
 def write_page(folder: Path) -> Path:
-    """`folder`/report.html, newly built. Raises OSError when it cannot be written; an earlier page then stays as it was."""
-    run = Run.read(folder)
-    parts = (_head(run), _tiles(run), _curves(run), _pictures(run), _detail(run), _events(run), _facts(run), _recipe(run))
+    """`folder`/report.html, newly built. Raises OSError when it cannot be written, and PageError when the files of the folder
+    are not those of a run; an earlier page then stays as it was."""
+    try:
+        run = Run.read(folder)
+        parts = (_head(run), _tiles(run), _curves(run), _pictures(run), _detail(run), _events(run), _facts(run), _recipe(run))
+    except (LookupError, TypeError, ValueError, AttributeError, OverflowError, RecursionError) as error:
+        raise PageError(f'{folder}: its files do not say what a run writes ({type(error).__name__}: {error})') from None
     page = (
         '<!doctype html><html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">'
         f'<title>{escape(run.name)}</title><style>{CSS}</style></head><body>{"".join(parts)}</body></html>\n'
@@ -95,7 +103,10 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
 
 
 def _read_json(path: Path, otherwise: Any) -> Any:
-    return json.loads(path.read_bytes()) if path.is_file() else otherwise
+    try:
+        return json.loads(path.read_bytes()) if path.is_file() else otherwise
+    except (ValueError, RecursionError) as error:
+        raise PageError(f'{path}: is not JSON ({error})') from None
 
 
 # The sections of the page, from top to bottom.
@@ -225,7 +236,18 @@ def _captioned(run: Run, cells: Iterable[Mapping[str, str]]) -> str:
         f'<figure><img src="{_embedded(run.folder / "pictures" / cell["file"])}" alt="{escape(cell["caption"])}">'
         f'<figcaption>{escape(cell["caption"])}</figcaption></figure>'
         for cell in cells
-        if (run.folder / 'pictures' / cell['file']).is_file()
+        if _is_own(run.folder / 'pictures', cell['file'])
+    )
+
+
+def _is_own(folder: Path, name: str) -> bool:
+    """Whether `name` is that of a picture in `folder` itself: who sends a run folder must not name others."""
+    file = folder / name
+    return (
+        file.name == name
+        and file.suffix in ('.png', '.jpg')
+        and file.is_file()
+        and not any(map(Path.is_symlink, (folder, file)))
     )
 
 
@@ -282,7 +304,7 @@ def _events(run: Run) -> str:
     seen = {line['text']: line for line in reversed(run.journal) if line['kind'] in ('note', 'warning')}
     rows = ''.join(
         f'<tr class="{line["kind"]}"><td class="when">{_clock(line["time"])}</td>'
-        f'<td class="when">step {number(line["step"])}</td><td>{escape(text)}</td></tr>'
+        f'<td class="when">step {escape(number(line["step"]))}</td><td>{escape(text)}</td></tr>'
         for text, line in sorted(seen.items(), key=lambda item: item[1]['time'])
     )
     return _section('Notes and warnings', f'<div class="scroll"><table>{rows}</table></div>') if rows else ''
