@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Self
@@ -18,9 +19,9 @@ class Standing:
     evaluated: int = 0  # the step of that
 
     def judged(self, metrics: Mapping[str, float], by: str) -> bool:
-        """Takes note of an evaluation at the current step; whether it is the best so far."""
+        """Takes note of an evaluation at the current step; whether it is the best so far. What is no number is not."""
         self.metrics, self.evaluated = metrics, self.step
-        is_best = self.best is None or metrics[by] > self.best
+        is_best = not math.isnan(metrics[by]) and (self.best is None or metrics[by] > self.best)
         if is_best:
             self.best, self.best_step = metrics[by], self.step
         return is_best
