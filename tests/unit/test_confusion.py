@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from types import SimpleNamespace
 
 import numpy as np
@@ -43,6 +44,7 @@ def test_all_numbers_are_those_of_scikit_learn() -> None:
             'accuracy': accuracy_score(*pair),
             'kappa': cohen_kappa_score(*pair),
             'mean_dice': f1_score(*pair, average='macro'),
+            'mean_iou_all': jaccard_score(*pair, average='macro'),
         }
     )
     columns = {
@@ -93,8 +95,19 @@ def test_the_legend_has_the_colours_of_the_classes_that_were_met() -> None:
     assert legend == Legend({NAMES[number]: f'#{bytes(drawn[place]).hex()}' for place, number in enumerate((1, 2))})
 
 
-def test_nothing_judged_gives_numbers_all_the_same() -> None:
-    assert Confusion(NAMES).compute() == {'mean_iou': 1, 'accuracy': 0, 'kappa': 0, 'mean_dice': 0}
+def test_where_all_is_void_there_is_no_number() -> None:
+    metric = Confusion(NAMES)
+    metric.update([torch.zeros(1, 2, dtype=torch.int64)], SimpleNamespace(labels=[torch.tensor([[VOID, VOID]])]))
+    assert list(metric.compute()) == ['mean_iou', 'accuracy', 'kappa', 'mean_dice', 'mean_iou_all']
+    assert all(map(math.isnan, metric.compute().values()))
+
+
+def test_a_class_that_is_not_met_does_not_count() -> None:
+    """By hand, of 20 classes that are named: 0 is 3 pixels, of which all are found, and 1 is one pixel, taken for 0."""
+    metric = Confusion([f'class {number}' for number in range(20)])
+    metric.update([torch.tensor([[0, 0, 0, 0]])], SimpleNamespace(labels=[torch.tensor([[0, 0, 0, 1]])]))
+    assert metric.compute()['mean_iou'] == pytest.approx((3 / 4 + 0) / 2)
+    assert metric.compute()['mean_iou_all'] == pytest.approx((3 / 4 + 0 + 18) / 20)  # as PaddleSeg has it
 
 
 def test_a_label_that_is_no_class_is_told() -> None:

@@ -18,6 +18,7 @@ from PIL import Image
 from rich.console import Console
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+from phalanx.engine.standing import Standing
 from phalanx.families.task import Curves, Evaluation, Legend, Matrix, Pictures
 from phalanx.report.page import read_lines
 from phalanx.report.report import Report, print_evaluation
@@ -77,6 +78,26 @@ def test_a_log_line_is_one_json_object_with_its_terms_apart(tmp_path: Path) -> N
         },
         {'kind': 'eval', 'step': 1, 'mean_iou': 0.75, 'samples': 13, 'seconds': 2.0},
     ]
+
+
+def test_labels_that_say_nothing_are_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A loss of exactly 0, and an evaluation in which nothing could be judged: once for all log lines, at each evaluation."""
+    with a_report(tmp_path) as report:
+        report.train(record(1, 0.0))
+        report.train(record(2, 0.0))
+        report.evaluation(2, Evaluation(metrics={'mean_iou': float('nan'), 'kappa': 0.5}, seconds=2.0, samples=13), best=False)
+    journal = [json.loads(line) for line in (tmp_path / 'journal.jsonl').read_text().splitlines()]
+    assert [line['text'].partition(' (')[0] for line in journal if line['kind'] == 'warning'] == [
+        'the loss is exactly 0, as if the labels of the training samples say nothing',
+        'mean_iou: no number, as the labels of the evaluation samples say nothing',
+    ]
+
+
+def test_an_evaluation_without_a_number_is_not_the_best() -> None:
+    at = Standing(step=5)
+    assert not at.judged({'mean_iou': float('nan')}, 'mean_iou') and at.best is None
+    assert at.judged({'mean_iou': 0.0}, 'mean_iou')
+    assert not at.judged({'mean_iou': float('nan')}, 'mean_iou') and at.best == 0
 
 
 def test_a_log_line_is_on_disk_before_the_next_step(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -224,7 +225,8 @@ def evaluate(words: Sequence[str]) -> int:
     if dist.rank_of_environment() != 0:
         return 0
     if given.json:
-        print(json.dumps({**result.metrics, 'samples': result.samples, 'seconds': result.seconds, 'table': result.table}))
+        metrics = {name: None if math.isnan(value) else value for name, value in result.metrics.items()}
+        print(json.dumps({**metrics, 'samples': result.samples, 'seconds': result.seconds, 'table': result.table}))
     else:
         print_evaluation(result.metrics, result.table, result.samples, result.seconds)
     return 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import sys
 from collections.abc import Callable, Sequence
 from importlib import import_module
@@ -66,6 +67,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         return run(words[1:])
     except RequestError as error:
         print(error, file=sys.stderr)
+        return 2
+    except OSError as error:
+        if error.errno != errno.ENAMETOOLONG:
+            raise
+        print(f'{str(error.filename)[:60]}...: {error.strerror}; no file has such a name', file=sys.stderr)
         return 2
 
 

@@ -12,6 +12,7 @@ from types import TracebackType
 from typing import Any
 
 SHOWN = 5  # of many missing files, the first few are named
+LONGEST_PATH, LONGEST_NAME = 4095, 255  # bytes, of Linux
 LISTED = 20  # of many other problems
 
 
@@ -68,6 +69,12 @@ class Problems:
 
 def check_inside(path: str, root: Path, where: str) -> str:
     """`path` itself. Raises ValueError, beginning with `where`, when it does not lead to somewhere below `root`."""
+    try:
+        name = os.fsencode(path)
+    except UnicodeEncodeError:  # JSON has words that are no text
+        name = b'\0'
+    if b'\0' in name or len(name) > LONGEST_PATH or any(len(part) > LONGEST_NAME for part in name.split(b'/')):
+        raise ValueError(f'{where}: {path[:80]!r} is not the name of a file, or too long for one')
     if not path or Path(path).is_absolute() or Path(os.path.normpath(path)).parts[:1] == (os.pardir,):
         raise ValueError(f'{where}: {path!r} lies outside the data set {root}; paths must be relative to it')
     return path

@@ -202,9 +202,12 @@ def hold(folder: Path) -> IO[str]:
             ) from None
     except OSError as error:
         log.info('%s: nothing keeps other runs out: %s', folder, error)  # of a disk that knows no locks
-    file.truncate(0)
-    file.write(f'process {os.getpid()} on {platform.node()}')
-    file.flush()
+    try:
+        file.truncate(0)
+        file.write(f'process {os.getpid()} on {platform.node()}')
+        file.flush()
+    except OSError as error:  # a full disk, which Python says without the name of the file
+        raise type(error)(error.errno, error.strerror, str(folder / LOCK)) from None
     return file
 
 

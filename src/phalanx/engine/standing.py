@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Self
@@ -19,9 +20,9 @@ class Standing:
     no_better: int = 0  # how many evaluations came since the best
 
     def judged(self, metrics: Mapping[str, float], by: str) -> bool:
-        """Takes note of an evaluation at the current step; whether it is the best so far."""
+        """Takes note of an evaluation at the current step; whether it is the best so far. What is no number is not."""
         self.metrics, self.evaluated = metrics, self.step
-        is_best = self.best is None or metrics[by] > self.best
+        is_best = not math.isnan(metrics[by]) and (self.best is None or metrics[by] > self.best)
         self.no_better = 0 if is_best else self.no_better + 1
         if is_best:
             self.best, self.best_step = metrics[by], self.step

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2 import Environment, PackageLoader, StrictUndefined, TemplateError
 
 from phalanx.report.charts import Chart, Line, Points, chart, confusion, smoothed
 from phalanx.report.readable import counted, duration, mebibytes, number, percent
@@ -23,12 +23,25 @@ from phalanx.system.disk import write_whole
 NOT_METRICS = ('kind', 'step', 'samples', 'seconds')
 
 
+class PageError(OSError):
+    """A run folder whose files somebody else wrote, or changed."""
+
+
 def write_page(folder: Path) -> Path:
-    """`folder`/report.html, newly built. Raises OSError when it cannot be written; an earlier page then stays as it was."""
-    run = Run.read(folder)
+    """`folder`/report.html, newly built. Raises OSError when it cannot be written, and PageError when the files of the folder
+    are not those of a run; an earlier page then stays as it was."""
+    try:
+        page = _page(Run.read(folder))
+    except (LookupError, TypeError, ValueError, AttributeError, OverflowError, RecursionError, TemplateError) as error:
+        raise PageError(f'{folder}: its files do not say what a run writes ({type(error).__name__}: {error})') from None
+    write_whole(folder / 'report.html', page.encode())
+    return folder / 'report.html'
+
+
+def _page(run: Run) -> str:
     rows = run.table.get('rows', [])
     columns = dict.fromkeys(key for row in rows for key in row)
-    page = rendered(
+    return rendered(
         'report.html',
         {
             'title': run.name,
@@ -43,13 +56,9 @@ def write_page(folder: Path) -> Path:
             'events': _events(run),
             'facts': _facts(run),
             'ranks': run.start.get('ranks', []),
-            'weights': [
-                line for line in run.journal if line['kind'] == 'weights'
-            ],  # a resumed run read them at its first start
+            'weights': [_weights(line) for line in run.journal if line['kind'] == 'weights'],
         },
     )
-    write_whole(folder / 'report.html', page.encode())
-    return folder / 'report.html'
 
 
 def rendered(template: str, values: Mapping[str, Any]) -> str:
@@ -120,7 +129,10 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
 
 
 def _read_json(path: Path, otherwise: Any) -> Any:
-    return json.loads(path.read_bytes()) if path.is_file() else otherwise
+    try:
+        return json.loads(path.read_bytes()) if path.is_file() else otherwise
+    except (ValueError, RecursionError) as error:
+        raise PageError(f'{path}: is not JSON ({error})') from None
 
 
 # What its sections show, from top to bottom.
@@ -215,10 +227,17 @@ def _embedded(run: Run, cells: Iterable[Mapping[str, str]]) -> list[dict[str, st
     found = []
     for cell in cells:
         path = run.folder / 'pictures' / cell['file']
-        if path.is_file():
+        if _is_own(run.folder / 'pictures', cell['file']):
             kind, data = 'png' if path.suffix == '.png' else 'jpeg', base64.b64encode(path.read_bytes()).decode()
             found.append({'caption': cell['caption'], 'data': f'data:image/{kind};base64,{data}'})
     return found
+
+
+def _is_own(folder: Path, name: str) -> bool:
+    """Whether `name` is that of a picture in `folder` itself: who sends a run folder must not name others."""
+    file = folder / name
+    is_picture = file.name == name and file.suffix in ('.png', '.jpg')
+    return is_picture and file.is_file() and not any(map(Path.is_symlink, (folder, file)))
 
 
 def _figure(run: Run, figure: Mapping[str, Any]) -> dict[str, Any]:

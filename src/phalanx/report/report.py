@@ -47,6 +47,7 @@ COLUMNS = {  # what a log line says of each number, at a width that keeps lines 
     'data_wait': 'data wait {:6.1%}',
     'memory_mb': '{:7,.0f} MiB',
 }
+NO_LABELS = 'the labels of the {} say nothing (are all pixels void?); `phalanx data check` counts what they hold'
 BAR = {'loss': 'loss {:.4f}', 'lr': 'lr {:.1e}', 'samples_per_s': '{:.1f} samples/s', 'data_wait': 'wait {:.0%}'}
 
 
@@ -74,7 +75,7 @@ class Report:
         self._plots: list[Scalars] | None = None
         self._visualdl = _visualdl_writer() if visualdl and main else None
         self._table: list[dict[str, str | float]] = []
-        self._page_is_due = False
+        self._page_is_due = self._loss_was_nothing = False
         self._console = console or _console()
         self._progress = Progress(
             MofNCompleteColumn(),
@@ -131,6 +132,9 @@ class Report:
     def train(self, record: Mapping[str, float]) -> None:
         """One log line: step, epoch, loss, loss/<term> ..., lr, samples_per_s, data_wait (share of time), memory_mb ..."""
         self.step = int(record['step'])
+        if record['loss'] == 0 and not self._loss_was_nothing:
+            self._loss_was_nothing = True
+            self.warning(f'the loss is exactly 0, as if {NO_LABELS.format("training samples")}')
         terms = {key.removeprefix('loss/'): value for key, value in record.items() if key.startswith('loss/')}
         others = {key: value for key, value in record.items() if key not in ('step', 'epoch', 'loss') and key[:5] != 'loss/'}
         first = {'kind': 'train', 'step': self.step, 'epoch': record['epoch'], 'loss': record['loss']}
@@ -152,6 +156,8 @@ class Report:
             self.warning(f'not evaluated: {why}')
         for rank in found.slow:
             self.warning(rank)
+        if undefined := [name for name, value in found.metrics.items() if math.isnan(value)]:
+            self.warning(f'{", ".join(undefined)}: no number, as {NO_LABELS.format("evaluation samples")}')
         self.step, self._table = step, [dict(row) for row in found.table]
         self._log({'kind': 'eval', 'step': step, **found.metrics, 'samples': found.samples, 'seconds': found.seconds})
         self._plot('eval', found.metrics)

@@ -283,7 +283,7 @@ def _read_manifest(path: Path) -> tuple[int, dict[str, tuple[int, str]]]:
             raise CheckpointError(f'{path}: its bytes are not those that were written (the seal differs)')
         files = {Path(name).name: (int(file['bytes']), str(file['sha256'])) for name, file in facts['files'].items()}
         return int(facts['step']), files
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         raise CheckpointError(f'{path}: cannot be read ({error}); the checkpoint is not whole') from None
 
 

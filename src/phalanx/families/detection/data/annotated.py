@@ -6,7 +6,6 @@ of Python objects is writing.
 
 from __future__ import annotations
 
-import math
 import os
 from array import array
 from collections import Counter
@@ -25,6 +24,7 @@ from phalanx.families.detection.data.source import Mask, Objects, areas_of, have
 Box = tuple[float, float, float, float]
 Integers = npt.NDArray[np.int64]
 UNKNOWN = (0, 0)  # a size that the annotation does not tell
+LARGEST = 2**31  # of a number of pixels; so large that a mistake is meant
 FEW = 10  # boxes, from which nothing is concluded about all
 
 
@@ -158,12 +158,21 @@ class AnnotatedImages:
 
 
 def numbers(values: object, count: int, where: str, what: str) -> list[float]:
-    """`values`, a list of `count` finite numbers. Raises ValueError, beginning with `where`, that says `what` is wanted."""
+    """`values`, a list of `count` numbers within LARGEST. Raises ValueError, beginning with `where`: `what` is wanted."""
     given: list[Any] = values if isinstance(values, list) else [values]
     try:
         found = [float(value) for value in given]
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         found = []
-    if len(found) != count or not all(map(math.isfinite, found)):
-        raise ValueError(f'{where}: expected {what}, got {" ".join(map(str, given)) or "nothing"}')
+    if len(found) != count or not all(abs(value) <= LARGEST for value in found):  # nor one that is no number
+        raise ValueError(f'{where}: expected {what}, got {_shown(given) or "nothing"}')
     return found
+
+
+def _shown(values: list[Any]) -> str:
+    """Values for a message; of one that may be without bound, its type."""
+
+    def is_short(value: object) -> bool:
+        return value is None or isinstance(value, str | float) or (isinstance(value, int) and abs(value) <= LARGEST)
+
+    return ' '.join(f'{value!s:.20}' if is_short(value) else type(value).__name__ for value in values[:10])

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from phalanx.data.folders import Problems, check_folder, check_inside, check_names, names_from
 from phalanx.data.samples import Split
-from phalanx.families.detection.data.annotated import AnnotatedImages, Annotations, numbers
+from phalanx.families.detection.data.annotated import LARGEST, AnnotatedImages, Annotations, numbers
 
 
 class CocoJson:
@@ -138,7 +138,7 @@ def _parsed(path: Path) -> dict[str, Any]:
     try:
         content = json.loads(path.read_bytes())
     except (ValueError, RecursionError) as error:
-        raise ValueError(f'{path}: is not JSON ({error})') from None
+        raise ValueError(f'{path}: is not JSON ({error!s:.200})') from None
     lists = [content.get(key) for key in ('images', 'annotations', 'categories')] if isinstance(content, dict) else [None]
     if not all(isinstance(rows, list) and all(isinstance(row, dict) for row in rows) for rows in lists):
         raise ValueError(f'{path}: is not in the format of COCO: it needs lists `images`, `annotations` and `categories`')
@@ -189,7 +189,7 @@ def _add(
         images[image],
         (x, y, x + width, y + height),
         labels[category],
-        area=area if isinstance(area, int | float) and area > 0 else None,
+        area=area if isinstance(area, int | float) and 0 < area <= LARGEST**2 else None,
         ignored=bool(annotation.get('iscrowd') or annotation.get('ignore')),
     )
 

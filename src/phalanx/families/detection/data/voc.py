@@ -100,5 +100,5 @@ def _parsed(path: Path) -> ElementTree.Element:
         raise ValueError(f'{path}: has a document type or is not UTF-8; annotations need neither, remove it')
     try:
         return ElementTree.fromstring(data)  # what makes it unsafe is refused above
-    except ElementTree.ParseError as error:
+    except (ElementTree.ParseError, LookupError, ValueError) as error:  # the last two: of an encoding that it does not know
         raise ValueError(f'{path}: is not well-formed XML ({error})') from None

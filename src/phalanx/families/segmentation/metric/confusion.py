@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Protocol
 
@@ -24,7 +25,8 @@ class Labelled(Protocol):
 class Confusion:
     """Counts pixels by true and predicted class; void pixels do not count.
 
-    A class that is neither true nor predicted anywhere has IoU 1, and 0 for precision, recall and dice, as in PaddleSeg.
+    A class that is neither true nor predicted anywhere does not count for `mean_iou`. It has IoU 1, and 0 for precision, recall
+    and dice, in the table and in the other means, as in PaddleSeg.
     """
 
     def __init__(self, class_names: Sequence[str]) -> None:
@@ -50,17 +52,24 @@ class Confusion:
         self._counts = dist.sum_over_ranks(self._counts)
 
     def compute(self) -> dict[str, float]:
-        """mean_iou, accuracy (the share of pixels that are right), kappa (Cohen's) and mean_dice."""
+        """mean_iou, accuracy (the share of pixels that are right), kappa (Cohen's), mean_dice, and mean_iou_all.
+
+        The last is PaddleSeg's mean IoU, over all classes that are named. All are NaN where every pixel is void.
+        """
         hit, predicted, true = self._areas()
         pixels = true.sum()
+        met = predicted + true > 0
+        iou = _ratio(hit, predicted + true - hit, empty=1)
         agreement = _ratio(hit.sum(), pixels, empty=0)
         chance = _ratio((predicted * true).sum(), pixels**2, empty=0)
-        return {
-            'mean_iou': _ratio(hit, predicted + true - hit, empty=1).mean().item(),
+        found = {
+            'mean_iou': iou[met].mean().item(),
             'accuracy': agreement.item(),
             'kappa': _ratio(agreement - chance, 1 - chance, empty=0).item(),  # with one class there is nothing beyond chance
             'mean_dice': _ratio(2 * hit, predicted + true, empty=0).mean().item(),
+            'mean_iou_all': iou.mean().item(),
         }
+        return found if pixels else dict.fromkeys(found, math.nan)
 
     def table(self) -> list[dict[str, str | float]]:
         """One row a class; `pixels` is how many have it in truth."""

@@ -98,7 +98,7 @@ class Lines:
         line, name = self._line(index), self.name(index)
         try:
             table = table_of(line['html'])
-        except (KeyError, TypeError, ValueError) as error:
+        except (KeyError, TypeError, ValueError, OverflowError) as error:
             what = f'there is no {error}' if isinstance(error, KeyError) else str(error)
             place = f'{self.annotations.name}:{self.numbers[index]}'
             raise SampleError(f'{name} ({place}): its annotation cannot be used: {what}') from None
@@ -110,7 +110,7 @@ class Lines:
             line = file.readline()
         try:
             annotation: dict[str, Any] = json.loads(line)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise SampleError(f'{self.annotations}:{self.numbers[index]}: is no JSON: {error}') from None
         return annotation
 
@@ -162,12 +162,21 @@ def index(annotations: Path, modified: int, size: int) -> Index:
                 offsets.append(offset)
                 numbers.append(number)
                 splits.append(split[1].decode() if split else '')
-                filenames.append(json.loads(filename[1]).encode())
+                filenames.append(_filename(filename[1], annotations.parent, f'{annotations}:{number}'))
                 structures.append(_counts(line[structure.end() :], f'{annotations}:{number}'))
             offset += len(line)
     tokens, plain = np.array(structures, np.int64).reshape(-1, 2).T
     places = np.array(offsets, np.int64), np.array(numbers, np.int64)
     return Index(*places, np.array(splits, np.str_), np.array(filenames, np.bytes_), tokens, plain)
+
+
+def _filename(word: bytes, folder: Path, where: str) -> bytes:
+    """The name of an image in its JSON string. Raises ValueError."""
+    try:
+        name = json.loads(word)
+    except ValueError as error:
+        raise ValueError(f'{where}: its filename is no JSON: {error}') from None
+    return check_inside(name, folder, where).encode()
 
 
 def _counts(rest: bytes, where: str) -> tuple[int, int]:
