@@ -344,7 +344,7 @@ def test_one_odd_image_does_not_make_all_inputs_small() -> None:
 
 
 def test_small_objects_need_a_larger_input() -> None:
-    """A tenth of the boxes is smaller than a tenth of the image, so 320 pixels show them in 32; larger ones are well with less."""
+    """Boxes of a tenth of the image have 32 pixels on 320; larger ones need less."""
     small = Written(Path(), {}, sizes=[(2000, 1000)], boxes=[0.1] * 50)
     assert (detection_side(small, CPU), detection_side(small, Machine('cuda', 8))) == (320, 320)
     large = Written(Path(), {}, sizes=[(2000, 1000)], boxes=[0.5] * 50)
