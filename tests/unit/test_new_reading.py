@@ -120,6 +120,14 @@ def test_outlines_are_boxes_where_detection_is_asked_for() -> None:
     assert [one['bbox'][2:] for one in content['annotations']] == [[20, 24]] * 2
 
 
+def test_boxes_are_rectangles_of_pixels_where_segmentation_is_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
+    drawn.csv_boxes(Path('mine'))
+    assert new('--family', 'segmentation') == 0
+    assert 'boxes without an outline, painted as rectangles: 10' in capsys.readouterr().out
+    for path in Path('mine_phalanx/labels').iterdir():
+        np.testing.assert_array_equal(np.array(Image.open(path)), drawn.mask_of(int(path.stem[-1])))
+
+
 def test_a_line_of_a_page_is_cut_out_by_its_corners() -> None:
     """A line that is turned by a quarter, from the upper left of its text clockwise."""
     page = np.zeros((40, 40, 3), np.uint8)
