@@ -414,6 +414,14 @@ def test_boxes_in_csv_become_a_data_set_that_stands_by_itself(source: Path) -> N
     assert sorted(found) == [[1, 1, 4, 3], [2, 0, 6, 6]]
 
 
+def test_labelme_polygons_become_boxes_where_detection_is_asked_for(source: Path) -> None:
+    assert prepare('labelme', source, '--out', 'out', '--split', '0.5,0.5', '--family', 'detection') == 0
+    contents = [json.loads(Path(f'out/{split}.json').read_text()) for split in ('train', 'val')]
+    names = [one['name'] for one in contents[0]['categories']]
+    found = sorted((names[one['category_id'] - 1], one['bbox']) for content in contents for one in content['annotations'])
+    assert ('car', [5, 0, 3, 2]) in found and ('road', [0, 0, 6, 4]) in found
+
+
 def test_a_format_that_a_folder_does_not_hold_makes_nothing(source: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert prepare('voc', source, '--out', 'out') == 2
     assert 'holds nothing of the format voc' in capsys.readouterr().err

@@ -14,7 +14,7 @@ import yaml
 from PIL import Image
 
 import drawn
-from phalanx.cli.data.new.plan import Node, class_weights, length_of, line_size, places
+from phalanx.cli.data.new.plan import Node, class_weights, detection_side, length_of, line_size, places, segmentation_sides
 from phalanx.cli.data.prepare.checks import AnnotationError
 from phalanx.cli.data.prepare.dealing import deal, val_share
 from phalanx.cli.data.prepare.formats import look
@@ -120,6 +120,14 @@ def test_outlines_are_boxes_where_detection_is_asked_for() -> None:
     assert [one['bbox'][2:] for one in content['annotations']] == [[20, 24]] * 2
 
 
+def test_boxes_are_rectangles_of_pixels_where_segmentation_is_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
+    drawn.csv_boxes(Path('mine'))
+    assert new('--family', 'segmentation') == 0
+    assert 'boxes without an outline, painted as rectangles: 10' in capsys.readouterr().out
+    for path in Path('mine_phalanx/labels').iterdir():
+        np.testing.assert_array_equal(np.array(Image.open(path)), drawn.mask_of(int(path.stem[-1])))
+
+
 def test_a_line_of_a_page_is_cut_out_by_its_corners() -> None:
     """A line that is turned by a quarter, from the upper left of its text clockwise."""
     page = np.zeros((40, 40, 3), np.uint8)
@@ -189,7 +197,7 @@ def test_what_cannot_be_used_is_left_out_and_told(capsys: pytest.CaptureFixture[
         'part 4.xml: has a document type',
         "part 5.xml: there is no image 'part 5.JPG'",
         'left out: 4',
-        '1 boxes that reach out of their image: cut off at its edges',
+        'boxes that reach out of their image, cut off at its edges: 1',
         '4 images without annotation: not used',  # 2, 3 and 4 among them
         'detection: 5 images in train, 1 image in val',
     ):
@@ -200,7 +208,7 @@ def test_a_box_without_area_and_a_class_that_never_occurs_are_told(capsys: pytes
     drawn.coco(Path('mine'))
     assert new() == 0
     said = capsys.readouterr().out
-    assert '2 boxes smaller than a pixel, or outside their image: left out' in said
+    assert 'boxes smaller than a pixel or outside their image, left out: 2' in said
     assert 'classes that never occur, left out: never' in said
     assert 'split as the annotations say' in said
 
@@ -242,6 +250,14 @@ def test_an_archive_that_leads_out_of_its_folder_is_refused(capsys: pytest.Captu
     assert new() == 2
     assert "'../outside.txt' leads out of it" in capsys.readouterr().err
     assert not Path('outside.txt').exists()
+
+
+def test_an_archive_is_unpacked_once() -> None:
+    drawn.roboflow_zip(Path('mine'))
+    assert new('--format', 'voc') == 2
+    assert sorted(path.name for path in Path('mine_phalanx').iterdir()) == ['unpacked']
+    assert new() == 0
+    assert len(json.loads(Path('mine_phalanx/train.json').read_text())['images']) == 16
 
 
 def test_nothing_is_written_over(capsys: pytest.CaptureFixture[str]) -> None:
@@ -324,6 +340,25 @@ def test_weights_of_classes_are_those_of_enet() -> None:
     """1 / ln(1.1 + share): 1.4427 and 5.4848 for shares of 0.9 and 0.1; an average pixel weighs 1.8469."""
     written = Written(Path(), {}, class_names=('road', 'sign'), units=Counter(road=90, sign=10))
     assert class_weights(written) == [0.78, 2.97]
+
+
+def test_one_odd_image_does_not_make_all_inputs_small() -> None:
+    """480 x 360, as most are: crops of 256 on a CPU, 384 (360 rounded up to a multiple of 32) on a GPU."""
+    written = Written(Path(), {}, sizes=[(480, 360)] * 9 + [(3000, 20)])
+    assert segmentation_sides(written, CPU) == (480, 256)
+    assert segmentation_sides(written, Node('cuda', 8)) == (480, 384)
+    small = Written(Path(), {}, sizes=[(64, 48)])
+    assert segmentation_sides(small, CPU) == (64, 64)
+
+
+def test_small_objects_need_a_larger_input() -> None:
+    """Boxes of a tenth of the image have 32 pixels on 320; larger ones need less."""
+    small = Written(Path(), {}, sizes=[(2000, 1000)], boxes=[0.1] * 50)
+    assert (detection_side(small, CPU), detection_side(small, Node('cuda', 8))) == (320, 320)
+    large = Written(Path(), {}, sizes=[(2000, 1000)], boxes=[0.5] * 50)
+    assert detection_side(large, CPU) == 192
+    tiny = Written(Path(), {}, sizes=[(2000, 1000)], boxes=[0.01] * 50)
+    assert (detection_side(tiny, CPU), detection_side(tiny, Node('cuda', 8))) == (320, 640)
 
 
 def test_few_samples_are_seen_often_and_a_short_run_has_no_average() -> None:

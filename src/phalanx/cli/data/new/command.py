@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import datetime
 import re
+import sys
 import tempfile
 import time
 import zipfile
@@ -35,6 +36,7 @@ SHOWN = 5  # of many things that are left out
 ORDER: tuple[SplitName, ...] = ('train', 'val', 'test')
 LONG = 3600  # seconds; a longer training is a reason to mention --minutes
 SORTED = 'class_folders'
+UNPACKED = 'unpacked'  # the folder of what an archive held
 TRIED = 2  # steps that are timed, after a first one
 
 EXAMPLES = (
@@ -63,7 +65,7 @@ def command(words: Sequence[str]) -> int:
     given = parser.parse_args(words)
     _check(given)
     out = given.out or Path(f'{given.folder.absolute().stem}_phalanx')
-    if out.exists() and any(out.iterdir() if out.is_dir() else [out]):
+    if out.exists() and (not out.is_dir() or {path.name for path in out.iterdir()} - {UNPACKED}):
         raise RequestError(f'--out {out}: is there already; give a new folder')
     return _new(given, given.folder.absolute(), out.absolute())
 
@@ -84,7 +86,7 @@ def _check(given: argparse.Namespace) -> None:
 
 def _new(given: argparse.Namespace, folder: Path, out: Path) -> int:
     try:
-        tree = Tree(unpacked(folder, out / 'unpacked'))
+        tree = Tree(unpacked(folder, out / UNPACKED))
     except (OSError, zipfile.BadZipFile, AnnotationError) as error:
         raise RequestError(f'{given.folder}: cannot be unpacked: {error}') from None
     held = look(tree, [given.format] if given.format else tuple(FORMATS))
@@ -108,6 +110,9 @@ def _new(given: argparse.Namespace, folder: Path, out: Path) -> int:
         written = write(family, found, lists, out, meaning=meaning)
     except (AnnotationError, ValueError) as error:
         raise RequestError(str(error)) from None
+    except OSError as error:
+        print(f'{out} cannot be written: {error}', file=sys.stderr)
+        return 1
     if not written.counts.get('train') or not written.counts.get('val'):
         raise RequestError(
             f'nothing is left to {"train on" if not written.counts.get("train") else "evaluate with"}:\n'
@@ -209,7 +214,7 @@ def _write_recipe(given: argparse.Namespace, family: Family, written: Written, p
         try:
             rate = trial(path)
         except (RunError, BadSampleError, OSError, ValueError, RuntimeError) as error:
-            print(f'{shown}: was written, but does not train: {error}')
+            print(f'{shown}: was written, but does not train: {error}', file=sys.stderr)
             return 1
         if given.minutes:
             length = length_of(family, samples, node, seen=max(length.batch, round(given.minutes * 60 * rate * 0.85)))

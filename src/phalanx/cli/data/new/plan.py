@@ -113,8 +113,8 @@ def mirrors(class_names: Sequence[str]) -> bool:
 def segmentation_sides(written: Written, node: Node) -> tuple[int, int]:
     """(the longer side that images are resized to, the side of the crops that are trained on)."""
     long = min(long_side(written.sizes), 1024 if node.has_gpu else 512)
-    short = min(min(size) * long / max(size) for size in written.sizes)
-    crop = min(multiple(short), 512 if node.has_gpu else 256)
+    short = float(np.median([min(size) * long / max(size) for size in written.sizes]))
+    crop = min(max(64, math.ceil(short / 32) * 32), 512 if node.has_gpu else 256)
     return long, crop
 
 

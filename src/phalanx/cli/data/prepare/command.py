@@ -76,10 +76,15 @@ def _check_folder(folder: Path) -> None:
 def _labelme_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument('folder', type=Path, help='the folder with the JSON files; their images lie in it too')
     parser.add_argument('--classes', nargs='+', metavar='NAME', help='the classes after the background (default: all labels)')
+    _family_options(parser)
 
 
 def _from_labelme(given: argparse.Namespace) -> int:
     _check_folder(given.folder)
+    if given.family not in (None, 'segmentation') or given.groups:
+        if given.classes:
+            raise RequestError('--classes: is for label maps without --groups; leave it out')
+        return _from_folder(given)
     return _label_maps(given, *read_labelme(given.folder, given.classes))
 
 
@@ -121,9 +126,11 @@ def _from_colours(given: argparse.Namespace) -> int:
 
 def _folder_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument('folder', type=Path, help='the folder with the images and their annotations')
-    parser.add_argument(
-        '--family', choices=FAMILIES, help='what the data set is for (default: what the annotations are best for)'
-    )
+    _family_options(parser)
+
+
+def _family_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument('--family', choices=FAMILIES, help='what the data set is for (default: what the annotations suit best)')
     parser.add_argument('--groups', metavar='GROUPS', help='what stays together: `folder`, or a regular expression on paths')
 
 
@@ -163,7 +170,7 @@ def _refused(problems: Sequence[str]) -> int:
 
 
 OWN = {
-    'labelme': Kind('label maps of labelme polygons', _labelme_options, _from_labelme),
+    'labelme': Kind('label maps of labelme polygons, or their boxes', _labelme_options, _from_labelme),
     'coco': Kind('label maps of COCO instances', _coco_options, _from_coco),
     'colours': Kind('label maps of masks in which each class has a colour', _colours_options, _from_colours),
 }

@@ -68,7 +68,7 @@ def usable(found: Found, tree: Tree) -> Found:
     counts, seen, samples = Counter[str](), set[Path](), list[Sample]()
     for sample in sorted(found.samples, key=lambda sample: not sample.split):  # what belongs to a split says more
         if sample.image in seen:
-            counts['images that are annotated twice: the first annotation is used'] += 1
+            counts['images that are annotated twice, of which the first annotation is used'] += 1
             continue
         seen.add(sample.image)
         with found.left_out.noted():
@@ -79,14 +79,14 @@ def usable(found: Found, tree: Tree) -> Found:
             for thing in sample.things:
                 box = clipped(thing.box, size)
                 if box[2] - box[0] < 1 or box[3] - box[1] < 1:
-                    counts['boxes smaller than a pixel, or outside their image: left out'] += 1
+                    counts['boxes smaller than a pixel or outside their image, left out'] += 1
                     continue
                 slack = max(1.0, 0.005 * max(size))
                 if any(abs(one - other) > slack for one, other in zip(box, thing.box, strict=True)):
-                    counts['boxes that reach out of their image: cut off at its edges'] += 1
+                    counts['boxes that reach out of their image, cut off at its edges'] += 1
                 things.append(replace(thing, box=box))
             samples.append(replace(sample, things=tuple(things)))
-    notes = [f'{count} {what}' for what, count in counts.items()]
+    notes = [f'{what}: {count}' for what, count in counts.items()]
     used = {thing.label for sample in samples for thing in sample.things}
     empty = [name for name in found.class_names if name not in used]
     if used and empty:

@@ -146,6 +146,9 @@ def _segmentation(
         (out / f'{split}.txt').write_text(''.join(lines), encoding='utf-8')
         written.counts[split] = len(lines)
     written.class_names = names
+    bare = sum(not thing.outline for samples in lists.values() for sample in samples for thing in sample.things)
+    if bare:
+        written.notes.append(f'boxes without an outline, painted as rectangles: {bare}')
     written.units = Counter({name: int(count) for name, count in zip(names, pixels, strict=False)})
     lists_of = {key: _below(out / f'{split}.txt', written) for key, split in (('train', 'train'), ('eval', 'val'))}
     written.data = {'name': 'file_list', **lists_of, 'classes': list(names), 'separator': '\t'}

@@ -6,6 +6,7 @@ import os
 import shutil
 import zipfile
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from phalanx.cli.data.prepare.checks import AnnotationError
 from phalanx.cli.data.prepare.tree import IMAGES
@@ -17,7 +18,7 @@ MOST_BYTES = 2**37  # in all, once unpacked
 def unpacked(place: Path, aside: Path) -> Path:
     """The folder with the files of `place`: itself, or `aside` with what the archives hold that it is, or that lie in it alone.
 
-    Raises AnnotationError, OSError and BadZipFile.
+    What an earlier start unpacked there is taken as it is. Raises AnnotationError, OSError and BadZipFile.
     """
     if place.is_dir():
         files = [path for path in place.iterdir() if not path.name.startswith('.')]
@@ -29,8 +30,12 @@ def unpacked(place: Path, aside: Path) -> Path:
         archives = [place]
     else:
         raise AnnotationError('is neither a folder nor a zip archive')
-    for archive in archives:
-        _unpack(archive, aside / archive.stem if len(archives) > 1 else aside)
+    if not aside.exists():
+        aside.parent.mkdir(parents=True, exist_ok=True)
+        with TemporaryDirectory(dir=aside.parent, prefix='.unpacking-') as place_aside:  # there whole or not at all
+            for archive in archives:
+                _unpack(archive, Path(place_aside, 'all', archive.stem if len(archives) > 1 else ''))
+            Path(place_aside, 'all').rename(aside)
     return aside
 
 
