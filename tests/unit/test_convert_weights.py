@@ -23,6 +23,7 @@ from phalanx.config.shipped import shipped
 from phalanx.families.detection.models.ppyoloe import PPYOLOE, ppyoloe
 from phalanx.families.distillation import Distilled
 from phalanx.families.segmentation.models.pp_liteseg import pp_liteseg
+from phalanx.families.segmentation.models.segformer import segformer
 from phalanx.families.segmentation.models.unet import unet
 from phalanx.weights.checkpoint import CheckpointError
 from phalanx.weights.originals import ORIGINALS, stored_as_in_paddle
@@ -196,6 +197,18 @@ def test_tensors_of_a_file_of_pytorch_are_found_where_training_scripts_keep_them
     torch.save(wrap(state), tmp_path / 'model.pth')
     assert load_weights(model, tmp_path / 'model.pth').notes == []
     assert (first(model) == 2).all()
+
+
+def test_a_file_of_pytorch_with_the_names_of_the_original_is_laid_out_as_torch_does(tmp_path: Path) -> None:
+    """Paddle's linear layers are [in, out]: in a square one nobody would see the difference by its shape."""
+    model = segformer(2)
+    state = model.state_dict()
+    name = next(name for name, tensor in state.items() if tensor.ndim == 2 and tensor.shape[0] == tensor.shape[1])
+    slots = namings(model, paddles=False)[1].slots
+    torch.save({theirs: slot.tensor for theirs, slot in slots.items()}, tmp_path / 'model.pth')
+    other = segformer(2)
+    load_weights(other, tmp_path / 'model.pth', misshapen='skip')
+    assert torch.equal(other.state_dict()[name], state[name])
 
 
 def test_a_file_of_pytorch_that_would_run_code_is_refused(tmp_path: Path, model: nn.Module) -> None:

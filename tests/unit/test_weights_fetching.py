@@ -8,16 +8,19 @@ import re
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
 import safetensors.torch
+import torch
+from PIL import Image
 
 from phalanx.cli.weights import command as weights_command
 from phalanx.engine.runs import open_job
+from phalanx.families.detection.models.ppyoloe import ppyoloe
 from phalanx.weights.fetching import Fetched, FetchError, fetch
 from phalanx.weights.finding import NotFoundError, find
 from phalanx.weights.published import PUBLISHED, Published
@@ -351,3 +354,23 @@ def test_a_run_that_cannot_have_its_weights_does_not_start(
     assert run_here('train', *words) == 2
     assert re.search(r'train\.init_from: http.*there is no such file .*\(HTTP 404\)', capsys.readouterr().err)
     assert not (tmp_path / 'run').exists()
+
+
+def test_published_weights_predict_without_their_data_set(
+    server: Server, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The names of COCO's classes come with the list; a network one of whose heads says `dog` everywhere finds dogs."""
+    model = ppyoloe(80, plus=True)
+    with torch.no_grad():
+        for head in model.heads:
+            head.classify.bias.fill_(-9)
+        model.heads[0].classify.bias[16] = 9  # of the coarsest map
+    server.content = safetensors.torch.save(model.state_dict())
+    name = 'ppyoloe_plus_crn_s_80e_coco'
+    monkeypatch.setitem(PUBLISHED, name, replace(PUBLISHED[name], address=f'{server.address}/net.safetensors'))
+    Image.new('RGB', (64, 64), 'gray').save(tmp_path / 'photo.png')
+    monkeypatch.chdir(tmp_path)
+    words = ('predict', name, 'photo.png', '--weights', name, '--out', 'results', '--set', 'device=cpu')
+    assert run_here(*words) == 0
+    found = json.loads((tmp_path / 'results' / 'photo.json').read_text())
+    assert found and {each['name'] for each in found} == {'dog'}

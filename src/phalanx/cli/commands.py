@@ -39,6 +39,7 @@ from phalanx.parallel import dist
 from phalanx.report.page import write_page
 from phalanx.system.errors import RequestError
 from phalanx.weights.checkpoint import CheckpointError, Checkpoints
+from phalanx.weights.published import class_names
 
 # Options that people bring along, as assignments to the recipe.
 BROUGHT_ALONG = {
@@ -80,7 +81,7 @@ PREDICT_EXAMPLES = (
     'phalanx predict runs/mine photos --out results',
     'phalanx predict runs/mine photos --out results --set device=cpu shown_from=0.5',
     'phalanx predict mine.yml a.jpg b.jpg --weights w.pdparams --out results',
-    'phalanx predict mine.yml photos --weights ppyoloe_plus_crn_s_80e_coco --out results  # fetched, see `phalanx weights`',
+    'phalanx predict ppyoloe_plus_crn_s_80e_coco photos --weights ppyoloe_plus_crn_s_80e_coco --out results',
 )
 CONFIG_EXAMPLES = (
     'phalanx config                                # the shipped recipes',
@@ -255,6 +256,10 @@ def predict(words: Sequence[str]) -> int:
     add_assignments(parser)
     given = parser.parse_args(words)
     job = open_job(given.run, assignments(given))
+    data = job.resolved.value['data'].value
+    if (names := class_names(given.weights or '')) and 'classes' in data and data['classes'].value is None:
+        classes = json.dumps(names)  # published weights can predict where the data set that they were trained on is not
+        job = open_job(given.run, [*assignments(given), (f'data.classes={classes}', f'--weights {given.weights}')])
 
     from phalanx.deploy.predict import predict_images
 

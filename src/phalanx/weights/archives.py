@@ -40,6 +40,11 @@ def is_archive(data: bytes) -> bool:
     return data.startswith(GZIP) or data[257:262] == b'ustar'
 
 
+def holds_arrays(data: bytes) -> bool:
+    """Whether `data` is a file of numpy's `savez`."""
+    return data.startswith(ZIP) and any(name.endswith('.npy') for name in _zip_names(data))
+
+
 def only_weights(data: bytes, wanted: str | None = None) -> bytes:
     """The content of the only file of weights in the archive `data`, or of the one that `wanted` names.
 

@@ -17,6 +17,7 @@ from typing import Any, Literal
 from urllib.parse import quote, urlsplit
 
 from phalanx.config.read import did_you_mean
+from phalanx.system.disk import write_whole
 from phalanx.weights.archives import SUFFIXES
 from phalanx.weights.fetching import SILENCE, Fetched, FetchError, check_address, fetch, fetched
 from phalanx.weights.published import PUBLISHED, of_address
@@ -53,7 +54,8 @@ class Found:
 
 def is_remote(source: str) -> bool:
     """Whether `source` names something that may have to be fetched."""
-    return source.startswith(('https://', 'http://', 'hf://')) or (source in PUBLISHED and not _local(source))
+    place, _ = _split(source)
+    return _local(place) is None and (place in PUBLISHED or place.startswith(('https://', 'http://', 'hf://')))
 
 
 def find(source: str | Path) -> Found:
@@ -63,9 +65,7 @@ def find(source: str | Path) -> Found:
     NotFoundError.
     """
     text = str(source)
-    fragment = FRAGMENT.match(text)
-    place, said = (fragment[1], fragment[2]) if fragment else (text, '')
-    options = dict(part.partition('=')[::2] for part in said.split('&')) if said else {}
+    place, options = _split(text)
     member, sha256 = options.get('file'), options.get('sha256')
     if (path := _local(place)) is not None:
         return Found(text, path, member)
@@ -100,6 +100,14 @@ def folder_of(source: str) -> Path:
 
 def is_offline() -> bool:
     return os.environ.get('PHALANX_OFFLINE', '').lower() not in ('', '0', 'false', 'no')
+
+
+def _split(source: str) -> tuple[str, dict[str, str]]:
+    """What `source` names, and the options behind it: `a.tar#file=b.pth` -> `a.tar`, {'file': 'b.pth'}."""
+    fragment = FRAGMENT.match(source)
+    if fragment is None:
+        return source, {}
+    return fragment[1], dict(part.partition('=')[::2] for part in fragment[2].split('&'))
 
 
 def _local(place: str) -> Path | None:
@@ -141,7 +149,7 @@ def _of_hub(place: str, sha256: str | None, member: str | None) -> Found:
         stored = (files[chosen].get('lfs') or {}).get('sha256')
         there = fetch(address, folder, sha256=sha256 or stored, headers=headers)
         licence = (facts.get('cardData') or {}).get('license')
-        known.write_text(json.dumps({'licence': licence}))
+        write_whole(known, json.dumps({'licence': licence}).encode())
     licence = json.loads(known.read_text()).get('licence') if known.is_file() else None
     return Found(place, there.path, member, there, licence)
 

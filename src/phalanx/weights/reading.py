@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import pickle
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -16,12 +16,13 @@ import torch
 from torch import Tensor, nn
 
 from phalanx.families.distillation import network_of
-from phalanx.weights.archives import GZIP, UNREADABLE_ZIP, ZIP, ArchiveError, is_archive, only_weights
+from phalanx.weights.archives import GZIP, UNREADABLE_ZIP, ZIP, ArchiveError, holds_arrays, is_archive, only_weights
 from phalanx.weights.checkpoint import UNREADABLE, CheckpointError, weights_at
 from phalanx.weights.finding import Found, find
 from phalanx.weights.matching import COUNTER, Fit, Naming, Rows, Slot, Weights, best_fit, few
 from phalanx.weights.originals import ORIGINALS, stored_as_in_paddle
 from phalanx.weights.originals.distilled import networks_in
+from phalanx.weights.originals.original import PADDLE_BUFFERS
 from phalanx.weights.originals.pytorch import LIBRARIES, renamed
 from phalanx.weights.pdparams import RefusedError, arrays_in
 
@@ -89,7 +90,8 @@ def load_weights(
     """
     found = find(source)
     weights = read_weights(found)
-    part = 'backbone' if found.part == 'backbone' else part
+    if misshapen == 'skip' and found.part == 'backbone':
+        part = 'backbone'
     try:
         if network is not None:
             model = network_of(model, network)
@@ -141,7 +143,7 @@ def _parsed(data: bytes, suffix: str) -> Weights:
     if suffix == '.safetensors' or _is_safetensors(data[:512]):
         return safetensors.torch.load(data)
     if data.startswith((ZIP, LEGACY_TORCH)):
-        return _of_numpy(data) if suffix == '.npz' else _of_torch(data)
+        return _of_numpy(data) if suffix == '.npz' or holds_arrays(data) else _of_torch(data)
     if suffix in ('.pt', '.pth'):
         raise RefusedError('is no file of torch.save')
     return arrays_in(data)
@@ -187,13 +189,20 @@ def _of_torch(data: bytes) -> Weights:
     return tensors
 
 
-def namings(model: nn.Module) -> list[Naming]:
-    """The names that the tensors of `model` may have in a file: ours, those of its original, those of PyTorch's libraries."""
+def namings(model: nn.Module, paddles: bool = True) -> list[Naming]:
+    """The names that the tensors of `model` may have in a file: ours, those of its original, those of PyTorch's libraries.
+
+    `paddles`: whether a file with the original's names has linear layers and names of statistics as Paddle has them. In one of
+    PyTorch both are torch's.
+    """
     state = model.state_dict()
     found = [Naming('Phalanx', {name: Slot(name, tensor) for name, tensor in state.items()})]
     if type(model) in ORIGINALS:
         original = ORIGINALS[type(model)](model)
-        slots = {original.name(name): Slot(name, tensor) for name, tensor in stored_as_in_paddle(model).items()}
+        if not paddles:
+            original = replace(original, rules=tuple(rule for rule in original.rules if rule not in PADDLE_BUFFERS))
+        stored = stored_as_in_paddle(model) if paddles else state
+        slots = {original.name(name): Slot(name, tensor) for name, tensor in stored.items()}
         found.append(Naming('the original', slots, original.is_redundant))
     if (kind := type(getattr(model, 'backbone', None))) in LIBRARIES:
         library, rules = LIBRARIES[kind]
@@ -205,12 +214,18 @@ def namings(model: nn.Module) -> list[Naming]:
 
 def fit_of(model: nn.Module, weights: Weights, part: Part, rows: Rows | None = None) -> Fit:
     """How `weights` fit `model`. Raises ValueError when it has no such part."""
-    whole = namings(model)
+    whole = namings(model, paddles=_is_of_paddle(weights))
     if part == 'all':
         return best_fit(whole, weights, rows)
     if not any(name.startswith(f'{part}.') for name in model.state_dict()):
         raise ValueError(f'only the {part} was asked for, but the network has no part of that name')
     return best_fit([*(naming.of_part(part) for naming in whole), *(naming.alone(part) for naming in whole)], weights, rows)
+
+
+def _is_of_paddle(weights: Weights) -> bool:
+    """Whether weights with the original's names are laid out as in Paddle: arrays are, tensors when statistics are named so."""
+    names = any(name.endswith(('._mean', '._variance')) for name in weights)
+    return names or not any(isinstance(value, Tensor) for value in weights.values())
 
 
 def _check(model: nn.Module, fit: Fit, part: Part, misshapen: Misshapen, source: str) -> None:
