@@ -17,6 +17,7 @@ import pytest
 
 import phalanx.runtime
 from phalanx import load_run
+from phalanx.deploy.export import as_openvino
 from phalanx.runtime import ArtifactError, Found
 from running import Command, clean_environment
 
@@ -74,6 +75,23 @@ def test_a_file_gives_what_the_run_predicts(family: str, family_runs: dict[str, 
 
 def are_alike(one: Found, other: Found) -> bool:
     return one.label == other.label and np.allclose((one.score, *one.box), (other.score, *other.box), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('family', ['recognition', 'table'])
+def test_openvino_gives_the_same(family: str, exported: Callable[[str], Path], tmp_path: Path) -> None:
+    pytest.importorskip('openvino')
+    source = tmp_path / 'model.onnx'
+    source.write_bytes(exported(family).read_bytes())
+    by_onnxruntime = phalanx.runtime.load(source)
+    file = as_openvino(source, by_onnxruntime.guide)
+    by_openvino = phalanx.runtime.load(file)
+    assert by_openvino.guide == by_onnxruntime.guide
+    for size in SIZES:
+        assert_alike(by_openvino(image(*size)), by_onnxruntime(image(*size)))
+    file.with_suffix('.bin').unlink()
+    with pytest.raises(ArtifactError, match=r'model\.xml: OpenVINO cannot read it, or the \.bin file beside it'):
+        phalanx.runtime.load(file)
 
 
 @pytest.mark.slow

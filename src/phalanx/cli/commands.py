@@ -205,7 +205,7 @@ def evaluate(words: Sequence[str]) -> int:
     add_json(parser)
     add_flags(parser)
     given, recipe, assigned = parse_brought(parser, words)
-    if Path(recipe).suffix == '.onnx':
+    if Path(recipe).suffix in ('.onnx', '.xml'):
         return _evaluate_exported(Path(recipe), given, assigned)
     job = open_job(recipe, assigned)
 

@@ -93,7 +93,9 @@ def evaluate(job: Job, model: Model, file: Path, before: int) -> Deployed:
     check_bad(missed, job.recipe.train.bad_samples)
     metric.gather()
     median, p95 = np.percentile(seconds, (50, 95)) * 1000
-    cost = Cost(float(median), float(p95), grown / 2**20, file.stat().st_size / 2**20)
+    parts = [file, file.with_suffix('.bin')] if file.suffix == '.xml' else [file]  # OpenVINO's weights are in the second
+    size = sum(part.stat().st_size for part in parts)
+    cost = Cost(float(median), float(p95), grown / 2**20, size / 2**20)
     return Deployed(metric.compute(), len(seconds), cost)
 
 

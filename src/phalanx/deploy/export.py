@@ -35,27 +35,25 @@ from phalanx.engine.runs import Job, open_job
 from phalanx.families.task import Export, Task
 from phalanx.runtime.model import FAMILIES
 from phalanx.runtime.prepare import Floats
-from phalanx.runtime.session import FORMAT, GUIDE, INPUT
+from phalanx.runtime.session import FORMAT, GUIDE, INPUT, opened
 from phalanx.system.errors import RequestError
 from phalanx.weights.checkpoint import CheckpointError
 from phalanx.weights.reading import load_weights
 
+FORMATS = {'onnx': '.onnx', 'openvino': '.xml'}
 NEEDED = ('onnx', 'onnxruntime', 'onnxscript')
 SAMPLES = 3  # of the evaluation, on which the file is checked
 AXES = {'batch': 0, 'height': 2, 'width': 3}
 NAMES = {0: ('batch', ''), 2: ('height', 'rows'), 3: ('width', 'columns')}  # of a size, of the cells in it
-TRACED = {
-    2: 192,
-    3: 256,
-}  # sides that may vary are at least this in tracing: a coarse map one pixel wide would be a special case
+TRACED = {2: 192, 3: 256}  # least sides in tracing, where they may vary: a coarse map one pixel wide would be a special case
 OTHER_SIZES = (0.75, 1.25)  # shares of a side that may vary, in which the file is checked too
 PRECISION_HELP = 'of the network in the file; int8 is calibrated on training images (`phalanx eval` the file then)'
 POST_PROCESSING_HELP = 'put the suppression of boxes, or the choice of classes, characters or tokens, into the graph'
 DYNAMIC_HELP = 'which sizes may vary, of batch,height,width (default: all that differ between images)'
 CALIBRATION = 64  # training images that the ranges of 8-bit integers are taken from
-TOLERANCES = {'fp16': 2e-2, 'int8': float('inf')}  # of 8 bits the metric tells, not the largest difference; NaN fails all
-TIES = 1e-3  # share of choices that may differ
 TOLERANCE = 1e-4  # largest difference, as a share of 1 + the size of the number
+TOLERANCES = {'fp32': TOLERANCE, 'fp16': 2e-2, 'int8': float('inf')}  # of 8 bits the metric tells; NaN fails all
+TIES = 1e-3  # share of choices that may differ
 
 Arrays = list[npt.NDArray[np.float32]]
 
@@ -100,7 +98,10 @@ def command(words: Sequence[str]) -> int:
     parser = Parser('phalanx export', about, ['phalanx export runs/mine --out model.onnx'])
     parser.add_argument('run', metavar='RUN', help='a run folder, or a recipe with --weights')
     parser.add_argument('--weights', metavar='WEIGHTS', help='others than the best of the run, as `phalanx eval` takes them')
-    parser.add_argument('--out', type=Path, metavar='FILE.onnx', help='what to write (default: model.onnx in the run folder)')
+    parser.add_argument(
+        '--out', type=Path, metavar='FILE', help='what to write (default: model.onnx in the run folder, or model.xml)'
+    )
+    parser.add_argument('--format', choices=FORMATS, default='onnx', help='openvino: an .xml file and a .bin file beside it')
     parser.add_argument('--size', type=_size, metavar='W,H', help='of the images (default: as the first evaluation sample)')
     parser.add_argument('--dynamic', type=_axes, metavar='AXES', help=DYNAMIC_HELP)
     parser.add_argument('--with_post_processing', action='store_true', help=POST_PROCESSING_HELP)
@@ -111,10 +112,12 @@ def command(words: Sequence[str]) -> int:
     given = parser.parse_args(words)
     if absent := [name for name in NEEDED if find_spec(name) is None]:
         raise RequestError(f'export needs {", ".join(absent)}: pip install "phalanx-vision[export]"')
+    if given.format == 'openvino' and find_spec('openvino') is None:
+        raise RequestError('--format openvino needs openvino: pip install "phalanx-vision[openvino]"')
     job = open_job(given.run, assignments(given))
-    out = given.out or job.folder / 'model.onnx'
-    if out.suffix != '.onnx':
-        raise RequestError(f'--out {out}: the name of the file ends in .onnx')
+    out = given.out or job.folder / f'model{FORMATS[given.format]}'
+    if out.suffix != FORMATS[given.format]:
+        raise RequestError(f'--out {out}: with --format {given.format} the name of the file ends in {FORMATS[given.format]}')
     try:
         options = Options(
             given.weights, given.size, given.dynamic, given.with_post_processing, given.precision, check=not given.no_check
@@ -149,7 +152,7 @@ def export(job: Job, out: Path, options: Options) -> Written:
 
     out.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=out.parent, prefix='.export') as aside:
-        file, guide = Path(aside) / out.name, Path(aside) / out.with_suffix('.json').name
+        file, guide = Path(aside) / f'{out.stem}.onnx', Path(aside) / f'{out.stem}.json'
         write_onnx(exported, trials[0], varying, file)
         shapes, found = run_onnx(file, trials)
         differences = compare(exported, expected, found) if options.check else {}
@@ -163,6 +166,13 @@ def export(job: Job, out: Path, options: Options) -> Written:
         said = description(job, exported, out, shapes, differences, options)
         label(file, said)
         guide.write_text(json.dumps(said, indent=1, ensure_ascii=False) + '\n')
+        if out.suffix == FORMATS['openvino']:
+            file = as_openvino(file, said)
+            if options.check and exported.in_graph is None:  # OpenVINO may put boxes of one score into another order
+                run = opened(file, 0).run
+                found = [[run(images.numpy())[name] for name in exported.outputs] for images in trials]
+                compare(exported, expected, found, TOLERANCES[options.precision])
+            file.with_suffix('.bin').replace(out.with_suffix('.bin'))
         return Written(file.replace(out), guide.replace(out.with_suffix('.json')), shapes, differences)
 
 
@@ -271,6 +281,16 @@ def label(file: Path, guide: Mapping[str, Any]) -> None:
     model = onnx.load(file)
     onnx.helper.set_model_props(model, {GUIDE: json.dumps(guide, ensure_ascii=False)})
     onnx.save(model, file)
+
+
+def as_openvino(file: Path, guide: Mapping[str, Any]) -> Path:
+    """The .xml file that OpenVINO makes of an ONNX file, with the same guide; a .bin file is beside it."""
+    import openvino
+
+    model = openvino.Core().read_model(file)  # openvino.convert_model would do the same, and report it to its makers
+    model.set_rt_info(json.dumps(guide, ensure_ascii=False), GUIDE)
+    openvino.save_model(model, file.with_suffix('.xml'), compress_to_fp16=False)
+    return file.with_suffix('.xml')
 
 
 def run_onnx(file: Path, trials: Sequence[Tensor]) -> tuple[dict[str, list[int | str]], list[Arrays]]:

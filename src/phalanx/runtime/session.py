@@ -62,7 +62,35 @@ def by_onnxruntime(file: Path, threads: int) -> Session:
     return Session(guide, run)
 
 
-OPENERS: dict[str, Callable[[Path, int], Session]] = {'.onnx': by_onnxruntime}
+def by_openvino(file: Path, threads: int) -> Session:
+    try:
+        import openvino
+    except ImportError:
+        raise ArtifactError(f'{file}: needs OpenVINO: pip install "phalanx-vision[openvino]"') from None
+    core = openvino.Core()
+    options = {'INFERENCE_PRECISION_HINT': 'f32', **({'INFERENCE_NUM_THREADS': threads} if threads else {})}
+    try:
+        model = core.read_model(file)
+        compiled = core.compile_model(model, 'CPU', options)
+    except RuntimeError as error:
+        raise ArtifactError(f'{file}: OpenVINO cannot read it, or the .bin file beside it: {_first_line(error)}') from None
+    guide = understood(model.get_rt_info(GUIDE).astype(str) if model.has_rt_info(GUIDE) else None, file)
+    names = [output.any_name for output in compiled.outputs]
+    shape = [side.get_length() if side.is_static else '' for side in compiled.input(0).partial_shape]
+
+    def run(images: Floats) -> dict[str, Any]:
+        check_shape(images.shape, shape, file)
+        try:
+            found = compiled.create_infer_request().infer([images])  # a request of its own: threads may share the model
+        except RuntimeError as error:
+            size = f'{images.shape[3]} x {images.shape[2]}'
+            raise ArtifactError(f'{file}: does not take images of {size}: {_first_line(error)}') from None
+        return {name: found[name] for name in names}
+
+    return Session(guide, run)
+
+
+OPENERS: dict[str, Callable[[Path, int], Session]] = {'.onnx': by_onnxruntime, '.xml': by_openvino}
 
 
 def understood(guide: str | None, file: Path) -> Mapping[str, Any]:
