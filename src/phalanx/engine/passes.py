@@ -127,7 +127,7 @@ class Passes(Generic[B]):
             sums = sums + torch.cat([totals.detach(), weights])
         numbers = dist.sum_over_ranks(torch.cat([sums, news]))  # type: ignore[list-item]
         gradients = [value.grad for value in self.judge.parameters() if value.grad is not None]
-        factor = self.factors(numbers[len(numbers) // 2 : -len(news)])[0] * samples
+        factor = self.factors(numbers[len(totals) : -len(news)])[0] * samples
         torch._foreach_mul_(gradients, factor.to(gradients[0].dtype))
         return numbers
 
