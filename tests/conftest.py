@@ -60,7 +60,11 @@ def warm(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def command_in(folder: Path) -> Command:
-    def run(*words: str, timeout: float = 240, **environment: str) -> subprocess.CompletedProcess[str]:
+    def run(
+        *words: str,
+        timeout: float = 900,  # on an idle node it takes seconds
+        **environment: str,
+    ) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
             [sys.executable, '-m', 'phalanx', *words],
             cwd=folder,

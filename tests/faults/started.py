@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import signal
 import subprocess
 import sys
 import time
@@ -13,7 +14,7 @@ import psutil
 
 from running import clean_environment
 
-BOUND = 240  # seconds in which a command must end, or come to where a test waits for it; on an idle node it takes a few
+BOUND = 900  # seconds in which a command must end, or come to where a test waits for it; on an idle node it takes a few
 # A sitecustomize.py, for Python in all processes: the clock of the node jumps by hours every second.
 JUMPING = """
 import datetime, time
@@ -34,6 +35,11 @@ time.time_ns = lambda: int(1e9 * time.time())
 """
 
 
+def heed_hangups() -> None:
+    """The tests themselves may run under nohup, which their commands would inherit."""
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+
 class Started:
     """One start of `phalanx WORDS...` in a folder, until it ends."""
 
@@ -49,6 +55,7 @@ class Started:
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
+                preexec_fn=heed_hangups,
             )
 
     def descendants(self) -> list[psutil.Process]:

@@ -54,6 +54,7 @@ FULL = 'memory is used up ({}): take a smaller global batch, more train.micro_ba
 CURES = {  # a part of what torch says -> what it means
     "can't allocate memory": FULL,
     'out of memory': FULL,  # of a CUDA device
+    'could not create a primitive': FULL,  # oneDNN, which says no more when it finds no room for a kernel
     'DataLoader worker': 'a loader worker has died ({}); if the kernel killed it (its log says so), take fewer train.workers',
     'DataLoader timed out': f'loader workers brought nothing for {PATIENCE} s: does the disk of data.root still answer?',
 }
