@@ -298,6 +298,15 @@ def test_networks_for_small_objects_have_a_fourth_level() -> None:
         recipe('ppyoloe', 'CSPResNet.return_idx=[0,1,2,3]', strides[0])
 
 
+def test_an_evaluation_in_slices_is_refused_in_one_line(folder: Path) -> None:
+    sliced = '!SlicedCOCODataSet {dataset_dir: d, anno_path: val.json, sliced_size: [640, 640]}'
+    (folder / 'run.yml').write_text(f'_BASE_: [ppyoloe.yml]\nEvalDataset: {sliced}\n')
+    with pytest.raises(ConfigError) as caught:
+        recipe('run')
+    (line,) = caught.value.problems
+    assert "EvalDataset.name: 'SlicedCOCODataSet' is not that of TrainDataset, 'COCODataSet'" in line
+
+
 def test_a_student_without_its_teacher_trains_alone(folder: Path) -> None:
     """As PaddleDetection does with a file of configs/ppyoloe/distill when --slim_config is not given."""
     student = (
@@ -321,6 +330,10 @@ def test_no_regularizer_is_no_decay() -> None:
         ('architecture=FasterRCNN', "architecture: 'FasterRCNN' has no counterpart in Phalanx (it has YOLOv3, PPYOLOE)"),
         ('YOLOv3.yolo_head=YOLOv3Head', "YOLOv3: the yolo_head 'YOLOv3Head' has no counterpart in Phalanx"),
         ('YOLOv3.backbone=ConvNeXt', "YOLOv3: the backbone 'ConvNeXt' has no counterpart in Phalanx"),
+        (
+            'CustomCSPPAN.use_trans=true',
+            'CustomCSPPAN.use_trans: PP-YOLOE-SOD, whose neck has a transformer, has no counterpart',
+        ),
         ('ssod_method=DenseTeacher', "ssod_method: 'DenseTeacher': semi-supervised training of a detector has no counterpart"),
     ],
 )

@@ -142,3 +142,4 @@ def test_the_document_of_mixed_precision_runs_on_two_ranks(folder: Path, phalanx
     assert 'mean_iou' in evaluated
     for row in ('world size', 'samples/s', 'peak memory', 'mean_iou'):  # the columns of the document's table
         assert row in done.stdout
+    assert 'differs from PaddleSeg 0.x on purpose: a loss is the mean over what all ranks' in done.stdout

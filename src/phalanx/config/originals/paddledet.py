@@ -139,6 +139,12 @@ def _is_known(top: Section, architecture: Node) -> bool:
             node = top.take(key)
             top.problem(node, key, f'{plain(node)!r}: {what} of a detector has no counterpart in Phalanx')
             return False
+    neck = top.left.get('CustomCSPPAN', architecture)
+    encoder = neck.value.get('use_trans') if isinstance(neck.value, dict) else None
+    if encoder is not None and encoder.value:
+        said = 'PP-YOLOE-SOD, whose neck has a transformer, has no counterpart in Phalanx'
+        top.problem(encoder, 'CustomCSPPAN.use_trans', said)
+        return False
     return True
 
 
@@ -166,7 +172,7 @@ def _network(top: Section, architecture: Node) -> tuple[Node, Node, dict[str, An
     backbone.must('use_large_stem', True)
     plus = backbone.take('use_alpha', False)
     neck.must('out_channels', [768, 384, 192, 64][:count])
-    neck.fixed({'stage_num': 1, 'block_num': 3})
+    neck.fixed({'stage_num': 1, 'block_num': 3, 'use_trans': False})
     neck.must('act', 'swish')
     neck.must('spp', True)
     keys = {'name': renamed(architecture, 'ppyoloe'), 'size': renamed(depth, size), 'plus': plus}
@@ -230,7 +236,7 @@ def _data(top: Section) -> Node:
     if kinds[1].value != kinds[0].value:
         said = f'{kinds[1].value!r} is not that of TrainDataset, {kinds[0].value!r}; Phalanx has one for both'
         evaluation.problem(kinds[1], evaluation.named('name'), said)
-        evaluation.give_up()
+        return train.becomes({})
     keys: dict[str, Any] = {'train': train.required('anno_path'), 'eval': evaluation.required('anno_path')}
     keys['empty_images'] = train.take('allow_empty', False)
     evaluation.always('allow_empty', True, 'images without objects are always evaluated')
