@@ -25,8 +25,9 @@ class PascalVoc:
     A line is the name of both in the folders JPEGImages and Annotations (`000005`, as in ImageSets/Main; of whatever suffix the
     image is), or the paths of image and annotation (as PaddleDetection has it). `classes`: names, or the file below `root` that
     has one in each line; without, the 20 of VOC. Objects marked difficult are not judged; `learn_difficult`: but learnt, as
-    PaddleDetection does. Corners are taken as written, without a shift for VOC's counting from 1, and cut off at the
-    last column and row, width - 1 and height - 1: so PaddleDetection has them. `empty_images`: train also where there is nothing to find.
+    PaddleDetection does. Corners are taken as written, without a shift for VOC's counting from 1, and cut off at the last
+    column and row, width - 1 and height - 1: so PaddleDetection has them. `empty_images`: train also where there is nothing to
+    find.
     """
 
     def __init__(
