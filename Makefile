@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test check bench gpu soak clean
+.PHONY: demo test check bench gpu soak fuzz clean
 .DEFAULT_GOAL := help
 
 help:
@@ -11,6 +11,7 @@ help:
 	@echo "make check  format, lint, types"
 	@echo "make bench  measure a training step on one core, in float32 and bf16, and print where its time goes (1 minute)"
 	@echo "make gpu    on a machine with a GPU: its tests, then a step of every family in every setting, as a table in runs/gpu (9 minutes)"
+	@echo "make fuzz   give mutated inputs to every reader of files (INPUTS=1000000 SEED=0; about an hour)"
 	@echo "make soak   kill a small training again and again, and see that nothing is lost (KILLS=200 SEED=0)"
 
 .venv/installed: pyproject.toml
@@ -58,6 +59,13 @@ SEED ?= 0
 soak: .venv/installed
 	@echo "== $(KILLS) faults at random moments of a small training (hours; KILLS=n SEED=n change it)"
 	@PYTHONPATH=tests $(BIN)/python -m faults.soak --kills $(KILLS) --seed $(SEED)
+
+INPUTS ?= 1000000
+
+fuzz: .venv/installed
+	@echo "== $(INPUTS) mutated inputs; what the libraries say of them goes to runs/fuzz.log"
+	@mkdir -p runs
+	@PYTHONPATH=tests OMP_NUM_THREADS=1 $(BIN)/python -m faults.fuzz --inputs $(INPUTS) --seed $(SEED) 2>runs/fuzz.log
 
 clean:
 	rm -rf .venv runs build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

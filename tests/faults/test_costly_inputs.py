@@ -4,9 +4,11 @@ rest with the name of the file. (Images have theirs in test_hostile_images.py, `
 
 from __future__ import annotations
 
+import contextlib
 import json
 import resource
 import time
+import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import pairwise
@@ -18,7 +20,10 @@ import pytest
 
 from phalanx.config.read import ConfigError, Node, document, override
 from phalanx.data.folders import names_from
+from phalanx.data.image import read_image
+from phalanx.data.samples import SampleError
 from phalanx.families.detection.data.coco import CocoJson
+from phalanx.families.detection.data.voc import PascalVoc
 from phalanx.families.detection.data.yolo import YoloText
 
 SECONDS, MEMORY = 20, 300 << 20  # of processor time; more than the process has already
@@ -51,7 +56,7 @@ YAML = {
         'nested too deeply',
     ),
     'lists in lists': ('a: ' + '[' * 400 + ']' * 400, 'nested too deeply'),
-    'lists without end': ('a: ' + '[' * 2_000, 'nested too deeply'),
+    'lists without end': ('a: ' + '[' * 500, 'nested too deeply'),
     'a number to the base of 60': ('a: ' + ':'.join('1' * 200_000), 'too long'),
     'a long text': ('a: ' + 'x' * 4_000_001, 'more than the 4,000,000 that are read'),
     'a tag on nothing': ('a: !!int ""', "'' cannot be read as int"),
@@ -108,3 +113,50 @@ def test_many_categories_of_coco(tmp_path: Path) -> None:
     read = coco_split(tmp_path, json.dumps(coco(categories=categories)))
     with bounded():
         read()
+
+
+JSON = {
+    'lists without end': '[' * 200_000,
+    'lists in lists': '{"images": ' + '[' * 200_000 + ']' * 200_000 + ', "annotations": [], "categories": []}',
+    'a number of many digits': '{"images": [{"id": 1' + '0' * 100_000 + '}], "annotations": [], "categories": []}',
+}
+
+
+@pytest.mark.parametrize('name', JSON)
+def test_json(tmp_path: Path, name: str) -> None:
+    read = coco_split(tmp_path, JSON[name])
+    with bounded(), pytest.raises(ValueError, match=r'a\.json: is not '):
+        read()
+
+
+ENTITIES = '<!DOCTYPE a [<!ENTITY b "bbbbbbbbbb"><!ENTITY c "&b;&b;&b;&b;&b;&b;&b;&b;&b;&b;">]>'
+XML = {
+    'entities of entities': f'{ENTITIES}<annotation>&c;</annotation>',
+    'a file of this node': '<!DOCTYPE a [<!ENTITY b SYSTEM "file:///etc/passwd">]><annotation>&b;</annotation>',
+    'elements without end': '<annotation>' + '<a>' * 200_000,
+    'elements in elements': '<annotation>' + '<a>' * 100_000 + '</a>' * 100_000,
+    'many attributes': '<annotation ' + ' '.join(f'a{number}=""' for number in range(50_000)) + '>',
+}
+
+
+@pytest.mark.parametrize('name', XML)
+def test_xml(tmp_path: Path, name: str) -> None:
+    (tmp_path / 'a.xml').write_text(XML[name])
+    (tmp_path / 'list.txt').write_text('a.png a.xml\n')
+    with bounded(), pytest.raises(ValueError, match=r'a\.xml: (is not well-formed|has a document type)'):
+        PascalVoc(root=tmp_path, train='list.txt', classes=('cat',)).split('train')
+
+
+def test_a_png_whose_pixels_unpack_to_gigabytes(tmp_path: Path) -> None:
+    """A header of 64 x 64 pixels, and a megabyte of compressed zeros in the place of its 12 kB."""
+    data = encoded_png(64, 64, zlib.compress(bytes(400 << 20), 9))
+    (tmp_path / 'a.png').write_bytes(data)
+    with bounded(), contextlib.suppress(SampleError):  # what is too much may be left
+        assert read_image(tmp_path / 'a.png').shape == (64, 64, 3)
+
+
+def encoded_png(width: int, height: int, content: bytes) -> bytes:
+    header = width.to_bytes(4, 'big') + height.to_bytes(4, 'big') + b'\x08\x02\0\0\0'
+    chunks = ((b'IHDR', header), (b'IDAT', content), (b'IEND', b''))
+    packed = (len(data).to_bytes(4, 'big') + kind + data + zlib.crc32(kind + data).to_bytes(4, 'big') for kind, data in chunks)
+    return b'\x89PNG\r\n\x1a\n' + b''.join(packed)

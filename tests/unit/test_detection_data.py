@@ -283,6 +283,35 @@ def test_a_missing_voc_annotation_is_told_before_training_and_is_one_bad_sample_
         source.read(1)
 
 
+@pytest.mark.parametrize('file', ['a b.JPG', 'ä  c.png', 'a.b.JPEG', 'x.webp'])
+def test_voc_names_may_have_spaces_and_images_any_suffix(voc: Path, file: str) -> None:
+    (voc / f'JPEGImages/{file}').write_bytes((voc / 'JPEGImages/000005.jpg').read_bytes())
+    name = Path(file).stem
+    (voc / f'Annotations/{name}.xml').write_text((voc / 'Annotations/000005.xml').read_text())
+    (voc / 'ImageSets/Main/trainval.txt').write_text(f'{name}\n')
+    (voc / 'pairs.txt').write_text(f'JPEGImages/{file} Annotations/{name}.xml\n')
+    for listed in ('ImageSets/Main/trainval.txt', 'pairs.txt'):
+        source = PascalVoc(root=voc, train=listed).split('train')
+        source.check_files()
+        assert (source.name(0), len(source.read(0)[1])) == (f'{voc}/JPEGImages/{file}', 2)
+
+
+def test_voc_boxes_outside_of_the_image_are_counted(voc: Path) -> None:
+    """Of 60 x 40 pixels. One that ends at the width, as VOC counts, does not reach out."""
+    boxes = [voc_object('dog', box) for box in ((1, 1, 60, 40), (50, 10, 90, 20), (-9, 10, 20, 20), (70, 10, 90, 20))]
+    (voc / 'Annotations/000005.xml').write_text(f'<annotation>{SIZE}{"".join(boxes)}</annotation>')
+    notes = PascalVoc(root=voc).split('train').notes
+    assert notes == {'boxes that reach out of their image, cut off in training': 3}
+
+
+def test_a_wrong_size_in_voc_is_said_and_costs_no_box_silently(voc: Path) -> None:
+    """The box lies outside of the size that the annotation says, and inside the image."""
+    small = SIZE.replace('60', '20').replace('40', '5')
+    (voc / 'Annotations/000005.xml').write_text(f'<annotation>{small}{voc_object("dog", (30, 10, 50, 30))}</annotation>')
+    with pytest.raises(SampleError, match='is 60 x 40 pixels, but was annotated as 20 x 5'):
+        PascalVoc(root=voc).split('train').read(0)
+
+
 BOMB = '<!DOCTYPE a [<!ENTITY b "bbbb"><!ENTITY c "&b;&b;">]>'
 
 
@@ -301,7 +330,11 @@ BOMB = '<!DOCTYPE a [<!ENTITY b "bbbb"><!ENTITY c "&b;&b;">]>'
             f'<annotation>{DOG}{voc_object("cou", (1, 2, 3, 4))}</annotation>',
             "object 2: 'cou' is no class",
         ),
-        ('ImageSets/Main/trainval.txt', 'a b c', 'trainval.txt:1: expected a name, or the paths of an image and of its'),
+        (
+            'ImageSets/Main/trainval.txt',
+            'a b.xml c.xml',
+            'trainval.txt:1: expected a name, or the paths of an image and of its',
+        ),
         ('ImageSets/Main/trainval.txt', '../../secret', "trainval.txt:1: 'JPEGImages/../../secret.jpg' lies outside"),
     ],
 )
@@ -346,6 +379,29 @@ def test_yolo_boxes_are_fractions_around_their_middle(yolo: Path) -> None:
         'images without objects': 1,
     }
     assert len(YoloText(root=yolo, empty_images=False).split('train')) == 1
+
+
+def test_of_a_yolo_polygon_the_bounding_box_is_taken_and_a_confidence_is_left_out(yolo: Path) -> None:
+    """Of 60 x 40 pixels: a triangle from (6, 4) to (30, 20), as segmentation tools export; and a predicted box."""
+    (yolo / 'labels/train/a.txt').write_text('1 0.1 0.3 0.5 0.5 0.3 0.1\n0 0.5 0.5 0.2 0.5 0.93\n')
+    train = YoloText(root=yolo).split('train')
+    objects = train.read(0)[1]
+    np.testing.assert_allclose(objects.boxes, [[6, 4, 30, 20], [24, 10, 36, 30]], atol=1e-5)
+    assert objects.classes.tolist() == [1, 0]
+    assert train.notes['polygons, of which the bounding boxes are taken'] == 1
+    assert train.notes['boxes with a confidence, which is left out'] == 1
+
+
+@pytest.mark.parametrize(
+    'row', ['1 0.1 0.3 0.5 0.5 0.3', '1 0.1 0.3 0.5 0.5 0.3 0.1 0.2', '1 0.5 0.5 0.2 0.5 x', '1 30 20 40 30 50 60']
+)
+def test_a_yolo_row_of_another_length_is_told(yolo: Path, row: str) -> None:
+    (yolo / 'labels/train/a.txt').write_text(row + '\n')
+    if len(row.split()) == 6 and 'x' not in row:  # a confidence may be any number
+        assert len(YoloText(root=yolo).split('train').read(0)[1]) == 1
+    else:
+        with pytest.raises(ValueError, match=r'labels/train/a\.txt:1: expected class x y width height'):
+            YoloText(root=yolo).split('train')
 
 
 def test_yolo_images_may_be_listed_and_classes_be_lines(yolo: Path) -> None:

@@ -39,6 +39,7 @@ class Annotations:
         self._missing: dict[int, str] = {}  # number of an image -> the file with its annotation, which is not there
         self._owners, self._labels, self._ignored = array('l'), array('l'), array('b')
         self._boxes, self._areas = array('d'), array('d')
+        self.cut_off = 0  # boxes that reached out of their image and were cut off before they were added
         self.notes: Counter[str] = Counter()  # what was odd about them, and how often
 
     def add_image(self, path: str, size: tuple[int, int] = UNKNOWN) -> int:
@@ -76,7 +77,7 @@ class Annotations:
         notes['boxes without area, left out'] = (~good).sum()
         owners, objects = owners[good], objects.at(good)
         notes['crowds or difficult objects, neither learnt nor judged'] = objects.ignored.sum()
-        outside = self._reach_out(owners, sizes, objects).sum()
+        outside = self.cut_off + self._reach_out(owners, sizes, objects).sum()
         doubt = (
             ' - most of all: are corners written where width and height are expected?'
             if outside > max(FEW, len(owners) / 2)

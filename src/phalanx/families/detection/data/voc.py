@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -9,6 +10,9 @@ from phalanx.data.folders import Problems, check_folder, check_inside, lines_of,
 from phalanx.data.samples import Split
 from phalanx.families.detection.data.annotated import UNKNOWN, AnnotatedImages, Annotations, Box, numbers
 
+IMAGES, SUFFIXES = 'JPEGImages', ('.jpg', '.jpeg', '.png', '.bmp', '.webp', '.tif', '.tiff', '.gif')
+MOST_SPACES = 100  # in a line of a list
+SHIFT = 1  # VOC counts from 1, so that a box may end at `width`
 CLASSES = (
     'aeroplane bicycle bird boat bottle bus car cat chair cow diningtable dog horse motorbike person pottedplant sheep sofa '
     'train tvmonitor'
@@ -18,11 +22,12 @@ CLASSES = (
 class PascalVoc:
     """Images and XML files that a list for each split names, relative to `root`.
 
-    A line is the name of both in the folders JPEGImages and Annotations (`000005`, as in ImageSets/Main), or the paths of image
-    and annotation (as PaddleDetection has it). `classes`: names, or the file below `root` that has one in each line; without,
-    the 20 of VOC. Objects marked difficult are not judged; `learn_difficult`: but learnt, as PaddleDetection does. Corners are
-    taken as written, without a shift for VOC's counting from 1, and cut off at the last column and row, width - 1 and
-    height - 1: so PaddleDetection has them. `empty_images`: train also where there is nothing to find.
+    A line is the name of both in the folders JPEGImages and Annotations (`000005`, as in ImageSets/Main; of whatever suffix the
+    image is), or the paths of image and annotation (as PaddleDetection has it). `classes`: names, or the file below `root` that
+    has one in each line; without, the 20 of VOC. Objects marked difficult are not judged; `learn_difficult`: but learnt, as
+    PaddleDetection does. Corners are taken as written, without a shift for VOC's counting from 1, and cut off at the last
+    column and row, width - 1 and height - 1: so PaddleDetection has them. `empty_images`: train also where there is nothing to
+    find.
     """
 
     def __init__(
@@ -45,10 +50,10 @@ class PascalVoc:
         check_folder(self.root)
         listed = self.root / self.lists[split]
         labels = {name: label for label, name in enumerate(self.class_names)}
-        annotations, problems = Annotations(self.root, listed), Problems()
+        annotations, problems, images = Annotations(self.root, listed), Problems(), _images_in(self.root / IMAGES)
         for number, line in lines_of(listed):
             with problems:
-                image, xml = self._pair(line, f'{listed}:{number}')
+                image, xml = self._pair(line.strip(), images, f'{listed}:{number}')
                 if (self.root / xml).is_file():
                     _add(image, self.root / xml, annotations, labels, learn_difficult=self.learn_difficult and split == 'train')
                 else:
@@ -56,13 +61,24 @@ class PascalVoc:
         problems.check()
         return annotations.source(keep_empty=split == 'eval' or self.empty_images)
 
-    def _pair(self, line: str, where: str) -> tuple[str, str]:
-        fields = line.split()
-        if len(fields) == 1:
-            fields = [f'JPEGImages/{fields[0]}.jpg', f'Annotations/{fields[0]}.xml']
-        if len(fields) != 2:
-            raise ValueError(f'{where}: expected a name, or the paths of an image and of its annotation, got {line.strip()!r}')
-        return check_inside(fields[0], self.root, where), check_inside(fields[1], self.root, where)
+    def _pair(self, line: str, images: dict[str, str], where: str) -> tuple[str, str]:
+        """Image and annotation of a line; names may have spaces in them."""
+        if not line.lower().endswith('.xml'):
+            image, xml = f'{IMAGES}/{images.get(line, f"{line}.jpg")}', f'Annotations/{line}.xml'
+            return check_inside(image, self.root, where), check_inside(xml, self.root, where)
+        pairs = [(line[: space.start()], line[space.end() :]) for space in re.finditer(r'\s+', line)]
+        if len(pairs) > 1:  # which of the spaces stands between the two, the disk tells
+            pairs = [pair for pair in pairs[:MOST_SPACES] if (self.root / check_inside(pair[0], self.root, where)).is_file()]
+        if len(pairs) != 1:
+            raise ValueError(f'{where}: expected a name, or the paths of an image and of its annotation, got {line[:200]!r}')
+        image, xml = pairs[0]
+        return check_inside(image, self.root, where), check_inside(xml, self.root, where)
+
+
+def _images_in(folder: Path) -> dict[str, str]:
+    """Name without suffix -> name of each image in a folder, `.jpg` before others of the same name."""
+    names = [file.name for file in folder.iterdir() if file.suffix.lower() in SUFFIXES] if folder.is_dir() else []
+    return {Path(name).stem: name for name in sorted(names, key=lambda name: (name.endswith('.jpg'), name))}
 
 
 def _add(image: str, path: Path, annotations: Annotations, labels: dict[str, int], *, learn_difficult: bool) -> None:
@@ -82,15 +98,25 @@ def _add(image: str, path: Path, annotations: Annotations, labels: dict[str, int
                 f'{where}: {name!r} is no class; data.classes names {len(labels)}: {", ".join(list(labels)[:5])} ...'
             )
         difficult = (element.findtext('difficult') or '0').strip() not in ('0', '')
-        annotations.add_box(number, _box(element, told, where), labels[name], ignored=difficult and not learn_difficult)
+        box = _box(element, where)
+        inside = _inside(box, told)
+        annotations.cut_off += max(abs(a - b) for a, b in zip(box, inside, strict=True)) > 1 + SHIFT
+        annotations.add_box(number, inside, labels[name], ignored=difficult and not learn_difficult)
 
 
-def _box(element: ElementTree.Element, size: tuple[int, int], where: str) -> Box:
+def _box(element: ElementTree.Element, where: str) -> Box:
     corners = [element.findtext(f'bndbox/{name}') for name in ('xmin', 'ymin', 'xmax', 'ymax')]
     x0, y0, x1, y1 = numbers(corners, 4, f'{where}: bndbox', 'xmin, ymin, xmax and ymax')
-    if size == UNKNOWN:
-        return x0, y0, x1, y1
-    return max(0.0, x0), max(0.0, y0), min(size[1] - 1.0, x1), min(size[0] - 1.0, y1)
+    return x0, y0, x1, y1
+
+
+def _inside(box: Box, size: tuple[int, int]) -> Box:
+    """`box` cut off at the last column and row of an image of that size (height, width).
+
+    One of which nothing would be left stays as it is: the size may be wrong, which is seen when the image is read.
+    """
+    x0, y0, x1, y1 = max(0.0, box[0]), max(0.0, box[1]), min(size[1] - 1.0, box[2]), min(size[0] - 1.0, box[3])
+    return (x0, y0, x1, y1) if size != UNKNOWN and x1 > x0 and y1 > y0 else box
 
 
 def _parsed(path: Path) -> ElementTree.Element:

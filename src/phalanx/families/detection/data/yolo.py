@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 
 from phalanx.config.read import ConfigError, document
@@ -18,7 +19,8 @@ class YoloText:
 
     The boxes of `images/train/X.jpg` stand in `labels/train/X.txt`; an image without such a file shows nothing. `classes`:
     names, or a file below `root`: text with one in each line, or YAML with `names` (`data.yaml`). `empty_images`: train also
-    where there is nothing to find, as YOLO does.
+    where there is nothing to find, as YOLO does. Of a polygon (`class x1 y1 x2 y2 x3 y3 ...`) the bounding box is taken; a
+    confidence behind a box is left out.
     """
 
     def __init__(
@@ -70,12 +72,28 @@ class YoloText:
             if not line.strip():
                 continue
             with problems:
-                label, x, y, width, height = numbers(line.split(), 5, f'{path}:{number}', FIELDS)
+                label, x, y, width, height = _row(line.split(), f'{path}:{number}', annotations.notes)
                 if label not in range(len(self.class_names)):
                     raise ValueError(f'{path}:{number}: class {label:g} is not one of 0 to {len(self.class_names) - 1}')
                 if max(abs(x), abs(y), width, height) > 2:
                     raise ValueError(f'{path}:{number}: expected {FIELDS}, got what may be pixels: {line.strip()}')
                 annotations.add_box(image, (x - width / 2, y - height / 2, x + width / 2, y + height / 2), int(label))
+
+
+def _row(fields: list[str], where: str, notes: Counter[str]) -> list[float]:
+    """Class and box of a line. It may have a confidence at its end, or the points of a polygon in the place of the box.
+
+    Raises ValueError, beginning with `where`.
+    """
+    if len(fields) == 6:
+        notes['boxes with a confidence, which is left out'] += 1
+        return numbers(fields, 6, where, FIELDS)[:5]
+    if len(fields) < 7 or len(fields) % 2 == 0:
+        return numbers(fields, 5, where, FIELDS)
+    notes['polygons, of which the bounding boxes are taken'] += 1
+    label, *points = numbers(fields, len(fields), where, FIELDS)
+    left, right, top, bottom = min(points[::2]), max(points[::2]), min(points[1::2]), max(points[1::2])
+    return [label, (left + right) / 2, (top + bottom) / 2, right - left, bottom - top]
 
 
 def labels_of(image: str) -> str:
