@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Sequence
 
 from torch import nn
 
-from phalanx.config.read import did_you_mean
 from phalanx.parallel import norms
 
 
@@ -18,8 +18,10 @@ def freeze(model: nn.Module, parts: Sequence[str]) -> None:
     modules = dict(model.named_modules())
     for name in parts:
         if name not in modules:
+            near = difflib.get_close_matches(name, modules, n=1)
+            hint = f'; did you mean {near[0]!r}?' if near else ''
             top = ', '.join(name for name, _ in model.named_children())
-            raise ValueError(f'train.freeze: the network has no part {name!r}{did_you_mean(name, modules)} (it has {top})')
+            raise ValueError(f'train.freeze: the network has no part {name!r}{hint} (it has {top})')
         modules[name].requires_grad_(False)
         norms.freeze(modules[name])
     if not any(parameter.requires_grad for parameter in model.parameters()):
