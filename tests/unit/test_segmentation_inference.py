@@ -12,7 +12,8 @@ from torch import Tensor, nn
 from torch.testing import assert_close
 
 from phalanx.runs import open_job
-from phalanx.segmentation.inference import Inference, starts
+from phalanx.runtime.segmentation import starts
+from phalanx.segmentation.inference import Inference
 
 
 class Network(nn.Module):
