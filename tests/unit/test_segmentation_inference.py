@@ -12,7 +12,8 @@ from torch import Tensor, nn
 from torch.testing import assert_close
 
 from phalanx.engine.runs import open_job
-from phalanx.families.segmentation.inference import Inference, starts
+from phalanx.families.segmentation.inference import Inference
+from phalanx.runtime.segmentation import starts
 
 
 class Network(nn.Module):
