@@ -139,3 +139,10 @@ def test_a_lock_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / 'lock').symlink_to('/dev/full')
     with pytest.raises(OSError, match=re.escape(f": '{tmp_path}/lock'")):
         hold(tmp_path)
+
+
+def test_a_manifest_that_names_a_file_as_none_can_be_named(tmp_path: Path) -> None:
+    facts = {'format': 1, 'step': 1, 'files': {'x' * 300: {'bytes': 1, 'sha256': ''}}}
+    (tmp_path / 'manifest.json').write_text(json.dumps(facts))
+    with pytest.raises(CheckpointError, match=re.escape(f'{tmp_path}/manifest.json: cannot be read')):
+        load(tmp_path)

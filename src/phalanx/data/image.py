@@ -6,6 +6,7 @@ import colorsys
 import io
 import os
 import stat
+import struct
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
@@ -35,6 +36,11 @@ BEGINNINGS = {
     'PPM': tuple(b'P%d' % kind for kind in range(1, 7)),
 }
 FORMATS = tuple(BEGINNINGS)
+# What Pillow raises of files that are damaged or none; its readers take what a file says at its word.
+PILLOW_ERRORS = (
+    *(OSError, SyntaxError, ValueError, TypeError, LookupError, ArithmeticError, AttributeError, EOFError, struct.error),
+    PIL.Image.DecompressionBombError,
+)
 HEADER = 2**20  # bytes in which the EXIF data of a JPEG file end
 MOST_PIXELS = 2**27  # of one image: 400 MB once decoded. More is a mistake, or a small file made to fill the memory
 
@@ -104,7 +110,7 @@ def _decoded_labels(path: Path) -> LabelMap:
                 said = f'has colour mode {image.mode}; a label map is a palette (P) or 8-bit grey (L) image'
                 raise SampleError(f'{path}: {said}{cure}')
             return np.array(image)
-    except (OSError, SyntaxError, ValueError, PIL.Image.DecompressionBombError) as error:
+    except PILLOW_ERRORS as error:
         raise SampleError(f'{path}: is not a label map that can be decoded ({error}; {_beginning(data)})') from None
 
 
@@ -169,7 +175,7 @@ def _size_by_pillow(data: bytes, name: str) -> tuple[int, int] | None:
             return image.size
     except PIL.Image.DecompressionBombError as error:
         raise SampleError(f'{name}: {error}') from None
-    except (OSError, SyntaxError, ValueError):
+    except PILLOW_ERRORS:
         return None
 
 

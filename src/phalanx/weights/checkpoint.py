@@ -31,6 +31,7 @@ from torch import Tensor
 
 from phalanx.system.disk import flush, remove_own
 
+LONGEST_NAME = 255  # bytes, of a file in Linux
 MANIFEST = 'manifest.json'
 FORMAT = 2  # what is written; 1 had no seal
 READABLE = (1, 2)
@@ -282,6 +283,8 @@ def _read_manifest(path: Path) -> tuple[int, dict[str, tuple[int, str]]]:
         if seal != (_seal(facts) if number != 1 else None):
             raise CheckpointError(f'{path}: its bytes are not those that were written (the seal differs)')
         files = {Path(name).name: (int(file['bytes']), str(file['sha256'])) for name, file in facts['files'].items()}
+        if any(len(name.encode()) > LONGEST_NAME for name in files):
+            raise ValueError('it names a file as no file can be named')
         return int(facts['step']), files
     except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         raise CheckpointError(f'{path}: cannot be read ({error}); the checkpoint is not whole') from None

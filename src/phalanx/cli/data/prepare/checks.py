@@ -7,9 +7,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-import PIL.Image
-
-from phalanx.data.image import if_turned, opened, orientation_of
+from phalanx.data.image import PILLOW_ERRORS, if_turned, opened, orientation_of
 
 MOST = 1e9  # no coordinate is larger
 
@@ -64,7 +62,7 @@ def size_of(image: Path) -> tuple[int, int]:
         with opened(image) as picture:
             width, height = picture.size
             return (height, width) if orientation_of(image) >= 5 else (width, height)
-    except (OSError, SyntaxError, ValueError, PIL.Image.DecompressionBombError) as error:
+    except PILLOW_ERRORS as error:
         raise AnnotationError(f'{image}: is not an image that can be decoded: {error}') from None
 
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from phalanx.cli.data.prepare.checks import AnnotationError, check_size, size_of
 from phalanx.cli.data.prepare.label_maps import VOID, Pair
-from phalanx.data.image import LabelMap, opened
+from phalanx.data.image import PILLOW_ERRORS, LabelMap, opened
 
 SUFFIXES = ('.png', '.bmp', '.tif', '.tiff', '.jpg', '.jpeg', '.webp')
 VOID_NAME = 'void'  # the name of a colour that is no class
@@ -77,7 +77,7 @@ def _labels(mask: Path, image: Path, values: Mapping[Colour, int], names: Mappin
     try:
         with opened(mask) as picture:
             pixels = np.array(picture.convert('RGB'), np.int32)
-    except (OSError, SyntaxError, ValueError) as error:
+    except PILLOW_ERRORS as error:
         raise AnnotationError(f'{mask}: cannot be decoded: {error}') from None
     codes, place = np.unique(pixels @ (1 << 16, 1 << 8, 1), return_inverse=True)
     table = np.zeros(len(codes), np.uint8)
