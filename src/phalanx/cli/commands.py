@@ -38,7 +38,7 @@ from phalanx.launch.remote import everywhere
 from phalanx.parallel import dist
 from phalanx.report.page import write_page
 from phalanx.system.errors import RequestError
-from phalanx.weights.checkpoint import CheckpointError, Checkpoints
+from phalanx.weights.checkpoint import CheckpointError, Checkpoints, chosen, said_of
 from phalanx.weights.published import class_names
 
 # Options that people bring along, as assignments to the recipe.
@@ -202,6 +202,7 @@ def evaluate(words: Sequence[str]) -> int:
     parser.add_argument(
         '--data', metavar='RUN', help='for MODEL.onnx: the run or recipe of its data (default: the folder it is in)'
     )
+    parser.add_argument('--raw', action='store_true', help='the weights of the run as trained, not their EMA')
     add_json(parser)
     add_flags(parser)
     given, recipe, assigned = parse_brought(parser, words)
@@ -219,6 +220,10 @@ def evaluate(words: Sequence[str]) -> int:
         if cluster is not None:
             return _launch('eval', words, job, cluster, flags)
     try:
+        if given.weights is None and (given.raw or job.recipe.ema is None):  # `--set ema=null` asks for them, too
+            given.weights = str(chosen(job.folder) / 'model.safetensors')
+        if dist.rank_of_environment() == 0:
+            _say_weights(job, given.weights)
         result = worker.evaluate(job, given.weights)
     except (CheckpointError, BadSampleError, OSError, RuntimeError, ValueError) as error:
         print(f'evaluation failed: {_told(error)}', file=sys.stderr)
@@ -231,6 +236,11 @@ def evaluate(words: Sequence[str]) -> int:
     else:
         print_evaluation(result.metrics, result.table, result.samples, result.seconds)
     return 0
+
+
+def _say_weights(job: Job, weights: str | None) -> None:
+    """Which weights a command uses, for a person."""
+    print(f'weights: {weights or f"{job.folder}, {said_of(job.folder)}"}', file=sys.stderr)
 
 
 def _evaluate_exported(file: Path, given: argparse.Namespace, assigned: Assignments) -> int:
@@ -264,6 +274,7 @@ def predict(words: Sequence[str]) -> int:
     from phalanx.deploy.predict import predict_images
 
     try:
+        _say_weights(job, given.weights)
         written, failed = predict_images(job, given.images, given.out, given.weights)
     except (CheckpointError, OSError, ValueError) as error:  # no weights; a folder that cannot be written to; no classes
         print(f'prediction failed: {_told(error)}', file=sys.stderr)

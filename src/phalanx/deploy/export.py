@@ -37,7 +37,7 @@ from phalanx.runtime.model import FAMILIES
 from phalanx.runtime.prepare import Floats
 from phalanx.runtime.session import FORMAT, GUIDE, INPUT, opened
 from phalanx.system.errors import RequestError
-from phalanx.weights.checkpoint import CheckpointError
+from phalanx.weights.checkpoint import CheckpointError, said_of
 from phalanx.weights.reading import load_weights
 
 FORMATS = {'onnx': '.onnx', 'openvino': '.xml'}
@@ -122,6 +122,7 @@ def command(words: Sequence[str]) -> int:
         options = Options(
             given.weights, given.size, given.dynamic, given.with_post_processing, given.precision, check=not given.no_check
         )
+        print(f'weights: {given.weights or f"{job.folder}, {said_of(job.folder)}"}', file=sys.stderr)
         written = export(job, out, options)
     except (CheckpointError, ExportError, OSError) as error:
         print(f'the export failed: {error}', file=sys.stderr)

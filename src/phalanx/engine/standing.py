@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Self
 
@@ -15,17 +15,25 @@ class Standing:
     step: int = 0
     best: float | None = None  # the value of the metric that picks the best checkpoint
     best_step: int = 0
+    best_ties: list[float] = field(default_factory=list)  # what broke ties at that step, in order
     metrics: Mapping[str, float] = field(default_factory=dict)  # of the last evaluation
     evaluated: int = 0  # the step of that
     no_better: int = 0  # how many evaluations came since the best
 
-    def judged(self, metrics: Mapping[str, float], by: str) -> bool:
-        """Takes note of an evaluation at the current step; whether it is the best so far. What is no number is not."""
+    def judged(self, metrics: Mapping[str, float], by: Sequence[str]) -> bool:
+        """Records an evaluation at the current step; whether it is the best so far.
+
+        The metrics `by` are compared in their order, and the later of two equal evaluations wins: early ones are often all 0. A
+        first metric that is not a number is never the best.
+        """
         self.metrics, self.evaluated = metrics, self.step
-        is_best = not math.isnan(metrics[by]) and (self.best is None or metrics[by] > self.best)
-        self.no_better = 0 if is_best else self.no_better + 1
+        first, *ties = (metrics[name] for name in by)
+        ties = [-math.inf if math.isnan(value) else value for value in ties]
+        before = None if self.best is None else (self.best, self.best_ties)
+        is_best = not math.isnan(first) and (before is None or (first, ties) >= before)
+        self.no_better = 0 if is_best and (first, ties) != before else self.no_better + 1
         if is_best:
-            self.best, self.best_step = metrics[by], self.step
+            self.best, self.best_ties, self.best_step = first, ties, self.step
         return is_best
 
     def state(self) -> dict[str, Any]:
@@ -36,4 +44,5 @@ class Standing:
         """That of a checkpoint. Before 2026-11-21 they did not say what was evaluated; no evaluation was cut short then."""
         metrics = state['metrics']
         evaluated = state.get('evaluated', step if metrics else 0)
-        return cls(step, state['best'], state['best_step'], metrics, evaluated, state.get('no_better', 0))
+        ties = state.get('best_ties', [])
+        return cls(step, state['best'], state['best_step'], ties, metrics, evaluated, state.get('no_better', 0))

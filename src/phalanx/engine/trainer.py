@@ -260,7 +260,7 @@ class Trainer(Generic[S, B, P]):
         with self.ema.applied() if self.ema else contextlib.nullcontext():
             found = self.evaluated()
         self.replica.train()
-        best = found is not None and self.at.judged(found.metrics, self.task.judged_by)
+        best = found is not None and self.at.judged(found.metrics, (self.task.judged_by, *self.task.tie_breakers))
         if found is not None:
             self.report.evaluation(self.at.step, found, best=best)
         self.clock.go_on()

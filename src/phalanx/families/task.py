@@ -163,6 +163,10 @@ class Task(Protocol[S, B, P]):
     def judged_by(self) -> str:
         """The metric that picks the best checkpoint; larger is better."""
 
+    @property
+    def tie_breakers(self) -> Sequence[str]:
+        """Metrics that pick between checkpoints equal in that one, in order; larger is better."""
+
     def settled(self) -> Mapping[str, Sequence[str]]:
         """Keys of the recipe that leave something to files of the data set (the names of classes, say), and what these say.
 

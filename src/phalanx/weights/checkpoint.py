@@ -254,16 +254,32 @@ def weights_at(path: Path) -> dict[str, Tensor]:
             return safetensors.torch.load_file(path)
         except safetensors.SafetensorError as error:
             raise CheckpointError(f'{path}: is no whole .safetensors file: {error}') from None
+    loaded = load(chosen(path))
+    return loaded.averaged or loaded.model
+
+
+def chosen(path: Path) -> Path:
+    """The checkpoint folder that stands for `path`: itself, or the best, else the latest, of a run folder.
+
+    Raises CheckpointError when there is none.
+    """
     for place in (path, path / 'best', path / 'latest'):
         whole = place.resolve()
         if not whole.exists():  # a kill came while another checkpoint of its step took its place
             whole = whole.with_name(f'.old_{whole.name}')
         if (whole / MANIFEST).is_file():
-            loaded = load(whole)
-            return loaded.averaged or loaded.model
+            return whole
     raise CheckpointError(
         f'{path}: holds no weights (neither a run folder with a checkpoint, nor a checkpoint, nor a .safetensors file)'
     )
+
+
+def said_of(path: Path) -> str:
+    """Which weights of a run folder are used: `step 200 (best), EMA`. Raises CheckpointError when there are none."""
+    whole = chosen(path)
+    why = next((f' ({name})' for name in ('best', 'latest') if (path / name).resolve() == whole), '')
+    averaged = (whole / 'averaged.safetensors').is_file()
+    return f'step {_read_manifest(whole / MANIFEST)[0]}{why}, {"EMA" if averaged else "as trained"}'
 
 
 def _manifest(step: int, files: Mapping[str, Any]) -> bytes:

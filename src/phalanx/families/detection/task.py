@@ -194,6 +194,10 @@ class Detection:
     def labels(self, names: Sequence[str] | None = None) -> list[Sequence[str]]:
         return [self.class_names if names is None else names]
 
+    @property
+    def tie_breakers(self) -> tuple[str, ...]:
+        return () if self.judge.func is VocAp else ('ap50',)
+
     def model(self) -> nn.Module:
         return self.network(len(self.class_names))
 

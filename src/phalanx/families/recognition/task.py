@@ -198,6 +198,8 @@ class Recognition:
         """Of the CTC head, of the attention head, of the characters that go into that."""
         return row_labels(self.characters.characters if names is None else names)
 
+    tie_breakers = ('edit_similarity',)
+
     def model(self) -> nn.Module:
         """Raises FileNotFoundError or ValueError when the dictionary cannot be read, ValueError when networks do not fit."""
         variants = {STUDENT: self.network, **self.networks}

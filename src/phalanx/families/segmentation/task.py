@@ -160,6 +160,8 @@ class Segmentation:
     def labels(self, names: Sequence[str] | None = None) -> list[Sequence[str]]:
         return [self.data().class_names if names is None else names]
 
+    tie_breakers = ('mean_dice', 'accuracy')
+
     def model(self) -> nn.Module:
         """Raises ValueError when the losses are not as many as outputs of the network, or their options not for its classes."""
         num_classes = len(self.data().class_names)

@@ -138,6 +138,8 @@ class TableStructure:
         """None: tokens are those of the family, in an order of the family."""
         return []
 
+    tie_breakers = ('teds', 'teds_structure', 'cell_recall')
+
     def model(self) -> nn.Module:
         return self.network(len(self.vocabulary))
 

@@ -1,0 +1,43 @@
+"""Which evaluation of a run is its best."""
+
+from __future__ import annotations
+
+import math
+
+from phalanx.engine.standing import Standing
+
+BY = ('accuracy', 'teds')
+
+
+def best_steps(*evaluations: tuple[float, float]) -> tuple[int, int]:
+    """The best step, and how many evaluations brought nothing better since, of evaluations at steps 1, 2, ..."""
+    standing = Standing()
+    for step, scores in enumerate(evaluations, 1):
+        standing.step = step
+        standing.judged(dict(zip(BY, scores, strict=True)), BY)
+    return standing.best_step, standing.no_better
+
+
+def test_the_larger_metric_wins() -> None:
+    assert best_steps((0.1, 0.9), (0.2, 0.1), (0.15, 0.5)) == (2, 1)
+
+
+def test_of_equal_metrics_the_next_one_decides() -> None:
+    """Accuracy is 0 in the first evaluations of many runs while they learn."""
+    assert best_steps((0.0, 0.1), (0.0, 0.278), (0.0, 0.2)) == (2, 1)
+
+
+def test_of_equal_evaluations_the_later_one_is_taken_but_is_no_progress() -> None:
+    assert best_steps((0.0, 0.0), (0.0, 0.0), (0.0, 0.0)) == (3, 2)
+
+
+def test_what_is_no_number_is_never_the_best() -> None:
+    assert best_steps((math.nan, 0.5), (math.nan, 0.6)) == (0, 2)
+    assert best_steps((0.1, math.nan), (0.1, 0.2), (0.1, math.nan)) == (2, 1)
+
+
+def test_a_checkpoint_from_before_ties_were_broken_is_understood() -> None:
+    state = {'best': 0.5, 'best_step': 3, 'metrics': {'accuracy': 0.5}, 'evaluated': 3}
+    standing = Standing.of(state, 4)
+    assert standing.judged({'accuracy': 0.5, 'teds': 0.1}, BY)
+    assert (standing.best, standing.best_step) == (0.5, 4)
