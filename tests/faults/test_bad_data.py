@@ -1,4 +1,4 @@
-"""Data that cannot be used, in every family: what is wrong with a list is told before anything starts; what is wrong with a
+"""Data that cannot be used, in every family: what is wrong with a list is reported before anything starts; what is wrong with a
 sample costs that sample, is counted, and is told by name.
 """
 
@@ -353,7 +353,7 @@ def test_a_run_goes_on_without_what_it_cannot_read(
 
     assert run_here('train', recipe, '--set', *SMALL, *sets, '--save_dir', 'strict') == 1
     last = capsys.readouterr().err.splitlines()[-1]
-    assert 'the recipe allows 0 (mend or remove them, or allow some with train.bad_samples)' in last
+    assert 'the recipe allows 0 (fix or remove them, or allow some with train.bad_samples)' in last
     assert '0.png: is not an image that can be decoded' in last
 
 

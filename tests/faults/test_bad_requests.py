@@ -46,7 +46,7 @@ def test_all_mistakes_of_a_recipe_are_told_before_any_process_starts(phalanx: Co
         ),
         (('train', 'pp_liteseg_digits', '--set', 'task=[segmentation]'), "task: ['segmentation'] is not one of"),
         (('plan', 'pp_liteseg_digits', '--nodes', '1,a'), '--nodes 1,a: expected numbers from 1 on, such as 1,2,4'),
-        (('trian', 'x'), "'trian' is no command"),
+        (('trian', 'x'), "'trian' is not a command"),
         (('predict', 'pp_liteseg_digits', 'nothing.jpg', '--out', 'out'), 'nothing.jpg: there is no such file or folder'),
     ],
 )
@@ -83,7 +83,7 @@ def test_what_is_no_run_is_never_put_aside(phalanx_here: Command, tmp_path: Path
     for folder in ('precious', 'precious/thesis.txt', '.'):
         run = phalanx_here('train', *TINY, 'train.steps=1', '--fresh', '--save_dir', folder)
         assert run.returncode == 2, (folder, run.stderr)
-        assert 'is no folder of a run, so it is not put aside' in run.stderr
+        assert 'is not a run folder, so it is not put aside' in run.stderr
     assert [path.name for path in tmp_path.rglob('*')] == ['precious', 'thesis.txt']
 
 

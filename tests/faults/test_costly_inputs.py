@@ -60,8 +60,8 @@ YAML = {
     'a number to the base of 60': ('a: ' + ':'.join('1' * 200_000), 'too long'),
     'a long text': ('a: ' + 'x' * 4_000_001, 'more than the 4,000,000 that are read'),
     'a tag on nothing': ('a: !!int ""', "'' cannot be read as int"),
-    'a word that is no bool': ('a: !!bool x', "'x' cannot be read as bool"),
-    'a word that is no time': ('a: !!timestamp x', "'x' cannot be read as timestamp"),
+    'a word that is not a bool': ('a: !!bool x', "'x' cannot be read as bool"),
+    'a word that is not a time': ('a: !!timestamp x', "'x' cannot be read as timestamp"),
 }
 
 

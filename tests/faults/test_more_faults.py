@@ -134,7 +134,7 @@ def test_a_folder_that_cannot_be_written_ends_the_run_with_its_name(phalanx: Com
 
 @pytest.mark.slow
 @pytest.mark.parametrize('steps', [3, 2])  # the evaluation after step 2 is one on the way, or the last
-def test_a_stop_during_an_evaluation_does_not_wait_for_it_and_the_same_command_makes_it_anew(
+def test_a_stop_during_an_evaluation_does_not_wait_for_it_and_the_same_command_makes_it_again(
     tmp_path: Path, steps: int
 ) -> None:
     words = (
@@ -217,7 +217,7 @@ def test_a_pipe_or_a_device_in_the_place_of_an_image_is_not_waited_for(tmp_path:
     (tmp_path / 'endless.png').symlink_to('/dev/zero')
     for path in tmp_path.iterdir():
         for read in (read_image, read_labels):
-            with pytest.raises(SampleError, match=f'{path}: cannot be read: it is no file'):
+            with pytest.raises(SampleError, match=f'{path}: cannot be read: it is not a file'):
                 read(path)
 
 

@@ -1,4 +1,4 @@
-"""The moving average of the weights against PaddleDetection and PaddleSeg.
+"""The EMA of the weights against PaddleDetection and PaddleSeg.
 
 One weight takes the values 1, 2, .. 20. Expected averages, in float32, and decays come from the originals (data/ema.json).
 """

@@ -132,7 +132,7 @@ def test_two_launches_on_one_node_keep_out_of_each_others_way(tmp_path: Path) ->
     assert all('rank 0 of 2 total 3.0' in one.stdout for one in done)
 
 
-def test_logs_are_begun_anew_or_go_on(tmp_path: Path) -> None:
+def test_logs_are_begun_again_or_go_on(tmp_path: Path) -> None:
     (tmp_path / 'say.py').write_text('import sys; print(sys.argv[1])')
     command = (sys.executable, '-m', 'phalanx.launch', '--nproc_per_node', '1', '--log_dir', 'logs')
     for words in (('say.py', 'one'), ('say.py', 'two'), ('--log_append', 'say.py', 'three')):

@@ -40,7 +40,7 @@ def test_each_line_of_rank_0_is_once_on_the_screen_and_once_in_its_log(tmp_path:
     assert '\0' not in log
 
 
-@pytest.mark.parametrize('append', [(), ('--log_append',)], ids=['anew', 'append'])
+@pytest.mark.parametrize('append', [(), ('--log_append',)], ids=['again', 'append'])
 def test_a_second_launch_shows_nothing_of_the_first(tmp_path: Path, append: tuple[str, ...]) -> None:
     (tmp_path / 'say.py').write_text('import sys; print(sys.argv[1])')
     launched(tmp_path, 'say.py', 'one')

@@ -27,7 +27,7 @@ def test_segmentation_gives_a_class_for_every_pixel(family_runs: dict[str, Path]
 
 
 def test_detection_gives_named_boxes_inside_the_image_the_most_probable_first(family_runs: dict[str, Path]) -> None:
-    """Of an image whose sides are no multiples of 32, too."""
+    """Of an image whose sides are not multiples of 32, too."""
     found = load_run(family_runs['detection'], device='cpu')(noise(50, 70))
     assert 0 < len(found) <= 300
     assert all(isinstance(one, Found) and one.name == str(one.label) and 0 < one.score < 1 for one in found)
@@ -84,7 +84,7 @@ def test_the_page_of_each_family_shows_what_its_metric_draws_and_what_its_data_n
     assert [text for text in shown if text not in page] == []
 
 
-def test_the_page_can_be_built_anew_from_the_folder_alone(
+def test_the_page_can_be_built_again_from_the_folder_alone(
     family_runs: dict[str, Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
     page = family_runs['table'] / 'report.html'
@@ -97,7 +97,7 @@ def test_the_page_can_be_built_anew_from_the_folder_alone(
 
 def test_a_folder_without_a_run_has_no_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(['report', str(tmp_path)]) == 2
-    assert 'is no folder of a run' in capsys.readouterr().err
+    assert 'is not a run folder' in capsys.readouterr().err
 
 
 def test_results_that_cannot_be_written_are_told_with_the_path(

@@ -87,7 +87,7 @@ def test_thirteen_samples_on_four_ranks_count_thirteen_and_give_the_same_metrics
 def test_a_run_that_was_stopped_and_resumed_ends_bit_for_bit_like_one_that_was_not(
     phalanx: Command, tmp_path: Path, ranks: str, sync: str
 ) -> None:
-    """Promise 2, in the middle of an epoch (8 steps here), optimizer, moving average and data position included."""
+    """Promise 2, in the middle of an epoch (8 steps here), optimizer, EMA and data position included."""
     recipe = (*TINY, 'train.steps=7', 'evaluate.every=3', 'checkpoint.every=2', 'ema={decay: 0.9}', '--nproc_per_node', ranks)
     recipe = (*recipe, '--set', f'norm_sync={sync}')
     assert phalanx('train', *recipe, '--save_dir', 'whole').returncode == 0

@@ -1,4 +1,4 @@
-"""Whatever stands in a file of annotations, it is read or what is wrong is told; nothing else comes of it."""
+"""Whatever stands in a file of annotations, it is read or what is wrong is reported; nothing else comes of it."""
 
 import copy
 import json

@@ -172,7 +172,7 @@ MALICIOUS: dict[str, tuple[object, str]] = {
     'text': ({'w': 'x'}, "'w' is a value of type str"),
     'a list': ([WEIGHTS['half']], 'expected a dict of arrays'),
     'an empty dict': ({}, 'expected a dict of arrays'),
-    'a key that is no word': ({(1, 2): WEIGHTS['half']}, 'as a key'),
+    'a key that is not a word': ({(1, 2): WEIGHTS['half']}, 'as a key'),
 }
 
 
@@ -260,7 +260,7 @@ def test_protocol_5_is_refused(tmp_path: Path) -> None:
 def test_another_kind_of_file_is_refused(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / 'a.pdparams'
     path.write_bytes(content)
-    with pytest.raises(PdparamsError, match=r'a\.pdparams: is no whole file of paddle\.save'):
+    with pytest.raises(PdparamsError, match=r'a\.pdparams: is not a complete file of paddle\.save'):
         read_pdparams(path)
 
 

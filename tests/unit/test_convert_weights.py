@@ -178,7 +178,7 @@ def test_names_that_do_not_fit_are_a_checkpoint_error(tmp_path: Path, model: nn.
 
 
 class SmallBackbone(nn.Module):
-    """A network most of whose tensors are no part of its backbone."""
+    """A network most of whose tensors are not part of its backbone."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -250,8 +250,8 @@ def test_a_zip_bomb_is_refused(tmp_path: Path, model: nn.Module) -> None:
         ('m.pdopt', pickle.dumps({'moment': np.zeros(2)}, 4), 'the state of an optimizer; the weights are in the .pdparams'),
         ('m.pdiparams', bytes(600), 'exported inference model.*give the .pdparams of its training'),
         ('m.pdparams', b'\n <!DOCTYPE html><html>', 'is a web page, not weights'),
-        ('m.pt', b'nothing', 'is no file of torch.save'),
-        ('m.npz', b'PK\x03\x04', 'is no whole'),
+        ('m.pt', b'nothing', 'is not a file of torch.save'),
+        ('m.npz', b'PK\x03\x04', 'is not a complete'),
     ],
 )
 def test_a_file_that_is_no_weights_is_named_with_what_to_do(tmp_path: Path, name: str, content: bytes, said: str) -> None:

@@ -102,7 +102,7 @@ def test_run_lengths_are_read_as_pycocotools_reads_them(density: float) -> None:
         (lambda: polygon([[0, 0], [1, 1]], (W, H), 'x'), 'x: a polygon needs 3 points, got 2'),
         (lambda: polygon([[0, 0], [1, 1], [float('nan'), 1]], (W, H), 'x'), 'x: has points far outside the image of 8 x 6'),
         (lambda: polygon([[0, 0], [1, 1], [10**400, 1]], (W, H), 'x'), 'x: has points far outside the image of 8 x 6'),
-        (lambda: polygon([[0, 0], [1, 1], ['1', 1]], (W, H), 'x'), 'x: has a coordinate that is no number'),
+        (lambda: polygon([[0, 0], [1, 1], ['1', 1]], (W, H), 'x'), 'x: has a coordinate that is not a number'),
         (lambda: polygon([[0, 0], [1, 1], [1]], (W, H), 'x'), 'x: expected a list of points x, y'),
         (lambda: runs([1, 2], (W, H), 'x'), 'x: run lengths add up to 3, but the image has 8 x 6 pixels'),
         (lambda: runs([-1, 49], (W, H), 'x'), 'x: expected run lengths, got [-1, 49]'),
@@ -212,7 +212,7 @@ FAULTS = [
     ({'shapes': [{'label': 'car', 'points': [[1, 1]], 'shape_type': 'point'}]}, "bad.json: shapes[0] ('car'): is a point"),
     ({'shapes': [{'label': 'car', 'points': [[1, 1], [2, 2]]}]}, "bad.json: shapes[0] ('car'): a polygon needs 3 points"),
     ({'shapes': ['car']}, 'bad.json: shapes[0]: label: expected str'),
-    ({'shapes': [{'label': 'cat', 'points': box(0, 0, 1, 1)}]}, "shapes[0] ('cat'): is no class; did you mean 'car'?"),
+    ({'shapes': [{'label': 'cat', 'points': box(0, 0, 1, 1)}]}, "shapes[0] ('cat'): is not a class; did you mean 'car'?"),
 ]
 
 
@@ -359,7 +359,7 @@ def test_a_colour_without_a_name_is_told_with_the_nearest(colours: Path, capsys:
     mask[0, :2] = (0, 126, 3)
     Image.fromarray(mask).save(colours / 'b.png')
     assert prepare('colours', colours, *SPLIT, '--colours', 'colors.txt') == 1
-    said = f'{colours}/b.png: 2 pixels are #007e03, which is no class (nearest: grass #008000)'
+    said = f'{colours}/b.png: 2 pixels are #007e03, which is not a class (nearest: grass #008000)'
     assert said in capsys.readouterr().err
     assert not Path('out').exists()
 

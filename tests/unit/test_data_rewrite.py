@@ -13,7 +13,7 @@ from phalanx.families.recognition.data.lmdb_sets import LmdbSets
 from phalanx.system.errors import RequestError
 
 
-def test_the_boxes_of_a_recipe_are_written_anew(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_boxes_of_a_recipe_are_written_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     sizes = ['data.train_scenes=2', 'data.eval_scenes=1', 'data.size=[48,64]']
     words = ['rewrite', 'ppyoloe_digits', '--as', 'voc', '--out', str(tmp_path / 'out'), '--set', *sizes]
     assert command(words) == 0

@@ -147,7 +147,7 @@ def change(*path: Any, to: Any) -> Callable[[dict[str, Any]], None]:
             change('annotations', 2, 'category_id', to=5),
             'annotation 3: category_id 5 is not the id of a category (they are 90, 13)',
         ),
-        (change('annotations', 0, 'image_id', to=8), 'annotation 1: image_id 8 is not the id of an image; mend or remove'),
+        (change('annotations', 0, 'image_id', to=8), 'annotation 1: image_id 8 is not the id of an image; fix or remove'),
         (change('annotations', 0, 'bbox', to=[1, 2, 3]), 'annotation 1: bbox: expected x, y, width and height, got 1 2 3'),
         (change('annotations', 0, 'bbox', to='wide'), 'annotation 1: bbox: expected x, y, width and height, got wide'),
         (change('annotations', 0, 'bbox', to=[1, 2, 3, float('nan')]), 'annotation 1: bbox: expected x, y, width and height'),
@@ -175,7 +175,7 @@ def test_a_malformed_annotation_is_told_before_any_sample_is_read(
         coco_data(root).split('train')
 
 
-def test_an_annotation_file_is_read_anew_when_it_has_changed(root: Path) -> None:
+def test_an_annotation_file_is_read_again_when_it_has_changed(root: Path) -> None:
     """What is read is kept; whoever asks for it again must not get what was there before, nor count what was odd twice."""
     data = coco_data(root)
     first, again = data.split('train'), data.split('train')
@@ -188,7 +188,7 @@ def test_an_annotation_file_is_read_anew_when_it_has_changed(root: Path) -> None
 
 
 def test_categories_that_are_no_classes_are_told(root: Path) -> None:
-    with pytest.raises(ValueError, match='has categories that are no classes: stop sign; name them'):
+    with pytest.raises(ValueError, match='has categories that are not classes: stop sign; name them'):
         coco_data(root, classes=('toothbrush',)).split('train')
 
 
@@ -328,7 +328,7 @@ BOMB = '<!DOCTYPE a [<!ENTITY b "bbbb"><!ENTITY c "&b;&b;">]>'
         (
             'Annotations/000005.xml',
             f'<annotation>{DOG}{voc_object("cou", (1, 2, 3, 4))}</annotation>',
-            "object 2: 'cou' is no class",
+            "object 2: 'cou' is not a class",
         ),
         (
             'ImageSets/Main/trainval.txt',
@@ -452,7 +452,9 @@ def test_all_that_is_wrong_with_labels_is_told_at_once(yolo: Path, voc: Path) ->
     (voc / 'Annotations/000006.xml').write_text('<annotation>')
     (voc / 'Annotations/000007.xml').write_text(f'<annotation>{SIZE}{DOG.replace("dog", "dgo")}</annotation>')
     (voc / 'ImageSets/Main/test.txt').write_text('000005\n000006\n000007\n')
-    with pytest.raises(ValueError, match=r"000006\.xml: is not well-formed XML.*\n.*000007\.xml: object 1: 'dgo' is no class"):
+    with pytest.raises(
+        ValueError, match=r"000006\.xml: is not well-formed XML.*\n.*000007\.xml: object 1: 'dgo' is not a class"
+    ):
         PascalVoc(root=voc).split('eval')
 
 

@@ -1,4 +1,4 @@
-"""A data set that was written anew is read as the same data set."""
+"""A data set that was written again is read as the same data set."""
 
 from pathlib import Path
 from typing import Any

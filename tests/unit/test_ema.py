@@ -1,4 +1,4 @@
-"""The moving average: what it covers, and that it gives the model back. Its numbers are compared in golden/test_averages.py."""
+"""The EMA: what it covers, and that it gives the model back. Its numbers are compared in golden/test_averages.py."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ def test_a_resumed_average_is_bitwise_the_uninterrupted_one(kind: Any) -> None:
 
 def test_the_average_of_another_model_is_refused() -> None:
     saved = Ema(nn.Linear(2, 2), EmaOptions()).state()
-    message = r'^the moving average was saved for another model: only one of them has 0\.bias, 0\.weight, bias, weight$'
+    message = r'^the EMA was saved for another model: only one of them has 0\.bias, 0\.weight, bias, weight$'
     with pytest.raises(ValueError, match=message):
         Ema(nn.Sequential(nn.Linear(2, 2)), EmaOptions()).restore(saved)
 

@@ -226,7 +226,7 @@ def test_a_folder_without_annotations_is_a_wrong_request(capsys: pytest.CaptureF
 def test_images_sorted_into_folders_are_not_taken_for_texts_unasked(capsys: pytest.CaptureFixture[str]) -> None:
     drawn.class_folders(Path('mine'))
     assert new() == 2
-    assert 'classification of images, which is no family of Phalanx' in capsys.readouterr().err
+    assert 'classification of images, which is not a family of Phalanx' in capsys.readouterr().err
 
 
 def test_a_recipe_names_many_classes_of_any_spelling() -> None:

@@ -408,7 +408,7 @@ def test_what_is_ignored_is_told_with_its_line() -> None:
 @pytest.mark.parametrize(
     ('wrong', 'told'),
     [
-        ('depth_mult=0.4', 'depth_mult: 0.4 with a width_mult of 0.5 is no size that Phalanx has'),
+        ('depth_mult=0.4', 'depth_mult: 0.4 with a width_mult of 0.5 is not a size that Phalanx has'),
         ('CSPResNet.use_large_stem=false', 'CSPResNet.use_large_stem: False has no counterpart'),
         ('metric=WiderFace', "metric: 'WiderFace' has no counterpart"),
         ('norm_type=gn', "norm_type: 'gn' has no counterpart"),

@@ -397,7 +397,7 @@ def test_the_rate_of_every_step_is_the_original_one(name: str) -> None:
 
 
 def test_own_keys_and_recipe_keys_can_be_set() -> None:
-    """As with PaddleOCR's -o; what is no key of its sections is one of the recipe."""
+    """As with PaddleOCR's -o; what is not a key of its sections is one of the recipe."""
     got = recipe(
         'svtr', 'Global.epoch_num=3', 'Optimizer.lr.learning_rate=0.1', 'Train.loader.batch_size_per_card=2', 'train.seed=9'
     )

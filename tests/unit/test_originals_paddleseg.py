@@ -403,7 +403,7 @@ optimizer:
 
 
 def test_own_keys_and_recipe_keys_can_be_set(folder: Path) -> None:
-    """As with PaddleSeg's --opts; what is no key of its file is one of the recipe."""
+    """As with PaddleSeg's --opts; what is not a key of its file is one of the recipe."""
     got = recipe('liteseg', 'iters=100', 'lr_scheduler.learning_rate=0.1', 'data.root=/d', 'train.seed=3')
     assert (got['train']['steps'], got['train']['seed'], got['optimizer']['lr'], got['data']['root']) == (100, 3, 0.1, '/d')
     theirs = recipe('liteseg', 'train_dataset.dataset_root=/e', 'val_dataset.dataset_root=/e')
@@ -500,7 +500,7 @@ def test_ignored_keys_stand_in_the_recipe_that_is_written(folder: Path, capsys: 
 def test_a_recipe_of_ours_needs_no_conversion(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (folder / 'ours.yml').write_text('task: segmentation\n')
     assert main(['convert', 'recipe', 'ours.yml']) == 2
-    assert 'ours.yml: is no configuration of a Paddle project' in capsys.readouterr().err
+    assert 'ours.yml: is not a configuration of a Paddle project' in capsys.readouterr().err
 
 
 def test_a_recipe_of_ours_is_not_taken_for_one_of_theirs() -> None:

@@ -25,7 +25,7 @@ def test_every_value_knows_its_file_and_line(tmp_path: Path, monkeypatch: pytest
     assert (x.value['y'].origin, x.value['z'].origin) == ('run.yml:4', 'a.yml:2')
 
 
-def test_a_part_with_another_name_starts_anew(tmp_path: Path) -> None:
+def test_a_part_with_another_name_starts_again(tmp_path: Path) -> None:
     """Else AdamW would inherit the momentum of SGD."""
     recipe = write(tmp_path, run='_base_: a.yml\no: {name: adamw, lr: 1}\n', a='o: {name: sgd, momentum: 0.9}\n')
     assert plain(read(recipe)) == {'o': {'name': 'adamw', 'lr': 1}}

@@ -131,7 +131,7 @@ def test_a_resumed_run_has_each_step_once(tmp_path: Path) -> None:
     assert [(line['step'], line['loss']) for line in lines(tmp_path)] == [(1, 0.5), (2, 0.5), (3, 0.25)]
 
 
-def test_a_run_that_starts_anew_in_its_folder_begins_a_new_log(tmp_path: Path) -> None:
+def test_a_run_that_starts_again_in_its_folder_begins_a_new_log(tmp_path: Path) -> None:
     for loss in (0.5, 0.25):
         with a_report(tmp_path) as report:
             report.train(record(1, loss))

@@ -127,7 +127,7 @@ def test_norms_cannot_keep_statistics_that_no_weights_bring() -> None:
     open_job('pp_liteseg_digits', [(text, '--set') for text in ('norm_sync=frozen', 'train.init_from=runs/before')])
 
 
-def test_a_new_name_begins_a_part_anew_whichever_assignment_was_typed_first() -> None:
+def test_a_new_name_begins_a_part_again_whichever_assignment_was_typed_first() -> None:
     typed = ('optimizer.weight_decay=0.3', 'train.steps=4', 'optimizer.name=adamw', 'optimizer.lr=0.001')
     optimizer = plain(open_job('pp_liteseg_digits', [(text, text) for text in typed]).resolved)['optimizer']
     assert (optimizer['name'], optimizer['weight_decay'], optimizer['lr']) == ('adamw', 0.3, 0.001)

@@ -1,4 +1,4 @@
-"""Learning-rate schedules: hand-computed rates, and what is told about wrong settings."""
+"""Learning-rate schedules: hand-computed rates, and what is reported about wrong settings."""
 
 from __future__ import annotations
 

@@ -143,7 +143,7 @@ def predicting(*rows: str) -> tuple[Tensor, Tensor]:
         pytest.param(['01 01 00 00'], [1, 1 + 2 / 4], id='a class that is nowhere found: 1, and its share of the image'),
         pytest.param(['22 22 12 12'], [1 - 2 * 2 / (2 * 2 + 4 - 2 * 2)], id='pixels of class 2 count twice'),
         pytest.param(['11 01', '01 11'], [1 - 2 / 4], id='what touches at a corner is one area'),
-        pytest.param(['11 11 09 09 19'], [1 - 1 / 2], id='void is no class, but areas may be predicted there'),
+        pytest.param(['11 11 09 09 19'], [1 - 1 / 2], id='void is not a class, but areas may be predicted there'),
         pytest.param(['09 19'], [0], id='nothing is judged'),
     ],
 )

@@ -18,5 +18,5 @@ def test_what_the_launcher_says_does_not_come_between_the_bytes_of_a_character(
         time.sleep(0.5)  # it has been looked at
         sys.stdout.buffer.write(b'|')
         with log.open('ab') as file:
-            file.write(line[2:] + b'\xff')  # and a byte that is no text stays what it is
+            file.write(line[2:] + b'\xff')  # and a byte that is not text stays what it is
     assert capsysbinary.readouterr().out == b'a|' + line + b'\xff'

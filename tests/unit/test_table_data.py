@@ -96,7 +96,7 @@ def test_an_image_that_cannot_be_decoded_is_told(tmp_path: Path) -> None:
             id='other lines',
         ),
         pytest.param([json.dumps([line('a.png', 'train')])], ValueError, 'jsonl:1: is an array; each line must', id='an array'),
-        pytest.param([json.dumps(line('a.png', 'train'))[:-9]], ValueError, 'jsonl:1: its structure is no JSON', id='cut off'),
+        pytest.param([json.dumps(line('a.png', 'train'))[:-9]], ValueError, 'jsonl:1: its structure is not JSON', id='cut off'),
     ],
 )
 def test_what_is_wrong_with_a_file_is_told_before_training(

@@ -106,7 +106,7 @@ def wanted(words: Sequence[str]) -> tuple[argparse.Namespace, Job]:
         help='auto: go on with the run in the folder; or a checkpoint',
     )
     parser.add_argument(
-        '--fresh', action='store_true', help='start anew; an earlier run in the folder is kept under another name'
+        '--fresh', action='store_true', help='start over; an earlier run in the folder is kept under another name'
     )
     add_offline(parser)
     add_flags(parser)
@@ -306,13 +306,13 @@ def config(words: Sequence[str]) -> int:
 
 
 def report(words: Sequence[str]) -> int:
-    """Builds the page of a run folder anew, also while the run goes on."""
+    """Rebuilds the page of a run folder, also during the run."""
     about = 'Builds report.html of a run folder from what the run has written so far.'
     parser = Parser('phalanx report', about, ['phalanx report runs/pp_liteseg_digits'])
     parser.add_argument('run', metavar='RUN', type=Path, help='a run folder')
     given = parser.parse_args(words)
     if not any((given.run / name).is_file() for name in ('journal.jsonl', 'metrics.jsonl')):
-        raise RequestError(f'{given.run}: is no folder of a run (it has neither journal.jsonl nor metrics.jsonl)')
+        raise RequestError(f'{given.run}: is not a run folder (it has neither journal.jsonl nor metrics.jsonl)')
     try:
         print(write_page(given.run))
     except OSError as error:

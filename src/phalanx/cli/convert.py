@@ -56,11 +56,11 @@ def convert_recipe(given: argparse.Namespace) -> int:
     path = find_recipe(given.file)
     dialect = dialect_of(path)
     if dialect is None:
-        raise RequestError(f'{path}: is no configuration of a Paddle project that is known here')
+        raise RequestError(f'{path}: is not a configuration of a Paddle project that is known here')
     open_job(given.file, assigned)  # tells whatever would be wrong with it
     translation = translate(path, dialect, assigned)
     for text, _ in translation.rest:
-        raise RequestError(f'{text}: is no key of {path}; set it where the recipe is used')
+        raise RequestError(f'{text}: is not a key of {path}; set it where the recipe is used')
     head = [
         f'What {dialect.project} has in {path}, as a recipe. Behind each value stands where it comes from.',
         *translation.notes,

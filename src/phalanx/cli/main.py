@@ -28,7 +28,7 @@ COMMANDS = {
     'config': Command('cli.commands', 'config', 'Lists the shipped recipes; of one, prints each value with its origin.'),
     'weights': Command('cli.weights', 'command', 'Lists published weights by name, and fetches them.'),
     'data': Command('cli.data.command', 'command', 'Checks a data set, or makes one of what people have.'),
-    'report': Command('cli.commands', 'report', 'Builds the page of a run folder anew, also while the run goes on.'),
+    'report': Command('cli.commands', 'report', 'Rebuilds the page of a run folder, also during the run.'),
     'export': Command('deploy.export', 'command', 'Writes a trained network as an ONNX file, checked.'),
     'serve': Command('deploy.serve.command', 'command', 'Serves an exported model over HTTP, with a page to try it.'),
     'convert': Command('cli.convert', 'command', 'Writes a configuration or weights of a Paddle project as files of ours.'),
@@ -60,7 +60,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0 if words else 2
     command = COMMANDS.get(words[0])
     if command is None:
-        print(f'phalanx: {words[0]!r} is no command\n{_help()}', file=sys.stderr)
+        print(f'phalanx: {words[0]!r} is not a command\n{_help()}', file=sys.stderr)
         return 2
     run: Callable[[Sequence[str]], int] = getattr(import_module(f'phalanx.{command.module}'), command.function)
     try:

@@ -192,7 +192,7 @@ class _Binder:
 def hints_of(schema: Any) -> dict[str, Any]:
     """The keys of a schema: the fields of a dataclass, or the keyword-only options of a function or class.
 
-    What a function takes by position is handed over by the code that builds it, and so is no key.
+    What a function takes by position is handed over by the code that builds it, and so is not a key.
     """
     if dataclasses.is_dataclass(schema):
         hints = get_type_hints(schema, include_extras=True)

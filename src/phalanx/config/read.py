@@ -167,7 +167,7 @@ def _renamed(under: dict[str, Node], over: dict[str, Node]) -> bool:
 def override(root: Node, assignment: str, origin: str | None = None) -> Node:
     """`root` with one assignment such as `optimizer.lr=0.01` or `losses.0.coefficient=2` laid over it; the value is YAML.
 
-    Raises ConfigError when it is no assignment, or when it points into a list past its end.
+    Raises ConfigError when it is not an assignment, or when it points into a list past its end.
     """
     origin = origin or f'--set {assignment}'
     keys, value = parsed_assignment(assignment, origin)
@@ -200,14 +200,14 @@ def placed(under: Node | None, keys: list[str], value: Node, origin: str) -> Nod
     key, *rest = keys
     if under is not None and isinstance(under.value, list):
         if not key.isdecimal() or len(key) > 9 or int(key) >= len(under.value):
-            raise ConfigError([f'{origin}: {key!r} is no place in a list of {len(under.value)}, which counts from 0'])
+            raise ConfigError([f'{origin}: {key!r} is not a place in a list of {len(under.value)}, which counts from 0'])
         items = list(under.value)
         items[int(key)] = placed(items[int(key)], rest, value, origin)
         return Node(items, under.origin)
     if under is None or not isinstance(under.value, dict):
         return Node({key: placed(None, rest, value, origin)}, origin)
     child = placed(under.value.get(key), rest, value, origin)
-    if key == 'name':  # an object that changes its name starts anew
+    if key == 'name':  # an object that changes its name starts again
         return merge(under, Node({key: child}, origin))
     kept = {name: node for name, node in under.value.items() if name not in _others(key, child)}
     return Node({**kept, key: child}, under.origin)

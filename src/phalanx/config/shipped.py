@@ -7,7 +7,7 @@ from pathlib import Path
 
 import phalanx
 
-PARTS = '_base_'  # the folder of those that are no whole recipe, but what several have in common
+PARTS = '_base_'  # the folder of those that are not whole recipes, but what several have in common
 
 
 def recipes_folder() -> Path:

@@ -17,7 +17,7 @@ LISTED = 20  # of many other problems
 
 
 def check_folder(path: Path) -> None:
-    """Raises FileNotFoundError, naming the key to mend, when there is no such folder."""
+    """Raises FileNotFoundError, naming the key to fix, when there is no such folder."""
     if not path.is_dir():
         raise FileNotFoundError(f'{path}: there is no such folder; data.root must name the folder of the data set')
 
@@ -44,7 +44,7 @@ def check_present(root: Path, paths: Iterable[str]) -> None:
 
 
 class Problems:
-    """What is wrong in many places, brought together: people want to mend it all at once.
+    """What is wrong in many places, brought together: people want to fix it all at once.
 
     `with problems:` keeps the ValueError that its block raises, and goes on after it.
     """
@@ -71,7 +71,7 @@ def check_inside(path: str, root: Path, where: str) -> str:
     """`path` itself. Raises ValueError, beginning with `where`, when it does not lead to somewhere below `root`."""
     try:
         name = os.fsencode(path)
-    except UnicodeEncodeError:  # JSON has words that are no text
+    except UnicodeEncodeError:  # JSON has words that are not text
         name = b'\0'
     if b'\0' in name or len(name) > LONGEST_PATH or any(len(part) > LONGEST_NAME for part in name.split(b'/')):
         raise ValueError(f'{where}: {path[:80]!r} is not the name of a file, or too long for one')

@@ -122,7 +122,7 @@ def if_turned(size: tuple[int, ...], annotated: tuple[int, ...]) -> str:
 
 
 def orientation_of(path: Path) -> int:
-    """How a JPEG file is turned when it is read, in the numbers of EXIF; 1, not at all, also for what is no such file."""
+    """How a JPEG file is turned when it is read, in the numbers of EXIF; 1, not at all, also for what is not such a file."""
     try:
         if not path.is_file():
             return 1
@@ -138,7 +138,7 @@ def _bytes(path: Path | str) -> bytes:
     try:
         mode = os.stat(name).st_mode  # noqa: PTH116  # Path's own ways cost as much again as the system's
         if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):  # a pipe would be waited for, a device read without end
-            raise SampleError(f'{path}: cannot be read: it is no file')
+            raise SampleError(f'{path}: cannot be read: it is not a file')
         with open(name, 'rb', buffering=0) as file:  # noqa: PTH123
             data = file.readall()
     except OSError as error:
@@ -156,7 +156,7 @@ def opened(source: bytes | Path) -> PIL.Image.Image:
 
 
 def _check_bytes(data: bytes, name: str, kind: str) -> None:
-    """Raises SampleError, before a decoder sees them, for bytes that are no image or a PNG file without its end."""
+    """Raises SampleError, before a decoder sees them, for bytes that are not an image or a PNG file without its end."""
     if not any(data.startswith(beginning) for beginnings in BEGINNINGS.values() for beginning in beginnings):
         raise SampleError(f'{name}: is not {kind} that can be decoded ({_beginning(data)}); {", ".join(BEGINNINGS)} can')
     if data.startswith(BEGINNINGS['PNG']) and not png.has_its_chunks(data):

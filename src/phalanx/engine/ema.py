@@ -1,4 +1,4 @@
-"""The moving average of the weights, which is evaluated and exported in place of the last ones.
+"""The EMA of the weights, which is evaluated and exported in place of the last ones.
 
 The kinds are those of PaddleDetection (threshold, normal, exponential) and PaddleSeg (ramp).
 """
@@ -70,7 +70,7 @@ class Ema:
         if self._options.kind not in ('ramp', 'normal') or not TRIAL < steps < 4 * span:
             return []
         return [
-            f'the moving average of the weights, which is what is judged, reaches back {span:.0f} updates of {steps}: '
+            f'the EMA of the weights, which is what is judged, reaches back {span:.0f} updates of {steps}: '
             f'the beginning is still in it; take ema.decay={1 - 8 / steps:.2g} or ema=null for so short a run'
         ]
 
@@ -118,7 +118,7 @@ class Ema:
         """Goes on from `state`. Raises ValueError, naming entries, when it belongs to another model."""
         averages: dict[str, Tensor] = state['averages']
         if differing := sorted(averages.keys() ^ self._averages.keys()):
-            raise ValueError(f'the moving average was saved for another model: only one of them has {", ".join(differing[:5])}')
+            raise ValueError(f'the EMA was saved for another model: only one of them has {", ".join(differing[:5])}')
         for name, average in self._averages.items():
             average.copy_(averages[name])
         self._updates = state['updates']

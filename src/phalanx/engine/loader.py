@@ -171,7 +171,7 @@ def check_bad(bad: dict[int, str], allowed: int) -> None:
     told = list(dict.fromkeys(bad.values()))  # each once: in a mixture of data sets a sample has another number every epoch
     if len(told) > allowed:
         shown = '; '.join(told[:10]) + (f'; and {len(told) - 10} more' if len(told) > 10 else '')
-        cure = 'mend or remove them, or allow some with train.bad_samples'
+        cure = 'fix or remove them, or allow some with train.bad_samples'
         raise BadSampleError(f'{counted(len(told), "sample")} cannot be used, the recipe allows {allowed} ({cure}): {shown}')
 
 

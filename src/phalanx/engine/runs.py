@@ -109,7 +109,7 @@ def open_job(recipe: str, assignments: Sequence[tuple[str, str]] = (), folder: P
 
 
 def names_first(assignments: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
-    """`assignments` with `part.name=` before others to the same part: a new name starts it anew, whichever was typed first."""
+    """`assignments` with `part.name=` before others to the same part: a new name starts it again, whichever was typed first."""
     ordered: list[tuple[str, str]] = []
     for assignment in assignments:
         part, _, last = assignment[0].partition('=')[0].strip().rpartition('.')
@@ -161,7 +161,7 @@ def settled(job: Job) -> Node:
 def differences(job: Job) -> list[str]:
     """What the recipe in the run folder says otherwise, where that changes the training: `key: there x, now y`.
 
-    A key that the folder does not know and the recipe does not mention is no difference: it is younger than the run.
+    A key that the folder does not know and the recipe does not mention is not a difference: it is younger than the run.
     """
     stored = job.folder / 'config.yml'
     if not stored.is_file():
@@ -221,7 +221,7 @@ def check_folder(job: Job, resume: str | None, fresh: bool) -> None:
         listed = '\n'.join(f'  {line}' for line in changed)
         raise RequestError(
             f'{job.folder} holds a run of another recipe:\n{listed}\n'
-            'go on with it under the new settings (--resume auto), keep it aside and start anew (--fresh), '
+            'go on with it under the new settings (--resume auto), keep it aside and start again (--fresh), '
             'or use another --save_dir'
         )
 
@@ -302,12 +302,12 @@ def check_compiler() -> None:
 def set_aside(folder: Path) -> Path | None:
     """Renames an earlier run so that a fresh one can start in its place; nothing is deleted. Returns its new name.
 
-    Raises RequestError for what is no run folder: it is somebody's own.
+    Raises RequestError for what is not a run folder: it is somebody's own.
     """
     if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
         return None
     if not (folder / 'config.yml').is_file() or not folder.name:
-        raise RequestError(f'--fresh: {folder} is no folder of a run, so it is not put aside; use another --save_dir')
+        raise RequestError(f'--fresh: {folder} is not a run folder, so it is not put aside; use another --save_dir')
     aside = next(path for n in range(1, 10_000) if not (path := folder.with_name(f'{folder.name}.old-{n}')).exists())
     return folder.rename(aside)
 
@@ -319,7 +319,7 @@ def pick_device(wish: str, local_rank: int = 0) -> torch.device:
     if wish == 'cpu' or (wish == 'auto' and not torch.cuda.is_available()):
         return torch.device('cpu')
     if not torch.cuda.is_available():
-        raise RequestError('device: cuda was asked for, but torch sees no CUDA device here; use device=cpu or mend the driver')
+        raise RequestError('device: cuda was asked for, but torch sees no CUDA device here; use device=cpu or fix the driver')
     if local_rank >= torch.cuda.device_count():
         raise RequestError(f'local rank {local_rank} has no device: torch sees {torch.cuda.device_count()} CUDA devices')
     return torch.device('cuda', local_rank)
@@ -335,7 +335,7 @@ def load_run(
     table, a `Prediction`. `weights` takes others than the run's best.
 
     Raises ConfigError or CheckpointError when something is missing or damaged. When called, the result raises ValueError for
-    an array that is no such image, and SampleError for a file that cannot be read.
+    an array that is not such an image, and SampleError for a file that cannot be read.
     """
     return predictor(open_job(str(folder)), weights, device)
 

@@ -62,7 +62,7 @@ CURES = {  # a part of what torch says -> what it means
 
 @dataclass(frozen=True)
 class Start:
-    """How a run begins: from what is in its folder (the usual way, and `auto`), from a given checkpoint, or anew."""
+    """How a run begins: from what is in its folder (the usual way, and `auto`), from a given checkpoint, or from the start."""
 
     resume: str | None = None
     fresh: bool = False

@@ -128,7 +128,7 @@ class Flags:
 
 
 def check_port(port: int, flag: str) -> None:
-    """Raises ValueError, beginning with `flag`, for a number that is no port."""
+    """Raises ValueError, beginning with `flag`, for a number that is not a port."""
     if not 0 < port < 65536:
         raise ValueError(f'{flag}: a port is a number from 1 to 65535')
 

@@ -131,7 +131,7 @@ def _free(folder: Path) -> float:
 
 
 def check(rendezvous: Rendezvous, members: Members) -> Link:
-    """The way between the nodes, when all is well. Raises RendezvousError with all that must be mended."""
+    """The way between the nodes, when all is well. Raises RendezvousError with all that must be fixed."""
     findings, link = examine(rendezvous, members)
     if link is None:
         rendezvous.leave(members)

@@ -175,7 +175,7 @@ class _Node:
             self.process.terminate()
             self.reader.join(5)
             self.process.kill()
-        self.reader.join(5)  # its last lines; a process that ssh left behind may hold the pipe open for ever
+        self.reader.join(5)  # its last lines; a process that ssh left behind may hold the pipe open forever
 
 
 def live_by_standard_input(environment: Mapping[str, str] = os.environ) -> None:

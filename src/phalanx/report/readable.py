@@ -8,7 +8,7 @@ MISSING = '–'
 
 
 def number(value: object) -> str:
-    """Four digits that matter; what is no number, as it is."""
+    """Four digits that matter; what is not a number, as it is."""
     if value is None or (isinstance(value, float) and not math.isfinite(value)):
         return MISSING if value is None else str(value)
     if isinstance(value, bool) or not isinstance(value, int | float):

@@ -257,7 +257,7 @@ class Report:
     # To files, on the main rank.
 
     def _log(self, line: Mapping[str, Any]) -> None:
-        """Appends to metrics.jsonl, which goes on after the step that the run was resumed at and begins anew otherwise."""
+        """Appends to metrics.jsonl, which goes on after the step that the run was resumed at and begins again otherwise."""
         if not self.main:
             return
         self._page_is_due = True

@@ -50,7 +50,7 @@ class Model:
     def __call__(self, image: Image) -> Any:
         """The result for an image [H, W, 3] uint8 RGB, as `phalanx.load_run` gives it.
 
-        Raises ValueError for what is no such image, ArtifactError for a size that the file does not take.
+        Raises ValueError for what is not such an image, ArtifactError for a size that the file does not take.
         """
         return self.batch([image])[0]
 

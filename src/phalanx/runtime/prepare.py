@@ -29,7 +29,7 @@ RESIZING = (
 
 
 def checked(image: Any) -> Image:
-    """`image` as an array. Raises ValueError when it is no image [H, W, 3] uint8."""
+    """`image` as an array. Raises ValueError when it is not an image [H, W, 3] uint8."""
     pixels = np.asarray(image)
     if pixels.dtype != np.uint8 or pixels.ndim != 3 or pixels.shape[2] != 3 or 0 in pixels.shape:
         shape = ', '.join(map(str, pixels.shape))

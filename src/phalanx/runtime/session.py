@@ -17,7 +17,7 @@ Run = Callable[[Floats], dict[str, Any]]  # [B, 3, H, W] -> an array for each ou
 
 
 class ArtifactError(Exception):
-    """A file that is no exported model, or does not take what it is given. Says which file, why, and what would do."""
+    """A file that is not an exported model, or does not take what it is given. Says which file, why, and what would do."""
 
 
 class Session(NamedTuple):

@@ -16,7 +16,7 @@ def keep_freed_memory() -> None:
     """From now on this process, and those it forks, keep what they free for their next allocation.
 
     A training step frees and takes the same gigabyte of activations each time, a loader worker the same images. By default
-    glibc maps large pieces anew each time, and the kernel clears every page of them, which can cost a seventh of a step on a
+    glibc maps large pieces again each time, and the kernel clears every page of them, which can cost a seventh of a step on a
     CPU. The price is that a process stays as large as it once was. Without glibc nothing happens.
     """
     if platform.libc_ver()[0] == 'glibc':

@@ -13,7 +13,7 @@ SUFFIXES = ('.pdparams', '.safetensors', '.pth', '.pt', '.npz')  # of the files 
 GZIP, ZIP = b'\x1f\x8b', b'PK\x03\x04'
 MOST_INFLATED, ALWAYS_ALLOWED = 100, 64 << 20  # unpacked, an archive may be so many times its size, or so many bytes
 
-UNREADABLE_ZIP = (  # what zipfile raises for bytes that are no archive, or one that it does not know
+UNREADABLE_ZIP = (  # what zipfile raises for bytes that are not an archive, or one that it does not know
     *(
         zipfile.BadZipFile,
         zlib.error,
@@ -33,7 +33,7 @@ class ArchiveError(Exception):
 
 
 def is_archive(data: bytes) -> bool:
-    """Whether `data` is a gzip file, a tar archive, or a zip archive that is no file of weights itself."""
+    """Whether `data` is a gzip file, a tar archive, or a zip archive that is not a file of weights itself."""
     if data.startswith(ZIP):
         names = _zip_names(data)
         return bool(names) and not any(name.endswith(('.npy', '/data.pkl')) for name in names)  # arrays of numpy, of torch
@@ -64,7 +64,7 @@ def _inflated(data: bytes, limit: int) -> bytes:
         with gzip.open(io.BytesIO(data)) as file:
             inflated = file.read(limit + 1)
     except (OSError, EOFError, zlib.error) as error:
-        raise ArchiveError(f'is no whole gzip file: {error}') from None
+        raise ArchiveError(f'is not a complete gzip file: {error}') from None
     _check_size(len(data), len(inflated), limit)
     return inflated
 
@@ -80,7 +80,7 @@ def _in_tar(data: bytes) -> dict[str, bytes]:
                     assert file is not None, 'a regular member has content'
                     found[member.name] = file.read()
     except (tarfile.TarError, EOFError, OverflowError, ValueError, RecursionError) as error:
-        raise ArchiveError(f'is no whole tar archive: {error}') from None
+        raise ArchiveError(f'is not a complete tar archive: {error}') from None
     return found
 
 
@@ -95,7 +95,7 @@ def _in_zip(data: bytes, limit: int) -> dict[str, bytes]:
                     found[name] = file.read(left + 1)  # what the header says of its size may be untrue
                 _check_size(len(data), len(found[name]), left)
     except UNREADABLE_ZIP as error:
-        raise ArchiveError(f'is no whole zip archive: {error}') from None
+        raise ArchiveError(f'is not a complete zip archive: {error}') from None
     return found
 
 

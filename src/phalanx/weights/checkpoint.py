@@ -2,7 +2,7 @@
 
 checkpoints/step_0000100/   model.safetensors     the weights in training
                             averaged.safetensors  the weights that are evaluated and exported, where the run averages them
-                            state.pt              optimizer, loss scale, moving average, best metric: tensors and numbers only
+                            state.pt              optimizer, loss scale, EMA, best metric: tensors and numbers only
                             manifest.json         format, step, size and sha256 of each file, a seal over itself; written last
 latest, best                links beside `checkpoints`, changed after the checkpoint is in place
 
@@ -253,7 +253,7 @@ def weights_at(path: Path) -> dict[str, Tensor]:
         try:
             return safetensors.torch.load_file(path)
         except safetensors.SafetensorError as error:
-            raise CheckpointError(f'{path}: is no whole .safetensors file: {error}') from None
+            raise CheckpointError(f'{path}: is not a complete .safetensors file: {error}') from None
     loaded = load(chosen(path))
     return loaded.averaged or loaded.model
 

@@ -102,7 +102,7 @@ def check_address(address: str, sha256: str | None) -> None:
     """Raises FetchError for an address whose content could be changed on its way."""
     parts = urlsplit(address)
     if not parts.hostname or parts.scheme not in ('https', 'http'):
-        raise FetchError(f'{address}: is no address of a file: https://HOST/PATH')
+        raise FetchError(f'{address}: is not an address of a file: https://HOST/PATH')
     if parts.scheme == 'http' and parts.hostname not in LOOPBACK and sha256 is None:
         raise FetchError(f'{address}: could be changed on its way; use https://, or say what it must be: {address}#sha256=HEX')
 

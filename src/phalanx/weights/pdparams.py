@@ -62,7 +62,7 @@ def arrays_in(data: bytes) -> dict[str, Array]:
     try:
         return _arrays(_Unpickler(data).load(), len(data))
     except MALFORMED as error:
-        raise RefusedError(f'is no whole file of paddle.save: {error!r:.200}') from None
+        raise RefusedError(f'is not a complete file of paddle.save: {error!r:.200}') from None
 
 
 def _arrays(saved: object, size: int) -> dict[str, Array]:
@@ -188,7 +188,7 @@ class _Unpickler(pickle._Unpickler):
         try:
             return super().load()
         except KeyError as error:  # from `dispatch`
-            raise RefusedError(f'is no whole file of paddle.save: weights do not need the opcode {error}') from None
+            raise RefusedError(f'is not a complete file of paddle.save: weights do not need the opcode {error}') from None
 
     def find_class(self, module: str, name: str) -> Any:
         full = f'{module.replace("__builtin__", "builtins")}.{name}'  # protocol 2 has the names of Python 2

@@ -30,7 +30,7 @@ Part = Literal['all', 'backbone']
 Misshapen = Literal['refuse', 'skip']
 
 COUNTED = ('loaded', 'carried', 'missing', 'misshapen', 'left_over')
-LINES = 20  # of many problems, the first few are told
+LINES = 20  # of many problems, the first few are reported
 LEGACY_TORCH = b'\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19.'  # how files of torch before 1.6 begin
 WRAPPED = ('state_dict', 'model_state_dict', 'model', 'model_ema', 'net', 'params')  # under which training scripts keep weights
 PREFIXES = ('module.', '_orig_mod.')  # of DataParallel and torch.compile
@@ -126,7 +126,7 @@ def read_weights(found: Found) -> Weights:
     except OSError as error:
         raise CheckpointError(f'{path}: cannot be read: {error.strerror}') from None
     except safetensors.SafetensorError as error:
-        raise CheckpointError(f'{path}: is no whole .safetensors file: {error}') from None
+        raise CheckpointError(f'{path}: is not a complete .safetensors file: {error}') from None
     except (RefusedError, ArchiveError) as error:
         raise CheckpointError(f'{path}: {error}') from None
 
@@ -145,7 +145,7 @@ def _parsed(data: bytes, suffix: str) -> Weights:
     if data.startswith((ZIP, LEGACY_TORCH)):
         return _of_numpy(data) if suffix == '.npz' or holds_arrays(data) else _of_torch(data)
     if suffix in ('.pt', '.pth'):
-        raise RefusedError('is no file of torch.save')
+        raise RefusedError('is not a file of torch.save')
     return arrays_in(data)
 
 
@@ -159,7 +159,7 @@ def _of_numpy(data: bytes) -> Weights:
         with np.load(io.BytesIO(data), allow_pickle=False) as arrays:
             return {name: arrays[name] for name in arrays}
     except (*UNREADABLE, *UNREADABLE_ZIP) as error:
-        raise RefusedError(f'is no whole .npz file: {error}') from None
+        raise RefusedError(f'is not a complete .npz file: {error}') from None
 
 
 def _of_torch(data: bytes) -> Weights:
@@ -173,7 +173,7 @@ def _of_torch(data: bytes) -> Weights:
             f'holds more than weights, which is not read because it could run code ({why:.200}); {cure}'
         ) from None
     except UNREADABLE as error:
-        raise RefusedError(f'is no whole file of torch.save: {error}') from None
+        raise RefusedError(f'is not a complete file of torch.save: {error}') from None
     while isinstance(saved, Mapping) and (
         inside := next((key for key in WRAPPED if isinstance(saved.get(key), Mapping)), None)
     ):

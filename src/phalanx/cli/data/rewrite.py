@@ -51,7 +51,7 @@ def rewrite(given: argparse.Namespace) -> int:
         for split in SPLITS:
             keys |= task.rewrite(split, given.out, form=given.form)
     except (OSError, ValueError, SampleError) as error:
-        print(f'the data set cannot be written anew: {error}', file=sys.stderr)
+        print(f'the data set cannot be rewritten: {error}', file=sys.stderr)
         return 1
     print(f'in a recipe: data: {json.dumps({"root": str(given.out)} | keys)}')
     return 0

@@ -104,30 +104,30 @@ class Section:
 
     def word(self, key: str, default: str | None = None) -> Node:
         """The value of `key`, which must be a word; a problem, and an empty word, when it is none."""
-        is_told = default is not None or key not in self.left
+        is_reported = default is not None or key not in self.left
         node = self.required(key) if default is None else self.take(key, default)
         if isinstance(node.value, str):
             return node
-        if node.value is not None or not is_told:
+        if node.value is not None or not is_reported:
             self.problem(node, self.named(key), f'expected a word, got {plain(node)!r}')
         return Node('', node.origin, '')
 
     def number(self, key: str, default: float | None = None) -> float:
         """The value of `key` to reckon with; a problem, and 1, when it is none."""
-        is_told = default is None and key not in self.left
+        is_reported = default is None and key not in self.left
         node = self.required(key) if default is None else self.take(key, default)
         number = as_number(node)
         if number is None:
-            if not is_told:
+            if not is_reported:
                 self.problem(node, self.named(key), f'expected a number, got {plain(node)!r}')
             return 1.0
         return number
 
     def count(self, key: str) -> Node:
         """The value of `key`, which must be a number from 1 on."""
-        is_told = key not in self.left
+        is_reported = key not in self.left
         node = self.required(key)
-        if not is_told and (as_number(node) or 0) < 1:
+        if not is_reported and (as_number(node) or 0) < 1:
             self.problem(node, self.named(key), f'expected a number from 1 on, got {plain(node)!r}')
         return node
 

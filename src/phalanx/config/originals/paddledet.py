@@ -162,7 +162,7 @@ def _network(top: Section, architecture: Node) -> tuple[Node, Node, dict[str, An
     if size is None:
         known = ', '.join(f'{depth} and {width}' for depth, width in SIZES)
         top.problem(
-            depth, 'depth_mult', f'{depth.value} with a width_mult of {width.value} is no size that Phalanx has ({known})'
+            depth, 'depth_mult', f'{depth.value} with a width_mult of {width.value} is not a size that Phalanx has ({known})'
         )
     backbone.fixed({'layers': [3, 6, 6, 3], 'channels': [64, 128, 256, 512, 1024], 'act': 'swish'})
     levels = backbone.take('return_idx', [0, 1, 2, 3, 4])
@@ -435,7 +435,7 @@ def _ema(top: Section) -> dict[str, Any] | None:
     top.only('ema_filter_no_grad', False)
     if not used.value:
         return None
-    # The names are the original's, except that the one that PP-YOLOE+ lists is no parameter here.
+    # The names are the original's, except that the one that PP-YOLOE+ lists is not a parameter here.
     skip = [renamed(node, f'*{node.value}*') for node in skipped if node.value != 'proj_conv.weight']
     return {'decay': decay, 'kind': kind, 'skip': skip}
 

@@ -105,7 +105,7 @@ def read(path: Path, reading: Reading, ancestors: tuple[Path, ...] = ()) -> Node
 
 
 def _over(own: Node, base: Node) -> Node:
-    """`own` laid over `base` key by key; a mapping with `_inherited_: False` starts anew."""
+    """`own` laid over `base` key by key; a mapping with `_inherited_: False` starts again."""
     if not (isinstance(own.value, dict) and isinstance(base.value, dict)):
         return own
     children = dict(own.value)
@@ -119,7 +119,7 @@ def _over(own: Node, base: Node) -> Node:
 
 
 def _without_marks(node: Node) -> Node:
-    """`node` without the marks that had nothing to start anew from."""
+    """`node` without the marks that had nothing to start again from."""
     if not isinstance(node.value, dict):
         return node
     return Node({key: _without_marks(child) for key, child in node.value.items() if key != INHERITED}, node.origin)

@@ -14,7 +14,7 @@ from torch.optim import SGD, Adam, AdamW, Optimizer
 
 from phalanx.engine.optim.groups import Group
 
-COUNTED = ('params', 'steps')  # of a group, what is no setting: its weights, and how many steps `lamb` has made
+COUNTED = ('params', 'steps')  # of a group, what is not a setting: its weights, and how many steps `lamb` has made
 
 
 def sgd(

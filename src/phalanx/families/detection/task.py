@@ -55,7 +55,7 @@ class Nms:
     """Non-maximum suppression: which of the boxes that a network gives are results."""
 
     score_threshold: float = 0.01
-    """What is less probable is no result."""
+    """What is less probable is not a result."""
     nms_threshold: float = 0.7
     """Boxes of one class that overlap by more than this IoU are one."""
     pre_top_k: int = 1000
@@ -211,7 +211,7 @@ class Detection:
     rewritten_as = FORMATS
 
     def rewrite(self, split: Split, out: Path, *, form: Format) -> dict[str, str]:
-        """Writes the samples of a split as they lie in their files anew, for `phalanx data rewrite`; see `data.write`."""
+        """Rewrites the samples of a split as they are in their files, for `phalanx data rewrite`; see `data.write`."""
         return write(self._whole(split), self.class_names, out, split, form=form)
 
     def _whole(self, split: Split) -> Source:

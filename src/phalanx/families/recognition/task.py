@@ -130,7 +130,7 @@ class Samples(FromSource):
     def _another(self, draw: Draw, chance: Chance) -> TextImage | None:
         try:
             return self.source.read(draw.of(int(chance.rng().integers(len(self)))), chance)
-        except SampleError:  # it is told when its own turn comes
+        except SampleError:  # it is reported when its own turn comes
             return None
 
 
@@ -235,7 +235,7 @@ class Recognition:
     rewritten_as = ('lmdb',)
 
     def rewrite(self, split: Split, out: Path, *, form: str) -> dict[str, object]:
-        """Writes the samples of a split as they lie in their files anew, for `phalanx data rewrite`."""
+        """Rewrites the samples of a split as they are in their files, for `phalanx data rewrite`."""
         folder = {'train': 'train', 'eval': 'val'}[split]
         write_lmdb(self._whole(split), out / folder)
         return {'name': 'lmdb_sets', split: [folder]}

@@ -55,7 +55,7 @@ def tree(tokens: Sequence[str], contents: Sequence[Sequence[str]] = ()) -> Node:
                 opened.pop()
             node = Node(tag, content=tuple(next(cells, ())) if tag == 'td' else ())
             opened[-1].children.append(node)
-            if tag != 'td' or token == '<td':  # a cell is open only while its spans are told
+            if tag != 'td' or token == '<td':  # a cell is open only while its spans are reported
                 opened.append(node)
     return root
 

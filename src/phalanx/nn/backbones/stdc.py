@@ -50,7 +50,7 @@ class STDCBlock(nn.Module):
         self.pool: nn.Module = nn.Identity()
         if stride == 2:
             self.halve = ConvBN(half, half, 3, stride=2, groups=half)
-            self.pool = nn.AvgPool2d(3, stride=2, padding=1, count_include_pad=False)  # as Paddle: the border is no zero
+            self.pool = nn.AvgPool2d(3, stride=2, padding=1, count_include_pad=False)  # as Paddle: the border is not a zero
         self.rest = nn.ModuleList([ConvBNReLU(half, quarter, 3), ConvBNReLU(quarter, eighth, 3), ConvBNReLU(eighth, eighth, 3)])
 
     def forward(self, x: Tensor) -> Tensor:  # [B, C, H, W]

@@ -13,7 +13,7 @@ STUDENTS = ('Student', 'networks.student')  # the network for later use, as Padd
 def networks_in(arrays: Weights, model: nn.Module) -> list[tuple[nn.Module, Weights]]:
     """The networks that the arrays of a file are for, each with its own: all of a distillation, or `model`.
 
-    A model that is no distillation takes the student of one. Raises ValueError when a network is not there.
+    A model that is not a distillation takes the student of one. Raises ValueError when a network is not there.
     """
     if arrays.keys() & model.state_dict().keys():
         return [(model, arrays)]

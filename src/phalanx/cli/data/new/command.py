@@ -81,7 +81,7 @@ def _check(given: argparse.Namespace) -> None:
         try:
             re.compile(given.groups)
         except re.error as error:
-            raise RequestError(f'--groups {given.groups}: is no regular expression: {error}') from None
+            raise RequestError(f'--groups {given.groups}: is not a regular expression: {error}') from None
 
 
 def _new(given: argparse.Namespace, folder: Path, out: Path) -> int:
@@ -96,8 +96,8 @@ def _new(given: argparse.Namespace, folder: Path, out: Path) -> int:
     name, found, family = picked
     if name == SORTED and given.family is None and given.format is None:
         raise RequestError(
-            f'{given.folder}: the images are sorted into folders, as for the classification of images, which is no family of '
-            'Phalanx; where the name of a folder is what is written on its images, add --family recognition'
+            f'{given.folder}: the images are sorted into folders, as for the classification of images, which is not a family '
+            'of Phalanx; where the name of a folder is what is written on its images, add --family recognition'
         )
     print(f'{given.folder}: {counted(len(tree.images), "image")}, {FORMATS[name].about}')
     others = [other for other in held if other != name]

@@ -13,7 +13,7 @@ from phalanx.cli.data.prepare.label_maps import VOID, Pair
 from phalanx.data.image import PILLOW_ERRORS, LabelMap, opened
 
 SUFFIXES = ('.png', '.bmp', '.tif', '.tiff', '.jpg', '.jpeg', '.webp')
-VOID_NAME = 'void'  # the name of a colour that is no class
+VOID_NAME = 'void'  # the name of a colour that is not a class
 
 Colour = tuple[int, int, int]
 
@@ -72,7 +72,7 @@ def _pictures(folder: Path) -> list[Path]:
 
 
 def _labels(mask: Path, image: Path, values: Mapping[Colour, int], names: Mapping[Colour, str]) -> LabelMap:
-    """The label map in the colours of `mask`. Raises AnnotationError when it does not fit the image or a colour is no class."""
+    """The label map in the colours of `mask`. Raises AnnotationError when it does not fit or a colour is not a class."""
     check_size(size_of(mask), image, f'{mask}')
     try:
         with opened(mask) as picture:
@@ -87,7 +87,7 @@ def _labels(mask: Path, image: Path, values: Mapping[Colour, int], names: Mappin
             count = int((place == number).sum())
             nearest = min(values, key=lambda known: sum((a - b) ** 2 for a, b in zip(known, colour, strict=True)))
             raise AnnotationError(
-                f'{mask}: {count} pixels are {code_of(colour)}, which is no class '
+                f'{mask}: {count} pixels are {code_of(colour)}, which is not a class '
                 f'(nearest: {names[nearest]} {code_of(nearest)})'
                 + ('; JPEG changes colours, keep masks as PNG' if mask.suffix.lower() in ('.jpg', '.jpeg') else '')
             )

@@ -111,7 +111,7 @@ def _colours_options(parser: argparse.ArgumentParser) -> None:
     )
     which = parser.add_mutually_exclusive_group(required=True)
     which.add_argument('--colours', '--colors', type=Path, metavar='FILE', help='a file with lines `red green blue name`')
-    which.add_argument('--classes', nargs='+', metavar='NAME=#RRGGBB', help='the colours; that of the name void is no class')
+    which.add_argument('--classes', nargs='+', metavar='NAME=#RRGGBB', help='the colours; that of the name void is not a class')
 
 
 def _from_colours(given: argparse.Namespace) -> int:

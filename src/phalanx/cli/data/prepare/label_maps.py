@@ -19,7 +19,7 @@ from phalanx.data.image import LabelMap, palette
 
 VOID = 255  # of pixels that are not judged
 BACKGROUND = 'background'
-MEANING = {BACKGROUND: 0, '_background_': 0, '__ignore__': VOID}  # labels that are no classes; labelme's own among them
+MEANING = {BACKGROUND: 0, '_background_': 0, '__ignore__': VOID}  # labels that are not classes; labelme's own among them
 MOST = 254  # classes that fit a label map of 8 bits
 LISTS = ('train', 'val', 'test')
 

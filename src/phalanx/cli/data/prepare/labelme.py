@@ -38,7 +38,7 @@ def read_labelme(folder: Path, classes: Sequence[str] | None) -> tuple[list[Pair
     pairs = []
     for path, sample in files:
         unknown = [(n, thing.label) for n, thing in enumerate(sample.things) if thing.label not in (*names, *MEANING)]
-        left_out += [f'{path}: shapes[{n}] ({label!r}): is no class{_hint(label, names)}' for n, label in unknown]
+        left_out += [f'{path}: shapes[{n}] ({label!r}): is not a class{_hint(label, names)}' for n, label in unknown]
         if not unknown:
             pairs.append(pair_of(sample, str(path.relative_to(folder).with_suffix('')), names))
     return pairs, names, left_out

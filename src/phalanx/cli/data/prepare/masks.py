@@ -75,7 +75,7 @@ class Meaning:
 
 
 def meaning_of(masks: Sequence[Path], classes_from: Path | None) -> Meaning:
-    """What the values in masks mean, and what of that was guessed. Raises AnnotationError when they are no masks."""
+    """What the values in masks mean, and what of that was guessed. Raises AnnotationError when they are not masks."""
     chosen = [masks[number * len(masks) // min(LOOKED_AT, len(masks))] for number in range(min(LOOKED_AT, len(masks)))]
     pixels = Counter[Colour | int]()
     coloured, blurred, named = False, False, _names(classes_from)
@@ -85,7 +85,7 @@ def meaning_of(masks: Sequence[Path], classes_from: Path | None) -> Meaning:
         coloured, blurred = coloured or content.ndim == 3, blurred or mask.suffix.lower() in ('.jpg', '.jpeg')
         pixels.update(_values(content))
         if len(pixels) > FEW * 4 and not blurred:
-            raise AnnotationError(f'{mask}: has more than {FEW * 4} colours or numbers, so it is no mask')
+            raise AnnotationError(f'{mask}: has more than {FEW * 4} colours or numbers, so it is not a mask')
     found = set(pixels)
     greys = {value if isinstance(value, int) else value[0] for value in found if isinstance(value, int) or len({*value}) == 1}
     if len(greys) == len(found) and (blurred or (len(greys) <= 2 and max(greys) > 1)):

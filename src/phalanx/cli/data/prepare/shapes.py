@@ -58,11 +58,11 @@ Shape = Polygon | Runs
 
 
 def polygon(points: Any, size: tuple[int, int], where: str) -> Polygon:
-    """Of a list of (x, y). Raises AnnotationError for fewer than 3, what is no number, and points far outside the image."""
+    """Of a list of (x, y). Raises AnnotationError for fewer than 3, what is not a number, and points far outside the image."""
     if not isinstance(points, list) or not all(isinstance(point, list | tuple) and len(point) == 2 for point in points):
         raise AnnotationError(f'{where}: expected a list of points x, y, got {shortened(points)}')
     if not all(type(value) in (int, float) for point in points for value in point):
-        raise AnnotationError(f'{where}: has a coordinate that is no number')
+        raise AnnotationError(f'{where}: has a coordinate that is not a number')
     if len(points) < 3:
         raise AnnotationError(f'{where}: a polygon needs 3 points, got {len(points)}')
     if not all(-side <= value <= 2 * side for point in points for value, side in zip(point, size, strict=True)):

@@ -2,7 +2,7 @@
 
 To add one: a file here with a class whose keyword-only parameters are the options of `data:` in a recipe, and a line in DATA.
 To construct it reads no more than the names of the classes, so that a trained run works where its images are not; `split` reads
-the annotations and the Source's `check_files` looks for every file, so that what is missing or malformed is told before
+the annotations and the Source's `check_files` looks for every file, so that what is missing or malformed is reported before
 training starts.
 """
 

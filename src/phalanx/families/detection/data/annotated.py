@@ -148,7 +148,7 @@ class AnnotatedImages:
         if told not in (UNKNOWN, size):
             raise SampleError(
                 f'{path} is {size[1]} x {size[0]} pixels, but was annotated as {told[1]} x {told[0]}: '
-                'its boxes may not fit; mend the annotation or leave the image out' + if_turned(size, told)
+                'its boxes may not fit; fix the annotation or leave the image out' + if_turned(size, told)
             )
         end = int(self._ends[index])
         objects = self._objects.at(np.arange(end - int(self._counts[index]), end))
@@ -165,7 +165,7 @@ def numbers(values: object, count: int, where: str, what: str) -> list[float]:
         found = [float(value) for value in given]
     except (TypeError, ValueError, OverflowError):
         found = []
-    if len(found) != count or not all(abs(value) <= LARGEST for value in found):  # nor one that is no number
+    if len(found) != count or not all(abs(value) <= LARGEST for value in found):  # nor one that is not a number
         raise ValueError(f'{where}: expected {what}, got {_shown(given) or "nothing"}')
     return found
 

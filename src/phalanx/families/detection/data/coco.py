@@ -165,7 +165,7 @@ def _classes(categories: dict[Any, str], class_names: tuple[str, ...], path: Pat
     numbers_of = {name: number for number, name in enumerate(class_names)}
     if unknown := [name for name in categories.values() if name not in numbers_of]:
         raise ValueError(
-            f'{path}: has categories that are no classes: {", ".join(unknown[:5])}; '
+            f'{path}: has categories that are not classes: {", ".join(unknown[:5])}; '
             f'name them in data.classes (now {len(class_names)}: {", ".join(class_names[:5])} ...)'
         )
     return [numbers_of[name] for name in categories.values()]
@@ -178,7 +178,7 @@ def _add(
     image = _field(annotation, 'image_id', where, path)
     category = _field(annotation, 'category_id', where, path)
     if image not in images:
-        raise ValueError(f'{path}: {where}: image_id {image} is not the id of an image; mend or remove the annotation')
+        raise ValueError(f'{path}: {where}: image_id {image} is not the id of an image; fix or remove the annotation')
     if category not in labels:
         known = ', '.join(map(str, list(labels)[:10])) + (' ...' if len(labels) > 10 else '')
         raise ValueError(f'{path}: {where}: category_id {category} is not the id of a category (they are {known})')

@@ -60,7 +60,7 @@ def areas_of(boxes: Boxes) -> npt.NDArray[np.float32]:  # [N, 4] -> [N]
 
 
 def have_area(boxes: Boxes) -> Mask:  # [N, 4] -> [N]
-    """Which boxes end after they begin; not one with a coordinate that is no number."""
+    """Which boxes end after they begin; not one with a coordinate that is not a number."""
     return (boxes[:, 2] > boxes[:, 0]) & (boxes[:, 3] > boxes[:, 1])
 
 

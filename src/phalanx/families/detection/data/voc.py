@@ -95,7 +95,7 @@ def _add(image: str, path: Path, annotations: Annotations, labels: dict[str, int
         name = (element.findtext('name') or '').strip()
         if name not in labels:
             raise ValueError(
-                f'{where}: {name!r} is no class; data.classes names {len(labels)}: {", ".join(list(labels)[:5])} ...'
+                f'{where}: {name!r} is not a class; data.classes names {len(labels)}: {", ".join(list(labels)[:5])} ...'
             )
         difficult = (element.findtext('difficult') or '0').strip() not in ('0', '')
         box = _box(element, where)

@@ -1,4 +1,4 @@
-"""A data set written anew in another format: images copied, boxes as COCO, Pascal VOC or YOLO have them."""
+"""A data set rewritten in another format: images copied, boxes as COCO, Pascal VOC or YOLO have them."""
 
 from __future__ import annotations
 

@@ -62,9 +62,9 @@ class Lmdb:
         self.folder = folder
         (count,) = self._values(COUNT)
         if count is None:
-            raise ValueError(f'{folder}: has no key {COUNT.decode()!r}, so it is no LMDB data set of texts')
+            raise ValueError(f'{folder}: has no key {COUNT.decode()!r}, so it is not an LMDB data set of texts')
         if not count.isdigit() or len(count) > MOST_DIGITS:
-            raise ValueError(f'{folder}: the key {COUNT.decode()!r} holds {count[:20]!r}, which is no number of samples')
+            raise ValueError(f'{folder}: the key {COUNT.decode()!r} holds {count[:20]!r}, which is not a number of samples')
         self.count = int(count)
 
     def __len__(self) -> int:
@@ -97,7 +97,7 @@ class Lmdb:
             with environment, environment.begin() as transaction:
                 return [transaction.get(key) for key in keys]
         except lmdb.Error as error:
-            raise ValueError(f'{self.folder}: is no whole LMDB database ({error})') from None
+            raise ValueError(f'{self.folder}: is not a complete LMDB database ({error})') from None
 
 
 def write_lmdb(source: Source, folder: Path) -> int:
@@ -118,7 +118,7 @@ def write_lmdb(source: Source, folder: Path) -> int:
                     transaction.put(_key('image', index), data)
                     transaction.put(_key('label', index), text.encode())
         with environment.begin(write=True) as transaction:
-            transaction.put(COUNT, str(len(source)).encode())  # last: what was broken off is no data set
+            transaction.put(COUNT, str(len(source)).encode())  # last: what was broken off is not a data set
     return len(source)
 
 

@@ -2,7 +2,7 @@
 
 To add one: a file here with a class whose keyword-only parameters are the options of `data:` in a recipe, and a line in DATA.
 To construct it reads no more than the names of the classes, so that a trained run works where its images are not; `split` reads
-the lists, and the Source's `check_files` looks for every file, so that a missing one is told before training starts.
+the lists, and the Source's `check_files` looks for every file, so that a missing one is reported before training starts.
 """
 
 from phalanx.families.segmentation.data.ade20k import ADE20K

@@ -40,7 +40,9 @@ class Dice:
         K = logits.shape[1]
         judged = (labels != VOID).flatten(1).unsqueeze(1)  # [B, 1, N]
         predicted = logits.softmax(1).flatten(2) * judged  # [B, K, N]
-        true = labels.flatten(1).unsqueeze(1) == torch.arange(K, device=labels.device)[:, None]  # [B, K, N]; void is no class
+        true = (
+            labels.flatten(1).unsqueeze(1) == torch.arange(K, device=labels.device)[:, None]
+        )  # [B, K, N]; void is not a class
         overlap = (predicted * true).sum(2)  # [B, K]
         areas = predicted.sum(2) + true.sum(2)
         losses = 1 - (2 * overlap + self.smooth) / (areas + self.smooth + EPSILON)

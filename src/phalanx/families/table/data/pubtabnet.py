@@ -111,7 +111,7 @@ class Lines:
         try:
             annotation: dict[str, Any] = json.loads(line)
         except (ValueError, RecursionError) as error:
-            raise SampleError(f'{self.annotations}:{self.numbers[index]}: is no JSON: {error}') from None
+            raise SampleError(f'{self.annotations}:{self.numbers[index]}: is not JSON: {error}') from None
         return annotation
 
 
@@ -124,11 +124,11 @@ def table_of(html: dict[str, Any]) -> Table:
             x0, y0, x1, y1 = map(float, cell['bbox'])
             box = (x0, y0, x1, y1)
             if not all(map(math.isfinite, box)):  # JSON as Python reads it has NaN
-                raise ValueError(f'the box {box} has a coordinate that is no number')
+                raise ValueError(f'the box {box} has a coordinate that is not a number')
         cells.append(Cell(tuple(cell['tokens']), box))
     structure = tuple(html['structure']['tokens'])
     if not all(isinstance(token, str) for token in structure):
-        raise TypeError('a token of the structure is no text')
+        raise TypeError('a token of the structure is not text')
     return Table(structure, tuple(cells))
 
 
@@ -175,7 +175,7 @@ def _filename(word: bytes, folder: Path, where: str) -> bytes:
     try:
         name = json.loads(word)
     except ValueError as error:
-        raise ValueError(f'{where}: its filename is no JSON: {error}') from None
+        raise ValueError(f'{where}: its filename is not JSON: {error}') from None
     return check_inside(name, folder, where).encode()
 
 
@@ -184,7 +184,7 @@ def _counts(rest: bytes, where: str) -> tuple[int, int]:
     try:
         tokens, _ = json.JSONDecoder().raw_decode(rest.decode())
     except (ValueError, RecursionError) as error:
-        raise ValueError(f'{where}: its structure is no JSON: {error}') from None
+        raise ValueError(f'{where}: its structure is not JSON: {error}') from None
     if not isinstance(tokens, list):
-        raise ValueError(f'{where}: its structure is no list of tokens, got {str(tokens)[:40]}')
+        raise ValueError(f'{where}: its structure is not a list of tokens, got {str(tokens)[:40]}')
     return len(tokens) - tokens.count(''), tokens.count('<td>')

@@ -25,7 +25,7 @@ def teds(one: Node, other: Node, *, structure_only: bool = False) -> float:
     That is 1 - distance / elements of the larger table. Elements are those below `table`, also tags within cells, although
     to the distance a tag in a cell is but one more character; so it is in the reference implementation.
     """
-    # From the last to the first: so the body of a table, its largest part, shares the leaf of the whole and is no keyroot.
+    # From the last to the first: so the body of a table, its largest part, shares the leaf of the whole and is not a keyroot.
     nodes, others = list(one.last_to_first()), list(other.last_to_first())
     elements = max(num_elements(nodes), num_elements(others))
     if elements == 0 or _alike(nodes, others, structure_only):

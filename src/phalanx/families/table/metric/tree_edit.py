@@ -104,7 +104,7 @@ def _fill(trees: Floats, one: Shape, other: Shape, rename: Floats, group: Ints, 
 
 
 def _below(tree: Shape, group: Ints) -> tuple[Ints, Ints, npt.NDArray[np.bool_]]:
-    """For each keyroot: the nodes below it, how many of these come before what is below each, and which are no padding."""
+    """For each keyroot: the nodes below it, how many of these come before what is below each, and which are not padding."""
     sizes = tree.size[group]
     places = np.arange(sizes.max())
     nodes = np.minimum(tree.first[group, None] + places, group[:, None])
