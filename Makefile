@@ -2,13 +2,14 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test check bench gpu soak fuzz clean
+.PHONY: demo test check docs bench gpu soak fuzz clean
 .DEFAULT_GOAL := help
 
 help:
 	@echo "make demo   train the embedded data set on two ranks, compare with one, write runs/demo/report.html (4 minutes)"
 	@echo "make test   run all tests"
-	@echo "make check  format, lint, types"
+	@echo "make check  format, lint, types, docs"
+	@echo "make docs   build the pages in docs/ as a site, build/site"
 	@echo "make bench  measure a training step on one core, in float32 and bf16, and print where its time goes (1 minute)"
 	@echo "make gpu    on a machine with a GPU: its tests, then a step of every family in every setting, as a table in runs/gpu (9 minutes)"
 	@echo "make fuzz   give mutated inputs to every reader of files (INPUTS=1000000 SEED=0; about an hour)"
@@ -36,6 +37,13 @@ check: .venv/installed
 	@$(BIN)/ruff check .
 	@echo "== types"
 	@$(BIN)/mypy
+	@echo "== docs"
+	@$(BIN)/mkdocs build --strict --quiet
+
+docs: .venv/installed
+	@$(BIN)/python tools/keys.py
+	@$(BIN)/mkdocs build --strict --quiet
+	@echo "build/site/index.html"
 
 bench: .venv/installed
 	@OMP_NUM_THREADS=1 $(BIN)/phalanx bench train pp_liteseg_digits --steps 5 --warmup 2 --precision fp32,bf16 --channels_last both \
