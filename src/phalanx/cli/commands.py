@@ -193,8 +193,8 @@ def _as_rank(job: Job, resume: str | None, fresh: bool) -> int:
 
 
 def evaluate(words: Sequence[str]) -> int:
-    """Judges the weights of a run, or others, on the evaluation samples."""
-    about = 'Judges the weights of a run folder, or those of --weights with a recipe, on the evaluation samples.'
+    """Evaluates the weights of a run, or others."""
+    about = 'Evaluates the weights of a run folder, or those of --weights with a recipe.'
     parser = Parser('phalanx eval', about, EVAL_EXAMPLES)
     add_brought_recipe(parser)
     parser.add_argument('--weights', metavar='WEIGHTS', help=f'{WEIGHTS} (default: the best of the run)')

@@ -21,31 +21,29 @@ class Command(NamedTuple):
 
 
 COMMANDS = {
-    'new': Command('cli.data.new.command', 'command', 'Writes a recipe for a folder of images and what annotates them.'),
+    'new': Command('cli.data.new.command', 'command', 'Writes a recipe for a folder of images and their annotations.'),
     'train': Command('cli.commands', 'train', 'Trains a recipe, on one rank or several.'),
-    'eval': Command('cli.commands', 'evaluate', 'Judges the weights of a run, or others, on the evaluation samples.'),
+    'eval': Command('cli.commands', 'evaluate', 'Evaluates the weights of a run, or others.'),
     'predict': Command('cli.commands', 'predict', 'Writes the results of a trained model for images.'),
     'config': Command('cli.commands', 'config', 'Lists the shipped recipes; of one, prints each value with its origin.'),
     'weights': Command('cli.weights', 'command', 'Lists published weights by name, and fetches them.'),
-    'data': Command('cli.data.command', 'command', 'Checks a data set, or makes one of what people have.'),
+    'data': Command('cli.data.command', 'command', 'Checks a data set, or makes one of annotations in other formats.'),
     'report': Command('cli.commands', 'report', 'Rebuilds the page of a run folder, also during the run.'),
     'export': Command('deploy.export', 'command', 'Writes a trained network as an ONNX file, checked.'),
     'serve': Command('deploy.serve.command', 'command', 'Serves an exported model over HTTP, with a page to try it.'),
-    'convert': Command('cli.convert', 'command', 'Writes a configuration or weights of a Paddle project as files of ours.'),
+    'convert': Command('cli.convert', 'command', 'Converts a configuration or weights of a Paddle project.'),
     'launch': Command('launch.command', 'command', 'Runs any script as the ranks of a run, on one node or many.'),
-    'doctor': Command(
-        'launch.doctor', 'command', 'Checks this node, or whether several fit together, without starting anything.'
-    ),
-    'bench': Command('cli.bench.command', 'command', 'Measures training, its input pipeline, the network, or the scaling.'),
-    'plan': Command('cli.bench.plan_command', 'command', 'Predicts what more nodes would bring.'),
+    'doctor': Command('launch.doctor', 'command', 'Checks this node, or whether several can run together; starts nothing.'),
+    'bench': Command('cli.bench.command', 'command', 'Measures training, the input pipeline, the network, or scaling.'),
+    'plan': Command('cli.bench.plan_command', 'command', 'Projects the speed-up of more nodes.'),
 }
 BEGINNING = (
-    'to begin with:',
+    'examples:',
     '  phalanx train pp_liteseg_digits                # a training on data that comes with the package',
     '  phalanx new DIR                                # a recipe for your own images and annotations',
     '  phalanx config                                 # the shipped recipes',
-    '  phalanx data check RECIPE --set data.root=DIR  # are your images and annotations right?',
-    '  phalanx train --help                           # every command says more about itself',
+    '  phalanx data check RECIPE --set data.root=DIR  # reads all images and annotations',
+    '  phalanx train --help                           # the options of a command',
 )
 
 
