@@ -34,7 +34,7 @@ def test_one_value_a_channel_is_refused_with_the_cure() -> None:
 
 
 def test_a_norm_that_cannot_be_synchronised_is_refused_by_name() -> None:
-    with pytest.raises(ValueError, match=r'1 is a BatchNorm2d, which cannot be synchronised or frozen'):
+    with pytest.raises(ValueError, match=r'1 is a BatchNorm2d, which cannot be shared or frozen'):
         norms.settle(nn.Sequential(nn.ReLU(), nn.BatchNorm2d(3)), 'off', None)
 
 

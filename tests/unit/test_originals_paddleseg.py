@@ -492,9 +492,9 @@ def test_the_recipe_that_is_written_says_the_same(folder: Path, name: str) -> No
 
 def test_ignored_keys_stand_in_the_recipe_that_is_written(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(['convert', 'recipe', 'liteseg.yml', '--set', 'train_dataset.shuffle=true']) == 0
-    head = capsys.readouterr().out.splitlines()[:2]
-    assert head[0].startswith('# What PaddleSeg has in liteseg.yml')
-    assert head[1].startswith('# --set train_dataset.shuffle=true: train_dataset.shuffle is ignored')
+    first, *head = (line for line in capsys.readouterr().out.splitlines() if line.startswith('#'))
+    assert first.startswith('# What PaddleSeg has in liteseg.yml')
+    assert any(line.startswith('# --set train_dataset.shuffle=true: train_dataset.shuffle is ignored') for line in head)
 
 
 def test_a_recipe_of_ours_needs_no_conversion(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
