@@ -491,10 +491,10 @@ def test_the_recipe_that_is_written_says_the_same(folder: Path, name: str) -> No
 
 
 def test_ignored_keys_stand_in_the_recipe_that_is_written(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(['convert', 'recipe', 'liteseg.yml', '--set', 'train_dataset.shuffle=true']) == 0
+    assert main(['convert', 'recipe', 'liteseg.yml', '--set', 'train_dataset.shuffle=false']) == 0
     first, *head = (line for line in capsys.readouterr().out.splitlines() if line.startswith('#'))
     assert first.startswith('# What PaddleSeg has in liteseg.yml')
-    assert any(line.startswith('# --set train_dataset.shuffle=true: train_dataset.shuffle is ignored') for line in head)
+    assert any(line.startswith('# --set train_dataset.shuffle=false: train_dataset.shuffle is ignored') for line in head)
 
 
 def test_a_recipe_of_ours_needs_no_conversion(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
