@@ -138,7 +138,7 @@ WRONG_LISTS = [
         'table',
         'PubTabNet_2.0.0.jsonl',
         '{"filename": "0.png"}',
-        'data/PubTabNet_2.0.0.jsonl:1: expected a PubTabNet annotation',
+        'data/PubTabNet_2.0.0.jsonl:1: has no html.structure.tokens',
     ),
     (
         'table',

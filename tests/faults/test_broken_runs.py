@@ -166,7 +166,7 @@ def test_a_second_request_to_stop_ends_a_rank_at_once(tmp_path: Path) -> None:
     """A step that never ends; what comes right after the first signal belongs to it."""
     program = (
         'import signal, sys, time\n'
-        'from phalanx import worker\n'
+        'from phalanx.engine import worker\n'
         'class Busy: stop_asked = False\n'
         'busy, worker.SAME_REQUEST = Busy(), 1\n'
         'busy.news = busy\n'

@@ -254,7 +254,7 @@ def test_a_kill_never_costs_more_than_two_intervals_or_one(tmp_path: Path, async
 def test_a_disk_that_does_not_answer_one_rank_ends_both(tmp_path: Path) -> None:
     (tmp_path / 'stalled.py').write_text(
         'import os, sys, time\n'
-        'from phalanx import loader\n'
+        'from phalanx.engine import loader\n'
         'from phalanx.cli.main import main\n'
         'from phalanx.families.segmentation.task import Samples\n'
         'right, loader.PATIENCE = Samples.__getitem__, 2\n'

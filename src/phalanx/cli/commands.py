@@ -274,7 +274,6 @@ def predict(words: Sequence[str]) -> int:
     from phalanx.deploy.predict import predict_images
 
     try:
-        _say_weights(job, given.weights)
         written, failed = predict_images(job, given.images, given.out, given.weights)
     except (CheckpointError, OSError, ValueError) as error:  # no weights; a folder that cannot be written to; no classes
         print(f'prediction failed: {_told(error)}', file=sys.stderr)

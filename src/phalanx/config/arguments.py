@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -59,10 +60,9 @@ def underscored(words: Sequence[str]) -> list[str]:
 
 def with_values(words: Sequence[str], flags: Sequence[str]) -> list[str]:
     """`--use_gpu BATCH_SIZE 4` -> `--use_gpu=true BATCH_SIZE 4`: one of the `flags` takes no next word but yes or no."""
-    following = [*words[1:], '']
     return [
         f'{word}=true' if word in flags and after.lower() not in ('true', 'false', 'yes', 'no', '1', '0') else word
-        for word, after in zip(words, following, strict=True)
+        for word, after in pairwise([*words, ''])
     ]
 
 

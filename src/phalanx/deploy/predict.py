@@ -13,6 +13,7 @@ from phalanx.data.image import read_image
 from phalanx.data.samples import SampleError
 from phalanx.engine.runs import Job, predictor
 from phalanx.system.errors import RequestError
+from phalanx.weights.checkpoint import said_of
 
 SUFFIXES = {'.jpg', '.jpeg', '.png', '.bmp', '.tif', '.tiff', '.webp'}
 
@@ -23,6 +24,7 @@ def predict_images(job: Job, images: Sequence[Path], out: Path, weights: str | N
     Raises RequestError when there is no image or a result would take its place, CheckpointError when there are no weights.
     """
     files = list_images(images, out)
+    print(f'weights: {weights or f"{job.folder}, {said_of(job.folder)}"}', file=sys.stderr)
     predict = predictor(job, weights, job.recipe.device)
     out.mkdir(parents=True, exist_ok=True)
     failed = 0
