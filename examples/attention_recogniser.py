@@ -33,6 +33,7 @@ class AttentionRecogniser(TextNetwork):
 
     heads = frozenset({'attention'})
     heights = range(32, 33)
+    width_step = 4
 
     def __init__(self, num_classes: int, *, channels: int, max_length: int) -> None:
         super().__init__()

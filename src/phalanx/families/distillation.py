@@ -56,6 +56,10 @@ class Distilled(nn.Module):
     def decode(self, *inputs: Any) -> Any:
         return self.student.decode(*inputs)
 
+    @property
+    def width_step(self) -> int:
+        return int(self.student.width_step)
+
     def exported(self, *, post_processing: bool) -> Any:
         return self.student.exported(post_processing=post_processing)
 

@@ -342,7 +342,7 @@ class Recognition:
             outputs,
             preparation,
             {'characters': self.characters.characters, 'blank': BLANK, 'first_character': BLANK + 1},
-            dynamic={3: 1} if self.keep_ratio else {},
+            dynamic={3: model.width_step} if self.keep_ratio else {},
         )
 
 

@@ -54,6 +54,8 @@ class TextNetwork(nn.Module):
     """The heads that learn: a loss fits a network if it names the same."""
     heights: ClassVar[range] = range(1, 1 << 16)
     """The heights of images that it takes, in pixels."""
+    width_step: ClassVar[int] = 1
+    """An exported file takes images whose width is a multiple of this."""
 
     def decode(self, outputs: Any, characters: Characters) -> list[Reading]:
         """The text of each image and its score, from what the network gives in evaluation mode."""
