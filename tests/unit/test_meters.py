@@ -19,6 +19,10 @@ def test_of_two_ranks_the_slower_is_told() -> None:
     assert told.startswith('rank 0 ')
 
 
+def test_a_difference_below_a_second_is_chance() -> None:
+    assert slower_ranks([{'reading': 1.07}, {'reading': 0.08}]) == []
+
+
 def test_a_rank_alone_is_never_slow() -> None:
     assert slower_ranks([{'predicting': 3.0, 'reading': 0.0}]) == []
 

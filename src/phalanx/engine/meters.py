@@ -15,6 +15,7 @@ from phalanx.parallel import dist
 
 T = TypeVar('T')
 
+NOTICED = 1.0  # seconds: ranks of one node differ by less whenever something else runs there
 SOON = 300  # seconds of training after which it can be told whether data come fast enough: the start is over
 MORE_DATA = (
     'more train.workers help while cores are idle, train.cache where images are large; '
@@ -91,8 +92,8 @@ class Stopwatch:
 def slower_ranks(ranks: Sequence[Mapping[str, float]]) -> list[str]:
     """The ranks that took much longer than the median rank, in words. `ranks`: seconds by phase, in order of rank.
 
-    Much longer: over 1.5 times as long, and by more than a tenth of all that the median rank did. Of two ranks, the faster one
-    is the median. Phases in which a rank waits for others do not measure it, and should not be among them.
+    Much longer: over 1.5 times as long, and by more than a tenth of all that the median rank did and more than NOTICED, below
+    which it is chance and costs nobody anything. Of two ranks, the faster one is the median. Phases in which a rank waits for others do not measure it, and should not be among them.
     """
     whole = median_low([sum(phases.values()) for phases in ranks])
     usual = {phase: median_low([phases[phase] for phases in ranks]) for phase in ranks[0]}
@@ -100,7 +101,7 @@ def slower_ranks(ranks: Sequence[Mapping[str, float]]) -> list[str]:
         f'rank {rank} is slower than the others: {phase} took it {seconds:.3g} s, the median rank {usual[phase]:.3g} s'
         for rank, phases in enumerate(ranks)
         for phase, seconds in phases.items()
-        if seconds > 1.5 * usual[phase] and seconds - usual[phase] > 0.1 * whole
+        if seconds > 1.5 * usual[phase] and seconds - usual[phase] > max(0.1 * whole, NOTICED)
     ]
 
 
