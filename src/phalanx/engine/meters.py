@@ -92,8 +92,9 @@ class Stopwatch:
 def slower_ranks(ranks: Sequence[Mapping[str, float]]) -> list[str]:
     """The ranks that took much longer than the median rank, in words. `ranks`: seconds by phase, in order of rank.
 
-    Much longer: over 1.5 times as long, and by more than a tenth of all that the median rank did and more than NOTICED, below
-    which it is chance and costs nobody anything. Of two ranks, the faster one is the median. Phases in which a rank waits for others do not measure it, and should not be among them.
+    Much longer: over 1.5 times as long, by more than a tenth of all that the median rank did, and by more than NOTICED, below
+    which it is chance and costs nobody anything. Of two ranks, the faster one is the median. Phases in which a rank waits for
+    others do not measure it, and should not be among them.
     """
     whole = median_low([sum(phases.values()) for phases in ranks])
     usual = {phase: median_low([phases[phase] for phases in ranks]) for phase in ranks[0]}
