@@ -15,10 +15,12 @@ import torch
 
 from phalanx.cli.main import main
 
-# The smallest real run: the embedded data set, PP-LiteSeg, a batch that 1, 2 and 3 ranks and 2 micro-batches share evenly.
+# The smallest real run: the embedded data set, PP-LiteSeg with a quarter of its channels, a batch that 1, 2 and 3 ranks and 2
+# micro-batches share evenly.
 TINY = (
     'pp_liteseg_digits',
     '--set',
+    'model.width=0.25',
     'data.size=[64,96]',
     'transforms=[random_flip]',
     'losses=[cross_entropy, cross_entropy, cross_entropy]',

@@ -18,7 +18,8 @@ from torchvision.ops import nms
 import phalanx.deploy.export
 from phalanx import load_run
 from phalanx.data.samples import Image
-from phalanx.deploy.export import ExportError, calibration, compare
+from phalanx.deploy.export import calibration, compare
+from phalanx.deploy.writing import ExportError
 from phalanx.engine.runs import open_job
 from phalanx.families.task import Export
 from phalanx.system.errors import RequestError
@@ -112,6 +113,22 @@ def test_who_follows_the_guide_gets_the_results_of_the_run(
     assert use(image, guide, network) == expected
 
 
+@pytest.mark.slow
+def test_what_torch_reads_gives_the_outputs_of_the_network(family_runs: dict[str, Path], tmp_path: Path) -> None:
+    file, run = tmp_path / 'net.pt2', family_runs['segmentation']
+    assert phalanx.deploy.export.command([str(run), '--format', 'torch_export', '--out', str(file)]) == 0
+    about = {'phalanx.json': ''}
+    network = torch.export.load(file, extra_files=about).module()
+    guide = json.loads(about['phalanx.json'])
+    assert guide == json.loads(file.with_suffix('.json').read_text())
+    assert [output['shape'] for output in guide['outputs']] == [['batch', 11, 'height', 'width']]
+    image = np.random.default_rng(0).integers(0, 256, (128, 160, 3), np.uint8)
+    classes = network(torch.from_numpy(normal(image, guide))).argmax(1)[0].numpy()
+    assert (classes == load_run(run, device='cpu')(image)).mean() > 0.999  # two may be equally likely
+    with pytest.raises(RequestError, match='--format torch_export is the network in fp32 alone'):
+        phalanx.deploy.export.command([str(run), '--format', 'torch_export', '--precision', 'int8'])
+
+
 def test_a_size_that_the_network_cannot_take_is_refused(family_runs: dict[str, Path], tmp_path: Path) -> None:
     """PP-YOLOE halves its input five times."""
     with pytest.raises(RequestError, match=r'the network takes no images of 80 x 50: .* multiples of 32'):
@@ -142,5 +159,5 @@ def test_a_file_that_computes_something_else_is_refused(wrong: float) -> None:
     assert compare(exported, [[chosen]], [[np.where(chosen == 7, 0, chosen)]])['scores'] == 1e-4  # one in ten thousand: a tie
     with pytest.raises(ExportError, match=r'scores by 5\.0e-01, above'):
         compare(exported, [[chosen]], [[chosen * (chosen % 2)]])
-    with pytest.raises(ExportError, match='onnxruntime differs from the network in scores by'):
+    with pytest.raises(ExportError, match='the file differs from the network in scores by'):
         compare(exported, [[right]], [[np.array([wrong, 2.0], np.float32)]])

@@ -17,7 +17,7 @@ import pytest
 
 import phalanx.runtime
 from phalanx import load_run
-from phalanx.deploy.export import as_openvino
+from phalanx.deploy.writing import as_openvino
 from phalanx.runtime import ArtifactError, Found
 from running import Command, clean_environment
 

@@ -154,11 +154,13 @@ def test_a_stop_loses_no_request_that_was_taken(file: Path) -> None:
         assert [answer.result()[1]['pixels']['bright'] for answer in answers] == [1, 2, 3, 4]
 
 
-def test_images_come_as_bytes_or_in_json(file: Path) -> None:
+def test_images_come_as_bytes_in_json_or_in_a_form(file: Path) -> None:
     with served(load(file)) as server:
         status, said = asked(server.port, '/predict', picture(7))
         as_json = json.dumps({'image': base64.b64encode(picture(7)).decode()}).encode()
         assert (status, said) == asked(server.port, '/predict', as_json, 'application/json')
+        form = b'--end\r\nContent-Disposition: form-data; name="image"; filename="a.png"\r\n\r\n%s\r\n--end--\r\n' % picture(7)
+        assert (status, said) == asked(server.port, '/predict', form, 'multipart/form-data; boundary=end')
         shown = cv2.imdecode(np.frombuffer(base64.b64decode(said['class_map_png']), np.uint8), cv2.IMREAD_GRAYSCALE)
         assert (shown.shape, int(shown.sum())) == ((10, 20), 7)
         assert asked(server.port, '/health')[1]['status'] == 'ok'
@@ -171,6 +173,11 @@ def test_what_is_wrong_with_a_request_is_told(file: Path) -> None:
         assert (status, 'the image: is not an image that can be decoded' in said['detail']) == (422, True)
         status, said = asked(server.port, '/predict', b'{}', 'application/json')
         assert (status, '{"image": "..."}' in said['detail']) == (422, True)
+        form = b'--end\r\nContent-Disposition: form-data; name="image"\r\n\r\nphoto.png\r\n--end--\r\n'
+        status, said = asked(server.port, '/predict', form, 'multipart/form-data; boundary=end')
+        assert (status, said['detail']) == (422, 'the form has no file; send the image as one: curl -F image=@photo.jpg')
+        status, said = asked(server.port, '/predict', form, 'multipart/form-data')
+        assert (status, said['detail']) == (422, 'the form: Missing boundary in multipart.')
         status, said = asked(server.port, '/predict', b'x' * 10_001)
         assert (status, said['detail']) == (413, 'a request may have 10000 bytes (--max_mib)')
 

@@ -9,10 +9,8 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
-import re
 import sys
 import tempfile
-import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -20,7 +18,6 @@ from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -31,22 +28,35 @@ from phalanx.config.read import plain
 from phalanx.data.samples import Draw, SampleError
 from phalanx.deploy import compact
 from phalanx.deploy.compact import Precision
+from phalanx.deploy.difference import begins
+from phalanx.deploy.readme import readme_of
+from phalanx.deploy.writing import (
+    AXES,
+    LEAST,
+    Arrays,
+    ExportError,
+    Shapes,
+    as_openvino,
+    label,
+    run_onnx,
+    shapes_of,
+    traced,
+    write_onnx,
+)
 from phalanx.engine.runs import Job, open_job
 from phalanx.families.task import Export, Task
 from phalanx.runtime.model import FAMILIES
 from phalanx.runtime.prepare import Floats
-from phalanx.runtime.session import FORMAT, GUIDE, INPUT, opened
+from phalanx.runtime.session import FORMAT, INPUT, opened
 from phalanx.system.errors import RequestError
 from phalanx.weights.checkpoint import CheckpointError, said_of
 from phalanx.weights.reading import load_weights
 
-FORMATS = {'onnx': '.onnx', 'openvino': '.xml'}
+FORMATS = {'onnx': '.onnx', 'openvino': '.xml', 'torch_export': '.pt2'}
 NEEDED = ('onnx', 'onnxruntime', 'onnxscript')
 SAMPLES = 3  # of the evaluation, on which the file is checked
-AXES = {'batch': 0, 'height': 2, 'width': 3}
-NAMES = {0: ('batch', ''), 2: ('height', 'rows'), 3: ('width', 'columns')}  # of a size, of the cells in it
-TRACED = {2: 192, 3: 256}  # least sides in tracing, where they may vary: a coarse map one pixel wide would be a special case
 OTHER_SIZES = (0.75, 1.25)  # shares of a side that may vary, in which the file is checked too
+FORMAT_HELP = 'openvino: an .xml file and a .bin file beside it; torch_export: what torch.export.load reads'
 PRECISION_HELP = 'of the network in the file; int8 is calibrated on training images (`phalanx eval` the file then)'
 POST_PROCESSING_HELP = 'put the suppression of boxes, or the choice of classes, characters or tokens, into the graph'
 DYNAMIC_HELP = 'which sizes may vary, of batch,height,width (default: all that differ between images)'
@@ -54,12 +64,6 @@ CALIBRATION = 64  # training images that the ranges of 8-bit integers are taken 
 TOLERANCE = 1e-4  # largest difference, as a share of 1 + the size of the number
 TOLERANCES = {'fp32': TOLERANCE, 'fp16': 2e-2, 'int8': float('inf')}  # of 8 bits the metric tells; NaN fails all
 TIES = 1e-3  # share of choices that may differ
-
-Arrays = list[npt.NDArray[np.float32]]
-
-
-class ExportError(Exception):
-    """The file that was made does not compute what the network computes."""
 
 
 @runtime_checkable
@@ -88,7 +92,8 @@ class Written:
 
     file: Path
     guide: Path
-    shapes: dict[str, list[int | str]]  # of the input and the outputs
+    readme: Path
+    shapes: Shapes  # of the input and the outputs
     differences: dict[str, float]  # of each output, see TOLERANCE; empty when not checked
 
 
@@ -99,9 +104,9 @@ def command(words: Sequence[str]) -> int:
     parser.add_argument('run', metavar='RUN', help='a run folder, or a recipe with --weights')
     parser.add_argument('--weights', metavar='WEIGHTS', help='others than the best of the run, as `phalanx eval` takes them')
     parser.add_argument(
-        '--out', type=Path, metavar='FILE', help='what to write (default: model.onnx in the run folder, or model.xml)'
+        '--out', type=Path, metavar='FILE', help='what to write (default: model.onnx in the run folder, .xml or .pt2)'
     )
-    parser.add_argument('--format', choices=FORMATS, default='onnx', help='openvino: an .xml file and a .bin file beside it')
+    parser.add_argument('--format', choices=FORMATS, default='onnx', help=FORMAT_HELP)
     parser.add_argument('--size', type=_size, metavar='W,H', help='of the images (default: as the first evaluation sample)')
     parser.add_argument('--dynamic', type=_axes, metavar='AXES', help=DYNAMIC_HELP)
     parser.add_argument('--with_post_processing', action='store_true', help=POST_PROCESSING_HELP)
@@ -114,6 +119,8 @@ def command(words: Sequence[str]) -> int:
         raise RequestError(f'export needs {", ".join(absent)}: pip install "phalanx-vision[export]"')
     if given.format == 'openvino' and find_spec('openvino') is None:
         raise RequestError('--format openvino needs openvino: pip install "phalanx-vision[openvino]"')
+    if given.format == 'torch_export' and (given.precision != 'fp32' or given.with_post_processing):
+        raise RequestError('--format torch_export is the network in fp32 alone; use onnx or openvino for the rest')
     job = open_job(given.run, assignments(given))
     out = given.out or job.folder / f'model{FORMATS[given.format]}'
     if out.suffix != FORMATS[given.format]:
@@ -145,28 +152,24 @@ def export(job: Job, out: Path, options: Options) -> Written:
     except (ValueError, FileNotFoundError) as error:  # of the data set or dictionary that names the classes
         raise RequestError(str(error)) from None
     varying = multiples(exported, options.dynamic)
-    trials = in_other_sizes(examples(job.task, options.size, options.check), varying)
+    least = {axis: LEAST[axis] for axis in varying} if out.suffix == FORMATS['torch_export'] else {}
+    trials = in_other_sizes(examples(job.task, options.size, options.check), varying, least)
     expected = [answers(exported.network, images) for images in trials]  # before anything is fused
     if isinstance(model, Fusable):
         model.fuse()
-    import onnx  # it comes with the extra `export`
-
+    program = traced(exported.network, trials[0], varying)
     out.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=out.parent, prefix='.export') as aside:
-        file, guide = Path(aside) / f'{out.stem}.onnx', Path(aside) / f'{out.stem}.json'
-        write_onnx(exported, trials[0], varying, file)
-        shapes, found = run_onnx(file, trials)
-        differences = compare(exported, expected, found) if options.check else {}
-        if options.precision != 'fp32':
-            lower(job, exported, file, options)
-            _, found = run_onnx(file, trials)
-            differences = compare(exported, expected, found, TOLERANCES[options.precision]) if options.check else {}
-        if exported.in_graph is not None:
-            onnx.save(exported.in_graph.add(onnx.load(file)), file)
-            shapes, _ = run_onnx(file, trials[:1])
+        file, guide = (Path(aside) / f'{out.stem}{suffix}' for suffix in (FORMATS['onnx'], '.json'))
+        if out.suffix == FORMATS['torch_export']:
+            file, shapes, differences = checked_program(exported, program, varying, file, trials, expected, options)
+        else:
+            shapes, differences = checked_onnx(job, exported, program, varying, file, trials, expected, options)
         said = description(job, exported, out, shapes, differences, options)
         label(file, said)
         guide.write_text(json.dumps(said, indent=1, ensure_ascii=False) + '\n')
+        readme = guide.with_suffix('.md')
+        readme.write_text(readme_of(said, varying, trials[0].shape))
         if out.suffix == FORMATS['openvino']:
             file = as_openvino(file, said)
             if options.check and exported.in_graph is None:  # OpenVINO may put boxes of one score into another order
@@ -174,7 +177,58 @@ def export(job: Job, out: Path, options: Options) -> Written:
                 found = [[run(images.numpy())[name] for name in exported.outputs] for images in trials]
                 compare(exported, expected, found, TOLERANCES[options.precision])
             file.with_suffix('.bin').replace(out.with_suffix('.bin'))
-        return Written(file.replace(out), guide.replace(out.with_suffix('.json')), shapes, differences)
+        guide, readme = guide.replace(out.with_suffix('.json')), readme.replace(out.with_name(f'{out.name}.md'))
+        return Written(file.replace(out), guide, readme, shapes, differences)
+
+
+def checked_onnx(
+    job: Job,
+    exported: Export,
+    program: torch.export.ExportedProgram,
+    varying: Mapping[int, int],
+    file: Path,
+    trials: Sequence[Tensor],
+    expected: Sequence[Arrays],
+    options: Options,
+) -> tuple[Shapes, dict[str, float]]:
+    """Writes `file`; its shapes, and its differences from what is `expected` for `trials`. Raises ExportError."""
+    operations = write_onnx(program, list(exported.outputs), varying, file)
+
+    def differences(tolerance: float) -> tuple[Shapes, dict[str, float]]:
+        shapes, found = run_onnx(file, trials)
+        try:
+            return shapes, compare(exported, expected, found, tolerance) if options.check else {}
+        except ExportError as error:
+            raise ExportError(f'{error}\n{begins(operations, file, trials[0], tolerance)}') from None
+
+    shapes, found = differences(TOLERANCE)
+    if options.precision != 'fp32':
+        lower(job, exported, file, options)
+        shapes, found = differences(TOLERANCES[options.precision])
+    if exported.in_graph is not None:
+        import onnx  # it comes with the extra `export`
+
+        onnx.save(exported.in_graph.add(onnx.load(file)), file)
+        shapes, _ = run_onnx(file, trials[:1])
+    return shapes, found
+
+
+def checked_program(
+    exported: Export,
+    program: torch.export.ExportedProgram,
+    varying: Mapping[int, int],
+    file: Path,
+    trials: Sequence[Tensor],
+    expected: Sequence[Arrays],
+    options: Options,
+) -> tuple[Path, Shapes, dict[str, float]]:
+    """As `checked_onnx`, of torch's own format."""
+    file = file.with_suffix(FORMATS['torch_export'])
+    torch.export.save(program, file)
+    loaded = torch.export.load(file)
+    found = [answers(loaded.module(), images) for images in trials]
+    differences = compare(exported, expected, found, TOLERANCE) if options.check else {}
+    return file, shapes_of(loaded, list(exported.outputs), varying), differences
 
 
 def examples(task: Task[Any, Any, Any], size: tuple[int, int] | None, check: bool) -> Tensor:
@@ -203,15 +257,18 @@ def multiples(exported: Export, dynamic: Sequence[str] | None) -> dict[int, int]
     return {axis: possible[axis] for axis in map(AXES.__getitem__, dynamic)}
 
 
-def in_other_sizes(images: Tensor, varying: Mapping[int, int]) -> list[Tensor]:
-    """`images`, and one of them in other sizes, where sides may vary."""
+def in_other_sizes(images: Tensor, varying: Mapping[int, int], least: Mapping[int, int]) -> list[Tensor]:
+    """`images`, and one of them in other sizes, where sides may vary; enlarged where they are below the `least` sides."""
     if 0 not in varying:
-        return [own for one in torch.split(images, 1) for own in in_other_sizes(one, {0: 1, **varying})]
+        return [own for one in torch.split(images, 1) for own in in_other_sizes(one, {0: 1, **varying}, least)]
+    images = F.interpolate(images, [max(images.shape[axis], least.get(axis, 1)) for axis in (2, 3)])
     shapes = []
     for share in OTHER_SIZES if set(varying) & {2, 3} else ():
         sides = [round(images.shape[axis] * share) if axis in varying else images.shape[axis] for axis in (2, 3)]
         steps = [varying.get(axis, 1) for axis in (2, 3)]
-        shapes.append([-(-side // step) * step for side, step in zip(sides, steps, strict=True)])
+        shapes.append(
+            [-(-max(side, least.get(2 + n, 1)) // step) * step for n, (side, step) in enumerate(zip(sides, steps, strict=True))]
+        )
     return [images, *(F.interpolate(images[:1], shape) for shape in shapes)]
 
 
@@ -224,85 +281,6 @@ def answers(network: nn.Module, images: Tensor) -> Arrays:
         H, W = images.shape[2:]
         raise RequestError(f'the network takes no images of {W} x {H}: {error}') from None
     return [output.numpy() for output in ((outputs,) if isinstance(outputs, Tensor) else outputs)]
-
-
-@torch.no_grad()
-def traced(network: nn.Module, images: Tensor, varying: Mapping[int, int]) -> torch.export.ExportedProgram:
-    """The operations of `network` for images as large as these, but in the dimensions that may vary. Raises ExportError."""
-    shape, names = [1, *images.shape[1:]], {axis: name for name, axis in AXES.items()}
-    dims: dict[int, Any] = {}
-    for axis, step in varying.items():
-        least = TRACED.get(axis, 2)  # of one image torch would conclude that there is always one
-        shape[axis] = -(-max(shape[axis], least) // step) * step
-        dims[axis] = step * torch.export.Dim(names[axis], min=least // 2 // step)
-    try:
-        return torch.export.export(network, (images.new_zeros(shape),), dynamic_shapes=(dims,))
-    except (ValueError, RuntimeError) as error:
-        named = ','.join(names[axis] for axis in varying)
-        cure = '' if set(varying) <= {0} else '\n--dynamic batch --size W,H exports it for one size'
-        raise ExportError(
-            f'torch cannot trace the network with variable {named}: {str(error).partition(chr(10))[0]}{cure}'
-        ) from None
-
-
-def write_onnx(exported: Export, images: Tensor, varying: Mapping[int, int], file: Path) -> None:
-    """Writes the network, weights included."""
-    with warnings.catch_warnings():
-        warnings.simplefilter('ignore')  # torch's about itself
-        program = torch.onnx.export(
-            traced(exported.network, images, varying),
-            dynamo=True,
-            input_names=[INPUT],
-            output_names=list(exported.outputs),
-            verbose=False,
-        )
-    assert program is not None
-    program.save(file, external_data=False)
-    _name_sizes(file, varying)
-
-
-def _name_sizes(file: Path, varying: Mapping[int, int]) -> None:
-    """Calls the sizes that may vary batch, height and width, or rows and columns of cells; torch calls them s77 and so on."""
-    import onnx  # it comes with the extra `export`
-
-    model = onnx.load(file)
-    sides = model.graph.input[0].type.tensor_type.shape.dim
-    symbols = {sides[axis].dim_param.rpartition('*')[2]: NAMES[axis][step > 1] for axis, step in varying.items()}
-    for value in (*model.graph.input, *model.graph.output):
-        for side in value.type.tensor_type.shape.dim:
-            if side.dim_param:
-                side.dim_param = re.sub(r'\w+', lambda word: symbols.get(word[0], word[0]), side.dim_param)
-    onnx.save(model, file)
-
-
-def label(file: Path, guide: Mapping[str, Any]) -> None:
-    """Puts the guide into the metadata of an ONNX file."""
-    import onnx
-
-    model = onnx.load(file)
-    onnx.helper.set_model_props(model, {GUIDE: json.dumps(guide, ensure_ascii=False)})
-    onnx.save(model, file)
-
-
-def as_openvino(file: Path, guide: Mapping[str, Any]) -> Path:
-    """The .xml file that OpenVINO makes of an ONNX file, with the same guide; a .bin file is beside it."""
-    import openvino
-
-    model = openvino.Core().read_model(file)  # openvino.convert_model would do the same, and report it to its makers
-    model.set_rt_info(json.dumps(guide, ensure_ascii=False), GUIDE)
-    openvino.save_model(model, file.with_suffix('.xml'), compress_to_fp16=False)
-    return file.with_suffix('.xml')
-
-
-def run_onnx(file: Path, trials: Sequence[Tensor]) -> tuple[dict[str, list[int | str]], list[Arrays]]:
-    """The shapes that a file names for its input and outputs, and what onnxruntime computes for each of the trials."""
-    import onnxruntime  # type: ignore[import-untyped]  # optional: it comes with the extra `export`
-
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 3  # errors
-    session = onnxruntime.InferenceSession(file, options, providers=['CPUExecutionProvider'])
-    shapes = {node.name: node.shape for node in (*session.get_inputs(), *session.get_outputs())}
-    return shapes, [session.run(None, {INPUT: images.numpy()}) for images in trials]
 
 
 def lower(job: Job, exported: Export, file: Path, options: Options) -> None:
@@ -344,7 +322,7 @@ def compare(
     if wrong := {name: value for name, value in differences.items() if not value <= limits[name]}:
         told = ', '.join(f'{name} by {value:.1e}' for name, value in wrong.items())
         raise ExportError(
-            f'onnxruntime differs from the network in {told}, above {tolerance:g}; nothing is written '
+            f'the file differs from the network in {told}, above {tolerance:g}; nothing is written '
             '(of a network that has hardly trained the last bits may matter: --no_check writes it as it is)'
         )
     return differences
@@ -354,7 +332,7 @@ def description(
     job: Job,
     exported: Export,
     out: Path,
-    shapes: dict[str, list[int | str]],
+    shapes: Shapes,
     differences: dict[str, float],
     options: Options,
 ) -> dict[str, Any]:
@@ -407,9 +385,9 @@ def _size(text: str) -> tuple[int, int]:
 def _say(written: Written) -> None:
     shapes = [f'{name} [{", ".join(map(str, shape))}]' for name, shape in written.shapes.items()]
     print(f'{written.file}: {written.file.stat().st_size / 2**20:.1f} MiB, {shapes[0]} -> {", ".join(shapes[1:])}')
-    print(f'{written.guide}: how to prepare images and read the outputs')
+    print(f'{written.guide}: how to prepare images and read the outputs; {written.readme.name}: how to run it')
     if written.differences:
         told = ', '.join(f'{name} by at most {value:.1e}' for name, value in written.differences.items())
-        print(f'checked with onnxruntime on evaluation samples: differs in {told}')
+        print(f'checked on evaluation samples: differs from the network in {told}')
     else:
         print('not checked')

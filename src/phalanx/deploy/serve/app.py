@@ -16,6 +16,9 @@ import numpy as np
 from fastapi import FastAPI, HTTPException, Request
 from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import HTMLResponse, PlainTextResponse
+from starlette.datastructures import UploadFile
+from starlette.exceptions import HTTPException as FormError
+from starlette.types import Message
 
 from phalanx.data.image import decoded
 from phalanx.data.samples import SampleError
@@ -50,7 +53,7 @@ def application(batcher: Batcher, *, most_bytes: int) -> FastAPI:
     @app.post('/predict')
     async def predict(request: Request) -> Any:
         try:
-            data = image_in(await body(request, most_bytes), request.headers.get('content-type', ''))
+            data = await image_in(request, await body(request, most_bytes))
             image = await run_in_threadpool(decoded, data, 'the image')
             return answer(await batcher.result(image), guide)
         except FullError as error:
@@ -72,14 +75,36 @@ async def body(request: Request, most: int) -> bytes:
     return bytes(data)
 
 
-def image_in(data: bytes, kind: str) -> bytes:
-    """The bytes of the image file in a request: all of it, or `image` of a JSON object, in base64. Raises ValueError."""
+async def image_in(request: Request, data: bytes) -> bytes:
+    """The bytes of the image file in a request that sent `data`: the file of a form, base64 in a JSON object, or all.
+
+    Raises ValueError.
+    """
+    kind = request.headers.get('content-type', '')
+    if kind.startswith('multipart/form-data'):
+        return await file_in(request, data)
     if not kind.startswith('application/json'):
         return data
     try:
         return base64.b64decode(json.loads(data)['image'], validate=True)
     except (json.JSONDecodeError, KeyError, TypeError, binascii.Error, UnicodeDecodeError):
         raise ValueError('the JSON object is {"image": "..."}, the bytes of an image file in base64') from None
+
+
+async def file_in(request: Request, data: bytes) -> bytes:
+    """The bytes of the one file in a form. Raises ValueError."""
+
+    async def again() -> Message:  # the body has been read by now, within its limit
+        return {'type': 'http.request', 'body': data, 'more_body': False}
+
+    try:
+        async with Request(request.scope, again).form(max_files=1, max_fields=8) as form:
+            sent = [field for field in form.values() if isinstance(field, UploadFile)]
+            if len(sent) == 1:
+                return await sent[0].read()
+    except FormError as error:
+        raise ValueError(f'the form: {error.detail}') from None
+    raise ValueError('the form has no file; send the image as one: curl -F image=@photo.jpg')
 
 
 def answer(result: Any, guide: Mapping[str, Any]) -> Mapping[str, Any]:

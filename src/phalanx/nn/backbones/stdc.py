@@ -16,15 +16,15 @@ from phalanx.nn.layers import ConvBN, ConvBNReLU
 class STDC(nn.Module):
     """images [B, 3, H, W] -> five maps, of 1/2, 1/4, 1/8, 1/16 and 1/32 of the size (rounded up), `channels` deep."""
 
-    channels = (32, 64, 256, 512, 1024)
-
-    def __init__(self, blocks: tuple[int, int, int]) -> None:
-        """`blocks`: how many blocks the last three stages have."""
+    def __init__(self, blocks: tuple[int, int, int], width: float = 1.0) -> None:
+        """`blocks`: how many blocks the last three stages have; `width`: channels as a share of the published ones."""
         super().__init__()
-        stages: list[nn.Module] = [ConvBNReLU(3, 32, 3, stride=2), ConvBNReLU(32, 64, 3, stride=2)]
+        self.channels = tuple(widened(count, width) for count in (32, 64, 256, 512, 1024))
+        first, second = self.channels[:2]
+        stages: list[nn.Module] = [ConvBNReLU(3, first, 3, stride=2), ConvBNReLU(first, second, 3, stride=2)]
         for count, before, after in zip(blocks, self.channels[1:], self.channels[2:], strict=False):
-            first = STDCBlock(before, after, stride=2)
-            stages.append(nn.Sequential(first, *(STDCBlock(after, after) for _ in range(count - 1))))
+            halving = STDCBlock(before, after, stride=2)
+            stages.append(nn.Sequential(halving, *(STDCBlock(after, after) for _ in range(count - 1))))
         self.stages = nn.ModuleList(stages)
 
     def forward(self, images: Tensor) -> list[Tensor]:  # [B, 3, H, W]
@@ -63,11 +63,16 @@ class STDCBlock(nn.Module):
         return torch.cat(maps, dim=1)
 
 
-def stdc1() -> STDC:
-    """STDC with 6 blocks (STDC813 of the paper)."""
-    return STDC((2, 2, 2))
+def widened(channels: int, width: float) -> int:
+    """`channels` times `width`, as a multiple of 8, which STDC's blocks divide by."""
+    return max(8, round(channels * width / 8) * 8)
 
 
-def stdc2() -> STDC:
-    """STDC with 12 blocks (STDC1446 of the paper)."""
-    return STDC((4, 5, 3))
+def stdc1(*, width: float = 1.0) -> STDC:
+    """STDC with 6 blocks (STDC813 of the paper). `width`: channels as a share of those of the paper."""
+    return STDC((2, 2, 2), width)
+
+
+def stdc2(*, width: float = 1.0) -> STDC:
+    """STDC with 12 blocks (STDC1446 of the paper). `width`: channels as a share of those of the paper."""
+    return STDC((4, 5, 3), width)

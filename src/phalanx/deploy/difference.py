@@ -1,0 +1,56 @@
+"""Where an ONNX file begins to compute something else than the network that it was made of."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, fx
+
+from phalanx.runtime.session import INPUT
+
+
+class Recorder(fx.Interpreter):
+    """Runs traced operations and keeps what each gives."""
+
+    def __init__(self, program: torch.export.ExportedProgram) -> None:
+        super().__init__(program.module(check_guards=False))  # of sizes: the file does not have them
+        self.values: dict[str, Tensor] = {}
+        self.layers: dict[str, str] = {}  # where in the network
+
+    def run_node(self, n: fx.Node) -> Any:
+        value = super().run_node(n)
+        if isinstance(value, Tensor) and value.is_floating_point():
+            self.values[n.name] = value
+            modules = list(n.meta.get('nn_module_stack', {}).values())
+            self.layers[n.name] = f'{modules[-1][0] if modules else "the network"} ({n.target})'
+        return value
+
+
+@torch.no_grad()
+def begins(program: torch.export.ExportedProgram, file: Path, images: Tensor, tolerance: float) -> str:
+    """The first layer whose output in `file` differs for `images` by more than `tolerance` of 1 + its size, in words.
+
+    torch's exporter names the values in the file as the operations of `program`; what it joined has no counterpart there.
+    """
+    import onnx  # both come with the extra `export`
+    import onnxruntime  # type: ignore[import-untyped]
+
+    recorder = Recorder(program)
+    recorder.run(images)
+    model = onnx.load(file)
+    outputs = {value.name for value in model.graph.output}
+    computed = [name for node in model.graph.node for name in node.output if name in recorder.values]
+    model.graph.output.extend(onnx.helper.make_empty_tensor_value_info(name) for name in computed if name not in outputs)
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3  # errors
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL  # else layers are fused
+    session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=['CPUExecutionProvider'])
+    for name, found in zip(computed, session.run(computed, {INPUT: images.numpy()}), strict=True):
+        right = recorder.values[name].numpy()
+        difference = float((np.abs(found - right) / (1 + np.abs(right))).max(initial=0))
+        if not difference <= tolerance:
+            return f'the first layer that differs is {recorder.layers[name]}, by {difference:.1e}'
+    return 'no layer by itself differs: the difference comes of operations that were fused before or after tracing'

@@ -1,0 +1,133 @@
+"""The files of each format: a network is traced by torch.export and written as ONNX, OpenVINO or torch's own."""
+
+from __future__ import annotations
+
+import json
+import re
+import warnings
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor, nn
+
+from phalanx.runtime.session import GUIDE, INPUT
+
+AXES = {'batch': 0, 'height': 2, 'width': 3}
+NAMES = {0: ('batch', ''), 2: ('height', 'rows'), 3: ('width', 'columns')}  # of a size, of the cells in it
+TRACED = {2: 192, 3: 256}  # least sides in tracing, where they may vary: a coarse map one pixel wide would be a special case
+LEAST = {0: 1, 2: 96, 3: 128}  # sizes that a file of torch's own takes; those of other formats do not enforce it
+
+Arrays = list[npt.NDArray[np.float32]]
+Shapes = dict[str, list[int | str]]  # of the input and the outputs, by name
+
+
+class ExportError(Exception):
+    """The file that was made does not compute what the network computes."""
+
+
+@torch.no_grad()
+def traced(network: nn.Module, images: Tensor, varying: Mapping[int, int]) -> torch.export.ExportedProgram:
+    """The operations of `network` for images as large as these, but in the dimensions that may vary. Raises ExportError."""
+    shape, names = [1, *images.shape[1:]], {axis: name for name, axis in AXES.items()}
+    dims: dict[int, Any] = {}
+    for axis, step in varying.items():
+        least = TRACED.get(axis, 2)  # of one image torch would conclude that there is always one
+        shape[axis] = -(-max(shape[axis], least) // step) * step
+        dims[axis] = step * torch.export.Dim(names[axis], min=-(-LEAST[axis] // step))
+    try:
+        return torch.export.export(network, (images.new_zeros(shape),), dynamic_shapes=(dims,))
+    except (ValueError, RuntimeError) as error:
+        named = ','.join(names[axis] for axis in varying)
+        cure = '' if set(varying) <= {0} else '\n--dynamic batch --size W,H exports it for one size'
+        raise ExportError(
+            f'torch cannot trace the network with variable {named}: {str(error).partition(chr(10))[0]}{cure}'
+        ) from None
+
+
+def write_onnx(
+    network: torch.export.ExportedProgram, outputs: Sequence[str], varying: Mapping[int, int], file: Path
+) -> torch.export.ExportedProgram:
+    """Writes a traced network, weights included, and returns the operations that the file was made of."""
+    with warnings.catch_warnings():
+        warnings.simplefilter('ignore')  # torch's about itself
+        program = torch.onnx.export(network, dynamo=True, input_names=[INPUT], output_names=list(outputs), verbose=False)
+    assert program is not None and program.exported_program is not None
+    program.save(file, external_data=False)
+    _name_sizes(file, varying)
+    return program.exported_program
+
+
+def _name_sizes(file: Path, varying: Mapping[int, int]) -> None:
+    """Calls the sizes that may vary batch, height and width, or rows and columns of cells; torch calls them s77 and so on."""
+    import onnx  # it comes with the extra `export`
+
+    model = onnx.load(file)
+    sides = model.graph.input[0].type.tensor_type.shape.dim
+    names = _names({axis: sides[axis].dim_param for axis in varying}, varying)
+    for value in (*model.graph.input, *model.graph.output):
+        for side in value.type.tensor_type.shape.dim:
+            if side.dim_param:
+                side.dim_param = _named(side.dim_param, names)
+    onnx.save(model, file)
+
+
+def _names(symbols: Mapping[int, str], varying: Mapping[int, int]) -> dict[str, str]:
+    """What torch's symbols for the sizes of the input should be called; `symbols` by dimension, `32*s77` or `s77`."""
+    return {symbols[axis].rpartition('*')[2]: NAMES[axis][step > 1] for axis, step in varying.items()}
+
+
+def _named(size: str, names: Mapping[str, str]) -> str:
+    return re.sub(r'\w+', lambda word: names.get(word[0], word[0]), size)
+
+
+def shapes_of(program: torch.export.ExportedProgram, outputs: Sequence[str], varying: Mapping[int, int]) -> Shapes:
+    """The shapes of a program's input and outputs."""
+    values = {
+        node.name: node.meta['val'].shape
+        for node in program.graph.nodes
+        if 'val' in node.meta and hasattr(node.meta['val'], 'shape')
+    }
+    sizes = values[program.graph_signature.user_inputs[0]]
+    names = _names({axis: str(sizes[axis]) for axis in varying}, varying)
+    shapes = [sizes, *(values[name] for name in program.graph_signature.user_outputs)]
+    return {
+        name: [side if isinstance(side, int) else _named(str(side), names) for side in shape]
+        for name, shape in zip((INPUT, *outputs), shapes, strict=True)
+    }
+
+
+def label(file: Path, guide: Mapping[str, Any]) -> None:
+    """Puts the guide into the metadata of a file."""
+    if file.suffix == '.pt2':
+        torch.export.save(torch.export.load(file), file, extra_files={f'{GUIDE}.json': json.dumps(guide, ensure_ascii=False)})
+        return
+    import onnx
+
+    model = onnx.load(file)
+    onnx.helper.set_model_props(model, {GUIDE: json.dumps(guide, ensure_ascii=False)})
+    onnx.save(model, file)
+
+
+def as_openvino(file: Path, guide: Mapping[str, Any]) -> Path:
+    """The .xml file that OpenVINO makes of an ONNX file, with the same guide; a .bin file is beside it."""
+    import openvino
+
+    model = openvino.Core().read_model(file)  # openvino.convert_model would do the same, and report it to its makers
+    model.set_rt_info(json.dumps(guide, ensure_ascii=False), GUIDE)
+    openvino.save_model(model, file.with_suffix('.xml'), compress_to_fp16=False)
+    return file.with_suffix('.xml')
+
+
+def run_onnx(file: Path, trials: Sequence[Tensor]) -> tuple[Shapes, list[Arrays]]:
+    """The shapes that a file names for its input and outputs, and what onnxruntime computes for each of the trials."""
+    import onnxruntime  # type: ignore[import-untyped]  # optional: it comes with the extra `export`
+
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3  # errors
+    session = onnxruntime.InferenceSession(file, options, providers=['CPUExecutionProvider'])
+    shapes = {node.name: node.shape for node in (*session.get_inputs(), *session.get_outputs())}
+    return shapes, [session.run(None, {INPUT: images.numpy()}) for images in trials]

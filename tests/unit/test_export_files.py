@@ -1,0 +1,83 @@
+"""Files of an exported network: where they differ is found, and their READMEs name sizes that they take."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnx.numpy_helper
+import onnxruntime
+import pytest
+import torch
+from torch import Tensor, nn
+
+from phalanx.deploy.difference import begins
+from phalanx.deploy.readme import readme_of
+from phalanx.deploy.writing import run_onnx, shapes_of, traced, write_onnx
+
+VARYING = {0: 1, 2: 1, 3: 1}
+IMAGES = torch.linspace(0, 1, 2 * 3 * 64 * 96).reshape(2, 3, 64, 96)
+
+
+class Small(nn.Module):
+    """Three layers, one of them in a part of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Conv2d(3, 4, 3, padding=1)
+        self.middle = nn.Sequential(nn.ReLU(), nn.Conv2d(4, 4, 3, padding=1))
+        self.last = nn.Conv2d(4, 2, 1)
+
+    def forward(self, images: Tensor) -> Tensor:
+        found: Tensor = self.last(self.middle(self.first(images)))
+        return found
+
+
+@pytest.fixture(scope='module')
+def written(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, torch.export.ExportedProgram]:
+    file = tmp_path_factory.mktemp('small') / 'small.onnx'
+    program = traced(Small().eval(), IMAGES, VARYING)
+    assert shapes_of(program, ['maps'], VARYING) == {
+        'images': ['batch', 3, 'height', 'width'],
+        'maps': ['batch', 2, 'height', 'width'],
+    }
+    return file, write_onnx(program, ['maps'], VARYING, file)
+
+
+def test_the_first_layer_that_differs_is_named(written: tuple[Path, torch.export.ExportedProgram], tmp_path: Path) -> None:
+    """The weights of the second convolution are changed in the file: its output differs, and all after it."""
+    file, program = written
+    assert begins(program, file, IMAGES, 1e-4).startswith('no layer by itself differs')
+    model, other = onnx.load(file), tmp_path / 'other.onnx'
+    (weights,) = [tensor for tensor in model.graph.initializer if tensor.name == 'middle.1.weight']
+    weights.CopyFrom(onnx.numpy_helper.from_array(onnx.numpy_helper.to_array(weights) + np.float32(0.5), weights.name))
+    onnx.save(model, other)
+    assert re.match(r'the first layer that differs is middle\.1 \(aten\.conv.*\), by \d', begins(program, other, IMAGES, 1e-4))
+
+
+def test_the_sizes_that_the_readme_gives_to_tensorrt_are_those_that_the_file_takes(
+    written: tuple[Path, torch.export.ExportedProgram],
+) -> None:
+    file, _ = written
+    shapes, _ = run_onnx(file, [IMAGES])
+    said = {
+        'file': 'small.onnx',
+        'phalanx': '1',
+        'model': 'small',
+        'task': 'segmentation',
+        'metric': {'name': 'mean_iou', 'value': 0.5, 'step': 7},
+        'input': {'name': 'images', 'shape': shapes['images']},
+        'preparation': {'channels': 'RGB', 'values': '', 'mean': [0, 0, 0], 'std': [1, 1, 1]},
+        'outputs': [{'name': 'maps', 'shape': shapes['maps'], 'meaning': 'classes'}],
+    }
+    page = readme_of(said, VARYING, IMAGES.shape)
+    assert 'mean_iou 0.5000 at step 7' in page
+    sizes = [tuple(map(int, found.split('x'))) for found in re.findall(r'Shapes=images:(\S+)', page)]
+    assert sizes == [(1, 3, 32, 48), (1, 3, 64, 96), (8, 3, 128, 192)]
+    session = onnxruntime.InferenceSession(file)
+    for size in sizes:
+        (maps,) = session.run(None, {'images': np.zeros(size, np.float32)})
+        assert maps.shape == (size[0], 2, *size[2:])
+    assert 'Shapes=' not in readme_of(said, {}, IMAGES.shape)
