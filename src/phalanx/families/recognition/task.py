@@ -20,6 +20,7 @@ from phalanx.families.recognition import draw as drawing
 from phalanx.families.recognition.characters import (
     Characters,
     Dictionary,
+    Encoded,
     UnusableTextError,
     padded,
     read_dictionary,
@@ -90,10 +91,21 @@ class Encoder:
     def sample(self, line: TextImage, size: Size) -> Sample:
         """Raises UnusableTextError when the text cannot be a target."""
         image, text = line
-        encoded = self.characters.encoded(text)
-        sar = self.characters.sar(text) if self.has_attention else []
+        encoded, sar = self.targets(text)
         shown, width = fitted_line(image, size, keep_ratio=self.keep_ratio)
         return Sample(channels_first(shown), width, *encoded, sar)
+
+    def targets(self, text: str) -> tuple[Encoded, list[int]]:
+        """Of the CTC head and of the attention decoder. Raises UnusableTextError when one of them cannot learn the text."""
+        return self.characters.encoded(text), self.characters.sar(text) if self.has_attention else []
+
+    def accepts(self, text: str) -> bool:
+        """Whether the text can be a target of every head."""
+        try:
+            self.targets(text)
+        except UnusableTextError:
+            return False
+        return True
 
     def request(self, image: Image, size: Size) -> Sample:
         """A line of unknown text, wider than `size` where it needs to be, as the originals predict."""
@@ -118,7 +130,8 @@ class Samples(FromSource):
         chance = Chance(draw)
         image, text = self.source.read(draw, chance)
         if self.concatenate is not None:
-            image, text = self.concatenate((image, text), lambda: self._another(draw, chance), chance.rng())
+            others = partial(self._another, draw, chance)
+            image, text = self.concatenate((image, text), others, chance.rng(), self.encoder.accepts)
         for transform in self.transforms:
             image = transform(image, chance.rng())
         size = self.sizes[draw.step_rng().integers(len(self.sizes))] if len(self.sizes) > 1 else self.sizes[0]
@@ -230,7 +243,7 @@ class Recognition:
 
     def survey(self, split: Split) -> TextSurvey:
         """The samples of a split as they lie in their files, for `phalanx data check`."""
-        return TextSurvey(self.data().split(split), self.characters, self.encoder.has_attention)
+        return TextSurvey(self.data().split(split), self.characters, self.encoder.targets)
 
     rewritten_as = ('lmdb',)
 
