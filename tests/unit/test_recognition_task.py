@@ -139,8 +139,13 @@ def test_a_text_that_cannot_be_learned_is_a_bad_sample_with_its_reason(split: st
     ours = task(data=lambda: Lines('1', 'abc', '1' * 26))
     with pytest.raises(SampleError, match=re.escape("line 1: 'abc' has no character of the dictionary")):
         ours.dataset(split)[Draw(1, 0, 0, 0)]
-    with pytest.raises(SampleError, match=r'line 2: .* has 26 characters, at most 25 can be learned'):
-        ours.dataset(split)[Draw(2, 0, 0, 0)]
+
+
+def test_a_text_too_long_to_learn_is_evaluated_all_the_same() -> None:
+    ours = task(data=lambda: Lines('1' * 26), model=SVTR, loss=MULTI, size=(160, 48))
+    with pytest.raises(SampleError, match=r'line 0: .* has 26 characters, at most 25 can be learned'):
+        ours.dataset('train')[Draw(0, 0, 0, 0)]
+    assert ours.dataset('eval')[Draw(0, 0, 0, 0)].label == '1' * 26
 
 
 def test_only_an_attention_head_refuses_texts_of_24_characters() -> None:
