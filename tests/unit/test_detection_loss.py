@@ -75,6 +75,15 @@ def test_a_batch_without_boxes_teaches_that_all_is_background(epoch: int) -> Non
     assert raw.distances.grad is not None and not raw.distances.grad.any()  # there is a gradient, and it is zero
 
 
+def test_anchors_are_assigned_by_position_for_a_third_of_the_run_unless_the_recipe_says_how_long() -> None:
+    """Of 12 epochs the first four. The two stages give other losses for anything a network says."""
+    raw, box, label = raw_of(1, seed=1), [torch.tensor([[4.0, 4, 60, 50]])], [torch.tensor([2])]
+    static, aligned = (values(LOSS(raw, box, label, WholeStep(epoch=epoch))) for epoch in (STATIC, ALIGNED))
+    assert static != aligned
+    ours = [values(TaskAlignedLoss()(raw, box, label, WholeStep(epoch=epoch, epochs=12.0))) for epoch in (0, 3, 4, 11)]
+    assert ours == [static, static, aligned, aligned]
+
+
 @BOTH_STAGES
 def test_an_image_without_boxes_has_no_positive_anchor(epoch: int) -> None:
     raw = raw_of(3, seed=1)

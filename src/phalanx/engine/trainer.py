@@ -89,7 +89,7 @@ class Trainer(Generic[S, B, P]):
         # Its passes, forward and backward.
         self.precision = Precision(recipe.precision, device)
         torch.backends.cudnn.benchmark = task.has_fixed_size  # else every new size would be a search for the fastest kernels
-        self.whole, keys = WholeStep(samples=batch), stochastic.SampleKeys()
+        self.whole, keys = WholeStep(samples=batch, epochs=self.steps / self.steps_per_epoch), stochastic.SampleKeys()
         self.is_random = stochastic.tie(self.model, keys)
         options = train.compile_options(device.type)
         network: nn.Module = self.model if options is None else torch.compile(self.model, **options)  # type: ignore[call-overload]

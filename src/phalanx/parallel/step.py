@@ -21,6 +21,7 @@ class WholeStep:
 
     samples: int = 0  # of the global batch; 0: those of the batch at hand
     epoch: int = 0  # the mean over the samples, rounded down
+    epochs: float = 0.0  # of the whole run
 
     def count(self, own: int) -> int:
         """The samples of the step, of which this rank has `own`."""

@@ -122,10 +122,15 @@ class Characters:
         """All of these at once. Raises UnusableTextError where `ctc` does."""
         if len(text) > self.max_length:
             raise UnusableTextError(f'{text!r} has {len(text)} characters, at most {self.max_length} can be learned')
+        compared = self.compared(text)
+        return compared._replace(ctc=[self._numbers[character] + 1 for character in compared.known])
+
+    def compared(self, text: str) -> Encoded:
+        """What a reading is compared with, of a text of any length. Raises UnusableTextError when nothing is left."""
         known = self.known(text)
         if not known:
             raise UnusableTextError(f'{text!r} has no character of the dictionary' if text else 'the text is empty')
-        return Encoded(known, len(self._cased(text)) - len(known), [self._numbers[character] + 1 for character in known])
+        return Encoded(known, len(self._cased(text)) - len(known), [])
 
     def sar(self, text: str) -> list[int]:
         """The target [max_length] of the attention decoder: begin, characters, end, padding.

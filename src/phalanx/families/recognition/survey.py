@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from phalanx.data.samples import Draw, Image, SampleError
@@ -21,7 +22,7 @@ class TextSurvey(FromSource):
 
     source: Source
     characters: Characters
-    has_attention: bool
+    targets: Callable[[str], object]  # of a text; raises UnusableTextError when it has none
     class_names: tuple[str, ...] = ()  # whatever is found: few data sets have all of a large dictionary
     unit: str = 'characters'
 
@@ -29,7 +30,7 @@ class TextSurvey(FromSource):
         """The image and its characters, a blank as ␣. Raises SampleError, also for a text that cannot be learned."""
         image, text = self._read(index)
         try:
-            self.characters.sar(text) if self.has_attention else self.characters.ctc(text)
+            self.targets(text)
         except UnusableTextError as error:
             raise SampleError(f'{self.name(index)}: {error}') from None
         counts = Counter(BLANK if character == ' ' else character for character in self.characters.known(text))

@@ -20,6 +20,7 @@ from phalanx.families.recognition import draw as drawing
 from phalanx.families.recognition.characters import (
     Characters,
     Dictionary,
+    Encoded,
     UnusableTextError,
     padded,
     read_dictionary,
@@ -86,14 +87,28 @@ class Encoder:
     characters: Characters
     keep_ratio: bool
     has_attention: bool  # whether the text is also a target of the attention decoder
+    trains: bool = True  # else the text is only compared with what is read, and may be of any length
 
     def sample(self, line: TextImage, size: Size) -> Sample:
         """Raises UnusableTextError when the text cannot be a target."""
         image, text = line
-        encoded = self.characters.encoded(text)
-        sar = self.characters.sar(text) if self.has_attention else []
+        encoded, sar = self.targets(text)
         shown, width = fitted_line(image, size, keep_ratio=self.keep_ratio)
         return Sample(channels_first(shown), width, *encoded, sar)
+
+    def targets(self, text: str) -> tuple[Encoded, list[int]]:
+        """Of the CTC head and of the attention decoder. Raises UnusableTextError when one of them cannot learn the text."""
+        if not self.trains:
+            return self.characters.compared(text), []
+        return self.characters.encoded(text), self.characters.sar(text) if self.has_attention else []
+
+    def accepts(self, text: str) -> bool:
+        """Whether the text can be a target of every head."""
+        try:
+            self.targets(text)
+        except UnusableTextError:
+            return False
+        return True
 
     def request(self, image: Image, size: Size) -> Sample:
         """A line of unknown text, wider than `size` where it needs to be, as the originals predict."""
@@ -118,7 +133,8 @@ class Samples(FromSource):
         chance = Chance(draw)
         image, text = self.source.read(draw, chance)
         if self.concatenate is not None:
-            image, text = self.concatenate((image, text), lambda: self._another(draw, chance), chance.rng())
+            others = partial(self._another, draw, chance)
+            image, text = self.concatenate((image, text), others, chance.rng(), self.encoder.accepts)
         for transform in self.transforms:
             image = transform(image, chance.rng())
         size = self.sizes[draw.step_rng().integers(len(self.sizes))] if len(self.sizes) > 1 else self.sizes[0]
@@ -186,9 +202,9 @@ class Recognition:
         """Read when first asked for: a recipe can be checked where its dictionary is not."""
         return self.dictionary.read()
 
-    @property
-    def encoder(self) -> Encoder:
-        return Encoder(self.characters, self.keep_ratio, has_attention='sar' in self.loss_of_texts.heads)
+    def encoder(self, split: Split) -> Encoder:
+        has_attention = 'sar' in self.loss_of_texts.heads
+        return Encoder(self.characters, self.keep_ratio, has_attention, trains=split == 'train')
 
     def settled(self) -> dict[str, tuple[str, ...]]:
         named = self.dictionary.dictionary
@@ -225,12 +241,12 @@ class Recognition:
     def dataset(self, split: Split) -> Samples:
         source = self._whole(split)
         if split == 'eval':
-            return Samples(source, self.encoder, (self.size,))
-        return Samples(source, self.encoder, self.train_sizes, self.concatenate, self.transforms)
+            return Samples(source, self.encoder(split), (self.size,))
+        return Samples(source, self.encoder(split), self.train_sizes, self.concatenate, self.transforms)
 
     def survey(self, split: Split) -> TextSurvey:
         """The samples of a split as they lie in their files, for `phalanx data check`."""
-        return TextSurvey(self.data().split(split), self.characters, self.encoder.has_attention)
+        return TextSurvey(self.data().split(split), self.characters, self.encoder(split).targets)
 
     rewritten_as = ('lmdb',)
 
@@ -310,7 +326,7 @@ class Recognition:
         return ReadingAccuracy(self.compare)
 
     def request(self, image: Image) -> Sample:
-        return self.encoder.request(image, self.size)
+        return self.encoder('eval').request(image, self.size)
 
     def results(self, prediction: list[Reading], batch: RecognitionBatch) -> list[Reading]:
         return prediction

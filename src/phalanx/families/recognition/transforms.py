@@ -20,6 +20,7 @@ from phalanx.data.samples import Image
 from phalanx.families.recognition.data.source import Rng, TextImage
 
 Transform = Callable[[Image, Rng], Image]
+Accepts = Callable[[str], bool]  # whether a text can be a target of every head
 Points = npt.NDArray[np.complex128]  # x + iy in pixels
 
 WARP_GRID = 100  # pixels between the points where a warp is worked out; in between it is interpolated
@@ -183,11 +184,16 @@ def inverted(image: Image, rng: Rng) -> Image:
     return 255 - image
 
 
+def any_text(text: str) -> bool:
+    return True
+
+
 @dataclass(frozen=True, kw_only=True)
 class Concatenate:
     """Puts other lines behind the line, with a probability; texts are joined without a blank.
 
-    It stops at the first one with which the text would be longer than `max_length`, or the line wider than `size` allows.
+    It stops at the first one with which the text would be longer than `max_length` or no target of every head, or the line
+    wider than `size` allows. A line whose own text is no target stays alone, so that it is refused in every epoch.
     """
 
     size: tuple[int, int] = (320, 48)
@@ -203,19 +209,24 @@ class Concatenate:
         if self.lines < 1:
             raise ValueError(f'lines must be at least 1, got {self.lines}')
 
-    def __call__(self, line: TextImage, others: Callable[[], TextImage | None], rng: Rng) -> TextImage:
+    def __call__(
+        self, line: TextImage, others: Callable[[], TextImage | None], rng: Rng, accepts: Accepts = any_text
+    ) -> TextImage:
         """`others` gives another line each time it is called, or none when that cannot be read."""
-        if rng.random() > self.probability:
+        if rng.random() > self.probability or not accepts(line[1]):
             return line
-        return joined(line, [other for _ in range(self.lines) if (other := others())], self.size, self.max_length)
+        found = [other for _ in range(self.lines) if (other := others())]
+        return joined(line, found, self.size, self.max_length, accepts)
 
 
-def joined(line: TextImage, others: Sequence[TextImage], size: tuple[int, int], max_length: int) -> TextImage:
+def joined(
+    line: TextImage, others: Sequence[TextImage], size: tuple[int, int], max_length: int, accepts: Accepts = any_text
+) -> TextImage:
     """`line` with as many of `others` behind it as there is room for, as high as `size` (width, height) says."""
     image, text = line
     W, H = size
     for other, more in others:
-        if len(text) + len(more) > max_length or _ratio(image) + _ratio(other) > W / H:
+        if len(text) + len(more) > max_length or not accepts(text + more) or _ratio(image) + _ratio(other) > W / H:
             break
         image = np.concatenate([_of_height(image, H), _of_height(other, H)], axis=1)
         text += more

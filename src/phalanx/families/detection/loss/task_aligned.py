@@ -26,12 +26,12 @@ class TaskAlignedLoss:
 
     All are divided by the sum of the positives' scores over the whole step, or by 1 when it is less. (PaddleDetection's
     least sum is 1 a rank; the number of ranks must not matter here.) Which anchors are positive is decided by position for
-    `static_assigner_epochs`, then by what the network says: see `assign`.
+    `static_assigner_epochs` (None: for a third of the run), then by what the network says: see `assign`.
 
     Raises ValueError for numbers of candidates below 1, an `anchor_size` not above 0 and negative weights.
     """
 
-    static_assigner_epochs: int = 100  # PP-YOLOE+: 30
+    static_assigner_epochs: int | None = None  # PP-YOLOE: 100 of 300, PP-YOLOE+: 30 of 80
     cls_weight: float = 1.0
     iou_weight: float = 2.5
     dfl_weight: float = 0.5
@@ -54,7 +54,8 @@ class TaskAlignedLoss:
         dtype = raw.points.dtype  # float32 or better, also where the network is in half precision
         truths = padded(boxes, classes, dtype)
         predicted = decode.boxes(raw)  # [B, A, 4]
-        is_static = whole.epoch < self.static_assigner_epochs
+        static_epochs = whole.epochs / 3 if self.static_assigner_epochs is None else self.static_assigner_epochs
+        is_static = whole.epoch < static_epochs
         with torch.no_grad():
             assigned = self.assign(truths, predicted, raw, is_static=is_static)
             weight = assigned.score.sum()
