@@ -113,10 +113,10 @@ class DepthwiseSeparable(nn.Module):
         return out
 
 
-def scaled(channels: int, scale: float) -> int:
-    """`channels` times `scale`, rounded to a multiple of 8, but not down by more than a tenth."""
-    rounded = max(8, int(channels * scale + 4) // 8 * 8)
-    return rounded if rounded >= 0.9 * channels * scale else rounded + 8
+def scaled(channels: int, scale: float, *, multiple: int = 8) -> int:
+    """`channels` times `scale`, rounded to a multiple of `multiple`, but not down by more than a tenth."""
+    rounded = max(multiple, int(channels * scale + multiple / 2) // multiple * multiple)
+    return rounded if rounded >= 0.9 * channels * scale else rounded + multiple
 
 
 def resize(x: Tensor, like: Tensor, *, align_corners: bool = False) -> Tensor:
