@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -200,3 +201,20 @@ def initialise_convs(model: nn.Module) -> None:
             nn.init.kaiming_normal_(module.weight, mode='fan_in', nonlinearity='relu')
             if module.bias is not None:
                 nn.init.zeros_(module.bias)
+
+
+def initialise_as_paddle(model: nn.Module) -> None:
+    """Draws convolutions and linear layers of `model` as Paddle does by itself; biases are zero.
+
+    Convolutions: normal, of variance 2 / (kernel area x input channels), all channels counted whatever the groups. Linear
+    layers: Glorot uniform.
+    """
+    for module in model.modules():
+        if isinstance(module, nn.Conv2d):
+            nn.init.normal_(module.weight, std=math.sqrt(2 / (math.prod(module.kernel_size) * module.in_channels)))
+        elif isinstance(module, nn.Linear):
+            nn.init.xavier_uniform_(module.weight)
+        else:
+            continue
+        if module.bias is not None:
+            nn.init.zeros_(module.bias)
