@@ -65,7 +65,7 @@ class DbLoss:
         if self.main == 'dice':
             return dice(probabilities, truth, judged, whole, none=0.0 if self.balanced else 1.0)
         with torch.autocast(probabilities.device.type, enabled=False):  # it refuses this loss, also in float32
-            losses = F.binary_cross_entropy(probabilities, truth, reduction='none')
+            losses = F.binary_cross_entropy(probabilities, truth.to(probabilities.dtype), reduction='none')
         if not self.balanced:
             return mean(losses, judged, whole)
         with torch.no_grad():
