@@ -35,6 +35,9 @@ ORIGINALS: dict[type[nn.Module], Callable[[Any], Original]] = {
     UNet: unet.original,
 }
 
+# Of networks whose exported files can be read: their layers with weights, in the order of the original's ONNX files.
+IN_ORDER: dict[type[nn.Module], Callable[[Any], list[str]]] = {DB: db.in_order}
+
 
 def load_original(model: nn.Module, arrays: Mapping[str, npt.NDArray[Any]]) -> None:
     """Fills `model`, whose dtype and device stay, from `arrays`: {original parameter name: array laid out as in Paddle}.

@@ -8,7 +8,7 @@ import numpy.typing as npt
 
 from phalanx.families.text_detection.models.db import DB
 from phalanx.families.text_detection.models.necks import LKPAN, ResidualSqueeze
-from phalanx.nn.backbones.lcnetv3 import PPLCNetV3, RepConv
+from phalanx.nn.backbones.lcnetv3 import ConvSum, PPLCNetV3, RepConv
 from phalanx.nn.backbones.mobilenet_v3 import MobileNetV3
 from phalanx.weights.originals.original import PADDLE_BUFFERS, Original, Rule
 
@@ -94,6 +94,28 @@ def original(model: DB) -> Original:
     """How PaddleOCR names the parameters of `model`."""
     names = Original(rules=(*_backbone_rules(model), *_neck_rules(model), *HEAD, *PADDLE_BUFFERS))
     return Original(names.rules, constants=_unused(model, names))
+
+
+def in_order(model: DB) -> list[str]:
+    """The layers of `model` that have weights in evaluation, in the order in which PaddleOCR computes them.
+
+    It begins with the coarsest map, where we begin with the finest, and has no threshold head then. Raises ValueError where
+    exported files have other layers.
+    """
+    if any(isinstance(module, ConvSum) for module in model.modules()):
+        raise ValueError('exported files of pp_lcnet_v3 have a single convolution for each sum: build it with `merged: true`')
+    layers = [name for name, module in model.named_modules() if any(True for _ in module.parameters(recurse=False))]
+    if isinstance(model.neck, LKPAN):
+        of_neck = [*_levels('inputs', coarsest_first=True), *_levels('top_down', coarsest_first=True)]
+        of_neck += [*_levels('halve'), *_levels('outputs')]
+    else:
+        of_neck = [*_levels('inputs', coarsest_first=True), *_levels('outputs', coarsest_first=True)]
+    parts = ['backbone', *of_neck, 'head.shrink', 'head.look', 'head.decide']
+    return [name for part in parts for name in layers if f'{name}.'.startswith(f'{part}.')]
+
+
+def _levels(part: str, *, coarsest_first: bool = False) -> list[str]:
+    return [f'neck.{part}.{level}' for level in (range(3, -1, -1) if coarsest_first else range(4))]
 
 
 def _backbone_rules(model: DB) -> tuple[Rule, ...]:

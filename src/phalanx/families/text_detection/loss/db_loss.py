@@ -64,7 +64,7 @@ class DbLoss:
         """The main loss of `probabilities` [B, H, W]."""
         if self.main == 'dice':
             return dice(probabilities, truth, judged, whole, none=0.0 if self.balanced else 1.0)
-        with torch.autocast(probabilities.device.type, enabled=False):  # it refuses this loss, also in float32
+        with torch.autocast('cuda', enabled=False):  # which refuses this loss, in float32 too
             losses = F.binary_cross_entropy(probabilities, truth.to(probabilities.dtype), reduction='none')
         if not self.balanced:
             return mean(losses, judged, whole)

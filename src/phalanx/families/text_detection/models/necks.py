@@ -70,9 +70,9 @@ class ResidualSqueeze(nn.Module):
 
     def __init__(self, in_channels: int, out_channels: int, kernel_size: int) -> None:
         super().__init__()
-        self.squeeze = SqueezeExcitation(out_channels, slope=0.2)
-        initialise_as_paddle(self)
         self.conv = conv(in_channels, out_channels, kernel_size)
+        self.squeeze = SqueezeExcitation(out_channels, slope=0.2)
+        initialise_as_paddle(self.squeeze)
 
     def forward(self, x: Tensor) -> Tensor:
         x = self.conv(x)
