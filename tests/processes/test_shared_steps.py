@@ -17,6 +17,9 @@ from phalanx.families.segmentation.loss.cross_entropy import CrossEntropy
 from phalanx.families.segmentation.loss.lovasz import LovaszHinge, LovaszSoftmax
 from phalanx.families.segmentation.loss.ohem import OhemCrossEntropy
 from phalanx.families.segmentation.loss.pixel_loss import PixelLoss
+from phalanx.families.text_detection.loss import DbLoss
+from phalanx.families.text_detection.loss.targets import Targets
+from phalanx.families.text_detection.models.maps import Maps, RefinedMaps
 from phalanx.parallel import dist, norms
 from phalanx.parallel.norms import BatchNorm2d
 from phalanx.parallel.step import WholeStep
@@ -33,6 +36,12 @@ LOSSES: dict[str, PixelLoss] = {
     'nine tenths, which reach into the void': CrossEntropy(top_k=0.9),
     'lovasz': LovaszSoftmax(),
     'lovasz hinge': LovaszHinge(),
+}
+TEXT_LOSSES = {
+    'dice': DbLoss(),
+    'hardest of no text': DbLoss(main='bce', ohem_ratio=1.5),
+    'all of no text': DbLoss(main='bce', ohem_ratio=1000),
+    'cross-entropy, unbalanced': DbLoss(main='bce', balanced=False),
 }
 NORMS = [
     (dtype, layout)
@@ -58,6 +67,22 @@ def loss_of_share(loss: PixelLoss, share: slice) -> Found:
     weight = dist.sum_over_ranks(term.weight)
     (gradient,) = torch.autograd.grad(term.total / weight, logits)
     return {'value': dist.sum_over_ranks(term.total.detach()) / weight, 'gradient': gradient}
+
+
+def text_loss_of_share(loss: DbLoss, share: slice, *, refined: bool) -> Found:
+    """The loss of random maps; two samples are without text, and of one nothing is judged."""
+    generator = torch.Generator().manual_seed(3)
+    maps = torch.rand(7, 3, 6, 8, generator=generator, dtype=torch.float64)[share].requires_grad_()
+    targets = (torch.rand(4, 7, 6, 8, generator=generator) < 0.5).float()
+    targets[0, 2:4] = 0
+    targets[1, 5] = 0
+    parts = maps.split(1, dim=1)
+    terms = loss(RefinedMaps(*parts) if refined else Maps(*parts), Targets(*targets[:, share]), WholeStep(samples=7))
+    weights = {name: dist.sum_over_ranks(term.weight) for name, term in terms.items()}
+    total = sum((term.total / weights[name] for name, term in terms.items()), torch.zeros(()))
+    (gradient,) = torch.autograd.grad(total, maps)
+    values = {name: dist.sum_over_ranks(term.total.detach()) / weights[name] for name, term in terms.items()}
+    return {'gradient': gradient} | values
 
 
 def network(dtype: torch.dtype, layout: torch.memory_format) -> nn.Sequential:
@@ -101,6 +126,10 @@ def graphs(group: dist.Group | None) -> Found:
 CASES: dict[str, Callable[[slice, dist.Group | None], Found]] = {
     **{name: lambda share, group, loss=loss: loss_of_share(loss, share) for name, loss in LOSSES.items()},  # type: ignore[misc]
     **{
+        f'text: {name}': lambda share, group, loss=loss: text_loss_of_share(loss, share, refined=loss.balanced)  # type: ignore[misc]
+        for name, loss in TEXT_LOSSES.items()
+    },
+    **{
         f'{dtype} {layout}': lambda share, group, d=dtype, m=layout: norms_of_share(d, m, share, group)
         for dtype, layout in NORMS
     },  # type: ignore[misc]
@@ -135,6 +164,15 @@ def test_a_loss_that_sees_the_whole_step_does_not_depend_on_how_ranks_share_it(
     for found, share in zip(of_ranks, SHARES, strict=True):
         torch.testing.assert_close(found[name]['value'], alone['value'])
         torch.testing.assert_close(found[name]['gradient'], alone['gradient'][share])
+
+
+@pytest.mark.parametrize('name', TEXT_LOSSES)
+def test_each_term_of_text_detection_does_not_depend_on_how_ranks_share_it(name: str, of_ranks: list[dict[str, Found]]) -> None:
+    alone = CASES[f'text: {name}'](slice(0, 7), None)
+    for found, share in zip(of_ranks, SHARES, strict=True):
+        own = found[f'text: {name}']
+        torch.testing.assert_close(own.pop('gradient'), alone['gradient'][share])
+        torch.testing.assert_close(own, {term: value for term, value in alone.items() if term != 'gradient'})
 
 
 @pytest.mark.parametrize(('dtype', 'layout'), NORMS)

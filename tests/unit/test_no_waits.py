@@ -6,6 +6,8 @@ wait until the device has done all that was asked of it so far, and the device w
 
 from __future__ import annotations
 
+from typing import Literal
+
 import pytest
 import torch
 from torch import Tensor
@@ -16,6 +18,9 @@ from phalanx.families.recognition.models import MODELS
 from phalanx.families.recognition.texts import Texts
 from phalanx.families.segmentation.loss.mixed import PARTS
 from phalanx.families.task import Loss
+from phalanx.families.text_detection.loss import DbLoss
+from phalanx.families.text_detection.loss.targets import Targets
+from phalanx.families.text_detection.models.db import db
 from phalanx.parallel.step import WholeStep
 
 META = torch.device('meta')
@@ -89,3 +94,12 @@ def test_a_loss_of_segmentation_asks_the_device_for_nothing(name: str) -> None:
     term = PARTS[name](**OPTIONS.get(name, {}))(logits, torch.zeros(2, 32, 32, dtype=torch.int64, device=META), WholeStep())
     term.mean().backward()
     assert logits.grad is not None
+
+
+@pytest.mark.parametrize('main', ['dice', 'bce'])
+def test_text_detection_asks_the_device_for_nothing(main: Literal['dice', 'bce']) -> None:
+    with META:
+        model, targets = db(head='local_small').train(), Targets(*torch.zeros(4, 2, 64, 64))
+        maps = model(torch.rand(2, 3, 64, 64))
+    total(DbLoss(main=main)(maps, targets, WholeStep())).backward()
+    assert all(parameter.grad is not None for parameter in model.parameters())

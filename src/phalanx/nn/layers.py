@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -113,10 +114,10 @@ class DepthwiseSeparable(nn.Module):
         return out
 
 
-def scaled(channels: int, scale: float) -> int:
-    """`channels` times `scale`, rounded to a multiple of 8, but not down by more than a tenth."""
-    rounded = max(8, int(channels * scale + 4) // 8 * 8)
-    return rounded if rounded >= 0.9 * channels * scale else rounded + 8
+def scaled(channels: int, scale: float, *, multiple: int = 8) -> int:
+    """`channels` times `scale`, rounded to a multiple of `multiple`, but not down by more than a tenth."""
+    rounded = max(multiple, int(channels * scale + multiple / 2) // multiple * multiple)
+    return rounded if rounded >= 0.9 * channels * scale else rounded + multiple
 
 
 def resize(x: Tensor, like: Tensor, *, align_corners: bool = False) -> Tensor:
@@ -200,3 +201,20 @@ def initialise_convs(model: nn.Module) -> None:
             nn.init.kaiming_normal_(module.weight, mode='fan_in', nonlinearity='relu')
             if module.bias is not None:
                 nn.init.zeros_(module.bias)
+
+
+def initialise_as_paddle(model: nn.Module) -> None:
+    """Draws convolutions and linear layers of `model` as Paddle does by itself; biases are zero.
+
+    Convolutions: normal, of variance 2 / (kernel area x input channels), all channels counted whatever the groups. Linear
+    layers: Glorot uniform.
+    """
+    for module in model.modules():
+        if isinstance(module, nn.Conv2d):
+            nn.init.normal_(module.weight, std=math.sqrt(2 / (math.prod(module.kernel_size) * module.in_channels)))
+        elif isinstance(module, nn.Linear):
+            nn.init.xavier_uniform_(module.weight)
+        else:
+            continue
+        if module.bias is not None:
+            nn.init.zeros_(module.bias)

@@ -120,6 +120,10 @@ PUBLISHED: dict[str, Published] = {
         'accuracy 77.95',
         f'{PADDLEOCR}/dygraph_v2.0/en/rec_mv3_none_bilstm_ctc_v2.0_train.tar',
     ),
+    **{
+        f'{name}_v2.0': Published(name, 'ICDAR 2015', f'Hmean {figure}', f'{PADDLEOCR}/dygraph_v2.0/en/{name}_v2.0_train.tar')
+        for name, figure in (('det_mv3_db', '75.12'), ('det_r50_vd_db', '82.38'))
+    },
     'en_SLANet': Published(
         'SLANet',
         'PubTabNet',

@@ -20,7 +20,8 @@ from phalanx.weights.archives import GZIP, UNREADABLE_ZIP, ZIP, ArchiveError, ho
 from phalanx.weights.checkpoint import UNREADABLE, CheckpointError, weights_at
 from phalanx.weights.finding import Found, find
 from phalanx.weights.matching import COUNTER, Fit, Naming, Rows, Slot, Weights, best_fit, few
-from phalanx.weights.originals import ORIGINALS, stored_as_in_paddle
+from phalanx.weights.onnx_file import weights_in
+from phalanx.weights.originals import IN_ORDER, ORIGINALS, stored_as_in_paddle
 from phalanx.weights.originals.distilled import networks_in
 from phalanx.weights.originals.original import PADDLE_BUFFERS
 from phalanx.weights.originals.pytorch import LIBRARIES, renamed
@@ -89,7 +90,7 @@ def load_weights(
     `misshapen` is 'refuse', and when fewer than half of the tensors are there: it is another network then.
     """
     found = find(source)
-    weights = read_weights(found)
+    weights = read_exported(found, model) if found.path.suffix == '.onnx' else read_weights(found)
     if misshapen == 'skip' and found.part == 'backbone':
         part = 'backbone'
     try:
@@ -129,6 +130,21 @@ def read_weights(found: Found) -> Weights:
         raise CheckpointError(f'{path}: is not a complete .safetensors file: {error}') from None
     except (RefusedError, ArchiveError) as error:
         raise CheckpointError(f'{path}: {error}') from None
+
+
+def read_exported(found: Found, model: nn.Module) -> Weights:
+    """The weights in an ONNX file of the original of `model`, by the names of `model`.
+
+    Raises CheckpointError when such files cannot be read for this network, and when it is damaged or of another one.
+    """
+    if type(model) not in IN_ORDER:
+        raise CheckpointError(f'{found.path}: {OTHERS[".onnx"]}')
+    try:
+        return weights_in(found.path.read_bytes(), model, IN_ORDER[type(model)](model))
+    except OSError as error:
+        raise CheckpointError(f'{found.path}: cannot be read: {error.strerror}') from None
+    except (RefusedError, ValueError) as error:
+        raise CheckpointError(f'{found.path}: {error}') from None
 
 
 def _parsed(data: bytes, suffix: str) -> Weights:

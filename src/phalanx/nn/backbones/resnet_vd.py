@@ -1,7 +1,7 @@
 """ResNet-vd: ResNet with a stem of three small convolutions and shortcuts that average before they halve.
 
 He et al., Bag of Tricks for Image Classification with Convolutional Neural Networks, https://arxiv.org/abs/1812.01187 (its
-ResNet-D). Layer order as in PaddleSeg, with the last stages dilated for segmentation. Shapes: B batch, C channels.
+ResNet-D). Layer order as in PaddleSeg and PaddleOCR. Shapes: B batch, C channels.
 """
 
 from __future__ import annotations
@@ -11,24 +11,27 @@ from torch.nn import functional as F
 
 from phalanx.nn.layers import ConvBN, ConvBNReLU, initialise_convs
 
+INNER_CHANNELS = (64, 128, 256, 512)  # of the blocks of each stage
+
 
 class ResNetVD(nn.Module):
-    """images [B, 3, H, W] -> four maps, of 1/4, 1/8, 1/8 and 1/8 of the size (rounded up), `channels` deep."""
+    """images [B, 3, H, W] -> four maps, of 1/4, 1/8, 1/16 and 1/32 of the size (rounded up), `channels` deep.
 
-    channels = (256, 512, 1024, 2048)
+    `dilated`, for segmentation, the last two are of 1/8 as well.
+    """
 
-    def __init__(self, blocks: tuple[int, int, int]) -> None:
-        """`blocks`: how many the first three stages have; the last has three, dilated by 4, 8 and 16."""
+    def __init__(self, blocks: tuple[int, int, int, int], *, block: type[Bottleneck | Residual], dilated: bool) -> None:
+        """`blocks`: how many each stage has; the three of a dilated last stage are dilated by 4, 8 and 16."""
         super().__init__()
         self.stem = nn.Sequential(ConvBNReLU(3, 32, 3, stride=2), ConvBNReLU(32, 32, 3), ConvBNReLU(32, 64, 3))
-        first, second, third = blocks
+        self.channels = tuple(block.widening * inner for inner in INNER_CHANNELS)
+        dilations: list[tuple[int, ...]] = [(1,) * count for count in blocks]
+        if dilated:
+            dilations[2:] = [(2,) * blocks[2], (4, 8, 16)]
+        strides = (1, 2, 1, 1) if dilated else (1, 2, 2, 2)
+        before = (64, *self.channels)
         self.stages = nn.ModuleList(
-            [
-                stage(64, 64, (1,) * first),
-                stage(256, 128, (1,) * second, stride=2),
-                stage(512, 256, (2,) * third),
-                stage(1024, 512, (4, 8, 16)),
-            ]
+            stage(block, *each) for each in zip(before, INNER_CHANNELS, dilations, strides, strict=False)
         )
         initialise_convs(self)
 
@@ -41,32 +44,57 @@ class ResNetVD(nn.Module):
         return maps
 
 
-def stage(in_channels: int, inner_channels: int, dilations: tuple[int, ...], stride: int = 1) -> nn.Sequential:
-    """A block for each of `dilations`, the first one with the stride."""
-    first = Bottleneck(in_channels, inner_channels, dilations[0], stride)
-    return nn.Sequential(first, *(Bottleneck(4 * inner_channels, inner_channels, dilation) for dilation in dilations[1:]))
-
-
 class Bottleneck(nn.Module):
     """A residual block [B, in, ., .] -> [B, 4 * inner, h, w] whose 3x3 convolution works on few channels."""
 
-    def __init__(self, in_channels: int, inner_channels: int, dilation: int, stride: int = 1) -> None:
+    widening = 4
+
+    def __init__(self, in_channels: int, inner_channels: int, dilation: int, stride: int = 1, *, first: bool = False) -> None:
         super().__init__()
-        out_channels = 4 * inner_channels
+        out_channels = self.widening * inner_channels
         self.squeeze = ConvBNReLU(in_channels, inner_channels, 1)
         self.spatial = ConvBNReLU(inner_channels, inner_channels, 3, stride=stride, dilation=dilation)
         self.widen = ConvBN(inner_channels, out_channels, 1)
         self.pool = nn.AvgPool2d(2, stride=2, ceil_mode=True) if stride == 2 else nn.Identity()
-        self.shortcut = nn.Identity() if in_channels == out_channels else ConvBN(in_channels, out_channels, 1)
+        self.shortcut = ConvBN(in_channels, out_channels, 1) if first else nn.Identity()
 
     def forward(self, x: Tensor) -> Tensor:
         mixed = self.widen(self.spatial(self.squeeze(x)))
         return F.relu(mixed + self.shortcut(self.pool(x)), inplace=True)
 
 
-def resnet50_vd() -> ResNetVD:
-    return ResNetVD((3, 4, 6))
+class Residual(nn.Module):
+    """A residual block [B, in, ., .] -> [B, inner, h, w] of two 3x3 convolutions, for the shallow networks."""
+
+    widening = 1
+
+    def __init__(self, in_channels: int, inner_channels: int, dilation: int, stride: int = 1, *, first: bool = False) -> None:
+        super().__init__()
+        self.spatial = ConvBNReLU(in_channels, inner_channels, 3, stride=stride, dilation=dilation)
+        self.mix = ConvBN(inner_channels, inner_channels, 3)
+        self.pool = nn.AvgPool2d(2, stride=2, ceil_mode=True) if stride == 2 else nn.Identity()
+        self.shortcut = ConvBN(in_channels, inner_channels, 1) if first else nn.Identity()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.relu(self.mix(self.spatial(x)) + self.shortcut(self.pool(x)), inplace=True)
 
 
-def resnet101_vd() -> ResNetVD:
-    return ResNetVD((3, 4, 23))
+def stage(
+    block: type[Bottleneck | Residual], in_channels: int, inner_channels: int, dilations: tuple[int, ...], stride: int
+) -> nn.Sequential:
+    """A block for each of `dilations`; the first has the stride, and a convolution in its shortcut."""
+    out_channels = block.widening * inner_channels
+    first = block(in_channels, inner_channels, dilations[0], stride, first=True)
+    return nn.Sequential(first, *(block(out_channels, inner_channels, dilation) for dilation in dilations[1:]))
+
+
+def resnet18_vd() -> ResNetVD:
+    return ResNetVD((2, 2, 2, 2), block=Residual, dilated=False)
+
+
+def resnet50_vd(*, dilated: bool = True) -> ResNetVD:
+    return ResNetVD((3, 4, 6, 3), block=Bottleneck, dilated=dilated)
+
+
+def resnet101_vd(*, dilated: bool = True) -> ResNetVD:
+    return ResNetVD((3, 4, 23, 3), block=Bottleneck, dilated=dilated)

@@ -17,12 +17,14 @@ from phalanx.families.segmentation.models.pp_liteseg import PPLiteSeg
 from phalanx.families.segmentation.models.segformer import SegFormer
 from phalanx.families.segmentation.models.unet import UNet
 from phalanx.families.table.models.slanet import SLANet
+from phalanx.families.text_detection.models.db import DB
 from phalanx.weights.matching import Fit, Naming, Slot
-from phalanx.weights.originals import crnn, deeplabv3p, ocrnet, pp_liteseg, ppyoloe, segformer, slanet, svtr_lcnet, unet
+from phalanx.weights.originals import crnn, db, deeplabv3p, ocrnet, pp_liteseg, ppyoloe, segformer, slanet, svtr_lcnet, unet
 from phalanx.weights.originals.original import Original
 
 ORIGINALS: dict[type[nn.Module], Callable[[Any], Original]] = {
     CRNN: crnn.original,
+    DB: db.original,
     DeepLabV3Plus: deeplabv3p.original,
     OCRNet: ocrnet.original,
     PPLiteSeg: pp_liteseg.original,
@@ -32,6 +34,9 @@ ORIGINALS: dict[type[nn.Module], Callable[[Any], Original]] = {
     SVTRLCNet: svtr_lcnet.original,
     UNet: unet.original,
 }
+
+# Of networks whose exported files can be read: their layers with weights, in the order of the original's ONNX files.
+IN_ORDER: dict[type[nn.Module], Callable[[Any], list[str]]] = {DB: db.in_order}
 
 
 def load_original(model: nn.Module, arrays: Mapping[str, npt.NDArray[Any]]) -> None:

@@ -6,34 +6,24 @@ hard sigmoid as in PaddleOCR. Shapes: B batch, C channels.
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple
+from typing import Literal
 
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from phalanx.families.recognition.models.blocks import initialise_as_paddle
-from phalanx.nn.layers import ConvBN, ConvBNHardswish, ConvBNReLU, SqueezeExcitation, Stride, scaled
+from phalanx.nn.backbones.mobilenet_v3 import Block, InvertedResidual
+from phalanx.nn.layers import ConvBNHardswish, scaled
 
 Size = Literal['large', 'small']
 
-
-class Block(NamedTuple):
-    """One inverted residual of the published network, of scale 1."""
-
-    kernel_size: int
-    inner: int
-    channels: int
-    squeeze: bool
-    activation: Literal['relu', 'hardswish']
-    lower: bool = False  # whether it halves the height
-
-
+LOWER = (2, 1)  # the stride that halves the height
 BLOCKS: dict[Size, tuple[Block, ...]] = {
     'large': (
         Block(3, 16, 16, False, 'relu'),
-        Block(3, 64, 24, False, 'relu', lower=True),
+        Block(3, 64, 24, False, 'relu', LOWER),
         Block(3, 72, 24, False, 'relu'),
-        Block(5, 72, 40, True, 'relu', lower=True),
+        Block(5, 72, 40, True, 'relu', LOWER),
         Block(5, 120, 40, True, 'relu'),
         Block(5, 120, 40, True, 'relu'),
         Block(3, 240, 80, False, 'hardswish'),
@@ -42,26 +32,25 @@ BLOCKS: dict[Size, tuple[Block, ...]] = {
         Block(3, 184, 80, False, 'hardswish'),
         Block(3, 480, 112, True, 'hardswish'),
         Block(3, 672, 112, True, 'hardswish'),
-        Block(5, 672, 160, True, 'hardswish', lower=True),
+        Block(5, 672, 160, True, 'hardswish', LOWER),
         Block(5, 960, 160, True, 'hardswish'),
         Block(5, 960, 160, True, 'hardswish'),
     ),
     'small': (
         Block(3, 16, 16, True, 'relu'),
-        Block(3, 72, 24, False, 'relu', lower=True),
+        Block(3, 72, 24, False, 'relu', LOWER),
         Block(3, 88, 24, False, 'relu'),
-        Block(5, 96, 40, True, 'hardswish', lower=True),
+        Block(5, 96, 40, True, 'hardswish', LOWER),
         Block(5, 240, 40, True, 'hardswish'),
         Block(5, 240, 40, True, 'hardswish'),
         Block(5, 120, 48, True, 'hardswish'),
         Block(5, 144, 48, True, 'hardswish'),
-        Block(5, 288, 96, True, 'hardswish', lower=True),
+        Block(5, 288, 96, True, 'hardswish', LOWER),
         Block(5, 576, 96, True, 'hardswish'),
         Block(5, 576, 96, True, 'hardswish'),
     ),
 }
 LAST = {'large': 960, 'small': 576}
-CONVS: dict[str, type[ConvBN]] = {'relu': ConvBNReLU, 'hardswish': ConvBNHardswish}
 
 
 class MobileNetV3(nn.Module):
@@ -84,22 +73,3 @@ class MobileNetV3(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         return F.max_pool2d(self.last(self.blocks(self.stem(images))), 2)
-
-
-class InvertedResidual(nn.Module):
-    """x [B, in, H, W] -> [B, out, H or H/2, W]: widened, filtered by channel, narrowed; beside a shortcut where one fits."""
-
-    def __init__(self, in_channels: int, block: Block, scale: float, *, shortcut: bool) -> None:
-        super().__init__()
-        inner, out_channels = scaled(block.inner, scale), scaled(block.channels, scale)
-        stride: Stride = (2, 1) if block.lower else 1
-        conv = CONVS[block.activation]
-        self.widen = conv(in_channels, inner, 1)
-        self.filter = conv(inner, inner, block.kernel_size, stride=stride, groups=inner)
-        self.squeeze = SqueezeExcitation(inner, slope=0.2) if block.squeeze else nn.Identity()
-        self.narrow = ConvBN(inner, out_channels, 1)
-        self.has_shortcut = shortcut and not block.lower and in_channels == out_channels
-
-    def forward(self, x: Tensor) -> Tensor:
-        y: Tensor = self.narrow(self.squeeze(self.filter(self.widen(x))))
-        return x + y if self.has_shortcut else y

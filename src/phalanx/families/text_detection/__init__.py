@@ -1,0 +1,1 @@
+"""Text detection: where on an image there is text, as polygons."""

@@ -1,0 +1,96 @@
+"""Necks for text detection: four maps, each half as large as the one before, become one of the size of the finest.
+
+Lin et al., Feature Pyramid Networks, https://arxiv.org/abs/1612.03144. Each map is told what the coarser ones know, and gives a
+quarter of the channels of the result. Layer order and initial weights as in PaddleOCR. Shapes: B batch, C channels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from phalanx.nn.layers import SqueezeExcitation, initialise_as_paddle
+
+Layer = Callable[[int, int, int], nn.Module]  # input channels, output channels, kernel size
+
+
+def conv(in_channels: int, out_channels: int, kernel_size: int, stride: int = 1) -> nn.Conv2d:
+    """A convolution without a bias, drawn by He's rule."""
+    layer = nn.Conv2d(in_channels, out_channels, kernel_size, stride, kernel_size // 2, bias=False)
+    nn.init.kaiming_uniform_(layer.weight, nonlinearity='relu')
+    return layer
+
+
+class FPN(nn.Module):
+    """Maps [B, ., h, w], from fine to coarse -> [B, channels, h, w] of the size of the first.
+
+    `layer` is `conv` for the neck of DB (Liao et al., https://arxiv.org/abs/1911.08947), and ResidualSqueeze for the RSE-FPN of
+    PP-OCRv3 (https://arxiv.org/abs/2206.03001).
+    """
+
+    def __init__(self, in_channels: Sequence[int], channels: int, layer: Layer = conv) -> None:
+        super().__init__()
+        self.inputs = nn.ModuleList(layer(before, channels, 1) for before in in_channels)
+        self.outputs = nn.ModuleList(layer(channels, channels // 4, 3) for _ in in_channels)
+
+    def forward(self, maps: Sequence[Tensor]) -> Tensor:
+        known = told_from_above([layer(x) for layer, x in zip(self.inputs, maps, strict=True)])
+        return joined([layer(x) for layer, x in zip(self.outputs, known, strict=True)])
+
+
+class LKPAN(nn.Module):
+    """Maps [B, ., h, w], from fine to coarse -> [B, channels, h, w] of the size of the first.
+
+    A path aggregation network with large kernels, the neck of PP-OCRv3's teacher (https://arxiv.org/abs/2206.03001): after the
+    coarser maps have told the finer ones, these tell the coarser.
+    """
+
+    def __init__(self, in_channels: Sequence[int], channels: int) -> None:
+        super().__init__()
+        quarter = channels // 4
+        self.inputs = nn.ModuleList(conv(before, channels, 1) for before in in_channels)
+        self.top_down = nn.ModuleList(conv(channels, quarter, 9) for _ in in_channels)
+        self.halve = nn.ModuleList(conv(quarter, quarter, 3, stride=2) for _ in in_channels[1:])
+        self.outputs = nn.ModuleList(conv(quarter, quarter, 9) for _ in in_channels)
+
+    def forward(self, maps: Sequence[Tensor]) -> Tensor:
+        known = told_from_above([layer(x) for layer, x in zip(self.inputs, maps, strict=True)])
+        finest, *coarser = [layer(x) for layer, x in zip(self.top_down, known, strict=True)]
+        told = [finest]
+        for halve, x in zip(self.halve, coarser, strict=True):
+            told.append(x + halve(told[-1]))
+        return joined([layer(x) for layer, x in zip(self.outputs, told, strict=True)])
+
+
+class ResidualSqueeze(nn.Module):
+    """x [B, in, h, w] -> [B, out, h, w]: a convolution, and its result with weighed channels added to itself."""
+
+    def __init__(self, in_channels: int, out_channels: int, kernel_size: int) -> None:
+        super().__init__()
+        self.conv = conv(in_channels, out_channels, kernel_size)
+        self.squeeze = SqueezeExcitation(out_channels, slope=0.2)
+        initialise_as_paddle(self.squeeze)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.conv(x)
+        weighed: Tensor = self.squeeze(x)
+        return x + weighed
+
+
+def told_from_above(maps: Sequence[Tensor]) -> list[Tensor]:
+    """Maps [B, C, ., .], from fine to coarse, each with all coarser ones added to it."""
+    *finer, coarsest = maps
+    told = [coarsest]
+    for x in reversed(finer):
+        told.insert(0, x + F.interpolate(told[0], x.shape[-2:], mode='nearest'))
+    return told
+
+
+def joined(maps: Sequence[Tensor]) -> Tensor:
+    """Maps [B, ., h, w], given from fine to coarse, as one of the size of the finest, whose channels come last."""
+    finest, *coarser = maps
+    enlarged = [F.interpolate(x, finest.shape[-2:], mode='nearest') for x in reversed(coarser)]
+    return torch.cat([*enlarged, finest], dim=1)

@@ -1,0 +1,198 @@
+"""PP-LCNetV3: PP-LCNet whose convolutions are sums of several in training and a single one afterwards.
+
+The backbone of PP-OCRv4 and PP-OCRv5 mobile, of detectors and recognisers; layer order as in PaddleOCR. The sums are those of
+Vasu et al., MobileOne, https://arxiv.org/abs/2206.04040. Shapes: B batch, C channels.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.nn.utils.fusion import fuse_conv_bn_eval
+
+from phalanx.nn.layers import ConvBN, DepthwiseConv2d, SqueezeExcitation, Stride, initialise_convs, scaled
+from phalanx.parallel.norms import BatchNorm2d
+
+BRANCHES = 4  # convolutions of the full kernel in each sum, as published
+
+
+class Block(NamedTuple):
+    """A depthwise separable block of the published network, of scale 1."""
+
+    kernel_size: int
+    out_channels: int
+    stride: Stride = 1
+    squeeze: bool = False  # squeeze-and-excitation between the two convolutions
+
+
+Stages = tuple[tuple[Block, ...], ...]
+
+STEM_CHANNELS = 16
+DETECTION: Stages = (  # the first at 1/2 of the size, then each at half of the one before
+    (Block(3, 32),),
+    (Block(3, 64, 2), Block(3, 64)),
+    (Block(3, 128, 2), Block(3, 128)),
+    (Block(3, 256, 2), *(Block(5, 256),) * 4),
+    (Block(5, 512, 2, squeeze=True), Block(5, 512, squeeze=True), Block(5, 512), Block(5, 512)),
+)
+RECOGNITION: Stages = (  # the same at 1/2 of the height and width, which fall to 1/16 and 1/4
+    (Block(3, 32),),
+    (Block(3, 64), Block(3, 64)),
+    (Block(3, 128, (2, 1)), Block(3, 128)),
+    (Block(3, 256, (1, 2)), *(Block(5, 256),) * 4),
+    (Block(5, 512, (2, 1), squeeze=True), Block(5, 512, squeeze=True), Block(5, 512, (2, 1)), Block(5, 512)),
+)
+
+
+class PPLCNetV3(nn.Module):
+    """images [B, 3, H, W] -> the maps of all stages but the first, from fine to coarse, `channels` deep.
+
+    With DETECTION they are of 1/4, 1/8, 1/16 and 1/32 of the size (rounded up); the last one of RECOGNITION is of 1/16 of the
+    height and 1/4 of the width.
+    """
+
+    def __init__(self, stages: Stages, *, scale: float, merged: bool = False) -> None:
+        """`scale`: how many channels there are, as a share of the published ones; `merged`: as in RepConv."""
+        super().__init__()
+        before = scaled(STEM_CHANNELS, scale, multiple=16)
+        self.stem = ConvBN(3, before, 3, stride=2)
+        self.stages = nn.ModuleList()
+        for blocks in stages:
+            stage = nn.Sequential()
+            for block in blocks:
+                after = scaled(block.out_channels, scale, multiple=16)
+                stage.append(LCNetV3Block(before, after, block, merged=merged))
+                before = after
+            self.stages.append(stage)
+        self.channels = tuple(scaled(blocks[-1].out_channels, scale, multiple=16) for blocks in stages[1:])
+        initialise_convs(self)
+
+    def forward(self, images: Tensor) -> list[Tensor]:
+        x, maps = self.stem(images), []
+        for stage in self.stages:
+            x = stage(x)
+            maps.append(x)
+        return maps[1:]
+
+
+class LCNetV3Block(nn.Module):
+    """x [B, in, H, W] -> [B, out, h, w]: each channel filtered by itself, then all of them mixed in each pixel."""
+
+    def __init__(self, in_channels: int, out_channels: int, block: Block, *, merged: bool) -> None:
+        super().__init__()
+        self.depthwise = RepConv(
+            in_channels, in_channels, block.kernel_size, stride=block.stride, groups=in_channels, merged=merged
+        )
+        self.squeeze = SqueezeExcitation(in_channels) if block.squeeze else nn.Identity()
+        self.pointwise = RepConv(in_channels, out_channels, 1, merged=merged)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.pointwise(self.squeeze(self.depthwise(x)))
+        return out
+
+
+class RepConv(nn.Module):
+    """A convolution, rescaled and, unless it halves both sides, put through hard-swish: [B, in, H, W] -> [B, out, h, w].
+
+    It is a ConvSum or, `merged`, a single convolution with a bias. That is the form of exported files, and it can
+    be trained further.
+    """
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        kernel_size: int,
+        *,
+        stride: Stride = 1,
+        groups: int = 1,
+        merged: bool = False,
+    ) -> None:
+        super().__init__()
+        build = _single if merged else ConvSum
+        self.conv: nn.Module = build(in_channels, out_channels, kernel_size, stride, groups)
+        self.before = Affine()
+        self.after = Affine() if stride != 2 else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.before(self.conv(x))
+        return out if self.after is None else self.after(F.hardswish(out))
+
+
+class ConvSum(nn.Module):
+    """[B, in, H, W] -> [B, out, h, w]: the sum of several convolutions of the same map, each with a norm.
+
+    They are BRANCHES of the full kernel, one of 1x1 where the kernel is larger, and the map itself where its shape stays.
+    """
+
+    def __init__(self, in_channels: int, out_channels: int, kernel_size: int, stride: Stride, groups: int) -> None:
+        super().__init__()
+        self.form = in_channels, out_channels, kernel_size, stride, groups
+        sizes = [kernel_size] * BRANCHES
+        self.full = nn.ModuleList(ConvBN(in_channels, out_channels, size, stride=stride, groups=groups) for size in sizes)
+        self.small = ConvBN(in_channels, out_channels, 1, stride=stride, groups=groups) if kernel_size > 1 else None
+        self.identity = BatchNorm2d(in_channels) if in_channels == out_channels and stride == 1 else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        first, *others = [part for part in (self.identity, self.small, *self.full) if part is not None]
+        out: Tensor = first(x)
+        for part in others:
+            out = out + part(x)
+        return out
+
+    @torch.no_grad()
+    def merged(self) -> nn.Conv2d:
+        """The single convolution that does the same in evaluation mode."""
+        in_channels, _, kernel_size, _, groups = self.form
+        middle = kernel_size // 2
+        parts = [_fused(part) for part in self.full]
+        if self.small is not None:
+            weight, bias = _fused(self.small)
+            parts.append((F.pad(weight, (middle,) * 4), bias))
+        if self.identity is not None:
+            norm = self.identity
+            assert norm.running_mean is not None and norm.running_var is not None
+            factors = norm.weight / (norm.running_var + norm.eps).sqrt()
+            kernels, channels = torch.zeros_like(parts[0][0]), torch.arange(in_channels, device=factors.device)
+            kernels[channels, channels % (in_channels // groups), middle, middle] = factors
+            parts.append((kernels, norm.bias - norm.running_mean * factors))
+        weights, biases = zip(*parts, strict=True)
+        single = _single(*self.form)
+        single.weight, single.bias = (nn.Parameter(torch.stack(each).sum(0)) for each in (weights, biases))
+        return single
+
+
+def _single(in_channels: int, out_channels: int, kernel_size: int, stride: Stride, groups: int) -> nn.Conv2d:
+    Conv = DepthwiseConv2d if groups == in_channels > 1 else nn.Conv2d
+    return Conv(in_channels, out_channels, kernel_size, stride, kernel_size // 2, groups=groups)
+
+
+def _fused(part: nn.Module) -> tuple[Tensor, Tensor]:
+    """The kernels and the bias of a convolution with its norm, as they are in evaluation mode."""
+    assert isinstance(part, ConvBN)
+    conv = fuse_conv_bn_eval(part.conv, part.norm)
+    assert conv.bias is not None
+    return conv.weight, conv.bias
+
+
+class Affine(nn.Module):
+    """x [...] -> scale * x + bias, both learned and the same for all channels."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(1))
+        self.bias = nn.Parameter(torch.zeros(1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        # Without an axis, they do not turn a map of half precision into one of single.
+        return self.scale.squeeze() * x + self.bias.squeeze()
+
+
+def merge(network: nn.Module) -> None:
+    """Puts single convolutions for the sums of `network`, for evaluation and export."""
+    for module in network.eval().modules():
+        if isinstance(module, RepConv) and isinstance(module.conv, ConvSum):
+            module.conv = module.conv.merged()

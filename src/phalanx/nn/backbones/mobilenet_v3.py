@@ -1,0 +1,109 @@
+"""MobileNetV3: inverted residuals, of which some weigh their channels.
+
+Howard et al., Searching for MobileNetV3, https://arxiv.org/abs/1905.02244. The slope of the hard sigmoid as in PaddleOCR.
+Shapes: B batch, C channels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal, NamedTuple
+
+from torch import Tensor, nn
+
+from phalanx.nn.layers import (
+    ConvBN,
+    ConvBNHardswish,
+    ConvBNReLU,
+    SqueezeExcitation,
+    Stride,
+    initialise_as_paddle,
+    scaled,
+)
+
+
+class Block(NamedTuple):
+    """One inverted residual of the published network, of scale 1."""
+
+    kernel_size: int
+    inner: int
+    channels: int
+    squeeze: bool
+    activation: Literal['relu', 'hardswish']
+    stride: Stride = 1
+
+
+STEM_CHANNELS, LAST_CHANNELS = 16, 960
+LARGE = (  # in stages: each gives a map, at half the size of the one before
+    (
+        Block(3, 16, 16, False, 'relu'),
+        Block(3, 64, 24, False, 'relu', 2),
+        Block(3, 72, 24, False, 'relu'),
+    ),
+    (
+        Block(5, 72, 40, True, 'relu', 2),
+        Block(5, 120, 40, True, 'relu'),
+        Block(5, 120, 40, True, 'relu'),
+    ),
+    (
+        Block(3, 240, 80, False, 'hardswish', 2),
+        Block(3, 200, 80, False, 'hardswish'),
+        Block(3, 184, 80, False, 'hardswish'),
+        Block(3, 184, 80, False, 'hardswish'),
+        Block(3, 480, 112, True, 'hardswish'),
+        Block(3, 672, 112, True, 'hardswish'),
+    ),
+    (
+        Block(5, 672, 160, True, 'hardswish', 2),
+        Block(5, 960, 160, True, 'hardswish'),
+        Block(5, 960, 160, True, 'hardswish'),
+    ),
+)
+CONVS: dict[str, type[ConvBN]] = {'relu': ConvBNReLU, 'hardswish': ConvBNHardswish}
+
+
+class MobileNetV3(nn.Module):
+    """images [B, 3, H, W] -> four maps, of 1/4, 1/8, 1/16 and 1/32 of the size (rounded up), `channels` deep."""
+
+    def __init__(self, stages: Sequence[Sequence[Block]] = LARGE, *, scale: float, squeeze: bool = True) -> None:
+        """`scale`: how many channels there are, as a share of the paper's. Without `squeeze`, no block weighs its channels."""
+        super().__init__()
+        before = scaled(STEM_CHANNELS, scale)
+        self.stem = ConvBNHardswish(3, before, 3, stride=2)
+        self.stages = nn.ModuleList()
+        for blocks in stages:
+            stage = nn.Sequential()
+            for block in blocks:
+                stage.append(InvertedResidual(before, block, scale, squeeze=squeeze))
+                before = scaled(block.channels, scale)
+            self.stages.append(stage)
+        last = scaled(LAST_CHANNELS, scale)
+        self.last = ConvBNHardswish(before, last, 1)
+        self.channels = (*(scaled(blocks[-1].channels, scale) for blocks in stages[:-1]), last)
+        initialise_as_paddle(self)
+
+    def forward(self, images: Tensor) -> list[Tensor]:
+        x, maps = self.stem(images), []
+        for stage in self.stages:
+            x = stage(x)
+            maps.append(x)
+        return [*maps[:-1], self.last(x)]
+
+
+class InvertedResidual(nn.Module):
+    """x [B, in, H, W] -> [B, out, h, w]: widened, filtered by channel, narrowed; beside a shortcut where one fits."""
+
+    def __init__(self, in_channels: int, block: Block, scale: float, *, squeeze: bool = True, shortcut: bool = True) -> None:
+        """Without `squeeze` or `shortcut` there is none, whatever `block` says and would fit."""
+        super().__init__()
+        inner, out_channels = scaled(block.inner, scale), scaled(block.channels, scale)
+        conv = CONVS[block.activation]
+        self.widen = conv(in_channels, inner, 1)
+        self.filter = conv(inner, inner, block.kernel_size, stride=block.stride, groups=inner)
+        self.squeeze = SqueezeExcitation(inner, slope=0.2) if block.squeeze and squeeze else nn.Identity()
+        self.narrow = ConvBN(inner, out_channels, 1)
+        self.has_shortcut = shortcut and block.stride == 1 and in_channels == out_channels
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = self.narrow(self.squeeze(self.filter(self.widen(x))))
+        return x + y if self.has_shortcut else y

@@ -1,0 +1,89 @@
+"""Weights in an ONNX file that another project exported: layer by layer, in the order in which they are computed.
+
+Names of weights are lost in such files, or are numbers. What stays is the order of the layers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from importlib.util import find_spec
+from typing import Any, NamedTuple
+
+import numpy.typing as npt
+from torch import Tensor, nn
+
+from phalanx.weights.pdparams import RefusedError
+
+Array = npt.NDArray[Any]
+
+PARTS = {  # of each kind of layer, by the names that torch has for them
+    'Conv': ('weight', 'bias'),
+    'ConvTranspose': ('weight', 'bias'),
+    'BatchNormalization': ('weight', 'bias', 'running_mean', 'running_var'),
+    'Affine': ('scale', 'bias'),  # a product with one number and a sum with another
+}
+
+
+class Layer(NamedTuple):
+    kind: str  # of PARTS
+    arrays: list[Array]  # its parts, in that order; a convolution may have no bias
+
+
+def weights_in(data: bytes, model: nn.Module, names: Sequence[str]) -> dict[str, Array | Tensor]:
+    """The weights of an ONNX file, by the names of `model`, whose layers `names` are those of the file, in its order.
+
+    Raises RefusedError when the file is damaged, or has other layers.
+    """
+    layers = layers_of(data)
+    found: dict[str, Array | Tensor] = {}
+    state = model.state_dict()
+    if len(layers) != len(names):
+        raise RefusedError(
+            f'has {len(layers)} layers with weights, {type(model).__name__} has {len(names)}; is it this network?'
+        )
+    for name, layer in zip(names, layers, strict=True):
+        own = {part for part in PARTS[layer.kind] if f'{name}.{part}' in state}
+        given = dict(zip(PARTS[layer.kind], layer.arrays, strict=False))
+        if own != given.keys():
+            raise RefusedError(f'has a {layer.kind} of {", ".join(given)} where {name} has {", ".join(sorted(own)) or "none"}')
+        found |= {f'{name}.{part}': array for part, array in given.items()}
+    return found
+
+
+def layers_of(data: bytes) -> list[Layer]:
+    """The layers of an ONNX file that have weights. Raises RefusedError when it is damaged, or onnx is not installed."""
+    if find_spec('onnx') is None:
+        raise RefusedError('is an exported network, which needs onnx: pip install "phalanx-vision[export]"')
+    import onnx  # it comes with the extra `export`
+    from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
+    from onnx.numpy_helper import to_array
+
+    try:
+        graph = onnx.load_model_from_string(data).graph
+        constants: dict[str, Array] = {each.name: to_array(each) for each in graph.initializer}
+        for node in graph.node:
+            if node.op_type == 'Constant' and node.attribute[0].name == 'value':
+                constants[node.output[0]] = to_array(node.attribute[0].t)
+    except (DecodeError, ValueError) as error:
+        raise RefusedError(f'is not a complete ONNX file: {error}') from None
+    layers: list[Layer] = []
+    made: dict[str, Layer] = {}  # by the value that it computes
+    for node in graph.node:
+        fixed = [constants[name].copy() for name in node.input if name in constants]
+        if not fixed:
+            continue
+        given = next((name for name in node.input if name not in constants), '')
+        if node.op_type in PARTS:
+            layer = Layer(node.op_type, fixed)
+            layers.append(layer)
+        elif node.op_type == 'Mul' and fixed[0].size == 1:
+            layer = Layer('Affine', [fixed[0].reshape(1)])
+        elif node.op_type == 'Add' and (before := made.get(given)) is not None and len(before.arrays) == 1:
+            layer = before
+            layer.arrays.append(fixed[0].reshape(-1))
+            if layer.kind == 'Affine':
+                layers.append(layer)
+        else:
+            continue
+        made[node.output[0]] = layer
+    return layers

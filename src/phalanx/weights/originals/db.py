@@ -1,0 +1,139 @@
+"""Names of PaddleOCR's DB, with each of its backbones, necks and heads."""
+
+from __future__ import annotations
+
+import re
+
+import numpy.typing as npt
+
+from phalanx.families.text_detection.models.db import DB
+from phalanx.families.text_detection.models.necks import LKPAN, ResidualSqueeze
+from phalanx.nn.backbones.lcnetv3 import ConvSum, PPLCNetV3, RepConv
+from phalanx.nn.backbones.mobilenet_v3 import MobileNetV3
+from phalanx.weights.originals.original import PADDLE_BUFFERS, Original, Rule
+
+PP_LCNET_V3: tuple[Rule, ...] = (  # of recognisers too
+    (r'^backbone\.stem\.', 'backbone.conv1.'),
+    (r'^backbone\.stages\.(\d)\.', lambda match: f'backbone.blocks{int(match[1]) + 2}.'),
+    (r'^backbone\.narrow\.', 'backbone.layer_list.'),
+    (r'^(backbone.*)\.depthwise\.', r'\1.dw_conv.'),
+    (r'^(backbone.*)\.pointwise\.', r'\1.pw_conv.'),
+    (r'^(backbone.*)\.squeeze\.squeeze\.', r'\1.se.conv1.'),
+    (r'^(backbone.*)\.squeeze\.excite\.', r'\1.se.conv2.'),
+    (r'^(backbone.*)\.conv\.full\.', r'\1.conv_kxk.'),
+    (r'^(backbone.*)\.conv\.small\.', r'\1.conv_1x1.'),
+    (r'^(backbone.*)\.conv\.identity\.', r'\1.identity.'),
+    (r'^(backbone.*_conv)\.conv\.', r'\1.reparam_conv.'),  # of a merged sum
+    (r'^(backbone.*)\.before\.', r'\1.lab.'),
+    (r'^(backbone.*)\.after\.', r'\1.act.lab.'),
+    (r'^(backbone.*)\.norm\.', r'\1.bn.'),
+)
+MOBILENET_V3: tuple[Rule, ...] = (
+    (r'^backbone\.stem\.', 'backbone.conv.'),
+    (r'^backbone\.stages\.(\d)\.', r'backbone.stage\1.'),
+    (r'^backbone\.last\.', 'backbone.stage3.3.'),
+    (r'^(backbone.*)\.widen\.', r'\1.expand_conv.'),
+    (r'^(backbone.*)\.filter\.', r'\1.bottleneck_conv.'),
+    (r'^(backbone.*)\.squeeze\.squeeze\.', r'\1.mid_se.conv1.'),
+    (r'^(backbone.*)\.squeeze\.excite\.', r'\1.mid_se.conv2.'),
+    (r'^(backbone.*)\.narrow\.', r'\1.linear_conv.'),
+    (r'^(backbone.*)\.norm\.', r'\1.bn.'),
+)
+RESNET_VD: tuple[Rule, ...] = (
+    (r'^backbone\.stem\.(\d)\.', lambda match: f'backbone.conv1_{int(match[1]) + 1}.'),
+    (r'^backbone\.stages\.(\d)\.(\d+)\.', r'backbone.bb_\1_\2.'),
+    (r'^(backbone.*)\.conv\.', r'\1._conv.'),
+    (r'^(backbone.*)\.norm\.', r'\1._batch_norm.'),
+    (r'^(backbone.*)\.shortcut\.', r'\1.short.'),
+)
+BOTTLENECK: tuple[Rule, ...] = (
+    (r'^(backbone.*)\.squeeze\.', r'\1.conv0.'),
+    (r'^(backbone.*)\.spatial\.', r'\1.conv1.'),
+    (r'^(backbone.*)\.widen\.', r'\1.conv2.'),
+)
+RESIDUAL: tuple[Rule, ...] = (
+    (r'^(backbone.*)\.spatial\.', r'\1.conv0.'),
+    (r'^(backbone.*)\.mix\.', r'\1.conv1.'),
+)
+
+
+def _level(match: re.Match[str]) -> str:
+    """`inputs.0.` -> `in2_conv.`: maps are counted by how often they were halved."""
+    return f'neck.{"in" if match[1] == "inputs" else "p"}{int(match[2]) + 2}_conv.'
+
+
+FPN: tuple[Rule, ...] = ((r'^neck\.(inputs|outputs)\.(\d)\.', _level),)
+RSE_FPN: tuple[Rule, ...] = (
+    (r'^neck\.inputs\.', 'neck.ins_conv.'),
+    (r'^neck\.outputs\.', 'neck.inp_conv.'),
+    (r'^(neck.*)\.conv\.', r'\1.in_conv.'),
+    (r'^(neck.*)\.squeeze\.squeeze\.', r'\1.se_block.conv1.'),
+    (r'^(neck.*)\.squeeze\.excite\.', r'\1.se_block.conv2.'),
+)
+LK_PAN: tuple[Rule, ...] = (
+    (r'^neck\.inputs\.', 'neck.ins_conv.'),
+    (r'^neck\.top_down\.', 'neck.inp_conv.'),
+    (r'^neck\.halve\.', 'neck.pan_head_conv.'),
+    (r'^neck\.outputs\.', 'neck.pan_lat_conv.'),
+)
+HEAD: tuple[Rule, ...] = (
+    (r'^head\.shrink\.', 'head.binarize.'),
+    (r'^head\.threshold\.', 'head.thresh.'),
+    (r'^(head.*)\.conv\.conv\.', r'\1.conv1.'),
+    (r'^(head.*)\.conv\.norm\.', r'\1.conv_bn1.'),
+    (r'^(head.*)\.twice\.', r'\1.conv2.'),
+    (r'^(head\.(?:binarize|thresh))\.norm\.', r'\1.conv_bn2.'),
+    (r'^(head.*)\.classify\.', r'\1.conv3.'),
+    (r'^head\.look\.conv\.', 'head.cbn_layer.last_3.conv.'),
+    (r'^head\.look\.norm\.', 'head.cbn_layer.last_3.bn.'),
+    (r'^head\.decide\.', 'head.cbn_layer.last_1.'),
+)
+
+
+def original(model: DB) -> Original:
+    """How PaddleOCR names the parameters of `model`."""
+    names = Original(rules=(*_backbone_rules(model), *_neck_rules(model), *HEAD, *PADDLE_BUFFERS))
+    return Original(names.rules, constants=_unused(model, names))
+
+
+def in_order(model: DB) -> list[str]:
+    """The layers of `model` that have weights in evaluation, in the order in which PaddleOCR computes them.
+
+    It begins with the coarsest map, where we begin with the finest, and has no threshold head then. Raises ValueError where
+    exported files have other layers.
+    """
+    if any(isinstance(module, ConvSum) for module in model.modules()):
+        raise ValueError('exported files of pp_lcnet_v3 have a single convolution for each sum: build it with `merged: true`')
+    layers = [name for name, module in model.named_modules() if any(True for _ in module.parameters(recurse=False))]
+    if isinstance(model.neck, LKPAN):
+        of_neck = [*_levels('inputs', coarsest_first=True), *_levels('top_down', coarsest_first=True)]
+        of_neck += [*_levels('halve'), *_levels('outputs')]
+    else:
+        of_neck = [*_levels('inputs', coarsest_first=True), *_levels('outputs', coarsest_first=True)]
+    parts = ['backbone', *of_neck, 'head.shrink', 'head.look', 'head.decide']
+    return [name for part in parts for name in layers if f'{name}.'.startswith(f'{part}.')]
+
+
+def _levels(part: str, *, coarsest_first: bool = False) -> list[str]:
+    return [f'neck.{part}.{level}' for level in (range(3, -1, -1) if coarsest_first else range(4))]
+
+
+def _backbone_rules(model: DB) -> tuple[Rule, ...]:
+    if isinstance(model.backbone, PPLCNetV3):
+        return PP_LCNET_V3
+    if isinstance(model.backbone, MobileNetV3):
+        return MOBILENET_V3
+    return *RESNET_VD, *(BOTTLENECK if model.backbone.channels[0] == 256 else RESIDUAL)
+
+
+def _neck_rules(model: DB) -> tuple[Rule, ...]:
+    if isinstance(model.neck, LKPAN):
+        return LK_PAN
+    return RSE_FPN if isinstance(model.neck.inputs[0], ResidualSqueeze) else FPN
+
+
+def _unused(model: DB, names: Original) -> dict[str, npt.ArrayLike]:
+    """The factors and offsets that the original has behind an activation also where there is none."""
+    without = [name for name, module in model.named_modules() if isinstance(module, RepConv) and module.after is None]
+    values = {'scale': 1.0, 'bias': 0.0}
+    return {names.name(f'{name}.after.{part}'): value for name in without for part, value in values.items()}
