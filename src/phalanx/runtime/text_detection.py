@@ -80,7 +80,7 @@ def text_regions(
         above = cv2.dilate(above, np.ones((2, 2), np.uint8)).astype(np.uint8, copy=False)
     contours, _ = cv2.findContours(above, cv2.RETR_LIST, cv2.CHAIN_APPROX_SIMPLE)
     h, w = probabilities.shape
-    scale, largest = np.array([size[0] / w, size[1] / h]), np.array(size)
+    seen, whole = np.array([w, h], np.float32), np.array(size, np.float32)
     found = []
     for contour in contours[:max_candidates]:
         points = quad(contour, LEAST_SIDE) if shape == 'quad' else polygon(contour)
@@ -91,7 +91,7 @@ def text_regions(
             continue
         outer = one_outline(unclipped(points, unclip_ratio), shape)
         if outer is not None:
-            pixels = np.clip(np.round(outer * scale), 0, largest)
+            pixels = np.clip(np.round(outer / seen * whole), 0, whole)  # in float32, so that halves are rounded as there
             found.append(TextRegion(score, tuple((float(x), float(y)) for x, y in pixels)))
     return found
 

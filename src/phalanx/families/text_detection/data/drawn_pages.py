@@ -186,10 +186,12 @@ def place(
 
 def lay(canvas: Array, ink: Array, rng: Rng) -> None:
     """Colours the ink [H, W] on the page [H, W, 3], in a brightness that stands out where it is."""
-    around = float(canvas[ink > 0.3].mean()) if (ink > 0.3).any() else 128.0
+    x, y, w, h = cv2.boundingRect((ink > 0).view(np.uint8))
+    ink, under = ink[y : y + h, x : x + w], canvas[y : y + h, x : x + w]
+    around = float(under[ink > 0.3].mean()) if (ink > 0.3).any() else 128.0
     bright = rng.uniform(min(around + 90, 230), 255) if around < 110 else rng.uniform(0, max(around - 90, 25))
     colour = np.clip(bright + rng.normal(0, 20, 3), 0, 255).astype(np.float32)
-    canvas += np.clip(ink * 1.3, 0, 1)[..., None] * (colour - canvas)
+    under += np.clip(ink * np.float32(1.3), 0, 1)[..., None] * (colour - under)
 
 
 def background(H: int, W: int, rng: Rng) -> Array:
