@@ -39,6 +39,10 @@ PUBLISHED = (
     'ch_PP-OCRv3_rec',
     'ch_PP-OCRv3_rec_distillation',
     'SLANet',
+    'det_mv3_db',
+    'det_r50_vd_db',
+    'ch_PP-OCRv3_det_student',
+    'ch_PP-OCRv4_det_mobile',
 )
 
 

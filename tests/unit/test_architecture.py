@@ -30,7 +30,7 @@ MAY_IMPORT = {
     'system': (),
     'runtime': (),  # exported files without torch: installable by itself
 }
-FAMILIES = ('segmentation', 'detection', 'recognition', 'table')
+FAMILIES = ('segmentation', 'detection', 'recognition', 'table', 'text_detection')
 CATALOGS = ('MODELS', 'DATA', 'LOSSES', 'LOCATION_LOSSES', 'METRICS', 'TRANSFORMS', 'PARTS', 'DISTILLATIONS', 'FAMILIES')
 SCREEN = 70  # lines
 

@@ -27,6 +27,11 @@ from phalanx.families.table.data import DATA as TABLE_DATA
 from phalanx.families.table.loss.location import LOCATION_LOSSES
 from phalanx.families.table.models import MODELS as TABLE_MODELS
 from phalanx.families.table.task import TableStructure
+from phalanx.families.text_detection.data import DATA as TEXT_DETECTION_DATA
+from phalanx.families.text_detection.loss import LOSSES as TEXT_DETECTION_LOSSES
+from phalanx.families.text_detection.models import MODELS as TEXT_DETECTION_MODELS
+from phalanx.families.text_detection.task import TextDetection
+from phalanx.families.text_detection.transforms import TRANSFORMS as TEXT_DETECTION_TRANSFORMS
 
 # The name a recipe gives as `task`, and the class that is both its configuration section and its Task.
 FAMILIES: dict[str, type] = {
@@ -34,6 +39,7 @@ FAMILIES: dict[str, type] = {
     'detection': Detection,
     'recognition': Recognition,
     'table': TableStructure,
+    'text_detection': TextDetection,
 }
 # Of each family: what kind of part, and the parts of that kind by name.
 CATALOGS: dict[str, dict[str, dict[str, Any]]] = {
@@ -57,6 +63,12 @@ CATALOGS: dict[str, dict[str, dict[str, Any]]] = {
         'transforms': RECOGNITION_TRANSFORMS,
     },
     'table': {'models': TABLE_MODELS, 'data': TABLE_DATA, 'losses': LOCATION_LOSSES},
+    'text_detection': {
+        'models': TEXT_DETECTION_MODELS,
+        'data': TEXT_DETECTION_DATA,
+        'losses': TEXT_DETECTION_LOSSES,
+        'transforms': TEXT_DETECTION_TRANSFORMS,
+    },
 }
 
 

@@ -8,7 +8,7 @@ reading of a text say, stands here, and the families import it.
 """
 
 from phalanx.runtime.model import Model, load
-from phalanx.runtime.results import Found, Prediction, Reading
+from phalanx.runtime.results import Found, Prediction, Reading, TextRegion
 from phalanx.runtime.session import ArtifactError
 
-__all__ = ['ArtifactError', 'Found', 'Model', 'Prediction', 'Reading', 'load']
+__all__ = ['ArtifactError', 'Found', 'Model', 'Prediction', 'Reading', 'TextRegion', 'load']

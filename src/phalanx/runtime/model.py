@@ -14,6 +14,7 @@ from phalanx.runtime.recognition import Recognition
 from phalanx.runtime.segmentation import Segmentation
 from phalanx.runtime.session import Run, opened
 from phalanx.runtime.table import Table
+from phalanx.runtime.text_detection import TextDetection
 
 
 class Family(Protocol):
@@ -37,6 +38,7 @@ FAMILIES: dict[str, Callable[[Mapping[str, Any]], Family]] = {
     'detection': Detection,
     'recognition': Recognition,
     'table': Table,
+    'text_detection': TextDetection,
 }
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import cv2
 import numpy as np
@@ -104,3 +104,14 @@ def ratio_factor(image: Image, size: Sequence[int]) -> float:
     """The largest factor with which the shorter side is at most the smaller of `size` and the longer at most the larger."""
     H, W = image.shape[:2]
     return float(min(min(size) / min(H, W), max(size) / max(H, W)))
+
+
+def limited_size(image: Image, side: int, limit: Literal['min', 'max']) -> tuple[int, int]:
+    """Width and height of an image once its shorter side is at least `side` (`min`) or its longer at most (`max`).
+
+    Each is then rounded to a multiple of 32, as PaddleOCR does, so the shape may change a little.
+    """
+    H, W = image.shape[:2]
+    factor = max(1.0, side / min(H, W)) if limit == 'min' else min(1.0, side / max(H, W))
+    width, height = (max(32, round(int(length * factor) / 32) * 32) for length in (W, H))
+    return width, height

@@ -26,6 +26,16 @@ class Reading:
     confidence: float  # mean probability of the characters, 0 for an empty text
 
 
+@dataclass(frozen=True)
+class TextRegion:
+    """Where a text is."""
+
+    score: float  # the mean probability within it
+    points: tuple[
+        tuple[float, float], ...
+    ]  # x, y of its outline in pixels of the image; of a quad clockwise from the upper left
+
+
 @dataclass(frozen=True, slots=True)
 class Prediction:
     """A table as a network says it."""

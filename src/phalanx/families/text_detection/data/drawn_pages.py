@@ -1,0 +1,215 @@
+"""The data set that comes with the package: pages with lines of text, drawn on demand.
+
+A page is a function of (seed, split, number) alone. Shapes: H, W of the page, h, w of a line.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import cv2
+import numpy as np
+import numpy.typing as npt
+
+from phalanx.data.samples import Image, Split
+from phalanx.families.text_detection.data.source import Points, Texts, texts_of
+
+Rng = np.random.Generator
+Array = npt.NDArray[np.float32]
+
+FACES = (
+    cv2.FONT_HERSHEY_SIMPLEX,
+    cv2.FONT_HERSHEY_DUPLEX,
+    cv2.FONT_HERSHEY_COMPLEX,
+    cv2.FONT_HERSHEY_TRIPLEX,
+    cv2.FONT_HERSHEY_COMPLEX_SMALL,
+    cv2.FONT_HERSHEY_SCRIPT_SIMPLEX,
+    cv2.FONT_HERSHEY_SCRIPT_COMPLEX,
+)
+SYLLABLES = (
+    'an',
+    'Be',
+    'cor',
+    'du',
+    'el',
+    'Fi',
+    'gro',
+    'ha',
+    'in',
+    'ku',
+    'Lo',
+    'mi',
+    'nor',
+    'pe',
+    'Ra',
+    'si',
+    'tu',
+    'vel',
+    'zy',
+)
+DRAWN_HEIGHT = 48  # of letters, before they get their size
+APART = 4  # pixels that are left free between two texts
+TOO_SMALL = (4.0, 6.0)  # the heights of texts that nobody can read
+
+
+class DrawnPages:
+    """Pages of `size` (width, height) with `lines` texts, fewest and most, of `heights` in pixels, half of them turned.
+
+    `ignored_share` of the texts are too small to be read, and are not judged.
+    """
+
+    def __init__(
+        self,
+        *,
+        train_pages: int = 4000,
+        eval_pages: int = 100,
+        size: tuple[int, int] = (320, 320),
+        lines: tuple[int, int] = (3, 9),
+        heights: tuple[float, float] = (12.0, 32.0),
+        degrees: float = 45.0,
+        ignored_share: float = 0.05,
+        seed: int = 0,
+    ) -> None:
+        if min(size) < 64:
+            raise ValueError(f'data.size is (width, height), each at least 64 pixels; got {size[0]}, {size[1]}')
+        if not 0 <= lines[0] <= lines[1]:
+            raise ValueError(f'data.lines is the fewest and the most, got {lines[0]}, {lines[1]}')
+        if not 8 <= heights[0] <= heights[1]:
+            raise ValueError(f'data.heights is the least and the largest, at least 8 pixels; got {heights[0]}, {heights[1]}')
+        self.numbers = {'train': train_pages, 'eval': eval_pages}
+        self.style = Style(size, lines, heights, degrees, ignored_share)
+        self.seed = seed
+
+    def split(self, split: Split) -> Series:
+        return Series(split, self.numbers[split], self.style, self.seed)
+
+
+@dataclass(frozen=True)
+class Style:
+    """What pages have in common; see DrawnPages."""
+
+    size: tuple[int, int]
+    lines: tuple[int, int]
+    heights: tuple[float, float]
+    degrees: float
+    ignored_share: float
+
+
+@dataclass(frozen=True)
+class Series:
+    """The pages of one split."""
+
+    split: Split
+    number: int
+    style: Style
+    seed: int
+
+    def __len__(self) -> int:
+        return self.number
+
+    def check_files(self) -> None:
+        """There are none."""
+
+    def name(self, index: int) -> str:
+        return f'{self.split} drawn page {index}'
+
+    def read(self, index: int) -> tuple[Image, Texts]:
+        rng = np.random.default_rng((self.seed, ('train', 'eval').index(self.split), index))
+        return page(self.style, rng)
+
+
+def page(style: Style, rng: Rng) -> tuple[Image, Texts]:
+    """A page [H, W, 3] and the rectangles around its texts."""
+    W, H = style.size
+    canvas = background(H, W, rng)
+    taken = np.zeros((H, W), np.uint8)
+    pairs: list[tuple[Points, str]] = []
+    for _ in range(rng.integers(*style.lines, endpoint=True)):
+        is_small = bool(rng.random() < style.ignored_share)
+        text = words(rng)
+        placed = place(text, TOO_SMALL if is_small else style.heights, style.degrees, taken, rng)
+        if placed is not None:
+            ink, corners = placed
+            lay(canvas, ink, rng)
+            pairs.append((corners, '###' if is_small else text))
+    canvas += rng.standard_normal(canvas.shape, dtype=np.float32) * np.float32(rng.uniform(1, 8))
+    return canvas.clip(0, 255).astype(np.uint8), texts_of(pairs)
+
+
+def words(rng: Rng) -> str:
+    """One to three words, or a number."""
+    if rng.random() < 0.2:
+        return str(rng.integers(10, 10**6))
+    return ' '.join(''.join(rng.choice(SYLLABLES, rng.integers(1, 4))) for _ in range(rng.integers(1, 4)))
+
+
+def written(text: str, rng: Rng) -> Array:
+    """How much of each pixel is ink [h, w], 0 to 1, cut off around the ink."""
+    face, thickness = FACES[rng.integers(len(FACES))], int(rng.integers(3, 7))
+    scale = DRAWN_HEIGHT / cv2.getTextSize('A', face, 1, 1)[0][1]
+    (w, h), below = cv2.getTextSize(text, face, scale, thickness)
+    sheet = np.zeros((h + 2 * below + 20, w + 40), np.uint8)
+    cv2.putText(sheet, text, (20, h + 10), face, scale, 255, thickness, cv2.LINE_AA)
+    x, y, w, h = cv2.boundingRect((sheet > 50).view(np.uint8))
+    return np.asarray(sheet[y : y + h, x : x + w] / np.float32(255), np.float32)
+
+
+def place(
+    text: str, heights: tuple[float, float], degrees: float, taken: npt.NDArray[np.uint8], rng: Rng
+) -> tuple[Array, Points] | None:
+    """The ink [H, W] of a text somewhere on the page, marked in `taken`, and its corners [4, 2]; None without a free place."""
+    ink = written(text, rng)
+    (h, w), (H, W) = ink.shape, taken.shape
+    angle = math.radians(rng.uniform(-degrees, degrees)) if rng.random() < 0.5 else 0.0
+    turn = np.array([[math.cos(angle), -math.sin(angle)], [math.sin(angle), math.cos(angle)]])
+    sheet = np.array([[0, 0], [w, 0], [w, h], [0, h]], np.float64)
+    for _ in range(12):
+        scale = math.exp(rng.uniform(*np.log(heights))) / h
+        corners = sheet @ (turn * scale).T
+        corners -= corners.min(0)
+        room = np.array([W, H]) - corners.max(0) - 2
+        if (room < 2).any():
+            continue
+        shift = rng.uniform(2, room)
+        corners = corners + shift
+        area = np.zeros_like(taken)
+        cv2.fillPoly(area, [corners.round().astype(np.int32)], 1)
+        if not (area & taken).any():
+            taken |= cv2.dilate(area, np.ones((2 * APART + 1,) * 2, np.uint8)).astype(np.uint8, copy=False)
+            affine = np.column_stack([turn * scale, corners[0]])
+            small = cv2.GaussianBlur(ink, (0, 0), 0.4 / scale) if scale < 0.8 else ink  # else thin strokes would be lost
+            laid = cv2.warpAffine(small, affine, (W, H), flags=cv2.INTER_LINEAR)
+            return np.asarray(laid, np.float32), corners.astype(np.float32)
+    return None
+
+
+def lay(canvas: Array, ink: Array, rng: Rng) -> None:
+    """Colours the ink [H, W] on the page [H, W, 3], in a brightness that stands out where it is."""
+    x, y, w, h = cv2.boundingRect((ink > 0).view(np.uint8))
+    ink, under = ink[y : y + h, x : x + w], canvas[y : y + h, x : x + w]
+    around = float(under[ink > 0.3].mean()) if (ink > 0.3).any() else 128.0
+    bright = rng.uniform(min(around + 90, 230), 255) if around < 110 else rng.uniform(0, max(around - 90, 25))
+    colour = np.clip(bright + rng.normal(0, 20, 3), 0, 255).astype(np.float32)
+    under += np.clip(ink * np.float32(1.3), 0, 1)[..., None] * (colour - under)
+
+
+def background(H: int, W: int, rng: Rng) -> Array:
+    """[H, W, 3] 0 to 255: two colours that flow into each other, with lines, frames and blots that are no text."""
+    tone = rng.uniform(140, 255) if rng.random() < 0.7 else rng.uniform(0, 90)
+    colours = np.clip(tone + rng.normal(0, 18, (2, 3)), 0, 255).astype(np.float32)
+    grid = rng.random((3, 3), dtype=np.float32)
+    mixture = np.asarray(cv2.resize(grid, (W, H), interpolation=cv2.INTER_CUBIC), np.float32).clip(0, 1)
+    canvas = np.asarray(colours[0] + mixture[..., None] * (colours[1] - colours[0]), np.float32)
+    for _ in range(rng.integers(0, 7)):
+        start, end = (tuple(int(value) for value in rng.integers(0, (W, H))) for _ in range(2))
+        colour = tuple(float(value) for value in np.clip(tone + rng.normal(0, 50, 3), 0, 255))
+        kind, thickness = rng.integers(3), int(rng.integers(1, 4))
+        if kind == 0:
+            cv2.line(canvas, start, end, colour, thickness, cv2.LINE_AA)
+        elif kind == 1:
+            cv2.rectangle(canvas, start, end, colour, -1 if rng.random() < 0.5 else thickness)
+        else:
+            axes = (int(rng.integers(4, W // 5)), int(rng.integers(4, H // 5)))
+            cv2.ellipse(canvas, start, axes, rng.uniform(0, 180), 0, 360, colour, -1 if rng.random() < 0.5 else thickness)
+    return canvas

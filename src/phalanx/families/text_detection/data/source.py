@@ -1,0 +1,106 @@
+"""What a data set of pages gives: a Data makes the splits, a Source reads the samples of one. Shapes: N texts, n points."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from phalanx.data.folders import check_present
+from phalanx.data.image import read_image
+from phalanx.data.samples import Image, Split
+
+Points = npt.NDArray[np.float32]  # [n, 2] x, y in pixels, the outline of a text
+IGNORED_TEXTS = ('###', '*')  # transcriptions of what cannot be read and is not judged
+
+
+@dataclass(frozen=True)
+class Texts:
+    """The texts of an image: outlines, what is written in each, and whether it is left out of the judgement."""
+
+    outlines: tuple[Points, ...] = ()  # N
+    strings: tuple[str, ...] = ()  # N
+    ignored: tuple[bool, ...] = ()  # N
+
+    def __len__(self) -> int:
+        return len(self.outlines)
+
+    def moved(self, outlines: Sequence[Points]) -> Texts:
+        """The same texts in other places."""
+        return Texts(tuple(outlines), self.strings, self.ignored)
+
+    def at(self, places: Sequence[int]) -> Texts:
+        """Some of the texts."""
+        rows = [(self.outlines[place], self.strings[place], self.ignored[place]) for place in places]
+        return Texts(*zip(*rows, strict=True)) if rows else Texts()
+
+
+def texts_of(pairs: Sequence[tuple[Points, str]]) -> Texts:
+    """Texts from outlines and transcriptions, of which some say that the text is to be ignored."""
+    return Texts(
+        tuple(points for points, _ in pairs),
+        tuple(text for _, text in pairs),
+        tuple(text in IGNORED_TEXTS for _, text in pairs),
+    )
+
+
+def outline(values: Any, where: str) -> Points:
+    """The outline that an annotation gives as pairs. Raises ValueError, beginning with `where`."""
+    is_list = isinstance(values, list) and all(isinstance(pair, list) and len(pair) == 2 for pair in values)
+    if not is_list or not all(is_number(value) for pair in values for value in pair):
+        raise ValueError(f'{where}: an outline is a list of points [x, y] in pixels, got {str(values)[:80]}')
+    if len(values) < 3:
+        raise ValueError(f'{where}: an outline has at least 3 points, got {len(values)}')
+    return np.array(values, np.float32)
+
+
+def is_number(value: Any) -> bool:
+    """Whether `value` is one that a place in an image can have."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) and abs(value) < 2**24
+
+
+class Source(Protocol):
+    """The samples of one split."""
+
+    def __len__(self) -> int: ...
+    def check_files(self) -> None:
+        """Raises FileNotFoundError, naming the first, when images are missing; reads none of them."""
+
+    def name(self, index: int) -> str:
+        """What a person calls the sample: the path of its image, mostly."""
+
+    def read(self, index: int) -> tuple[Image, Texts]:
+        """An image and its texts, in its pixels. Raises SampleError."""
+
+
+class Data(Protocol):
+    """A data set, as a recipe describes it."""
+
+    def split(self, split: Split) -> Source:
+        """Raises FileNotFoundError or ValueError, naming paths and lines, when files are missing or annotations malformed."""
+
+
+@dataclass(frozen=True)
+class Pages:
+    """A Source of image files whose texts were read from annotations."""
+
+    root: Path
+    paths: tuple[str, ...]  # of the images, relative to it
+    texts: tuple[Texts, ...]
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    def check_files(self) -> None:
+        check_present(self.root, self.paths)
+
+    def name(self, index: int) -> str:
+        return f'{self.root}/{self.paths[index]}'
+
+    def read(self, index: int) -> tuple[Image, Texts]:
+        return read_image(self.name(index)), self.texts[index]

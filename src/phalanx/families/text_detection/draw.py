@@ -1,0 +1,56 @@
+"""Outlines of texts as pictures and files."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+import cv2
+import numpy as np
+import numpy.typing as npt
+import PIL.Image
+
+from phalanx.data.image import overlay
+from phalanx.data.samples import Image
+from phalanx.families.text_detection.data.source import Texts
+from phalanx.runtime.results import TextRegion
+
+JUDGED, IGNORED = (255, 40, 90), (128, 128, 128)  # colours
+FINENESS = 3  # bits of a pixel that OpenCV draws with
+
+
+def with_outlines(image: Image, outlines: Sequence[npt.ArrayLike], colours: Sequence[Sequence[int]]) -> Image:
+    """`image` with outlines [n, 2] in their colours, lightly filled."""
+    lines, areas = np.ascontiguousarray(image).copy(), np.ascontiguousarray(image).copy()
+    width = max(1, max(image.shape[:2]) // 400)
+    for points, colour in zip(outlines, colours, strict=True):
+        places = (np.asarray(points, np.float64) * 2**FINENESS).round().astype(np.int32)
+        cv2.fillPoly(areas, [places], colour, shift=FINENESS)
+        cv2.polylines(lines, [places], True, colour, width, cv2.LINE_AA, shift=FINENESS)
+    return overlay(lines, areas, 0.2)
+
+
+def with_texts(image: Image, texts: Texts) -> Image:
+    """`image` with the texts that are there; those to be ignored are grey."""
+    return with_outlines(image, texts.outlines, [IGNORED if ignored else JUDGED for ignored in texts.ignored])
+
+
+def with_found(image: Image, found: Sequence[TextRegion]) -> Image:
+    """`image` with the texts that were found."""
+    return with_outlines(image, [one.points for one in found], [JUDGED] * len(found))
+
+
+def compared(image: Image, size: tuple[int, int], truth: Texts, found: Sequence[TextRegion]) -> list[tuple[str, Image]]:
+    """Captioned pictures of `size` (height, width): the texts that are there and those that were found, over the image."""
+    image = cv2.resize(image, size[::-1], interpolation=cv2.INTER_LINEAR).astype(np.uint8, copy=False)
+    return [('truth', with_texts(image, truth)), ('prediction', with_found(image, found))]
+
+
+def save(found: Sequence[TextRegion], image: Image, stem: Path) -> list[Path]:
+    """Writes what was found as JSON, and drawn over the image; returns both files."""
+    listed, over = stem.with_name(f'{stem.name}.json'), stem.with_name(f'{stem.name}_overlay.jpg')
+    listed.write_text(json.dumps([asdict(one) for one in found], indent=1), encoding='utf-8')
+    PIL.Image.fromarray(with_found(image, found)).save(over, quality=92)
+    return [listed, over]

@@ -1,0 +1,141 @@
+"""Hmean as ICDAR 2015 judges text detection, and PaddleOCR with it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple, Protocol
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from phalanx.families.task import Curves, Figure
+from phalanx.families.text_detection.data.source import Texts
+from phalanx.families.text_detection.metric.polygons import is_simple, overlap
+from phalanx.parallel import dist
+from phalanx.runtime.results import TextRegion
+from phalanx.runtime.text_detection import area_and_length
+
+LEAST_IOU = 0.5  # of what was found with a text, to have found it
+LEAST_SHARE = 0.5  # of what was found that lies on a text to be ignored, to be ignored itself
+STEPS = 51  # of the curves
+
+
+class Judged(Protocol):
+    """What a metric must know of a batch."""
+
+    @property
+    def indices(self) -> Sequence[int]:
+        """The number of each sample in its data set."""
+
+    @property
+    def truths(self) -> Sequence[Texts]:
+        """The texts of each image, in pixels of the image as it was read."""
+
+
+class Judgement(NamedTuple):
+    """What counts of an image."""
+
+    texts: int  # that ought to be found
+    scores: npt.NDArray[np.float32]  # [n] of what was found
+    hits: npt.NDArray[np.bool_]  # [n] whether it is one of the texts
+
+
+class Hmean:
+    """Precision and recall of what was found, and their harmonic mean, over all images at once.
+
+    What was found is right when its IoU with a text is above 0.5; a text is found once, the first pair counts, as in ICDAR's
+    own program. What lies with more than half of its area on a text to be ignored does not count. Outlines that cross
+    themselves are left out.
+    """
+
+    def __init__(self) -> None:
+        self.images: dict[int, Judgement] = {}  # by the number of the sample, so that none counts twice
+
+    def update(self, prediction: Sequence[Sequence[TextRegion]], batch: Judged) -> None:
+        for index, found, truth in zip(batch.indices, prediction, batch.truths, strict=True):
+            self.images[index] = judged(found, truth)
+
+    def gather(self) -> None:
+        """Brings the judgements of all ranks to the main one."""
+        if dist.world_size() > 1:
+            counts = [(index, image.texts, len(image.scores)) for index, image in self.images.items()]
+            rows = [np.column_stack((image.scores, image.hits)) for image in self.images.values()]
+            all_counts, all_rows = (
+                dist.rows_on_main_rank(torch.from_numpy(part)).numpy()
+                for part in (
+                    np.array(counts, np.int64).reshape(-1, 3),
+                    np.concatenate([np.zeros((0, 2)), *rows], dtype=np.float32, casting='same_kind'),
+                )
+            )
+            of_images = np.split(all_rows, all_counts[:, 2].cumsum())[:-1]
+            self.images = {
+                int(index): Judgement(int(texts), own[:, 0], own[:, 1] > 0)
+                for (index, texts, _), own in zip(all_counts, of_images, strict=True)
+            }
+        self.images = dict(sorted(self.images.items()))
+
+    def compute(self) -> dict[str, float]:
+        texts, _, hits = self._all()
+        precision, recall = ratio(hits.sum(), len(hits)), ratio(hits.sum(), texts)
+        return {'hmean': harmonic(precision, recall), 'precision': precision, 'recall': recall}
+
+    def table(self) -> list[dict[str, str | float]]:
+        texts, _, hits = self._all()
+        right = int(hits.sum())
+        rows = (('texts', texts), ('found', right), ('missed', texts - right), ('found without a text', len(hits) - right))
+        return [{'what': name, 'count': count} for name, count in rows]
+
+    def figures(self) -> list[Figure]:
+        """What would be of precision and recall if only what has at least a score counted."""
+        texts, scores, hits = self._all()
+        if not texts or not len(scores):
+            return []
+        lines: dict[str, list[tuple[float, float]]] = {'precision': [], 'recall': [], 'hmean': []}
+        for least in np.linspace(float(scores.min()), float(scores.max()), STEPS):
+            kept = hits[scores >= least]
+            precision, recall = ratio(kept.sum(), len(kept)), ratio(kept.sum(), texts)
+            for name, value in (('precision', precision), ('recall', recall), ('hmean', harmonic(precision, recall))):
+                lines[name].append((float(least), value))
+        return [Curves('Found texts with at least a score', 'least score', 'share', lines)]
+
+    def _all(self) -> tuple[int, npt.NDArray[np.float32], npt.NDArray[np.bool_]]:
+        """How many texts there are; score and hit of everything that was found."""
+        images = self.images.values()
+        scores = np.concatenate([np.zeros(0, np.float32), *(image.scores for image in images)])
+        hits = np.concatenate([np.zeros(0, np.bool_), *(image.hits for image in images)])
+        return sum(image.texts for image in images), scores, hits
+
+
+def judged(found: Sequence[TextRegion], truth: Texts) -> Judgement:
+    """What was found on an image against what is there."""
+    simple = [place for place, points in enumerate(truth.outlines) if is_simple(points)]
+    texts = [truth.outlines[place] for place in simple if not truth.ignored[place]]
+    ignored = [truth.outlines[place] for place in simple if truth.ignored[place]]
+    outlines = [np.array(one.points, np.float32) for one in found]
+    counts = [place for place, points in enumerate(outlines) if is_simple(points) and not lies_on(points, ignored)]
+    matched: set[int] = set()
+    for text in texts:
+        free = (place for place in counts if place not in matched)
+        hit = next((place for place in free if iou(outlines[place], text) > LEAST_IOU), None)
+        matched |= set() if hit is None else {hit}
+    scores = np.array([found[place].score for place in counts], np.float32)
+    return Judgement(len(texts), scores, np.array([place in matched for place in counts], np.bool_))
+
+
+def lies_on(points: npt.NDArray[np.float32], ignored: Iterable[npt.NDArray[np.float32]]) -> bool:
+    area = area_and_length(points)[0]
+    return any(overlap(points, other) > LEAST_SHARE * area for other in ignored)
+
+
+def iou(a: npt.NDArray[np.float32], b: npt.NDArray[np.float32]) -> float:
+    common = overlap(a, b)
+    return common / (area_and_length(a)[0] + area_and_length(b)[0] - common)
+
+
+def ratio(part: float, whole: float) -> float:
+    return float(part) / float(whole) if whole else 0.0
+
+
+def harmonic(a: float, b: float) -> float:
+    return 2 * a * b / (a + b) if a + b else 0.0

@@ -1,0 +1,44 @@
+"""What `phalanx data check` asks about the samples of a data set of pages."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+
+import numpy as np
+
+from phalanx.data.samples import Image
+from phalanx.families.task import FromSource
+from phalanx.families.text_detection.data import Source
+from phalanx.families.text_detection.draw import with_texts
+from phalanx.families.text_detection.metric.polygons import is_simple
+
+TEXT = 'text'
+
+
+@dataclass(frozen=True)
+class TextSurvey(FromSource):
+    """The pages of one split as they lie in their files, counted by texts."""
+
+    source: Source
+    least_size: int  # of a text that is learnt, in pixels
+    class_names: tuple[str, ...] = (TEXT,)
+    unit: str = 'texts'
+
+    def count(self, index: int) -> tuple[Image, dict[str, int]]:
+        """The image, and its texts; those that cannot be learnt or judged count besides, by why. Raises SampleError."""
+        image, texts = self.source.read(index)
+        H, W = image.shape[:2]
+        kinds: Counter[str] = Counter()
+        for points, ignored in zip(texts.outlines, texts.ignored, strict=True):
+            outside = (points < -1).any() or (points > np.array([W + 1, H + 1])).any()
+            kinds['(ignored)' if ignored else TEXT] += 1
+            if not ignored:
+                kinds['(reaches out of the image)'] += int(outside)
+                kinds['(crosses itself)'] += int(not is_simple(points))
+                kinds[f'(smaller than {self.least_size} pixels)'] += int(np.ptp(points, axis=0).min() < self.least_size)
+        return image, dict(+kinds)
+
+    def picture(self, index: int) -> Image:
+        """The image with its texts; those to be ignored are grey."""
+        return with_texts(*self.source.read(index))

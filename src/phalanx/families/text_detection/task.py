@@ -1,0 +1,311 @@
+"""Text detection: where on an image there is text. This file is the family's table of contents, and its part of a recipe."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from phalanx.config.options import check_probability, check_std
+from phalanx.data.batch import Tensors, shares
+from phalanx.data.image import channels_first, normalised
+from phalanx.data.samples import Draw, Image, Split
+from phalanx.families.task import Export, FromSource, Loss, described, tried
+from phalanx.families.text_detection import draw as drawing
+from phalanx.families.text_detection.data import DATA, Data, Source, Texts
+from phalanx.families.text_detection.loss import LOSSES
+from phalanx.families.text_detection.loss.db_loss import DbLoss
+from phalanx.families.text_detection.loss.targets import Targets
+from phalanx.families.text_detection.metric import Hmean
+from phalanx.families.text_detection.models import MODELS
+from phalanx.families.text_detection.survey import TextSurvey
+from phalanx.families.text_detection.targets import TargetMaps, shrink_maps, threshold_maps
+from phalanx.families.text_detection.transforms import MULTIPLE, TRANSFORMS, RandomCrop, Resize, Transform
+from phalanx.parallel.step import WholeStep
+from phalanx.runtime.prepare import RESIZING
+from phalanx.runtime.results import TextRegion
+from phalanx.runtime.text_detection import Scoring, Shape, text_regions
+
+READ_OUT = (
+    'connected regions of the map above `threshold`, the first `max_candidates`; each as its smallest rectangle (quad) or '
+    'outline (polygon); those whose mean probability is at least `box_threshold`; moved outward by area * `unclip_ratio` / '
+    'length with round corners; then scaled to the image, rounded to whole pixels and clipped to it'
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TargetOptions:
+    """How the outlines of texts become the maps that the network learns."""
+
+    shrink_ratio: float = 0.4
+    """Texts are shrunk by area * (1 - shrink_ratio^2) / length pixels, and their borders reach as far."""
+    min_text_size: int = 8
+    """Texts narrower or lower than so many pixels are not learnt."""
+    threshold_min: float = 0.3
+    """The value of the threshold map far from borders."""
+    threshold_max: float = 0.7
+    """Its value on a border."""
+
+    def __post_init__(self) -> None:
+        if not 0 < self.shrink_ratio < 1:
+            raise ValueError(f'shrink_ratio must lie between 0 and 1, got {self.shrink_ratio}')
+        if not 0 <= self.threshold_min <= self.threshold_max <= 1:
+            raise ValueError(f'thresholds must rise within 0 and 1, got {self.threshold_min}, {self.threshold_max}')
+
+    def maps(self, texts: Texts, height: int, width: int) -> TargetMaps:
+        """The targets of an image with `texts`."""
+        least, most = self.threshold_min, self.threshold_max
+        return TargetMaps(
+            *shrink_maps(texts, height, width, ratio=self.shrink_ratio, least=self.min_text_size),
+            *threshold_maps(texts, height, width, ratio=self.shrink_ratio, least=least, most=most),
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class PostProcessing:
+    """How the map of a network becomes texts."""
+
+    threshold: float = 0.3
+    """Pixels that are more probable belong to a text."""
+    box_threshold: float = 0.6
+    """The least mean probability within a text."""
+    max_candidates: int = 1000
+    """How many regions of an image are looked at."""
+    unclip_ratio: float = 1.5
+    """How far texts are widened, which the network learnt shrunk: by area * unclip_ratio / length pixels."""
+    shape: Shape = 'quad'
+    """Rectangles, turned as the text is, or outlines that follow curved text."""
+    scoring: Scoring = 'fast'
+    """Where the mean probability is taken: in the rectangle, or `slow`, within the contour."""
+    dilate: bool = False
+    """Regions a pixel larger first, so that near ones become one."""
+
+    def __post_init__(self) -> None:
+        check_probability('threshold', self.threshold)
+        check_probability('box_threshold', self.box_threshold)
+        if self.max_candidates < 1 or self.unclip_ratio <= 0:
+            given = f'{self.max_candidates} and {self.unclip_ratio}'
+            raise ValueError(f'max_candidates must be at least 1 and unclip_ratio above 0, got {given}')
+
+
+@dataclass(frozen=True)
+class Sample:
+    image: Tensor  # uint8 [3, h, w], what the network will see
+    targets: tuple[Tensor, ...]  # those of TargetMaps, [h, w] each; none in evaluation
+    truth: Texts  # in evaluation in pixels of the image as it was read
+    index: int  # the number of the sample in its data set
+    size: tuple[int, int]  # (height, width) of the image as it was read
+
+
+@dataclass(frozen=True)
+class TextBatch(Tensors):
+    """Samples filled up to one size with black; what was added is not judged."""
+
+    images: Tensor  # uint8 [B, 3, H, W]
+    targets: Tensor  # float32 [B, 4, H, W], those of TargetMaps; [B, 0, H, W] in evaluation
+    fitted: tuple[tuple[int, int], ...]  # (height, width) of each image in `images`
+    truths: tuple[Texts, ...]
+    sizes: tuple[tuple[int, int], ...]
+    indices: tuple[int, ...]
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def split(self, parts: int) -> list[Self]:
+        return [type(self)(*each) for each in zip(*(shares(field, parts) for field in vars(self).values()), strict=True)]
+
+
+@dataclass(frozen=True)
+class Samples(FromSource):
+    """The samples of one split, transformed."""
+
+    source: Source
+    transforms: tuple[Transform, ...]
+    split: Split
+    options: TargetOptions
+
+    def original(self, draw: Draw) -> Image:
+        return self.source.read(draw.index)[0]
+
+    def __getitem__(self, draw: Draw) -> Sample:
+        image, texts = self.source.read(draw.index)
+        if self.split == 'eval':
+            return prepared(image, texts, self.transforms, draw)
+        size, rng = image.shape[:2], draw.rng()
+        for transform in self.transforms:
+            image, texts = transform(image, texts, rng)
+        maps: TargetMaps = self.options.maps(texts, *image.shape[:2])
+        return Sample(channels_first(image), tuple(map(torch.from_numpy, maps)), texts, draw.index, size)
+
+
+def prepared(image: Image, texts: Texts, transforms: Sequence[Transform], draw: Draw) -> Sample:
+    """The sample that judges or predicts `image`, whose texts stay where they are."""
+    seen = image
+    for transform in transforms:
+        seen, _ = transform(seen, Texts(), draw.rng())
+    return Sample(channels_first(seen), (), texts, draw.index, image.shape[:2])
+
+
+class TextDetection:
+    """The Task, made from the keys of a recipe.
+
+    `mean` and `std` are those of BGR values between 0 and 1, in that order, for the normalisation: the published weights were
+    trained with the numbers that ImageNet has for RGB. Raises ValueError for options of parts that cannot be.
+    """
+
+    def __init__(
+        self,
+        *,
+        model: Annotated[partial[nn.Module], MODELS],
+        data: Annotated[partial[Data], DATA],
+        loss: Annotated[partial[DbLoss], LOSSES, tried],
+        transforms: tuple[Annotated[partial[Transform], TRANSFORMS, tried], ...] = (),
+        eval_transforms: tuple[Annotated[partial[Transform], TRANSFORMS, tried], ...] = (),
+        targets: TargetOptions = TargetOptions(),
+        post_processing: PostProcessing = PostProcessing(),
+        mean: tuple[float, float, float] = (0.485, 0.456, 0.406),
+        std: tuple[float, float, float] = (0.229, 0.224, 0.225),
+        judged_by: Literal['hmean', 'precision', 'recall'] = 'hmean',
+    ) -> None:
+        check_std(std)
+        self.network, self.data, self.judged_by = model, data, judged_by
+        self.terms: DbLoss = loss()
+        built = (tuple(transform() for transform in recipe) for recipe in (transforms, eval_transforms))
+        self.transforms: dict[Split, tuple[Transform, ...]] = dict(zip(('train', 'eval'), built, strict=True))
+        self.targets, self.post_processing = targets, post_processing
+        self.mean, self.std = mean, std
+
+    tie_breakers = ('precision',)
+
+    def settled(self) -> dict[str, tuple[str, ...]]:
+        return {}
+
+    def labels(self, names: Sequence[str] | None = None) -> list[Sequence[str]]:
+        return []
+
+    def model(self) -> nn.Module:
+        return self.network(1)
+
+    def dataset(self, split: Split) -> Samples:
+        source = self.data().split(split)
+        source.check_files()
+        return Samples(source, self.transforms[split], split, self.targets)
+
+    def survey(self, split: Split) -> TextSurvey:
+        """The samples of a split as they lie in their files, for `phalanx data check`."""
+        return TextSurvey(self.data().split(split), self.targets.min_text_size)
+
+    def collate(self, samples: Sequence[Sample]) -> TextBatch:
+        images = [sample.image for sample in samples]
+        return TextBatch(
+            images=filled_up(images),
+            targets=filled_up([stacked_targets(sample) for sample in samples]),
+            fitted=tuple((int(image.shape[1]), int(image.shape[2])) for image in images),
+            truths=tuple(sample.truth for sample in samples),
+            sizes=tuple(sample.size for sample in samples),
+            indices=tuple(sample.index for sample in samples),
+        )
+
+    def network_input(self, batch: TextBatch) -> Tensor:
+        """Blue comes first, as in the training of the published weights."""
+        return normalised(batch.images.flip(1), self.mean, self.std)
+
+    @property
+    def has_fixed_size(self) -> bool:
+        last = self.transforms['train'][-1:]
+        return any(isinstance(each, RandomCrop | Resize) for each in last)
+
+    def align(self, batch: TextBatch, whole: WholeStep) -> TextBatch:
+        """Filled up to the largest size on any rank: with less, norms would see how the step is shared."""
+        if self.has_fixed_size:
+            return batch
+        height, width = whole.largest(batch.images.shape[2:])
+        added = (0, width - batch.images.shape[3], 0, height - batch.images.shape[2])
+        return replace(batch, images=F.pad(batch.images, added), targets=F.pad(batch.targets, added))
+
+    def outputs(self, model: nn.Module, batch: TextBatch) -> Any:
+        return model(self.network_input(batch))
+
+    def loss(self, outputs: Any, batch: TextBatch, whole: WholeStep) -> Loss:
+        return self.terms(outputs, Targets(*batch.targets.unbind(1)), whole)
+
+    def weights(self, batch: TextBatch) -> None:
+        """The terms are fractions over the whole step, which their loss asks for."""
+
+    sees_whole_step = True
+
+    def predict(self, model: nn.Module, batch: TextBatch) -> list[list[TextRegion]]:
+        """What is found on each image, in its own pixels."""
+        maps = model(self.network_input(batch)).shrink[:, 0].float().cpu().numpy()
+        options = asdict(self.post_processing)
+        rows = zip(maps, batch.fitted, batch.sizes, strict=True)
+        return [text_regions(one[:h, :w], (W, H), **options) for one, (h, w), (H, W) in rows]
+
+    def predictions(self, made: Sequence[list[TextRegion]]) -> list[list[TextRegion]]:
+        return list(made)
+
+    def metric(self) -> Hmean:
+        return Hmean()
+
+    def request(self, image: Image) -> Sample:
+        return prepared(image, Texts(), self.transforms['eval'], Draw(0, 0, 0, 0))
+
+    def results(self, prediction: list[list[TextRegion]], batch: TextBatch) -> list[list[TextRegion]]:
+        return prediction
+
+    def picture(self, sample: Sample, result: list[TextRegion]) -> list[tuple[str, Image]]:
+        return drawing.compared(sample.image.permute(1, 2, 0).numpy(), sample.size, sample.truth, result)
+
+    def save(self, result: list[TextRegion], image: Image, stem: Path) -> list[Path]:
+        return drawing.save(result, image, stem)
+
+    def export(self, model: nn.Module, *, post_processing: bool = False) -> Export:
+        """The map of the network; finding outlines on it is the caller's. Raises ValueError for `post_processing`."""
+        if post_processing:
+            raise ValueError('--post-processing: the contours of text cannot be found within a graph; export without it')
+        varies = not any(isinstance(each, Resize) for each in self.transforms['eval'][-1:])
+        return Export(
+            ShrinkMap(model),
+            {'probabilities': '[batch, height, width]: of each pixel, that it lies within a shrunk text'},
+            {
+                'transforms': [described(transform) for transform in self.transforms['eval']],
+                'resizing': RESIZING,
+                'multiple_of': MULTIPLE,
+                'channels': 'BGR',
+                'mean': self.mean,
+                'std': self.std,
+            },
+            {'post_processing': asdict(self.post_processing), 'order': READ_OUT},
+            dynamic={2: MULTIPLE, 3: MULTIPLE} if varies else {},
+        )
+
+
+class ShrinkMap(nn.Module):
+    """images [B, 3, H, W] -> probabilities [B, H, W]."""
+
+    def __init__(self, network: nn.Module) -> None:
+        super().__init__()
+        self.network = network
+
+    def forward(self, images: Tensor) -> Tensor:
+        shrink: Tensor = self.network(images).shrink[:, 0]
+        return shrink
+
+
+def stacked_targets(sample: Sample) -> Tensor:
+    """float32 [4, h, w], or [0, h, w] where there are none."""
+    if not sample.targets:
+        return torch.zeros(0, *sample.image.shape[1:])
+    return torch.stack([target.float() for target in sample.targets])
+
+
+def filled_up(images: Sequence[Tensor]) -> Tensor:
+    """[B, C, H, W]: images [C, h, w] at the upper left of zeros, of the least size for all that 32 divides."""
+    H, W = (-(-max(image.shape[axis] for image in images) // MULTIPLE) * MULTIPLE for axis in (1, 2))
+    return torch.stack([F.pad(image, (0, W - image.shape[2], 0, H - image.shape[1])) for image in images])

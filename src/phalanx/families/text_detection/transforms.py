@@ -1,0 +1,197 @@
+"""Augmentations of an image together with the outlines of its texts; sizes and arithmetic are those of PaddleOCR's.
+
+Each is built from keyword options and called with an image [H, W, 3] uint8, its texts and the random numbers of its sample.
+Normalisation is none of them: the Task does it where the network runs, so that images travel as bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+import cv2
+import numpy as np
+import numpy.typing as npt
+
+from phalanx.config.options import check_probability, check_size
+from phalanx.data.colour import ColourDistortion
+from phalanx.data.image import left_right
+from phalanx.data.samples import Image
+from phalanx.families.text_detection.data.source import Texts
+from phalanx.runtime.prepare import limited_size, resized
+
+Rng = np.random.Generator
+Shown = tuple[Image, Texts]  # an image and what is written on it
+Transform = Callable[[Image, Texts, Rng], Shown]
+MULTIPLE = 32  # of the sides that networks take
+
+
+def scaled(image: Image, texts: Texts, width: int, height: int) -> Shown:
+    """Both at another size."""
+    factors = np.array([width / image.shape[1], height / image.shape[0]], np.float32)
+    return resized(image, width, height), texts.moved([points * factors for points in texts.outlines])
+
+
+@dataclass(frozen=True, kw_only=True)
+class RandomDistort(ColourDistortion):
+    def __call__(self, image: Image, texts: Texts, rng: Rng) -> Shown:
+        return self.distorted(image, rng), texts
+
+
+@dataclass(frozen=True, kw_only=True)
+class RandomFlip:
+    """Mirrors left and right."""
+
+    probability: float = 0.5
+
+    def __post_init__(self) -> None:
+        check_probability('probability', self.probability)
+
+    def __call__(self, image: Image, texts: Texts, rng: Rng) -> Shown:
+        if rng.random() >= self.probability:
+            return image, texts
+        sign, shift = np.array([-1, 1], np.float32), np.array([image.shape[1], 0], np.float32)
+        return left_right(image), texts.moved([points * sign + shift for points in texts.outlines])
+
+
+@dataclass(frozen=True, kw_only=True)
+class RandomRotate:
+    """Turns the image about its middle by an angle between those of `degrees`; what comes in at its edges is black."""
+
+    degrees: tuple[float, float] = (-10.0, 10.0)
+
+    def __post_init__(self) -> None:
+        if not -180 <= self.degrees[0] <= self.degrees[1] <= 180:
+            raise ValueError(f'degrees must rise within -180 and 180, got {self.degrees[0]}, {self.degrees[1]}')
+
+    def __call__(self, image: Image, texts: Texts, rng: Rng) -> Shown:
+        H, W = image.shape[:2]
+        affine = cv2.getRotationMatrix2D(((W - 1) / 2, (H - 1) / 2), rng.uniform(*self.degrees), 1)  # [2, 3]
+        turned = cv2.warpAffine(image, affine, (W, H), flags=cv2.INTER_LINEAR).astype(np.uint8, copy=False)
+        outlines = [(points @ affine[:, :2].T + affine[:, 2]).astype(np.float32) for points in texts.outlines]
+        return turned, texts.moved(outlines)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RandomResize:
+    """Makes both sides a factor larger, drawn between those of `scale`."""
+
+    scale: tuple[float, float] = (0.5, 3.0)
+
+    def __post_init__(self) -> None:
+        if not 0 < self.scale[0] <= self.scale[1]:
+            raise ValueError(f'scale must rise from above 0, got {self.scale[0]}, {self.scale[1]}')
+
+    def __call__(self, image: Image, texts: Texts, rng: Rng) -> Shown:
+        factor = rng.uniform(*self.scale)
+        H, W = image.shape[:2]
+        return scaled(image, texts, max(1, round(W * factor)), max(1, round(H * factor)))
+
+
+@dataclass(frozen=True, kw_only=True)
+class RandomCrop:
+    """Cuts out a random part whose edges go through no text, and fits it into `size` (width, height), filled up with black.
+
+    Two free columns and two free rows are the edges, drawn from different gaps between texts where there are several. The part
+    shows some text, and its sides are at least `least_share` of those of the image; after `attempts` in vain it is all of it.
+    After Zhou et al., EAST, https://arxiv.org/abs/1704.03155.
+    """
+
+    size: tuple[int, int] = (640, 640)
+    attempts: int = 50
+    least_share: float = 0.1
+
+    def __post_init__(self) -> None:
+        check_size('size', self.size)
+        check_probability('least_share', self.least_share)
+        if any(side % MULTIPLE for side in self.size):
+            raise ValueError(f'size must be multiples of {MULTIPLE}, which networks need; got {self.size[0]}, {self.size[1]}')
+
+    def __call__(self, image: Image, texts: Texts, rng: Rng) -> Shown:
+        x0, y0, x1, y1 = self._part(image, texts, rng)
+        factor = min(self.size[0] / (x1 - x0), self.size[1] / (y1 - y0))
+        width, height = max(1, int((x1 - x0) * factor)), max(1, int((y1 - y0) * factor))
+        canvas = np.zeros((self.size[1], self.size[0], 3), np.uint8)
+        canvas[:height, :width] = resized(image[y0:y1, x0:x1], width, height)
+        corner = np.array([x0, y0], np.float32)
+        moved = texts.moved([(points - corner) * np.float32(factor) for points in texts.outlines])
+        return canvas, moved.at([place for place, points in enumerate(moved.outlines) if shows(points, 0, 0, width, height)])
+
+    def _part(self, image: Image, texts: Texts, rng: Rng) -> tuple[int, int, int, int]:
+        """What is cut out: x0, y0, x1, y1."""
+        H, W = image.shape[:2]
+        judged = [points for points, ignored in zip(texts.outlines, texts.ignored, strict=True) if not ignored]
+        columns, rows = gaps(judged, 0, W), gaps(judged, 1, H)
+        for _ in range(self.attempts if columns and rows else 0):
+            (x0, x1), (y0, y1) = two_of(columns, rng), two_of(rows, rng)
+            is_large = x1 - x0 >= max(1, self.least_share * W) and y1 - y0 >= max(1, self.least_share * H)
+            if is_large and any(shows(points, x0, y0, x1, y1) for points in judged):
+                return x0, y0, x1, y1
+        return 0, 0, W, H
+
+
+def gaps(outlines: list[npt.NDArray[np.float32]], axis: int, length: int) -> list[npt.NDArray[np.int64]]:
+    """The runs of columns (axis 0) or rows (1) that no text is in."""
+    is_free = np.ones(length, np.bool_)
+    for points in outlines:
+        low, high = points[:, axis].min().round(), points[:, axis].max().round()
+        is_free[max(0, int(low)) : max(0, int(high))] = False
+    free = np.flatnonzero(is_free)
+    return [run for run in np.split(free, np.flatnonzero(np.diff(free) > 1) + 1) if len(run)]
+
+
+def two_of(runs: list[npt.NDArray[np.int64]], rng: Rng) -> tuple[int, int]:
+    """Two places of runs, each drawn first; the smaller comes first."""
+    first, second = sorted(int(rng.choice(runs[rng.integers(len(runs))])) for _ in range(2))
+    return first, second
+
+
+def shows(points: npt.NDArray[np.float32], x0: float, y0: float, x1: float, y1: float) -> bool:
+    """Whether the bounding box of an outline touches a part of the image."""
+    (left, top), (right, bottom) = points.min(0), points.max(0)
+    return bool(right >= x0 and left <= x1 and bottom >= y0 and top <= y1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Resize:
+    """Makes the size `size` (width, height), whatever that does to the shape."""
+
+    size: tuple[int, int] = (1280, 736)
+
+    def __post_init__(self) -> None:
+        check_size('size', self.size)
+        if any(side % MULTIPLE for side in self.size):
+            raise ValueError(f'size must be multiples of {MULTIPLE}, which networks need; got {self.size[0]}, {self.size[1]}')
+
+    def __call__(self, image: Image, texts: Texts, rng: Rng) -> Shown:
+        return scaled(image, texts, *self.size)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LimitSide:
+    """Enlarges images whose shorter side is below `side` (`min`), or reduces those whose longer one is above it (`max`).
+
+    Sides are then rounded to multiples of 32.
+    """
+
+    side: int = 736
+    limit: Literal['min', 'max'] = 'min'
+
+    def __post_init__(self) -> None:
+        if self.side < MULTIPLE:
+            raise ValueError(f'side must be at least {MULTIPLE}, got {self.side}')
+
+    def __call__(self, image: Image, texts: Texts, rng: Rng) -> Shown:
+        return scaled(image, texts, *limited_size(image, self.side, self.limit))
+
+
+TRANSFORMS = {
+    'random_distort': RandomDistort,
+    'random_flip': RandomFlip,
+    'random_rotate': RandomRotate,
+    'random_resize': RandomResize,
+    'random_crop': RandomCrop,
+    'resize': Resize,
+    'limit_side': LimitSide,
+}

@@ -1,0 +1,162 @@
+"""Images to the outlines of texts: the post-processing of DB.
+
+Liao et al., Real-time Scene Text Detection with Differentiable Binarization, https://arxiv.org/abs/1911.08947; steps and
+numbers are PaddleOCR's, so both find the same boxes on the same map. Shapes: h, w of the map, n points.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import cv2
+import numpy as np
+import numpy.typing as npt
+
+from phalanx.runtime.prepare import Floats, Image, limited_size, normalised, resized
+from phalanx.runtime.results import TextRegion
+from phalanx.runtime.session import ArtifactError, Run
+
+Points = npt.NDArray[Any]  # [n, 2] x, y
+Shape = Literal['quad', 'polygon']
+Scoring = Literal['fast', 'slow']
+
+LEAST_SIDE = 3  # of a text on the map, in pixels; once it is unclipped, two more
+ROUNDING = 0.002  # how far the outline of a polygon may be from the contour, as a share of the contour's length
+
+
+class TextDetection:
+    """Reads the guide of a network that finds text."""
+
+    def __init__(self, guide: Mapping[str, Any]) -> None:
+        self.preparation, self.reading = guide['preparation'], guide['reading']
+
+    def prepare(self, image: Image) -> Floats:
+        for transform in self.preparation['transforms']:
+            image = resized(image, *size_after(transform, image))
+        return normalised(image, self.preparation)
+
+    def outputs(self, run: Run, images: Floats) -> dict[str, Any]:
+        return run(images)
+
+    def prediction(self, outputs: Mapping[str, Any], image: Image) -> list[TextRegion]:
+        H, W = image.shape[:2]
+        return text_regions(outputs['probabilities'], (W, H), **self.reading['post_processing'])
+
+    def result(self, prediction: list[TextRegion], image: Image) -> list[TextRegion]:
+        return prediction
+
+
+def size_after(transform: Mapping[str, Any], image: Image) -> tuple[int, int]:
+    """The width and height that a transform of the guide gives an image."""
+    if transform['name'] == 'Resize':
+        W, H = transform['size']
+        return W, H
+    if transform['name'] == 'LimitSide':
+        return limited_size(image, transform['side'], transform['limit'])
+    raise ArtifactError(f'images went through {transform["name"]} in evaluation, which the runtime does not know')
+
+
+def text_regions(
+    probabilities: Floats,
+    size: tuple[int, int],
+    *,
+    threshold: float,
+    box_threshold: float,
+    max_candidates: int,
+    unclip_ratio: float,
+    shape: Shape,
+    scoring: Scoring,
+    dilate: bool,
+) -> list[TextRegion]:
+    """The texts on a map [h, w] of an image of `size` (width, height), in whole pixels of the image.
+
+    Each connected region above `threshold` is a text when the mean probability within it is at least `box_threshold`. What the
+    network learnt is shrunk text, so its outline is moved outward by area * `unclip_ratio` / length. Quads are clockwise from
+    the upper left.
+    """
+    above = (probabilities > threshold).astype(np.uint8)
+    if dilate:
+        above = cv2.dilate(above, np.ones((2, 2), np.uint8)).astype(np.uint8, copy=False)
+    contours, _ = cv2.findContours(above, cv2.RETR_LIST, cv2.CHAIN_APPROX_SIMPLE)
+    h, w = probabilities.shape
+    seen, whole = np.array([w, h], np.float32), np.array(size, np.float32)
+    found = []
+    for contour in contours[:max_candidates]:
+        points = quad(contour, LEAST_SIDE) if shape == 'quad' else polygon(contour)
+        if points is None:
+            continue
+        score = mean_within(probabilities, contour.reshape(-1, 2) if scoring == 'slow' else points)
+        if score < box_threshold:
+            continue
+        outer = one_outline(unclipped(points, unclip_ratio), shape)
+        if outer is not None:
+            pixels = np.clip(np.round(outer / seen * whole), 0, whole)  # in float32, so that halves are rounded as there
+            found.append(TextRegion(score, tuple((float(x), float(y)) for x, y in pixels)))
+    return found
+
+
+def quad(contour: Points, least: float) -> Points | None:
+    """The corners [4, 2] of the smallest rectangle around a contour; None when a side is shorter than `least`."""
+    rectangle = cv2.minAreaRect(contour)
+    if min(rectangle[1]) < least:
+        return None
+    corners = cv2.boxPoints(rectangle)
+    corners = corners[np.argsort(corners[:, 0], kind='stable')]
+    (a, b), (c, d) = corners[:2], corners[2:]
+    left = (a, b) if b[1] > a[1] else (b, a)
+    right = (c, d) if d[1] > c[1] else (d, c)
+    return np.stack([left[0], right[0], right[1], left[1]])
+
+
+def polygon(contour: Points) -> Points | None:
+    """The contour with fewer points [n, 2]; None with fewer than four. (How wide it is shows once it is unclipped.)"""
+    points = cv2.approxPolyDP(contour, ROUNDING * cv2.arcLength(contour, True), True).reshape(-1, 2)
+    return points if len(points) >= 4 else None
+
+
+def one_outline(paths: list[Points], shape: Shape) -> Points | None:
+    """What `unclipped` gave as one outline; None when it is too small, or fell to pieces."""
+    if not paths or (shape == 'polygon' and len(paths) > 1):
+        return None
+    corners = quad(np.concatenate(paths).astype(np.int32), LEAST_SIDE + 2)
+    return corners if corners is None or shape == 'quad' else paths[0]
+
+
+def mean_within(probabilities: Floats, points: Points) -> float:
+    """The mean of a map [h, w] over the pixels within an outline [n, 2]."""
+    h, w = probabilities.shape
+    low = np.clip(np.floor(points.min(0)).astype(int), 0, (w - 1, h - 1))
+    high = np.clip(np.ceil(points.max(0)).astype(int), 0, (w - 1, h - 1))
+    part = probabilities[low[1] : high[1] + 1, low[0] : high[0] + 1]
+    inside = np.zeros(part.shape, np.uint8)
+    cv2.fillPoly(inside, [(points - low.astype(points.dtype)).astype(np.int32)], 1)
+    return float(cv2.mean(part, inside)[0])
+
+
+def unclipped(points: Points, ratio: float) -> list[Points]:
+    """An outline [n, 2] moved outward by area * ratio / length, with rounded corners, in whole pixels."""
+    area, length = area_and_length(points)
+    return offset(points, area * ratio / length if length else 0.0)
+
+
+def offset(points: Points, distance: float) -> list[Points]:
+    """An outline [n, 2] moved outward, or inward by a negative `distance`: none, one or several outlines in whole pixels.
+
+    Vatti, A generic solution to polygon clipping, Communications of the ACM 35(7), 1992; corners become round.
+    """
+    import pyclipper  # here: exported files of other families run without it
+
+    mover = pyclipper.PyclipperOffset()
+    try:
+        mover.AddPath(points.astype(np.int64).tolist(), pyclipper.JT_ROUND, pyclipper.ET_CLOSEDPOLYGON)
+    except pyclipper.ClipperException:  # no area
+        return []
+    return [np.array(path) for path in mover.Execute(distance)]
+
+
+def area_and_length(points: Points) -> tuple[float, float]:
+    """Of a closed outline [n, 2], in pixels."""
+    here, there = points.astype(np.float64), np.roll(points, -1, axis=0).astype(np.float64)
+    area = abs(float((here[:, 0] * there[:, 1] - here[:, 1] * there[:, 0]).sum())) / 2
+    return area, float(np.hypot(*(there - here).T).sum())

@@ -1,0 +1,102 @@
+"""Transforms keep outlines on the texts: a bright block stands for a word."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import cv2
+import numpy as np
+import pytest
+
+from phalanx.families.text_detection.data.source import Texts, texts_of
+from phalanx.families.text_detection.transforms import TRANSFORMS, RandomCrop, gaps
+
+WORDS = [(20, 20, 70, 36), (100, 30, 160, 50), (30, 80, 120, 100), (130, 120, 180, 140)]
+
+
+def page() -> tuple[np.ndarray, Texts]:
+    image = np.zeros((160, 200, 3), np.uint8)
+    outlines = []
+    for x0, y0, x1, y1 in WORDS:
+        image[y0:y1, x0:x1] = 255
+        outlines.append(np.array([[x0, y0], [x1, y0], [x1, y1], [x0, y1]], np.float32))
+    return image, texts_of([(points, f'word {number}') for number, points in enumerate(outlines)])
+
+
+def share_of_white(image: np.ndarray, texts: Texts) -> tuple[float, float]:
+    """Of the white pixels how many lie within outlines, and of the pixels there how many are white."""
+    inside = np.zeros(image.shape[:2], np.uint8)
+    for points in texts.outlines:
+        cv2.fillPoly(inside, [points.round().astype(np.int32)], 1)
+    white = image[..., 0] > 127
+    both = (white & (inside > 0)).sum()
+    return both / white.sum(), both / inside.sum()
+
+
+@pytest.mark.parametrize(
+    ('name', 'options'),
+    [
+        ('random_flip', {'probability': 1.0}),
+        ('random_rotate', {'degrees': [-10.0, 10.0]}),
+        ('random_resize', {'scale': [0.5, 3.0]}),
+        ('random_crop', {'size': (128, 96)}),
+        ('resize', {'size': (320, 160)}),
+        ('limit_side', {'side': 320, 'limit': 'min'}),
+    ],
+)
+def test_outlines_stay_on_the_words(name: str, options: dict[str, Any]) -> None:
+    transform = TRANSFORMS[name](**options)
+    for seed in range(8):
+        image, texts = transform(*page(), np.random.default_rng(seed))
+        assert image.dtype == np.uint8 and image.flags['C_CONTIGUOUS']
+        assert min(share_of_white(image, texts)) > 0.8, (name, seed)
+
+
+def test_flipping_moves_each_point_to_the_other_side() -> None:
+    image, texts = TRANSFORMS['random_flip'](probability=1.0)(*page(), np.random.default_rng(0))
+    assert texts.outlines[0].tolist() == [[180, 20], [130, 20], [130, 36], [180, 36]]
+    assert image[25, 150, 0] == 255
+
+
+def test_a_crop_cuts_through_no_word_and_shows_one() -> None:
+    crop = RandomCrop(size=(64, 64))
+    sizes = set()
+    for seed in range(40):
+        x0, y0, x1, y1 = crop._part(*page(), np.random.default_rng(seed))
+        sizes.add((x1 - x0, y1 - y0))
+        whole = [word for word in WORDS if x0 <= word[0] and word[2] <= x1 and y0 <= word[1] and word[3] <= y1]
+        touched = [word for word in WORDS if word[2] > x0 and word[0] < x1 and word[3] > y0 and word[1] < y1]
+        assert whole == touched and whole
+    assert len(sizes) > 10
+
+
+def test_a_crop_keeps_the_shape_and_fills_up_with_black() -> None:
+    image, texts = page()
+    cut, kept = RandomCrop(size=(64, 64), attempts=0)(image, texts, np.random.default_rng(0))
+    assert cut.shape == (64, 64, 3) and not cut[52:].any()  # 200 x 160 becomes 64 x 51
+    assert kept.outlines[0] == pytest.approx(texts.outlines[0] * 0.32)
+    assert len(kept) == 4
+
+
+def test_an_image_without_words_is_cropped_whole() -> None:
+    cut, kept = RandomCrop(size=(64, 64))(np.full((30, 60, 3), 9, np.uint8), Texts(), np.random.default_rng(0))
+    assert len(kept) == 0 and (cut[:32] == 9).all() and not cut[32:].any()
+
+
+def test_gaps_are_what_words_leave() -> None:
+    columns = gaps([np.array([[2, 0], [5, 0], [5, 9]], np.float32)], 0, 8)
+    assert [run.tolist() for run in columns] == [[0, 1], [5, 6, 7]]
+
+
+@pytest.mark.parametrize(
+    ('name', 'options', 'said'),
+    [
+        ('random_crop', {'size': (100, 64)}, 'size must be multiples of 32'),
+        ('random_rotate', {'degrees': (10.0, -10.0)}, 'degrees must rise'),
+        ('random_resize', {'scale': (0.0, 1.0)}, 'scale must rise from above 0'),
+        ('limit_side', {'side': 8}, 'side must be at least 32'),
+    ],
+)
+def test_options_that_cannot_be_are_refused(name: str, options: dict[str, Any], said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        TRANSFORMS[name](**options)
