@@ -23,14 +23,25 @@ from phalanx.config.arguments import (
     parse_brought,
     with_values,
 )
-from phalanx.config.explain import explain
+from phalanx.config.explain import explain_any
 from phalanx.config.originals import dialect_of
 from phalanx.config.originals.dialect import Dialect
 from phalanx.config.read import plain
 from phalanx.config.shipped import listing
 from phalanx.config.show import show
 from phalanx.engine.loader import BadSampleError
-from phalanx.engine.runs import Job, check_folder, check_initial, check_parts, find_recipe, open_job, pick_device, set_aside
+from phalanx.engine.runs import (
+    Job,
+    check_folder,
+    check_initial,
+    check_parts,
+    families_of,
+    find_recipe,
+    open_job,
+    pick_device,
+    said_of_weights,
+    set_aside,
+)
 from phalanx.engine.schema import Recipe
 from phalanx.launch.cluster import Cluster
 from phalanx.launch.flags import Flags, add_flags
@@ -38,7 +49,7 @@ from phalanx.launch.remote import everywhere
 from phalanx.parallel import dist
 from phalanx.report.page import write_page
 from phalanx.system.errors import RequestError
-from phalanx.weights.checkpoint import CheckpointError, Checkpoints, chosen, said_of
+from phalanx.weights.checkpoint import CheckpointError, Checkpoints
 from phalanx.weights.published import class_names
 
 # Options that people bring along, as assignments to the recipe.
@@ -89,6 +100,7 @@ CONFIG_EXAMPLES = (
     'phalanx config mine.yml --set train.steps=10  # yours: is it right?',
     'phalanx config mine.yml --explain             # every key it could have: what it takes, its default and its meaning',
     'phalanx config mine.yml --explain transforms  # one of them, with all that can be chosen there',
+    'phalanx config --explain train.init_from      # without a recipe: of every family that has it',
 )
 
 
@@ -208,6 +220,8 @@ def evaluate(words: Sequence[str]) -> int:
     given, recipe, assigned = parse_brought(parser, words)
     if Path(recipe).suffix in ('.onnx', '.xml'):
         return _evaluate_exported(Path(recipe), given, assigned)
+    if given.raw and given.weights is not None and not Path(given.weights).is_dir():
+        raise RequestError(f'--raw: {given.weights} is no checkpoint, which has its EMA beside it; leave --raw out')
     job = open_job(recipe, assigned)
 
     from phalanx.engine import worker
@@ -220,11 +234,10 @@ def evaluate(words: Sequence[str]) -> int:
         if cluster is not None:
             return _launch('eval', words, job, cluster, flags)
     try:
-        if given.weights is None and (given.raw or job.recipe.ema is None):  # `--set ema=null` asks for them, too
-            given.weights = str(chosen(job.folder) / 'model.safetensors')
+        raw = given.raw or job.recipe.ema is None  # `--set ema=null` asks for them, too
         if dist.rank_of_environment() == 0:
-            _say_weights(job, given.weights)
-        result = worker.evaluate(job, given.weights)
+            print(f'weights: {said_of_weights(job, given.weights, raw=raw)}', file=sys.stderr)
+        result = worker.evaluate(job, given.weights, raw=raw)
     except (CheckpointError, BadSampleError, OSError, RuntimeError, ValueError) as error:
         print(f'evaluation failed: {_told(error)}', file=sys.stderr)
         return 1
@@ -236,11 +249,6 @@ def evaluate(words: Sequence[str]) -> int:
     else:
         print_evaluation(result.metrics, result.table, result.samples, result.seconds)
     return 0
-
-
-def _say_weights(job: Job, weights: str | None) -> None:
-    """Which weights a command uses, for a person."""
-    print(f'weights: {weights or f"{job.folder}, {said_of(job.folder)}"}', file=sys.stderr)
 
 
 def _evaluate_exported(file: Path, given: argparse.Namespace, assigned: Assignments) -> int:
@@ -293,11 +301,13 @@ def config(words: Sequence[str]) -> int:
     if not words:
         print(listing())
         return 0
+    asked = parser.parse_intermixed_args(words)
+    if asked.explain is not None:  # which no recipe, or a wrong one, does not stand in the way of
+        named = asked.recipe or next(iter(asked.words), None)
+        print(explain_any(Recipe, families_of(named), asked.explain), end='')
+        return 0
     given, recipe, assigned = parse_brought(parser, words)
     job = open_job(recipe, assigned)
-    if given.explain is not None:
-        print(explain([Recipe, type(job.task)], given.explain), end='')
-        return 0
     for note in job.notes:
         print(f'note: {note}', file=sys.stderr)
     print(json.dumps(plain(job.resolved)) if given.json else show(job.resolved), end='\n' if given.json else '')

@@ -11,9 +11,8 @@ from rich.progress import track
 
 from phalanx.data.image import read_image
 from phalanx.data.samples import SampleError
-from phalanx.engine.runs import Job, predictor
+from phalanx.engine.runs import Job, predictor, said_of_weights
 from phalanx.system.errors import RequestError
-from phalanx.weights.checkpoint import said_of
 
 SUFFIXES = {'.jpg', '.jpeg', '.png', '.bmp', '.tif', '.tiff', '.webp'}
 
@@ -24,7 +23,7 @@ def predict_images(job: Job, images: Sequence[Path], out: Path, weights: str | N
     Raises RequestError when there is no image or a result would take its place, CheckpointError when there are no weights.
     """
     files = list_images(images, out)
-    print(f'weights: {weights or f"{job.folder}, {said_of(job.folder)}"}', file=sys.stderr)
+    print(f'weights: {said_of_weights(job, weights, raw=job.recipe.ema is None)}', file=sys.stderr)
     predict = predictor(job, weights, job.recipe.device)
     out.mkdir(parents=True, exist_ok=True)
     failed = 0

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from phalanx.config.bind import DEFAULT, bind
+from phalanx.config.bind import DEFAULT, bind, hints_of
 from phalanx.config.originals import dialect_of, translate
 from phalanx.config.read import ConfigError, Node, did_you_mean, document, override, placed, plain, read
 from phalanx.config.shipped import shipped
@@ -36,7 +36,7 @@ from phalanx.families.plugins import load_plugins
 from phalanx.families.task import Task
 from phalanx.system.compiler import check_cache, use_own_cache
 from phalanx.system.errors import RequestError
-from phalanx.weights.checkpoint import CheckpointError, Checkpoints
+from phalanx.weights.checkpoint import CheckpointError, Checkpoints, said_of
 from phalanx.weights.fetching import FetchError
 from phalanx.weights.matching import Rows
 from phalanx.weights.published import class_names
@@ -92,6 +92,15 @@ def open_job(recipe: str, assignments: Sequence[tuple[str, str]] = (), folder: P
     """
     load_plugins()
     path = find_recipe(recipe)
+    root, notes, differs = _read(path, assignments)
+    bound, task, resolved = bind(root, Recipe, _family(root))
+    name = path.parent.name if path.name == 'config.yml' else path.stem
+    folder = folder or (path.parent if path.name == 'config.yml' else Path('runs') / name)
+    return Job(bound, task, resolved, name, folder, notes, differs)
+
+
+def _read(path: Path, assignments: Sequence[tuple[str, str]]) -> tuple[Node, tuple[str, ...], tuple[str, ...]]:
+    """What is written in a recipe and its assignments, and what of an original configuration was ignored, and differs."""
     notes: tuple[str, ...] = ()
     differs: tuple[str, ...] = ()
     if dialect := dialect_of(path):
@@ -99,13 +108,32 @@ def open_job(recipe: str, assignments: Sequence[tuple[str, str]] = (), folder: P
         root, notes, differs, assignments = translation.root, translation.notes, translation.differs, translation.rest
     else:
         root = read(path)
+    problems = []
     for text, origin in names_first(assignments):
-        root = override(root, text, origin)
-    family = _family(root)
-    bound, task, resolved = bind(root, Recipe, family)
-    name = path.parent.name if path.name == 'config.yml' else path.stem
-    folder = folder or (path.parent if path.name == 'config.yml' else Path('runs') / name)
-    return Job(bound, task, resolved, name, folder, notes, differs)
+        try:
+            root = override(root, text, origin)
+        except ConfigError as error:
+            problems += error.problems
+    if problems:
+        raise ConfigError(problems)
+    return root, notes, differs
+
+
+def families_of(recipe: str | None) -> dict[str, type]:
+    """The family of a recipe, which need not be right otherwise, by name; all families where it does not say one.
+
+    Raises ConfigError when there is no such recipe.
+    """
+    load_plugins()
+    if recipe is None:
+        return FAMILIES
+    path = find_recipe(recipe)
+    try:
+        family = _family(_read(path, ())[0])
+    except ConfigError as error:
+        log.info('%s', error)
+        return FAMILIES
+    return {name: known for name, known in FAMILIES.items() if known is family}
 
 
 def names_first(assignments: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
@@ -121,12 +149,19 @@ def names_first(assignments: Sequence[tuple[str, str]]) -> list[tuple[str, str]]
 
 
 def _family(root: Node) -> type:
+    """The family that a recipe says. Raises ConfigError, also with what is wrong with the keys that all families have."""
     task = root.value.get('task')
-    if task is None:
-        raise ConfigError([f'{root.origin}: task: missing; one of {", ".join(FAMILIES)}'])
-    if not isinstance(task.value, str) or task.value not in FAMILIES:
-        raise ConfigError([f'{task.origin}: task: {plain(task)!r} is not one of {", ".join(FAMILIES)}'])
-    return FAMILIES[task.value]
+    if task is not None and isinstance(task.value, str) and task.value in FAMILIES:
+        return FAMILIES[task.value]
+    said = f'{root.origin}: task: missing;' if task is None else f'{task.origin}: task: {plain(task)!r} is not'
+    problems = [f'{said} one of {", ".join(FAMILIES)}']
+    of_families = {key for family in FAMILIES.values() for key in hints_of(family)} - hints_of(Recipe).keys()
+    common = {key: child for key, child in root.value.items() if key not in of_families}
+    try:
+        bind(Node({**common, 'task': Node('any', root.origin, 'any')}, root.origin), Recipe)
+    except ConfigError as error:
+        problems += error.problems
+    raise ConfigError(problems)
 
 
 def find_recipe(recipe: str) -> Path:
@@ -340,11 +375,17 @@ def load_run(
     return predictor(open_job(str(folder)), weights, device)
 
 
+def said_of_weights(job: Job, weights: str | Path | None, *, raw: bool) -> str:
+    """Which weights a command uses, for a person. Raises CheckpointError when the run has none."""
+    place = Path(weights or job.folder)
+    return f'{place}, {said_of(place, raw=raw)}' if weights is None or place.is_dir() else str(weights)
+
+
 def predictor(job: Job, weights: str | Path | None, device: str) -> Callable[[Image | str | Path], Any]:
     """The trained model of a job, as `load_run` gives it."""
     task, place = job.task, pick_device(str(device))
     model = task.model()
-    load_weights(model, weights or job.folder)
+    load_weights(model, weights or job.folder, raw=job.recipe.ema is None)
     model.to(place).eval()
 
     @torch.no_grad()
