@@ -118,6 +118,10 @@ class FromSource:
     source: Any
 
     @property
+    def cures(self) -> Mapping[str, str]:
+        return {}
+
+    @property
     def notes(self) -> Sequence[str]:
         return ()
 

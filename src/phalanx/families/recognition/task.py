@@ -230,7 +230,12 @@ class Recognition:
 
     def survey(self, split: Split) -> TextSurvey:
         """The samples of a split as they lie in their files, for `phalanx data check`."""
-        return TextSurvey(self.data().split(split), self.characters, self.encoder.has_attention)
+        width, height = self.size
+        places = None
+        if 'ctc' in self.loss_of_texts.heads:
+            with torch.no_grad():
+                places = self.network(len(self.characters)).eval()(torch.zeros(1, 3, height, width)).ctc.shape[1]
+        return TextSurvey(self.data().split(split), self.characters, self.encoder.has_attention, places, width)
 
     rewritten_as = ('lmdb',)
 
