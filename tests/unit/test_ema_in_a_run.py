@@ -11,7 +11,7 @@ from running import TINY, records, run_here
 
 SETTINGS = (
     *TINY,
-    'ema={kind: ramp, decay: 0.4}',  # 6 windows of 1.67 updates: used from step 10 on
+    'ema={kind: ramp, decay: 0.4}',  # 7 windows of 1.67 updates: used from step 12 on
     'data.train_scenes=8',
     'data.eval_scenes=2',
     'train.global_batch_size=2',

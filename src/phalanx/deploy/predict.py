@@ -11,7 +11,8 @@ from rich.progress import track
 
 from phalanx.data.image import read_image
 from phalanx.data.samples import SampleError
-from phalanx.engine.runs import Job, predictor, said_of_weights
+from phalanx.engine.runs import Job
+from phalanx.engine.trained import Trained
 from phalanx.system.errors import RequestError
 
 SUFFIXES = {'.jpg', '.jpeg', '.png', '.bmp', '.tif', '.tiff', '.webp'}
@@ -23,8 +24,8 @@ def predict_images(job: Job, images: Sequence[Path], out: Path, weights: str | N
     Raises RequestError when there is no image or a result would take its place, CheckpointError when there are no weights.
     """
     files = list_images(images, out)
-    print(f'weights: {said_of_weights(job, weights, raw=job.recipe.ema is None)}', file=sys.stderr)
-    predict = predictor(job, weights, job.recipe.device)
+    predict = Trained(job, weights, job.recipe.device)
+    print(f'weights: {predict.weights}', file=sys.stderr)
     out.mkdir(parents=True, exist_ok=True)
     failed = 0
     for file, stem in track(files.items(), 'predicting', console=Console(stderr=True), transient=True):

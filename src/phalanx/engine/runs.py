@@ -9,12 +9,11 @@ import os
 import platform
 import shutil
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-import numpy as np
 import torch
 from torch import nn
 
@@ -24,8 +23,6 @@ from phalanx.config.read import ConfigError, Node, did_you_mean, document, overr
 from phalanx.config.shipped import shipped
 from phalanx.data.cache import check_room
 from phalanx.data.folders import text_of
-from phalanx.data.image import read_image
-from phalanx.data.samples import Image
 from phalanx.engine.loader import Stream
 from phalanx.engine.optim import REFUSING
 from phalanx.engine.optim.frozen import freeze
@@ -360,41 +357,7 @@ def pick_device(wish: str, local_rank: int = 0) -> torch.device:
     return torch.device('cuda', local_rank)
 
 
-def load_run(
-    folder: str | Path, weights: str | Path | None = None, device: str = 'auto'
-) -> Callable[[Image | str | Path], Any]:
-    """The trained model of a run folder with its pre- and post-processing: image -> finished result.
-
-    It takes an image [H, W, 3] uint8 RGB, or the path of one. Results are, in pixels of that image:
-    segmentation, a class map [H, W] uint8; detection, a list of `Found`, the most probable first; recognition, a `Reading`;
-    table, a `Prediction`. `weights` takes others than the run's best.
-
-    Raises ConfigError or CheckpointError when something is missing or damaged. When called, the result raises ValueError for
-    an array that is not such an image, and SampleError for a file that cannot be read.
-    """
-    return predictor(open_job(str(folder)), weights, device)
-
-
 def said_of_weights(job: Job, weights: str | Path | None, *, raw: bool) -> str:
     """Which weights a command uses, for a person. Raises CheckpointError when the run has none."""
     place = Path(weights or job.folder)
     return f'{place}, {said_of(place, raw=raw)}' if weights is None or place.is_dir() else str(weights)
-
-
-def predictor(job: Job, weights: str | Path | None, device: str) -> Callable[[Image | str | Path], Any]:
-    """The trained model of a job, as `load_run` gives it."""
-    task, place = job.task, pick_device(str(device))
-    model = task.model()
-    load_weights(model, weights or job.folder, raw=job.recipe.ema is None)
-    model.to(place).eval()
-
-    @torch.no_grad()
-    def predict(image: Image | str | Path) -> Any:
-        pixels = read_image(Path(image)) if isinstance(image, str | Path) else np.asarray(image)
-        if pixels.dtype != np.uint8 or pixels.ndim != 3 or pixels.shape[2] != 3 or 0 in pixels.shape:
-            shape = ', '.join(map(str, pixels.shape))
-            raise ValueError(f'an image is an array [height, width, 3] of uint8, in RGB order; got [{shape}] of {pixels.dtype}')
-        batch = task.collate([task.request(pixels)]).to(place)
-        return task.results(task.predict(model, batch), batch)[0]
-
-    return predict

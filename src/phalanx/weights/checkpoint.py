@@ -275,12 +275,17 @@ def chosen(path: Path) -> Path:
     )
 
 
+def step_of(path: Path) -> int:
+    """The step of the checkpoint that stands for `path`, see `chosen`. Raises CheckpointError when there is none."""
+    return _read_manifest(chosen(path) / MANIFEST)[0]
+
+
 def said_of(path: Path, *, raw: bool = False) -> str:
     """Which weights of a run folder are used: `step 200 (best), EMA`. Raises CheckpointError when there are none."""
     whole = chosen(path)
     why = next((f' ({name})' for name in ('best', 'latest') if (path / name).resolve() == whole), '')
     averaged = not raw and (whole / 'averaged.safetensors').is_file()
-    return f'step {_read_manifest(whole / MANIFEST)[0]}{why}, {"EMA" if averaged else "as trained"}'
+    return f'step {step_of(whole)}{why}, {"EMA" if averaged else "as trained"}'
 
 
 def _manifest(step: int, files: Mapping[str, Any]) -> bytes:

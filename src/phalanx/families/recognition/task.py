@@ -324,6 +324,9 @@ class Recognition:
         shown = sample.image[:, :, : sample.width].permute(1, 2, 0).numpy()
         return drawing.compared(shown, sample.label, result)
 
+    def drawn(self, result: Reading, image: Image) -> Image:
+        return drawing.with_words(image, drawing.said(result))
+
     def save(self, result: Reading, image: Image, stem: Path) -> list[Path]:
         return drawing.save(result, image, stem)
 

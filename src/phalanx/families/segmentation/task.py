@@ -257,6 +257,9 @@ class Segmentation:
         image = brought_back(sample.image.float(), self.transforms['eval'], sample.way, size).round().byte()
         return drawing.compared(image.permute(1, 2, 0).numpy(), sample.labels.numpy(), result)
 
+    def drawn(self, result: LabelMap, image: Image) -> Image:
+        return drawing.with_classes(image, result)
+
     def save(self, result: LabelMap, image: Image, stem: Path) -> list[Path]:
         return drawing.save(result, image, stem)
 
