@@ -14,7 +14,7 @@ import yaml
 
 from phalanx.config.read import ConfigError, plain
 from phalanx.config.show import show
-from phalanx.deploy.predict import list_images
+from phalanx.deploy.predict import list_files
 from phalanx.engine.runs import check_folder, check_parts, differences, hold, open_job, settled
 from phalanx.families.recognition.task import Recognition
 from phalanx.families.segmentation.task import Segmentation
@@ -143,10 +143,10 @@ def test_results_never_take_the_place_of_images_nor_are_taken_for_them(tmp_path:
     results.mkdir(parents=True)
     for name in ('a.png', 'results/a.png'):
         (photos / name).touch()
-    assert list_images([photos], results) == {photos / 'a.png': Path('a')}
+    assert list_files([photos], results) == {photos / 'a.png': Path('a')}
     for given in (photos, photos / 'a.png'):
         with pytest.raises(RequestError, match=r'the result of .*a\.png could take its place'):
-            list_images([given], photos)
+            list_files([given], photos)
 
 
 SUPPLIES = {  # what a person adds to a base when it is said to be missing

@@ -6,12 +6,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import PIL.Image
 import pytest
 import yaml
 
 import phalanx
 from phalanx.config.read import ConfigError
 from phalanx.data.samples import Image
+from phalanx.data.video import Video, VideoWriter
 from running import TINY, losses, run_here
 
 MORE = ('data.train_scenes=8', 'data.eval_scenes=2', 'train.global_batch_size=2', 'train.steps=2')
@@ -61,6 +63,37 @@ def test_a_result_is_drawn_on_its_image(trained: phalanx.Trained) -> None:
     assert drawn.shape == image.shape
     assert len(np.unique(drawn.reshape(-1, 3), axis=0)) == 1
     assert drawn.any()
+
+
+def test_a_video_comes_back_with_results_on_each_frame_and_patterns_are_followed(
+    trained: phalanx.Trained, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with VideoWriter(tmp_path / 'clip.mp4', 5.0) as video:
+        for _ in range(3):
+            video.write(noise(64, 96))
+    for name in ('a.png', 'b.png'):
+        PIL.Image.fromarray(noise(64, 96)).save(tmp_path / name)
+    (tmp_path / 'broken.mp4').write_bytes(b'not a video')
+    words = ('--out', str(tmp_path / 'out'), '--set', 'device=cpu')
+    assert run_here('predict', str(folder), str(tmp_path / '?.png'), str(tmp_path / 'clip.mp4'), *words) == 0
+    assert capsys.readouterr().out.startswith('2 images and 3 frames predicted')
+    written = Video(tmp_path / 'out' / 'clip.mp4')
+    assert ([frame.shape for frame in written], written.rate) == ([(64, 96, 3)] * 3, 5.0)
+    assert run_here('predict', str(folder), str(tmp_path / 'broken.mp4'), *words) == 1
+    assert 'broken.mp4: is not a video that OpenCV can read' in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ('run', 'more', 'told'),
+    [
+        ('pp_liteseg_digits', ('--threshold', '0.5'), '--threshold: a segmentation has no objects with scores'),
+        ('ppyoloe_digits', ('--threshold', '5'), '--threshold: a score is between 0 and 1, got 5'),
+        ('ppyoloe_digits', ('none/*.jpg',), 'none/*.jpg: no file or folder has such a name'),
+    ],
+)
+def test_a_wrong_request_to_predict_is_said(run: str, more: tuple[str, ...], told: str, capsys: Any) -> None:
+    assert run_here('predict', run, *more, 'README.md', '--out', 'results') == 2
+    assert told in capsys.readouterr().err
 
 
 def test_overrides_that_are_wrong_are_said_by_key(tmp_path: Path) -> None:

@@ -48,6 +48,7 @@ from phalanx.launch.flags import Flags, add_flags
 from phalanx.launch.remote import everywhere
 from phalanx.parallel import dist
 from phalanx.report.page import write_page
+from phalanx.report.readable import counted
 from phalanx.system.errors import RequestError
 from phalanx.weights.checkpoint import CheckpointError, Checkpoints
 from phalanx.weights.published import class_names
@@ -90,7 +91,7 @@ EVAL_EXAMPLES = (
 )
 PREDICT_EXAMPLES = (
     'phalanx predict runs/mine photos --out results',
-    'phalanx predict runs/mine photos --out results --set device=cpu shown_from=0.5',
+    'phalanx predict runs/mine photos clip.mp4 --out results --threshold 0.5 --set device=cpu',
     'phalanx predict mine.yml a.jpg b.jpg --weights w.pdparams --out results',
     'phalanx predict ppyoloe_plus_crn_s_80e_coco photos --weights ppyoloe_plus_crn_s_80e_coco --out results',
 )
@@ -265,30 +266,40 @@ def _evaluate_exported(file: Path, given: argparse.Namespace, assigned: Assignme
 
 def predict(words: Sequence[str]) -> int:
     """Writes the results of a trained model for images."""
-    parser = Parser('phalanx predict', 'Writes the results of a trained model for images.', PREDICT_EXAMPLES)
+    parser = Parser('phalanx predict', 'Writes the results of a trained model for images and videos.', PREDICT_EXAMPLES)
     parser.add_argument('run', metavar='RUN', help='a run folder, or a recipe with --weights')
-    parser.add_argument('images', metavar='IMAGE', nargs='+', type=Path, help='image files, or folders of them')
+    parser.add_argument('images', metavar='IMAGE', nargs='+', type=Path, help='files, folders, or patterns in quotes')
     parser.add_argument('--out', type=Path, metavar='DIR', required=True, help='the folder to write to')
     parser.add_argument('--weights', metavar='WEIGHTS', help=WEIGHTS)
+    parser.add_argument('--threshold', type=float, metavar='SCORE', help='draw objects of this score or more (shown_from)')
     add_offline(parser)
     add_assignments(parser)
     given = parser.parse_args(words)
     job = open_job(given.run, assignments(given))
+    if given.threshold is not None:
+        if 'shown_from' not in job.resolved.value:
+            raise RequestError(f'--threshold: a {plain(job.resolved.value["task"])} has no objects with scores; leave it out')
+        if not 0 <= given.threshold <= 1:
+            raise RequestError(f'--threshold: a score is between 0 and 1, got {given.threshold:g}')
+        given.set.append(f'shown_from={given.threshold}')
+        job = open_job(given.run, assignments(given))
     data = job.resolved.value['data'].value
     if (names := class_names(given.weights or '')) and 'classes' in data and data['classes'].value is None:
         classes = json.dumps(names)  # published weights can predict where the data set that they were trained on is not
         job = open_job(given.run, [*assignments(given), (f'data.classes={classes}', f'--weights {given.weights}')])
 
-    from phalanx.deploy.predict import predict_images
+    from phalanx.deploy.predict import predict_files
 
     try:
-        written, failed = predict_images(job, given.images, given.out, given.weights)
+        done = predict_files(job, given.images, given.out, given.weights)
     except (CheckpointError, OSError, ValueError) as error:  # no weights; a folder that cannot be written to; no classes
         print(f'prediction failed: {_told(error)}', file=sys.stderr)
         return 1
-    count = '1 image' if written == 1 else f'{written} images'
-    print(f'{count} predicted, results in {given.out}' + (f'; {failed} could not be read' if failed else ''))
-    return 1 if failed else 0
+    counts = [counted(done.images, 'image')] if done.images or not done.frames else []
+    counts += [counted(done.frames, 'frame')] if done.frames else []
+    unread = f'; {done.failed} could not be read' if done.failed else ''
+    print(f'{" and ".join(counts)} predicted, results in {given.out}{unread}')
+    return 1 if done.failed else 0
 
 
 def config(words: Sequence[str]) -> int:
