@@ -17,6 +17,7 @@ from phalanx.engine.runs import open_job
 from phalanx.families.recognition.survey import places_needed
 from phalanx.families.segmentation.labels import VOID
 from phalanx.families.segmentation.survey import PixelSurvey
+from running import run_here
 
 CLASSES = ('sky', 'road', 'car')
 
@@ -233,6 +234,21 @@ def test_samples_that_make_no_batch_are_a_problem_before_training(check: Callabl
     status, found = check('--set', 'transforms=[]')
     assert (status, len(found['problems'])) == (1, 1)
     assert found['problems'][0]['problem'].startswith('train: the images of a batch differ in size (6 x 4, 8 x 2): ')
+
+
+def test_samples_that_make_no_batch_end_a_run_in_one_line(tree: Tree, capsys: pytest.CaptureFixture[str]) -> None:
+    words = [
+        *tree.words()[:3],
+        'transforms=[]',
+        'losses=[cross_entropy, cross_entropy, cross_entropy]',
+        'ema=null',
+        'train.global_batch_size=3',
+        'train.workers=0',
+        'device=cpu',
+    ]
+    assert run_here('train', *words, '--save_dir', 'run') == 1
+    told = 'the run failed: the images of a batch differ in size (6 x 4, 8 x 2): let transforms end in one size'
+    assert capsys.readouterr().err.splitlines()[-1].startswith(told)
 
 
 @pytest.mark.parametrize(('text', 'needed'), [('', 0), ('abc', 3), ('aab', 4), ('aaa', 5)])
