@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+from importlib import import_module
+
 __version__ = '0.1.0'
 
-__all__ = ['create_model', 'load_run']
+__all__ = ['Trained', 'create_model', 'load_run', 'train']
+
+_HOMES = {
+    'Trained': 'phalanx.engine.trained',
+    'create_model': 'phalanx.engine.zoo',
+    'load_run': 'phalanx.engine.trained',
+    'train': 'phalanx.engine.trained',
+}
 
 
 def __getattr__(name: str) -> object:
     """Loads what needs torch and the families only when it is asked for: `phalanx --version` need not wait for them."""
-    if name == 'load_run':
-        from phalanx.engine.runs import load_run
+    if name not in _HOMES:
+        raise AttributeError(f'module phalanx has no attribute {name!r}')
+    return getattr(import_module(_HOMES[name]), name)
 
-        return load_run
-    if name == 'create_model':
-        from phalanx.engine.zoo import create_model
 
-        return create_model
-    raise AttributeError(f'module phalanx has no attribute {name!r}')
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -14,8 +14,10 @@ import phalanx.cli.main as cli
 from phalanx.cli.data.census import Census, Problem, SplitCensus, spread, take_census
 from phalanx.cli.data.tables import size_rows
 from phalanx.engine.runs import open_job
+from phalanx.families.recognition.survey import places_needed
 from phalanx.families.segmentation.labels import VOID
 from phalanx.families.segmentation.survey import PixelSurvey
+from running import run_here
 
 CLASSES = ('sky', 'road', 'car')
 
@@ -48,7 +50,7 @@ class Tree:
     def words(self) -> list[str]:
         """The recipe of the data set, as words of a command."""
         data = f'data={{name: file_list, root: {self.root}, classes: [{", ".join(CLASSES)}]}}'
-        return ['pp_liteseg_digits', '--set', data, '--workers', '0']
+        return ['pp_liteseg_digits', '--set', data, 'transforms=[{name: resize, size: [8, 8]}]', '--workers', '0']
 
 
 @pytest.fixture
@@ -225,3 +227,43 @@ def test_void_pixels_of_a_picture_stay_as_they_are(tree: Tree) -> None:
     drawn = survey.picture(0)
     np.testing.assert_array_equal(drawn[:, 5], picture(0)[:, 5])
     assert (drawn[:, 0] != picture(0)[:, 0]).any()
+
+
+def test_samples_that_make_no_batch_are_a_problem_before_training(check: Callable[..., tuple[int, dict]]) -> None:
+    """The samples for training are of 6 x 4 and of 8 x 2 pixels."""
+    status, found = check('--set', 'transforms=[]')
+    assert (status, len(found['problems'])) == (1, 1)
+    assert found['problems'][0]['problem'].startswith('train: the images of a batch differ in size (6 x 4, 8 x 2): ')
+
+
+def test_samples_that_make_no_batch_end_a_run_in_one_line(tree: Tree, capsys: pytest.CaptureFixture[str]) -> None:
+    words = [
+        *tree.words()[:3],
+        'transforms=[]',
+        'losses=[cross_entropy, cross_entropy, cross_entropy]',
+        'ema=null',
+        'train.global_batch_size=3',
+        'train.workers=0',
+        'device=cpu',
+    ]
+    assert run_here('train', *words, '--save_dir', 'run') == 1
+    told = 'the run failed: the images of a batch differ in size (6 x 4, 8 x 2): let transforms end in one size'
+    assert capsys.readouterr().err.splitlines()[-1].startswith(told)
+
+
+@pytest.mark.parametrize(('text', 'needed'), [('', 0), ('abc', 3), ('aab', 4), ('aaa', 5)])
+def test_ctc_needs_a_blank_between_equal_characters(text: str, needed: int) -> None:
+    assert places_needed(text) == needed
+
+
+def test_lines_whose_text_the_width_has_no_places_for_are_counted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """CRNN gives one place for four columns: 8 for 32, which `1234567` fits into and `1111111` (13 places) does not."""
+    for name in ('a', 'b'):
+        Image.fromarray(picture(ord(name), 32, 64)).save(tmp_path / f'{name}.png')
+    (tmp_path / 'list.txt').write_text('a.png\t1234567\nb.png\t1111111\n')
+    data = f'data={{name: label_files, root: {tmp_path}, train: [list.txt], eval: [list.txt]}}'
+    words = ('--page', str(tmp_path / 'data.html'), '--workers', '0', '--json')
+    assert cli.main(['data', 'check', 'crnn_digits', '--set', data, 'size=[32,32]', *words]) == 0
+    remarks = json.loads(capsys.readouterr().out)['remarks']
+    cure = 'their texts need more than the 8 places that a width of 32 gives CTC, so nothing is learned from them'
+    assert f'train: 1 sample (too long for the width): {cure}; make `size` wider' in remarks

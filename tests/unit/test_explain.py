@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import pairwise
+from pathlib import Path
 from typing import Annotated, Any
 
 import pytest
@@ -14,7 +15,7 @@ from phalanx.config.explain import explain
 from phalanx.config.read import ConfigError
 from phalanx.engine.schema import Recipe
 from phalanx.families.catalog import FAMILIES
-from running import Command
+from running import Command, run_here
 
 
 def circle(centre: tuple[float, float], *, radius: float, colours: tuple[str, ...] = ('red',)) -> object:
@@ -106,3 +107,16 @@ def test_the_command_explains_a_key_of_a_recipe(phalanx_here: Command) -> None:
     assert phalanx_here('config', 'ppyoloe_digits', '--explain', 'trian').stderr.startswith(
         "trian: unknown key; did you mean 'train'?"
     )
+
+
+def test_keys_are_explained_for_a_recipe_that_is_wrong_or_not_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / 'mine.yml').write_text('task: recognition\ntrian: {}\n')
+    assert run_here('config', str(tmp_path / 'mine.yml'), '--explain', 'characters.space') == 0
+    assert capsys.readouterr().out.startswith('characters.space: true or false')
+    (tmp_path / 'mine.yml').write_text('task: [\n')
+    for words in ((str(tmp_path / 'mine.yml'),), ()):
+        assert run_here('config', *words, '--explain', 'loss') == 0
+        told = capsys.readouterr().out
+        assert [line for line in told.splitlines() if line.startswith('# ')] == ['# detection', '# recognition']
+    assert run_here('config', '--explain', 'charcters') == 2
+    assert "did you mean 'characters'?" in capsys.readouterr().err

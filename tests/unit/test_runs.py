@@ -7,12 +7,14 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
+import yaml
 
 from phalanx.config.read import ConfigError, plain
 from phalanx.config.show import show
-from phalanx.deploy.predict import list_images
+from phalanx.deploy.predict import list_files
 from phalanx.engine.runs import check_folder, check_parts, differences, hold, open_job, settled
 from phalanx.families.recognition.task import Recognition
 from phalanx.families.segmentation.task import Segmentation
@@ -141,7 +143,43 @@ def test_results_never_take_the_place_of_images_nor_are_taken_for_them(tmp_path:
     results.mkdir(parents=True)
     for name in ('a.png', 'results/a.png'):
         (photos / name).touch()
-    assert list_images([photos], results) == {photos / 'a.png': Path('a')}
+    assert list_files([photos], results) == {photos / 'a.png': Path('a')}
     for given in (photos, photos / 'a.png'):
         with pytest.raises(RequestError, match=r'the result of .*a\.png could take its place'):
-            list_images([given], photos)
+            list_files([given], photos)
+
+
+SUPPLIES = {  # what a person adds to a base when it is said to be missing
+    'train': {'steps': 5, 'global_batch_size': 2},
+    'schedule': {'name': 'constant'},
+    'data': {
+        'pp_liteseg': {'name': 'digit_scenes'},
+        'ppyoloe': {'name': 'digit_scenes'},
+        'crnn': {'name': 'digit_lines'},
+        'slanet': {'name': 'rendered_tables'},
+    },
+}
+
+
+@pytest.mark.parametrize('base', ['pp_liteseg', 'ppyoloe', 'crnn', 'slanet'])
+def test_all_that_a_base_lacks_is_said_at_once(base: str, tmp_path: Path) -> None:
+    recipe: dict[str, Any] = {'_base_': base}
+    (tmp_path / 'mine.yml').write_text(yaml.safe_dump(recipe))
+    with pytest.raises(ConfigError) as caught:
+        open_job(str(tmp_path / 'mine.yml'))
+    for problem in caught.value.problems:
+        key = problem.split(': ')[1]
+        recipe[key] = SUPPLIES[key][base] if key == 'data' else SUPPLIES[key]
+    (tmp_path / 'mine.yml').write_text(yaml.safe_dump(recipe))
+    assert open_job(str(tmp_path / 'mine.yml')).recipe.train.steps == 5
+
+
+def test_a_recipe_without_its_task_says_all_else_that_is_wrong_too(tmp_path: Path) -> None:
+    (tmp_path / 'mine.yml').write_text('trian: {}\nlosses: []\ntrain: {stps: 5}\n')
+    with pytest.raises(ConfigError) as caught:
+        open_job(str(tmp_path / 'mine.yml'), [('data', '--set data'), ('train.0', '--set train.0')])
+    assert [problem.partition('expected')[2] for problem in caught.value.problems] == [' key=value', ' key=value']
+    with pytest.raises(ConfigError) as caught:
+        open_job(str(tmp_path / 'mine.yml'))
+    told = [problem.partition(': ')[2].partition(';')[0] for problem in caught.value.problems]
+    assert told == ['task: missing', 'trian: unknown key', 'train.stps: unknown key', 'optimizer: missing', 'schedule: missing']

@@ -23,22 +23,34 @@ from phalanx.config.arguments import (
     parse_brought,
     with_values,
 )
-from phalanx.config.explain import explain
+from phalanx.config.explain import explain_any
 from phalanx.config.originals import dialect_of
 from phalanx.config.originals.dialect import Dialect
 from phalanx.config.read import plain
 from phalanx.config.shipped import listing
 from phalanx.config.show import show
 from phalanx.engine.loader import BadSampleError
-from phalanx.engine.runs import Job, check_folder, check_initial, check_parts, find_recipe, open_job, pick_device, set_aside
+from phalanx.engine.runs import (
+    Job,
+    check_folder,
+    check_initial,
+    check_parts,
+    families_of,
+    find_recipe,
+    open_job,
+    pick_device,
+    said_of_weights,
+    set_aside,
+)
 from phalanx.engine.schema import Recipe
 from phalanx.launch.cluster import Cluster
 from phalanx.launch.flags import Flags, add_flags
 from phalanx.launch.remote import everywhere
 from phalanx.parallel import dist
 from phalanx.report.page import write_page
+from phalanx.report.readable import counted
 from phalanx.system.errors import RequestError
-from phalanx.weights.checkpoint import CheckpointError, Checkpoints, chosen, said_of
+from phalanx.weights.checkpoint import CheckpointError, Checkpoints
 from phalanx.weights.published import class_names
 
 # Options that people bring along, as assignments to the recipe.
@@ -79,7 +91,7 @@ EVAL_EXAMPLES = (
 )
 PREDICT_EXAMPLES = (
     'phalanx predict runs/mine photos --out results',
-    'phalanx predict runs/mine photos --out results --set device=cpu shown_from=0.5',
+    'phalanx predict runs/mine photos clip.mp4 --out results --threshold 0.5 --set device=cpu',
     'phalanx predict mine.yml a.jpg b.jpg --weights w.pdparams --out results',
     'phalanx predict ppyoloe_plus_crn_s_80e_coco photos --weights ppyoloe_plus_crn_s_80e_coco --out results',
 )
@@ -89,6 +101,7 @@ CONFIG_EXAMPLES = (
     'phalanx config mine.yml --set train.steps=10  # yours: is it right?',
     'phalanx config mine.yml --explain             # every key it could have: what it takes, its default and its meaning',
     'phalanx config mine.yml --explain transforms  # one of them, with all that can be chosen there',
+    'phalanx config --explain train.init_from      # without a recipe: of every family that has it',
 )
 
 
@@ -208,6 +221,8 @@ def evaluate(words: Sequence[str]) -> int:
     given, recipe, assigned = parse_brought(parser, words)
     if Path(recipe).suffix in ('.onnx', '.xml'):
         return _evaluate_exported(Path(recipe), given, assigned)
+    if given.raw and given.weights is not None and not Path(given.weights).is_dir():
+        raise RequestError(f'--raw: {given.weights} is no checkpoint, which has its EMA beside it; leave --raw out')
     job = open_job(recipe, assigned)
 
     from phalanx.engine import worker
@@ -220,11 +235,10 @@ def evaluate(words: Sequence[str]) -> int:
         if cluster is not None:
             return _launch('eval', words, job, cluster, flags)
     try:
-        if given.weights is None and (given.raw or job.recipe.ema is None):  # `--set ema=null` asks for them, too
-            given.weights = str(chosen(job.folder) / 'model.safetensors')
+        raw = given.raw or job.recipe.ema is None  # `--set ema=null` asks for them, too
         if dist.rank_of_environment() == 0:
-            _say_weights(job, given.weights)
-        result = worker.evaluate(job, given.weights)
+            print(f'weights: {said_of_weights(job, given.weights, raw=raw)}', file=sys.stderr)
+        result = worker.evaluate(job, given.weights, raw=raw)
     except (CheckpointError, BadSampleError, OSError, RuntimeError, ValueError) as error:
         print(f'evaluation failed: {_told(error)}', file=sys.stderr)
         return 1
@@ -236,11 +250,6 @@ def evaluate(words: Sequence[str]) -> int:
     else:
         print_evaluation(result.metrics, result.table, result.samples, result.seconds)
     return 0
-
-
-def _say_weights(job: Job, weights: str | None) -> None:
-    """Which weights a command uses, for a person."""
-    print(f'weights: {weights or f"{job.folder}, {said_of(job.folder)}"}', file=sys.stderr)
 
 
 def _evaluate_exported(file: Path, given: argparse.Namespace, assigned: Assignments) -> int:
@@ -257,30 +266,40 @@ def _evaluate_exported(file: Path, given: argparse.Namespace, assigned: Assignme
 
 def predict(words: Sequence[str]) -> int:
     """Writes the results of a trained model for images."""
-    parser = Parser('phalanx predict', 'Writes the results of a trained model for images.', PREDICT_EXAMPLES)
+    parser = Parser('phalanx predict', 'Writes the results of a trained model for images and videos.', PREDICT_EXAMPLES)
     parser.add_argument('run', metavar='RUN', help='a run folder, or a recipe with --weights')
-    parser.add_argument('images', metavar='IMAGE', nargs='+', type=Path, help='image files, or folders of them')
+    parser.add_argument('images', metavar='IMAGE', nargs='+', type=Path, help='files, folders, or patterns in quotes')
     parser.add_argument('--out', type=Path, metavar='DIR', required=True, help='the folder to write to')
     parser.add_argument('--weights', metavar='WEIGHTS', help=WEIGHTS)
+    parser.add_argument('--threshold', type=float, metavar='SCORE', help='draw objects of this score or more (shown_from)')
     add_offline(parser)
     add_assignments(parser)
     given = parser.parse_args(words)
     job = open_job(given.run, assignments(given))
+    if given.threshold is not None:
+        if 'shown_from' not in job.resolved.value:
+            raise RequestError(f'--threshold: a {plain(job.resolved.value["task"])} has no objects with scores; leave it out')
+        if not 0 <= given.threshold <= 1:
+            raise RequestError(f'--threshold: a score is between 0 and 1, got {given.threshold:g}')
+        given.set.append(f'shown_from={given.threshold}')
+        job = open_job(given.run, assignments(given))
     data = job.resolved.value['data'].value
     if (names := class_names(given.weights or '')) and 'classes' in data and data['classes'].value is None:
         classes = json.dumps(names)  # published weights can predict where the data set that they were trained on is not
         job = open_job(given.run, [*assignments(given), (f'data.classes={classes}', f'--weights {given.weights}')])
 
-    from phalanx.deploy.predict import predict_images
+    from phalanx.deploy.predict import predict_files
 
     try:
-        written, failed = predict_images(job, given.images, given.out, given.weights)
+        done = predict_files(job, given.images, given.out, given.weights)
     except (CheckpointError, OSError, ValueError) as error:  # no weights; a folder that cannot be written to; no classes
         print(f'prediction failed: {_told(error)}', file=sys.stderr)
         return 1
-    count = '1 image' if written == 1 else f'{written} images'
-    print(f'{count} predicted, results in {given.out}' + (f'; {failed} could not be read' if failed else ''))
-    return 1 if failed else 0
+    counts = [counted(done.images, 'image')] if done.images or not done.frames else []
+    counts += [counted(done.frames, 'frame')] if done.frames else []
+    unread = f'; {done.failed} could not be read' if done.failed else ''
+    print(f'{" and ".join(counts)} predicted, results in {given.out}{unread}')
+    return 1 if done.failed else 0
 
 
 def config(words: Sequence[str]) -> int:
@@ -293,11 +312,13 @@ def config(words: Sequence[str]) -> int:
     if not words:
         print(listing())
         return 0
+    asked = parser.parse_intermixed_args(words)
+    if asked.explain is not None:  # which no recipe, or a wrong one, does not stand in the way of
+        named = asked.recipe or next(iter(asked.words), None)
+        print(explain_any(Recipe, families_of(named), asked.explain), end='')
+        return 0
     given, recipe, assigned = parse_brought(parser, words)
     job = open_job(recipe, assigned)
-    if given.explain is not None:
-        print(explain([Recipe, type(job.task)], given.explain), end='')
-        return 0
     for note in job.notes:
         print(f'note: {note}', file=sys.stderr)
     print(json.dumps(plain(job.resolved)) if given.json else show(job.resolved), end='\n' if given.json else '')

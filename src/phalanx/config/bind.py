@@ -169,8 +169,11 @@ class _Binder:
             else:
                 has = ', '.join(hints) or 'no options'
                 self.problems.append(f'{child.origin}: {dot}{key}: unknown key{did_you_mean(key, hints)} ({called} has {has})')
-        for name in hints.keys() - defaults.keys() - node.value.keys():
-            self.problems.append(f'{node.origin}: {dot}{name}: missing; {called} needs it{_choices(hints[name])}')
+        for name in (name for name in hints if name not in defaults and name not in node.value):
+            if dataclasses.is_dataclass(hints[name]):  # a section, which says itself what it needs
+                given[name], resolved[name] = self.any(Node({}, node.origin), hints[name], dot + name)
+            else:
+                self.problems.append(f'{node.origin}: {dot}{name}: missing; {called} needs it{_choices(hints[name])}')
         for name in hints:
             if name not in resolved and name in defaults:
                 resolved[name] = as_node(defaults[name])

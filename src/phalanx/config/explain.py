@@ -24,6 +24,22 @@ class Option(NamedTuple):
     about: str
 
 
+def explain_any(common: type, families: Mapping[str, type], key: str) -> str:
+    """What may stand at `key` of a recipe of `families`: where they are several, what all have in common, then each by name.
+
+    Raises ConfigError when there is no such key.
+    """
+    if len(families) == 1:
+        return explain([common, *families.values()], key)
+    told = []
+    for name, schema in {'every recipe': common, **families}.items():
+        try:
+            told.append(f'# {name}\n{explain([schema], key)}')
+        except ConfigError:  # it may be another's
+            continue
+    return '\n'.join(told) or explain([common, *families.values()], key)
+
+
 def explain(schemas: Sequence[type], key: str) -> str:
     """What may stand at `key` (`train`, `optimizer.sgd`, `transforms`) of a recipe of these schemas; '' is the whole recipe.
 

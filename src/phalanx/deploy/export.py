@@ -43,13 +43,13 @@ from phalanx.deploy.writing import (
     traced,
     write_onnx,
 )
-from phalanx.engine.runs import Job, open_job
+from phalanx.engine.runs import Job, open_job, said_of_weights
 from phalanx.families.task import Export, Task
 from phalanx.runtime.model import FAMILIES
 from phalanx.runtime.prepare import Floats
 from phalanx.runtime.session import FORMAT, INPUT, opened
 from phalanx.system.errors import RequestError
-from phalanx.weights.checkpoint import CheckpointError, said_of
+from phalanx.weights.checkpoint import CheckpointError
 from phalanx.weights.reading import load_weights
 
 FORMATS = {'onnx': '.onnx', 'openvino': '.xml', 'torch_export': '.pt2'}
@@ -129,7 +129,7 @@ def command(words: Sequence[str]) -> int:
         options = Options(
             given.weights, given.size, given.dynamic, given.with_post_processing, given.precision, check=not given.no_check
         )
-        print(f'weights: {given.weights or f"{job.folder}, {said_of(job.folder)}"}', file=sys.stderr)
+        print(f'weights: {said_of_weights(job, given.weights, raw=job.recipe.ema is None)}', file=sys.stderr)
         written = export(job, out, options)
     except (CheckpointError, ExportError, OSError) as error:
         print(f'the export failed: {error}', file=sys.stderr)
@@ -147,7 +147,7 @@ def export(job: Job, out: Path, options: Options) -> Written:
     """
     try:
         model = job.task.model()
-        load_weights(model, options.weights or job.folder)
+        load_weights(model, options.weights or job.folder, raw=job.recipe.ema is None)
         exported = job.task.export(model.eval(), post_processing=options.post_processing)
     except (ValueError, FileNotFoundError) as error:  # of the data set or dictionary that names the classes
         raise RequestError(str(error)) from None

@@ -101,6 +101,7 @@ class Loaded(NamedTuple):
 
     batch: Any
     bad: dict[int, str]
+    refused: str = ''  # why the samples make no batch
 
 
 class Loader(Generic[S, B]):
@@ -133,8 +134,8 @@ class Loader(Generic[S, B]):
     def batches(self, draws: Iterator[list[Draw]]) -> Iterator[B]:
         """One batch a list of draws, in that order.
 
-        Raises BadSampleError beyond the number that the recipe allows, and RuntimeError when a worker has died, or
-        brings nothing for PATIENCE seconds.
+        Raises BadSampleError beyond the number that the recipe allows and for samples that make no batch, and RuntimeError
+        when a worker has died, or brings nothing for PATIENCE seconds.
         """
         reader = _Reader(self.dataset, self.bad_samples, self.replace, self.cache)
         loader: DataLoader[Loaded] = DataLoader(
@@ -149,7 +150,9 @@ class Loader(Generic[S, B]):
         )
         with _stops_held():
             read_ahead = iter(loader)  # starts the workers
-        for batch, bad in received(read_ahead):
+        for batch, bad, refused in received(read_ahead):
+            if refused:
+                raise BadSampleError(refused)
             self.bad |= bad
             check_bad(self.bad, self.bad_samples)
             if batch is not None:
@@ -208,7 +211,10 @@ class _Collate(Generic[S, B]):
     def __call__(self, read: Sequence[tuple[S | None, dict[int, str]]]) -> Loaded | Transfer:
         samples = [sample for sample, _ in read if sample is not None]
         bad = {index: message for _, found in read for index, message in found.items()}
-        loaded = Loaded(self.collate(samples) if samples else None, bad)
+        try:
+            loaded = Loaded(self.collate(samples) if samples else None, bad)
+        except ValueError as error:
+            loaded = Loaded(None, bad, str(error))
         in_worker = get_worker_info() is not None
         return Transfer(loaded) if in_worker and sys.platform == 'linux' else loaded
 

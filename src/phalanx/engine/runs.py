@@ -9,23 +9,20 @@ import os
 import platform
 import shutil
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-import numpy as np
 import torch
 from torch import nn
 
-from phalanx.config.bind import DEFAULT, bind
+from phalanx.config.bind import DEFAULT, bind, hints_of
 from phalanx.config.originals import dialect_of, translate
 from phalanx.config.read import ConfigError, Node, did_you_mean, document, override, placed, plain, read
 from phalanx.config.shipped import shipped
 from phalanx.data.cache import check_room
 from phalanx.data.folders import text_of
-from phalanx.data.image import read_image
-from phalanx.data.samples import Image
 from phalanx.engine.loader import Stream
 from phalanx.engine.optim import REFUSING
 from phalanx.engine.optim.frozen import freeze
@@ -36,7 +33,7 @@ from phalanx.families.plugins import load_plugins
 from phalanx.families.task import Task
 from phalanx.system.compiler import check_cache, use_own_cache
 from phalanx.system.errors import RequestError
-from phalanx.weights.checkpoint import CheckpointError, Checkpoints
+from phalanx.weights.checkpoint import CheckpointError, Checkpoints, said_of
 from phalanx.weights.fetching import FetchError
 from phalanx.weights.matching import Rows
 from phalanx.weights.published import class_names
@@ -92,6 +89,15 @@ def open_job(recipe: str, assignments: Sequence[tuple[str, str]] = (), folder: P
     """
     load_plugins()
     path = find_recipe(recipe)
+    root, notes, differs = _read(path, assignments)
+    bound, task, resolved = bind(root, Recipe, _family(root))
+    name = path.parent.name if path.name == 'config.yml' else path.stem
+    folder = folder or (path.parent if path.name == 'config.yml' else Path('runs') / name)
+    return Job(bound, task, resolved, name, folder, notes, differs)
+
+
+def _read(path: Path, assignments: Sequence[tuple[str, str]]) -> tuple[Node, tuple[str, ...], tuple[str, ...]]:
+    """What is written in a recipe and its assignments, and what of an original configuration was ignored, and differs."""
     notes: tuple[str, ...] = ()
     differs: tuple[str, ...] = ()
     if dialect := dialect_of(path):
@@ -99,13 +105,32 @@ def open_job(recipe: str, assignments: Sequence[tuple[str, str]] = (), folder: P
         root, notes, differs, assignments = translation.root, translation.notes, translation.differs, translation.rest
     else:
         root = read(path)
+    problems = []
     for text, origin in names_first(assignments):
-        root = override(root, text, origin)
-    family = _family(root)
-    bound, task, resolved = bind(root, Recipe, family)
-    name = path.parent.name if path.name == 'config.yml' else path.stem
-    folder = folder or (path.parent if path.name == 'config.yml' else Path('runs') / name)
-    return Job(bound, task, resolved, name, folder, notes, differs)
+        try:
+            root = override(root, text, origin)
+        except ConfigError as error:
+            problems += error.problems
+    if problems:
+        raise ConfigError(problems)
+    return root, notes, differs
+
+
+def families_of(recipe: str | None) -> dict[str, type]:
+    """The family of a recipe, which need not be right otherwise, by name; all families where it does not say one.
+
+    Raises ConfigError when there is no such recipe.
+    """
+    load_plugins()
+    if recipe is None:
+        return FAMILIES
+    path = find_recipe(recipe)
+    try:
+        family = _family(_read(path, ())[0])
+    except ConfigError as error:
+        log.info('%s', error)
+        return FAMILIES
+    return {name: known for name, known in FAMILIES.items() if known is family}
 
 
 def names_first(assignments: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
@@ -121,12 +146,19 @@ def names_first(assignments: Sequence[tuple[str, str]]) -> list[tuple[str, str]]
 
 
 def _family(root: Node) -> type:
+    """The family that a recipe says. Raises ConfigError, also with what is wrong with the keys that all families have."""
     task = root.value.get('task')
-    if task is None:
-        raise ConfigError([f'{root.origin}: task: missing; one of {", ".join(FAMILIES)}'])
-    if not isinstance(task.value, str) or task.value not in FAMILIES:
-        raise ConfigError([f'{task.origin}: task: {plain(task)!r} is not one of {", ".join(FAMILIES)}'])
-    return FAMILIES[task.value]
+    if task is not None and isinstance(task.value, str) and task.value in FAMILIES:
+        return FAMILIES[task.value]
+    said = f'{root.origin}: task: missing;' if task is None else f'{task.origin}: task: {plain(task)!r} is not'
+    problems = [f'{said} one of {", ".join(FAMILIES)}']
+    of_families = {key for family in FAMILIES.values() for key in hints_of(family)} - hints_of(Recipe).keys()
+    common = {key: child for key, child in root.value.items() if key not in of_families}
+    try:
+        bind(Node({**common, 'task': Node('any', root.origin, 'any')}, root.origin), Recipe)
+    except ConfigError as error:
+        problems += error.problems
+    raise ConfigError(problems)
 
 
 def find_recipe(recipe: str) -> Path:
@@ -325,35 +357,7 @@ def pick_device(wish: str, local_rank: int = 0) -> torch.device:
     return torch.device('cuda', local_rank)
 
 
-def load_run(
-    folder: str | Path, weights: str | Path | None = None, device: str = 'auto'
-) -> Callable[[Image | str | Path], Any]:
-    """The trained model of a run folder with its pre- and post-processing: image -> finished result.
-
-    It takes an image [H, W, 3] uint8 RGB, or the path of one. Results are, in pixels of that image:
-    segmentation, a class map [H, W] uint8; detection, a list of `Found`, the most probable first; recognition, a `Reading`;
-    table, a `Prediction`. `weights` takes others than the run's best.
-
-    Raises ConfigError or CheckpointError when something is missing or damaged. When called, the result raises ValueError for
-    an array that is not such an image, and SampleError for a file that cannot be read.
-    """
-    return predictor(open_job(str(folder)), weights, device)
-
-
-def predictor(job: Job, weights: str | Path | None, device: str) -> Callable[[Image | str | Path], Any]:
-    """The trained model of a job, as `load_run` gives it."""
-    task, place = job.task, pick_device(str(device))
-    model = task.model()
-    load_weights(model, weights or job.folder)
-    model.to(place).eval()
-
-    @torch.no_grad()
-    def predict(image: Image | str | Path) -> Any:
-        pixels = read_image(Path(image)) if isinstance(image, str | Path) else np.asarray(image)
-        if pixels.dtype != np.uint8 or pixels.ndim != 3 or pixels.shape[2] != 3 or 0 in pixels.shape:
-            shape = ', '.join(map(str, pixels.shape))
-            raise ValueError(f'an image is an array [height, width, 3] of uint8, in RGB order; got [{shape}] of {pixels.dtype}')
-        batch = task.collate([task.request(pixels)]).to(place)
-        return task.results(task.predict(model, batch), batch)[0]
-
-    return predict
+def said_of_weights(job: Job, weights: str | Path | None, *, raw: bool) -> str:
+    """Which weights a command uses, for a person. Raises CheckpointError when the run has none."""
+    place = Path(weights or job.folder)
+    return f'{place}, {said_of(place, raw=raw)}' if weights is None or place.is_dir() else str(weights)

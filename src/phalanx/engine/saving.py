@@ -40,7 +40,7 @@ class Saver:
         state = self.state(at)
         if dist.rank() == 0:
             self.end(at, report)
-            averaged = self.ema.weights() if self.ema else None
+            averaged = self.ema.weights() if self.ema and self.ema.is_settled else None
             self.saving = self.checkpoints.begin(at.step, self.model.state_dict(), averaged, state, best)
             if not self.asynchronous:
                 self.saving.settle()
@@ -86,7 +86,7 @@ class Saver:
             return gone
         try:
             beside.mkdir(parents=True)
-            averaged = self.ema.weights() if self.ema else None
+            averaged = self.ema.weights() if self.ema and self.ema.is_settled else None
             Checkpoints(beside, keep=1).save(at.step, self.model.state_dict(), averaged, self.state(at), False)
         except OSError as error:
             return f'{gone}; a last checkpoint could not be written to {beside} either: {error.strerror}'

@@ -22,11 +22,15 @@ from phalanx.parallel.gradients import GradientOptions
 from phalanx.parallel.norms import NormSync
 
 
-def exactly_one(given: Mapping[str, object]) -> None:
-    """Raises ValueError unless exactly one of the named options is set."""
-    said = [name for name, value in given.items() if value is not None]
-    if len(said) != 1:
-        raise ValueError(f'give exactly one of {", ".join(given)}{", not " + " and ".join(said) if said else ""}')
+def exactly_one(*groups: Mapping[str, object]) -> None:
+    """Raises ValueError, naming all groups that are wrong, unless of each exactly one of the named options is set."""
+    wrong = []
+    for group in groups:
+        said = [name for name, value in group.items() if value is not None]
+        if len(said) != 1:
+            wrong.append(f'give exactly one of {", ".join(group)}{", not " + " and ".join(said) if said else ""}')
+    if wrong:
+        raise ValueError('; '.join(wrong))
 
 
 def positive(given: Mapping[str, float | None]) -> None:
@@ -96,8 +100,10 @@ class Train:
         return self.global_batch_size or (self.batch_size_per_rank or 0) * world_size
 
     def __post_init__(self) -> None:
-        exactly_one({'steps': self.steps, 'epochs': self.epochs})
-        exactly_one({'global_batch_size': self.global_batch_size, 'batch_size_per_rank': self.batch_size_per_rank})
+        exactly_one(
+            {'steps': self.steps, 'epochs': self.epochs},
+            {'global_batch_size': self.global_batch_size, 'batch_size_per_rank': self.batch_size_per_rank},
+        )
         positive({'steps': self.steps, 'epochs': self.epochs, 'until': self.until, 'micro_batches': self.micro_batches})
         positive({'global_batch_size': self.global_batch_size, 'batch_size_per_rank': self.batch_size_per_rank})
         for name in ('workers', 'bad_samples', 'seed'):

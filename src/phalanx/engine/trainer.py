@@ -45,6 +45,8 @@ from phalanx.system.errors import RunError, StoppedError
 from phalanx.system.memory import to_device
 from phalanx.weights.checkpoint import Checkpoints, Loaded
 
+RAW_SHARE = 0.1  # of the samples trained on
+
 
 class Trainer(Generic[S, B, P]):
     """One run of one task on this rank: the same code with one rank and with many."""
@@ -257,18 +259,29 @@ class Trainer(Generic[S, B, P]):
         self.clock.pause()
         self.read_numbers(keep=0)
         self.agree_on_statistics()
-        with self.ema.applied() if self.ema else contextlib.nullcontext():
+        averages = self.ema is not None and self.ema.is_settled
+        with self.ema.applied() if self.ema is not None and averages else contextlib.nullcontext():
             found = self.evaluated()
+        raw = self.evaluated(pictured=0) if found is not None and averages and self.affords_raw() else None
         self.replica.train()
         best = found is not None and self.at.judged(found.metrics, (self.task.judged_by, *self.task.tie_breakers))
         if found is not None:
-            self.report.evaluation(self.at.step, found, best=best)
+            self.report.evaluation(self.at.step, found, best=best, raw=raw.metrics if raw else None)
         self.clock.go_on()
         return best
 
-    def evaluated(self) -> Evaluation | None:
+    def affords_raw(self) -> bool:
+        """Whether the weights as trained are evaluated beside their EMA: at the end, and before as often as that takes no more
+        samples than RAW_SHARE of those trained on."""
+        trained = self.evaluate_every * self.stream.global_batch_size  # samples between two evaluations
+        return self.at.step == self.until or self.due(
+            self.evaluate_every * math.ceil(len(self.evalset) / (RAW_SHARE * trained))
+        )
+
+    def evaluated(self, pictured: int | None = None) -> Evaluation | None:
         """What an evaluation of the network as it is now finds, with pictures; None when it was stopped."""
-        train, pictured = self.recipe.train, range(min(self.recipe.report.pictures, len(self.evalset)))
+        train = self.recipe.train
+        shown = range(min(self.recipe.report.pictures if pictured is None else pictured, len(self.evalset)))
         try:
             found = evaluate(
                 self.task,
@@ -285,8 +298,8 @@ class Trainer(Generic[S, B, P]):
             )
         except EvaluationStoppedError:
             return None
-        if dist.rank() == 0 and pictured:
-            self.report.pictures(pictures(self.task, self.model, self.evalset, pictured, train.seed, self.device))
+        if dist.rank() == 0 and shown:
+            self.report.pictures(pictures(self.task, self.model, self.evalset, shown, train.seed, self.device))
         return found
 
     def agree_on_statistics(self) -> None:

@@ -179,11 +179,14 @@ def earlier(folder: Path) -> dict[str, Any]:
     return {key: before[key] for key in ('seconds', 'samples_per_s', 'data_wait', 'peak_memory_mb') if key in before}
 
 
-def evaluate(job: Job, weights: str | Path | None) -> Evaluation:
-    """The judgement of `weights` (None: the best of the run), shared by the ranks. Raises CheckpointError or BadSampleError."""
+def evaluate(job: Job, weights: str | Path | None, *, raw: bool = False) -> Evaluation:
+    """The evaluation of `weights` (None: the best of the run), shared by the ranks. Raises CheckpointError or BadSampleError.
+
+    `raw`: those as trained, not their EMA.
+    """
     with joined(job.recipe.device) as device:
         model = job.task.model()
-        load_weights(model, weights or job.folder)
+        load_weights(model, weights or job.folder, raw=raw)
         return evaluation.evaluate(
             job.task,
             model.to(device),
@@ -325,5 +328,8 @@ def facts(job: Job, trainer: Trainer[Any, Any, Any]) -> dict[str, str]:
         'global batch': f'{counted(stream.global_batch_size, "sample")}, {shares}',
         'learning rate': f'{trainer.lr:g} (scaling rule {recipe.scaling.rule})',
         'precision': f'{recipe.precision.dtype}, norm_sync {recipe.norm_sync}',
+        **(
+            {'EMA': f'decay {recipe.ema.decay:g}, used from step {trainer.ema.settles:,}'} if recipe.ema and trainer.ema else {}
+        ),
         'versions': f'phalanx {phalanx.__version__}, torch {torch.__version__}, python {platform.python_version()}',
     }

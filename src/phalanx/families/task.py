@@ -118,6 +118,10 @@ class FromSource:
     source: Any
 
     @property
+    def cures(self) -> Mapping[str, str]:
+        return {}
+
+    @property
     def notes(self) -> Sequence[str]:
         return ()
 
@@ -223,6 +227,9 @@ class Task(Protocol[S, B, P]):
 
     def picture(self, sample: S, result: Any) -> list[tuple[str, Image]]:
         """Captioned pictures of one evaluation sample for the report: image, truth, prediction."""
+
+    def drawn(self, result: Any, image: Image) -> Image:
+        """The image with its result on it, or beside it: one picture, [h, w, 3] RGB."""
 
     def save(self, result: Any, image: Image, stem: Path) -> list[Path]:
         """Writes the result of one image beside `stem` (a path without suffix) and returns the files written."""

@@ -20,7 +20,7 @@ from phalanx.report.charts import Chart, Line, Points, chart, confusion, smoothe
 from phalanx.report.readable import counted, duration, mebibytes, number, percent
 from phalanx.system.disk import write_whole
 
-NOT_METRICS = ('kind', 'step', 'samples', 'seconds')
+NOT_METRICS = ('kind', 'step', 'samples', 'seconds', 'raw')
 
 
 class PageError(OSError):
@@ -159,6 +159,10 @@ def _tiles(run: Run) -> list[tuple[str, str, str]]:
         best, step = max(scored, key=lambda pair: pair[0], default=(None, None))  # the first of equals, as in training
         best, step = said.get('best', best), said.get('best_step', step)
         tiles.append((f'best {judged_by}', number(best), f'step {number(step)}'))
+    if raw := [line for line in run.evaluations if judged_by in line.get('raw', {})]:
+        tiles.append(
+            (f'{judged_by} as trained', number(raw[-1]['raw'][judged_by]), f'without the EMA, step {raw[-1]["step"]:,}')
+        )
     tiles += [(name, number(value), 'final') for name, value in final.items() if name != judged_by]
     tiles.append(('loss', number(last.get('loss')), f'step {number(last.get("step"))}'))
     speed, wait = (said.get(key, last.get(key)) for key in ('samples_per_s', 'data_wait'))
@@ -207,6 +211,9 @@ def _points(lines: Iterable[Mapping[str, Any]], key: str) -> Points:
 def _metric_charts(evaluations: Sequence[Mapping[str, Any]], last: int) -> list[Chart]:
     """Those that lie between -1 and 1 in one chart, each other in its own; whole numbers are counts."""
     curves = {name: _points(evaluations, name) for name in dict.fromkeys(key for line in evaluations for key in _metrics(line))}
+    if raw := [line for line in evaluations if 'raw' in line]:
+        first = next(iter(curves))
+        curves[f'{first} as trained'] = [(line['step'], line['raw'][first]) for line in raw]
     shares = [name for name, points in curves.items() if all(_is_share(value, -1) for _, value in points)]
     charts = chart('Metrics', [Line(name, curves[name], colour) for colour, name in enumerate(shares)], last, linear=True)
     for name in [name for name in curves if name not in shares]:

@@ -150,8 +150,11 @@ class Report:
         else:
             log.info(line)  # the terminal has the bar instead
 
-    def evaluation(self, step: int, found: Evaluation, *, best: bool) -> None:
-        """The metrics of the model after `step`, and the same in detail: a table, printed only at the end, and figures."""
+    def evaluation(self, step: int, found: Evaluation, *, best: bool, raw: Mapping[str, float] | None = None) -> None:
+        """The metrics of the model after `step`, and the same in detail: a table, printed only at the end, and figures.
+
+        `raw`: the metrics of the weights as trained, where `found` are those of their EMA.
+        """
         for why in found.missed.values():
             self.warning(f'not evaluated: {why}')
         for rank in found.slow:
@@ -159,12 +162,17 @@ class Report:
         if undefined := [name for name, value in found.metrics.items() if math.isnan(value)]:
             self.warning(f'{", ".join(undefined)}: no number, as {NO_LABELS.format("evaluation samples")}')
         self.step, self._table = step, [dict(row) for row in found.table]
-        self._log({'kind': 'eval', 'step': step, **found.metrics, 'samples': found.samples, 'seconds': found.seconds})
+        facts = {'samples': found.samples, 'seconds': found.seconds, **({'raw': raw} if raw else {})}
+        self._log({'kind': 'eval', 'step': step, **found.metrics, **facts})
         self._plot('eval', found.metrics)
+        self._plot('eval as trained', raw or {})
         line = Text(f'{self._at()}  evaluated', style='cyan')
         line.append(''.join(f'  {name} {number(value)}' for name, value in found.metrics.items()), style='bold')
         line.append(f'  {counted(found.samples, "sample")} in {duration(found.seconds)}', style='dim')
         self._say(line.append('  best so far', style='bold green') if best else line)
+        if raw:
+            scores = ''.join(f'  {name} {number(value)}' for name, value in raw.items())
+            self._say(Text(f'{self._at()}  as trained, without the EMA{scores}', style='dim'))
         if self.main:
             with self._tolerating('table.json'):
                 drawn = [self._kept(figure, f'figure{place}_') for place, figure in enumerate(found.figures)]

@@ -244,9 +244,10 @@ def load(path: Path) -> Loaded:
         raise CheckpointError(f'{path}: cannot be read: {error!r}') from None
 
 
-def weights_at(path: Path) -> dict[str, Tensor]:
+def weights_at(path: Path, *, raw: bool = False) -> dict[str, Tensor]:
     """The weights to use from a run folder (its best, else its latest), a checkpoint folder or a `.safetensors` file.
 
+    `raw`: of a checkpoint those as trained, even where it has their EMA.
     Raises CheckpointError when there are none or they are damaged.
     """
     if path.is_file():
@@ -255,7 +256,7 @@ def weights_at(path: Path) -> dict[str, Tensor]:
         except safetensors.SafetensorError as error:
             raise CheckpointError(f'{path}: is not a complete .safetensors file: {error}') from None
     loaded = load(chosen(path))
-    return loaded.averaged or loaded.model
+    return loaded.model if raw or loaded.averaged is None else loaded.averaged
 
 
 def chosen(path: Path) -> Path:
@@ -274,12 +275,17 @@ def chosen(path: Path) -> Path:
     )
 
 
-def said_of(path: Path) -> str:
+def step_of(path: Path) -> int:
+    """The step of the checkpoint that stands for `path`, see `chosen`. Raises CheckpointError when there is none."""
+    return _read_manifest(chosen(path) / MANIFEST)[0]
+
+
+def said_of(path: Path, *, raw: bool = False) -> str:
     """Which weights of a run folder are used: `step 200 (best), EMA`. Raises CheckpointError when there are none."""
     whole = chosen(path)
     why = next((f' ({name})' for name in ('best', 'latest') if (path / name).resolve() == whole), '')
-    averaged = (whole / 'averaged.safetensors').is_file()
-    return f'step {_read_manifest(whole / MANIFEST)[0]}{why}, {"EMA" if averaged else "as trained"}'
+    averaged = not raw and (whole / 'averaged.safetensors').is_file()
+    return f'step {step_of(whole)}{why}, {"EMA" if averaged else "as trained"}'
 
 
 def _manifest(step: int, files: Mapping[str, Any]) -> bytes:

@@ -77,6 +77,7 @@ def load_weights(
     misshapen: Misshapen = 'refuse',
     network: str | None = None,
     rows: Rows | None = None,
+    raw: bool = False,
 ) -> Taken:
     """Fills `model` from the weights that `source` names, see `phalanx.weights.finding.find`.
 
@@ -84,13 +85,13 @@ def load_weights(
     of these. With `part='backbone'` they may also be those of a backbone alone, and whatever else there is (the head of a
     classifier) is left out. With `misshapen='skip'` what fits is taken and the rest stays as `model` has it. `network` names
     the one to fill, where `model` is a distillation. `rows` says what the rows of heads stand for: those that both sides have
-    are taken from a head for other classes.
+    are taken from a head for other classes. `raw`: of a checkpoint the weights as trained, even where it has their EMA.
 
     Raises CheckpointError, before anything is filled, when the file is damaged, when something does not fit and
     `misshapen` is 'refuse', and when fewer than half of the tensors are there: it is another network then.
     """
     found = find(source)
-    weights = read_exported(found, model) if found.path.suffix == '.onnx' else read_weights(found)
+    weights = read_exported(found, model) if found.path.suffix == '.onnx' else read_weights(found, raw=raw)
     if misshapen == 'skip' and found.part == 'backbone':
         part = 'backbone'
     try:
@@ -107,13 +108,13 @@ def load_weights(
     return Taken(found, fits, tuple(rows.notes()) if rows else ())
 
 
-def read_weights(found: Found) -> Weights:
+def read_weights(found: Found, *, raw: bool = False) -> Weights:
     """The weights in a file, by the names it has for them. Nothing that stands in it is run.
 
     Raises CheckpointError when it is damaged or no file of weights; says what it is instead and what to do.
     """
     if not found.path.is_file():
-        return weights_at(found.path)
+        return weights_at(found.path, raw=raw)
     path = found.path
     try:
         with path.open('rb') as file:

@@ -40,6 +40,10 @@ class Survey(Protocol):
     def notes(self) -> Sequence[str]:
         """What is odd about the annotations, as training tells it; mostly there is nothing."""
 
+    @property
+    def cures(self) -> Mapping[str, str]:
+        """Of names in brackets that `count` gives, what cannot be learned from such samples, and what to do about it."""
+
     def __len__(self) -> int: ...
     def name(self, index: int) -> str:
         """What a person calls the sample: the path of its image, mostly."""
@@ -97,10 +101,12 @@ class SplitCensus:
     images: Counter[str] = field(default_factory=Counter)  # that have the class in them
     sizes: Counter[Size] = field(default_factory=Counter)
     turned: int = 0  # images that EXIF data turned
+    first: dict[Size, int] = field(default_factory=dict)  # of each size the first sample
 
     def add(self, seen: Seen) -> None:
         self.indices.append(seen.index)
         self.sizes[seen.size] += 1
+        self.first.setdefault(seen.size, seen.index)
         self.turned += seen.is_turned
         self.units.update(seen.counts)
         self.images.update(name for name, count in seen.counts.items() if count)
@@ -143,6 +149,12 @@ class Census:
             f'{name}: {counted(split.turned, "image is", "images are")} turned by EXIF data; annotate them upright'
             for name, split in self.splits.items()
             if split.turned
+        ]
+        remarks += [
+            f'{split}: {counted(self.splits[split].images[name], "sample")} {name}: {cure}'
+            for split, survey in self.surveys.items()
+            for name, cure in survey.cures.items()
+            if self.splits[split].images[name]
         ]
         trained = self.splits.get('train')
         expected = self.surveys['train'].class_names if trained else ()

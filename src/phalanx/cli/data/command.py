@@ -11,17 +11,19 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from phalanx.cli.data.census import Census, Surveyed, take_census
+from phalanx.cli.data.census import Census, Problem, Surveyed, take_census
 from phalanx.cli.data.page import page
 from phalanx.cli.data.prepare.command import add_kinds, prepare
 from phalanx.cli.data.rewrite import add_options, rewrite
 from phalanx.cli.data.tables import print_census
 from phalanx.config.arguments import Parser, add_json, add_recipe, assignments
-from phalanx.data.samples import Split
+from phalanx.data.samples import Draw, SampleError, Split
 from phalanx.engine.runs import Job, open_job
 from phalanx.system.cores import cores
 from phalanx.system.disk import write_whole
 from phalanx.system.errors import RequestError
+
+TRIED = 8  # samples that are tried as one batch, of different sizes as far as there are any
 
 
 def command(words: Sequence[str]) -> int:
@@ -80,4 +82,24 @@ def _census(job: Job, limit: int | None, workers: int) -> Census:
                 lines[split] = progress.add_task(f'reading {split}', total=total)
             progress.update(lines[split], completed=done)
 
-        return take_census(task, limit=limit, workers=workers, advance=advance)
+        census = take_census(task, limit=limit, workers=workers, advance=advance)
+    census.problems += not_batched(job, census)
+    return census
+
+
+def not_batched(job: Job, census: Census) -> list[Problem]:
+    """What keeps samples of different sizes from becoming one batch, of each split whose batches have several samples."""
+    train, problems = job.recipe.train, []
+    of_a_batch = {'train': train.global_batch(1) // train.micro_batches, 'eval': job.recipe.evaluate.batch_size}
+    for split, found in census.splits.items():
+        tried = list(dict.fromkeys([*found.first.values(), *found.indices]))[:TRIED]
+        if min(of_a_batch[split], len(tried)) < 2:
+            continue
+        try:
+            dataset = job.task.dataset(split)
+            job.task.collate([dataset[Draw(index, 0, 0, train.seed)] for index in tried])
+        except (SampleError, OSError):  # a sample that cannot be used is reported as such
+            continue
+        except ValueError as error:
+            problems.append(Problem(split, '', f'{split}: {error}'))
+    return problems

@@ -300,6 +300,9 @@ class Detection:
         shown = [found for found in result if found.score >= self.shown_from]
         return drawing.compared(sample.image.permute(1, 2, 0).numpy(), sample.size, sample.objects, self.class_names, shown)
 
+    def drawn(self, result: list[Found], image: Image) -> Image:
+        return drawing.with_found(image, [found for found in result if found.score >= self.shown_from])
+
     def save(self, result: list[Found], image: Image, stem: Path) -> list[Path]:
         return drawing.save(result, image, stem, shown_from=self.shown_from)
 

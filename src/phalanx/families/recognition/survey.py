@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import pairwise
 
 from phalanx.data.samples import Draw, Image, SampleError
 from phalanx.families.recognition.characters import Characters, UnusableTextError
@@ -13,7 +14,7 @@ from phalanx.families.recognition.data.source import Chance, TextImage
 from phalanx.families.recognition.draw import with_words
 from phalanx.families.task import FromSource
 
-UNKNOWN, BLANK = '(not in the dictionary)', '␣'
+UNKNOWN, TOO_LONG, BLANK = '(not in the dictionary)', '(too long for the width)', '␣'
 
 
 @dataclass(frozen=True)
@@ -23,6 +24,8 @@ class TextSurvey(FromSource):
     source: Source
     characters: Characters
     targets: Callable[[str], object]  # of a text; raises UnusableTextError when it has none
+    places: int | None = None  # that the network gives along a line, for CTC
+    width: int = 0  # of a line, in pixels
     class_names: tuple[str, ...] = ()  # whatever is found: few data sets have all of a large dictionary
     unit: str = 'characters'
 
@@ -35,7 +38,15 @@ class TextSurvey(FromSource):
             raise SampleError(f'{self.name(index)}: {error}') from None
         counts = Counter(BLANK if character == ' ' else character for character in self.characters.known(text))
         unknown = self.characters.unknown(text)
-        return image, dict(counts) | ({UNKNOWN: unknown} if unknown else {})
+        is_too_long = self.places is not None and places_needed(self.characters.known(text)) > self.places
+        return image, dict(counts) | ({UNKNOWN: unknown} if unknown else {}) | ({TOO_LONG: 1} if is_too_long else {})
+
+    @property
+    def cures(self) -> dict[str, str]:
+        return {
+            TOO_LONG: f'their texts need more than the {self.places} places that a width of {self.width} gives CTC, '
+            'so nothing is learned from them; make `size` wider'
+        }
 
     def picture(self, index: int) -> Image:
         """The image with its text below."""
@@ -44,3 +55,8 @@ class TextSurvey(FromSource):
     def _read(self, index: int) -> TextImage:
         draw = Draw(index, 0, 0, 0)
         return self.source.read(draw, Chance(draw))
+
+
+def places_needed(text: str) -> int:
+    """Along a line, for CTC to write `text`: one for each character, and a blank between two that are equal."""
+    return len(text) + sum(one == next_one for one, next_one in pairwise(text))

@@ -246,7 +246,12 @@ class Recognition:
 
     def survey(self, split: Split) -> TextSurvey:
         """The samples of a split as they lie in their files, for `phalanx data check`."""
-        return TextSurvey(self.data().split(split), self.characters, self.encoder(split).targets)
+        width, height = self.size
+        places = None
+        if 'ctc' in self.loss_of_texts.heads:
+            with torch.no_grad():
+                places = self.network(len(self.characters)).eval()(torch.zeros(1, 3, height, width)).ctc.shape[1]
+        return TextSurvey(self.data().split(split), self.characters, self.encoder(split).targets, places, width)
 
     rewritten_as = ('lmdb',)
 
@@ -334,6 +339,9 @@ class Recognition:
     def picture(self, sample: Sample, result: Reading) -> list[tuple[str, Image]]:
         shown = sample.image[:, :, : sample.width].permute(1, 2, 0).numpy()
         return drawing.compared(shown, sample.label, result)
+
+    def drawn(self, result: Reading, image: Image) -> Image:
+        return drawing.with_words(image, drawing.said(result))
 
     def save(self, result: Reading, image: Image, stem: Path) -> list[Path]:
         return drawing.save(result, image, stem)

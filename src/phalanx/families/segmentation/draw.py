@@ -20,6 +20,11 @@ def coloured(class_map: LabelMap) -> Image:
     return COLOURS[class_map]
 
 
+def with_classes(image: Image, class_map: LabelMap) -> Image:
+    """The image with the colours of its classes over it."""
+    return overlay(image, coloured(class_map), 0.5)
+
+
 def compared(image: Image, truth: LabelMap, prediction: LabelMap) -> list[tuple[str, Image]]:
     """Captioned pictures of one size: the image, and the two class maps over it. Void pixels of the truth stay as they are."""
     judged = np.where(truth[..., None] == VOID, image, overlay(image, coloured(truth), 0.6))
@@ -32,5 +37,5 @@ def save(class_map: LabelMap, image: Image, stem: Path) -> list[Path]:
     picture = PIL.Image.fromarray(class_map)
     picture.putpalette(COLOURS.tobytes())
     picture.save(indices)
-    PIL.Image.fromarray(overlay(image, coloured(class_map), 0.5)).save(over, quality=92)
+    PIL.Image.fromarray(with_classes(image, class_map)).save(over, quality=92)
     return [indices, over]

@@ -190,8 +190,8 @@ class Segmentation:
         sizes = {f'{sample.image.shape[2]} x {sample.image.shape[1]}' for sample in samples}
         if len(sizes) > 1:
             raise ValueError(
-                f'the images of a batch differ in size ({", ".join(sorted(sizes))}): set evaluate.batch_size to 1, '
-                'or let the transforms end in one size (random_padding_crop, resize)'
+                f'the images of a batch differ in size ({", ".join(sorted(sizes))}): let '
+                'transforms end in one size (random_padding_crop, resize); in evaluation evaluate.batch_size=1 will do, too'
             )
         images = stacked([sample.image for sample in samples])
         pixels = torch.cat([sample.labels.flatten() for sample in samples])
@@ -256,6 +256,9 @@ class Segmentation:
         size = (len(sample.labels), sample.labels.shape[1])
         image = brought_back(sample.image.float(), self.transforms['eval'], sample.way, size).round().byte()
         return drawing.compared(image.permute(1, 2, 0).numpy(), sample.labels.numpy(), result)
+
+    def drawn(self, result: LabelMap, image: Image) -> Image:
+        return drawing.with_classes(image, result)
 
     def save(self, result: LabelMap, image: Image, stem: Path) -> list[Path]:
         return drawing.save(result, image, stem)

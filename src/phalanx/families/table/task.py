@@ -234,6 +234,9 @@ class TableStructure:
         h, w = sample.fitted
         return drawing.compared(sample.image[:, :h, :w].permute(1, 2, 0).numpy(), sample.size, sample.table, result)
 
+    def drawn(self, result: Prediction, image: Image) -> Image:
+        return drawing.with_cells(image, result.boxes, numbered=True)
+
     def save(self, result: Prediction, image: Image, stem: Path) -> list[Path]:
         return drawing.save(result, image, stem)
 

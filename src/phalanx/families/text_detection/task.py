@@ -262,6 +262,9 @@ class TextDetection:
     def picture(self, sample: Sample, result: list[TextRegion]) -> list[tuple[str, Image]]:
         return drawing.compared(sample.image.permute(1, 2, 0).numpy(), sample.size, sample.truth, result)
 
+    def drawn(self, result: list[TextRegion], image: Image) -> Image:
+        return drawing.with_found(image, result)
+
     def save(self, result: list[TextRegion], image: Image, stem: Path) -> list[Path]:
         return drawing.save(result, image, stem)
 

@@ -1,0 +1,61 @@
+"""Video files, frame by frame, as OpenCV reads and writes them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import cv2
+import numpy as np
+
+from phalanx.data.samples import Image, SampleError
+
+VIDEOS = {'.avi', '.m4v', '.mkv', '.mov', '.mp4', '.webm'}
+RATE = 25.0  # frames a second of a video that does not say
+
+
+class Video:
+    """The frames of a file, [H, W, 3] uint8 RGB each. Raises SampleError when there are none."""
+
+    def __init__(self, path: Path) -> None:
+        self._capture = cv2.VideoCapture(str(path))
+        self.rate = self._capture.get(cv2.CAP_PROP_FPS) or RATE
+        is_read, self._first = self._capture.read()
+        if not is_read:
+            raise SampleError(f'{path}: is not a video that OpenCV can read')
+
+    def __iter__(self) -> Iterator[Image]:
+        is_read, frame = True, self._first
+        while is_read:
+            yield cv2.cvtColor(frame, cv2.COLOR_BGR2RGB).astype(np.uint8, copy=False)
+            is_read, frame = self._capture.read()
+
+
+class VideoWriter:
+    """An MP4 file of frames [H, W, 3] uint8 RGB. The first gives the size: others are cut, or filled up with black."""
+
+    def __init__(self, path: Path, rate: float) -> None:
+        self.path, self.rate, self.frames = path, rate, 0
+        self._writer = cv2.VideoWriter()
+        self._canvas = np.zeros((0, 0, 3), np.uint8)
+
+    def write(self, frame: Image) -> None:
+        """Raises OSError when the file cannot be written."""
+        if not self.frames:
+            height, width = frame.shape[:2]
+            self._canvas = np.zeros((height, width, 3), np.uint8)
+            if not self._writer.open(str(self.path), cv2.VideoWriter.fourcc(*'mp4v'), self.rate, (width, height)):
+                raise OSError(f'{self.path}: OpenCV cannot write this video')
+        height, width = (min(own, given) for own, given in zip(self._canvas.shape[:2], frame.shape[:2], strict=True))
+        self._canvas[:] = 0
+        self._canvas[:height, :width] = frame[:height, :width]
+        self._writer.write(cv2.cvtColor(self._canvas, cv2.COLOR_RGB2BGR))
+        self.frames += 1
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._writer.release()

@@ -1,0 +1,123 @@
+"""Phalanx from Python: training a recipe, and a trained model with its pre- and post-processing."""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from phalanx.data.image import read_image
+from phalanx.data.samples import Image
+from phalanx.engine import worker
+from phalanx.engine.runs import Job, check_folder, check_initial, check_parts, open_job, pick_device, said_of_weights
+from phalanx.system.errors import StoppedError
+from phalanx.system.stops import wanted
+from phalanx.weights.checkpoint import Checkpoints, step_of
+from phalanx.weights.reading import load_weights
+
+AnImage = Image | str | Path
+
+
+class Trained:
+    """A trained model with its pre- and post-processing.
+
+    `model(image)` is the result for an image [H, W, 3] uint8 RGB, or the path of one; of a list of images, a list of results.
+    Results are, in pixels of the image: segmentation, a class map [H, W] uint8; detection, a list of `Found`, the most probable
+    first; recognition, a `Reading`; table, a `Prediction`.
+
+    `class_names` are the classes, or of a recogniser its characters, by number; a table has none. `weights` says which weights
+    these are (`runs/mine, step 200 (best), EMA`), `step` is that of the checkpoint, None for other weights. `network` is the
+    module itself, on its device, in evaluation mode.
+    """
+
+    def __init__(self, job: Job, weights: str | Path | None, device: str) -> None:
+        raw, self._task, self._device = job.recipe.ema is None, job.task, pick_device(str(device))
+        self.network = job.task.model()
+        load_weights(self.network, weights or job.folder, raw=raw)
+        self.network.to(self._device).eval()
+        self.weights = said_of_weights(job, weights, raw=raw)
+        place = Path(weights or job.folder)
+        self.step = step_of(place) if place.is_dir() else None
+        self.class_names = tuple(next(iter(job.task.labels()), ()))
+
+    def __call__(self, images: AnImage | Sequence[AnImage], *, batch_size: int = 8) -> Any:
+        """The result of an image, or the results of a list of images in its order, `batch_size` of one size at a time.
+
+        Raises ValueError for an array that is not an image, and SampleError for a file that cannot be read.
+        """
+        if isinstance(images, list | tuple):
+            return self._results([_pixels(image) for image in images], batch_size)
+        (result,) = self._results([_pixels(images)], 1)  # type: ignore[arg-type]
+        return result
+
+    def draw(self, image: AnImage, result: Any) -> Image:
+        """The image with its result drawn on it, [H, W, 3] uint8 RGB; a reading stands below its line."""
+        drawn: Image = self._task.drawn(result, _pixels(image))
+        return drawn
+
+    @torch.no_grad()
+    def _results(self, images: Sequence[Image], batch_size: int) -> list[Any]:
+        """A batch holds consecutive images that are prepared to one size, so that each result is that of its image alone."""
+        results: list[Any] = []
+        waiting: list[Any] = []
+        for prepared in map(self._task.request, images):
+            if waiting and (len(waiting) == batch_size or prepared.image.shape != waiting[0].image.shape):
+                results += self._batch(waiting)
+                waiting = []
+            waiting.append(prepared)
+        return results + (self._batch(waiting) if waiting else [])
+
+    def _batch(self, samples: list[Any]) -> list[Any]:
+        batch = self._task.collate(samples).to(self._device)
+        return self._task.results(self._task.predict(self.network, batch), batch)
+
+
+def _pixels(image: AnImage) -> Image:
+    """Raises ValueError and SampleError."""
+    pixels = read_image(Path(image)) if isinstance(image, str | Path) else np.asarray(image)
+    if pixels.dtype != np.uint8 or pixels.ndim != 3 or pixels.shape[2] != 3 or 0 in pixels.shape:
+        shape = ', '.join(map(str, pixels.shape))
+        raise ValueError(f'an image is an array [height, width, 3] of uint8, in RGB order; got [{shape}] of {pixels.dtype}')
+    return pixels
+
+
+def load_run(folder: str | Path, weights: str | Path | None = None, device: str = 'auto') -> Trained:
+    """The trained model of a run folder. `weights` takes others than the run's best.
+
+    Raises ConfigError or CheckpointError when something is missing or damaged.
+    """
+    return Trained(open_job(str(folder)), weights, device)
+
+
+def train(
+    recipe: str | Path, *, save_dir: str | Path | None = None, overrides: Mapping[str, Any] | None = None, fresh: bool = False
+) -> Trained:
+    """Trains a recipe in this process, on one rank, as `phalanx train` does with the same result; the trained model.
+
+    `overrides`: keys of the recipe and their values, `{'train.steps': 100}` say. A run that is in the folder already goes on;
+    with `fresh` it is kept aside. Several ranks need the command. Raises RequestError (ConfigError among them) before anything
+    is started, StoppedError when a signal stopped the run, which is saved then, and what ended the run otherwise: RunError,
+    BadSampleError, CheckpointError or OSError.
+    """
+    assignments = [
+        (f'{key}={json.dumps(value, default=str)}', f'overrides[{key!r}]') for key, value in (overrides or {}).items()
+    ]
+    job = open_job(str(recipe), assignments, Path(save_dir) if save_dir is not None else None)
+    check_parts(job, 1)
+    check_folder(job, None, fresh)
+    if fresh or not Checkpoints(job.folder, keep=1).all():
+        check_initial(job)
+    handlers = {number: signal.getsignal(number) for number in wanted()}
+    try:
+        status = worker.train(job, worker.Start(fresh=fresh))
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+    if status:
+        raise StoppedError(f'stopped by a signal; the same call goes on from there ({job.folder})')
+    return Trained(job, None, job.recipe.device)

@@ -1,0 +1,105 @@
+"""Phalanx from Python: `phalanx.train`, and what `phalanx.load_run` gives."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import PIL.Image
+import pytest
+import yaml
+
+import phalanx
+from phalanx.config.read import ConfigError
+from phalanx.data.samples import Image
+from phalanx.data.video import Video, VideoWriter
+from running import TINY, losses, run_here
+
+MORE = ('data.train_scenes=8', 'data.eval_scenes=2', 'train.global_batch_size=2', 'train.steps=2')
+OVERRIDES: dict[str, Any] = {key: yaml.safe_load(value) for key, value in (word.split('=', 1) for word in (*TINY[2:], *MORE))}
+
+
+@pytest.fixture(scope='module')
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp('python') / 'run'
+
+
+@pytest.fixture(scope='module')
+def trained(folder: Path) -> phalanx.Trained:
+    return phalanx.train('pp_liteseg_digits', save_dir=folder, overrides=OVERRIDES)
+
+
+def noise(height: int, width: int) -> Image:
+    return np.random.default_rng(0).integers(0, 256, (height, width, 3), np.uint8)
+
+
+def test_training_from_python_gives_what_the_command_gives(trained: phalanx.Trained, folder: Path, tmp_path: Path) -> None:
+    assert run_here('train', *TINY, *MORE, '--save_dir', str(tmp_path / 'run')) == 0
+    assert losses(folder) == losses(tmp_path / 'run')
+    image = noise(64, 96)
+    assert (trained(image) == phalanx.load_run(tmp_path / 'run', device='cpu')(image)).all()
+
+
+def test_a_trained_model_says_what_it_is(trained: phalanx.Trained, folder: Path) -> None:
+    assert trained.class_names == ('background', *'0123456789')
+    assert (trained.step, trained.weights) == (2, f'{folder}, step 2 (best), as trained')
+    other = phalanx.load_run(folder, weights=folder / 'best' / 'model.safetensors', device='cpu')
+    assert (other.step, other.weights) == (None, str(folder / 'best' / 'model.safetensors'))
+
+
+def test_a_list_of_images_gives_the_results_of_each(trained: phalanx.Trained) -> None:
+    images = [noise(64, 96), noise(64, 96)[::-1].copy(), noise(96, 64), noise(64, 96)]
+    together = trained(images)
+    assert [result.shape for result in together] == [(64, 96), (64, 96), (96, 64), (64, 96)]
+    for image, result in zip(images, together, strict=True):
+        assert (result == trained(image)).mean() > 0.99  # kernels for larger batches add in another order
+    assert trained([]) == []
+
+
+def test_a_result_is_drawn_on_its_image(trained: phalanx.Trained) -> None:
+    image = np.zeros((64, 96, 3), np.uint8)
+    drawn = trained.draw(image, np.ones((64, 96), np.uint8))
+    assert drawn.shape == image.shape
+    assert len(np.unique(drawn.reshape(-1, 3), axis=0)) == 1
+    assert drawn.any()
+
+
+def test_a_video_comes_back_with_results_on_each_frame_and_patterns_are_followed(
+    trained: phalanx.Trained, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with VideoWriter(tmp_path / 'clip.mp4', 5.0) as video:
+        for _ in range(3):
+            video.write(noise(64, 96))
+    for name in ('a.png', 'b.png'):
+        PIL.Image.fromarray(noise(64, 96)).save(tmp_path / name)
+    (tmp_path / 'broken.mp4').write_bytes(b'not a video')
+    words = ('--out', str(tmp_path / 'out'), '--set', 'device=cpu')
+    assert run_here('predict', str(folder), str(tmp_path / '?.png'), str(tmp_path / 'clip.mp4'), *words) == 0
+    assert capsys.readouterr().out.startswith('2 images and 3 frames predicted')
+    written = Video(tmp_path / 'out' / 'clip.mp4')
+    assert ([frame.shape for frame in written], written.rate) == ([(64, 96, 3)] * 3, 5.0)
+    assert run_here('predict', str(folder), str(tmp_path / 'broken.mp4'), *words) == 1
+    assert 'broken.mp4: is not a video that OpenCV can read' in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ('run', 'more', 'told'),
+    [
+        ('pp_liteseg_digits', ('--threshold', '0.5'), '--threshold: a segmentation has no objects with scores'),
+        ('ppyoloe_digits', ('--threshold', '5'), '--threshold: a score is between 0 and 1, got 5'),
+        ('ppyoloe_digits', ('none/*.jpg',), 'none/*.jpg: no file or folder has such a name'),
+    ],
+)
+def test_a_wrong_request_to_predict_is_said(run: str, more: tuple[str, ...], told: str, capsys: Any) -> None:
+    assert run_here('predict', run, *more, 'README.md', '--out', 'results') == 2
+    assert told in capsys.readouterr().err
+
+
+def test_overrides_that_are_wrong_are_said_by_key(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"^overrides\['train.stepps'\]: train.stepps: unknown key; did you mean 'steps'"):
+        phalanx.train('pp_liteseg_digits', save_dir=tmp_path, overrides={'train.stepps': 2})
+
+
+def test_the_package_lists_its_public_names() -> None:
+    assert {'Trained', 'create_model', 'load_run', 'train'} <= {*dir(phalanx)}
