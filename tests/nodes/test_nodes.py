@@ -394,7 +394,7 @@ def test_a_stranger_at_the_port_neither_joins_nor_stops_the_run(nodes: list[Node
     first = nodes[0].phalanx(*command)
     first.until_said('10.78.0.2 has not joined')
     knock = (
-        f'import socket,time; s=socket.create_connection(("{nodes[0].address}", 6170)); '
+        f'import socket; s=socket.create_connection(("{nodes[0].address}", 6170)); '
         's.sendall(b"GET / HTTP/1.0\\r\\n\\r\\n" * 1000); s.close()'
     )
     assert nodes[2].start(sys.executable, '-c', knock).end() == 0
