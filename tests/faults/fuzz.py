@@ -12,9 +12,11 @@ import json
 import pickle
 import random
 import sys
+import tarfile
 import tempfile
 import time
 import warnings
+import zipfile
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -37,7 +39,9 @@ from phalanx.families.segmentation.data.file_list import FileList
 from phalanx.families.table.data.pubtabnet import PubTabNet
 from phalanx.report.page import PageError, write_page
 from phalanx.weights.checkpoint import CheckpointError, Checkpoints, load, weights_at
+from phalanx.weights.finding import find
 from phalanx.weights.pdparams import read_pdparams
+from phalanx.weights.reading import read_weights
 
 CLASSES = ('cat', 'dog')
 OWN = (SampleError, ConfigError, CheckpointError, PageError, ValueError, FileNotFoundError)  # ValueError: of lists of samples
@@ -161,6 +165,38 @@ def pubtabnet(file: Path) -> None:
     first(PubTabNet(root=file.parent, train=file.name).split('train'))
 
 
+def weights(file: Path) -> None:
+    read_weights(find(file))
+
+
+def saved_by_torch(**options: object) -> bytes:
+    file = io.BytesIO()
+    torch.save({'state_dict': {'w': torch.ones(2, 3), 'b': torch.zeros(2)}}, file, **options)
+    return file.getvalue()
+
+
+def saved_by_numpy(save: Callable[..., None]) -> bytes:
+    file = io.BytesIO()
+    save(file, w=np.ones((2, 3), np.float32), b=np.zeros(2, np.int64))
+    return file.getvalue()
+
+
+def archives(content: bytes) -> tuple[bytes, ...]:
+    """With one file of weights: tar, packed and not, and zip."""
+    made = []
+    member = tarfile.TarInfo('net/a.npz')
+    member.size = len(content)
+    for mode in ('w', 'w:gz'):
+        file = io.BytesIO()
+        with tarfile.open(fileobj=file, mode=mode) as archive:  # type: ignore[call-overload]
+            archive.addfile(member, io.BytesIO(content))
+        made.append(file.getvalue()[:4096])  # the rest is padding
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, 'w') as packed:
+        packed.writestr('net/a.npz', content)
+    return (*made, file.getvalue())
+
+
 def readers(folder: Path) -> dict[str, Reader]:
     """All of them, by name; what stands beside an input is put into `folder`."""
     pixels = np.random.default_rng(0).integers(0, 256, (9, 7, 3), np.uint8)
@@ -221,6 +257,9 @@ def readers(folder: Path) -> dict[str, Reader]:
         'PubTabNet': Reader('t.jsonl', (json.dumps(table).encode() + b'\n',), pubtabnet),
         'pdparams': Reader('a.pdparams', (pickle.dumps(arrays, 4), pickle.dumps(arrays, 2)), read_pdparams),
         'safetensors': Reader('a.safetensors', (safetensors.torch.save({'w': torch.ones(3)}),), weights_at),
+        'npz': Reader('a.npz', (saved_by_numpy(np.savez), saved_by_numpy(np.savez_compressed)), weights),
+        'torch': Reader('a.pt', (saved_by_torch(), saved_by_torch(_use_new_zipfile_serialization=False)), weights),
+        'archives': Reader('a.tar', archives(saved_by_numpy(np.savez_compressed)), weights),
         'manifests': Reader(str(manifest.relative_to(folder)), (unsealed,), lambda file: load(file.parent)),
         'run folders': Reader('page/metrics.jsonl', (metrics,), lambda file: write_page(file.parent)),
     }

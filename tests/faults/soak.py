@@ -154,7 +154,7 @@ class Soak:
             self.wrong.append(f'exit status {status}: {life.last_words()}')
         if status == 1 and not ('SIGKILL' in life.last_words() or 'killed' in life.last_words()):
             self.wrong.append(f'the first cause is not on the last line: {life.last_words()}')
-        end = time.monotonic() + 15
+        end = time.monotonic() + 120
         while (left := living_in(self.folder)) and time.monotonic() < end:
             time.sleep(0.1)
         for process in left:

@@ -155,7 +155,7 @@ def living_in(folder: Path) -> list[psutil.Process]:
 
 def left(folder: Path) -> list[str]:
     """What a run left behind that should be gone: processes, and files under a hidden name."""
-    end = time.monotonic() + 10
+    end = time.monotonic() + 120
     while (processes := living_in(folder)) and time.monotonic() < end:
         time.sleep(0.1)
     return [*map(str, processes), *map(str, (folder / 'run').rglob('.*'))]

@@ -183,10 +183,10 @@ def test_a_clock_that_jumps_by_hours_every_second_changes_nothing(tmp_path: Path
     words = (
         'train',
         *TINY,
-        'train.steps=12',
+        'train.steps=6',
         'train.workers=1',
         'checkpoint.every=2',
-        'evaluate.every=4',
+        'evaluate.every=3',
         '--nproc_per_node',
         '2',
         '--hang_timeout',
@@ -301,7 +301,7 @@ def test_a_disk_that_does_not_answer_is_waited_for_in_bounds(monkeypatch: pytest
         gc.collect()  # torch's iterator says nothing more at its end
     finally:
         signal.signal(signal.SIGCHLD, handler)
-    assert time.monotonic() - begun < 60
+    assert time.monotonic() - begun < 500  # half of what the disk takes
 
 
 @pytest.mark.slow

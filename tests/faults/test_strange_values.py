@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import io
 import json
 import re
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from PIL import Image
 
 import phalanx.cli.main as cli
@@ -18,6 +20,8 @@ from phalanx.families.detection.data.voc import PascalVoc
 from phalanx.families.segmentation.data.file_list import FileList
 from phalanx.families.table.data.pubtabnet import PubTabNet
 from phalanx.weights.checkpoint import CheckpointError, load
+from phalanx.weights.finding import find
+from phalanx.weights.reading import read_weights
 
 
 def coco(root: Path, kind: str, key: str, value: Any) -> CocoJson:
@@ -146,3 +150,13 @@ def test_a_manifest_that_names_a_file_as_none_can_be_named(tmp_path: Path) -> No
     (tmp_path / 'manifest.json').write_text(json.dumps(facts))
     with pytest.raises(CheckpointError, match=re.escape(f'{tmp_path}/manifest.json: cannot be read')):
         load(tmp_path)
+
+
+def test_a_file_of_torch_1_5_that_is_cut_off_anywhere(tmp_path: Path) -> None:
+    """Within a length that its pickle tells, too."""
+    file = io.BytesIO()
+    torch.save({'w': torch.ones(3)}, file, _use_new_zipfile_serialization=False)
+    for length in range(16, len(file.getvalue())):
+        (tmp_path / 'w.pth').write_bytes(file.getvalue()[:length])
+        with pytest.raises(CheckpointError, match=r'w\.pth: (is not a complete file of torch\.save|holds more than weights)'):
+            read_weights(find(tmp_path / 'w.pth'))

@@ -61,6 +61,9 @@ class Node:
         return [int(pid) for pid in subprocess.check_output(['ip', 'netns', 'pids', self.namespace], text=True).split()]
 
 
+BOUND = 900  # seconds in which a command must end, or come to where a test waits for it; on an idle node it takes a few
+
+
 class Started:
     """A command that runs on a node, and what it has said so far."""
 
@@ -78,7 +81,7 @@ class Started:
     def said(self) -> str:
         return '\n'.join(self.lines)
 
-    def until(self, come: Callable[[], bool], seconds: float = 180) -> None:
+    def until(self, come: Callable[[], bool], seconds: float = BOUND) -> None:
         """Waits until `come` is true. Fails with what was said when it does not come, or the command ends before."""
         end = time.monotonic() + seconds
         while not come():
@@ -86,10 +89,10 @@ class Started:
             assert self.process.poll() is None, self.said
             time.sleep(0.05)
 
-    def until_said(self, text: str, seconds: float = 180) -> None:
+    def until_said(self, text: str, seconds: float = BOUND) -> None:
         self.until(lambda: text in self.said, seconds)
 
-    def end(self, seconds: float = 180) -> int:
+    def end(self, seconds: float = BOUND) -> int:
         """The exit status, within `seconds`."""
         try:
             status = self.process.wait(seconds)

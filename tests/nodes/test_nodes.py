@@ -45,7 +45,7 @@ def rank_on(node: Node) -> int:
     return rank
 
 
-def nobody_left(nodes: list[Node], seconds: float = 10) -> bool:
+def nobody_left(nodes: list[Node], seconds: float = 120) -> bool:
     end = time.monotonic() + seconds
     while any(node.processes() for node in nodes) and time.monotonic() < end:
         time.sleep(0.1)
@@ -80,13 +80,13 @@ def test_a_node_that_does_not_come_is_named(nodes: list[Node]) -> None:
     first, second = train(nodes[:2], '--join_timeout', '3')[0], None
     del second
     nodes[1].running[0].kill()
-    assert first.end(60) == 2
+    assert first.end() == 2
     assert '10.78.0.2 has not joined after 3 s; nothing was started' in first.said
 
 
 def test_a_node_that_is_alone_says_what_it_waits_for(nodes: list[Node]) -> None:
     second = nodes[1].phalanx('train', *TINY, *SHORT, '--ips', ips(nodes[:2]), '--join_timeout', '2')
-    assert second.end(60) == 2
+    assert second.end() == 2
     assert 'cannot reach the first node, 10.78.0.1, port 6170: nothing listens there yet; gave up after 2 s' in second.said
 
 
@@ -101,7 +101,7 @@ def test_a_node_may_come_late(nodes: list[Node]) -> None:
 def test_another_port_on_one_node_is_told_on_both(nodes: list[Node]) -> None:
     words = ('train', *TINY, *SHORT, '--ips', ips(nodes[:2]), '--join_timeout', '3')
     first, second = nodes[0].phalanx(*words), nodes[1].phalanx(*words, '--start_port', '6300')
-    assert (first.end(60), second.end(60)) == (2, 2)
+    assert (first.end(), second.end()) == (2, 2)
     assert '10.78.0.2 has not joined' in first.said
     assert '10.78.0.1, port 6300: nothing listens there yet' in second.said
 
@@ -110,11 +110,11 @@ def test_a_port_in_use_is_told_with_the_process_that_holds_it(nodes: list[Node])
     holder = nodes[0].start(
         sys.executable,
         '-c',
-        'import socket,time; s=socket.socket(); s.bind(("10.78.0.1",6170)); s.listen(); print("up",flush=True); time.sleep(60)',
+        'import socket,time; s=socket.socket(); s.bind(("10.78.0.1",6170)); s.listen(); print("up",flush=1); time.sleep(900)',
     )
     holder.until_said('up')
     first = train(nodes[:1] + nodes[1:2])[0]
-    assert first.end(60) == 2
+    assert first.end() == 2
     assert '10.78.0.1: port 6170 is in use by process' in first.said
     assert 'import socket,time; s=socket.socket()' in first.said
 
@@ -191,7 +191,7 @@ def test_a_rank_that_is_killed_ends_the_run_everywhere(nodes: list[Node], victim
     started = train(nodes[:2], extra=LONG)
     started[0].until(lambda: steps(nodes[0]) >= 3)
     os.kill(rank_on(nodes[victim]), signal.SIGKILL)
-    assert [one.end(40) for one in started] == [1, 1]  # within 10 s, on a node that does nothing else
+    assert [one.end() for one in started] == [1, 1]  # after some 2 s, on a node that does nothing else
     for one in started:
         assert one.lines[-1].endswith('was ended by SIGKILL'), one.said
         assert f'rank {victim} of 2 on 10.78.0.{victim + 1}' in one.lines[-1]
@@ -203,7 +203,7 @@ def test_what_one_rank_fails_of_is_the_last_line_everywhere(nodes: list[Node]) -
     started = train(nodes[:2], extra=(*LONG, 'train.workers=1'))
     started[0].until(lambda: steps(nodes[0]) >= 3)
     psutil.Process(rank_on(nodes[1])).children()[0].kill()
-    assert [one.end(40) for one in started] == [1, 1]
+    assert [one.end() for one in started] == [1, 1]
     for one in started:
         assert 'rank 1 of 2 on 10.78.0.2' in one.lines[-1], one.said
         assert 'a loader worker has died' in one.lines[-1]
@@ -216,7 +216,7 @@ def test_a_launcher_that_is_killed_ends_the_run_everywhere(nodes: list[Node], vi
     started[0].until(lambda: steps(nodes[0]) >= 3)
     os.kill(started[victim].process.pid, signal.SIGKILL)
     other = started[1 - victim]
-    assert other.end(40) == 1
+    assert other.end() == 1
     assert 'lost' in other.lines[-1], other.said
     assert nobody_left(nodes)  # not even the ranks of the launcher that died
 
@@ -225,7 +225,7 @@ def test_a_cut_link_ends_the_run_on_both_sides(nodes: list[Node]) -> None:
     started = train(nodes[:2], extra=LONG)
     started[0].until(lambda: steps(nodes[0]) >= 3)
     nodes[1].unplug()
-    assert [one.end(80) for one in started] == [1, 1]
+    assert [one.end() for one in started] == [1, 1]
     assert '10.78.0.2 is lost' in started[0].lines[-1], started[0].said
     assert 'the first node' in started[1].lines[-1], started[1].said
     assert nobody_left(nodes)
@@ -246,7 +246,7 @@ def test_a_link_and_a_rank_that_come_back_soon_change_nothing(nodes: list[Node],
         assert reached < 30
         go_on()
         started[0].until(lambda reached=reached: steps(nodes[0]) >= reached + 3)
-    assert [one.end(240) for one in started] == [0, 0], started[0].said
+    assert [one.end() for one in started] == [0, 0], started[0].said
     assert losses(nodes[0].folder / 'run') == losses(tmp_path / 'alone')
 
 
@@ -261,7 +261,7 @@ def test_a_rank_that_stops_answering_is_named_with_every_stack(nodes: list[Node]
     started = train(nodes[:2], '--hang_timeout', '10', extra=LONG)
     started[0].until(lambda: steps(nodes[0]) >= 3)
     os.kill(rank_on(nodes[1]), signal.SIGSTOP)
-    assert [one.end(90) for one in started] == [1, 1]
+    assert [one.end() for one in started] == [1, 1]
     for one in started:
         assert 'no progress for 10 s; rank 1 is furthest behind' in one.lines[-1], one.said
     assert '[rank 0]   File ' in started[0].said  # where it waits
@@ -352,7 +352,7 @@ def test_a_stop_of_one_node_saves_and_stops_all(nodes: list[Node], number: signa
     started[0].until(lambda: steps(nodes[0]) >= 3)
     started[1].process.send_signal(number)
     others, own = 128 + signal.SIGTERM, 128 + number  # the others are asked by SIGTERM
-    assert [one.end(40) for one in started] == [others, own], started[0].said + started[1].said
+    assert [one.end() for one in started] == [others, own], started[0].said + started[1].said
     at = steps(nodes[0])
     assert (nodes[0].folder / 'run' / 'checkpoints' / f'step_{at:07d}').is_dir()
     assert nobody_left(nodes)
@@ -386,7 +386,7 @@ def test_a_node_that_joins_later_takes_part_from_then_on(nodes: list[Node]) -> N
     seen = [line['step'] for line in records(nodes[0].folder / 'run')]
     assert sorted(set(seen)) == list(range(1, max(seen) + 1))  # no step was left out
     first.process.send_signal(signal.SIGTERM)
-    assert first.end(40) == 143
+    assert first.end() == 143
 
 
 def test_a_stranger_at_the_port_neither_joins_nor_stops_the_run(nodes: list[Node]) -> None:
@@ -413,4 +413,4 @@ def test_only_the_chosen_address_listens(nodes: list[Node]) -> None:
     assert found <= {'10.78.0.1', '10.78.0.2'}
     for one in started:
         one.process.send_signal(signal.SIGTERM)
-    assert [one.end(40) for one in started] == [143, 143]
+    assert [one.end() for one in started] == [143, 143]

@@ -15,8 +15,11 @@ def test_what_the_launcher_says_does_not_come_between_the_bytes_of_a_character(
     line, log = '─'.encode(), tmp_path / 'workerlog.0'
     with agent._shown(log, True, 'w'):
         log.write_bytes(b'a' + line[:2])
-        time.sleep(0.5)  # it has been looked at
+        shown, end = b'', time.monotonic() + 900
+        while not shown and time.monotonic() < end:  # what is whole of it is shown
+            time.sleep(0.01)
+            shown = capsysbinary.readouterr().out
         sys.stdout.buffer.write(b'|')
         with log.open('ab') as file:
             file.write(line[2:] + b'\xff')  # and a byte that is not text stays what it is
-    assert capsysbinary.readouterr().out == b'a|' + line + b'\xff'
+    assert shown + capsysbinary.readouterr().out == b'a|' + line + b'\xff'

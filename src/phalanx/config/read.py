@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,7 @@ ALTERNATIVES = (
 # Of one file. The largest shipped recipe has some hundreds of nodes, a list of classes may have many thousands.
 MOST_CHARACTERS, MOST_NODES, MOST_LEVELS = 4_000_000, 200_000, 64
 LONGEST_NUMBER = 1000  # characters
+MOST_BASES = 32  # files below one, and bases that one file names
 
 
 class ConfigError(RequestError):
@@ -44,23 +45,50 @@ class Node:
     text: str | None = None  # a scalar as it was typed: YAML 1.1 reads `off` as false, a field that wants a word still gets it
 
 
-def read(path: Path, ancestors: tuple[Path, ...] = ()) -> Node:
+def read(path: Path) -> Node:
     """The recipe at `path`, laid over those its `_base_` names (files beside it, or shipped ones): a later base wins, its own
     keys win over all.
 
-    Raises ConfigError for a missing file, text that is not YAML, a key written twice and a circle of bases.
+    Raises ConfigError for a missing file, text that is not YAML, a key written twice, a circle of bases and too many of them.
     """
-    shown = _shown(path)
-    path = path.resolve()
-    if path in ancestors:
-        circle = ' -> '.join(_shown(file) for file in (*ancestors[ancestors.index(path) :], path))
-        raise ConfigError([f'{shown}: `_base_` comes back to itself: {circle}'])
-    own = document(path)
-    bases = own.value.pop('_base_', None)
-    merged = Node({}, own.origin)
-    for base in bases.value if bases and isinstance(bases.value, list) else filter(None, [bases]):
-        merged = merge(merged, read(base_path(base, '_base_', path, shipped(parts=True)), (*ancestors, path)))
-    return merge(merged, own)
+
+    def joined(own: Node, bases: Iterable[Node]) -> Node:
+        merged = Node({}, own.origin)
+        for base in bases:
+            merged = merge(merged, base)
+        return merge(merged, own)
+
+    return over_bases(path.resolve(), '_base_', document, joined, shipped(parts=True))
+
+
+def over_bases(
+    path: Path,
+    key: str,
+    load: Callable[[Path], Node],
+    joined: Callable[[Node, Iterable[Node]], Node],
+    known: Mapping[str, Path] | None = None,
+) -> Node:
+    """The file at `path`, `joined` with the files that its `key` names, and so these with theirs; `known` as in `base_file`.
+
+    Each file is loaded and joined once, however many lie over it. Raises ConfigError for a circle and for too many files.
+    """
+    whole: dict[Path, Node] = {}
+
+    def one(path: Path, above: tuple[Path, ...]) -> Node:
+        file = path.resolve()
+        if file in above:
+            circle = ' -> '.join(_shown(each) for each in (*above[above.index(file) :], file))
+            raise ConfigError([f'{_shown(path)}: `{key}` comes back to itself: {circle}'])
+        if file not in whole:
+            own = load(path)
+            bases = own.value.pop(key, None)
+            named = bases.value if bases and isinstance(bases.value, list) else list(filter(None, [bases]))
+            if max(len(named), len(whole), len(above)) > MOST_BASES:
+                raise ConfigError([f'{_shown(path)}: `{key}` leads to more than {MOST_BASES} files'])
+            whole[file] = joined(own, [one(base_path(base, key, path, known), (*above, file)) for base in named])
+        return whole[file]
+
+    return one(path, ())
 
 
 def document(path: Path, notes: list[str] | None = None) -> Node:

@@ -7,11 +7,12 @@ import io
 import tarfile
 import zipfile
 import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 SUFFIXES = ('.pdparams', '.safetensors', '.pth', '.pt', '.npz')  # of the files that are looked for
 GZIP, ZIP = b'\x1f\x8b', b'PK\x03\x04'
 MOST_INFLATED, ALWAYS_ALLOWED = 100, 64 << 20  # unpacked, an archive may be so many times its size, or so many bytes
+LONGEST_HEADER, ALL_HEADERS = 4096, 2 << 20  # bytes in a tar archive: of one, and together, which makes 4096 members
 
 UNREADABLE_ZIP = (  # what zipfile raises for bytes that are not an archive, or one that it does not know
     *(
@@ -45,55 +46,85 @@ def holds_arrays(data: bytes) -> bool:
     return data.startswith(ZIP) and any(name.endswith('.npy') for name in _zip_names(data))
 
 
+def arrays_of(data: bytes) -> dict[str, bytes]:
+    """The members `NAME.npy` of a file of numpy's `savez`, unpacked, by NAME. Raises ArchiveError."""
+    found = _in_zip(data, lambda name: name.endswith('.npy'))
+    return {name.removesuffix('.npy'): content for name, content in found.items()}
+
+
+def check_unpacked_size(data: bytes) -> None:
+    """Raises ArchiveError for a zip archive, to be read by a library, that says itself that it unpacks to too much."""
+    try:
+        with zipfile.ZipFile(io.BytesIO(data)) as archive:
+            _check_size(len(data), sum(member.file_size for member in archive.infolist()))
+    except UNREADABLE_ZIP as error:
+        raise ArchiveError(f'is not a complete zip archive: {error}') from None
+
+
 def only_weights(data: bytes, wanted: str | None = None) -> bytes:
     """The content of the only file of weights in the archive `data`, or of the one that `wanted` names.
 
     Where names of members point to does not matter, since nothing is written. Raises ArchiveError.
     """
-    limit = max(MOST_INFLATED * len(data), ALWAYS_ALLOWED)
     if data.startswith(ZIP):
-        return _chosen(_in_zip(data, limit), wanted)
+        return _chosen(_in_zip(data, _is_weights), wanted)
     if data.startswith(GZIP):
-        data = _inflated(data, limit)
+        data = _inflated(data)
     return _chosen(_in_tar(data), wanted) if data[257:262] == b'ustar' else data
 
 
-def _inflated(data: bytes, limit: int) -> bytes:
+def _inflated(data: bytes) -> bytes:
     """What the gzip file `data` holds."""
     try:
         with gzip.open(io.BytesIO(data)) as file:
-            inflated = file.read(limit + 1)
+            inflated = file.read(_limit(len(data)) + 1)
     except (OSError, EOFError, zlib.error) as error:
         raise ArchiveError(f'is not a complete gzip file: {error}') from None
-    _check_size(len(data), len(inflated), limit)
+    _check_size(len(data), len(inflated))
     return inflated
+
+
+class _Headers(io.BytesIO):
+    """A tar archive of which only headers are read: tarfile believes what they say of their length and number."""
+
+    left = ALL_HEADERS
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        size = -1 if size is None else size
+        self.left -= size
+        if not 0 <= size <= LONGEST_HEADER or self.left < 0:
+            raise ArchiveError(f'is no tar archive of weights: its headers take more than {ALL_HEADERS} bytes')
+        return super().read(size)
 
 
 def _in_tar(data: bytes) -> dict[str, bytes]:
     """The files of weights in a tar archive, by name."""
     found = {}
     try:
-        with tarfile.open(fileobj=io.BytesIO(data), mode='r:') as archive:
-            for member in archive:
+        with tarfile.open(fileobj=_Headers(data), mode='r:') as archive:
+            while member := archive.next():
+                archive.members.clear()  # type: ignore[attr-defined]  # each has a copy of what global headers say
+                end = member.offset_data + member.size
+                if end > len(data):
+                    raise tarfile.ReadError('unexpected end of data')
                 if _is_weights(member.name) and member.isreg() and not member.issparse():
-                    file = archive.extractfile(member)
-                    assert file is not None, 'a regular member has content'
-                    found[member.name] = file.read()
+                    found[member.name] = data[member.offset_data : end]
     except (tarfile.TarError, EOFError, OverflowError, ValueError, RecursionError) as error:
         raise ArchiveError(f'is not a complete tar archive: {error}') from None
     return found
 
 
-def _in_zip(data: bytes, limit: int) -> dict[str, bytes]:
-    """The files of weights in a zip archive, by name; together they have no more bytes than `limit`."""
+def _in_zip(data: bytes, wanted: Callable[[str], bool]) -> dict[str, bytes]:
+    """The files with a `wanted` name in a zip archive, by name."""
     found: dict[str, bytes] = {}
+    unpacked = 0
     try:
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
-            for name in filter(_is_weights, archive.namelist()):
-                left = limit - sum(map(len, found.values()))
+            for name in filter(wanted, dict.fromkeys(archive.namelist())):
                 with archive.open(name) as file:
-                    found[name] = file.read(left + 1)  # what the header says of its size may be untrue
-                _check_size(len(data), len(found[name]), left)
+                    found[name] = file.read(_limit(len(data)) - unpacked + 1)  # its header may say less than there is
+                unpacked += len(found[name])
+                _check_size(len(data), unpacked)
     except UNREADABLE_ZIP as error:
         raise ArchiveError(f'is not a complete zip archive: {error}') from None
     return found
@@ -121,6 +152,11 @@ def _zip_names(data: bytes) -> list[str]:
         return []
 
 
-def _check_size(packed: int, unpacked: int, limit: int) -> None:
-    if unpacked > limit:
-        raise ArchiveError(f'{packed} bytes unpack to more than {limit}; no weights are packed so well')
+def _limit(packed: int) -> int:
+    """The most bytes that an archive of `packed` bytes may hold."""
+    return max(MOST_INFLATED * packed, ALWAYS_ALLOWED)
+
+
+def _check_size(packed: int, unpacked: int) -> None:
+    if unpacked > _limit(packed):
+        raise ArchiveError(f'{packed} bytes unpack to more than {_limit(packed)}; no weights are packed so well')

@@ -16,6 +16,7 @@ import hashlib
 import io
 import json
 import pickle
+import struct
 import time
 from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -37,7 +38,7 @@ FORMAT = 2  # what is written; 1 had no seal
 READABLE = (1, 2)
 UNREADABLE = (  # what the readers of safetensors and torch raise for bytes that are none of theirs
     *(safetensors.SafetensorError, pickle.UnpicklingError, RuntimeError, OSError, EOFError, MemoryError),
-    *(ValueError, TypeError, LookupError, AttributeError, ArithmeticError, AssertionError),
+    *(ValueError, TypeError, LookupError, AttributeError, ArithmeticError, AssertionError, struct.error),
 )
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import io
+import math
 import pickle
+import tokenize
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,7 +18,16 @@ import torch
 from torch import Tensor, nn
 
 from phalanx.families.distillation import network_of
-from phalanx.weights.archives import GZIP, UNREADABLE_ZIP, ZIP, ArchiveError, holds_arrays, is_archive, only_weights
+from phalanx.weights.archives import (
+    GZIP,
+    ZIP,
+    ArchiveError,
+    arrays_of,
+    check_unpacked_size,
+    holds_arrays,
+    is_archive,
+    only_weights,
+)
 from phalanx.weights.checkpoint import UNREADABLE, CheckpointError, weights_at
 from phalanx.weights.finding import Found, find
 from phalanx.weights.matching import COUNTER, Fit, Naming, Rows, Slot, Weights, best_fit, few
@@ -35,6 +46,7 @@ LINES = 20  # of many problems, the first few are reported
 LEGACY_TORCH = b'\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19.'  # how files of torch before 1.6 begin
 WRAPPED = ('state_dict', 'model_state_dict', 'model', 'model_ema', 'net', 'params')  # under which training scripts keep weights
 PREFIXES = ('module.', '_orig_mod.')  # of DataParallel and torch.compile
+READ_HEADER = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}  # of .npy, by version
 OTHERS = {  # what is beside weights, by suffix
     '.pdopt': 'holds the state of an optimizer; the weights are in the .pdparams beside it',
     '.pdiparams': 'belongs to an exported inference model, whose names are lost; give the .pdparams of its training',
@@ -172,15 +184,27 @@ def _is_safetensors(head: bytes) -> bool:
 
 
 def _of_numpy(data: bytes) -> Weights:
+    """The arrays of a file of `savez`. Raises ArchiveError and RefusedError."""
     try:
-        with np.load(io.BytesIO(data), allow_pickle=False) as arrays:
-            return {name: arrays[name] for name in arrays}
-    except (*UNREADABLE, *UNREADABLE_ZIP) as error:
-        raise RefusedError(f'is not a complete .npz file: {error}') from None
+        return {name: _array(content) for name, content in arrays_of(data).items()}
+    except (*UNREADABLE, SyntaxError, tokenize.TokenError) as error:
+        raise RefusedError(f'is not a complete .npz file: {error!s:.200}') from None
+
+
+def _array(content: bytes) -> np.ndarray:
+    """The array in the content of a `.npy` file. (`np.load` makes room for what the header claims before it looks for it.)"""
+    file = io.BytesIO(content)
+    shape, fortran, dtype = READ_HEADER[np.lib.format.read_magic(file)](file)
+    if min(shape, default=0) < 0:
+        raise ValueError(f'there is no array of shape {shape}')
+    values = np.frombuffer(bytearray(content), dtype, math.prod(shape), file.tell())
+    return values.reshape(shape, order='F' if fortran else 'C')
 
 
 def _of_torch(data: bytes) -> Weights:
-    """The tensors of a file of `torch.save`, from where training scripts keep them. Raises RefusedError."""
+    """The tensors of a file of `torch.save`, from where training scripts keep them. Raises RefusedError and ArchiveError."""
+    if data.startswith(ZIP):
+        check_unpacked_size(data)
     try:
         saved = torch.load(io.BytesIO(data), map_location='cpu', weights_only=True)
     except pickle.UnpicklingError as error:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from phalanx.config.originals import paddledet, paddleocr, paddleseg, pdseg
 from phalanx.config.originals.dialect import Dialect, Reading, assigned, holds
-from phalanx.config.read import ConfigError, Node, base_file, document, parsed_assignment
+from phalanx.config.read import MOST_BASES, ConfigError, Node, base_file, document, parsed_assignment
 from phalanx.config.shipped import shipped
 
 Assignment = tuple[str, str]  # text (`iters=100`) and origin
@@ -39,8 +39,8 @@ def dialect_of(path: Path) -> Dialect | None:
 
 
 def _keys(path: Path, seen: set[Path]) -> set[str]:
-    """The top-level keys of a file and of all that lie under it. A base that is missing is told by who reads it."""
-    if path.resolve() in seen or not path.is_file():
+    """The top-level keys of a file and of all that lie under it. A missing base, or too many, are told by who reads it."""
+    if path.resolve() in seen or len(seen) > MOST_BASES or not path.is_file():
         return set()
     seen.add(path.resolve())
     root = document(path, notes=[])

@@ -7,11 +7,12 @@ names). A configuration is a set of sections called like these classes, and of v
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from phalanx.config.originals.dialect import Dialect, Reading, Section, as_number, laid_over, renamed
-from phalanx.config.read import ConfigError, Node, base_path, document, plain
+from phalanx.config.read import Node, document, over_bases, plain
 
 BASE = '_BASE_'
 SIZES = {(0.33, 0.5): 's', (0.67, 0.75): 'm', (1.0, 1.0): 'l', (1.33, 1.25): 'x'}  # of depth_mult and width_mult
@@ -54,16 +55,16 @@ def is_dialect(keys: set[str]) -> bool:
     return 'architecture' in keys and bool(keys & {'LearningRate', 'OptimizerBuilder', 'TrainReader', 'TrainDataset'})
 
 
-def read(path: Path, reading: Reading, ancestors: tuple[Path, ...] = ()) -> Node:
+def read(path: Path, reading: Reading) -> Node:
     """The configuration at `path` over the files of its `_BASE_`, of which a later one wins. Raises ConfigError."""
-    if path.resolve() in ancestors:
-        raise ConfigError([f'{path}: `{BASE}` comes back to itself'])
-    own = document(path, reading.notes)
-    bases = own.value.pop(BASE, None)
-    under = Node({}, own.origin)
-    for base in bases.value if bases and isinstance(bases.value, list) else filter(None, [bases]):
-        under = laid_over(under, read(base_path(base, BASE, path), reading, (*ancestors, path.resolve())))
-    return laid_over(under, own)
+
+    def joined(own: Node, bases: Iterable[Node]) -> Node:
+        under = Node({}, own.origin)
+        for base in bases:
+            under = laid_over(under, base)
+        return laid_over(under, own)
+
+    return over_bases(path, BASE, lambda file: document(file, reading.notes), joined)
 
 
 def translate(root: Node, reading: Reading) -> Node:

@@ -7,11 +7,12 @@ configuration names). What its files leave out stands in that code, so defaults 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from phalanx.config.originals.dialect import Dialect, Reading, Section, as_number, renamed
-from phalanx.config.read import ConfigError, Node, base_path, document, plain
+from phalanx.config.read import Node, document, over_bases, plain
 
 BASE, INHERITED = '_base_', '_inherited_'
 
@@ -93,15 +94,15 @@ def is_dialect(keys: set[str]) -> bool:
     return {'model', 'train_dataset'} <= keys or bool(keys & {'iters', 'lr_scheduler', 'test_config'})
 
 
-def read(path: Path, reading: Reading, ancestors: tuple[Path, ...] = ()) -> Node:
+def read(path: Path, reading: Reading) -> Node:
     """The configuration at `path` over the files of its `_base_`, of which an earlier one wins. Raises ConfigError."""
-    if path.resolve() in ancestors:
-        raise ConfigError([f'{path}: `{BASE}` comes back to itself'])
-    root = document(path, reading.notes)
-    bases = root.value.pop(BASE, None)
-    for base in bases.value if bases and isinstance(bases.value, list) else filter(None, [bases]):
-        root = _over(root, read(base_path(base, BASE, path), reading, (*ancestors, path.resolve())))
-    return root if ancestors else _without_marks(root)
+
+    def joined(own: Node, bases: Iterable[Node]) -> Node:
+        for base in bases:
+            own = _over(own, base)
+        return own
+
+    return _without_marks(over_bases(path, BASE, lambda file: document(file, reading.notes), joined))
 
 
 def _over(own: Node, base: Node) -> Node:

@@ -20,6 +20,7 @@ DATABASE = 'data.mdb'  # the file in every LMDB folder
 COUNT = b'num-samples'
 AT_A_TIME = 1000  # samples that a conversion writes in one transaction
 MOST_DIGITS = 9  # of the number of samples: keys have room for no more
+LEAST_BYTES = 32  # of a sample: its two keys alone take more
 MOST_BYTES = 2**40  # of addresses that a conversion asks for; the disk gives what it needs
 
 
@@ -66,6 +67,10 @@ class Lmdb:
         if not count.isdigit() or len(count) > MOST_DIGITS:
             raise ValueError(f'{folder}: the key {COUNT.decode()!r} holds {count[:20]!r}, which is not a number of samples')
         self.count = int(count)
+        if self.count * LEAST_BYTES > (size := (folder / DATABASE).stat().st_size):
+            raise ValueError(
+                f'{folder}: {DATABASE} has {size} bytes, too few for the {self.count} samples that it claims to hold'
+            )
 
     def __len__(self) -> int:
         return self.count
