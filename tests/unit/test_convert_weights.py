@@ -280,7 +280,7 @@ def shapes_of(num_classes: int, **options: Any) -> dict[str, torch.Tensor]:
 def recipes_with_published_weights() -> list[tuple[str, str]]:
     heads = {name: path.read_text() for name, path in shipped().items()}
     found = {name: re.search(r'train\.init_from=(\w+)', head) for name, head in heads.items()}
-    return [(name, match[1]) for name, match in found.items() if match and match[1] not in ('RUN', 'runs')]
+    return [(name, match[1]) for name, match in found.items() if match and match[1] not in ('RUN', 'FILE', 'runs')]
 
 
 @pytest.mark.parametrize(('recipe', 'name'), recipes_with_published_weights())

@@ -117,6 +117,10 @@ def test_keys_are_explained_for_a_recipe_that_is_wrong_or_not_there(tmp_path: Pa
     for words in ((str(tmp_path / 'mine.yml'),), ()):
         assert run_here('config', *words, '--explain', 'loss') == 0
         told = capsys.readouterr().out
-        assert [line for line in told.splitlines() if line.startswith('# ')] == ['# detection', '# recognition']
+        assert [line for line in told.splitlines() if line.startswith('# ')] == [
+            '# detection',
+            '# recognition',
+            '# text_detection',
+        ]
     assert run_here('config', '--explain', 'charcters') == 2
     assert "did you mean 'characters'?" in capsys.readouterr().err

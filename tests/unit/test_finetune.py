@@ -23,7 +23,9 @@ from running import TINY, records, run_here
 @pytest.fixture
 def weights(tmp_path: Path) -> str:
     """A file of weights for the smallest real run."""
-    safetensors.torch.save_file(open_job('pp_liteseg_digits').task.model().state_dict(), tmp_path / 'w.safetensors')
+    safetensors.torch.save_file(
+        open_job(TINY[0], [(word, word) for word in TINY[2:]]).task.model().state_dict(), tmp_path / 'w.safetensors'
+    )
     return f'train.init_from={tmp_path}/w.safetensors'
 
 

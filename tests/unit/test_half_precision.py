@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from phalanx.engine.zoo import create_model
 from phalanx.families.catalog import models
 
+CLASSES = {'db': 1}  # text is the only one
 OTHERS = {'deeplabv3p': ({'backbone': 'resnet50_vd'},), 'pp_liteseg': ({'backbone': 'stdc2'},)}  # what is not their default
 
 
@@ -22,7 +23,7 @@ def convolutions(name: str) -> Iterator[nn.Conv2d]:
     """One of each kind that the network and its variants have."""
     seen = set()
     for options in ({}, *OTHERS.get(name, ())):
-        for module in create_model(name, num_classes=5, **options).modules():
+        for module in create_model(name, num_classes=CLASSES.get(name, 5), **options).modules():
             if isinstance(module, nn.Conv2d):
                 kind = (type(module), repr(module))
                 if kind not in seen:

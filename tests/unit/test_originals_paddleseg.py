@@ -156,6 +156,7 @@ def test_pp_liteseg_comes_out_as_published(folder: Path) -> None:
         'backbone': 'stdc1',
         'arm_channels': [32, 64, 128],
         'head_channels': [32, 64, 64],
+        'width': 1.0,
     }
     assert got['data'] == {'name': 'cityscapes', 'root': 'data/cityscapes'}
     assert (got['train']['steps'], got['train']['batch_size_per_rank']) == (160000, 4)
@@ -185,7 +186,7 @@ def test_the_second_pp_liteseg_does_not_inherit_the_channels_of_the_first(folder
     """Its constructor has those of the larger network by default, whatever the backbone."""
     got = recipe('liteseg_stdc2')
     channels = {'arm_channels': [64, 96, 128], 'head_channels': [64, 64, 64]}
-    assert got['model'] == {'name': 'pp_liteseg', 'backbone': 'stdc2', **channels}
+    assert got['model'] == {'name': 'pp_liteseg', 'backbone': 'stdc2', 'width': 1.0, **channels}
     assert got['inference']['scales'] == [0.75] and got['optimizer']['weight_decay'] == 5e-4
 
 

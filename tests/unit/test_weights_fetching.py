@@ -329,7 +329,7 @@ def test_a_gated_repository_needs_a_token(hub: Server) -> None:
 
 
 def test_a_run_says_what_it_fetched_and_what_it_took(server: Server, tmp_path: Path) -> None:
-    model = open_job('pp_liteseg_digits').task.model()
+    model = open_job(TINY[0], [(word, word) for word in TINY[2:]]).task.model()
     state = model.state_dict()
     heads = [name for name in state if name.startswith('heads.0.')]
     server.content = safetensors.torch.save({name: tensor for name, tensor in state.items() if name not in heads})
