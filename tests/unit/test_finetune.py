@@ -83,8 +83,9 @@ def test_a_run_that_no_longer_gets_better_ends_and_stays_ended(
     weights: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """With a learning rate of 0 and frozen norms every evaluation is that of the first: best at step 1, ended at step 3."""
-    still = ('optimizer={name: sgd, lr: 0.0}', 'norm_sync=frozen', 'train.steps=8', 'evaluate.every=1', 'evaluate.patience=2')
-    words = (*TINY, weights, *still, '--save_dir', str(tmp_path / 'run'))
+    still = ('optimizer={name: sgd, lr: 0.0}', 'schedule={name: constant}', 'norm_sync=frozen')
+    limits = ('train.steps=8', 'evaluate.every=1', 'evaluate.patience=2')
+    words = (*TINY, weights, *still, *limits, '--save_dir', str(tmp_path / 'run'))
     assert run_here('train', *words) == 0
     assert [line['step'] for line in records(tmp_path / 'run', 'eval')] == [1, 2, 3]
     assert 'stopped early at step 3 of 8: 2 evaluations in a row with no better mean_iou than ' in capsys.readouterr().out
