@@ -7,6 +7,7 @@ import logging
 import os
 import signal
 import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -36,6 +37,15 @@ TINY = (
     'device=cpu',
 )
 
+# Several commands in turn, in the same processes: most of the time goes into their start.
+IN_TURN = """
+import json, os, sys
+from phalanx.cli.main import main
+for number, words in enumerate(json.loads(sys.argv[1])):
+    os.environ['PHALANX_INIT_METHOD'] = f'file://{os.getcwd()}/rendezvous{number}'
+    assert main(words) == 0
+"""
+
 Command = Callable[..., subprocess.CompletedProcess[str]]
 
 
@@ -43,6 +53,24 @@ def clean_environment() -> dict[str, str]:
     """The environment without what a launcher around the tests may have set; one thread a process."""
     launchers = ('RANK', 'WORLD_SIZE', 'LOCAL_RANK', 'LOCAL_WORLD_SIZE', 'MASTER_ADDR', 'MASTER_PORT', 'PHALANX_INIT_METHOD')
     return {**{key: value for key, value in os.environ.items() if key not in launchers}, 'OMP_NUM_THREADS': '1'}
+
+
+def both_ranks(script: str, folder: Path, *words: str) -> str:
+    """What rank 0 of 2 prints when both run `script`."""
+    common = {**clean_environment(), 'WORLD_SIZE': '2', 'PHALANX_INIT_METHOD': f'file://{folder}/rendezvous'}
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, '-c', script, *words],
+            cwd=folder,
+            env={**common, 'RANK': rank, 'LOCAL_RANK': rank},
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for rank in '01'
+    ]
+    said = [rank.communicate()[0] for rank in ranks]
+    assert [rank.returncode for rank in ranks] == [0, 0], said
+    return said[0]
 
 
 def records(folder: Path, kind: str = 'train') -> list[dict[str, Any]]:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -12,7 +10,7 @@ import torch
 from safetensors.torch import load_file
 
 from phalanx.parallel.gradients import GradientOptions, PowerSgd
-from running import TINY, clean_environment, losses
+from running import IN_TURN, TINY, both_ranks, losses
 
 # Rank r judges one sample, so the gradient of a weight, the mean of two outer products, is a matrix of rank 2.
 SCRIPT = """
@@ -45,24 +43,6 @@ dist.leave()
 """
 
 
-def both_ranks(script: str, folder: Path, *words: str) -> str:
-    """What rank 0 of 2 prints when both run `script`."""
-    common = {**clean_environment(), 'WORLD_SIZE': '2', 'PHALANX_INIT_METHOD': f'file://{folder}/rendezvous'}
-    ranks = [
-        subprocess.Popen(
-            [sys.executable, '-c', script, *words],
-            cwd=folder,
-            env={**common, 'RANK': rank, 'LOCAL_RANK': rank},
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        for rank in '01'
-    ]
-    said = [rank.communicate()[0] for rank in ranks]
-    assert [rank.returncode for rank in ranks] == [0, 0], said
-    return said[0]
-
-
 def test_gradients_arrive_as_exactly_as_their_compression_can(tmp_path: Path) -> None:
     """Relative errors: bf16 has 8 bits, fp16 has 11; two columns say all of a matrix of rank 2 (Vogels et al. 2019)."""
     apart = json.loads(both_ranks(SCRIPT, tmp_path))
@@ -72,22 +52,12 @@ def test_gradients_arrive_as_exactly_as_their_compression_can(tmp_path: Path) ->
     assert 1e-4 < apart['bf16'] < 2**-7
 
 
-# Several commands in turn, in the same processes: most of the time goes into their start.
-RUNS = """
-import json, os, sys
-from phalanx.cli.main import main
-for number, words in enumerate(json.loads(sys.argv[1])):
-    os.environ['PHALANX_INIT_METHOD'] = f'file://{os.getcwd()}/rendezvous{number}'
-    assert main(words) == 0
-"""
-
-
 def test_a_compressed_run_that_was_resumed_ends_bit_for_bit_like_one_that_was_not(tmp_path: Path) -> None:
     """Compressed from the second step on; what each rank has not sent after the fourth goes into the fifth."""
     recipe = ('train', *TINY, 'train.steps=6', 'evaluate.enabled=false', 'gradients={compression: power_sgd, plain_steps: 1}')
     halves = (*recipe, '--save_dir', 'halves')
     said = both_ranks(
-        RUNS, tmp_path, json.dumps([(*recipe, '--save_dir', 'whole'), (*halves, '--set', 'train.until=4'), halves])
+        IN_TURN, tmp_path, json.dumps([(*recipe, '--save_dir', 'whole'), (*halves, '--set', 'train.until=4'), halves])
     )
     assert 'resumed at step 4' in said
     whole, resumed = (load_file(tmp_path / run / 'latest' / 'model.safetensors') for run in ('whole', 'halves'))
