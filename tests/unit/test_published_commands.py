@@ -1,10 +1,12 @@
-"""The command lines of the published documents, each with nothing but the module's name changed; then one of them for real."""
+"""The command lines of the published documents, each with nothing but the module's name changed; then each
+project's for real.
+"""
 
 from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +18,12 @@ from test_originals_paddleocr import FILES as RECOGNITION
 from test_originals_paddleseg import FILES as SEGMENTATION
 from test_originals_pdseg import UNET_PET
 
+import drawn
 from phalanx.cli.commands import wanted
 from phalanx.config.read import plain
 from phalanx.engine.runs import Job
+from phalanx.families.recognition.data.label_files import LabelFiles
+from phalanx.families.recognition.data.lmdb_sets import write_lmdb
 from phalanx.launch import command as launching
 from running import Command, records
 
@@ -26,6 +31,7 @@ PDSEG = (
     '--do_eval --cfg configs/unet_pet.yaml BATCH_SIZE 4 TRAIN.PRETRAINED_MODEL_DIR pretrained_model/unet_bn_coco SOLVER.LR 5e-5'
 )
 LISTS = 'TRAIN_FILE_LIST', 'VAL_FILE_LIST'
+TINY = 'device=cpu train.steps=2 train.batch_size_per_rank=2 train.workers=0 evaluate.every=2 evaluate.every_epochs=null'
 
 
 @pytest.fixture
@@ -143,3 +149,74 @@ def test_the_document_of_mixed_precision_runs_on_two_ranks(folder: Path, phalanx
     for row in ('world size', 'samples/s', 'peak memory', 'mean_iou'):  # the columns of the document's table
         assert row in done.stdout
     assert 'differs from PaddleSeg 0.x on purpose: a loss is the mean over what all ranks' in done.stdout
+
+
+def cityscapes(root: Path) -> None:
+    rng = np.random.default_rng(0)
+    for number in range(4):
+        for split in ('train', 'val'):
+            image = root / f'leftImg8bit/{split}/bonn/{number}_leftImg8bit.png'
+            labels = root / f'gtFine/{split}/bonn/{number}_gtFine_labelTrainIds.png'
+            for path, pixels in (image, rng.integers(0, 255, (64, 96, 3))), (labels, rng.integers(0, 19, (64, 96))):
+                path.parent.mkdir(parents=True, exist_ok=True)
+                cv2.imwrite(str(path), pixels.astype(np.uint8))
+
+
+def words(root: Path) -> None:
+    """In the databases of the text recognition benchmark, as PaddleOCR's configuration names them."""
+    pytest.importorskip('lmdb')
+    files = root.parent / 'lines'
+    files.mkdir()
+    for number in range(4):
+        cv2.imwrite(str(files / f'{number}.png'), np.full((32, 100, 3), 60 * number, np.uint8))
+    for name in ('rec_gt_train.txt', 'rec_gt_test.txt'):
+        (files / name).write_text(''.join(f'{number}.png\tword{number}\n' for number in range(4)))
+    for name in ('training', 'validation'):
+        write_lmdb(LabelFiles(root=files).split('train'), root / name)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ('line', 'root', 'fill', 'small', 'metric'),
+    [
+        pytest.param(
+            '--gpus 0,1 --log_dir ./log train.py --config configs/pp_liteseg/liteseg.yml'
+            ' --do_eval --use_vdl --save_interval 500 --save_dir output/it',
+            'data/cityscapes',
+            cityscapes,
+            'model.backbone.pretrained=null transforms=[random_flip]',
+            'mean_iou',
+            id='PaddleSeg',
+        ),
+        pytest.param(
+            '--ips=127.0.0.1 --gpus 0,1 --log_dir=./log/ tools/train.py -c configs/rec/crnn.yml --save_dir output/it',
+            'data_lmdb_release',
+            words,
+            'Architecture.Backbone.model_name=small',
+            'accuracy',
+            id='PaddleOCR',
+        ),
+        pytest.param(
+            '--selected_gpu 0,1 --log_dir ./log tools/train.py -c configs/ppyoloe/ppyoloe.yml --eval --save_dir output/it',
+            'dataset/coco',
+            drawn.coco,
+            'pretrain_weights=null TrainDataset.image_dir=pictures TrainDataset.anno_path=instances_train.json'
+            ' EvalDataset.image_dir=pictures EvalDataset.anno_path=instances_val.json '
+            ' "transforms=[{name: batch_random_resize, sizes: [64]}]" "eval_transforms=[{name: resize, size: [64, 64]}]"',
+            'mean_ap',
+            id='PaddleDetection',
+        ),
+    ],
+)
+def test_the_command_of_each_document_runs_on_two_ranks(
+    folder: Path, phalanx: Command, line: str, root: str, fill: Callable[[Path], object], small: str, metric: str
+) -> None:
+    """At its full set of options, made small by overrides at its end, each project's own keys among them."""
+    fill(folder / root)
+    done = phalanx('launch', *line.split(), '-o', *shlex.split(small), *TINY.split())
+    assert done.returncode == 0, done.stdout + done.stderr
+    (evaluated,) = records(folder / 'output/it', 'eval')
+    assert metric in evaluated
+    assert {number.name for number in (folder / 'log').iterdir()} >= {'workerlog.0', 'workerlog.1'}
+    for row in ('world size', 'samples/s', metric):
+        assert row in done.stdout
