@@ -26,9 +26,12 @@ RECIPES = [path for folder in FOLDERS.values() for path in folder]
 
 # As the configurations are called in PaddleSeg 2.9, PaddleDetection 2.7 and PaddleOCR 2.7.
 PUBLISHED = (
-    'pp_liteseg_stdc1_cityscapes_1024x512_scale0.5_160k',
-    'ocrnet_hrnetw18_cityscapes_1024x512_160k',
-    'segformer_b0_cityscapes_1024x1024_160k',
+    *(f'pp_liteseg_stdc{size}_cityscapes_1024x512_scale{scale}_160k' for size in (1, 2) for scale in (0.5, 0.75, 1.0)),
+    *(f'ocrnet_hrnetw{width}_cityscapes_1024x512_160k' for width in (18, 48)),
+    *(f'segformer_b{size}_cityscapes_1024x1024_160k' for size in range(6)),
+    *(f'deeplabv3p_resnet{layers}_os8_cityscapes_1024x512_80k' for layers in (50, 101)),
+    'deeplabv3p_resnet101_os8_cityscapes_769x769_80k',
+    'unet_cityscapes_1024x512_160k',
     *(f'ppyoloe_crn_{size}_300e_coco' for size in 'smlx'),
     *(f'ppyoloe_plus_crn_{size}_80e_coco' for size in 'smlx'),
     *(f'ppyoloe_plus_crn_{size}_60e_objects365' for size in 'smlx'),
