@@ -7,9 +7,11 @@ from numpy.testing import assert_array_equal
 
 from phalanx.families.segmentation.transforms import (
     Padding,
+    RandomBlur,
     RandomDistort,
     RandomFlip,
     RandomPaddingCrop,
+    RandomRotation,
     RandomVerticalFlip,
     ResizeByLong,
     ResizeStepScaling,
@@ -21,6 +23,8 @@ TRANSFORMS = st.sampled_from(
     (
         RandomDistort(),
         RandomFlip(),
+        RandomRotation(max_degrees=180),
+        RandomBlur(probability=0.5, kind='random'),
         RandomVerticalFlip(probability=0.5),
         RandomPaddingCrop(size=(16, 8)),
         Padding(size=(16, 8)),

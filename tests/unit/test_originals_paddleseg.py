@@ -314,6 +314,17 @@ test_config: {{auc_roc: True}}
     assert got['eval_transforms'] == [{'name': 'resize_by_long', 'side': 1280}]
 
 
+def test_rotation_and_blur_are_read_with_their_defaults(folder: Path) -> None:
+    steps = '[{type: RandomRotation}, {type: RandomBlur}, {type: RandomRotation, max_rotation: 5}, {type: RandomBlur, prob: 0.5'
+    got = recipe('liteseg', f'train_dataset.transforms={steps}, blur_type: random}}, {{type: Normalize}}]')
+    assert got['transforms'] == [
+        {'name': 'random_rotation', 'max_degrees': 15.0},
+        {'name': 'random_blur', 'probability': 0.1, 'kind': 'gaussian'},
+        {'name': 'random_rotation', 'max_degrees': 5.0},
+        {'name': 'random_blur', 'probability': 0.5, 'kind': 'random'},
+    ]
+
+
 def test_deeplab_for_odd_sizes_keeps_corners_and_pads_in_evaluation(folder: Path) -> None:
     text = """
 _base_: deeplab.yml

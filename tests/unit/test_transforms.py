@@ -12,9 +12,11 @@ from phalanx.data.colour import with_brightness, with_contrast
 from phalanx.families.segmentation.labels import VOID
 from phalanx.families.segmentation.transforms import (
     Padding,
+    RandomBlur,
     RandomDistort,
     RandomFlip,
     RandomPaddingCrop,
+    RandomRotation,
     RandomVerticalFlip,
     Rescale,
     Resize,
@@ -133,6 +135,38 @@ def test_a_vertical_flip_turns_image_and_labels_upside_down() -> None:
     assert RandomVerticalFlip(probability=0)(NOISE, LABELS, RNG(0))[0] is NOISE
 
 
+def test_a_quarter_turn_swaps_the_sides_and_keeps_labels_on_their_pixels() -> None:
+    """OpenCV turns about a pixel: one row or column of the result may be filled up."""
+    image, labels = RandomRotation(max_degrees=90)(NOISE, LABELS, AtTheTop(np.random.PCG64(0)))
+    assert (image.shape, labels.shape) == ((60, 40, 3), (60, 40))
+    assert_array_equal(image[1:], np.rot90(NOISE)[:-1])
+    assert_array_equal(labels[1:], np.rot90(LABELS)[:-1])
+
+
+def test_corners_of_a_turned_image_are_grey_and_void() -> None:
+    image, labels = RandomRotation(max_degrees=30)(NOISE, LABELS, AtTheTop(np.random.PCG64(0)))
+    assert labels.shape == (int(60 * 0.5 + 40 * 3**0.5 / 2), int(40 * 0.5 + 60 * 3**0.5 / 2)) == image.shape[:2]
+    for row, column in ((0, 0), (0, -1), (-1, 0), (-1, -1)):
+        assert (labels[row, column], image[row, column].tolist()) == (VOID, [127, 127, 127])
+    assert set(np.unique(labels)) == {*range(5), VOID}  # no label is mixed from two
+
+
+def test_no_rotation_changes_nothing() -> None:
+    image, labels = RandomRotation(max_degrees=0)(NOISE, LABELS, RNG(0))
+    assert_array_equal(image, NOISE)
+    assert_array_equal(labels, LABELS)
+
+
+def test_a_blur_takes_each_of_four_sizes_and_leaves_labels_alone() -> None:
+    every = {cv2.medianBlur(NOISE, side).tobytes() for side in (3, 5, 7, 9)}
+    pairs = [RandomBlur(probability=1, kind='median')(NOISE, LABELS, RNG(seed)) for seed in range(100)]
+    assert {image.tobytes() for image, _ in pairs} == every
+    assert all(labels is LABELS for _, labels in pairs)
+    kinds = {RandomBlur(probability=1, kind='random')(NOISE, LABELS, RNG(seed))[0].tobytes() for seed in range(200)}
+    assert len(kinds) == 12  # of three kinds and four sizes
+    assert RandomBlur(probability=0)(NOISE, LABELS, RNG(0))[0] is NOISE
+
+
 def test_half_of_the_samples_are_flipped() -> None:
     flip, rng = RandomFlip(), RNG(0)
     flipped = sum(flip(NOISE, LABELS, rng)[0] is not NOISE for _ in range(400))
@@ -147,6 +181,8 @@ def test_half_of_the_samples_are_flipped() -> None:
         (partial(Padding, size=(0, 1)), 'size is (width, height) in pixels, each at least 1; got 0, 1'),
         (partial(ResizeByLong, side=0), 'side must be at least 1, got 0'),
         (partial(RandomVerticalFlip, probability=-1), 'probability must lie between 0 and 1, got -1'),
+        (partial(RandomRotation, max_degrees=-1.0), 'max_degrees must lie between 0 and 180, got -1.0'),
+        (partial(RandomBlur, probability=2.0), 'probability must lie between 0 and 1, got 2.0'),
         (partial(Rescale, factor=0.0), 'factor must be above 0, got 0.0'),
         (partial(ResizeStepScaling, min=2.0, max=1.0), 'min must be above 0 and not above max, got min 2.0 and max 1.0'),
         (partial(ResizeStepScaling, min=0.0), 'min must be above 0 and not above max, got min 0.0 and max 1.25'),

@@ -55,6 +55,8 @@ TRANSFORMS: dict[
     'RandomPaddingCrop': ('random_padding_crop', {'size': ('crop_size', [512, 512])}),
     'RandomHorizontalFlip': ('random_flip', {'probability': ('prob', 0.5)}),
     'RandomVerticalFlip': ('random_vertical_flip', {'probability': ('prob', 0.1)}),
+    'RandomRotation': ('random_rotation', {'max_degrees': ('max_rotation', 15)}),
+    'RandomBlur': ('random_blur', {'probability': ('prob', 0.1), 'kind': ('blur_type', 'gaussian')}),
     'RandomDistort': (
         'random_distort',
         {
@@ -78,6 +80,8 @@ WITHOUT_COUNTERPART: dict[str, dict[str, Any]] = {  # options that can only be a
     },
     'RandomHorizontalFlip': {},
     'RandomVerticalFlip': {},
+    'RandomRotation': {'im_padding_value': 127.5, 'label_padding_value': 255},
+    'RandomBlur': {},
     'RandomDistort': {'sharpness_prob': 0, 'sharpness_range': 0.5},
 }
 IGNORED = {

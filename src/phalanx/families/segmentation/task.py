@@ -29,6 +29,7 @@ from phalanx.families.segmentation.survey import PixelSurvey
 from phalanx.families.segmentation.transforms import (
     TRANSFORMS,
     Padding,
+    RandomBlur,
     RandomDistort,
     RandomFlip,
     RandomPaddingCrop,
@@ -203,9 +204,8 @@ class Segmentation:
 
     @property
     def has_fixed_size(self) -> bool:
-        sizing = [
-            each for each in self.transforms['train'] if not isinstance(each, RandomFlip | RandomVerticalFlip | RandomDistort)
-        ]
+        keeps_size = RandomFlip | RandomVerticalFlip | RandomBlur | RandomDistort
+        sizing = [each for each in self.transforms['train'] if not isinstance(each, keeps_size)]
         return bool(sizing) and isinstance(sizing[-1], Resize | RandomPaddingCrop)
 
     def align(self, batch: SegmentationBatch, whole: WholeStep) -> SegmentationBatch:
