@@ -79,6 +79,7 @@ NEEDS: dict[str, tuple[str, ...]] = {
     'segformer': ('losses=[cross_entropy]',),
     'deeplabv3p': ('losses=[lovasz]',),
     'svtr_lcnet': ('loss={name: multi}', 'size=[64, 48]', 'train_sizes=[[64, 48], [48, 48]]'),
+    'svtr_lcnetv3': ('size=[64, 48]', 'train_sizes=[[64, 48], [48, 48]]'),
 }
 DISTILLED = (
     'model={name: svtr_lcnet, sar_size: 32}',

@@ -26,7 +26,7 @@ class ConvBN(nn.Module):
         self,
         in_channels: int,
         out_channels: int,
-        kernel_size: int,
+        kernel_size: int | tuple[int, int],
         *,
         stride: Stride = 1,
         dilation: int = 1,
@@ -34,7 +34,8 @@ class ConvBN(nn.Module):
         bias: bool = False,
     ) -> None:
         super().__init__()
-        padding = dilation * (kernel_size // 2)
+        down, right = (kernel_size, kernel_size) if isinstance(kernel_size, int) else kernel_size
+        padding = dilation * (down // 2), dilation * (right // 2)
         Conv = DepthwiseConv2d if groups == in_channels > 1 else nn.Conv2d
         self.conv = Conv(in_channels, out_channels, kernel_size, stride, padding, dilation, groups, bias)
         self.norm = BatchNorm2d(out_channels)

@@ -21,6 +21,8 @@ PARTS = {  # of each kind of layer, by the names that torch has for them
     'ConvTranspose': ('weight', 'bias'),
     'BatchNormalization': ('weight', 'bias', 'running_mean', 'running_var'),
     'Affine': ('scale', 'bias'),  # a product with one number and a sum with another
+    'LayerNormalization': ('weight', 'bias'),  # only its product with a number a channel, and its sum
+    'MatMul': ('weight', 'bias'),  # a linear layer; torch's is [out, in]
 }
 
 
@@ -73,15 +75,20 @@ def layers_of(data: bytes) -> list[Layer]:
         if not fixed:
             continue
         given = next((name for name in node.input if name not in constants), '')
-        if node.op_type in PARTS:
+        if node.op_type == 'MatMul':
+            layer = Layer('MatMul', [fixed[0].T.copy()])
+            layers.append(layer)
+        elif node.op_type in PARTS:
             layer = Layer(node.op_type, fixed)
             layers.append(layer)
         elif node.op_type == 'Mul' and fixed[0].size == 1:
             layer = Layer('Affine', [fixed[0].reshape(1)])
+        elif node.op_type == 'Mul' and fixed[0].ndim == 1:
+            layer = Layer('LayerNormalization', fixed)
         elif node.op_type == 'Add' and (before := made.get(given)) is not None and len(before.arrays) == 1:
             layer = before
             layer.arrays.append(fixed[0].reshape(-1))
-            if layer.kind == 'Affine':
+            if layer.kind in ('Affine', 'LayerNormalization'):
                 layers.append(layer)
         else:
             continue

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from phalanx.families.detection.models.ppyoloe import PPYOLOE
 from phalanx.families.recognition.models.crnn import CRNN
 from phalanx.families.recognition.models.svtr_lcnet import SVTRLCNet
+from phalanx.families.recognition.models.svtr_lcnetv3 import SVTRLCNetV3
 from phalanx.families.segmentation.models.deeplabv3p import DeepLabV3Plus
 from phalanx.families.segmentation.models.ocrnet import OCRNet
 from phalanx.families.segmentation.models.pp_liteseg import PPLiteSeg
@@ -19,7 +20,19 @@ from phalanx.families.segmentation.models.unet import UNet
 from phalanx.families.table.models.slanet import SLANet
 from phalanx.families.text_detection.models.db import DB
 from phalanx.weights.matching import Fit, Naming, Slot
-from phalanx.weights.originals import crnn, db, deeplabv3p, ocrnet, pp_liteseg, ppyoloe, segformer, slanet, svtr_lcnet, unet
+from phalanx.weights.originals import (
+    crnn,
+    db,
+    deeplabv3p,
+    ocrnet,
+    pp_liteseg,
+    ppyoloe,
+    segformer,
+    slanet,
+    svtr_lcnet,
+    svtr_lcnetv3,
+    unet,
+)
 from phalanx.weights.originals.original import Original
 
 ORIGINALS: dict[type[nn.Module], Callable[[Any], Original]] = {
@@ -32,11 +45,12 @@ ORIGINALS: dict[type[nn.Module], Callable[[Any], Original]] = {
     SegFormer: segformer.original,
     SLANet: slanet.original,
     SVTRLCNet: svtr_lcnet.original,
+    SVTRLCNetV3: svtr_lcnetv3.original,
     UNet: unet.original,
 }
 
 # Of networks whose exported files can be read: their layers with weights, in the order of the original's ONNX files.
-IN_ORDER: dict[type[nn.Module], Callable[[Any], list[str]]] = {DB: db.in_order}
+IN_ORDER: dict[type[nn.Module], Callable[[Any], list[str]]] = {DB: db.in_order, SVTRLCNetV3: svtr_lcnetv3.in_order}
 
 
 def load_original(model: nn.Module, arrays: Mapping[str, npt.NDArray[Any]]) -> None:

@@ -4,7 +4,20 @@ from __future__ import annotations
 
 from phalanx.families.recognition.models.svtr_lcnet import SVTRLCNet
 from phalanx.weights.originals.lstm import lstm_aliases
-from phalanx.weights.originals.original import PADDLE_BUFFERS, Original
+from phalanx.weights.originals.original import PADDLE_BUFFERS, Original, Rule
+
+NECK: tuple[Rule, ...] = (  # of PP-OCRv4 too
+    (r'^neck\.narrow\.', 'neck.conv1.'),
+    (r'^neck\.enter\.', 'neck.conv2.'),
+    (r'^neck\.leave\.', 'neck.conv3.'),
+    (r'^neck\.join\.', 'neck.conv4.'),
+    (r'^neck\.out\.', 'neck.conv1x1.'),
+    (r'^neck\.blocks\.', 'neck.svtr_block.'),
+    (r'\.mixer\.out\.0\.', '.mixer.proj.'),
+    (r'\.mlp\.0\.', '.mlp.fc1.'),
+    (r'\.mlp\.3\.', '.mlp.fc2.'),
+    (r'^neck\.', 'head.ctc_encoder.encoder.'),
+)
 
 
 def original(model: SVTRLCNet) -> Original:
@@ -20,16 +33,7 @@ def original(model: SVTRLCNet) -> Original:
             (r'^(backbone.*)\.squeeze\.excite\.', r'\1._se.conv2.'),
             (r'^(backbone.*)\.conv\.weight$', r'\1._conv.weight'),
             (r'^(backbone.*)\.norm\.', r'\1._batch_norm.'),
-            (r'^neck\.narrow\.', 'neck.conv1.'),
-            (r'^neck\.enter\.', 'neck.conv2.'),
-            (r'^neck\.leave\.', 'neck.conv3.'),
-            (r'^neck\.join\.', 'neck.conv4.'),
-            (r'^neck\.out\.', 'neck.conv1x1.'),
-            (r'^neck\.blocks\.', 'neck.svtr_block.'),
-            (r'\.mixer\.out\.0\.', '.mixer.proj.'),
-            (r'\.mlp\.0\.', '.mlp.fc1.'),
-            (r'\.mlp\.3\.', '.mlp.fc2.'),
-            (r'^neck\.', 'head.ctc_encoder.encoder.'),
+            *NECK,
             (r'^sar\.encoder\.first\.', 'sar.encoder.rnn_encoder.'),
             (r'^sar\.encoder\.second\.(.*)_l0$', r'sar.encoder.rnn_encoder.\1_l1'),
             (r'^sar\.encoder\.out\.', 'sar.encoder.linear.'),

@@ -15,5 +15,6 @@ from torch import nn
 
 from phalanx.families.recognition.models.crnn import crnn
 from phalanx.families.recognition.models.svtr_lcnet import svtr_lcnet
+from phalanx.families.recognition.models.svtr_lcnetv3 import svtr_lcnetv3
 
-MODELS: dict[str, Callable[..., nn.Module]] = {'crnn': crnn, 'svtr_lcnet': svtr_lcnet}
+MODELS: dict[str, Callable[..., nn.Module]] = {'crnn': crnn, 'svtr_lcnet': svtr_lcnet, 'svtr_lcnetv3': svtr_lcnetv3}

@@ -17,15 +17,24 @@ from phalanx.nn.stochastic import Dropout
 class SVTRNeck(nn.Module):
     """features [B, C, 1, T] -> a sequence [B, T, out]."""
 
-    def __init__(self, in_channels: int, out_channels: int, *, depth: int, hidden_size: int, dropout: float) -> None:
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        *,
+        depth: int,
+        hidden_size: int,
+        dropout: float,
+        kernel_size: int | tuple[int, int] = 3,
+    ) -> None:
         super().__init__()
         narrow = in_channels // 8
-        self.narrow = ConvBNSiLU(in_channels, narrow, 3)
+        self.narrow = ConvBNSiLU(in_channels, narrow, kernel_size)
         self.enter = ConvBNSiLU(narrow, hidden_size, 1)
         self.blocks = nn.Sequential(*(MixingBlock(hidden_size, dropout=dropout) for _ in range(depth)))
         self.norm = nn.LayerNorm(hidden_size, eps=1e-6)
         self.leave = ConvBNSiLU(hidden_size, in_channels, 1)
-        self.join = ConvBNSiLU(2 * in_channels, narrow, 3)
+        self.join = ConvBNSiLU(2 * in_channels, narrow, kernel_size)
         self.out = ConvBNSiLU(narrow, out_channels, 1)
         self._initialise()
 
