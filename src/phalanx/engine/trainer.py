@@ -21,7 +21,7 @@ from phalanx.engine.loader import Loader, Stream, check_bad
 from phalanx.engine.meters import Stopwatch, peak_memory_mb, throughput
 from phalanx.engine.news import News
 from phalanx.engine.optim.clip import clip
-from phalanx.engine.optim.frozen import freeze
+from phalanx.engine.optim.frozen import FrozenAtFirst, freeze
 from phalanx.engine.optim.groups import parameter_groups
 from phalanx.engine.optim.optimizers import set_lr
 from phalanx.engine.optim.scaling import scaled
@@ -74,11 +74,13 @@ class Trainer(Generic[S, B, P]):
         self.initial = [] if from_checkpoint else load_initial(self.model, train, task)
         # For the report: what is odd about the data, and what of the initial weights was not taken.
         self.notes = [*self.dataset.notes, *self.evalset.notes, *(note for taken in self.initial for note in taken.notes)]
-        freeze(self.model, train.freeze)
+        if train.freeze_steps is None:
+            freeze(self.model, train.freeze)
         self.model.to(device)
         if train.channels_last:
             self.model.to(memory_format=torch.channels_last)
         statistics = norms.settle(self.model, recipe.norm_sync, dist.node_group() if recipe.norm_sync == 'node' else None)
+        self.at_first = FrozenAtFirst(self.model, train.freeze, train.freeze_steps) if train.freeze_steps else None
 
         # What moves it.
         groups = parameter_groups(self.model, recipe.parameters)
@@ -158,7 +160,11 @@ class Trainer(Generic[S, B, P]):
         set_lr(self.optimizer, self.schedule(step))  # a function of the step alone, so a resume needs no state of it
         # Forward, the sums over ranks that the loss is divided by, backward; DDP averages gradients meanwhile. The sums carry
         # the news of each rank, so a step has no exchange besides them, gradients and shared norms.
+        if self.at_first is not None:
+            self.at_first.before_passes(step)
         numbers = self.passes(*self.ready(batch), self.news.own())
+        if self.at_first is not None:
+            self.at_first.after_passes(step)
         norm = self.precision.step(self.optimizer, partial(clip, self.model.parameters(), self.recipe.clip))
         self.optimizer.zero_grad(set_to_none=True)
         if self.ema is not None:
