@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -57,10 +58,10 @@ def trained(
         after.saver.end(after.at, after.report)
         trainer.restore(load(after.checkpoints.all()[-1]))
     for batch in trainer.batches():
-        trainer.train_step(batch)
-        trainer.at.step += 1
         if trainer.at.step == steps:
             break
+        trainer.train_step(batch)
+        trainer.at.step += 1
     return trainer
 
 
@@ -138,8 +139,34 @@ def test_a_run_that_no_longer_gets_better_ends_and_stays_ended(
     limits = ('train.steps=8', 'evaluate.every=1', 'evaluate.patience=2')
     words = (*TINY, weights, *still, *limits, '--save_dir', str(tmp_path / 'run'))
     assert run_here('train', *words) == 0
-    assert [line['step'] for line in records(tmp_path / 'run', 'eval')] == [1, 2, 3]
-    assert 'stopped early at step 3 of 8: 2 evaluations in a row with no better mean_iou than ' in capsys.readouterr().out
+    assert [line['step'] for line in records(tmp_path / 'run', 'eval')] == [0, 1, 2, 3]
+    said = capsys.readouterr().out
+    assert 'stopped early at step 3 of 8: 2 evaluations in a row with no better mean_iou than ' in said
+    assert re.search(r'this run is not better than its start: mean_iou \S+ at step \d, \S+ before the first step; try', said)
     assert (tmp_path / 'run' / 'latest').resolve().name == 'step_0000003'
     assert run_here('train', *words) == 0
-    assert json.loads((tmp_path / 'run' / 'summary.json').read_text())['steps'] == 3
+    summary = json.loads((tmp_path / 'run' / 'summary.json').read_text())
+    assert (summary['steps'], summary['start']) == (3, records(tmp_path / 'run', 'eval')[0]['mean_iou'])
+
+
+@pytest.mark.parametrize(
+    ('words', 'owed'),
+    [
+        ((), True),
+        (('evaluate.start=false',), False),
+        (('evaluate.enabled=false',), False),
+        (('train.init_part=backbone',), False),
+    ],
+)
+def test_the_start_is_evaluated_where_a_whole_network_is_given(
+    weights: str, tmp_path: Path, words: tuple[str, ...], owed: bool
+) -> None:
+    assert trained((weights, 'train.steps=2', *words), tmp_path / 'run', 0).owes_start() is owed
+
+
+def test_a_start_with_a_fresh_head_is_not_evaluated(weights: str, tmp_path: Path) -> None:
+    file = Path(weights.removeprefix('train.init_from='))
+    kept = safetensors.torch.load_file(file)
+    del kept['heads.0.classify.weight']
+    safetensors.torch.save_file(kept, file)
+    assert not trained((weights, 'train.steps=2'), tmp_path / 'run', 0).owes_start()

@@ -133,6 +133,9 @@ class Evaluate:
     """Samples of one forward pass on one rank; above 1 all images of a batch must have one size."""
     patience: int | None = None
     """Early stopping: the run ends after so many evaluations in a row that were not better than the best."""
+    start: bool = True
+    """Where `train.init_from` gives the whole network, heads included, evaluate it before the first step too: the run then says
+    when it did not become better than that."""
 
     def __post_init__(self) -> None:
         positive({'every': self.every, 'every_epochs': self.every_epochs, 'batch_size': self.batch_size})
