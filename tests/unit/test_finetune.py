@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +13,13 @@ import torch
 from torch import nn
 
 from phalanx.config.read import ConfigError
-from phalanx.engine.optim.frozen import freeze
+from phalanx.engine.optim.frozen import FrozenAtFirst, freeze
 from phalanx.engine.runs import open_job
 from phalanx.engine.standing import Standing
 from phalanx.engine.trainer import Trainer
 from phalanx.families.segmentation.models.pp_liteseg import pp_liteseg
+from phalanx.parallel import norms
+from phalanx.weights.checkpoint import load
 from running import TINY, records, run_here
 
 
@@ -41,6 +44,55 @@ def test_a_frozen_part_stays_as_it_is_and_the_rest_trains(weights: str, tmp_path
     assert changed and not [name for name in changed if name.startswith('backbone.')]
     inside = {id(parameter) for parameter in trainer.model.backbone.parameters()}
     assert not inside & {id(parameter) for group in trainer.optimizer.param_groups for parameter in group['params']}
+
+
+def trained(
+    words: tuple[str, ...], folder: Path, steps: int, after: Trainer[Any, Any, Any] | None = None
+) -> Trainer[Any, Any, Any]:
+    """A run on its way to step `steps`, begun there where the run `after` ended."""
+    job = open_job(TINY[0], [(word, word) for word in (*TINY[2:], *words)])
+    folder.mkdir()
+    trainer: Trainer[Any, Any, Any] = Trainer(job.recipe, job.task, folder=folder, device=torch.device('cpu'))
+    if after is not None:
+        after.save()
+        after.saver.end(after.at, after.report)
+        trainer.restore(load(after.checkpoints.all()[-1]))
+    for batch in trainer.batches():
+        if trainer.at.step == steps:
+            break
+        trainer.train_step(batch)
+        trainer.at.step += 1
+    return trainer
+
+
+def test_a_part_that_is_frozen_at_first_trains_afterwards_and_a_resumed_run_does_the_same(weights: str, tmp_path: Path) -> None:
+    words = (weights, 'train.steps=4', 'train.freeze=[backbone]', 'train.freeze_steps=2', 'norm_sync=off')
+    run = trained(words, tmp_path / 'run', 2)
+    backbone = run.model.backbone.state_dict()
+    original = safetensors.torch.load_file(weights.removeprefix('train.init_from='))
+    assert all(torch.equal(tensor, original[f'backbone.{name}']) for name, tensor in backbone.items())
+    assert not torch.equal(run.model.heads[0].classify.weight, original['heads.0.classify.weight'])
+
+    resumed, whole = trained(words, tmp_path / 'again', 4, after=run).model, trained(words, tmp_path / 'whole', 4).model
+    for name, tensor in whole.backbone.state_dict().items():
+        assert torch.equal(tensor, original[f'backbone.{name}']) == name.endswith('num_batches_tracked'), name
+    for name, tensor in whole.state_dict().items():
+        assert torch.equal(tensor, resumed.state_dict()[name]), name
+
+
+def test_norms_that_the_recipe_freezes_stay_frozen_after_the_first_steps() -> None:
+    model = pp_liteseg(2)
+    norms.freeze(model)
+    held = FrozenAtFirst(model, ['backbone'], 1)
+    held.before_passes(1)
+    assert all(norm.is_frozen for norm in model.modules() if isinstance(norm, norms.BatchNorm2d))
+
+
+def test_what_cannot_be_frozen_at_first_is_refused() -> None:
+    with pytest.raises(ValueError, match='nothing would be trained'):
+        FrozenAtFirst(pp_liteseg(2), [''], 1)
+    with pytest.raises(ConfigError, match=r'freeze_steps: 5 is for the parts in train\.freeze, which names none'):
+        open_job('pp_liteseg_digits', [('train.freeze_steps=5', '--set')])
 
 
 @pytest.mark.parametrize(
@@ -87,8 +139,34 @@ def test_a_run_that_no_longer_gets_better_ends_and_stays_ended(
     limits = ('train.steps=8', 'evaluate.every=1', 'evaluate.patience=2')
     words = (*TINY, weights, *still, *limits, '--save_dir', str(tmp_path / 'run'))
     assert run_here('train', *words) == 0
-    assert [line['step'] for line in records(tmp_path / 'run', 'eval')] == [1, 2, 3]
-    assert 'stopped early at step 3 of 8: 2 evaluations in a row with no better mean_iou than ' in capsys.readouterr().out
+    assert [line['step'] for line in records(tmp_path / 'run', 'eval')] == [0, 1, 2, 3]
+    said = capsys.readouterr().out
+    assert 'stopped early at step 3 of 8: 2 evaluations in a row with no better mean_iou than ' in said
+    assert re.search(r'this run is not better than its start: mean_iou \S+ at step \d, \S+ before the first step; try', said)
     assert (tmp_path / 'run' / 'latest').resolve().name == 'step_0000003'
     assert run_here('train', *words) == 0
-    assert json.loads((tmp_path / 'run' / 'summary.json').read_text())['steps'] == 3
+    summary = json.loads((tmp_path / 'run' / 'summary.json').read_text())
+    assert (summary['steps'], summary['start']) == (3, records(tmp_path / 'run', 'eval')[0]['mean_iou'])
+
+
+@pytest.mark.parametrize(
+    ('words', 'owed'),
+    [
+        ((), True),
+        (('evaluate.start=false',), False),
+        (('evaluate.enabled=false',), False),
+        (('train.init_part=backbone',), False),
+    ],
+)
+def test_the_start_is_evaluated_where_a_whole_network_is_given(
+    weights: str, tmp_path: Path, words: tuple[str, ...], owed: bool
+) -> None:
+    assert trained((weights, 'train.steps=2', *words), tmp_path / 'run', 0).owes_start() is owed
+
+
+def test_a_start_with_a_fresh_head_is_not_evaluated(weights: str, tmp_path: Path) -> None:
+    file = Path(weights.removeprefix('train.init_from='))
+    kept = safetensors.torch.load_file(file)
+    del kept['heads.0.classify.weight']
+    safetensors.torch.save_file(kept, file)
+    assert not trained((weights, 'train.steps=2'), tmp_path / 'run', 0).owes_start()

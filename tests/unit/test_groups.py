@@ -7,7 +7,7 @@ import re
 import pytest
 from torch import nn
 
-from phalanx.engine.optim.groups import ParameterRule, Parameters, parameter_groups
+from phalanx.engine.optim.groups import LayerDecay, ParameterRule, Parameters, parameter_groups
 from phalanx.parallel.norms import BatchNorm2d
 
 
@@ -102,3 +102,45 @@ def test_a_rule_like_no_name_is_shown_what_names_look_like() -> None:
     )
     with pytest.raises(ValueError, match=f'^{re.escape(message)}$'):
         parameter_groups(Net(), Parameters(rules=(ParameterRule(match='transformer'),)))
+
+
+def test_layers_learn_the_more_slowly_the_nearer_they_are_to_the_input() -> None:
+    """0.5 cubed, squared, and 0.5; what no layer matches learns at the full rate."""
+    layers = ('backbone.0.*', 'backbone.1.*', 'neck.*')
+    head = [name for name in NAMES if name.startswith('head')]
+    assert members(Net(), Parameters(layer_decay=LayerDecay(factor=0.5, layers=layers))) == [
+        (['backbone.0.weight', 'backbone.0.bias'], 0.125, None),
+        (['backbone.1.weight', 'backbone.1.bias'], 0.25, None),
+        ([name for name in NAMES if name.startswith('neck')], 0.5, None),
+        (head, 1, None),
+    ]
+
+
+def test_a_rule_holds_on_top_of_the_decay_of_layers() -> None:
+    """The rule cuts through two layers: its 0.1 times the 0.25 and the 0.5 of theirs; its weight decay is one for both."""
+    rule = ParameterRule(match='*.0.weight', lr_factor=0.1, weight_decay=0.3)
+    parameters = Parameters(rules=(rule,), layer_decay=LayerDecay(factor=0.5, layers=('backbone.*', 'head.*')))
+    assert members(Net(), parameters) == [
+        (['backbone.0.weight'], pytest.approx(0.025), 0.3),
+        (['backbone.0.bias', 'backbone.1.weight', 'backbone.1.bias'], 0.25, None),
+        ([name for name in NAMES if name.startswith('neck')], 1, None),
+        (['head.0.weight'], pytest.approx(0.05), 0.3),
+        (['head.0.bias', 'head.1.weight', 'head.1.bias'], 0.5, None),
+    ]
+
+
+def test_a_layer_that_matches_nothing_or_what_another_matches_is_refused() -> None:
+    unknown = LayerDecay(factor=0.5, layers=('backbon.*',))
+    with pytest.raises(
+        ValueError, match=r"parameters\.layer_decay\.layers: 'backbon\.\*' matches no parameter .*'backbone\.\*'"
+    ):
+        parameter_groups(Net(), Parameters(layer_decay=unknown))
+    both = LayerDecay(factor=0.5, layers=('backbone.*', '*.0.weight'))
+    with pytest.raises(ValueError, match=r'parameters\.layer_decay\.layers: backbone\.0\.weight is matched by both'):
+        parameter_groups(Net(), Parameters(layer_decay=both))
+
+
+@pytest.mark.parametrize('factor', [0.0, 1.5, -1.0])
+def test_a_decay_of_layers_is_a_share(factor: float) -> None:
+    with pytest.raises(ValueError, match='factor must be above 0 and at most 1'):
+        LayerDecay(factor=factor, layers=('backbone.*',))

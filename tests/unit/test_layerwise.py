@@ -136,3 +136,14 @@ def test_steps_go_on_from_a_saved_state_as_if_nothing_had_happened(make: Make) -
     for optimizer, weights in ((one, whole), (other, halves)):
         take_steps(optimizer, weights)
     assert all(torch.equal(a, b) for a, b in zip(whole, halves, strict=True))
+
+
+@pytest.mark.parametrize('make', [Lars, Lamb])
+def test_a_group_without_gradients_stays_as_it_is(make: Make) -> None:
+    """Parts that are frozen at first have none."""
+    still, moving = layers()
+    before = still.detach().clone(), moving.detach().clone()
+    optimizer = make([*group([still]), *group([moving])], lr=0.1, weight_decay=0.3)
+    moving.square().sum().backward()
+    optimizer.step()
+    assert torch.equal(still, before[0]) and not torch.equal(moving, before[1])

@@ -18,6 +18,7 @@ import safetensors.torch
 import torch
 from PIL import Image
 
+from phalanx import create_model
 from phalanx.cli.weights import command as weights_command
 from phalanx.engine.runs import open_job
 from phalanx.families.detection.models.ppyoloe import ppyoloe
@@ -374,3 +375,5 @@ def test_published_weights_predict_without_their_data_set(
     assert run_here(*words) == 0
     found = json.loads((tmp_path / 'results' / 'photo.json').read_text())
     assert found and {each['name'] for each in found} == {'dog'}
+    created = create_model('ppyoloe', num_classes=80, plus=True, weights=name)
+    assert all(torch.equal(tensor, model.state_dict()[key]) for key, tensor in created.state_dict().items())

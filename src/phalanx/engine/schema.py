@@ -81,6 +81,9 @@ class Train:
     freeze: tuple[str, ...] = ()
     """Parts of the network, `backbone` or `backbone.stages.0` say, that keep the weights they start from, and the statistics of
     their norms; the rest trains. A part can also learn more slowly: `parameters.rules` with an `lr_factor`."""
+    freeze_steps: int | None = None
+    """How many steps at the start `freeze` is for; none given, the whole run. It saves no computation; it lets a new head
+    settle before its gradients reach what the weights know."""
     channels_last: bool = False
     """Keep feature maps in NHWC order in memory: faster on tensor cores and in bf16 on CPUs."""
     compile: bool = False
@@ -106,6 +109,9 @@ class Train:
         )
         positive({'steps': self.steps, 'epochs': self.epochs, 'until': self.until, 'micro_batches': self.micro_batches})
         positive({'global_batch_size': self.global_batch_size, 'batch_size_per_rank': self.batch_size_per_rank})
+        positive({'freeze_steps': self.freeze_steps})
+        if self.freeze_steps is not None and not self.freeze:
+            raise ValueError(f'freeze_steps: {self.freeze_steps} is for the parts in train.freeze, which names none')
         for name in ('workers', 'bad_samples', 'seed'):
             if getattr(self, name) < 0:
                 raise ValueError(f'{name} cannot be negative, got {getattr(self, name)}')
@@ -127,6 +133,9 @@ class Evaluate:
     """Samples of one forward pass on one rank; above 1 all images of a batch must have one size."""
     patience: int | None = None
     """Early stopping: the run ends after so many evaluations in a row that were not better than the best."""
+    start: bool = True
+    """Where `train.init_from` gives the whole network, heads included, evaluate it before the first step too: the run then says
+    when it did not become better than that."""
 
     def __post_init__(self) -> None:
         positive({'every': self.every, 'every_epochs': self.every_epochs, 'batch_size': self.batch_size})

@@ -19,6 +19,7 @@ class Standing:
     metrics: Mapping[str, float] = field(default_factory=dict)  # of the last evaluation
     evaluated: int = 0  # the step of that
     no_better: int = 0  # how many evaluations came since the best
+    start: float | None = None  # the metric that picks the best checkpoint, of the weights that the run began with
 
     def judged(self, metrics: Mapping[str, float], by: Sequence[str]) -> bool:
         """Records an evaluation at the current step; whether it is the best so far.
@@ -45,4 +46,5 @@ class Standing:
         metrics = state['metrics']
         evaluated = state.get('evaluated', step if metrics else 0)
         ties = state.get('best_ties', [])
-        return cls(step, state['best'], state['best_step'], ties, metrics, evaluated, state.get('no_better', 0))
+        no_better, start = state.get('no_better', 0), state.get('start')
+        return cls(step, state['best'], state['best_step'], ties, metrics, evaluated, no_better, start)

@@ -21,7 +21,7 @@ from phalanx.engine.loader import Loader, Stream, check_bad
 from phalanx.engine.meters import Stopwatch, peak_memory_mb, throughput
 from phalanx.engine.news import News
 from phalanx.engine.optim.clip import clip
-from phalanx.engine.optim.frozen import freeze
+from phalanx.engine.optim.frozen import FrozenAtFirst, freeze
 from phalanx.engine.optim.groups import parameter_groups
 from phalanx.engine.optim.optimizers import set_lr
 from phalanx.engine.optim.scaling import scaled
@@ -74,11 +74,13 @@ class Trainer(Generic[S, B, P]):
         self.initial = [] if from_checkpoint else load_initial(self.model, train, task)
         # For the report: what is odd about the data, and what of the initial weights was not taken.
         self.notes = [*self.dataset.notes, *self.evalset.notes, *(note for taken in self.initial for note in taken.notes)]
-        freeze(self.model, train.freeze)
+        if train.freeze_steps is None:
+            freeze(self.model, train.freeze)
         self.model.to(device)
         if train.channels_last:
             self.model.to(memory_format=torch.channels_last)
         statistics = norms.settle(self.model, recipe.norm_sync, dist.node_group() if recipe.norm_sync == 'node' else None)
+        self.at_first = FrozenAtFirst(self.model, train.freeze, train.freeze_steps) if train.freeze_steps else None
 
         # What moves it.
         groups = parameter_groups(self.model, recipe.parameters)
@@ -122,6 +124,8 @@ class Trainer(Generic[S, B, P]):
         """The summary of the run, after training to the end. Raises RunError, BadSampleError or StoppedError."""
         self.report = report
         started = time.perf_counter()
+        if self.owes_start():
+            self.evaluate_start()
         if self.owes_evaluation():  # the run was stopped in the middle of it, or is wanted to end here
             self.clock.go_on()
             self.between_steps()
@@ -144,6 +148,12 @@ class Trainer(Generic[S, B, P]):
         summary = self.summary(time.perf_counter() - started)
         for rank in summary['slow_ranks']:
             self.report.warning(rank)
+        if self.at.start is not None and self.at.best is not None and self.at.best <= self.at.start:
+            self.report.warning(
+                f'this run is not better than its start: {self.task.judged_by} {number(self.at.best)} at step '
+                f'{self.at.best_step}, {number(self.at.start)} before the first step; try a lower optimizer.lr, '
+                'norm_sync=frozen, or train.freeze'
+            )
         return summary
 
     def batches(self) -> Iterator[B]:
@@ -158,7 +168,11 @@ class Trainer(Generic[S, B, P]):
         set_lr(self.optimizer, self.schedule(step))  # a function of the step alone, so a resume needs no state of it
         # Forward, the sums over ranks that the loss is divided by, backward; DDP averages gradients meanwhile. The sums carry
         # the news of each rank, so a step has no exchange besides them, gradients and shared norms.
+        if self.at_first is not None:
+            self.at_first.before_passes(step)
         numbers = self.passes(*self.ready(batch), self.news.own())
+        if self.at_first is not None:
+            self.at_first.after_passes(step)
         norm = self.precision.step(self.optimizer, partial(clip, self.model.parameters(), self.recipe.clip))
         self.optimizer.zero_grad(set_to_none=True)
         if self.ema is not None:
@@ -201,6 +215,13 @@ class Trainer(Generic[S, B, P]):
     def due(self, every: int) -> bool:
         """Whether the step reached is a multiple of `every`."""
         return every > 0 and self.at.step % every == 0
+
+    def owes_start(self) -> bool:
+        """Whether the weights that this run begins with are to be evaluated: anything is better than a fresh head."""
+        train, wanted = self.recipe.train, self.recipe.evaluate.enabled and self.recipe.evaluate.start
+        if not wanted or self.at.step > 0 or train.init_from is None or train.init_part != 'all':
+            return False
+        return bool(self.initial) and all(taken.is_whole for taken in self.initial)
 
     def owes_evaluation(self) -> bool:
         """Whether the model has to be evaluated as it is now, and was not yet."""
@@ -278,6 +299,15 @@ class Trainer(Generic[S, B, P]):
             self.evaluate_every * math.ceil(len(self.evalset) / (RAW_SHARE * trained))
         )
 
+    def evaluate_start(self) -> None:
+        """Evaluates the weights that the run begins with. They are never its best, since it saves no checkpoint of them."""
+        found = self.evaluated(pictured=0)
+        self.replica.train()
+        if found is not None:
+            score = found.metrics[self.task.judged_by]
+            self.at.start = None if math.isnan(score) else score
+            self.report.evaluation(0, found, best=False)
+
     def evaluated(self, pictured: int | None = None) -> Evaluation | None:
         """What an evaluation of the network as it is now finds, with pictures; None when it was stopped."""
         train = self.recipe.train
@@ -336,6 +366,7 @@ class Trainer(Generic[S, B, P]):
             'judged_by': self.task.judged_by,
             'best': self.at.best,
             'best_step': self.at.best_step,
+            'start': self.at.start,
             'steps': self.at.step,
             'epochs': self.stream.epoch(self.at.step),
             'global_batch_size': self.stream.global_batch_size,

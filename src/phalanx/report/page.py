@@ -155,7 +155,9 @@ def _tiles(run: Run) -> list[tuple[str, str, str]]:
     tiles = []
     if judged_by:
         tiles.append((judged_by, number(final.get(judged_by)), f'final, step {number(said.get("steps", run.step))}'))
-        scored = [(line[judged_by], line['step']) for line in run.evaluations if line.get(judged_by) is not None]
+        scored = [
+            (line[judged_by], line['step']) for line in run.evaluations if line['step'] and line.get(judged_by) is not None
+        ]
         best, step = max(scored, key=lambda pair: pair[0], default=(None, None))  # the first of equals, as in training
         best, step = said.get('best', best), said.get('best_step', step)
         tiles.append((f'best {judged_by}', number(best), f'step {number(step)}'))

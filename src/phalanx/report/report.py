@@ -430,6 +430,8 @@ def _result(summary: Mapping[str, Any]) -> dict[str, str]:
     words = {name: number(value) for name, value in summary.get('metrics', {}).items()}
     if summary.get('best') is not None:
         words[f'best {judged_by}'] = f'{number(summary["best"])} at step {summary["best_step"]}'
+    if summary.get('start') is not None:
+        words[f'{judged_by} at the start'] = number(summary['start'])
     epochs = f' ({summary["epochs"]:.2f} epochs)' if 'epochs' in summary else ''
     words |= {
         'steps': number(summary.get('steps')) + epochs,

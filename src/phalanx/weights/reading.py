@@ -72,6 +72,11 @@ class Taken:
             f'{self.found.source}: {note}' for note in (*(note for fit in self.fits for note in fit.notes()), *self.remarks)
         ]
 
+    @property
+    def is_whole(self) -> bool:
+        """Whether nothing stayed entirely as initialised."""
+        return not any(fit.missing or fit.misshapen for fit in self.fits)
+
     def facts(self) -> dict[str, Any]:
         """For the summary of a run: where the weights came from, and what was taken of them."""
         counts = {name: sum(len(getattr(fit, name)) for fit in self.fits) for name in COUNTED}

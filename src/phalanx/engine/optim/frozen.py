@@ -10,11 +10,46 @@ from torch import nn
 from phalanx.parallel import norms
 
 
+class FrozenAtFirst:
+    """Parts of a network that keep their weights for the first steps of a run, and then train like the rest.
+
+    Whether they do is a function of the step, so a resumed run needs no state of it. Their gradients are still computed: DDP
+    settles what it averages once for the whole run. The optimizer does not see them, so nothing decays or gathers momentum.
+    """
+
+    def __init__(self, model: nn.Module, parts: Sequence[str], steps: int) -> None:
+        """Norms that are frozen already stay so. Raises as `freeze` does."""
+        modules = _modules(model, parts)
+        self.steps = steps
+        self.parameters = {parameter for module in modules for parameter in module.parameters()}
+        inside = {each for module in modules for each in module.modules()}
+        self.norms = [norm for norm in inside if isinstance(norm, norms.BatchNorm2d) and not norm.is_frozen]
+        if all(parameter in self.parameters for parameter in model.parameters() if parameter.requires_grad):
+            raise ValueError(f'train.freeze: {_nothing_left(parts)}')
+
+    def before_passes(self, step: int) -> None:
+        for norm in self.norms:
+            norm.is_frozen = step < self.steps
+
+    def after_passes(self, step: int) -> None:
+        if step < self.steps:
+            for parameter in self.parameters:
+                parameter.grad = None
+
+
 def freeze(model: nn.Module, parts: Sequence[str]) -> None:
     """Excludes `parts` of `model`, named as its modules are, from training: parameters, and statistics of norms.
 
     Raises ValueError for a part that there is not, and when nothing is left to train.
     """
+    for module in _modules(model, parts):
+        module.requires_grad_(False)
+        norms.freeze(module)
+    if not any(parameter.requires_grad for parameter in model.parameters()):
+        raise ValueError(f'train.freeze: {_nothing_left(parts)}')
+
+
+def _modules(model: nn.Module, parts: Sequence[str]) -> list[nn.Module]:
     modules = dict(model.named_modules())
     for name in parts:
         if name not in modules:
@@ -22,7 +57,8 @@ def freeze(model: nn.Module, parts: Sequence[str]) -> None:
             hint = f'; did you mean {near[0]!r}?' if near else ''
             top = ', '.join(name for name, _ in model.named_children())
             raise ValueError(f'train.freeze: the network has no part {name!r}{hint} (it has {top})')
-        modules[name].requires_grad_(False)
-        norms.freeze(modules[name])
-    if not any(parameter.requires_grad for parameter in model.parameters()):
-        raise ValueError(f'train.freeze: {", ".join(parts)} is all there is; nothing would be trained')
+    return [modules[name] for name in parts]
+
+
+def _nothing_left(parts: Sequence[str]) -> str:
+    return f'{", ".join(parts)} is all there is; nothing would be trained'

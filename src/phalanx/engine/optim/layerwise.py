@@ -45,6 +45,8 @@ class Lars(Optimizer):
     def step(self) -> None:  # type: ignore[override]  # takes no closure
         for group in self.param_groups:
             weights, gradients = _with_gradients(group)
+            if not weights:
+                continue
             decay, rate = group['weight_decay'], group['lr']
             updates = torch._foreach_add(gradients, weights, alpha=decay)
             if decay:
@@ -82,6 +84,8 @@ class Lamb(Optimizer):
     def step(self) -> None:  # type: ignore[override]  # takes no closure
         for group in self.param_groups:
             weights, gradients = _with_gradients(group)
+            if not weights:
+                continue
             (first, second), decay = group['betas'], group['weight_decay']
             group['steps'] += 1
             means = [_state(self, weight, 'mean') for weight in weights]
