@@ -114,7 +114,7 @@ def test_a_full_disk_costs_the_checkpoint_and_not_the_run(tmp_path: Path, ranks:
     script = (
         'import resource, signal, sys\n'
         'signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n'
-        'resource.setrlimit(resource.RLIMIT_FSIZE, (8_000_000, 8_000_000))\n'
+        'resource.setrlimit(resource.RLIMIT_FSIZE, (1_500_000, 1_500_000))\n'
         'from phalanx.cli.main import main\n'
         'sys.exit(main(sys.argv[1:]))\n'
     )
