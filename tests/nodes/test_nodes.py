@@ -325,14 +325,18 @@ def test_a_cause_wins_over_its_consequence_however_late_it_is_known(nodes: list[
 
 
 def test_a_launcher_that_is_stopped_for_a_while_does_no_harm(nodes: list[Node]) -> None:
-    started = train(nodes[:2], '--heartbeat_timeout', '30')
+    started = train(nodes[:2], '--heartbeat_timeout', '30', extra=LONG)
     started[0].until(lambda: steps(nodes[0]) >= 1)
-    launchers = [psutil.Process(one.process.pid) for one in started]
-    for launcher in launchers:
+    for one in started:
+        launcher = psutil.Process(one.process.pid)
         launcher.suspend()
         time.sleep(8)
         launcher.resume()
-    assert [one.end() for one in started] == [0, 0], started[0].said
+    reached = steps(nodes[0])
+    started[0].until(lambda: steps(nodes[0]) >= reached + 3)
+    for one in started:
+        one.process.send_signal(signal.SIGTERM)
+    assert [one.end() for one in started] == [143, 143], started[0].said
 
 
 def test_a_restart_goes_on_from_the_last_checkpoint(nodes: list[Node]) -> None:
