@@ -64,6 +64,11 @@ DEMOS: dict[str, tuple[str, ...]] = {
         'transforms=[rec_aug]',
         'train_sizes=[[64, 32], [48, 32]]',
     ),
+    'text_detection': (
+        'db_pages',
+        'data={name: drawn_pages, train_pages: 7, eval_pages: 5, size: [96, 64], lines: [1, 2], heights: [12, 20]}',
+        'transforms=[random_flip, {name: random_rotate, degrees: [-10, 10]}, {name: random_crop, size: [96, 64]}]',
+    ),
     'table': (
         'slanet_rendered',
         'data={name: rendered_tables, train_tables: 7, eval_tables: 5, rows: [1, 3], columns: [1, 2]}',
@@ -71,6 +76,8 @@ DEMOS: dict[str, tuple[str, ...]] = {
         'max_length=60',
     ),
 }
+# What an option of a network goes with.
+TOGETHER: dict[tuple[str, str], dict[str, Any]] = {('db', 'merged'): {'backbone': 'pp_lcnet_v3'}}
 # What else a network needs: a loss for each output, or another size of images.
 NEEDS: dict[str, tuple[str, ...]] = {
     'pp_liteseg': ('losses=[{name: ohem, min_kept_per_sample: 500}, cross_entropy, dice]',),
@@ -79,6 +86,7 @@ NEEDS: dict[str, tuple[str, ...]] = {
     'segformer': ('losses=[cross_entropy]',),
     'deeplabv3p': ('losses=[lovasz]',),
     'svtr_lcnet': ('loss={name: multi}', 'size=[64, 48]', 'train_sizes=[[64, 48], [48, 48]]'),
+    'db': ('model.neck_channels=24',),
     'svtr_lcnetv3': ('size=[64, 48]', 'train_sizes=[[64, 48], [48, 48]]'),
 }
 DISTILLED = (
@@ -107,7 +115,8 @@ def cases() -> Iterator[Case]:
         for name, build in CATALOGS[family]['models'].items():
             usual, changes = choices(build)
             for changed in ({}, *changes):
-                model = 'model=' + json.dumps({'name': name, **usual, **changed})
+                with_it = {key: value for option in changed for key, value in TOGETHER.get((name, option), {}).items()}
+                model = 'model=' + json.dumps({'name': name, **usual, **changed, **with_it})
                 words = [name, *(f'{option}={value}' for option, value in changed.items())]
                 yield Case(' '.join(words), family, (model, *NEEDS.get(name, ())), not changed)
     yield Case('distillation', 'recognition', (*NEEDS['svtr_lcnet'], *DISTILLED), True)
@@ -244,6 +253,7 @@ ALL_THE_WAY = {
     'segmentation': 'segformer',  # drops values, channels and paths
     'detection': 'ppyoloe plus=True',
     'recognition': 'distillation',
+    'text_detection': 'db',
     'table': 'slanet',
 }
 
