@@ -11,6 +11,7 @@ import inspect
 import json
 import os
 import re
+import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +19,7 @@ from typing import Any, Literal, NamedTuple, Self, get_args, get_origin, get_typ
 
 import pytest
 import torch
+from filelock import FileLock
 from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch._dynamo.utils import counters
@@ -78,6 +80,8 @@ DEMOS: dict[str, tuple[str, ...]] = {
 }
 # What an option of a network goes with.
 TOGETHER: dict[tuple[str, str], dict[str, Any]] = {('db', 'merged'): {'backbone': 'pp_lcnet_v3'}}
+# Choices that make a network only deeper or wider: their smallest value and the next stand for all.
+ONLY_SIZES = {('segformer', 'backbone'), ('ppyoloe', 'size')}
 # What else a network needs: a loss for each output, or another size of images.
 NEEDS: dict[str, tuple[str, ...]] = {
     'pp_liteseg': ('losses=[{name: ohem, min_kept_per_sample: 500}, cross_entropy, dice]',),
@@ -86,7 +90,7 @@ NEEDS: dict[str, tuple[str, ...]] = {
     'segformer': ('losses=[cross_entropy]',),
     'deeplabv3p': ('losses=[lovasz]',),
     'svtr_lcnet': ('loss={name: multi}', 'size=[64, 48]', 'train_sizes=[[64, 48], [48, 48]]'),
-    'db': ('model.neck_channels=24',),
+    'db': ('model.neck_channels=24', 'model.scale=null'),
     'svtr_lcnetv3': ('size=[64, 48]', 'train_sizes=[[64, 48], [48, 48]]'),
 }
 DISTILLED = (
@@ -113,7 +117,7 @@ def cases() -> Iterator[Case]:
     """Every network with its published options, then with each other value of every option that is a choice."""
     for family in FAMILIES:
         for name, build in CATALOGS[family]['models'].items():
-            usual, changes = choices(build)
+            usual, changes = choices(name, build)
             for changed in ({}, *changes):
                 with_it = {key: value for option in changed for key, value in TOGETHER.get((name, option), {}).items()}
                 model = 'model=' + json.dumps({'name': name, **usual, **changed, **with_it})
@@ -122,14 +126,15 @@ def cases() -> Iterator[Case]:
     yield Case('distillation', 'recognition', (*NEEDS['svtr_lcnet'], *DISTILLED), True)
 
 
-def choices(build: Any) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+def choices(name: str, build: Any) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """The published values of the options of a network that are choices, and each other value."""
     usual, changes = {}, []
     for option, kind in get_type_hints(build).items():
         values = (False, True) if kind is bool else get_args(kind) if get_origin(kind) is Literal else ()
         if values:
             usual[option] = inspect.signature(build).parameters[option].default
-            changes += [{option: value} for value in values if value != usual[option]]
+            others = [value for value in values if value != usual[option]]
+            changes += [{option: value} for value in (others[:1] if (name, option) in ONLY_SIZES else others)]
     return usual, changes
 
 
@@ -226,10 +231,15 @@ def as_rank(rank: int, folder: Path) -> None:
 
 
 @pytest.fixture(scope='module')
-def two_ranks(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with what two ranks trained, one file a network."""
-    folder = tmp_path_factory.mktemp('ranks')
-    torch.multiprocessing.spawn(as_rank, (folder,), nprocs=2)
+def two_ranks(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Path:
+    """A folder with what two ranks trained, one file a network. It takes minutes, so workers of one run of tests share it."""
+    own = tmp_path_factory.getbasetemp()
+    folder = (own if worker_id == 'master' else own.parent) / 'two_ranks'
+    with FileLock(f'{folder}.lock'):
+        if not folder.is_dir():
+            making = Path(tempfile.mkdtemp(dir=folder.parent))
+            torch.multiprocessing.spawn(as_rank, (making,), nprocs=2)
+            making.rename(folder)
     return folder
 
 
