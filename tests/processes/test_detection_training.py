@@ -46,7 +46,7 @@ def test_four_scenes_are_learnt_by_heart() -> None:
     task = Detection(
         model=partial(MODELS['ppyoloe']),
         data=partial(DATA['digit_scenes'], train_scenes=4, size=(64, 96), digit_height=(24, 44)),
-        loss=partial(LOSSES['task_aligned']),
+        loss=partial(LOSSES['task_aligned'], static_assigner_epochs=80),  # all of the run: each step is an epoch
         metric=partial(METRICS['coco']),
     )
     source = task.dataset('train').source
@@ -58,14 +58,14 @@ def test_four_scenes_are_learnt_by_heart() -> None:
     for step in range(80):
         for group in optimizer.param_groups:
             group['lr'] = 1e-3 * (1 + math.cos(math.pi * step / 80))  # at its end running statistics come to rest
-        loss = sum(term.mean() for term in task.loss(task.outputs(model, learnt), learnt, WholeStep()).values())
+        loss = sum(term.mean() for term in task.loss(task.outputs(model, learnt), learnt, WholeStep(epoch=step)).values())
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
     with torch.no_grad():
         metric.update(task.predict(model.eval(), judged), judged)
     metric.gather()
-    assert metric.compute()['ap50'] > 0.5  # 0.7 and more
+    assert metric.compute()['ap50'] > 0.5  # 0.7 to 1.0 for the seeds 0 to 4
 
 
 @pytest.mark.slow
