@@ -188,7 +188,7 @@ def trained(case: Case, folder: Path, *sets: str) -> Trained:
         trainer.train_step(batch)
         trainer.at.step += 1
     trainer.read_numbers(keep=0)
-    trainer.agree_on_statistics()
+    trainer.evaluator.agree_on_statistics()
     return Trained(torch.tensor(trainer.numbers.logged, dtype=torch.float64), trainer.model.state_dict())
 
 

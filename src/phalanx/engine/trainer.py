@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from phalanx.data import cache
 from phalanx.engine.ema import Ema
-from phalanx.engine.evaluation import EvaluationStoppedError, evaluate, pictures
+from phalanx.engine.evaluator import Evaluator
 from phalanx.engine.loader import Loader, Stream, check_bad
 from phalanx.engine.meters import Stopwatch, peak_memory_mb, throughput
 from phalanx.engine.news import News
@@ -32,7 +32,7 @@ from phalanx.engine.saving import Saver
 from phalanx.engine.schema import Recipe
 from phalanx.engine.standing import Standing
 from phalanx.engine.step_numbers import StepNumbers
-from phalanx.families.task import B, Evaluation, P, S, Task
+from phalanx.families.task import B, P, S, Task
 from phalanx.nn import stochastic
 from phalanx.nn.precision import Precision
 from phalanx.parallel import dist, norms
@@ -44,8 +44,6 @@ from phalanx.report.report import Report
 from phalanx.system.errors import RunError, StoppedError
 from phalanx.system.memory import to_device
 from phalanx.weights.checkpoint import Checkpoints, Loaded
-
-RAW_SHARE = 0.1  # of the samples trained on
 
 
 class Trainer(Generic[S, B, P]):
@@ -104,8 +102,7 @@ class Trainer(Generic[S, B, P]):
         )
 
         # Where it stands, and what it reads and writes.
-        self.at = Standing()
-        self.started_at = 0
+        self.at, self.started_at = Standing(), 0
         self.checkpoints = Checkpoints(folder, keep=recipe.checkpoint.keep)
         parts = self.model, self.optimizer, self.precision, self.ema, self.compression
         self.saver = Saver(self.checkpoints, *parts, asynchronous=recipe.checkpoint.asynchronous)
@@ -115,8 +112,10 @@ class Trainer(Generic[S, B, P]):
             self.dataset, task.collate, workers=workers, bad_samples=bad_samples, device=device, replace=True, cache=self.cache
         )
         self.news = News(self.loader)
-        self.clock = Stopwatch()
         self.heart = Heart(dist.rank())
+        about = self.model, self.ema, self.precision, device, self.cache, self.heart, self.news
+        self.evaluator = Evaluator(recipe, task, self.evalset, *about)
+        self.clock = Stopwatch()
         self.numbers = StepNumbers()
         self.report = Report(folder, main=False, name='', total_steps=self.until)  # a silent one, until `train` gets another
 
@@ -125,7 +124,7 @@ class Trainer(Generic[S, B, P]):
         self.report = report
         started = time.perf_counter()
         if self.owes_start():
-            self.evaluate_start()
+            self.evaluator.start(self.at, report)
         if self.owes_evaluation():  # the run was stopped in the middle of it, or is wanted to end here
             self.clock.go_on()
             self.between_steps()
@@ -218,10 +217,8 @@ class Trainer(Generic[S, B, P]):
 
     def owes_start(self) -> bool:
         """Whether the weights that this run begins with are to be evaluated: anything is better than a fresh head."""
-        train, wanted = self.recipe.train, self.recipe.evaluate.enabled and self.recipe.evaluate.start
-        if not wanted or self.at.step > 0 or train.init_from is None or train.init_part != 'all':
-            return False
-        return bool(self.initial) and all(taken.is_whole for taken in self.initial)
+        wanted = self.recipe.evaluate.enabled and self.recipe.evaluate.start and self.recipe.train.init_part == 'all'
+        return wanted and self.at.step == 0 and bool(self.initial) and all(taken.is_whole for taken in self.initial)
 
     def owes_evaluation(self) -> bool:
         """Whether the model has to be evaluated as it is now, and was not yet."""
@@ -273,83 +270,19 @@ class Trainer(Generic[S, B, P]):
         )
 
     def evaluate(self) -> bool:
-        """Evaluates the model on every evaluation sample, each exactly once over all ranks; whether it is the best so far.
-
-        Nothing comes of an evaluation during which the run is asked to stop: a resumed run begins with it.
-        """
+        """Evaluates the model as it is now; whether it is the best so far."""
         self.clock.pause()
         self.read_numbers(keep=0)
-        self.agree_on_statistics()
-        averages = self.ema is not None and self.ema.is_settled
-        with self.ema.applied() if self.ema is not None and averages else contextlib.nullcontext():
-            found = self.evaluated()
-        raw = self.evaluated(pictured=0) if found is not None and averages and self.affords_raw() else None
-        self.replica.train()
-        best = found is not None and self.at.judged(found.metrics, (self.task.judged_by, *self.task.tie_breakers))
-        if found is not None:
-            self.report.evaluation(self.at.step, found, best=best, raw=raw.metrics if raw else None)
+        best = self.evaluator.step(self.at, self.report, every=self.evaluate_every, is_last=self.at.step == self.until)
         self.clock.go_on()
         return best
-
-    def affords_raw(self) -> bool:
-        """Whether the weights as trained are evaluated beside their EMA: at the end, and before as often as that takes no more
-        samples than RAW_SHARE of those trained on."""
-        trained = self.evaluate_every * self.stream.global_batch_size  # samples between two evaluations
-        return self.at.step == self.until or self.due(
-            self.evaluate_every * math.ceil(len(self.evalset) / (RAW_SHARE * trained))
-        )
-
-    def evaluate_start(self) -> None:
-        """Evaluates the weights that the run begins with. They are never its best, since it saves no checkpoint of them."""
-        found = self.evaluated(pictured=0)
-        self.replica.train()
-        if found is not None:
-            score = found.metrics[self.task.judged_by]
-            self.at.start = None if math.isnan(score) else score
-            self.report.evaluation(0, found, best=False)
-
-    def evaluated(self, pictured: int | None = None) -> Evaluation | None:
-        """What an evaluation of the network as it is now finds, with pictures; None when it was stopped."""
-        train = self.recipe.train
-        shown = range(min(self.recipe.report.pictures if pictured is None else pictured, len(self.evalset)))
-        try:
-            found = evaluate(
-                self.task,
-                self.model,
-                device=self.device,
-                batch_size=self.recipe.evaluate.batch_size,
-                workers=train.workers,
-                seed=train.seed,
-                bad_samples=train.bad_samples,
-                autocast=self.precision.autocast(),
-                cache=self.cache,
-                beat=lambda: self.heart.beat(self.at.step, 'evaluating'),
-                goes_on=self.evaluation_goes_on,
-            )
-        except EvaluationStoppedError:
-            return None
-        if dist.rank() == 0 and shown:
-            self.report.pictures(pictures(self.task, self.model, self.evalset, shown, train.seed, self.device))
-        return found
-
-    def agree_on_statistics(self) -> None:
-        """Where norms are not those of the step, gives all ranks the mean of theirs: one model is evaluated, and saved."""
-        if self.recipe.norm_sync in ('node', 'off'):
-            names = [name for name, buffer in self.model.named_buffers() if buffer.is_floating_point()]
-            averaged = self.ema.averages(names) if self.ema else []
-            dist.average_many_over_ranks([*map(self.model.get_buffer, names), *averaged])
-
-    def evaluation_goes_on(self) -> bool:
-        """Whether no rank was asked to stop; they agree over the host, since the device has other things to do."""
-        self.news.stop_agreed |= bool(dist.sum_over_ranks(torch.tensor(float(self.news.stop_asked))))
-        return not self.news.stop_agreed
 
     def save(self, best: bool = False) -> None:
         """Begins to write a checkpoint of the step reached."""
         self.clock.pause()
         self.heart.beat(self.at.step, 'saving')
         self.read_numbers(keep=0)  # a step whose loss is not finite must not be saved
-        self.agree_on_statistics()
+        self.evaluator.agree_on_statistics()
         self.saver.begin(self.at, best, self.report)
         self.clock.go_on()
 

@@ -1,0 +1,114 @@
+"""The evaluations of a run in progress: of which weights, and what comes of them."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from phalanx.data.cache import PictureCache
+from phalanx.data.samples import Dataset
+from phalanx.engine.ema import Ema
+from phalanx.engine.evaluation import EvaluationStoppedError, evaluate, pictures
+from phalanx.engine.news import News
+from phalanx.engine.schema import Recipe
+from phalanx.engine.standing import Standing
+from phalanx.families.task import Evaluation, Task
+from phalanx.nn.precision import Precision
+from phalanx.parallel import dist
+from phalanx.parallel.heartbeat import Heart
+from phalanx.report.report import Report
+
+RAW_SHARE = 0.1  # of the samples trained on
+
+
+@dataclass(frozen=True)
+class Evaluator:
+    """Evaluates the model on every evaluation sample, each exactly once over all ranks, which call its methods together.
+
+    Nothing comes of an evaluation during which the run is asked to stop: a resumed run begins with it.
+    """
+
+    recipe: Recipe
+    task: Task[Any, Any, Any]
+    samples: Dataset[Any]
+    model: nn.Module
+    ema: Ema | None
+    precision: Precision
+    device: torch.device
+    cache: PictureCache | None
+    heart: Heart
+    news: News
+
+    def start(self, at: Standing, report: Report) -> None:
+        """Evaluates the weights that the run begins with. They are never its best, since it saves no checkpoint of them."""
+        found = self.found(0)
+        if found is not None:
+            score = found.metrics[self.task.judged_by]
+            at.start = None if math.isnan(score) else score
+            report.evaluation(0, found, best=False)
+
+    def step(self, at: Standing, report: Report, *, every: int, is_last: bool) -> bool:
+        """Evaluates the model of the step reached; whether it is the best so far. `every`: steps between two evaluations.
+
+        The raw weights are evaluated beside their EMA at the end, and before as often as that reads no more samples than
+        RAW_SHARE of those trained on.
+        """
+        self.agree_on_statistics()
+        averages = self.ema is not None and self.ema.is_settled
+        with self.ema.applied() if self.ema is not None and averages else contextlib.nullcontext():
+            found = self.found(at.step, report)
+        if found is None:
+            return False
+        raw = None
+        if averages and (is_last or at.step % self.raw_every(every) == 0):
+            raw = self.found(at.step)
+        best = at.judged(found.metrics, (self.task.judged_by, *self.task.tie_breakers))
+        report.evaluation(at.step, found, best=best, raw=raw.metrics if raw else None)
+        return best
+
+    def raw_every(self, every: int) -> int:
+        trained = every * self.recipe.train.global_batch(dist.world_size())  # samples between two evaluations
+        return every * math.ceil(len(self.samples) / (RAW_SHARE * trained))
+
+    def found(self, step: int, pictured: Report | None = None) -> Evaluation | None:
+        """What an evaluation of the network as it is now finds, None when it was stopped; pictures go to `pictured`."""
+        train = self.recipe.train
+        try:
+            found = evaluate(
+                self.task,
+                self.model,
+                device=self.device,
+                batch_size=self.recipe.evaluate.batch_size,
+                workers=train.workers,
+                seed=train.seed,
+                bad_samples=train.bad_samples,
+                autocast=self.precision.autocast(),
+                cache=self.cache,
+                beat=lambda: self.heart.beat(step, 'evaluating'),
+                goes_on=self.goes_on,
+            )
+            if pictured is not None and dist.rank() == 0:
+                shown = range(min(self.recipe.report.pictures, len(self.samples)))
+                pictured.pictures(pictures(self.task, self.model, self.samples, shown, train.seed, self.device))
+        except EvaluationStoppedError:
+            return None
+        finally:
+            self.model.train()
+        return found
+
+    def goes_on(self) -> bool:
+        """Whether no rank was asked to stop; they agree over the host, since the device has other things to do."""
+        self.news.stop_agreed |= bool(dist.sum_over_ranks(torch.tensor(float(self.news.stop_asked))))
+        return not self.news.stop_agreed
+
+    def agree_on_statistics(self) -> None:
+        """Where norms are not those of the step, gives all ranks the mean of theirs: one model is evaluated, and saved."""
+        if self.recipe.norm_sync in ('node', 'off'):
+            names = [name for name, buffer in self.model.named_buffers() if buffer.is_floating_point()]
+            averaged = self.ema.averages(names) if self.ema else []
+            dist.average_many_over_ranks([*map(self.model.get_buffer, names), *averaged])
