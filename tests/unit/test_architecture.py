@@ -119,9 +119,9 @@ def test_imports_run_downward_only() -> None:
 def test_families_do_not_know_each_other() -> None:
     """A family can be read, changed or taken away by itself; what two of them need stands in a room below, or beside them.
 
-    Who may know them: the table of all, and the names that the originals give their parameters.
+    Who may know them: the table of all, the names that the originals give their parameters, and pages, which two of them read.
     """
-    for file in files('families/catalog.py', 'weights/originals'):
+    for file in files('families/catalog.py', 'weights/originals', 'deploy/pages.py'):
         known = {module.split('.')[2] for module in imports(file) if module.split('.')[:2] == ['phalanx', 'families']}
         assert known & set(FAMILIES) <= ({family(file)} if room(file) == 'families' else set()), file
 

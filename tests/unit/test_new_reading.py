@@ -20,7 +20,7 @@ from phalanx.cli.data.prepare.dealing import deal, val_share
 from phalanx.cli.data.prepare.formats import look
 from phalanx.cli.data.prepare.html_tables import tokens_of
 from phalanx.cli.data.prepare.samples import Found, Sample, Thing
-from phalanx.cli.data.prepare.targets import Written, cut_out
+from phalanx.cli.data.prepare.targets import Written
 from phalanx.cli.data.prepare.tree import Tree
 from phalanx.engine.runs import open_job
 from running import run_here
@@ -126,18 +126,6 @@ def test_boxes_are_rectangles_of_pixels_where_segmentation_is_asked_for(capsys: 
     assert 'boxes without an outline, painted as rectangles: 10' in capsys.readouterr().out
     for path in Path('mine_phalanx/labels').iterdir():
         np.testing.assert_array_equal(np.array(Image.open(path)), drawn.mask_of(int(path.stem[-1])))
-
-
-def test_a_line_of_a_page_is_cut_out_by_its_corners() -> None:
-    """A line that is turned by a quarter, from the upper left of its text clockwise."""
-    page = np.zeros((40, 40, 3), np.uint8)
-    page[5:35, 10:20] = np.arange(30, dtype=np.uint8)[:, None, None] * 8
-    thing = Thing('text', (10, 5, 20, 35), corners=[[10, 35], [10, 5], [20, 5], [20, 35]], text='abc')
-    cut = cut_out(page, thing)
-    assert cut.shape == (10, 30, 3)
-    assert (np.diff(cut[5, 1:-1, 0].astype(int)) < 0).all()  # it reads from the bottom of the page to its top
-    upright = cut_out(page, Thing('text', (10, 5, 20, 12), text='a'))
-    np.testing.assert_array_equal(upright[1:-1, 1:-1], page[6:11, 11:19])
 
 
 def test_lines_of_pages_stay_with_their_page() -> None:

@@ -25,6 +25,7 @@ COMMANDS = {
     'train': Command('cli.commands', 'train', 'Trains a recipe, on one rank or several.'),
     'eval': Command('cli.commands', 'evaluate', 'Evaluates the weights of a run, or others.'),
     'predict': Command('cli.commands', 'predict', 'Writes the results of a trained model for images.'),
+    'read': Command('deploy.read', 'command', 'Reads pages: finds their texts and writes them in reading order.'),
     'config': Command('cli.commands', 'config', 'Lists the shipped recipes; of one, prints each value with its origin.'),
     'weights': Command('cli.weights', 'command', 'Lists published weights by name, and fetches them.'),
     'data': Command('cli.data.command', 'command', 'Checks a data set, or makes one of annotations in other formats.'),

@@ -30,13 +30,14 @@ class Trained:
     Results are, in pixels of the image: segmentation, a class map [H, W] uint8; detection, a list of `Found`, the most probable
     first; recognition, a `Reading`; table, a `Prediction`.
 
-    `class_names` are the classes, or of a recogniser its characters, by number; a table has none. `weights` says which weights
-    these are (`runs/mine, step 200 (best), EMA`), `step` is that of the checkpoint, None for other weights. `network` is the
-    module itself, on its device, in evaluation mode.
+    `task` is the family, `class_names` are the classes, or of a recogniser its characters, by number; a table has none.
+    `weights` says which weights these are (`runs/mine, step 200 (best), EMA`), `step` is that of the checkpoint, None for other
+    weights. `network` is the module itself, on its device, in evaluation mode.
     """
 
     def __init__(self, job: Job, weights: str | Path | None, device: str) -> None:
         raw, self._task, self._device = job.recipe.ema is None, job.task, pick_device(str(device))
+        self.task = str(job.resolved.value['task'].value)
         self.network = job.task.model()
         load_weights(self.network, weights or job.folder, raw=raw)
         self.network.to(self._device).eval()
@@ -51,13 +52,13 @@ class Trained:
         Raises ValueError for an array that is not an image, and SampleError for a file that cannot be read.
         """
         if isinstance(images, list | tuple):
-            return self._results([_pixels(image) for image in images], batch_size)
-        (result,) = self._results([_pixels(images)], 1)  # type: ignore[arg-type]
+            return self._results([pixels_of(image) for image in images], batch_size)
+        (result,) = self._results([pixels_of(images)], 1)  # type: ignore[arg-type]
         return result
 
     def draw(self, image: AnImage, result: Any) -> Image:
         """The image with its result drawn on it, [H, W, 3] uint8 RGB; a reading stands below its line."""
-        drawn: Image = self._task.drawn(result, _pixels(image))
+        drawn: Image = self._task.drawn(result, pixels_of(image))
         return drawn
 
     @torch.no_grad()
@@ -77,8 +78,8 @@ class Trained:
         return self._task.results(self._task.predict(self.network, batch), batch)
 
 
-def _pixels(image: AnImage) -> Image:
-    """Raises ValueError and SampleError."""
+def pixels_of(image: AnImage) -> Image:
+    """[H, W, 3] uint8 RGB. Raises ValueError and SampleError."""
     pixels = read_image(Path(image)) if isinstance(image, str | Path) else np.asarray(image)
     if pixels.dtype != np.uint8 or pixels.ndim != 3 or pixels.shape[2] != 3 or 0 in pixels.shape:
         shape = ', '.join(map(str, pixels.shape))

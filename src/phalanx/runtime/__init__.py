@@ -8,7 +8,8 @@ reading of a text say, stands here, and the families import it.
 """
 
 from phalanx.runtime.model import Model, load
-from phalanx.runtime.results import Found, Prediction, Reading, TextRegion
+from phalanx.runtime.reading import lines_of, rows_of
+from phalanx.runtime.results import Found, Line, Prediction, Reading, TextRegion
 from phalanx.runtime.session import ArtifactError
 
-__all__ = ['ArtifactError', 'Found', 'Model', 'Prediction', 'Reading', 'TextRegion', 'load']
+__all__ = ['ArtifactError', 'Found', 'Line', 'Model', 'Prediction', 'Reading', 'TextRegion', 'lines_of', 'load', 'rows_of']

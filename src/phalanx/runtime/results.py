@@ -7,6 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+Outline = tuple[tuple[float, float], ...]  # x, y in pixels of the image; four corners go clockwise from the upper left
+
 
 @dataclass(frozen=True)
 class Found:
@@ -31,9 +33,17 @@ class TextRegion:
     """Where a text is."""
 
     score: float  # the mean probability within it
-    points: tuple[
-        tuple[float, float], ...
-    ]  # x, y of its outline in pixels of the image; of a quad clockwise from the upper left
+    points: Outline
+
+
+@dataclass(frozen=True)
+class Line:
+    """A text on a page."""
+
+    text: str
+    confidence: float  # mean probability of the characters
+    score: float  # how sure the detector is that there is text
+    points: Outline
 
 
 @dataclass(frozen=True, slots=True)

@@ -102,13 +102,17 @@ def load_weights(
     of these. With `part='backbone'` they may also be those of a backbone alone, and whatever else there is (the head of a
     classifier) is left out. With `misshapen='skip'` what fits is taken and the rest stays as `model` has it. `network` names
     the one to fill, where `model` is a distillation. `rows` says what the rows of heads stand for: those that both sides have
-    are taken from a head for other classes. `raw`: of a checkpoint the weights as trained, even where it has their EMA.
+    are taken from a head for other classes. `raw`: of a checkpoint the weights as trained, even where it has their EMA. An
+    exported file must have every layer that it can have; what only trains, like a threshold's branch, stays as it is.
 
     Raises CheckpointError, before anything is filled, when the file is damaged, when something does not fit and
     `misshapen` is 'refuse', and when fewer than half of the tensors are there: it is another network then.
     """
     found = find(source)
-    weights = read_exported(found, model) if found.path.suffix == '.onnx' else read_weights(found, raw=raw)
+    if found.path.suffix == '.onnx':
+        weights, misshapen = read_exported(found, model), 'skip'
+    else:
+        weights = read_weights(found, raw=raw)
     if misshapen == 'skip' and found.part == 'backbone':
         part = 'backbone'
     try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
 
@@ -36,7 +37,7 @@ def save(reading: Reading, image: Image, stem: Path) -> list[Path]:
 
 def with_words(image: Image, words: str) -> Image:
     """The image with `words` on a white strip below."""
-    font = _font_for(words)
+    font = font_for(words, fonts_for([words]))
     width = max(image.shape[1], int(font.getlength(words)) + 8)
     canvas = np.full((image.shape[0] + STRIP, width, 3), 255, np.uint8)
     canvas[: image.shape[0], : image.shape[1]] = image
@@ -50,12 +51,16 @@ def said(reading: Reading) -> str:
     return f'{reading.text or "(nothing)"} ({reading.confidence:.2f})'
 
 
-def _font_for(text: str) -> PIL.ImageFont.FreeTypeFont | PIL.ImageFont.ImageFont:
-    """Pillow's own font, which has Latin letters, or the first of the system's that has all characters, where there is one."""
-    if text.isascii():
-        return PIL.ImageFont.load_default(LETTERS)
+def fonts_for(texts: Iterable[str]) -> Fonts | None:
+    """The system's fonts that can write something of `texts`; None where Pillow's own, which has Latin letters, is enough."""
+    characters = sorted(set().union(*texts))
     try:
-        fonts = Fonts(None, sorted(set(text))).writing(text)
+        return None if ''.join(characters).isascii() else Fonts(None, characters)
     except FileNotFoundError:
-        fonts = []
-    return PIL.ImageFont.truetype(str(fonts[0]), LETTERS) if fonts else PIL.ImageFont.load_default(LETTERS)
+        return None
+
+
+def font_for(text: str, fonts: Fonts | None, size: float = LETTERS) -> PIL.ImageFont.FreeTypeFont | PIL.ImageFont.ImageFont:
+    """The first of `fonts` that has all characters of `text`, where one is needed; Pillow's own otherwise."""
+    found = [] if fonts is None or text.isascii() else fonts.writing(text)
+    return PIL.ImageFont.truetype(str(found[0]), size) if found else PIL.ImageFont.load_default(size)

@@ -19,9 +19,10 @@ import numpy as np
 from phalanx.cli.data.prepare.checks import AnnotationError, size_of
 from phalanx.cli.data.prepare.label_maps import BACKGROUND, MEANING, pair_of, save_labels
 from phalanx.cli.data.prepare.masks import Meaning, label_map, meaning_of
-from phalanx.cli.data.prepare.samples import Family, Found, Sample, SplitName, Thing
+from phalanx.cli.data.prepare.samples import Family, Found, Sample, SplitName
 from phalanx.data.image import LabelMap, read_image
-from phalanx.data.samples import Image, SampleError
+from phalanx.data.samples import SampleError
+from phalanx.runtime.reading import cut_out
 
 NAMES: dict[SplitName, str] = {'train': 'train', 'val': 'val', 'test': 'test', '': 'train'}
 
@@ -212,26 +213,14 @@ def _texts(sample: Sample, out: Path, left_out: list[str]) -> list[tuple[Path, s
         if thing.ignored or not (thing.text or '').strip():
             left_out.append(f'{sample.image}: line {number}: has no text that can be read')
             continue
-        cut = cut_out(page, thing)
+        x0, y0, x1, y1 = thing.box
+        corners = [(x, y) for x, y in thing.corners] if len(thing.corners) == 4 else [(x0, y0), (x1, y0), (x1, y1), (x0, y1)]
+        cut = cut_out(page, tuple(corners))
         path = out / 'lines' / f'{_file_name(sample.image)}_{number}.png'
         path.parent.mkdir(parents=True, exist_ok=True)
         cv2.imwrite(str(path), cut[..., ::-1])
         lines.append((path, (thing.text or '').strip(), (cut.shape[1], cut.shape[0])))
     return lines
-
-
-def cut_out(page: Image, thing: Thing) -> Image:
-    """The part of a page that a line fills, upright: by its corners from the upper left clockwise, else by its box."""
-    x0, y0, x1, y1 = thing.box
-    corners = np.array(thing.corners if len(thing.corners) == 4 else [[x0, y0], [x1, y0], [x1, y1], [x0, y1]], np.float32)
-    sides = np.linalg.norm(corners - np.roll(corners, -1, axis=0), axis=1)
-    width, height = max(1, round(float(max(sides[0], sides[2])))), max(1, round(float(max(sides[1], sides[3]))))
-    target = np.array([[0, 0], [width, 0], [width, height], [0, height]], np.float32)
-    turn = cv2.getPerspectiveTransform(corners, target)
-    cut = cv2.warpPerspective(page, turn, (width, height), flags=cv2.INTER_CUBIC, borderMode=cv2.BORDER_REPLICATE)
-    if height >= 1.5 * width:  # written from top to bottom, or turned by a quarter
-        cut = np.ascontiguousarray(np.rot90(cut))
-    return cut.astype(np.uint8, copy=False)
 
 
 def _table(

@@ -39,9 +39,10 @@ class SVTRNeck(nn.Module):
         self._initialise()
 
     def forward(self, features: Tensor) -> Tensor:
-        sequence = along_the_line(self.enter(self.narrow(features)))  # [B, T, D]
+        # Contiguous where it changes direction: torch.export cannot order the strides of a sum for every width otherwise.
+        sequence = along_the_line(self.enter(self.narrow(features))).contiguous()  # [B, T, D]
         sequence = self.norm(self.blocks(sequence))
-        mixed = self.leave(sequence.transpose(1, 2).unsqueeze(2))  # [B, C, 1, T]
+        mixed = self.leave(sequence.transpose(1, 2).contiguous().unsqueeze(2))  # [B, C, 1, T]
         return along_the_line(self.out(self.join(torch.cat([features, mixed], dim=1))))
 
     def _initialise(self) -> None:

@@ -1,0 +1,97 @@
+"""Pages that were read, as files: JSON, text, hOCR, and a picture."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from html import escape
+from pathlib import Path
+
+import numpy as np
+import PIL.Image
+import PIL.ImageDraw
+
+import phalanx
+from phalanx.data.samples import Image
+from phalanx.families.recognition.draw import font_for, fonts_for
+from phalanx.families.text_detection.draw import JUDGED, with_outlines
+from phalanx.runtime.reading import rows_of
+from phalanx.runtime.results import Line
+
+HOCR = """<?xml version="1.0" encoding="UTF-8"?>
+<!DOCTYPE html>
+<html xmlns="http://www.w3.org/1999/xhtml">
+<head>
+<title>{name}</title>
+<meta charset="utf-8"/>
+<meta name="ocr-system" content="phalanx {version}"/>
+<meta name="ocr-capabilities" content="ocr_page ocr_line"/>
+</head>
+<body>
+<div class="ocr_page" id="page_1" title="image &quot;{name}&quot;; bbox 0 0 {width} {height}; ppageno 0">
+{lines}
+</div>
+</body>
+</html>
+"""
+
+
+def as_json(lines: Sequence[Line], page: Image, stem: Path) -> Path:
+    file = stem.with_name(f'{stem.name}.json')
+    rows = ',\n '.join(json.dumps(asdict(line), ensure_ascii=False) for line in lines)
+    file.write_text(f'[{rows}]\n', encoding='utf-8')
+    return file
+
+
+def as_text(lines: Sequence[Line], page: Image, stem: Path) -> Path:
+    """One row of the page a line; texts side by side are a tab apart."""
+    file = stem.with_name(f'{stem.name}.txt')
+    rows = ('\t'.join(line.text for line in row) for row in rows_of(lines))
+    file.write_text(''.join(f'{row}\n' for row in rows), encoding='utf-8')
+    return file
+
+
+def as_hocr(lines: Sequence[Line], page: Image, stem: Path) -> Path:
+    """hOCR 1.2, from which other tools make searchable PDF files: texts with their boxes and confidences in per cent."""
+    file = stem.with_name(f'{stem.name}.hocr')
+    spans = []
+    for number, line in enumerate(lines, 1):
+        xs, ys = zip(*line.points, strict=True)
+        title = f'bbox {min(xs):.0f} {min(ys):.0f} {max(xs):.0f} {max(ys):.0f}; x_wconf {100 * line.confidence:.0f}'
+        spans.append(f'<span class="ocr_line" id="line_{number}" title="{title}">{escape(line.text)}</span><br/>')
+    height, width = page.shape[:2]
+    said = HOCR.format(name=escape(stem.name), version=phalanx.__version__, width=width, height=height, lines='\n'.join(spans))
+    file.write_text(said, encoding='utf-8')
+    return file
+
+
+def as_picture(lines: Sequence[Line], page: Image, stem: Path) -> Path:
+    file = stem.with_name(f'{stem.name}_read.jpg')
+    PIL.Image.fromarray(drawn(lines, page)).save(file, quality=92)
+    return file
+
+
+def drawn(lines: Sequence[Line], page: Image) -> Image:
+    """The page [H, W, 3] with its lines outlined and, beside it, their texts in the same places: [H, 2 W, 3]."""
+    beside = PIL.Image.new('RGB', (page.shape[1], page.shape[0]), (255, 255, 255))
+    pen, fonts = PIL.ImageDraw.Draw(beside), fonts_for(line.text for line in lines)
+    for line in lines:
+        xs, ys = zip(*line.points, strict=True)
+        width, height = max(1.0, max(xs) - min(xs)), max(1.0, max(ys) - min(ys))
+        letters = max(6.0, 0.8 * min(width, height))
+        if (long := font_for(line.text, fonts, letters).getlength(line.text)) > width:
+            letters = max(6.0, letters * width / long)
+        pen.text(
+            (min(xs), (min(ys) + max(ys)) / 2), line.text, fill=(0, 0, 0), font=font_for(line.text, fonts, letters), anchor='lm'
+        )
+    outlined = with_outlines(page, [line.points for line in lines], [JUDGED] * len(lines))
+    return np.concatenate([outlined, np.asarray(beside)], axis=1)
+
+
+SAVED: dict[str, Callable[[Sequence[Line], Image, Path], Path]] = {
+    'json': as_json,
+    'text': as_text,
+    'hocr': as_hocr,
+    'picture': as_picture,
+}

@@ -1,0 +1,130 @@
+"""Reading pages: a network that finds texts and one that reads lines, as one; and `phalanx read`."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import track
+
+from phalanx import runtime
+from phalanx.config.arguments import Parser, add_offline
+from phalanx.data.image import read_image
+from phalanx.data.samples import Image, SampleError
+from phalanx.data.video import VIDEOS
+from phalanx.deploy.pages import SAVED, drawn
+from phalanx.deploy.predict import list_files
+from phalanx.engine.runs import open_job
+from phalanx.engine.trained import AnImage, Trained, pixels_of
+from phalanx.report.readable import counted
+from phalanx.runtime import ArtifactError, Line
+from phalanx.system.errors import RequestError
+from phalanx.weights.checkpoint import CheckpointError
+from phalanx.weights.published import PUBLISHED
+
+FILES = ('.onnx', '.xml')
+MODEL = 'a run folder, an exported file (.onnx, .xml), or a name that `phalanx weights` lists'
+EXAMPLES = (
+    'phalanx read scans --det runs/det --rec runs/rec --out texts',
+    'phalanx read page.jpg --det det.onnx --rec rec.onnx --out texts --save json,hocr',
+)
+
+Model = Trained | runtime.Model
+
+
+class Reader:
+    """Reads pages: `reader(page)` is the list of `Line` of a page, in reading order.
+
+    `det` finds texts, `rec` reads lines: what `phalanx.load_run` or `phalanx.runtime.load` gave, or where it is, as
+    `phalanx read` takes it. What is read with a confidence below `threshold` is left out.
+    """
+
+    def __init__(
+        self, det: Model | str | Path, rec: Model | str | Path, *, threshold: float = 0.5, device: str = 'auto'
+    ) -> None:
+        """Raises RequestError for a model of another family, ArtifactError, ConfigError or CheckpointError for a bad one."""
+        if not 0 <= threshold <= 1:
+            raise RequestError(f'threshold: a confidence is between 0 and 1, got {threshold:g}')
+        self.det, self.rec = _opened('det', det, device), _opened('rec', rec, device)
+        self.threshold = threshold
+
+    def __call__(self, page: AnImage) -> list[Line]:
+        """The lines of a page, [H, W, 3] uint8 RGB or the path of one. Raises ValueError, and SampleError for a bad file."""
+        return runtime.lines_of(pixels_of(page), self.det, self.recognise, threshold=self.threshold)
+
+    def recognise(self, cuts: Sequence[Image]) -> Any:
+        return self.rec.batch(cuts) if isinstance(self.rec, runtime.Model) else self.rec(list(cuts))
+
+    def draw(self, page: AnImage, lines: Sequence[Line]) -> Image:
+        """The page with its lines outlined, and their texts beside it: [H, 2 W, 3] uint8 RGB."""
+        return drawn(lines, pixels_of(page))
+
+
+def read(page: AnImage, *, det: Model | str | Path, rec: Model | str | Path, threshold: float = 0.5) -> list[Line]:
+    """The lines of one page: see `Reader`, which reads many without loading the models each time."""
+    return Reader(det, rec, threshold=threshold)(page)
+
+
+def _opened(role: str, given: Model | str | Path, device: str) -> Model:
+    if isinstance(given, Trained | runtime.Model):
+        model: Model = given
+    elif Path(given).suffix in FILES:
+        model = runtime.load(given)
+    elif (published := PUBLISHED.get(str(given))) is not None:
+        model = Trained(open_job(published.network), str(given), device)
+    else:
+        model = Trained(open_job(str(given)), None, device)
+    task = model.guide['task'] if isinstance(model, runtime.Model) else model.task
+    wanted = 'text_detection' if role == 'det' else 'recognition'
+    if task != wanted:
+        raise RequestError(f'--{role} {given}: is a model for {task}, and {wanted} is needed')
+    return model
+
+
+def command(words: Sequence[str]) -> int:
+    """The exit status: 0 done, 1 when a page or a model could not be read. Raises RequestError."""
+    parser = Parser('phalanx read', 'Reads pages: finds their texts, reads them, and writes them in reading order.', EXAMPLES)
+    parser.add_argument('pages', metavar='PAGE', nargs='+', type=Path, help='image files, folders, or patterns in quotes')
+    parser.add_argument('--det', metavar='MODEL', required=True, help=f'finds texts: {MODEL}')
+    parser.add_argument('--rec', metavar='MODEL', required=True, help='reads lines: the same')
+    parser.add_argument('--out', type=Path, metavar='DIR', required=True, help='the folder to write to')
+    parser.add_argument('--save', metavar='A,B,..', default=','.join(SAVED), help=f'which files (default: {",".join(SAVED)})')
+    parser.add_argument('--threshold', type=float, metavar='P', default=0.5, help='least confidence of a line (0.5)')
+    parser.add_argument('--device', default='auto', help='auto, cpu, cuda or cuda:N, for run folders (auto)')
+    add_offline(parser)
+    given = parser.parse_args(words)
+    if unknown := [name for name in given.save.split(',') if name not in SAVED]:
+        raise RequestError(f'--save {given.save}: {unknown[0]!r} is none of {", ".join(SAVED)}')
+    pages = {file: stem for file, stem in list_files(given.pages, given.out).items() if file.suffix.lower() not in VIDEOS}
+    if not pages:
+        raise RequestError('a video is no page: give images')
+    try:
+        reader = Reader(given.det, given.rec, threshold=given.threshold, device=given.device)
+        lines, failed = read_files(reader, pages, given.out, given.save.split(','))
+    except (ArtifactError, CheckpointError, OSError, ValueError) as error:
+        print(f'reading failed: {error}', file=sys.stderr)
+        return 1
+    unread = f'; {counted(failed, "page")} could not be read' if failed else ''
+    print(f'{counted(lines, "line")} on {counted(len(pages) - failed, "page")}, results in {given.out}{unread}')
+    return 1 if failed else 0
+
+
+def read_files(reader: Reader, pages: dict[Path, Path], out: Path, save: Sequence[str]) -> tuple[int, int]:
+    """Writes what is on `pages`, each to its place below `out`; how many lines that is, and how many pages are no images."""
+    lines = failed = 0
+    for file, stem in track(pages.items(), 'reading', console=Console(stderr=True), transient=True):
+        try:
+            page = read_image(file)
+        except SampleError as error:
+            print(f'skipped: {error}', file=sys.stderr)
+            failed += 1
+            continue
+        found = reader(page)
+        (out / stem).parent.mkdir(parents=True, exist_ok=True)
+        for name in save:
+            SAVED[name](found, page, out / stem)
+        lines += len(found)
+    return lines, failed

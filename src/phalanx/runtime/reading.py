@@ -1,0 +1,83 @@
+"""Pages to lines of text: one model finds the texts, another one reads them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import cv2
+import numpy as np
+
+from phalanx.runtime.prepare import Image
+from phalanx.runtime.results import Line, Outline, Reading, TextRegion
+from phalanx.runtime.text_detection import quad
+
+UPRIGHT = 1.5  # times its width that a text is high at least to be turned: it was written from top to bottom
+TOGETHER = 16  # lines that are read at once
+
+
+def lines_of(
+    page: Image,
+    find: Callable[[Image], Sequence[TextRegion]],
+    recognise: Callable[[Sequence[Image]], Sequence[Reading]],
+    *,
+    threshold: float = 0.5,
+) -> list[Line]:
+    """The lines of a page [H, W, 3] uint8 RGB that are read with a confidence of `threshold` or more, in reading order.
+
+    `find` gives the texts of a page; `recognise` reads images of single lines. It gets them sorted by their shape: what it
+    pads to a common width then differs little.
+    """
+    regions = find(page)
+    cuts = [cut_out(page, region.points) for region in regions]
+    places = sorted(range(len(cuts)), key=lambda place: cuts[place].shape[1] / cuts[place].shape[0])
+    found = []
+    for first in range(0, len(places), TOGETHER):
+        some = places[first : first + TOGETHER]
+        for place, reading in zip(some, recognise([cuts[place] for place in some]), strict=True):
+            if reading.text and reading.confidence >= threshold:
+                found.append(Line(reading.text, reading.confidence, regions[place].score, regions[place].points))
+    return [line for row in rows_of(found) for line in row]
+
+
+def rows_of(lines: Sequence[Line]) -> list[list[Line]]:
+    """`lines` in reading order: rows from the top, each from the left.
+
+    A line is in the row of the highest one whose middle is less than a quarter of that one's height above its own. Columns are
+    not told apart: they are read across.
+    """
+    rows: list[list[Line]] = []
+    for line in sorted(lines, key=_middle):
+        first = rows[-1][0] if rows else None
+        if first is not None and _middle(line) - _middle(first) < _height(first) / 4:
+            rows[-1].append(line)
+        else:
+            rows.append([line])
+    return [sorted(row, key=lambda line: min(x for x, _ in line.points)) for row in rows]
+
+
+def cut_out(page: Image, points: Outline) -> Image:
+    """The part of a page that a text fills, upright, [h, w, 3].
+
+    `points`: its corners clockwise from the upper left; of another outline, the smallest rectangle around it is taken. What is
+    UPRIGHT is turned by a quarter, so that its top is at the left.
+    """
+    corners = np.array(points, np.float32)
+    if len(corners) != 4:
+        corners = np.asarray(quad(corners, 0), np.float32)
+    sides = np.linalg.norm(corners - np.roll(corners, -1, axis=0), axis=1)
+    width, height = (max(1, int(max(sides[side], sides[side + 2]))) for side in (0, 1))
+    target = np.array([[0, 0], [width, 0], [width, height], [0, height]], np.float32)
+    turn = cv2.getPerspectiveTransform(corners, target)
+    cut = cv2.warpPerspective(page, turn, (width, height), flags=cv2.INTER_CUBIC, borderMode=cv2.BORDER_REPLICATE)
+    if height >= UPRIGHT * width:
+        cut = np.ascontiguousarray(np.rot90(cut))
+    return cut.astype(np.uint8, copy=False)
+
+
+def _middle(line: Line) -> float:
+    return sum(y for _, y in line.points) / len(line.points)
+
+
+def _height(line: Line) -> float:
+    heights = [y for _, y in line.points]
+    return max(heights) - min(heights)

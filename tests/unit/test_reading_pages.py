@@ -1,0 +1,234 @@
+"""Pages are read: texts are found, cut out, read, put in order, and written as JSON, text, hOCR and a picture."""
+
+from __future__ import annotations
+
+import json
+import xml.etree.ElementTree as ET
+from collections.abc import Sequence
+from functools import partial
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import PIL.Image
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+import phalanx
+from phalanx.data.samples import Image
+from phalanx.deploy.pages import as_hocr, drawn
+from phalanx.deploy.writing import label
+from phalanx.runtime import Line, rows_of
+from phalanx.runtime.reading import cut_out
+from running import run_here
+
+DARK, MIDDLE = 51, 128  # a block of this grey is an `a`, or a `b`
+
+
+def box(x0: float, y0: float, x1: float, y1: float) -> tuple[tuple[float, float], ...]:
+    return (x0, y0), (x1, y0), (x1, y1), (x0, y1)
+
+
+def line(text: str, *where: float) -> Line:
+    return Line(text, 0.9, 0.8, box(*where))
+
+
+def network(path: Path, outputs: str, nodes: Sequence[Any], constants: dict[str, Any], guide: dict[str, Any]) -> Path:
+    """An ONNX file that computes `outputs` of `images` [B, 3, H, W], with what a reader must know of it."""
+    images = helper.make_tensor_value_info('images', TensorProto.FLOAT, ['B', 3, 'H', 'W'])
+    found = helper.make_tensor_value_info(outputs, TensorProto.FLOAT, None)
+    weights = [numpy_helper.from_array(np.array(value), name) for name, value in constants.items()]
+    graph = helper.make_graph(nodes, 'network', [images], [found], weights)
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid('', 18)], ir_version=9), path)
+    shared = {'format': 1, 'model': path.stem, 'input': {'name': 'images', 'shape': ['B', 3, 'H', 'W']}}
+    label(path, {**shared, **guide})
+    return path
+
+
+@pytest.fixture
+def det(tmp_path: Path) -> Path:
+    """Finds what is darker than the paper: the probability of a text is 1 - grey."""
+    nodes = [
+        helper.make_node('ReduceMean', ['images', 'channels'], ['grey'], keepdims=0),
+        helper.make_node('Sub', ['one', 'grey'], ['probabilities']),
+    ]
+    texts = {'threshold': 0.3, 'box_threshold': 0.4, 'max_candidates': 100, 'unclip_ratio': 0.0, 'shape': 'quad'}
+    guide = {
+        'task': 'text_detection',
+        'preparation': {'transforms': [], 'channels': 'RGB', 'mean': [0, 0, 0], 'std': [1, 1, 1]},
+        'reading': {'post_processing': {**texts, 'scoring': 'fast', 'dilate': False}},
+    }
+    constants = {'channels': np.int64([1]), 'one': np.float32(1)}
+    return network(tmp_path / 'det.onnx', 'probabilities', nodes, constants, guide)
+
+
+@pytest.fixture
+def rec(tmp_path: Path) -> Path:
+    """Reads `a` where a column is nearest to DARK, `b` where it is nearest to MIDDLE, and nothing on paper."""
+    levels = np.float32([0, DARK / 255 - 1, MIDDLE / 255 - 1])  # (value / 255 - 1): paper is 0, and so is what fills up a line
+    nodes = [
+        helper.make_node('ReduceMean', ['images', 'axes'], ['grey'], keepdims=0),
+        helper.make_node('Unsqueeze', ['grey', 'last'], ['column']),
+        helper.make_node('MatMul', ['column', 'slopes'], ['sloped']),
+        helper.make_node('Sub', ['sloped', 'squares'], ['logits']),  # largest where (grey - level)^2 is smallest
+    ]
+    constants = {
+        'axes': np.int64([1, 2]),
+        'last': np.int64([2]),
+        'slopes': 1000 * 2 * levels[None],
+        'squares': 1000 * levels**2,
+    }
+    guide = {
+        'task': 'recognition',
+        'preparation': {'size': [40, 16], 'keep_ratio': True, 'channels': 'RGB', 'mean': [1, 1, 1], 'std': [1, 1, 1]},
+        'reading': {'characters': ['a', 'b'], 'blank': 0, 'first_character': 1},
+    }
+    return network(tmp_path / 'rec.onnx', 'logits', nodes, constants, guide)
+
+
+@pytest.fixture
+def page() -> Image:
+    """Two rows: `ba` and, to its right, `a`; below, an upright `b`, which is written from top to bottom."""
+    image = np.full((200, 300, 3), 255, np.uint8)
+    image[22:42, 200:260] = DARK
+    image[20:40, 20:60], image[20:40, 60:100] = MIDDLE, DARK
+    image[80:160, 30:50] = MIDDLE
+    return image
+
+
+def test_texts_are_found_read_and_put_in_order(det: Path, rec: Path, page: Image) -> None:
+    lines = phalanx.read(page, det=det, rec=rec)
+    assert [line.text for line in lines] == ['ba', 'a', 'b']
+    np.testing.assert_allclose(lines[0].points, box(20, 20, 99, 39), atol=1)
+    assert [line.score for line in lines] == pytest.approx([0.65, 0.8, 0.5], abs=0.02)
+    assert all(line.confidence > 0.9 for line in lines)
+
+
+def test_files_and_pictures_say_what_was_read(
+    det: Path, rec: Path, page: Image, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    PIL.Image.fromarray(page).save(tmp_path / 'page.png')
+    (tmp_path / 'bad.png').write_bytes(b'no image')
+    words = [str(tmp_path / 'page.png'), str(tmp_path / 'bad.png'), '--det', str(det), '--rec', str(rec)]
+    out = tmp_path / 'texts'
+    assert run_here('read', *words, '--out', str(out)) == 1
+    printed = capsys.readouterr()
+    assert '3 lines on 1 page' in printed.out
+    assert '1 page could not be read' in printed.out
+    assert 'skipped: ' in printed.err
+    assert 'bad.png' in printed.err
+    assert {file.name for file in out.iterdir()} == {'page.json', 'page.txt', 'page.hocr', 'page_read.jpg'}
+    assert (out / 'page.txt').read_text() == 'ba\ta\nb\n'
+    assert [row['text'] for row in json.loads((out / 'page.json').read_text())] == ['ba', 'a', 'b']
+    with PIL.Image.open(out / 'page_read.jpg') as picture:
+        assert picture.size == (600, 200)
+    assert run_here('read', words[0], *words[2:], '--out', str(tmp_path / 'alone'), '--save', 'text') == 0
+    assert [file.name for file in (tmp_path / 'alone').iterdir()] == ['page.txt']
+
+
+@pytest.mark.parametrize(
+    ('words', 'said'),
+    [
+        (
+            ('--det', 'rec.onnx', '--rec', 'rec.onnx'),
+            '--det rec.onnx: is a model for recognition, and text_detection is needed',
+        ),
+        (
+            ('--det', 'det.onnx', '--rec', 'det.onnx'),
+            '--rec det.onnx: is a model for text_detection, and recognition is needed',
+        ),
+        (('--det', 'det.onnx', '--rec', 'rec.onnx', '--save', 'json,pdf'), "'pdf' is none of json, text, hocr, picture"),
+        (('--det', 'det.onnx', '--rec', 'rec.onnx', '--threshold', '2'), 'a confidence is between 0 and 1, got 2'),
+        (('--det', 'absent', '--rec', 'rec.onnx'), 'absent: there is no such file or shipped recipe'),
+    ],
+)
+def test_what_cannot_read_is_refused_with_its_reason(
+    words: tuple[str, ...],
+    said: str,
+    det: Path,
+    rec: Path,
+    page: Image,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    PIL.Image.fromarray(page).save('page.png')
+    assert run_here('read', 'page.png', *words, '--out', 'texts') == 2
+    assert said in capsys.readouterr().err
+    assert not Path('texts').exists()
+
+
+def test_rows_go_from_the_top_and_each_from_the_left() -> None:
+    """A row may slope, and its texts may differ in height; the next row begins where a middle is a quarter further down."""
+    lines = [line('right', 200, 12, 260, 32), line('below', 20, 40, 80, 60), line('left', 20, 10, 80, 30)]
+    lines += [line('small', 100, 14, 120, 26), line('apart', 100, 46, 160, 66)]
+    assert [[each.text for each in row] for row in rows_of(lines)] == [['left', 'small', 'right'], ['below'], ['apart']]
+
+
+def test_a_line_of_a_page_is_cut_out_by_its_corners() -> None:
+    """A line that is turned by a quarter, from the upper left of its text clockwise."""
+    page = np.zeros((40, 40, 3), np.uint8)
+    page[5:35, 10:20] = np.arange(30, dtype=np.uint8)[:, None, None] * 8
+    cut = cut_out(page, ((10, 35), (10, 5), (20, 5), (20, 35)))
+    assert cut.shape == (10, 30, 3)
+    assert (np.diff(cut[5, 1:-1, 0].astype(int)) < 0).all()  # it reads from the bottom of the page to its top
+    upright = cut_out(page, box(10, 5, 20, 12))
+    np.testing.assert_array_equal(upright[1:-1, 1:-1], page[6:11, 11:19])
+
+
+def test_of_a_curved_outline_the_rectangle_around_it_is_cut_out() -> None:
+    page = np.random.default_rng(0).integers(0, 256, (60, 120, 3), np.uint8)
+    cut = cut_out(page, ((10, 20), (50, 10), (90, 20), (90, 40), (50, 30), (10, 40)))
+    np.testing.assert_array_equal(cut[2:-2, 2:-2], page[12:38, 12:88])
+
+
+def test_hocr_escapes_what_it_holds(page: Image, tmp_path: Path) -> None:
+    file = as_hocr([line('a < b & "c"', 20, 20, 99, 39)], page, tmp_path / 'a"b')
+    (found,) = ET.parse(file).iter('{http://www.w3.org/1999/xhtml}span')
+    assert found.text == 'a < b & "c"'
+    assert found.get('title') == 'bbox 20 20 99 39; x_wconf 90'
+
+
+def test_texts_stand_beside_the_page_where_they_were_found(page: Image) -> None:
+    beside = drawn([line('abc', 20, 120, 100, 150)], page)[:, 300:]
+    rows, columns = np.nonzero(beside.min(2) < 128)
+    assert 120 <= rows.min() <= rows.max() <= 150
+    assert 20 <= columns.min() <= columns.max() <= 100
+
+
+@pytest.mark.skipif(
+    find_spec('rapidocr_onnxruntime') is None, reason='rapidocr_onnxruntime, which has the weights, is not here'
+)
+def test_published_weights_read_a_page_as_rapidocr_does(tmp_path: Path) -> None:
+    """PP-OCRv4, line by line: in a batch, rapidocr fills up each line to the longest one, and reads some differently."""
+    import rapidocr_onnxruntime
+    from onnxruntime import InferenceSession
+
+    from phalanx.engine.runs import open_job
+    from phalanx.engine.trained import Trained
+    from phalanx.families.text_detection.data.drawn_pages import DrawnPages
+
+    models = Path(rapidocr_onnxruntime.__file__).parent / 'models'
+    det, rec = (models / f'ch_PP-OCRv4_{part}_infer.onnx' for part in ('det', 'rec'))
+    characters = tmp_path / 'characters.txt'
+    characters.write_text(InferenceSession(rec).get_modelmeta().custom_metadata_map['character'])
+    grey, texts = '[0.5, 0.5, 0.5]', '{threshold: 0.3, box_threshold: 0.5, unclip_ratio: 1.6, dilate: true}'
+    finder = ('model.merged=true', f'mean={grey}', f'std={grey}', f'post_processing={texts}', 'device=cpu')
+    reader = ('model={name: svtr_lcnetv3, merged: true}', 'loss={name: ctc}', 'device=cpu', 'characters.space=true')
+    reader += (f'characters.dictionary={characters}',)
+    read = partial(
+        phalanx.read,
+        det=Trained(open_job('ch_PP-OCRv4_det_mobile', [(word, 'test') for word in finder]), det, 'cpu'),
+        rec=Trained(open_job('ch_PP-OCRv3_rec', [(word, 'test') for word in reader]), rec, 'cpu'),
+    )
+    rapid = rapidocr_onnxruntime.RapidOCR(rec_batch_num=1)
+    pages = DrawnPages(size=(640, 640), lines=(8, 12)).split('eval')
+    for index in range(2):
+        page, _ = pages.read(index)
+        theirs, _ = rapid(np.ascontiguousarray(page[..., ::-1]), use_cls=False)
+        ours = {each.points: each.text for each in read(page)}
+        assert ours == {tuple((float(x), float(y)) for x, y in corners): text for corners, text, _ in theirs}
+        assert len(ours) > 3
