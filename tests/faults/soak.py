@@ -118,7 +118,8 @@ class Soak:
 
     def life(self) -> None:
         """One start of the command, with faults until it ends or they are used up."""
-        life, moment, stopped_by_us = Life(self.folder), time.time(), False
+        life, stopped_by_us = Life(self.folder), False
+        before = moment = life.begun
         self.lives += 1
         while life.process.poll() is None:
             if self.done() >= self.kills:
@@ -134,7 +135,7 @@ class Soak:
             if life.process.poll() is not None:
                 break
             (name,) = self.chance.choices(list(FAULTS), [weight for weight, _ in FAULTS.values()])
-            moment = time.time()
+            before, moment = moment, time.time()
             if not FAULTS[name][1](life, self.chance):
                 continue
             self.tally[name] += 1
@@ -142,10 +143,10 @@ class Soak:
             stopped_by_us = stopped_by_us or name == 'SIGTERM'
             if name == 'SIGTERM' or name == 'kill -9 of the launcher':
                 life.until(lambda: False, BOUND)
-        self.end(life, stopped_by_us)
+        self.end(life, stopped_by_us, before)
 
-    def end(self, life: Life, stopped: bool) -> None:
-        """What must hold after each end of the command, however it came."""
+    def end(self, life: Life, stopped: bool, since: float) -> None:
+        """What must hold after each end of the command, however it came. `since`: when the fault before the last one was."""
         if life.process.poll() is None:
             self.wrong.append(f'did not end: {life.last_words()}')
             life.process.kill()
@@ -168,7 +169,7 @@ class Soak:
         self.wrong += [f'left in TMPDIR after exit status {status}: {name}' for name in temporary]
         shutil.rmtree(self.folder / 'tmp')
         (self.folder / 'tmp').mkdir()
-        if status == 143:
+        if status == 143 and life.has_gone_on_since(since):  # else the log still has steps that the fault before has cost
             self.check_nothing_lost(life)
 
     def check_nothing_lost(self, life: Life) -> None:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import psutil
+from torch.distributed.elastic.multiprocessing.api import SignalException
 
 from phalanx.launch import preflight
 from phalanx.launch.agent import Attempt, Failure, Outcome, run_attempt
@@ -25,6 +26,7 @@ from phalanx.parallel.dist import HANG_TIMEOUT
 from phalanx.parallel.heartbeat import FOLDER
 from phalanx.system.compiler import use_own_cache
 from phalanx.system.disk import remove_own
+from phalanx.system.stops import wanted
 
 # Loader workers hand batches over through sockets TMPDIR/pymp-xxxxxxxx/listener-xxxxxxxx. A socket's path has at most 107
 # letters, and Python loses the batch, silently, when it is longer.
@@ -49,6 +51,7 @@ def launch(
     """
     live_by_standard_input()
     pass_pauses_on()
+    end_by_exception()
     trouble = ''
     try:
         log_dir.mkdir(parents=True, exist_ok=True)
@@ -73,8 +76,19 @@ def launch(
         except RendezvousLostError as error:
             print(f'the run failed: {error}', file=sys.stderr, flush=True)
             return 1
-        except KeyboardInterrupt:  # while waiting for other nodes
-            return 130
+        except SignalException as stopped:  # while no rank runs: before the first attempt, or between two
+            print('stopped while no rank was running', file=sys.stderr, flush=True)
+            return 128 + int(stopped.sigval)
+
+
+def end_by_exception() -> None:
+    """Lets a signal that ends a run clear up before the first attempt too, as torch's agent does from then on."""
+
+    def end(number: int, frame: object) -> None:
+        raise SignalException(f'signal {number}', signal.Signals(number))
+
+    for number in wanted():
+        signal.signal(number, end)
 
 
 def pass_pauses_on() -> None:
