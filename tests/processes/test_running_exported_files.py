@@ -18,11 +18,14 @@ import pytest
 import phalanx.runtime
 from phalanx import load_run
 from phalanx.deploy.writing import as_openvino
-from phalanx.runtime import ArtifactError, Found
+from phalanx.runtime import ArtifactError, Found, TextRegion
 from running import Command, clean_environment
 
-FAMILIES = ('segmentation', 'detection', 'recognition', 'table')
+FAMILIES = ('segmentation', 'detection', 'recognition', 'table', 'text_detection')
 SIZES = ((64, 96), (40, 200), (97, 70))
+# Networks that have hardly trained: many boxes have one score, so that their order is chance, and many pixels of a map are near
+# the threshold, each of which may change the outline of a text.
+LEAST_ALIKE = {'detection': 0.98, 'text_detection': 0.8}
 WITHOUT_TORCH = """
 import sys, time
 sys.modules['torch'] = None  # whoever imports it fails
@@ -65,16 +68,21 @@ def test_a_file_gives_what_the_run_predicts(family: str, family_runs: dict[str, 
     images = [image(*size) for size in SIZES]
     expected = [run(each) for each in images]
     for found in ([own(each) for each in images], own.batch([*images, images[0]])[:3]):
-        if family == 'detection':  # a network that has hardly trained gives many boxes one score: their order is chance
-            for boxes, right in zip(found, expected, strict=True):
-                assert len(boxes) == len(right) > 10
-                assert sum(any(map(partial(are_alike, one), boxes)) for one in right) >= 0.98 * len(right)
+        if family in LEAST_ALIKE:
+            for regions, right in zip(found, expected, strict=True):
+                assert len(regions) > 5
+                assert len(right) > 5
+                assert sum(any(map(partial(are_alike, one), regions)) for one in right) >= LEAST_ALIKE[family] * len(right)
         else:
             assert_alike(found, expected)
 
 
-def are_alike(one: Found, other: Found) -> bool:
-    return one.label == other.label and np.allclose((one.score, *one.box), (other.score, *other.box), rtol=1e-4, atol=1e-4)
+def are_alike(one: Found | TextRegion, other: Found | TextRegion) -> bool:
+    try:
+        assert_alike(one, other)
+    except AssertionError:
+        return False
+    return True
 
 
 @pytest.mark.slow
@@ -140,6 +148,8 @@ def test_a_file_is_evaluated_beside_its_weights(
     assert said['metrics'] == pytest.approx(said['checkpoint'], abs=1e-4)
     assert max(map(abs, said['differences'].values())) < 1e-4
     assert 0 < said['cost']['median_ms'] <= said['cost']['p95_ms']
+    assert said['cost']['best_batch'] in (1, 2, 4)  # of 5 samples
+    assert said['cost']['best_batch_ms'] > 0
     assert said['cost']['size_mib'] == pytest.approx(exported(family).stat().st_size / 2**20)
 
 

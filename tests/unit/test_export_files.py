@@ -13,6 +13,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from phalanx.deploy.compact import quantise
 from phalanx.deploy.difference import begins
 from phalanx.deploy.readme import readme_of
 from phalanx.deploy.writing import run_onnx, shapes_of, traced, write_onnx
@@ -55,6 +56,38 @@ def test_the_first_layer_that_differs_is_named(written: tuple[Path, torch.export
     weights.CopyFrom(onnx.numpy_helper.from_array(onnx.numpy_helper.to_array(weights) + np.float32(0.5), weights.name))
     onnx.save(model, other)
     assert re.match(r'the first layer that differs is middle\.1 \(aten\.conv.*\), by \d', begins(program, other, IMAGES, 1e-4))
+
+
+class Uneven(nn.Module):
+    """The second layer looks at the smaller of two maps, the first of which is a thousand times as large."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second, self.third = nn.Conv2d(3, 2, 1), nn.Conv2d(2, 2, 1), nn.Conv2d(2, 2, 1)
+        with torch.no_grad():
+            self.first.weight.copy_(torch.tensor([[1000.0, 0, 0], [0, 1, 0]])[:, :, None, None])
+            self.second.weight.copy_(torch.tensor([[0.0, 1], [0, -1]])[:, :, None, None])
+
+    def forward(self, images: Tensor) -> Tensor:
+        found: Tensor = self.third(self.second(self.first(images)).sigmoid())
+        return found
+
+
+def test_the_layer_that_loses_most_stays_in_float(tmp_path: Path) -> None:
+    """255 steps for values up to 1000 leave nothing of those up to 1."""
+    file, images = tmp_path / 'uneven.onnx', np.random.default_rng(0).uniform(0, 1, (4, 3, 8, 8)).astype(np.float32)
+    write_onnx(traced(Uneven().eval(), IMAGES, VARYING), ['maps'], VARYING, file)
+    shapes, (right,) = run_onnx(file, [torch.from_numpy(images)])
+    (name,) = [node.name for node in onnx.load(file).graph.node if 'second.weight' in node.input]
+    lossy = quantise(file, images)
+    assert list(lossy) == [name]
+    assert lossy[name] > 0.5
+    made = {output: node.op_type for node in onnx.load(file).graph.node for output in node.output}
+    weights = [node.input[1] for node in onnx.load(file).graph.node if node.op_type == 'Conv']
+    assert [made.get(name) for name in weights] == ['DequantizeLinear', None, 'DequantizeLinear']  # None: as it is
+    same_shapes, (found,) = run_onnx(file, [torch.from_numpy(images)])
+    assert same_shapes == shapes
+    np.testing.assert_allclose(found[0], right[0], atol=0.02)
 
 
 def test_the_sizes_that_the_readme_gives_to_tensorrt_are_those_that_the_file_takes(

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any, Literal
+
+import numpy as np
 
 from phalanx.runtime.prepare import Floats
 from phalanx.runtime.session import INPUT
@@ -14,6 +17,10 @@ Precision = Literal['fp32', 'fp16', 'int8']
 # What onnxruntime computes in float32 alone, on CPUs at least.
 IN_FLOAT = ('Resize', 'NonMaxSuppression', 'TopK')
 TO_INTEGERS = ('Conv', 'MatMul', 'Gemm', 'Add', 'Mul', 'Concat', 'MaxPool', 'Relu')
+LAYERS = ('Conv', 'MatMul', 'Gemm')
+MOST_LOST = 0.02  # of the energy of a layer's output: 17 dB of signal over noise
+LOOKED_AT = 8  # images
+ROUNDED = 'rounded/'  # before the names of values in integers
 
 
 def check(file: Path, precision: Precision) -> None:
@@ -39,18 +46,33 @@ def halve(file: Path) -> None:
     onnx.save(convert_float_to_float16(onnx.load(file), keep_io_types=True, op_block_list=blocked), file)
 
 
-def quantise(file: Path, images: Iterable[Floats]) -> None:
+def quantise(file: Path, images: Iterable[Floats]) -> dict[str, float]:
     """Turns weights, per channel, and activations of a file into 8-bit integers, the ranges of these being those of `images`.
 
-    `images` [3, H, W] are prepared as the network takes them.
+    `images` [3, H, W] are prepared as the network takes them. Layers that would lose more than MOST_LOST of their output stay
+    in float: their names, and what they would have lost.
     """
+    left = iter(images)
+    shown = list(islice(left, LOOKED_AT))
+    from onnxruntime.quantization.shape_inference import quant_pre_process  # type: ignore[import-untyped]
+
+    with tempfile.TemporaryDirectory(dir=file.parent) as aside:
+        folded = Path(aside) / 'folded.onnx'  # batch norms in the convolutions before them
+        quant_pre_process(file, folded, skip_symbolic_shape=True)
+        in_integers(folded, file, chain(shown, left))
+        lossy = {name: lost for name, lost in losses(folded, file, shown).items() if lost > MOST_LOST}
+        kept = in_float(folded, file, lossy)
+    return {name: lossy[name] for name in kept}
+
+
+def in_integers(file: Path, out: Path, images: Iterable[Floats]) -> None:
+    """Writes `out`, in which what TO_INTEGERS name stands between DequantizeLinear and QuantizeLinear."""
     from onnxruntime.quantization import (  # type: ignore[import-untyped]
         CalibrationDataReader,
         QuantFormat,
         QuantType,
         quantize_static,
     )
-    from onnxruntime.quantization.shape_inference import quant_pre_process  # type: ignore[import-untyped]
 
     class Images(CalibrationDataReader):  # type: ignore[misc]
         """One image at a time, as onnxruntime asks for them."""
@@ -62,16 +84,72 @@ def quantise(file: Path, images: Iterable[Floats]) -> None:
             image = next(self.left, None)
             return None if image is None else {INPUT: image[None]}
 
-    with tempfile.TemporaryDirectory(dir=file.parent) as aside:
-        folded = Path(aside) / 'folded.onnx'  # batch norms in the convolutions before them
-        quant_pre_process(file, folded, skip_symbolic_shape=True)
-        quantize_static(
-            folded,
-            file,
-            Images(),
-            quant_format=QuantFormat.QDQ,
-            op_types_to_quantize=list(TO_INTEGERS),
-            per_channel=True,
-            activation_type=QuantType.QUInt8,
-            weight_type=QuantType.QInt8,
-        )
+    quantize_static(
+        file,
+        out,
+        Images(),
+        quant_format=QuantFormat.QDQ,
+        op_types_to_quantize=list(TO_INTEGERS),
+        per_channel=True,
+        activation_type=QuantType.QUInt8,
+        weight_type=QuantType.QInt8,
+    )
+
+
+def in_float(exact: Path, rounded: Path, layers: Collection[str]) -> list[str]:
+    """Gives `layers` of the file `rounded` the inputs and weights that they have in `exact`; the names of those that it could.
+
+    The others take what a removed operation gave, a ReLU for one that rounding does by itself.
+    """
+    import onnx
+
+    source, model = onnx.load(exact), onnx.load(rounded)
+    weights = {tensor.name: tensor for tensor in source.graph.initializer}
+    values = {INPUT, *(name for node in model.graph.node for name in node.output)}
+    inputs = {node.name: node.input for node in source.graph.node if set(node.input) <= values | weights.keys()}
+    kept = [node for node in model.graph.node if node.name in layers and node.name in inputs]
+    for node in kept:
+        node.input[:] = [f'{name} of {node.name}' if name in weights else name for name in inputs[node.name]]
+        for name in weights.keys() & set(inputs[node.name]):  # under a name of its own: others may have it in integers
+            model.graph.initializer.add().CopyFrom(weights[name])
+            model.graph.initializer[-1].name = f'{name} of {node.name}'
+    onnx.save(model, rounded)
+    return [node.name for node in kept]
+
+
+def losses(exact: Path, rounded: Path, images: Iterable[Floats]) -> dict[str, float]:
+    """What each layer loses in integers when all before it are exact: mean squared error over mean square of its output.
+
+    Both networks become one graph, in which the rounded layers take what the exact ones before them give.
+    """
+    import onnx
+    import onnx.compose
+    import onnxruntime  # type: ignore[import-untyped]
+
+    both, other = onnx.load(exact), onnx.compose.add_prefix(onnx.load(rounded), ROUNDED)
+    values = {INPUT, *(name for node in both.graph.node for name in node.output)}
+    layers = {node.name: node.output[0] for node in both.graph.node if node.op_type in LAYERS}
+    for node in other.graph.node:
+        for place, name in enumerate(node.input):
+            given = name.removeprefix(ROUNDED)
+            if given in values and (node.op_type == 'QuantizeLinear' or given == INPUT):
+                node.input[place] = given
+    wanted = {node.name.removeprefix(ROUNDED): node.output[0] for node in other.graph.node if node.op_type in LAYERS}
+    both.graph.node.extend(other.graph.node)
+    both.graph.initializer.extend(other.graph.initializer)
+    both.opset_import.extend(one for one in other.opset_import if one.domain not in {own.domain for own in both.opset_import})
+    pairs = {name: (layers[name], wanted[name]) for name in layers if name in wanted}
+    asked = [name for pair in pairs.values() for name in pair]
+    del both.graph.output[:]
+    both.graph.output.extend(onnx.helper.make_empty_tensor_value_info(name) for name in asked)
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3  # errors
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL  # else layers are fused
+    session = onnxruntime.InferenceSession(both.SerializeToString(), options, providers=['CPUExecutionProvider'])
+    errors, squares = dict.fromkeys(pairs, 0.0), dict.fromkeys(pairs, 0.0)
+    for image in images:
+        found = session.run(asked, {INPUT: image[None]})
+        for name, right, given in zip(pairs, found[::2], found[1::2], strict=True):
+            errors[name] += float(np.square(right - given).mean())
+            squares[name] += float(np.square(right).mean())
+    return {name: errors[name] / squares[name] for name in pairs if squares[name]}

@@ -239,7 +239,7 @@ def examples(task: Task[Any, Any, Any], size: tuple[int, int] | None, check: boo
         dataset = task.dataset('eval')
         samples = [dataset[Draw(index, 0, 0, 0)] for index in range(min(SAMPLES, len(dataset)))]
     except (ValueError, OSError, SampleError) as error:
-        raise RequestError(f'the evaluation samples cannot be read: {error}\n--size W,H --no-check exports without') from None
+        raise RequestError(f'the evaluation samples cannot be read: {error}\n--size W,H --no_check exports without') from None
     inputs = [task.network_input(task.collate([sample])) for sample in samples]
     H, W = (size[1], size[0]) if size is not None else inputs[0].shape[2:]
     return torch.cat([F.interpolate(images, (H, W)) for images in inputs])
@@ -290,7 +290,8 @@ def lower(job: Job, exported: Export, file: Path, options: Options) -> None:
         if options.precision == 'fp16':
             compact.halve(file)
         else:
-            compact.quantise(file, calibration(job, exported))
+            for layer, lost in compact.quantise(file, calibration(job, exported)).items():
+                print(f'{layer} stays in float: in 8 bits it would lose {lost:.1%} of its output', file=sys.stderr)
     except (ValueError, RuntimeError, OSError, SampleError) as error:
         raise ExportError(f'--precision {options.precision}: {error}') from None
 
