@@ -35,6 +35,9 @@ import phalanx.runtime
 predict = phalanx.runtime.load(sys.argv[1])
 print(f'{time.perf_counter() - begin:.2f} s to import and load', file=sys.stderr)
 print(predict(numpy.zeros((64, 96, 3), numpy.uint8)))
+import phalanx.deploy.serve.app, phalanx.deploy.serve.command
+from phalanx.cli.main import main
+sys.exit(0 if main(['train', 'any']) == 2 else 'phalanx train did without torch')
 """
 
 
@@ -109,6 +112,7 @@ def test_the_runtime_does_without_torch(exported: Callable[[str], Path]) -> None
     print(done.stderr)
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith('Reading(text=')
+    assert done.stderr.endswith('phalanx train needs torch: pip install "phalanx-vision[train]"\n')
 
 
 def test_what_is_no_exported_model_is_refused_in_words(exported: Callable[[str], Path], tmp_path: Path) -> None:
