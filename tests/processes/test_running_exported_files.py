@@ -13,10 +13,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import onnx
+import onnx.helper
 import pytest
 
 import phalanx.runtime
 from phalanx import load_run
+from phalanx.cli.main import main
 from phalanx.deploy.writing import as_openvino
 from phalanx.runtime import ArtifactError, Found, TextRegion
 from running import Command, clean_environment
@@ -131,6 +133,46 @@ def test_what_is_no_exported_model_is_refused_in_words(exported: Callable[[str],
     onnx.save(other, tmp_path / 'other.onnx')
     with pytest.raises(ArtifactError, match=r'other\.onnx: .* was not written by `phalanx export`'):
         phalanx.runtime.load(tmp_path / 'other.onnx')
+    with pytest.raises(ArtifactError, match=r'is a folder; name the file in it that `phalanx export` wrote'):
+        phalanx.runtime.load(tmp_path)
+    other.opset_import[0].version = 999
+    onnx.save(other, tmp_path / 'other.onnx')
+    with pytest.raises(ArtifactError, match=r'it is damaged, or made for a newer one: .*[oO]pset'):
+        phalanx.runtime.load(tmp_path / 'other.onnx')
+
+
+WHOLE = {'format': 1, 'phalanx': '1', 'task': 'recognition', 'input': {}, 'preparation': {}, 'reading': {}}
+
+
+@pytest.mark.parametrize(
+    ('said', 'told'),
+    [
+        ('no JSON', r'what it says about classes and images cannot be read \(Expecting value'),
+        ('[1]', 'what it says about classes and images cannot be read'),
+        ('{}', 'says nothing about format; export again'),
+        (json.dumps({**WHOLE, 'format': 2, 'phalanx': '9.0'}), 'was written by phalanx 9.0, which is newer than this'),
+        (json.dumps({'format': 1, 'phalanx': '1', 'task': 'table'}), 'says nothing about input, preparation, reading'),
+        (json.dumps({**WHOLE, 'task': 'pose'}), "is for 'pose'; this version knows segmentation, detection, "),
+    ],
+)
+def test_a_file_with_other_metadata_is_refused_in_words(
+    said: str, told: str, exported: Callable[[str], Path], tmp_path: Path
+) -> None:
+    model = onnx.load(exported('recognition'))
+    onnx.helper.set_model_props(model, {'phalanx': said})
+    onnx.save(model, tmp_path / 'model.onnx')
+    with pytest.raises(ArtifactError, match=rf'model\.onnx: {told}'):
+        phalanx.runtime.load(tmp_path / 'model.onnx')
+
+
+def test_an_exported_file_in_place_of_a_run_is_told(
+    exported: Callable[[str], Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = str(exported('recognition'))
+    assert main(['predict', file, file, '--out', 'results']) == 2
+    assert (
+        f'{file}: is an exported model, which `phalanx eval` and `phalanx serve` take; name its run' in capsys.readouterr().err
+    )
 
 
 def test_what_is_no_image_is_refused_in_words(exported: Callable[[str], Path]) -> None:

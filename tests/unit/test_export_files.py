@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from phalanx.deploy.compact import quantise
 from phalanx.deploy.difference import begins
 from phalanx.deploy.readme import readme_of
-from phalanx.deploy.writing import run_onnx, shapes_of, traced, write_onnx
+from phalanx.deploy.writing import OLDEST_OPSET, run_onnx, shapes_of, traced, write_onnx
 
 VARYING = {0: 1, 2: 1, 3: 1}
 IMAGES = torch.linspace(0, 1, 2 * 3 * 64 * 96).reshape(2, 3, 64, 96)
@@ -58,12 +58,21 @@ def test_the_first_layer_that_differs_is_named(written: tuple[Path, torch.export
     assert re.match(r'the first layer that differs is middle\.1 \(aten\.conv.*\), by \d', begins(program, other, IMAGES, 1e-4))
 
 
+def test_a_file_can_have_older_operators(tmp_path: Path) -> None:
+    network = Small().eval()
+    write_onnx(traced(network, IMAGES, VARYING), ['maps'], VARYING, tmp_path / 'old.onnx', OLDEST_OPSET)
+    assert [one.version for one in onnx.load(tmp_path / 'old.onnx').opset_import if not one.domain] == [OLDEST_OPSET]
+    _, ((maps,),) = run_onnx(tmp_path / 'old.onnx', [IMAGES])
+    np.testing.assert_allclose(maps, network(IMAGES).detach().numpy(), atol=1e-5)
+
+
 class Uneven(nn.Module):
     """The second layer looks at the smaller of two maps, the first of which is a thousand times as large."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.first, self.second, self.third = nn.Conv2d(3, 2, 1), nn.Conv2d(2, 2, 1), nn.Conv2d(2, 2, 1)
+        self.first, self.second = nn.Conv2d(3, 2, 1, bias=False), nn.Conv2d(2, 2, 1, bias=False)
+        self.third = nn.Conv2d(2, 2, 1)
         with torch.no_grad():
             self.first.weight.copy_(torch.tensor([[1000.0, 0, 0], [0, 1, 0]])[:, :, None, None])
             self.second.weight.copy_(torch.tensor([[0.0, 1], [0, -1]])[:, :, None, None])
