@@ -109,6 +109,7 @@ def test_the_sizes_that_the_readme_gives_to_tensorrt_are_those_that_the_file_tak
         'phalanx': '1',
         'model': 'small',
         'task': 'segmentation',
+        'precision': 'fp32',
         'metric': {'name': 'mean_iou', 'value': 0.5, 'step': 7},
         'input': {'name': 'images', 'shape': shapes['images']},
         'preparation': {'channels': 'RGB', 'values': '', 'mean': [0, 0, 0], 'std': [1, 1, 1]},
@@ -123,3 +124,6 @@ def test_the_sizes_that_the_readme_gives_to_tensorrt_are_those_that_the_file_tak
         (maps,) = session.run(None, {'images': np.zeros(size, np.float32)})
         assert maps.shape == (size[0], 2, *size[2:])
     assert 'Shapes=' not in readme_of(said, {}, IMAGES.shape)
+    assert 'trtexec --onnx' not in readme_of({**said, 'precision': 'int8'}, VARYING, IMAGES.shape)
+    for_coreml = readme_of({**said, 'file': 'small.pt2'}, {}, IMAGES.shape)
+    assert ".run_decompositions({})).save('small.mlpackage')" in for_coreml
