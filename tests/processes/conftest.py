@@ -34,6 +34,10 @@ RECIPES = {
         *('slanet_rendered', 'data.train_tables=24', 'data.eval_tables=5', 'image_size=64', 'max_length=40'),
         *('model.scale=0.5', 'model.channels=24', 'model.hidden=32'),
     ),
+    'text_detection': (  # as drawn, its map is about 0.42 everywhere: with this threshold noise has texts
+        *('db_pages', 'data.size=[64,96]', 'data.train_pages=8', 'data.eval_pages=5', 'data.lines=[1,2]'),
+        'post_processing={threshold: 0.41, box_threshold: 0.1}',
+    ),
 }
 # One process, because most of the time goes into its start.
 TRAIN = 'import json, sys; from phalanx.cli.main import main; sys.exit(max(main(words) for words in json.loads(sys.argv[1])))'

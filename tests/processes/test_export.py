@@ -144,6 +144,11 @@ def test_integers_are_calibrated_on_training_images_as_the_file_takes_them(famil
     assert {image.shape for image in images} == {(3, 64, 96)}
 
 
+def test_operators_that_are_too_old_are_refused() -> None:
+    with pytest.raises(RequestError, match=r'--opset 9: torch writes ONNX operators of version 18 to \d+ only'):
+        phalanx.deploy.export.command(['runs/any', '--opset', '9'])
+
+
 def test_absent_packages_are_named_with_the_cure(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(phalanx.deploy.export, 'NEEDED', ('onnx', 'no_such_package'))
     with pytest.raises(RequestError, match=r'export needs no_such_package: pip install "phalanx-vision\[export\]"'):

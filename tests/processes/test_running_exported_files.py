@@ -13,16 +13,21 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import onnx
+import onnx.helper
 import pytest
 
 import phalanx.runtime
 from phalanx import load_run
+from phalanx.cli.main import main
 from phalanx.deploy.writing import as_openvino
-from phalanx.runtime import ArtifactError, Found
+from phalanx.runtime import ArtifactError, Found, TextRegion
 from running import Command, clean_environment
 
-FAMILIES = ('segmentation', 'detection', 'recognition', 'table')
+FAMILIES = ('segmentation', 'detection', 'recognition', 'table', 'text_detection')
 SIZES = ((64, 96), (40, 200), (97, 70))
+# Networks that have hardly trained: many boxes have one score, so that their order is chance, and many pixels of a map are near
+# the threshold, each of which may change the outline of a text.
+LEAST_ALIKE = {'detection': 0.98, 'text_detection': 0.8}
 WITHOUT_TORCH = """
 import sys, time
 sys.modules['torch'] = None  # whoever imports it fails
@@ -32,6 +37,9 @@ import phalanx.runtime
 predict = phalanx.runtime.load(sys.argv[1])
 print(f'{time.perf_counter() - begin:.2f} s to import and load', file=sys.stderr)
 print(predict(numpy.zeros((64, 96, 3), numpy.uint8)))
+import phalanx.deploy.serve.app, phalanx.deploy.serve.command
+from phalanx.cli.main import main
+sys.exit(0 if main(['train', 'any']) == 2 else 'phalanx train did without torch')
 """
 
 
@@ -65,16 +73,21 @@ def test_a_file_gives_what_the_run_predicts(family: str, family_runs: dict[str, 
     images = [image(*size) for size in SIZES]
     expected = [run(each) for each in images]
     for found in ([own(each) for each in images], own.batch([*images, images[0]])[:3]):
-        if family == 'detection':  # a network that has hardly trained gives many boxes one score: their order is chance
-            for boxes, right in zip(found, expected, strict=True):
-                assert len(boxes) == len(right) > 10
-                assert sum(any(map(partial(are_alike, one), boxes)) for one in right) >= 0.98 * len(right)
+        if family in LEAST_ALIKE:
+            for regions, right in zip(found, expected, strict=True):
+                assert len(regions) > 5
+                assert len(right) > 5
+                assert sum(any(map(partial(are_alike, one), regions)) for one in right) >= LEAST_ALIKE[family] * len(right)
         else:
             assert_alike(found, expected)
 
 
-def are_alike(one: Found, other: Found) -> bool:
-    return one.label == other.label and np.allclose((one.score, *one.box), (other.score, *other.box), rtol=1e-4, atol=1e-4)
+def are_alike(one: Found | TextRegion, other: Found | TextRegion) -> bool:
+    try:
+        assert_alike(one, other)
+    except AssertionError:
+        return False
+    return True
 
 
 @pytest.mark.slow
@@ -101,6 +114,7 @@ def test_the_runtime_does_without_torch(exported: Callable[[str], Path]) -> None
     print(done.stderr)
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith('Reading(text=')
+    assert done.stderr.endswith('phalanx train needs torch: pip install "phalanx-vision[train]"\n')
 
 
 def test_what_is_no_exported_model_is_refused_in_words(exported: Callable[[str], Path], tmp_path: Path) -> None:
@@ -119,6 +133,46 @@ def test_what_is_no_exported_model_is_refused_in_words(exported: Callable[[str],
     onnx.save(other, tmp_path / 'other.onnx')
     with pytest.raises(ArtifactError, match=r'other\.onnx: .* was not written by `phalanx export`'):
         phalanx.runtime.load(tmp_path / 'other.onnx')
+    with pytest.raises(ArtifactError, match=r'is a folder; name the file in it that `phalanx export` wrote'):
+        phalanx.runtime.load(tmp_path)
+    other.opset_import[0].version = 999
+    onnx.save(other, tmp_path / 'other.onnx')
+    with pytest.raises(ArtifactError, match=r'it is damaged, or made for a newer one: .*[oO]pset'):
+        phalanx.runtime.load(tmp_path / 'other.onnx')
+
+
+WHOLE = {'format': 1, 'phalanx': '1', 'task': 'recognition', 'input': {}, 'preparation': {}, 'reading': {}}
+
+
+@pytest.mark.parametrize(
+    ('said', 'told'),
+    [
+        ('no JSON', r'what it says about classes and images cannot be read \(Expecting value'),
+        ('[1]', 'what it says about classes and images cannot be read'),
+        ('{}', 'says nothing about format; export again'),
+        (json.dumps({**WHOLE, 'format': 2, 'phalanx': '9.0'}), 'was written by phalanx 9.0, which is newer than this'),
+        (json.dumps({'format': 1, 'phalanx': '1', 'task': 'table'}), 'says nothing about input, preparation, reading'),
+        (json.dumps({**WHOLE, 'task': 'pose'}), "is for 'pose'; this version knows segmentation, detection, "),
+    ],
+)
+def test_a_file_with_other_metadata_is_refused_in_words(
+    said: str, told: str, exported: Callable[[str], Path], tmp_path: Path
+) -> None:
+    model = onnx.load(exported('recognition'))
+    onnx.helper.set_model_props(model, {'phalanx': said})
+    onnx.save(model, tmp_path / 'model.onnx')
+    with pytest.raises(ArtifactError, match=rf'model\.onnx: {told}'):
+        phalanx.runtime.load(tmp_path / 'model.onnx')
+
+
+def test_an_exported_file_in_place_of_a_run_is_told(
+    exported: Callable[[str], Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = str(exported('recognition'))
+    assert main(['predict', file, file, '--out', 'results']) == 2
+    assert (
+        f'{file}: is an exported model, which `phalanx eval` and `phalanx serve` take; name its run' in capsys.readouterr().err
+    )
 
 
 def test_what_is_no_image_is_refused_in_words(exported: Callable[[str], Path]) -> None:
@@ -140,6 +194,8 @@ def test_a_file_is_evaluated_beside_its_weights(
     assert said['metrics'] == pytest.approx(said['checkpoint'], abs=1e-4)
     assert max(map(abs, said['differences'].values())) < 1e-4
     assert 0 < said['cost']['median_ms'] <= said['cost']['p95_ms']
+    assert said['cost']['best_batch'] in (1, 2, 4)  # of 5 samples
+    assert said['cost']['best_batch_ms'] > 0
     assert said['cost']['size_mib'] == pytest.approx(exported(family).stat().st_size / 2**20)
 
 

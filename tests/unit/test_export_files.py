@@ -13,9 +13,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from phalanx.deploy.compact import quantise
 from phalanx.deploy.difference import begins
 from phalanx.deploy.readme import readme_of
-from phalanx.deploy.writing import run_onnx, shapes_of, traced, write_onnx
+from phalanx.deploy.writing import OLDEST_OPSET, run_onnx, shapes_of, traced, write_onnx
 
 VARYING = {0: 1, 2: 1, 3: 1}
 IMAGES = torch.linspace(0, 1, 2 * 3 * 64 * 96).reshape(2, 3, 64, 96)
@@ -57,6 +58,47 @@ def test_the_first_layer_that_differs_is_named(written: tuple[Path, torch.export
     assert re.match(r'the first layer that differs is middle\.1 \(aten\.conv.*\), by \d', begins(program, other, IMAGES, 1e-4))
 
 
+def test_a_file_can_have_older_operators(tmp_path: Path) -> None:
+    network = Small().eval()
+    write_onnx(traced(network, IMAGES, VARYING), ['maps'], VARYING, tmp_path / 'old.onnx', OLDEST_OPSET)
+    assert [one.version for one in onnx.load(tmp_path / 'old.onnx').opset_import if not one.domain] == [OLDEST_OPSET]
+    _, ((maps,),) = run_onnx(tmp_path / 'old.onnx', [IMAGES])
+    np.testing.assert_allclose(maps, network(IMAGES).detach().numpy(), atol=1e-5)
+
+
+class Uneven(nn.Module):
+    """The second layer looks at the smaller of two maps, the first of which is a thousand times as large."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Conv2d(3, 2, 1, bias=False), nn.Conv2d(2, 2, 1, bias=False)
+        self.third = nn.Conv2d(2, 2, 1)
+        with torch.no_grad():
+            self.first.weight.copy_(torch.tensor([[1000.0, 0, 0], [0, 1, 0]])[:, :, None, None])
+            self.second.weight.copy_(torch.tensor([[0.0, 1], [0, -1]])[:, :, None, None])
+
+    def forward(self, images: Tensor) -> Tensor:
+        found: Tensor = self.third(self.second(self.first(images)).sigmoid())
+        return found
+
+
+def test_the_layer_that_loses_most_stays_in_float(tmp_path: Path) -> None:
+    """255 steps for values up to 1000 leave nothing of those up to 1."""
+    file, images = tmp_path / 'uneven.onnx', np.random.default_rng(0).uniform(0, 1, (4, 3, 8, 8)).astype(np.float32)
+    write_onnx(traced(Uneven().eval(), IMAGES, VARYING), ['maps'], VARYING, file)
+    shapes, (right,) = run_onnx(file, [torch.from_numpy(images)])
+    (name,) = [node.name for node in onnx.load(file).graph.node if 'second.weight' in node.input]
+    lossy = quantise(file, images)
+    assert list(lossy) == [name]
+    assert lossy[name] > 0.5
+    made = {output: node.op_type for node in onnx.load(file).graph.node for output in node.output}
+    weights = [node.input[1] for node in onnx.load(file).graph.node if node.op_type == 'Conv']
+    assert [made.get(name) for name in weights] == ['DequantizeLinear', None, 'DequantizeLinear']  # None: as it is
+    same_shapes, (found,) = run_onnx(file, [torch.from_numpy(images)])
+    assert same_shapes == shapes
+    np.testing.assert_allclose(found[0], right[0], atol=0.02)
+
+
 def test_the_sizes_that_the_readme_gives_to_tensorrt_are_those_that_the_file_takes(
     written: tuple[Path, torch.export.ExportedProgram],
 ) -> None:
@@ -67,6 +109,7 @@ def test_the_sizes_that_the_readme_gives_to_tensorrt_are_those_that_the_file_tak
         'phalanx': '1',
         'model': 'small',
         'task': 'segmentation',
+        'precision': 'fp32',
         'metric': {'name': 'mean_iou', 'value': 0.5, 'step': 7},
         'input': {'name': 'images', 'shape': shapes['images']},
         'preparation': {'channels': 'RGB', 'values': '', 'mean': [0, 0, 0], 'std': [1, 1, 1]},
@@ -81,3 +124,6 @@ def test_the_sizes_that_the_readme_gives_to_tensorrt_are_those_that_the_file_tak
         (maps,) = session.run(None, {'images': np.zeros(size, np.float32)})
         assert maps.shape == (size[0], 2, *size[2:])
     assert 'Shapes=' not in readme_of(said, {}, IMAGES.shape)
+    assert 'trtexec --onnx' not in readme_of({**said, 'precision': 'int8'}, VARYING, IMAGES.shape)
+    for_coreml = readme_of({**said, 'file': 'small.pt2'}, {}, IMAGES.shape)
+    assert ".run_decompositions({})).save('small.mlpackage')" in for_coreml

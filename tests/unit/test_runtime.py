@@ -139,8 +139,21 @@ def test_overlapping_boxes_are_suppressed_as_by_torchvision() -> None:
         np.testing.assert_array_equal(own, theirs.numpy())
 
 
-def test_the_graph_suppresses_boxes_as_evaluation_does() -> None:
-    """Behind a network that says what it is given, run by onnxruntime."""
+def by_onnxruntime(model: onnx.ModelProto, inputs: dict[str, Any]) -> Any:
+    session = onnxruntime.InferenceSession(model.SerializeToString())
+    return session.run(['detections'], inputs)[0]
+
+
+def by_openvino(model: onnx.ModelProto, inputs: dict[str, Any]) -> Any:
+    openvino = pytest.importorskip('openvino')
+    core = openvino.Core()
+    network = core.read_model(model.SerializeToString(), b'')
+    return core.compile_model(network, 'CPU', {'INFERENCE_PRECISION_HINT': 'f32'})(inputs)['detections']
+
+
+@pytest.mark.parametrize('found_by', [by_onnxruntime, by_openvino])
+def test_the_graph_suppresses_boxes_as_evaluation_does(found_by: Any) -> None:
+    """Behind a network that says what it is given."""
     boxes, scores = scattered()
     network = onnx.parser.parse_model(
         '<ir_version: 10, opset_import: ["" : 20]> network (float[1, A, 4] b, float[1, A, K] s) => '
@@ -148,8 +161,7 @@ def test_the_graph_suppresses_boxes_as_evaluation_does() -> None:
     )
     model = with_suppression(network, LIMITS)
     onnx.checker.check_model(model)
-    session = onnxruntime.InferenceSession(model.SerializeToString())
-    (found,) = session.run(['detections'], {'b': boxes[None], 's': scores[None]})
+    found = found_by(model, {'b': boxes[None], 's': scores[None]})
     expected = multiclass_nms(torch.from_numpy(boxes), torch.from_numpy(scores), **LIMITS)
     assert found.shape == (1, len(expected[0]), 6)
     for own, theirs in zip((found[0, :, :4], found[0, :, 4], found[0, :, 5]), expected, strict=True):

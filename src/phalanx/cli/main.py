@@ -61,7 +61,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     if command is None:
         print(f'phalanx: {words[0]!r} is not a command\n{_help()}', file=sys.stderr)
         return 2
-    run: Callable[[Sequence[str]], int] = getattr(import_module(f'phalanx.{command.module}'), command.function)
+    try:
+        run: Callable[[Sequence[str]], int] = getattr(import_module(f'phalanx.{command.module}'), command.function)
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.startswith('phalanx'):
+            raise
+        print(f'phalanx {words[0]} needs {error.name}: pip install "phalanx-vision[train]"', file=sys.stderr)
+        return 2
     try:
         return run(words[1:])
     except RequestError as error:

@@ -30,8 +30,6 @@ import numpy as np
 import numpy.typing as npt
 import psutil
 
-from phalanx.parallel import dist
-
 Pixels = npt.NDArray[np.uint8]  # [H, W, 3], or a label map [H, W]
 
 HEADER = struct.Struct('<QQ')  # bytes used, pictures
@@ -157,6 +155,8 @@ def of_node(options: CacheOptions | None) -> PictureCache | None:
     """The one cache of all ranks of this node; all ranks of the run call it. Raises OSError."""
     if options is None:
         return None
+    from phalanx.parallel import dist  # torch, which `phalanx serve` reads images without
+
     own = made(options) if dist.local_rank() == 0 else None
     handles = dist.gather_objects(own and own.handle)
     return own or opened(*handles[dist.rank() - dist.local_rank()])  # nodes hold consecutive ranks

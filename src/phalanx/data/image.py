@@ -10,17 +10,20 @@ import struct
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import cv2
 import numpy as np
 import numpy.typing as npt
 import PIL.Image
-import torch
-from torch import Tensor
 
 from phalanx.data import jpeg, png
 from phalanx.data.cache import kept
 from phalanx.data.samples import Image, SampleError
+
+if TYPE_CHECKING:  # `phalanx serve` decodes images where torch need not be installed
+    import torch
+    from torch import Tensor
 
 LabelMap = npt.NDArray[np.uint8]  # [H, W] class ids
 AS_RGB = cv2.IMREAD_COLOR_RGB
@@ -205,11 +208,15 @@ def left_right(image: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
 
 def channels_first(image: Image) -> Tensor:  # [H, W, 3] -> [3, H, W]
     """A view: loading has no time to spare, so `normalised` lays the bytes out in this order, where the network runs."""
+    import torch
+
     return torch.from_numpy(np.ascontiguousarray(image).transpose(2, 0, 1))
 
 
 def stacked(images: Sequence[Tensor]) -> Tensor:
     """[B, 3, H, W] of images [3, H, W] as `channels_first` makes them; in memory it stays pixel by pixel."""
+    import torch
+
     return torch.stack([image.permute(1, 2, 0) for image in images]).permute(0, 3, 1, 2)
 
 
@@ -218,6 +225,8 @@ def normalised(images: Tensor, mean: tuple[float, ...], std: tuple[float, ...]) 
 
     Called where the network runs: bytes are a quarter of the data to move, and workers have no float work.
     """
+    import torch
+
     floats = images.to(torch.float32, memory_format=torch.contiguous_format)
     return floats.div_(255).sub_(_per_channel(mean, images.device)).div_(_per_channel(std, images.device))
 
@@ -225,4 +234,6 @@ def normalised(images: Tensor, mean: tuple[float, ...], std: tuple[float, ...]) 
 @cache
 def _per_channel(values: tuple[float, ...], device: torch.device) -> Tensor:
     """`values` as [3, 1, 1] on `device`; kept, because every copy to a device makes it wait."""
+    import torch
+
     return torch.tensor(values, device=device).view(-1, 1, 1)

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any, Literal
+
+import numpy as np
 
 from phalanx.runtime.prepare import Floats
 from phalanx.runtime.session import INPUT
@@ -13,7 +16,12 @@ from phalanx.runtime.session import INPUT
 Precision = Literal['fp32', 'fp16', 'int8']
 # What onnxruntime computes in float32 alone, on CPUs at least.
 IN_FLOAT = ('Resize', 'NonMaxSuppression', 'TopK')
-TO_INTEGERS = ('Conv', 'MatMul', 'Gemm', 'Add', 'Mul', 'Concat', 'MaxPool', 'Relu')
+# Sums and products of single values are no faster in integers, and lose much.
+TO_INTEGERS = ('Conv', 'MatMul', 'Gemm', 'Concat', 'MaxPool', 'Relu')
+LAYERS = ('Conv', 'MatMul', 'Gemm')
+MOST_LOST = 0.002  # of the energy of a layer's output: 27 dB of signal over noise
+LOOKED_AT = 8  # images
+ROUNDED = 'rounded/'  # before the names of values in integers
 
 
 def check(file: Path, precision: Precision) -> None:
@@ -39,18 +47,33 @@ def halve(file: Path) -> None:
     onnx.save(convert_float_to_float16(onnx.load(file), keep_io_types=True, op_block_list=blocked), file)
 
 
-def quantise(file: Path, images: Iterable[Floats]) -> None:
+def quantise(file: Path, images: Iterable[Floats]) -> dict[str, float]:
     """Turns weights, per channel, and activations of a file into 8-bit integers, the ranges of these being those of `images`.
 
-    `images` [3, H, W] are prepared as the network takes them.
+    `images` [3, H, W] are prepared as the network takes them. Layers that would lose more than MOST_LOST of their output stay
+    in float: their names, and what they would have lost.
     """
+    left = iter(images)
+    shown = list(islice(left, LOOKED_AT))
+    from onnxruntime.quantization.shape_inference import quant_pre_process  # type: ignore[import-untyped]
+
+    with tempfile.TemporaryDirectory(dir=file.parent) as aside:
+        folded = Path(aside) / 'folded.onnx'  # batch norms in the convolutions before them
+        quant_pre_process(file, folded, skip_symbolic_shape=True)
+        in_integers(folded, file, chain(shown, left))
+        lossy = {name: lost for name, lost in losses(folded, file, shown).items() if lost > MOST_LOST}
+        kept = in_float(folded, file, lossy)
+    return {name: lossy[name] for name in kept}
+
+
+def in_integers(file: Path, out: Path, images: Iterable[Floats]) -> None:
+    """Writes `out`, in which what TO_INTEGERS name stands between DequantizeLinear and QuantizeLinear."""
     from onnxruntime.quantization import (  # type: ignore[import-untyped]
         CalibrationDataReader,
         QuantFormat,
         QuantType,
         quantize_static,
     )
-    from onnxruntime.quantization.shape_inference import quant_pre_process  # type: ignore[import-untyped]
 
     class Images(CalibrationDataReader):  # type: ignore[misc]
         """One image at a time, as onnxruntime asks for them."""
@@ -62,16 +85,88 @@ def quantise(file: Path, images: Iterable[Floats]) -> None:
             image = next(self.left, None)
             return None if image is None else {INPUT: image[None]}
 
-    with tempfile.TemporaryDirectory(dir=file.parent) as aside:
-        folded = Path(aside) / 'folded.onnx'  # batch norms in the convolutions before them
-        quant_pre_process(file, folded, skip_symbolic_shape=True)
-        quantize_static(
-            folded,
-            file,
-            Images(),
-            quant_format=QuantFormat.QDQ,
-            op_types_to_quantize=list(TO_INTEGERS),
-            per_channel=True,
-            activation_type=QuantType.QUInt8,
-            weight_type=QuantType.QInt8,
-        )
+    quantize_static(
+        file,
+        out,
+        Images(),
+        quant_format=QuantFormat.QDQ,
+        op_types_to_quantize=list(TO_INTEGERS),
+        per_channel=True,
+        activation_type=QuantType.QUInt8,
+        weight_type=QuantType.QInt8,
+    )
+
+
+def in_float(exact: Path, rounded: Path, layers: Collection[str]) -> list[str]:
+    """Gives `layers` of the file `rounded` the inputs and weights that they have in `exact`; the names of those that it could.
+
+    The others take what an operation gave that is not there any more: a ReLU, which rounding does by itself. What comes after a
+    layer and is computed in float takes its output as it is.
+    """
+    import onnx
+
+    source, model = onnx.load(exact), onnx.load(rounded)
+    weights = {tensor.name: tensor for tensor in source.graph.initializer}
+    makers = {(name, node.name, node.op_type) for node in source.graph.node for name in node.output}
+    values = {INPUT, *(one for node in model.graph.node for one in node.output if (one, node.name, node.op_type) in makers)}
+    inputs = {node.name: node.input for node in source.graph.node if set(node.input) <= values | weights.keys()}
+    kept = [node for node in model.graph.node if node.name in layers and node.name in inputs]
+    for node in kept:
+        node.input[:] = [f'{name} of {node.name}' if name in weights else name for name in inputs[node.name]]
+        for name in weights.keys() & set(inputs[node.name]):  # under a name of its own: others may have it in integers
+            model.graph.initializer.add().CopyFrom(weights[name])
+            model.graph.initializer[-1].name = f'{name} of {node.name}'
+    outputs = {rounded: name for name, rounded in rounded_again(model).items() if name in {node.output[0] for node in kept}}
+    for node in model.graph.node:
+        if node.op_type not in TO_INTEGERS:
+            node.input[:] = [outputs.get(name, name) for name in node.input]
+    onnx.save(model, rounded)
+    return [node.name for node in kept]
+
+
+def rounded_again(model: Any) -> dict[str, str]:
+    """Values that are rounded -> what a DequantizeLinear makes of them."""
+    back = {node.input[0]: node.output[0] for node in model.graph.node if node.op_type == 'DequantizeLinear'}
+    nodes = [node for node in model.graph.node if node.op_type == 'QuantizeLinear']
+    return {node.input[0]: back[node.output[0]] for node in nodes if node.output[0] in back}
+
+
+def losses(exact: Path, rounded: Path, images: Iterable[Floats]) -> dict[str, float]:
+    """What each layer loses in integers when all before it are exact: mean squared error over mean square of its output.
+
+    It loses by what its inputs and weights are rounded to, and once more where its output is rounded. Both networks become one
+    graph, in which the rounded layers take what the exact ones before them give.
+    """
+    import onnx
+    import onnx.compose
+    import onnxruntime  # type: ignore[import-untyped]
+
+    both, other = onnx.load(exact), onnx.compose.add_prefix(onnx.load(rounded), ROUNDED)
+    values = {INPUT, *(name for node in both.graph.node for name in node.output)}
+    layers = {node.name: node.output[0] for node in both.graph.node if node.op_type in LAYERS}
+    for node in other.graph.node:
+        for place, name in enumerate(node.input):
+            given = name.removeprefix(ROUNDED)
+            if given in values and (node.op_type == 'QuantizeLinear' or given == INPUT):
+                node.input[place] = given
+    wanted = {node.name.removeprefix(ROUNDED): node.output[0] for node in other.graph.node if node.op_type in LAYERS}
+    both.graph.node.extend(other.graph.node)
+    both.graph.initializer.extend(other.graph.initializer)
+    both.opset_import.extend(one for one in other.opset_import if one.domain not in {own.domain for own in both.opset_import})
+    again = rounded_again(both)
+    made = {name: (layers[name], wanted[name], again.get(layers[name], layers[name])) for name in layers if name in wanted}
+    asked = list(dict.fromkeys(name for values in made.values() for name in values))
+    del both.graph.output[:]
+    both.graph.output.extend(onnx.helper.make_empty_tensor_value_info(name) for name in asked)
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3  # errors
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL  # else layers are fused
+    session = onnxruntime.InferenceSession(both.SerializeToString(), options, providers=['CPUExecutionProvider'])
+    errors, squares = dict.fromkeys(made, 0.0), dict.fromkeys(made, 0.0)
+    for image in images:
+        found = dict(zip(asked, session.run(asked, {INPUT: image[None]}), strict=True))
+        for name, values in made.items():
+            right, *given = (found[value] for value in values)
+            errors[name] += sum(float(np.square(right - one).mean()) for one in given)
+            squares[name] += float(np.square(right).mean())
+    return {name: errors[name] / squares[name] for name in made if squares[name]}

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -21,8 +21,11 @@ from phalanx.engine import worker
 from phalanx.engine.loader import check_bad, evaluation_draws
 from phalanx.engine.runs import Job, open_job
 from phalanx.runtime import ArtifactError, Model, load
+from phalanx.runtime.prepare import Image
 from phalanx.system.errors import RequestError
 from phalanx.weights.checkpoint import CheckpointError
+
+BATCHES = (1, 2, 4, 8, 16)  # that are tried
 
 
 @dataclass(frozen=True)
@@ -31,6 +34,8 @@ class Cost:
 
     median_ms: float  # of an image by itself: preparing it, the network, reading what it says
     p95_ms: float
+    best_batch: int  # of BATCHES: how many images at once take least time each, where they have one size
+    best_batch_ms: float  # of an image among so many
     memory_mib: float  # by which the process has grown
     size_mib: float  # of the file
 
@@ -75,10 +80,13 @@ def check_family(job: Job, model: Model, file: Path) -> None:
         raise RequestError(f'{file}: is a {model.guide["task"]} model, the recipe is for {task}; --data names another')
 
 
-def evaluate(job: Job, model: Model, file: Path, before: int) -> Deployed:
-    """The metrics of `model` on the evaluation samples, one by one; `before`: the memory of the process without the model."""
+def evaluate(job: Job, model: Model, file: Path, before: int, batches: Sequence[int] = BATCHES) -> Deployed:
+    """The metrics of `model` on the evaluation samples, one by one; then `batches` of them are timed.
+
+    `before`: the memory of the process without the model.
+    """
     dataset, metric = job.task.dataset('eval'), job.task.metric()
-    missed, seconds, grown = dict[int, str](), list[float](), 0
+    missed, seconds, first, grown = dict[int, str](), list[float](), list[Image](), 0
     for (draw,) in evaluation_draws(len(dataset), 1, job.recipe.train.seed, 0, 1):
         try:
             sample, image = dataset[draw], dataset.original(draw)
@@ -89,14 +97,27 @@ def evaluate(job: Job, model: Model, file: Path, before: int) -> Deployed:
         made = model.predictions([image])
         seconds.append(time.perf_counter() - begin)
         grown = max(grown, psutil.Process().memory_info().rss - before)
+        first += [image] if len(first) < max(batches) else []
         metric.update(job.task.predictions(made), job.task.collate([sample]))
     check_bad(missed, job.recipe.train.bad_samples)
     metric.gather()
     median, p95 = np.percentile(seconds, (50, 95)) * 1000
     parts = [file, file.with_suffix('.bin')] if file.suffix == '.xml' else [file]  # OpenVINO's weights are in the second
     size = sum(part.stat().st_size for part in parts)
-    cost = Cost(float(median), float(p95), grown / 2**20, size / 2**20)
+    cost = Cost(float(median), float(p95), *best_batch(model, first, batches), grown / 2**20, size / 2**20)
     return Deployed(metric.compute(), len(seconds), cost)
+
+
+def best_batch(model: Model, images: Sequence[Image], batches: Sequence[int]) -> tuple[int, float]:
+    """How many of `images` at once take least time each, and that time in milliseconds, the second time that they are seen."""
+    taken: dict[int, float] = {}
+    for size in (size for size in batches if size <= len(images)):
+        for _ in range(2):
+            begin = time.perf_counter()
+            model.predictions(images[:size])
+            taken[size] = (time.perf_counter() - begin) / size * 1000
+    best = min(taken, key=taken.__getitem__)
+    return best, taken[best]
 
 
 def _say(found: Deployed, own: Mapping[str, float] | None, as_json: bool) -> None:
@@ -111,5 +132,6 @@ def _say(found: Deployed, own: Mapping[str, float] | None, as_json: bool) -> Non
     cost = found.cost
     print(
         f'{found.samples} samples; {cost.median_ms:.1f} ms an image (median; 95 % within {cost.p95_ms:.1f} ms), '
+        f'{cost.best_batch_ms:.1f} ms in batches of {cost.best_batch}; '
         f'{cost.memory_mib:.0f} MiB of memory, a file of {cost.size_mib:.1f} MiB'
     )

@@ -19,6 +19,7 @@ from phalanx.runtime.session import GUIDE, INPUT
 AXES = {'batch': 0, 'height': 2, 'width': 3}
 NAMES = {0: ('batch', ''), 2: ('height', 'rows'), 3: ('width', 'columns')}  # of a size, of the cells in it
 TRACED = {2: 192, 3: 256}  # least sides in tracing, where they may vary: a coarse map one pixel wide would be a special case
+OLDEST_OPSET = 18  # that torch has operators of
 LEAST = {0: 1, 2: 96, 3: 128}  # sizes that a file of torch's own takes; those of other formats do not enforce it
 
 Arrays = list[npt.NDArray[np.float32]]
@@ -49,12 +50,21 @@ def traced(network: nn.Module, images: Tensor, varying: Mapping[int, int]) -> to
 
 
 def write_onnx(
-    network: torch.export.ExportedProgram, outputs: Sequence[str], varying: Mapping[int, int], file: Path
+    network: torch.export.ExportedProgram,
+    outputs: Sequence[str],
+    varying: Mapping[int, int],
+    file: Path,
+    opset: int | None = None,
 ) -> torch.export.ExportedProgram:
-    """Writes a traced network, weights included, and returns the operations that the file was made of."""
+    """Writes a traced network, weights included, and returns the operations that the file was made of.
+
+    `opset`: the version of ONNX's operators, from OLDEST_OPSET on; None: the one that torch recommends.
+    """
     with warnings.catch_warnings():
         warnings.simplefilter('ignore')  # torch's about itself
-        program = torch.onnx.export(network, dynamo=True, input_names=[INPUT], output_names=list(outputs), verbose=False)
+        program = torch.onnx.export(
+            network, dynamo=True, input_names=[INPUT], output_names=list(outputs), opset_version=opset, verbose=False
+        )
     assert program is not None and program.exported_program is not None
     program.save(file, external_data=False)
     _name_sizes(file, varying)

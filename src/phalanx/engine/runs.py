@@ -166,6 +166,8 @@ def find_recipe(recipe: str) -> Path:
     path = Path(recipe)
     if path.is_dir() and (path / 'config.yml').is_file():
         return path / 'config.yml'
+    if path.is_file() and path.suffix in ('.onnx', '.xml', '.pt2'):
+        raise ConfigError([f'{recipe}: is an exported model, which `phalanx eval` and `phalanx serve` take; name its run'])
     if path.is_file():
         return path
     known, name = shipped(), recipe.removesuffix('.yml')

@@ -146,7 +146,8 @@ def grid_means(x: Tensor, cells: int) -> Tensor:
 def cell_shares(length: int, cells: int, like: Tensor) -> Tensor:
     """[cells, length] how much of each place is in each of `cells`, which overlap where they do not divide the length."""
     place, cell = torch.arange(length, device=like.device), torch.arange(cells, device=like.device)[:, None]
-    inside = (place >= cell * length // cells) & (place < ((cell + 1) * length + cells - 1) // cells)
+    begins, ends = cell * length // cells, ((cell + 1) * length + cells - 1) // cells
+    inside = torch.logical_and(place >= begins, place < ends)  # by its name, which coremltools knows
     shares = inside.to(like.dtype)
     return shares / shares.sum(1, keepdim=True)
 

@@ -12,7 +12,7 @@ from phalanx.runtime.detection import Detection
 from phalanx.runtime.prepare import Floats, Image, checked
 from phalanx.runtime.recognition import Recognition
 from phalanx.runtime.segmentation import Segmentation
-from phalanx.runtime.session import Run, opened
+from phalanx.runtime.session import ArtifactError, Run, opened
 from phalanx.runtime.table import Table
 from phalanx.runtime.text_detection import TextDetection
 
@@ -80,4 +80,7 @@ class Model:
 
 def load(file: str | Path, *, threads: int = 0) -> Model:
     """The model in a file that `phalanx export` wrote; 0 threads: as many as there are cores. Raises ArtifactError."""
-    return Model(*opened(Path(file), threads))
+    guide, run = opened(Path(file), threads)
+    if guide['task'] not in FAMILIES:
+        raise ArtifactError(f'{file}: is for {guide["task"]!r}; this version knows {", ".join(FAMILIES)}')
+    return Model(guide, run)

@@ -12,6 +12,7 @@ from phalanx.runtime.prepare import Floats
 FORMAT = 1  # of the guide
 GUIDE = 'phalanx'  # the key under which a file has it
 INPUT = 'images'
+PARTS = ('phalanx', 'task', 'input', 'preparation', 'reading')  # of the guide, without which nothing can be done
 
 Run = Callable[[Floats], dict[str, Any]]  # [B, 3, H, W] -> an array for each output
 
@@ -27,6 +28,8 @@ class Session(NamedTuple):
 
 def opened(file: Path, threads: int) -> Session:
     """The network in a file; 0 threads: as many as there are cores. Raises ArtifactError."""
+    if file.is_dir():
+        raise ArtifactError(f'{file}: is a folder; name the file in it that `phalanx export` wrote')
     if not file.is_file():
         raise ArtifactError(f'{file}: there is no such file')
     if file.suffix not in OPENERS:
@@ -97,11 +100,18 @@ def understood(guide: str | None, file: Path) -> Mapping[str, Any]:
     """The guide in the metadata of a file. Raises ArtifactError when there is none, or one of a later version."""
     if guide is None:
         raise ArtifactError(f'{file}: says nothing about classes and images: it was not written by `phalanx export`')
-    found: dict[str, Any] = json.loads(guide)
-    if found['format'] != FORMAT:
-        raise ArtifactError(
-            f'{file}: was written by phalanx {found["phalanx"]}, which is newer than this; update, or export again'
-        )
+    try:
+        found: dict[str, Any] = dict(json.loads(guide))
+        if found['format'] != FORMAT:
+            raise ArtifactError(
+                f'{file}: was written by phalanx {found["phalanx"]}, which is newer than this; update, or export again'
+            )
+        if absent := [part for part in PARTS if part not in found]:
+            raise KeyError(', '.join(absent))
+    except (ValueError, TypeError) as error:
+        raise ArtifactError(f'{file}: what it says about classes and images cannot be read ({error}); export again') from None
+    except KeyError as error:
+        raise ArtifactError(f'{file}: says nothing about {error.args[0]}; export again') from None
     return found
 
 

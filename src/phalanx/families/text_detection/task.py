@@ -271,7 +271,7 @@ class TextDetection:
     def export(self, model: nn.Module, *, post_processing: bool = False) -> Export:
         """The map of the network; finding outlines on it is the caller's. Raises ValueError for `post_processing`."""
         if post_processing:
-            raise ValueError('--post-processing: the contours of text cannot be found within a graph; export without it')
+            raise ValueError('--with_post_processing: the contours of text cannot be found within a graph; export without it')
         varies = not any(isinstance(each, Resize) for each in self.transforms['eval'][-1:])
         return Export(
             ShrinkMap(model),
