@@ -42,7 +42,7 @@ def network(path: Path, outputs: str, nodes: Sequence[Any], constants: dict[str,
     weights = [numpy_helper.from_array(np.array(value), name) for name, value in constants.items()]
     graph = helper.make_graph(nodes, 'network', [images], [found], weights)
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid('', 18)], ir_version=9), path)
-    shared = {'format': 1, 'model': path.stem, 'input': {'name': 'images', 'shape': ['B', 3, 'H', 'W']}}
+    shared = {'format': 1, 'phalanx': '0.1.0', 'model': path.stem, 'input': {'name': 'images', 'shape': ['B', 3, 'H', 'W']}}
     label(path, {**shared, **guide})
     return path
 

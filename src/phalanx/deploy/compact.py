@@ -165,8 +165,8 @@ def losses(exact: Path, rounded: Path, images: Iterable[Floats]) -> dict[str, fl
     errors, squares = dict.fromkeys(made, 0.0), dict.fromkeys(made, 0.0)
     for image in images:
         found = dict(zip(asked, session.run(asked, {INPUT: image[None]}), strict=True))
-        for name, values in made.items():
-            right, *given = (found[value] for value in values)
+        for name, outputs in made.items():
+            right, *given = (found[output] for output in outputs)
             errors[name] += sum(float(np.square(right - one).mean()) for one in given)
             squares[name] += float(np.square(right).mean())
     return {name: errors[name] / squares[name] for name in made if squares[name]}
