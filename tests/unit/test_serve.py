@@ -82,7 +82,8 @@ class Server(uvicorn.Server):
 
     def __init__(self, batcher: Watched, most_bytes: int) -> None:
         app = application(batcher, most_bytes=most_bytes)
-        super().__init__(uvicorn.Config(app, host='127.0.0.1', port=0, log_level='error'))
+        # No log of its own: for that uvicorn closes all handlers there are, and absl's closes the stream that pytest writes to.
+        super().__init__(uvicorn.Config(app, host='127.0.0.1', port=0, log_level='error', log_config=None))
         self.batcher = batcher
         self.port, self.listening = 0, threading.Event()
 
