@@ -16,7 +16,9 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable
+from itertools import cycle
 from pathlib import Path
+from typing import Any
 
 import psutil
 from safetensors.torch import load_file
@@ -25,9 +27,26 @@ from faults.started import Started, command_of, living_in
 from running import TINY, losses, records
 
 STEPS = 16
-COMMAND = (
-    *('train', *TINY, 'data.size=[32,64]', 'data.train_scenes=24', 'train.global_batch_size=4', 'train.workers=1'),
-    *('ema={decay: 0.9}', f'train.steps={STEPS}', 'checkpoint.every=2', 'evaluate.enabled=false', 'report.pictures=0'),
+FAMILIES = {  # one after the other
+    'segmentation': (*TINY, 'data.size=[32,64]', 'data.train_scenes=24', 'data.eval_scenes=4'),
+    'recognition': ('crnn_digits', '--set', 'data.train_lines=24', 'data.eval_lines=4', 'evaluate.batch_size=1'),
+    'text detection': (
+        'db_pages',
+        '--set',
+        'data.size=[64,96]',
+        'data.train_pages=24',
+        'data.eval_pages=4',
+        'data.lines=[1,2]',
+    ),
+    'table': (
+        *('slanet_rendered', '--set', 'data.train_tables=24', 'data.eval_tables=4', 'image_size=64', 'max_length=40'),
+        *('model.scale=0.5', 'model.channels=24', 'model.hidden=32'),
+    ),
+    'detection': ('ppyoloe_digits', '--set', 'data.size=[64,64]', 'data.train_scenes=24', 'data.eval_scenes=4'),
+}
+SETTINGS = (
+    *('train.global_batch_size=4', 'train.workers=1', 'ema={decay: 0.9}', f'train.steps={STEPS}', 'checkpoint.every=2'),
+    *('evaluate.every=6', 'report.every=1', 'report.pictures=0', 'device=cpu'),
     *('--nproc_per_node', '2', '--max_restart', '5'),
 )
 BOUND = 600  # seconds in which a run must go on, or end, after a fault: for nodes that do much else; it takes some 20
@@ -37,8 +56,9 @@ WEIGHTS = ('model.safetensors', 'averaged.safetensors')
 class Life(Started):
     """One start of the command, until it ends."""
 
-    def __init__(self, folder: Path) -> None:
-        super().__init__(folder, *COMMAND, '--save_dir', 'run', TMPDIR=str(folder / 'tmp'))
+    def __init__(self, folder: Path, family: str) -> None:
+        words = ('train', *FAMILIES[family], *SETTINGS, '--save_dir', 'run')
+        super().__init__(folder, *words, TMPDIR=str(folder / 'tmp'))
 
 
 def kill_rank(life: Life, chance: random.Random) -> bool:
@@ -86,21 +106,23 @@ class Soak:
     def __init__(self, folder: Path, kills: int, seed: int) -> None:
         self.folder, self.kills, self.chance = folder, kills, random.Random(seed)
         self.tally: Counter[str] = Counter()
+        self.usual: set[str] = set()  # torch keeps a cache among the temporary files
         self.wrong: list[str] = []
         self.runs = self.lives = self.in_training = 0
 
     def go(self) -> None:
         """Runs, each disturbed until it is done, until the faults are used up."""
-        begun = time.monotonic()
-        self.undisturbed()
+        begun, families = time.monotonic(), cycle(FAMILIES)
         while self.done() < self.kills:
+            self.family = next(families)
+            self.undisturbed()
             self.runs += 1
             run = self.folder / 'run'
             shutil.rmtree(run, ignore_errors=True)
             while not (run / 'summary.json').is_file():
                 known = len(self.wrong)
                 self.life()
-                count = f'{self.done()} faults, {self.lives} starts, {self.runs} runs'
+                count = f'{self.family}: {self.done()} faults, {self.lives} starts, {self.runs} runs'
                 print(count, *self.wrong[known:], sep='\n  ', flush=True)
             self.compare(run)
             print(self.told(time.monotonic() - begun), end='\n\n', flush=True)
@@ -109,16 +131,20 @@ class Soak:
         return sum(self.tally.values())
 
     def undisturbed(self) -> None:
-        life = Life(self.folder)
+        """The run that those of this family are compared with, once."""
+        if (self.folder / self.family).is_dir():
+            return
+        shutil.rmtree(self.folder / 'run', ignore_errors=True)
+        life = Life(self.folder, self.family)
         life.process.wait()
         if life.process.returncode != 0:
-            sys.exit(f'the undisturbed run failed: {life.last_words()}')
-        (self.folder / 'run').rename(self.folder / 'undisturbed')
-        self.usual = {file.name for file in (self.folder / 'tmp').iterdir()}  # torch keeps a cache there
+            sys.exit(f'the undisturbed run failed: {life.said()}')
+        (self.folder / 'run').rename(self.folder / self.family)
+        self.usual |= {file.name for file in (self.folder / 'tmp').iterdir()}
 
     def life(self) -> None:
         """One start of the command, with faults until it ends or they are used up."""
-        life, stopped_by_us = Life(self.folder), False
+        life, stopped_by_us = Life(self.folder, self.family), False
         before = moment = life.begun
         self.lives += 1
         while life.process.poll() is None:
@@ -180,8 +206,8 @@ class Soak:
             self.wrong.append(f'SIGTERM lost steps: step {reached} was logged, saved are {saved}: {life.last_words()}')
 
     def compare(self, run: Path) -> None:
-        """The finished run with the undisturbed one: weights, averages and the losses of all steps, bit by bit."""
-        expected = self.folder / 'undisturbed'
+        """The finished run with the undisturbed one, bit by bit: weights, averages, the losses of all steps, evaluations."""
+        expected = self.folder / self.family
         for name in WEIGHTS:
             found, right = load_file(run / 'latest' / name), load_file(expected / 'latest' / name)
             apart = [key for key, value in right.items() if not value.equal(found[key])]
@@ -189,6 +215,8 @@ class Soak:
                 self.wrong.append(f'{name} differs in {len(apart)} of {len(right)} tensors')
         if losses(run) != losses(expected):
             self.wrong.append('the losses differ')
+        if evaluations(run) != evaluations(expected):
+            self.wrong.append('the evaluations differ')
         hidden = [path for path in run.rglob('.*') if not path.name.startswith('.latest')]
         self.wrong += [f'left in the run folder: {path.relative_to(run)}' for path in hidden]
 
@@ -215,6 +243,11 @@ def _number_in(name: str) -> int:
     """The process in the name of a block of shared memory: torch_<pid>_..."""
     word = name.split('_')[1]
     return int(word) if word.isdecimal() else -1
+
+
+def evaluations(run: Path) -> list[dict[str, Any]]:
+    """What each evaluation of a run found, but for the seconds that it took."""
+    return [{key: value for key, value in line.items() if key != 'seconds'} for line in records(run, 'eval')]
 
 
 def soak(folder: Path, kills: int, seed: int) -> Soak:

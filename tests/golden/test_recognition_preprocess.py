@@ -111,7 +111,7 @@ def test_lines_are_fitted_and_normalised_as_in_the_original(case: dict[str, Any]
     images = torch.from_numpy(shown.transpose(2, 0, 1).copy())[None]
     none = torch.zeros(1, 25, dtype=torch.int64)
     batch = RecognitionBatch(images, torch.tensor([width]), Texts(none, none[:, 0], none), ('',), 0)
-    found = network_input(batch)[0]
+    found = network_input(batch, (0.5, 0.5, 0.5), (0.5, 0.5, 0.5))[0]
     assert list(found.shape) == case['out']['shape']
     assert_allclose(found[..., ::3, ::5], ARRAYS[case['out']['array_key']], atol=1e-6)
     assert float(found.double().sum()) == pytest.approx(case['out']['sum'], abs=2e-2)

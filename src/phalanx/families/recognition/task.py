@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal, Self
 import torch
 from torch import Tensor, nn
 
-from phalanx.config.options import check_size
+from phalanx.config.options import check_size, check_std
 from phalanx.data.batch import Tensors, shares
 from phalanx.data.image import channels_first, normalised, stacked
 from phalanx.data.samples import Draw, Image, SampleError, Split
@@ -44,7 +44,6 @@ from phalanx.runtime.results import Reading
 Size = tuple[int, int]  # width, height
 
 STUDENT = 'student'
-GREY = (0.5, 0.5, 0.5)  # mean and standard deviation that the originals normalise with
 LETTERS_AND_DIGITS = Dictionary()
 AS_PUBLISHED = Comparison()
 
@@ -158,7 +157,7 @@ class Recognition:
     choose the width by the ratio of sides of the lines in the batch; here the global batch stays as the recipe says, and which
     lines meet in it does not depend on their size.) A line keeps its ratio of sides, the rest of the width being empty, or is
     stretched with `keep_ratio` false. `concatenate` puts lines behind one another, before the `transforms`. `compare`: which
-    differences of texts the metric ignores.
+    differences of texts the metric ignores. `mean` and `std` are those of BGR values between 0 and 1, for the normalisation.
 
     Distillation: `model` is the student, `networks` names others that see the same batches, `between` says what they learn from
     one another; each learns from `loss` too, unless it is in `frozen`; `train.init_networks` says from where they start. Raises
@@ -181,10 +180,13 @@ class Recognition:
         networks: dict[str, Annotated[partial[nn.Module], MODELS]] | None = None,
         between: tuple[Annotated[partial[NetworkLoss], DISTILLATIONS], ...] = (),
         frozen: tuple[str, ...] = (),
+        mean: tuple[float, float, float] = (0.5, 0.5, 0.5),
+        std: tuple[float, float, float] = (0.5, 0.5, 0.5),
         judged_by: Literal['accuracy', 'edit_similarity'] = 'accuracy',
     ) -> None:
         for one in (size, *train_sizes):
             check_size('size', one)
+        check_std(std)
         if STUDENT in (networks or {}):
             raise ValueError(f'networks: {STUDENT!r} is the name of `model`; give the others another one')
         if bool(networks) != bool(between):
@@ -195,7 +197,7 @@ class Recognition:
         self.concatenate, self.transforms = concatenate, tuple(transform() for transform in transforms)
         self.compare, self.judged_by = compare, judged_by
         self.networks, self.between = networks or {}, tuple(loss() for loss in between)
-        self.frozen = frozen
+        self.frozen, self.mean, self.std = frozen, mean, std
 
     @cached_property
     def characters(self) -> Characters:
@@ -285,7 +287,7 @@ class Recognition:
         return RecognitionBatch(images, widths, texts, labels, sum(sample.unknown for sample in samples))
 
     def network_input(self, batch: RecognitionBatch) -> Tensor:
-        return network_input(batch)
+        return network_input(batch, self.mean, self.std)
 
     @property
     def has_fixed_size(self) -> bool:
@@ -357,8 +359,8 @@ class Recognition:
             'grow': 'of a longer line than `size` has room for, the input gets wider: int(height * ratio of the sides)',
             'resizing': RESIZING,
             'channels': 'BGR',
-            'mean': GREY,
-            'std': GREY,
+            'mean': self.mean,
+            'std': self.std,
         }
         network, outputs = model.exported(post_processing=post_processing)
         return Export(
@@ -370,8 +372,8 @@ class Recognition:
         )
 
 
-def network_input(batch: RecognitionBatch) -> Tensor:
+def network_input(batch: RecognitionBatch, mean: tuple[float, ...], std: tuple[float, ...]) -> Tensor:
     """Normalised images [B, 3, h, w], BGR as the originals' weights want them, and zero where a line ends."""
-    images = normalised(batch.images.flip(1), GREY, GREY)
+    images = normalised(batch.images.flip(1), mean, std)
     columns = torch.arange(images.shape[3], device=images.device)
     return images.masked_fill_(columns >= batch.widths[:, None, None, None], 0)

@@ -23,6 +23,7 @@ from phalanx.families.segmentation.data import DATA, Data, Source
 from phalanx.families.segmentation.inference import ClassMap, Inference, MainOutput, resized
 from phalanx.families.segmentation.labels import VOID
 from phalanx.families.segmentation.loss import LOSSES, PARTS, Mixed, PixelLoss
+from phalanx.families.segmentation.loss.connectivity import SemanticConnectivity
 from phalanx.families.segmentation.metric import Confusion
 from phalanx.families.segmentation.models import MODELS
 from phalanx.families.segmentation.survey import PixelSurvey
@@ -150,6 +151,12 @@ class Segmentation:
         self.network, self.data = model, data
         self.terms = list(terms_of([loss() for loss in losses], loss_coefficients or (1.0,) * len(losses)))
         self.num_outputs = len(losses)
+        for output in range(len(losses)):
+            if all(isinstance(term.loss, SemanticConnectivity) for term in self.terms if term.output == output):
+                raise ValueError(
+                    f'losses[{output}]: semantic_connectivity has no gradient, so alone it teaches nothing; '
+                    'use {name: mixed, losses: [cross_entropy, semantic_connectivity], coefficients: [1, 0.1]}, say'
+                )
         built = (tuple(transform() for transform in recipe) for recipe in (transforms, eval_transforms))
         self.transforms: dict[Split, tuple[Transform, ...]] = dict(zip(('train', 'eval'), built, strict=True))
         self.inference, self.mean, self.std = inference, mean, std
