@@ -27,7 +27,7 @@ from phalanx.families.recognition.data.source import Chance
 from phalanx.families.recognition.loss import LOSSES
 from phalanx.families.recognition.models import MODELS
 from phalanx.families.recognition.models.outputs import Outputs, TextNetwork
-from phalanx.families.recognition.task import Recognition, Sample, network_input
+from phalanx.families.recognition.task import Recognition, Sample
 from phalanx.families.recognition.texts import Texts
 from phalanx.families.recognition.transforms import TRANSFORMS, Concatenate
 from phalanx.parallel.step import WholeStep
@@ -170,7 +170,7 @@ def test_the_network_sees_bgr_and_nothing_behind_a_line() -> None:
     image = torch.zeros(3, 2, 5, dtype=torch.uint8)
     image[0] = 255  # red
     ours = task()
-    found = network_input(ours.collate([Sample(image, 3, '1', 0, [2], [])]))
+    found = ours.network_input(ours.collate([Sample(image, 3, '1', 0, [2], [])]))
     assert found.shape == (1, 3, 2, 5)
     assert found[0, :, 0, 0].tolist() == [-1, -1, 1]
     assert not found[..., 3:].any()
