@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from phalanx.report.charts import Line, chart, confusion, log_ticks, nice_ticks, smoothed, thinned
-from phalanx.report.page import write_page
+from phalanx.report.page import PageError, write_page
 from phalanx.report.readable import duration, number
 
 NAUGHTY = '<b>"truck" & co</b>'
@@ -301,3 +301,15 @@ def test_numbers_keep_four_digits(value: object, text: str) -> None:
 @pytest.mark.parametrize(('seconds', 'text'), [(4.26, '4.3 s'), (75, '1 min 15 s'), (7390, '2 h 03 min'), (None, '–')])
 def test_durations_are_said_in_two_units(seconds: float | None, text: str) -> None:
     assert duration(seconds) == text
+
+
+@pytest.mark.parametrize('changed', ['"loss": 1e999', '"loss": 1e308, "lr": -1e308', '"\\ud800": 0.5, "loss": 1.5'])
+def test_a_log_that_no_run_writes_is_refused_and_the_page_stays(changed: str, tmp_path: Path) -> None:
+    line = '{"kind": "train", "step": 1, "epoch": 0.5, "loss": 1.5, "terms": {}, "lr": 0.1}\n'
+    (tmp_path / 'metrics.jsonl').write_text(line)
+    page = write_page(tmp_path).read_bytes()
+    bad = line.replace('"loss": 1.5', changed)
+    (tmp_path / 'metrics.jsonl').write_text(line + bad + bad.replace('train', 'eval'))
+    with pytest.raises(PageError, match=str(tmp_path)):
+        write_page(tmp_path)
+    assert (tmp_path / 'report.html').read_bytes() == page

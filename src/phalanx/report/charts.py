@@ -72,11 +72,14 @@ def chart(
 ) -> list[Chart]:
     """A titled chart of `lines` over steps (or what `over` names) from 0 to `last`; none without a value.
 
-    With `zero` the value axis begins at 0; it is logarithmic where values differ much, unless it is to be `linear`.
+    With `zero` the value axis begins at 0; it is logarithmic where values differ much, unless it is to be `linear`. Raises
+    ValueError for a value that is not finite: a run writes none.
     """
     values = [value for line in lines for _, value in line.points if value is not None]
     if not values:
         return []
+    if not all(map(math.isfinite, values)):
+        raise ValueError(f'{title}: a value is not finite')
     x, y = _across(last, whole=over in COUNTED), _value_axis(min(values), max(values), zero, linear)
     notes = ', '.join(filter(None, (unit, 'log scale' if y.log else '', f'over {over}' if over != 'step' else '')))
     curves = [_curve(line, x, y) for line in sorted(lines, key=lambda line: not line.faint)]

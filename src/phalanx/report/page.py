@@ -31,10 +31,10 @@ def write_page(folder: Path) -> Path:
     """`folder`/report.html, newly built. Raises OSError when it cannot be written, and PageError when the files of the folder
     are not those of a run; an earlier page then stays as it was."""
     try:
-        page = _page(Run.read(folder))
+        page = _page(Run.read(folder)).encode()
     except (LookupError, TypeError, ValueError, AttributeError, OverflowError, RecursionError, TemplateError) as error:
         raise PageError(f'{folder}: its files do not say what a run writes ({type(error).__name__}: {error})') from None
-    write_whole(folder / 'report.html', page.encode())
+    write_whole(folder / 'report.html', page)
     return folder / 'report.html'
 
 
