@@ -34,17 +34,28 @@ class TextDetection:
     def prepare(self, image: Image) -> Floats:
         for transform in self.preparation['transforms']:
             image = resized(image, *size_after(transform, image))
-        return normalised(image, self.preparation)
+        step, (H, W) = self.preparation['multiple_of'], image.shape[:2]
+        filled_up = np.zeros((-(-H // step) * step, -(-W // step) * step, 3), np.uint8)
+        filled_up[:H, :W] = image
+        return normalised(filled_up, self.preparation)
 
     def outputs(self, run: Run, images: Floats) -> dict[str, Any]:
         return run(images)
 
     def prediction(self, outputs: Mapping[str, Any], image: Image) -> list[TextRegion]:
         H, W = image.shape[:2]
-        return text_regions(outputs['probabilities'], (W, H), **self.reading['post_processing'])
+        h, w = self._fitted(image)
+        return text_regions(outputs['probabilities'][:h, :w], (W, H), **self.reading['post_processing'])
 
     def result(self, prediction: list[TextRegion], image: Image) -> list[TextRegion]:
         return prediction
+
+    def _fitted(self, image: Image) -> tuple[int, int]:
+        """How many rows and columns of the input the image has; the rest is black."""
+        for transform in self.preparation['transforms']:
+            width, height = size_after(transform, image)
+            image = np.broadcast_to(np.uint8(0), (height, width, 3))
+        return image.shape[0], image.shape[1]
 
 
 def size_after(transform: Mapping[str, Any], image: Image) -> tuple[int, int]:

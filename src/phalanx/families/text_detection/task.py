@@ -279,6 +279,7 @@ class TextDetection:
             {
                 'transforms': [described(transform) for transform in self.transforms['eval']],
                 'resizing': RESIZING,
+                'filled_up': f'on the right and at the bottom with black, to multiples of {MULTIPLE}; no texts are there',
                 'multiple_of': MULTIPLE,
                 'channels': 'BGR',
                 'mean': self.mean,
