@@ -57,7 +57,7 @@ def det(tmp_path: Path) -> Path:
     texts = {'threshold': 0.3, 'box_threshold': 0.4, 'max_candidates': 100, 'unclip_ratio': 0.0, 'shape': 'quad'}
     guide = {
         'task': 'text_detection',
-        'preparation': {'transforms': [], 'channels': 'RGB', 'mean': [0, 0, 0], 'std': [1, 1, 1]},
+        'preparation': {'transforms': [], 'multiple_of': 4, 'channels': 'RGB', 'mean': [0, 0, 0], 'std': [1, 1, 1]},
         'reading': {'post_processing': {**texts, 'scoring': 'fast', 'dilate': False}},
     }
     constants = {'channels': np.int64([1]), 'one': np.float32(1)}
