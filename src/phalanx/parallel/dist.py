@@ -134,8 +134,13 @@ def largest_over_ranks(value: Tensor) -> Tensor:
 
 
 def _is_small(value: Tensor, group: Group | None = None) -> bool:
-    """Whether latency is what an exchange of `value` costs, on CPUs: NCCL sees to that itself."""
-    return value.device.type == 'cpu' and value.nbytes * group_size(group) <= SMALL
+    """Whether latency is what an exchange of `value` costs, on CPUs: NCCL sees to that itself.
+
+    Compiled code takes torch's all-reduce, which it can put into its graph; nothing there can wait for another rank.
+    """
+    if torch.compiler.is_compiling() or value.device.type != 'cpu':
+        return False
+    return value.nbytes * group_size(group) <= SMALL
 
 
 def _of_ranks(value: Tensor, group: Group | None = None) -> Tensor:
