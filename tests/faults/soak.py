@@ -50,7 +50,6 @@ SETTINGS = (
     *('--nproc_per_node', '2', '--max_restart', '5'),
 )
 BOUND = 600  # seconds in which a run must go on, or end, after a fault: for nodes that do much else; it takes some 20
-WEIGHTS = ('model.safetensors', 'averaged.safetensors')
 
 
 class Life(Started):
@@ -208,7 +207,10 @@ class Soak:
     def compare(self, run: Path) -> None:
         """The finished run with the undisturbed one, bit by bit: weights, averages, the losses of all steps, evaluations."""
         expected = self.folder / self.family
-        for name in WEIGHTS:
+        names, others = ({file.name for file in (each / 'latest').glob('*.safetensors')} for each in (expected, run))
+        if names != others:
+            self.wrong.append(f'saved are {sorted(others)}, not {sorted(names)}')
+        for name in names & others:
             found, right = load_file(run / 'latest' / name), load_file(expected / 'latest' / name)
             apart = [key for key, value in right.items() if not value.equal(found[key])]
             if apart:
