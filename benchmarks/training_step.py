@@ -27,7 +27,7 @@ from phalanx.engine.trainer import Trainer
 
 PLAIN = Path(__file__).with_name('plain_ddp.py')
 # `cross_entropy` has weights that targets tell; `ema` and `clip` are more than a plain step.
-DIGITS = ('losses=[cross_entropy, cross_entropy, cross_entropy]', 'data.size=[192,384]', 'data.train_scenes=16')
+DIGITS = ('loss=[cross_entropy, cross_entropy, cross_entropy]', 'data.size=[192,384]', 'data.train_scenes=16')
 SETTINGS = ('train.global_batch_size=8', 'train.workers=0', 'norm_sync=off', 'ema=null', 'clip=null', 'device=cpu')
 
 

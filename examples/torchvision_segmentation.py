@@ -1,6 +1,6 @@
 """A segmentation network of torchvision (LR-ASPP, Howard et al., arXiv:1905.02244), and an augmentation of torchvision's.
 
-phalanx train --plugin examples/torchvision_segmentation.py pp_liteseg_digits --set model.name=lraspp losses=[cross_entropy]
+phalanx train --plugin examples/torchvision_segmentation.py pp_liteseg_digits --set model.name=lraspp loss=[cross_entropy]
 """
 
 from __future__ import annotations

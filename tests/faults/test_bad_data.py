@@ -33,7 +33,7 @@ RECIPES = {
     'segmentation': (
         'pp_liteseg_digits',
         'data={name: file_list, root: data, classes: [a, b]}',
-        f'losses={["cross_entropy"] * 3}',
+        f'loss={["cross_entropy"] * 3}',
     ),
     'detection': (
         'ppyoloe_digits',

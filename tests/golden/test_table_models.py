@@ -19,7 +19,7 @@ from torch import Tensor
 from golden.weights import draw, images
 from phalanx.engine.optim.clip import Clip, clip
 from phalanx.engine.optim.schedule import piecewise
-from phalanx.families.table.loss import LOCATION_LOSSES, structure_loss
+from phalanx.families.table.loss import LOSSES, Targets
 from phalanx.families.table.models.slanet import SLANet, slanet
 from phalanx.families.table.output import TableOutput
 from phalanx.weights.originals import load_original
@@ -61,11 +61,9 @@ def follow(model: SLANet) -> tuple[TableOutput, list[Tensor]]:
         torch.from_numpy(images(FACTS['input_shape'])).to(model.head.cell.weight_hh.dtype), BATCH['structure'][:, :steps]
     )
     after = slice(1, steps + 1)
-    located = LOCATION_LOSSES['smooth_l1'](
-        said.boxes, BATCH['bboxes'][:, after].to(said.boxes), BATCH['bbox_masks'][:, after, 0]
-    )
-    terms = (structure_loss(said.logits, BATCH['structure'][:, after]), located)
-    return said, [term.total / term.weight * factor for term, factor in zip(terms, (1, 2), strict=True)]
+    targets = Targets(BATCH['structure'][:, after], BATCH['bboxes'][:, after].to(said.boxes), BATCH['bbox_masks'][:, after, 0])
+    terms = LOSSES['structure']()(said, targets) | LOSSES['smooth_l1']()(said, targets)
+    return said, [term.total / term.weight * factor for term, factor in zip(terms.values(), (1, 2), strict=True)]
 
 
 @torch.no_grad()

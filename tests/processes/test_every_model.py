@@ -84,11 +84,11 @@ TOGETHER: dict[tuple[str, str], dict[str, Any]] = {('db', 'merged'): {'backbone'
 ONLY_SIZES = {('segformer', 'backbone'), ('ppyoloe', 'size')}
 # What else a network needs: a loss for each output, or another size of images.
 NEEDS: dict[str, tuple[str, ...]] = {
-    'pp_liteseg': ('losses=[{name: ohem, min_kept_per_sample: 500}, cross_entropy, dice]',),
-    'unet': ('losses=[dice]',),
-    'ocrnet': ('losses=[{name: mixed, losses: [cross_entropy, lovasz], coefficients: [0.8, 0.2]}, cross_entropy]',),
-    'segformer': ('losses=[cross_entropy]',),
-    'deeplabv3p': ('losses=[lovasz]',),
+    'pp_liteseg': ('loss=[{name: ohem, min_kept_per_sample: 500}, cross_entropy, dice]',),
+    'unet': ('loss=[dice]',),
+    'ocrnet': ('loss=[{name: mixed, losses: [cross_entropy, lovasz], coefficients: [0.8, 0.2]}, cross_entropy]',),
+    'segformer': ('loss=[cross_entropy]',),
+    'deeplabv3p': ('loss=[lovasz]',),
     'svtr_lcnet': ('loss={name: multi}', 'size=[64, 48]', 'train_sizes=[[64, 48], [48, 48]]'),
     'db': ('model.neck_channels=24', 'model.scale=null'),
     'svtr_lcnetv3': ('size=[64, 48]', 'train_sizes=[[64, 48], [48, 48]]'),

@@ -240,7 +240,7 @@ def test_samples_that_make_no_batch_end_a_run_in_one_line(tree: Tree, capsys: py
     words = [
         *tree.words()[:3],
         'transforms=[]',
-        'losses=[cross_entropy, cross_entropy, cross_entropy]',
+        'loss=[cross_entropy, cross_entropy, cross_entropy]',
         'ema=null',
         'train.global_batch_size=3',
         'train.workers=0',

@@ -118,8 +118,10 @@ def test_keys_are_explained_for_a_recipe_that_is_wrong_or_not_there(tmp_path: Pa
         assert run_here('config', *words, '--explain', 'loss') == 0
         told = capsys.readouterr().out
         assert [line for line in told.splitlines() if line.startswith('# ')] == [
+            '# segmentation',
             '# detection',
             '# recognition',
+            '# table',
             '# text_detection',
         ]
     assert run_here('config', '--explain', 'charcters') == 2

@@ -65,10 +65,10 @@ def test_a_step_asks_the_device_for_nothing(recipe: str, settings: tuple[str, ..
 @pytest.mark.parametrize(
     'settings',
     [
-        ('model={name: unet}', 'losses=[cross_entropy]'),
-        ('model={name: ocrnet, backbone: hrnet_w18}', 'losses=[cross_entropy, cross_entropy]'),
-        ('model={name: segformer, backbone: mit_b0}', 'losses=[cross_entropy]'),
-        ('model={name: deeplabv3p, backbone: xception65}', 'losses=[cross_entropy]'),
+        ('model={name: unet}', 'loss=[cross_entropy]'),
+        ('model={name: ocrnet, backbone: hrnet_w18}', 'loss=[cross_entropy, cross_entropy]'),
+        ('model={name: segformer, backbone: mit_b0}', 'loss=[cross_entropy]'),
+        ('model={name: deeplabv3p, backbone: xception65}', 'loss=[cross_entropy]'),
     ],
     ids=['unet', 'ocrnet', 'segformer', 'deeplabv3p'],
 )

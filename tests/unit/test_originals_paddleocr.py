@@ -339,14 +339,13 @@ def test_slanet_comes_out_as_published() -> None:
         'max_length': 500,
         'merge_cells': True,
         'name_empty_cells': False,
-        'structure_coefficient': 1.0,
-        'location_coefficient': 2.0,
+        'loss_coefficients': [1.0, 2.0],
         'mean': [0.485, 0.456, 0.406],
         'std': [0.229, 0.224, 0.225],
         'norm_sync': 'global',
         'clip': {'norm': 5.0, 'per_tensor': True},
     }.items() <= got.items()
-    assert got['location_loss']['name'] == 'smooth_l1'
+    assert [loss['name'] for loss in got['loss']] == ['structure', 'smooth_l1']
     assert (got['schedule']['boundary_epochs'], got['schedule']['factors']) == ([40, 50], [0.1, 0.05])
     (note,) = [note for note in open_job('slanet.yml').notes if 'pretrained' in note]
     assert 'Architecture.Backbone.pretrained is ignored' in note and 'train.init_part=backbone' in note
@@ -450,7 +449,7 @@ def test_what_is_ignored_is_told_with_its_line() -> None:
         ),
         ('distilled', 'Architecture.Models.Student.pretrained=x', 'leave it out and set train.init_networks.student=x'),
         ('distilled', 'Loss.loss_config_list.2.DistillationDistanceLoss.mode=l1', 'DistillationDistanceLoss.mode'),
-        ('slanet', 'Loss.loc_loss=giou', "location_loss.name: 'giou' is not one of"),
+        ('slanet', 'Loss.loc_loss=giou', "loss[1].name: 'giou' is not one of"),
         ('slanet', 'Metric.loc_reg_num=8', 'Metric.loc_reg_num: 8 has no counterpart'),
         ('slanet', 'Global.character_dict_path=other.txt', 'Global.character_dict_path: there is no file other.txt'),
         ('slanet', 'Global.character_dict_path=crnn.yml', 'crnn.yml does not have the 28 tokens'),

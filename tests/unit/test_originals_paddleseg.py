@@ -162,7 +162,7 @@ def test_pp_liteseg_comes_out_as_published(folder: Path) -> None:
     assert (got['train']['steps'], got['train']['batch_size_per_rank']) == (160000, 4)
     # 130000 pixels of a batch of 4
     ohem = {'name': 'ohem', 'threshold': 0.7, 'min_kept_per_sample': 32500.0, 'class_weights': None}
-    assert got['losses'] == [ohem] * 3 and got['loss_coefficients'] == [1, 1, 1]
+    assert got['loss'] == [ohem] * 3 and got['loss_coefficients'] == [1, 1, 1]
     optimizer = {'name': 'sgd', 'lr': 0.005, 'momentum': 0.9, 'nesterov': False, 'weight_decay': 5e-4, 'fused': True}
     assert got['optimizer'] == optimizer
     polynomial = {'name': 'polynomial', 'power': 0.9, 'end_lr': 0.0, 'warmup_steps': 1000, 'warmup_start_lr': 1e-5}
@@ -194,7 +194,7 @@ def test_ocrnet_comes_out_as_published(folder: Path) -> None:
     got = recipe('ocrnet')
     assert (got['model']['name'], got['model']['backbone']) == ('ocrnet', 'hrnet_w18')
     entropy = {'name': 'cross_entropy', 'class_weights': None, 'avg_non_ignore': True, 'top_k': 1.0}
-    assert got['losses'] == [entropy, entropy] and got['loss_coefficients'] == [1, 0.4]
+    assert got['loss'] == [entropy, entropy] and got['loss_coefficients'] == [1, 0.4]
     assert (got['optimizer']['momentum'], got['optimizer']['weight_decay']) == (0.9, 4e-5)
 
 
@@ -255,7 +255,7 @@ val_dataset: {{_inherited_: False, {common}, mode: val, val_path: lists/val.txt,
         'classes': [f'class {number}' for number in range(11)],
         'separator': ' ',
     }
-    assert [loss['name'] for loss in got['losses']] == ['cross_entropy'] * 3
+    assert [loss['name'] for loss in got['loss']] == ['cross_entropy'] * 3
 
 
 def test_losses_are_mixed_for_each_output(folder: Path) -> None:
@@ -265,7 +265,7 @@ def test_losses_are_mixed_for_each_output(folder: Path) -> None:
         '{type: MixedLoss, losses: [{type: OhemCrossEntropyLoss, min_kept: 100000}, {type: DiceLoss, smooth: 2}], coef: [1, 3]}'
     )
     write(folder, 'run', f'_base_: ocrnet.yml\nloss: {{types: [{mixed}, {other}], coef: [1, 0.4]}}\n')
-    first, second = recipe('run')['losses']
+    first, second = recipe('run')['loss']
     entropy = {'name': 'cross_entropy', 'class_weights': None, 'avg_non_ignore': True, 'top_k': 1.0}
     assert first == {'name': 'mixed', 'losses': [entropy, {'name': 'lovasz'}], 'coefficients': [0.8, 0.2]}
     assert second['losses'] == [
@@ -280,7 +280,7 @@ def test_losses_that_published_configurations_mix_in_are_known(folder: Path) -> 
     parts = '{type: CrossEntropyLoss}, {type: LovaszHingeLoss}, {type: RMILoss}, {type: SemanticConnectivityLoss}'
     mixed = f'{{type: MixedLoss, losses: [{parts}], coef: [1, 0.01, 0.5, 0.01]}}'
     write(folder, 'run', f'_base_: unet.yml\nloss: {{types: [{mixed}], coef: [1]}}\n')
-    (loss,) = recipe('run')['losses']
+    (loss,) = recipe('run')['loss']
     connectivity = {'name': 'semantic_connectivity', 'most': 10}
     assert loss['losses'][1:] == [{'name': 'lovasz_hinge'}, {'name': 'rmi'}, connectivity]
 
@@ -309,7 +309,7 @@ test_config: {{auc_roc: True}}
     got = recipe(write(folder, 'run', text))
     lists = {'train': 'train_list.txt', 'eval': 'val_list.txt', 'separator': ' ', 'classes': ['background', 'vessel']}
     assert got['data'] == {'name': 'file_list', 'root': 'data/retina', **lists}
-    assert got['losses'] == [{'name': 'dice', 'class_weights': None, 'smooth': 1.0}]
+    assert got['loss'] == [{'name': 'dice', 'class_weights': None, 'smooth': 1.0}]
     assert got['transforms'] == [{'name': 'random_vertical_flip', 'probability': 0.1}]
     assert got['eval_transforms'] == [{'name': 'resize_by_long', 'side': 1280}]
 
@@ -423,14 +423,14 @@ def test_own_keys_and_recipe_keys_can_be_set(folder: Path) -> None:
     assert recipe('liteseg', 'train.steps=7')['train']['steps'] == 7
     assert recipe('liteseg', 'optimizer.lr=0.2')['optimizer']['lr'] == 0.2
     half = recipe('liteseg', 'batch_size=2')  # min_kept stays the same for the smaller batch
-    assert half['losses'][0]['min_kept_per_sample'] == 65000
+    assert half['loss'][0]['min_kept_per_sample'] == 65000
 
 
 def test_values_keep_the_line_of_the_original(folder: Path) -> None:
     resolved = job('liteseg').resolved
     assert resolved.value['optimizer'].value['momentum'].origin == 'cityscapes.yml:14'
     assert resolved.value['optimizer'].value['lr'].origin == 'liteseg.yml:5'
-    assert resolved.value['losses'].value[0].value['threshold'].origin == "PaddleSeg's default"
+    assert resolved.value['loss'].value[0].value['threshold'].origin == "PaddleSeg's default"
 
 
 def test_weights_at_an_address_are_those_to_start_from(folder: Path) -> None:

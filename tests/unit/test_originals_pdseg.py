@@ -107,7 +107,7 @@ def test_unet_comes_out_as_published() -> None:
     assert (got['schedule']['name'], got['schedule']['power'], got['schedule']['end_lr']) == ('polynomial', 0.9, 0)
     assert (got['evaluate']['every_epochs'], got['checkpoint']['every_epochs'], got['norm_sync']) == (10, 10, 'off')
     assert (got['precision']['dtype'], got['train']['init_from']) == ('fp32', None)
-    assert got['losses'][0]['name'] == 'cross_entropy'
+    assert got['loss'][0]['name'] == 'cross_entropy'
 
 
 def test_xception_and_ocrnet_come_out_as_published() -> None:

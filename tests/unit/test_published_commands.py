@@ -100,8 +100,8 @@ def test_options_of_paddleseg_mean_what_they_mean_there(folder: Path) -> None:
     _, got = job(f'{line} --do_eval --learning_rate 0.02 --log_iters 5 --seed 3 --keep_checkpoint_max 2 --save_dir output')
     assert (got['evaluate']['enabled'], got['evaluate']['every'], got['checkpoint']['every']) == (True, 500, 500)
     assert (got['train']['batch_size_per_rank'], got['train']['steps'], got['optimizer']['lr']) == (4, 700, 0.02)
-    ohem = got['losses'][0]['min_kept_per_sample']
-    assert 2 * ohem == job('configs/pp_liteseg/liteseg.yml --batch_size 2')[1]['losses'][0]['min_kept_per_sample']
+    ohem = got['loss'][0]['min_kept_per_sample']
+    assert 2 * ohem == job('configs/pp_liteseg/liteseg.yml --batch_size 2')[1]['loss'][0]['min_kept_per_sample']
     assert job(line)[1]['evaluate']['enabled'] is False  # without --do_eval
     assert got['report']['visualdl'] is True
 

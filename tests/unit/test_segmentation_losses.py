@@ -174,14 +174,14 @@ def test_class_weights_must_be_one_for_each_class(name: str) -> None:
     options = {'min_kept_per_sample': 10} if name == 'ohem' else {}
     part = partial(LOSSES[name], class_weights=(1, 2), **options)
     part().check(2)
-    for (term,) in (terms_of([part()], [1.0]), terms_of([Mixed(losses=(part,), coefficients=(1,))], [1.0])):
+    for (term,) in (terms_of([(part(), 1.0)]), terms_of([(Mixed(losses=(part,), coefficients=(1,)), 1.0)])):
         with pytest.raises(ValueError, match=r'^class_weights has 2 values, but there are 19 classes$'):
             term.loss.check(19)
 
 
 def test_a_recipe_mixes_losses_of_one_output() -> None:
     parts = '[{name: cross_entropy, class_weights: [1, 2, 3]}, lovasz]'
-    root = override(read(UNET_PET), f'losses=[{{name: mixed, losses: {parts}, coefficients: [0.8, 0.2]}}]')
+    root = override(read(UNET_PET), f'loss=[{{name: mixed, losses: {parts}, coefficients: [0.8, 0.2]}}]')
     _, task, _ = bind(root, Recipe, Segmentation)
     assert [term[2:] for term in task.terms] == [(CrossEntropy(class_weights=(1, 2, 3)), 0.8), (LovaszSoftmax(), 0.2)]
     assert isinstance(task.model(), nn.Module)
@@ -197,11 +197,11 @@ def test_a_recipe_mixes_losses_of_one_output() -> None:
 )
 def test_wrong_options_are_told(losses: str, problem: str) -> None:
     with pytest.raises(ConfigError, match=problem):
-        bind(override(read(UNET_PET), f'losses={losses}'), Recipe, Segmentation)
+        bind(override(read(UNET_PET), f'loss={losses}'), Recipe, Segmentation)
 
 
 def test_class_weights_of_a_wrong_length_are_refused_before_the_start() -> None:
-    root = override(read(UNET_PET), 'losses=[{name: cross_entropy, class_weights: [1, 2]}]')
+    root = override(read(UNET_PET), 'loss=[{name: cross_entropy, class_weights: [1, 2]}]')
     _, task, _ = bind(root, Recipe, Segmentation)
     with pytest.raises(ValueError, match=r'^class_weights has 2 values, but there are 3 classes$'):
         task.model()

@@ -33,7 +33,7 @@ CE = partial(LOSSES['cross_entropy'])
 
 
 def task(**changes: Any) -> Segmentation:
-    return Segmentation(**{'model': partial(MODELS['unet']), 'data': DIGITS, 'losses': (CE,), **changes})
+    return Segmentation(**{'model': partial(MODELS['unet']), 'data': DIGITS, 'loss': (CE,), **changes})
 
 
 class Reds(nn.Module):
@@ -101,7 +101,7 @@ def test_each_output_has_its_loss_times_its_coefficient() -> None:
             return [images.new_zeros(1, 11, 4, 4) for _ in range(3)]
 
     labels = np.array([[0, 3, 5, VOID]] * 4, np.uint8)
-    ours = task(losses=(CE, CE, partial(LOSSES['ohem'], min_kept_per_sample=0)), loss_coefficients=(1.0, 0.4, 0.5))
+    ours = task(loss=(CE, CE, partial(LOSSES['ohem'], min_kept_per_sample=0)), loss_coefficients=(1.0, 0.4, 0.5))
     batch = ours.collate([sample(half_red(4, 4), labels)])
     terms = ours.loss(ours.outputs(Zeros(), batch), batch, WholeStep())
     assert list(terms) == ['cross_entropy', 'cross_entropy_1', 'ohem_2']
@@ -179,10 +179,10 @@ def test_a_result_is_saved_as_indices_and_as_an_overlay(tmp_path: Path) -> None:
     ('changes', 'message'),
     [
         ({'loss_coefficients': (1.0, 0.4)}, 'there are 1 losses, but 2 loss_coefficients'),
-        ({'losses': (partial(LOSSES['semantic_connectivity']),)}, 'losses[0]: semantic_connectivity has no gradient'),
+        ({'loss': (partial(LOSSES['semantic_connectivity']),)}, 'loss[0]: semantic_connectivity has no gradient'),
         ({'std': (0.5, 0.0, 0.5)}, 'std must be above 0, got 0.5, 0.0, 0.5'),
         ({'transforms': (partial(TRANSFORMS['resize'], size=(0, 1)),)}, 'size is (width, height)'),
-        ({'losses': (partial(LOSSES['ohem'], min_kept_per_sample=-1),)}, 'min_kept_per_sample is -1'),
+        ({'loss': (partial(LOSSES['ohem'], min_kept_per_sample=-1),)}, 'min_kept_per_sample is -1'),
     ],
 )
 def test_options_that_cannot_be_are_refused_before_anything_is_built(changes: dict[str, Any], message: str) -> None:

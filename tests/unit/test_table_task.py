@@ -19,7 +19,7 @@ from phalanx.data.samples import Draw
 from phalanx.engine.schema import Recipe
 from phalanx.families.table.data import DATA
 from phalanx.families.table.draw import schematic
-from phalanx.families.table.loss import LOCATION_LOSSES
+from phalanx.families.table.loss import LOSSES
 from phalanx.families.table.models import MODELS
 from phalanx.families.table.output import TableOutput
 from phalanx.families.table.task import TableStructure
@@ -35,7 +35,7 @@ def task(**changes: Any) -> TableStructure:
     options = {
         'model': partial(MODELS['slanet'], scale=0.25, channels=16, hidden=16),
         'data': RENDERED,
-        'location_loss': partial(LOCATION_LOSSES['smooth_l1']),
+        'loss': (partial(LOSSES['structure']), partial(LOSSES['smooth_l1'])),
         'image_size': 64,
         'max_length': 100,
     }

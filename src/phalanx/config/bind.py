@@ -119,6 +119,9 @@ class _Binder:
 
     def sequence(self, node: Node, shape: type, args: tuple[Any, ...], path: str) -> Bound:
         value = node.value
+        if isinstance(value, dict | str) and get_origin(args[0]) is Annotated:  # one part of a catalog is a list of one
+            bound, tree = self.any(node, args[0], path)
+            return shape([bound]), tree
         if not isinstance(value, list):
             return self.wrong(node, path, f'a list such as [{node.text}]' if node.text else 'a list')
         fixed = shape is tuple and args[-1] is not Ellipsis

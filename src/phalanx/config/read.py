@@ -45,9 +45,9 @@ class Node:
     text: str | None = None  # a scalar as it was typed: YAML 1.1 reads `off` as false, a field that wants a word still gets it
 
 
-def read(path: Path) -> Node:
+def read(path: Path, load: Callable[[Path], Node] | None = None) -> Node:
     """The recipe at `path`, laid over those its `_base_` names (files beside it, or shipped ones): a later base wins, its own
-    keys win over all.
+    keys win over all. `load` reads one file, as `document` does.
 
     Raises ConfigError for a missing file, text that is not YAML, a key written twice, a circle of bases and too many of them.
     """
@@ -58,7 +58,7 @@ def read(path: Path) -> Node:
             merged = merge(merged, base)
         return merge(merged, own)
 
-    return over_bases(path.resolve(), '_base_', document, joined, shipped(parts=True))
+    return over_bases(path.resolve(), '_base_', load or document, joined, shipped(parts=True))
 
 
 def over_bases(
@@ -193,7 +193,7 @@ def _renamed(under: dict[str, Node], over: dict[str, Node]) -> bool:
 
 
 def override(root: Node, assignment: str, origin: str | None = None) -> Node:
-    """`root` with one assignment such as `optimizer.lr=0.01` or `losses.0.coefficient=2` laid over it; the value is YAML.
+    """`root` with one assignment such as `optimizer.lr=0.01` or `loss.0.name=ohem` laid over it; the value is YAML.
 
     Raises ConfigError when it is not an assignment, or when it points into a list past its end.
     """

@@ -24,7 +24,7 @@ from phalanx.families.segmentation.models import MODELS as SEGMENTATION_MODELS
 from phalanx.families.segmentation.task import Segmentation
 from phalanx.families.segmentation.transforms import TRANSFORMS as SEGMENTATION_TRANSFORMS
 from phalanx.families.table.data import DATA as TABLE_DATA
-from phalanx.families.table.loss.location import LOCATION_LOSSES
+from phalanx.families.table.loss import LOSSES as TABLE_LOSSES
 from phalanx.families.table.models import MODELS as TABLE_MODELS
 from phalanx.families.table.task import TableStructure
 from phalanx.families.text_detection.data import DATA as TEXT_DETECTION_DATA
@@ -62,7 +62,7 @@ CATALOGS: dict[str, dict[str, dict[str, Any]]] = {
         'losses': RECOGNITION_LOSSES,
         'transforms': RECOGNITION_TRANSFORMS,
     },
-    'table': {'models': TABLE_MODELS, 'data': TABLE_DATA, 'losses': LOCATION_LOSSES},
+    'table': {'models': TABLE_MODELS, 'data': TABLE_DATA, 'losses': TABLE_LOSSES},
     'text_detection': {
         'models': TEXT_DETECTION_MODELS,
         'data': TEXT_DETECTION_DATA,

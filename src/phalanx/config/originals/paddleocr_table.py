@@ -13,7 +13,6 @@ from phalanx.config.read import Node, plain
 ALGORITHMS = ('SLANet',)
 # SHA-256 of the lines of table_structure_dict.txt, which the family knows by itself.
 TOKENS = '26fdd17cef66b20302a575c3b73dc7a9a67a82fae9cd9f97ac0509b548e2811d'
-COEFFICIENTS = {'structure_coefficient': 'structure_weight', 'location_coefficient': 'loc_weight'}  # ours -> theirs
 IMAGENET = {'mean': [0.485, 0.456, 0.406], 'std': [0.229, 0.224, 0.225]}
 TRANSFORMS = (
     'DecodeImage',
@@ -43,7 +42,7 @@ def translate(
     loss, post, metric = top.section('Loss'), top.section('PostProcess'), top.section('Metric')
     loss.must('name', 'SLALoss')
     kind = loss.take('loc_loss', 'mse')
-    coefficients = {ours: loss.take(theirs) for ours, theirs in COEFFICIENTS.items()}
+    coefficients = [loss.take('structure_weight'), loss.take('loc_weight')]
     post.must('name', 'TableLabelDecode')
     post.same('merge_no_span_structure', options.get('merge_cells', settings.reading.default(None)), 'TableLabelEncode')
     metric.must('name', 'TableMetric')
@@ -55,8 +54,8 @@ def translate(
         'task': 'table',
         'model': _network(architecture, max_length),
         'data': _data(train, evaluation),
-        'location_loss': {'name': kind},
-        **coefficients,
+        'loss': [{'name': 'structure'}, {'name': kind}],
+        'loss_coefficients': coefficients,
         **options,
         'parameters': _rules(decay),
     }

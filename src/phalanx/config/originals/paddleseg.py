@@ -146,7 +146,7 @@ def translate(root: Node, reading: Reading) -> Node:
         'task': 'segmentation',
         'model': model,
         'data': data,
-        'losses': losses,
+        'loss': losses,
         'loss_coefficients': coefficients,
         **data_keys,
         'inference': _inference(top.section('test_config')),

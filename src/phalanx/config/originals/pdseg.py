@@ -75,7 +75,7 @@ def translate(root: Node, reading: Reading) -> Node:
         'task': 'segmentation',
         'model': network,
         'data': data,
-        'losses': losses,
+        'loss': losses,
         'loss_coefficients': coefficients,
         **_transforms(top, augmentation),
         'train': {

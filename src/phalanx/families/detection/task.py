@@ -37,6 +37,7 @@ from phalanx.families.detection.transforms import (
     Shown,
     Transform,
 )
+from phalanx.families.losses import summed, weighted, weights_of
 from phalanx.families.task import Export, FromSource, GraphPart, Loss, described, tried
 from phalanx.parallel.step import WholeStep
 from phalanx.runtime.detection import Suppressed
@@ -155,6 +156,7 @@ def framed(image: Image, objects: Objects, transforms: Sequence[Transform], draw
 class Detection:
     """The Task, made from the keys of a recipe.
 
+    `loss` lists what the network learns from, each multiplied by its one of `loss_coefficients` (all 1 when there are none).
     `mean` and `std` are those of RGB values between 0 and 1, for the normalisation. `nms` makes results of boxes; pictures show
     those with at least the score `shown_from`. Raises ValueError for options of parts that cannot be.
     """
@@ -164,7 +166,8 @@ class Detection:
         *,
         model: Annotated[partial[nn.Module], MODELS],
         data: Annotated[partial[Data], DATA],
-        loss: Annotated[partial[DetectionLoss], LOSSES, tried],
+        loss: tuple[Annotated[partial[DetectionLoss], LOSSES, tried], ...],
+        loss_coefficients: tuple[float, ...] = (),
         metric: Annotated[partial[CocoAp | VocAp], METRICS],
         transforms: tuple[Annotated[partial[Transform], TRANSFORMS, tried], ...] = (),
         eval_transforms: tuple[Annotated[partial[Transform], TRANSFORMS, tried], ...] = (),
@@ -179,7 +182,7 @@ class Detection:
             raise ValueError(f'judged_by: the metric voc has mean_ap alone, not {judged_by}; choose metric coco')
         metric(())  # told now, not at the first evaluation
         self.network, self.data, self.judge, self.judged_by = model, data, metric, judged_by
-        self.terms: DetectionLoss = loss()
+        self.losses = weighted(loss, loss_coefficients)
         built = (tuple(transform() for transform in recipe) for recipe in (transforms, eval_transforms))
         self.transforms: dict[Split, tuple[Transform, ...]] = dict(zip(('train', 'eval'), built, strict=True))
         self.nms, self.mean, self.std, self.shown_from = nms, mean, std, shown_from
@@ -259,10 +262,11 @@ class Detection:
 
     def loss(self, outputs: Any, batch: DetectionBatch, whole: WholeStep) -> Loss:
         boxes, classes = (torch.split(part, batch.counts) for part in (batch.boxes, batch.classes))
-        return self.terms(outputs, boxes, classes, whole)
+        return summed((loss(outputs, boxes, classes, whole), coefficient) for loss, coefficient in self.losses)
 
     def weights(self, batch: DetectionBatch) -> Mapping[str, Tensor] | None:
-        return self.terms.weights(torch.split(batch.boxes, batch.counts), torch.split(batch.classes, batch.counts))
+        boxes, classes = (torch.split(part, batch.counts) for part in (batch.boxes, batch.classes))
+        return weights_of(loss.weights(boxes, classes) for loss, _ in self.losses)
 
     def predict(self, model: nn.Module, batch: DetectionBatch) -> list[Detections]:
         """What is found on each image, in its own pixels."""

@@ -16,6 +16,7 @@ from phalanx.data.batch import Tensors, shares
 from phalanx.data.image import channels_first, normalised, stacked
 from phalanx.data.samples import Draw, Image, SampleError, Split
 from phalanx.families.distillation import DISTILLATIONS, Distilled, NetworkLoss, own_losses
+from phalanx.families.losses import summed, weighted, weights_of
 from phalanx.families.recognition import draw as drawing
 from phalanx.families.recognition.characters import (
     Characters,
@@ -157,7 +158,9 @@ class Recognition:
     choose the width by the ratio of sides of the lines in the batch; here the global batch stays as the recipe says, and which
     lines meet in it does not depend on their size.) A line keeps its ratio of sides, the rest of the width being empty, or is
     stretched with `keep_ratio` false. `concatenate` puts lines behind one another, before the `transforms`. `compare`: which
-    differences of texts the metric ignores. `mean` and `std` are those of BGR values between 0 and 1, for the normalisation.
+    differences of texts the metric ignores. `loss` lists what the network learns from, each multiplied by its one of
+    `loss_coefficients` (all 1 when there are none). `mean` and `std` are those of BGR values between 0 and 1, for the
+    normalisation.
 
     Distillation: `model` is the student, `networks` names others that see the same batches, `between` says what they learn from
     one another; each learns from `loss` too, unless it is in `frozen`; `train.init_networks` says from where they start. Raises
@@ -169,7 +172,8 @@ class Recognition:
         *,
         model: Annotated[partial[nn.Module], MODELS],
         data: Annotated[partial[Data], DATA],
-        loss: Annotated[partial[TextLoss], LOSSES, tried],
+        loss: tuple[Annotated[partial[TextLoss], LOSSES, tried], ...],
+        loss_coefficients: tuple[float, ...] = (),
         characters: Dictionary = LETTERS_AND_DIGITS,
         size: tuple[int, int] = (100, 32),
         train_sizes: tuple[tuple[int, int], ...] = (),
@@ -191,7 +195,7 @@ class Recognition:
             raise ValueError(f'networks: {STUDENT!r} is the name of `model`; give the others another one')
         if bool(networks) != bool(between):
             raise ValueError('distillation needs both: `networks` beside the model, and what is learned `between` them')
-        self.network, self.data, self.loss_of_texts = model, data, loss()
+        self.network, self.data, self.losses = model, data, weighted(loss, loss_coefficients)
         self.dictionary, self.size, self.keep_ratio = characters, size, keep_ratio
         self.train_sizes = train_sizes or (size,)
         self.concatenate, self.transforms = concatenate, tuple(transform() for transform in transforms)
@@ -204,8 +208,13 @@ class Recognition:
         """Read when first asked for: a recipe can be checked where its dictionary is not."""
         return self.dictionary.read()
 
+    @property
+    def heads(self) -> frozenset[str]:
+        """The heads of a network that the losses train."""
+        return frozenset().union(*(loss.heads for loss, _ in self.losses))
+
     def encoder(self, split: Split) -> Encoder:
-        has_attention = 'sar' in self.loss_of_texts.heads
+        has_attention = 'sar' in self.heads
         return Encoder(self.characters, self.keep_ratio, has_attention, trains=split == 'train')
 
     def settled(self) -> dict[str, tuple[str, ...]]:
@@ -234,8 +243,8 @@ class Recognition:
             if height not in network.heights:
                 takes = f'{network.heights[0]} to {network.heights[-1]}'
                 raise ValueError(f'size: the {name} network takes lines {takes} pixels high, got {height}')
-        if network.heads != self.loss_of_texts.heads:
-            has, trains = (' and '.join(sorted(heads)) for heads in (network.heads, self.loss_of_texts.heads))
+        if network.heads != self.heads:
+            has, trains = (' and '.join(sorted(heads)) for heads in (network.heads, self.heads))
             fitting = ' or '.join(each for each, loss in LOSSES.items() if loss.heads == network.heads)
             cure = f'; use {fitting}' if fitting else ''
             raise ValueError(f'loss: does not fit the {name} network, which has the heads {has}; it trains {trains}{cure}')
@@ -250,7 +259,7 @@ class Recognition:
         """The samples of a split as they lie in their files, for `phalanx data check`."""
         width, height = self.size
         places = None
-        if 'ctc' in self.loss_of_texts.heads:
+        if 'ctc' in self.heads:
             with torch.no_grad():
                 places = self.network(len(self.characters)).eval()(torch.zeros(1, 3, height, width)).ctc.shape[1]
         return TextSurvey(self.data().split(split), self.characters, self.encoder(split).targets, places, width)
@@ -302,14 +311,17 @@ class Recognition:
     def loss(self, outputs: Any, batch: RecognitionBatch, whole: WholeStep) -> Loss:
         if not self.networks:
             return self.loss_of_texts(outputs, batch.texts)
-        terms = dict(own_losses(outputs, lambda part: self.loss_of_texts(part, batch.texts), of=self.learners))
+        terms = dict(own_losses(outputs, partial(self.loss_of_texts, texts=batch.texts), of=self.learners))
         for between in self.between:
             terms |= between(outputs)
         return terms
 
-    def weights(self, batch: RecognitionBatch) -> dict[str, Tensor]:
-        own = self.loss_of_texts.weights(batch.texts, len(self.characters))
-        if not self.networks:
+    def loss_of_texts(self, outputs: Any, texts: Texts) -> Loss:
+        return summed((loss(outputs, texts), coefficient) for loss, coefficient in self.losses)
+
+    def weights(self, batch: RecognitionBatch) -> dict[str, Tensor] | None:
+        own = weights_of(loss.weights(batch.texts, len(self.characters)) for loss, _ in self.losses)
+        if not self.networks or own is None:
             return own
         samples = torch.full((), float(len(batch)), dtype=torch.float64, device=batch.images.device)
         of_networks = {f'{term}_{name}': weight for name in self.learners for term, weight in own.items()}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from itertools import chain, count
@@ -18,6 +18,7 @@ from phalanx.data.batch import Tensors, shares
 from phalanx.data.folders import settled_classes
 from phalanx.data.image import LabelMap, channels_first, normalised, stacked
 from phalanx.data.samples import Draw, Image, Split
+from phalanx.families.losses import weighted
 from phalanx.families.segmentation import draw as drawing
 from phalanx.families.segmentation.data import DATA, Data, Source
 from phalanx.families.segmentation.inference import ClassMap, Inference, MainOutput, resized
@@ -126,9 +127,9 @@ def brought_back(maps: Tensor, transforms: Sequence[Transform], way: Sequence[Si
 class Segmentation:
     """The Task, made from the keys of a recipe.
 
-    `losses` judge the outputs of the network, the main one first, each multiplied by its one of `loss_coefficients` (all 1 when
-    there are none). `inference` says how images are seen in evaluation. `mean` and `std` are those
-    of RGB values between 0 and 1, for the normalisation. Raises ValueError for options of parts that cannot be.
+    `loss` lists one for each output of the network, the main one first, each times its one of `loss_coefficients` (all 1 when
+    there are none). `inference` says how images are seen in evaluation. `mean` and `std` are those of RGB values between 0
+    and 1, for the normalisation. Raises ValueError for options of parts that cannot be.
     """
 
     def __init__(
@@ -136,7 +137,7 @@ class Segmentation:
         *,
         model: Annotated[partial[nn.Module], MODELS],
         data: Annotated[partial[Data], DATA],
-        losses: tuple[Annotated[partial[PixelLoss], LOSSES, tried], ...],
+        loss: tuple[Annotated[partial[PixelLoss | Mixed], LOSSES, tried], ...],
         loss_coefficients: tuple[float, ...] = (),
         transforms: tuple[Annotated[partial[Transform], TRANSFORMS, tried], ...] = (),
         eval_transforms: tuple[Annotated[partial[Transform], TRANSFORMS, tried], ...] = (),
@@ -145,16 +146,14 @@ class Segmentation:
         std: tuple[float, float, float] = (0.5, 0.5, 0.5),
         judged_by: Literal['mean_iou', 'accuracy', 'kappa', 'mean_dice'] = 'mean_iou',
     ) -> None:
-        if loss_coefficients and len(loss_coefficients) != len(losses):
-            raise ValueError(f'there are {len(losses)} losses, but {len(loss_coefficients)} loss_coefficients')
         check_std(std)
         self.network, self.data = model, data
-        self.terms = list(terms_of([loss() for loss in losses], loss_coefficients or (1.0,) * len(losses)))
-        self.num_outputs = len(losses)
-        for output in range(len(losses)):
+        self.terms = list(terms_of(weighted(loss, loss_coefficients)))
+        self.num_outputs = len(loss)
+        for output in range(len(loss)):
             if all(isinstance(term.loss, SemanticConnectivity) for term in self.terms if term.output == output):
                 raise ValueError(
-                    f'losses[{output}]: semantic_connectivity has no gradient, so alone it teaches nothing; '
+                    f'loss[{output}]: semantic_connectivity has no gradient, so alone it teaches nothing; '
                     'use {name: mixed, losses: [cross_entropy, semantic_connectivity], coefficients: [1, 0.1]}, say'
                 )
         built = (tuple(transform() for transform in recipe) for recipe in (transforms, eval_transforms))
@@ -178,7 +177,7 @@ class Segmentation:
         network = self.network(num_classes)
         if network.num_outputs != self.num_outputs:
             raise ValueError(
-                f'losses: the network has {network.num_outputs} outputs in training, but there are {self.num_outputs} losses; '
+                f'loss: the network has {network.num_outputs} outputs in training, but there are {self.num_outputs} losses; '
                 'give one for each output, the main one first'
             )
         return network
@@ -305,10 +304,10 @@ class OutputLoss(NamedTuple):
     coefficient: float
 
 
-def terms_of(losses: Sequence[PixelLoss | Mixed], coefficients: Sequence[float]) -> Iterator[OutputLoss]:
+def terms_of(losses: Iterable[tuple[PixelLoss | Mixed, float]]) -> Iterator[OutputLoss]:
     """The terms of the loss for each output's loss and coefficient; those of a mixture one by one."""
     names: set[str] = set()
-    for output, (loss, coefficient) in enumerate(zip(losses, coefficients, strict=True)):
+    for output, (loss, coefficient) in enumerate(losses):
         parts = zip(loss.losses, loss.coefficients, strict=True) if isinstance(loss, Mixed) else [(loss, 1.0)]
         for part, share in parts:
             kind = next(name for name, kind in PARTS.items() if isinstance(part, kind))

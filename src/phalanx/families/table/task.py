@@ -18,18 +18,19 @@ from phalanx.config.options import check_std
 from phalanx.data.batch import Tensors, shares
 from phalanx.data.image import channels_first, stacked
 from phalanx.data.samples import Draw, Image, Split
+from phalanx.families.losses import summed, weighted, weights_of
 from phalanx.families.table import draw as drawing
 from phalanx.families.table.annotation import Table
 from phalanx.families.table.data import DATA, Data, Source
 from phalanx.families.table.decode import predictions
-from phalanx.families.table.loss import LOCATION_LOSSES, LocationLoss, count_of_boxes, count_of_tokens, structure_loss
+from phalanx.families.table.loss import LOSSES, TableLoss, Targets
 from phalanx.families.table.metric import TableMetric
 from phalanx.families.table.models import MODELS
 from phalanx.families.table.output import TableOutput
 from phalanx.families.table.survey import CellSurvey
 from phalanx.families.table.tokens import CELLS, Vocabulary
 from phalanx.families.table.transforms import network_input, padded
-from phalanx.families.task import Export, Loss, Term
+from phalanx.families.task import Export, Loss, tried
 from phalanx.parallel.step import WholeStep
 from phalanx.runtime.prepare import RESIZING, fitted_square
 from phalanx.runtime.results import Prediction
@@ -100,8 +101,8 @@ class TableStructure:
 
     `image_size`: of the square that an image is fitted into, in pixels. `max_length`: the most tokens a table may have; longer
     ones are not trained with, and in evaluation their end is not said. `merge_cells`: a cell without spans is one token.
-    `name_empty_cells`: cells without text have tokens of their own. Each coefficient multiplies its loss. Raises ValueError for
-    options that cannot be.
+    `name_empty_cells`: cells without text have tokens of their own. `loss` lists what the network learns from, each multiplied
+    by its one of `loss_coefficients` (all 1 when there are none). Raises ValueError for options that cannot be.
     """
 
     def __init__(
@@ -109,13 +110,12 @@ class TableStructure:
         *,
         model: Annotated[partial[nn.Module], MODELS],
         data: Annotated[partial[Data], DATA],
-        location_loss: Annotated[partial[Term], LOCATION_LOSSES],
+        loss: tuple[Annotated[partial[TableLoss], LOSSES, tried], ...],
+        loss_coefficients: tuple[float, ...] = (),
         image_size: int = 488,
         max_length: int = 500,
         merge_cells: bool = True,
         name_empty_cells: bool = False,
-        structure_coefficient: float = 1.0,
-        location_coefficient: float = 2.0,
         mean: tuple[float, float, float] = (0.485, 0.456, 0.406),
         std: tuple[float, float, float] = (0.229, 0.224, 0.225),
         judged_by: Literal['accuracy', 'teds', 'teds_structure', 'cell_precision', 'cell_recall'] = 'accuracy',
@@ -126,8 +126,7 @@ class TableStructure:
         self.network, self.data = model, data
         self.image_size, self.max_length = image_size, max_length
         self.vocabulary = Vocabulary(merge_cells, name_empty_cells)
-        self.location_loss: LocationLoss = location_loss
-        self.structure_coefficient, self.location_coefficient = structure_coefficient, location_coefficient
+        self.losses = weighted(loss, loss_coefficients)
         self.mean, self.std = mean, std
         self.judged_by = judged_by
 
@@ -202,15 +201,10 @@ class TableStructure:
         return model(self.network_input(batch), batch.ids[:, :-1])  # type: ignore[no-any-return]
 
     def loss(self, outputs: TableOutput, batch: TableBatch, whole: WholeStep) -> Loss:
-        structure = structure_loss(outputs.logits, batch.ids[:, 1:])
-        location = self.location_loss(outputs.boxes, batch.boxes[:, 1:], batch.has_box[:, 1:])
-        return {
-            'structure': Term(structure.total * self.structure_coefficient, structure.weight),
-            'location': Term(location.total * self.location_coefficient, location.weight),
-        }
+        return summed((loss(outputs, targets_of(batch)), coefficient) for loss, coefficient in self.losses)
 
-    def weights(self, batch: TableBatch) -> dict[str, Tensor]:
-        return {'structure': count_of_tokens(batch.ids[:, 1:]), 'location': count_of_boxes(batch.has_box[:, 1:])}
+    def weights(self, batch: TableBatch) -> dict[str, Tensor] | None:
+        return weights_of(loss.weights(targets_of(batch)) for loss, _ in self.losses)
 
     def predict(self, model: nn.Module, batch: TableBatch) -> list[Prediction]:
         output: TableOutput = model(self.network_input(batch), None, self.max_length + 1)
@@ -258,3 +252,8 @@ class TableStructure:
             preparation,
             {'tokens': self.vocabulary.tokens, 'end': self.vocabulary.end, 'cells': sorted(CELLS), 'html': HTML},
         )
+
+
+def targets_of(batch: TableBatch) -> Targets:
+    """What follows each token that the network is given."""
+    return Targets(batch.ids[:, 1:], batch.boxes[:, 1:], batch.has_box[:, 1:])

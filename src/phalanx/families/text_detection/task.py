@@ -16,6 +16,7 @@ from phalanx.config.options import check_probability, check_std
 from phalanx.data.batch import Tensors, shares
 from phalanx.data.image import channels_first, normalised
 from phalanx.data.samples import Draw, Image, Split
+from phalanx.families.losses import summed, weighted
 from phalanx.families.task import Export, FromSource, Loss, described, tried
 from phalanx.families.text_detection import draw as drawing
 from phalanx.families.text_detection.data import DATA, Data, Source, Texts
@@ -155,6 +156,7 @@ def prepared(image: Image, texts: Texts, transforms: Sequence[Transform], draw: 
 class TextDetection:
     """The Task, made from the keys of a recipe.
 
+    `loss` lists what the network learns from, each multiplied by its one of `loss_coefficients` (all 1 when there are none).
     `mean` and `std` are those of BGR values between 0 and 1, in that order, for the normalisation: the published weights were
     trained with the numbers that ImageNet has for RGB. Raises ValueError for options of parts that cannot be.
     """
@@ -164,7 +166,8 @@ class TextDetection:
         *,
         model: Annotated[partial[nn.Module], MODELS],
         data: Annotated[partial[Data], DATA],
-        loss: Annotated[partial[DbLoss], LOSSES, tried],
+        loss: tuple[Annotated[partial[DbLoss], LOSSES, tried], ...],
+        loss_coefficients: tuple[float, ...] = (),
         transforms: tuple[Annotated[partial[Transform], TRANSFORMS, tried], ...] = (),
         eval_transforms: tuple[Annotated[partial[Transform], TRANSFORMS, tried], ...] = (),
         targets: TargetOptions = TargetOptions(),
@@ -175,7 +178,7 @@ class TextDetection:
     ) -> None:
         check_std(std)
         self.network, self.data, self.judged_by = model, data, judged_by
-        self.terms: DbLoss = loss()
+        self.losses = weighted(loss, loss_coefficients)
         built = (tuple(transform() for transform in recipe) for recipe in (transforms, eval_transforms))
         self.transforms: dict[Split, tuple[Transform, ...]] = dict(zip(('train', 'eval'), built, strict=True))
         self.targets, self.post_processing = targets, post_processing
@@ -233,7 +236,8 @@ class TextDetection:
         return model(self.network_input(batch))
 
     def loss(self, outputs: Any, batch: TextBatch, whole: WholeStep) -> Loss:
-        return self.terms(outputs, Targets(*batch.targets.unbind(1)), whole)
+        targets = Targets(*batch.targets.unbind(1))
+        return summed((loss(outputs, targets, whole), coefficient) for loss, coefficient in self.losses)
 
     def weights(self, batch: TextBatch) -> None:
         """The terms are fractions over the whole step, which their loss asks for."""

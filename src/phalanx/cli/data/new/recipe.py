@@ -64,7 +64,7 @@ def _segmentation(written: Written, length: Length, node: Node) -> list[str]:
     scale = '0.75, max: 1.5' if crop >= long else '0.5, max: 2.0'
     return [
         'model:\n  name: pp_liteseg\n  backbone: stdc1',
-        'losses:                          # of the three heads; the weights even out how many pixels each class has\n'
+        'loss:                            # of the three heads; the weights even out how many pixels each class has\n'
         f'  - {{name: cross_entropy, class_weights: &weights {weights}}}\n'
         '  - {name: cross_entropy, class_weights: *weights}\n  - {name: cross_entropy, class_weights: *weights}\n'
         'loss_coefficients: [1.0, 0.4, 0.4]',
@@ -102,10 +102,10 @@ def _recognition(written: Written, length: Length, node: Node) -> list[str]:
 def _table(written: Written, length: Length, node: Node) -> list[str]:
     side = 488 if node.has_gpu else min(256, max(64, max(max(size) for size in written.sizes)))
     longest = min(max(written.tokens), 500 if node.has_gpu else 300)
-    located = '2.0' if written.cell_boxes else '0.0    # no cell has a box: their places are not learned'
+    located = '2.0]' if written.cell_boxes else '0.0]      # no cell has a box: their places are not learned'
     return [
         'model:\n  name: slanet',
-        'location_loss: smooth_l1\nstructure_coefficient: 1.0\n' + f'location_coefficient: {located}',
+        'loss: [structure, smooth_l1]     # of the tokens, and of the boxes of cells\n' + f'loss_coefficients: [1.0, {located}',
         f'image_size: {side}                  # the longer side of an image; small print needs more\n'
         f'max_length: {longest}                  # tokens; longer tables are not trained on',
         'judged_by: teds_structure',

@@ -1,9 +1,22 @@
-"""Losses of tables, as PaddleOCR's SLALoss has them. Each gives a Term, whose weight is counted beside it.
+"""Losses of tables, those of PaddleOCR's SLALoss: called with the output of a network and its targets, they give Terms."""
 
-Shapes: B batch, K tokens of the vocabulary, L steps: as many as the longest table of the whole step has tokens.
-"""
+from typing import Protocol
 
-from phalanx.families.table.loss.location import LOCATION_LOSSES, LocationLoss, count_of_boxes
-from phalanx.families.table.loss.structure import count_of_tokens, structure_loss
+from torch import Tensor
 
-__all__ = ['LOCATION_LOSSES', 'LocationLoss', 'count_of_boxes', 'count_of_tokens', 'structure_loss']
+from phalanx.families.table.loss.location import L1, SmoothL1
+from phalanx.families.table.loss.structure import Structure
+from phalanx.families.table.loss.targets import Targets as Targets
+from phalanx.families.table.output import TableOutput
+from phalanx.families.task import Loss
+
+
+class TableLoss(Protocol):
+    """What every loss of tables is."""
+
+    def __call__(self, outputs: TableOutput, targets: Targets) -> Loss: ...
+    def weights(self, targets: Targets) -> dict[str, Tensor]:
+        """The weights [] (float64) of its Terms, which the targets alone tell."""
+
+
+LOSSES: dict[str, type[TableLoss]] = {'structure': Structure, 'smooth_l1': SmoothL1, 'l1': L1}
