@@ -31,7 +31,7 @@ from phalanx.config.read import ConfigError, Node, document, override
 from phalanx.data.image import read_image, read_labels
 from phalanx.data.samples import Draw, SampleError
 from phalanx.families.detection.data.coco import CocoJson
-from phalanx.families.detection.data.voc import PascalVoc
+from phalanx.families.detection.data.voc import PascalVOC
 from phalanx.families.detection.data.yolo import YoloText
 from phalanx.families.recognition.data.label_files import LabelFiles
 from phalanx.families.recognition.data.source import Chance
@@ -142,7 +142,7 @@ def coco_json(file: Path) -> None:
 
 
 def pascal_voc(listed: str) -> Callable[[Path], None]:
-    return lambda file: first(PascalVoc(root=file.parent, train=listed, classes=CLASSES).split('train'))
+    return lambda file: first(PascalVOC(root=file.parent, train=listed, classes=CLASSES).split('train'))
 
 
 def yolo_text(file: Path) -> None:

@@ -31,7 +31,7 @@ from phalanx.data.folders import names_from
 from phalanx.data.image import read_image
 from phalanx.data.samples import SampleError
 from phalanx.families.detection.data.coco import CocoJson
-from phalanx.families.detection.data.voc import PascalVoc
+from phalanx.families.detection.data.voc import PascalVOC
 from phalanx.families.detection.data.yolo import YoloText
 from phalanx.families.recognition.data.lmdb_sets import Lmdb
 from phalanx.weights.checkpoint import CheckpointError
@@ -202,7 +202,7 @@ def test_xml(tmp_path: Path, name: str) -> None:
     (tmp_path / 'a.xml').write_text(XML[name])
     (tmp_path / 'list.txt').write_text('a.png a.xml\n')
     with bounded(), pytest.raises(ValueError, match=r'a\.xml: (is not well-formed|has a document type)'):
-        PascalVoc(root=tmp_path, train='list.txt', classes=('cat',)).split('train')
+        PascalVOC(root=tmp_path, train='list.txt', classes=('cat',)).split('train')
 
 
 def test_a_png_whose_pixels_unpack_to_gigabytes(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ import phalanx.cli.main as cli
 from phalanx.data.samples import SampleError
 from phalanx.engine.runs import hold
 from phalanx.families.detection.data.coco import CocoJson
-from phalanx.families.detection.data.voc import PascalVoc
+from phalanx.families.detection.data.voc import PascalVOC
 from phalanx.families.segmentation.data.file_list import FileList
 from phalanx.families.table.data.pubtabnet import PubTabNet
 from phalanx.weights.checkpoint import CheckpointError, load
@@ -90,7 +90,7 @@ def test_voc(tmp_path: Path, text: str, why: str) -> None:
     (tmp_path / 'a.xml').write_text(text)
     (tmp_path / 'list.txt').write_text('a.png a.xml\n')
     with pytest.raises(ValueError, match=re.escape(f'{tmp_path}/a.xml: ') + '.*' + re.escape(why)):
-        PascalVoc(root=tmp_path, train='list.txt', classes=('cat',)).split('train')
+        PascalVOC(root=tmp_path, train='list.txt', classes=('cat',)).split('train')
 
 
 @pytest.mark.parametrize('name', ['"a\\q.png"', '"\\ud800.png"', f'"{"a" * 5000}"', '"../a.png"'])

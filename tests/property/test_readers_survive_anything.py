@@ -27,7 +27,7 @@ from phalanx.config.read import ConfigError, read
 from phalanx.data.image import read_image, read_labels
 from phalanx.data.samples import Draw, SampleError
 from phalanx.families.detection.data.coco import CocoJson
-from phalanx.families.detection.data.voc import PascalVoc
+from phalanx.families.detection.data.voc import PascalVOC
 from phalanx.families.detection.data.yolo import YoloText
 from phalanx.families.recognition.data.label_files import LabelFiles
 from phalanx.families.recognition.data.lmdb_sets import LmdbSets
@@ -211,7 +211,7 @@ def test_voc(tmp_path: Path, xml: bytes, listed: bytes) -> None:
     (tmp_path / 'whole.txt').write_text('a.png a.xml\n')
     (tmp_path / 'broken.txt').write_bytes(listed)
     for name in ('whole.txt', 'broken.txt'):
-        read_all(lambda name=name: PascalVoc(root=tmp_path, train=name, classes=('cat', 'dog')).split('train'))
+        read_all(lambda name=name: PascalVOC(root=tmp_path, train=name, classes=('cat', 'dog')).split('train'))
 
 
 @SETTINGS

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from phalanx.cli.data.command import command
-from phalanx.families.detection.data.voc import PascalVoc
+from phalanx.families.detection.data.voc import PascalVOC
 from phalanx.families.recognition.data.lmdb_sets import LmdbSets
 from phalanx.system.errors import RequestError
 
@@ -18,8 +18,8 @@ def test_the_boxes_of_a_recipe_are_written_again(tmp_path: Path, capsys: pytest.
     words = ['rewrite', 'ppyoloe_digits', '--as', 'voc', '--out', str(tmp_path / 'out'), '--set', *sizes]
     assert command(words) == 0
     keys = json.loads(capsys.readouterr().out.removeprefix('in a recipe: data: '))
-    assert keys.pop('name') == 'voc'
-    assert len(PascalVoc(**{**keys, 'root': Path(keys['root'])}).split('train')) == 2
+    assert keys.pop('name') == 'pascal_voc'
+    assert len(PascalVOC(**{**keys, 'root': Path(keys['root'])}).split('train')) == 2
     with pytest.raises(RequestError, match='is there already; give a new folder'):
         command(words)
 

@@ -18,7 +18,7 @@ from phalanx.data.samples import SampleError
 from phalanx.families.detection.data import DATA, Objects
 from phalanx.families.detection.data.coco import CocoJson, Objects365
 from phalanx.families.detection.data.digit_scenes import DigitScenes
-from phalanx.families.detection.data.voc import PascalVoc
+from phalanx.families.detection.data.voc import PascalVOC
 from phalanx.families.detection.data.yolo import YoloText, labels_of
 from phalanx.families.detection.survey import BoxSurvey
 
@@ -116,7 +116,7 @@ def test_named_classes_need_no_files_until_samples_are_wanted(tmp_path: Path) ->
     """A trained run is to predict on a node without its training data."""
     nowhere = tmp_path / 'nowhere'
     assert coco_data(nowhere, classes=('a', 'b')).class_names == ('a', 'b')
-    assert len(PascalVoc(root=nowhere).class_names) == 20
+    assert len(PascalVOC(root=nowhere).class_names) == 20
     assert YoloText(root=nowhere, classes=('a',)).class_names == ('a',)
 
 
@@ -205,7 +205,7 @@ def test_missing_files_are_told_with_what_names_them(root: Path) -> None:
         coco_data(root, eval='../boxes.json')
 
 
-@pytest.mark.parametrize('name', ['coco', 'objects365', 'voc', 'yolo'])
+@pytest.mark.parametrize('name', ['coco', 'objects365', 'pascal_voc', 'yolo'])
 def test_a_missing_root_is_told_with_the_key_that_names_it(tmp_path: Path, name: str) -> None:
     with pytest.raises(FileNotFoundError, match=r'there is no such folder; data\.root must name the folder'):
         DATA[name](root=tmp_path / 'nowhere', classes=('a',)).split('train')  # type: ignore[operator]
@@ -258,16 +258,16 @@ def voc(tmp_path: Path) -> Path:
 
 def test_voc_difficult_objects_are_learnt_but_not_judged(voc: Path) -> None:
     """The dog ends at row 40, as VOC counts from 1; PaddleDetection cuts it off at 39."""
-    data = PascalVoc(root=voc)
+    data = PascalVOC(root=voc)
     dog, cat = [8, 12, 35.5, 39], [1, 1, 20, 30]
     assert rows(data.split('train').read(0)[1]) == [(dog, 11, False), (cat, 7, False)]
     assert rows(data.split('eval').read(0)[1]) == [(dog, 11, False), (cat, 7, True)]
-    assert rows(PascalVoc(root=voc, learn_difficult=False).split('train').read(0)[1])[1] == (cat, 7, True)
+    assert rows(PascalVOC(root=voc, learn_difficult=False).split('train').read(0)[1])[1] == (cat, 7, True)
 
 
 def test_voc_lists_may_name_images_and_annotations(voc: Path) -> None:
     (voc / 'pairs.txt').write_text('JPEGImages/000005.jpg Annotations/000005.xml\n')
-    source = PascalVoc(root=voc, train='pairs.txt', classes=('cat', 'dog')).split('train')
+    source = PascalVOC(root=voc, train='pairs.txt', classes=('cat', 'dog')).split('train')
     assert source.read(0)[1].classes.tolist() == [1, 0]
 
 
@@ -275,7 +275,7 @@ def test_a_missing_voc_annotation_is_told_before_training_and_is_one_bad_sample_
     """In training, too, where images without objects are left out: who knows what it shows?"""
     (voc / 'ImageSets/Main/trainval.txt').write_text('000005\n000006\n')
     write_image(voc / 'JPEGImages/000006.jpg')
-    source = PascalVoc(root=voc).split('train')
+    source = PascalVOC(root=voc).split('train')
     with pytest.raises(FileNotFoundError, match=re.escape(f'1 file is missing in {voc}: Annotations/000006.xml')):
         source.check_files()
     assert len(source.read(0)[1]) == 2
@@ -291,7 +291,7 @@ def test_voc_names_may_have_spaces_and_images_any_suffix(voc: Path, file: str) -
     (voc / 'ImageSets/Main/trainval.txt').write_text(f'{name}\n')
     (voc / 'pairs.txt').write_text(f'JPEGImages/{file} Annotations/{name}.xml\n')
     for listed in ('ImageSets/Main/trainval.txt', 'pairs.txt'):
-        source = PascalVoc(root=voc, train=listed).split('train')
+        source = PascalVOC(root=voc, train=listed).split('train')
         source.check_files()
         assert (source.name(0), len(source.read(0)[1])) == (f'{voc}/JPEGImages/{file}', 2)
 
@@ -300,7 +300,7 @@ def test_voc_boxes_outside_of_the_image_are_counted(voc: Path) -> None:
     """Of 60 x 40 pixels. One that ends at the width, as VOC counts, does not reach out."""
     boxes = [voc_object('dog', box) for box in ((1, 1, 60, 40), (50, 10, 90, 20), (-9, 10, 20, 20), (70, 10, 90, 20))]
     (voc / 'Annotations/000005.xml').write_text(f'<annotation>{SIZE}{"".join(boxes)}</annotation>')
-    notes = PascalVoc(root=voc).split('train').notes
+    notes = PascalVOC(root=voc).split('train').notes
     assert notes == {'boxes that reach out of their image, cut off in training': 3}
 
 
@@ -309,7 +309,7 @@ def test_a_wrong_size_in_voc_is_said_and_costs_no_box_silently(voc: Path) -> Non
     small = SIZE.replace('60', '20').replace('40', '5')
     (voc / 'Annotations/000005.xml').write_text(f'<annotation>{small}{voc_object("dog", (30, 10, 50, 30))}</annotation>')
     with pytest.raises(SampleError, match='is 60 x 40 pixels, but was annotated as 20 x 5'):
-        PascalVoc(root=voc).split('train').read(0)
+        PascalVOC(root=voc).split('train').read(0)
 
 
 BOMB = '<!DOCTYPE a [<!ENTITY b "bbbb"><!ENTITY c "&b;&b;">]>'
@@ -341,13 +341,13 @@ BOMB = '<!DOCTYPE a [<!ENTITY b "bbbb"><!ENTITY c "&b;&b;">]>'
 def test_a_malformed_voc_annotation_is_told(voc: Path, file: str, content: str, message: str) -> None:
     (voc / file).write_text(content)
     with pytest.raises(ValueError, match=re.escape(message)):
-        PascalVoc(root=voc).split('train')
+        PascalVOC(root=voc).split('train')
 
 
 def test_a_document_type_cannot_hide_in_another_encoding(voc: Path) -> None:
     (voc / 'Annotations/000005.xml').write_bytes(f'{BOMB}<annotation>{SIZE}</annotation>'.encode('utf-16'))
     with pytest.raises(ValueError, match='has a document type or is not UTF-8'):
-        PascalVoc(root=voc).split('train')
+        PascalVOC(root=voc).split('train')
 
 
 @pytest.fixture
@@ -455,7 +455,7 @@ def test_all_that_is_wrong_with_labels_is_told_at_once(yolo: Path, voc: Path) ->
     with pytest.raises(
         ValueError, match=r"000006\.xml: is not well-formed XML.*\n.*000007\.xml: object 1: 'dgo' is not a class"
     ):
-        PascalVoc(root=voc).split('eval')
+        PascalVOC(root=voc).split('eval')
 
 
 def test_a_check_of_the_data_tells_what_was_odd_about_the_boxes(yolo: Path) -> None:

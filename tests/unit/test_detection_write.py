@@ -46,8 +46,9 @@ def test_what_was_written_is_read_back(tmp_path: Path, form: Any) -> None:
     scenes, keys = Scenes(tmp_path / 'from'), {}
     for split in ('train', 'eval'):
         keys |= write(scenes, CLASSES, tmp_path / 'to', split, form=form)  # type: ignore[arg-type]
-    assert keys.pop('name') == form
-    data: Any = DATA[form](root=tmp_path / 'to', **keys)
+    name = keys.pop('name')
+    assert name == {'voc': 'pascal_voc'}.get(form, form)
+    data: Any = DATA[name](root=tmp_path / 'to', **keys)
     assert data.class_names == CLASSES
     again = data.split('eval')
     assert len(again) == 3

@@ -72,6 +72,12 @@ def test_the_keys_of_before_are_read_and_noted(tmp_path: Path) -> None:
         open_job(str(recipe))
 
 
+def test_the_former_name_of_pascal_voc_is_read_and_noted() -> None:
+    job = open_job('ppyoloe_plus_crn_s_30e_voc', [('data={name: voc, root: .}', '--set')])
+    assert plain(job.resolved)['data']['name'] == 'pascal_voc'
+    assert 'data.name: voc is called pascal_voc now' in job.notes[0]
+
+
 def test_a_run_of_before_goes_on_with_the_recipe_of_now(tmp_path: Path) -> None:
     """Its folder remembers the recipe with the keys of then."""
     job = open_job('slanet_rendered', folder=tmp_path)

@@ -241,7 +241,13 @@ def test_images_of_plus_are_only_divided_by_255() -> None:
 def test_voc_comes_out_as_published() -> None:
     """Its data sets are written as tagged objects."""
     got = recipe('ppyoloe_voc')
-    voc = {'name': 'voc', 'root': 'dataset/voc', 'train': 'trainval.txt', 'eval': 'test.txt', 'classes': 'label_list.txt'}
+    voc = {
+        'name': 'pascal_voc',
+        'root': 'dataset/voc',
+        'train': 'trainval.txt',
+        'eval': 'test.txt',
+        'classes': 'label_list.txt',
+    }
     assert voc.items() <= got['data'].items()
     assert (got['metric']['name'], got['metric']['points']) == ('voc', '11')
 

@@ -32,6 +32,17 @@ def renamed(root: Node, notes: list[str]) -> Node:
     return Node(keys, root.origin, root.text)
 
 
+def with_new_names(root: Node, notes: list[str]) -> Node:
+    """The recipe with its assignments, with the names of now where it chooses by name; adds to `notes` which it had."""
+    data = root.value.get('data')
+    name = data.value.get('name') if data is not None and isinstance(data.value, dict) else None
+    if name is None or name.value != 'voc':
+        return root
+    notes.append(f'{name.origin}: data.name: voc is called pascal_voc now; the old name will be refused by the next version')
+    keys = {**data.value, 'name': Node('pascal_voc', name.origin, 'pascal_voc')}
+    return Node({**root.value, 'data': Node(keys, data.origin)}, root.origin)
+
+
 def reassigned(assignment: str, origin: str, notes: list[str]) -> str:
     """The same of `losses.0.name=ohem`, an assignment on the command line."""
     old, *rest = assignment.partition('=')[0].strip().split('.')

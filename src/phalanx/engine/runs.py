@@ -18,7 +18,7 @@ import torch
 from torch import nn
 
 from phalanx.config.bind import DEFAULT, bind, hints_of
-from phalanx.config.former import reassigned, renamed
+from phalanx.config.former import reassigned, renamed, with_new_names
 from phalanx.config.originals import dialect_of, translate
 from phalanx.config.read import ConfigError, Node, did_you_mean, document, override, placed, plain, read
 from phalanx.config.shipped import shipped
@@ -115,6 +115,7 @@ def _read(path: Path, assignments: Sequence[tuple[str, str]]) -> tuple[Node, tup
             problems += error.problems
     if problems:
         raise ConfigError(problems)
+    root = with_new_names(root, former)
     return root, (*notes, *former), differs
 
 
@@ -202,7 +203,7 @@ def differences(job: Job) -> list[str]:
     stored = job.folder / 'config.yml'
     if not stored.is_file():
         return []
-    before = {key: value for key, value, _ in _leaves(renamed(document(stored), []))}
+    before = {key: value for key, value, _ in _leaves(with_new_names(renamed(document(stored), []), []))}
     now = {key: value for key, value, origin in _leaves(settled(job)) if key in before or origin != DEFAULT}
     keys = [key for key in sorted(before.keys() | now.keys()) if not key.startswith(HARMLESS)]
     return [

@@ -248,7 +248,7 @@ def _data(top: Section) -> Node:
         case 'VOCDataSet':
             root = train.required('dataset_dir')
             evaluation.same('dataset_dir', root, 'TrainDataset')  # the lists themselves have paths below it
-            keys |= {'name': renamed(kinds[0], 'voc'), 'root': root, 'learn_difficult': True}
+            keys |= {'name': renamed(kinds[0], 'pascal_voc'), 'root': root, 'learn_difficult': True}
             labels = train.take('label_list')
             evaluation.same('label_list', labels, 'TrainDataset')
             keys['classes'] = labels if labels.value else None

@@ -9,14 +9,14 @@ training starts.
 from phalanx.families.detection.data.coco import CocoJson, Objects365
 from phalanx.families.detection.data.digit_scenes import DigitScenes
 from phalanx.families.detection.data.source import Data, Objects, Source
-from phalanx.families.detection.data.voc import PascalVoc
+from phalanx.families.detection.data.voc import PascalVOC
 from phalanx.families.detection.data.yolo import YoloText
 
 DATA = {
     'digit_scenes': DigitScenes,
     'coco': CocoJson,
     'objects365': Objects365,
-    'voc': PascalVoc,
+    'pascal_voc': PascalVOC,
     'yolo': YoloText,
 }
 

@@ -19,7 +19,7 @@ CLASSES = (
 )
 
 
-class PascalVoc:
+class PascalVOC:
     """Images and XML files that a list for each split names, relative to `root`.
 
     A line is the name of both in the folders JPEGImages and Annotations (`000005`, as in ImageSets/Main; of whatever suffix the

@@ -89,7 +89,7 @@ def _voc(placed: Sequence[Placed], class_names: Sequence[str], out: Path, split:
     listed = {'train': 'trainval.txt', 'eval': 'test.txt'}[split]
     (out / listed).write_text(''.join(lines), encoding='utf-8')
     (out / 'label_list.txt').write_text(''.join(f'{name}\n' for name in class_names), encoding='utf-8')
-    return {'name': 'voc', split: listed, 'classes': 'label_list.txt'}
+    return {'name': 'pascal_voc', split: listed, 'classes': 'label_list.txt'}
 
 
 def _voc_tree(one: Placed, class_names: Sequence[str]) -> ElementTree.Element:

@@ -7,6 +7,7 @@ C channels, K classes.
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Literal
 
 import torch
@@ -21,14 +22,12 @@ class UNet(nn.Module):
 
     num_outputs = 1
 
-    def __init__(self, num_classes: int, *, upsampling: Literal['bilinear', 'transposed']) -> None:
+    def __init__(self, num_classes: int, *, upsampling: Literal['bilinear', 'transposed'], channels: int) -> None:
         super().__init__()
-        levels = (64, 128, 256, 512, 512)  # channels, from full size to 1/16
+        levels = [channels * factor for factor in (1, 2, 4, 8, 8)]  # from full size to 1/16
         self.encoder = nn.ModuleList(double_conv(before, after) for before, after in zip((3, *levels), levels, strict=False))
-        self.decoder = nn.ModuleList(
-            Up(before, after, upsampling) for before, after in zip((512, 256, 128, 64), (256, 128, 64, 64), strict=True)
-        )
-        self.classify = nn.Conv2d(64, num_classes, 3, padding=1)
+        self.decoder = nn.ModuleList(Up(before, after, upsampling) for before, after in pairwise([*levels[3::-1], channels]))
+        self.classify = nn.Conv2d(channels, num_classes, 3, padding=1)
         initialise_convs(self)
 
     def forward(self, images: Tensor) -> list[Tensor]:
@@ -66,6 +65,12 @@ class Up(nn.Module):
         return combined
 
 
-def unet(num_classes: int, *, upsampling: Literal['bilinear', 'transposed'] = 'bilinear') -> UNet:
-    """U-Net, its maps enlarged by interpolation or by a learned transposed convolution."""
-    return UNet(num_classes, upsampling=upsampling)
+def unet(num_classes: int, *, upsampling: Literal['bilinear', 'transposed'] = 'bilinear', channels: int = 64) -> UNet:
+    """U-Net, its maps enlarged by interpolation or by a learned transposed convolution.
+
+    `channels`: of the maps of full size; coarser ones have 2, 4 and 8 times as many. 64 are published; 16 train on a CPU.
+    Raises ValueError for less than 2.
+    """
+    if channels < 2:
+        raise ValueError(f'channels is {channels}, and has to be at least 2')
+    return UNet(num_classes, upsampling=upsampling, channels=channels)
