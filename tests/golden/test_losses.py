@@ -22,7 +22,7 @@ from phalanx.families.segmentation.loss.lovasz import LovaszSoftmax
 from phalanx.families.segmentation.loss.mixed import Mixed
 from phalanx.families.segmentation.loss.ohem import OhemCrossEntropy
 from phalanx.families.segmentation.loss.pixel_loss import PixelLoss
-from phalanx.families.segmentation.task import terms_of
+from phalanx.families.segmentation.loss.terms import terms_of
 from phalanx.parallel.step import WholeStep
 
 DATA = Path(__file__).parent / 'data'
@@ -82,10 +82,10 @@ def test_dice_beside_another_loss_is_that_of_the_original_but_for_void_pixels() 
     assert value.item() == pytest.approx(EXPECTED[WITH_VOID_AS_CLASS_0], rel=1e-6)
     assert_gradient(logits.grad, WITH_VOID_AS_CLASS_0)
     mixed = Mixed(losses=(partial(CrossEntropy), partial(LovaszSoftmax)), coefficients=(0.8, 0.2))
-    ours = sum(term.coefficient * term.loss(logits, LABELS, WholeStep()).mean() for term in terms_of([mixed], [1.0]))
+    ours = sum(term.coefficient * term.loss(logits, LABELS, WholeStep()).mean() for term in terms_of([(mixed, 1.0)]))
     assert ours.item() == pytest.approx(EXPECTED['mixed_ce0.8_lovasz0.2'], rel=1e-5)
     mixed = Mixed(losses=(partial(Dice), partial(CrossEntropy)), coefficients=(0.5, 0.5))
-    ours = sum(term.coefficient * term.loss(logits, LABELS, WholeStep()).mean() for term in terms_of([mixed], [1.0]))
+    ours = sum(term.coefficient * term.loss(logits, LABELS, WholeStep()).mean() for term in terms_of([(mixed, 1.0)]))
     assert ours.item() == pytest.approx(0.5 * EXPECTED['dice'] + 0.5 * EXPECTED['ce'], rel=1e-6)
 
 

@@ -46,7 +46,7 @@ def test_four_scenes_are_learnt_by_heart() -> None:
     task = Detection(
         model=partial(MODELS['ppyoloe']),
         data=partial(DATA['digit_scenes'], train_scenes=4, size=(64, 96), digit_height=(24, 44)),
-        loss=partial(LOSSES['task_aligned'], static_assigner_epochs=80),  # all of the run: each step is an epoch
+        loss=(partial(LOSSES['task_aligned'], static_assigner_epochs=80),),  # all of the run: each step is an epoch
         metric=partial(METRICS['coco']),
     )
     source = task.dataset('train').source

@@ -33,7 +33,7 @@ from phalanx.parallel.step import WholeStep
 
 RECIPES = sorted((Path(__file__).parents[2] / 'recipes' / 'detection').glob('*.yml'))
 DIGITS = partial(DATA['digit_scenes'], train_scenes=7, eval_scenes=3, size=(48, 64), digit_height=(12, 20))
-PARTS = {'model': partial(MODELS['ppyoloe']), 'loss': partial(LOSSES['task_aligned']), 'metric': partial(METRICS['coco'])}
+PARTS = {'model': partial(MODELS['ppyoloe']), 'loss': (partial(LOSSES['task_aligned']),), 'metric': partial(METRICS['coco'])}
 
 
 def task(**changes: Any) -> Detection:

@@ -36,7 +36,7 @@ RECIPES = sorted((Path(__file__).parents[2] / 'recipes' / 'recognition').glob('*
 DIGITS = partial(DATA['digit_lines'], train_lines=6, eval_lines=3)
 CRNN = partial(MODELS['crnn'], size='small', hidden_size=8)
 SVTR = partial(MODELS['svtr_lcnet'], neck_channels=16, hidden_size=16, sar_size=16, depth=1)
-CTC, MULTI = partial(LOSSES['ctc']), partial(LOSSES['multi'])
+CTC, MULTI = (partial(LOSSES['ctc']),), (partial(LOSSES['multi']),)
 
 
 def task(**changes: Any) -> Recognition:

@@ -24,7 +24,8 @@ from phalanx.families.segmentation.loss.dice import Dice
 from phalanx.families.segmentation.loss.lovasz import LovaszHinge, LovaszSoftmax
 from phalanx.families.segmentation.loss.mixed import Mixed
 from phalanx.families.segmentation.loss.rmi import RegionMutualInformation
-from phalanx.families.segmentation.task import Segmentation, terms_of
+from phalanx.families.segmentation.loss.terms import terms_of
+from phalanx.families.segmentation.task import Segmentation
 from phalanx.parallel.step import WholeStep
 
 UNET_PET = Path(__file__).parents[2] / 'recipes' / 'segmentation' / 'unet_pet.yml'

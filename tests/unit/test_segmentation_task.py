@@ -178,7 +178,7 @@ def test_a_result_is_saved_as_indices_and_as_an_overlay(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ('changes', 'message'),
     [
-        ({'loss_coefficients': (1.0, 0.4)}, 'there are 1 losses, but 2 loss_coefficients'),
+        ({'loss_coefficients': (1.0, 0.4)}, 'loss has 1 entries, but loss_coefficients has 2'),
         ({'loss': (partial(LOSSES['semantic_connectivity']),)}, 'loss[0]: semantic_connectivity has no gradient'),
         ({'std': (0.5, 0.0, 0.5)}, 'std must be above 0, got 0.5, 0.0, 0.5'),
         ({'transforms': (partial(TRANSFORMS['resize'], size=(0, 1)),)}, 'size is (width, height)'),

@@ -34,7 +34,7 @@ def task(**changes: Any) -> TextDetection:
     options: dict[str, Any] = {
         'model': partial(MODELS['db'], scale=0.35, neck_channels=16),
         'data': PAGES,
-        'loss': partial(LOSSES['db']),
+        'loss': (partial(LOSSES['db']),),
     }
     return TextDetection(**(options | changes))
 

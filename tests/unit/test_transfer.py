@@ -1,5 +1,6 @@
 """A value on its way from a worker to its rank, through the queue that loader workers use."""
 
+import gc
 import multiprocessing
 import pickle
 import sys
@@ -65,6 +66,7 @@ def test_what_has_arrived_may_be_written_to() -> None:
 
 def test_a_value_that_is_no_longer_used_leaves_no_open_file_and_no_memory() -> None:
     sent(VALUE)  # opens what stays open: the socket of the sender
+    gc.collect()  # files of earlier tests
     before = len(list(Path('/proc/self/fd').iterdir()))
     for _ in range(20):
         sent(VALUE)

@@ -27,17 +27,9 @@ from phalanx.families.detection.metric import METRICS, CocoAp, Detections, VocAp
 from phalanx.families.detection.models import MODELS
 from phalanx.families.detection.nms import multiclass_nms
 from phalanx.families.detection.survey import BoxSurvey
-from phalanx.families.detection.transforms import (
-    TRANSFORMS,
-    BatchRandomResize,
-    Chances,
-    RandomDistort,
-    RandomFlip,
-    Resize,
-    Shown,
-    Transform,
-)
+from phalanx.families.detection.transforms import TRANSFORMS, Chances, Shown, Transform
 from phalanx.families.losses import summed, weighted, weights_of
+from phalanx.families.sizing import sizing_of
 from phalanx.families.task import Export, FromSource, GraphPart, Loss, described, tried
 from phalanx.parallel.step import WholeStep
 from phalanx.runtime.detection import Suppressed
@@ -241,18 +233,11 @@ class Detection:
 
     @property
     def has_fixed_size(self) -> bool:
-        return isinstance(self.resize, Resize)
-
-    @property
-    def resize(self) -> Resize | BatchRandomResize | None:
-        """The training transform that gives all images of a step one size, if there is one."""
-        sizing = [each for each in self.transforms['train'] if not isinstance(each, RandomFlip | RandomDistort)]
-        last = sizing[-1] if sizing else None
-        return last if isinstance(last, Resize | BatchRandomResize) and not last.keep_ratio else None
+        return sizing_of(self.transforms['train']) == 'one'
 
     def align(self, batch: DetectionBatch, whole: WholeStep) -> DetectionBatch:
         """Filled up to the largest size on any rank: with less, norms would see how the step is shared."""
-        if self.resize is not None:
+        if sizing_of(self.transforms['train']) in ('one', 'one a step'):
             return batch
         sides = whole.largest(batch.images.shape[2:])
         return replace(batch, images=filled_up(list(batch.images), self.mean, least=sides))
@@ -313,8 +298,7 @@ class Detection:
     @property
     def varies(self) -> bool:
         """Whether images reach the network in several sizes in evaluation."""
-        last = self.transforms['eval'][-1:]
-        return not any(isinstance(each, Resize) and not each.keep_ratio for each in last)
+        return sizing_of(self.transforms['eval']) != 'one'
 
     def export(self, model: nn.Module, *, post_processing: bool = False) -> Export:
         """Boxes and scores of all anchors, or of those that suppression leaves; scaling to the image is the caller's."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import ClassVar, Literal
 
 import cv2
 import numpy as np
@@ -20,6 +20,7 @@ from phalanx.data.colour import ColourDistortion
 from phalanx.data.image import left_right
 from phalanx.data.samples import Image
 from phalanx.families.detection.data.source import Boxes, Objects, have_area
+from phalanx.families.sizing import Sizing
 from phalanx.runtime.prepare import INTERPOLATIONS, ratio_factor
 
 Rng = np.random.Generator
@@ -53,6 +54,8 @@ def scaled(image: Image, objects: Objects, x: float, y: float, interpolation: st
 
 @dataclass(frozen=True, kw_only=True)
 class RandomDistort(ColourDistortion):
+    sizing: ClassVar[Sizing] = 'kept'
+
     def __call__(self, image: Image, objects: Objects, chances: Chances) -> Shown:
         return self.distorted(image, chances.rng), objects
 
@@ -156,6 +159,8 @@ def inside(objects: Objects, part: Boxes) -> Objects:
 class RandomFlip:
     """Mirrors left and right."""
 
+    sizing: ClassVar[Sizing] = 'kept'
+
     probability: float = 0.5
 
     def __post_init__(self) -> None:
@@ -185,6 +190,10 @@ class Resize:
     keep_ratio: bool = False
     interpolation: Interpolation = 'linear'
 
+    @property
+    def sizing(self) -> Sizing:
+        return 'any' if self.keep_ratio else 'one'
+
     def __post_init__(self) -> None:
         check_size('size', self.size)
 
@@ -211,6 +220,10 @@ class BatchRandomResize:
     sizes: tuple[int, ...]
     keep_ratio: bool = False
     interpolation: Interpolation | Literal['random'] = 'random'
+
+    @property
+    def sizing(self) -> Sizing:
+        return 'any' if self.keep_ratio else 'one a step'
 
     def __post_init__(self) -> None:
         if not self.sizes or min(self.sizes) < 1:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
-from itertools import chain, count
 from pathlib import Path
-from typing import Annotated, Literal, NamedTuple, Self
+from typing import Annotated, Literal, Self
 
 import numpy as np
 import torch
@@ -23,22 +22,13 @@ from phalanx.families.segmentation import draw as drawing
 from phalanx.families.segmentation.data import DATA, Data, Source
 from phalanx.families.segmentation.inference import ClassMap, Inference, MainOutput, resized
 from phalanx.families.segmentation.labels import VOID
-from phalanx.families.segmentation.loss import LOSSES, PARTS, Mixed, PixelLoss
-from phalanx.families.segmentation.loss.connectivity import SemanticConnectivity
+from phalanx.families.segmentation.loss import LOSSES, Mixed, PixelLoss
+from phalanx.families.segmentation.loss.terms import terms_of
 from phalanx.families.segmentation.metric import Confusion
 from phalanx.families.segmentation.models import MODELS
 from phalanx.families.segmentation.survey import PixelSurvey
-from phalanx.families.segmentation.transforms import (
-    TRANSFORMS,
-    Padding,
-    RandomBlur,
-    RandomDistort,
-    RandomFlip,
-    RandomPaddingCrop,
-    RandomVerticalFlip,
-    Resize,
-    Transform,
-)
+from phalanx.families.segmentation.transforms import TRANSFORMS, Transform, adds_margins
+from phalanx.families.sizing import sizing_of
 from phalanx.families.task import Export, FromSource, Loss, Term, described, tried
 from phalanx.parallel.step import WholeStep
 from phalanx.runtime.prepare import RESIZING
@@ -120,7 +110,7 @@ def brought_back(maps: Tensor, transforms: Sequence[Transform], way: Sequence[Si
     As in PaddleSeg, transforms are undone one by one: what was filled up is cut off, all else is resized.
     """
     for transform, (H, W) in reversed(list(zip(transforms, way, strict=True))):
-        maps = maps[:, :H, :W] if isinstance(transform, Padding) else resized(maps[None], (H, W))[0]
+        maps = maps[:, :H, :W] if adds_margins(transform) else resized(maps[None], (H, W))[0]
     return resized(maps[None], size)[0]
 
 
@@ -148,14 +138,8 @@ class Segmentation:
     ) -> None:
         check_std(std)
         self.network, self.data = model, data
-        self.terms = list(terms_of(weighted(loss, loss_coefficients)))
+        self.terms = terms_of(weighted(loss, loss_coefficients))
         self.num_outputs = len(loss)
-        for output in range(len(loss)):
-            if all(isinstance(term.loss, SemanticConnectivity) for term in self.terms if term.output == output):
-                raise ValueError(
-                    f'loss[{output}]: semantic_connectivity has no gradient, so alone it teaches nothing; '
-                    'use {name: mixed, losses: [cross_entropy, semantic_connectivity], coefficients: [1, 0.1]}, say'
-                )
         built = (tuple(transform() for transform in recipe) for recipe in (transforms, eval_transforms))
         self.transforms: dict[Split, tuple[Transform, ...]] = dict(zip(('train', 'eval'), built, strict=True))
         self.inference, self.mean, self.std = inference, mean, std
@@ -210,9 +194,7 @@ class Segmentation:
 
     @property
     def has_fixed_size(self) -> bool:
-        keeps_size = RandomFlip | RandomVerticalFlip | RandomBlur | RandomDistort
-        sizing = [each for each in self.transforms['train'] if not isinstance(each, keeps_size)]
-        return bool(sizing) and isinstance(sizing[-1], Resize | RandomPaddingCrop)
+        return sizing_of(self.transforms['train']) == 'one'
 
     def align(self, batch: SegmentationBatch, whole: WholeStep) -> SegmentationBatch:
         return batch
@@ -293,25 +275,3 @@ class Segmentation:
             {'classes': self.data().class_names, 'inference': asdict(self.inference), 'order': READ_OUT},
             dynamic={2: 1, 3: 1},
         )
-
-
-class OutputLoss(NamedTuple):
-    """One loss of one output."""
-
-    name: str  # what the log calls it: `ohem` for the main output, `ohem_1` for the one after it
-    output: int
-    loss: PixelLoss
-    coefficient: float
-
-
-def terms_of(losses: Iterable[tuple[PixelLoss | Mixed, float]]) -> Iterator[OutputLoss]:
-    """The terms of the loss for each output's loss and coefficient; those of a mixture one by one."""
-    names: set[str] = set()
-    for output, (loss, coefficient) in enumerate(losses):
-        parts = zip(loss.losses, loss.coefficients, strict=True) if isinstance(loss, Mixed) else [(loss, 1.0)]
-        for part, share in parts:
-            kind = next(name for name, kind in PARTS.items() if isinstance(part, kind))
-            wanted = f'{kind}_{output}' if output else kind
-            name = next(name for name in chain([wanted], (f'{wanted}.{n}' for n in count(2))) if name not in names)
-            names.add(name)
-            yield OutputLoss(name, output, part, coefficient * share)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 import cv2
 import numpy as np
@@ -18,6 +18,7 @@ from phalanx.data.colour import ColourDistortion
 from phalanx.data.image import LabelMap, left_right
 from phalanx.data.samples import Image
 from phalanx.families.segmentation.labels import VOID
+from phalanx.families.sizing import Sizing
 from phalanx.runtime.segmentation import PADDING
 
 Rng = np.random.Generator
@@ -36,6 +37,8 @@ def resized(image: Image, labels: LabelMap, width: int, height: int) -> Pair:
 @dataclass(frozen=True, kw_only=True)
 class Resize:
     """Makes the size `size` (width, height)."""
+
+    sizing: ClassVar[Sizing] = 'one'
 
     size: tuple[int, int]
 
@@ -121,9 +124,16 @@ class Padding:
         return padded(image, labels, *self.size)
 
 
+def adds_margins(transform: Transform) -> bool:
+    """Whether it leaves an image in the upper left corner of a larger one, so that cutting it out undoes the transform."""
+    return isinstance(transform, Padding)
+
+
 @dataclass(frozen=True, kw_only=True)
 class RandomPaddingCrop:
     """Cuts out a random part of `size` (width, height); what is smaller is first filled up on the right and at the bottom."""
+
+    sizing: ClassVar[Sizing] = 'one'
 
     size: tuple[int, int]
 
@@ -141,6 +151,8 @@ class RandomPaddingCrop:
 class RandomFlip:
     """Mirrors left and right."""
 
+    sizing: ClassVar[Sizing] = 'kept'
+
     probability: float = 0.5
 
     def __post_init__(self) -> None:
@@ -155,6 +167,8 @@ class RandomFlip:
 @dataclass(frozen=True, kw_only=True)
 class RandomVerticalFlip:
     """Mirrors top and bottom."""
+
+    sizing: ClassVar[Sizing] = 'kept'
 
     probability: float = 0.1
 
@@ -200,6 +214,8 @@ class RandomBlur:
     `kind`: by a Gaussian, the median or the mean; `random` takes these three in 30, 30 and 40 % of the cases.
     """
 
+    sizing: ClassVar[Sizing] = 'kept'
+
     probability: float = 0.1
     kind: Literal['gaussian', 'median', 'blur', 'random'] = 'gaussian'
 
@@ -223,6 +239,8 @@ class RandomBlur:
 @dataclass(frozen=True, kw_only=True)
 class RandomDistort(ColourDistortion):
     """Changes the colours of the image; labels stay."""
+
+    sizing: ClassVar[Sizing] = 'kept'
 
     def __call__(self, image: Image, labels: LabelMap, rng: Rng) -> Pair:
         return self.distorted(image, rng), labels

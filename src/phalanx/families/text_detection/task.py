@@ -17,6 +17,7 @@ from phalanx.data.batch import Tensors, shares
 from phalanx.data.image import channels_first, normalised
 from phalanx.data.samples import Draw, Image, Split
 from phalanx.families.losses import summed, weighted
+from phalanx.families.sizing import sizing_of
 from phalanx.families.task import Export, FromSource, Loss, described, tried
 from phalanx.families.text_detection import draw as drawing
 from phalanx.families.text_detection.data import DATA, Data, Source, Texts
@@ -27,7 +28,7 @@ from phalanx.families.text_detection.metric import Hmean
 from phalanx.families.text_detection.models import MODELS
 from phalanx.families.text_detection.survey import TextSurvey
 from phalanx.families.text_detection.targets import TargetMaps, shrink_maps, threshold_maps
-from phalanx.families.text_detection.transforms import MULTIPLE, TRANSFORMS, RandomCrop, Resize, Transform
+from phalanx.families.text_detection.transforms import MULTIPLE, TRANSFORMS, Transform
 from phalanx.parallel.step import WholeStep
 from phalanx.runtime.prepare import RESIZING
 from phalanx.runtime.results import TextRegion
@@ -221,8 +222,7 @@ class TextDetection:
 
     @property
     def has_fixed_size(self) -> bool:
-        last = self.transforms['train'][-1:]
-        return any(isinstance(each, RandomCrop | Resize) for each in last)
+        return sizing_of(self.transforms['train']) == 'one'
 
     def align(self, batch: TextBatch, whole: WholeStep) -> TextBatch:
         """Filled up to the largest size on any rank: with less, norms would see how the step is shared."""
@@ -276,7 +276,7 @@ class TextDetection:
         """The map of the network; finding outlines on it is the caller's. Raises ValueError for `post_processing`."""
         if post_processing:
             raise ValueError('--with_post_processing: the contours of text cannot be found within a graph; export without it')
-        varies = not any(isinstance(each, Resize) for each in self.transforms['eval'][-1:])
+        varies = sizing_of(self.transforms['eval']) != 'one'
         return Export(
             ShrinkMap(model),
             {'probabilities': '[batch, height, width]: of each pixel, that it lies within a shrunk text'},

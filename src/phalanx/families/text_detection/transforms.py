@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 import cv2
 import numpy as np
@@ -18,6 +18,7 @@ from phalanx.config.options import check_probability, check_size
 from phalanx.data.colour import ColourDistortion
 from phalanx.data.image import left_right
 from phalanx.data.samples import Image
+from phalanx.families.sizing import Sizing
 from phalanx.families.text_detection.data.source import Texts
 from phalanx.runtime.prepare import limited_size, resized
 
@@ -35,6 +36,8 @@ def scaled(image: Image, texts: Texts, width: int, height: int) -> Shown:
 
 @dataclass(frozen=True, kw_only=True)
 class RandomDistort(ColourDistortion):
+    sizing: ClassVar[Sizing] = 'kept'
+
     def __call__(self, image: Image, texts: Texts, rng: Rng) -> Shown:
         return self.distorted(image, rng), texts
 
@@ -42,6 +45,8 @@ class RandomDistort(ColourDistortion):
 @dataclass(frozen=True, kw_only=True)
 class RandomFlip:
     """Mirrors left and right."""
+
+    sizing: ClassVar[Sizing] = 'kept'
 
     probability: float = 0.5
 
@@ -58,6 +63,8 @@ class RandomFlip:
 @dataclass(frozen=True, kw_only=True)
 class RandomRotate:
     """Turns the image about its middle by an angle between those of `degrees`; what comes in at its edges is black."""
+
+    sizing: ClassVar[Sizing] = 'kept'
 
     degrees: tuple[float, float] = (-10.0, 10.0)
 
@@ -97,6 +104,8 @@ class RandomCrop:
     shows some text, and its sides are at least `least_share` of those of the image; after `attempts` in vain it is all of it.
     After Zhou et al., EAST, https://arxiv.org/abs/1704.03155.
     """
+
+    sizing: ClassVar[Sizing] = 'one'
 
     size: tuple[int, int] = (640, 640)
     attempts: int = 50
@@ -156,6 +165,8 @@ def shows(points: npt.NDArray[np.float32], x0: float, y0: float, x1: float, y1: 
 @dataclass(frozen=True, kw_only=True)
 class Resize:
     """Makes the size `size` (width, height), whatever that does to the shape."""
+
+    sizing: ClassVar[Sizing] = 'one'
 
     size: tuple[int, int] = (1280, 736)
 
