@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import platform
 import random
@@ -15,7 +16,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import cycle
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ import psutil
 from safetensors.torch import load_file
 
 from faults.started import Started, command_of, living_in
+from nodes.conftest import Node, bridged
 from running import TINY, losses, records
 
 STEPS = 16
@@ -47,17 +49,58 @@ FAMILIES = {  # one after the other
 SETTINGS = (
     *('train.global_batch_size=4', 'train.workers=1', 'ema={decay: 0.9}', f'train.steps={STEPS}', 'checkpoint.every=2'),
     *('evaluate.every=6', 'report.every=1', 'report.pictures=0', 'device=cpu'),
-    *('--nproc_per_node', '2', '--max_restart', '5'),
+    *('--max_restart', '5'),
 )
+CAUSES = ('SIGKILL', 'killed')  # one of them is in the last line of a command that failed
+LOST = ('lost', 'the first node')  # or, on another node than that of a launcher that was killed, one of these
 BOUND = 600  # seconds in which a run must go on, or end, after a fault: for nodes that do much else; it takes some 20
 
 
-class Life(Started):
-    """One start of the command, until it ends."""
+class Life:
+    """One start of the command, on this node or on each of `nodes`, until it has ended everywhere."""
 
-    def __init__(self, folder: Path, family: str) -> None:
-        words = ('train', *FAMILIES[family], *SETTINGS, '--save_dir', 'run')
-        super().__init__(folder, *words, TMPDIR=str(folder / 'tmp'))
+    def __init__(self, folder: Path, family: str, nodes: Sequence[Node]) -> None:
+        self.run, self.begun = folder / 'run', time.time()
+        words = ('train', *FAMILIES[family], *SETTINGS, '--save_dir', str(self.run))
+        temporary = str(folder / 'tmp')
+        if nodes:
+            words = (*words, '--ips', ','.join(node.address for node in nodes), '--heartbeat_timeout', '6')
+            self.starts = [
+                Started(node.folder, *words, within=('ip', 'netns', 'exec', node.namespace), TMPDIR=temporary) for node in nodes
+            ]
+        else:
+            self.starts = [Started(folder, *words, '--nproc_per_node', '2', TMPDIR=temporary)]
+
+    @property
+    def is_over(self) -> bool:
+        return all(start.process.poll() is not None for start in self.starts)
+
+    def launchers(self) -> list[psutil.Process]:
+        return [start.process for start in self.starts if start.process.poll() is None]
+
+    def ranks(self) -> list[psutil.Process]:
+        return [rank for start in self.starts for rank in start.ranks()]
+
+    def workers(self) -> list[psutil.Process]:
+        return [worker for start in self.starts for worker in start.workers()]
+
+    def until(self, condition: Callable[[], object], seconds: float) -> bool:
+        """Whether `condition` came true, or the command ended everywhere, within `seconds`."""
+        end = time.monotonic() + seconds
+        while not condition() and not self.is_over:
+            for start in self.starts:
+                start.descendants()
+            if time.monotonic() > end:
+                return False
+            time.sleep(0.05)
+        return True
+
+    def has_gone_on_since(self, moment: float) -> bool:
+        file = self.run / 'metrics.jsonl'
+        return file.is_file() and file.stat().st_mtime > moment
+
+    def last_words(self) -> str:
+        return ' / '.join(start.last_words() for start in self.starts)
 
 
 def kill_rank(life: Life, chance: random.Random) -> bool:
@@ -70,12 +113,12 @@ def kill_worker(life: Life, chance: random.Random) -> bool:
 
 
 def kill_launcher(life: Life, chance: random.Random) -> bool:
-    return _signal_one([life.process], signal.SIGKILL, chance)
+    return _signal_one(life.launchers(), signal.SIGKILL, chance)
 
 
 def terminate(life: Life, chance: random.Random) -> bool:
-    """SIGTERM to the launcher, as a scheduler's warning: save, then leave."""
-    return _signal_one([life.process], signal.SIGTERM, chance)
+    """SIGTERM to a launcher, as a scheduler's warning: save, then leave."""
+    return _signal_one(life.launchers(), signal.SIGTERM, chance)
 
 
 def pause_rank(life: Life, chance: random.Random) -> bool:
@@ -102,8 +145,8 @@ FAULTS: dict[str, tuple[float, Callable[[Life, random.Random], bool]]] = {  # ho
 class Soak:
     """Faults, counted, and everything that was not as it should be."""
 
-    def __init__(self, folder: Path, kills: int, seed: int) -> None:
-        self.folder, self.kills, self.chance = folder, kills, random.Random(seed)
+    def __init__(self, folder: Path, kills: int, seed: int, nodes: Sequence[Node] = ()) -> None:
+        self.folder, self.kills, self.chance, self.nodes = folder, kills, random.Random(seed), nodes
         self.tally: Counter[str] = Counter()
         self.usual: set[str] = set()  # torch keeps a cache among the temporary files
         self.wrong: list[str] = []
@@ -134,19 +177,19 @@ class Soak:
         if (self.folder / self.family).is_dir():
             return
         shutil.rmtree(self.folder / 'run', ignore_errors=True)
-        life = Life(self.folder, self.family)
-        life.process.wait()
-        if life.process.returncode != 0:
-            sys.exit(f'the undisturbed run failed: {life.said()}')
+        life = Life(self.folder, self.family, self.nodes)
+        statuses = [start.process.wait() for start in life.starts]
+        if any(statuses):
+            sys.exit('the undisturbed run failed: ' + '\n'.join(start.said() for start in life.starts))
         (self.folder / 'run').rename(self.folder / self.family)
         self.usual |= {file.name for file in (self.folder / 'tmp').iterdir()}
 
     def life(self) -> None:
         """One start of the command, with faults until it ends or they are used up."""
-        life, stopped_by_us = Life(self.folder, self.family), False
+        life, stopped_by_us = Life(self.folder, self.family, self.nodes), False
         before = moment = life.begun
         self.lives += 1
-        while life.process.poll() is None:
+        while not life.is_over:
             if self.done() >= self.kills:
                 life.until(lambda: False, BOUND)
                 break
@@ -157,7 +200,7 @@ class Soak:
                 time.sleep(self.chance.expovariate(1))
             else:
                 life.until(lambda: False, self.chance.uniform(0.1, 12))
-            if life.process.poll() is not None:
+            if life.is_over:
                 break
             (name,) = self.chance.choices(list(FAULTS), [weight for weight, _ in FAULTS.values()])
             before, moment = moment, time.time()
@@ -172,29 +215,33 @@ class Soak:
 
     def end(self, life: Life, stopped: bool, since: float) -> None:
         """What must hold after each end of the command, however it came. `since`: when the fault before the last one was."""
-        if life.process.poll() is None:
+        if not life.is_over:
             self.wrong.append(f'did not end: {life.last_words()}')
-            life.process.kill()
-        status = life.process.wait()
-        if status not in (0, 1, -signal.SIGKILL, 143 if stopped else 0, -signal.SIGTERM if stopped else 0):
-            self.wrong.append(f'exit status {status}: {life.last_words()}')
-        if status == 1 and not ('SIGKILL' in life.last_words() or 'killed' in life.last_words()):
-            self.wrong.append(f'the first cause is not on the last line: {life.last_words()}')
+            for process in life.launchers():
+                process.kill()
+        statuses = [int(start.process.wait()) for start in life.starts]
+        right = (0, 1, -signal.SIGKILL, 143, -signal.SIGTERM) if stopped else (0, 1, -signal.SIGKILL)
+        for start, status in zip(life.starts, statuses, strict=True):
+            if status not in right:
+                self.wrong.append(f'exit status {status}: {start.last_words()}')
+            if status == 1 and not any(cause in start.last_words() for cause in (*CAUSES, *(LOST if self.nodes else ()))):
+                self.wrong.append(f'the first cause is not on the last line: {start.last_words()}')
         end = time.monotonic() + 120
-        while (left := living_in(self.folder)) and time.monotonic() < end:
+        while (left := [each for start in life.starts for each in living_in(start.folder)]) and time.monotonic() < end:
             time.sleep(0.1)
         for process in left:
-            self.wrong.append(f'left after exit status {status}: {command_of(process)}')
+            self.wrong.append(f'left after exit status {statuses}: {command_of(process)}')
             process.kill()
-        shared = [file.name for file in Path('/dev/shm').glob('*_*') if _number_in(file.name) in life.seen]
+        seen = {pid for start in life.starts for pid in start.seen}
+        shared = [file.name for file in Path('/dev/shm').glob('*_*') if _number_in(file.name) in seen]
         self.wrong += [f'left in /dev/shm: {name}' for name in shared]
         temporary = [file.name for file in (self.folder / 'tmp').iterdir() if file.name not in self.usual]
-        if status == -signal.SIGKILL:  # a launcher that is killed cannot clear up: its folder of heartbeats stays
+        if -signal.SIGKILL in statuses:  # a launcher that is killed cannot clear up: its folder of heartbeats stays
             temporary = [name for name in temporary if not name.startswith('phalanx-')]
-        self.wrong += [f'left in TMPDIR after exit status {status}: {name}' for name in temporary]
+        self.wrong += [f'left in TMPDIR after exit status {statuses}: {name}' for name in temporary]
         shutil.rmtree(self.folder / 'tmp')
         (self.folder / 'tmp').mkdir()
-        if status == 143 and life.has_gone_on_since(since):  # else the log still has steps that the fault before has cost
+        if 143 in statuses and life.has_gone_on_since(since):  # else the log still has steps that the fault before has cost
             self.check_nothing_lost(life)
 
     def check_nothing_lost(self, life: Life) -> None:
@@ -224,9 +271,10 @@ class Soak:
 
     def told(self, seconds: float) -> str:
         rows = [f'{count:5}  {name}' for name, count in self.tally.most_common()]
+        where = f'on {len(self.nodes)} nodes' if self.nodes else 'on one node'
         sums = (
-            f'{self.done()} faults, {self.in_training} of them after the first step of a start, in {self.lives} starts of '
-            f'{self.runs} runs of {STEPS} steps; {seconds / 60:.0f} minutes'
+            f'{self.done()} faults {where}, {self.in_training} of them after the first step of a start, in {self.lives} starts '
+            f'of {self.runs} runs of {STEPS} steps; {seconds / 60:.0f} minutes'
         )
         return '\n'.join([*rows, sums, f'{len(self.wrong)} things were not as they should be', *self.wrong])
 
@@ -252,10 +300,10 @@ def evaluations(run: Path) -> list[dict[str, Any]]:
     return [{key: value for key, value in line.items() if key != 'seconds'} for line in records(run, 'eval')]
 
 
-def soak(folder: Path, kills: int, seed: int) -> Soak:
+def soak(folder: Path, kills: int, seed: int, nodes: Sequence[Node] = ()) -> Soak:
     """The soak, done, in a folder of its own."""
     (folder / 'tmp').mkdir()
-    trial = Soak(folder, kills, seed)
+    trial = Soak(folder, kills, seed, nodes)
     trial.go()
     return trial
 
@@ -264,10 +312,13 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument('--kills', type=int, default=200)
     parser.add_argument('--seed', type=int, default=0)
+    parser.add_argument('--nodes', type=int, default=1, help='more than 1: a rank on each of so many network namespaces (root)')
     given = parser.parse_args()
     print(f'{platform.platform()}, {os.cpu_count()} cores, Python {platform.python_version()}', flush=True)
     with tempfile.TemporaryDirectory(prefix='soak-') as folder:
-        trial = soak(Path(folder).resolve(), given.kills, given.seed)
+        place = Path(folder).resolve()
+        with bridged(place, given.nodes) if given.nodes > 1 else contextlib.nullcontext([]) as nodes:
+            trial = soak(place, given.kills, given.seed, nodes)
     return 1 if trial.wrong else 0
 
 

@@ -43,13 +43,20 @@ def heed_hangups() -> None:
 class Started:
     """One start of `phalanx WORDS...` in a folder, until it ends."""
 
-    def __init__(self, folder: Path, *words: str, program: tuple[str, ...] = ('-m', 'phalanx'), **environment: str) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        *words: str,
+        program: tuple[str, ...] = ('-m', 'phalanx'),
+        within: tuple[str, ...] = (),  # the command that starts it: `ip netns exec NODE`, say
+        **environment: str,
+    ) -> None:
         self.folder, self.begun = folder, time.time()
         self.output = folder / 'output.txt'
         self.seen: set[int] = set()  # the processes that belonged to it
         with self.output.open('w') as output:
             self.process = psutil.Popen(
-                [sys.executable, *program, *words],
+                [*within, sys.executable, *program, *words],
                 cwd=folder,
                 env={**clean_environment(), **environment},
                 stdout=output,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import shutil
@@ -102,24 +103,22 @@ class Started:
         return status
 
 
-@pytest.fixture
-def nodes(tmp_path: Path) -> Iterator[list[Node]]:
-    """Three nodes that reach each other, 10.78.0.1 to 10.78.0.3, each with a folder of its own."""
-    if os.geteuid() != 0 or shutil.which('ip') is None:
-        pytest.skip('needs root and iproute2 for network namespaces')
-    bridge, made = f'px{os.getpid() % 100000}n{next(NUMBER)}', []  # names of interfaces: at most 15 letters
-    try:
-        ip('link', 'add', bridge, 'type', 'bridge')
-    except subprocess.CalledProcessError as error:
-        pytest.skip(f'cannot make a network bridge here: {error.stderr}')
+@contextlib.contextmanager
+def bridged(folder: Path, count: int) -> Iterator[list[Node]]:
+    """Nodes that reach each other, 10.78.0.1 and so on, each with a folder of its own in `folder`.
+
+    Raises CalledProcessError when there can be no bridge.
+    """
+    bridge, made = f'px{os.getpid() % 100000}n{next(NUMBER)}', list[Node]()  # names of interfaces: at most 15 letters
+    ip('link', 'add', bridge, 'type', 'bridge')
     try:
         ip('link', 'set', bridge, 'up')
-        for number in (1, 2, 3):
+        for number in range(1, count + 1):
             name = f'{bridge}m{number}'
             ip('netns', 'add', name)
-            folder = tmp_path / f'm{number}'
-            folder.mkdir()
-            made.append(Node(name, f'10.78.0.{number}', f'eth{number}', folder))
+            own = folder / f'm{number}'
+            own.mkdir()
+            made.append(Node(name, f'10.78.0.{number}', f'eth{number}', own))
             ip('link', 'add', f'{bridge}v{number}', 'type', 'veth', 'peer', 'name', f'eth{number}', 'netns', name)
             ip('link', 'set', f'{bridge}v{number}', 'master', bridge, 'up')
             ip('-n', name, 'addr', 'add', f'10.78.0.{number}/24', 'dev', f'eth{number}')
@@ -134,3 +133,16 @@ def nodes(tmp_path: Path) -> Iterator[list[Node]]:
                 process.wait()
             ip('netns', 'del', node.namespace)
         ip('link', 'del', bridge)
+
+
+@pytest.fixture
+def nodes(tmp_path: Path) -> Iterator[list[Node]]:
+    """Three nodes."""
+    if os.geteuid() != 0 or shutil.which('ip') is None:
+        pytest.skip('needs root and iproute2 for network namespaces')
+    with contextlib.ExitStack() as stack:
+        try:
+            made = stack.enter_context(bridged(tmp_path, 3))
+        except subprocess.CalledProcessError as error:
+            pytest.skip(f'cannot make a network bridge here: {error.stderr}')
+        yield made
