@@ -224,7 +224,7 @@ def test_deeplabv3p_comes_out_as_published(folder: Path) -> None:
 
 def test_unet_comes_out_as_published(folder: Path) -> None:
     got = recipe('unet')
-    assert got['model'] == {'name': 'unet', 'upsampling': 'bilinear'}
+    assert got['model'] == {'name': 'unet', 'upsampling': 'bilinear', 'channels': 64}
     assert recipe('unet', 'model.use_deconv=True')['model']['upsampling'] == 'transposed'
 
 
