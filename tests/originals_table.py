@@ -84,18 +84,18 @@ def reason(key: str, notes: list[str]) -> str | None:
 
 
 def tables() -> str:
-    """A table for each project: a row for each key."""
+    """A table for each project and what it is trained for: a row for each key."""
     rows: dict[str, dict[str, str]] = {}
     for name in WHOLE:
         for key, dialect, before, after in changes(name):
-            row = rows.setdefault(dialect.project, {})
+            row = rows.setdefault(f'{dialect.project}: {before.recipe["task"].replace("_", " ")}', {})
             row.setdefault(
                 re.sub(r'\[\d+\]', '[]', re.sub(r'^(\w+Dataset)\.type$', r'\1.name', key)), _meaning(key, before, after)
             )
     parts = []
-    for project, row in rows.items():
+    for title, row in rows.items():
         lines = [f'| `{key}` | {meaning} |' for key, meaning in sorted(row.items())]
-        parts.append('\n'.join([f'### {project}', '', '| key | here |', '| --- | --- |', *lines, '']))
+        parts.append('\n'.join([f'### {title}', '', '| key | here |', '| --- | --- |', *lines, '']))
     return '\n'.join(parts)
 
 

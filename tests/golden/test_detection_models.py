@@ -22,13 +22,15 @@ from torch import Tensor
 
 from golden.weights import FloatArray, draw, images
 from phalanx.families.detection import decode
-from phalanx.families.detection.decode import BINS, Raw
+from phalanx.families.detection.decode import REACH, Raw
 from phalanx.families.detection.loss import TaskAlignedLoss
 from phalanx.families.detection.loss.assign import Assigned, Truths, padded
 from phalanx.families.detection.models.ppyoloe import PPYOLOE, ppyoloe
 from phalanx.families.detection.nms import multiclass_nms
 from phalanx.parallel.step import WholeStep
 from phalanx.weights.originals import ORIGINALS, load_original
+
+BINS = REACH[1] - REACH[0] + 1
 
 DATA = Path(__file__).parent / 'data'
 FACTS = json.loads((DATA / 'detection_models.json').read_text())

@@ -11,12 +11,14 @@ import torch
 from torch import Tensor
 
 from phalanx.families.detection import decode
-from phalanx.families.detection.decode import BINS, Raw
+from phalanx.families.detection.decode import REACH, Raw
 from phalanx.families.detection.loss import TaskAlignedLoss
 from phalanx.families.detection.loss.assign import Assigned, padded
 from phalanx.families.detection.models.ppyoloe import anchor_points
 from phalanx.families.task import Loss
 from phalanx.parallel.step import WholeStep
+
+BINS = REACH[1] - REACH[0] + 1
 
 STATIC, ALIGNED = 0, 1  # epochs
 LOSS = TaskAlignedLoss(static_assigner_epochs=1)

@@ -7,12 +7,14 @@ import torch
 from torch import nn
 
 from phalanx.families.detection import decode
-from phalanx.families.detection.decode import BINS, Raw
+from phalanx.families.detection.decode import REACH, Raw
 from phalanx.families.detection.models import MODELS
 from phalanx.families.detection.models.ppyoloe import PPYOLOE, ppyoloe
 from phalanx.nn.backbones.csp_rep_resnet import RepBlock
 from phalanx.parallel.norms import BatchNorm2d
 from phalanx.weights.originals import ORIGINALS
+
+BINS = REACH[1] - REACH[0] + 1
 
 
 @pytest.fixture(scope='module', params=[False, True], ids=['ppyoloe', 'plus'])

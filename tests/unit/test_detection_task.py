@@ -21,7 +21,7 @@ from phalanx.data.samples import Draw
 from phalanx.engine.loader import Stream
 from phalanx.engine.schema import Recipe
 from phalanx.families.detection.data import DATA, Objects
-from phalanx.families.detection.decode import BINS, Raw
+from phalanx.families.detection.decode import REACH, Raw
 from phalanx.families.detection.draw import IGNORED, Found, drawn, with_objects
 from phalanx.families.detection.loss import LOSSES
 from phalanx.families.detection.metric import METRICS
@@ -30,6 +30,8 @@ from phalanx.families.detection.models.ppyoloe import PPYOLOE
 from phalanx.families.detection.task import Detection, Nms, Sample, Samples, filled_up
 from phalanx.families.detection.transforms import TRANSFORMS
 from phalanx.parallel.step import WholeStep
+
+BINS = REACH[1] - REACH[0] + 1
 
 RECIPES = sorted((Path(__file__).parents[2] / 'recipes' / 'detection').glob('*.yml'))
 DIGITS = partial(DATA['digit_scenes'], train_scenes=7, eval_scenes=3, size=(48, 64), digit_height=(12, 20))

@@ -217,7 +217,112 @@ Eval:
     transforms: *transforms
   loader: {shuffle: False, drop_last: False, batch_size_per_card: 48, num_workers: 1}
 """
-FILES = {'crnn': CRNN, 'svtr': SVTR_REC, 'distilled': DISTILLED, 'slanet': SLANET.lstrip()}
+DET_STEPS = """    - NormalizeImage: {scale: 1./255., mean: [0.485, 0.456, 0.406], std: [0.229, 0.224, 0.225], order: hwc}
+    - ToCHWImage:"""
+DB = """Global:
+  use_gpu: true
+  epoch_num: {epochs}
+  log_smooth_window: 20
+  print_batch_step: 10
+  save_epoch_step: 1200
+  eval_batch_step: [0, 2000]
+  cal_metric_during_train: false
+  pretrained_model: {pretrained}
+  use_visualdl: false
+  save_res_path: ./output/det_db/predicts_db.txt
+Architecture:
+  model_type: det
+  algorithm: DB
+  Transform:
+  Backbone: {backbone}
+  Neck: {neck}
+  Head: {{name: DBHead, k: 50}}
+Loss: {{name: DBLoss, balance_loss: true, main_loss_type: DiceLoss, alpha: 5, beta: 10, ohem_ratio: 3}}
+Optimizer:
+  name: Adam
+  beta1: 0.9
+  beta2: 0.999
+  lr: {lr}
+  regularizer: {{name: L2, factor: {decay}}}
+PostProcess: {{name: DBPostProcess, thresh: 0.3, box_thresh: 0.6, max_candidates: 1000, unclip_ratio: 1.5}}
+Metric: {{name: DetMetric, main_indicator: hmean}}
+Train:
+  dataset:
+    name: SimpleDataSet
+    data_dir: ./train_data/icdar2015/text_localization/
+    label_file_list: [./train_data/icdar2015/text_localization/train_icdar2015_label.txt]
+    ratio_list: [1.0]
+    transforms:
+    - DecodeImage: {{img_mode: BGR, channel_first: False}}
+    - DetLabelEncode:{more}
+    - IaaAugment:
+        augmenter_args:
+        - {{type: Fliplr, args: {{p: 0.5}}}}
+        - {{type: Affine, args: {{rotate: [-10, 10]}}}}
+        - {{type: Resize, args: {{size: [0.5, 3]}}}}
+    - EastRandomCropData: {{size: [{crop}, {crop}], max_tries: 50, keep_ratio: true}}
+    - MakeBorderMap: {{shrink_ratio: 0.4, thresh_min: 0.3, thresh_max: 0.7{growing}}}
+    - MakeShrinkMap: {{shrink_ratio: 0.4, min_text_size: 8{growing}}}
+{steps}
+    - KeepKeys: {{keep_keys: [image, threshold_map, threshold_mask, shrink_map, shrink_mask]}}
+  loader: {{shuffle: True, drop_last: False, batch_size_per_card: 16, num_workers: 8, use_shared_memory: False}}
+Eval:
+  dataset:
+    name: SimpleDataSet
+    data_dir: ./train_data/icdar2015/text_localization/
+    label_file_list: [./train_data/icdar2015/text_localization/test_icdar2015_label.txt]
+    transforms:
+    - DecodeImage: {{img_mode: BGR, channel_first: False}}
+    - DetLabelEncode:
+    - DetResizeForTest:{resized}
+{steps}
+    - KeepKeys: {{keep_keys: [image, shape, polys, ignore_tags]}}
+  loader: {{shuffle: False, drop_last: False, batch_size_per_card: 1, num_workers: 8, use_shared_memory: False}}
+"""
+DB_MV3 = DB.format(
+    epochs=1200,
+    pretrained='./pretrain_models/MobileNetV3_large_x0_5_pretrained',
+    backbone='{name: MobileNetV3, scale: 0.5, model_name: large}',
+    neck='{name: DBFPN, out_channels: 256}',
+    lr='{learning_rate: 0.001}',
+    decay=0,
+    more='',
+    crop=640,
+    growing='',
+    resized=' {image_shape: [736, 1280]}',
+    steps=DET_STEPS,
+)
+DB_R50 = DB_MV3.replace('MobileNetV3_large_x0_5_pretrained', 'ResNet50_vd_ssld_pretrained').replace(
+    '{name: MobileNetV3, scale: 0.5, model_name: large}', '{name: ResNet_vd, layers: 50}'
+)
+PP_OCRV3_DET = DB.format(
+    epochs=500,
+    pretrained='https://paddleocr.bj.bcebos.com/pretrained/MobileNetV3_large_x0_5_pretrained.pdparams',
+    backbone='{name: MobileNetV3, scale: 0.5, model_name: large, disable_se: True}',
+    neck='{name: RSEFPN, out_channels: 96, shortcut: True}',
+    lr='{name: Cosine, learning_rate: 0.001, warmup_epoch: 2}',
+    decay='5.0e-05',
+    more='',
+    crop=960,
+    growing='',
+    resized='',
+    steps=DET_STEPS,
+)
+PP_OCRV4_DET = DB.format(
+    epochs=500,
+    pretrained='https://paddleocr.bj.bcebos.com/pretrained/PPLCNetV3_x0_75_ocr_det.pdparams',
+    backbone='{name: PPLCNetV3, scale: 0.75, det: True}',
+    neck='{name: RSEFPN, out_channels: 96, shortcut: True}',
+    lr='{name: Cosine, learning_rate: 0.001, warmup_epoch: 2}',
+    decay='5.0e-05',
+    more='\n    - CopyPaste:',
+    crop=640,
+    growing=', total_epoch: 500',
+    resized='',
+    steps=DET_STEPS,
+)
+DETECTORS = {'db_mv3': DB_MV3, 'db_r50': DB_R50, 'ppocrv3_det': PP_OCRV3_DET, 'ppocrv4_det': PP_OCRV4_DET}
+FILES = {'crnn': CRNN, 'svtr': SVTR_REC, 'distilled': DISTILLED, 'slanet': SLANET.lstrip(), **DETECTORS}
 
 CASES = json.loads((Path(__file__).parents[1] / 'golden' / 'data' / 'lr_schedules.json').read_text())
 
@@ -352,6 +457,44 @@ def test_slanet_comes_out_as_published() -> None:
 
 
 @pytest.mark.parametrize(
+    ('name', 'shipped', 'differs'),
+    [
+        ('db_mv3', 'det_mv3_db', {}),
+        ('db_r50', 'det_r50_vd_db', {'box_threshold': 0.6}),  # its file has 0.7; the texts here share one number
+        ('ppocrv3_det', 'ch_PP-OCRv3_det_student', {}),
+        ('ppocrv4_det', 'ch_PP-OCRv4_det_mobile', {}),
+    ],
+)
+def test_detectors_come_out_as_the_shipped_recipes_of_the_same_names(name: str, shipped: str, differs: dict[str, Any]) -> None:
+    got, ours = recipe(name), plain(open_job(shipped).resolved)
+    assert got['data'].pop('root') == 'train_data/icdar2015/text_localization'
+    ours['data'].pop('root')
+    ours['post_processing'] |= differs
+    ours['loss'] = [ours['loss']]
+    for key in ('task', 'model', 'loss', 'data', 'transforms', 'eval_transforms', 'targets', 'post_processing', 'mean', 'std'):
+        assert got[key] == ours[key], key
+    for key in ('optimizer', 'schedule', 'parameters', 'judged_by', 'norm_sync'):
+        assert got[key] == ours[key], key
+    assert (got['train']['epochs'], got['train']['init_part']) == (ours['train']['epochs'], 'backbone')
+
+
+def test_detectors_of_release_3_draw_from_albumentations_whose_scales_begin_at_1() -> None:
+    steps = 'Train.dataset.transforms.2.IaaAugment.augmenter_args'
+    flip, scale = '{type: HorizontalFlip, args: {p: 0.5}}', '{type: RandomScale, args: {scale_limit: [0.5, 3]}}'
+    got = recipe('db_mv3', f'{steps}=[{flip}, {scale}]')
+    assert got['transforms'][:2] == [
+        {'name': 'random_flip', 'probability': 0.5},
+        {'name': 'random_resize', 'scale': [1.5, 4.0]},
+    ]
+
+
+def test_the_defaults_of_a_detector_are_those_of_paddleocrs_constructors() -> None:
+    got = recipe('db_mv3', 'PostProcess={name: DBPostProcess}', 'Train.dataset.transforms.2={IaaAugment: }')
+    assert (got['post_processing']['box_threshold'], got['post_processing']['unclip_ratio']) == (0.7, 2.0)
+    assert got['transforms'] == recipe('db_mv3')['transforms']
+
+
+@pytest.mark.parametrize(
     ('lr', 'rates'),
     [
         # From PaddleOCR's own table for this schedule, ten steps an epoch
@@ -423,8 +566,8 @@ def test_what_is_ignored_is_told_with_its_line() -> None:
     [
         (
             'crnn',
-            'Architecture.model_type=det',
-            "Architecture.model_type: 'det' has no counterpart in Phalanx (it has rec, table)",
+            'Architecture.model_type=cls',
+            "Architecture.model_type: 'cls' has no counterpart in Phalanx (it has rec, det, table)",
         ),
         (
             'crnn',
@@ -453,6 +596,14 @@ def test_what_is_ignored_is_told_with_its_line() -> None:
         ('slanet', 'Metric.loc_reg_num=8', 'Metric.loc_reg_num: 8 has no counterpart'),
         ('slanet', 'Global.character_dict_path=other.txt', 'Global.character_dict_path: there is no file other.txt'),
         ('slanet', 'Global.character_dict_path=crnn.yml', 'crnn.yml does not have the 28 tokens'),
+        ('db_mv3', 'Architecture.Neck.use_asf=True', 'Architecture.Neck.use_asf: True has no counterpart'),
+        ('db_mv3', 'Architecture.Head.kernel_list=[3, 3, 3]', 'knows only a kernel size followed by 2 and 2'),
+        ('db_mv3', 'Train.dataset.ratio_list=[0.5]', '0.5: Phalanx takes all pages of a list'),
+        ('db_mv3', 'Train.dataset.transforms.5.MakeShrinkMap.shrink_ratio=0.5', 'is not that of the other map, 0.4'),
+        ('db_mv3', 'Train.dataset.transforms.2.IaaAugment.augmenter_args.0.type=Flipud', "'Flipud' has no counterpart"),
+        ('db_mv3', 'Eval.dataset.transforms=[DecodeImage: {img_mode: BGR}]', 'DetResizeForTest is missing'),
+        ('db_mv3', 'PostProcess.name=EASTPostProcess', "'EASTPostProcess' has no counterpart"),
+        ('db_r50', 'Architecture.Backbone.layers=34', '34 has no counterpart in Phalanx (it has 18, 50)'),
         (
             'svtr',
             'Global.character_dict_path=utils/dict/en_dict.txt',
@@ -483,6 +634,7 @@ def test_the_dictionary_that_is_named_is_the_one_that_is_used(folder: Path) -> N
     [
         ('Architecture.model_type=kie', "Architecture.model_type: 'kie' has no counterpart"),
         ('Architecture.algorithm=RARE', "Architecture.algorithm: 'RARE' has no counterpart"),
+        ('Architecture.model_type=det', "Architecture.algorithm: 'CRNN' has no counterpart in Phalanx (it has DB)"),
         ('Architecture.Backbone.name=SVTRNet', "CRNN with the Backbone 'SVTRNet' has no counterpart in Phalanx"),
     ],
 )
@@ -493,7 +645,7 @@ def test_another_model_is_the_only_thing_that_is_said(wrong: str, told: str) -> 
     assert told in line
 
 
-@pytest.mark.parametrize('name', ['crnn', 'distilled', 'slanet'])
+@pytest.mark.parametrize('name', ['crnn', 'distilled', 'slanet', 'ppocrv4_det'])
 def test_wrong_values_anywhere_are_told_and_break_nothing(name: str) -> None:
     """The translation notes problems; whatever it lets through, the binder judges."""
     reading = Reading(paddleocr.DIALECT.project)

@@ -26,6 +26,7 @@ from phalanx.families.segmentation.models import MODELS
 from phalanx.families.segmentation.task import Sample, Segmentation
 from phalanx.families.segmentation.transforms import TRANSFORMS
 from phalanx.parallel.step import WholeStep
+from phalanx.runtime.segmentation import Segmentation as Runtime
 
 RECIPES = sorted((Path(__file__).parents[2] / 'recipes' / 'segmentation').glob('*.yml'))
 DIGITS = partial(DATA['digit_scenes'], train_scenes=4, eval_scenes=2, size=(48, 64))
@@ -127,6 +128,24 @@ def test_a_bare_image_is_prepared_as_in_evaluation() -> None:
     (class_map,) = ours.results(ours.predict(Reds(), batch), batch)
     assert_array_equal(class_map, half_red(8, 16)[..., 0] // 255)
     assert set(batch.pixels.tolist()) == {VOID}
+
+
+def test_what_fills_up_an_image_to_evaluate_is_the_middle_of_the_range_and_not_a_byte() -> None:
+    """127.5 / 255 is 0.5, the mean of the normalisation: 0 after it, as in PaddleSeg; the runtime does the same."""
+    seen: list[Tensor] = []
+
+    class Looks(Reds):
+        def forward(self, images: Tensor) -> list[Tensor]:
+            seen.append(images)
+            return super().forward(images)
+
+    ours = task(eval_transforms=(partial(TRANSFORMS['padding'], size=(16, 8)),))
+    ours.predict(Looks(), ours.collate([ours.request(half_red(4, 10))]))
+    ((image,),) = seen
+    assert image[:, 4:].abs().max() == 0 == image[:, :, 10:].abs().max()
+    assert set(image[0, :4, :10].unique().tolist()) == {-1.0, 1.0}
+    guide = {'transforms': [{'name': 'Padding', 'size': (16, 8)}], 'channels': 'RGB', 'mean': [0.5] * 3, 'std': [0.5] * 3}
+    assert_array_equal(Runtime({'preparation': guide, 'reading': {}}).prepare(half_red(4, 10)), image)
 
 
 def test_what_padding_added_is_cut_off_again_before_logits_are_resized() -> None:

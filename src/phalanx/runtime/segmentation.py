@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import product
 from typing import Any
 
@@ -13,7 +13,8 @@ import numpy.typing as npt
 from phalanx.runtime.prepare import Floats, Image, normalised, resized, resized_maps
 from phalanx.runtime.session import ArtifactError, Run
 
-PADDING = 127  # the middle of the range, so about 0 after normalisation
+GREY = 127.5  # images are filled up with the middle of the range
+PADDING = 127  # the byte next to it, where more is done to an image that was filled up
 LEFT_RIGHT, TOP_BOTTOM = 3, 2  # the dimensions that a flip turns round
 
 
@@ -24,14 +25,20 @@ class Segmentation:
         self.preparation, self.reading = guide['preparation'], guide['reading']
 
     def prepare(self, image: Image) -> Floats:
-        for transform in self.preparation['transforms']:
-            H, W = size_after((image.shape[0], image.shape[1]), transform)
+        transforms, size = self.preparation['transforms'], (image.shape[0], image.shape[1])
+        for transform in transforms:
+            size = (image.shape[0], image.shape[1])
+            H, W = size_after(size, transform)
             if transform['name'] == 'Padding':
                 below, beside = H - image.shape[0], W - image.shape[1]
                 image = np.pad(image, ((0, below), (0, beside), (0, 0)), constant_values=PADDING)
             else:
                 image = resized(image, W, H)
-        return normalised(image, self.preparation)
+        seen = normalised(image, self.preparation)
+        if transforms and transforms[-1]['name'] == 'Padding':
+            grey = grey_after(self.preparation['mean'], self.preparation['std'])[:, None, None]
+            seen[:, size[0] :], seen[:, :, size[1] :] = grey, grey
+        return seen
 
     def outputs(self, run: Run, images: Floats) -> dict[str, Any]:
         """One view of the images, or windows, scales and flips, whose logits are averaged, as in `Inference`."""
@@ -85,6 +92,11 @@ class Segmentation:
 
     def result(self, prediction: npt.NDArray[np.uint8], image: Image) -> npt.NDArray[np.uint8]:
         return prediction
+
+
+def grey_after(mean: Sequence[float], std: Sequence[float]) -> Floats:
+    """What GREY is in each channel [3] after normalisation."""
+    return ((np.float32(GREY / 255) - np.array(mean, np.float32)) / np.array(std, np.float32)).astype(np.float32)
 
 
 def size_after(size: tuple[int, int], transform: Mapping[str, Any]) -> tuple[int, int]:

@@ -23,8 +23,18 @@ METHODS = {
     'aux_head': 'an auxiliary head',
     'slim_method': 'distillation (a file for --slim_config)',
 }
+ASSIGNERS = ('TaskAlignedAssigner', 'TaskAlignedAssigner_CR')
 METRICS = {'COCO': 'coco', 'VOC': 'voc'}
 INTERPOLATIONS = {0: 'nearest', 1: 'linear', 2: 'cubic', 3: 'area', 4: 'lanczos4'}  # as OpenCV numbers them
+ENCODER = {  # of CustomCSPPAN: its transformer, where it has one
+    'dim_feedforward': 2048,
+    'dropout': 0.1,
+    'activation': 'gelu',
+    'nhead': 4,
+    'attn_dropout': None,
+    'act_dropout': None,
+    'normalize_before': False,
+}
 SCHEDULES = ('CosineDecay', 'PiecewiseDecay')
 OPTIMIZERS = ('Momentum', 'SGD', 'Adam', 'AdamW')
 STEPS = ('Decode', 'RandomDistort', 'RandomExpand', 'RandomCrop', 'RandomFlip', 'Resize', 'BatchRandomResize', 'NormalizeImage')
@@ -100,7 +110,7 @@ def translate(root: Node, reading: Reading) -> Node:
             **_initial(top),
         },
         'optimizer': optimizer,
-        'parameters': {'decay_norms': False},  # of the backbone, the neck and the head alike
+        'parameters': _parameters(model, optimizer),
         'clip': clip,
         'schedule': schedule,
         'ema': _ema(top),
@@ -140,12 +150,6 @@ def _is_known(top: Section, architecture: Node) -> bool:
             node = top.take(key)
             top.problem(node, key, f'{plain(node)!r}: {what} of a detector has no counterpart in Phalanx')
             return False
-    neck = top.left.get('CustomCSPPAN', architecture)
-    encoder = neck.value.get('use_trans') if isinstance(neck.value, dict) else None
-    if encoder is not None and encoder.value:
-        said = 'PP-YOLOE-SOD, whose neck has a transformer, has no counterpart in Phalanx'
-        top.problem(encoder, 'CustomCSPPAN.use_trans', said)
-        return False
     return True
 
 
@@ -173,16 +177,40 @@ def _network(top: Section, architecture: Node) -> tuple[Node, Node, dict[str, An
     backbone.must('use_large_stem', True)
     plus = backbone.take('use_alpha', False)
     neck.must('out_channels', [768, 384, 192, 64][:count])
-    neck.fixed({'stage_num': 1, 'block_num': 3, 'use_trans': False})
+    neck.fixed({'stage_num': 1, 'block_num': 3})
     neck.must('act', 'swish')
     neck.must('spp', True)
-    keys = {'name': renamed(architecture, 'ppyoloe'), 'size': renamed(depth, size), 'plus': plus}
+    keys: dict[str, Any] = {'name': renamed(architecture, 'ppyoloe'), 'size': renamed(depth, size), 'plus': plus}
     keys |= {'levels': renamed(levels, count), 'neck_alpha': neck.take('use_alpha', False)}
+    keys |= {'encoder': _encoder(neck), 'reach': _reach(head)}
     model = whole.becomes(keys)
     loss, nms = _head(head, count)
     for section in (whole, backbone, neck):
         section.end()
     return model, loss, nms
+
+
+def _encoder(neck: Section) -> Node | None:
+    """How many layers the transformer of the neck has."""
+    if neck.take('use_trans', False).value:
+        neck.fixed(ENCODER)
+        return neck.take('num_layers', 4)
+    for key in ('num_layers', *ENCODER):
+        neck.ignore(key, 'it counts only with use_trans: True')
+    return None
+
+
+def _reach(head: Section) -> Node | None:
+    """The least and the largest distance, of which `reg_range` names the one beyond the largest."""
+    if not head.has('reg_range'):
+        head.take('reg_range')
+        return None
+    node = head.take('reg_range')
+    ends = [as_number(end) for end in node.value] if isinstance(node.value, list) else []
+    if len(ends) != 2 or None in ends:
+        head.problem(node, head.named('reg_range'), f'expected two numbers, got {plain(node)!r}')
+        return None
+    return Node([node.value[0], renamed(node.value[1], int((ends[1] or 0) - 1))], node.origin)
 
 
 def _head(head: Section, levels: int) -> tuple[Node, dict[str, Any]]:
@@ -191,7 +219,9 @@ def _head(head: Section, levels: int) -> tuple[Node, dict[str, Any]]:
     head.ignore('eval_input_size', 'anchors follow the image')
     weights, static, dynamic = head.section('loss_weight'), head.section('static_assigner'), head.section('assigner')
     static.only('name', 'ATSSAssigner')
-    dynamic.only('name', 'TaskAlignedAssigner')
+    kind = dynamic.take('name', 'TaskAlignedAssigner')
+    if kind.value not in ASSIGNERS:
+        dynamic.not_one_of(kind, 'name', ASSIGNERS)
     loss = {
         'name': 'task_aligned',
         'static_assigner_epochs': head.take('static_assigner_epoch', 4),
@@ -204,6 +234,7 @@ def _head(head: Section, levels: int) -> tuple[Node, dict[str, Any]]:
         'top_k': dynamic.take('topk', 13),
         'alpha': dynamic.take('alpha', 1.0),
         'beta': dynamic.take('beta', 6.0),
+        'center_radius': dynamic.required('center_radius') if kind.value == ASSIGNERS[1] else None,
     }
     nms = head.section('nms')
     nms.only('name', 'MultiClassNMS')
@@ -216,6 +247,16 @@ def _head(head: Section, levels: int) -> tuple[Node, dict[str, Any]]:
     for section in (weights, static, dynamic, nms, head):
         section.end()
     return head.becomes(loss), picks
+
+
+def _parameters(model: Node, optimizer: Node) -> dict[str, Any]:
+    """Batch norms do not decay, those of the transformer do."""
+    if 'encoder' not in model.value:
+        return {'decay_norms': False}
+    return {
+        'decay_norms': False,
+        'rules': [{'match': 'neck.encoder.*.norm?.*', 'weight_decay': optimizer.value['weight_decay']}],
+    }
 
 
 def _metric(top: Section) -> Node:

@@ -6,18 +6,35 @@ names). Its files have no bases.
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Any
+from collections.abc import Callable
+from pathlib import Path, PurePath
+from typing import Any, NamedTuple
 
-from phalanx.config.originals import paddleocr_table, paddleocr_text
+from phalanx.config.originals import paddleocr_det, paddleocr_table, paddleocr_text
 from phalanx.config.originals.dialect import Dialect, Reading, Section, as_number, renamed
 from phalanx.config.read import Node, document, plain
 
 OPTIMIZERS = ('Adam', 'AdamW', 'Momentum')
+DTYPES = {'float16': 'fp16', 'bfloat16': 'bf16'}
 SCHEDULES = ('Const', 'Linear', 'Cosine', 'Step', 'MultiStepDecay', 'Piecewise')
-BACKBONES = ('MobileNetV3', 'ResNet', 'MobileNetV1Enhance', 'PPLCNet')
-HEADS = ('CTCHead', 'MultiHead', 'SLAHead')
-TASKS = {'rec': paddleocr_text.translate, 'table': paddleocr_table.translate}
+
+
+class Family(NamedTuple):
+    """How the configurations of one `model_type` are read, and what of them there is a counterpart for."""
+
+    translate: Callable[[Section, Section, Section, Section, Section, Node], dict[str, Any]]
+    algorithms: tuple[str, ...]
+    backbones: tuple[str, ...]
+    heads: tuple[str, ...]
+
+
+FAMILIES = {
+    'rec': Family(paddleocr_text.translate, paddleocr_text.ALGORITHMS, paddleocr_text.BACKBONES, paddleocr_text.HEADS),
+    'det': Family(paddleocr_det.translate, paddleocr_det.ALGORITHMS, paddleocr_det.BACKBONES, paddleocr_det.HEADS),
+    'table': Family(paddleocr_table.translate, paddleocr_table.ALGORITHMS, paddleocr_table.BACKBONES, paddleocr_table.HEADS),
+}
+# How files of weights are called that have a backbone alone, from its training on ImageNet.
+OF_BACKBONES = ('MobileNetV3', 'ResNet', 'PPLCNet')
 
 IGNORED = {  # in Global
     'debug': 'there is no such mode',
@@ -30,6 +47,8 @@ IGNORED = {  # in Global
     'save_res_path': '`phalanx predict` takes its own options',
     'infer_img': '`phalanx predict` takes its own options',
     'infer_mode': '`phalanx predict` takes its own options',
+    'load_static_weights': 'the names in a file of weights tell what it is of',
+    'model_name': 'it belongs to the export',
     'character_type': 'the dictionary says it',
     'algorithm': 'Architecture says it',
     'd2s_train_image_shape': 'it belongs to the export',
@@ -78,7 +97,7 @@ def translate(root: Node, reading: Reading) -> Node:
         'device': None if settings.take('use_gpu', True).value else 'cpu',
     }
     datasets = train.section('dataset'), evaluation.section('dataset')
-    family = TASKS[kind.value](top, architecture, settings, *datasets, decay)
+    family = FAMILIES[kind.value].translate(top, architecture, settings, *datasets, decay)
     for key, reason in IGNORED.items():
         settings.ignore(key, reason)
     for loader in loaders:
@@ -96,15 +115,15 @@ def translate(root: Node, reading: Reading) -> Node:
 
 def _is_known(architecture: Section, kind: Node) -> bool:
     """Whether it is a model of ours; else that is the one problem: the rest of the file is of no interest."""
-    if kind.value not in TASKS:
-        architecture.not_one_of(kind, 'model_type', TASKS)
+    if kind.value not in FAMILIES:
+        architecture.not_one_of(kind, 'model_type', FAMILIES)
         return False
+    family = FAMILIES[kind.value]
     algorithm = architecture.left.get('algorithm', kind)
-    known = (*paddleocr_text.ALGORITHMS, *paddleocr_table.ALGORITHMS)
-    if algorithm.value not in known:
-        architecture.not_one_of(algorithm, 'algorithm', known)
+    if algorithm.value not in family.algorithms:
+        architecture.not_one_of(algorithm, 'algorithm', family.algorithms)
         return False
-    for part, parts in (('Backbone', BACKBONES), ('Head', HEADS)):
+    for part, parts in (('Backbone', family.backbones), ('Head', family.heads)):
         node = architecture.left.get(part)
         named = node.value.get('name') if node is not None and isinstance(node.value, dict) else None
         if named is not None and named.value not in parts:
@@ -126,15 +145,24 @@ def _train(settings: Section, loader: Section) -> dict[str, Any]:
         said = 'name the weights to judge with --weights, and the run to go on with by --resume'
         settings.problem(settings.take('checkpoints'), settings.named('checkpoints'), said)
     settings.take('checkpoints')
-    return {**keys, 'init_from': settings.weights('pretrained_model')}
+    weights = settings.weights('pretrained_model')
+    if weights is not None and PurePath(str(weights.value)).name.startswith(OF_BACKBONES):
+        keys['init_part'] = renamed(weights, 'backbone')
+    return {**keys, 'init_from': weights}
 
 
 def _precision(settings: Section) -> dict[str, Any] | None:
-    dynamic, scale = settings.take('use_dynamic_loss_scaling', False), settings.take('scale_loss', 1.0)
     settings.only('amp_level', 'O2', 'O1')
     if not settings.take('use_amp', False).value:
+        for key in ('use_dynamic_loss_scaling', 'scale_loss', 'amp_dtype'):
+            settings.ignore(key, 'it counts only with use_amp: True')
         return None
-    return {'dtype': 'fp16', 'loss_scale': 'dynamic' if dynamic.value else scale}
+    dynamic, scale = settings.take('use_dynamic_loss_scaling', False), settings.take('scale_loss', 1.0)
+    dtype = settings.take('amp_dtype', 'float16')
+    if str(dtype.value) not in DTYPES:
+        settings.not_one_of(dtype, 'amp_dtype', DTYPES)
+    loss_scale = renamed(dynamic, 'dynamic') if dynamic.value else scale
+    return {'dtype': renamed(dtype, DTYPES.get(str(dtype.value), '')), 'loss_scale': loss_scale}
 
 
 def _norm_sync(settings: Section) -> Node:

@@ -8,12 +8,21 @@ from pathlib import Path, PurePath
 from typing import Any
 
 from phalanx.config.originals.dialect import Section, as_number, renamed
+from phalanx.config.originals.paddleocr_parts import (
+    check_dictionary,
+    common_step,
+    differ,
+    normalised,
+    note_of_pretrained,
+    unknown_step,
+)
 from phalanx.config.read import Node, plain
 
 ALGORITHMS = ('SLANet',)
+BACKBONES = ('PPLCNet',)
+HEADS = ('SLAHead',)
 # SHA-256 of the lines of table_structure_dict.txt, which the family knows by itself.
 TOKENS = '26fdd17cef66b20302a575c3b73dc7a9a67a82fae9cd9f97ac0509b548e2811d'
-IMAGENET = {'mean': [0.485, 0.456, 0.406], 'std': [0.229, 0.224, 0.225]}
 TRANSFORMS = (
     'DecodeImage',
     'TableLabelEncode',
@@ -32,7 +41,7 @@ def translate(
     """The part of the recipe that belongs to the family, and its parameter rules."""
     _check_tokens(settings)
     options, eval_options = _transforms(train), _transforms(evaluation)
-    if _plain(options) != _plain(eval_options):
+    if differ(options, eval_options):
         said = 'differ from those of Train.dataset; Phalanx has one set for both'
         evaluation.problem(evaluation.node, evaluation.named('transforms'), said)
     max_length = options.get('max_length', settings.reading.default(None))
@@ -67,10 +76,10 @@ def _check_tokens(settings: Section) -> None:
     if not isinstance(node.value, str):
         return
     path, name = Path(node.value), settings.named('character_dict_path')
-    if not path.is_file():
-        cure = 'start in the folder that the path begins in, or set -o Global.character_dict_path=FILE'
-        settings.problem(node, name, f'there is no file {path}; {cure}')
-    elif hashlib.sha256('\n'.join(path.read_text('utf-8', errors='replace').splitlines()).encode()).hexdigest() != TOKENS:
+    if (
+        check_dictionary(settings, node)
+        and hashlib.sha256('\n'.join(path.read_text('utf-8', errors='replace').splitlines()).encode()).hexdigest() != TOKENS
+    ):
         said = "does not have the 28 tokens of PaddleOCR's table_structure_dict.txt, which are all that Phalanx knows"
         settings.problem(node, name, f'{path} {said}')
 
@@ -89,11 +98,7 @@ def _network(section: Section, max_length: Node) -> Node:
     section.only('Transform', None)
     backbone, neck, head = section.section('Backbone'), section.section('Neck'), section.section('Head')
     backbone.must('name', 'PPLCNet')
-    if backbone.take('pretrained', True).value:
-        cure = 'add them by --set train.init_from=FILE_OR_ADDRESS train.init_part=backbone'
-        said = 'the configuration does not say where the weights of its training on ImageNet are'
-        backbone.reading.notes.append(f'{backbone.node.origin}: {backbone.named("pretrained")} is ignored: {said}; {cure}')
-    backbone.ignore('use_ssld', 'it says which of those weights to fetch')
+    note_of_pretrained(backbone, default=True)
     neck.must('name', 'CSPPAN')
     head.must('name', 'SLAHead')
     head.fixed({'loc_reg_num': 4, 'fc_decay': 0.0, 'use_attn': False})
@@ -141,9 +146,6 @@ def _transforms(dataset: Section) -> dict[str, Any]:
     size = longer = None
     for name, step in dataset.named_items('transforms'):
         match name:
-            case 'DecodeImage':
-                step.must('img_mode', 'BGR')
-                step.only('channel_first', False)
             case 'TableLabelEncode':
                 options['max_length'] = step.required('max_text_length')
                 options['merge_cells'] = step.take('merge_no_span_structure', False)
@@ -155,24 +157,13 @@ def _transforms(dataset: Section) -> dict[str, Any]:
                 longer = step.required('max_len')
                 step.fixed({'resize_bboxes': False, 'infer_mode': False})
             case 'NormalizeImage':
-                step.only('scale', '1./255.')
-                step.only('order', 'chw', 'hwc')
-                options |= {key: step.take(key, default) for key, default in IMAGENET.items()}
+                options |= normalised(step)
             case 'PaddingTableImage':
                 size = step.required('size')
-            case 'ToCHWImage':
-                pass
-            case 'KeepKeys':
-                step.ignore('keep_keys', 'what the loss takes is always kept')
-            case _:
-                step.problem(step.node, step.path, f'has no counterpart in Phalanx (it has {", ".join(TRANSFORMS)})')
-                step.give_up()
+            case _ if not common_step(name, step):
+                unknown_step(step, TRANSFORMS)
         step.end()
     if longer is None or size is None or plain(size) != [plain(longer)] * 2:
         said = 'must have ResizeTableImage, and PaddingTableImage to the square of that size'
         dataset.problem(dataset.node, dataset.named('transforms'), said)
     return {**options, 'image_size': longer}
-
-
-def _plain(options: dict[str, Any]) -> dict[str, Any]:
-    return {key: plain(value) for key, value in options.items() if value is not None}

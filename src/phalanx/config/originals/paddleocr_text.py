@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path, PurePath
+from pathlib import PurePath
 from typing import Any
 
 from phalanx.config.originals.dialect import Section, as_number, renamed
+from phalanx.config.originals.paddleocr_parts import check_dictionary, common_step, label_files, unknown_step
 from phalanx.config.read import Node, plain
 
 BUILT_IN = ('digits', 'alphanumeric', 'letters', 'en')  # dictionaries of the family, which a configuration may name too
 ALGORITHMS = ('CRNN', 'SVTR_LCNet', 'SVTR', 'Distillation')
+BACKBONES = ('MobileNetV3', 'ResNet', 'MobileNetV1Enhance')
+HEADS = ('CTCHead', 'MultiHead')
 LOSSES = ('CTCLoss', 'MultiLoss')
 DATA_SETS = ('SimpleDataSet', 'LMDBDataSet')
+TRANSFORMS = ('DecodeImage', 'RecConAug', 'RecAug', 'CTCLabelEncode', 'MultiLabelEncode', 'RecResizeImg', 'KeepKeys')
 AUGMENTATION = {  # ours -> theirs
     'warp_probability': 'tia_prob',
     'crop_probability': 'crop_prob',
@@ -56,9 +60,8 @@ def _characters(settings: Section, max_length: Node) -> dict[str, Any]:
         settings.ignore('use_space_char', 'without a dictionary there is no space')
         return {'dictionary': renamed(path, 'alphanumeric'), 'max_length': max_length}
     space = settings.take('use_space_char', False)
-    if path.value not in BUILT_IN and not Path(str(path.value)).is_file():
-        cure = 'start in the folder that the path begins in, or set -o Global.character_dict_path=FILE'
-        settings.problem(path, settings.named('character_dict_path'), f'there is no file {path.value}; {cure}{_built_in(path)}')
+    if path.value not in BUILT_IN:
+        check_dictionary(settings, path, _built_in(path))
     return {'dictionary': path, 'space': renamed(space, bool(space.value)), 'lower_case': False, 'max_length': max_length}
 
 
@@ -87,12 +90,19 @@ def _metric(section: Section) -> tuple[Any, dict[str, Any]]:
 def _data(train: Section, evaluation: Section) -> Node:
     kind = train.word('name')
     evaluation.same('name', kind, 'Train.dataset')
-    roots = [section.required('data_dir') for section in (train, evaluation)]
     keys: dict[str, Any] = {}
     match kind.value:
         case 'SimpleDataSet':
-            keys = _label_files(train, evaluation, roots)
+            keys = label_files(train, evaluation)
+            shares = train.take('ratio_list', 1.0)
+            if isinstance(shares.value, list):
+                keys['train_shares'] = shares
+            elif shares.value != 1:
+                keys['train_shares'] = [shares] * len(keys['train'])
+            keys['separator'] = train.take('delimiter', '\t')
+            evaluation.same('delimiter', keys['separator'], 'Train.dataset')
         case 'LMDBDataSet':
+            roots = [section.required('data_dir') for section in (train, evaluation)]
             root = os.path.commonpath([os.path.normpath(str(node.value)) for node in roots])
             folders = [renamed(node, os.path.relpath(str(node.value), root)) for node in roots]
             keys = {'name': renamed(kind, 'lmdb_sets'), 'root': renamed(roots[0], root)}
@@ -102,39 +112,12 @@ def _data(train: Section, evaluation: Section) -> Node:
     return train.becomes(keys)
 
 
-def _label_files(train: Section, evaluation: Section, roots: list[Node]) -> dict[str, Any]:
-    """PaddleOCR looks for the lists from here, we do from the data set."""
-    root = os.path.normpath(str(roots[0].value))
-    if os.path.normpath(str(roots[1].value)) != root:
-        said = f'{roots[1].value!r} is not that of Train.dataset, {roots[0].value!r}'
-        evaluation.problem(
-            roots[1], evaluation.named('data_dir'), f'{said}; Phalanx has one for both, below which the lists lie'
-        )
-    keys: dict[str, Any] = {'name': 'label_files', 'root': renamed(roots[0], root)}
-    for section, split in ((train, 'train'), (evaluation, 'eval')):
-        files = section.required('label_file_list')
-        listed = files.value if isinstance(files.value, list) else [files]
-        keys[split] = [renamed(node, os.path.relpath(str(node.value), root)) for node in listed]
-    shares = train.take('ratio_list', 1.0)
-    if isinstance(shares.value, list):
-        keys['train_shares'] = shares
-    elif shares.value != 1:
-        keys['train_shares'] = [shares] * len(keys['train'])
-    evaluation.only('ratio_list', 1.0, [1.0])
-    keys['separator'] = train.take('delimiter', '\t')
-    evaluation.same('delimiter', keys['separator'], 'Train.dataset')
-    return keys
-
-
 def _transforms(dataset: Section) -> tuple[dict[str, Any], Node, bool]:
     """The augmentation, the size (width, height) of the network's input, and whether lines keep their ratio of sides."""
     augmented: dict[str, Any] = {}
     size, keep_ratio = dataset.reading.default(None), True
     for name, step in dataset.named_items('transforms'):
         match name:
-            case 'DecodeImage':
-                step.must('img_mode', 'BGR')
-                step.only('channel_first', False)
             case 'RecConAug':
                 shape = step.take('image_shape', [32, 320, 3])
                 augmented['concatenate'] = {
@@ -154,12 +137,8 @@ def _transforms(dataset: Section) -> tuple[dict[str, Any], Node, bool]:
                 step.fixed({'infer_mode': False, 'eval_mode': False, 'character_dict_path': None})
             case 'CTCLabelEncode' | 'MultiLabelEncode':
                 step.only('gtc_encode', None)
-            case 'KeepKeys':
-                step.ignore('keep_keys', 'what the loss takes is always kept')
-            case _:
-                known = ('DecodeImage', 'RecConAug', 'RecAug', 'CTCLabelEncode', 'MultiLabelEncode', 'RecResizeImg', 'KeepKeys')
-                step.problem(step.node, step.path, f'has no counterpart in Phalanx (it has {", ".join(known)})')
-                step.give_up()
+            case _ if not common_step(name, step):
+                unknown_step(step, TRANSFORMS)
         step.end()
     dataset.always('ext_op_transform_idx', 1, 'lines to concatenate are read, and not transformed before')
     if size.value is None:

@@ -12,23 +12,28 @@ from torch import Tensor, nn
 
 from phalanx.data.boxes import from_distances
 
-BINS = 17  # a distance is a distribution over 0, 1, .. 16 strides
+REACH = (0, 16)  # a distance is a distribution over 0, 1, .. 16 strides, unless a network says otherwise
 
 
 class Raw(NamedTuple):
     """The output of a network in both modes; anchors stand level by level, the coarsest first, row by row."""
 
     logits: Tensor  # [B, A, K]
-    distances: Tensor  # [B, A, 4 * BINS] logits of the distances of the left, top, right and bottom side
+    distances: Tensor  # [B, A, 4 * bins] logits of the distances of the left, top, right and bottom side
     points: Tensor  # [A, 2] (x, y), the centre of the cell in pixels of the input, float32 or better
     strides: Tensor  # [A] the size of the cell in pixels
     num_per_level: tuple[int, ...]  # how many anchors each level has
+    least: int = REACH[0]  # the distance that the first bin stands for, in strides; each other stands for one more
+
+    @property
+    def bins(self) -> int:
+        return self.distances.shape[-1] // 4
 
 
 def boxes(raw: Raw) -> Tensor:
     """The predicted boxes [B, A, 4] in pixels of the input, not clipped to it: the expected distances from each point."""
-    distributions = raw.distances.to(raw.points.dtype).view(*raw.distances.shape[:2], 4, BINS).softmax(-1)
-    bins = torch.arange(BINS, dtype=raw.points.dtype, device=raw.points.device)
+    distributions = raw.distances.to(raw.points.dtype).view(*raw.distances.shape[:2], 4, raw.bins).softmax(-1)
+    bins = torch.arange(raw.least, raw.least + raw.bins, dtype=raw.points.dtype, device=raw.points.device)
     distances = (distributions * bins).sum(-1)  # [B, A, 4]; a matrix product would be in half precision under autocast
     return from_distances(raw.points, distances * raw.strides[:, None])
 

@@ -32,6 +32,7 @@ from phalanx.families.sizing import sizing_of
 from phalanx.families.task import Export, FromSource, Loss, Term, described, tried
 from phalanx.parallel.step import WholeStep
 from phalanx.runtime.prepare import RESIZING
+from phalanx.runtime.segmentation import grey_after
 
 Size = tuple[int, int]  # (H, W)
 
@@ -222,7 +223,12 @@ class Segmentation:
 
     def predict(self, model: nn.Module, batch: SegmentationBatch) -> list[Tensor]:
         """A class map [H, W] uint8 for each image, of the size of its label map: as in the originals, logits are resized."""
-        logits = self.inference(model, self.network_input(batch))  # [B, K, h, w]
+        images = self.network_input(batch)
+        if self.transforms['eval'] and adds_margins(self.transforms['eval'][-1]):
+            grey = torch.from_numpy(grey_after(self.mean, self.std)).to(images.device).view(-1, 1, 1)
+            for image, (*_, (H, W)) in zip(images, batch.ways, strict=True):  # exactly: bytes have no 127.5
+                image[:, H:], image[:, :, W:] = grey, grey
+        logits = self.inference(model, images)  # [B, K, h, w]
         parts = zip(logits, batch.ways, batch.sizes, strict=True)
         shown = [brought_back(own, self.transforms['eval'], way, size) for own, way, size in parts]
         return [own.argmax(0).to(torch.uint8) for own in shown]

@@ -4,20 +4,26 @@ from __future__ import annotations
 
 import numpy as np
 
-from phalanx.families.detection.decode import BINS
-from phalanx.families.detection.models.ppyoloe import PPYOLOE, PyramidPooling
+from phalanx.families.detection.models.ppyoloe import PPYOLOE, Head, PyramidPooling
 from phalanx.nn.backbones.csp_rep_resnet import CSPStage
 from phalanx.weights.originals.original import PADDLE_BUFFERS, Original, Rule
 
 
 def original(model: PPYOLOE) -> Original:
     """How PaddleDetection names the parameters of `model`."""
+    head = model.heads[0]
+    assert isinstance(head, Head)
+    bins = head.measure.out_channels // 4
     return Original(
         rules=(
             (r'^backbone\.stem\.(\d)\.', lambda match: f'backbone.stem.conv{int(match[1]) + 1}.'),
             (r'^(backbone\.stages\.\d)\.0\.', r'\1.conv_down.'),
             (r'^(backbone\.stages\.\d)\.1\.', r'\1.'),
             *_pyramid_rules(model),
+            (r'^neck\.encoder\.(.*)\.attention\.look\.', r'neck.encoder.\1.self_attn.in_proj_'),
+            (r'^neck\.encoder\.(.*)\.attention\.out\.', r'neck.encoder.\1.self_attn.out_proj.'),
+            (r'^neck\.encoder\.(.*)\.widen\.', r'neck.encoder.\1.linear1.'),
+            (r'^neck\.encoder\.(.*)\.narrow\.', r'neck.encoder.\1.linear2.'),
             (r'^neck\.top_down\.(\d)\.', r'neck.fpn_stages.\1.0.'),
             (r'^neck\.finer\.', r'neck.fpn_routes.'),
             (r'^neck\.bottom_up\.(\d)\.', r'neck.pan_stages.\1.0.'),
@@ -35,7 +41,7 @@ def original(model: PPYOLOE) -> Original:
             (r'\.norm\.', '.bn.'),
             *PADDLE_BUFFERS,
         ),
-        constants={'yolo_head.proj_conv.weight': np.arange(BINS).reshape(1, BINS, 1, 1)},
+        constants={'yolo_head.proj_conv.weight': np.arange(model.least, model.least + bins).reshape(1, bins, 1, 1)},
     )
 
 

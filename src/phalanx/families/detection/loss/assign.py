@@ -80,20 +80,30 @@ def _nearest(boxes: Tensor, raw: Raw, top_k: int) -> Tensor:  # [B, N, 4] -> [B,
     return torch.cat(found, -1)
 
 
-def by_task(truths: Truths, predicted: Tensor, raw: Raw, *, top_k: int, alpha: float, beta: float) -> Assigned:
+def by_task(
+    truths: Truths, predicted: Tensor, raw: Raw, *, top_k: int, alpha: float, beta: float, center_radius: float | None = None
+) -> Assigned:
     """The task-aligned assignment, which looks at what the network says already.
 
     An anchor is as well aligned with a true box as probability ** `alpha` * IoU ** `beta` says, of its class and of the
     prediction [B, A, 4]. The `top_k` best ones with their points inside the box answer for it. Their score is the alignment,
     scaled so that the best one of each box has the highest IoU of them. Feng et al., TOOD, https://arxiv.org/abs/2108.07755.
+
+    With a `center_radius`, as in PP-YOLOE-SOD, anchors answer too that are no more than so many of their strides beside the
+    centre of the box, which may be smaller than a stride; where it has none inside, they come first.
     """
     ious = pairwise_iou(truths.boxes, predicted)  # [B, N, A]
     classes = truths.classes[:, :, None].expand_as(ious)
     alignments = raw.logits.to(ious.dtype).transpose(1, 2).gather(1, classes).sigmoid().pow(alpha) * ious.pow(beta)
     inside = contains(truths.boxes[:, :, None], raw.points)
-    best = (alignments * inside).topk(min(top_k, inside.shape[-1])).indices
-    claims = torch.zeros_like(inside).scatter_(2, best, True) & inside & truths.exist[:, :, None]
-    answers, truth = _settled(claims, ious)
+    ranking, possible = alignments * inside, inside
+    if center_radius is not None:
+        centres = (truths.boxes[..., None, :2] + truths.boxes[..., None, 2:]) / 2  # [B, N, 1, 2]
+        near = (center_radius * raw.strides - (raw.points - centres).abs().amax(-1)) > EPSILON  # [B, N, A]
+        ranking, possible = alignments + (near & ~inside.any(-1, keepdim=True)), inside | near
+    best = ranking.topk(min(top_k, inside.shape[-1])).indices
+    claims = torch.zeros_like(inside).scatter_(2, best, True) & possible & truths.exist[:, :, None]
+    answers, truth = _settled(claims, ious if center_radius is None else ious * claims)
 
     numbers = torch.arange(truths.boxes.shape[1], device=truth.device)
     own = (truth[:, None] == numbers[:, None]) & answers[:, None]  # [B, N, A]

@@ -11,13 +11,13 @@ from torch.nn import functional as F
 
 from phalanx.data.boxes import generalised_iou, to_distances
 from phalanx.families.detection import decode
-from phalanx.families.detection.decode import BINS, Raw
+from phalanx.families.detection.decode import Raw
 from phalanx.families.detection.loss.assign import Assigned, Truths, by_position, by_task, padded
 from phalanx.families.task import Loss, Term
 from phalanx.parallel.step import WholeStep
 
 VARIFOCAL_SHARE, FOCAL_SHARE = 0.75, 0.25  # alpha of the two losses, their gamma being 2
-NEARLY_LAST = BINS - 1 - 0.01  # no target distance is larger: the bin after it must exist
+NEARLY = 0.01  # no target distance is nearer to the last bin: the bin after it must exist
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,6 +41,7 @@ class TaskAlignedLoss:
     top_k: int = 13  # candidates for a box over all levels, task-aligned
     alpha: float = 1.0
     beta: float = 6.0
+    center_radius: float | None = None  # anchors so many strides beside the centre of a box answer too; see `assign.by_task`
 
     def __post_init__(self) -> None:
         for name, least in (('static_top_k', 1), ('top_k', 1), ('cls_weight', 0), ('iou_weight', 0), ('dfl_weight', 0)):
@@ -66,7 +67,8 @@ class TaskAlignedLoss:
         totals = {
             'cls': self.cls_weight * self._of_classes(raw.logits.to(dtype), truths, assigned, is_static=is_static),
             'iou': self.iou_weight * ((1 - generalised_iou(predicted[image, anchor], true_boxes)) * score).sum(),
-            'dfl': self.dfl_weight * (_of_distributions(raw.distances[image, anchor].to(dtype), targets) * score).sum(),
+            'dfl': self.dfl_weight
+            * (_of_distributions(raw.distances[image, anchor].to(dtype), targets, raw.least) * score).sum(),
         }
         return {name: Term(total, weight, least=1.0) for name, total in totals.items()}
 
@@ -77,7 +79,8 @@ class TaskAlignedLoss:
         """Which anchors answer for the true boxes; `predicted` [B, A, 4] are the boxes of `raw`."""
         if is_static:
             return by_position(truths, predicted, raw, top_k=self.static_top_k, anchor_size=self.anchor_size)
-        return by_task(truths, predicted, raw, top_k=self.top_k, alpha=self.alpha, beta=self.beta)
+        alpha, beta, radius = self.alpha, self.beta, self.center_radius
+        return by_task(truths, predicted, raw, top_k=self.top_k, alpha=alpha, beta=beta, center_radius=radius)
 
     def _of_classes(self, logits: Tensor, truths: Truths, assigned: Assigned, *, is_static: bool) -> Tensor:
         """The loss of the logits [B, A, K], summed. Gradients flow through the weights too, as in PaddleDetection.
@@ -97,13 +100,13 @@ class TaskAlignedLoss:
         return (weights * F.binary_cross_entropy_with_logits(logits, targets, reduction='none')).sum()
 
 
-def _of_distributions(logits: Tensor, targets: Tensor) -> Tensor:  # [B, P, 4 * BINS], [B, P, 4] -> [B, P]
+def _of_distributions(logits: Tensor, targets: Tensor, least: int) -> Tensor:  # [B, P, 4 * bins], [B, P, 4] -> [B, P]
     """Distribution focal loss: cross-entropy with the two bins beside each target, weighted by nearness; the mean of 4 sides.
 
     Li et al., Generalized Focal Loss, https://arxiv.org/abs/2006.04388.
     """
-    log_shares = logits.view(*targets.shape, BINS).log_softmax(-1)
-    targets = targets.clamp(0, NEARLY_LAST)
+    log_shares = logits.view(*targets.shape, -1).log_softmax(-1)
+    targets = (targets - least).clamp(0, log_shares.shape[-1] - 1 - NEARLY)  # counted from the first bin
     before = targets.long()
     beyond = targets - before
     low, high = (log_shares.gather(-1, place[..., None]).squeeze(-1) for place in (before, before + 1))  # [B, P, 4]

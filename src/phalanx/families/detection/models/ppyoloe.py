@@ -15,7 +15,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from phalanx.families.detection.decode import BINS, Raw, boxes
+from phalanx.families.detection.decode import REACH, Raw, boxes
+from phalanx.families.detection.models.places import PlaceEncoder
 from phalanx.nn.backbones.csp_rep_resnet import BasicBlock, CSPRepResNet, CSPStage, fuse
 from phalanx.nn.layers import ConvBNSiLU, initialise_convs
 
@@ -28,12 +29,20 @@ class PPYOLOE(nn.Module):
     """images [B, 3, H, W], H and W multiples of 32 -> Raw, in training and in evaluation."""
 
     def __init__(
-        self, num_classes: int, backbone: CSPRepResNet, *, width: float, depth: float, neck_alpha: bool = False
+        self,
+        num_classes: int,
+        backbone: CSPRepResNet,
+        *,
+        width: float,
+        depth: float,
+        neck_alpha: bool = False,
+        encoder: int = 0,
+        reach: tuple[int, int] = REACH,
     ) -> None:
         super().__init__()
-        self.backbone = backbone
-        self.neck = CSPPAN(backbone.channels[::-1], width=width, depth=depth, alpha=neck_alpha)
-        heads = [Head(channels, num_classes) for channels in self.neck.channels]
+        self.backbone, self.least = backbone, reach[0]
+        self.neck = CSPPAN(backbone.channels[::-1], width=width, depth=depth, alpha=neck_alpha, encoder=encoder)
+        heads = [Head(channels, num_classes, reach[1] - reach[0] + 1) for channels in self.neck.channels]
         self.heads = nn.ModuleList(heads)
         initialise_convs(self)
         for head in heads:
@@ -52,7 +61,7 @@ class PPYOLOE(nn.Module):
         sizes = [(level.shape[2], level.shape[3]) for level in levels]
         dtype = torch.promote_types(images.dtype, torch.float32)  # half precision cannot tell pixels apart
         points, strides = anchor_points(sizes, dtype, images.device)
-        return Raw(logits, distances, points, strides, tuple(h * w for h, w in sizes))
+        return Raw(logits, distances, points, strides, tuple(h * w for h, w in sizes), self.least)
 
     def decode(self, raw: Raw) -> tuple[Tensor, Tensor]:
         """Boxes [B, A, 4] in pixels of the input, and scores [B, A, K]."""
@@ -81,9 +90,12 @@ class CSPPAN(nn.Module):
     finest, and back. Each map keeps its size; they become `channels` deep.
     """
 
-    def __init__(self, in_channels: Sequence[int], *, width: float, depth: float, alpha: bool = False) -> None:
-        """`in_channels`: of the maps, the coarsest first; `alpha`: as in RepBlock."""
+    def __init__(
+        self, in_channels: Sequence[int], *, width: float, depth: float, alpha: bool = False, encoder: int = 0
+    ) -> None:
+        """`in_channels`: of the maps, the coarsest first; `alpha`: as in RepBlock; `encoder`: layers of a PlaceEncoder."""
         super().__init__()
+        self.encoder = PlaceEncoder(in_channels[0], encoder) if encoder else nn.Identity()
         self.channels = channels = [round(count * width) for count in CHANNELS[: len(in_channels)]]
         blocks = max(round(3 * depth), 1)
         self.finer = nn.ModuleList([ConvBNSiLU(count, count // 2, 1) for count in channels[:-1]])
@@ -99,7 +111,7 @@ class CSPPAN(nn.Module):
 
     def forward(self, maps: Sequence[Tensor]) -> list[Tensor]:
         outputs: list[Tensor] = []
-        for level, own in enumerate(reversed(maps)):
+        for level, own in enumerate([self.encoder(maps[-1]), *reversed(maps[:-1])]):
             x = own if level == 0 else torch.cat([self._enlarged(self.finer[level - 1](outputs[-1])), own], dim=1)
             outputs.append(self.top_down[level](x))
         for level in reversed(range(len(maps) - 1)):
@@ -137,16 +149,16 @@ class PyramidPooling(nn.Module):
 
 
 class Head(nn.Module):
-    """A map [B, C, h, w] -> logits of the classes [B, K, h, w] and of the distances [B, 4 * BINS, h, w].
+    """A map [B, C, h, w] -> logits of the classes [B, K, h, w] and of the distances [B, 4 * bins, h, w].
 
     The "efficient task-aligned" head: each of the two tasks has an attention of its own.
     """
 
-    def __init__(self, channels: int, num_classes: int) -> None:
+    def __init__(self, channels: int, num_classes: int, bins: int) -> None:
         super().__init__()
         self.class_attention, self.distance_attention = HeadAttention(channels), HeadAttention(channels)
         self.classify = nn.Conv2d(channels, num_classes, 3, padding=1)
-        self.measure = nn.Conv2d(channels, 4 * BINS, 3, padding=1)
+        self.measure = nn.Conv2d(channels, 4 * bins, 3, padding=1)
 
     def initialise(self) -> None:
         """Starts with a probability of 0.01 for each class everywhere, and with equally probable distances."""
@@ -182,11 +194,18 @@ def ppyoloe(
     plus: bool = False,
     levels: Literal[3, 4] = 3,
     neck_alpha: bool = False,
+    encoder: int = 0,
+    reach: tuple[int, int] = REACH,
 ) -> PPYOLOE:
     """PP-YOLOE of a size, or PP-YOLOE+ (`plus`), whose backbone has learned factors in its re-parameterised blocks.
 
     `neck_alpha`: so has the neck. Four `levels` (P2 in PaddleDetection) add anchors 4 pixels apart, for small objects.
+    `encoder`: as many transformer layers over the coarsest map, and `reach`: the least and the largest distance of a side from
+    an anchor, in strides; PP-YOLOE-SOD has 4 layers and reaches from -2, since anchors beside a small object find it too.
+    Raises ValueError where the reach is no range that holds 0, or `encoder` is negative.
     """
+    if not reach[0] <= 0 < reach[1] or encoder < 0:
+        raise ValueError(f'reach must rise from 0 or less, and encoder be at least 0; got {reach[0]}, {reach[1]} and {encoder}')
     depth, width = SIZES[size]
     backbone = CSPRepResNet(width=width, depth=depth, alpha=plus, levels=levels)
-    return PPYOLOE(num_classes, backbone, width=width, depth=depth, neck_alpha=neck_alpha)
+    return PPYOLOE(num_classes, backbone, width=width, depth=depth, neck_alpha=neck_alpha, encoder=encoder, reach=reach)

@@ -1,0 +1,81 @@
+"""What PaddleOCR's configurations have in common whatever their task: label files, dictionaries, and steps on images."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+from phalanx.config.originals.dialect import Section, renamed
+from phalanx.config.read import Node, plain
+
+IMAGENET = {'mean': [0.485, 0.456, 0.406], 'std': [0.229, 0.224, 0.225]}
+
+
+def label_files(train: Section, evaluation: Section) -> dict[str, Any]:
+    """The keys of `data` for a SimpleDataSet. PaddleOCR looks for the lists from here, we do from the data set."""
+    roots = [section.required('data_dir') for section in (train, evaluation)]
+    root = os.path.normpath(str(roots[0].value))
+    if os.path.normpath(str(roots[1].value)) != root:
+        said = f'{roots[1].value!r} is not that of Train.dataset, {roots[0].value!r}'
+        evaluation.problem(
+            roots[1], evaluation.named('data_dir'), f'{said}; Phalanx has one for both, below which the lists lie'
+        )
+    keys: dict[str, Any] = {'name': 'label_files', 'root': renamed(roots[0], root)}
+    for section, split in ((train, 'train'), (evaluation, 'eval')):
+        files = section.required('label_file_list')
+        listed = files.value if isinstance(files.value, list) else [files]
+        keys[split] = [renamed(node, os.path.relpath(str(node.value), root)) for node in listed]
+    evaluation.only('ratio_list', 1.0, [1.0])
+    return keys
+
+
+def check_dictionary(settings: Section, node: Node, more: str = '') -> bool:
+    """Whether the file of `character_dict_path` is there; a problem, which ends with `more`, where it is not."""
+    if Path(str(node.value)).is_file():
+        return True
+    cure = 'start in the folder that the path begins in, or set -o Global.character_dict_path=FILE'
+    settings.problem(node, settings.named('character_dict_path'), f'there is no file {node.value}; {cure}{more}')
+    return False
+
+
+def common_step(name: str, step: Section) -> bool:
+    """Takes a step that the transforms of all tasks have, and that needs no counterpart; whether it is one."""
+    match name:
+        case 'DecodeImage':
+            step.must('img_mode', 'BGR')
+            step.only('channel_first', False)
+        case 'KeepKeys':
+            step.ignore('keep_keys', 'what the loss takes is always kept')
+        case 'ToCHWImage':
+            pass
+        case _:
+            return False
+    return True
+
+
+def normalised(step: Section) -> dict[str, Node]:
+    """Mean and std of NormalizeImage."""
+    step.only('scale', '1./255.')
+    step.only('order', 'chw', 'hwc')
+    return {key: step.take(key, default) for key, default in IMAGENET.items()}
+
+
+def unknown_step(step: Section, known: tuple[str, ...]) -> None:
+    step.problem(step.node, step.path, f'has no counterpart in Phalanx (it has {", ".join(known)})')
+    step.give_up()
+
+
+def note_of_pretrained(backbone: Section, *, default: bool) -> None:
+    """Takes `pretrained`, which fetches weights of ImageNet from where the code of the project says."""
+    if backbone.take('pretrained', default).value:
+        cure = 'add them by --set train.init_from=FILE_OR_ADDRESS train.init_part=backbone'
+        said = 'the configuration does not say where the weights of its training on ImageNet are'
+        backbone.reading.notes.append(f'{backbone.node.origin}: {backbone.named("pretrained")} is ignored: {said}; {cure}')
+    backbone.ignore('use_ssld', 'it says which of those weights to fetch')
+
+
+def differ(options: dict[str, Any], others: dict[str, Any]) -> bool:
+    """Whether what two lists of transforms say differs."""
+    first, second = ({key: plain(value) for key, value in each.items() if value is not None} for each in (options, others))
+    return first != second

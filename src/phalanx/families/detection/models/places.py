@@ -1,0 +1,83 @@
+"""A transformer over the places of a map: what PP-YOLOE-SOD puts before its neck.
+
+Vaswani et al., Attention Is All You Need, https://arxiv.org/abs/1706.03762. Layer order, dropout and initial weights as in
+PaddleDetection. Shapes: B batch, C channels, N = h * w places of a map.
+"""
+
+from __future__ import annotations
+
+from itertools import chain
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from phalanx.nn.stochastic import Dropout
+
+HEADS, HIDDEN, DROPOUT = 4, 2048, 0.1
+TEMPERATURE = 10000.0  # the slowest wave has 2 pi times as many places
+
+
+class PlaceEncoder(nn.Module):
+    """A map [B, C, h, w] -> [B, C, h, w], each place knowing of all others. C is a multiple of 4."""
+
+    def __init__(self, channels: int, layers: int) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(EncoderLayer(channels) for _ in range(layers))
+
+    def forward(self, x: Tensor) -> Tensor:
+        h, w = x.shape[2:]
+        places, waves = x.flatten(2).transpose(1, 2), place_waves(h, w, x.shape[1], x.device).to(x.dtype)
+        for layer in self.layers:
+            places = layer(places, waves)
+        return places.transpose(1, 2).reshape(x.shape)
+
+
+def place_waves(h: int, w: int, channels: int, device: torch.device) -> Tensor:
+    """[N, C]: sines and cosines, from fast to slow, of the two coordinates of each place.
+
+    The coordinates of place n are n // h and n % h, as in PaddleDetection: on a square map, row and column.
+    """
+    places = torch.arange(h * w, device=device)
+    quarter = torch.arange(channels // 4, device=device, dtype=torch.float32) / (channels // 4)
+    speeds = TEMPERATURE**-quarter
+    angles = [coordinate.float()[:, None] * speeds for coordinate in (places // h, places % h)]
+    return torch.cat(list(chain.from_iterable((angle.sin(), angle.cos()) for angle in angles)), 1)
+
+
+class EncoderLayer(nn.Module):
+    """Places [B, N, C] and their waves [N, C], which tell attention alone where a place is -> [B, N, C]."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.attention = Attention(channels)
+        self.norm1, self.norm2 = nn.LayerNorm(channels), nn.LayerNorm(channels)
+        self.widen, self.narrow = nn.Linear(channels, HIDDEN), nn.Linear(HIDDEN, channels)
+        self.drop1, self.drop2, self.drop_hidden = (Dropout(DROPOUT) for _ in range(3))
+
+    def forward(self, x: Tensor, waves: Tensor) -> Tensor:
+        x = self.norm1(x + self.drop1(self.attention(x, waves)))
+        mixed: Tensor = self.norm2(x + self.drop2(self.narrow(self.drop_hidden(F.gelu(self.widen(x))))))
+        return mixed
+
+
+class Attention(nn.Module):
+    """Places [B, N, C] and their waves [N, C] -> [B, N, C]: weighted means of all places, HEADS times."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.look = nn.Linear(channels, 3 * channels)  # queries, keys and values
+        self.out = nn.Linear(channels, channels)
+        self.drop = Dropout(DROPOUT)
+        for layer in (self.look, self.out):
+            nn.init.xavier_uniform_(layer.weight)
+            nn.init.zeros_(layer.bias)
+
+    def forward(self, x: Tensor, waves: Tensor) -> Tensor:
+        B, N, C = x.shape
+        weight, bias = self.look.weight, self.look.bias
+        queries, keys = F.linear(x + waves, weight[: 2 * C], bias[: 2 * C]).view(B, N, 2, HEADS, -1).permute(2, 0, 3, 1, 4)
+        values = F.linear(x, weight[2 * C :], bias[2 * C :]).view(B, N, HEADS, -1).transpose(1, 2)
+        shares = self.drop((queries @ keys.transpose(2, 3) * (C // HEADS) ** -0.5).softmax(-1))  # [B, HEADS, N, N]
+        mixed: Tensor = self.out((shares @ values).transpose(1, 2).reshape(B, N, C))
+        return mixed
