@@ -45,7 +45,7 @@ def test_anchors_near_the_centre_of_a_box_answer_for_it_as_in_paddledetection() 
     )
     logits = torch.from_numpy(GOLDEN['scores']).logit()
     points, strides = torch.from_numpy(GOLDEN['points']), torch.from_numpy(GOLDEN['strides'])[:, 0]
-    raw = Raw(logits, torch.zeros(2, len(points), 40), points, strides, (4, 16, 64), -2)
+    raw = Raw(logits, torch.zeros(2, len(points), 40), points, strides, (4, 16, 64), least=-2)
     found = by_task(truths, torch.from_numpy(GOLDEN['pred']), raw, top_k=5, alpha=1.0, beta=2.0, center_radius=1)
     assert_array_equal(found.answers, GOLDEN['a_labels'] != 3)
     classes = truths.classes.gather(1, found.truth)

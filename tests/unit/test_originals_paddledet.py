@@ -149,6 +149,30 @@ PPYOLOEHead:
   assigner: {name: TaskAlignedAssigner_CR, center_radius: 1, topk: 13, alpha: 1.0, beta: 6.0}
   nms: {name: MultiClassNMS, nms_top_k: 10000, keep_top_k: 500, score_threshold: 0.01, nms_threshold: 0.6}
 """
+DISTILLING = """
+_BASE_: [ppyoloe_plus.yml]
+depth_mult: 1.33
+width_mult: 1.25
+for_distill: True
+pretrain_weights: https://paddledet.bj.bcebos.com/models/ppyoloe_plus_crn_x_80e_coco.pdparams
+find_unused_parameters: True
+worker_num: 9
+slim: Distill
+slim_method: PPYOLOEDistill
+distill_loss: DistillPPYOLOELoss
+DistillPPYOLOELoss:
+  loss_weight: {'logits': 4.0, 'feat': 1.0}
+  logits_distill: True
+  logits_loss_weight: {'class': 1.0, 'iou': 2.5, 'dfl': 0.5}
+  logits_ld_distill: True
+  logits_ld_params: {'weight': 20000, 'T': 10}
+  feat_distill: True
+  feat_distiller: 'fgd'
+  feat_distill_place: 'neck_feats'
+  teacher_width_mult: 1.25
+  student_width_mult: 1.0
+  feat_out_channels: [768, 384, 192]
+"""
 FILES = {
     'coco': COCO,
     'voc': VOC,
@@ -200,6 +224,7 @@ def test_ppyoloe_comes_out_as_published() -> None:
         'top_k': 13,
         'alpha': 1.0,
         'beta': 6.0,
+        'center_radius': None,
     }
     assert got['nms'] == {'score_threshold': 0.01, 'nms_threshold': 0.7, 'pre_top_k': 1000, 'keep_top_k': 300}
     assert {
@@ -338,13 +363,49 @@ def test_a_student_without_its_teacher_trains_alone(folder: Path) -> None:
         recipe('ppyoloe', 'slim_method=PPYOLOEDistill')
 
 
+def test_a_file_for_slim_config_says_who_teaches_and_what(folder: Path) -> None:
+    """X teaches L, as in configs/slim/distill; the training itself stays that of the student."""
+    (folder / 'teacher.yml').write_text(DISTILLING.lstrip())
+    alone, got = recipe('ppyoloe_plus'), recipe('ppyoloe_plus', 'slim_config=teacher.yml')
+    assert got['networks'] == {'teacher': {**got['model'], 'size': 'x'}} and got['model'] == alone['model']
+    logits = {'weight': 4.0, 'cls_weight': 1.0, 'iou_weight': 2.5, 'dfl_weight': 0.5, 'classes_weight': 20000.0}
+    assert got['from_teacher'][0] == {'name': 'logits', **logits, 'temperature': 10.0}
+    assert {'name': 'features', 'weight': 1.0}.items() <= got['from_teacher'][1].items()
+    assert got['loss_coefficients'] == [0.125]
+    assert got['train']['init_networks'] == {
+        'student': alone['train']['init_from'],
+        'teacher': 'https://paddledet.bj.bcebos.com/models/ppyoloe_plus_crn_x_80e_coco.pdparams',
+    }
+    assert (got['train']['init_from'], got['train']['workers']) == (None, alone['train']['workers'])
+    (note,) = [note for note in open_job('ppyoloe_plus.yml', [('slim_config=teacher.yml', '')]).notes if 'teacher.yml' in note]
+    assert 'the network, its weights and DistillPPYOLOELoss count' in note
+
+
+@pytest.mark.parametrize(
+    ('line', 'wrong', 'told'),
+    [
+        ('slim_method: PPYOLOEDistill', 'slim_method: FGD', "slim_method: 'FGD' has no counterpart"),
+        ("feat_distiller: 'fgd'", 'feat_distiller: cwd', "feat_distiller: 'cwd' has no counterpart"),
+        ('student_width_mult: 1.0', 'student_width_mult: 0.5', "0.5 is not that of the network, which has the size 'l'"),
+        ('slim: Distill', 'architecture: GFL', "architecture: 'GFL' has no counterpart"),
+    ],
+)
+def test_another_distillation_is_refused_at_its_line(folder: Path, line: str, wrong: str, told: str) -> None:
+    (folder / 'teacher.yml').write_text(DISTILLING.lstrip().replace(line, wrong))
+    with pytest.raises(ConfigError, match=r'teacher\.yml:') as caught:
+        recipe('ppyoloe_plus', 'slim_config=teacher.yml')
+    assert told in str(caught.value)
+    with pytest.raises(ConfigError, match=r'slim_config: there is no file none\.yml'):
+        recipe('ppyoloe_plus', 'slim_config=none.yml')
+
+
 def test_ppyoloe_sod_comes_out_as_published() -> None:
     got = recipe('ppyoloe_sod')
-    assert got['model'] == {**MODEL, 'plus': True, 'encoder': 4, 'reach': [-2, 7]}
+    assert got['model'] == {**MODEL, 'size': 'l', 'plus': True, 'encoder': 4, 'reach': [-2, 7]}
     assert {'static_assigner_epochs': -1, 'top_k': 13, 'center_radius': 1.0}.items() <= got['loss'].items()
     assert got['parameters']['decay_norms'] is False
     assert [(rule['match'], rule['weight_decay']) for rule in got['parameters']['rules']] == [
-        ('neck.encoder.*.norm?.*', 0.0005)
+        ('*neck.encoder.*.norm?.*', 0.0005)
     ]
     assert recipe('ppyoloe_sod', 'CustomCSPPAN.use_trans=false')['model']['encoder'] == 0
     with pytest.raises(ConfigError, match=re.escape('PPYOLOEHead.reg_range: expected two numbers, got 3')):

@@ -67,6 +67,7 @@ BROUGHT_ALONG = {
     'precision': 'precision.dtype={}',  # after `amp`, so that it says what kind of mixed precision
     'eval': 'evaluate.enabled=true',
     'use_vdl': 'report.visualdl=true',
+    'slim_config': 'slim_config={}',
 }
 TAKEN_ALONG = {  # options of the originals that say nothing here
     'use_mpio': 'loader workers are processes in any case',
@@ -132,6 +133,7 @@ def wanted(words: Sequence[str]) -> tuple[argparse.Namespace, Job]:
     brought.add_argument('--amp', action='store_true', help='precision.dtype=fp16')
     brought.add_argument('--do_eval', '--eval', dest='eval', action='store_true', help='evaluate.enabled=true')
     brought.add_argument('--use_vdl', nargs='?', const='true', metavar='BOOL', help='report.visualdl=true')
+    brought.add_argument('--slim_config', metavar='FILE', help='PaddleDetection: the teacher, and what is learned from it')
     brought.add_argument('--use_gpu', nargs='?', const='true', metavar='BOOL', help='device=cuda, or cpu')
     brought.add_argument('--device', choices=('gpu', 'cuda', 'cpu'), help='device=cuda, or cpu')
     for option, reason in TAKEN_ALONG.items():

@@ -21,11 +21,12 @@ PARTS = {'backbone': 'CSPResNet', 'neck': 'CustomCSPPAN', 'yolo_head': 'PPYOLOEH
 METHODS = {
     'ssod_method': 'semi-supervised training',
     'aux_head': 'an auxiliary head',
-    'slim_method': 'distillation (a file for --slim_config)',
+    'slim_method': 'a distillation by itself (it is a file for --slim_config, beside that of the student)',
 }
 ASSIGNERS = ('TaskAlignedAssigner', 'TaskAlignedAssigner_CR')
 METRICS = {'COCO': 'coco', 'VOC': 'voc'}
 INTERPOLATIONS = {0: 'nearest', 1: 'linear', 2: 'cubic', 3: 'area', 4: 'lanczos4'}  # as OpenCV numbers them
+DISTILLED = 0.125  # what PPYOLOEDistill multiplies all losses by
 ENCODER = {  # of CustomCSPPAN: its transformer, where it has one
     'dim_feedforward': 2048,
     'dropout': 0.1,
@@ -44,7 +45,7 @@ IGNORED = {
     'weights': 'name the weights to judge with --weights',
     'print_flops': 'there is no such count',
     'print_params': 'the number of parameters is always told',
-    'for_distill': 'it keeps what a distillation compares; without --slim_config, as here, the network trains alone',
+    'for_distill': 'a distillation is what --slim_config says; without, the network trains alone',
     'find_unused_parameters': 'every parameter takes part in every step',
     'export': '`phalanx export` takes its own options',
     'TestReader': '`phalanx predict` prepares images as the evaluation does',
@@ -92,11 +93,13 @@ def translate(root: Node, reading: Reading) -> Node:
     if {key: plain(value) for key, value in normalise.items()} != {key: plain(value) for key, value in eval_normalise.items()}:
         said = 'NormalizeImage differs from that of TrainReader; Phalanx has one for both'
         evaluation.problem(evaluation.node, evaluation.path, said)
-    snapshots = top.take('snapshot_epoch', 1)
+    snapshots, initial = top.take('snapshot_epoch', 1), _initial(top)
+    distillation, initial = _distillation(top, model, initial)
     recipe = {
         'task': 'detection',
         'model': model,
         'loss': loss,
+        **distillation,
         'nms': nms,
         'metric': _metric(top),
         'data': _data(top),
@@ -107,7 +110,7 @@ def translate(root: Node, reading: Reading) -> Node:
             'epochs': top.required('epoch'),
             'batch_size_per_rank': train.required('batch_size'),
             'workers': top.take('worker_num', 2),
-            **_initial(top),
+            **initial,
         },
         'optimizer': optimizer,
         'parameters': _parameters(model, optimizer),
@@ -190,6 +193,61 @@ def _network(top: Section, architecture: Node) -> tuple[Node, Node, dict[str, An
     return model, loss, nms
 
 
+def _distillation(top: Section, student: Node, initial: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What a file for --slim_config says of the teacher and of what is learned from it, and what both networks start from."""
+    node = top.take('slim_config')
+    if not node.value:
+        return {}, initial
+    path = Path(str(node.value))
+    if not path.is_file():
+        top.problem(node, 'slim_config', f'there is no file {path}')
+        return {}, initial
+    slim = Section(read(path, top.reading), '', top.reading)
+    slim.must('slim_method', 'PPYOLOEDistill')
+    slim.must('distill_loss', 'DistillPPYOLOELoss')
+    architecture = slim.word('architecture')
+    if not _is_known(slim, architecture):
+        return {}, initial
+    teacher = _network(slim, architecture)[0]
+    from_teacher = _from_teacher(slim.section('DistillPPYOLOELoss'), student, teacher)
+    weights = {'student': initial.get('init_from'), 'teacher': _initial(slim).get('init_from')}
+    slim.give_up()
+    said = 'the network, its weights and DistillPPYOLOELoss count; the training is that of the other configuration'
+    top.reading.notes.append(f'{node.origin}: slim_config: of {path} {said}')
+    keys = {'networks': {'teacher': teacher}, 'from_teacher': from_teacher, 'loss_coefficients': [DISTILLED]}
+    return keys, {'init_networks': {name: each for name, each in weights.items() if each is not None}}
+
+
+def _from_teacher(section: Section, student: Node, teacher: Node) -> list[dict[str, Any]]:
+    weights, parts = section.section('loss_weight'), section.section('logits_loss_weight')
+    relations = section.section('logits_ld_params')
+    of_logits, of_features = weights.take('logits', 4.0), weights.take('feat', 1.0)
+    learned: list[dict[str, Any]] = []
+    logits = {
+        'weight': of_logits,
+        'cls_weight': parts.take('class', 1.0),
+        'iou_weight': parts.take('iou', 2.5),
+        'dfl_weight': parts.take('dfl', 0.5),
+        'classes_weight': relations.take('weight', 20000),
+        'temperature': relations.take('T', 10),
+    }
+    if not section.take('logits_ld_distill', False).value:
+        logits['classes_weight'] = section.reading.default(0.0)
+    if section.take('logits_distill', True).value and as_number(of_logits) != 0:
+        learned.append({'name': 'logits', **logits})
+    if section.take('feat_distill', True).value and as_number(of_features) != 0:
+        learned.append({'name': 'features', 'weight': of_features})
+    section.fixed({'feat_distiller': 'fgd', 'feat_distill_place': 'neck_feats', 'feat_out_channels': [768, 384, 192]})
+    widths = {size: width for (_, width), size in SIZES.items()}
+    for key, default, network in (('teacher_width_mult', 1.0, teacher), ('student_width_mult', 0.75, student)):
+        node, size = section.take(key, default), str(network.value['size'].value)
+        if as_number(node) != widths.get(size):
+            section.problem(node, section.named(key), f'{plain(node)} is not that of the network, which has the size {size!r}')
+    for part in (weights, parts, relations, section):
+        part.end()
+    return learned
+
+
 def _encoder(neck: Section) -> Node | None:
     """How many layers the transformer of the neck has."""
     if neck.take('use_trans', False).value:
@@ -255,7 +313,7 @@ def _parameters(model: Node, optimizer: Node) -> dict[str, Any]:
         return {'decay_norms': False}
     return {
         'decay_norms': False,
-        'rules': [{'match': 'neck.encoder.*.norm?.*', 'weight_decay': optimizer.value['weight_decay']}],
+        'rules': [{'match': '*neck.encoder.*.norm?.*', 'weight_decay': optimizer.value['weight_decay']}],
     }
 
 
@@ -509,7 +567,7 @@ DIALECT = Dialect(
             *('architecture', 'epoch', 'depth_mult', 'width_mult', 'snapshot_epoch', 'log_iter', 'worker_num', 'norm_type'),
             *('use_ema', 'ema_decay', 'use_gpu', 'pretrain_weights', 'num_classes', 'map_type', 'LearningRate'),
             *('OptimizerBuilder', 'TrainReader', 'EvalReader', 'TestReader', 'TrainDataset', 'EvalDataset', 'TestDataset'),
-            *('YOLOv3', 'PPYOLOE', 'CSPResNet', 'CustomCSPPAN', 'PPYOLOEHead', *METHODS),
+            *('YOLOv3', 'PPYOLOE', 'slim_config', 'CSPResNet', 'CustomCSPPAN', 'PPYOLOEHead', *METHODS),
         )
     ),
     bases=BASE,

@@ -23,6 +23,7 @@ class Raw(NamedTuple):
     points: Tensor  # [A, 2] (x, y), the centre of the cell in pixels of the input, float32 or better
     strides: Tensor  # [A] the size of the cell in pixels
     num_per_level: tuple[int, ...]  # how many anchors each level has
+    maps: tuple[Tensor, ...] = ()  # [B, C, h, w] of the neck, which a distillation compares
     least: int = REACH[0]  # the distance that the first bin stands for, in strides; each other stands for one more
 
     @property

@@ -22,9 +22,11 @@ from phalanx.families.detection import draw as drawing
 from phalanx.families.detection.data import DATA, Data, Objects, Source
 from phalanx.families.detection.data.write import FORMATS, Format, write
 from phalanx.families.detection.graph import OUTPUTS, with_suppression
-from phalanx.families.detection.loss import LOSSES, DetectionLoss
+from phalanx.families.detection.loss import DISTILLATIONS, LOSSES, DetectionLoss
+from phalanx.families.detection.loss.distill import TeacherLoss
 from phalanx.families.detection.metric import METRICS, CocoAp, Detections, VocAp
 from phalanx.families.detection.models import MODELS
+from phalanx.families.detection.models.distilled import DistilledDetector
 from phalanx.families.detection.nms import multiclass_nms
 from phalanx.families.detection.survey import BoxSurvey
 from phalanx.families.detection.transforms import TRANSFORMS, Chances, Shown, Transform
@@ -40,6 +42,7 @@ READ_OUT = (
     'of each class the pre_top_k highest scores above score_threshold; suppression; of all classes the keep_top_k highest; '
     'then boxes are scaled to the image, and clipped to it last'
 )
+TEACHER = 'teacher'  # what the larger network of a distillation is called
 STRIDE = 32  # sides of what a network sees are multiples of it
 
 
@@ -150,7 +153,10 @@ class Detection:
 
     `loss` lists what the network learns from, each multiplied by its one of `loss_coefficients` (all 1 when there are none).
     `mean` and `std` are those of RGB values between 0 and 1, for the normalisation. `nms` makes results of boxes; pictures show
-    those with at least the score `shown_from`. Raises ValueError for options of parts that cannot be.
+    those with at least the score `shown_from`.
+
+    Distillation: `networks` has a `teacher`, from which the model learns what `from_teacher` lists; `train.init_networks` says
+    from which weights it starts, which stay. Raises ValueError for options of parts that cannot be.
     """
 
     def __init__(
@@ -163,6 +169,8 @@ class Detection:
         metric: Annotated[partial[CocoAp | VocAp], METRICS],
         transforms: tuple[Annotated[partial[Transform], TRANSFORMS, tried], ...] = (),
         eval_transforms: tuple[Annotated[partial[Transform], TRANSFORMS, tried], ...] = (),
+        networks: dict[str, Annotated[partial[nn.Module], MODELS]] | None = None,
+        from_teacher: tuple[Annotated[partial[TeacherLoss], DISTILLATIONS, tried], ...] = (),
         nms: Nms = Nms(),
         mean: tuple[float, float, float] = (0.0, 0.0, 0.0),
         std: tuple[float, float, float] = (1.0, 1.0, 1.0),
@@ -172,9 +180,15 @@ class Detection:
         check_std(std)
         if metric.func is VocAp and judged_by != 'mean_ap':
             raise ValueError(f'judged_by: the metric voc has mean_ap alone, not {judged_by}; choose metric coco')
+        if networks and set(networks) != {TEACHER}:
+            raise ValueError(f'networks: one beside the model, {TEACHER!r}, is what detection has; got {", ".join(networks)}')
+        if bool(networks) != bool(from_teacher):
+            raise ValueError(f'distillation needs both: the {TEACHER!r} in `networks`, and what is learned `from_teacher`')
         metric(())  # told now, not at the first evaluation
         self.network, self.data, self.judge, self.judged_by = model, data, metric, judged_by
         self.losses = weighted(loss, loss_coefficients)
+        self.teacher = networks[TEACHER] if networks else None
+        self.from_teacher = tuple(each() for each in from_teacher)
         built = (tuple(transform() for transform in recipe) for recipe in (transforms, eval_transforms))
         self.transforms: dict[Split, tuple[Transform, ...]] = dict(zip(('train', 'eval'), built, strict=True))
         self.nms, self.mean, self.std, self.shown_from = nms, mean, std, shown_from
@@ -194,7 +208,11 @@ class Detection:
         return () if self.judge.func is VocAp else ('ap50',)
 
     def model(self) -> nn.Module:
-        return self.network(len(self.class_names))
+        network: Any = self.network(len(self.class_names))
+        if self.teacher is None:
+            return network  # type: ignore[no-any-return]
+        teacher: Any = self.teacher(len(self.class_names))
+        return DistilledDetector(network, teacher)
 
     def dataset(self, split: Split) -> Samples:
         return Samples(self._whole(split), self.transforms[split], split)
@@ -247,7 +265,11 @@ class Detection:
 
     def loss(self, outputs: Any, batch: DetectionBatch, whole: WholeStep) -> Loss:
         boxes, classes = (torch.split(part, batch.counts) for part in (batch.boxes, batch.classes))
-        return summed((loss(outputs, boxes, classes, whole), coefficient) for loss, coefficient in self.losses)
+        if self.teacher is None:
+            return summed((loss(outputs, boxes, classes, whole), coefficient) for loss, coefficient in self.losses)
+        student, teacher = outputs['student'], outputs['teacher']
+        made = (loss(student, boxes, classes, whole, teacher, self.from_teacher) for loss, _ in self.losses)
+        return summed((loss, coefficient) for loss, (_, coefficient) in zip(made, self.losses, strict=True))
 
     def weights(self, batch: DetectionBatch) -> Mapping[str, Tensor] | None:
         boxes, classes = (torch.split(part, batch.counts) for part in (batch.boxes, batch.classes))

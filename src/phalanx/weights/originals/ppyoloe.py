@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 
-from phalanx.families.detection.models.ppyoloe import PPYOLOE, Head, PyramidPooling
+from phalanx.families.detection.models.ppyoloe import PPYOLOE, PyramidPooling
 from phalanx.nn.backbones.csp_rep_resnet import CSPStage
 from phalanx.weights.originals.original import PADDLE_BUFFERS, Original, Rule
 
 
 def original(model: PPYOLOE) -> Original:
     """How PaddleDetection names the parameters of `model`."""
-    head = model.heads[0]
-    assert isinstance(head, Head)
-    bins = head.measure.out_channels // 4
+    bins = np.arange(model.reach[0], model.reach[1] + 1)
     return Original(
         rules=(
             (r'^backbone\.stem\.(\d)\.', lambda match: f'backbone.stem.conv{int(match[1]) + 1}.'),
@@ -41,7 +39,7 @@ def original(model: PPYOLOE) -> Original:
             (r'\.norm\.', '.bn.'),
             *PADDLE_BUFFERS,
         ),
-        constants={'yolo_head.proj_conv.weight': np.arange(model.least, model.least + bins).reshape(1, bins, 1, 1)},
+        constants={'yolo_head.proj_conv.weight': bins.reshape(1, -1, 1, 1)},
     )
 
 

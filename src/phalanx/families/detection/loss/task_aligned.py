@@ -13,6 +13,7 @@ from phalanx.data.boxes import generalised_iou, to_distances
 from phalanx.families.detection import decode
 from phalanx.families.detection.decode import Raw
 from phalanx.families.detection.loss.assign import Assigned, Truths, by_position, by_task, padded
+from phalanx.families.detection.loss.distill import TeacherLoss
 from phalanx.families.task import Loss, Term
 from phalanx.parallel.step import WholeStep
 
@@ -50,15 +51,29 @@ class TaskAlignedLoss:
         if self.anchor_size <= 0:
             raise ValueError(f'anchor_size must be above 0 strides, got {self.anchor_size}')
 
-    def __call__(self, raw: Raw, boxes: Sequence[Tensor], classes: Sequence[Tensor], whole: WholeStep) -> Loss:
-        """`boxes` [n, 4] in pixels of the input and `classes` [n] are those of each image; there may be none."""
+    def __call__(
+        self,
+        raw: Raw,
+        boxes: Sequence[Tensor],
+        classes: Sequence[Tensor],
+        whole: WholeStep,
+        teacher: Raw | None = None,
+        from_teacher: Sequence[TeacherLoss] = (),
+    ) -> Loss:
+        """`boxes` [n, 4] in pixels of the input and `classes` [n] are those of each image; there may be none.
+
+        With a `teacher`, it is what it says that decides which anchors are positive, and its losses come on top.
+        """
         dtype = raw.points.dtype  # float32 or better, also where the network is in half precision
         truths = padded(boxes, classes, dtype)
         predicted = decode.boxes(raw)  # [B, A, 4]
         static_epochs = whole.epochs / 3 if self.static_assigner_epochs is None else self.static_assigner_epochs
         is_static = whole.epoch < static_epochs
         with torch.no_grad():
-            assigned = self.assign(truths, predicted, raw, is_static=is_static)
+            if teacher is None or is_static:
+                assigned = self.assign(truths, predicted, raw, is_static=is_static)
+            else:
+                assigned = self.assign(truths, decode.boxes(teacher), teacher, is_static=False)
             weight = assigned.score.sum()
         image, anchor = torch.arange(len(predicted), device=predicted.device)[:, None], assigned.first()  # [B, 1], [B, P]
         score = assigned.score.gather(1, anchor)
@@ -70,7 +85,11 @@ class TaskAlignedLoss:
             'dfl': self.dfl_weight
             * (_of_distributions(raw.distances[image, anchor].to(dtype), targets, raw.least) * score).sum(),
         }
-        return {name: Term(total, weight, least=1.0) for name, total in totals.items()}
+        terms = {name: Term(total, weight, least=1.0) for name, total in totals.items()}
+        if teacher is not None:
+            for learn in from_teacher:
+                terms |= learn(raw, teacher, truths, assigned)
+        return terms
 
     def weights(self, boxes: Sequence[Tensor], classes: Sequence[Tensor]) -> None:
         """The sum of the scores of the positive anchors, known after the forward pass; all terms share it."""

@@ -40,7 +40,7 @@ class PPYOLOE(nn.Module):
         reach: tuple[int, int] = REACH,
     ) -> None:
         super().__init__()
-        self.backbone, self.least = backbone, reach[0]
+        self.backbone, self.reach = backbone, reach
         self.neck = CSPPAN(backbone.channels[::-1], width=width, depth=depth, alpha=neck_alpha, encoder=encoder)
         heads = [Head(channels, num_classes, reach[1] - reach[0] + 1) for channels in self.neck.channels]
         self.heads = nn.ModuleList(heads)
@@ -61,7 +61,7 @@ class PPYOLOE(nn.Module):
         sizes = [(level.shape[2], level.shape[3]) for level in levels]
         dtype = torch.promote_types(images.dtype, torch.float32)  # half precision cannot tell pixels apart
         points, strides = anchor_points(sizes, dtype, images.device)
-        return Raw(logits, distances, points, strides, tuple(h * w for h, w in sizes), self.least)
+        return Raw(logits, distances, points, strides, tuple(h * w for h, w in sizes), tuple(levels), self.reach[0])
 
     def decode(self, raw: Raw) -> tuple[Tensor, Tensor]:
         """Boxes [B, A, 4] in pixels of the input, and scores [B, A, K]."""

@@ -1,0 +1,54 @@
+"""A detector and its teacher: the networks that a distillation trains and asks. Shapes: B batch; C, h, w of a map."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor, nn
+
+from phalanx.families.detection.decode import Raw
+from phalanx.families.detection.models.ppyoloe import PPYOLOE
+from phalanx.families.distillation import Distilled
+from phalanx.parallel.norms import BatchNorm2d
+
+
+class DistilledDetector(Distilled):
+    """images [B, 3, H, W] -> {name: Raw} of student and teacher; in evaluation, the Raw of the student alone.
+
+    Maps of both have the teacher's channels and, over the batch, in each channel the mean 0 and the deviation 1. What gives the
+    student's that many is drawn at random and stays, as in PaddleDetection, whose optimizer does not know of it.
+    """
+
+    def __init__(self, student: PPYOLOE, teacher: PPYOLOE) -> None:
+        """Raises ValueError when the two give maps of other sizes."""
+        super().__init__({'student': student, 'teacher': teacher}, frozen=('teacher',))
+        narrow, wide = student.neck.channels, teacher.neck.channels
+        if len(narrow) != len(wide) or student.reach != teacher.reach:
+            raise ValueError('teacher: must have the levels and the reach of the model')
+        self.aligned = nn.ModuleList(
+            nn.Identity() if few == many else nn.Conv2d(few, many, 1) for few, many in zip(narrow, wide, strict=True)
+        )
+        self.aligned.requires_grad_(False)
+        self.norms = nn.ModuleDict(
+            {name: nn.ModuleList(BatchNorm2d(count, eps=1e-12) for count in wide) for name in ('student', 'teacher')}
+        )
+        self.norms.requires_grad_(False)
+        for conv in self.aligned:
+            if isinstance(conv, nn.Conv2d):
+                nn.init.kaiming_normal_(conv.weight, nonlinearity='relu')
+
+    def forward(self, *inputs: Any) -> Any:
+        outputs = super().forward(*inputs)
+        if not self.training:
+            return outputs
+        student, teacher = outputs['student'], outputs['teacher']
+        maps = [align(x) for align, x in zip(self.aligned, student.maps, strict=True)]
+        return {
+            'student': self._normalised('student', student, maps),
+            'teacher': self._normalised('teacher', teacher, teacher.maps),
+        }
+
+    def _normalised(self, name: str, raw: Raw, maps: Any) -> Raw:
+        norms: Any = self.norms[name]
+        normal: tuple[Tensor, ...] = tuple(norm(x) for norm, x in zip(norms, maps, strict=True))
+        return raw._replace(maps=normal)

@@ -1,0 +1,58 @@
+"""A detector that learns from a larger one, from recipe to step."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+
+from phalanx.data.samples import Draw
+from phalanx.families.detection.data import DATA
+from phalanx.families.detection.loss import DISTILLATIONS, LOSSES
+from phalanx.families.detection.metric import METRICS
+from phalanx.families.detection.models import MODELS
+from phalanx.families.detection.task import Detection
+from phalanx.parallel.step import WholeStep
+
+SMALL, LARGE = (partial(MODELS['ppyoloe'], size=size) for size in ('s', 'm'))
+
+
+def task(**changes: Any) -> Detection:
+    data = partial(DATA['digit_scenes'], train_scenes=2, eval_scenes=1, size=(64, 64))
+    parts = {'model': SMALL, 'data': data, 'loss': (partial(LOSSES['task_aligned']),), 'metric': partial(METRICS['coco'])}
+    return Detection(
+        **{**parts, 'networks': {'teacher': LARGE}, 'from_teacher': list(map(partial, DISTILLATIONS.values())), **changes}
+    )
+
+
+def test_a_step_learns_from_the_truth_and_from_the_teacher() -> None:
+    torch.manual_seed(0)
+    ours = task(loss_coefficients=(0.125,))
+    network, samples = ours.model(), ours.dataset('train')
+    batch = ours.collate([samples[Draw(number, 0, 0, 0)] for number in range(2)])
+    terms = ours.loss(ours.outputs(network, batch), batch, WholeStep())
+    learned = ['teacher_cls', 'teacher_iou', 'teacher_dfl', 'teacher_classes', 'teacher_features']
+    assert list(terms) == ['cls', 'iou', 'dfl', *learned]
+    sum(term.total for term in terms.values()).backward()  # type: ignore[union-attr]
+    networks: Any = network
+    assert all(value.grad is not None for value in networks.student.parameters())
+    assert all(value.grad is None for value in networks.networks['teacher'].parameters())
+
+
+def test_the_student_alone_predicts() -> None:
+    ours = task()
+    network, samples = ours.model().eval(), ours.dataset('eval')
+    batch = ours.collate([samples[Draw(0, 0, 0, 0)]])
+    networks: Any = network
+    with torch.no_grad():
+        found, alone = ours.predict(network, batch), ours.predict(networks.student, batch)
+    assert (found[0].boxes == alone[0].boxes).all() and (found[0].scores == alone[0].scores).all()
+
+
+def test_a_teacher_and_what_it_teaches_belong_together() -> None:
+    with pytest.raises(ValueError, match="distillation needs both: the 'teacher' in `networks`"):
+        task(from_teacher=())
+    with pytest.raises(ValueError, match="one beside the model, 'teacher', is what detection has; got other"):
+        task(networks={'other': LARGE})
