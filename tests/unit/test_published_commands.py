@@ -14,7 +14,7 @@ import cv2
 import numpy as np
 import pytest
 from test_originals_paddledet import FILES as DETECTION
-from test_originals_paddleocr import FILES as RECOGNITION
+from test_originals_paddleocr import FILES as OCR
 from test_originals_paddleseg import FILES as SEGMENTATION
 from test_originals_pdseg import UNET_PET
 
@@ -37,12 +37,13 @@ TINY = 'device=cpu train.steps=2 train.batch_size_per_rank=2 train.workers=0 eva
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
-    for name in ('configs/rec', 'configs/pp_liteseg', 'configs/ppyoloe'):
+    for name in ('configs/rec', 'configs/det', 'configs/pp_liteseg', 'configs/ppyoloe'):
         (tmp_path / name).mkdir(parents=True)
     (tmp_path / 'configs/unet_pet.yaml').write_text(UNET_PET)
     for name, text in SEGMENTATION.items():
         (tmp_path / f'configs/pp_liteseg/{name}.yml').write_text(text.lstrip())
-    (tmp_path / 'configs/rec/crnn.yml').write_text(RECOGNITION['crnn'])
+    (tmp_path / 'configs/rec/crnn.yml').write_text(OCR['crnn'])
+    (tmp_path / 'configs/det/db.yml').write_text(OCR['db_mv3'])
     for name, text in DETECTION.items():
         (tmp_path / f'configs/ppyoloe/{name}.yml').write_text(text.lstrip())
     return tmp_path
@@ -175,6 +176,12 @@ def words(root: Path) -> None:
         write_lmdb(LabelFiles(root=files).split('train'), root / name)
 
 
+def pages(root: Path) -> None:
+    drawn.pages_paddle(root)
+    for split in ('train', 'test'):
+        (root / f'{split}_icdar2015_label.txt').write_text((root / 'Label.txt').read_text())
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ('line', 'root', 'fill', 'small', 'metric'),
@@ -195,6 +202,15 @@ def words(root: Path) -> None:
             'Architecture.Backbone.model_name=small',
             'accuracy',
             id='PaddleOCR',
+        ),
+        pytest.param(
+            '--ips=127.0.0.1 --gpus 0,1 --log_dir=./log/ tools/train.py -c configs/det/db.yml --save_dir output/it',
+            'train_data/icdar2015/text_localization',
+            pages,
+            'Global.pretrained_model=null Architecture.Backbone.scale=0.35 Architecture.Neck.out_channels=24'
+            ' "transforms=[{name: random_crop, size: [64, 64]}]" "eval_transforms=[{name: limit_side, side: 32}]"',
+            'hmean',
+            id='PaddleOCR, text detection',
         ),
         pytest.param(
             '--selected_gpu 0,1 --log_dir ./log tools/train.py -c configs/ppyoloe/ppyoloe.yml --eval --save_dir output/it',
