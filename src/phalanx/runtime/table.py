@@ -50,15 +50,18 @@ def said(
 ) -> Prediction:
     """The likeliest tokens [L] up to the end token, and the boxes of their cells in pixels of the image.
 
-    `chances` [L] are their probabilities; `boxes` [L, 4] in shares of width and height; `size`: (height, width); the last of
-    `tokens` is the end token, `cells` are those that stand for a cell.
+    `chances` [L] are their probabilities; `boxes` [L, 4] in shares of width and height, or [L, 8] corners, around which the
+    boxes then are; `size`: (height, width); the last of `tokens` is the end token, `cells` are those that stand for a cell.
     """
     kept = steps(numbers.tolist(), len(tokens) - 1)
     structure = tuple(tokens[numbers[step]] for step in kept)
     of_cells = [step for step, token in zip(kept, structure, strict=True) if token in cells]
     H, W = size
     score = float(chances[kept].mean()) if kept else 0.0
-    return Prediction(structure, boxes[of_cells] * np.array([W, H, W, H], np.float32), score)
+    points = boxes[of_cells].reshape(len(of_cells), -1, 2) * np.array([W, H], np.float32)
+    if points.shape[1] == 4:
+        points = np.stack([points.min(1), points.max(1)], 1)
+    return Prediction(structure, points.reshape(-1, 4), score)
 
 
 def steps(numbers: Sequence[int], end: int) -> list[int]:

@@ -21,8 +21,11 @@ from phalanx.config.read import Node, plain
 ALGORITHMS = ('SLANet',)
 BACKBONES = ('PPLCNet',)
 HEADS = ('SLAHead',)
-# SHA-256 of the lines of table_structure_dict.txt, which the family knows by itself.
-TOKENS = '26fdd17cef66b20302a575c3b73dc7a9a67a82fae9cd9f97ac0509b548e2811d'
+TOKENS = {  # the files that the family knows by itself, by the SHA-256 of their lines
+    '26fdd17cef66b20302a575c3b73dc7a9a67a82fae9cd9f97ac0509b548e2811d': 'pubtabnet',  # table_structure_dict.txt
+    '76b509821f78c625c1a1e7729db13f1c877a1cc154ab3b72088c457805265918': 'chinese',  # table_structure_dict_ch.txt
+}
+BOXES = {'xyxy': 4, 'xyxyxyxy': 8}  # how cells are annotated, and how many numbers that are
 TRANSFORMS = (
     'DecodeImage',
     'TableLabelEncode',
@@ -39,14 +42,17 @@ def translate(
     top: Section, architecture: Section, settings: Section, train: Section, evaluation: Section, decay: Node
 ) -> dict[str, Any]:
     """The part of the recipe that belongs to the family, and its parameter rules."""
-    _check_tokens(settings)
-    options, eval_options = _transforms(train), _transforms(evaluation)
+    tokens = _tokens(settings)
+    box_format = settings.take('box_format', 'xyxy')
+    if str(box_format.value) not in BOXES:
+        settings.not_one_of(box_format, 'box_format', BOXES)
+    numbers = renamed(box_format, BOXES.get(str(box_format.value), 4))
+    options, eval_options = (_transforms(dataset, box_format, numbers) for dataset in (train, evaluation))
     if differ(options, eval_options):
         said = 'differ from those of Train.dataset; Phalanx has one set for both'
         evaluation.problem(evaluation.node, evaluation.named('transforms'), said)
     max_length = options.get('max_length', settings.reading.default(None))
     settings.same('max_text_length', max_length, 'TableLabelEncode')
-    settings.only('box_format', 'xyxy')
     settings.ignore('use_space_char', 'the tokens are fixed')
     loss, post, metric = top.section('Loss'), top.section('PostProcess'), top.section('Metric')
     loss.must('name', 'SLALoss')
@@ -56,32 +62,40 @@ def translate(
     post.same('merge_no_span_structure', options.get('merge_cells', settings.reading.default(None)), 'TableLabelEncode')
     metric.must('name', 'TableMetric')
     metric.only('main_indicator', 'acc')
-    metric.fixed({'compute_bbox_metric': False, 'loc_reg_num': 4, 'box_format': 'xyxy', 'del_thead_tbody': False})
+    metric.only('compute_bbox_metric', False)
+    metric.same('loc_reg_num', numbers, 'Global.box_format')
+    metric.same('box_format', box_format, 'Global')
+    ignores = metric.take('del_thead_tbody', False)
     for section in (loss, post, metric):
         section.end()
     return {
         'task': 'table',
-        'model': _network(architecture, max_length),
+        'model': _network(architecture, max_length, numbers),
         'data': _data(train, evaluation),
         'loss': [{'name': 'structure'}, {'name': kind}],
         'loss_coefficients': coefficients,
         **options,
+        'tokens': tokens,
+        'ignore_sections': ignores,
         'parameters': _rules(decay),
     }
 
 
-def _check_tokens(settings: Section) -> None:
-    """The file of structure tokens must be there, and have those that the family knows."""
+def _tokens(settings: Section) -> Node | None:
+    """Which structure tokens there are: their file must be there, and have those that the family knows."""
     node = settings.required('character_dict_path')
     if not isinstance(node.value, str):
-        return
+        return None
     path, name = Path(node.value), settings.named('character_dict_path')
-    if (
-        check_dictionary(settings, node)
-        and hashlib.sha256('\n'.join(path.read_text('utf-8', errors='replace').splitlines()).encode()).hexdigest() != TOKENS
-    ):
-        said = "does not have the 28 tokens of PaddleOCR's table_structure_dict.txt, which are all that Phalanx knows"
+    if not check_dictionary(settings, node):
+        return None
+    lines = path.read_text('utf-8', errors='replace').splitlines()
+    tokens = TOKENS.get(hashlib.sha256('\n'.join(lines).encode()).hexdigest())
+    if tokens is None:
+        said = "has neither the tokens of PaddleOCR's table_structure_dict.txt nor those of table_structure_dict_ch.txt"
         settings.problem(node, name, f'{path} {said}')
+        return None
+    return renamed(node, tokens)
 
 
 def _rules(decay: Node) -> dict[str, Any] | None:
@@ -91,7 +105,7 @@ def _rules(decay: Node) -> dict[str, Any] | None:
     return {'rules': [{'match': 'backbone.*.norm.*', 'weight_decay': 0.0}]}
 
 
-def _network(section: Section, max_length: Node) -> Node:
+def _network(section: Section, max_length: Node, numbers: Node) -> Node:
     kind = section.word('algorithm')
     if kind.value != 'SLANet':
         section.not_one_of(kind, 'algorithm', ALGORITHMS)
@@ -101,13 +115,15 @@ def _network(section: Section, max_length: Node) -> Node:
     note_of_pretrained(backbone, default=True)
     neck.must('name', 'CSPPAN')
     head.must('name', 'SLAHead')
-    head.fixed({'loc_reg_num': 4, 'fc_decay': 0.0, 'use_attn': False})
+    head.same('loc_reg_num', numbers, 'Global.box_format')
+    head.fixed({'fc_decay': 0.0, 'use_attn': False})
     head.same('max_text_length', max_length, 'TableLabelEncode')
     keys = {
         'name': renamed(kind, 'slanet'),
         'scale': backbone.take('scale', 1.0),
         'channels': neck.take('out_channels', 96),
         'hidden': head.take('hidden_size', 256),
+        'corners': renamed(numbers, numbers.value == 8),
     }
     for part in (backbone, neck, head):
         part.end()
@@ -140,7 +156,7 @@ def _data(train: Section, evaluation: Section) -> Node:
     return train.becomes({'name': renamed(kind, 'pubtabnet'), 'root': renamed(places['train_images'], root or '.'), **below})
 
 
-def _transforms(dataset: Section) -> dict[str, Any]:
+def _transforms(dataset: Section, box_format: Node, numbers: Node) -> dict[str, Any]:
     """What is done to images and labels, as options of the family."""
     options: dict[str, Any] = {}
     size = longer = None
@@ -150,9 +166,11 @@ def _transforms(dataset: Section) -> dict[str, Any]:
                 options['max_length'] = step.required('max_text_length')
                 options['merge_cells'] = step.take('merge_no_span_structure', False)
                 options['name_empty_cells'] = step.take('replace_empty_cell_token', False)
-                step.fixed({'learn_empty_box': False, 'loc_reg_num': 4, 'point_num': 4})
+                step.same('loc_reg_num', numbers, 'Global.box_format')
+                step.fixed({'learn_empty_box': False, 'point_num': 4})
             case 'TableBoxEncode':
-                step.fixed({'in_box_format': 'xyxy', 'out_box_format': 'xyxy'})
+                for key in ('in_box_format', 'out_box_format'):
+                    step.same(key, box_format, 'Global')
             case 'ResizeTableImage':
                 longer = step.required('max_len')
                 step.fixed({'resize_bboxes': False, 'infer_mode': False})

@@ -13,6 +13,15 @@ class Cell:
 
     text: tuple[str, ...] = ()  # characters, and tags such as <b> and </b>
     box: tuple[float, float, float, float] | None = None  # around the text, xyxy in pixels of the image
+    corners: tuple[float, ...] | None = None  # where annotated: x, y of four corners, of which the box is that around them
+
+    @property
+    def quadrangle(self) -> tuple[float, ...] | None:
+        """The corners (x, y) one after the other; those of the box, from the upper left clockwise, where none are annotated."""
+        if self.corners is not None or self.box is None:
+            return self.corners
+        x0, y0, x1, y1 = self.box
+        return (x0, y0, x1, y0, x1, y1, x0, y1)
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,4 +11,4 @@ class TableOutput(NamedTuple):
     """Logits of the token after each token, and where its cell is."""
 
     logits: Tensor  # [B, L, K]
-    boxes: Tensor  # [B, L, 4] xyxy, in shares of width and height; meaningful where the token stands for a cell
+    boxes: Tensor  # [B, L, 4] xyxy, or [B, L, 8] corners, in shares of the sides; meaningful where the token is a cell

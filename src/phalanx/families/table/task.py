@@ -56,7 +56,7 @@ class TableBatch(Tensors):
     images: Tensor  # uint8 [B, 3, side, side]
     fitted: Tensor  # int64 [B, 2] height and width of the picture in each
     ids: Tensor  # int64 [B, L] tokens, filled up with start tokens
-    boxes: Tensor  # float32 [B, L, 4] of the cells, in shares of width and height
+    boxes: Tensor  # float32 [B, L, 4] of the cells, in shares of width and height, or [B, L, 8] corners
     has_box: Tensor  # bool [B, L]
     sizes: tuple[tuple[int, int], ...]  # (height, width) of the pictures as they were
     tables: tuple[Table, ...]  # the annotations, for the metric
@@ -101,8 +101,9 @@ class TableStructure:
 
     `image_size`: of the square that an image is fitted into, in pixels. `max_length`: the most tokens a table may have; longer
     ones are not trained with, and in evaluation their end is not said. `merge_cells`: a cell without spans is one token.
-    `name_empty_cells`: cells without text have tokens of their own. `loss` lists what the network learns from, each multiplied
-    by its one of `loss_coefficients` (all 1 when there are none). Raises ValueError for options that cannot be.
+    `name_empty_cells`: cells without text have tokens of their own. `tokens`: which there are, in which order. The metric
+    accuracy does not see `<thead>` and `<tbody>` with `ignore_sections`. `loss` lists what the network learns from, each
+    multiplied by its one of `loss_coefficients` (all 1 when there are none). Raises ValueError for options that cannot be.
     """
 
     def __init__(
@@ -116,6 +117,8 @@ class TableStructure:
         max_length: int = 500,
         merge_cells: bool = True,
         name_empty_cells: bool = False,
+        tokens: Literal['pubtabnet', 'chinese'] = 'pubtabnet',
+        ignore_sections: bool = False,
         mean: tuple[float, float, float] = (0.485, 0.456, 0.406),
         std: tuple[float, float, float] = (0.229, 0.224, 0.225),
         judged_by: Literal['accuracy', 'teds', 'teds_structure', 'cell_precision', 'cell_recall'] = 'accuracy',
@@ -125,7 +128,9 @@ class TableStructure:
         check_std(std)
         self.network, self.data = model, data
         self.image_size, self.max_length = image_size, max_length
-        self.vocabulary = Vocabulary(merge_cells, name_empty_cells)
+        corners = bool(model.keywords.get('corners', False))
+        self.vocabulary = Vocabulary(merge_cells, name_empty_cells, chinese=tokens == 'chinese', corners=corners)
+        self.ignore_sections = ignore_sections
         self.losses = weighted(loss, loss_coefficients)
         self.mean, self.std = mean, std
         self.judged_by = judged_by
@@ -167,7 +172,10 @@ class TableStructure:
         targets = [self.vocabulary.encode(sample.table, sample.size) for sample in samples]
         L = max(len(target.ids) for target in targets)
         ids = np.full((len(samples), L), START)
-        boxes, has_box = np.zeros((len(samples), L, 4), np.float32), np.zeros((len(samples), L), np.bool_)
+        boxes, has_box = (
+            np.zeros((len(samples), L, self.vocabulary.coordinates), np.float32),
+            np.zeros((len(samples), L), np.bool_),
+        )
         for row, target in enumerate(targets):
             end = len(target.ids)
             ids[row, :end], boxes[row, :end], has_box[row, :end] = target
@@ -216,7 +224,7 @@ class TableStructure:
         return list(made)
 
     def metric(self) -> TableMetric:
-        return TableMetric(self.vocabulary, self.max_length)
+        return TableMetric(self.vocabulary, self.max_length, ignore_sections=self.ignore_sections)
 
     def request(self, image: Image) -> Sample:
         return prepared(image, Table(), self.image_size)

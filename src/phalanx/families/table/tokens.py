@@ -21,6 +21,12 @@ PUBLISHED = (
     *(' rowspan="6"', ' rowspan="7"', ' rowspan="10"'),
 )
 
+# In the order of table_structure_dict_ch.txt, with which SLANet_ch was published.
+CHINESE = (
+    *('<thead>', '</thead>', '<tbody>', '</tbody>', '<tr>', '</tr>', '<td>', '<td', '>', '</td>'),
+    *(f' {span}="{count}"' for span in ('colspan', 'rowspan') for count in range(2, 21)),
+)
+
 # What an empty cell is called by how it is empty, as in TableMASTER (Ye et al., https://arxiv.org/abs/2105.01848).
 EMPTY_CELLS = {
     (): '<eb></eb>',
@@ -42,7 +48,7 @@ class Target(NamedTuple):
     """A table as the network is to say it."""
 
     ids: npt.NDArray[np.int64]  # [L] the numbers of its tokens, from the start token to the end token
-    boxes: npt.NDArray[np.float32]  # [L, 4] of the cells, xyxy in shares of width and height; 0 where there is none
+    boxes: npt.NDArray[np.float32]  # [L, 4] of the cells, xyxy in shares of width and height, or [L, 8] corners; else 0
     has_box: npt.NDArray[np.bool_]  # [L]
 
 
@@ -51,17 +57,20 @@ class Vocabulary:
     """The tokens a network knows, each by its number: the start token is the first, the end token the last.
 
     `merge_cells`: a cell without spans is one token, `<td></td>`; else `<td>` and `</td>`, which makes tables longer.
-    `name_empty_cells`: cells without text have tokens of their own.
+    `name_empty_cells`: cells without text have tokens of their own. `chinese`: the tokens of SLANet_ch, which has spans up to
+    20. `corners`: the places of cells are their four corners.
     """
 
     merge_cells: bool = True
     name_empty_cells: bool = False
+    chinese: bool = False
+    corners: bool = False
 
     @cached_property
     def tokens(self) -> tuple[str, ...]:
-        known: tuple[str, ...] = PUBLISHED
+        known: tuple[str, ...] = CHINESE if self.chinese else PUBLISHED
         if self.merge_cells:
-            known = (*(token for token in PUBLISHED if token != '<td>'), '<td></td>')
+            known = (*(token for token in known if token != '<td>'), '<td></td>')
         return ('sos', *known, *(EMPTY_CELLS.values() if self.name_empty_cells else ()), 'eos')
 
     @cached_property
@@ -85,11 +94,19 @@ class Vocabulary:
         """What the network is to say of `table` in an image of `size` (height, width). A token not known is left out."""
         known = [(token, cell) for token, cell in self.spelt(table) if token in self._ids]
         ids = [START, *(self._ids[token] for token, _ in known), self.end]
-        boxes = [None, *(cell.box if cell is not None and cell.text else None for _, cell in known), None]
+        boxes = [None, *(self._place(cell) if cell is not None and cell.text else None for _, cell in known), None]
         H, W = size
-        shares = np.array([box or (0, 0, 0, 0) for box in boxes], np.float32)
-        shares /= np.array([W, H, W, H], np.float32)
+        shares = np.array([box or (0,) * self.coordinates for box in boxes], np.float32)
+        shares /= np.array([W, H] * (self.coordinates // 2), np.float32)
         return Target(np.array(ids, np.int64), shares, np.array([box is not None for box in boxes]))
+
+    @property
+    def coordinates(self) -> int:
+        """How many numbers say where a cell is."""
+        return 8 if self.corners else 4
+
+    def _place(self, cell: Cell) -> tuple[float, ...] | None:
+        return cell.quadrangle if self.corners else cell.box
 
     def spelt(self, table: Table) -> Iterator[tuple[str, Cell | None]]:
         """The tokens of `table` in the spelling of this vocabulary, each with the cell it stands for, if it stands for one."""

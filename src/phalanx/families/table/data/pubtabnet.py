@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import math
 import re
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -119,17 +120,24 @@ def table_of(html: dict[str, Any]) -> Table:
     """The table that the `html` of a line describes. Raises KeyError, TypeError or ValueError when it does not."""
     cells = []
     for cell in html['cells']:
-        box = None
-        if cell['tokens'] and 'bbox' in cell:
-            x0, y0, x1, y1 = map(float, cell['bbox'])
-            box = (x0, y0, x1, y1)
-            if not all(map(math.isfinite, box)):  # JSON as Python reads it has NaN
-                raise ValueError(f'the box {box} has a coordinate that is not a number')
-        cells.append(Cell(tuple(cell['tokens']), box))
+        has_box = cell['tokens'] and 'bbox' in cell
+        cells.append(Cell(tuple(cell['tokens']), *(_place(cell['bbox']) if has_box else ())))
     structure = tuple(html['structure']['tokens'])
     if not all(isinstance(token, str) for token in structure):
         raise TypeError('a token of the structure is not text')
     return Table(structure, tuple(cells))
+
+
+def _place(numbers: Sequence[Any]) -> tuple[tuple[float, float, float, float], tuple[float, ...] | None]:
+    """The box and, of eight numbers or four points, the corners of a cell. Raises TypeError or ValueError for others."""
+    place = tuple(float(number) for point in numbers for number in (point if isinstance(point, list) else (point,)))
+    if not all(map(math.isfinite, place)):  # JSON as Python reads it has NaN
+        raise ValueError(f'the box {place} has a coordinate that is not a number')
+    if len(place) == 8:
+        x, y = place[::2], place[1::2]
+        return (min(x), min(y), max(x), max(y)), place
+    x0, y0, x1, y1 = place
+    return (x0, y0, x1, y1), None
 
 
 class Index(NamedTuple):

@@ -11,5 +11,5 @@ class Targets(NamedTuple):
     """What follows each token."""
 
     ids: Tensor  # int64 [B, L] tokens
-    boxes: Tensor  # float32 [B, L, 4] of the cells, xyxy in shares of width and height
+    boxes: Tensor  # float32 [B, L, 4] of the cells, xyxy in shares of width and height, or [B, L, 8] corners
     has_box: Tensor  # bool [B, L]

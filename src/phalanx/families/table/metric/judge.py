@@ -16,6 +16,8 @@ from phalanx.families.task import Figure
 from phalanx.parallel import dist
 from phalanx.runtime.results import Prediction
 
+SECTIONS = ('<thead>', '</thead>', '<tbody>', '</tbody>')
+
 
 class Annotated(Protocol):
     """A batch of which the metric needs the truth."""
@@ -46,8 +48,12 @@ class TableMetric:
     Precision and recall of cells are at an IoU of 0.5; empty cells, which have no true box, count against precision.
     """
 
-    def __init__(self, vocabulary: Vocabulary, max_length: int) -> None:
-        """`max_length`: how many tokens the network can say; longer tables are judged too, and counted as `too_long`."""
+    def __init__(self, vocabulary: Vocabulary, max_length: int, *, ignore_sections: bool = False) -> None:
+        """`max_length`: how many tokens the network can say; longer tables are judged too, and counted as `too_long`.
+
+        `ignore_sections`: a table is right whatever its sections, head and body, are.
+        """
+        self.left_out = SECTIONS if ignore_sections else ()
         self.vocabulary, self.max_length = vocabulary, max_length
         self._judged: list[Judged] = []
 
@@ -60,7 +66,7 @@ class TableMetric:
         true_tree = tree(truth.structure, [cell.text for cell in truth.cells])
         said_tree = tree(said.structure, read_perfectly(said.boxes, iou, truth))
         return Judged(
-            is_right=''.join(said.structure) == ''.join(token for token, _ in self.vocabulary.spelt(truth)),
+            is_right=self._joined(said.structure) == self._joined(token for token, _ in self.vocabulary.spelt(truth)),
             teds=teds(said_tree, true_tree) if truth.boxes else None,
             teds_structure=teds(said_tree, true_tree, structure_only=True),
             cells_said=len(said.boxes) if truth.boxes else 0,
@@ -69,6 +75,9 @@ class TableMetric:
             has_spans=truth.has_spans,
             is_too_long=self.vocabulary.length(truth.structure) > self.max_length,
         )
+
+    def _joined(self, tokens: Iterable[str]) -> str:
+        return ''.join(token for token in tokens if token not in self.left_out)
 
     def gather(self) -> None:
         """Brings the counts of all tables to the main rank."""

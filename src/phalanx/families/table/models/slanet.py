@@ -27,11 +27,12 @@ class SLANet(nn.Module):
     likeliest tokens until every table has ended, at most `max_steps`.
     """
 
-    def __init__(self, num_tokens: int, *, scale: float, channels: int, hidden: int) -> None:
+    def __init__(self, num_tokens: int, *, scale: float, channels: int, hidden: int, corners: bool = False) -> None:
         super().__init__()
         self.backbone = PPLCNet(scale)
         self.neck = CSPPAN(self.backbone.channels, channels)
-        self.head = SLAHead(channels, hidden, num_tokens)
+        self.head = SLAHead(channels, hidden, num_tokens, coordinates=8 if corners else 4)
+        self.corners = corners
         initialise_convs(self)
 
     def forward(self, images: Tensor, tokens: Tensor | None = None, max_steps: int = 501) -> TableOutput:
@@ -41,7 +42,8 @@ class SLANet(nn.Module):
     def exported(self, max_steps: int, *, post_processing: bool) -> tuple[nn.Module, dict[str, str]]:
         """What `phalanx export` writes: a module of images, with the greedy decoding inside, and the meaning of its outputs."""
         loop = DecodingLoop(self, max_steps)
-        boxes = '[batch, steps, 4]: x0, y0, x1, y1 in shares of the picture, where the token is one of `cells`'
+        what = '8]: x, y of four corners' if self.corners else '4]: x0, y0, x1, y1'
+        boxes = f'[batch, steps, {what} in shares of the picture, where the token is one of `cells`'
         if not post_processing:
             return loop, {
                 'probabilities': '[batch, steps, tokens]; the likeliest of each step, up to the first end token',
@@ -62,13 +64,13 @@ class SLANet(nn.Module):
 class SLAHead(nn.Module):
     """The pixels [B, N, C] of a map -> `TableOutput`."""
 
-    def __init__(self, channels: int, hidden: int, num_tokens: int) -> None:
+    def __init__(self, channels: int, hidden: int, num_tokens: int, *, coordinates: int = 4) -> None:
         super().__init__()
         self.num_tokens = num_tokens
         self.attention = Attention(channels, hidden)
         self.cell = nn.GRUCell(channels + num_tokens, hidden)
         self.structure = nn.Sequential(nn.Linear(hidden, hidden), nn.Linear(hidden, num_tokens))
-        self.box = nn.Sequential(nn.Linear(hidden, hidden), nn.Linear(hidden, 4), nn.Sigmoid())
+        self.box = nn.Sequential(nn.Linear(hidden, hidden), nn.Linear(hidden, coordinates), nn.Sigmoid())
         initialise_linears(self)
 
     def forward(self, pixels: Tensor, tokens: Tensor | None, max_steps: int) -> TableOutput:
@@ -143,10 +145,10 @@ def initialise_linears(head: nn.Module) -> None:
                 nn.init.zeros_(module.bias)
 
 
-def slanet(num_tokens: int, *, scale: float = 1.0, channels: int = 96, hidden: int = 256) -> SLANet:
+def slanet(num_tokens: int, *, scale: float = 1.0, channels: int = 96, hidden: int = 256, corners: bool = False) -> SLANet:
     """SLANet on PP-LCNet.
 
     `scale`: channels of the backbone as a share of PP-LCNet's; `channels`: of the maps between backbone and head; `hidden`: of
-    the state from which the tokens are said.
+    the state from which the tokens are said. `corners`: the network says the four corners of a cell, not its box, as SLANet_ch.
     """
-    return SLANet(num_tokens, scale=scale, channels=channels, hidden=hidden)
+    return SLANet(num_tokens, scale=scale, channels=channels, hidden=hidden, corners=corners)

@@ -1,0 +1,69 @@
+"""Tables whose cells are annotated and said by their four corners, as those of SLANet_ch."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose
+
+from phalanx.families.table.annotation import Cell, Table
+from phalanx.families.table.data.pubtabnet import PubTabNet, table_of
+from phalanx.families.table.metric import TableMetric
+from phalanx.families.table.tokens import CHINESE, Vocabulary
+from phalanx.runtime.results import Prediction
+from phalanx.runtime.table import said
+
+CORNERS = (2.0, 4.0, 10.0, 5.0, 9.0, 9.0, 1.0, 8.0)
+HTML = {
+    'structure': {'tokens': ['<tbody>', '<tr>', '<td>', '</td>', '</tr>', '</tbody>']},
+    'cells': [{'tokens': ['a'], 'bbox': [[2, 4], [10, 5], [9, 9], [1, 8]]}],
+}
+
+
+def test_four_points_or_eight_numbers_are_corners_and_the_box_is_that_around_them() -> None:
+    (cell,) = table_of(HTML).cells
+    assert (cell.corners, cell.box) == (CORNERS, (1, 4, 10, 9))
+    flat = {**HTML, 'cells': [{'tokens': ['a'], 'bbox': list(CORNERS)}]}
+    assert table_of(flat).cells == (cell,)
+    assert Cell(('a',), (1, 2, 3, 4)).quadrangle == (1, 2, 3, 2, 3, 4, 1, 4)
+    with pytest.raises(ValueError, match='unpack'):
+        table_of({**HTML, 'cells': [{'tokens': ['a'], 'bbox': [1, 2, 3]}]})
+
+
+def test_the_network_is_given_corners_and_says_boxes_around_its_own() -> None:
+    words = Vocabulary(chinese=True, corners=True)
+    assert len(words) == 50 and set(words.tokens) == {'sos', *CHINESE, '<td></td>', 'eos'} - {'<td>'}
+    target = words.encode(table_of(HTML), (20, 40))
+    place = target.has_box.tolist().index(True)
+    assert_allclose(target.boxes[place], np.array(CORNERS) / np.tile([40, 20], 4), rtol=1e-6)
+    found = said(
+        target.ids[1:], np.ones(len(target.ids) - 1, np.float32), target.boxes[1:], (20, 40), words.tokens, ['<td></td>']
+    )
+    assert_allclose(found.boxes, [[1, 4, 10, 9]], rtol=1e-6)
+
+
+def test_sections_may_be_left_out_of_what_is_right() -> None:
+    table = table_of(HTML)
+    tokens = tuple(token for token, _ in Vocabulary().spelt(table) if 'tbody' not in token)
+    found = Prediction(tokens, np.array([[1, 4, 10, 9]], np.float32), 1.0)
+    for ignores, accuracy in ((False, 0.0), (True, 1.0)):
+        metric = TableMetric(Vocabulary(), 500, ignore_sections=ignores)
+        metric.update([found], Batch((table,)))
+        assert metric.compute()['accuracy'] == accuracy
+
+
+class Batch:
+    def __init__(self, tables: tuple[Table, ...]) -> None:
+        self.tables = tables
+
+
+def test_a_line_of_paddleocrs_chinese_data_is_read(tmp_path: Path) -> None:
+    (tmp_path / 'val').mkdir()
+    cv2.imwrite(str(tmp_path / 'val/a.png'), np.zeros((20, 40, 3), np.uint8))
+    (tmp_path / 'val.txt').write_text(json.dumps({'filename': 'a.png', 'html': HTML}) + '\n')
+    source = PubTabNet(root=tmp_path, eval='val.txt').split('eval')
+    assert source.read(0)[1].cells[0].corners == CORNERS
