@@ -44,6 +44,8 @@ def test_the_network_is_given_corners_and_says_boxes_around_its_own() -> None:
         target.ids[1:], np.ones(len(target.ids) - 1, np.float32), target.boxes[1:], (20, 40), words.tokens, ['<td></td>']
     )
     assert_allclose(found.boxes, [[1, 4, 10, 9]], rtol=1e-6)
+    empty = said(np.array([words.end] * 2), np.ones(2, np.float32), np.zeros((2, 8), np.float32), (20, 40), words.tokens, [])
+    assert empty.boxes.shape == (0, 4)
 
 
 def test_sections_may_be_left_out_of_what_is_right() -> None:

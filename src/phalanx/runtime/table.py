@@ -58,7 +58,7 @@ def said(
     of_cells = [step for step, token in zip(kept, structure, strict=True) if token in cells]
     H, W = size
     score = float(chances[kept].mean()) if kept else 0.0
-    points = boxes[of_cells].reshape(len(of_cells), -1, 2) * np.array([W, H], np.float32)
+    points = boxes[of_cells].reshape(len(of_cells), boxes.shape[-1] // 2, 2) * np.array([W, H], np.float32)
     if points.shape[1] == 4:
         points = np.stack([points.min(1), points.max(1)], 1)
     return Prediction(structure, points.reshape(-1, 4), score)
