@@ -323,7 +323,11 @@ class Detection:
         return sizing_of(self.transforms['eval']) != 'one'
 
     def export(self, model: nn.Module, *, post_processing: bool = False) -> Export:
-        """Boxes and scores of all anchors, or of those that suppression leaves; scaling to the image is the caller's."""
+        """Boxes and scores of all anchors, or of those that suppression leaves; scaling to the image is the caller's.
+
+        Of a distillation, the student's.
+        """
+        model = model.student if isinstance(model, DistilledDetector) else model
         preparation = {
             'transforms': [described(transform) for transform in self.transforms['eval']],
             'resizing': RESIZING,
