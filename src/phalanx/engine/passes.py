@@ -23,10 +23,13 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils._pytree import tree_leaves, tree_map
 
 from phalanx.data.batch import shares
+from phalanx.engine.loader import Stream
 from phalanx.families.task import B, Task
+from phalanx.nn import stochastic
 from phalanx.nn.precision import Precision, at_least_float32
 from phalanx.nn.stochastic import SampleKeys
 from phalanx.parallel import dist, norms
+from phalanx.parallel.gradients import GradientOptions, replicated
 from phalanx.parallel.step import WholeStep
 from phalanx.system.memory import to_device
 
@@ -62,25 +65,27 @@ class Passes(Generic[B]):
     def __init__(
         self,
         judge: NetworkWithLoss[B],
-        replica: nn.Module,
+        stream: Stream,
         precision: Precision,
         statistics: norms.RunningStatistics,
-        *,
-        keys: SampleKeys,
-        micro_batches: int,
+        gradients: GradientOptions,
         device: torch.device,
     ) -> None:
-        """`replica`: `judge`, under DDP where there are several ranks. `keys`: where the network looks its samples' up."""
-        self.judge, self.replica, self.precision, self.statistics = judge, replica, precision, statistics
-        self.keys, self.micro_batches, self.device = keys, micro_batches, device
+        """To be built by all ranks together, once the network is on its device and its norms are settled."""
+        self.judge, self.stream, self.precision, self.statistics = judge, stream, precision, statistics
+        self.device, self.micro_batches = device, stream.micro_batches
+        self.keys = SampleKeys()
+        self.is_random = stochastic.tie(judge, self.keys)
+        self.replica, self.compression = replicated(judge, gradients)
         self.ranks = dist.world_size()  # DDP averages over them, where the loss is a sum
 
-    def __call__(self, batch: B, keys: Tensor | None, news: Sequence[float]) -> Tensor:
-        """Leaves the gradients of the step's loss; `batch` is the share of this rank, and `keys` [B] those of its samples.
+    def __call__(self, step: int, batch: B, news: Sequence[float]) -> Tensor:
+        """Leaves the gradients of the step's loss; `batch` is the share of this rank.
 
         Returns what ranks say of the step, summed, [2 terms + news] float64: totals of the terms, their weights, and `news`.
         Raises ValueError for a loss that micro-batches cannot make.
         """
+        batch, keys = self.ready(step, batch)
         own = to_device(torch.tensor(news, dtype=torch.float64), self.device)
         task = self.judge.task
         if self.micro_batches == 1:
@@ -91,6 +96,15 @@ class Passes(Generic[B]):
         if weights is not None:
             return self.divided_before(batch, keys, own, torch.stack(list(weights.values())))
         return self.divided_after(batch, keys, own)
+
+    def ready(self, step: int, batch: B) -> tuple[B, Tensor | None]:
+        """`batch` on the device, as large and long as those of other ranks, and keys [B] for what is random in the network."""
+        self.judge.whole.epoch = self.stream.epoch_of(step)
+        batch = self.judge.task.align(batch.to(self.device), self.judge.whole)
+        if not self.is_random:
+            return batch, None
+        indices = torch.tensor([draw.index for draw in self.stream.share(step)])
+        return batch, to_device(stochastic.sample_keys(self.stream.seed, step, indices), self.device)
 
     def at_once(self, batch: B, keys: Tensor | None, news: Tensor) -> Tensor:
         self.keys.begin(keys)
@@ -165,15 +179,16 @@ class Passes(Generic[B]):
             weights = torch.maximum(weights, to_device(torch.tensor(self.judge.least, dtype=weights.dtype), self.device))
         return self.ranks / weights
 
-    def arrange_buckets(self, batch: B, keys: Tensor | None) -> None:
+    def arrange_buckets(self, step: int, batch: B) -> None:
         """Makes DDP arrange its buckets now, by the passes of one micro-batch, of which nothing stays but that.
 
         It arranges them after the first passes, and the order of a sum over three ranks or more depends on it: a resumed run
         would differ from an uninterrupted one in the last bits of its first step.
         """
+        batch, keys = self.ready(step, batch)
         part = batch.split(self.micro_batches)[0] if self.micro_batches > 1 else batch
         self.keys.begin(None if keys is None else keys[: len(part)])
-        with self.kept_statistics():
+        with self.kept_statistics(), self.compression.off() if self.compression else contextlib.nullcontext():
             with self.precision.autocast():
                 totals, _ = self.replica(part)
             totals.sum().backward()

@@ -26,7 +26,7 @@ def step_flops(trainer: Trainer[S, B, P], batch: B) -> int:
         with FlopCounterMode(
             display=False, custom_mapping={torch.ops.aten.convolution_backward: _convolution_backward}
         ) as counter:
-            trainer.passes.arrange_buckets(*trainer.ready(batch))
+            trainer.passes.arrange_buckets(trainer.at.step, batch)
     finally:
         trainer.judge.network = network
     return int(counter.get_total_flops())
