@@ -38,7 +38,7 @@ RECIPES = {
     'detection': (
         'ppyoloe_digits',
         'data={name: yolo, root: data, classes: [a, b]}',
-        'eval_transforms=[{name: resize, size: [64, 64]}]',
+        'eval_transforms=[{name: resize, target_size: [64, 64]}]',
     ),
     'recognition': ('crnn_digits', 'data={name: label_files, root: data, train: [train.txt], eval: [val.txt]}'),
     'table': ('slanet_rendered', 'data={name: pubtabnet, root: data}', 'image_size=64', 'max_length=20'),

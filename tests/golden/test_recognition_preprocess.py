@@ -101,7 +101,7 @@ def test_lines_are_fitted_and_normalised_as_in_the_original(case: dict[str, Any]
     """Images there are BGR, here RGB until the network takes them; what is stored is every third row and fifth column."""
     kwargs = case['kwargs']
     has_dictionary = 'character_dict_path' not in kwargs
-    size = (case['image_shape'][2], case['image_shape'][1])
+    size = (case['image_shape'][1], case['image_shape'][2])
     shown, width = fitted_line(
         image(case['seed'], case['h'], case['w'], case['kind'])[..., ::-1],
         size,
@@ -121,7 +121,7 @@ def test_lines_are_fitted_and_normalised_as_in_the_original(case: dict[str, Any]
 @pytest.mark.parametrize('case', FACTS['concatenate'], ids=lambda case: case['out']['array_key'])
 def test_lines_are_put_behind_one_another_as_in_the_original(case: dict[str, Any]) -> None:
     lines = [(image(0, height, width), text) for height, width, text in (case['main'], *case['ext'])]
-    found, text = joined(lines[0], lines[1:], (320, 48), 25)
+    found, text = joined(lines[0], lines[1:], (48, 320), 25)
     assert text == case['label']
     assert list(found.shape) == case['out']['shape']
     assert int(found.sum()) == case['out']['sum']

@@ -118,7 +118,7 @@ def test_crowds_and_what_is_outside_are_not_learnt_but_judged() -> None:
 
 
 def test_evaluation_judges_boxes_of_the_original_image() -> None:
-    data = task(eval_transforms=(partial(TRANSFORMS['resize'], size=(96, 32)),)).dataset('eval')
+    data = task(eval_transforms=(partial(TRANSFORMS['resize'], target_size=(32, 96)),)).dataset('eval')
     sample = data[Draw(0, 0, 0, 0)]
     assert sample.image.shape == (3, 32, 96) and sample.size == (48, 64)
     assert_array_equal(sample.objects.boxes, DIGITS().split('eval').read(0)[1].boxes)
@@ -152,8 +152,12 @@ def test_images_of_one_good_size_are_stacked_as_they_are() -> None:
     ('transform', 'box', 'expected'),
     [
         ((), (16, 8, 32, 24), (16, 8, 32, 24)),
-        (('resize', {'size': (160, 160)}), (32, 32, 64, 96), (16, 8, 32, 24)),  # 80 x 40: twice as wide, four times as high
-        (('resize', {'size': (160, 160), 'keep_ratio': True}), (32, 16, 64, 48), (16, 8, 32, 24)),
+        (
+            ('resize', {'target_size': (160, 160)}),
+            (32, 32, 64, 96),
+            (16, 8, 32, 24),
+        ),  # 80 x 40: twice as wide, four times as high
+        (('resize', {'target_size': (160, 160), 'keep_ratio': True}), (32, 16, 64, 48), (16, 8, 32, 24)),
         (('random_expand', {'probability': 1.0}), None, (16, 8, 32, 24)),  # wherever the image lies
     ],
 )
@@ -230,7 +234,7 @@ def test_an_uneven_cut_holds_the_same_samples() -> None:
 
 def test_a_picture_is_truth_and_prediction_at_the_original_size() -> None:
     ours = task()
-    sample = Samples(Scenes(), (TRANSFORMS['resize'](size=(32, 32)),), 'eval')[Draw(0, 0, 0, 0)]
+    sample = Samples(Scenes(), (TRANSFORMS['resize'](target_size=(32, 32)),), 'eval')[Draw(0, 0, 0, 0)]
     sure, unsure = (Found('7', 7, score, (40, 10, 60, 30)) for score in (0.9, 0.1))
     rows = ours.picture(sample, [unsure])
     assert [caption for caption, _ in rows] == ['truth', 'prediction']
@@ -278,7 +282,7 @@ def test_a_survey_counts_boxes() -> None:
         ({'std': (0.5, 0.0, 0.5)}, 'std must be above 0, got 0.5, 0.0, 0.5'),
         ({'metric': partial(METRICS['voc']), 'judged_by': 'ap50'}, 'judged_by: the metric voc has mean_ap alone, not ap50'),
         ({'metric': partial(METRICS['voc'], iou=2.0)}, 'iou must lie between 0 and 1, got 2.0'),
-        ({'transforms': (partial(TRANSFORMS['resize'], size=(0, 1)),)}, 'size is (width, height)'),
+        ({'transforms': (partial(TRANSFORMS['resize'], target_size=(1, 0)),)}, 'target_size is (height, width)'),
     ],
 )
 def test_options_that_cannot_be_are_refused_before_anything_is_built(changes: dict[str, Any], message: str) -> None:

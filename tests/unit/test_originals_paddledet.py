@@ -210,7 +210,7 @@ def test_ppyoloe_comes_out_as_published() -> None:
     assert got['transforms'][1] == expand
     batch = {'name': 'batch_random_resize', 'sizes': [320, 352, 384], 'keep_ratio': False, 'interpolation': 'random'}
     assert got['transforms'][4] == batch
-    resize = {'name': 'resize', 'size': [640, 640], 'keep_ratio': False, 'interpolation': 'cubic'}
+    resize = {'name': 'resize', 'target_size': [640, 640], 'keep_ratio': False, 'interpolation': 'cubic'}
     assert got['eval_transforms'] == [resize]
     assert (got['mean'], got['std']) == ([0.485, 0.456, 0.406], [0.229, 0.224, 0.225])
     assert {'epochs': 300, 'batch_size_per_rank': 8, 'workers': 4}.items() <= got['train'].items()

@@ -260,7 +260,7 @@ def test_crnn_comes_out_as_published() -> None:
     assert got['characters'] == characters
     lmdb = {'name': 'lmdb_sets', 'root': 'data_lmdb_release', 'train': ['training'], 'eval': ['validation']}
     assert lmdb.items() <= got['data'].items()
-    assert (got['size'], got['keep_ratio'], got['concatenate'], got['transforms']) == ([100, 32], True, None, [])
+    assert (got['image_size'], got['keep_ratio'], got['concatenate'], got['transforms']) == ([32, 100], True, None, [])
     assert got['optimizer'] == {
         'name': 'adam',
         'lr': 5e-4,
@@ -292,8 +292,8 @@ def test_svtr_lcnet_comes_out_as_published() -> None:
     assert got['characters'] == {'dictionary': 'ppocr/utils/en_dict.txt', 'space': True, 'lower_case': False, 'max_length': 25}
     files = {'name': 'label_files', 'root': 'train_data', 'train': ['train_list.txt'], 'eval': ['val_list.txt']}
     assert files.items() <= got['data'].items()
-    assert got['size'] == [320, 48]
-    assert got['concatenate'] == {'size': [320, 48], 'lines': 2, 'probability': 0.5, 'max_length': 25}
+    assert got['image_size'] == [48, 320]
+    assert got['concatenate'] == {'image_size': [48, 320], 'lines': 2, 'probability': 0.5, 'max_length': 25}
     assert set(got['transforms'][0].values()) == {'rec_aug', 0.4}
     # The norms of its backbone do not decay, its last layer has a decay of its own.
     assert [(rule['match'], rule['weight_decay']) for rule in got['parameters']['rules']] == [

@@ -169,7 +169,7 @@ def test_pp_liteseg_comes_out_as_published(folder: Path) -> None:
     assert without_nulls(got['schedule']) == polynomial
     assert got['transforms'] == [
         {'name': 'resize_step_scaling', 'min': 0.125, 'max': 1.5, 'step': 0.125},
-        {'name': 'random_padding_crop', 'size': [1024, 512]},
+        {'name': 'random_padding_crop', 'crop_size': [512, 1024]},
         {'name': 'random_flip', 'probability': 0.5},
         {
             'name': 'random_distort',
@@ -179,7 +179,7 @@ def test_pp_liteseg_comes_out_as_published(folder: Path) -> None:
         },
     ]
     assert got['eval_transforms'] == [] and got['mean'] == got['std'] == [0.5, 0.5, 0.5]
-    assert got['inference']['scales'] == [0.5] and got['inference']['crop'] is None
+    assert got['inference']['scales'] == [0.5] and got['inference']['window'] is None
 
 
 def test_the_second_pp_liteseg_does_not_inherit_the_channels_of_the_first(folder: Path) -> None:
@@ -204,7 +204,7 @@ def test_segformer_comes_out_as_published(folder: Path) -> None:
     adamw = {'name': 'adamw', 'lr': 6e-5, 'betas': [0.9, 0.999], 'eps': 1e-8, 'weight_decay': 0.01, 'fused': True}
     assert got['optimizer'] == adamw
     assert (got['schedule']['power'], got['schedule']['end_lr']) == (1.0, 0.0)
-    windows = {'crop': [1024, 1024], 'stride': [768, 768], 'scales': [1.0]}
+    windows = {'window': [1024, 1024], 'window_stride': [768, 768], 'scales': [1.0]}
     assert windows.items() <= got['inference'].items()
 
 
@@ -333,7 +333,7 @@ val_dataset: {transforms: [{type: Padding, target_size: [2049, 1025]}, {type: No
 """
     got = recipe(write(folder, 'run', text))
     assert got['model']['align_corners'] is True
-    assert got['eval_transforms'] == [{'name': 'padding', 'size': [2049, 1025]}]
+    assert got['eval_transforms'] == [{'name': 'padding', 'target_size': [1025, 2049]}]
     assert recipe('deeplab')['model']['align_corners'] is False
 
 

@@ -115,8 +115,8 @@ def test_xception_and_ocrnet_come_out_as_published() -> None:
     got = recipe('xception')
     assert {'name': 'deeplabv3p', 'backbone': 'xception65', 'dilations': [6, 12, 18]}.items() <= got['model'].items()
     assert got['transforms'][0] == {'name': 'resize_step_scaling', 'min': 0.5, 'max': 2.0, 'step': 0.25}
-    assert got['transforms'][-1] == {'name': 'random_padding_crop', 'size': [769, 769]}
-    assert got['eval_transforms'] == [{'name': 'padding', 'size': [2049, 1025]}]
+    assert got['transforms'][-1] == {'name': 'random_padding_crop', 'crop_size': [769, 769]}
+    assert got['eval_transforms'] == [{'name': 'padding', 'target_size': [1025, 2049]}]
     assert (got['mean'], got['norm_sync'], got['data']['train']) == ([0.1, 0.2, 0.3], 'global', '../lists/train.list')
     assert {'name': 'sgd', 'momentum': 0.9, 'lr': 0.01}.items() <= got['optimizer'].items()
     assert recipe('xception', 'AUG.TO_RGB=False')['mean'] == [0.3, 0.2, 0.1]  # in the order of BGR

@@ -202,7 +202,8 @@ def words(root: Path) -> None:
             drawn.coco,
             'pretrain_weights=null TrainDataset.image_dir=pictures TrainDataset.anno_path=instances_train.json'
             ' EvalDataset.image_dir=pictures EvalDataset.anno_path=instances_val.json '
-            ' "transforms=[{name: batch_random_resize, sizes: [64]}]" "eval_transforms=[{name: resize, size: [64, 64]}]"',
+            ' "transforms=[{name: batch_random_resize, sizes: [64]}]"'
+            ' "eval_transforms=[{name: resize, target_size: [64, 64]}]"',
             'mean_ap',
             id='PaddleDetection',
         ),

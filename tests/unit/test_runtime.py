@@ -41,10 +41,10 @@ LIMITS: dict[str, Any] = {'score_threshold': 0.2, 'nms_threshold': 0.5, 'pre_top
 
 TRANSFORMS = [
     [],
-    [Resize(size=(80, 48))],
+    [Resize(target_size=(48, 80))],
     [Rescale(factor=0.7)],
-    [ResizeByLong(side=40), Padding(size=(64, 64))],
-    [Padding(size=(90, 30)), Rescale(factor=1.5)],
+    [ResizeByLong(side=40), Padding(target_size=(64, 64))],
+    [Padding(target_size=(30, 90)), Rescale(factor=1.5)],
 ]
 
 
@@ -68,9 +68,9 @@ def test_images_are_segmented_as_in_evaluation(transforms: list[Any]) -> None:
 @pytest.mark.parametrize(
     'options',
     [
-        {'crop': (40, 30), 'stride': (30, 20)},
+        {'window': (30, 40), 'window_stride': (20, 30)},
         {'scales': (0.5, 1.0, 1.5), 'flip_horizontal': True, 'flip_vertical': True},
-        {'crop': (40, 30), 'stride': (40, 30), 'scales': (1.25,), 'flip_horizontal': True},
+        {'window': (30, 40), 'window_stride': (30, 40), 'scales': (1.25,), 'flip_horizontal': True},
     ],
 )
 def test_windows_scales_and_flips_are_those_of_evaluation(options: dict[str, Any]) -> None:
@@ -101,8 +101,8 @@ def test_a_transform_that_only_training_has_is_refused() -> None:
 @pytest.mark.parametrize(
     'resize',
     [
-        DetectionResize(size=(64, 96)),
-        DetectionResize(size=(50, 120), keep_ratio=True, interpolation='cubic'),
+        DetectionResize(target_size=(96, 64)),
+        DetectionResize(target_size=(120, 50), keep_ratio=True, interpolation='cubic'),
     ],
 )
 def test_images_are_searched_for_objects_as_in_evaluation(resize: DetectionResize) -> None:

@@ -39,7 +39,7 @@ bright (float[batch, 3, height, width] images) => (uint8[batch, height, width] c
     classes = Cast <to = 2> (is_bright)
 }
 """
-ONE_VIEW = {'crop': None, 'stride': None, 'scales': [1.0], 'flip_horizontal': False, 'flip_vertical': False}
+ONE_VIEW = {'window': None, 'window_stride': None, 'scales': [1.0], 'flip_horizontal': False, 'flip_vertical': False}
 GUIDE = {
     'format': 1,
     'phalanx': '0',

@@ -113,7 +113,7 @@ def test_an_image_without_its_text_file_is_told(tmp_path: Path, page: Callable[[
 
 
 def test_drawn_pages_are_the_same_again_and_differ_from_each_other() -> None:
-    data = DATA['drawn_pages'](size=(128, 96), train_pages=3, eval_pages=2)
+    data = DATA['drawn_pages'](page_size=(96, 128), train_pages=3, eval_pages=2)
     source = data.split('train')
     again = pickle.loads(pickle.dumps(source))  # noqa: S301
     for index in range(3):
@@ -126,8 +126,8 @@ def test_drawn_pages_are_the_same_again_and_differ_from_each_other() -> None:
 
 def test_the_ink_of_a_drawn_text_is_in_its_outline() -> None:
     """Pages that differ in a text alone: what one text changes lies within its outline, widened by a pixel."""
-    without = DATA['drawn_pages'](size=(160, 160), lines=(0, 0)).split('train')
-    with_one = DATA['drawn_pages'](size=(160, 160), lines=(1, 1), ignored_share=0.0).split('train')
+    without = DATA['drawn_pages'](page_size=(160, 160), lines=(0, 0)).split('train')
+    with_one = DATA['drawn_pages'](page_size=(160, 160), lines=(1, 1), ignored_share=0.0).split('train')
     seen = 0
     for index in range(12):
         image, texts = with_one.read(index)

@@ -41,7 +41,7 @@ def translate(
         **_networks(architecture, top, max_length, decay),
         'data': _data(train, evaluation),
         'characters': _characters(settings, max_length),
-        'size': size,
+        'image_size': size,
         'keep_ratio': keep_ratio,
         **augmented,
         'compare': compare,
@@ -127,7 +127,7 @@ def _label_files(train: Section, evaluation: Section, roots: list[Node]) -> dict
 
 
 def _transforms(dataset: Section) -> tuple[dict[str, Any], Node, bool]:
-    """The augmentation, the size (width, height) of the network's input, and whether lines keep their ratio of sides."""
+    """The augmentation, the size (height, width) of the network's input, and whether lines keep their ratio of sides."""
     augmented: dict[str, Any] = {}
     size, keep_ratio = dataset.reading.default(None), True
     for name, step in dataset.named_items('transforms'):
@@ -138,7 +138,7 @@ def _transforms(dataset: Section) -> tuple[dict[str, Any], Node, bool]:
             case 'RecConAug':
                 shape = step.take('image_shape', [32, 320, 3])
                 augmented['concatenate'] = {
-                    'size': _size(step, shape, width=1, height=0),
+                    'image_size': _size(step, shape, height=0, width=1),
                     'lines': step.take('ext_data_num', 1),
                     'probability': step.take('prob', 0.5),
                     'max_length': step.take('max_text_length', 25),
@@ -148,7 +148,7 @@ def _transforms(dataset: Section) -> tuple[dict[str, Any], Node, bool]:
                 augmented['transforms'] = [{'name': 'rec_aug', **probabilities}]
             case 'RecResizeImg':
                 size, keep_ratio = (
-                    _size(step, step.required('image_shape'), width=2, height=1),
+                    _size(step, step.required('image_shape'), height=1, width=2),
                     bool(step.take('padding', True).value),
                 )
                 step.fixed({'infer_mode': False, 'eval_mode': False, 'character_dict_path': None})
@@ -167,14 +167,14 @@ def _transforms(dataset: Section) -> tuple[dict[str, Any], Node, bool]:
     return augmented, size, keep_ratio
 
 
-def _size(step: Section, shape: Node, *, width: int, height: int) -> Node:
-    """(width, height) of a shape in another order, whose third number is the channels."""
+def _size(step: Section, shape: Node, *, height: int, width: int) -> Node:
+    """(height, width) of a shape that has them at these places, and whose third number is the channels."""
     channels = shape.value[3 - width - height] if isinstance(shape.value, list) and len(shape.value) == 3 else shape
     if channels is not shape and channels.value != 3:
         step.problem(channels, step.named('image_shape'), f'{plain(channels)!r} channels; Phalanx reads images of 3')
     if not isinstance(shape.value, list) or len(shape.value) <= max(width, height):
         return shape  # which the binder tells
-    return Node([shape.value[width], shape.value[height]], shape.origin)
+    return Node([shape.value[height], shape.value[width]], shape.origin)
 
 
 def _networks(architecture: Section, top: Section, max_length: Node, decay: Node) -> dict[str, Any]:

@@ -45,7 +45,7 @@ class TextSurvey(FromSource):
     def cures(self) -> dict[str, str]:
         return {
             TOO_LONG: f'their texts need more than the {self.places} places that a width of {self.width} gives CTC, '
-            'so nothing is learned from them; make `size` wider'
+            'so nothing is learned from them; make `image_size` wider'
         }
 
     def picture(self, index: int) -> Image:

@@ -42,7 +42,7 @@ from phalanx.runtime.prepare import RESIZING, fitted_line
 from phalanx.runtime.recognition import BLANK
 from phalanx.runtime.results import Reading
 
-Size = tuple[int, int]  # width, height
+Size = tuple[int, int]  # height, width
 
 STUDENT = 'student'
 LETTERS_AND_DIGITS = Dictionary()
@@ -153,13 +153,13 @@ class Samples(FromSource):
 class Recognition:
     """The Task, made from the keys of a recipe.
 
-    `characters`: which there are. `size` (width, height) is that of the network's input; of `train_sizes`, where given, each
-    training step draws one for all its samples. (PaddleOCR's MultiScaleSampler also gives small sizes more samples, and can
-    choose the width by the ratio of sides of the lines in the batch; here the global batch stays as the recipe says, and which
-    lines meet in it does not depend on their size.) A line keeps its ratio of sides, the rest of the width being empty, or is
-    stretched with `keep_ratio` false. `concatenate` puts lines behind one another, before the `transforms`. `compare`: which
-    differences of texts the metric ignores. `loss` lists what the network learns from, each multiplied by its one of
-    `loss_coefficients` (all 1 when there are none). `mean` and `std` are those of BGR values between 0 and 1, for the
+    `characters`: which there are. `image_size` (height, width) is that of the network's input; of `train_image_sizes`, where
+    given, each training step draws one for all its samples. (PaddleOCR's MultiScaleSampler also gives small sizes more samples,
+    and can choose the width by the ratio of sides of the lines in the batch; here the global batch stays as the recipe says,
+    and which lines meet in it does not depend on their size.) A line keeps its ratio of sides, the rest of the width being
+    empty, or is stretched with `keep_ratio` false. `concatenate` puts lines behind one another, before the `transforms`.
+    `compare`: which differences of texts the metric ignores. `loss` lists what the network learns from, each multiplied by its
+    one of `loss_coefficients` (all 1 when there are none). `mean` and `std` are those of BGR values between 0 and 1, for the
     normalisation.
 
     Distillation: `model` is the student, `networks` names others that see the same batches, `between` says what they learn from
@@ -175,8 +175,8 @@ class Recognition:
         loss: tuple[Annotated[partial[TextLoss], LOSSES, tried], ...],
         loss_coefficients: tuple[float, ...] = (),
         characters: Dictionary = LETTERS_AND_DIGITS,
-        size: tuple[int, int] = (100, 32),
-        train_sizes: tuple[tuple[int, int], ...] = (),
+        image_size: tuple[int, int] = (32, 100),
+        train_image_sizes: tuple[tuple[int, int], ...] = (),
         keep_ratio: bool = True,
         concatenate: Concatenate | None = None,
         transforms: tuple[Annotated[partial[Transform], TRANSFORMS, tried], ...] = (),
@@ -188,16 +188,17 @@ class Recognition:
         std: tuple[float, float, float] = (0.5, 0.5, 0.5),
         judged_by: Literal['accuracy', 'edit_similarity'] = 'accuracy',
     ) -> None:
-        for one in (size, *train_sizes):
-            check_size('size', one)
+        check_size('image_size', image_size)
+        for size in train_image_sizes:
+            check_size('train_image_sizes', size)
         check_std(std)
         if STUDENT in (networks or {}):
             raise ValueError(f'networks: {STUDENT!r} is the name of `model`; give the others another one')
         if bool(networks) != bool(between):
             raise ValueError('distillation needs both: `networks` beside the model, and what is learned `between` them')
         self.network, self.data, self.losses = model, data, weighted(loss, loss_coefficients)
-        self.dictionary, self.size, self.keep_ratio = characters, size, keep_ratio
-        self.train_sizes = train_sizes or (size,)
+        self.dictionary, self.image_size, self.keep_ratio = characters, image_size, keep_ratio
+        self.train_image_sizes = train_image_sizes or (image_size,)
         self.concatenate, self.transforms = concatenate, tuple(transform() for transform in transforms)
         self.compare, self.judged_by = compare, judged_by
         self.networks, self.between = networks or {}, tuple(loss() for loss in between)
@@ -239,10 +240,10 @@ class Recognition:
 
     def _check_fits(self, network: Any, name: str) -> None:
         """Raises ValueError when a network does not take the images, or has other heads than the loss trains."""
-        for _, height in (self.size, *self.train_sizes):
+        for height, _ in (self.image_size, *self.train_image_sizes):
             if height not in network.heights:
                 takes = f'{network.heights[0]} to {network.heights[-1]}'
-                raise ValueError(f'size: the {name} network takes lines {takes} pixels high, got {height}')
+                raise ValueError(f'image_size: the {name} network takes lines {takes} pixels high, got {height}')
         if network.heads != self.heads:
             has, trains = (' and '.join(sorted(heads)) for heads in (network.heads, self.heads))
             fitting = ' or '.join(each for each, loss in LOSSES.items() if loss.heads == network.heads)
@@ -252,12 +253,12 @@ class Recognition:
     def dataset(self, split: Split) -> Samples:
         source = self._whole(split)
         if split == 'eval':
-            return Samples(source, self.encoder(split), (self.size,))
-        return Samples(source, self.encoder(split), self.train_sizes, self.concatenate, self.transforms)
+            return Samples(source, self.encoder(split), (self.image_size,))
+        return Samples(source, self.encoder(split), self.train_image_sizes, self.concatenate, self.transforms)
 
     def survey(self, split: Split) -> TextSurvey:
         """The samples of a split as they lie in their files, for `phalanx data check`."""
-        width, height = self.size
+        height, width = self.image_size
         places = None
         if 'ctc' in self.heads:
             with torch.no_grad():
@@ -300,7 +301,7 @@ class Recognition:
 
     @property
     def has_fixed_size(self) -> bool:
-        return len(self.train_sizes) == 1
+        return len(self.train_image_sizes) == 1
 
     def align(self, batch: RecognitionBatch, whole: WholeStep) -> RecognitionBatch:
         return batch
@@ -345,7 +346,7 @@ class Recognition:
         return ReadingAccuracy(self.compare)
 
     def request(self, image: Image) -> Sample:
-        return self.encoder('eval').request(image, self.size)
+        return self.encoder('eval').request(image, self.image_size)
 
     def results(self, prediction: list[Reading], batch: RecognitionBatch) -> list[Reading]:
         return prediction
@@ -366,9 +367,9 @@ class Recognition:
         width = in_proportion if self.keep_ratio else 'that of the input'
         preparation = {
             'resize': {'height': 'that of the input', 'width': width, 'interpolation': 'linear'},
-            'size': self.size,
+            'image_size': self.image_size,
             'keep_ratio': self.keep_ratio,
-            'grow': 'of a longer line than `size` has room for, the input gets wider: int(height * ratio of the sides)',
+            'grow': 'of a longer line than `image_size` has room for, the input gets wider: int(height * ratio of the sides)',
             'resizing': RESIZING,
             'channels': 'BGR',
             'mean': self.mean,

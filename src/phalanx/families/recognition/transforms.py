@@ -193,18 +193,18 @@ class Concatenate:
     """Puts other lines behind the line, with a probability; texts are joined without a blank.
 
     It stops at the first one with which the text would be longer than `max_length` or no target of every head, or the line
-    wider than `size` allows. A line whose own text is no target stays alone, so that it is refused in every epoch.
+    wider than `image_size` allows. A line whose own text is no target stays alone, so that it is refused in every epoch.
     """
 
-    size: tuple[int, int] = (320, 48)
-    """Width and height of the network's input."""
+    image_size: tuple[int, int] = (48, 320)
+    """Height and width of the network's input."""
     lines: int = 2
     """How many others are tried."""
     probability: float = 0.5
     max_length: int = 25
 
     def __post_init__(self) -> None:
-        check_size('size', self.size)
+        check_size('image_size', self.image_size)
         check_probability('probability', self.probability)
         if self.lines < 1:
             raise ValueError(f'lines must be at least 1, got {self.lines}')
@@ -216,15 +216,15 @@ class Concatenate:
         if rng.random() > self.probability or not accepts(line[1]):
             return line
         found = [other for _ in range(self.lines) if (other := others())]
-        return joined(line, found, self.size, self.max_length, accepts)
+        return joined(line, found, self.image_size, self.max_length, accepts)
 
 
 def joined(
     line: TextImage, others: Sequence[TextImage], size: tuple[int, int], max_length: int, accepts: Accepts = any_text
 ) -> TextImage:
-    """`line` with as many of `others` behind it as there is room for, as high as `size` (width, height) says."""
+    """`line` with as many of `others` behind it as there is room for, as high as `size` (height, width) says."""
     image, text = line
-    W, H = size
+    H, W = size
     for other, more in others:
         if len(text) + len(more) > max_length or not accepts(text + more) or _ratio(image) + _ratio(other) > W / H:
             break
