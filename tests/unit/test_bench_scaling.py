@@ -64,7 +64,7 @@ def test_a_run_is_read_without_its_first_log_line(tmp_path: Path) -> None:
         {'kind': 'train', 'step': s, 'loss': 1.0, 'terms': {}, 'samples_per_s': r} for s, r in ((5, 1), (10, 10), (20, 20))
     ]
     (tmp_path / 'metrics.jsonl').write_text(''.join(json.dumps(line) + '\n' for line in lines))
-    summary = {'global_batch_size': 4, 'judged_by': 'iou', 'seconds': 77.0, 'peak_memory_mb': 5.0, 'metrics': {}}
+    summary = {'global_batch_size': 4, 'main_metric': 'iou', 'seconds': 77.0, 'peak_memory_mb': 5.0, 'metrics': {}}
     (tmp_path / 'summary.json').write_text(json.dumps(summary))
     short = TrainingRun.read(tmp_path, 2, total_steps=300, full=False)
     assert short.samples_per_s == pytest.approx(15)

@@ -75,8 +75,8 @@ class Scenes:
     def name(self, index: int) -> str:
         return f'scene {index}'
 
-    def read(self, index: int) -> tuple[np.ndarray, Objects]:
-        if index == 1:
+    def read(self, draw: Draw) -> tuple[np.ndarray, Objects]:
+        if draw.index == 1:
             return np.zeros((30, 90, 3), np.uint8), Objects.none()
         boxes = np.array([[10, 5, 30, 25], [50, -10, 200, 20], [90, 0, 99, 9], [0, 0, 80, 40]], np.float32)
         objects = Objects.plain(boxes, np.array([3, 1, 2, 0]))
@@ -121,7 +121,7 @@ def test_evaluation_judges_boxes_of_the_original_image() -> None:
     data = task(eval_transforms=(partial(TRANSFORMS['resize'], target_size=(32, 96)),)).dataset('eval')
     sample = data[Draw(0, 0, 0, 0)]
     assert sample.image.shape == (3, 32, 96) and sample.size == (48, 64)
-    assert_array_equal(sample.objects.boxes, DIGITS().split('eval').read(0)[1].boxes)
+    assert_array_equal(sample.objects.boxes, DIGITS().split('eval').read(Draw(0))[1].boxes)
     assert sample.frame.tolist() == [0, 0, 96, 32]
 
 
@@ -253,7 +253,7 @@ def test_a_box_is_drawn_around_its_pixels_in_its_colour() -> None:
 
 
 def test_what_is_not_judged_is_grey() -> None:
-    picture = with_objects(*Scenes().read(0), tuple('0123456789'))
+    picture = with_objects(*Scenes().read(Draw(0)), tuple('0123456789'))
     assert_array_equal(picture[39, 40], IGNORED)
 
 
@@ -272,7 +272,7 @@ def test_a_survey_counts_boxes() -> None:
     survey = task().survey('train')
     image, counts = survey.count(0)
     assert (survey.unit, len(survey), image.shape) == ('boxes', 7, (48, 64, 3))
-    assert sum(counts.values()) == len(DIGITS().split('train').read(0)[1])
+    assert sum(counts.values()) == len(DIGITS().split('train').read(Draw(0))[1])
     assert survey.picture(0).shape == (48, 64, 3)
 
 
@@ -280,7 +280,10 @@ def test_a_survey_counts_boxes() -> None:
     ('changes', 'message'),
     [
         ({'std': (0.5, 0.0, 0.5)}, 'std must be above 0, got 0.5, 0.0, 0.5'),
-        ({'metric': partial(METRICS['voc']), 'judged_by': 'ap50'}, 'judged_by: the metric voc has mean_ap alone, not ap50'),
+        (
+            {'metric': partial(METRICS['voc']), 'main_metric': 'ap50'},
+            "main_metric: 'ap50' is not one of mean_ap, which this metric has",
+        ),
         ({'metric': partial(METRICS['voc'], iou=2.0)}, 'iou must lie between 0 and 1, got 2.0'),
         ({'transforms': (partial(TRANSFORMS['resize'], target_size=(1, 0)),)}, 'target_size is (height, width)'),
     ],

@@ -125,7 +125,7 @@ def test_evaluations_that_are_no_better_are_counted_since_the_best() -> None:
     at = Standing()
     counts = []
     for score in (0.5, 0.5, 0.4, 0.6, 0.6):
-        at.judged({'score': score}, ('score',))
+        at.evaluated_as({'score': score}, ('score',))
         counts.append(at.no_better)
     assert counts == [0, 1, 2, 0, 1]
     assert Standing.of(at.state(), 5).no_better == 1

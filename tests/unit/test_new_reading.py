@@ -22,6 +22,7 @@ from phalanx.cli.data.prepare.html_tables import tokens_of
 from phalanx.cli.data.prepare.samples import Found, Sample, Thing
 from phalanx.cli.data.prepare.targets import Written
 from phalanx.cli.data.prepare.tree import Tree
+from phalanx.data.samples import Draw
 from phalanx.engine.runs import open_job
 from running import run_here
 
@@ -85,7 +86,7 @@ def test_label_maps_are_those_that_were_drawn(drawing: object) -> None:
     samples = open_job('mine_phalanx/mine.yml').task.survey('train').source  # type: ignore[attr-defined]
     for index in range(len(samples)):
         number = int(Path(samples.name(index)).stem.split()[-1])
-        np.testing.assert_array_equal(samples.read(index)[1], drawn.mask_of(number))
+        np.testing.assert_array_equal(samples.read(Draw(index))[1], drawn.mask_of(number))
 
 
 def test_white_masks_are_one_class_also_when_they_are_smaller_than_their_image() -> None:

@@ -274,7 +274,7 @@ def test_crnn_comes_out_as_published() -> None:
     assert train.items() <= got['train'].items()
     assert (got['evaluate']['every'], got['evaluate']['batch_size'], got['checkpoint']['every_epochs']) == (2000, 256, 1)
     assert got['norm_sync'] == 'off'  # use_sync_bn is off by default
-    assert got['compare'] == {'ignore_space': True, 'ignore_case': False, 'alphanumeric_only': False}
+    assert got['metric'] == {'name': 'reading', 'ignore_space': True, 'ignore_case': False, 'alphanumeric_only': False}
 
 
 def test_svtr_lcnet_comes_out_as_published() -> None:
@@ -300,7 +300,7 @@ def test_svtr_lcnet_comes_out_as_published() -> None:
         ('backbone.*.norm.*', 0.0),
         ('head.*', 1e-5),
     ]
-    assert got['compare']['ignore_space'] is False
+    assert got['metric']['ignore_space'] is False
 
 
 def test_the_distillation_comes_out_as_published() -> None:
@@ -308,8 +308,8 @@ def test_the_distillation_comes_out_as_published() -> None:
     assert list(got['networks']) == ['teacher'] and got['networks']['teacher'] == got['model']
     pair = ['student', 'teacher']
     assert got['between'] == [
-        {'name': 'dml', 'between': pair, 'output': 'ctc', 'weight': 1.0},
-        {'name': 'dml', 'between': pair, 'output': 'sar', 'weight': 0.5},
+        {'name': 'dml', 'between': pair, 'output': 'ctc', 'classes': -1, 'weight': 1.0},
+        {'name': 'dml', 'between': pair, 'output': 'sar', 'classes': -1, 'weight': 0.5},
         {'name': 'feature_distance', 'between': pair, 'output': 'features', 'weight': 1.0},
     ]
     assert got['loss']['name'] == 'multi' and got['frozen'] == []

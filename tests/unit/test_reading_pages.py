@@ -17,7 +17,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import phalanx
-from phalanx.data.samples import Image
+from phalanx.data.samples import Draw, Image
 from phalanx.deploy.pages import as_hocr, drawn
 from phalanx.deploy.writing import label
 from phalanx.runtime import Line, rows_of
@@ -227,7 +227,7 @@ def test_published_weights_read_a_page_as_rapidocr_does(tmp_path: Path) -> None:
     rapid = rapidocr_onnxruntime.RapidOCR(rec_batch_num=1)
     pages = DrawnPages(page_size=(640, 640), lines=(8, 12)).split('eval')
     for index in range(2):
-        page, _ = pages.read(index)
+        page, _ = pages.read(Draw(index))
         theirs, _ = rapid(np.ascontiguousarray(page[..., ::-1]), use_cls=False)
         ours = {each.points: each.text for each in read(page)}
         assert ours == {tuple((float(x), float(y)) for x, y in corners): text for corners, text, _ in theirs}

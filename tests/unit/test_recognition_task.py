@@ -23,7 +23,6 @@ from phalanx.engine.schema import Recipe
 from phalanx.families.distillation import DISTILLATIONS, Distilled
 from phalanx.families.recognition.characters import Dictionary, Reading
 from phalanx.families.recognition.data import DATA
-from phalanx.families.recognition.data.source import Chance
 from phalanx.families.recognition.loss import LOSSES
 from phalanx.families.recognition.models import MODELS
 from phalanx.families.recognition.models.outputs import Outputs, TextNetwork
@@ -62,7 +61,7 @@ class Lines:
     def name(self, index: int) -> str:
         return f'line {index}'
 
-    def read(self, draw: Draw, chance: Chance) -> tuple[np.ndarray, str]:
+    def read(self, draw: Draw) -> tuple[np.ndarray, str]:
         if self.texts[draw.index] == 'bad':
             raise SampleError('bad')
         return np.full((32, 40, 3), 200, np.uint8), self.texts[draw.index]
@@ -178,7 +177,7 @@ def test_the_network_sees_bgr_and_nothing_behind_a_line() -> None:
 
 def test_a_height_that_no_network_takes_is_told_before_anything_starts() -> None:
     for sizes in ({'image_size': (64, 128)}, {'image_size': (32, 128), 'train_image_sizes': ((32, 128), (64, 128))}):
-        with pytest.raises(ValueError, match=r'^image_size: the student network takes lines 17 to 48 pixels high, got 64$'):
+        with pytest.raises(ValueError, match=r'^image_size: the network takes lines 17 to 48 pixels high, got 64$'):
             task(**sizes).model()
 
 
@@ -322,7 +321,7 @@ def test_options_that_cannot_be_are_refused_before_anything_is_built(changes: di
     ],
 )
 def test_a_loss_that_does_not_fit_the_network_is_refused(model: Any, loss: Any, message: str) -> None:
-    with pytest.raises(ValueError, match=f'loss: does not fit the student network, {message}'):
+    with pytest.raises(ValueError, match=f'loss: does not fit the network, {message}'):
         task(model=model, loss=loss).model()
 
 

@@ -65,7 +65,7 @@ def test_every_line_survives_augmentation(height: int, width: int, seed: int) ->
     """Sizes down to one pixel; only cropping changes the size, and only the height."""
     image = noise(height, width)
     before = image.copy()
-    augmented = RecAug()(image, np.random.default_rng(seed))
+    augmented, _ = RecAug()(image, '', np.random.default_rng(seed))
     assert augmented.dtype == np.uint8
     assert augmented.shape[1:] == (width, 3)
     assert height - 8 <= augmented.shape[0] <= height and augmented.shape[0] >= min(height, 12)
@@ -74,14 +74,14 @@ def test_every_line_survives_augmentation(height: int, width: int, seed: int) ->
 
 def test_augmentation_is_a_function_of_its_random_numbers() -> None:
     image, make = noise(32, 100), RecAug()
-    one, again, other = (make(image, np.random.default_rng(seed)) for seed in (1, 1, 2))
+    one, again, other = (make(image, '', np.random.default_rng(seed))[0] for seed in (1, 1, 2))
     assert_array_equal(one, again)
     assert one.shape != other.shape or (one != other).any()
 
 
 def test_without_probabilities_nothing_happens() -> None:
     image = noise(32, 100)
-    assert_array_equal(RecAug(**NEVER)(image, np.random.default_rng(0)), image)
+    assert_array_equal(RecAug(**NEVER)(image, '', np.random.default_rng(0))[0], image)
 
 
 @pytest.mark.parametrize(
@@ -94,7 +94,7 @@ def test_without_probabilities_nothing_happens() -> None:
 def test_a_change_of_probability_one_always_happens(change: str, expected: Callable[[Image], Image]) -> None:
     image = noise(32, 100)
     ours = RecAug(**{**NEVER, f'{change}_probability': 1.0})
-    assert_array_equal(ours(image, np.random.default_rng(0)), expected(image))
+    assert_array_equal(ours(image, '', np.random.default_rng(0))[0], expected(image))
 
 
 def test_cropping_takes_rows_from_one_side() -> None:

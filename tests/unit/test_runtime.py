@@ -17,7 +17,7 @@ from phalanx.data.samples import Draw
 from phalanx.families.detection.data.source import Objects
 from phalanx.families.detection.graph import with_suppression
 from phalanx.families.detection.nms import multiclass_nms
-from phalanx.families.detection.task import framed
+from phalanx.families.detection.task import evaluated
 from phalanx.families.detection.transforms import Resize as DetectionResize
 from phalanx.families.recognition.characters import Characters
 from phalanx.families.recognition.models.outputs import CtcChoice, Outputs
@@ -57,7 +57,7 @@ def segmenter(transforms: list[Any], inference: dict[str, Any] = ONE_VIEW) -> se
 def test_images_are_segmented_as_in_evaluation(transforms: list[Any]) -> None:
     """The same bytes go in, and logits come back to the same place."""
     own, labels = segmenter(transforms), np.zeros(IMAGE.shape[:2], np.uint8)
-    sample = transformed(IMAGE, labels, transforms, rng(), judge_original=True)
+    sample = transformed(IMAGE, labels, transforms, rng(), keep_labels=True)
     seen = own.prepare(IMAGE)
     np.testing.assert_allclose(seen, sample.image.float() / 127.5 - 1, atol=1e-6)
     logits = rng().standard_normal((4, *seen.shape[1:])).astype(np.float32)
@@ -106,7 +106,7 @@ def test_a_transform_that_only_training_has_is_refused() -> None:
     ],
 )
 def test_images_are_searched_for_objects_as_in_evaluation(resize: DetectionResize) -> None:
-    sample = framed(IMAGE, Objects.none(), [resize], Draw(0, 0, 0, 0))
+    sample = evaluated(IMAGE, Objects.none(), [resize], Draw(0, 0, 0, 0))
     preparation = {'transforms': [described(resize)], 'multiple_of': 32, 'fill': [1, 2, 3], **GREY}
     own = detection.Detection({'preparation': preparation, 'reading': {'classes': ['ball']}})
     seen = own.prepare(IMAGE)

@@ -76,7 +76,7 @@ def test_evaluation_judges_the_label_map_as_it_was_before_transforms() -> None:
     data = task(eval_transforms=(partial(TRANSFORMS['resize'], target_size=(16, 32)),)).dataset('eval')
     shown = data[Draw(0, 0, 0, 0)]
     assert shown.image.shape == (3, 16, 32)
-    assert_array_equal(shown.labels, DIGITS().split('eval').read(0)[1])
+    assert_array_equal(shown.labels, DIGITS().split('eval').read(Draw(0))[1])
 
 
 def test_images_of_different_sizes_make_no_batch() -> None:

@@ -118,7 +118,7 @@ def test_losses_reach_every_parameter() -> None:
 
 def test_a_bare_image_goes_all_the_way_to_files(tmp_path: Path) -> None:
     judged = task()
-    image = judged.dataset('eval').source.read(0)[0]
+    image = judged.dataset('eval').source.read(Draw(0))[0]
     batch = judged.collate([judged.request(image)])
     with torch.no_grad():
         (result,) = judged.results(judged.predict(judged.model().eval(), batch), batch)

@@ -11,6 +11,7 @@ import cv2
 import numpy as np
 import pytest
 
+from phalanx.data.samples import Draw
 from phalanx.families.text_detection.data import DATA
 from phalanx.families.text_detection.data.icdar import Icdar2015
 from phalanx.families.text_detection.data.label_files import LabelFiles
@@ -39,11 +40,11 @@ def test_a_label_file_of_paddleocr(tmp_path: Path, page: Callable[[str], None]) 
     (tmp_path / 'train_label.txt').write_text('\n'.join(labels) + '\n', encoding='utf-8')
     source = LabelFiles(root=tmp_path).split('train')
     source.check_files()
-    image, texts = source.read(0)
+    image, texts = source.read(Draw(0))
     assert image.shape == (48, 80, 3)
     assert (texts.strings, texts.ignored) == (('Zürich', '###', '*'), (False, True, True))
     assert [points.tolist() for points in texts.outlines] == [QUAD, QUAD, curved]
-    assert len(source) == 2 and len(source.read(1)[1]) == 0
+    assert len(source) == 2 and len(source.read(Draw(1))[1]) == 0
 
 
 @pytest.mark.parametrize(
@@ -90,10 +91,10 @@ def test_the_folders_of_icdar_2015(tmp_path: Path, page: Callable[[str], None]) 
     )
     (tmp_path / 'labels/gt_img_2.txt').write_text('')
     source = icdar(tmp_path).split('train')
-    texts = source.read(0)[1]
+    texts = source.read(Draw(0))[1]
     assert texts.strings == ('a, "b"', '###') and texts.ignored == (False, True)
     assert texts.outlines[0].tolist() == QUAD
-    assert len(source.read(1)[1]) == 0
+    assert len(source.read(Draw(1))[1]) == 0
 
 
 @pytest.mark.parametrize('text', ['10,10,60,12,60,30,10,text', '10,10,60,12,60,30,10,x,text', '10,10,60,12,60,30,10,inf,text'])
@@ -117,11 +118,11 @@ def test_drawn_pages_are_the_same_again_and_differ_from_each_other() -> None:
     source = data.split('train')
     again = pickle.loads(pickle.dumps(source))  # noqa: S301
     for index in range(3):
-        (image, texts), (same, same_texts) = source.read(index), again.read(index)
+        (image, texts), (same, same_texts) = source.read(Draw(index)), again.read(Draw(index))
         assert image.shape == (96, 128, 3)
         assert np.array_equal(image, same) and texts.strings == same_texts.strings
-    assert not np.array_equal(source.read(0)[0], source.read(1)[0])
-    assert not np.array_equal(source.read(0)[0], data.split('eval').read(0)[0])
+    assert not np.array_equal(source.read(Draw(0))[0], source.read(Draw(1))[0])
+    assert not np.array_equal(source.read(Draw(0))[0], data.split('eval').read(Draw(0))[0])
 
 
 def test_the_ink_of_a_drawn_text_is_in_its_outline() -> None:
@@ -130,7 +131,7 @@ def test_the_ink_of_a_drawn_text_is_in_its_outline() -> None:
     with_one = DATA['drawn_pages'](page_size=(160, 160), lines=(1, 1), ignored_share=0.0).split('train')
     seen = 0
     for index in range(12):
-        image, texts = with_one.read(index)
+        image, texts = with_one.read(Draw(index))
         assert len(texts) <= 1 and not any(texts.ignored)
         for points in texts.outlines:
             inside = np.zeros(image.shape[:2], np.uint8)
@@ -141,4 +142,4 @@ def test_the_ink_of_a_drawn_text_is_in_its_outline() -> None:
             assert abs(image[inside > 0].astype(float).mean() - around.mean()) > 5
             seen += 1
     assert seen >= 6
-    assert len(without.read(0)[1]) == 0
+    assert len(without.read(Draw(0))[1]) == 0

@@ -165,7 +165,7 @@ class OnePage:
     def name(self, index: int) -> str:
         return 'the page'
 
-    def read(self, index: int) -> tuple[Image, Texts]:
+    def read(self, draw: Draw) -> tuple[Image, Texts]:
         corners = ((2, 2, 30, 20), (2, 25, 30, 40), (50, 2, 90, 20), (40, 30, 60, 34))
         pairs = [(np.array([[a, b], [c, b], [c, d], [a, d]], np.float32), '') for a, b, c, d in corners]
         pairs[1] = (pairs[1][0], '###')
@@ -198,4 +198,4 @@ def test_evaluation_leaves_texts_where_they_are() -> None:
     dataset: Samples = made.dataset('eval')
     sample = dataset[Draw(0, 0, 0, 0)]
     assert sample.image.shape == (3, 128, 192) and sample.size == (64, 96) and sample.targets == ()
-    assert sample.truth.strings == dataset.source.read(0)[1].strings
+    assert sample.truth.strings == dataset.source.read(Draw(0))[1].strings

@@ -8,6 +8,7 @@ from phalanx.config.read import ConfigError, Node, plain
 
 NOW: dict[str, tuple[str, ...]] = {  # the key -> where its value stands now
     'losses': ('loss',),
+    'judged_by': ('main_metric',),
     'location_loss': ('loss', '1'),
     'structure_coefficient': ('loss_coefficients', '0'),
     'location_coefficient': ('loss_coefficients', '1'),
@@ -42,12 +43,12 @@ def renamed(root: Node, notes: list[str]) -> Node:
             keys[new] = Node([node if str(at) in place else one for at, one in enumerate(before)], node.origin)
         else:
             keys[new] = node
-    return _with_sizes(Node(keys, root.origin, root.text), notes)
+    return _with_metric(_with_sizes(Node(keys, root.origin, root.text), notes), notes)
 
 
 def with_new_names(root: Node, notes: list[str]) -> Node:
     """The recipe with its assignments, with the names of now where it chooses by name; adds to `notes` which it had."""
-    root = _with_sizes(root, notes)
+    root = _with_metric(_with_sizes(root, notes), notes)
     data = root.value.get('data')
     name = data.value.get('name') if data is not None and isinstance(data.value, dict) else None
     if name is None or name.value != 'voc':
@@ -64,6 +65,20 @@ def reassigned(assignment: str, origin: str, notes: list[str]) -> str:
         return assignment
     notes.append(_note(origin, old, _shown(old)))
     return '.'.join([*NOW[old], *rest]) + '=' + assignment.partition('=')[2]
+
+
+def _with_metric(root: Node, notes: list[str]) -> Node:
+    """The recipe with the options of recognition's metric, which were `compare`, under it."""
+    compare = root.value.get('compare')
+    if compare is None or not isinstance(compare.value, dict):
+        return root
+    notes.append(
+        f'{compare.origin}: compare: is now metric: {{name: reading, ...}}; the old key will be refused by the next version'
+    )
+    reading = Node({'name': Node('reading', compare.origin, 'reading'), **compare.value}, compare.origin)
+    return Node(
+        {**{key: node for key, node in root.value.items() if key != 'compare'}, 'metric': reading}, root.origin, root.text
+    )
 
 
 def _with_sizes(root: Node, notes: list[str]) -> Node:

@@ -48,7 +48,7 @@ class Evaluator:
         """Evaluates the weights that the run begins with. They are never its best, since it saves no checkpoint of them."""
         found = self.found(0)
         if found is not None:
-            score = found.metrics[self.task.judged_by]
+            score = found.metrics[self.task.main_metric]
             at.start = None if math.isnan(score) else score
             report.evaluation(0, found, best=False)
 
@@ -67,7 +67,7 @@ class Evaluator:
         raw = None
         if averages and (is_last or at.step % self.raw_every(every) == 0):
             raw = self.found(at.step)
-        best = at.judged(found.metrics, (self.task.judged_by, *self.task.tie_breakers))
+        best = at.evaluated_as(found.metrics, (self.task.main_metric, *self.task.tie_breakers))
         report.evaluation(at.step, found, best=best, raw=raw.metrics if raw else None)
         return best
 

@@ -1,4 +1,4 @@
-"""Run folders and recipes as a command meets them: found by name, read, checked, compared with what is already there."""
+"""Run folders and recipes as a command finds them: found by name, read, checked, compared with what is already there."""
 
 from __future__ import annotations
 

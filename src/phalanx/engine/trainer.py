@@ -95,11 +95,10 @@ class Trainer(Generic[S, B, P]):
         self.is_random = stochastic.tie(self.model, keys)
         options = train.compile_options(device.type)
         network: nn.Module = self.model if options is None else torch.compile(self.model, **options)  # type: ignore[call-overload]
-        self.judge = NetworkWithLoss(task, network, self.whole)
-        self.replica, self.compression = replicated(self.judge, recipe.gradients)
-        self.passes = Passes(
-            self.judge, self.replica, self.precision, statistics, keys=keys, micro_batches=train.micro_batches, device=device
-        )
+        self.with_loss = NetworkWithLoss(task, network, self.whole)
+        self.replica, self.compression = replicated(self.with_loss, recipe.gradients)
+        trained = (self.with_loss, self.replica, self.precision, statistics)
+        self.passes = Passes(*trained, keys=keys, micro_batches=train.micro_batches, device=device)
 
         # Where it stands, and what it reads and writes.
         self.at, self.started_at = Standing(), 0
@@ -149,7 +148,7 @@ class Trainer(Generic[S, B, P]):
             self.report.warning(rank)
         if self.at.start is not None and self.at.best is not None and self.at.best <= self.at.start:
             self.report.warning(
-                f'this run is not better than its start: {self.task.judged_by} {number(self.at.best)} at step '
+                f'this run is not better than its start: {self.task.main_metric} {number(self.at.best)} at step '
                 f'{self.at.best_step}, {number(self.at.start)} before the first step; try a lower optimizer.lr, '
                 'norm_sync=frozen, or train.freeze'
             )
@@ -176,7 +175,7 @@ class Trainer(Generic[S, B, P]):
         self.optimizer.zero_grad(set_to_none=True)
         if self.ema is not None:
             self.ema.update()
-        self.numbers.add(step, numbers, len(self.judge.names), norm)
+        self.numbers.add(step, numbers, len(self.with_loss.names), norm)
         self.read_numbers(keep=1)  # this step's are on their way: for those the host would have to wait for the device
 
     def ready(self, batch: B) -> tuple[B, Tensor | None]:
@@ -199,7 +198,7 @@ class Trainer(Generic[S, B, P]):
                 check_bad(self.news.bad, self.recipe.train.bad_samples)
 
     def non_finite(self, step: int, values: Sequence[float]) -> str:
-        terms = ', '.join(f'{name} = {value}' for name, value in zip(self.judge.names, values, strict=False))
+        terms = ', '.join(f'{name} = {value}' for name, value in zip(self.with_loss.names, values, strict=False))
         drawn = dist.gather_objects([draw.index for draw in self.stream.share(step)])
         names = [self.dataset.name(index) for share in drawn for index in share]
         shown = ', '.join(names[:16]) + (f' and {len(names) - 16} more' if len(names) > 16 else '')
@@ -243,8 +242,8 @@ class Trainer(Generic[S, B, P]):
             self.until = self.at.step
             times = counted(self.at.no_better, 'evaluation')
             self.report.note(
-                f'stopped early at step {self.at.step} of {self.steps}: {times} in a row with no better {self.task.judged_by} '
-                f'than {number(self.at.best)} at step {self.at.best_step}'
+                f'stopped early at step {self.at.step} of {self.steps}: {times} in a row with no better '
+                f'{self.task.main_metric} than {number(self.at.best)} at step {self.at.best_step}'
             )
 
     def log(self) -> None:
@@ -260,7 +259,7 @@ class Trainer(Generic[S, B, P]):
                 'step': self.at.step,
                 'epoch': self.stream.epoch(self.at.step),
                 'loss': means[-1],
-                **{f'loss/{name}': value for name, value in zip(self.judge.names, means, strict=False)},
+                **{f'loss/{name}': value for name, value in zip(self.with_loss.names, means, strict=False)},
                 'lr': self.schedule(self.at.step - 1),
                 'samples_per_s': steps * self.stream.global_batch_size / seconds,
                 'data_wait': waited / seconds,
@@ -296,7 +295,7 @@ class Trainer(Generic[S, B, P]):
         trained = (self.at.step - self.started_at) * self.stream.global_batch_size
         return {
             'metrics': self.at.metrics,
-            'judged_by': self.task.judged_by,
+            'main_metric': self.task.main_metric,
             'best': self.at.best,
             'best_step': self.at.best_step,
             'start': self.at.start,

@@ -113,7 +113,7 @@ class RunningStatistics:
 def settle(model: nn.Module, sync: NormSync, node: dist.Group | None) -> RunningStatistics:
     """Gives the batch norms of `model` the statistics that a recipe's `norm_sync` names; all ranks call this together.
 
-    Their running ones follow when the `RunningStatistics` are told to. `node`: the ranks of this node. Raises ValueError for a
+    Their running ones follow when the `RunningStatistics` are asked to. `node`: the ranks of this node. Raises ValueError for a
     batch norm of another class.
     """
     match sync:

@@ -31,7 +31,7 @@ STEPS = ('Decode', 'RandomDistort', 'RandomExpand', 'RandomCrop', 'RandomFlip', 
 
 IGNORED = {
     'save_dir': '--save_dir names the run folder',
-    'weights': 'name the weights to judge with --weights',
+    'weights': 'name the weights to evaluate with --weights',
     'print_flops': 'there is no such count',
     'print_params': 'the number of parameters is always told',
     'for_distill': 'it keeps what a distillation compares; without --slim_config, as here, the network trains alone',

@@ -22,7 +22,7 @@ AUGMENTATION = {  # ours -> theirs
     'blur_probability': 'blur_prob',
     'tint_probability': 'hsv_aug_prob',
 }
-JUDGES = {'acc': 'accuracy', 'norm_edit_dis': 'edit_similarity'}
+INDICATORS = {'acc': 'accuracy', 'norm_edit_dis': 'edit_similarity'}
 
 
 def translate(
@@ -30,7 +30,7 @@ def translate(
 ) -> dict[str, Any]:
     """The part of the recipe that belongs to the family, and its parameter rules."""
     max_length = settings.take('max_text_length', 25)
-    judge, compare = _metric(top.section('Metric'))
+    main_metric, metric = _metric(top.section('Metric'))
     augmented, size, keep_ratio = _transforms(train)
     _, eval_size, eval_keep_ratio = _transforms(evaluation)
     if plain(size) != plain(eval_size) or keep_ratio != eval_keep_ratio:
@@ -44,8 +44,8 @@ def translate(
         'image_size': size,
         'keep_ratio': keep_ratio,
         **augmented,
-        'compare': compare,
-        'judged_by': judge,
+        'metric': metric,
+        'main_metric': main_metric,
     }
 
 
@@ -76,12 +76,12 @@ def _metric(section: Section) -> tuple[Any, dict[str, Any]]:
         section.must('key', 'Student')
     elif name.value != 'RecMetric':
         section.not_one_of(name, 'name', ('RecMetric', 'DistillationMetric'))
-    judge = section.word('main_indicator', 'acc')
-    if judge.value not in JUDGES:
-        section.not_one_of(judge, 'main_indicator', JUDGES)
-    compare = {'ignore_space': section.take('ignore_space', True), 'alphanumeric_only': section.take('is_filter', False)}
+    main = section.word('main_indicator', 'acc')
+    if main.value not in INDICATORS:
+        section.not_one_of(main, 'main_indicator', INDICATORS)
+    compared = {'ignore_space': section.take('ignore_space', True), 'alphanumeric_only': section.take('is_filter', False)}
     section.end()
-    return renamed(judge, JUDGES.get(judge.value, '')), compare
+    return renamed(main, INDICATORS.get(main.value, '')), {'name': 'reading', **compared}
 
 
 def _data(train: Section, evaluation: Section) -> Node:

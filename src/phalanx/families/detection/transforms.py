@@ -46,7 +46,7 @@ def scaled(image: Image, objects: Objects, x: float, y: float, interpolation: st
     """Both with the width times `x` and the height times `y`, the size rounded, boxes cut off at its edges."""
     H, W = image.shape[:2]
     x, y = max(x, 1 / W), max(y, 1 / H)  # a pixel is always left
-    if (x, y) != (1, 1):  # by factors: given a size, OpenCV would reckon with what rounding made of them
+    if (x, y) != (1, 1):  # by factors: given a size, OpenCV would compute with the rounded ones
         image = cv2.resize(image, None, fx=x, fy=y, interpolation=INTERPOLATIONS[interpolation]).astype(np.uint8, copy=False)
     boxes = objects.boxes * np.array([x, y, x, y], np.float32)
     return image, replace(objects, boxes=boxes).clipped(W * x, H * y)
@@ -264,7 +264,7 @@ class Mosaic:
         )
 
     def _side_by_side(self, parts: list[Shown], rng: Rng) -> Shown:
-        """Four images that meet in one point of a canvas of twice the size; what hangs over its edges is cut off."""
+        """Four images around one point of a canvas of twice the size; what hangs over its edges is cut off."""
         H, W = self.target_size
         x, y = int(rng.uniform(0.5 * W, 1.5 * W)), int(rng.uniform(0.5 * H, 1.5 * H))
         canvas, found = np.full((2 * H, 2 * W, 3), GREY, np.uint8), []

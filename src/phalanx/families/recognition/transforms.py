@@ -1,8 +1,8 @@
 """Changes to the image of a line: augmentations, lines put one behind another, and the fit to the network's input.
 
 Arithmetic and probabilities are those of PaddleOCR (RecAug, RecConAug, RecResizeImg). Images are [H, W, 3] uint8. Augmentations
-are built from keyword options and called with an image and the random numbers of its sample. Normalisation is none of them: the
-Task does it where the network runs, so that images travel as bytes.
+are built from keyword options and called with an image, its text and the random numbers of its sample. Normalisation is none of
+them: the Task does it where the network runs, so that images travel as bytes.
 """
 
 from __future__ import annotations
@@ -17,9 +17,12 @@ import numpy.typing as npt
 
 from phalanx.config.options import check_probability, check_size
 from phalanx.data.samples import Image
-from phalanx.families.recognition.data.source import Rng, TextImage
+from phalanx.families.recognition.data.source import TextImage
 
-Transform = Callable[[Image, Rng], Image]
+Rng = np.random.Generator
+
+Transform = Callable[[Image, str, Rng], TextImage]
+Change = Callable[[Image, Rng], Image]
 Accepts = Callable[[str], bool]  # whether a text can be a target of every head
 Points = npt.NDArray[np.complex128]  # x + iy in pixels
 
@@ -46,8 +49,8 @@ class RecAug:
         for name, value in vars(self).items():
             check_probability(name, value)
 
-    def __call__(self, image: Image, rng: Rng) -> Image:
-        changes: tuple[tuple[Transform, float], ...] = (
+    def __call__(self, image: Image, text: str, rng: Rng) -> TextImage:
+        changes: tuple[tuple[Change, float], ...] = (
             (warped, self.warp_probability),
             (cropped, self.crop_probability),
             (blurred, self.blur_probability),
@@ -59,7 +62,7 @@ class RecAug:
         for change, probability in changes:
             if rng.random() <= probability:
                 image = change(image, rng)
-        return image
+        return image, text
 
 
 def warped(image: Image, rng: Rng) -> Image:

@@ -93,7 +93,7 @@ def _recognition(written: Written, length: Length, node: Node) -> list[str]:
         f'image_size: [32, {size.width}]\n'
         f'keep_ratio: {str(size.keep_ratio).lower()}',
         'transforms:\n  - rec_aug' if length.batch * length.steps > 20_000 else 'transforms: []',
-        'compare:                         # case, blanks and punctuation count\n  ignore_space: false',
+        'metric:                          # case, blanks and punctuation count\n  name: reading\n  ignore_space: false',
         _optimizer('adam', 1.0e-3 * (length.batch / 16) ** 0.5, 0.0),
         'clip:\n  norm: 5.0',
     ]
@@ -108,7 +108,7 @@ def _table(written: Written, length: Length, node: Node) -> list[str]:
         'loss: [structure, smooth_l1]     # of the tokens, and of the boxes of cells\n' + f'loss_coefficients: [1.0, {located}',
         f'image_size: {side}                  # the longer side of an image; small print needs more\n'
         f'max_length: {longest}                  # tokens; longer tables are not trained on',
-        'judged_by: teds_structure',
+        'main_metric: teds_structure',
         _optimizer('adam', 1.0e-3, 0.0),
         'clip:\n  norm: 5.0\n  per_tensor: true',
     ]

@@ -12,7 +12,7 @@ import cv2
 import numpy as np
 import numpy.typing as npt
 
-from phalanx.data.samples import Image, Split
+from phalanx.data.samples import Draw, Drawn, Image, Split
 from phalanx.families.text_detection.data.source import Points, Texts, texts_of
 
 Rng = np.random.Generator
@@ -98,26 +98,16 @@ class Style:
 
 
 @dataclass(frozen=True)
-class Series:
+class Series(Drawn):
     """The pages of one split."""
 
-    split: Split
-    number: int
+    kind = 'drawn page'
+
     style: Style
     seed: int
 
-    def __len__(self) -> int:
-        return self.number
-
-    def check_files(self) -> None:
-        """There are none."""
-
-    def name(self, index: int) -> str:
-        return f'{self.split} drawn page {index}'
-
-    def read(self, index: int) -> tuple[Image, Texts]:
-        rng = np.random.default_rng((self.seed, ('train', 'eval').index(self.split), index))
-        return page(self.style, rng)
+    def read(self, draw: Draw) -> tuple[Image, Texts]:
+        return page(self.style, self.rng(self.seed, draw.index))
 
 
 def page(style: Style, rng: Rng) -> tuple[Image, Texts]:
