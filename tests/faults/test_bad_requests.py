@@ -7,7 +7,7 @@ import pytest
 from running import TINY, Command
 
 
-def test_all_mistakes_of_a_recipe_are_told_before_any_process_starts(phalanx_here: Command, tmp_path: Path) -> None:
+def test_all_mistakes_of_a_recipe_are_reported_before_any_process_starts(phalanx_here: Command, tmp_path: Path) -> None:
     (tmp_path / 'mine.yml').write_text(
         'task: segmentation\nmodel: {name: pp_litseg}\ndata: {name: digit_scenes}\n'
         'train: {stepps: 3, global_batch_size: many}\noptimizer: {name: sgd, lr: fast}\nschedule: constant\n'

@@ -263,7 +263,7 @@ def test_waiting_for_data_names_the_workers_that_would_do() -> None:
     assert 'train.workers=4' in tip
 
 
-def test_a_step_far_from_the_peak_is_told_what_makes_arithmetic_faster() -> None:
+def test_a_step_far_from_the_peak_is_shown_what_makes_arithmetic_faster() -> None:
     tips = ' '.join(advice(figures(gflops_per_s=20.0)))
     assert 'bf16' in tips and 'channels_last' in tips and 'compile' in tips
 

@@ -176,7 +176,7 @@ def test_progress_counts_to_the_number_of_samples(tree: Tree) -> None:
     assert heard == [('train', 1, 2), ('train', 2, 2), ('eval', 1, 1)]
 
 
-def test_one_trouble_in_many_files_is_told_once() -> None:
+def test_one_trouble_in_many_files_is_reported_once() -> None:
     census = Census({}, {}, [Problem('train', f'{n}.png', f'{n}.png: is empty') for n in range(3)], [])
     census.problems.insert(0, Problem('eval', 'x.png', 'x.png: is cut off'))
     assert [(reason, count, first.name) for reason, count, first in census.reasons()] == [
@@ -185,7 +185,7 @@ def test_one_trouble_in_many_files_is_told_once() -> None:
     ]
 
 
-def test_many_sizes_are_told_in_steps_of_the_longer_side() -> None:
+def test_many_sizes_are_reported_in_steps_of_the_longer_side() -> None:
     census = Census({}, {'train': SplitCensus(60)}, [], [])
     for width in range(100, 160):
         census.splits['train'].sizes[width, 90] += 2

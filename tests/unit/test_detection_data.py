@@ -165,7 +165,7 @@ def change(*path: Any, to: Any) -> Callable[[dict[str, Any]], None]:
         (change('annotations', to=[]), 'boxes.json: not one of 3 images has an object; check the annotations'),
     ],
 )
-def test_a_malformed_annotation_is_told_before_any_sample_is_read(
+def test_a_malformed_annotation_is_reported_before_any_sample_is_read(
     root: Path, spoil: Callable[[dict[str, Any]], None], message: str
 ) -> None:
     content = coco()
@@ -187,12 +187,12 @@ def test_an_annotation_file_is_read_again_when_it_has_changed(root: Path) -> Non
     assert len(data.split('train').read(Draw(0))[1]) == 1 < len(first.read(Draw(0))[1])
 
 
-def test_categories_that_are_no_classes_are_told(root: Path) -> None:
+def test_categories_that_are_no_classes_are_reported(root: Path) -> None:
     with pytest.raises(ValueError, match='has categories that are not classes: stop sign; name them'):
         coco_data(root, classes=('toothbrush',)).split('train')
 
 
-def test_missing_files_are_told_with_what_names_them(root: Path) -> None:
+def test_missing_files_are_reported_with_what_names_them(root: Path) -> None:
     (root / 'pictures/3.png').unlink()
     with pytest.raises(FileNotFoundError, match=re.escape(f'1 file is missing in {root}: pictures/3.png')):
         coco_data(root).split('eval').check_files()
@@ -206,7 +206,7 @@ def test_missing_files_are_told_with_what_names_them(root: Path) -> None:
 
 
 @pytest.mark.parametrize('name', ['coco', 'objects365', 'pascal_voc', 'yolo'])
-def test_a_missing_root_is_told_with_the_key_that_names_it(tmp_path: Path, name: str) -> None:
+def test_a_missing_root_is_reported_with_the_key_that_names_it(tmp_path: Path, name: str) -> None:
     with pytest.raises(FileNotFoundError, match=r'there is no such folder; data\.root must name the folder'):
         DATA[name](root=tmp_path / 'nowhere', classes=('a',)).split('train')  # type: ignore[operator]
 
@@ -271,7 +271,7 @@ def test_voc_lists_may_name_images_and_annotations(voc: Path) -> None:
     assert source.read(Draw(0))[1].classes.tolist() == [1, 0]
 
 
-def test_a_missing_voc_annotation_is_told_before_training_and_is_one_bad_sample_to_a_check(voc: Path) -> None:
+def test_a_missing_voc_annotation_is_reported_before_training_and_is_one_bad_sample_to_a_check(voc: Path) -> None:
     """In training, too, where images without objects are left out: who knows what it shows?"""
     (voc / 'ImageSets/Main/trainval.txt').write_text('000005\n000006\n')
     write_image(voc / 'JPEGImages/000006.jpg')
@@ -338,7 +338,7 @@ BOMB = '<!DOCTYPE a [<!ENTITY b "bbbb"><!ENTITY c "&b;&b;">]>'
         ('ImageSets/Main/trainval.txt', '../../secret', "trainval.txt:1: 'JPEGImages/../../secret.jpg' lies outside"),
     ],
 )
-def test_a_malformed_voc_annotation_is_told(voc: Path, file: str, content: str, message: str) -> None:
+def test_a_malformed_voc_annotation_is_reported(voc: Path, file: str, content: str, message: str) -> None:
     (voc / file).write_text(content)
     with pytest.raises(ValueError, match=re.escape(message)):
         PascalVOC(root=voc).split('train')
@@ -395,7 +395,7 @@ def test_of_a_yolo_polygon_the_bounding_box_is_taken_and_a_confidence_is_left_ou
 @pytest.mark.parametrize(
     'row', ['1 0.1 0.3 0.5 0.5 0.3', '1 0.1 0.3 0.5 0.5 0.3 0.1 0.2', '1 0.5 0.5 0.2 0.5 x', '1 30 20 40 30 50 60']
 )
-def test_a_yolo_row_of_another_length_is_told(yolo: Path, row: str) -> None:
+def test_a_yolo_row_of_another_length_is_reported(yolo: Path, row: str) -> None:
     (yolo / 'labels/train/a.txt').write_text(row + '\n')
     if len(row.split()) == 6 and 'x' not in row:  # a confidence may be any number
         assert len(YoloText(root=yolo).split('train').read(Draw(0))[1]) == 1
@@ -438,13 +438,13 @@ def test_yolo_labels_stand_in_the_sibling_folder(image: str, labels: str) -> Non
         ('train.txt', '../a.png', "train.txt:1: '../a.png' lies outside the data set"),
     ],
 )
-def test_a_malformed_yolo_file_is_told(yolo: Path, file: str, content: str, message: str) -> None:
+def test_a_malformed_yolo_file_is_reported(yolo: Path, file: str, content: str, message: str) -> None:
     (yolo / file).write_text(content)
     with pytest.raises(ValueError, match=re.escape(message)):
         YoloText(root=yolo, train='train.txt' if file == 'train.txt' else 'images/train').split('train')
 
 
-def test_all_that_is_wrong_with_labels_is_told_at_once(yolo: Path, voc: Path) -> None:
+def test_all_that_is_wrong_with_labels_is_reported_at_once(yolo: Path, voc: Path) -> None:
     (yolo / 'labels/train/a.txt').write_text('7 0.5 0.5 0.2 0.5\n1 0.5 0.5\n')
     (yolo / 'labels/train/b.txt').write_bytes(b'\xff')
     with pytest.raises(ValueError, match=r'(?s)a\.txt:1: class 7 .*\n.*a\.txt:2: expected class x y.*\n.*b\.txt: is not UTF-8'):
@@ -458,7 +458,7 @@ def test_all_that_is_wrong_with_labels_is_told_at_once(yolo: Path, voc: Path) ->
         PascalVOC(root=voc).split('eval')
 
 
-def test_a_check_of_the_data_tells_what_was_odd_about_the_boxes(yolo: Path) -> None:
+def test_a_check_of_the_data_reports_what_was_odd_about_the_boxes(yolo: Path) -> None:
     survey = BoxSurvey(YoloText(root=yolo).split('train'), ('cat', 'dog'))
     assert survey.notes == [
         '1 images without a file of labels',
@@ -468,7 +468,7 @@ def test_a_check_of_the_data_tells_what_was_odd_about_the_boxes(yolo: Path) -> N
     assert Census({'train': survey}, {}, [], []).remarks()[0] == 'train: 1 images without a file of labels'
 
 
-def test_a_missing_folder_of_images_is_told_with_the_keys_that_name_it(yolo: Path) -> None:
+def test_a_missing_folder_of_images_is_reported_with_the_keys_that_name_it(yolo: Path) -> None:
     with pytest.raises(FileNotFoundError, match=r'images/test: there is no such folder; data\.train and data\.eval name'):
         YoloText(root=yolo, eval='images/test').split('eval')
     (yolo / 'images/none').mkdir()
@@ -476,7 +476,7 @@ def test_a_missing_folder_of_images_is_told_with_the_keys_that_name_it(yolo: Pat
         YoloText(root=yolo, eval='images/none').split('eval')
 
 
-def test_yolo_labels_in_the_wrong_place_are_told(yolo: Path) -> None:
+def test_yolo_labels_in_the_wrong_place_are_reported(yolo: Path) -> None:
     (yolo / 'labels').rename(yolo / 'label')
     with pytest.raises(ValueError, match='not one of 2 images has an object'):
         YoloText(root=yolo).split('train')

@@ -108,7 +108,7 @@ def test_training_samples_are_a_function_of_their_draw() -> None:
     assert one.image.shape == other.image.shape  # the size belongs to the step
 
 
-def test_crowds_and_what_is_outside_are_not_learnt_but_judged() -> None:
+def test_crowds_and_what_is_outside_are_not_trained_on_but_evaluated() -> None:
     learnt = Samples(Scenes(), (), 'train')[Draw(0, 0, 0, 0)].objects
     assert learnt.boxes.tolist() == [[10, 5, 30, 25], [50, 0, 80, 20]]
     assert learnt.classes.tolist() == [3, 1]
@@ -117,7 +117,7 @@ def test_crowds_and_what_is_outside_are_not_learnt_but_judged() -> None:
     assert judged.ignored.tolist() == [False, False, False, True]
 
 
-def test_evaluation_judges_boxes_of_the_original_image() -> None:
+def test_evaluation_compares_boxes_of_the_original_image() -> None:
     data = task(eval_transforms=(partial(TRANSFORMS['resize'], target_size=(32, 96)),)).dataset('eval')
     sample = data[Draw(0, 0, 0, 0)]
     assert sample.image.shape == (3, 32, 96) and sample.size == (48, 64)
@@ -187,7 +187,7 @@ def test_what_is_improbable_is_no_result() -> None:
     assert ours.results(ours.predict(Finds((64, 16, 96, 48)), batch), batch) == [[]]
 
 
-def test_the_metric_judges_what_was_found() -> None:
+def test_the_metric_evaluates_what_was_found() -> None:
     """One of two images has a class 3, at (10, 5, 30, 25); (8, 8, 24, 24) has an IoU of 14 x 16 / (400 + 256 - 224) = 0.52.
 
     That is enough for one of the ten thresholds. Of equal scores that of the first sample comes first, and it is right.
@@ -252,7 +252,7 @@ def test_a_box_is_drawn_around_its_pixels_in_its_colour() -> None:
     assert not picture[21:34, 11:29].any() and not image.any()
 
 
-def test_what_is_not_judged_is_grey() -> None:
+def test_what_is_not_evaluated_is_grey() -> None:
     picture = with_objects(*Scenes().read(Draw(0)), tuple('0123456789'))
     assert_array_equal(picture[39, 40], IGNORED)
 

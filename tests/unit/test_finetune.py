@@ -102,7 +102,7 @@ def test_what_cannot_be_frozen_at_first_is_refused() -> None:
         ([''], 'nothing would be trained'),
     ],
 )
-def test_what_cannot_be_frozen_is_told(parts: list[str], told: str) -> None:
+def test_what_cannot_be_frozen_is_reported(parts: list[str], told: str) -> None:
     with pytest.raises(ValueError, match=told):
         freeze(pp_liteseg(2), parts)
 

@@ -163,7 +163,7 @@ def test_the_tokens_of_a_table_are_those_of_pubtabnet() -> None:
         ('<table><tr><td><img></td></tr></table>', 'x: has a tag <img>'),
     ],
 )
-def test_html_that_is_no_table_is_told(html: str, message: str) -> None:
+def test_html_that_is_no_table_is_reported(html: str, message: str) -> None:
     with pytest.raises(AnnotationError, match=message):
         tokens_of(html, 'x')
 
@@ -171,7 +171,7 @@ def test_html_that_is_no_table_is_told(html: str, message: str) -> None:
 # What is left out.
 
 
-def test_what_cannot_be_used_is_left_out_and_told(capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_cannot_be_used_is_left_out_and_reported(capsys: pytest.CaptureFixture[str]) -> None:
     drawn.voc(Path('mine'))
     Path('mine/JPEGImages/part 2.JPG').write_bytes(b'no image')
     Path('mine/Annotations/part 3.xml').write_text('<annotation><object>')
@@ -193,7 +193,7 @@ def test_what_cannot_be_used_is_left_out_and_told(capsys: pytest.CaptureFixture[
         assert words in said, words
 
 
-def test_a_box_without_area_and_a_class_that_never_occurs_are_told(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_box_without_area_and_a_class_that_never_occurs_are_reported(capsys: pytest.CaptureFixture[str]) -> None:
     drawn.coco(Path('mine'))
     assert new() == 0
     said = capsys.readouterr().out

@@ -412,7 +412,7 @@ def test_weights_are_named_without_their_ending() -> None:
     assert (train['init_from'], train['init_misshapen']) == ('pretrain/best_accuracy', 'skip')
 
 
-def test_what_is_ignored_is_told_with_its_line() -> None:
+def test_what_is_ignored_is_reported_with_its_line() -> None:
     notes = open_job('crnn.yml').notes
     assert 'crnn.yml:4: Global.log_smooth_window is ignored: log lines hold means since the last one' in notes
     assert not [note for note in notes if 'checkpoints' in note]  # empty keys are not worth a line
@@ -464,7 +464,7 @@ def test_what_is_ignored_is_told_with_its_line() -> None:
         ('slanet', 'Architecture.Head.max_text_length=400', '400 is not that of TableLabelEncode, 500'),
     ],
 )
-def test_what_cannot_be_said_is_told(name: str, wrong: str, told: str) -> None:
+def test_what_cannot_be_said_is_reported(name: str, wrong: str, told: str) -> None:
     with pytest.raises(ConfigError) as caught:
         recipe(name, wrong)
     assert told in str(caught.value)
@@ -494,7 +494,7 @@ def test_another_model_is_the_only_thing_that_is_said(wrong: str, told: str) -> 
 
 
 @pytest.mark.parametrize('name', ['crnn', 'distilled', 'slanet'])
-def test_wrong_values_anywhere_are_told_and_break_nothing(name: str) -> None:
+def test_wrong_values_anywhere_are_reported_and_break_nothing(name: str) -> None:
     """The translation notes problems; whatever it lets through, the binder judges."""
     reading = Reading(paddleocr.DIALECT.project)
     root = paddleocr.DIALECT.read(Path(f'{name}.yml'), reading)

@@ -489,7 +489,7 @@ def test_weights_in_a_file_are_taken(folder: Path) -> None:
         ('train_dataset: {transforms: []}', 'train_dataset.transforms: do not end with Normalize'),
     ],
 )
-def test_what_cannot_be_said_is_told_with_its_line(folder: Path, wrong: str, told: str) -> None:
+def test_what_cannot_be_said_is_reported_with_its_line(folder: Path, wrong: str, told: str) -> None:
     write(folder, 'run', f'_base_: unet.yml\n{wrong}\n')
     with pytest.raises(ConfigError) as caught:
         open_job('run.yml')
@@ -539,7 +539,7 @@ def test_another_model_is_the_only_thing_that_is_said(folder: Path, name: str, w
 
 
 @pytest.mark.parametrize('name', ['liteseg', 'deeplab', 'segformer'])
-def test_wrong_values_anywhere_are_told_and_break_nothing(folder: Path, name: str) -> None:
+def test_wrong_values_anywhere_are_reported_and_break_nothing(folder: Path, name: str) -> None:
     """The translation notes problems; whatever it lets through, the binder judges."""
     reading = Reading(paddleseg.DIALECT.project)
     root = paddleseg.DIALECT.read(Path(f'{name}.yml'), reading)

@@ -136,7 +136,7 @@ def test_the_document_of_mixed_precision_can_be_followed() -> None:
     assert (static['dtype'], static['loss_scale']) == ('fp16', 512.0)
 
 
-def test_weights_that_are_not_there_are_told_and_training_starts_from_scratch(folder: Path) -> None:
+def test_weights_that_are_not_there_are_reported_and_training_starts_from_scratch(folder: Path) -> None:
     notes = '\n'.join(job('unet_pet').notes)
     assert 'there is no folder pretrained_model/unet_bn_coco, so training starts from scratch' in notes
     (folder / 'pretrained_model/unet_bn_coco').mkdir(parents=True)
@@ -183,14 +183,14 @@ def test_another_model_is_the_only_thing_that_is_said(name: str, wrong: str, tol
         ('MODEL.DEFAULT_NORM_TYPE=gn', "MODEL.DEFAULT_NORM_TYPE: 'gn' has no counterpart"),
     ],
 )
-def test_what_cannot_be_said_is_told(wrong: str, told: str) -> None:
+def test_what_cannot_be_said_is_reported(wrong: str, told: str) -> None:
     with pytest.raises(ConfigError) as caught:
         recipe('unet_pet', wrong)
     assert told in str(caught.value)
 
 
 @pytest.mark.parametrize('name', ['unet_pet', 'ocrnet'])
-def test_wrong_values_anywhere_are_told_and_break_nothing(name: str) -> None:
+def test_wrong_values_anywhere_are_reported_and_break_nothing(name: str) -> None:
     """The translation notes problems; whatever it lets through, the binder judges."""
     assert dialect_of(Path(f'{name}.yaml')) is pdseg.DIALECT
     root = pdseg.DIALECT.read(Path(f'{name}.yaml'), Reading(pdseg.DIALECT.project))

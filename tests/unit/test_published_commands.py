@@ -83,7 +83,7 @@ def test_the_script_of_a_document_stands_for_phalanx_train(folder: Path, started
     wanted(own)
 
 
-def test_a_clone_of_the_originals_is_told_which_script_to_name(
+def test_a_clone_of_the_originals_is_shown_which_script_to_name(
     folder: Path, started: list[Any], capsys: pytest.CaptureFixture[str]
 ) -> None:
     (folder / 'tools').mkdir()

@@ -74,7 +74,7 @@ def test_a_malformed_line_is_named(tmp_path: Path, line: str, message: str) -> N
         LabelFiles(root=tmp_path).split('train')
 
 
-def test_missing_images_are_told_before_training(tmp_path: Path) -> None:
+def test_missing_images_are_reported_before_training(tmp_path: Path) -> None:
     words(tmp_path, {'1.png': 'one', '2.png': 'two'})
     (tmp_path / '2.png').unlink()
     with pytest.raises(FileNotFoundError, match=re.escape(f'1 file is missing in {tmp_path}: 2.png')):
@@ -214,7 +214,7 @@ def test_digit_lines_are_the_same_every_time_and_hold_as_many_digits_as_asked() 
     assert source.name(3) == 'train digit line 3'
 
 
-def test_a_mixture_trains_on_all_parts_and_judges_the_first() -> None:
+def test_a_mixture_trains_on_all_parts_and_evaluates_on_the_first() -> None:
     few, many = (partial(DATA['digit_lines'], train_lines=count, eval_lines=count) for count in (3, 10))
     mixture = DATA['mixture'](parts=(few, many), train_shares=(2.0, 0.5))
     assert (len(mixture.split('train')), len(mixture.split('eval'))) == (6 + 5, 3)

@@ -95,6 +95,6 @@ def test_half_precision_logits_are_summed_in_single_precision() -> None:
         assert loss.total.dtype == torch.float32
 
 
-def test_a_network_without_attention_head_is_told() -> None:
+def test_a_network_without_attention_head_is_reported() -> None:
     with pytest.raises(ValueError, match=r'^the losses sar and multi need an attention head, .*; use ctc$'):
         Multi()(Outputs(torch.zeros(5, 4, K + 1)), texts())

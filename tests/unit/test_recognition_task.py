@@ -175,7 +175,7 @@ def test_the_network_sees_bgr_and_nothing_behind_a_line() -> None:
     assert not found[..., 3:].any()
 
 
-def test_a_height_that_no_network_takes_is_told_before_anything_starts() -> None:
+def test_a_height_that_no_network_takes_is_reported_before_anything_starts() -> None:
     for sizes in ({'image_size': (64, 128)}, {'image_size': (32, 128), 'train_image_sizes': ((32, 128), (64, 128))}):
         with pytest.raises(ValueError, match=r'^image_size: the network takes lines 17 to 48 pixels high, got 64$'):
             task(**sizes).model()
@@ -202,7 +202,7 @@ def test_the_loss_is_that_of_the_texts() -> None:
     assert float(term.weight) == 2
 
 
-def test_readings_come_with_confidence_and_are_judged() -> None:
+def test_readings_come_with_confidence_and_are_evaluated() -> None:
     ours = task(data=lambda: Lines('12', '1'))
     batch, metric = ours.collate([ours.dataset('eval')[Draw(index, 0, 0, 0)] for index in (0, 1)]), ours.metric()
     prediction = ours.predict(Says(), batch)
@@ -238,7 +238,7 @@ def test_a_result_is_saved_as_text_json_and_picture(tmp_path: Path, text: str) -
         assert saved.size[1] == 32 + 28
 
 
-def test_a_survey_counts_characters_and_tells_texts_that_cannot_be_learned() -> None:
+def test_a_survey_counts_characters_and_reports_texts_that_cannot_be_learned() -> None:
     survey = task(data=lambda: Lines('1 21', 'abc'), characters=Dictionary(dictionary='digits', space=True)).survey('train')
     image, counts = survey.count(0)
     assert (len(survey), survey.name(1), image.shape) == (2, 'line 1', (32, 40, 3))
@@ -325,6 +325,6 @@ def test_a_loss_that_does_not_fit_the_network_is_refused(model: Any, loss: Any, 
         task(model=model, loss=loss).model()
 
 
-def test_a_missing_dictionary_is_told_when_the_network_is_built() -> None:
+def test_a_missing_dictionary_is_reported_when_the_network_is_built() -> None:
     with pytest.raises(FileNotFoundError, match=re.escape('none.txt: there is no such dictionary file')):
         task(characters=Dictionary(dictionary=Path('none.txt'))).model()

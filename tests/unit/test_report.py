@@ -300,7 +300,7 @@ def test_figures_of_the_last_evaluation_are_kept_beside_its_table(tmp_path: Path
     assert 'Taken' in (tmp_path / 'report.html').read_text()
 
 
-def test_the_summary_is_written_whole_and_a_disk_without_room_for_it_is_told(tmp_path: Path) -> None:
+def test_the_summary_is_written_whole_and_a_disk_without_room_for_it_is_reported(tmp_path: Path) -> None:
     with a_report(tmp_path) as report:
         report.finish({'steps': 5, 'best': None})
         assert json.loads((tmp_path / 'summary.json').read_text()) == {'steps': 5, 'best': None}

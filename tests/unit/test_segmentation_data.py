@@ -133,7 +133,7 @@ LINE = 'images/a.png labels/a.png\n'
         ),
     ],
 )
-def test_a_broken_list_is_told_before_any_sample_is_read(
+def test_a_broken_list_is_reported_before_any_sample_is_read(
     root: Path, change: Callable[[Path], None], error: type[Exception], message: str
 ) -> None:
     change(root)
@@ -141,14 +141,14 @@ def test_a_broken_list_is_told_before_any_sample_is_read(
         FileList(root=root).split('train').check_files()
 
 
-def test_a_list_that_is_no_text_is_told(root: Path) -> None:
+def test_a_list_that_is_no_text_is_reported(root: Path) -> None:
     (root / 'train.txt').write_bytes(b'images/\xff.png labels/a.png\n')
     with pytest.raises(ValueError, match=re.escape(f'{root}/train.txt: is not UTF-8 text (byte 7)')):
         FileList(root=root).split('train')
 
 
 @pytest.mark.parametrize('build', [FileList, Cityscapes, ADE20K, PascalVOC, OxfordPet])
-def test_a_missing_root_is_told_with_the_key_that_names_it(tmp_path: Path, build: Callable[..., object]) -> None:
+def test_a_missing_root_is_reported_with_the_key_that_names_it(tmp_path: Path, build: Callable[..., object]) -> None:
     with pytest.raises(FileNotFoundError, match=r'there is no such folder; data\.root must name the folder'):
         build(root=tmp_path / 'nowhere').split('train')  # type: ignore[attr-defined]
 
@@ -222,7 +222,7 @@ def test_cityscapes_train_ids_are_preferred_and_must_then_all_be_there(cityscape
         source.read(Draw(1))
 
 
-def test_cityscapes_without_images_is_told(tmp_path: Path) -> None:
+def test_cityscapes_without_images_is_reported(tmp_path: Path) -> None:
     (tmp_path / 'leftImg8bit/train/aachen').mkdir(parents=True)
     with pytest.raises(FileNotFoundError, match=re.escape('leftImg8bit/train: holds no */*_leftImg8bit.png')):
         Cityscapes(root=tmp_path).split('train')

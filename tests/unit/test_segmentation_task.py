@@ -72,7 +72,7 @@ def test_training_samples_are_transformed_and_a_function_of_their_draw() -> None
     assert not torch.equal(one.image, other.image)
 
 
-def test_evaluation_judges_the_label_map_as_it_was_before_transforms() -> None:
+def test_evaluation_compares_the_label_map_as_it_was_before_transforms() -> None:
     data = task(eval_transforms=(partial(TRANSFORMS['resize'], target_size=(16, 32)),)).dataset('eval')
     shown = data[Draw(0, 0, 0, 0)]
     assert shown.image.shape == (3, 16, 32)
@@ -144,7 +144,7 @@ def test_what_padding_added_is_cut_off_again_before_logits_are_resized() -> None
     assert shown.shape == (8, 24, 3) and (shown[:, :10] < 64).all() and (shown[:, 14:, 0] > 192).all()
 
 
-def test_the_metric_judges_predictions_against_original_labels() -> None:
+def test_the_metric_evaluates_predictions_against_original_labels() -> None:
     """24 of 32 pixels are right, as counted by hand: the left quarter of the truth is class 1, the prediction there 0."""
     labels = half_red(4, 8)[..., 0] // 255
     labels[:, :2] = 1

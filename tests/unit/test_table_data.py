@@ -70,13 +70,13 @@ def test_a_changed_file_is_read_again(tmp_path: Path) -> None:
         pytest.param(line('a.png', 'train', [{'bbox': [1, 2, 3, 4]}] * 2), "there is no 'tokens'", id='no text'),
     ],
 )
-def test_a_table_that_cannot_be_used_is_told(tmp_path: Path, changed: Any, message: str) -> None:
+def test_a_table_that_cannot_be_used_is_reported(tmp_path: Path, changed: Any, message: str) -> None:
     source = DATA['pubtabnet'](root=write(tmp_path, [changed])).split('train')
     with pytest.raises(SampleError, match=rf'a\.png \(.*\.jsonl:1\): its annotation cannot be used: .*{re.escape(message)}'):
         source.read(Draw(0))
 
 
-def test_an_image_that_cannot_be_decoded_is_told(tmp_path: Path) -> None:
+def test_an_image_that_cannot_be_decoded_is_reported(tmp_path: Path) -> None:
     source = DATA['pubtabnet'](root=write(tmp_path, [line('a.png', 'train')])).split('train')
     (tmp_path / 'train' / 'a.png').write_bytes(b'no image')
     with pytest.raises(SampleError, match=r'a\.png: is not an image'):
@@ -99,14 +99,14 @@ def test_an_image_that_cannot_be_decoded_is_told(tmp_path: Path) -> None:
         pytest.param([json.dumps(line('a.png', 'train'))[:-9]], ValueError, 'jsonl:1: its structure is not JSON', id='cut off'),
     ],
 )
-def test_what_is_wrong_with_a_file_is_told_before_training(
+def test_what_is_wrong_with_a_file_is_reported_before_training(
     tmp_path: Path, lines: list[Any], error: type[Exception], message: str
 ) -> None:
     with pytest.raises(error, match=message):
         DATA['pubtabnet'](root=write(tmp_path, lines)).split('train').check_files()
 
 
-def test_missing_files_are_told(tmp_path: Path) -> None:
+def test_missing_files_are_reported(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match=r'data\.root must name'):
         DATA['pubtabnet'](root=tmp_path / 'none').split('train')
     with pytest.raises(FileNotFoundError, match=r'icdar2013\.jsonl: there is no such file'):

@@ -73,7 +73,7 @@ def test_samples_are_squares_with_the_picture_in_the_corner() -> None:
     assert not sample.image[:, :, w:].any()
 
 
-def test_tables_that_are_too_long_are_left_out_of_training_and_told() -> None:
+def test_tables_that_are_too_long_are_left_out_of_training_and_reported() -> None:
     source = RENDERED().split('train')
     lengths = source.lengths(task().vocabulary)
     limit = int(np.median(lengths))

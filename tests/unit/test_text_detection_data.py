@@ -60,13 +60,13 @@ def test_a_label_file_of_paddleocr(tmp_path: Path, page: Callable[[str], None]) 
         (line('a.png', ('x', [[0, 0], [1, 1], [2, float('nan')]])), r'points: an outline is a list of points \[x, y\]'),
     ],
 )
-def test_a_bad_line_is_told_with_its_place(tmp_path: Path, text: str, said: str) -> None:
+def test_a_bad_line_is_reported_with_its_place(tmp_path: Path, text: str, said: str) -> None:
     (tmp_path / 'train_label.txt').write_text(text + '\n')
     with pytest.raises(ValueError, match=said):
         LabelFiles(root=tmp_path).split('train')
 
 
-def test_all_bad_lines_are_told_at_once(tmp_path: Path) -> None:
+def test_all_bad_lines_are_reported_at_once(tmp_path: Path) -> None:
     (tmp_path / 'train_label.txt').write_text('a.png\n' + line('b.png', ('x', QUAD)) + '\nc.png\t[1]\n')
     with pytest.raises(ValueError, match=r'(?s)train_label\.txt:1: .*train_label\.txt:3: text 1'):
         LabelFiles(root=tmp_path).split('train')
@@ -98,7 +98,7 @@ def test_the_folders_of_icdar_2015(tmp_path: Path, page: Callable[[str], None]) 
 
 
 @pytest.mark.parametrize('text', ['10,10,60,12,60,30,10,text', '10,10,60,12,60,30,10,x,text', '10,10,60,12,60,30,10,inf,text'])
-def test_a_bad_line_of_icdar_is_told_with_its_place(tmp_path: Path, page: Callable[[str], None], text: str) -> None:
+def test_a_bad_line_of_icdar_is_reported_with_its_place(tmp_path: Path, page: Callable[[str], None], text: str) -> None:
     page('images/img_1.png')
     (tmp_path / 'labels').mkdir()
     (tmp_path / 'labels/gt_img_1.txt').write_text('1,1,9,1,9,9,1,9,fine\n' + text)
@@ -106,7 +106,7 @@ def test_a_bad_line_of_icdar_is_told_with_its_place(tmp_path: Path, page: Callab
         icdar(tmp_path).split('train')
 
 
-def test_an_image_without_its_text_file_is_told(tmp_path: Path, page: Callable[[str], None]) -> None:
+def test_an_image_without_its_text_file_is_reported(tmp_path: Path, page: Callable[[str], None]) -> None:
     page('images/img_1.png')
     (tmp_path / 'labels').mkdir()
     with pytest.raises(FileNotFoundError, match=r'gt_img_1\.txt'):

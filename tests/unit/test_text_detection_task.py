@@ -63,7 +63,7 @@ def test_a_step_gives_terms_and_gradients_for_every_parameter() -> None:
     assert all(parameter.grad is not None for parameter in model.parameters())
 
 
-def test_what_fills_up_a_batch_is_not_judged() -> None:
+def test_what_fills_up_a_batch_is_not_evaluated() -> None:
     made = task()
     large, small = (
         made.dataset('train')[Draw(0, 0, 0, 0)],
