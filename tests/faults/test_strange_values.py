@@ -115,7 +115,7 @@ def test_cells_of_tables(tmp_path: Path, cells: str) -> None:
     (tmp_path / 'tables.jsonl').write_text(line + '\n')
     split = PubTabNet(root=tmp_path, train='tables.jsonl').split('train')
     with pytest.raises(SampleError, match=r'tables\.jsonl:1'):
-        split.read(0)
+        split.read(Draw(0))
 
 
 @pytest.mark.parametrize('step', ['Infinity', 'NaN', '1e999', '[' * 100_000])

@@ -17,6 +17,7 @@ from phalanx.cli.data.prepare import label_maps
 from phalanx.cli.data.prepare.checks import AnnotationError
 from phalanx.cli.data.prepare.label_maps import dealt
 from phalanx.cli.data.prepare.shapes import polygon, runs
+from phalanx.data.samples import Draw
 from phalanx.families.segmentation.data.file_list import FileList
 from phalanx.families.segmentation.labels import VOID
 
@@ -169,7 +170,7 @@ def prepared(out: Path) -> dict[str, np.ndarray]:
     found = {}
     for split in ('train', 'eval'):
         pairs = data.split(split)  # type: ignore[arg-type]
-        found |= {Path(pairs.name(index)).name: pairs.read(index)[1] for index in range(len(pairs))}
+        found |= {Path(pairs.name(index)).name: pairs.read(Draw(index))[1] for index in range(len(pairs))}
     return found
 
 

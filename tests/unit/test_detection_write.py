@@ -55,7 +55,7 @@ def test_what_was_written_is_read_back(tmp_path: Path, form: Any) -> None:
     assert len(again) == 3
     for index in range(3):
         image, objects = again.read(Draw(index))
-        expected_image, expected = scenes.read(index)
+        expected_image, expected = scenes.read(Draw(index))
         if form == 'yolo':
             expected = expected.at(~expected.ignored)
         assert_array_equal(image, expected_image)
