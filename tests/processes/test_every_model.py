@@ -200,7 +200,7 @@ def test_every_network_is_traced_as_one_graph(case: Case, tmp_path: Path) -> Non
     job = open_job(demo, [(text, text) for text in own], tmp_path)
     model, data = job.task.model(), job.task.dataset('train')
     batch = job.task.align(job.task.collate([data[Draw(index, 0, 0, 0)] for index in range(2)]), WholeStep(samples=2))
-    norms.settle(model, 'off', None)
+    norms.synchronise(model, 'off', None)
     keys = stochastic.SampleKeys()
     stochastic.tie(model, keys)
     torch.compiler.reset()

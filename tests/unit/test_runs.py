@@ -15,7 +15,7 @@ import yaml
 from phalanx.config.read import ConfigError, plain
 from phalanx.config.show import show
 from phalanx.deploy.predict import list_files
-from phalanx.engine.runs import check_folder, check_parts, differences, hold, open_job, settled
+from phalanx.engine.runs import check_folder, check_parts, differences, hold, open_job, with_names
 from phalanx.families.recognition.task import Recognition
 from phalanx.families.segmentation.task import Segmentation
 from phalanx.system.errors import RequestError
@@ -27,7 +27,7 @@ def kept(recipe: Path) -> Path:
     """A run folder of the recipe, as a start leaves it."""
     folder = recipe.parent / 'run'
     folder.mkdir()
-    (folder / 'config.yml').write_text(show(settled(open_job(str(recipe)))), encoding='utf-8')
+    (folder / 'config.yml').write_text(show(with_names(open_job(str(recipe)))), encoding='utf-8')
     return folder
 
 

@@ -22,7 +22,7 @@ from phalanx.families.detection.transforms import Resize as DetectionResize
 from phalanx.families.recognition.characters import Characters
 from phalanx.families.recognition.models.outputs import CtcChoice, Outputs
 from phalanx.families.segmentation.inference import Inference, resized
-from phalanx.families.segmentation.task import brought_back, transformed
+from phalanx.families.segmentation.task import transformed, undo_transforms
 from phalanx.families.segmentation.transforms import Padding, Rescale, Resize, ResizeByLong
 from phalanx.families.task import described
 from phalanx.nn.layers import cell_shares, grid_means
@@ -61,7 +61,7 @@ def test_images_are_segmented_as_in_evaluation(transforms: list[Any]) -> None:
     seen = own.prepare(IMAGE)
     np.testing.assert_allclose(seen, sample.image.float() / 127.5 - 1, atol=1e-6)
     logits = rng().standard_normal((4, *seen.shape[1:])).astype(np.float32)
-    back = brought_back(torch.from_numpy(logits), transforms, sample.way, labels.shape)
+    back = undo_transforms(torch.from_numpy(logits), transforms, sample.way, labels.shape)
     assert (own.prediction({'logits': logits}, IMAGE) == back.argmax(0).numpy()).mean() > 0.999  # ties in the last bit
 
 

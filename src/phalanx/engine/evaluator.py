@@ -20,7 +20,7 @@ from phalanx.engine.standing import Standing
 from phalanx.families.task import Evaluation, Task
 from phalanx.nn.precision import Precision
 from phalanx.parallel import dist
-from phalanx.parallel.heartbeat import Heart
+from phalanx.parallel.heartbeat import Heartbeat
 from phalanx.report.report import Report
 
 RAW_SHARE = 0.1  # of the samples trained on
@@ -41,7 +41,7 @@ class Evaluator:
     precision: Precision
     device: torch.device
     cache: PictureCache | None
-    heart: Heart
+    heartbeat: Heartbeat
     news: News
 
     def start(self, at: Standing, report: Report) -> None:
@@ -89,7 +89,7 @@ class Evaluator:
                 bad_samples=train.bad_samples,
                 autocast=self.precision.autocast(),
                 cache=self.cache,
-                beat=lambda: self.heart.beat(step, 'evaluating'),
+                beat=lambda: self.heartbeat.beat(step, 'evaluating'),
                 goes_on=self.goes_on,
             )
             if pictured is not None and dist.rank() == 0:

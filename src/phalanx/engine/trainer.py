@@ -37,7 +37,7 @@ from phalanx.nn import stochastic
 from phalanx.nn.precision import Precision
 from phalanx.parallel import dist, norms
 from phalanx.parallel.gradients import replicated
-from phalanx.parallel.heartbeat import Heart
+from phalanx.parallel.heartbeat import Heartbeat
 from phalanx.parallel.step import WholeStep
 from phalanx.report.readable import counted, number
 from phalanx.report.report import Report
@@ -77,7 +77,7 @@ class Trainer(Generic[S, B, P]):
         self.model.to(device)
         if train.channels_last:
             self.model.to(memory_format=torch.channels_last)
-        statistics = norms.settle(self.model, recipe.norm_sync, dist.node_group() if recipe.norm_sync == 'node' else None)
+        statistics = norms.synchronise(self.model, recipe.norm_sync, dist.node_group() if recipe.norm_sync == 'node' else None)
         self.at_first = FrozenAtFirst(self.model, train.freeze, train.freeze_steps) if train.freeze_steps else None
 
         # What moves it.
@@ -111,8 +111,8 @@ class Trainer(Generic[S, B, P]):
             self.dataset, task.collate, workers=workers, bad_samples=bad_samples, device=device, replace=True, cache=self.cache
         )
         self.news = News(self.loader)
-        self.heart = Heart(dist.rank())
-        about = self.model, self.ema, self.precision, device, self.cache, self.heart, self.news
+        self.heartbeat = Heartbeat(dist.rank())
+        about = self.model, self.ema, self.precision, device, self.cache, self.heartbeat, self.news
         self.evaluator = Evaluator(recipe, task, self.evalset, *about)
         self.clock = Stopwatch()
         self.numbers = StepNumbers()
@@ -162,7 +162,7 @@ class Trainer(Generic[S, B, P]):
     def train_step(self, batch: B) -> None:
         """One optimizer update from the share of this rank in a global batch."""
         step = self.at.step
-        self.heart.beat(step, 'training')
+        self.heartbeat.beat(step, 'training')
         set_lr(self.optimizer, self.schedule(step))  # a function of the step alone, so a resume needs no state of it
         # Forward, the sums over ranks that the loss is divided by, backward; DDP averages gradients meanwhile. The sums carry
         # the news of each rank, so a step has no exchange besides them, gradients and shared norms.
@@ -279,7 +279,7 @@ class Trainer(Generic[S, B, P]):
     def save(self, best: bool = False) -> None:
         """Begins to write a checkpoint of the step reached."""
         self.clock.pause()
-        self.heart.beat(self.at.step, 'saving')
+        self.heartbeat.beat(self.at.step, 'saving')
         self.read_numbers(keep=0)  # a step whose loss is not finite must not be saved
         self.evaluator.agree_on_statistics()
         self.saver.begin(self.at, best, self.report)

@@ -75,7 +75,7 @@ class Family:
         breakers: tuple[str, ...] = self.make_metric.func.tie_breakers  # type: ignore[attr-defined]
         return breakers
 
-    def settled(self) -> Mapping[str, Sequence[str]]:
+    def resolved_names(self) -> Mapping[str, Sequence[str]]:
         return {}
 
     def labels(self, names: Sequence[str] | None = None) -> Sequence[Sequence[str]]:

@@ -149,7 +149,7 @@ class Task(Protocol[S, B, P]):
     def tie_breakers(self) -> Sequence[str]:
         """Metrics that pick between checkpoints equal in that one, in order; larger is better."""
 
-    def settled(self) -> Mapping[str, Sequence[str]]:
+    def resolved_names(self) -> Mapping[str, Sequence[str]]:
         """Keys of the recipe that leave something to files of the data set (the names of classes, say), and what these say.
 
         A run folder has it in its recipe, so that it can predict where those files are not.

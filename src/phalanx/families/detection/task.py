@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from phalanx.config.options import check_probability
 from phalanx.data import samples
 from phalanx.data.batch import Tensors, shares
-from phalanx.data.folders import settled_classes
+from phalanx.data.folders import resolved_classes
 from phalanx.data.image import channels_first, stacked
 from phalanx.data.samples import Draw, Image, Split
 from phalanx.families.base import Family, checked
@@ -188,8 +188,8 @@ class Detection(Family):
         names: tuple[str, ...] = self.data().class_names
         return names
 
-    def settled(self) -> dict[str, tuple[str, ...]]:
-        return settled_classes(self.data)
+    def resolved_names(self) -> dict[str, tuple[str, ...]]:
+        return resolved_classes(self.data)
 
     def labels(self, names: Sequence[str] | None = None) -> list[Sequence[str]]:
         return [self.class_names if names is None else names]

@@ -20,7 +20,7 @@ from phalanx.data.colour import ColourDistortion
 from phalanx.data.image import left_right
 from phalanx.data.samples import Image
 from phalanx.families.detection.data.source import Boxes, Objects, have_area
-from phalanx.families.sizing import Sizing
+from phalanx.families.sizing import Sizing, Sometimes
 from phalanx.runtime.prepare import INTERPOLATIONS, ratio_factor
 
 Rng = np.random.Generator
@@ -156,18 +156,11 @@ def inside(objects: Objects, part: Boxes) -> Objects:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RandomFlip:
+class RandomFlip(Sometimes):
     """Mirrors left and right."""
 
-    sizing: ClassVar[Sizing] = 'kept'
-
-    probability: float = 0.5
-
-    def __post_init__(self) -> None:
-        check_probability('probability', self.probability)
-
     def __call__(self, image: Image, objects: Objects, chances: Chances) -> Shown:
-        if chances.rng.random() >= self.probability:
+        if not self.happens(chances.rng):
             return image, objects
         return mirrored(image, objects)
 

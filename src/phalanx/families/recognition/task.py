@@ -217,7 +217,7 @@ class Recognition(Family):
         has_attention = 'sar' in self.heads
         return Encoder(self.characters, self.keep_ratio, has_attention, trains=split == 'train')
 
-    def settled(self) -> dict[str, tuple[str, ...]]:
+    def resolved_names(self) -> dict[str, tuple[str, ...]]:
         named = self.dictionary.dictionary
         return {'characters.dictionary': read_dictionary(named)} if isinstance(named, Path) else {}
 

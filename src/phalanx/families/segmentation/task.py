@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from phalanx.data import samples
 from phalanx.data.batch import Tensors, shares
-from phalanx.data.folders import settled_classes
+from phalanx.data.folders import resolved_classes
 from phalanx.data.image import LabelMap, channels_first, stacked
 from phalanx.data.samples import Draw, Image, Split
 from phalanx.families.base import Family, checked
@@ -95,7 +95,7 @@ def transformed(
     return Sample(channels_first(image), torch.from_numpy(np.ascontiguousarray(kept)), tuple(way))
 
 
-def brought_back(maps: Tensor, transforms: Sequence[Transform], way: Sequence[Size], size: Size) -> Tensor:
+def undo_transforms(maps: Tensor, transforms: Sequence[Transform], way: Sequence[Size], size: Size) -> Tensor:
     """`maps` [C, h, w] of an image that took its `way` through `transforms`, at the `size` of its label map, [C, *size].
 
     As in PaddleSeg, transforms are undone one by one: what was filled up is cut off, all else is resized.
@@ -149,8 +149,8 @@ class Segmentation(Family):
         self.terms = terms_of(self.losses)
         self.inference = inference
 
-    def settled(self) -> dict[str, tuple[str, ...]]:
-        return settled_classes(self.data)
+    def resolved_names(self) -> dict[str, tuple[str, ...]]:
+        return resolved_classes(self.data)
 
     def labels(self, names: Sequence[str] | None = None) -> list[Sequence[str]]:
         return [self.data().class_names if names is None else names]
@@ -212,7 +212,7 @@ class Segmentation(Family):
         """A class map [H, W] uint8 for each image, of the size of its label map: as in the originals, logits are resized."""
         logits = self.inference(model, self.network_input(batch))  # [B, K, h, w]
         parts = zip(logits, batch.ways, batch.sizes, strict=True)
-        shown = [brought_back(own, self.transforms['eval'], way, size) for own, way, size in parts]
+        shown = [undo_transforms(own, self.transforms['eval'], way, size) for own, way, size in parts]
         return [own.argmax(0).to(torch.uint8) for own in shown]
 
     def predictions(self, made: Sequence[LabelMap]) -> list[Tensor]:
@@ -230,7 +230,7 @@ class Segmentation(Family):
 
     def picture(self, sample: Sample, result: LabelMap) -> list[tuple[str, Image]]:
         size = (len(sample.labels), sample.labels.shape[1])
-        image = brought_back(sample.image.float(), self.transforms['eval'], sample.way, size).round().byte()
+        image = undo_transforms(sample.image.float(), self.transforms['eval'], sample.way, size).round().byte()
         return drawing.compared(image.permute(1, 2, 0).numpy(), sample.labels.numpy(), result)
 
     def drawn(self, result: LabelMap, image: Image) -> Image:

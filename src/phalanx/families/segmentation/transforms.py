@@ -13,12 +13,12 @@ from typing import ClassVar, Literal
 import cv2
 import numpy as np
 
-from phalanx.config.options import check_probability, check_size
+from phalanx.config.options import check_size
 from phalanx.data.colour import ColourDistortion
 from phalanx.data.image import LabelMap, left_right
 from phalanx.data.samples import Image
 from phalanx.families.segmentation.labels import VOID
-from phalanx.families.sizing import Sizing
+from phalanx.families.sizing import Sizing, Sometimes
 from phalanx.runtime.segmentation import PADDING
 
 Rng = np.random.Generator
@@ -148,35 +148,23 @@ class RandomPaddingCrop:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RandomFlip:
+class RandomFlip(Sometimes):
     """Mirrors left and right."""
 
-    sizing: ClassVar[Sizing] = 'kept'
-
-    probability: float = 0.5
-
-    def __post_init__(self) -> None:
-        check_probability('probability', self.probability)
-
     def __call__(self, image: Image, labels: LabelMap, rng: Rng) -> Pair:
-        if rng.random() < self.probability:
+        if self.happens(rng):
             return left_right(image), left_right(labels)
         return image, labels
 
 
 @dataclass(frozen=True, kw_only=True)
-class RandomVerticalFlip:
+class RandomVerticalFlip(Sometimes):
     """Mirrors top and bottom."""
-
-    sizing: ClassVar[Sizing] = 'kept'
 
     probability: float = 0.1
 
-    def __post_init__(self) -> None:
-        check_probability('probability', self.probability)
-
     def __call__(self, image: Image, labels: LabelMap, rng: Rng) -> Pair:
-        if rng.random() < self.probability:
+        if self.happens(rng):
             return image[::-1], labels[::-1]
         return image, labels
 
@@ -208,22 +196,17 @@ class RandomRotation:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RandomBlur:
+class RandomBlur(Sometimes):
     """Blurs the image over 3, 5, 7 or 9 pixels; labels stay.
 
     `kind`: by a Gaussian, the median or the mean; `random` takes these three in 30, 30 and 40 % of the cases.
     """
 
-    sizing: ClassVar[Sizing] = 'kept'
-
     probability: float = 0.1
     kind: Literal['gaussian', 'median', 'blur', 'random'] = 'gaussian'
 
-    def __post_init__(self) -> None:
-        check_probability('probability', self.probability)
-
     def __call__(self, image: Image, labels: LabelMap, rng: Rng) -> Pair:
-        if rng.random() >= self.probability:
+        if not self.happens(rng):
             return image, labels
         side = int(rng.choice([3, 5, 5, 7, 7, 9, 9]))  # as often as PaddleSeg draws each
         kind = rng.choice(['gaussian', 'median', 'blur'], p=[0.3, 0.3, 0.4]) if self.kind == 'random' else self.kind

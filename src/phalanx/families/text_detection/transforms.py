@@ -18,7 +18,7 @@ from phalanx.config.options import check_probability, check_size
 from phalanx.data.colour import ColourDistortion
 from phalanx.data.image import left_right
 from phalanx.data.samples import Image
-from phalanx.families.sizing import Sizing
+from phalanx.families.sizing import Sizing, Sometimes
 from phalanx.families.text_detection.data.source import Texts
 from phalanx.runtime.prepare import limited_size, resized
 
@@ -49,18 +49,11 @@ class RandomDistort(ColourDistortion):
 
 
 @dataclass(frozen=True, kw_only=True)
-class RandomFlip:
+class RandomFlip(Sometimes):
     """Mirrors left and right."""
 
-    sizing: ClassVar[Sizing] = 'kept'
-
-    probability: float = 0.5
-
-    def __post_init__(self) -> None:
-        check_probability('probability', self.probability)
-
     def __call__(self, image: Image, texts: Texts, rng: Rng) -> Shown:
-        if rng.random() >= self.probability:
+        if not self.happens(rng):
             return image, texts
         sign, shift = np.array([-1, 1], np.float32), np.array([image.shape[1], 0], np.float32)
         return left_right(image), texts.moved([points * sign + shift for points in texts.outlines])
