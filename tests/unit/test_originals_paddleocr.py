@@ -260,7 +260,7 @@ def test_crnn_comes_out_as_published() -> None:
     assert got['characters'] == characters
     lmdb = {'name': 'lmdb_sets', 'root': 'data_lmdb_release', 'train': ['training'], 'eval': ['validation']}
     assert lmdb.items() <= got['data'].items()
-    assert (got['size'], got['keep_ratio'], got['concatenate'], got['transforms']) == ([100, 32], True, None, [])
+    assert (got['image_size'], got['keep_ratio'], got['concatenate'], got['transforms']) == ([32, 100], True, None, [])
     assert got['optimizer'] == {
         'name': 'adam',
         'lr': 5e-4,
@@ -274,7 +274,7 @@ def test_crnn_comes_out_as_published() -> None:
     assert train.items() <= got['train'].items()
     assert (got['evaluate']['every'], got['evaluate']['batch_size'], got['checkpoint']['every_epochs']) == (2000, 256, 1)
     assert got['norm_sync'] == 'off'  # use_sync_bn is off by default
-    assert got['compare'] == {'ignore_space': True, 'ignore_case': False, 'alphanumeric_only': False}
+    assert got['metric'] == {'name': 'reading', 'ignore_space': True, 'ignore_case': False, 'alphanumeric_only': False}
 
 
 def test_svtr_lcnet_comes_out_as_published() -> None:
@@ -292,15 +292,15 @@ def test_svtr_lcnet_comes_out_as_published() -> None:
     assert got['characters'] == {'dictionary': 'ppocr/utils/en_dict.txt', 'space': True, 'lower_case': False, 'max_length': 25}
     files = {'name': 'label_files', 'root': 'train_data', 'train': ['train_list.txt'], 'eval': ['val_list.txt']}
     assert files.items() <= got['data'].items()
-    assert got['size'] == [320, 48]
-    assert got['concatenate'] == {'size': [320, 48], 'lines': 2, 'probability': 0.5, 'max_length': 25}
+    assert got['image_size'] == [48, 320]
+    assert got['concatenate'] == {'image_size': [48, 320], 'lines': 2, 'probability': 0.5, 'max_length': 25}
     assert set(got['transforms'][0].values()) == {'rec_aug', 0.4}
     # The norms of its backbone do not decay, its last layer has a decay of its own.
     assert [(rule['match'], rule['weight_decay']) for rule in got['parameters']['rules']] == [
         ('backbone.*.norm.*', 0.0),
         ('head.*', 1e-5),
     ]
-    assert got['compare']['ignore_space'] is False
+    assert got['metric']['ignore_space'] is False
 
 
 def test_the_distillation_comes_out_as_published() -> None:
@@ -308,8 +308,8 @@ def test_the_distillation_comes_out_as_published() -> None:
     assert list(got['networks']) == ['teacher'] and got['networks']['teacher'] == got['model']
     pair = ['student', 'teacher']
     assert got['between'] == [
-        {'name': 'dml', 'between': pair, 'output': 'ctc', 'weight': 1.0},
-        {'name': 'dml', 'between': pair, 'output': 'sar', 'weight': 0.5},
+        {'name': 'dml', 'between': pair, 'output': 'ctc', 'classes': -1, 'weight': 1.0},
+        {'name': 'dml', 'between': pair, 'output': 'sar', 'classes': -1, 'weight': 0.5},
         {'name': 'feature_distance', 'between': pair, 'output': 'features', 'weight': 1.0},
     ]
     assert got['loss']['name'] == 'multi' and got['frozen'] == []
@@ -412,7 +412,7 @@ def test_weights_are_named_without_their_ending() -> None:
     assert (train['init_from'], train['init_misshapen']) == ('pretrain/best_accuracy', 'skip')
 
 
-def test_what_is_ignored_is_told_with_its_line() -> None:
+def test_what_is_ignored_is_reported_with_its_line() -> None:
     notes = open_job('crnn.yml').notes
     assert 'crnn.yml:4: Global.log_smooth_window is ignored: log lines hold means since the last one' in notes
     assert not [note for note in notes if 'checkpoints' in note]  # empty keys are not worth a line
@@ -464,7 +464,7 @@ def test_what_is_ignored_is_told_with_its_line() -> None:
         ('slanet', 'Architecture.Head.max_text_length=400', '400 is not that of TableLabelEncode, 500'),
     ],
 )
-def test_what_cannot_be_said_is_told(name: str, wrong: str, told: str) -> None:
+def test_what_cannot_be_said_is_reported(name: str, wrong: str, told: str) -> None:
     with pytest.raises(ConfigError) as caught:
         recipe(name, wrong)
     assert told in str(caught.value)
@@ -494,7 +494,7 @@ def test_another_model_is_the_only_thing_that_is_said(wrong: str, told: str) -> 
 
 
 @pytest.mark.parametrize('name', ['crnn', 'distilled', 'slanet'])
-def test_wrong_values_anywhere_are_told_and_break_nothing(name: str) -> None:
+def test_wrong_values_anywhere_are_reported_and_break_nothing(name: str) -> None:
     """The translation notes problems; whatever it lets through, the binder judges."""
     reading = Reading(paddleocr.DIALECT.project)
     root = paddleocr.DIALECT.read(Path(f'{name}.yml'), reading)

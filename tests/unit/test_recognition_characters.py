@@ -45,7 +45,7 @@ def test_a_damaged_dictionary_is_named_with_its_line(tmp_path: Path, content: st
         Dictionary(dictionary=written(tmp_path / 'd.txt', content)).read()
 
 
-def test_a_missing_dictionary_is_told_when_it_is_read_with_those_built_in() -> None:
+def test_a_missing_dictionary_is_reported_when_it_is_read_with_those_built_in() -> None:
     dictionary = Dictionary(dictionary=Path('none.txt'))
     with pytest.raises(FileNotFoundError, match=re.escape('built-in ones are digits, alphanumeric, letters, en')):
         dictionary.read()

@@ -59,7 +59,7 @@ def log_line(trainer: Trainer[Any, Any, Any]) -> dict[str, Any]:
         'step': step,
         'epoch': trainer.stream.epoch(step),
         'loss': means[-1],
-        **{f'loss/{name}': value for name, value in zip(trainer.judge.names, means, strict=False)},
+        **{f'loss/{name}': value for name, value in zip(trainer.with_loss.names, means, strict=False)},
         'lr': trainer.schedule(step - 1),
         'samples_per_s': steps * trainer.stream.global_batch_size / seconds,
         'data_wait': waited / seconds,
@@ -70,7 +70,7 @@ def log_line(trainer: Trainer[Any, Any, Any]) -> dict[str, Any]:
 
 def not_finite(trainer: Trainer[Any, Any, Any], step: int, values: Sequence[float]) -> str:
     """Why the run cannot go on from `step`, whose terms and total are `values`. All ranks call this together."""
-    terms = ', '.join(f'{name} = {value}' for name, value in zip(trainer.judge.names, values, strict=False))
+    terms = ', '.join(f'{name} = {value}' for name, value in zip(trainer.with_loss.names, values, strict=False))
     drawn = dist.gather_objects([draw.index for draw in trainer.stream.share(step)])
     names = [trainer.dataset.name(index) for share in drawn for index in share]
     shown = ', '.join(names[:16]) + (f' and {len(names) - 16} more' if len(names) > 16 else '')
@@ -87,7 +87,7 @@ def summary(trainer: Trainer[Any, Any, Any], seconds: float) -> dict[str, Any]:
     at, stream = trainer.at, trainer.stream
     return {
         'metrics': at.metrics,
-        'judged_by': trainer.task.judged_by,
+        'main_metric': trainer.task.main_metric,
         'best': at.best,
         'best_step': at.best_step,
         'start': at.start,
@@ -108,7 +108,7 @@ def remarks(summary: Mapping[str, Any]) -> Iterator[str]:
     start, best = summary['start'], summary['best']
     if start is not None and best is not None and best <= start:
         yield (
-            f'this run is not better than its start: {summary["judged_by"]} {number(best)} at step {summary["best_step"]}, '
+            f'this run is not better than its start: {summary["main_metric"]} {number(best)} at step {summary["best_step"]}, '
             f'{number(start)} before the first step; try a lower optimizer.lr, norm_sync=frozen, or train.freeze'
         )
 

@@ -4,8 +4,8 @@ A loss is a set of terms, each (sum of totals) / (sum of weights), both over the
 With one micro-batch the sums over ranks stand between the two passes. Several are ordinary gradient accumulation: each has its
 backward pass, after which its activations are freed, so what it is divided by must be known before:
 
-- weights that targets alone tell (pixels, texts, boxes) are added up before the first pass;
-- a weight that only the outputs tell, if all terms share it, divides the gradients after the last pass;
+- weights that targets alone determine (pixels, texts, boxes) are added up before the first pass;
+- a weight that only the outputs determine, if all terms share it, divides the gradients after the last pass;
 - a loss that must see the outputs for the whole step at once (hard-example mining, Lovász) costs a second forward pass: the
   first keeps nothing but the outputs, and gives the gradient with which each micro-batch then goes backward (as Gao et al.
   2021, "Scaling Deep Contrastive Learning Batch Size under Memory Limited Setup").
@@ -64,7 +64,7 @@ class Passes(Generic[B]):
 
     def __init__(
         self,
-        judge: NetworkWithLoss[B],
+        with_loss: NetworkWithLoss[B],
         stream: Stream,
         precision: Precision,
         statistics: norms.RunningStatistics,
@@ -72,11 +72,11 @@ class Passes(Generic[B]):
         device: torch.device,
     ) -> None:
         """To be built by all ranks together, once the network is on its device and its norms are settled."""
-        self.judge, self.stream, self.precision, self.statistics = judge, stream, precision, statistics
+        self.with_loss, self.stream, self.precision, self.statistics = with_loss, stream, precision, statistics
         self.device, self.micro_batches = device, stream.micro_batches
         self.keys = SampleKeys()
-        self.is_random = stochastic.tie(judge, self.keys)
-        self.replica, self.compression = replicated(judge, gradients)
+        self.is_random = stochastic.tie(with_loss, self.keys)
+        self.replica, self.compression = replicated(with_loss, gradients)
         self.ranks = dist.world_size()  # DDP averages over them, where the loss is a sum
 
     def __call__(self, step: int, batch: B, news: Sequence[float]) -> Tensor:
@@ -87,7 +87,7 @@ class Passes(Generic[B]):
         """
         batch, keys = self.ready(step, batch)
         own = to_device(torch.tensor(news, dtype=torch.float64), self.device)
-        task = self.judge.task
+        task = self.with_loss.task
         if self.micro_batches == 1:
             return self.at_once(batch, keys, own)
         if task.sees_whole_step:
@@ -99,8 +99,8 @@ class Passes(Generic[B]):
 
     def ready(self, step: int, batch: B) -> tuple[B, Tensor | None]:
         """`batch` on the device, as large and long as those of other ranks, and keys [B] for what is random in the network."""
-        self.judge.whole.epoch = self.stream.epoch_of(step)
-        batch = self.judge.task.align(batch.to(self.device), self.judge.whole)
+        self.with_loss.whole.epoch = self.stream.epoch_of(step)
+        batch = self.with_loss.task.align(batch.to(self.device), self.with_loss.whole)
         if not self.is_random:
             return batch, None
         indices = torch.tensor([draw.index for draw in self.stream.share(step)])
@@ -127,31 +127,32 @@ class Passes(Generic[B]):
         return dist.sum_over_ranks(torch.cat([sums, weights, news]))
 
     def divided_after(self, batch: B, keys: Tensor | None, news: Tensor) -> Tensor:
-        samples = self.judge.whole.count(len(batch))  # divides before, so that half precision has numbers of a usual size
+        samples = self.with_loss.whole.count(len(batch))  # divides before, so that half precision has numbers of a usual size
         sums: Tensor | float = 0.0
         for part in self.parts(batch, keys):
             with self.precision.autocast():
                 totals, weights = self.replica(part)
-            if not self.judge.has_one_weight:
+            if not self.with_loss.has_one_weight:
+                names = ', '.join(self.with_loss.names)
                 raise ValueError(
-                    f'train.micro_batches: the terms of this loss ({", ".join(self.judge.names)}) have weights of their own, '
-                    'which only the outputs tell, so no micro-batch knows its gradient; set train.micro_batches=1'
+                    f'train.micro_batches: the terms of this loss ({names}) have their own weights, which follow from outputs '
+                    'alone, so no micro-batch knows its gradient; set train.micro_batches=1'
                 )
             self.precision.backward(totals.sum() / samples)
             sums = sums + torch.cat([totals.detach(), weights])
         numbers = dist.sum_over_ranks(torch.cat([sums, news]))  # type: ignore[list-item]
-        gradients = [value.grad for value in self.judge.parameters() if value.grad is not None]
+        gradients = [value.grad for value in self.with_loss.parameters() if value.grad is not None]
         factor = self.factors(numbers[len(totals) : -len(news)])[0] * samples
         torch._foreach_mul_(gradients, factor.to(gradients[0].dtype))
         return numbers
 
     def twice(self, batch: B, keys: Tensor | None, news: Tensor) -> Tensor:
-        judge = self.judge
+        with_loss = self.with_loss
         with torch.no_grad(), self.kept_statistics(), self.precision.autocast():
-            seen = [judge.task.outputs(judge.network, part) for part in self.parts(batch, keys)]
+            seen = [with_loss.task.outputs(with_loss.network, part) for part in self.parts(batch, keys)]
         outputs = tree_map(lambda *parts: torch.cat(parts).requires_grad_(), *seen)
         with self.precision.autocast():
-            totals, weights = judge.terms(outputs, batch)
+            totals, weights = with_loss.terms(outputs, batch)
         numbers = dist.sum_over_ranks(torch.cat([totals.detach(), weights, news]))
         loss = (totals * self.factors(numbers[len(totals) : -len(news)]).to(totals.dtype)).sum()
         gradients = torch.autograd.grad(self.precision.scaled(loss), tree_leaves(outputs))
@@ -175,8 +176,8 @@ class Passes(Generic[B]):
 
     def factors(self, weights: Tensor) -> Tensor:
         """What the totals [terms] of a rank are multiplied by where the weights of the whole step are `weights` [terms]."""
-        if any(self.judge.least):
-            weights = torch.maximum(weights, to_device(torch.tensor(self.judge.least, dtype=weights.dtype), self.device))
+        if any(self.with_loss.least):
+            weights = torch.maximum(weights, to_device(torch.tensor(self.with_loss.least, dtype=weights.dtype), self.device))
         return self.ranks / weights
 
     def arrange_buckets(self, step: int, batch: B) -> None:
@@ -192,14 +193,14 @@ class Passes(Generic[B]):
             with self.precision.autocast():
                 totals, _ = self.replica(part)
             totals.sum().backward()
-        for value in self.judge.parameters():
+        for value in self.with_loss.parameters():
             value.grad = None
 
     @contextlib.contextmanager
     def kept_statistics(self) -> Iterator[None]:
         """Passes within this context leave no trace in the buffers of the network, running statistics that is."""
-        before = [buffer.clone() for buffer in self.judge.buffers()]
+        before = [buffer.clone() for buffer in self.with_loss.buffers()]
         yield
         self.statistics.forget()
-        for buffer, value in zip(self.judge.buffers(), before, strict=True):
+        for buffer, value in zip(self.with_loss.buffers(), before, strict=True):
             buffer.copy_(value)

@@ -35,7 +35,7 @@ from phalanx.engine.step_numbers import StepNumbers
 from phalanx.families.task import B, P, S, Task
 from phalanx.nn.precision import Precision
 from phalanx.parallel import dist, norms
-from phalanx.parallel.heartbeat import Heart
+from phalanx.parallel.heartbeat import Heartbeat
 from phalanx.parallel.step import WholeStep
 from phalanx.report.readable import counted, number
 from phalanx.report.report import Report
@@ -74,7 +74,7 @@ class Trainer(Generic[S, B, P]):
         self.model.to(device)
         if train.channels_last:
             self.model.to(memory_format=torch.channels_last)
-        statistics = norms.settle(self.model, recipe.norm_sync, dist.node_group() if recipe.norm_sync == 'node' else None)
+        statistics = norms.synchronise(self.model, recipe.norm_sync, dist.node_group() if recipe.norm_sync == 'node' else None)
         self.at_first = FrozenAtFirst(self.model, train.freeze, train.freeze_steps) if train.freeze_steps else None
 
         # What moves it.
@@ -90,8 +90,8 @@ class Trainer(Generic[S, B, P]):
         torch.backends.cudnn.benchmark = task.has_fixed_size  # else every new size would be a search for the fastest kernels
         options = train.compile_options(device.type)
         network: nn.Module = self.model if options is None else torch.compile(self.model, **options)  # type: ignore[call-overload]
-        self.judge = NetworkWithLoss(task, network, WholeStep(samples=batch, epochs=self.steps / self.steps_per_epoch))
-        self.passes = Passes(self.judge, self.stream, self.precision, statistics, recipe.gradients, device)
+        self.with_loss = NetworkWithLoss(task, network, WholeStep(samples=batch, epochs=self.steps / self.steps_per_epoch))
+        self.passes = Passes(self.with_loss, self.stream, self.precision, statistics, recipe.gradients, device)
 
         # Where it stands, and what it reads and writes.
         self.at, self.started_at = Standing(), 0
@@ -104,8 +104,8 @@ class Trainer(Generic[S, B, P]):
             self.dataset, task.collate, workers=workers, bad_samples=bad_samples, device=device, replace=True, cache=self.cache
         )
         self.news = News(self.loader)
-        self.heart = Heart(dist.rank())
-        about = self.model, self.ema, self.precision, device, self.cache, self.heart, self.news
+        self.heartbeat = Heartbeat(dist.rank())
+        about = self.model, self.ema, self.precision, device, self.cache, self.heartbeat, self.news
         self.evaluator = Evaluator(recipe, task, self.evalset, *about)
         self.clock = Stopwatch()
         self.numbers = StepNumbers()
@@ -148,7 +148,7 @@ class Trainer(Generic[S, B, P]):
     def train_step(self, batch: B) -> None:
         """One optimizer update from the share of this rank in a global batch."""
         step = self.at.step
-        self.heart.beat(step, 'training')
+        self.heartbeat.beat(step, 'training')
         set_lr(self.optimizer, self.schedule(step))  # a function of the step alone, so a resume needs no state of it
         # Forward, the sums over ranks that the loss is divided by, backward; DDP averages gradients meanwhile. The sums carry
         # the news of each rank, so a step has no exchange besides them, gradients and shared norms.
@@ -161,7 +161,7 @@ class Trainer(Generic[S, B, P]):
         self.optimizer.zero_grad(set_to_none=True)
         if self.ema is not None:
             self.ema.update()
-        self.numbers.add(step, numbers, len(self.judge.names), norm)
+        self.numbers.add(step, numbers, len(self.with_loss.names), norm)
         self.read_numbers(keep=1)  # this step's are on their way: for those the host would have to wait for the device
 
     def read_numbers(self, keep: int) -> None:
@@ -207,8 +207,8 @@ class Trainer(Generic[S, B, P]):
             self.until = self.at.step
             times = counted(self.at.no_better, 'evaluation')
             self.report.note(
-                f'stopped early at step {self.at.step} of {self.steps}: {times} in a row with no better {self.task.judged_by} '
-                f'than {number(self.at.best)} at step {self.at.best_step}'
+                f'stopped early at step {self.at.step} of {self.steps}: {times} in a row with no better '
+                f'{self.task.main_metric} than {number(self.at.best)} at step {self.at.best_step}'
             )
 
     def log(self) -> None:
@@ -230,7 +230,7 @@ class Trainer(Generic[S, B, P]):
     def save(self, best: bool = False) -> None:
         """Begins to write a checkpoint of the step reached."""
         self.clock.pause()
-        self.heart.beat(self.at.step, 'saving')
+        self.heartbeat.beat(self.at.step, 'saving')
         self.read_numbers(keep=0)  # a step whose loss is not finite must not be saved
         self.evaluator.agree_on_statistics()
         self.saver.begin(self.at, best, self.report)

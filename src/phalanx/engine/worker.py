@@ -24,7 +24,7 @@ import torch
 from phalanx.config.show import show
 from phalanx.engine import account, evaluation
 from phalanx.engine.loader import PATIENCE
-from phalanx.engine.runs import Job, differences, hold, pick_device, set_aside, settled
+from phalanx.engine.runs import Job, differences, hold, pick_device, set_aside, with_names
 from phalanx.engine.schema import Train
 from phalanx.engine.trainer import Trainer
 from phalanx.families.task import Evaluation
@@ -240,7 +240,7 @@ def prepare(job: Job, start: Start, held: contextlib.ExitStack) -> tuple[Loaded 
     notes += [f'passed over a damaged checkpoint: {problem}' for problem in damaged]
     if checkpoint is not None:
         notes += [f'goes on under another setting: {line}' for line in differences(job)]
-    write_whole(job.folder / 'config.yml', show(settled(job)).encode(), durable=True)
+    write_whole(job.folder / 'config.yml', show(with_names(job)).encode(), durable=True)
     return checkpoint, notes
 
 

@@ -1,4 +1,4 @@
-"""The characters that a network tells apart, and texts as their numbers. Shapes: B texts, T time steps, C characters.
+"""The characters that a network distinguishes, and texts as their numbers. Shapes: B texts, T time steps, C characters.
 
 Numbering, what is dropped and what is refused are PaddleOCR's: in CTC targets number 0 is the blank and character i of the
 dictionary is i + 1; in targets of the attention decoder (SAR) character i is i, followed by a number for unknown characters,
@@ -141,8 +141,8 @@ class Characters:
         room = self.max_length - 2
         if len(numbers) > room:
             raise UnusableTextError(f'{text!r} has {len(numbers)} characters, the attention decoder learns at most {room}')
-        framed = [self.sar_edge, *numbers, self.sar_edge]
-        return framed + [self.sar_padding] * (self.max_length - len(framed))
+        padded_text = [self.sar_edge, *numbers, self.sar_edge]
+        return padded_text + [self.sar_padding] * (self.max_length - len(padded_text))
 
     def decode(self, logits: Tensor) -> list[Reading]:  # [B, T, C + 1]
         """The most probable character of each step, repetitions and blanks left out."""
