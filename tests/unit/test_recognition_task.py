@@ -231,7 +231,7 @@ def test_a_picture_says_what_stands_there_and_what_was_read() -> None:
 
 @pytest.mark.parametrize('text', ['17', '中文', ''])
 def test_a_result_is_saved_as_text_json_and_picture(tmp_path: Path, text: str) -> None:
-    files = task().save(Reading(text, 0.5), np.zeros((32, 40, 3), np.uint8), tmp_path / 'line.0001')
+    files = task().writers.write(Reading(text, 0.5), np.zeros((32, 40, 3), np.uint8), tmp_path / 'line.0001')
     assert [file.name for file in files] == ['line.0001.txt', 'line.0001.json', 'line.0001_read.png']
     assert files[0].read_text(encoding='utf-8') == text + '\n'
     assert json.loads(files[1].read_text(encoding='utf-8')) == {'text': text, 'confidence': 0.5}

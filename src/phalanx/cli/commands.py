@@ -92,6 +92,9 @@ EVAL_EXAMPLES = (
 PREDICT_EXAMPLES = (
     'phalanx predict runs/mine photos --out results',
     'phalanx predict runs/mine photos clip.mp4 --out results --threshold 0.5 --set device=cpu',
+    'phalanx predict runs/mine photos --out results --save txt,crops # labels as YOLO has them, and the objects cut out',
+    'find photos -newer seen | phalanx predict runs/mine - --out results',
+    'phalanx predict runs/mine 0 --out results                        # camera 0, until Ctrl-C',
     'phalanx predict mine.yml a.jpg b.jpg --weights w.pdparams --out results',
     'phalanx predict ppyoloe_plus_crn_s_80e_coco photos --weights ppyoloe_plus_crn_s_80e_coco --out results',
 )
@@ -268,10 +271,14 @@ def predict(words: Sequence[str]) -> int:
     """Writes the results of a trained model for images."""
     parser = Parser('phalanx predict', 'Writes the results of a trained model for images and videos.', PREDICT_EXAMPLES)
     parser.add_argument('run', metavar='RUN', help='a run folder, or a recipe with --weights')
-    parser.add_argument('images', metavar='IMAGE', nargs='+', type=Path, help='files, folders, or patterns in quotes')
+    what = 'files, folders, patterns in quotes; `-` reads paths from standard input, a number is a camera'
+    parser.add_argument('images', metavar='IMAGE', nargs='+', type=Path, help=what)
     parser.add_argument('--out', type=Path, metavar='DIR', required=True, help='the folder to write to')
     parser.add_argument('--weights', metavar='WEIGHTS', help=WEIGHTS)
-    parser.add_argument('--threshold', type=float, metavar='SCORE', help='draw objects of this score or more (shown_from)')
+    ways = 'which files, of json, txt, crops, pictures, masks and html those that the family has (default: the usual ones)'
+    parser.add_argument('--save', metavar='A,B,..', help=ways)
+    shown = 'draw, cut out and list as txt objects of this score or more (shown_from)'
+    parser.add_argument('--threshold', type=float, metavar='SCORE', help=shown)
     add_offline(parser)
     add_assignments(parser)
     given = parser.parse_args(words)
@@ -291,7 +298,7 @@ def predict(words: Sequence[str]) -> int:
     from phalanx.deploy.predict import predict_files
 
     try:
-        done = predict_files(job, given.images, given.out, given.weights)
+        done = predict_files(job, given.images, given.out, given.weights, given.save.split(',') if given.save else ())
     except (CheckpointError, OSError, ValueError) as error:  # no weights; a folder that cannot be written to; no classes
         print(f'prediction failed: {_told(error)}', file=sys.stderr)
         return 1

@@ -88,6 +88,18 @@ class Legend:
 Figure = Curves | Matrix | Pictures | Legend
 
 
+@dataclass(frozen=True)
+class Writers:
+    """How results become files, by what `phalanx predict --save` calls each way."""
+
+    ways: Mapping[str, Callable[[Any, Image, Path], list[Path]]]  # (result, its image, a path without suffix) -> files written
+    usual: Sequence[str]  # those that are taken when none is asked for
+
+    def write(self, result: Any, image: Image, stem: Path, chosen: Sequence[str] = ()) -> list[Path]:
+        """Writes the result of one image beside `stem` in the ways `chosen`, and returns the files. Raises OSError."""
+        return [file for way in chosen or self.usual for file in self.ways[way](result, image, stem)]
+
+
 def described(part: object) -> dict[str, Any]:
     """A transform by its name, and the options that it was built with, for an `Export`."""
     return {'name': type(part).__name__, **vars(part)}
@@ -231,8 +243,9 @@ class Task(Protocol[S, B, P]):
     def drawn(self, result: Any, image: Image) -> Image:
         """The image with its result on it, or beside it: one picture, [h, w, 3] RGB."""
 
-    def save(self, result: Any, image: Image, stem: Path) -> list[Path]:
-        """Writes the result of one image beside `stem` (a path without suffix) and returns the files written."""
+    @property
+    def writers(self) -> Writers:
+        """How the result of one image is written."""
 
     # What `phalanx export` writes.
     def export(self, model: nn.Module, *, post_processing: bool = False) -> Export:

@@ -30,7 +30,7 @@ from phalanx.families.detection.survey import BoxSurvey
 from phalanx.families.detection.transforms import TRANSFORMS, Chances, Shown, Transform
 from phalanx.families.losses import summed, weighted, weights_of
 from phalanx.families.sizing import sizing_of
-from phalanx.families.task import Export, FromSource, GraphPart, Loss, described, tried
+from phalanx.families.task import Export, FromSource, GraphPart, Loss, Writers, described, tried
 from phalanx.parallel.step import WholeStep
 from phalanx.runtime.detection import Suppressed
 from phalanx.runtime.prepare import RESIZING
@@ -292,8 +292,9 @@ class Detection:
     def drawn(self, result: list[Found], image: Image) -> Image:
         return drawing.with_found(image, [found for found in result if found.score >= self.shown_from])
 
-    def save(self, result: list[Found], image: Image, stem: Path) -> list[Path]:
-        return drawing.save(result, image, stem, shown_from=self.shown_from)
+    @property
+    def writers(self) -> Writers:
+        return drawing.writers(self.shown_from)
 
     @property
     def varies(self) -> bool:
