@@ -75,6 +75,7 @@ TAKEN_ALONG = {  # options of the originals that say nothing here
     'vdl_log_dir': 'VisualDL records lie in the run folder',
     'amp_level': "torch's autocast is what level O1 is",
 }
+PAGE_PICTURES = 60  # of the worst samples, at least, on the page of `phalanx eval`
 WEIGHTS = 'a checkpoint, run folder, file, https:// or hf:// address, or a name that `phalanx weights` lists'
 
 TRAIN_EXAMPLES = (
@@ -86,6 +87,7 @@ TRAIN_EXAMPLES = (
 EVAL_EXAMPLES = (
     'phalanx eval runs/mine',
     'phalanx eval runs/mine --set data.eval=test.txt --json',
+    'phalanx eval runs/mine --page eval.html                         # with pictures of the worst samples',
     'phalanx eval mine.yml --weights model.pdparams',
     'phalanx eval runs/mine/model.onnx                               # the exported file, beside the weights of its run',
 )
@@ -219,9 +221,13 @@ def evaluate(words: Sequence[str]) -> int:
         '--data', metavar='RUN', help='for MODEL.onnx: the run or recipe of its data (default: the folder it is in)'
     )
     parser.add_argument('--raw', action='store_true', help='the weights of the run as trained, not their EMA')
+    page = 'write a page: the table, curves, what is taken for what, the worst samples'
+    parser.add_argument('--page', type=Path, metavar='FILE', help=page)
     add_json(parser)
     add_flags(parser)
     given, recipe, assigned = parse_brought(parser, words)
+    if Path(recipe).suffix in ('.onnx', '.xml') and given.page:
+        raise RequestError('--page: an exported model has no page of its own; evaluate its run')
     if Path(recipe).suffix in ('.onnx', '.xml'):
         return _evaluate_exported(Path(recipe), given, assigned)
     if given.raw and given.weights is not None and not Path(given.weights).is_dir():
@@ -229,7 +235,7 @@ def evaluate(words: Sequence[str]) -> int:
     job = open_job(recipe, assigned)
 
     from phalanx.engine import worker
-    from phalanx.report.report import print_evaluation
+    from phalanx.report.report import print_evaluation, write_evaluation
 
     if not dist.is_launched():
         flags, cluster = _cluster(job, given)
@@ -239,9 +245,12 @@ def evaluate(words: Sequence[str]) -> int:
             return _launch('eval', words, job, cluster, flags)
     try:
         raw = given.raw or job.recipe.ema is None  # `--set ema=null` asks for them, too
+        said = said_of_weights(job, given.weights, raw=raw)
         if dist.rank_of_environment() == 0:
-            print(f'weights: {said_of_weights(job, given.weights, raw=raw)}', file=sys.stderr)
-        result = worker.evaluate(job, given.weights, raw=raw)
+            print(f'weights: {said}', file=sys.stderr)
+        result = worker.evaluate(job, given.weights, raw=raw, pictures=PAGE_PICTURES if given.page else 0)
+        if given.page and dist.rank_of_environment() == 0:
+            write_evaluation(given.page, job.name, said, result)
     except (CheckpointError, BadSampleError, OSError, RuntimeError, ValueError) as error:
         print(f'evaluation failed: {_told(error)}', file=sys.stderr)
         return 1
@@ -249,9 +258,11 @@ def evaluate(words: Sequence[str]) -> int:
         return 0
     if given.json:
         metrics = {name: None if math.isnan(value) else value for name, value in result.metrics.items()}
-        print(json.dumps({**metrics, 'samples': result.samples, 'seconds': result.seconds, 'table': result.table}))
+        worst = [{'sample': one.name, 'grade': one.grade.value, 'said': one.grade.said} for one in result.worst]
+        facts = {'samples': result.samples, 'seconds': result.seconds, 'table': result.table, 'worst': worst}
+        print(json.dumps({**metrics, **facts}))
     else:
-        print_evaluation(result.metrics, result.table, result.samples, result.seconds)
+        print_evaluation(result)
     return 0
 
 

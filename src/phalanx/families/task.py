@@ -72,10 +72,10 @@ class Matrix:
 
 @dataclass(frozen=True)
 class Pictures:
-    """Images that a person should look at."""
+    """Images that a person should look at, a row a sample."""
 
     title: str
-    cells: Sequence[tuple[str, Image]]  # with captions
+    rows: Sequence[tuple[str, Sequence[tuple[str, Image]]]]  # what is to be said of the sample, and its captioned pictures
 
 
 @dataclass(frozen=True)
@@ -144,10 +144,23 @@ class FromSource:
         return str(self.source.name(index))
 
 
+class Grade(NamedTuple):
+    """How well one sample was predicted, where something is wrong with it."""
+
+    value: float  # the lower, the worse
+    said: str  # what is wrong
+
+
 class Metric(Protocol[B_contra, P_contra]):
     """Counts what a rank has seen. All ranks call `gather` once; after it the main rank alone is asked for results."""
 
-    def update(self, prediction: P_contra, batch: B_contra) -> None: ...
+    @property
+    def worst(self) -> str:
+        """What the samples of the lowest grades are, for a title."""
+
+    def update(self, prediction: P_contra, batch: B_contra) -> Sequence[Grade | None]:
+        """Counts a batch; the grade of each of its samples, None where all is right."""
+
     def gather(self) -> None:
         """Brings the counts of all ranks to the main one, so that each sample counts exactly once."""
 
@@ -159,6 +172,19 @@ class Metric(Protocol[B_contra, P_contra]):
         """What the report draws of it; may be empty."""
 
 
+@dataclass(frozen=True)
+class Worst:
+    """A sample that was predicted badly."""
+
+    index: int  # its number in the data set
+    name: str
+    grade: Grade
+
+    @property
+    def caption(self) -> str:
+        return f'{self.name}: {self.grade.said}'
+
+
 @dataclass(frozen=True, kw_only=True)
 class Evaluation:
     """What came of evaluating a model. The main rank alone has table and figures; the rest is the same on all ranks."""
@@ -168,6 +194,7 @@ class Evaluation:
     seconds: float
     table: Sequence[Mapping[str, str | float]] = ()
     figures: Sequence[Figure] = ()
+    worst: Sequence[Worst] = ()  # the worst first
     missed: Mapping[int, str] = field(default_factory=dict)  # samples that could not be read, and why
     slow: Sequence[str] = ()  # ranks slower than the median: here, unlike in training, each works for itself
 
