@@ -330,7 +330,7 @@ def test_an_evaluation_by_itself_prints_its_table_and_metrics(capsys: pytest.Cap
     )
     print_evaluation(found)
     printed = capsys.readouterr().out
-    assert re.search(r'mistaken +b taken for a 3; a taken for b 2\n', printed)
+    assert re.search(r'mistaken +b taken for a \(3 times\); a taken for b \(2 times\)\n', printed)
     assert re.search(r'worst 1 +x\.png: mean IoU 0\.25\n', printed)
     assert re.search(r'one +0\.7500 +5,120', printed)
     assert re.search(r'samples +13\ntime +1 min 15 s', printed)

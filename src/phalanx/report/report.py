@@ -380,9 +380,9 @@ def print_evaluation(found: Evaluation) -> None:
 
 def mistakes(matrix: Matrix) -> list[str]:
     """What is most often taken for what, in words."""
-    size = range(len(matrix.names))
+    names, size = matrix.names, range(len(matrix.names))
     pairs = sorted(((matrix.counts[t][p], t, p) for t in size for p in size if t != p and matrix.counts[t][p]), reverse=True)
-    return [f'{matrix.names[t]} taken for {matrix.names[p]} {number(count)}' for count, t, p in pairs[:MISTAKES_PRINTED]]
+    return [f'{names[t]} taken for {names[p]} ({number(count)} times)' for count, t, p in pairs[:MISTAKES_PRINTED]]
 
 
 def write_evaluation(file: Path, title: str, weights: str, found: Evaluation) -> None:
