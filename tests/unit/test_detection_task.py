@@ -281,7 +281,7 @@ def test_a_survey_counts_boxes() -> None:
     survey = task().survey('train')
     image, counts = survey.count(0)
     assert (survey.unit, len(survey), image.shape) == ('boxes', 7, (48, 64, 3))
-    assert sum(counts.values()) == len(DIGITS().split('train').read(0)[1])
+    assert sum(counts[name] for name in '0123456789' if name in counts) == len(DIGITS().split('train').read(0)[1])
     assert survey.picture(0).shape == (48, 64, 3)
 
 

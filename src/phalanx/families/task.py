@@ -129,6 +129,8 @@ class FromSource:
 
     source: Any
 
+    when_absent = ''
+
     @property
     def cures(self) -> Mapping[str, str]:
         return {}

@@ -145,6 +145,13 @@ def framed(image: Image, objects: Objects, transforms: Sequence[Transform], draw
     return Sample(channels_first(seen), objects, draw.index, (H, W), torch.from_numpy(frame.boxes[0]))
 
 
+def seen_scale(transforms: Sequence[Transform], image: Image) -> tuple[float, float]:
+    """How many pixels of what `transforms` make of `image` one of its pixels is, in x and y."""
+    H, W = image.shape[:2]
+    x0, y0, x1, y1 = framed(image, Objects.none(), transforms, Draw(0, 0, 0, 0)).frame.tolist()
+    return (x1 - x0) / W, (y1 - y0) / H
+
+
 class Detection:
     """The Task, made from the keys of a recipe.
 
@@ -201,7 +208,7 @@ class Detection:
 
     def survey(self, split: Split) -> BoxSurvey:
         """The samples of a split as they lie in their files, for `phalanx data check`."""
-        return BoxSurvey(self.data().split(split), self.class_names)
+        return BoxSurvey(self.data().split(split), self.class_names, partial(seen_scale, self.transforms['eval']))
 
     rewritten_as = FORMATS
 
