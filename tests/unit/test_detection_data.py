@@ -459,7 +459,7 @@ def test_all_that_is_wrong_with_labels_is_reported_at_once(yolo: Path, voc: Path
 
 
 def test_a_check_of_the_data_reports_what_was_odd_about_the_boxes(yolo: Path) -> None:
-    survey = BoxSurvey(YoloText(root=yolo).split('train'), ('cat', 'dog'))
+    survey = BoxSurvey(YoloText(root=yolo).split('train'), ('cat', 'dog'), lambda image: (1.0, 1.0))
     assert survey.notes == [
         '1 images without a file of labels',
         '1 boxes that reach out of their image, cut off in training',

@@ -259,7 +259,7 @@ def test_what_is_not_evaluated_is_grey() -> None:
 
 def test_a_result_is_saved_as_a_list_and_as_an_overlay(tmp_path: Path) -> None:
     found = [Found('cät', 0, 0.75, (1.5, 2.0, 20.0, 30.0)), Found('dog', 1, 0.1, (0.0, 0.0, 9.0, 9.0))]
-    files = task().save(found, np.zeros((40, 60, 3), np.uint8), tmp_path / 'frame.0001')
+    files = task().writers.write(found, np.zeros((40, 60, 3), np.uint8), tmp_path / 'frame.0001')
     assert [file.name for file in files] == ['frame.0001.json', 'frame.0001_overlay.jpg']
     listed = json.loads(files[0].read_text())
     assert listed[0] == {'name': 'cät', 'label': 0, 'score': 0.75, 'box': [1.5, 2.0, 20.0, 30.0]}
@@ -268,11 +268,24 @@ def test_a_result_is_saved_as_a_list_and_as_an_overlay(tmp_path: Path) -> None:
         assert saved.size == (60, 40)
 
 
+def test_objects_are_written_as_yolo_has_them_and_cut_out(tmp_path: Path) -> None:
+    """By hand, on an image 60 wide and 40 high: the box 0..30 x 10..20 has its centre at 15, 15 and is 30 x 10."""
+    image = np.zeros((40, 60, 3), np.uint8)
+    image[10:20, :30] = 200
+    found = [Found('traffic/light', 3, 0.5, (0.0, 10.0, 30.0, 20.0)), Found('dog', 1, 0.1, (0.0, 0.0, 9.0, 9.0))]
+    listed, cut = task(shown_from=0.4).writers.write(found, image, tmp_path / 'street', ('txt', 'crops'))
+    assert listed.read_text() == '3 0.250000 0.375000 0.500000 0.250000 0.500000\n'
+    assert cut.name == 'street_01_traffic_light.jpg'
+    with Image.open(cut) as saved:
+        assert saved.size == (30, 10)
+        assert np.abs(np.array(saved).astype(int) - 200).max() <= 3
+
+
 def test_a_survey_counts_boxes() -> None:
     survey = task().survey('train')
     image, counts = survey.count(0)
     assert (survey.unit, len(survey), image.shape) == ('boxes', 7, (48, 64, 3))
-    assert sum(counts.values()) == len(DIGITS().split('train').read(Draw(0))[1])
+    assert sum(counts[name] for name in '0123456789' if name in counts) == len(DIGITS().split('train').read(Draw(0))[1])
     assert survey.picture(0).shape == (48, 64, 3)
 
 

@@ -1,5 +1,6 @@
 """The segmentation Task: from samples to losses, class maps, pictures and files."""
 
+import json
 import math
 import pickle
 import re
@@ -165,7 +166,7 @@ def test_a_picture_is_image_truth_and_prediction_at_the_original_size() -> None:
 
 def test_a_result_is_saved_as_indices_and_as_an_overlay(tmp_path: Path) -> None:
     class_map = half_red(4, 8)[..., 0] // 255
-    files = task().save(class_map, half_red(4, 8), tmp_path / 'frame.0001')
+    files = task().writers.write(class_map, half_red(4, 8), tmp_path / 'frame.0001')
     assert [file.name for file in files] == ['frame.0001.png', 'frame.0001_overlay.jpg']
     with Image.open(files[0]) as saved:
         assert saved.mode == 'P'
@@ -173,6 +174,9 @@ def test_a_result_is_saved_as_indices_and_as_an_overlay(tmp_path: Path) -> None:
         assert_array_equal(np.array(saved.convert('RGB'))[0, 7], palette(2)[1])
     with Image.open(files[1]) as saved:
         assert saved.size == (8, 4)
+    (listed,) = task().writers.write(class_map, half_red(4, 8), tmp_path / 'frame', ('json',))
+    shares = [(row['label'], row['pixels'], row['share']) for row in json.loads(listed.read_text())]
+    assert shares == [(0, 16, 0.5), (1, 16, 0.5)]
 
 
 @pytest.mark.parametrize(

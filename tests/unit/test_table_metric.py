@@ -151,3 +151,12 @@ def test_tables_with_spans_are_distinguished() -> None:
         ('simple', 1, 1),
         ('with spans', 1, 0),
     ]
+
+
+def test_a_table_is_graded_by_its_teds() -> None:
+    """The texts of both cells are the wrong way round: TEDS 1/3, as above, with both cells found."""
+    truth = row(('a', LEFT), ('b', RIGHT))
+    wrong, right = TableMetric(Vocabulary(), 500).update([said(2, RIGHT, LEFT), said(2, LEFT, RIGHT)], Truth((truth, truth)))
+    assert wrong is not None and wrong.value == pytest.approx(1 / 3)
+    assert wrong.said == 'TEDS 0.33, 2 of 2 cells found'
+    assert right is None

@@ -103,10 +103,13 @@ def test_results_are_written_as_json_and_as_a_picture(tmp_path: Path) -> None:
     shrink[:, :, 20:41, 20:81] = 0.9
     image = np.full((64, 96, 3), 255, np.uint8)
     (found,) = made.predict(Knows(shrink), made.collate([made.request(image)]))
-    listed, over = made.save(found, image, tmp_path / 'page')
+    listed, over = made.writers.write(found, image, tmp_path / 'page')
     (region,) = json.loads(listed.read_text())
     assert region['score'] == pytest.approx(0.9) and len(region['points']) == 4
     assert over.name == 'page_overlay.jpg' and over.stat().st_size > 0
+    text, cut = made.writers.write(found, image, tmp_path / 'page', ('txt', 'crops'))
+    assert text.read_text() == ','.join(f'{value:.0f}' for point in region['points'] for value in point) + '\n'
+    assert cut.name == 'page_001.jpg' and cut.stat().st_size > 0
     pictures = made.picture(made.dataset('eval')[Draw(0, 0, 0, 0)], found)
     assert [caption for caption, _ in pictures] == ['truth', 'prediction']
     assert pictures[1][1].shape == (64, 96, 3)

@@ -110,6 +110,8 @@ class FromSource:
 
     source: Any  # Source
 
+    when_absent = ''
+
     @property
     def cures(self) -> Mapping[str, str]:
         return {}

@@ -13,7 +13,7 @@ from torch import nn
 from phalanx.data.cache import PictureCache
 from phalanx.data.samples import Dataset
 from phalanx.engine.ema import Ema
-from phalanx.engine.evaluation import EvaluationStoppedError, evaluate, pictures
+from phalanx.engine.evaluation import EvaluationStoppedError, evaluate, pictures, with_worst
 from phalanx.engine.news import News
 from phalanx.engine.schema import Recipe
 from phalanx.engine.standing import Standing
@@ -24,6 +24,7 @@ from phalanx.parallel.heartbeat import Heartbeat
 from phalanx.report.report import Report
 
 RAW_SHARE = 0.1  # of the samples trained on
+WORST_PICTURES = 3  # of the worst samples, as multiples of `report.pictures`: many families show two or three of a sample
 
 
 @dataclass(frozen=True)
@@ -94,7 +95,9 @@ class Evaluator:
             )
             if pictured is not None and dist.rank() == 0:
                 shown = range(min(self.recipe.report.pictures, len(self.samples)))
-                pictured.pictures(pictures(self.task, self.model, self.samples, shown, train.seed, self.device))
+                about = self.task, self.model, self.samples
+                pictured.pictures(pictures(*about, shown, train.seed, self.device))
+                found = with_worst(found, *about, WORST_PICTURES * len(shown), train.seed, self.device)
         except EvaluationStoppedError:
             return None
         finally:

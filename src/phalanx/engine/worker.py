@@ -30,7 +30,7 @@ from phalanx.engine.trainer import Trainer
 from phalanx.families.task import Evaluation
 from phalanx.nn.precision import Precision
 from phalanx.parallel import dist
-from phalanx.report.report import Report
+from phalanx.report.report import Callback, Report
 from phalanx.system.compiler import use_own_cache
 from phalanx.system.disk import remove_own, write_whole
 from phalanx.system.errors import RunError, StoppedError
@@ -64,15 +64,16 @@ class Start:
     fresh: bool = False
 
 
-def train(job: Job, start: Start) -> int:
+def train(job: Job, start: Start, callback: Callback | None = None) -> int:
     """The exit status of one rank: 0 when the run came to its end, 128 + signal when it was stopped and saved.
 
-    Raises what ended the run otherwise: RunError, BadSampleError, CheckpointError, OSError.
+    `callback` hears what the report does (`Report`). Raises what ended the run otherwise: RunError, BadSampleError,
+    CheckpointError, OSError.
     """
     with joined(job.recipe.device) as device:
         keep_log()
         with faults_explained():
-            status = run(job, start, device)
+            status = run(job, start, device, callback)
         gc.collect()  # DDP holds the process group; what is left of it at the end of the interpreter can abort the process
         dist.barrier()
     return status
@@ -112,7 +113,7 @@ def faults_explained() -> Iterator[None]:
         raise RunError(cure.format(said.partition('\n')[0])) from error
 
 
-def run(job: Job, start: Start, device: torch.device) -> int:
+def run(job: Job, start: Start, device: torch.device, callback: Callback | None = None) -> int:
     """The exit status of the run, with all that it built gone again."""
     with contextlib.ExitStack() as held:
         if job.recipe.train.compile:
@@ -130,7 +131,7 @@ def run(job: Job, start: Start, device: torch.device) -> int:
             resumed_from = checkpoint.path
             del checkpoint  # as large as all that the run keeps, and not needed any more
         visualdl, main = job.recipe.report.visualdl, dist.rank() == 0
-        report = Report(job.folder, main=main, name=job.name, total_steps=trainer.until, visualdl=visualdl)
+        report = Report(job.folder, main=main, name=job.name, total_steps=trainer.until, visualdl=visualdl, callback=callback)
         held.enter_context(report)
         for note in job.notes:
             report.note(note)
@@ -168,15 +169,15 @@ def fetch_together(train: Train) -> None:
     fetching.result()
 
 
-def evaluate(job: Job, weights: str | Path | None, *, raw: bool = False) -> Evaluation:
+def evaluate(job: Job, weights: str | Path | None, *, raw: bool = False, pictures: int = 0) -> Evaluation:
     """The evaluation of `weights` (None: the best of the run), shared by the ranks. Raises CheckpointError or BadSampleError.
 
-    `raw`: those as trained, not their EMA.
+    `raw`: those as trained, not their EMA. `pictures`: how many of the worst samples are among its figures.
     """
     with joined(job.recipe.device) as device:
         model = job.task.model()
         load_weights(model, weights or job.folder, raw=raw)
-        return evaluation.evaluate(
+        found = evaluation.evaluate(
             job.task,
             model.to(device),
             device=device,
@@ -186,6 +187,10 @@ def evaluate(job: Job, weights: str | Path | None, *, raw: bool = False) -> Eval
             bad_samples=job.recipe.train.bad_samples,
             autocast=Precision(job.recipe.precision, device).autocast(),
         )
+        if not pictures or dist.rank() != 0:
+            return found
+        about = job.task, model, job.task.dataset('eval'), pictures, job.recipe.train.seed, device
+        return evaluation.with_worst(found, *about)
 
 
 def end_workers() -> None:

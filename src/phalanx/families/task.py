@@ -67,10 +67,10 @@ class Matrix:
 
 @dataclass(frozen=True)
 class Pictures:
-    """Images that a person should look at."""
+    """Images that a person should look at, a row a sample."""
 
     title: str
-    cells: Sequence[tuple[str, Image]]  # with captions
+    rows: Sequence[tuple[str, Sequence[tuple[str, Image]]]]  # what is to be said of the sample, and its captioned pictures
 
 
 @dataclass(frozen=True)
@@ -81,6 +81,18 @@ class Legend:
 
 
 Figure = Curves | Matrix | Pictures | Legend
+
+
+@dataclass(frozen=True)
+class Writers:
+    """How results become files, by what `phalanx predict --save` calls each way."""
+
+    ways: Mapping[str, Callable[[Any, Image, Path], list[Path]]]  # (result, its image, a path without suffix) -> files written
+    usual: Sequence[str]  # those that are taken when none is asked for
+
+    def write(self, result: Any, image: Image, stem: Path, chosen: Sequence[str] = ()) -> list[Path]:
+        """Writes the result of one image beside `stem` in the ways `chosen`, and returns the files. Raises OSError."""
+        return [file for way in chosen or self.usual for file in self.ways[way](result, image, stem)]
 
 
 def described(part: object) -> dict[str, Any]:
@@ -107,13 +119,26 @@ class Export:
     dynamic: Mapping[int, int] = field(default_factory=dict)  # dimensions that images differ in -> what they are multiples of
 
 
+class Grade(NamedTuple):
+    """How well one sample was predicted, where something is wrong with it."""
+
+    value: float  # the lower, the worse
+    said: str  # what is wrong
+
+
 class Metric(Protocol[B_contra, P_contra]):
     """Counts what a rank has seen. All ranks call `gather` once; after it the main rank alone is asked for results."""
 
     names: ClassVar[tuple[str, ...]]  # of the numbers that can pick the best checkpoint, the usual one first; larger is better
     tie_breakers: ClassVar[tuple[str, ...]]  # pick between checkpoints equal in that one, in order; larger is better
 
-    def update(self, prediction: P_contra, batch: B_contra) -> None: ...
+    @property
+    def worst(self) -> str:
+        """What the samples of the lowest grades are, for a title."""
+
+    def update(self, prediction: P_contra, batch: B_contra) -> Sequence[Grade | None]:
+        """Counts a batch; the grade of each of its samples, None where all is right."""
+
     def gather(self) -> None:
         """Brings the counts of all ranks to the main one, so that each sample counts exactly once."""
 
@@ -125,6 +150,19 @@ class Metric(Protocol[B_contra, P_contra]):
         """What the report draws of it; may be empty."""
 
 
+@dataclass(frozen=True)
+class Worst:
+    """A sample that was predicted badly."""
+
+    index: int  # its number in the data set
+    name: str
+    grade: Grade
+
+    @property
+    def caption(self) -> str:
+        return f'{self.name}: {self.grade.said}'
+
+
 @dataclass(frozen=True, kw_only=True)
 class Evaluation:
     """What came of evaluating a model. The main rank alone has table and figures; the rest is the same on all ranks."""
@@ -134,6 +172,7 @@ class Evaluation:
     seconds: float
     table: Sequence[Mapping[str, str | float]] = ()
     figures: Sequence[Figure] = ()
+    worst: Sequence[Worst] = ()  # the worst first
     missed: Mapping[int, str] = field(default_factory=dict)  # samples that could not be read, and why
     slow: Sequence[str] = ()  # ranks slower than the median: here, unlike in training, each works for itself
 
@@ -209,8 +248,9 @@ class Task(Protocol[S, B, P]):
     def drawn(self, result: Any, image: Image) -> Image:
         """The image with its result on it, or beside it: one picture, [h, w, 3] RGB."""
 
-    def save(self, result: Any, image: Image, stem: Path) -> list[Path]:
-        """Writes the result of one image beside `stem` (a path without suffix) and returns the files written."""
+    @property
+    def writers(self) -> Writers:
+        """How the result of one image is written."""
 
     # What `phalanx export` writes.
     def export(self, model: nn.Module, *, post_processing: bool = False) -> Export:

@@ -39,8 +39,6 @@ def write_page(folder: Path) -> Path:
 
 
 def _page(run: Run) -> str:
-    rows = run.table.get('rows', [])
-    columns = dict.fromkeys(key for row in rows for key in row)
     return rendered(
         'report.html',
         {
@@ -49,10 +47,8 @@ def _page(run: Run) -> str:
             'pills': _pills(run),
             'tiles': _tiles(run),
             'charts': _charts(run),
-            'pictures': [row for row in (_embedded(run, row) for row in run.pictures) if row],
-            'figures': [_figure(run, figure) for figure in run.table.get('figures', [])],
-            'rows': [{column: row.get(column) for column in columns} for row in rows],
-            'bars': [column for column in columns if all(_is_share(row.get(column), 0) for row in rows)],
+            'pictures': [{'caption': '', 'cells': row} for row in (_embedded(run.folder, row) for row in run.pictures) if row],
+            **in_detail(run.folder, run.table.get('rows', []), run.table.get('figures', [])),
             'events': _events(run),
             'facts': _facts(run),
             'ranks': run.start.get('ranks', []),
@@ -231,12 +227,22 @@ def _metrics(line: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in line.items() if name not in NOT_METRICS}
 
 
-def _embedded(run: Run, cells: Iterable[Mapping[str, str]]) -> list[dict[str, str]]:
+def in_detail(folder: Path, rows: Sequence[Mapping[str, Any]], figures: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """What templates show of an evaluation: its table, and its figures as table.json of `folder` has them."""
+    columns = dict.fromkeys(key for row in rows for key in row)
+    return {
+        'figures': [_figure(folder, figure) for figure in figures],
+        'rows': [{column: row.get(column) for column in columns} for row in rows],
+        'bars': [column for column in columns if all(_is_share(row.get(column), 0) for row in rows)],
+    }
+
+
+def _embedded(folder: Path, cells: Iterable[Mapping[str, str]]) -> list[dict[str, str]]:
     """Pictures as text in the page, as far as their files are there."""
     found = []
     for cell in cells:
-        path = run.folder / 'pictures' / cell['file']
-        if _is_own(run.folder / 'pictures', cell['file']):
+        path = folder / 'pictures' / cell['file']
+        if _is_own(folder / 'pictures', cell['file']):
             kind, data = 'png' if path.suffix == '.png' else 'jpeg', base64.b64encode(path.read_bytes()).decode()
             found.append({'caption': cell['caption'], 'data': f'data:image/{kind};base64,{data}'})
     return found
@@ -249,7 +255,7 @@ def _is_own(folder: Path, name: str) -> bool:
     return is_picture and file.is_file() and not any(map(Path.is_symlink, (folder, file)))
 
 
-def _figure(run: Run, figure: Mapping[str, Any]) -> dict[str, Any]:
+def _figure(folder: Path, figure: Mapping[str, Any]) -> dict[str, Any]:
     """One of `task.Figure`, with what its template needs."""
     match figure['kind']:
         case 'curves':
@@ -260,7 +266,8 @@ def _figure(run: Run, figure: Mapping[str, Any]) -> dict[str, Any]:
         case 'matrix':
             return {**figure, 'matrix': confusion(figure['names'], figure['counts'])}
         case 'pictures':
-            return {**figure, 'cells': _embedded(run, figure['cells'])}
+            rows = [{'caption': row['caption'], 'cells': _embedded(folder, row['cells'])} for row in figure['rows']]
+            return {**figure, 'rows': [row for row in rows if row['cells']]}
         case _:
             return dict(figure)
 

@@ -33,7 +33,7 @@ from phalanx.families.detection.transforms import TRANSFORMS, Chances, Shown, Tr
 from phalanx.families.distillation import DISTILLATIONS, NetworkLoss
 from phalanx.families.losses import summed, weights_of
 from phalanx.families.sizing import sizing_of
-from phalanx.families.task import Export, GraphPart, Loss, described
+from phalanx.families.task import Export, GraphPart, Loss, Writers, described
 from phalanx.parallel.step import WholeStep
 from phalanx.runtime.detection import Suppressed
 from phalanx.runtime.prepare import RESIZING
@@ -139,6 +139,13 @@ def evaluated(image: Image, objects: Objects, transforms: Sequence[Transform], d
     return Sample(channels_first(seen), objects, draw.index, (H, W), torch.from_numpy(frame.boxes[0]))
 
 
+def seen_scale(transforms: Sequence[Transform], image: Image) -> tuple[float, float]:
+    """How many pixels of what `transforms` make of `image` one of its pixels is, in x and y."""
+    H, W = image.shape[:2]
+    x0, y0, x1, y1 = evaluated(image, Objects.none(), transforms, Draw(0, 0, 0, 0)).frame.tolist()
+    return (x1 - x0) / W, (y1 - y0) / H
+
+
 class Detection(Family):
     """The Task, made from the keys of a recipe.
 
@@ -202,7 +209,7 @@ class Detection(Family):
 
     def survey(self, split: Split) -> BoxSurvey:
         """The samples of a split as they lie in their files, for `phalanx data check`."""
-        return BoxSurvey(self.data().split(split), self.class_names)
+        return BoxSurvey(self.data().split(split), self.class_names, partial(seen_scale, self.transforms['eval']))
 
     rewritten_as = FORMATS
 
@@ -275,8 +282,9 @@ class Detection(Family):
     def drawn(self, result: list[Found], image: Image) -> Image:
         return drawing.with_found(image, [found for found in result if found.score >= self.shown_from])
 
-    def save(self, result: list[Found], image: Image, stem: Path) -> list[Path]:
-        return drawing.save(result, image, stem, shown_from=self.shown_from)
+    @property
+    def writers(self) -> Writers:
+        return drawing.writers(self.shown_from)
 
     @property
     def varies(self) -> bool:

@@ -110,9 +110,9 @@ class Characters:
         """What is left of a text: in lower case where the dictionary wants it, without characters that it has not."""
         return ''.join(filter(self._numbers.__contains__, self._cased(text)))
 
-    def unknown(self, text: str) -> int:
-        """How many characters of a text the dictionary has not."""
-        return len(self._cased(text)) - len(self.known(text))
+    def unknown(self, text: str) -> str:
+        """The characters of a text that the dictionary has not."""
+        return ''.join(character for character in self._cased(text) if character not in self._numbers)
 
     def ctc(self, text: str) -> list[int]:
         """The target [L] of the CTC loss. Raises UnusableTextError when the text is empty or too long, or nothing is left."""

@@ -34,15 +34,16 @@ class TextSurvey(FromSource):
         except UnusableTextError as error:
             raise SampleError(f'{self.name(index)}: {error}') from None
         counts = Counter(BLANK if character == ' ' else character for character in self.characters.known(text))
-        unknown = self.characters.unknown(text)
+        counts += Counter(f'{UNKNOWN} {character}' for character in self.characters.unknown(text))
         is_too_long = self.places is not None and places_needed(self.characters.known(text)) > self.places
-        return image, dict(counts) | ({UNKNOWN: unknown} if unknown else {}) | ({TOO_LONG: 1} if is_too_long else {})
+        return image, dict(counts) | ({TOO_LONG: 1} if is_too_long else {})
 
     @property
     def cures(self) -> dict[str, str]:
         return {
+            UNKNOWN: 'they are neither learned nor read; add them to the dictionary, or leave them out of the texts',
             TOO_LONG: f'their texts need more than the {self.places} places that a width of {self.width} gives CTC, '
-            'so nothing is learned from them; make `image_size` wider'
+            'so nothing is learned from them; make `image_size` wider',
         }
 
     def picture(self, index: int) -> Image:

@@ -314,8 +314,7 @@ class Recognition(Family):
     def drawn(self, result: Reading, image: Image) -> Image:
         return drawing.with_words(image, drawing.said(result))
 
-    def save(self, result: Reading, image: Image, stem: Path) -> list[Path]:
-        return drawing.save(result, image, stem)
+    writers = drawing.WRITERS
 
     def export(self, model: Any, *, post_processing: bool = False) -> Export:
         """The CTC logits, of the student where several networks were trained; choosing characters is the caller's."""

@@ -19,6 +19,8 @@ class PixelSurvey(FromSource):
     class_names: tuple[str, ...]
     unit: str = 'pixels'
 
+    when_absent = 'of masks with the values 0 and 255, `phalanx new` and `phalanx data prepare masks` make classes'
+
     def count(self, index: int) -> tuple[Image, dict[str, int]]:
         """The image, and the pixels of each class; void is named (void). Raises SampleError."""
         image, labels = self.source.read(Draw(index))

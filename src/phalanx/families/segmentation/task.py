@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
-from pathlib import Path
 from typing import Annotated, Any, Self
 
 import numpy as np
@@ -29,7 +28,7 @@ from phalanx.families.segmentation.metric import METRICS, Confusion
 from phalanx.families.segmentation.models import MODELS
 from phalanx.families.segmentation.survey import PixelSurvey
 from phalanx.families.segmentation.transforms import TRANSFORMS, Transform, adds_margins
-from phalanx.families.task import Export, Loss, Term, described
+from phalanx.families.task import Export, Loss, Term, Writers, described
 from phalanx.parallel.step import WholeStep
 from phalanx.runtime.prepare import RESIZING
 
@@ -236,8 +235,9 @@ class Segmentation(Family):
     def drawn(self, result: LabelMap, image: Image) -> Image:
         return drawing.with_classes(image, result)
 
-    def save(self, result: LabelMap, image: Image, stem: Path) -> list[Path]:
-        return drawing.save(result, image, stem)
+    @property
+    def writers(self) -> Writers:
+        return drawing.writers(self.labels()[0])
 
     def export(self, model: nn.Module, *, post_processing: bool = False) -> Export:
         """The main output, or its classes, for one view of an image; windows, scales and flips are the caller's."""

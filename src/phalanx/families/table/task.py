@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
 from typing import Annotated, Any, Self
 
 import numpy as np
@@ -235,8 +234,7 @@ class TableStructure(Family):
     def drawn(self, result: Prediction, image: Image) -> Image:
         return drawing.with_cells(image, result.boxes, numbered=True)
 
-    def save(self, result: Prediction, image: Image, stem: Path) -> list[Path]:
-        return drawing.save(result, image, stem)
+    writers = drawing.WRITERS
 
     def export(self, model: Any, *, post_processing: bool = False) -> Export:
         """The network with its greedy decoding; joining tokens to HTML is the caller's."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
-from pathlib import Path
 from typing import Annotated, Any, Self
 
 import torch
@@ -255,8 +254,7 @@ class TextDetection(Family):
     def drawn(self, result: list[TextRegion], image: Image) -> Image:
         return drawing.with_found(image, result)
 
-    def save(self, result: list[TextRegion], image: Image, stem: Path) -> list[Path]:
-        return drawing.save(result, image, stem)
+    writers = drawing.WRITERS
 
     def export(self, model: nn.Module, *, post_processing: bool = False) -> Export:
         """The map of the network; finding outlines on it is the caller's. Raises ValueError for `post_processing`."""

@@ -10,9 +10,10 @@ import numpy.typing as npt
 from hotcoco import COCO, COCOeval
 
 from phalanx.families.detection.data.source import Boxes
+from phalanx.families.detection.metric.detections import Detections
 from phalanx.families.detection.metric.figures import figures
-from phalanx.families.detection.metric.gathered import Detections, Gathered, Labelled
-from phalanx.families.task import Figure
+from phalanx.families.detection.metric.gathered import Gathered, Labelled
+from phalanx.families.task import Figure, Grade
 
 Floats = npt.NDArray[np.float64]
 
@@ -34,9 +35,9 @@ class CocoAp(Gathered):
         self.class_names = class_names
         self._evaluated: tuple[Floats, Floats] | None = None
 
-    def update(self, prediction: Sequence[Detections], batch: Labelled) -> None:
-        super().update(prediction, batch)
+    def update(self, prediction: Sequence[Detections], batch: Labelled) -> list[Grade | None]:
         self._evaluated = None
+        return super().update(prediction, batch)
 
     def gather(self) -> None:
         super().gather()

@@ -10,8 +10,9 @@ import numpy as np
 import numpy.typing as npt
 
 from phalanx.families.detection.data.source import Boxes, Objects
+from phalanx.families.detection.metric.detections import Detections
 from phalanx.families.detection.metric.figures import RECALLS, figures
-from phalanx.families.detection.metric.gathered import Detections, Gathered
+from phalanx.families.detection.metric.gathered import Gathered
 from phalanx.families.task import Figure
 
 Floats = npt.NDArray[np.float64]

@@ -12,7 +12,7 @@ from phalanx.families.table.metric.cells import num_found, overlaps, read_perfec
 from phalanx.families.table.metric.teds import teds
 from phalanx.families.table.tokens import Vocabulary
 from phalanx.families.table.tree import tree
-from phalanx.families.task import Figure
+from phalanx.families.task import Figure, Grade
 from phalanx.parallel import dist
 from phalanx.runtime.results import Prediction
 
@@ -37,6 +37,14 @@ class Score:
     has_spans: bool
     is_too_long: bool
 
+    def grade(self) -> Grade | None:
+        """By TEDS, of the structure alone where no cell has a box."""
+        value = self.teds_structure if self.teds is None else self.teds
+        if self.is_right and value == 1:
+            return None
+        cells = '' if self.teds is None else f', {self.cells_found} of {self.cells_true} cells found'
+        return Grade(value, f'TEDS {value:.2f}{cells}')
+
 
 class TableMetric:
     """Counts tables by how right they are.
@@ -54,9 +62,13 @@ class TableMetric:
         self.vocabulary, self.max_length = vocabulary, max_length
         self._scores: list[Score] = []
 
-    def update(self, prediction: Sequence[Prediction], batch: Annotated) -> None:
+    worst = 'Tables of the lowest TEDS'
+
+    def update(self, prediction: Sequence[Prediction], batch: Annotated) -> list[Grade | None]:
         """One prediction a table."""
-        self._scores += [self._score(said, truth) for said, truth in zip(prediction, batch.tables, strict=True)]
+        scores = [self._score(said, truth) for said, truth in zip(prediction, batch.tables, strict=True)]
+        self._scores += scores
+        return [score.grade() for score in scores]
 
     def _score(self, said: Prediction, truth: Table) -> Score:
         iou = overlaps(said.boxes, truth)  # [cells said, true boxes]
