@@ -5,11 +5,19 @@ To construct it reads nothing, so that a trained run works where its images are 
 a missing one is reported before training starts.
 """
 
+from phalanx.families.text_detection.data.coco_text import CocoText
 from phalanx.families.text_detection.data.drawn_pages import DrawnPages
 from phalanx.families.text_detection.data.icdar import Icdar2015
 from phalanx.families.text_detection.data.label_files import LabelFiles
 from phalanx.families.text_detection.data.source import Data, Source, Texts
+from phalanx.families.text_detection.data.total_text import TotalText
 
-DATA = {'label_files': LabelFiles, 'icdar2015': Icdar2015, 'drawn_pages': DrawnPages}
+DATA = {
+    'label_files': LabelFiles,
+    'icdar2015': Icdar2015,
+    'total_text': TotalText,
+    'coco_text': CocoText,
+    'drawn_pages': DrawnPages,
+}
 
 __all__ = ['DATA', 'Data', 'Source', 'Texts']

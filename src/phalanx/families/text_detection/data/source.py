@@ -16,7 +16,8 @@ from phalanx.data.image import read_image
 from phalanx.data.samples import Image, Split
 
 Points = npt.NDArray[np.float32]  # [n, 2] x, y in pixels, the outline of a text
-IGNORED_TEXTS = ('###', '*')  # transcriptions of what cannot be read and is not judged
+ILLEGIBLE = '###'
+IGNORED_TEXTS = (ILLEGIBLE, '*')  # transcriptions of what cannot be read and is not judged
 
 
 @dataclass(frozen=True)
