@@ -10,6 +10,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import cv2
 import numpy as np
 import onnx
 import PIL.Image
@@ -21,7 +22,8 @@ from phalanx.data.samples import Image
 from phalanx.deploy.pages import as_hocr, drawn
 from phalanx.deploy.writing import label
 from phalanx.runtime import Line, rows_of
-from phalanx.runtime.reading import cut_out
+from phalanx.runtime.reading import angle_of, cut_out
+from phalanx.runtime.text_detection import quad
 from running import run_here
 
 DARK, MIDDLE = 51, 128  # a block of this grey is an `a`, or a `b`
@@ -183,6 +185,33 @@ def test_of_a_curved_outline_the_rectangle_around_it_is_cut_out() -> None:
     page = np.random.default_rng(0).integers(0, 256, (60, 120, 3), np.uint8)
     cut = cut_out(page, ((10, 20), (50, 10), (90, 20), (90, 40), (50, 30), (10, 40)))
     np.testing.assert_array_equal(cut[2:-2, 2:-2], page[12:38, 12:88])
+
+
+@pytest.mark.parametrize('degrees', [-80, -60, -30, 0, 30, 60, 80])
+def test_a_line_that_is_turned_by_less_than_a_quarter_is_read_from_its_beginning(degrees: float) -> None:
+    """A strip of 120 x 20 that becomes brighter along its length, found on the page as a network's map would show it."""
+    strip = np.repeat(np.linspace(60, 250, 120).round().astype(np.uint8)[None, :, None], 20, 0).repeat(3, 2)
+    turn = cv2.getRotationMatrix2D((60, 10), degrees, 1)
+    turn[:, 2] += (40, 90)
+    page = cv2.warpAffine(strip, turn, (200, 200))
+    (contour,), _ = cv2.findContours((page[..., 0] > 0).astype(np.uint8), cv2.RETR_LIST, cv2.CHAIN_APPROX_SIMPLE)
+    corners = quad(contour, 3)
+    assert corners is not None
+    points = tuple((float(x), float(y)) for x, y in corners)
+    cut = cut_out(page, points)
+    assert cut.shape[:2] == (pytest.approx(20, abs=3), pytest.approx(120, abs=3))
+    along = cut[4:-4, 6:-6, 0].mean(0)
+    assert (np.diff(along[::4]) > 0).all()
+    assert angle_of(points) == pytest.approx(degrees, abs=2)
+
+
+def test_hocr_says_how_far_a_text_is_turned(page: Image, tmp_path: Path) -> None:
+    """Counter-clockwise, as hOCR counts: 45 degrees upwards, and 270 for a text that goes from top to bottom."""
+    rising = Line('up', 0.9, 0.8, ((10.0, 60.0), (60.0, 10.0), (70.0, 20.0), (20.0, 70.0)))
+    file = as_hocr([rising, line('down', 0, 0, 10, 60), line('level', 0, 0, 60, 10)], page, tmp_path / 'a')
+    found = ET.parse(file).iter('{http://www.w3.org/1999/xhtml}span')
+    titles = {each.text: each.get('title', '').partition('; textangle ')[2] for each in found}
+    assert titles == {'up': '45', 'down': '270', 'level': ''}
 
 
 def test_hocr_escapes_what_it_holds(page: Image, tmp_path: Path) -> None:

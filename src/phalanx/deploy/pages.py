@@ -16,7 +16,7 @@ import phalanx
 from phalanx.data.samples import Image
 from phalanx.families.recognition.draw import font_for, fonts_for
 from phalanx.families.text_detection.draw import JUDGED, with_outlines
-from phalanx.runtime.reading import rows_of
+from phalanx.runtime.reading import angle_of, rows_of
 from phalanx.runtime.results import Line
 
 HOCR = """<?xml version="1.0" encoding="UTF-8"?>
@@ -53,12 +53,17 @@ def as_text(lines: Sequence[Line], page: Image, stem: Path) -> Path:
 
 
 def as_hocr(lines: Sequence[Line], page: Image, stem: Path) -> Path:
-    """hOCR 1.2, from which other tools make searchable PDF files: texts with their boxes and confidences in per cent."""
+    """hOCR 1.2, from which other tools make searchable PDF files: texts with their boxes and confidences in per cent.
+
+    The angle of a turned text is there in whole degrees, counter-clockwise.
+    """
     file = stem.with_name(f'{stem.name}.hocr')
     spans = []
     for number, line in enumerate(lines, 1):
         xs, ys = zip(*line.points, strict=True)
         title = f'bbox {min(xs):.0f} {min(ys):.0f} {max(xs):.0f} {max(ys):.0f}; x_wconf {100 * line.confidence:.0f}'
+        angle = round(angle_of(line.points)) % 360 if len(line.points) == 4 else 0
+        title += f'; textangle {angle}' if angle else ''
         spans.append(f'<span class="ocr_line" id="line_{number}" title="{title}">{escape(line.text)}</span><br/>')
     height, width = page.shape[:2]
     said = HOCR.format(name=escape(stem.name), version=phalanx.__version__, width=width, height=height, lines='\n'.join(spans))

@@ -35,6 +35,10 @@ class Texts:
         """The same texts in other places."""
         return Texts(tuple(outlines), self.strings, self.ignored)
 
+    def with_one(self, points: Points, string: str) -> Texts:
+        """These and one more, which is judged."""
+        return Texts((*self.outlines, points), (*self.strings, string), (*self.ignored, False))
+
     def at(self, places: Sequence[int]) -> Texts:
         """Some of the texts."""
         rows = [(self.outlines[place], self.strings[place], self.ignored[place]) for place in places]
