@@ -33,6 +33,11 @@ def box(x0: float, y0: float, x1: float, y1: float) -> tuple[tuple[float, float]
     return (x0, y0), (x1, y0), (x1, y1), (x0, y1)
 
 
+def spans(file: Path, kind: str) -> list[ET.Element]:
+    """The elements of a kind in a file of hOCR."""
+    return [each for each in ET.parse(file).iter('{http://www.w3.org/1999/xhtml}span') if each.get('class') == kind]
+
+
 def line(text: str, *where: float) -> Line:
     return Line(text, 0.9, 0.8, box(*where))
 
@@ -209,16 +214,28 @@ def test_hocr_says_how_far_a_text_is_turned(page: Image, tmp_path: Path) -> None
     """Counter-clockwise, as hOCR counts: 45 degrees upwards, and 270 for a text that goes from top to bottom."""
     rising = Line('up', 0.9, 0.8, ((10.0, 60.0), (60.0, 10.0), (70.0, 20.0), (20.0, 70.0)))
     file = as_hocr([rising, line('down', 0, 0, 10, 60), line('level', 0, 0, 60, 10)], page, tmp_path / 'a')
-    found = ET.parse(file).iter('{http://www.w3.org/1999/xhtml}span')
-    titles = {each.text: each.get('title', '').partition('; textangle ')[2] for each in found}
+    titles = {''.join(each.itertext()): each.get('title', '').partition('; textangle ')[2] for each in spans(file, 'ocr_line')}
     assert titles == {'up': '45', 'down': '270', 'level': ''}
+
+
+def test_hocr_has_the_words_of_a_line_which_tools_lay_over_a_scan(page: Image, tmp_path: Path) -> None:
+    """Boxes by hand: nine characters in 90 pixels, along the line, which may go down the page."""
+    file = as_hocr([line('ab cde fg', 10, 20, 100, 40), line('ab cde fg', 10, 20, 30, 110)], page, tmp_path / 'a')
+    assert [(word.text, word.get('title')) for word in spans(file, 'ocrx_word')] == [
+        ('ab', 'bbox 10 20 30 40; x_wconf 90'),
+        ('cde', 'bbox 40 20 70 40; x_wconf 90'),
+        ('fg', 'bbox 80 20 100 40; x_wconf 90'),
+        ('ab', 'bbox 10 20 30 40; x_wconf 90'),
+        ('cde', 'bbox 10 50 30 80; x_wconf 90'),
+        ('fg', 'bbox 10 90 30 110; x_wconf 90'),
+    ]
 
 
 def test_hocr_escapes_what_it_holds(page: Image, tmp_path: Path) -> None:
     file = as_hocr([line('a < b & "c"', 20, 20, 99, 39)], page, tmp_path / 'a"b')
-    (found,) = ET.parse(file).iter('{http://www.w3.org/1999/xhtml}span')
-    assert found.text == 'a < b & "c"'
-    assert found.get('title') == 'bbox 20 20 99 39; x_wconf 90'
+    (found,) = spans(file, 'ocr_line')
+    assert ''.join(found.itertext()) == 'a < b & "c"'
+    assert found.get('title') == 'bbox 20 20 99 39'
 
 
 def test_texts_stand_beside_the_page_where_they_were_found(page: Image) -> None:
