@@ -61,12 +61,12 @@ def main() -> None:
             way()
             times[name].append(time.process_time() - begin)
     for name, found in lines.items():
-        same = {'lines': len(found), 'lines as phalanx': len(found.items() & lines['phalanx'].items())}
-        taken = {
-            'seconds': round(median(times[name]), 2),
-            'of phalanx': round(median(times[name]) / median(times['phalanx']), 2),
-        }
-        print(json.dumps({'reader': name, 'pages': len(pages)} | same | (taken if given.rounds else {})))
+        said: dict[str, Any] = {'reader': name, 'pages': len(pages), 'lines': len(found)}
+        said['lines as phalanx'] = len(found.items() & lines['phalanx'].items())
+        if times[name]:
+            said['seconds'] = round(median(times[name]), 2)
+            said['of phalanx'] = round(median(times[name]) / median(times['phalanx']), 2)
+        print(json.dumps(said))
 
 
 def drawn_page() -> Image:
