@@ -30,7 +30,7 @@ from phalanx.families.text_detection.metric import METRICS, Hmean
 from phalanx.families.text_detection.models import MODELS
 from phalanx.families.text_detection.survey import TextSurvey
 from phalanx.families.text_detection.targets import TargetMaps, shrink_maps, threshold_maps
-from phalanx.families.text_detection.transforms import MULTIPLE, TRANSFORMS, Transform
+from phalanx.families.text_detection.transforms import MULTIPLE, TRANSFORMS, Chances, Transform
 from phalanx.parallel.step import WholeStep
 from phalanx.runtime.prepare import RESIZING
 from phalanx.runtime.results import TextRegion
@@ -134,17 +134,18 @@ class Samples(samples.Samples):
         if self.split == 'eval':
             return prepared(image, texts, self.transforms, draw)
         size, rng = image.shape[:2], draw.rng()
+        chances = Chances(rng, lambda: self.source.read(Draw(int(rng.integers(len(self))))))
         for transform in self.transforms:
-            image, texts = transform(image, texts, rng)
+            image, texts = transform(image, texts, chances)
         maps: TargetMaps = self.options.maps(texts, *image.shape[:2])
         return Sample(channels_first(image), tuple(map(torch.from_numpy, maps)), texts, draw.index, size)
 
 
 def prepared(image: Image, texts: Texts, transforms: Sequence[Transform], draw: Draw) -> Sample:
     """The sample that judges or predicts `image`, whose texts stay where they are."""
-    seen = image
+    seen, chances = image, Chances(draw.rng(), lambda: (image, Texts()))
     for transform in transforms:
-        seen, _ = transform(seen, Texts(), draw.rng())
+        seen, _ = transform(seen, Texts(), chances)
     return Sample(channels_first(seen), (), texts, draw.index, image.shape[:2])
 
 

@@ -1,6 +1,6 @@
 """Augmentations of an image together with the outlines of its texts; sizes and arithmetic are those of PaddleOCR's.
 
-Each is built from keyword options and called with an image [H, W, 3] uint8, its texts and the random numbers of its sample.
+Each is built from keyword options and called with an image [H, W, 3] uint8, its texts and the chances of its sample.
 Normalisation is none of them: the Task does it where the network runs, so that images travel as bytes.
 """
 
@@ -19,13 +19,25 @@ from phalanx.data.colour import ColourDistortion
 from phalanx.data.image import left_right
 from phalanx.data.samples import Image
 from phalanx.families.sizing import Sizing, Sometimes
-from phalanx.families.text_detection.data.source import Texts
+from phalanx.families.text_detection.data.source import Points, Texts
 from phalanx.runtime.prepare import limited_size, resized
+from phalanx.runtime.reading import cut_out
 
 Rng = np.random.Generator
 Shown = tuple[Image, Texts]  # an image and what is written on it
-Transform = Callable[[Image, Texts, Rng], Shown]
+
+
+@dataclass(frozen=True)
+class Chances:
+    """What a transform may draw from."""
+
+    rng: Rng  # belongs to the sample
+    another: Callable[[], Shown]  # some other sample of the data set, as it was read
+
+
+Transform = Callable[[Image, Texts, Chances], Shown]
 MULTIPLE = 32  # of the sides that networks take
+MOST_PASTED = 30  # texts that are put on a page
 
 
 def check_network_size(name: str, size: tuple[int, int]) -> None:
@@ -44,16 +56,66 @@ def scaled(image: Image, texts: Texts, height: int, width: int) -> Shown:
 class RandomDistort(ColourDistortion):
     sizing: ClassVar[Sizing] = 'kept'
 
-    def __call__(self, image: Image, texts: Texts, rng: Rng) -> Shown:
-        return self.distorted(image, rng), texts
+    def __call__(self, image: Image, texts: Texts, chances: Chances) -> Shown:
+        return self.distorted(image, chances.rng), texts
+
+
+@dataclass(frozen=True, kw_only=True)
+class CopyPaste:
+    """Puts texts of another page on the image, turned by any angle: `ratio` of the texts there, one at least.
+
+    `apart`: where no text is, as far as 50 trials find such a place; else they may lie over others. To come first: the other
+    page is taken as it was read.
+    """
+
+    sizing: ClassVar[Sizing] = 'kept'
+
+    ratio: float = 0.2
+    apart: bool = True
+
+    def __post_init__(self) -> None:
+        check_probability('ratio', self.ratio)
+
+    def __call__(self, image: Image, texts: Texts, chances: Chances) -> Shown:
+        (page, others), rng = chances.another(), chances.rng
+        judged = [place for place, ignored in enumerate(others.ignored) if not ignored]
+        picked = rng.permutation(judged).astype(int)[: max(1, min(int(self.ratio * len(others)), MOST_PASTED))].tolist()
+        image = image.copy()
+        for place in picked:
+            laid = self._laid(image, page, others.outlines[place], texts, rng)
+            if laid is not None:
+                texts = texts.with_one(laid, others.strings[place])
+        return image, texts
+
+    def _laid(self, image: Image, page: Image, points: Points, texts: Texts, rng: Rng) -> Points | None:
+        """Draws a text of `page` on `image`, and gives its corners there; None when there is no room for it."""
+        H, W = image.shape[:2]
+        inside = points.clip(0, np.array([page.shape[1], page.shape[0]], np.float32))
+        cut = cut_out(page, tuple((float(x), float(y)) for x, y in inside))
+        h, w = cut.shape[:2]
+        turn = cv2.getRotationMatrix2D((0, 0), float(rng.integers(360)), 1)  # [2, 3]
+        corners = np.array([[0, 0], [w, 0], [w, h], [0, h]]) @ turn[:, :2].T
+        turn[:, 2] = -corners.min(0)
+        width, height = np.ceil(np.ptp(corners, axis=0)).astype(int).tolist()
+        if width > W or height > H:
+            return None
+        for _ in range(50 if self.apart else 1):
+            x, y = int(rng.integers(W - width, endpoint=True)), int(rng.integers(H - height, endpoint=True))
+            if not self.apart or not any(shows(other, x, y, x + width, y + height) for other in texts.outlines):
+                part, ones = image[y : y + height, x : x + width], np.ones((h, w), np.uint8)
+                turned = cv2.warpAffine(cut, turn, (width, height), flags=cv2.INTER_LINEAR, borderMode=cv2.BORDER_REPLICATE)
+                is_text = cv2.warpAffine(ones, turn, (width, height), flags=cv2.INTER_NEAREST) > 0
+                part[is_text] = turned[is_text]
+                return np.asarray(corners + turn[:, 2] + np.array([x, y]), np.float32)
+        return None
 
 
 @dataclass(frozen=True, kw_only=True)
 class RandomFlip(Sometimes):
     """Mirrors left and right."""
 
-    def __call__(self, image: Image, texts: Texts, rng: Rng) -> Shown:
-        if not self.happens(rng):
+    def __call__(self, image: Image, texts: Texts, chances: Chances) -> Shown:
+        if not self.happens(chances.rng):
             return image, texts
         sign, shift = np.array([-1, 1], np.float32), np.array([image.shape[1], 0], np.float32)
         return left_right(image), texts.moved([points * sign + shift for points in texts.outlines])
@@ -71,9 +133,9 @@ class RandomRotate:
         if not -180 <= self.degrees[0] <= self.degrees[1] <= 180:
             raise ValueError(f'degrees must rise within -180 and 180, got {self.degrees[0]}, {self.degrees[1]}')
 
-    def __call__(self, image: Image, texts: Texts, rng: Rng) -> Shown:
+    def __call__(self, image: Image, texts: Texts, chances: Chances) -> Shown:
         H, W = image.shape[:2]
-        affine = cv2.getRotationMatrix2D(((W - 1) / 2, (H - 1) / 2), rng.uniform(*self.degrees), 1)  # [2, 3]
+        affine = cv2.getRotationMatrix2D(((W - 1) / 2, (H - 1) / 2), chances.rng.uniform(*self.degrees), 1)  # [2, 3]
         turned = cv2.warpAffine(image, affine, (W, H), flags=cv2.INTER_LINEAR).astype(np.uint8, copy=False)
         outlines = [(points @ affine[:, :2].T + affine[:, 2]).astype(np.float32) for points in texts.outlines]
         return turned, texts.moved(outlines)
@@ -89,8 +151,8 @@ class RandomResize:
         if not 0 < self.scale[0] <= self.scale[1]:
             raise ValueError(f'scale must rise from above 0, got {self.scale[0]}, {self.scale[1]}')
 
-    def __call__(self, image: Image, texts: Texts, rng: Rng) -> Shown:
-        factor = rng.uniform(*self.scale)
+    def __call__(self, image: Image, texts: Texts, chances: Chances) -> Shown:
+        factor = chances.rng.uniform(*self.scale)
         H, W = image.shape[:2]
         return scaled(image, texts, max(1, round(H * factor)), max(1, round(W * factor)))
 
@@ -114,8 +176,8 @@ class RandomCrop:
         check_network_size('crop_size', self.crop_size)
         check_probability('least_share', self.least_share)
 
-    def __call__(self, image: Image, texts: Texts, rng: Rng) -> Shown:
-        x0, y0, x1, y1 = self._part(image, texts, rng)
+    def __call__(self, image: Image, texts: Texts, chances: Chances) -> Shown:
+        x0, y0, x1, y1 = self._part(image, texts, chances.rng)
         H, W = self.crop_size
         factor = min(W / (x1 - x0), H / (y1 - y0))
         width, height = max(1, int((x1 - x0) * factor)), max(1, int((y1 - y0) * factor))
@@ -171,7 +233,7 @@ class Resize:
     def __post_init__(self) -> None:
         check_network_size('target_size', self.target_size)
 
-    def __call__(self, image: Image, texts: Texts, rng: Rng) -> Shown:
+    def __call__(self, image: Image, texts: Texts, chances: Chances) -> Shown:
         return scaled(image, texts, *self.target_size)
 
 
@@ -189,11 +251,12 @@ class LimitSide:
         if self.side < MULTIPLE:
             raise ValueError(f'side must be at least {MULTIPLE}, got {self.side}')
 
-    def __call__(self, image: Image, texts: Texts, rng: Rng) -> Shown:
+    def __call__(self, image: Image, texts: Texts, chances: Chances) -> Shown:
         return scaled(image, texts, *limited_size(image, self.side, self.limit))
 
 
 TRANSFORMS = {
+    'copy_paste': CopyPaste,
     'random_distort': RandomDistort,
     'random_flip': RandomFlip,
     'random_rotate': RandomRotate,

@@ -16,6 +16,7 @@ from phalanx.cli.data.new.plan import (
     line_size,
     mirrors,
     segmentation_sides,
+    text_sides,
 )
 from phalanx.cli.data.prepare.samples import Family
 from phalanx.cli.data.prepare.targets import Written
@@ -114,11 +115,26 @@ def _table(written: Written, length: Length, node: Node) -> list[str]:
     ]
 
 
+def _text_detection(written: Written, length: Length, node: Node) -> list[str]:
+    side, crop = text_sides(written, node)
+    model = 'pp_lcnet_v3\n  neck: rse_fpn\n  neck_channels: 96' if node.has_gpu else 'mobilenet_v3\n  neck_channels: 48'
+    return [
+        f'model:\n  name: db\n  backbone: {model}',
+        'loss:\n  name: db',
+        'transforms:\n  - random_distort\n  - random_flip\n  - {name: random_rotate, degrees: [-10, 10]}\n'
+        f'  - {{name: random_crop, crop_size: [{crop}, {crop}]}}   # its edges go through no text',
+        f'eval_transforms:                 # small texts need more pixels\n  - {{name: limit_side, side: {side}, limit: max}}',
+        'post_processing:\n  shape: quad                    # or polygon, for curved text',
+        _optimizer('adam', 1.0e-3 * (length.batch / 8) ** 0.5, 0.0),
+    ]
+
+
 FAMILY: dict[Family, Callable[[Written, Length, Node], list[str]]] = {
     'detection': _detection,
     'segmentation': _segmentation,
     'recognition': _recognition,
     'table': _table,
+    'text_detection': _text_detection,
 }
 
 

@@ -11,10 +11,12 @@ from functools import partial
 from typing import Annotated
 
 from phalanx.data import mixing
+from phalanx.families.text_detection.data.coco_text import CocoText
 from phalanx.families.text_detection.data.drawn_pages import DrawnPages
 from phalanx.families.text_detection.data.icdar import Icdar2015
 from phalanx.families.text_detection.data.label_files import LabelFiles
 from phalanx.families.text_detection.data.source import Data, Source, Texts
+from phalanx.families.text_detection.data.total_text import TotalText
 
 
 class Mixture(mixing.Mixture):
@@ -24,6 +26,13 @@ class Mixture(mixing.Mixture):
         super().__init__(parts, train_shares)
 
 
-DATA = {'label_files': LabelFiles, 'icdar2015': Icdar2015, 'drawn_pages': DrawnPages, 'mixture': Mixture}
+DATA = {
+    'label_files': LabelFiles,
+    'icdar2015': Icdar2015,
+    'total_text': TotalText,
+    'coco_text': CocoText,
+    'drawn_pages': DrawnPages,
+    'mixture': Mixture,
+}
 
 __all__ = ['DATA', 'Data', 'Source', 'Texts']

@@ -17,7 +17,8 @@ from phalanx.data.image import read_image
 from phalanx.data.samples import Draw, Image, Split
 
 Points = npt.NDArray[np.float32]  # [n, 2] x, y in pixels, the outline of a text
-IGNORED_TEXTS = ('###', '*')  # transcriptions of what cannot be read and is not judged
+ILLEGIBLE = '###'
+IGNORED_TEXTS = (ILLEGIBLE, '*')  # transcriptions of what cannot be read and is not judged
 
 
 @dataclass(frozen=True)
@@ -34,6 +35,10 @@ class Texts:
     def moved(self, outlines: Sequence[Points]) -> Texts:
         """The same texts in other places."""
         return Texts(tuple(outlines), self.strings, self.ignored)
+
+    def with_one(self, points: Points, string: str) -> Texts:
+        """These and one more, which is judged."""
+        return Texts((*self.outlines, points), (*self.strings, string), (*self.ignored, False))
 
     def at(self, places: Sequence[int]) -> Texts:
         """Some of the texts."""
