@@ -81,6 +81,13 @@ def test_the_attention_decoder_needs_room_for_begin_and_end() -> None:
         ABC.sar('abcab')
 
 
+def test_nrtr_numbers_characters_behind_padding_unknown_begin_and_end() -> None:
+    """By hand: a, b, c are 4 to 6, padding 0, begin 2, end 3."""
+    assert ABC.nrtr('c-ab') == [2, 6, 4, 5, 3, 0]
+    with pytest.raises(UnusableTextError, match='the attention decoder learns at most 4'):
+        ABC.nrtr('abcab')
+
+
 def test_reading_merges_repetitions_but_not_across_a_blank() -> None:
     assert ABC.decode(logits(0, 1, 1, 0, 1, 2, 2, 3))[0].text == 'aabc'
 

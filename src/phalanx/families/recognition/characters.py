@@ -1,8 +1,9 @@
 """The characters that a network tells apart, and texts as their numbers. Shapes: B texts, T time steps, C characters.
 
 Numbering, what is dropped and what is refused are PaddleOCR's: in CTC targets number 0 is the blank and character i of the
-dictionary is i + 1; in targets of the attention decoder (SAR) character i is i, followed by a number for unknown characters,
-one for begin and end alike, and one for padding.
+dictionary is i + 1; in targets of the attention decoder SAR character i is i, followed by a number for unknown characters, one
+for begin and end alike, and one for padding; in those of NRTR these come first (padding, unknown, begin, end), and character i
+is i + 4.
 """
 
 from __future__ import annotations
@@ -31,9 +32,10 @@ BUILT_IN: dict[BuiltIn, str] = {
 
 
 def row_labels(characters: Sequence[str]) -> list[Sequence[str]]:
-    """What the rows of a head stand for: of CTC, of the attention decoder, of the characters that go into that."""
+    """What the rows of a head stand for: of CTC, of SAR, of the characters that go into that, of NRTR and its characters."""
     attended = [*characters, '(unknown)', '(begin or end)']
-    return [['(blank)', *characters], attended, [*attended, '(padding)']]
+    nrtr = ['(padding)', '(unknown)', '(begin)', '(end)', *characters, '(none)']
+    return [['(blank)', *characters], attended, [*attended, '(padding)'], nrtr]
 
 
 class UnusableTextError(Exception):
@@ -133,16 +135,23 @@ class Characters:
         return Encoded(known, len(self._cased(text)) - len(known), [])
 
     def sar(self, text: str) -> list[int]:
-        """The target [max_length] of the attention decoder: begin, characters, end, padding.
+        """The target [max_length] of the attention decoder SAR: begin, characters, end, padding.
 
         Raises UnusableTextError where `ctc` does, and when there is no room for begin and end.
         """
-        numbers = [number - 1 for number in self.ctc(text)]
+        return self._framed(text, self.sar_edge, -1, self.sar_edge, self.sar_padding)
+
+    def nrtr(self, text: str) -> list[int]:
+        """As `sar`, of NRTR."""
+        return self._framed(text, 2, 3, 3, 0)
+
+    def _framed(self, text: str, begin: int, shift: int, end: int, padding: int) -> list[int]:
+        """`shift`: what a character is more than for CTC."""
+        numbers = [number + shift for number in self.ctc(text)]
         room = self.max_length - 2
         if len(numbers) > room:
             raise UnusableTextError(f'{text!r} has {len(numbers)} characters, the attention decoder learns at most {room}')
-        framed = [self.sar_edge, *numbers, self.sar_edge]
-        return framed + [self.sar_padding] * (self.max_length - len(framed))
+        return [begin, *numbers, end] + [padding] * (room - len(numbers))
 
     def decode(self, logits: Tensor) -> list[Reading]:  # [B, T, C + 1]
         """The most probable character of each step, repetitions and blanks left out."""
