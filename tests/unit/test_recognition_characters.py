@@ -2,6 +2,7 @@
 
 import pickle
 import re
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -43,6 +44,24 @@ def test_of_two_equal_characters_the_last_is_written_and_both_are_read(tmp_path:
 def test_a_damaged_dictionary_is_named_with_its_line(tmp_path: Path, content: str, message: str) -> None:
     with pytest.raises(ValueError, match=re.escape(message)):
         Dictionary(dictionary=written(tmp_path / 'd.txt', content)).read()
+
+
+@pytest.mark.skipif(find_spec('onnx') is None, reason='reading ONNX files needs onnx')
+def test_the_characters_of_an_exported_recogniser_are_those_of_its_metadata(tmp_path: Path) -> None:
+    from onnx import helper, save
+
+    def exported(name: str, told: dict[str, str]) -> Path:
+        model = helper.make_model(helper.make_graph([], 'network', [], []))
+        helper.set_model_props(model, told)
+        save(model, tmp_path / name)
+        return tmp_path / name
+
+    ours = Dictionary(dictionary=exported('a.onnx', {'character': '中\n\u2028\nb\n'}), space=True).read()
+    assert ours.characters == ('中', '\u2028', 'b', ' ')
+    with pytest.raises(ValueError, match=r'b\.onnx: has no `character` in its metadata'):
+        Dictionary(dictionary=exported('b.onnx', {})).read()
+    with pytest.raises(ValueError, match=r'c\.onnx: is not a complete ONNX file'):
+        Dictionary(dictionary=written(tmp_path / 'c.onnx', 'a\nb\n')).read()
 
 
 def test_a_missing_dictionary_is_told_when_it_is_read_with_those_built_in() -> None:

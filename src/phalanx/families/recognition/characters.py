@@ -11,6 +11,7 @@ from __future__ import annotations
 import string
 from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -47,7 +48,8 @@ class Dictionary:
     """Which characters there are, as a recipe says it."""
 
     dictionary: BuiltIn | tuple[str, ...] | Path = 'alphanumeric'
-    """A built-in one, a list of characters, or a file with one character a line, as PaddleOCR has them."""
+    """A built-in one, a list of characters, or a file with one character a line, as PaddleOCR has them, or an ONNX file of a
+    recogniser, which has them in its metadata, as rapidocr's do."""
     space: bool = False
     """Adds a space at the end, also where the file has one already: as the originals do, so that their weights fit."""
     lower_case: bool | None = None
@@ -74,11 +76,30 @@ def read_dictionary(dictionary: BuiltIn | tuple[str, ...] | Path) -> tuple[str, 
         return tuple(BUILT_IN[dictionary])
     if not dictionary.is_file():
         raise FileNotFoundError(f'{dictionary}: there is no such dictionary file; built-in ones are {", ".join(BUILT_IN)}')
-    lines = [line.removesuffix('\r') for line in text_of(dictionary).removesuffix('\n').split('\n')]
+    text = _metadata(dictionary) if dictionary.suffix == '.onnx' else text_of(dictionary)
+    lines = [line.removesuffix('\r') for line in text.removesuffix('\n').split('\n')]
     for number, line in enumerate(lines, 1):
         if not line:
             raise ValueError(f'{dictionary}:{number}: is empty; a dictionary has one character a line')
     return tuple(lines)
+
+
+def _metadata(file: Path) -> str:
+    """The characters that an exported recogniser knows, one a line. Raises ValueError when there are none."""
+    if find_spec('onnx') is None:
+        raise ValueError(
+            f'{file}: the characters of an exported network are read with onnx: pip install "phalanx-vision[export]"'
+        )
+    import onnx  # it comes with the extra `export`
+    from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
+
+    try:
+        told = {each.key: each.value for each in onnx.load_model(file, load_external_data=False).metadata_props}
+    except (DecodeError, ValueError) as error:
+        raise ValueError(f'{file}: is not a complete ONNX file: {error}') from None
+    if not told.get('character'):
+        raise ValueError(f'{file}: has no `character` in its metadata; give the dictionary that it was made with')
+    return str(told['character'])
 
 
 class Encoded(NamedTuple):
