@@ -22,10 +22,11 @@ import cv2
 import numpy as np
 
 from phalanx import Reader
+from phalanx.data.samples import Draw
 from phalanx.families.text_detection.data.drawn_pages import DrawnPages
 from phalanx.runtime import load
 
-SIZE, LINES, HEIGHTS = (3000, 2000), (60, 60), (24.0, 48.0)
+SIZE, LINES, HEIGHTS = (2000, 3000), (60, 60), (24.0, 48.0)
 
 
 def main() -> None:
@@ -37,7 +38,7 @@ def main() -> None:
     from rapidocr_onnxruntime import RapidOCR
 
     cv2.setNumThreads(1)
-    page, _ = DrawnPages(size=SIZE, lines=LINES, heights=HEIGHTS, degrees=5).split('eval').read(0)
+    page, _ = DrawnPages(page_size=SIZE, lines=LINES, heights=HEIGHTS, degrees=5).split('eval').read(Draw(0))
     theirs = np.ascontiguousarray(page[..., ::-1])
     ours = Reader(load(given.det, threads=1), load(given.rec, threads=1))
     options: dict[str, Any] = {'intra_op_num_threads': 1, 'max_side_len': max(SIZE)}

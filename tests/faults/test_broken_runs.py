@@ -74,7 +74,7 @@ def test_a_wrong_label_image_ends_the_run_with_its_path_and_values(
         ('train.txt', '../../etc/passwd 0.png\n', 'passwd'),
     ],
 )
-def test_a_broken_list_is_told_before_anything_starts(
+def test_a_broken_list_is_reported_before_anything_starts(
     phalanx_here: Command, tmp_path: Path, name: str, text: str, told: str
 ) -> None:
     data = write_data_set(tmp_path)

@@ -110,6 +110,6 @@ def test_a_class_that_is_not_met_does_not_count() -> None:
     assert metric.compute()['mean_iou_all'] == pytest.approx((3 / 4 + 0 + 18) / 20)  # as PaddleSeg has it
 
 
-def test_a_label_that_is_no_class_is_told() -> None:
+def test_a_label_that_is_no_class_is_reported() -> None:
     with pytest.raises(ValueError, match=r'^a pixel is labelled 33; the 4 classes are 0 to 3, void is 255$'):
         Confusion(NAMES).update([torch.zeros(1, 2)], SimpleNamespace(labels=[torch.tensor([[0, 33]])]))

@@ -50,7 +50,7 @@ class Tree:
     def words(self) -> list[str]:
         """The recipe of the data set, as words of a command."""
         data = f'data={{name: file_list, root: {self.root}, classes: [{", ".join(CLASSES)}]}}'
-        return ['pp_liteseg_digits', '--set', data, 'transforms=[{name: resize, size: [8, 8]}]', '--workers', '0']
+        return ['pp_liteseg_digits', '--set', data, 'transforms=[{name: resize, target_size: [8, 8]}]', '--workers', '0']
 
 
 @pytest.fixture
@@ -176,7 +176,7 @@ def test_progress_counts_to_the_number_of_samples(tree: Tree) -> None:
     assert heard == [('train', 1, 2), ('train', 2, 2), ('eval', 1, 1)]
 
 
-def test_one_trouble_in_many_files_is_told_once() -> None:
+def test_one_trouble_in_many_files_is_reported_once() -> None:
     census = Census({}, {}, [Problem('train', f'{n}.png', f'{n}.png: is empty') for n in range(3)], [])
     census.problems.insert(0, Problem('eval', 'x.png', 'x.png: is cut off'))
     assert [(reason, count, first.name) for reason, count, first in census.reasons()] == [
@@ -185,7 +185,7 @@ def test_one_trouble_in_many_files_is_told_once() -> None:
     ]
 
 
-def test_many_sizes_are_told_in_steps_of_the_longer_side() -> None:
+def test_many_sizes_are_reported_in_steps_of_the_longer_side() -> None:
     census = Census({}, {'train': SplitCensus(60)}, [], [])
     for width in range(100, 160):
         census.splits['train'].sizes[width, 90] += 2
@@ -263,7 +263,7 @@ def test_lines_whose_text_the_width_has_no_places_for_are_counted(tmp_path: Path
     (tmp_path / 'list.txt').write_text('a.png\t1234567\nb.png\t1111111\n')
     data = f'data={{name: label_files, root: {tmp_path}, train: [list.txt], eval: [list.txt]}}'
     words = ('--page', str(tmp_path / 'data.html'), '--workers', '0', '--json')
-    assert cli.main(['data', 'check', 'crnn_digits', '--set', data, 'size=[32,32]', *words]) == 0
+    assert cli.main(['data', 'check', 'crnn_digits', '--set', data, 'image_size=[32,32]', *words]) == 0
     remarks = json.loads(capsys.readouterr().out)['remarks']
     cure = 'their texts need more than the 8 places that a width of 32 gives CTC, so nothing is learned from them'
-    assert f'train: 1 sample (too long for the width): {cure}; make `size` wider' in remarks
+    assert f'train: 1 sample (too long for the width): {cure}; make `image_size` wider' in remarks

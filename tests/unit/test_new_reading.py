@@ -22,6 +22,7 @@ from phalanx.cli.data.prepare.html_tables import tokens_of
 from phalanx.cli.data.prepare.samples import Found, Sample, Thing
 from phalanx.cli.data.prepare.targets import Written
 from phalanx.cli.data.prepare.tree import Tree
+from phalanx.data.samples import Draw
 from phalanx.engine.runs import open_job
 from running import run_here
 
@@ -85,7 +86,7 @@ def test_label_maps_are_those_that_were_drawn(drawing: object) -> None:
     samples = open_job('mine_phalanx/mine.yml').task.survey('train').source  # type: ignore[attr-defined]
     for index in range(len(samples)):
         number = int(Path(samples.name(index)).stem.split()[-1])
-        np.testing.assert_array_equal(samples.read(index)[1], drawn.mask_of(number))
+        np.testing.assert_array_equal(samples.read(Draw(index))[1], drawn.mask_of(number))
 
 
 def test_white_masks_are_one_class_also_when_they_are_smaller_than_their_image() -> None:
@@ -162,7 +163,7 @@ def test_the_tokens_of_a_table_are_those_of_pubtabnet() -> None:
         ('<table><tr><td><img></td></tr></table>', 'x: has a tag <img>'),
     ],
 )
-def test_html_that_is_no_table_is_told(html: str, message: str) -> None:
+def test_html_that_is_no_table_is_reported(html: str, message: str) -> None:
     with pytest.raises(AnnotationError, match=message):
         tokens_of(html, 'x')
 
@@ -170,7 +171,7 @@ def test_html_that_is_no_table_is_told(html: str, message: str) -> None:
 # What is left out.
 
 
-def test_what_cannot_be_used_is_left_out_and_told(capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_cannot_be_used_is_left_out_and_reported(capsys: pytest.CaptureFixture[str]) -> None:
     drawn.voc(Path('mine'))
     Path('mine/JPEGImages/part 2.JPG').write_bytes(b'no image')
     Path('mine/Annotations/part 3.xml').write_text('<annotation><object>')
@@ -192,7 +193,7 @@ def test_what_cannot_be_used_is_left_out_and_told(capsys: pytest.CaptureFixture[
         assert words in said, words
 
 
-def test_a_box_without_area_and_a_class_that_never_occurs_are_told(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_box_without_area_and_a_class_that_never_occurs_are_reported(capsys: pytest.CaptureFixture[str]) -> None:
     drawn.coco(Path('mine'))
     assert new() == 0
     said = capsys.readouterr().out

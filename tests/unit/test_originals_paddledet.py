@@ -210,7 +210,7 @@ def test_ppyoloe_comes_out_as_published() -> None:
     assert got['transforms'][1] == expand
     batch = {'name': 'batch_random_resize', 'sizes': [320, 352, 384], 'keep_ratio': False, 'interpolation': 'random'}
     assert got['transforms'][4] == batch
-    resize = {'name': 'resize', 'size': [640, 640], 'keep_ratio': False, 'interpolation': 'cubic'}
+    resize = {'name': 'resize', 'target_size': [640, 640], 'keep_ratio': False, 'interpolation': 'cubic'}
     assert got['eval_transforms'] == [resize]
     assert (got['mean'], got['std']) == ([0.485, 0.456, 0.406], [0.229, 0.224, 0.225])
     assert {'epochs': 300, 'batch_size_per_rank': 8, 'workers': 4}.items() <= got['train'].items()
@@ -397,7 +397,7 @@ def test_own_keys_and_recipe_keys_can_be_set() -> None:
     assert recipe('ppyoloe', 'data.root=/d')['data']['root'] == '/d'
 
 
-def test_a_backbone_is_told_from_a_whole_network() -> None:
+def test_a_backbone_is_distinguished_from_a_whole_network() -> None:
     train = recipe('ppyoloe')['train']
     assert (train['init_from'], train['init_part']) == ('https://example.org/CSPResNetb_s_pretrained.pdparams', 'backbone')
     train = recipe('ppyoloe', 'pretrain_weights=CSPResNetb_s_pretrained.pdparams')['train']
@@ -406,7 +406,7 @@ def test_a_backbone_is_told_from_a_whole_network() -> None:
     assert (train['init_part'], train['init_misshapen']) == ('all', 'skip')
 
 
-def test_what_is_ignored_is_told_with_its_line() -> None:
+def test_what_is_ignored_is_reported_with_its_line() -> None:
     notes = open_job('ppyoloe.yml').notes
     assert 'runtime.yml:3: save_dir is ignored: --save_dir names the run folder' in notes
 
@@ -427,14 +427,14 @@ def test_what_is_ignored_is_told_with_its_line() -> None:
         ('snapshot_epoc=2', None),
     ],
 )
-def test_what_cannot_be_said_is_told(wrong: str, told: str | None) -> None:
+def test_what_cannot_be_said_is_reported(wrong: str, told: str | None) -> None:
     with pytest.raises(ConfigError) as caught:
         recipe('ppyoloe', wrong)
     assert (told or 'snapshot_epoc: unknown key') in str(caught.value)
 
 
 @pytest.mark.parametrize('name', ['ppyoloe', 'ppyoloe_voc'])
-def test_wrong_values_anywhere_are_told_and_break_nothing(name: str) -> None:
+def test_wrong_values_anywhere_are_reported_and_break_nothing(name: str) -> None:
     """The translation notes problems; whatever it lets through, the binder judges."""
     reading = Reading(paddledet.DIALECT.project)
     root = paddledet.DIALECT.read(Path(f'{name}.yml'), reading)

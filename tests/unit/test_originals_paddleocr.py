@@ -315,7 +315,7 @@ def test_crnn_comes_out_as_published() -> None:
     assert got['characters'] == characters
     lmdb = {'name': 'lmdb_sets', 'root': 'data_lmdb_release', 'train': ['training'], 'eval': ['validation']}
     assert lmdb.items() <= got['data'].items()
-    assert (got['size'], got['keep_ratio'], got['concatenate'], got['transforms']) == ([100, 32], True, None, [])
+    assert (got['image_size'], got['keep_ratio'], got['concatenate'], got['transforms']) == ([32, 100], True, None, [])
     assert got['optimizer'] == {
         'name': 'adam',
         'lr': 5e-4,
@@ -329,7 +329,7 @@ def test_crnn_comes_out_as_published() -> None:
     assert train.items() <= got['train'].items()
     assert (got['evaluate']['every'], got['evaluate']['batch_size'], got['checkpoint']['every_epochs']) == (2000, 256, 1)
     assert got['norm_sync'] == 'off'  # use_sync_bn is off by default
-    assert got['compare'] == {'ignore_space': True, 'ignore_case': False, 'alphanumeric_only': False}
+    assert got['metric'] == {'name': 'reading', 'ignore_space': True, 'ignore_case': False, 'alphanumeric_only': False}
 
 
 def test_svtr_lcnet_comes_out_as_published() -> None:
@@ -347,15 +347,15 @@ def test_svtr_lcnet_comes_out_as_published() -> None:
     assert got['characters'] == {'dictionary': 'ppocr/utils/en_dict.txt', 'space': True, 'lower_case': False, 'max_length': 25}
     files = {'name': 'label_files', 'root': 'train_data', 'train': ['train_list.txt'], 'eval': ['val_list.txt']}
     assert files.items() <= got['data'].items()
-    assert got['size'] == [320, 48]
-    assert got['concatenate'] == {'size': [320, 48], 'lines': 2, 'probability': 0.5, 'max_length': 25}
+    assert got['image_size'] == [48, 320]
+    assert got['concatenate'] == {'image_size': [48, 320], 'lines': 2, 'probability': 0.5, 'max_length': 25}
     assert set(got['transforms'][0].values()) == {'rec_aug', 0.4}
     # The norms of its backbone do not decay, its last layer has a decay of its own.
     assert [(rule['match'], rule['weight_decay']) for rule in got['parameters']['rules']] == [
         ('backbone.*.norm.*', 0.0),
         ('head.*', 1e-5),
     ]
-    assert got['compare']['ignore_space'] is False
+    assert got['metric']['ignore_space'] is False
 
 
 def test_ppocrv4_comes_out_as_published() -> None:
@@ -372,8 +372,12 @@ def test_ppocrv4_comes_out_as_published() -> None:
     }.items() <= got['model'].items()
     assert got['loss'] == [{'name': 'ctc', 'focal': False}, {'name': 'nrtr', 'smoothing': 0.1}]
     assert got['loss_coefficients'] == [1.0, 1.0]
-    assert (got['size'], got['train_sizes'], got['keep_ratio']) == ([320, 48], [[320, 32], [320, 48], [320, 64]], True)
-    assert got['concatenate'] == {'size': [320, 48], 'lines': 2, 'probability': 0.5, 'max_length': 25}
+    assert (got['image_size'], got['train_image_sizes'], got['keep_ratio']) == (
+        [48, 320],
+        [[32, 320], [48, 320], [64, 320]],
+        True,
+    )
+    assert got['concatenate'] == {'image_size': [48, 320], 'lines': 2, 'probability': 0.5, 'max_length': 25}
     files = {'name': 'label_files', 'root': 'train_data', 'train': ['train_list.txt'], 'eval': ['val_list.txt']}
     assert files.items() <= got['data'].items()
     # Norms of its backbone do not decay, but for those that stand for the map itself; its factors learn slowly.
@@ -388,16 +392,16 @@ def test_ppocrv4_comes_out_as_published() -> None:
 @pytest.mark.parametrize(
     ('assignment', 'sizes', 'batch_size'),
     [
-        ('is_training=true', [[320, 32], [320, 48], [320, 64]], 92),  # 128, 85 and 64 there
-        ('fix_bs=true', [[320, 32], [320, 48], [320, 64]], 128),
-        ('scales=[[325, 40], [160, 32]]', [[320, 32], [160, 32]], 244),  # of 325 x 40 pixels 128, so 162 and 325
+        ('is_training=true', [[32, 320], [48, 320], [64, 320]], 92),  # 128, 85 and 64 there
+        ('fix_bs=true', [[32, 320], [48, 320], [64, 320]], 128),
+        ('scales=[[325, 40], [160, 32]]', [[32, 320], [32, 160]], 244),  # of 325 x 40 pixels 128, so 162 and 325
         ('scales=[48, 64]', [[48, 48], [64, 64]], 100),  # 128 and 72
     ],
 )
 def test_a_step_has_the_mean_batch_of_the_multi_scale_sampler(assignment: str, sizes: list[list[int]], batch_size: int) -> None:
     """Sides are rounded down to multiples of 8 and 16, batches to whole samples of as many pixels as the first."""
     got = recipe('ppocrv4', f'Train.sampler.{assignment}')
-    assert (got['train_sizes'], got['train']['batch_size_per_rank']) == (sizes, batch_size)
+    assert (got['train_image_sizes'], got['train']['batch_size_per_rank']) == (sizes, batch_size)
     notes = ' '.join(open_job('ppocrv4.yml', [(f'Train.sampler.{assignment}', 'test')]).notes)
     assert ('multiples of 8 and 16 is cut off' in notes) == ('325' in assignment)
     assert ('Train.sampler.first_bs: every step has' in notes) == ('fix_bs' not in assignment)
@@ -420,8 +424,8 @@ def test_the_distillation_comes_out_as_published() -> None:
     assert list(got['networks']) == ['teacher'] and got['networks']['teacher'] == got['model']
     pair = ['student', 'teacher']
     assert got['between'] == [
-        {'name': 'dml', 'between': pair, 'output': 'ctc', 'weight': 1.0},
-        {'name': 'dml', 'between': pair, 'output': 'sar', 'weight': 0.5},
+        {'name': 'dml', 'between': pair, 'output': 'ctc', 'classes': -1, 'weight': 1.0},
+        {'name': 'dml', 'between': pair, 'output': 'sar', 'classes': -1, 'weight': 0.5},
         {'name': 'feature_distance', 'between': pair, 'output': 'features', 'weight': 1.0},
     ]
     assert got['loss']['name'] == 'multi' and got['frozen'] == []
@@ -524,7 +528,7 @@ def test_weights_are_named_without_their_ending() -> None:
     assert (train['init_from'], train['init_misshapen']) == ('pretrain/best_accuracy', 'skip')
 
 
-def test_what_is_ignored_is_told_with_its_line() -> None:
+def test_what_is_ignored_is_reported_with_its_line() -> None:
     notes = open_job('crnn.yml').notes
     assert 'crnn.yml:4: Global.log_smooth_window is ignored: log lines hold means since the last one' in notes
     assert not [note for note in notes if 'checkpoints' in note]  # empty keys are not worth a line
@@ -578,7 +582,7 @@ def test_what_is_ignored_is_told_with_its_line() -> None:
         ('slanet', 'Architecture.Head.max_text_length=400', '400 is not that of TableLabelEncode, 500'),
     ],
 )
-def test_what_cannot_be_said_is_told(name: str, wrong: str, told: str) -> None:
+def test_what_cannot_be_said_is_reported(name: str, wrong: str, told: str) -> None:
     with pytest.raises(ConfigError) as caught:
         recipe(name, wrong)
     assert told in str(caught.value)
@@ -608,7 +612,7 @@ def test_another_model_is_the_only_thing_that_is_said(wrong: str, told: str) -> 
 
 
 @pytest.mark.parametrize('name', ['crnn', 'distilled', 'slanet'])
-def test_wrong_values_anywhere_are_told_and_break_nothing(name: str) -> None:
+def test_wrong_values_anywhere_are_reported_and_break_nothing(name: str) -> None:
     """The translation notes problems; whatever it lets through, the binder judges."""
     reading = Reading(paddleocr.DIALECT.project)
     root = paddleocr.DIALECT.read(Path(f'{name}.yml'), reading)

@@ -58,7 +58,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def finish(folder: Path) -> None:
-    summary = {'metrics': {'mean_iou': 0.6875}, 'judged_by': 'mean_iou', 'best': 0.8125, 'best_step': 20, 'steps': 40}
+    summary = {'metrics': {'mean_iou': 0.6875}, 'main_metric': 'mean_iou', 'best': 0.8125, 'best_step': 20, 'steps': 40}
     (folder / 'summary.json').write_text(json.dumps({**summary, 'seconds': 75.0, 'world_size': 1, 'samples_per_s': 99.5}))
 
 

@@ -17,7 +17,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import phalanx
-from phalanx.data.samples import Image
+from phalanx.data.samples import Draw, Image
 from phalanx.deploy.pages import as_hocr, drawn
 from phalanx.deploy.writing import label
 from phalanx.runtime import Line, rows_of
@@ -82,7 +82,7 @@ def rec(tmp_path: Path) -> Path:
     }
     guide = {
         'task': 'recognition',
-        'preparation': {'size': [40, 16], 'keep_ratio': True, 'channels': 'RGB', 'mean': [1, 1, 1], 'std': [1, 1, 1]},
+        'preparation': {'image_size': [16, 40], 'keep_ratio': True, 'channels': 'RGB', 'mean': [1, 1, 1], 'std': [1, 1, 1]},
         'reading': {'characters': ['a', 'b'], 'blank': 0, 'first_character': 1},
     }
     return network(tmp_path / 'rec.onnx', 'logits', nodes, constants, guide)
@@ -225,9 +225,9 @@ def test_published_weights_read_a_page_as_rapidocr_does(tmp_path: Path) -> None:
         rec=Trained(open_job('ch_PP-OCRv3_rec', [(word, 'test') for word in reader]), rec, 'cpu'),
     )
     rapid = rapidocr_onnxruntime.RapidOCR(rec_batch_num=1)
-    pages = DrawnPages(size=(640, 640), lines=(8, 12)).split('eval')
+    pages = DrawnPages(page_size=(640, 640), lines=(8, 12)).split('eval')
     for index in range(2):
-        page, _ = pages.read(index)
+        page, _ = pages.read(Draw(index))
         theirs, _ = rapid(np.ascontiguousarray(page[..., ::-1]), use_cls=False)
         ours = {each.points: each.text for each in read(page)}
         assert ours == {tuple((float(x), float(y)) for x, y in corners): text for corners, text, _ in theirs}

@@ -64,7 +64,7 @@ def test_the_characters_of_an_exported_recogniser_are_those_of_its_metadata(tmp_
         Dictionary(dictionary=written(tmp_path / 'c.onnx', 'a\nb\n')).read()
 
 
-def test_a_missing_dictionary_is_told_when_it_is_read_with_those_built_in() -> None:
+def test_a_missing_dictionary_is_reported_when_it_is_read_with_those_built_in() -> None:
     dictionary = Dictionary(dictionary=Path('none.txt'))
     with pytest.raises(FileNotFoundError, match=re.escape('built-in ones are digits, alphanumeric, letters, en')):
         dictionary.read()

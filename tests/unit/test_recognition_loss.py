@@ -70,8 +70,8 @@ def test_a_batch_of_empty_texts_asks_for_blanks() -> None:
     assert logits.grad is not None and logits.grad.isfinite().all()
 
 
-def test_the_attention_head_is_judged_on_characters_and_ends_but_not_on_padding() -> None:
-    """The texts have 8 characters and 5 ends; what is said after the last place is not judged."""
+def test_the_attention_head_is_trained_on_characters_and_ends_but_not_on_padding() -> None:
+    """The texts have 8 characters and 5 ends; what is said after the last place does not count."""
     logits = torch.randn(5, 6, K + 2, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     text = texts()
     rows = [(sample, place) for sample in range(5) for place in range(int(text.lengths[sample]) + 1)]
@@ -112,6 +112,6 @@ def test_half_precision_logits_are_summed_in_single_precision() -> None:
         assert loss.total.dtype == torch.float32
 
 
-def test_a_network_without_attention_head_is_told() -> None:
-    with pytest.raises(ValueError, match=r'^the losses sar and multi judge an attention head, .*; use ctc$'):
+def test_a_network_without_attention_head_is_reported() -> None:
+    with pytest.raises(ValueError, match=r'^the losses sar and multi need an attention head, .*; use ctc$'):
         Multi()(Outputs(torch.zeros(5, 4, K + 1)), texts())

@@ -95,9 +95,9 @@ def test_labels_that_say_nothing_are_said(tmp_path: Path, capsys: pytest.Capture
 
 def test_an_evaluation_without_a_number_is_not_the_best() -> None:
     at = Standing(step=5)
-    assert not at.judged({'mean_iou': float('nan')}, ('mean_iou',)) and at.best is None
-    assert at.judged({'mean_iou': 0.0}, ('mean_iou',))
-    assert not at.judged({'mean_iou': float('nan')}, ('mean_iou',)) and at.best == 0
+    assert not at.evaluated_as({'mean_iou': float('nan')}, ('mean_iou',)) and at.best is None
+    assert at.evaluated_as({'mean_iou': 0.0}, ('mean_iou',))
+    assert not at.evaluated_as({'mean_iou': float('nan')}, ('mean_iou',)) and at.best == 0
 
 
 def test_a_log_line_is_on_disk_before_the_next_step(tmp_path: Path) -> None:
@@ -185,7 +185,7 @@ def test_a_file_gets_aligned_lines_without_control_characters(tmp_path: Path) ->
         report.warning('a sample [bold]in brackets[/bold] ' + 'x' * 200)
         evaluate(report, 10)
         report.saved(10, Path('checkpoints/step_0000010'), 0.25)
-        report.finish({'metrics': {'mean_iou': 0.75}, 'judged_by': 'mean_iou', 'best': 0.75, 'best_step': 10, 'steps': 10})
+        report.finish({'metrics': {'mean_iou': 0.75}, 'main_metric': 'mean_iou', 'best': 0.75, 'best_step': 10, 'steps': 10})
     assert not re.search(r'[\x00-\x09\x0b-\x1f\x7f]', text.getvalue())
     printed = text.getvalue().splitlines()
     first, second = (line for line in printed if ' epoch ' in line)
@@ -300,7 +300,7 @@ def test_figures_of_the_last_evaluation_are_kept_beside_its_table(tmp_path: Path
     assert 'Taken' in (tmp_path / 'report.html').read_text()
 
 
-def test_the_summary_is_written_whole_and_a_disk_without_room_for_it_is_told(tmp_path: Path) -> None:
+def test_the_summary_is_written_whole_and_a_disk_without_room_for_it_is_reported(tmp_path: Path) -> None:
     with a_report(tmp_path) as report:
         report.finish({'steps': 5, 'best': None})
         assert json.loads((tmp_path / 'summary.json').read_text()) == {'steps': 5, 'best': None}

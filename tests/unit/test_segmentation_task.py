@@ -63,7 +63,7 @@ def test_every_recipe_is_valid(path: Path) -> None:
 
 
 def test_training_samples_are_transformed_and_a_function_of_their_draw() -> None:
-    crop = partial(TRANSFORMS['random_padding_crop'], size=(32, 40))
+    crop = partial(TRANSFORMS['random_padding_crop'], crop_size=(40, 32))
     data = task(transforms=(crop, partial(TRANSFORMS['random_flip']))).dataset('train')
     one, again, other = (data[Draw(1, epoch, 5, 0)] for epoch in (3, 3, 4))
     assert (len(data), one.image.shape, one.labels.shape) == (4, (3, 40, 32), (40, 32))
@@ -72,11 +72,11 @@ def test_training_samples_are_transformed_and_a_function_of_their_draw() -> None
     assert not torch.equal(one.image, other.image)
 
 
-def test_evaluation_judges_the_label_map_as_it_was_before_transforms() -> None:
-    data = task(eval_transforms=(partial(TRANSFORMS['resize'], size=(32, 16)),)).dataset('eval')
+def test_evaluation_compares_the_label_map_as_it_was_before_transforms() -> None:
+    data = task(eval_transforms=(partial(TRANSFORMS['resize'], target_size=(16, 32)),)).dataset('eval')
     shown = data[Draw(0, 0, 0, 0)]
     assert shown.image.shape == (3, 16, 32)
-    assert_array_equal(shown.labels, DIGITS().split('eval').read(0)[1])
+    assert_array_equal(shown.labels, DIGITS().split('eval').read(Draw(0))[1])
 
 
 def test_images_of_different_sizes_make_no_batch() -> None:
@@ -132,7 +132,7 @@ def test_a_bare_image_is_prepared_as_in_evaluation() -> None:
 def test_what_padding_added_is_cut_off_again_before_logits_are_resized() -> None:
     """The network sees 16 x 8, of which the image fills the left 12 x 4; the right half of that is red."""
     ours = task(
-        eval_transforms=(partial(TRANSFORMS['rescale'], factor=0.5), partial(TRANSFORMS['padding'], size=(16, 8))),
+        eval_transforms=(partial(TRANSFORMS['rescale'], factor=0.5), partial(TRANSFORMS['padding'], target_size=(8, 16))),
     )
     image, labels = half_red(8, 24), np.zeros((8, 24), np.uint8)
     request = ours.request(image)
@@ -144,7 +144,7 @@ def test_what_padding_added_is_cut_off_again_before_logits_are_resized() -> None
     assert shown.shape == (8, 24, 3) and (shown[:, :10] < 64).all() and (shown[:, 14:, 0] > 192).all()
 
 
-def test_the_metric_judges_predictions_against_original_labels() -> None:
+def test_the_metric_evaluates_predictions_against_original_labels() -> None:
     """24 of 32 pixels are right, as counted by hand: the left quarter of the truth is class 1, the prediction there 0."""
     labels = half_red(4, 8)[..., 0] // 255
     labels[:, :2] = 1
@@ -181,7 +181,7 @@ def test_a_result_is_saved_as_indices_and_as_an_overlay(tmp_path: Path) -> None:
         ({'loss_coefficients': (1.0, 0.4)}, 'loss has 1 entries, but loss_coefficients has 2'),
         ({'loss': (partial(LOSSES['semantic_connectivity']),)}, 'loss[0]: semantic_connectivity has no gradient'),
         ({'std': (0.5, 0.0, 0.5)}, 'std must be above 0, got 0.5, 0.0, 0.5'),
-        ({'transforms': (partial(TRANSFORMS['resize'], size=(0, 1)),)}, 'size is (width, height)'),
+        ({'transforms': (partial(TRANSFORMS['resize'], target_size=(0, 1)),)}, 'target_size is (height, width)'),
         ({'loss': (partial(LOSSES['ohem'], min_kept_per_sample=-1),)}, 'min_kept_per_sample is -1'),
     ],
 )

@@ -73,7 +73,7 @@ def test_samples_are_squares_with_the_picture_in_the_corner() -> None:
     assert not sample.image[:, :, w:].any()
 
 
-def test_tables_that_are_too_long_are_left_out_of_training_and_told() -> None:
+def test_tables_that_are_too_long_are_left_out_of_training_and_reported() -> None:
     source = RENDERED().split('train')
     lengths = source.lengths(task().vocabulary)
     limit = int(np.median(lengths))
@@ -118,7 +118,7 @@ def test_losses_reach_every_parameter() -> None:
 
 def test_a_bare_image_goes_all_the_way_to_files(tmp_path: Path) -> None:
     judged = task()
-    image = judged.dataset('eval').source.read(0)[0]
+    image = judged.dataset('eval').source.read(Draw(0))[0]
     batch = judged.collate([judged.request(image)])
     with torch.no_grad():
         (result,) = judged.results(judged.predict(judged.model().eval(), batch), batch)

@@ -11,6 +11,7 @@ import cv2
 import numpy as np
 import pytest
 
+from phalanx.data.samples import Draw
 from phalanx.families.text_detection.data import DATA
 from phalanx.families.text_detection.data.icdar import Icdar2015
 from phalanx.families.text_detection.data.label_files import LabelFiles
@@ -39,11 +40,11 @@ def test_a_label_file_of_paddleocr(tmp_path: Path, page: Callable[[str], None]) 
     (tmp_path / 'train_label.txt').write_text('\n'.join(labels) + '\n', encoding='utf-8')
     source = LabelFiles(root=tmp_path).split('train')
     source.check_files()
-    image, texts = source.read(0)
+    image, texts = source.read(Draw(0))
     assert image.shape == (48, 80, 3)
     assert (texts.strings, texts.ignored) == (('Zürich', '###', '*'), (False, True, True))
     assert [points.tolist() for points in texts.outlines] == [QUAD, QUAD, curved]
-    assert len(source) == 2 and len(source.read(1)[1]) == 0
+    assert len(source) == 2 and len(source.read(Draw(1))[1]) == 0
 
 
 @pytest.mark.parametrize(
@@ -59,13 +60,13 @@ def test_a_label_file_of_paddleocr(tmp_path: Path, page: Callable[[str], None]) 
         (line('a.png', ('x', [[0, 0], [1, 1], [2, float('nan')]])), r'points: an outline is a list of points \[x, y\]'),
     ],
 )
-def test_a_bad_line_is_told_with_its_place(tmp_path: Path, text: str, said: str) -> None:
+def test_a_bad_line_is_reported_with_its_place(tmp_path: Path, text: str, said: str) -> None:
     (tmp_path / 'train_label.txt').write_text(text + '\n')
     with pytest.raises(ValueError, match=said):
         LabelFiles(root=tmp_path).split('train')
 
 
-def test_all_bad_lines_are_told_at_once(tmp_path: Path) -> None:
+def test_all_bad_lines_are_reported_at_once(tmp_path: Path) -> None:
     (tmp_path / 'train_label.txt').write_text('a.png\n' + line('b.png', ('x', QUAD)) + '\nc.png\t[1]\n')
     with pytest.raises(ValueError, match=r'(?s)train_label\.txt:1: .*train_label\.txt:3: text 1'):
         LabelFiles(root=tmp_path).split('train')
@@ -90,14 +91,14 @@ def test_the_folders_of_icdar_2015(tmp_path: Path, page: Callable[[str], None]) 
     )
     (tmp_path / 'labels/gt_img_2.txt').write_text('')
     source = icdar(tmp_path).split('train')
-    texts = source.read(0)[1]
+    texts = source.read(Draw(0))[1]
     assert texts.strings == ('a, "b"', '###') and texts.ignored == (False, True)
     assert texts.outlines[0].tolist() == QUAD
-    assert len(source.read(1)[1]) == 0
+    assert len(source.read(Draw(1))[1]) == 0
 
 
 @pytest.mark.parametrize('text', ['10,10,60,12,60,30,10,text', '10,10,60,12,60,30,10,x,text', '10,10,60,12,60,30,10,inf,text'])
-def test_a_bad_line_of_icdar_is_told_with_its_place(tmp_path: Path, page: Callable[[str], None], text: str) -> None:
+def test_a_bad_line_of_icdar_is_reported_with_its_place(tmp_path: Path, page: Callable[[str], None], text: str) -> None:
     page('images/img_1.png')
     (tmp_path / 'labels').mkdir()
     (tmp_path / 'labels/gt_img_1.txt').write_text('1,1,9,1,9,9,1,9,fine\n' + text)
@@ -105,7 +106,7 @@ def test_a_bad_line_of_icdar_is_told_with_its_place(tmp_path: Path, page: Callab
         icdar(tmp_path).split('train')
 
 
-def test_an_image_without_its_text_file_is_told(tmp_path: Path, page: Callable[[str], None]) -> None:
+def test_an_image_without_its_text_file_is_reported(tmp_path: Path, page: Callable[[str], None]) -> None:
     page('images/img_1.png')
     (tmp_path / 'labels').mkdir()
     with pytest.raises(FileNotFoundError, match=r'gt_img_1\.txt'):
@@ -113,24 +114,24 @@ def test_an_image_without_its_text_file_is_told(tmp_path: Path, page: Callable[[
 
 
 def test_drawn_pages_are_the_same_again_and_differ_from_each_other() -> None:
-    data = DATA['drawn_pages'](size=(128, 96), train_pages=3, eval_pages=2)
+    data = DATA['drawn_pages'](page_size=(96, 128), train_pages=3, eval_pages=2)
     source = data.split('train')
     again = pickle.loads(pickle.dumps(source))  # noqa: S301
     for index in range(3):
-        (image, texts), (same, same_texts) = source.read(index), again.read(index)
+        (image, texts), (same, same_texts) = source.read(Draw(index)), again.read(Draw(index))
         assert image.shape == (96, 128, 3)
         assert np.array_equal(image, same) and texts.strings == same_texts.strings
-    assert not np.array_equal(source.read(0)[0], source.read(1)[0])
-    assert not np.array_equal(source.read(0)[0], data.split('eval').read(0)[0])
+    assert not np.array_equal(source.read(Draw(0))[0], source.read(Draw(1))[0])
+    assert not np.array_equal(source.read(Draw(0))[0], data.split('eval').read(Draw(0))[0])
 
 
 def test_the_ink_of_a_drawn_text_is_in_its_outline() -> None:
     """Pages that differ in a text alone: what one text changes lies within its outline, widened by a pixel."""
-    without = DATA['drawn_pages'](size=(160, 160), lines=(0, 0)).split('train')
-    with_one = DATA['drawn_pages'](size=(160, 160), lines=(1, 1), ignored_share=0.0).split('train')
+    without = DATA['drawn_pages'](page_size=(160, 160), lines=(0, 0)).split('train')
+    with_one = DATA['drawn_pages'](page_size=(160, 160), lines=(1, 1), ignored_share=0.0).split('train')
     seen = 0
     for index in range(12):
-        image, texts = with_one.read(index)
+        image, texts = with_one.read(Draw(index))
         assert len(texts) <= 1 and not any(texts.ignored)
         for points in texts.outlines:
             inside = np.zeros(image.shape[:2], np.uint8)
@@ -141,4 +142,4 @@ def test_the_ink_of_a_drawn_text_is_in_its_outline() -> None:
             assert abs(image[inside > 0].astype(float).mean() - around.mean()) > 5
             seen += 1
     assert seen >= 6
-    assert len(without.read(0)[1]) == 0
+    assert len(without.read(Draw(0))[1]) == 0

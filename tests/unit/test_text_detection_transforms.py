@@ -39,8 +39,8 @@ def share_of_white(image: np.ndarray, texts: Texts) -> tuple[float, float]:
         ('random_flip', {'probability': 1.0}),
         ('random_rotate', {'degrees': [-10.0, 10.0]}),
         ('random_resize', {'scale': [0.5, 3.0]}),
-        ('random_crop', {'size': (128, 96)}),
-        ('resize', {'size': (320, 160)}),
+        ('random_crop', {'crop_size': (96, 128)}),
+        ('resize', {'target_size': (160, 320)}),
         ('limit_side', {'side': 320, 'limit': 'min'}),
     ],
 )
@@ -59,7 +59,7 @@ def test_flipping_moves_each_point_to_the_other_side() -> None:
 
 
 def test_a_crop_cuts_through_no_word_and_shows_one() -> None:
-    crop = RandomCrop(size=(64, 64))
+    crop = RandomCrop(crop_size=(64, 64))
     sizes = set()
     for seed in range(40):
         x0, y0, x1, y1 = crop._part(*page(), np.random.default_rng(seed))
@@ -72,14 +72,14 @@ def test_a_crop_cuts_through_no_word_and_shows_one() -> None:
 
 def test_a_crop_keeps_the_shape_and_fills_up_with_black() -> None:
     image, texts = page()
-    cut, kept = RandomCrop(size=(64, 64), attempts=0)(image, texts, np.random.default_rng(0))
+    cut, kept = RandomCrop(crop_size=(64, 64), attempts=0)(image, texts, np.random.default_rng(0))
     assert cut.shape == (64, 64, 3) and not cut[52:].any()  # 200 x 160 becomes 64 x 51
     assert kept.outlines[0] == pytest.approx(texts.outlines[0] * 0.32)
     assert len(kept) == 4
 
 
 def test_an_image_without_words_is_cropped_whole() -> None:
-    cut, kept = RandomCrop(size=(64, 64))(np.full((30, 60, 3), 9, np.uint8), Texts(), np.random.default_rng(0))
+    cut, kept = RandomCrop(crop_size=(64, 64))(np.full((30, 60, 3), 9, np.uint8), Texts(), np.random.default_rng(0))
     assert len(kept) == 0 and (cut[:32] == 9).all() and not cut[32:].any()
 
 
@@ -91,7 +91,7 @@ def test_gaps_are_what_words_leave() -> None:
 @pytest.mark.parametrize(
     ('name', 'options', 'said'),
     [
-        ('random_crop', {'size': (100, 64)}, 'size must be multiples of 32'),
+        ('random_crop', {'crop_size': (100, 64)}, 'crop_size must be multiples of 32'),
         ('random_rotate', {'degrees': (10.0, -10.0)}, 'degrees must rise'),
         ('random_resize', {'scale': (0.0, 1.0)}, 'scale must rise from above 0'),
         ('limit_side', {'side': 8}, 'side must be at least 32'),

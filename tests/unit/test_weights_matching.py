@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from phalanx.config.show import show
-from phalanx.engine.runs import load_initial, open_job, settled
+from phalanx.engine.runs import load_initial, open_job, with_names
 from phalanx.weights.checkpoint import Checkpoints
 from phalanx.weights.matching import Fit, Naming, Rows, Slot
 
@@ -76,7 +76,7 @@ def test_a_recogniser_takes_the_characters_that_it_shares_with_the_run_it_starts
     model = source.task.model()
     run = tmp_path / 'digits'
     run.mkdir()
-    (run / 'config.yml').write_text(show(settled(source)))
+    (run / 'config.yml').write_text(show(with_names(source)))
     Checkpoints(run, keep=1).save(1, model.state_dict(), None, {'best_step': 1}, True)
 
     job = open_job('crnn_digits', [(f'train.init_from={run}', '--set'), ('characters.dictionary=[a, "3", "1"]', '--set')])

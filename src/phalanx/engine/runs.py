@@ -1,4 +1,4 @@
-"""Run folders and recipes as a command meets them: found by name, read, checked, compared with what is already there."""
+"""Run folders and recipes as a command finds them: found by name, read, checked, compared with what is already there."""
 
 from __future__ import annotations
 
@@ -183,13 +183,13 @@ def find_recipe(recipe: str) -> Path:
     )
 
 
-def settled(job: Job) -> Node:
+def with_names(job: Job) -> Node:
     """The resolved recipe as a run folder keeps it: with what it leaves to files of the data set, the names of classes say.
 
     Raises what reading them raises.
     """
     root = job.resolved
-    for key, words in job.task.settled().items():
+    for key, words in job.task.resolved_names().items():
         said = Node([Node(word, FOUND, word) for word in words], FOUND)
         root = placed(root, key.split('.'), said, FOUND)
     return root
@@ -204,7 +204,7 @@ def differences(job: Job) -> list[str]:
     if not stored.is_file():
         return []
     before = {key: value for key, value, _ in _leaves(with_new_names(renamed(document(stored), []), []))}
-    now = {key: value for key, value, origin in _leaves(settled(job)) if key in before or origin != DEFAULT}
+    now = {key: value for key, value, origin in _leaves(with_names(job)) if key in before or origin != DEFAULT}
     keys = [key for key in sorted(before.keys() | now.keys()) if not key.startswith(HARMLESS)]
     return [
         f'{key}: there {before.get(key, "not set")}, now {now.get(key, "not set")}'

@@ -5,18 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol, Self, TypeVar
+from typing import Any, ClassVar, NamedTuple, Protocol, Self, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from phalanx.data.samples import Dataset, Image, Split
 from phalanx.parallel.step import WholeStep
-
-
-def tried(build: Callable[[], Any]) -> None:
-    """Builds a part of a recipe, so that what is wrong with its options is told with its place. Raises ValueError."""
-    build()
 
 
 class Batch(Protocol):
@@ -32,8 +27,8 @@ class Batch(Protocol):
 class Term(NamedTuple):
     """One named part of a loss, as a sum and how much was summed, so that it means the same however a batch is cut."""
 
-    total: Tensor  # [] sum over what this batch judged, coefficient included, to be back-propagated
-    weight: Tensor  # [] how much this batch judged: pixels, boxes, words; no gradient
+    total: Tensor  # [] sum over this batch, coefficient included, to be back-propagated
+    weight: Tensor  # [] how much of this batch was summed: pixels, boxes, words; no gradient
     least: float = 0.0  # the sum of weights counts as no less
 
     def mean(self) -> Tensor:
@@ -112,28 +107,11 @@ class Export:
     dynamic: Mapping[int, int] = field(default_factory=dict)  # dimensions that images differ in -> what they are multiples of
 
 
-class FromSource:
-    """What has its length and the names of its samples from its `source`, about which there is nothing odd."""
-
-    source: Any
-
-    @property
-    def cures(self) -> Mapping[str, str]:
-        return {}
-
-    @property
-    def notes(self) -> Sequence[str]:
-        return ()
-
-    def __len__(self) -> int:
-        return len(self.source)
-
-    def name(self, index: int) -> str:
-        return str(self.source.name(index))
-
-
 class Metric(Protocol[B_contra, P_contra]):
     """Counts what a rank has seen. All ranks call `gather` once; after it the main rank alone is asked for results."""
+
+    names: ClassVar[tuple[str, ...]]  # of the numbers that can pick the best checkpoint, the usual one first; larger is better
+    tie_breakers: ClassVar[tuple[str, ...]]  # pick between checkpoints equal in that one, in order; larger is better
 
     def update(self, prediction: P_contra, batch: B_contra) -> None: ...
     def gather(self) -> None:
@@ -164,14 +142,14 @@ class Task(Protocol[S, B, P]):
     """What a family must say so that the trainer can train it. Holds settings only; picklable; knows no rank."""
 
     @property
-    def judged_by(self) -> str:
+    def main_metric(self) -> str:
         """The metric that picks the best checkpoint; larger is better."""
 
     @property
     def tie_breakers(self) -> Sequence[str]:
         """Metrics that pick between checkpoints equal in that one, in order; larger is better."""
 
-    def settled(self) -> Mapping[str, Sequence[str]]:
+    def resolved_names(self) -> Mapping[str, Sequence[str]]:
         """Keys of the recipe that leave something to files of the data set (the names of classes, say), and what these say.
 
         A run folder has it in its recipe, so that it can predict where those files are not.
@@ -204,7 +182,7 @@ class Task(Protocol[S, B, P]):
         """The terms of the loss of `batch`; what belongs to the whole step (a hardest-pixel threshold, say) it asks `whole`."""
 
     def weights(self, batch: B) -> Mapping[str, Tensor] | None:
-        """The weights [] of the terms, in their order, where targets alone tell them; None where only outputs do."""
+        """The weights [] of the terms, in their order, where targets alone determine them; None where only outputs do."""
 
     @property
     def sees_whole_step(self) -> bool:

@@ -151,21 +151,21 @@ def _tiles(run: Run) -> list[tuple[str, str, str]]:
     said = run.summary
     last = run.train[-1] if run.train else {}
     final = said.get('metrics') or _metrics(run.evaluations[-1] if run.evaluations else {})
-    judged_by = said.get('judged_by') or next(iter(final), '')
+    main_metric = said.get('main_metric') or said.get('judged_by') or next(iter(final), '')
     tiles = []
-    if judged_by:
-        tiles.append((judged_by, number(final.get(judged_by)), f'final, step {number(said.get("steps", run.step))}'))
+    if main_metric:
+        tiles.append((main_metric, number(final.get(main_metric)), f'final, step {number(said.get("steps", run.step))}'))
         scored = [
-            (line[judged_by], line['step']) for line in run.evaluations if line['step'] and line.get(judged_by) is not None
+            (line[main_metric], line['step']) for line in run.evaluations if line['step'] and line.get(main_metric) is not None
         ]
         best, step = max(scored, key=lambda pair: pair[0], default=(None, None))  # the first of equals, as in training
         best, step = said.get('best', best), said.get('best_step', step)
-        tiles.append((f'best {judged_by}', number(best), f'step {number(step)}'))
-    if raw := [line for line in run.evaluations if judged_by in line.get('raw', {})]:
+        tiles.append((f'best {main_metric}', number(best), f'step {number(step)}'))
+    if raw := [line for line in run.evaluations if main_metric in line.get('raw', {})]:
         tiles.append(
-            (f'{judged_by} as trained', number(raw[-1]['raw'][judged_by]), f'without the EMA, step {raw[-1]["step"]:,}')
+            (f'{main_metric} as trained', number(raw[-1]['raw'][main_metric]), f'without the EMA, step {raw[-1]["step"]:,}')
         )
-    tiles += [(name, number(value), 'final') for name, value in final.items() if name != judged_by]
+    tiles += [(name, number(value), 'final') for name, value in final.items() if name != main_metric]
     tiles.append(('loss', number(last.get('loss')), f'step {number(last.get("step"))}'))
     speed, wait = (said.get(key, last.get(key)) for key in ('samples_per_s', 'data_wait'))
     ranks = said.get('world_size', len(run.start.get('ranks', [])) or None)
@@ -266,7 +266,7 @@ def _figure(run: Run, figure: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _events(run: Run) -> list[dict[str, Any]]:
-    """Notes and warnings, each text once: a resumed run meets the same bad sample again."""
+    """Notes and warnings, each text once: a resumed run finds the same bad sample again."""
     seen = {line['text']: line for line in reversed(run.journal) if line['kind'] in ('note', 'warning')}
     return sorted(seen.values(), key=lambda line: line['time'])
 

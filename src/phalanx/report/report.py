@@ -1,4 +1,4 @@
-"""The report of a run, and the only printer: every rank tells its `Report`, the main rank's prints and writes files.
+"""The report of a run, and the only printer: every rank calls its `Report`; the main rank's prints and writes files.
 
 metrics.jsonl   one JSON object a log line or evaluation, each step once        summary.json   what the run came to
 journal.jsonl   starts, notes, warnings, checkpoints, with their time           table.json     the latest evaluation in detail
@@ -59,7 +59,7 @@ class Scalars(Protocol):
 
 
 class Report:
-    """Tells people and files how a run goes. What cannot be written on the way (a full disk, say) is counted; the run goes on.
+    """Reports to people and files how a run goes. What cannot be written (a full disk, say) is counted; the run continues.
 
     Use it as a context manager: however the run ends, the terminal is as before and the page shows what is known.
     """
@@ -84,7 +84,7 @@ class Report:
             TimeRemainingColumn(compact=True),
             TextColumn('left'),
             console=self._console,
-            disable=not (main and self._console.is_interactive),  # without a bar it still reckons the time left
+            disable=not (main and self._console.is_interactive),  # without a bar it still estimates the time left
             expand=True,
             refresh_per_second=4,
             speed_estimate_period=600,
@@ -106,7 +106,7 @@ class Report:
             self._metrics = self._open_metrics()
 
     def world(self, facts: Mapping[str, str], ranks: Sequence[Mapping[str, str | int]]) -> None:
-        """Tells once what is about to run, and where."""
+        """Reports once what is about to run, and where."""
         self._note_down(
             {
                 'kind': 'start',
@@ -122,7 +122,7 @@ class Report:
             self._say(f'and {len(ranks) - RANKS_SHOWN} more ranks; {self.folder / "report.html"} has all of them')
 
     def initial_weights(self, facts: Mapping[str, Any], rows: Sequence[Mapping[str, str | float]]) -> None:
-        """Tells what the network started from, and what of it was taken: one row a part of the network."""
+        """Reports what the network started from, and what of it was taken: one row a part of the network."""
         self._note_down({'kind': 'weights', 'facts': dict(facts), 'rows': [dict(row) for row in rows]})
         self._say_pairs({f'weights {key}': str(value) for key, value in facts.items() if isinstance(value, str)})
         self._say_table(rows)
@@ -426,12 +426,12 @@ def _brief(record: Mapping[str, float]) -> str:
 
 def _result(summary: Mapping[str, Any]) -> dict[str, str]:
     """The summary of a run in words."""
-    judged_by, skipped = summary.get('judged_by'), summary.get('skipped_samples', [])
+    main_metric, skipped = summary.get('main_metric'), summary.get('skipped_samples', [])
     words = {name: number(value) for name, value in summary.get('metrics', {}).items()}
     if summary.get('best') is not None:
-        words[f'best {judged_by}'] = f'{number(summary["best"])} at step {summary["best_step"]}'
+        words[f'best {main_metric}'] = f'{number(summary["best"])} at step {summary["best_step"]}'
     if summary.get('start') is not None:
-        words[f'{judged_by} at the start'] = number(summary['start'])
+        words[f'{main_metric} at the start'] = number(summary['start'])
     epochs = f' ({summary["epochs"]:.2f} epochs)' if 'epochs' in summary else ''
     words |= {
         'steps': number(summary.get('steps')) + epochs,

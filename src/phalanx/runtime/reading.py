@@ -43,7 +43,7 @@ def rows_of(lines: Sequence[Line]) -> list[list[Line]]:
     """`lines` in reading order: rows from the top, each from the left.
 
     A line is in the row of the highest one whose middle is less than a quarter of that one's height above its own. Columns are
-    not told apart: they are read across.
+    not distinguished: they are read across.
     """
     rows: list[list[Line]] = []
     for line in sorted(lines, key=_middle):

@@ -125,7 +125,7 @@ def _train(settings: Section, loader: Section, batch_size: Node) -> dict[str, An
         'workers': loader.take('num_workers', 8),
     }
     if settings.has('checkpoints'):
-        said = 'name the weights to judge with --weights, and the run to go on with by --resume'
+        said = 'name the weights to evaluate with --weights, and the run to go on with by --resume'
         settings.problem(settings.take('checkpoints'), settings.named('checkpoints'), said)
     settings.take('checkpoints')
     return {**keys, 'init_from': settings.weights('pretrained_model')}

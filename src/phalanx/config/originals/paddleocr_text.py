@@ -23,7 +23,7 @@ AUGMENTATION = {  # ours -> theirs
     'blur_probability': 'blur_prob',
     'tint_probability': 'hsv_aug_prob',
 }
-JUDGES = {'acc': 'accuracy', 'norm_edit_dis': 'edit_similarity'}
+INDICATORS = {'acc': 'accuracy', 'norm_edit_dis': 'edit_similarity'}
 
 
 def translate(
@@ -31,7 +31,7 @@ def translate(
 ) -> dict[str, Any]:
     """The part of the recipe that belongs to the family, and its parameter rules."""
     max_length = settings.take('max_text_length', 25)
-    judge, compare = _metric(top.section('Metric'))
+    main_metric, metric = _metric(top.section('Metric'))
     augmented, size, keep_ratio = _transforms(train)
     _, eval_size, eval_keep_ratio = _transforms(evaluation)
     if size.value is None and _is_multi_scale(train):  # its sampler says the sizes
@@ -44,11 +44,11 @@ def translate(
         **_networks(architecture, top, max_length, decay),
         'data': _data(train, evaluation),
         'characters': _characters(settings, max_length),
-        'size': size,
+        'image_size': size,
         'keep_ratio': keep_ratio,
         **augmented,
-        'compare': compare,
-        'judged_by': judge,
+        'metric': metric,
+        'main_metric': main_metric,
     }
 
 
@@ -79,12 +79,12 @@ def _metric(section: Section) -> tuple[Any, dict[str, Any]]:
         section.must('key', 'Student')
     elif name.value != 'RecMetric':
         section.not_one_of(name, 'name', ('RecMetric', 'DistillationMetric'))
-    judge = section.word('main_indicator', 'acc')
-    if judge.value not in JUDGES:
-        section.not_one_of(judge, 'main_indicator', JUDGES)
-    compare = {'ignore_space': section.take('ignore_space', True), 'alphanumeric_only': section.take('is_filter', False)}
+    main = section.word('main_indicator', 'acc')
+    if main.value not in INDICATORS:
+        section.not_one_of(main, 'main_indicator', INDICATORS)
+    compared = {'ignore_space': section.take('ignore_space', True), 'alphanumeric_only': section.take('is_filter', False)}
     section.end()
-    return renamed(judge, JUDGES.get(judge.value, '')), compare
+    return renamed(main, INDICATORS.get(main.value, '')), {'name': 'reading', **compared}
 
 
 def _data(train: Section, evaluation: Section) -> Node:
@@ -133,7 +133,7 @@ def _label_files(train: Section, evaluation: Section, roots: list[Node]) -> dict
 
 
 def _transforms(dataset: Section) -> tuple[dict[str, Any], Node, bool]:
-    """The augmentation, the size (width, height) of the network's input, and whether lines keep their ratio of sides."""
+    """The augmentation, the size (height, width) of the network's input, and whether lines keep their ratio of sides."""
     augmented: dict[str, Any] = {}
     size, keep_ratio = dataset.reading.default(None), True
     for name, step in dataset.named_items('transforms'):
@@ -144,7 +144,7 @@ def _transforms(dataset: Section) -> tuple[dict[str, Any], Node, bool]:
             case 'RecConAug':
                 shape = step.take('image_shape', [32, 320, 3])
                 augmented['concatenate'] = {
-                    'size': _size(step, shape, width=1, height=0),
+                    'image_size': _size(step, shape, height=0, width=1),
                     'lines': step.take('ext_data_num', 1),
                     'probability': step.take('prob', 0.5),
                     'max_length': step.take('max_text_length', 25),
@@ -154,7 +154,7 @@ def _transforms(dataset: Section) -> tuple[dict[str, Any], Node, bool]:
                 augmented['transforms'] = [{'name': 'rec_aug', **probabilities}]
             case 'RecResizeImg':
                 size, keep_ratio = (
-                    _size(step, step.required('image_shape'), width=2, height=1),
+                    _size(step, step.required('image_shape'), height=1, width=2),
                     bool(step.take('padding', True).value),
                 )
                 step.fixed({'infer_mode': False, 'character_dict_path': None})
@@ -181,7 +181,7 @@ def _is_multi_scale(dataset: Section) -> bool:
 
 
 def multi_scale(train: Section, dataset: Section, loader: Section) -> tuple[dict[str, Any], Node]:
-    """The sizes (width, height) of training, where a sampler says them, and the samples of a step on each rank.
+    """The sizes (height, width) of training, where a sampler says them, and the samples of a step on each rank.
 
     With `fix_bs` false a step there has the more samples the smaller its images are. Here it has their mean, so that an epoch
     has as many steps.
@@ -200,11 +200,11 @@ def multi_scale(train: Section, dataset: Section, loader: Section) -> tuple[dict
     sampler.end()
     scales = [scale for scale in map(_pair_of_numbers, listed) if scale is not None]
     if len(scales) < len(listed) or not scales:
-        return {'train_sizes': listed}, first  # which the binder tells
+        return {'train_image_sizes': listed}, first  # which the binder tells
     sizes = [[int(side // max(by, 1) * max(by, 1)) for side, by in zip(scale, factors, strict=True)] for scale in scales]
     keys = {
-        'train_sizes': [
-            Node([renamed(node, side) for side in size], node.origin) for node, size in zip(listed, sizes, strict=True)
+        'train_image_sizes': [
+            Node([renamed(node, side) for side in size[::-1]], node.origin) for node, size in zip(listed, sizes, strict=True)
         ]
     }
     if [*map(list, scales)] != sizes:
@@ -230,14 +230,14 @@ def _pair_of_numbers(node: Node) -> tuple[float, float] | None:
     return numbers[0], numbers[1]
 
 
-def _size(step: Section, shape: Node, *, width: int, height: int) -> Node:
-    """(width, height) of a shape in another order, whose third number is the channels."""
+def _size(step: Section, shape: Node, *, height: int, width: int) -> Node:
+    """(height, width) of a shape that has them at these places, and whose third number is the channels."""
     channels = shape.value[3 - width - height] if isinstance(shape.value, list) and len(shape.value) == 3 else shape
     if channels is not shape and channels.value != 3:
         step.problem(channels, step.named('image_shape'), f'{plain(channels)!r} channels; Phalanx reads images of 3')
     if not isinstance(shape.value, list) or len(shape.value) <= max(width, height):
         return shape  # which the binder tells
-    return Node([shape.value[width], shape.value[height]], shape.origin)
+    return Node([shape.value[height], shape.value[width]], shape.origin)
 
 
 def _networks(architecture: Section, top: Section, max_length: Node, decay: Node) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from phalanx.data.samples import Image
 from phalanx.families.detection.data.source import Objects
 from phalanx.runtime.results import Found
 
-IGNORED = (128, 128, 128)  # the colour of what is not judged
+IGNORED = (128, 128, 128)  # the colour of ignored objects
 Colour = tuple[int, int, int]
 
 
@@ -48,7 +48,7 @@ def with_found(image: Image, found: Sequence[Found]) -> Image:
 
 
 def with_objects(image: Image, objects: Objects, class_names: Sequence[str]) -> Image:
-    """`image` with what is true of it; what is not judged is grey."""
+    """`image` with what is true of it; ignored objects are grey."""
     colours = [IGNORED if ignored else _colour(label) for label, ignored in zip(objects.classes, objects.ignored, strict=True)]
     return drawn(image, objects.boxes.tolist(), [class_names[label] for label in objects.classes], colours)
 

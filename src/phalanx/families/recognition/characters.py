@@ -1,4 +1,4 @@
-"""The characters that a network tells apart, and texts as their numbers. Shapes: B texts, T time steps, C characters.
+"""The characters that a network distinguishes, and texts as their numbers. Shapes: B texts, T time steps, C characters.
 
 Numbering, what is dropped and what is refused are PaddleOCR's: in CTC targets number 0 is the blank and character i of the
 dictionary is i + 1; in targets of the attention decoder SAR character i is i, followed by a number for unknown characters, one

@@ -27,8 +27,8 @@ def with_classes(image: Image, class_map: LabelMap) -> Image:
 
 def compared(image: Image, truth: LabelMap, prediction: LabelMap) -> list[tuple[str, Image]]:
     """Captioned pictures of one size: the image, and the two class maps over it. Void pixels of the truth stay as they are."""
-    judged = np.where(truth[..., None] == VOID, image, overlay(image, coloured(truth), 0.6))
-    return [('image', image), ('truth', judged), ('prediction', overlay(image, coloured(prediction), 0.6))]
+    shown = np.where(truth[..., None] == VOID, image, overlay(image, coloured(truth), 0.6))
+    return [('image', image), ('truth', shown), ('prediction', overlay(image, coloured(prediction), 0.6))]
 
 
 def save(class_map: LabelMap, image: Image, stem: Path) -> list[Path]:

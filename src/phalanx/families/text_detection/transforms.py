@@ -18,7 +18,7 @@ from phalanx.config.options import check_probability, check_size
 from phalanx.data.colour import ColourDistortion
 from phalanx.data.image import left_right
 from phalanx.data.samples import Image
-from phalanx.families.sizing import Sizing
+from phalanx.families.sizing import Sizing, Sometimes
 from phalanx.families.text_detection.data.source import Texts
 from phalanx.runtime.prepare import limited_size, resized
 
@@ -28,10 +28,16 @@ Transform = Callable[[Image, Texts, Rng], Shown]
 MULTIPLE = 32  # of the sides that networks take
 
 
-def scaled(image: Image, texts: Texts, width: int, height: int) -> Shown:
+def check_network_size(name: str, size: tuple[int, int]) -> None:
+    check_size(name, size)
+    if any(side % MULTIPLE for side in size):
+        raise ValueError(f'{name} must be multiples of {MULTIPLE}, which networks need; got {size[0]}, {size[1]}')
+
+
+def scaled(image: Image, texts: Texts, height: int, width: int) -> Shown:
     """Both at another size."""
     factors = np.array([width / image.shape[1], height / image.shape[0]], np.float32)
-    return resized(image, width, height), texts.moved([points * factors for points in texts.outlines])
+    return resized(image, height, width), texts.moved([points * factors for points in texts.outlines])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,18 +49,11 @@ class RandomDistort(ColourDistortion):
 
 
 @dataclass(frozen=True, kw_only=True)
-class RandomFlip:
+class RandomFlip(Sometimes):
     """Mirrors left and right."""
 
-    sizing: ClassVar[Sizing] = 'kept'
-
-    probability: float = 0.5
-
-    def __post_init__(self) -> None:
-        check_probability('probability', self.probability)
-
     def __call__(self, image: Image, texts: Texts, rng: Rng) -> Shown:
-        if rng.random() >= self.probability:
+        if not self.happens(rng):
             return image, texts
         sign, shift = np.array([-1, 1], np.float32), np.array([image.shape[1], 0], np.float32)
         return left_right(image), texts.moved([points * sign + shift for points in texts.outlines])
@@ -93,12 +92,12 @@ class RandomResize:
     def __call__(self, image: Image, texts: Texts, rng: Rng) -> Shown:
         factor = rng.uniform(*self.scale)
         H, W = image.shape[:2]
-        return scaled(image, texts, max(1, round(W * factor)), max(1, round(H * factor)))
+        return scaled(image, texts, max(1, round(H * factor)), max(1, round(W * factor)))
 
 
 @dataclass(frozen=True, kw_only=True)
 class RandomCrop:
-    """Cuts out a random part whose edges go through no text, and fits it into `size` (width, height), filled up with black.
+    """Cuts out a random part whose edges cross no text, and fits it into `crop_size` (height, width), filled up with black.
 
     Two free columns and two free rows are the edges, drawn from different gaps between texts where there are several. The part
     shows some text, and its sides are at least `least_share` of those of the image; after `attempts` in vain it is all of it.
@@ -107,22 +106,21 @@ class RandomCrop:
 
     sizing: ClassVar[Sizing] = 'one'
 
-    size: tuple[int, int] = (640, 640)
+    crop_size: tuple[int, int] = (640, 640)
     attempts: int = 50
     least_share: float = 0.1
 
     def __post_init__(self) -> None:
-        check_size('size', self.size)
+        check_network_size('crop_size', self.crop_size)
         check_probability('least_share', self.least_share)
-        if any(side % MULTIPLE for side in self.size):
-            raise ValueError(f'size must be multiples of {MULTIPLE}, which networks need; got {self.size[0]}, {self.size[1]}')
 
     def __call__(self, image: Image, texts: Texts, rng: Rng) -> Shown:
         x0, y0, x1, y1 = self._part(image, texts, rng)
-        factor = min(self.size[0] / (x1 - x0), self.size[1] / (y1 - y0))
+        H, W = self.crop_size
+        factor = min(W / (x1 - x0), H / (y1 - y0))
         width, height = max(1, int((x1 - x0) * factor)), max(1, int((y1 - y0) * factor))
-        canvas = np.zeros((self.size[1], self.size[0], 3), np.uint8)
-        canvas[:height, :width] = resized(image[y0:y1, x0:x1], width, height)
+        canvas = np.zeros((H, W, 3), np.uint8)
+        canvas[:height, :width] = resized(image[y0:y1, x0:x1], height, width)
         corner = np.array([x0, y0], np.float32)
         moved = texts.moved([(points - corner) * np.float32(factor) for points in texts.outlines])
         return canvas, moved.at([place for place, points in enumerate(moved.outlines) if shows(points, 0, 0, width, height)])
@@ -164,19 +162,17 @@ def shows(points: npt.NDArray[np.float32], x0: float, y0: float, x1: float, y1: 
 
 @dataclass(frozen=True, kw_only=True)
 class Resize:
-    """Makes the size `size` (width, height), whatever that does to the shape."""
+    """Makes the size `target_size` (height, width), whatever that does to the shape."""
 
     sizing: ClassVar[Sizing] = 'one'
 
-    size: tuple[int, int] = (1280, 736)
+    target_size: tuple[int, int] = (736, 1280)
 
     def __post_init__(self) -> None:
-        check_size('size', self.size)
-        if any(side % MULTIPLE for side in self.size):
-            raise ValueError(f'size must be multiples of {MULTIPLE}, which networks need; got {self.size[0]}, {self.size[1]}')
+        check_network_size('target_size', self.target_size)
 
     def __call__(self, image: Image, texts: Texts, rng: Rng) -> Shown:
-        return scaled(image, texts, *self.size)
+        return scaled(image, texts, *self.target_size)
 
 
 @dataclass(frozen=True, kw_only=True)

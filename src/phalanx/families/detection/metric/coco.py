@@ -11,7 +11,7 @@ from hotcoco import COCO, COCOeval
 
 from phalanx.families.detection.data.source import Boxes
 from phalanx.families.detection.metric.figures import figures
-from phalanx.families.detection.metric.gathered import Detections, Gathered, Judged
+from phalanx.families.detection.metric.gathered import Detections, Gathered, Labelled
 from phalanx.families.task import Figure
 
 Floats = npt.NDArray[np.float64]
@@ -26,12 +26,15 @@ class CocoAp(Gathered):
     An image is evaluated as a whole by the detections of highest score, up to 100 of each class.
     """
 
+    names = ('mean_ap', 'ap50', 'ap75')
+    tie_breakers = ('ap50',)
+
     def __init__(self, class_names: tuple[str, ...]) -> None:
         super().__init__()
         self.class_names = class_names
         self._evaluated: tuple[Floats, Floats] | None = None
 
-    def update(self, prediction: Sequence[Detections], batch: Judged) -> None:
+    def update(self, prediction: Sequence[Detections], batch: Labelled) -> None:
         super().update(prediction, batch)
         self._evaluated = None
 

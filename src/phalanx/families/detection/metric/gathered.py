@@ -26,7 +26,7 @@ class Detections:
         return len(self.boxes)
 
 
-class Judged(Protocol):
+class Labelled(Protocol):
     """What a metric must know of a batch."""
 
     @property
@@ -44,7 +44,7 @@ class Gathered:
     def __init__(self) -> None:
         self.images: dict[int, tuple[Detections, Objects]] = {}  # by the number of the sample, so that none counts twice
 
-    def update(self, prediction: Sequence[Detections], batch: Judged) -> None:
+    def update(self, prediction: Sequence[Detections], batch: Labelled) -> None:
         for index, found, truth in zip(batch.indices, prediction, batch.truths, strict=True):
             self.images[index] = (found, truth)
 

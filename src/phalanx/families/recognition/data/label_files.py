@@ -6,9 +6,10 @@ from pathlib import Path
 
 from phalanx.data.folders import check_folder, check_inside, check_present, lines_of
 from phalanx.data.image import read_image
+from phalanx.data.mixing import Shares
 from phalanx.data.samples import Draw, Split
 from phalanx.families.recognition.data.packed import Packed
-from phalanx.families.recognition.data.source import Chance, Shares, Source, TextImage
+from phalanx.families.recognition.data.source import Source, TextImage
 
 
 class LabelFiles:
@@ -56,7 +57,7 @@ class LabelFile:
     def name(self, index: int) -> str:
         return f'{self.root}/{self.paths[index]}'
 
-    def read(self, draw: Draw, chance: Chance) -> TextImage:
+    def read(self, draw: Draw) -> TextImage:
         return read_image(self.name(draw.index)), self.texts[draw.index]
 
 

@@ -20,7 +20,7 @@ class TextLoss(Protocol):
 
     def __call__(self, outputs: Outputs, texts: Texts) -> Loss: ...
     def weights(self, texts: Texts, num_characters: int) -> dict[str, Tensor]:
-        """The weights [] (float64) of its Terms, which the texts alone tell."""
+        """The weights [] (float64) of its Terms, which the texts alone determine."""
 
 
 LOSSES: dict[str, type[TextLoss]] = {'ctc': CTC, 'sar': SAR, 'nrtr': NRTR, 'multi': Multi}

@@ -26,7 +26,7 @@ class SAR:
 
     def __call__(self, outputs: Outputs, texts: Texts) -> Loss:
         if outputs.sar is None:
-            raise ValueError('the losses sar and multi judge an attention head, which this network does not have; use ctc')
+            raise ValueError('the losses sar and multi need an attention head, which this network does not have; use ctc')
         logits = at_least_float32(outputs.sar)[:, :-1]  # [B, L-1, K+2]
         targets = texts.guide[:, 1:]
         padding = logits.shape[2]  # the number after those that can be predicted

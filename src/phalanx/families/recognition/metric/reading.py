@@ -41,14 +41,13 @@ class Labelled(Protocol):
         """How many characters of the labels the dictionary has not; they were left out of `labels`."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Comparison:
-    """What two texts may differ in and still be equal; the defaults are PaddleOCR's."""
+    """What two texts may differ in and still be equal."""
 
-    ignore_space: bool = True
-    ignore_case: bool = False
-    alphanumeric_only: bool = False
-    """Compare nothing but Latin letters, whatever their case, and digits: what English benchmarks do."""
+    ignore_space: bool
+    ignore_case: bool
+    alphanumeric_only: bool
 
     def compared(self, text: str) -> str:
         """What of a text counts."""
@@ -70,10 +69,17 @@ class Mistake:
 
 
 class ReadingAccuracy:
-    """Counts texts, those read exactly, and edits; only whole numbers, so that sums do not depend on their order."""
+    """Counts texts, those read exactly, and edits; only whole numbers, so that sums do not depend on their order.
 
-    def __init__(self, comparison: Comparison) -> None:
-        self._comparison = comparison
+    The options say in what two texts may differ and still be equal; the defaults are PaddleOCR's. `alphanumeric_only` compares
+    nothing but Latin letters, whatever their case, and digits, as English benchmarks do.
+    """
+
+    names = ('accuracy', 'edit_similarity')
+    tie_breakers = ('edit_similarity',)
+
+    def __init__(self, *, ignore_space: bool = True, ignore_case: bool = False, alphanumeric_only: bool = False) -> None:
+        self._comparison = Comparison(ignore_space, ignore_case, alphanumeric_only)
         self._texts = self._right = self._unknown = 0
         self._edits: Counter[int] = Counter()  # length of the longer text -> edits between such texts, added up
         self._mistaken: Counter[tuple[str, str]] = Counter()  # (true, read) characters, '' for one too many or too few
@@ -106,7 +112,7 @@ class ReadingAccuracy:
 
     def compute(self) -> dict[str, float]:
         """accuracy, the share of texts read exactly (PaddleOCR's acc); edit_similarity, one minus the mean of edits / length of
-        the longer text (its norm_edit_dis); unknown_characters, how many the dictionary has not: they were not judged.
+        the longer text (its norm_edit_dis); unknown_characters, how many the dictionary has not: they were not compared.
         """
         texts = max(1, self._texts)
         distance = sum(edits / length for length, edits in sorted(self._edits.items()) if length)

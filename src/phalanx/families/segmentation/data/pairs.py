@@ -11,7 +11,7 @@ import numpy as np
 
 from phalanx.data.folders import check_present
 from phalanx.data.image import LabelMap, if_turned, read_image, read_labels
-from phalanx.data.samples import Image, SampleError
+from phalanx.data.samples import Draw, Image, SampleError
 from phalanx.families.segmentation.labels import VOID
 
 WRONG = 254  # what a value becomes that no class has; hence 254 classes at most
@@ -38,8 +38,8 @@ class Pairs:
     def path(self, index: int, column: int) -> Path:
         return self.root / os.fsdecode(bytes(self._paths[index, column]))
 
-    def read(self, index: int) -> tuple[Image, LabelMap]:
-        """An image [H, W, 3] and its label map [H, W] of class ids. Raises SampleError."""
+    def read(self, draw: Draw) -> tuple[Image, LabelMap]:
+        index = draw.index
         image, values = read_image(self.path(index, 0)), read_labels(self.path(index, 1))
         if image.shape[:2] != values.shape:
             why = if_turned(image.shape[:2], values.shape)

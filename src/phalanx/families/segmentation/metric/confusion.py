@@ -29,6 +29,9 @@ class Confusion:
     and dice, in the table and in the other means, as in PaddleSeg.
     """
 
+    names = ('mean_iou', 'accuracy', 'kappa', 'mean_dice')
+    tie_breakers = ('mean_dice', 'accuracy')
+
     def __init__(self, class_names: Sequence[str]) -> None:
         self.class_names = tuple(class_names)
         self._counts = torch.zeros(len(self.class_names), len(self.class_names), dtype=torch.int64)  # [K truth, K prediction]
@@ -41,8 +44,8 @@ class Confusion:
         K = len(self.class_names)
         for predicted, labels in zip(prediction, batch.labels, strict=True):
             assert predicted.shape == labels.shape
-            judged = labels != VOID
-            truth, seen = labels[judged].long(), predicted[judged].long()
+            valid = labels != VOID
+            truth, seen = labels[valid].long(), predicted[valid].long()
             if truth.numel() and truth.max() >= K:
                 raise ValueError(f'a pixel is labelled {int(truth.max())}; the {K} classes are 0 to {K - 1}, void is {VOID}')
             self._counts += torch.bincount(truth * K + seen, minlength=K * K).view(K, K).cpu()

@@ -49,6 +49,9 @@ class Hmean:
     themselves are left out.
     """
 
+    names = ('hmean', 'precision', 'recall')
+    tie_breakers = ('precision',)
+
     def __init__(self) -> None:
         self.images: dict[int, Judgement] = {}  # by the number of the sample, so that none counts twice
 
