@@ -22,6 +22,7 @@ from phalanx.runtime.prepare import fitted_line
 
 DATA = Path(__file__).parent / 'data'
 FACTS = json.loads((DATA / 'recognition_facts.json').read_text())
+NRTR = json.loads((DATA / 'ppocrv4_rec.json').read_text())['encoded']
 NO_LINE: dict[str, Any] = {'images': torch.zeros(1, 3, 1, 1, dtype=torch.uint8), 'widths': torch.ones(1)}
 ARRAYS = dict(np.load(DATA / 'recognition_preprocess.npz'))
 DICTIONARIES = {
@@ -57,6 +58,16 @@ def test_texts_are_encoded_or_refused_as_in_the_original(example: dict[str, Any]
                 encode(example['text'])
         else:
             assert encode(example['text']) == expected
+
+
+@pytest.mark.parametrize(('text', 'expected'), NRTR.items())
+def test_texts_are_encoded_or_refused_for_nrtr_as_in_the_original(text: str, expected: list[int] | None) -> None:
+    ours = DICTIONARIES['en_space'].read()
+    if expected is None:
+        with pytest.raises(UnusableTextError):
+            ours.nrtr(text)
+    else:
+        assert ours.nrtr(text) == expected
 
 
 def sar_of(example: dict[str, Any]) -> list[int] | None:

@@ -35,7 +35,9 @@ RECIPES = sorted((Path(__file__).parents[2] / 'recipes' / 'recognition').glob('*
 DIGITS = partial(DATA['digit_lines'], train_lines=6, eval_lines=3)
 CRNN = partial(MODELS['crnn'], size='small', hidden_size=8)
 SVTR = partial(MODELS['svtr_lcnet'], neck_channels=16, hidden_size=16, sar_size=16, depth=1)
+GUIDED = partial(MODELS['svtr_lcnetv3'], scale=0.35, nrtr_size=32, nrtr_depth=1)
 CTC, MULTI = (partial(LOSSES['ctc']),), (partial(LOSSES['multi']),)
+NRTR = (*CTC, partial(LOSSES['nrtr']))
 
 
 def task(**changes: Any) -> Recognition:
@@ -160,8 +162,11 @@ def test_a_batch_holds_encoded_texts_and_how_far_lines_reach() -> None:
     batch = ours.collate([ours.dataset('train')[Draw(index, 0, 0, 0)] for index in (0, 1)]).to(torch.device('cpu'))
     assert (len(batch), batch.labels, batch.unknown) == (2, ('12', '7'), 1)
     assert batch.texts.ctc[:, :3].tolist() == [[2, 3, 0], [8, 0, 0]] and batch.texts.lengths.tolist() == [2, 1]
-    assert batch.texts.sar[:, :5].tolist() == [[11, 1, 2, 11, 12], [11, 7, 11, 12, 12]]
+    assert batch.texts.guide[:, :5].tolist() == [[11, 1, 2, 11, 12], [11, 7, 11, 12, 12]]
     assert batch.texts.valid_ratios.tolist() == pytest.approx([0.4, 0.4])
+    ours = task(data=lambda: Lines('12x', '7'), model=GUIDED, loss=NRTR)
+    batch = ours.collate([ours.dataset('train')[Draw(index, 0, 0, 0)] for index in (0, 1)])
+    assert batch.texts.guide[:, :5].tolist() == [[2, 5, 6, 3, 0], [2, 11, 3, 0, 0]]
 
 
 def test_the_network_sees_bgr_and_nothing_behind_a_line() -> None:
@@ -322,6 +327,8 @@ def test_options_that_cannot_be_are_refused_before_anything_is_built(changes: di
     [
         (CRNN, MULTI, 'which has the heads ctc; it trains ctc and sar; use ctc'),
         (SVTR, CTC, 'which has the heads ctc and sar; it trains ctc; use sar or multi'),
+        (GUIDED, CTC, r'which has the heads ctc and nrtr; it trains ctc; use \[ctc, nrtr\]'),
+        (GUIDED, NRTR[1:], r'which has the heads ctc and nrtr; it trains nrtr; use \[ctc, nrtr\]'),
     ],
 )
 def test_a_loss_that_does_not_fit_the_network_is_refused(model: Any, loss: Any, message: str) -> None:

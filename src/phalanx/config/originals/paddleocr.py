@@ -15,7 +15,7 @@ from phalanx.config.read import Node, document, plain
 
 OPTIMIZERS = ('Adam', 'AdamW', 'Momentum')
 SCHEDULES = ('Const', 'Linear', 'Cosine', 'Step', 'MultiStepDecay', 'Piecewise')
-BACKBONES = ('MobileNetV3', 'ResNet', 'MobileNetV1Enhance', 'PPLCNet')
+BACKBONES = ('MobileNetV3', 'ResNet', 'MobileNetV1Enhance', 'PPLCNetV3', 'PPLCNet')
 HEADS = ('CTCHead', 'MultiHead', 'SLAHead')
 TASKS = {'rec': paddleocr_text.translate, 'table': paddleocr_table.translate}
 
@@ -32,6 +32,7 @@ IGNORED = {  # in Global
     'infer_mode': '`phalanx predict` takes its own options',
     'character_type': 'the dictionary says it',
     'algorithm': 'Architecture says it',
+    'model_name': 'Architecture says it',
     'd2s_train_image_shape': 'it belongs to the export',
     'amp_custom_white_list': "torch's autocast knows which operations are safe",
     'amp_custom_black_list': "torch's autocast knows which operations are safe",
@@ -65,8 +66,10 @@ def translate(root: Node, reading: Reading) -> Node:
     train, evaluation = top.section('Train'), top.section('Eval')
     loaders = train.section('loader'), evaluation.section('loader')
     optimizer, schedule, clip, decay = _optimizer(top.section('Optimizer'), settings)
+    datasets = train.section('dataset'), evaluation.section('dataset')
+    train_sizes, batch_size = paddleocr_text.multi_scale(train, datasets[0], loaders[0])
     recipe = {
-        'train': _train(settings, loaders[0]),
+        'train': _train(settings, loaders[0], batch_size),
         'optimizer': optimizer,
         'schedule': schedule,
         'clip': clip,
@@ -77,8 +80,7 @@ def translate(root: Node, reading: Reading) -> Node:
         'report': {'every': settings.take('print_batch_step', 10), 'visualdl': settings.take('use_visualdl', False)},
         'device': None if settings.take('use_gpu', True).value else 'cpu',
     }
-    datasets = train.section('dataset'), evaluation.section('dataset')
-    family = TASKS[kind.value](top, architecture, settings, *datasets, decay)
+    family = TASKS[kind.value](top, architecture, settings, *datasets, decay) | train_sizes
     for key, reason in IGNORED.items():
         settings.ignore(key, reason)
     for loader in loaders:
@@ -114,10 +116,10 @@ def _is_known(architecture: Section, kind: Node) -> bool:
     return True
 
 
-def _train(settings: Section, loader: Section) -> dict[str, Any]:
+def _train(settings: Section, loader: Section, batch_size: Node) -> dict[str, Any]:
     keys: dict[str, Any] = {
         'epochs': settings.required('epoch_num'),
-        'batch_size_per_rank': loader.required('batch_size_per_card'),
+        'batch_size_per_rank': batch_size,
         'seed': settings.take('seed', 1024),
         'bad_samples': 10000,  # what cannot be read or encoded is replaced, without end
         'workers': loader.take('num_workers', 8),

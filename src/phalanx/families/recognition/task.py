@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Literal, Self, get_args
 
 import numpy as np
 import torch
@@ -47,6 +47,8 @@ from phalanx.runtime.results import Reading
 
 Size = tuple[int, int]  # height, width
 
+Guide = Literal['sar', 'nrtr']  # heads that learn along with CTC
+
 LETTERS_AND_DIGITS = Dictionary()
 
 
@@ -57,7 +59,7 @@ class Sample:
     label: str  # the text, without characters that the dictionary has not
     unknown: int  # how many those are
     ctc: list[int]
-    sar: list[int]
+    guide: list[int]
 
 
 @dataclass(frozen=True)
@@ -87,21 +89,22 @@ class Encoder:
 
     characters: Characters
     keep_ratio: bool
-    has_attention: bool  # whether the text is also a target of the attention decoder
+    guide: Guide | None  # the attention decoder whose target the text is too
     trains: bool = True  # else the text is only compared with what is read, and may be of any length
 
     def sample(self, line: TextImage, size: Size) -> Sample:
         """Raises UnusableTextError when the text cannot be a target."""
         image, text = line
-        encoded, sar = self.targets(text)
+        encoded, guide = self.targets(text)
         shown, width = fitted_line(image, size, keep_ratio=self.keep_ratio)
-        return Sample(channels_first(shown), width, *encoded, sar)
+        return Sample(channels_first(shown), width, *encoded, guide)
 
     def targets(self, text: str) -> tuple[Encoded, list[int]]:
         """Of the CTC head and of the attention decoder. Raises UnusableTextError when one of them cannot learn the text."""
         if not self.trains:
             return self.characters.compared(text), []
-        return self.characters.encoded(text), self.characters.sar(text) if self.has_attention else []
+        guides = {'sar': self.characters.sar, 'nrtr': self.characters.nrtr}
+        return self.characters.encoded(text), guides[self.guide](text) if self.guide else []
 
     def accepts(self, text: str) -> bool:
         """Whether the text can be a target of every head."""
@@ -214,15 +217,15 @@ class Recognition(Family):
         return frozenset().union(*(loss.heads for loss, _ in self.losses))
 
     def encoder(self, split: Split) -> Encoder:
-        has_attention = 'sar' in self.heads
-        return Encoder(self.characters, self.keep_ratio, has_attention, trains=split == 'train')
+        guide = next((head for head in get_args(Guide) if head in self.heads), None)
+        return Encoder(self.characters, self.keep_ratio, guide, trains=split == 'train')
 
     def resolved_names(self) -> dict[str, tuple[str, ...]]:
         named = self.dictionary.dictionary
         return {'characters.dictionary': read_dictionary(named)} if isinstance(named, Path) else {}
 
     def labels(self, names: Sequence[str] | None = None) -> list[Sequence[str]]:
-        """Of the CTC head, of the attention head, of the characters that go into that."""
+        """Of the CTC head, of the attention heads, of the characters that go into them."""
         return row_labels(self.characters.characters if names is None else names)
 
     def model(self) -> nn.Module:
@@ -237,8 +240,9 @@ class Recognition(Family):
                 raise ValueError(f'image_size: the {called} takes lines {takes} pixels high, got {height}')
         if network.heads != self.heads:
             has, trains = (' and '.join(sorted(heads)) for heads in (network.heads, self.heads))
-            fitting = ' or '.join(each for each, loss in LOSSES.items() if loss.heads == network.heads)
-            cure = f'; use {fitting}' if fitting else ''
+            fitting = [each for each, loss in LOSSES.items() if loss.heads == network.heads]
+            fitting += [f'[{", ".join(sorted(network.heads))}]'] * (not fitting and network.heads <= LOSSES.keys())
+            cure = f'; use {" or ".join(fitting)}' if fitting else ''
             raise ValueError(f'loss: does not fit the {called}, which has the heads {has}; it trains {trains}{cure}')
 
     def dataset(self, split: Split) -> Samples:
@@ -275,7 +279,7 @@ class Recognition(Family):
         texts = Texts(
             padded([sample.ctc for sample in samples], self.dictionary.max_length),
             torch.tensor([len(sample.ctc) for sample in samples]),
-            padded([sample.sar for sample in samples], self.dictionary.max_length),
+            padded([sample.guide for sample in samples], self.dictionary.max_length),
             widths / images.shape[3],
         )
         labels = tuple(sample.label for sample in samples)

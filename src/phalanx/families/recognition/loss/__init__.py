@@ -6,6 +6,7 @@ from torch import Tensor
 
 from phalanx.families.recognition.loss.ctc import CTC
 from phalanx.families.recognition.loss.multi import Multi
+from phalanx.families.recognition.loss.nrtr import NRTR
 from phalanx.families.recognition.loss.sar import SAR
 from phalanx.families.recognition.models.outputs import Outputs
 from phalanx.families.recognition.texts import Texts
@@ -22,4 +23,4 @@ class TextLoss(Protocol):
         """The weights [] (float64) of its Terms, which the texts alone determine."""
 
 
-LOSSES: dict[str, type[TextLoss]] = {'ctc': CTC, 'sar': SAR, 'multi': Multi}
+LOSSES: dict[str, type[TextLoss]] = {'ctc': CTC, 'sar': SAR, 'nrtr': NRTR, 'multi': Multi}
