@@ -54,6 +54,8 @@ def test_a_shipped_recipe_or_a_part_of_several_is_a_base_by_its_name(tmp_path: P
         ('a.c.0.d=5', {'a': {'b': 0, 'c': [{'d': 5}]}}),  # into a list
         ('n=[1, 2]', {'a': {'b': 0, 'c': [{'d': 0}]}, 'n': [1, 2]}),  # YAML values
         ('n=', {'a': {'b': 0, 'c': [{'d': 0}]}, 'n': None}),
+        ('n=,', {'a': {'b': 0, 'c': [{'d': 0}]}, 'n': ','}),  # which YAML wants to be quoted
+        ('n=*.png', {'a': {'b': 0, 'c': [{'d': 0}]}, 'n': '*.png'}),
         ('n=x=y', {'a': {'b': 0, 'c': [{'d': 0}]}, 'n': 'x=y'}),  # the first = divides
     ],
 )

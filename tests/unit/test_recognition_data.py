@@ -74,6 +74,12 @@ def test_a_malformed_line_is_named(tmp_path: Path, line: str, message: str) -> N
         LabelFiles(root=tmp_path).split('train')
 
 
+def test_all_that_is_wrong_with_a_label_file_is_reported_at_once(tmp_path: Path) -> None:
+    (tmp_path / 'rec_gt_train.txt').write_text('1.png one\n2.png\ttwo\n../3.png\tthree\n')
+    with pytest.raises(ValueError, match=r"(?s)txt:1: expected an image.*\n.*txt:3: '\.\./3\.png' lies outside"):
+        LabelFiles(root=tmp_path).split('train')
+
+
 def test_missing_images_are_reported_before_training(tmp_path: Path) -> None:
     words(tmp_path, {'1.png': 'one', '2.png': 'two'})
     (tmp_path / '2.png').unlink()
