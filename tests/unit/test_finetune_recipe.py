@@ -62,9 +62,13 @@ def test_what_a_person_says_goes_over_what_is_chosen_and_the_rest_follows_it() -
     assert recipe.schedule.keywords['steps'] == 200  # two epochs of 400 images, four at once
 
 
-def test_a_network_without_published_weights_is_refused_with_a_cure() -> None:
-    with pytest.raises(RequestError, match=r'no weights of this network \(unet\) are published .* --set train\.init_from='):
-        finetuned('unet_digits', [('device=cpu', '--set')])
+@pytest.mark.parametrize(('recipe', 'network'), [('unet_digits', 'unet'), ('crnn_digits', 'crnn')])
+def test_a_network_without_published_weights_is_refused_with_a_cure(recipe: str, network: str) -> None:
+    """There are some of a CRNN that is twice as wide."""
+    with pytest.raises(
+        RequestError, match=rf'no weights of this network \({network}\) are published .* --set train\.init_from='
+    ):
+        finetuned(recipe, [('device=cpu', '--set')])
 
 
 def test_it_says_what_it_takes_and_offline_what_to_do(

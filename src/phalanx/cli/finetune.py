@@ -14,7 +14,7 @@ import torch
 import yaml
 
 from phalanx.config.arguments import Assignments
-from phalanx.config.read import Node, plain, read
+from phalanx.config.read import plain
 from phalanx.config.shipped import shipped
 from phalanx.engine.ema import TRIAL, WINDOWS
 from phalanx.engine.runs import Job, open_job
@@ -85,8 +85,7 @@ def choices(job: Job, said: Collection[str] = ()) -> list[Choice]:
     evaluations = min(EVALUATIONS, max(2, steps * batch // (2 * max(1, evaluated))))  # which take less time than the training
     every = max(1, steps // evaluations)
     decay = round(1 - 2 * WINDOWS / steps, 3) if steps > TRIAL else None
-    model = job.resolved.value['model']
-    found = [] if train.init_from or train.init_networks else [Choice('train.init_from', *_weights(model))]
+    found = [] if train.init_from or train.init_networks else [Choice('train.init_from', *_weights(job))]
     found += [
         Choice(
             'train.steps',
@@ -128,17 +127,23 @@ def _moving(steps: int, lr: float) -> list[Choice]:
     ]
 
 
-def _weights(model: Node) -> tuple[str, str]:
-    """The first of the published weights that are of this network, and what they are. Raises RequestError."""
-    for name, entry in PUBLISHED.items():
-        recipe = shipped().get(entry.network)
-        options = plain(read(recipe).value['model']) if recipe else yaml.safe_load(f'{{name: {entry.network}}}')
-        ours = plain(model)
-        if options.items() <= ours.items():
+def _weights(job: Job) -> tuple[str, str]:
+    """The first of the published weights that are of this network, and what they are; those of this very recipe go before.
+
+    Raises RequestError.
+    """
+    model = plain(job.resolved.value['model'])
+    for name, entry in sorted(PUBLISHED.items(), key=lambda item: job.name not in (item[0], item[1].network)):
+        if entry.network in shipped():
+            options = plain(open_job(entry.network).resolved.value['model'])
+        else:
+            options = yaml.safe_load(f'{{name: {entry.network}}}')
+        if options.items() <= model.items():
             figure = f', {entry.figure}' if entry.figure else ''
-            return name, f'published weights of this network: {entry.trained_on}{figure}; {entry.licence}'
+            what = 'this network' if entry.part == 'all' else 'its backbone'
+            return name, f'published weights of {what}: {entry.trained_on}{figure}; {entry.licence}'
     raise RequestError(
-        f'--finetune: no weights of this network ({plain(model)["name"]}) are published in `phalanx weights`; '
+        f'--finetune: no weights of this network ({model["name"]}) are published in `phalanx weights`; '
         'name others: --set train.init_from=FILE_OR_ADDRESS'
     )
 

@@ -112,10 +112,10 @@ PUBLISHED: dict[str, Published] = {  # of one network, what to begin with first
         )
         for size, figure in (('b0', '76.73'), ('b1', '78.35'), ('b2', '81.60'), ('b3', '82.47'), ('b4', '82.38'))
     },
+    'en_PP-OCRv3_rec': Published('en_PP-OCRv3_rec', 'PaddleOCR', '', f'{PADDLEOCR}/PP-OCRv3/english/en_PP-OCRv3_rec_train.tar'),
     'ch_PP-OCRv3_rec': Published(
         'ch_PP-OCRv3_rec_distillation', 'PaddleOCR', '', f'{PADDLEOCR}/PP-OCRv3/chinese/ch_PP-OCRv3_rec_train.tar'
     ),
-    'en_PP-OCRv3_rec': Published('en_PP-OCRv3_rec', 'PaddleOCR', '', f'{PADDLEOCR}/PP-OCRv3/english/en_PP-OCRv3_rec_train.tar'),
     'rec_mv3_none_bilstm_ctc': Published(
         'rec_mv3_none_bilstm_ctc',
         'MJSynth, SynthText',
