@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from phalanx.config.show import show
 from phalanx.engine.runs import load_initial, open_job, with_names
 from phalanx.weights.checkpoint import Checkpoints
 from phalanx.weights.matching import Fit, Naming, Rows, Slot
+from phalanx.weights.onnx_file import characters_in
 
 PETS = ('dog', 'cat', 'horse')  # here
 ANIMALS = ('bird', 'cat', 'cow', 'dog')  # in the file
@@ -99,3 +101,16 @@ def test_the_classes_of_a_file_can_be_named(tmp_path: Path) -> None:
     other = job.task.model()
     load_initial(other, job.recipe.train, job.task)
     assert torch.equal(other.head.bias[[0, 1]], model.head.bias[[0, 10]])
+
+
+@pytest.mark.skipif(find_spec('onnx') is None, reason='reading ONNX files needs onnx')
+def test_the_characters_of_an_exported_recogniser_stand_in_its_file(tmp_path: Path) -> None:
+    from onnx import helper
+
+    file = helper.make_model(helper.make_graph([], 'network', [], []))
+    saved = tmp_path / 'recogniser.onnx'
+    saved.write_bytes(file.SerializeToString())
+    assert characters_in(saved) == ()
+    helper.set_model_props(file, {'character': 'a\nb\n'})
+    saved.write_bytes(file.SerializeToString())
+    assert characters_in(saved) == ('a', 'b', ' ')

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from phalanx.cli.finetune import finetuned, lines
 from phalanx.config.arguments import (
     Assignments,
     Parser,
@@ -81,6 +82,7 @@ WEIGHTS = 'a checkpoint, run folder, file, https:// or hf:// address, or a name 
 TRAIN_EXAMPLES = (
     'phalanx train pp_liteseg_digits                                 # on data that comes with the package; some minutes',
     'phalanx train mine.yml --set data.root=DIR optimizer.lr=0.01    # any key of the recipe; goes on where it was stopped',
+    'phalanx train mine.yml --finetune                               # some minutes from published weights of its network',
     'phalanx train mine.yml --gpus 0,1,2,3                           # on four devices',
     'phalanx train mine.yml --gpus 0,1 --ips 10.0.0.1,10.0.0.2       # of two nodes: the same command on both',
 )
@@ -126,6 +128,9 @@ def wanted(words: Sequence[str]) -> tuple[argparse.Namespace, Job]:
     parser.add_argument(
         '--fresh', action='store_true', help='start over; an earlier run in the folder is kept under another name'
     )
+    parser.add_argument(
+        '--finetune', action='store_true', help='some minutes from published weights of the network; says what it chooses'
+    )
     add_offline(parser)
     add_flags(parser)
     brought = parser.add_argument_group('other names for keys of the recipe, as people know them')
@@ -143,7 +148,13 @@ def wanted(words: Sequence[str]) -> tuple[argparse.Namespace, Job]:
         action = 'store' if option in ('vdl_log_dir', 'amp_level') else 'store_true'
         brought.add_argument(f'--{option}', action=action, help=f'nothing: {reason}')
     given, recipe, assigned = parse_brought(parser, with_values(words, ('--use_gpu', '--use_vdl')))
-    return given, open_job(recipe, _brought(given, dialect_of(find_recipe(recipe)), assigned), given.save_dir)
+    assigned = _brought(given, dialect_of(find_recipe(recipe)), assigned)
+    if not given.finetune:
+        return given, open_job(recipe, assigned, given.save_dir)
+    job, chosen = finetuned(recipe, assigned, given.save_dir)
+    if not dist.is_launched():
+        print('\n'.join(lines(chosen)))
+    return given, job
 
 
 def train(words: Sequence[str]) -> int:

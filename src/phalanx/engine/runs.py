@@ -37,7 +37,8 @@ from phalanx.system.errors import RequestError
 from phalanx.weights.checkpoint import CheckpointError, Checkpoints, said_of
 from phalanx.weights.fetching import FetchError
 from phalanx.weights.matching import Rows
-from phalanx.weights.published import class_names
+from phalanx.weights.onnx_file import characters_in
+from phalanx.weights.published import class_names, recipe_of
 from phalanx.weights.reading import Taken, load_weights
 
 log = logging.getLogger('phalanx')
@@ -173,7 +174,7 @@ def find_recipe(recipe: str) -> Path:
         raise ConfigError([f'{recipe}: is an exported model, which `phalanx eval` and `phalanx serve` take; name its run'])
     if path.is_file():
         return path
-    known, name = shipped(), recipe.removesuffix('.yml')
+    known, name = shipped(parts=True), recipe.removesuffix('.yml')
     if name in known:
         return known[name]
     if path.is_dir():
@@ -305,17 +306,18 @@ def _their_labels(source: str, given: tuple[str, ...] | Path | None, task: Task[
             return task.labels(given if isinstance(given, tuple) else text_of(given).removesuffix('\n').split('\n'))
         except (OSError, ValueError) as error:
             raise CheckpointError(f'train.init_classes: {error}') from None
-    if names := class_names(source):
-        return task.labels(names)
     place = Path(source)
-    run = next((folder for folder in (place, *place.parents[:2]) if (folder / 'config.yml').is_file()), None)
-    if run is None:
+    if names := class_names(source) or (characters_in(place) if place.suffix == '.onnx' else ()):
+        return task.labels(names)
+    run = next((str(folder) for folder in (place, *place.parents[:2]) if (folder / 'config.yml').is_file()), None)
+    recipe = run or recipe_of(source)
+    if recipe is None:
         return ()
     try:
-        other = open_job(str(run)).task
+        other = open_job(recipe).task
         return other.labels() if type(other) is type(task) else ()
     except (ConfigError, ValueError, OSError) as error:
-        log.info('%s: its classes are not known: %s', run, error)
+        log.info('%s: its classes are not known: %s', recipe, error)
         return ()
 
 
