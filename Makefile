@@ -6,7 +6,7 @@ BIN := .venv/bin
 .DEFAULT_GOAL := help
 
 help:
-	@echo "make demo   train the embedded data set on two ranks, compare with one, write runs/demo/report.html (6 minutes)"
+	@echo "make demo   train the embedded data set on two ranks, kill one, compare with one rank, write runs/demo/report.html (4 minutes)"
 	@echo "make test   run all tests"
 	@echo "make check  format, lint, types, docs"
 	@echo "make docs   build the pages in docs/ as a site, build/site"

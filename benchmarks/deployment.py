@@ -95,7 +95,7 @@ SUBJECTS = (
     Subject(
         'PP-OCRv4 mobile text detector',
         'ch_PP-OCRv4_det_mobile',
-        ('data={name: drawn_pages, train_pages: 64, eval_pages: 100, size: [640, 640]}', 'model.merged=true'),
+        ('data={name: drawn_pages, train_pages: 64, eval_pages: 100, page_size: [640, 640]}', 'model.merged=true'),
         'ch_PP-OCRv4_det_infer.onnx',
     ),
 )
@@ -185,7 +185,7 @@ def measured(subject: Subject, out: Path, rounds: int) -> list[Measured]:
     for form, model in models.items():
         metrics = evaluate(job, model, folder / 'fp32.onnx', 0, batches=(1,)).metrics
         median, p95 = (float(value) for value in np.percentile(seconds[form], (50, 95)) * 1000)
-        name = job.task.judged_by
+        name = job.task.main_metric
         rows.append(Measured(subject.name, form, images[0].shape[1:], name, metrics[name], median, p95))
         print(rows[-1], file=sys.stderr)
     return rows

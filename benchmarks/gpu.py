@@ -26,7 +26,11 @@ from phalanx.cli.bench.show import as_markdown
 RECIPES = {  # name -> settings on a GPU, on a CPU
     'segmentation': ('pp_liteseg_digits', ('data.size=[512,1024]', 'train.global_batch_size=16'), ('data.size=[64,96]',)),
     'detection': ('ppyoloe_digits', ('data.size=[640,640]', 'train.global_batch_size=16'), ('data.size=[64,64]',)),
-    'recognition': ('crnn_digits', ('size=[320,32]', 'train.global_batch_size=256'), ('size=[48,32]', 'train_sizes=[]')),
+    'recognition': (
+        'crnn_digits',
+        ('image_size=[32,320]', 'train.global_batch_size=256'),
+        ('image_size=[32,48]', 'train_image_sizes=[]'),
+    ),
     'table': ('slanet_rendered', ('train.global_batch_size=24',), ('image_size=64',)),
 }
 SETTINGS = {

@@ -294,6 +294,28 @@ def pages_paddle(folder: Path) -> None:
     write(folder / 'Label.txt', ''.join(rows))
 
 
+def ppocrlabel(folder: Path) -> None:
+    """As the tool leaves its folder: a curved text, one marked as difficult, images that were looked at, lines cut out."""
+    rows, seen, cuts = [], [], []
+    for number, image in enumerate(images(folder)):
+        entries = [
+            {'transcription': text_of(number), 'points': curved(number), 'difficult': False},
+            {'transcription': 'blurred', 'points': corners((1, 1, 9, 5)), 'difficult': True},
+        ]
+        rows.append(f'mine/{image.name}\t{json.dumps(entries)}\n')
+        seen.append(f'{image}\t1\n')
+        draw(folder / f'crop_img/{image.stem}_crop_0.jpg', number, (40, 20))
+        cuts.append(f'crop_img/{image.stem}_crop_0.jpg\t{text_of(number)}\n')
+    for name, lines in (('Label.txt', rows), ('fileState.txt', seen), ('rec_gt.txt', cuts)):
+        write(folder / name, ''.join(lines))
+
+
+def curved(number: int) -> list[list[int]]:
+    """The upper side of the box, bent downwards."""
+    x0, y0, x1, y1 = box_of(number)
+    return [[x0, y0], [(x0 + x1) // 2, y0 + 3], [x1, y0], [x1, y1], [x0, y1]]
+
+
 def pages_icdar(folder: Path) -> None:
     for number, image in enumerate(images(folder / 'pages')):
         flat = ','.join(str(value) for corner in corners(box_of(number)) for value in corner)

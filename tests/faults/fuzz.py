@@ -34,7 +34,6 @@ from phalanx.families.detection.data.coco import CocoJson
 from phalanx.families.detection.data.voc import PascalVOC
 from phalanx.families.detection.data.yolo import YoloText
 from phalanx.families.recognition.data.label_files import LabelFiles
-from phalanx.families.recognition.data.source import Chance
 from phalanx.families.segmentation.data.file_list import FileList
 from phalanx.families.table.data.pubtabnet import PubTabNet
 from phalanx.report.page import PageError, write_page
@@ -126,11 +125,11 @@ def encoded(pixels: np.ndarray, kind: str, **options: object) -> bytes:
     return file.getvalue()
 
 
-def first(split: object, *more: object) -> None:
+def first(split: object) -> None:
     """Reads the first sample of a split."""
     with suppress(FileNotFoundError):
         split.check_files()  # type: ignore[attr-defined]
-    split.read(Draw(0, 0, 0, 0) if more else 0, *more)  # type: ignore[attr-defined]
+    split.read(Draw(0))  # type: ignore[attr-defined]
 
 
 def assigned(file: Path) -> None:
@@ -158,7 +157,7 @@ def file_list(file: Path) -> None:
 
 
 def label_files(file: Path) -> None:
-    first(LabelFiles(root=file.parent).split('train'), Chance(Draw(0, 0, 0, 0)))
+    first(LabelFiles(root=file.parent).split('train'))
 
 
 def pubtabnet(file: Path) -> None:

@@ -35,7 +35,7 @@ FAMILIES = {  # one after the other
     'text detection': (
         'db_pages',
         '--set',
-        'data.size=[64,96]',
+        'data.page_size=[96,64]',
         'data.train_pages=24',
         'data.eval_pages=4',
         'data.lines=[1,2]',

@@ -38,7 +38,7 @@ RECIPES = {
     'detection': (
         'ppyoloe_digits',
         'data={name: yolo, root: data, classes: [a, b]}',
-        'eval_transforms=[{name: resize, size: [64, 64]}]',
+        'eval_transforms=[{name: resize, target_size: [64, 64]}]',
     ),
     'recognition': ('crnn_digits', 'data={name: label_files, root: data, train: [train.txt], eval: [val.txt]}'),
     'table': ('slanet_rendered', 'data={name: pubtabnet, root: data}', 'image_size=64', 'max_length=20'),
@@ -150,7 +150,7 @@ WRONG_LISTS = [
 
 
 @pytest.mark.parametrize(('family', 'file', 'text', 'told'), WRONG_LISTS)
-def test_a_list_that_is_wrong_is_told_and_nothing_is_started(
+def test_a_list_that_is_wrong_is_reported_and_nothing_is_started(
     prepared: Callable[[str], Path],
     capsys: pytest.CaptureFixture[str],
     family: str,
@@ -205,7 +205,7 @@ def test_a_check_without_the_annotations_of_a_split_says_so_and_reads_the_other(
     assert found['samples'] == {'eval': {'all': 4, 'read': 4}}
 
 
-def test_images_without_a_single_object_are_told(prepared: Callable[[str], Path], capsys: pytest.CaptureFixture[str]) -> None:
+def test_images_without_a_single_object_are_said(prepared: Callable[[str], Path], capsys: pytest.CaptureFixture[str]) -> None:
     root = prepared('detection')
     for file in (root / 'labels' / 'train').iterdir():
         file.write_text('')

@@ -7,7 +7,7 @@ import pytest
 from running import TINY, Command
 
 
-def test_all_mistakes_of_a_recipe_are_told_before_any_process_starts(phalanx_here: Command, tmp_path: Path) -> None:
+def test_all_mistakes_of_a_recipe_are_reported_before_any_process_starts(phalanx_here: Command, tmp_path: Path) -> None:
     (tmp_path / 'mine.yml').write_text(
         'task: segmentation\nmodel: {name: pp_litseg}\ndata: {name: digit_scenes}\n'
         'train: {stepps: 3, global_batch_size: many}\noptimizer: {name: sgd, lr: fast}\nschedule: constant\n'
@@ -41,7 +41,7 @@ def test_all_mistakes_of_a_recipe_are_told_before_any_process_starts(phalanx_her
         (('train', 'pp_liteseg_digits', '--set', 'optimizer.lr=.nan'), 'optimizer.lr: expected a finite number'),
         (('train', 'pp_liteseg_digits', '--set', 'schedule={name: step}'), 'the step schedule needs `every` or `every_epochs`'),
         (
-            ('train', 'pp_liteseg_digits', '--set', 'transforms=[random_flip, {name: random_padding_crop, size: [0, 0]}]'),
+            ('train', 'pp_liteseg_digits', '--set', 'transforms=[random_flip, {name: random_padding_crop, crop_size: [0, 0]}]'),
             'transforms[1]: size is (width, height) in pixels, each at least 1; got 0, 0',
         ),
         (('train', 'pp_liteseg_digits', '--set', 'task=[segmentation]'), "task: ['segmentation'] is not one of"),

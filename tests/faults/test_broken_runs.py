@@ -18,7 +18,8 @@ from phalanx.engine.runs import open_job
 from phalanx.engine.trainer import Trainer
 from phalanx.engine.worker import Start, prepare
 from phalanx.system.errors import RunError
-from running import TINY, Command, clean_environment, losses
+from phalanx.weights.checkpoint import load
+from running import TINY, Command, clean_environment, losses, records
 
 RECIPE = (*FILES, 'train.steps=3')
 
@@ -74,7 +75,7 @@ def test_a_wrong_label_image_ends_the_run_with_its_path_and_values(
         ('train.txt', '../../etc/passwd 0.png\n', 'passwd'),
     ],
 )
-def test_a_broken_list_is_told_before_anything_starts(
+def test_a_broken_list_is_reported_before_anything_starts(
     phalanx_here: Command, tmp_path: Path, name: str, text: str, told: str
 ) -> None:
     data = write_data_set(tmp_path)
@@ -160,6 +161,37 @@ def test_a_stop_by_the_user_saves_and_the_same_command_goes_on(
     assert again.returncode == 0, again.stderr
     assert f'resumed at step {int(saved.name[5:])}' in ' '.join(again.stdout.split())
     assert len(losses(tmp_path / 'run')) == 40
+
+
+@pytest.mark.slow
+def test_a_stop_of_the_process_group_in_a_slow_step_saves(tmp_path: Path) -> None:
+    """What `timeout`, systemd and container runtimes send: to the launcher, its ranks and their loader workers at once.
+
+    The step goes on for longer than torch waits before it looks after its workers, and they must be there afterwards.
+    """
+    (tmp_path / 'slow.py').write_text(
+        'import sys, time\n'
+        'from pathlib import Path\n'
+        'from phalanx.cli.main import main\n'
+        'from phalanx.families.segmentation.task import Segmentation\n'
+        'right = Segmentation.outputs\n'
+        'def outputs(self, model, batch):\n'
+        '    if Path("run/metrics.jsonl").exists():\n'
+        '        Path("slow").touch()\n'
+        '        time.sleep(6)\n'
+        '    return right(self, model, batch)\n'
+        'Segmentation.outputs = outputs\n'
+        'sys.exit(main(sys.argv[1:]))\n'
+    )
+    recipe = (*TINY, 'train.steps=40', 'train.workers=2', 'evaluate.enabled=false')
+    words = ('--log_dir', 'log', 'slow.py', 'train', *recipe, '--save_dir', 'run')
+    started = Started(tmp_path, 'launch', '--nproc_per_node', '2', *words)
+    started.until((tmp_path / 'slow').exists, BOUND)
+    started.send_to_all(signal.SIGTERM)
+    assert started.end(BOUND) == 143, started.said()
+    (saved,) = (tmp_path / 'run' / 'checkpoints').iterdir()
+    assert load(saved).step == max(line['step'] for line in records(tmp_path / 'run'))
+    assert left(tmp_path) == []
 
 
 def test_a_second_request_to_stop_ends_a_rank_at_once(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ import torch
 from PIL import Image
 
 import phalanx.cli.main as cli
-from phalanx.data.samples import SampleError
+from phalanx.data.samples import Draw, SampleError
 from phalanx.engine.runs import hold
 from phalanx.families.detection.data.coco import CocoJson
 from phalanx.families.detection.data.voc import PascalVOC
@@ -67,7 +67,7 @@ def test_coco(tmp_path: Path, kind: str, key: str, value: Any, why: str) -> None
 
 def test_an_area_of_coco_that_is_beyond_all_numbers_is_not_believed(tmp_path: Path) -> None:
     Image.new('RGB', (7, 9)).save(tmp_path / 'a.png')
-    _, objects = coco(tmp_path, 'annotations', 'area', 10**400).split('train').read(0)
+    _, objects = coco(tmp_path, 'annotations', 'area', 10**400).split('train').read(Draw(0))
     assert objects.areas.tolist() == [12]
 
 
@@ -115,7 +115,7 @@ def test_cells_of_tables(tmp_path: Path, cells: str) -> None:
     (tmp_path / 'tables.jsonl').write_text(line + '\n')
     split = PubTabNet(root=tmp_path, train='tables.jsonl').split('train')
     with pytest.raises(SampleError, match=r'tables\.jsonl:1'):
-        split.read(0)
+        split.read(Draw(0))
 
 
 @pytest.mark.parametrize('step', ['Infinity', 'NaN', '1e999', '[' * 100_000])

@@ -20,7 +20,7 @@ NO_CHANCE = Chances(np.random.default_rng(0), lambda: np.random.default_rng(0), 
 
 @pytest.fixture
 def resized() -> tuple[np.ndarray, Objects]:
-    resize = Resize(size=(64, 64), interpolation='cubic')
+    resize = Resize(target_size=(64, 64), interpolation='cubic')
     return resize(GOLDEN['image'], Objects.plain(BOX, np.array([0])), NO_CHANCE)
 
 

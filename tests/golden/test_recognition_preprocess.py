@@ -14,7 +14,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 from phalanx.data.samples import Image
 from phalanx.families.recognition.characters import Characters, Dictionary, Reading, UnusableTextError
-from phalanx.families.recognition.metric import Comparison, ReadingAccuracy
+from phalanx.families.recognition.metric import ReadingAccuracy
 from phalanx.families.recognition.task import RecognitionBatch, network_input
 from phalanx.families.recognition.texts import Texts
 from phalanx.families.recognition.transforms import joined
@@ -22,6 +22,7 @@ from phalanx.runtime.prepare import fitted_line
 
 DATA = Path(__file__).parent / 'data'
 FACTS = json.loads((DATA / 'recognition_facts.json').read_text())
+NRTR = json.loads((DATA / 'ppocrv4_rec.json').read_text())['encoded']
 NO_LINE: dict[str, Any] = {'images': torch.zeros(1, 3, 1, 1, dtype=torch.uint8), 'widths': torch.ones(1)}
 ARRAYS = dict(np.load(DATA / 'recognition_preprocess.npz'))
 DICTIONARIES = {
@@ -59,6 +60,16 @@ def test_texts_are_encoded_or_refused_as_in_the_original(example: dict[str, Any]
             assert encode(example['text']) == expected
 
 
+@pytest.mark.parametrize(('text', 'expected'), NRTR.items())
+def test_texts_are_encoded_or_refused_for_nrtr_as_in_the_original(text: str, expected: list[int] | None) -> None:
+    ours = DICTIONARIES['en_space'].read()
+    if expected is None:
+        with pytest.raises(UnusableTextError):
+            ours.nrtr(text)
+    else:
+        assert ours.nrtr(text) == expected
+
+
 def sar_of(example: dict[str, Any]) -> list[int] | None:
     return example['sar'] and example['sar']['label']
 
@@ -77,18 +88,18 @@ def test_outputs_are_read_as_in_the_original(example: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize(
-    ('name', 'comparison'),
+    ('name', 'options'),
     [
-        ('default', Comparison()),
-        ('ignore_space_false', Comparison(ignore_space=False)),
-        ('is_filter', Comparison(alphanumeric_only=True)),
-        ('is_filter_keep_space', Comparison(alphanumeric_only=True, ignore_space=False)),
+        ('default', {}),
+        ('ignore_space_false', {'ignore_space': False}),
+        ('is_filter', {'alphanumeric_only': True}),
+        ('is_filter_keep_space', {'alphanumeric_only': True, 'ignore_space': False}),
     ],
 )
-def test_metrics_are_those_of_the_original(name: str, comparison: Comparison) -> None:
+def test_metrics_are_those_of_the_original(name: str, options: dict[str, bool]) -> None:
     """The originals divide by the number of texts + 1e-5; ours by the number, so that all right is 1."""
     pairs, expected = FACTS['metric']['pairs_pred_target'], FACTS['metric'][name]['all']
-    metric = ReadingAccuracy(comparison)
+    metric = ReadingAccuracy(**options)
     for pair in pairs:
         metric.update([Reading(pair[0], 1.0)], SimpleNamespace(labels=[pair[1]], unknown=0, **NO_LINE))
     found, n = metric.compute(), len(pairs)
@@ -101,7 +112,7 @@ def test_lines_are_fitted_and_normalised_as_in_the_original(case: dict[str, Any]
     """Images there are BGR, here RGB until the network takes them; what is stored is every third row and fifth column."""
     kwargs = case['kwargs']
     has_dictionary = 'character_dict_path' not in kwargs
-    size = (case['image_shape'][2], case['image_shape'][1])
+    size = (case['image_shape'][1], case['image_shape'][2])
     shown, width = fitted_line(
         image(case['seed'], case['h'], case['w'], case['kind'])[..., ::-1],
         size,
@@ -121,7 +132,7 @@ def test_lines_are_fitted_and_normalised_as_in_the_original(case: dict[str, Any]
 @pytest.mark.parametrize('case', FACTS['concatenate'], ids=lambda case: case['out']['array_key'])
 def test_lines_are_put_behind_one_another_as_in_the_original(case: dict[str, Any]) -> None:
     lines = [(image(0, height, width), text) for height, width, text in (case['main'], *case['ext'])]
-    found, text = joined(lines[0], lines[1:], (320, 48), 25)
+    found, text = joined(lines[0], lines[1:], (48, 320), 25)
     assert text == case['label']
     assert list(found.shape) == case['out']['shape']
     assert int(found.sum()) == case['out']['sum']

@@ -98,7 +98,7 @@ def test_a_node_may_come_late(nodes: list[Node]) -> None:
     assert (first.end(), second.end()) == (0, 0)
 
 
-def test_another_port_on_one_node_is_told_on_both(nodes: list[Node]) -> None:
+def test_another_port_on_one_node_is_reported_on_both(nodes: list[Node]) -> None:
     words = ('train', *TINY, *SHORT, '--ips', ips(nodes[:2]), '--join_timeout', '3')
     first, second = nodes[0].phalanx(*words), nodes[1].phalanx(*words, '--start_port', '6300')
     assert (first.end(), second.end()) == (2, 2)
@@ -106,7 +106,7 @@ def test_another_port_on_one_node_is_told_on_both(nodes: list[Node]) -> None:
     assert '10.78.0.1, port 6300: nothing listens there yet' in second.said
 
 
-def test_a_port_in_use_is_told_with_the_process_that_holds_it(nodes: list[Node]) -> None:
+def test_a_port_in_use_is_reported_with_the_process_that_holds_it(nodes: list[Node]) -> None:
     holder = nodes[0].start(
         sys.executable,
         '-c',

@@ -35,7 +35,7 @@ RECIPES = {
         *('model.scale=0.5', 'model.channels=24', 'model.hidden=32'),
     ),
     'text_detection': (  # as drawn, its map is about 0.42 everywhere: with this threshold noise has texts
-        *('db_pages', 'data.size=[64,96]', 'data.train_pages=8', 'data.eval_pages=5', 'data.lines=[1,2]'),
+        *('db_pages', 'data.page_size=[96,64]', 'data.train_pages=8', 'data.eval_pages=5', 'data.lines=[1,2]'),
         'post_processing={threshold: 0.41, box_threshold: 0.1}',
     ),
 }

@@ -40,7 +40,7 @@ TINY = (
 
 
 @pytest.mark.slow
-def test_four_scenes_are_learnt_by_heart() -> None:
+def test_four_scenes_are_memorised() -> None:
     """From images and boxes to found boxes: in 80 steps most digits of four scenes are found, with their classes."""
     torch.manual_seed(0)
     task = Detection(

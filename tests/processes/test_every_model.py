@@ -64,12 +64,12 @@ DEMOS: dict[str, tuple[str, ...]] = {
         'crnn_digits',
         'data={name: digit_lines, train_lines: 7, eval_lines: 5, digits: [1, 2], digit_height: [20, 32]}',
         'transforms=[rec_aug]',
-        'train_sizes=[[64, 32], [48, 32]]',
+        'train_image_sizes=[[32, 64], [32, 48]]',
     ),
     'text_detection': (
         'db_pages',
-        'data={name: drawn_pages, train_pages: 7, eval_pages: 5, size: [96, 64], lines: [1, 2], heights: [12, 20]}',
-        'transforms=[random_flip, {name: random_rotate, degrees: [-10, 10]}, {name: random_crop, size: [96, 64]}]',
+        'data={name: drawn_pages, train_pages: 7, eval_pages: 5, page_size: [64, 96], lines: [1, 2], heights: [12, 20]}',
+        'transforms=[random_flip, {name: random_rotate, degrees: [-10, 10]}, {name: random_crop, crop_size: [64, 96]}]',
     ),
     'table': (
         'slanet_rendered',
@@ -89,9 +89,9 @@ NEEDS: dict[str, tuple[str, ...]] = {
     'ocrnet': ('loss=[{name: mixed, losses: [cross_entropy, lovasz], coefficients: [0.8, 0.2]}, cross_entropy]',),
     'segformer': ('loss=[cross_entropy]',),
     'deeplabv3p': ('loss=[lovasz]',),
-    'svtr_lcnet': ('loss={name: multi}', 'size=[64, 48]', 'train_sizes=[[64, 48], [48, 48]]'),
+    'svtr_lcnet': ('loss={name: multi}', 'image_size=[48, 64]', 'train_image_sizes=[[48, 64], [48, 48]]'),
     'db': ('model.neck_channels=24', 'model.scale=null'),
-    'svtr_lcnetv3': ('size=[64, 48]', 'train_sizes=[[64, 48], [48, 48]]'),
+    'svtr_lcnetv3': ('loss=[ctc, nrtr]', 'model.nrtr_size=32', 'image_size=[48, 64]', 'train_image_sizes=[[32, 64], [48, 64]]'),
 }
 DISTILLED = (
     'model={name: svtr_lcnet, sar_size: 32}',
@@ -200,7 +200,7 @@ def test_every_network_is_traced_as_one_graph(case: Case, tmp_path: Path) -> Non
     job = open_job(demo, [(text, text) for text in own], tmp_path)
     model, data = job.task.model(), job.task.dataset('train')
     batch = job.task.align(job.task.collate([data[Draw(index, 0, 0, 0)] for index in range(2)]), WholeStep(samples=2))
-    norms.settle(model, 'off', None)
+    norms.synchronise(model, 'off', None)
     keys = stochastic.SampleKeys()
     stochastic.tie(model, keys)
     torch.compiler.reset()

@@ -58,7 +58,7 @@ def detect(image: Image, guide: dict[str, Any], run: Callable[[npt.NDArray[np.fl
 
 
 def read(image: Image, guide: dict[str, Any], run: Callable[[npt.NDArray[np.float32]], Outputs]) -> Any:
-    W, H = guide['preparation']['size']
+    H, W = guide['preparation']['image_size']
     width = min(W, -(-H * image.shape[1] // image.shape[0]))
     seen = np.zeros((1, 3, H, W), np.float32)
     seen[..., :width] = normal(cv2.resize(image, (width, H)), guide)

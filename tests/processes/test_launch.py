@@ -104,7 +104,7 @@ def test_the_first_rank_that_fails_has_the_last_word(tmp_path: Path) -> None:
     assert last.endswith("KeyError: 'no such image' (exit status 1)")
 
 
-def test_a_rank_that_the_kernel_ended_for_want_of_memory_is_told_as_such(tmp_path: Path) -> None:
+def test_a_rank_that_the_kernel_ended_for_want_of_memory_is_reported_as_such(tmp_path: Path) -> None:
     """In the place of the kernel, which counts such ends, stands a count that grows during the attempt."""
     (tmp_path / 'killed.py').write_text('import os; os.kill(os.getpid(), 9)')
     start = (
@@ -208,7 +208,7 @@ train()
 """
 
 
-def test_a_rank_that_fails_while_it_is_stopped_is_told_and_nothing_is_started_again(tmp_path: Path) -> None:
+def test_a_rank_that_fails_while_it_is_stopped_is_reported_and_nothing_is_started_again(tmp_path: Path) -> None:
     """Status 143 would say that all is saved."""
     (tmp_path / 'train.py').write_text(CANNOT_SAVE)
     words = (sys.executable, '-m', 'phalanx.launch', '--nproc_per_node', '1', '--max_restart', '3', 'train.py')
@@ -225,7 +225,7 @@ def test_a_rank_that_fails_while_it_is_stopped_is_told_and_nothing_is_started_ag
 
 
 @pytest.mark.parametrize('ranks', [(), ('--nproc_per_node', '2')], ids=['one process', 'launcher'])
-def test_a_node_that_trains_alone_is_told_once_what_it_lacks(tmp_path: Path, ranks: tuple[str, ...]) -> None:
+def test_a_node_that_trains_alone_is_reported_once_what_it_lacks(tmp_path: Path, ranks: tuple[str, ...]) -> None:
     """No node has a billion GiB of disk, so here every one has too little."""
     wanting = (
         'import sys\n'

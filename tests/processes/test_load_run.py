@@ -100,7 +100,7 @@ def test_a_folder_without_a_run_has_no_page(tmp_path: Path, capsys: pytest.Captu
     assert 'is not a run folder' in capsys.readouterr().err
 
 
-def test_results_that_cannot_be_written_are_told_with_the_path(
+def test_results_that_cannot_be_written_are_reported_with_the_path(
     family_runs: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     cv2.imwrite(str(tmp_path / 'image.png'), noise(64, 96))

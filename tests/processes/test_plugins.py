@@ -90,11 +90,11 @@ def test_a_plugin_cannot_take_the_name_of_a_part(tmp_path: Path, capfd: pytest.C
 
 def test_what_is_wrong_with_a_plugin_is_said_with_its_file(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     (tmp_path / 'empty.py').write_text('')
-    (tmp_path / 'kind.py').write_text("PLUGIN = {'table': {'transforms': {}}}")
+    (tmp_path / 'kind.py').write_text("PLUGIN = {'table': {'layers': {}}}")
     for name, message in {
         'none.py': 'there is no such Python file',
         'empty.py': 'has no dict PLUGIN',
-        'kind.py': "PLUGIN: table: 'transforms' is not one of models, data, losses",
+        'kind.py': "PLUGIN: table: 'layers' is not one of models, data, losses, transforms, metrics",
     }.items():
         os.environ.pop(PLUGINS, None)
         assert run_here('config', 'pp_liteseg_digits', '--plugin', str(tmp_path / name)) == 2

@@ -165,7 +165,7 @@ def test_a_file_with_other_metadata_is_refused_in_words(
         phalanx.runtime.load(tmp_path / 'model.onnx')
 
 
-def test_an_exported_file_in_place_of_a_run_is_told(
+def test_an_exported_file_in_place_of_a_run_is_reported(
     exported: Callable[[str], Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = str(exported('recognition'))

@@ -66,7 +66,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @settings(max_examples=300, deadline=None)
 @given(place=st.sampled_from(places(LABELME)), value=VALUES)
-def test_any_change_of_a_labelme_file_is_read_or_told(folder: Path, place: tuple[Any, ...], value: Any) -> None:
+def test_any_change_of_a_labelme_file_is_read_or_reported(folder: Path, place: tuple[Any, ...], value: Any) -> None:
     (folder / 'a.json').write_text(changed(LABELME, place, value))
     pairs, names, problems = read_labelme(folder, None)
     assert len(pairs) + len(problems) == 1
@@ -87,7 +87,7 @@ def test_the_unchanged_files_are_read(folder: Path) -> None:
 
 @settings(max_examples=300, deadline=None)
 @given(place=st.sampled_from(places(COCO)), value=VALUES)
-def test_any_change_of_a_coco_file_is_read_or_told(folder: Path, place: tuple[Any, ...], value: Any) -> None:
+def test_any_change_of_a_coco_file_is_read_or_reported(folder: Path, place: tuple[Any, ...], value: Any) -> None:
     file = folder / 'coco.js'
     file.write_text(changed(COCO, place, value))
     try:

@@ -91,7 +91,7 @@ def read(folder: Path) -> dict[str, Found]:
 
 
 @pytest.mark.parametrize('drawing', DRAWINGS, ids=lambda drawing: drawing.__name__)
-def test_any_change_of_an_annotation_is_read_or_told(drawing: Callable[[Path], None], tmp_path: Path) -> None:
+def test_any_change_of_an_annotation_is_read_or_reported(drawing: Callable[[Path], None], tmp_path: Path) -> None:
     drawing(tmp_path / 'mine')
     assert read(tmp_path / 'mine')
     files = [path for path in sorted((tmp_path / 'mine').rglob('*')) if path.is_file() and path.suffix.lower() not in IMAGES]

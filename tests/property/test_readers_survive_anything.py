@@ -31,7 +31,6 @@ from phalanx.families.detection.data.voc import PascalVOC
 from phalanx.families.detection.data.yolo import YoloText
 from phalanx.families.recognition.data.label_files import LabelFiles
 from phalanx.families.recognition.data.lmdb_sets import LmdbSets
-from phalanx.families.recognition.data.source import Chance
 from phalanx.families.segmentation.data.file_list import FileList
 from phalanx.families.table.data.pubtabnet import PubTabNet
 from phalanx.weights.checkpoint import CheckpointError, Checkpoints, load, weights_at
@@ -130,7 +129,7 @@ def altered(draw: st.DrawFn, example: object) -> object:
     return value
 
 
-def read_all(split: Callable[[], object], *draw: object) -> None:
+def read_all(split: Callable[[], object]) -> None:
     """Opens a split and reads its samples, which may fail each with its own error only."""
     try:
         source = split()
@@ -142,7 +141,7 @@ def read_all(split: Callable[[], object], *draw: object) -> None:
     for index in range(min(len(source), 3)):  # type: ignore[arg-type]
         try:
             source.name(index)  # type: ignore[attr-defined]
-            source.read(index if not draw else Draw(index, 0, 0, 0), *draw)  # type: ignore[attr-defined]
+            source.read(Draw(index))  # type: ignore[attr-defined]
         except SampleError as error:
             assert str(error)
 
@@ -244,7 +243,7 @@ def test_file_lists(tmp_path: Path, listed: bytes, classes: bytes) -> None:
 def test_label_files(tmp_path: Path, listed: bytes) -> None:
     (tmp_path / 'a.png').write_bytes(encoded(PIXELS, 'PNG'))
     (tmp_path / 'rec_gt_train.txt').write_bytes(listed)
-    read_all(lambda: LabelFiles(root=tmp_path).split('train'), Chance(Draw(0, 0, 0, 0)))
+    read_all(lambda: LabelFiles(root=tmp_path).split('train'))
 
 
 TABLE = {
@@ -277,7 +276,7 @@ def test_lmdb_records(tmp_path: Path, image: bytes, text: bytes, count: bytes) -
     with lmdb.open(str(tmp_path / 'set'), map_size=2**20) as environment, environment.begin(write=True) as transaction:
         for key, value in {b'image-000000001': image, b'label-000000001': text, b'num-samples': count}.items():
             transaction.put(key, value)
-    read_all(lambda: LmdbSets(root=tmp_path, train=('set',)).split('train'), Chance(Draw(0, 0, 0, 0)))
+    read_all(lambda: LmdbSets(root=tmp_path, train=('set',)).split('train'))
 
 
 @SETTINGS
@@ -285,7 +284,7 @@ def test_lmdb_records(tmp_path: Path, image: bytes, text: bytes, count: bytes) -
 def test_lmdb_files(tmp_path: Path, data: bytes) -> None:
     (tmp_path / 'set').mkdir(exist_ok=True)
     (tmp_path / 'set' / 'data.mdb').write_bytes(data)
-    read_all(lambda: LmdbSets(root=tmp_path, train=('set',)).split('train'), Chance(Draw(0, 0, 0, 0)))
+    read_all(lambda: LmdbSets(root=tmp_path, train=('set',)).split('train'))
 
 
 @SETTINGS

@@ -26,8 +26,8 @@ TRANSFORMS = st.sampled_from(
         RandomRotation(max_degrees=180),
         RandomBlur(probability=0.5, kind='random'),
         RandomVerticalFlip(probability=0.5),
-        RandomPaddingCrop(size=(16, 8)),
-        Padding(size=(16, 8)),
+        RandomPaddingCrop(crop_size=(8, 16)),
+        Padding(target_size=(8, 16)),
         ResizeByLong(side=20),
         ResizeStepScaling(min=0.5, max=2.0, step=0.25),
     )
@@ -55,7 +55,7 @@ def test_a_crop_has_the_asked_size_and_moves_image_and_labels_alike(
     height: int, width: int, crop_height: int, crop_width: int, seed: int
 ) -> None:
     image, labels = sample(height, width, seed)
-    part, part_labels = RandomPaddingCrop(size=(crop_width, crop_height))(image, labels, np.random.default_rng(seed))
+    part, part_labels = RandomPaddingCrop(crop_size=(crop_height, crop_width))(image, labels, np.random.default_rng(seed))
     assert (part.shape, part_labels.shape) == ((crop_height, crop_width, 3), (crop_height, crop_width))
     taken = (slice(min(height, crop_height)), slice(min(width, crop_width)))
     assert_array_equal(part[taken][..., 0], part_labels[taken])

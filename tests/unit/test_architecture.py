@@ -31,7 +31,18 @@ MAY_IMPORT = {
     'runtime': (),  # exported files without torch: installable by itself
 }
 FAMILIES = ('segmentation', 'detection', 'recognition', 'table', 'text_detection')
-CATALOGS = ('MODELS', 'DATA', 'LOSSES', 'LOCATION_LOSSES', 'METRICS', 'TRANSFORMS', 'PARTS', 'DISTILLATIONS', 'FAMILIES')
+CATALOGS = (
+    'MODELS',
+    'DATA',
+    'LOSSES',
+    'LOCATION_LOSSES',
+    'METRICS',
+    'TRANSFORMS',
+    'PARTS',
+    'DISTILLATIONS',
+    'TEACHER_LOSSES',
+    'FAMILIES',
+)
 SCREEN = 70  # lines
 
 

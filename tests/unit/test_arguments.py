@@ -28,7 +28,7 @@ def test_a_subcommand_takes_dashes_too() -> None:
 
 
 @pytest.mark.parametrize('flag', ['--set', '-o', '--opts'])
-def test_an_assignment_is_told_as_one_of_set(flag: str) -> None:
+def test_an_assignment_is_named_as_one_of_set(flag: str) -> None:
     parser = Parser('phalanx try')
     add_assignments(parser)
     assert assignments(parser.parse_args([flag, 'a=1', 'b=2'])) == [('a=1', '--set a=1'), ('b=2', '--set b=2')]

@@ -64,7 +64,7 @@ def test_a_run_is_read_without_its_first_log_line(tmp_path: Path) -> None:
         {'kind': 'train', 'step': s, 'loss': 1.0, 'terms': {}, 'samples_per_s': r} for s, r in ((5, 1), (10, 10), (20, 20))
     ]
     (tmp_path / 'metrics.jsonl').write_text(''.join(json.dumps(line) + '\n' for line in lines))
-    summary = {'global_batch_size': 4, 'judged_by': 'iou', 'seconds': 77.0, 'peak_memory_mb': 5.0, 'metrics': {}}
+    summary = {'global_batch_size': 4, 'main_metric': 'iou', 'seconds': 77.0, 'peak_memory_mb': 5.0, 'metrics': {}}
     (tmp_path / 'summary.json').write_text(json.dumps(summary))
     short = TrainingRun.read(tmp_path, 2, total_steps=300, full=False)
     assert short.samples_per_s == pytest.approx(15)
@@ -86,7 +86,7 @@ def test_ranks_that_do_not_fill_their_nodes_are_refused(world: int) -> None:
         NODES.of(world)
 
 
-def test_all_nodes_meet_in_the_first_run_and_no_run_finds_the_port_of_another() -> None:
+def test_all_nodes_join_the_first_run_and_no_run_finds_the_port_of_another() -> None:
     comparison = Comparison('toy', (), [1, 2, 6], 5, 2, 1, Path(), NODES)
     runs = [world for _, world in comparison.runs()]
     assert runs == [6, 2, 1, 6, 2, 1]
@@ -115,7 +115,7 @@ def test_cores_are_whole() -> None:
     assert figures.cores_for(600) == 3
 
 
-def test_the_pipeline_is_told_by_transform(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_pipeline_is_reported_by_transform(capsys: pytest.CaptureFixture[str]) -> None:
     tiny = ['data.train_scenes=4', 'data.eval_scenes=1', 'data.size=[32,32]', 'data.digit_height=[10,20]']
     words = ['data', 'pp_liteseg_digits', '--set', *tiny, 'transforms=[random_flip]', 'train.global_batch_size=2']
     assert command([*words, '--samples', '3', '--rate', '10', '--json']) == 0
@@ -137,7 +137,7 @@ def test_the_pipeline_is_told_by_transform(capsys: pytest.CaptureFixture[str]) -
         (['scaling', 'pp_liteseg_digits', '--nproc_per_node', '2'], '--world says how many'),
     ],
 )
-def test_a_wrong_request_is_told_with_the_cure(words: list[str], told: str) -> None:
+def test_a_wrong_request_is_reported_with_the_cure(words: list[str], told: str) -> None:
     with pytest.raises(RequestError, match=told):
         command(words)
 

@@ -19,7 +19,7 @@ from torch.nn import functional as F
 
 from phalanx.cli.bench.data import Clock
 from phalanx.cli.bench.flops import step_flops
-from phalanx.cli.bench.profile import JUDGE, NETWORK, PHASES, WAIT, Step, profiled, steps_of
+from phalanx.cli.bench.profile import NETWORK, PHASES, WAIT, WITH_LOSS, Step, profiled, steps_of
 from phalanx.cli.bench.train import Figures, advice
 from phalanx.data.samples import Draw
 from phalanx.engine.optim import OPTIMIZERS, SCHEDULES
@@ -61,7 +61,7 @@ class Squares:
 class Toy:
     """A network of two convolutions with a norm in between, whose output should be small."""
 
-    judged_by = 'none'
+    main_metric = 'none'
 
     def model(self) -> nn.Module:
         return nn.Sequential(nn.Conv2d(3, 4, 3, padding=1, bias=False), BatchNorm2d(4), nn.Conv2d(4, 2, 1))
@@ -133,7 +133,7 @@ def event(name: str, begin: int, end: int, *, id: int = 0, kernel_of: int | None
 
 LABELS = (
     event(WAIT, 0, 1),
-    event(JUDGE, 2, 7),
+    event(WITH_LOSS, 2, 7),
     event(NETWORK, 2, 6),
     event('autograd::engine::evaluate_function: A', 8, 10),
     event('autograd::engine::evaluate_function: B', 11, 12),
@@ -263,7 +263,7 @@ def test_waiting_for_data_names_the_workers_that_would_do() -> None:
     assert 'train.workers=4' in tip
 
 
-def test_a_step_far_from_the_peak_is_told_what_makes_arithmetic_faster() -> None:
+def test_a_step_far_from_the_peak_is_shown_what_makes_arithmetic_faster() -> None:
     tips = ' '.join(advice(figures(gflops_per_s=20.0)))
     assert 'bf16' in tips and 'channels_last' in tips and 'compile' in tips
 

@@ -114,13 +114,13 @@ def test_a_problem_names_line_key_value_and_cure(tmp_path: Path, line: str, mess
     assert problem.startswith(f'{tmp_path}/r.yml:2: {message}')
 
 
-def test_all_problems_are_told_at_once(tmp_path: Path) -> None:
+def test_all_problems_are_reported_at_once(tmp_path: Path) -> None:
     found = problems('shape: {name: circle, radus: 1}\nratio: x\ninner: {count: y}\n', tmp_path, 'size=[1,b]')
     assert [problem.split(': ')[1] for problem in found] == ['shape.radus', 'ratio', 'inner.count', 'size[1]']
     assert found[3].startswith('--set size=[1,b]')
 
 
-def test_a_missing_part_is_told_with_the_choices(tmp_path: Path) -> None:
+def test_a_missing_part_is_reported_with_the_choices(tmp_path: Path) -> None:
     assert problems('ratio: 1\n', tmp_path)[0].endswith('shape: missing; a recipe needs it, one of circle, square')
     assert problems('shape: {radius: 1}\n', tmp_path)[0].endswith('shape.name: missing; one of circle, square')
 

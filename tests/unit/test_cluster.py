@@ -51,7 +51,7 @@ def test_devices_that_are_not_there_become_ranks_on_the_cpu_with_a_warning() -> 
     assert warnings == ['--gpus 0,1: torch sees no CUDA device here; starting 2 ranks on the CPU']
 
 
-def test_more_ranks_than_cores_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_more_ranks_than_cores_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr('phalanx.launch.cluster.cores', lambda: 4)
     assert Cluster.from_flags(flags('--nproc_per_node', '4'), 0, HERE)[1] == []
     assert Cluster.from_flags(flags('--nproc_per_node', '8'), 8, HERE)[1] == []
@@ -103,7 +103,7 @@ def test_one_address_is_a_node_alone() -> None:
         (('--nnodes', '2', '--master', '10.0.0.2:70000'), '--master 10.0.0.2:70000: a port is a number from 1 to 65535'),
     ],
 )
-def test_what_cannot_be_is_told_with_the_flag(words: tuple[str, ...], told: str) -> None:
+def test_what_cannot_be_is_reported_with_the_flag(words: tuple[str, ...], told: str) -> None:
     assert told in refused(*words)
 
 

@@ -21,7 +21,7 @@ def losses(compiled: Callable[[nn.Module], Network]) -> list[float]:
     torch.manual_seed(0)
     layers = [layer for C in (3, 8, 8) for layer in (nn.Conv2d(C, 8, 3, bias=False), norms.BatchNorm2d(8), nn.ReLU())]
     model, images = nn.Sequential(*layers).double(), torch.randn(2, 3, 16, 16, dtype=torch.float64)
-    statistics = norms.settle(model, 'off', None)
+    statistics = norms.synchronise(model, 'off', None)
     network, optimizer, found = compiled(model), torch.optim.SGD(model.parameters(), lr=0.1), []
     for _ in range(3):
         loss = (network(images) - 1).square().mean()

@@ -110,6 +110,17 @@ def test_a_class_that_is_not_met_does_not_count() -> None:
     assert metric.compute()['mean_iou_all'] == pytest.approx((3 / 4 + 0 + 18) / 20)  # as PaddleSeg has it
 
 
-def test_a_label_that_is_no_class_is_told() -> None:
+def test_a_label_that_is_no_class_is_reported() -> None:
     with pytest.raises(ValueError, match=r'^a pixel is labelled 33; the 4 classes are 0 to 3, void is 255$'):
         Confusion(NAMES).update([torch.zeros(1, 2)], SimpleNamespace(labels=[torch.tensor([[0, 33]])]))
+
+
+def test_an_image_is_graded_by_its_own_mean_iou() -> None:
+    """Of 5 pixels that count one of class 1 is taken for 0: IoU 2/3 and 2/3, class 2 is right; void is left out."""
+    metric = Confusion(NAMES)
+    wrong = torch.tensor([[0, 0, 0, 1, 1, 2, 2]])
+    truth = torch.tensor([[0, 0, 1, 1, 1, 2, VOID]])
+    (grade, right) = metric.update([wrong, wrong], SimpleNamespace(labels=[truth, wrong]))
+    assert grade is not None and grade.value == pytest.approx((2 / 3 + 2 / 3 + 1) / 3)
+    assert grade.said == f'mean IoU 0.78; {NAMES[1]} taken for {NAMES[0]} on 17% of the image'
+    assert right is None

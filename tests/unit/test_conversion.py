@@ -67,7 +67,7 @@ def test_a_configuration_that_says_its_classes_needs_no_data_set(tmp_path: Path,
         (['--recipe', 'unet_pet'], 1, 'these are weights of another network'),
     ],
 )
-def test_what_does_not_fit_is_told_and_nothing_written(
+def test_what_does_not_fit_is_reported_and_nothing_written(
     original: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], words: list[str], status: int, told: str
 ) -> None:
     out = tmp_path / 'model.safetensors'

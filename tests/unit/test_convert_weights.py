@@ -166,7 +166,7 @@ def test_a_backbone_alone_is_recognised_where_a_whole_network_is_wanted(tmp_path
         load_weights(small, tmp_path / 'backbone.safetensors', misshapen='skip')
 
 
-def test_a_network_without_an_original_is_told(tmp_path: Path) -> None:
+def test_a_network_without_an_original_is_reported(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match='there is no conversion for Linear'):
         load_weights(nn.Linear(1, 1), saved(tmp_path / 'model.pdparams', {'w': np.zeros(1, np.float32)}))
 
@@ -347,7 +347,7 @@ def test_one_network_of_a_distillation_starts_from_weights_of_its_own(tmp_path: 
         load_weights(model, tmp_path / 'taught.safetensors', network='teacher')
 
 
-def test_a_network_that_the_file_has_not_is_told(tmp_path: Path, arrays: Arrays) -> None:
+def test_a_network_that_the_file_has_not_is_reported(tmp_path: Path, arrays: Arrays) -> None:
     path = saved(tmp_path / 'student.pdparams', {f'Student.{name}': array for name, array in arrays.items()})
     with pytest.raises(CheckpointError, match="the weights hold no network 'Teacher'; their names start with Student"):
         load_weights(distillation(), path)

@@ -14,6 +14,7 @@ import phalanx.cli.main as cli
 from phalanx.cli.data.census import Census, Problem, SplitCensus, spread, take_census
 from phalanx.cli.data.tables import size_rows
 from phalanx.engine.runs import open_job
+from phalanx.families.detection.survey import AMBIGUOUS, SMALL, TWICE
 from phalanx.families.recognition.survey import places_needed
 from phalanx.families.segmentation.labels import VOID
 from phalanx.families.segmentation.survey import PixelSurvey
@@ -50,7 +51,8 @@ class Tree:
     def words(self) -> list[str]:
         """The recipe of the data set, as words of a command."""
         data = f'data={{name: file_list, root: {self.root}, classes: [{", ".join(CLASSES)}]}}'
-        return ['pp_liteseg_digits', '--set', data, 'transforms=[{name: resize, size: [8, 8]}]', '--workers', '0']
+        more = ('transforms=[{name: resize, target_size: [8, 8]}]', 'loss=[cross_entropy, cross_entropy, cross_entropy]')
+        return ['pp_liteseg_digits', '--set', data, *more, '--workers', '0']
 
 
 @pytest.fixture
@@ -89,7 +91,11 @@ def test_pixels_and_images_of_each_class_are_counted(check: Callable[..., tuple[
         {'class': '(void)', 'train': {'pixels': 4, 'images': 1}, 'eval': none},
     ]
     assert found['sizes']['train'] == [{'width': 6, 'height': 4, 'samples': 2}, {'width': 8, 'height': 2, 'samples': 1}]
-    assert found['remarks'] == ['never in the training samples: car (6% of the pixels are (void))']
+    assert found['remarks'] == [
+        'never in the training samples: car (6% of the pixels are (void)); of masks with the values 0 and 255, `phalanx new` '
+        'and `phalanx data prepare masks` make classes',
+        'never in the evaluation samples, so not judged: sky, road',
+    ]
 
 
 def test_every_fault_is_found_and_fails_the_check(tree: Tree, check: Callable[..., tuple[int, dict]]) -> None:
@@ -119,7 +125,7 @@ def test_images_that_exif_data_turn_are_counted(tree: Tree, check: Callable[...,
     Image.fromarray(picture(7, 6, 4)).save(file, 'JPEG', exif=exif)
     tree.put('train', 'turned', file.getvalue(), labels(*[[2] * 6] * 4))
     status, found = check()
-    assert (status, found['remarks']) == (0, ['train: 1 image is turned by EXIF data; annotate them upright'])
+    assert (status, found['remarks'][0]) == (0, 'train: 1 image is turned by EXIF data; annotate them upright')
 
 
 def test_a_damaged_jpeg_is_found(tree: Tree, check: Callable[..., tuple[int, dict]]) -> None:
@@ -139,7 +145,7 @@ def test_equal_images_are_found_within_and_between_splits(tree: Tree, check: Cal
     status, found = check()
     groups = [[(each['split'], Path(each['sample']).stem) for each in group] for group in found['duplicates']]
     assert (status, groups) == (0, [[('train', 'a'), ('train', 'a2')], [('train', 'b'), ('eval', 'b2')]])
-    assert found['remarks'][1:] == [
+    assert found['remarks'][2:] == [
         'images both among the training and the evaluation samples: 1',
         'images several times within a split: 1',
     ]
@@ -176,7 +182,7 @@ def test_progress_counts_to_the_number_of_samples(tree: Tree) -> None:
     assert heard == [('train', 1, 2), ('train', 2, 2), ('eval', 1, 1)]
 
 
-def test_one_trouble_in_many_files_is_told_once() -> None:
+def test_one_trouble_in_many_files_is_reported_once() -> None:
     census = Census({}, {}, [Problem('train', f'{n}.png', f'{n}.png: is empty') for n in range(3)], [])
     census.problems.insert(0, Problem('eval', 'x.png', 'x.png: is cut off'))
     assert [(reason, count, first.name) for reason, count, first in census.reasons()] == [
@@ -185,7 +191,7 @@ def test_one_trouble_in_many_files_is_told_once() -> None:
     ]
 
 
-def test_many_sizes_are_told_in_steps_of_the_longer_side() -> None:
+def test_many_sizes_are_reported_in_steps_of_the_longer_side() -> None:
     census = Census({}, {'train': SplitCensus(60)}, [], [])
     for width in range(100, 160):
         census.splits['train'].sizes[width, 90] += 2
@@ -263,7 +269,58 @@ def test_lines_whose_text_the_width_has_no_places_for_are_counted(tmp_path: Path
     (tmp_path / 'list.txt').write_text('a.png\t1234567\nb.png\t1111111\n')
     data = f'data={{name: label_files, root: {tmp_path}, train: [list.txt], eval: [list.txt]}}'
     words = ('--page', str(tmp_path / 'data.html'), '--workers', '0', '--json')
-    assert cli.main(['data', 'check', 'crnn_digits', '--set', data, 'size=[32,32]', *words]) == 0
+    assert cli.main(['data', 'check', 'crnn_digits', '--set', data, 'image_size=[32,32]', *words]) == 0
     remarks = json.loads(capsys.readouterr().out)['remarks']
     cure = 'their texts need more than the 8 places that a width of 32 gives CTC, so nothing is learned from them'
-    assert f'train: 1 sample (too long for the width): {cure}; make `size` wider' in remarks
+    assert f'train: 1 sample (too long for the width): {cure}; make `image_size` wider' in remarks
+
+
+def test_characters_that_the_dictionary_has_not_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    Image.fromarray(picture(0, 32, 64)).save(tmp_path / 'a.png')
+    (tmp_path / 'list.txt').write_text('a.png\t1€2£€\n')
+    data = f'data={{name: label_files, root: {tmp_path}, train: [list.txt], eval: [list.txt]}}'
+    words = ('--page', str(tmp_path / 'data.html'), '--workers', '0', '--json')
+    assert cli.main(['data', 'check', 'crnn_digits', '--set', data, 'train.global_batch_size=1', *words]) == 0
+    remarks = json.loads(capsys.readouterr().out)['remarks']
+    told = 'train: 3 characters (not in the dictionary), 2 kinds, the most frequent € £: they are neither'
+    assert any(remark.startswith(told) for remark in remarks)
+
+
+def test_boxes_that_cannot_be_learned_are_counted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """On an image 100 wide that the network sees at 64, 12 x 40 becomes less than 8 pixels wide; 20 x 40 does not.
+
+    The second cat lies on the first, and so does a dog.
+    """
+    Image.fromarray(picture(0, 100, 100)).save(tmp_path / 'a.png')
+    boxes = [(1, 10, 10, 20, 40), (1, 50, 10, 12, 40), (1, 10, 10, 20, 40), (2, 10, 10, 20, 39.5)]
+    annotations = [
+        {'id': n, 'image_id': 1, 'category_id': label, 'bbox': box, 'area': box[2] * box[3], 'iscrowd': 0}
+        for n, (label, *box) in enumerate(boxes, 1)
+    ]
+    names = [{'id': n, 'name': name} for n, name in enumerate(('cat', 'dog'), 1)]
+    images = [{'id': 1, 'file_name': 'a.png', 'width': 100, 'height': 100}]
+    coco = {'images': images, 'annotations': annotations, 'categories': names}
+    (tmp_path / 'boxes.json').write_text(json.dumps(coco))
+    data = f'data={{name: coco, root: {tmp_path}, train: boxes.json, eval: boxes.json, train_images: ., eval_images: .}}'
+    sizes = 'eval_transforms=[{name: resize, target_size: [64, 64]}]'
+    words = ('--page', str(tmp_path / 'data.html'), '--workers', '0', '--json')
+    status = cli.main(['data', 'check', 'ppyoloe_digits', '--set', data, sizes, *words])
+    said = capsys.readouterr()
+    assert status == 0, said
+    remarks = json.loads(said.out)['remarks']
+    told = {remark.partition(')')[0] for remark in remarks if remark.startswith('train: 1 sample (')}
+    assert told == {f'train: 1 sample {what[:-1]}' for what in (SMALL, TWICE, AMBIGUOUS)}
+
+
+def test_a_mask_that_is_a_scaled_copy_is_told_with_the_cure(tree: Tree, check: Callable[..., tuple[int, dict]]) -> None:
+    tree.put('train', 'scaled', picture(4, 40, 60), labels(*[[0] * 30] * 20))
+    found = check()[1]
+    problems = {Path(problem['sample']).stem: problem['problem'] for problem in found['problems']}
+    assert problems['scaled'].endswith('it is a scaled copy: `phalanx new` and `phalanx data prepare masks` resize it')
+
+
+def test_what_training_refuses_is_never_called_sound(check: Callable[..., tuple[int, dict]]) -> None:
+    """Every sample can be read, but the recipe makes nothing of them that can be trained."""
+    status, found = check('--set', 'train.global_batch_size=4', 'train.micro_batches=8')
+    assert (status, len(found['problems'])) == (1, 1)
+    assert 'it needs at least 8 samples' in found['problems'][0]['problem']

@@ -17,6 +17,7 @@ from phalanx.cli.data.prepare import label_maps
 from phalanx.cli.data.prepare.checks import AnnotationError
 from phalanx.cli.data.prepare.label_maps import dealt
 from phalanx.cli.data.prepare.shapes import polygon, runs
+from phalanx.data.samples import Draw
 from phalanx.families.segmentation.data.file_list import FileList
 from phalanx.families.segmentation.labels import VOID
 
@@ -169,7 +170,7 @@ def prepared(out: Path) -> dict[str, np.ndarray]:
     found = {}
     for split in ('train', 'eval'):
         pairs = data.split(split)  # type: ignore[arg-type]
-        found |= {Path(pairs.name(index)).name: pairs.read(index)[1] for index in range(len(pairs))}
+        found |= {Path(pairs.name(index)).name: pairs.read(Draw(index))[1] for index in range(len(pairs))}
     return found
 
 
@@ -217,7 +218,7 @@ FAULTS = [
 
 
 @pytest.mark.parametrize(('change', 'message'), FAULTS)
-def test_a_labelme_file_that_cannot_be_used_is_told_and_can_be_left_out(
+def test_a_labelme_file_that_cannot_be_used_is_reported_and_can_be_left_out(
     source: Path, capsys: pytest.CaptureFixture[str], change: dict[str, Any], message: str
 ) -> None:
     labelme(source / 'json/bad.json', '../images/b.jpg', **change)
@@ -302,7 +303,7 @@ def test_small_coco_objects_lie_over_large_ones_and_all_over_crowds(coco: dict[s
         (('annotations', 1, 'segmentation', 'counts'), [5], "annotations[1] ('dog'): run lengths add up to 5"),
     ],
 )
-def test_a_coco_entry_that_cannot_be_used_is_told(
+def test_a_coco_entry_that_cannot_be_used_is_reported(
     coco: dict[str, Any], capsys: pytest.CaptureFixture[str], place: tuple[Any, ...], value: Any, message: str
 ) -> None:
     entry = coco
@@ -354,7 +355,7 @@ def test_colours_become_classes_in_their_order(colours: Path, how: tuple[str, ..
         assert labels[1:].tolist() == expected[1:]
 
 
-def test_a_colour_without_a_name_is_told_with_the_nearest(colours: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_colour_without_a_name_is_reported_with_the_nearest(colours: Path, capsys: pytest.CaptureFixture[str]) -> None:
     mask = np.full((H, W, 3), (0, 128, 0), np.uint8)
     mask[0, :2] = (0, 126, 3)
     Image.fromarray(mask).save(colours / 'b.png')
@@ -393,7 +394,7 @@ def test_a_wrong_request_makes_nothing(
     assert not Path('out').exists()
 
 
-def test_two_images_of_one_name_are_told(colours: Path, source: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_two_images_of_one_name_are_reported(colours: Path, source: Path, capsys: pytest.CaptureFixture[str]) -> None:
     picture(source / 'images/a_1.png')
     Image.open(colours / 'a 1.png').save(colours / 'a_1.png')
     assert prepare('colours', colours, *SPLIT, '--colours', 'colors.txt') == 1

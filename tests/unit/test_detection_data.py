@@ -14,7 +14,7 @@ from numpy.testing import assert_array_equal
 from PIL import Image
 
 from phalanx.cli.data.census import Census
-from phalanx.data.samples import SampleError
+from phalanx.data.samples import Draw, SampleError
 from phalanx.families.detection.data import DATA, Objects
 from phalanx.families.detection.data.coco import CocoJson, Objects365
 from phalanx.families.detection.data.digit_scenes import DigitScenes
@@ -72,7 +72,7 @@ def test_category_ids_with_gaps_become_classes_in_the_order_of_the_file(root: Pa
     data = coco_data(root)
     assert data.class_names == ('toothbrush', 'stop sign')
     source = data.split('eval')
-    image, objects = source.read(0)
+    image, objects = source.read(Draw(0))
     assert_array_equal(image, PICTURE)
     assert (len(source), source.name(0)) == (3, str(root / 'pictures/7.png'))
     assert rows(objects) == [([10, 20, 40, 30], 1, False), ([0.5, 0, 2.5, 4], 0, False), ([50, 30, 70, 35], 1, True)]
@@ -82,7 +82,7 @@ def test_category_ids_with_gaps_become_classes_in_the_order_of_the_file(root: Pa
 def test_what_was_odd_is_counted(root: Path) -> None:
     assert coco_data(root).split('eval').notes == {
         'boxes without area, left out': 1,
-        'crowds or difficult objects, neither learnt nor judged': 2,
+        'crowds or difficult objects, neither trained on nor evaluated': 2,
         'boxes that reach out of their image, cut off in training': 1,
         'images without objects': 2,
     }
@@ -96,20 +96,20 @@ def test_corners_in_the_place_of_width_and_height_are_suspected(root: Path) -> N
     assert note.endswith('are corners written where width and height are expected?')
 
 
-def test_images_with_nothing_to_learn_are_judged_but_learnt_only_on_request(root: Path) -> None:
+def test_images_with_nothing_to_learn_are_evaluated_but_trained_on_only_on_request(root: Path) -> None:
     names = [[Path(s.name(n)).stem for n in range(len(s))] for s in map(coco_data(root).split, ('train', 'eval'))]
     assert names == [['7'], ['7', '3', '9']]
     assert len(coco_data(root, empty_images=True).split('train')) == 3
-    crowd_only = coco_data(root).split('eval').read(1)[1]
+    crowd_only = coco_data(root).split('eval').read(Draw(1))[1]
     assert rows(crowd_only) == [([0, 0, 60, 40], 0, True)]
-    assert len(coco_data(root).split('eval').read(2)[1]) == 0
+    assert len(coco_data(root).split('eval').read(Draw(2))[1]) == 0
 
 
 def test_classes_may_be_named_in_another_order(root: Path) -> None:
     (root / 'names.txt').write_text('stop sign\ntoothbrush\ncomb\n')
     data = coco_data(root, classes='names.txt')
     assert data.class_names == ('stop sign', 'toothbrush', 'comb')
-    assert data.split('eval').read(0)[1].classes.tolist() == [0, 1, 0]
+    assert data.split('eval').read(Draw(0))[1].classes.tolist() == [0, 1, 0]
 
 
 def test_named_classes_need_no_files_until_samples_are_wanted(tmp_path: Path) -> None:
@@ -127,7 +127,7 @@ def test_what_a_source_holds_is_small(root: Path) -> None:
     (root / 'boxes.json').write_text(json.dumps(content))
     source = coco_data(root).split('train')
     assert len(pickle.dumps(source)) < 5000 * 40
-    assert len(copy.deepcopy(source).read(0)[1]) == 5000
+    assert len(copy.deepcopy(source).read(Draw(0))[1]) == 5000
 
 
 def change(*path: Any, to: Any) -> Callable[[dict[str, Any]], None]:
@@ -165,7 +165,7 @@ def change(*path: Any, to: Any) -> Callable[[dict[str, Any]], None]:
         (change('annotations', to=[]), 'boxes.json: not one of 3 images has an object; check the annotations'),
     ],
 )
-def test_a_malformed_annotation_is_told_before_any_sample_is_read(
+def test_a_malformed_annotation_is_reported_before_any_sample_is_read(
     root: Path, spoil: Callable[[dict[str, Any]], None], message: str
 ) -> None:
     content = coco()
@@ -184,15 +184,15 @@ def test_an_annotation_file_is_read_again_when_it_has_changed(root: Path) -> Non
     content = json.loads(path.read_text())
     content['annotations'] = content['annotations'][:1]
     path.write_text(json.dumps(content))
-    assert len(data.split('train').read(0)[1]) == 1 < len(first.read(0)[1])
+    assert len(data.split('train').read(Draw(0))[1]) == 1 < len(first.read(Draw(0))[1])
 
 
-def test_categories_that_are_no_classes_are_told(root: Path) -> None:
+def test_categories_that_are_no_classes_are_reported(root: Path) -> None:
     with pytest.raises(ValueError, match='has categories that are not classes: stop sign; name them'):
         coco_data(root, classes=('toothbrush',)).split('train')
 
 
-def test_missing_files_are_told_with_what_names_them(root: Path) -> None:
+def test_missing_files_are_reported_with_what_names_them(root: Path) -> None:
     (root / 'pictures/3.png').unlink()
     with pytest.raises(FileNotFoundError, match=re.escape(f'1 file is missing in {root}: pictures/3.png')):
         coco_data(root).split('eval').check_files()
@@ -206,7 +206,7 @@ def test_missing_files_are_told_with_what_names_them(root: Path) -> None:
 
 
 @pytest.mark.parametrize('name', ['coco', 'objects365', 'pascal_voc', 'yolo'])
-def test_a_missing_root_is_told_with_the_key_that_names_it(tmp_path: Path, name: str) -> None:
+def test_a_missing_root_is_reported_with_the_key_that_names_it(tmp_path: Path, name: str) -> None:
     with pytest.raises(FileNotFoundError, match=r'there is no such folder; data\.root must name the folder'):
         DATA[name](root=tmp_path / 'nowhere', classes=('a',)).split('train')  # type: ignore[operator]
 
@@ -218,7 +218,7 @@ def test_an_image_of_another_size_than_annotated_is_no_sample(root: Path) -> Non
     with pytest.raises(
         SampleError, match=re.escape('7.png is 60 x 40 pixels, but was annotated as 40 x 60: its boxes may not')
     ):
-        coco_data(root).split('train').read(0)
+        coco_data(root).split('train').read(Draw(0))
 
 
 @pytest.mark.parametrize('place', ['images/v1/patch8/x.png', 'patch8/x.png', 'x.png'])
@@ -256,31 +256,31 @@ def voc(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_voc_difficult_objects_are_learnt_but_not_judged(voc: Path) -> None:
+def test_voc_difficult_objects_are_trained_on_but_not_evaluated(voc: Path) -> None:
     """The dog ends at row 40, as VOC counts from 1; PaddleDetection cuts it off at 39."""
     data = PascalVOC(root=voc)
     dog, cat = [8, 12, 35.5, 39], [1, 1, 20, 30]
-    assert rows(data.split('train').read(0)[1]) == [(dog, 11, False), (cat, 7, False)]
-    assert rows(data.split('eval').read(0)[1]) == [(dog, 11, False), (cat, 7, True)]
-    assert rows(PascalVOC(root=voc, learn_difficult=False).split('train').read(0)[1])[1] == (cat, 7, True)
+    assert rows(data.split('train').read(Draw(0))[1]) == [(dog, 11, False), (cat, 7, False)]
+    assert rows(data.split('eval').read(Draw(0))[1]) == [(dog, 11, False), (cat, 7, True)]
+    assert rows(PascalVOC(root=voc, learn_difficult=False).split('train').read(Draw(0))[1])[1] == (cat, 7, True)
 
 
 def test_voc_lists_may_name_images_and_annotations(voc: Path) -> None:
     (voc / 'pairs.txt').write_text('JPEGImages/000005.jpg Annotations/000005.xml\n')
     source = PascalVOC(root=voc, train='pairs.txt', classes=('cat', 'dog')).split('train')
-    assert source.read(0)[1].classes.tolist() == [1, 0]
+    assert source.read(Draw(0))[1].classes.tolist() == [1, 0]
 
 
-def test_a_missing_voc_annotation_is_told_before_training_and_is_one_bad_sample_to_a_check(voc: Path) -> None:
+def test_a_missing_voc_annotation_is_reported_before_training_and_is_one_bad_sample_to_a_check(voc: Path) -> None:
     """In training, too, where images without objects are left out: who knows what it shows?"""
     (voc / 'ImageSets/Main/trainval.txt').write_text('000005\n000006\n')
     write_image(voc / 'JPEGImages/000006.jpg')
     source = PascalVOC(root=voc).split('train')
     with pytest.raises(FileNotFoundError, match=re.escape(f'1 file is missing in {voc}: Annotations/000006.xml')):
         source.check_files()
-    assert len(source.read(0)[1]) == 2
+    assert len(source.read(Draw(0))[1]) == 2
     with pytest.raises(SampleError, match=re.escape(f'{voc}/Annotations/000006.xml: there is no such file')):
-        source.read(1)
+        source.read(Draw(1))
 
 
 @pytest.mark.parametrize('file', ['a b.JPG', 'ä  c.png', 'a.b.JPEG', 'x.webp'])
@@ -293,7 +293,7 @@ def test_voc_names_may_have_spaces_and_images_any_suffix(voc: Path, file: str) -
     for listed in ('ImageSets/Main/trainval.txt', 'pairs.txt'):
         source = PascalVOC(root=voc, train=listed).split('train')
         source.check_files()
-        assert (source.name(0), len(source.read(0)[1])) == (f'{voc}/JPEGImages/{file}', 2)
+        assert (source.name(0), len(source.read(Draw(0))[1])) == (f'{voc}/JPEGImages/{file}', 2)
 
 
 def test_voc_boxes_outside_of_the_image_are_counted(voc: Path) -> None:
@@ -309,7 +309,7 @@ def test_a_wrong_size_in_voc_is_said_and_costs_no_box_silently(voc: Path) -> Non
     small = SIZE.replace('60', '20').replace('40', '5')
     (voc / 'Annotations/000005.xml').write_text(f'<annotation>{small}{voc_object("dog", (30, 10, 50, 30))}</annotation>')
     with pytest.raises(SampleError, match='is 60 x 40 pixels, but was annotated as 20 x 5'):
-        PascalVOC(root=voc).split('train').read(0)
+        PascalVOC(root=voc).split('train').read(Draw(0))
 
 
 BOMB = '<!DOCTYPE a [<!ENTITY b "bbbb"><!ENTITY c "&b;&b;">]>'
@@ -338,7 +338,7 @@ BOMB = '<!DOCTYPE a [<!ENTITY b "bbbb"><!ENTITY c "&b;&b;">]>'
         ('ImageSets/Main/trainval.txt', '../../secret', "trainval.txt:1: 'JPEGImages/../../secret.jpg' lies outside"),
     ],
 )
-def test_a_malformed_voc_annotation_is_told(voc: Path, file: str, content: str, message: str) -> None:
+def test_a_malformed_voc_annotation_is_reported(voc: Path, file: str, content: str, message: str) -> None:
     (voc / file).write_text(content)
     with pytest.raises(ValueError, match=re.escape(message)):
         PascalVOC(root=voc).split('train')
@@ -368,11 +368,11 @@ def test_yolo_boxes_are_fractions_around_their_middle(yolo: Path) -> None:
     data = YoloText(root=yolo)
     train = data.split('train')
     assert (data.class_names, len(train)) == (('cat', 'dog'), 2)
-    objects = train.read(0)[1]
+    objects = train.read(Draw(0))[1]
     np.testing.assert_allclose(objects.boxes, [[24, 10, 36, 30], [-3, 0, 9, 4]], atol=1e-5)
     assert objects.classes.tolist() == [1, 0]
     np.testing.assert_allclose(objects.areas, [240, 48], rtol=1e-5)
-    assert len(train.read(1)[1]) == 0
+    assert len(train.read(Draw(1))[1]) == 0
     assert train.notes == {
         'images without a file of labels': 1,
         'boxes that reach out of their image, cut off in training': 1,
@@ -385,7 +385,7 @@ def test_of_a_yolo_polygon_the_bounding_box_is_taken_and_a_confidence_is_left_ou
     """Of 60 x 40 pixels: a triangle from (6, 4) to (30, 20), as segmentation tools export; and a predicted box."""
     (yolo / 'labels/train/a.txt').write_text('1 0.1 0.3 0.5 0.5 0.3 0.1\n0 0.5 0.5 0.2 0.5 0.93\n')
     train = YoloText(root=yolo).split('train')
-    objects = train.read(0)[1]
+    objects = train.read(Draw(0))[1]
     np.testing.assert_allclose(objects.boxes, [[6, 4, 30, 20], [24, 10, 36, 30]], atol=1e-5)
     assert objects.classes.tolist() == [1, 0]
     assert train.notes['polygons, of which the bounding boxes are taken'] == 1
@@ -395,10 +395,10 @@ def test_of_a_yolo_polygon_the_bounding_box_is_taken_and_a_confidence_is_left_ou
 @pytest.mark.parametrize(
     'row', ['1 0.1 0.3 0.5 0.5 0.3', '1 0.1 0.3 0.5 0.5 0.3 0.1 0.2', '1 0.5 0.5 0.2 0.5 x', '1 30 20 40 30 50 60']
 )
-def test_a_yolo_row_of_another_length_is_told(yolo: Path, row: str) -> None:
+def test_a_yolo_row_of_another_length_is_reported(yolo: Path, row: str) -> None:
     (yolo / 'labels/train/a.txt').write_text(row + '\n')
     if len(row.split()) == 6 and 'x' not in row:  # a confidence may be any number
-        assert len(YoloText(root=yolo).split('train').read(0)[1]) == 1
+        assert len(YoloText(root=yolo).split('train').read(Draw(0))[1]) == 1
     else:
         with pytest.raises(ValueError, match=r'labels/train/a\.txt:1: expected class x y width height'):
             YoloText(root=yolo).split('train')
@@ -438,13 +438,13 @@ def test_yolo_labels_stand_in_the_sibling_folder(image: str, labels: str) -> Non
         ('train.txt', '../a.png', "train.txt:1: '../a.png' lies outside the data set"),
     ],
 )
-def test_a_malformed_yolo_file_is_told(yolo: Path, file: str, content: str, message: str) -> None:
+def test_a_malformed_yolo_file_is_reported(yolo: Path, file: str, content: str, message: str) -> None:
     (yolo / file).write_text(content)
     with pytest.raises(ValueError, match=re.escape(message)):
         YoloText(root=yolo, train='train.txt' if file == 'train.txt' else 'images/train').split('train')
 
 
-def test_all_that_is_wrong_with_labels_is_told_at_once(yolo: Path, voc: Path) -> None:
+def test_all_that_is_wrong_with_labels_is_reported_at_once(yolo: Path, voc: Path) -> None:
     (yolo / 'labels/train/a.txt').write_text('7 0.5 0.5 0.2 0.5\n1 0.5 0.5\n')
     (yolo / 'labels/train/b.txt').write_bytes(b'\xff')
     with pytest.raises(ValueError, match=r'(?s)a\.txt:1: class 7 .*\n.*a\.txt:2: expected class x y.*\n.*b\.txt: is not UTF-8'):
@@ -458,8 +458,8 @@ def test_all_that_is_wrong_with_labels_is_told_at_once(yolo: Path, voc: Path) ->
         PascalVOC(root=voc).split('eval')
 
 
-def test_a_check_of_the_data_tells_what_was_odd_about_the_boxes(yolo: Path) -> None:
-    survey = BoxSurvey(YoloText(root=yolo).split('train'), ('cat', 'dog'))
+def test_a_check_of_the_data_reports_what_was_odd_about_the_boxes(yolo: Path) -> None:
+    survey = BoxSurvey(YoloText(root=yolo).split('train'), ('cat', 'dog'), lambda image: (1.0, 1.0))
     assert survey.notes == [
         '1 images without a file of labels',
         '1 boxes that reach out of their image, cut off in training',
@@ -468,7 +468,7 @@ def test_a_check_of_the_data_tells_what_was_odd_about_the_boxes(yolo: Path) -> N
     assert Census({'train': survey}, {}, [], []).remarks()[0] == 'train: 1 images without a file of labels'
 
 
-def test_a_missing_folder_of_images_is_told_with_the_keys_that_name_it(yolo: Path) -> None:
+def test_a_missing_folder_of_images_is_reported_with_the_keys_that_name_it(yolo: Path) -> None:
     with pytest.raises(FileNotFoundError, match=r'images/test: there is no such folder; data\.train and data\.eval name'):
         YoloText(root=yolo, eval='images/test').split('eval')
     (yolo / 'images/none').mkdir()
@@ -476,7 +476,7 @@ def test_a_missing_folder_of_images_is_told_with_the_keys_that_name_it(yolo: Pat
         YoloText(root=yolo, eval='images/none').split('eval')
 
 
-def test_yolo_labels_in_the_wrong_place_are_told(yolo: Path) -> None:
+def test_yolo_labels_in_the_wrong_place_are_reported(yolo: Path) -> None:
     (yolo / 'labels').rename(yolo / 'label')
     with pytest.raises(ValueError, match='not one of 2 images has an object'):
         YoloText(root=yolo).split('train')
@@ -492,7 +492,7 @@ def test_digit_scenes_have_a_box_for_each_digit() -> None:
     data = DigitScenes(train_scenes=7, eval_scenes=3, size=(64, 96))
     train = data.split('train')
     assert (len(train), len(data.split('eval')), data.class_names) == (7, 3, tuple('0123456789'))
-    image, objects = train.read(2)
+    image, objects = train.read(Draw(2))
     assert image.shape == (64, 96, 3)
     assert len(objects) and not objects.ignored.any()
     assert (objects.boxes >= 0).all() and (objects.boxes[:, 2:] <= [96, 64]).all()

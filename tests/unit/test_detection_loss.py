@@ -243,7 +243,7 @@ def test_focal_loss_weighs_by_the_distance_to_the_score(epoch: int, shares: tupl
     assert values(terms)['cls'] == pytest.approx(one * (shares[0] + 5 * shares[1]))
 
 
-def test_half_precision_is_judged_in_single() -> None:
+def test_half_precision_is_computed_in_single() -> None:
     raw = raw_of(1, seed=1)
     half = Raw(raw.logits.bfloat16(), raw.distances.bfloat16(), raw.points.float(), raw.strides.float(), raw.num_per_level)
     loss = LOSS(half, [torch.tensor([[4.0, 4, 60, 50]])], [torch.tensor([2])], WholeStep(epoch=ALIGNED))

@@ -18,10 +18,11 @@ from pycocotools.cocoeval import COCOeval
 from phalanx.families.detection.data import Objects
 from phalanx.families.detection.metric import Detections
 from phalanx.families.detection.metric.coco import CocoAp
-from phalanx.families.detection.metric.confusion import confusion, match
+from phalanx.families.detection.metric.confusion import confusion, grade, match
 from phalanx.families.detection.metric.figures import precision_over_recall
 from phalanx.families.detection.metric.gathered import packed
 from phalanx.families.detection.metric.voc import Curve, VocAp, eleven_points, inclusive_iou, under_curve
+from phalanx.families.task import Grade
 from phalanx.parallel import dist
 
 Pair = tuple[Detections, Objects]
@@ -304,3 +305,12 @@ def test_pairs_of_highest_overlap_are_matched_first() -> None:
     assert match(overlaps, 0.5) == [(0, 1), (1, 0)]
     assert match(overlaps, 0.75) == [(0, 1)]
     assert match(np.zeros((0, 3), np.float32), 0.5) == []
+
+
+def test_an_image_is_graded_by_its_mistakes() -> None:
+    """As in the table above: one wrong, one missed, one found where nothing is; the crowd and what is unsure do not count."""
+    truth = there((0, A), (0, B), (1, (100, 0, 120, 20)), (1, (200, 0, 260, 60)), ignored=(3,))
+    seen = found((0.9, 0, A), (0.8, 1, B), (0.7, 1, FAR), (0.6, 0, (200, 0, 260, 60)), (0.1, 1, (100, 0, 120, 20)))
+    assert grade(seen, truth) == Grade(-3, '1 missed, 1 of a wrong class, 1 found where nothing is')
+    assert grade(found((0.9, 0, A)), there((0, A))) is None
+    assert grade(found(), there()) is None

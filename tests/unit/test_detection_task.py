@@ -77,8 +77,8 @@ class Scenes:
     def name(self, index: int) -> str:
         return f'scene {index}'
 
-    def read(self, index: int) -> tuple[np.ndarray, Objects]:
-        if index == 1:
+    def read(self, draw: Draw) -> tuple[np.ndarray, Objects]:
+        if draw.index == 1:
             return np.zeros((30, 90, 3), np.uint8), Objects.none()
         boxes = np.array([[10, 5, 30, 25], [50, -10, 200, 20], [90, 0, 99, 9], [0, 0, 80, 40]], np.float32)
         objects = Objects.plain(boxes, np.array([3, 1, 2, 0]))
@@ -110,7 +110,7 @@ def test_training_samples_are_a_function_of_their_draw() -> None:
     assert one.image.shape == other.image.shape  # the size belongs to the step
 
 
-def test_crowds_and_what_is_outside_are_not_learnt_but_judged() -> None:
+def test_crowds_and_what_is_outside_are_not_trained_on_but_evaluated() -> None:
     learnt = Samples(Scenes(), (), 'train')[Draw(0, 0, 0, 0)].objects
     assert learnt.boxes.tolist() == [[10, 5, 30, 25], [50, 0, 80, 20]]
     assert learnt.classes.tolist() == [3, 1]
@@ -119,11 +119,11 @@ def test_crowds_and_what_is_outside_are_not_learnt_but_judged() -> None:
     assert judged.ignored.tolist() == [False, False, False, True]
 
 
-def test_evaluation_judges_boxes_of_the_original_image() -> None:
-    data = task(eval_transforms=(partial(TRANSFORMS['resize'], size=(96, 32)),)).dataset('eval')
+def test_evaluation_compares_boxes_of_the_original_image() -> None:
+    data = task(eval_transforms=(partial(TRANSFORMS['resize'], target_size=(32, 96)),)).dataset('eval')
     sample = data[Draw(0, 0, 0, 0)]
     assert sample.image.shape == (3, 32, 96) and sample.size == (48, 64)
-    assert_array_equal(sample.objects.boxes, DIGITS().split('eval').read(0)[1].boxes)
+    assert_array_equal(sample.objects.boxes, DIGITS().split('eval').read(Draw(0))[1].boxes)
     assert sample.frame.tolist() == [0, 0, 96, 32]
 
 
@@ -154,8 +154,12 @@ def test_images_of_one_good_size_are_stacked_as_they_are() -> None:
     ('transform', 'box', 'expected'),
     [
         ((), (16, 8, 32, 24), (16, 8, 32, 24)),
-        (('resize', {'size': (160, 160)}), (32, 32, 64, 96), (16, 8, 32, 24)),  # 80 x 40: twice as wide, four times as high
-        (('resize', {'size': (160, 160), 'keep_ratio': True}), (32, 16, 64, 48), (16, 8, 32, 24)),
+        (
+            ('resize', {'target_size': (160, 160)}),
+            (32, 32, 64, 96),
+            (16, 8, 32, 24),
+        ),  # 80 x 40: twice as wide, four times as high
+        (('resize', {'target_size': (160, 160), 'keep_ratio': True}), (32, 16, 64, 48), (16, 8, 32, 24)),
         (('random_expand', {'probability': 1.0}), None, (16, 8, 32, 24)),  # wherever the image lies
     ],
 )
@@ -185,7 +189,7 @@ def test_what_is_improbable_is_no_result() -> None:
     assert ours.results(ours.predict(Finds((64, 16, 96, 48)), batch), batch) == [[]]
 
 
-def test_the_metric_judges_what_was_found() -> None:
+def test_the_metric_evaluates_what_was_found() -> None:
     """One of two images has a class 3, at (10, 5, 30, 25); (8, 8, 24, 24) has an IoU of 14 x 16 / (400 + 256 - 224) = 0.52.
 
     That is enough for one of the ten thresholds. Of equal scores that of the first sample comes first, and it is right.
@@ -232,7 +236,7 @@ def test_an_uneven_cut_holds_the_same_samples() -> None:
 
 def test_a_picture_is_truth_and_prediction_at_the_original_size() -> None:
     ours = task()
-    sample = Samples(Scenes(), (TRANSFORMS['resize'](size=(32, 32)),), 'eval')[Draw(0, 0, 0, 0)]
+    sample = Samples(Scenes(), (TRANSFORMS['resize'](target_size=(32, 32)),), 'eval')[Draw(0, 0, 0, 0)]
     sure, unsure = (Found('7', 7, score, (40, 10, 60, 30)) for score in (0.9, 0.1))
     rows = ours.picture(sample, [unsure])
     assert [caption for caption, _ in rows] == ['truth', 'prediction']
@@ -250,14 +254,14 @@ def test_a_box_is_drawn_around_its_pixels_in_its_colour() -> None:
     assert not picture[21:34, 11:29].any() and not image.any()
 
 
-def test_what_is_not_judged_is_grey() -> None:
-    picture = with_objects(*Scenes().read(0), tuple('0123456789'))
+def test_what_is_not_evaluated_is_grey() -> None:
+    picture = with_objects(*Scenes().read(Draw(0)), tuple('0123456789'))
     assert_array_equal(picture[39, 40], IGNORED)
 
 
 def test_a_result_is_saved_as_a_list_and_as_an_overlay(tmp_path: Path) -> None:
     found = [Found('cät', 0, 0.75, (1.5, 2.0, 20.0, 30.0)), Found('dog', 1, 0.1, (0.0, 0.0, 9.0, 9.0))]
-    files = task().save(found, np.zeros((40, 60, 3), np.uint8), tmp_path / 'frame.0001')
+    files = task().writers.write(found, np.zeros((40, 60, 3), np.uint8), tmp_path / 'frame.0001')
     assert [file.name for file in files] == ['frame.0001.json', 'frame.0001_overlay.jpg']
     listed = json.loads(files[0].read_text())
     assert listed[0] == {'name': 'cät', 'label': 0, 'score': 0.75, 'box': [1.5, 2.0, 20.0, 30.0]}
@@ -266,11 +270,24 @@ def test_a_result_is_saved_as_a_list_and_as_an_overlay(tmp_path: Path) -> None:
         assert saved.size == (60, 40)
 
 
+def test_objects_are_written_as_yolo_has_them_and_cut_out(tmp_path: Path) -> None:
+    """By hand, on an image 60 wide and 40 high: the box 0..30 x 10..20 has its centre at 15, 15 and is 30 x 10."""
+    image = np.zeros((40, 60, 3), np.uint8)
+    image[10:20, :30] = 200
+    found = [Found('traffic/light', 3, 0.5, (0.0, 10.0, 30.0, 20.0)), Found('dog', 1, 0.1, (0.0, 0.0, 9.0, 9.0))]
+    listed, cut = task(shown_from=0.4).writers.write(found, image, tmp_path / 'street', ('txt', 'crops'))
+    assert listed.read_text() == '3 0.250000 0.375000 0.500000 0.250000 0.500000\n'
+    assert cut.name == 'street_01_traffic_light.jpg'
+    with Image.open(cut) as saved:
+        assert saved.size == (30, 10)
+        assert np.abs(np.array(saved).astype(int) - 200).max() <= 3
+
+
 def test_a_survey_counts_boxes() -> None:
     survey = task().survey('train')
     image, counts = survey.count(0)
     assert (survey.unit, len(survey), image.shape) == ('boxes', 7, (48, 64, 3))
-    assert sum(counts.values()) == len(DIGITS().split('train').read(0)[1])
+    assert sum(counts[name] for name in '0123456789' if name in counts) == len(DIGITS().split('train').read(Draw(0))[1])
     assert survey.picture(0).shape == (48, 64, 3)
 
 
@@ -278,9 +295,12 @@ def test_a_survey_counts_boxes() -> None:
     ('changes', 'message'),
     [
         ({'std': (0.5, 0.0, 0.5)}, 'std must be above 0, got 0.5, 0.0, 0.5'),
-        ({'metric': partial(METRICS['voc']), 'judged_by': 'ap50'}, 'judged_by: the metric voc has mean_ap alone, not ap50'),
+        (
+            {'metric': partial(METRICS['voc']), 'main_metric': 'ap50'},
+            "main_metric: 'ap50' is not one of mean_ap, which this metric has",
+        ),
         ({'metric': partial(METRICS['voc'], iou=2.0)}, 'iou must lie between 0 and 1, got 2.0'),
-        ({'transforms': (partial(TRANSFORMS['resize'], size=(0, 1)),)}, 'size is (width, height)'),
+        ({'transforms': (partial(TRANSFORMS['resize'], target_size=(1, 0)),)}, 'target_size is (height, width)'),
     ],
 )
 def test_options_that_cannot_be_are_refused_before_anything_is_built(changes: dict[str, Any], message: str) -> None:

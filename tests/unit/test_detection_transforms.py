@@ -59,8 +59,8 @@ def check_boxes_fit(image: np.ndarray, objects: Objects, tolerance: float = 1.5)
         RandomExpand(probability=1, fill=(0, 0, 0)),
         RandomCrop(allow_no_crop=False),
         RandomFlip(probability=1),
-        Resize(size=(121, 97)),
-        Resize(size=(100, 50), keep_ratio=True),
+        Resize(target_size=(97, 121)),
+        Resize(target_size=(50, 100), keep_ratio=True),
         BatchRandomResize(sizes=(64, 96)),
         BatchRandomResize(sizes=(64, 96), keep_ratio=True),
     ],
@@ -80,14 +80,14 @@ def test_a_mosaic_of_turned_images_keeps_boxes_around_objects(seed: int) -> None
     def nothing() -> Shown:
         return np.zeros((50, 50, 3), np.uint8), Objects.none()
 
-    mosaic = Mosaic(size=(160, 128), degrees=(0, 0), shear=(0, 0), scale=(0.9, 1.1))
+    mosaic = Mosaic(target_size=(128, 160), degrees=(0, 0), shear=(0, 0), scale=(0.9, 1.1))
     image, objects = mosaic(*scene(), chances(seed, another=nothing))
     assert image.shape == (128, 160, 3)
     check_boxes_fit(image, objects, tolerance=3)
 
 
 def test_a_mosaic_shows_four_images_and_their_objects() -> None:
-    mosaic = Mosaic(size=(160, 120), degrees=(0, 0), shear=(0, 0), scale=(0.5, 0.5), translate=(0, 0))
+    mosaic = Mosaic(target_size=(120, 160), degrees=(0, 0), shear=(0, 0), scale=(0.5, 0.5), translate=(0, 0))
     image, objects = mosaic(*scene(), chances(3))
     assert image.shape == (120, 160, 3)
     assert 6 <= len(objects) <= 12  # what hangs over the canvas is cut off
@@ -145,7 +145,7 @@ def test_cutting_nothing_is_one_of_the_choices() -> None:
 def test_an_image_without_objects_is_not_cropped_and_survives_all_others() -> None:
     image, _ = scene()
     for name, transform in TRANSFORMS.items():
-        options = {'resize': {'size': (32, 32)}, 'batch_random_resize': {'sizes': (32,)}}.get(name, {})
+        options = {'resize': {'target_size': (32, 32)}, 'batch_random_resize': {'sizes': (32,)}}.get(name, {})
         shown, objects = transform(**options)(image, Objects.none(), chances(another=lambda: (image, Objects.none())))
         assert len(objects) == 0 and shown.dtype == np.uint8
         assert name != 'random_crop' or shown is image
@@ -185,13 +185,13 @@ def test_all_samples_of_a_step_get_one_size_and_steps_differ() -> None:
 )
 def test_keeping_the_ratio_fits_shorter_and_longer_side(size: tuple[int, int], expected: tuple[int, int]) -> None:
     """Of 80 x 60, whatever the order of the two: the shorter side to the smaller number unless the longer one forbids."""
-    image, _ = Resize(size=size, keep_ratio=True)(*scene(), chances())
+    image, _ = Resize(target_size=size, keep_ratio=True)(*scene(), chances())
     assert (image.shape[1], image.shape[0]) == expected
 
 
 def test_a_very_flat_image_keeps_a_pixel() -> None:
     flat = np.zeros((1, 500, 3), np.uint8)
-    assert Resize(size=(32, 32), keep_ratio=True)(flat, Objects.none(), chances())[0].shape == (1, 32, 3)
+    assert Resize(target_size=(32, 32), keep_ratio=True)(flat, Objects.none(), chances())[0].shape == (1, 32, 3)
 
 
 def test_distortion_changes_colours_only() -> None:
@@ -213,21 +213,21 @@ def test_transforms_are_functions_of_their_chances(name: str) -> None:
 def test_no_transform_changes_what_it_was_given() -> None:
     image, objects = scene()
     for name, transform in TRANSFORMS.items():
-        options = {'resize': {'size': (32, 32)}, 'batch_random_resize': {'sizes': (32,)}}.get(name, {})
+        options = {'resize': {'target_size': (32, 32)}, 'batch_random_resize': {'sizes': (32,)}}.get(name, {})
         transform(**options)(image, objects, chances(2))
     assert_array_equal(image, scene()[0])
     assert_array_equal(objects.boxes, scene()[1].boxes)
 
 
 def test_the_corner_of_a_mosaic_is_filled_with_grey() -> None:
-    mosaic = Mosaic(size=(64, 64), degrees=(0, 0), shear=(0, 0), scale=(0.2, 0.2), translate=(0, 0))
+    mosaic = Mosaic(target_size=(64, 64), degrees=(0, 0), shear=(0, 0), scale=(0.2, 0.2), translate=(0, 0))
     assert_array_equal(mosaic(*scene(), chances())[0][-1, -1], [GREY] * 3)
 
 
 @pytest.mark.parametrize(
     ('name', 'options', 'message'),
     [
-        ('resize', {'size': (0, 5)}, 'size is (width, height) in pixels, each at least 1; got 0, 5'),
+        ('resize', {'target_size': (0, 5)}, 'target_size is (height, width) in pixels, each at least 1; got 0, 5'),
         ('batch_random_resize', {'sizes': ()}, 'sizes are in pixels, each at least 1; got none'),
         ('random_flip', {'probability': 1.5}, 'probability must lie between 0 and 1, got 1.5'),
         ('random_expand', {'ratio': 1.0}, 'ratio must be above 1, got 1.0'),

@@ -8,6 +8,7 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 from PIL import Image
 
+from phalanx.data.samples import Draw
 from phalanx.families.detection.data import DATA, Objects
 from phalanx.families.detection.data.write import write
 
@@ -34,10 +35,10 @@ class Scenes:
     def name(self, index: int) -> str:
         return str(self.files[index]) if index < 2 else 'scene 2'
 
-    def read(self, index: int) -> tuple[np.ndarray, Objects]:
-        if index == 2:
+    def read(self, draw: Draw) -> tuple[np.ndarray, Objects]:
+        if draw.index == 2:
             return PICTURE[:30], Objects.none()
-        boxes = np.array([[1.25, 2, 30.5 + index, 38.125], [10, 10, 20, 20]], np.float32)
+        boxes = np.array([[1.25, 2, 30.5 + draw.index, 38.125], [10, 10, 20, 20]], np.float32)
         return PICTURE, Objects(boxes, np.array([1, 0]), np.array([False, True]), np.array([321.5, 100], np.float32))
 
 
@@ -53,8 +54,8 @@ def test_what_was_written_is_read_back(tmp_path: Path, form: Any) -> None:
     again = data.split('eval')
     assert len(again) == 3
     for index in range(3):
-        image, objects = again.read(index)
-        expected_image, expected = scenes.read(index)
+        image, objects = again.read(Draw(index))
+        expected_image, expected = scenes.read(Draw(index))
         if form == 'yolo':
             expected = expected.at(~expected.ignored)
         assert_array_equal(image, expected_image)
@@ -76,6 +77,6 @@ def test_digit_scenes_become_files(tmp_path: Path) -> None:
     assert keys == {'name': 'coco', 'eval': 'annotations/instances_val.json', 'eval_images': ''}
     read = DATA['coco'](root=tmp_path, classes=data.class_names, eval=keys['eval'], eval_images='')  # type: ignore[operator]
     for index in range(2):
-        image, objects = read.split('eval').read(index)
-        assert_array_equal(image, data.split('eval').read(index)[0])
-        assert_array_equal(objects.boxes, data.split('eval').read(index)[1].boxes)
+        image, objects = read.split('eval').read(Draw(index))
+        assert_array_equal(image, data.split('eval').read(Draw(index))[0])
+        assert_array_equal(objects.boxes, data.split('eval').read(Draw(index))[1].boxes)

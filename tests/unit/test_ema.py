@@ -152,7 +152,7 @@ def test_a_decay_that_keeps_everything_is_refused() -> None:
         ('ramp', 0.998, 20, None),  # a trial
     ],
 )
-def test_a_run_too_short_for_its_average_is_told(kind: Any, decay: float, steps: int, told: str | None) -> None:
+def test_a_run_too_short_for_its_average_is_reported(kind: Any, decay: float, steps: int, told: str | None) -> None:
     notes = Ema(network(), EmaOptions(decay=decay, kind=kind)).notes(steps)
     assert len(notes) == (told is not None)
     assert told is None or told in notes[0]

@@ -5,8 +5,9 @@ from typing import Any
 import pytest
 import torch
 
-from phalanx.engine.evaluation import AGREEMENTS, EvaluationStoppedError, evaluate
+from phalanx.engine.evaluation import AGREEMENTS, WORST, EvaluationStoppedError, evaluate, lowest, with_worst
 from phalanx.engine.runs import open_job
+from phalanx.families.task import Grade
 
 LINES = 41
 
@@ -34,3 +35,51 @@ def test_a_stop_ends_an_evaluation_within_a_twentieth_of_it() -> None:
     with pytest.raises(EvaluationStoppedError):
         evaluated(beat=lambda: beats.append(1), goes_on=lambda: len(beats) < 8)
     assert len(beats) == 10
+
+
+class Graded:
+    """A metric for which sample n of 41 is worth n % 7, and every tenth is all right."""
+
+    worst = 'Bad ones'
+
+    def __init__(self) -> None:
+        self.seen = 0
+
+    def update(self, prediction: Any, batch: Any) -> list[Grade | None]:
+        numbers = range(self.seen, self.seen + len(batch))
+        self.seen += len(batch)
+        return [None if number % 10 == 0 else Grade(number % 7, f'{number}') for number in numbers]
+
+    def gather(self) -> None:
+        pass
+
+    def compute(self) -> dict[str, float]:
+        return {}
+
+    def table(self) -> list[Any]:
+        return []
+
+    def figures(self) -> list[Any]:
+        return []
+
+
+def test_the_worst_samples_are_named_and_pictured(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of 0 to 40 the grades 0 have 7, 14, 21, 28, 35 (0 is all right), the grades 1 have 1, 8, 15, .. ."""
+    monkeypatch.setattr('phalanx.families.recognition.task.Recognition.metric', lambda self: Graded())
+    found = evaluated()
+    assert [one.index for one in found.worst[:7]] == [7, 14, 21, 28, 35, 1, 8]
+    assert len(found.worst) == WORST
+    assert found.worst[0].caption == f'{found.worst[0].name}: 7'
+    task = open_job('crnn_digits', [(text, text) for text in ('data.train_lines=1', f'data.eval_lines={LINES}')]).task
+    figures = with_worst(found, task, task.model(), task.dataset('eval'), 3, 0, torch.device('cpu')).figures
+    assert [(figure.title, [caption for caption, _ in figure.rows]) for figure in figures] == [
+        ('Bad ones', [one.caption for one in found.worst[:3]])
+    ]
+
+
+@pytest.mark.parametrize('shares', [1, 3])
+def test_which_samples_are_the_worst_does_not_depend_on_how_they_are_shared(shares: int) -> None:
+    graded = [(index, Grade(-(index % 5), '')) for index in range(100)]
+    parts = [lowest(graded[rank::shares]) for rank in range(shares)]
+    assert lowest(pair for part in parts for pair in part) == lowest(graded)
+    assert [index for index, _ in lowest(graded)[:3]] == [4, 9, 14]

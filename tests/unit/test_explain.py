@@ -74,11 +74,11 @@ class Drawing:
         ),
     ],
 )
-def test_a_key_is_told_with_what_it_takes_its_default_and_its_meaning(key: str, told: str) -> None:
+def test_a_key_is_reported_with_what_it_takes_its_default_and_its_meaning(key: str, told: str) -> None:
     assert explain([Drawing], key) == told
 
 
-def test_an_unknown_key_is_told_with_the_nearest() -> None:
+def test_an_unknown_key_is_reported_with_the_nearest() -> None:
     with pytest.raises(ConfigError, match=r"shape\.square\.sid: unknown key; did you mean 'side'\? \(shape\.square has side\)"):
         explain([Drawing], 'shape.square.sid')
 

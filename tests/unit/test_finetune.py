@@ -102,7 +102,7 @@ def test_what_cannot_be_frozen_at_first_is_refused() -> None:
         ([''], 'nothing would be trained'),
     ],
 )
-def test_what_cannot_be_frozen_is_told(parts: list[str], told: str) -> None:
+def test_what_cannot_be_frozen_is_reported(parts: list[str], told: str) -> None:
     with pytest.raises(ValueError, match=told):
         freeze(pp_liteseg(2), parts)
 
@@ -125,7 +125,7 @@ def test_evaluations_that_are_no_better_are_counted_since_the_best() -> None:
     at = Standing()
     counts = []
     for score in (0.5, 0.5, 0.4, 0.6, 0.6):
-        at.judged({'score': score}, ('score',))
+        at.evaluated_as({'score': score}, ('score',))
         counts.append(at.no_better)
     assert counts == [0, 1, 2, 0, 1]
     assert Standing.of(at.state(), 5).no_better == 1

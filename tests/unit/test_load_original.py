@@ -84,7 +84,7 @@ def test_an_alias_must_equal_its_first_name() -> None:
         load_original(model, {**arrays, 'conv.weight': arrays['cls.weight'] + 1})
 
 
-def test_a_network_without_an_original_is_told() -> None:
+def test_a_network_without_an_original_is_reported() -> None:
     with pytest.raises(ValueError, match=r'^there is no conversion for Linear; there is for .*PPLiteSeg, .*UNet'):
         load_original(nn.Linear(1, 1), {})
 

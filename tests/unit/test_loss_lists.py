@@ -15,9 +15,9 @@ from phalanx.parallel.step import WholeStep
 
 DEMOS = {
     'detection': ('ppyoloe_digits', 'data.size=[64,64]', 'task_aligned'),
-    'recognition': ('crnn_digits', 'train_sizes=[]', 'ctc'),
+    'recognition': ('crnn_digits', 'train_image_sizes=[]', 'ctc'),
     'table': ('slanet_rendered', 'image_size=64', 'structure'),
-    'text_detection': ('db_pages', 'data.size=[64,64]', 'db'),
+    'text_detection': ('db_pages', 'data.page_size=[64,64]', 'db'),
 }
 
 

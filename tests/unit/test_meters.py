@@ -13,7 +13,7 @@ def test_a_rank_is_slow_in_the_phase_in_which_the_others_are_not() -> None:
     assert slower_ranks(ranks) == ['rank 1 is slower than the others: reading took it 5 s, the median rank 1 s']
 
 
-def test_of_two_ranks_the_slower_is_told() -> None:
+def test_of_two_ranks_the_slower_is_reported() -> None:
     assert slower_ranks([{'predicting': 3.0}, {'predicting': 2.0}]) == []  # 1.5 times, not more
     (told,) = slower_ranks([{'predicting': 3.1}, {'predicting': 2.0}])
     assert told.startswith('rank 0 ')
@@ -37,7 +37,7 @@ def laps(*laps: tuple[float, float]) -> list[str | None]:
     return told
 
 
-def test_a_run_that_waits_for_data_is_told_so_once_after_its_start() -> None:
+def test_a_run_that_waits_for_data_is_reported_once_after_its_start() -> None:
     before, then, after = laps((SOON - 1, SOON - 1), (SOON, 0), (SOON, SOON))
     assert before is None and after is None
     assert then is not None and then.startswith('50% of the time so far was spent waiting for data: more train.workers help')

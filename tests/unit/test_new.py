@@ -38,6 +38,7 @@ DRAWN: dict[Callable[[Path], None], tuple[str, int]] = {  # the family, and the 
         (drawn.label_file, drawn.csv_texts, drawn.text_files, drawn.class_folders, drawn.pages_paddle, drawn.pages_icdar),
         ('recognition', 8),
     ),
+    drawn.ppocrlabel: ('text_detection', 8),
     **dict.fromkeys((drawn.html_files, drawn.csv_html, drawn.pubtabnet), ('table', 8)),
 }
 
@@ -58,7 +59,7 @@ def test_a_folder_becomes_a_recipe_that_trains(drawing: Callable[[Path], None], 
     drawing(Path('mine'))
     before = contents(Path('mine'))
     family, count = DRAWN[drawing]
-    named = ('--family', family) if drawing is drawn.class_folders else ()
+    named = ('--family', family) if drawing in (drawn.class_folders, drawn.ppocrlabel) else ()
     assert run_here('new', 'mine', *named) == 0, capsys.readouterr().out
     recipe = yaml.safe_load(Path('mine_phalanx/mine.yml').read_text())
     assert recipe['task'] == family

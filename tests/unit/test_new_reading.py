@@ -6,6 +6,7 @@ import json
 import shutil
 import zipfile
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +15,16 @@ import yaml
 from PIL import Image
 
 import drawn
-from phalanx.cli.data.new.plan import Node, class_weights, detection_side, length_of, line_size, places, segmentation_sides
+from phalanx.cli.data.new.plan import (
+    Node,
+    class_weights,
+    detection_side,
+    length_of,
+    line_size,
+    places,
+    segmentation_sides,
+    text_sides,
+)
 from phalanx.cli.data.prepare.checks import AnnotationError
 from phalanx.cli.data.prepare.dealing import deal, val_share
 from phalanx.cli.data.prepare.formats import look
@@ -22,7 +32,9 @@ from phalanx.cli.data.prepare.html_tables import tokens_of
 from phalanx.cli.data.prepare.samples import Found, Sample, Thing
 from phalanx.cli.data.prepare.targets import Written
 from phalanx.cli.data.prepare.tree import Tree
+from phalanx.data.samples import Draw
 from phalanx.engine.runs import open_job
+from phalanx.families.text_detection.data.label_files import LabelFiles
 from running import run_here
 
 CPU = Node('cpu', 2)
@@ -85,7 +97,7 @@ def test_label_maps_are_those_that_were_drawn(drawing: object) -> None:
     samples = open_job('mine_phalanx/mine.yml').task.survey('train').source  # type: ignore[attr-defined]
     for index in range(len(samples)):
         number = int(Path(samples.name(index)).stem.split()[-1])
-        np.testing.assert_array_equal(samples.read(index)[1], drawn.mask_of(number))
+        np.testing.assert_array_equal(samples.read(Draw(index))[1], drawn.mask_of(number))
 
 
 def test_white_masks_are_one_class_also_when_they_are_smaller_than_their_image() -> None:
@@ -139,6 +151,73 @@ def test_lines_of_pages_stay_with_their_page() -> None:
     assert characters == set(''.join(texts.values())) - {' '}
 
 
+# Texts on pages.
+
+
+def outlines_in(folder: str) -> dict[str, list[tuple[str, list[list[float]]]]]:
+    """The texts and outlines that the label files of a folder have of each image."""
+    found = {}
+    for split in ('train', 'val'):
+        for row in Path(folder, f'{split}.txt').read_text().splitlines():
+            image, entries = row.split('\t')
+            found[Path(image).stem] = [(one['transcription'], one['points']) for one in json.loads(entries)]
+    return dict(sorted(found.items()))
+
+
+def test_pages_of_ppocrlabel_keep_their_outlines_and_what_is_not_judged(capsys: pytest.CaptureFixture[str]) -> None:
+    drawn.ppocrlabel(Path('mine'))
+    assert new('--family', 'text_detection') == 0
+    small = drawn.corners((1, 1, 9, 5))
+    assert outlines_in('mine_phalanx') == {
+        f'part {n}': [(drawn.text_of(n), drawn.curved(n)), ('###', small)] for n in range(drawn.COUNT)
+    }
+    assert '8 texts in training, 8 more are not judged' in capsys.readouterr().out
+    assert open_job('mine_phalanx/mine.yml').task.survey('eval').count(0)[1]['text'] == 1  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ('drawing', 'words', 'text'),
+    [
+        (drawn.label_studio, ('label_studio', 'mine'), False),
+        (drawn.pages_icdar, ('text_files', 'mine'), True),
+        (drawn.labelme, ('labelme', 'mine'), False),
+        (drawn.coco, ('coco', 'mine/instances_train.json', '--images', 'mine/pictures'), False),
+    ],
+)
+def test_a_set_of_pages_is_prepared_from_each_tool(drawing: Callable[[Path], None], words: tuple[str, ...], text: bool) -> None:
+    drawing(Path('mine'))
+    assert run_here('data', 'prepare', *words, '--family', 'text_detection', '--out', 'pages') == 0
+    found = outlines_in('pages')
+    numbers = {name: int(name.split()[-1]) for name in found}
+    assert len(found) == (8 if drawing is drawn.coco else drawn.COUNT)
+    for name, entries in found.items():
+        n = numbers[name]
+        corners = np.array(drawn.corners(drawn.box_of(n)))
+        assert [entry[0] for entry in entries] == [drawn.text_of(n) if text else '']
+        np.testing.assert_allclose(entries[0][1], corners, atol=0.01)
+    LabelFiles(root=Path('pages'), train=('train.txt',)).split('train').check_files()
+
+
+def test_a_page_without_a_text_is_one(capsys: pytest.CaptureFixture[str]) -> None:
+    drawn.pages_icdar(Path('mine'))
+    Path('mine/gt/gt_part 3.txt').write_text('')
+    assert new('--family', 'text_detection') == 0
+    assert outlines_in('mine_phalanx')['part 3'] == []
+    assert 'left out' not in capsys.readouterr().out
+
+
+def test_small_texts_need_a_larger_input() -> None:
+    """16 pixels for a text that is 2 % of its page is 800; 640 is the most on a CPU, and no page is enlarged."""
+    tall, low = (
+        Written(Path(), {}, boxes=[0.05] * 9, sizes=[(900, 1200)]),
+        Written(Path(), {}, boxes=[0.02], sizes=[(900, 1200)]),
+    )
+    assert text_sides(tall, CPU) == (320, 320)
+    assert text_sides(low, CPU) == (640, 320)
+    assert text_sides(low, Node('cuda', 8)) == (800, 640)
+    assert text_sides(Written(Path(), {}, boxes=[0.02], sizes=[(200, 100)]), CPU) == (192, 192)
+
+
 # HTML.
 
 
@@ -162,7 +241,7 @@ def test_the_tokens_of_a_table_are_those_of_pubtabnet() -> None:
         ('<table><tr><td><img></td></tr></table>', 'x: has a tag <img>'),
     ],
 )
-def test_html_that_is_no_table_is_told(html: str, message: str) -> None:
+def test_html_that_is_no_table_is_reported(html: str, message: str) -> None:
     with pytest.raises(AnnotationError, match=message):
         tokens_of(html, 'x')
 
@@ -170,7 +249,7 @@ def test_html_that_is_no_table_is_told(html: str, message: str) -> None:
 # What is left out.
 
 
-def test_what_cannot_be_used_is_left_out_and_told(capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_cannot_be_used_is_left_out_and_reported(capsys: pytest.CaptureFixture[str]) -> None:
     drawn.voc(Path('mine'))
     Path('mine/JPEGImages/part 2.JPG').write_bytes(b'no image')
     Path('mine/Annotations/part 3.xml').write_text('<annotation><object>')
@@ -192,7 +271,7 @@ def test_what_cannot_be_used_is_left_out_and_told(capsys: pytest.CaptureFixture[
         assert words in said, words
 
 
-def test_a_box_without_area_and_a_class_that_never_occurs_are_told(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_box_without_area_and_a_class_that_never_occurs_are_reported(capsys: pytest.CaptureFixture[str]) -> None:
     drawn.coco(Path('mine'))
     assert new() == 0
     said = capsys.readouterr().out

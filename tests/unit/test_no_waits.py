@@ -76,16 +76,18 @@ def test_no_network_of_segmentation_asks_the_device(settings: tuple[str, ...]) -
     step_of('pp_liteseg_digits', *settings)
 
 
-@pytest.mark.parametrize('name', ['crnn', 'svtr_lcnet'])
+@pytest.mark.parametrize('name', ['crnn', 'svtr_lcnet', 'svtr_lcnetv3'])
 def test_no_network_of_text_asks_the_device(name: str) -> None:
     """The attention decoder follows the true texts, of 3 and 5 characters."""
     with META:
-        model = MODELS[name](10).train()
+        model = MODELS[name](10, **({'nrtr_size': 32} if name == 'svtr_lcnetv3' else {})).train()
         lengths = torch.tensor([3, 5])
         texts = Texts(torch.ones(2, 5, dtype=torch.int64), lengths, torch.ones(2, 25, dtype=torch.int64), torch.ones(2))
         outputs = model(torch.rand(2, 3, 32 if name == 'crnn' else 48, 320), texts)
     assert (outputs.sar is not None) == (name == 'svtr_lcnet')
-    torch.stack([part.sum() for part in (outputs.ctc, outputs.sar) if part is not None]).sum().backward()
+    assert (outputs.nrtr is not None) == (name == 'svtr_lcnetv3')
+    parts = (outputs.ctc, outputs.sar, outputs.nrtr)
+    torch.stack([part.sum() for part in parts if part is not None]).sum().backward()
 
 
 @pytest.mark.parametrize('name', sorted(PARTS.keys() - ON_THE_HOST))

@@ -19,7 +19,7 @@ def test_the_running_variance_follows_the_biased_one_of_the_batch() -> None:
 @pytest.mark.parametrize('parts', [1, 2, 5])
 def test_running_statistics_of_micro_batches_are_those_of_one_update_with_their_mean(parts: int) -> None:
     norm, batches = BatchNorm2d(3), torch.randn(parts, 4, 3, 2, 5)
-    statistics = norms.settle(norm, 'off', None)
+    statistics = norms.synchronise(norm, 'off', None)
     for part, batch in enumerate(batches):
         norm(batch)
         statistics.follow(part, parts)
@@ -35,7 +35,7 @@ def test_one_value_a_channel_is_refused_with_the_cure() -> None:
 
 def test_a_norm_that_cannot_be_synchronised_is_refused_by_name() -> None:
     with pytest.raises(ValueError, match=r'1 is a BatchNorm2d, which cannot be shared or frozen'):
-        norms.settle(nn.Sequential(nn.ReLU(), nn.BatchNorm2d(3)), 'off', None)
+        norms.synchronise(nn.Sequential(nn.ReLU(), nn.BatchNorm2d(3)), 'off', None)
 
 
 def test_a_frozen_norm_trains_its_scale_and_offset_as_it_evaluates_and_keeps_its_statistics() -> None:
@@ -55,7 +55,7 @@ def test_a_frozen_norm_trains_its_scale_and_offset_as_it_evaluates_and_keeps_its
 
 def test_a_norm_that_is_called_twice_in_a_pass_follows_both_batches() -> None:
     alone, settled, batches = BatchNorm2d(3), BatchNorm2d(3), torch.randn(2, 4, 3, 2, 5)
-    statistics = norms.settle(settled, 'global', None)
+    statistics = norms.synchronise(settled, 'global', None)
     for batch in batches:
         alone(batch)
         settled(batch)

@@ -76,7 +76,7 @@ def test_values_equal_to_the_kth_share_what_is_left() -> None:
     assert kth_largest(values, everywhere, torch.tensor(6), WholeStep()) == (0.0, 0.5)  # both zeros are zero
 
 
-def test_wrong_options_are_told() -> None:
+def test_wrong_options_are_reported() -> None:
     with pytest.raises(ValueError, match=r'^threshold is 7; it must be a probability above 0$'):
         OhemCrossEntropy(threshold=7, min_kept_per_sample=10)
     with pytest.raises(ValueError, match=r'^min_kept_per_sample is -1; it must be a number of pixels, at least 0$'):

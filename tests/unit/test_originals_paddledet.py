@@ -247,7 +247,7 @@ def test_ppyoloe_comes_out_as_published() -> None:
     assert got['transforms'][1] == expand
     batch = {'name': 'batch_random_resize', 'sizes': [320, 352, 384], 'keep_ratio': False, 'interpolation': 'random'}
     assert got['transforms'][4] == batch
-    resize = {'name': 'resize', 'size': [640, 640], 'keep_ratio': False, 'interpolation': 'cubic'}
+    resize = {'name': 'resize', 'target_size': [640, 640], 'keep_ratio': False, 'interpolation': 'cubic'}
     assert got['eval_transforms'] == [resize]
     assert (got['mean'], got['std']) == ([0.485, 0.456, 0.406], [0.229, 0.224, 0.225])
     assert {'epochs': 300, 'batch_size_per_rank': 8, 'workers': 4}.items() <= got['train'].items()
@@ -382,7 +382,7 @@ def test_a_file_for_slim_config_says_who_teaches_and_what(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ('line', 'wrong', 'told'),
+    ('line', 'wrong', 'reported'),
     [
         ('slim_method: PPYOLOEDistill', 'slim_method: FGD', "slim_method: 'FGD' has no counterpart"),
         ("feat_distiller: 'fgd'", 'feat_distiller: cwd', "feat_distiller: 'cwd' has no counterpart"),
@@ -390,11 +390,11 @@ def test_a_file_for_slim_config_says_who_teaches_and_what(folder: Path) -> None:
         ('slim: Distill', 'architecture: GFL', "architecture: 'GFL' has no counterpart"),
     ],
 )
-def test_another_distillation_is_refused_at_its_line(folder: Path, line: str, wrong: str, told: str) -> None:
+def test_another_distillation_is_refused_at_its_line(folder: Path, line: str, wrong: str, reported: str) -> None:
     (folder / 'teacher.yml').write_text(DISTILLING.lstrip().replace(line, wrong))
     with pytest.raises(ConfigError, match=r'teacher\.yml:') as caught:
         recipe('ppyoloe_plus', 'slim_config=teacher.yml')
-    assert told in str(caught.value)
+    assert reported in str(caught.value)
     with pytest.raises(ConfigError, match=r'slim_config: there is no file none\.yml'):
         recipe('ppyoloe_plus', 'slim_config=none.yml')
 
@@ -479,7 +479,7 @@ def test_own_keys_and_recipe_keys_can_be_set() -> None:
     assert recipe('ppyoloe', 'data.root=/d')['data']['root'] == '/d'
 
 
-def test_a_backbone_is_told_from_a_whole_network() -> None:
+def test_a_backbone_is_distinguished_from_a_whole_network() -> None:
     train = recipe('ppyoloe')['train']
     assert (train['init_from'], train['init_part']) == ('https://example.org/CSPResNetb_s_pretrained.pdparams', 'backbone')
     train = recipe('ppyoloe', 'pretrain_weights=CSPResNetb_s_pretrained.pdparams')['train']
@@ -488,7 +488,7 @@ def test_a_backbone_is_told_from_a_whole_network() -> None:
     assert (train['init_part'], train['init_misshapen']) == ('all', 'skip')
 
 
-def test_what_is_ignored_is_told_with_its_line() -> None:
+def test_what_is_ignored_is_reported_with_its_line() -> None:
     notes = open_job('ppyoloe.yml').notes
     assert 'runtime.yml:3: save_dir is ignored: --save_dir names the run folder' in notes
 
@@ -509,14 +509,14 @@ def test_what_is_ignored_is_told_with_its_line() -> None:
         ('snapshot_epoc=2', None),
     ],
 )
-def test_what_cannot_be_said_is_told(wrong: str, told: str | None) -> None:
+def test_what_cannot_be_said_is_reported(wrong: str, told: str | None) -> None:
     with pytest.raises(ConfigError) as caught:
         recipe('ppyoloe', wrong)
     assert (told or 'snapshot_epoc: unknown key') in str(caught.value)
 
 
 @pytest.mark.parametrize('name', ['ppyoloe', 'ppyoloe_voc'])
-def test_wrong_values_anywhere_are_told_and_break_nothing(name: str) -> None:
+def test_wrong_values_anywhere_are_reported_and_break_nothing(name: str) -> None:
     """The translation notes problems; whatever it lets through, the binder judges."""
     reading = Reading(paddledet.DIALECT.project)
     root = paddledet.DIALECT.read(Path(f'{name}.yml'), reading)

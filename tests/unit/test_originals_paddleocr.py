@@ -169,6 +169,61 @@ Loss:
 PostProcess: {{name: DistillationCTCLabelDecode, model_name: [Student, Teacher], key: head_out, multi_head: True}}
 Metric: {{name: DistillationMetric, base_metric_name: RecMetric, main_indicator: acc, key: Student, ignore_space: False}}
 {SVTR_DATA}"""
+PPOCRV4_REC = f"""{settings(200, 'ppocr/utils/en_dict.txt')}
+Optimizer:
+  name: Adam
+  beta1: 0.9
+  beta2: 0.999
+  lr: {{name: Cosine, learning_rate: 0.001, warmup_epoch: 5}}
+  regularizer: {{name: L2, factor: 3.0e-05}}
+Architecture:
+  model_type: rec
+  algorithm: SVTR_LCNet
+  Transform:
+  Backbone: {{name: PPLCNetV3, scale: 0.95}}
+  Head:
+    name: MultiHead
+    head_list:
+    - CTCHead:
+        Neck: {{name: svtr, dims: 120, depth: 2, hidden_dims: 120, kernel_size: [1, 3], use_guide: True}}
+        Head: {{fc_decay: 0.00001}}
+    - NRTRHead: {{nrtr_dim: 384, max_text_length: *max_text_length}}
+Loss: {{name: MultiLoss, loss_config_list: [{{CTCLoss: }}, {{NRTRLoss: }}]}}
+PostProcess: {{name: CTCLabelDecode}}
+Metric: {{name: RecMetric, main_indicator: acc}}
+Train:
+  dataset:
+    name: MultiScaleDataSet
+    ds_width: false
+    data_dir: ./train_data/
+    ext_op_transform_idx: 1
+    label_file_list: [./train_data/train_list.txt]
+    transforms:
+    - DecodeImage: {{img_mode: BGR, channel_first: false}}
+    - RecConAug: {{prob: 0.5, ext_data_num: 2, image_shape: [48, 320, 3], max_text_length: *max_text_length}}
+    - RecAug:
+    - MultiLabelEncode: {{gtc_encode: NRTRLabelEncode}}
+    - KeepKeys: {{keep_keys: [image, label_ctc, label_gtc, length, valid_ratio]}}
+  sampler:
+    name: MultiScaleSampler
+    scales: [[320, 32], [320, 48], [320, 64]]
+    first_bs: &bs 128
+    fix_bs: false
+    divided_factor: [8, 16]
+    is_training: True
+  loader: {{shuffle: true, batch_size_per_card: *bs, drop_last: true, num_workers: 8}}
+Eval:
+  dataset:
+    name: SimpleDataSet
+    data_dir: ./train_data
+    label_file_list: [./train_data/val_list.txt]
+    transforms:
+    - DecodeImage: {{img_mode: BGR, channel_first: false}}
+    - MultiLabelEncode: {{gtc_encode: NRTRLabelEncode}}
+    - RecResizeImg: {{image_shape: [3, 48, 320]}}
+    - KeepKeys: {{keep_keys: [image, label_ctc, label_gtc, length, valid_ratio]}}
+  loader: {{shuffle: false, drop_last: false, batch_size_per_card: 128, num_workers: 4}}
+"""
 SLANET = """
 Global:
   epoch_num: 100
@@ -339,6 +394,7 @@ DETECTORS = {'db_mv3': DB_MV3, 'db_r50': DB_R50, 'ppocrv3_det': PP_OCRV3_DET, 'p
 FILES = {
     'crnn': CRNN,
     'svtr': SVTR_REC,
+    'ppocrv4': PPOCRV4_REC,
     'distilled': DISTILLED,
     'slanet': SLANET.lstrip(),
     'slanet_ch': SLANET_CH.lstrip(),
@@ -388,7 +444,7 @@ def test_crnn_comes_out_as_published() -> None:
     assert got['characters'] == characters
     lmdb = {'name': 'lmdb_sets', 'root': 'data_lmdb_release', 'train': ['training'], 'eval': ['validation']}
     assert lmdb.items() <= got['data'].items()
-    assert (got['size'], got['keep_ratio'], got['concatenate'], got['transforms']) == ([100, 32], True, None, [])
+    assert (got['image_size'], got['keep_ratio'], got['concatenate'], got['transforms']) == ([32, 100], True, None, [])
     assert got['optimizer'] == {
         'name': 'adam',
         'lr': 5e-4,
@@ -402,7 +458,7 @@ def test_crnn_comes_out_as_published() -> None:
     assert train.items() <= got['train'].items()
     assert (got['evaluate']['every'], got['evaluate']['batch_size'], got['checkpoint']['every_epochs']) == (2000, 256, 1)
     assert got['norm_sync'] == 'off'  # use_sync_bn is off by default
-    assert got['compare'] == {'ignore_space': True, 'ignore_case': False, 'alphanumeric_only': False}
+    assert got['metric'] == {'name': 'reading', 'ignore_space': True, 'ignore_case': False, 'alphanumeric_only': False}
 
 
 def test_svtr_lcnet_comes_out_as_published() -> None:
@@ -420,15 +476,76 @@ def test_svtr_lcnet_comes_out_as_published() -> None:
     assert got['characters'] == {'dictionary': 'ppocr/utils/en_dict.txt', 'space': True, 'lower_case': False, 'max_length': 25}
     files = {'name': 'label_files', 'root': 'train_data', 'train': ['train_list.txt'], 'eval': ['val_list.txt']}
     assert files.items() <= got['data'].items()
-    assert got['size'] == [320, 48]
-    assert got['concatenate'] == {'size': [320, 48], 'lines': 2, 'probability': 0.5, 'max_length': 25}
+    assert got['image_size'] == [48, 320]
+    assert got['concatenate'] == {'image_size': [48, 320], 'lines': 2, 'probability': 0.5, 'max_length': 25}
     assert set(got['transforms'][0].values()) == {'rec_aug', 0.4}
     # The norms of its backbone do not decay, its last layer has a decay of its own.
     assert [(rule['match'], rule['weight_decay']) for rule in got['parameters']['rules']] == [
         ('backbone.*.norm.*', 0.0),
         ('head.*', 1e-5),
     ]
-    assert got['compare']['ignore_space'] is False
+    assert got['metric']['ignore_space'] is False
+
+
+def test_ppocrv4_comes_out_as_published() -> None:
+    got = recipe('ppocrv4')
+    assert {
+        'name': 'svtr_lcnetv3',
+        'scale': 0.95,
+        'neck_channels': 120,
+        'depth': 2,
+        'hidden_size': 120,
+        'use_guide': True,
+        'nrtr_size': 384,
+        'nrtr_depth': 4,
+    }.items() <= got['model'].items()
+    assert got['loss'] == [{'name': 'ctc', 'focal': False}, {'name': 'nrtr', 'smoothing': 0.1}]
+    assert got['loss_coefficients'] == [1.0, 1.0]
+    assert (got['image_size'], got['train_image_sizes'], got['keep_ratio']) == (
+        [48, 320],
+        [[32, 320], [48, 320], [64, 320]],
+        True,
+    )
+    assert got['concatenate'] == {'image_size': [48, 320], 'lines': 2, 'probability': 0.5, 'max_length': 25}
+    files = {'name': 'label_files', 'root': 'train_data', 'train': ['train_list.txt'], 'eval': ['val_list.txt']}
+    assert files.items() <= got['data'].items()
+    # Norms of its backbone do not decay, but for those that stand for the map itself; its factors learn slowly.
+    assert [(rule['match'], rule['weight_decay'], rule['lr_factor']) for rule in got['parameters']['rules']] == [
+        ('backbone.*.norm.*', 0.0, 1.0),
+        ('head.*', 1e-5, 1.0),
+        ('backbone.*.before.*', None, 0.1),
+        ('backbone.*.after.*', None, 0.1),
+    ]
+
+
+@pytest.mark.parametrize(
+    ('assignment', 'sizes', 'batch_size'),
+    [
+        ('is_training=true', [[32, 320], [48, 320], [64, 320]], 92),  # 128, 85 and 64 there
+        ('fix_bs=true', [[32, 320], [48, 320], [64, 320]], 128),
+        ('scales=[[325, 40], [160, 32]]', [[32, 320], [32, 160]], 244),  # of 325 x 40 pixels 128, so 162 and 325
+        ('scales=[48, 64]', [[48, 48], [64, 64]], 100),  # 128 and 72
+    ],
+)
+def test_a_step_has_the_mean_batch_of_the_multi_scale_sampler(assignment: str, sizes: list[list[int]], batch_size: int) -> None:
+    """Sides are rounded down to multiples of 8 and 16, batches to whole samples of as many pixels as the first."""
+    got = recipe('ppocrv4', f'Train.sampler.{assignment}')
+    assert (got['train_image_sizes'], got['train']['batch_size_per_rank']) == (sizes, batch_size)
+    notes = ' '.join(open_job('ppocrv4.yml', [(f'Train.sampler.{assignment}', 'test')]).notes)
+    assert ('multiples of 8 and 16 is cut off' in notes) == ('325' in assignment)
+    assert ('Train.sampler.first_bs: every step has' in notes) == ('fix_bs' not in assignment)
+
+
+def test_settings_of_the_multi_language_recognisers_are_noted() -> None:
+    """Of PP-OCRv5: what Global says anyway, and long lines in an evaluation."""
+    steps = '[{DecodeImage: {img_mode: BGR}}, {MultiLabelEncode: {gtc_encode: NRTRLabelEncode, max_text_length: 1000}}, '
+    steps += '{RecResizeImg: {image_shape: [3, 48, 320], eval_mode: true}}]'
+    job = open_job('ppocrv4.yml', [(f'Eval.dataset.transforms={steps}', 'test'), ('Global.model_name=latin', 'test')])
+    ignored = [note for note in job.notes if 'is ignored' in note]
+    for key in ('MultiLabelEncode.max_text_length', 'RecResizeImg.eval_mode', 'Global.model_name'):
+        assert any(f'{key} is ignored' in note for note in ignored), key
+    with pytest.raises(ConfigError, match=r'ds_width: True has no counterpart'):
+        open_job('ppocrv4.yml', [('Train.dataset.ds_width=true', 'test')])
 
 
 def test_the_distillation_comes_out_as_published() -> None:
@@ -436,8 +553,8 @@ def test_the_distillation_comes_out_as_published() -> None:
     assert list(got['networks']) == ['teacher'] and got['networks']['teacher'] == got['model']
     pair = ['student', 'teacher']
     assert got['between'] == [
-        {'name': 'dml', 'between': pair, 'output': 'ctc', 'weight': 1.0},
-        {'name': 'dml', 'between': pair, 'output': 'sar', 'weight': 0.5},
+        {'name': 'dml', 'between': pair, 'output': 'ctc', 'classes': -1, 'weight': 1.0},
+        {'name': 'dml', 'between': pair, 'output': 'sar', 'classes': -1, 'weight': 0.5},
         {'name': 'feature_distance', 'between': pair, 'output': 'features', 'weight': 1.0},
     ]
     assert got['loss']['name'] == 'multi' and got['frozen'] == []
@@ -482,9 +599,13 @@ def test_slanet_comes_out_as_published() -> None:
 def test_slanet_ch_comes_out_as_published_and_as_the_shipped_recipe() -> None:
     got, ours = recipe('slanet_ch'), plain(open_job('SLANet_ch').resolved)
     assert got['model'] == {**SLANET_MODEL, 'corners': True} == ours['model']
-    for key in ('tokens', 'ignore_sections', 'image_size', 'max_length', 'merge_cells', 'loss', 'loss_coefficients', 'clip'):
+    for key in ('tokens', 'metric', 'image_size', 'max_length', 'merge_cells', 'loss', 'loss_coefficients', 'clip'):
         assert got[key] == ours[key], key
-    assert (got['tokens'], got['ignore_sections'], got['train']['epochs']) == ('chinese', True, ours['train']['epochs'])
+    assert (got['tokens'], got['metric']['ignore_sections'], got['train']['epochs']) == (
+        'chinese',
+        True,
+        ours['train']['epochs'],
+    )
     assert got['schedule']['name'] == ours['schedule']['name'] == 'constant'
     network = open_job('slanet_ch.yml').task.model()
     shapes = {name: tuple(value.shape) for name, value in network.state_dict().items() if name.startswith(('head.s', 'head.b'))}
@@ -508,8 +629,9 @@ def test_detectors_come_out_as_the_shipped_recipes_of_the_same_names(name: str, 
     ours['loss'] = [ours['loss']]
     for key in ('task', 'model', 'loss', 'data', 'transforms', 'eval_transforms', 'targets', 'post_processing', 'mean', 'std'):
         assert got[key] == ours[key], key
-    for key in ('optimizer', 'schedule', 'parameters', 'judged_by'):
+    for key in ('optimizer', 'schedule', 'parameters'):
         assert got[key] == ours[key], key
+    assert got['main_metric'] == open_job(shipped).task.main_metric == 'hmean'
     assert got['norm_sync'] == 'off'  # as there; ours does not depend on the number of ranks
     assert (got['train']['epochs'], got['train']['init_part']) == (ours['train']['epochs'], 'backbone')
 
@@ -591,7 +713,7 @@ def test_weights_are_named_without_their_ending() -> None:
     assert (train['init_from'], train['init_misshapen']) == ('pretrain/best_accuracy', 'skip')
 
 
-def test_what_is_ignored_is_told_with_its_line() -> None:
+def test_what_is_ignored_is_reported_with_its_line() -> None:
     notes = open_job('crnn.yml').notes
     assert 'crnn.yml:4: Global.log_smooth_window is ignored: log lines hold means since the last one' in notes
     assert not [note for note in notes if 'checkpoints' in note]  # empty keys are not worth a line
@@ -619,6 +741,8 @@ def test_what_is_ignored_is_told_with_its_line() -> None:
         ('crnn', 'Train.dataset.name=PGDataSet', "Train.dataset.name: 'PGDataSet' has no counterpart"),
         ('crnn', 'Train.dataset.transforms=[RecAug: ]', 'Train.dataset.transforms: RecResizeImg is missing'),
         ('crnn', 'Train.sampler={name: MultiScaleSampler}', 'Train.sampler: not known here'),
+        ('ppocrv4', 'Train.sampler=null', 'Train.sampler.name: missing; Phalanx knows nothing but MultiScaleSampler'),
+        ('ppocrv4', 'Loss.loss_config_list=[NRTRLoss: ]', 'Phalanx knows CTCLoss with NRTRLoss; CTCLoss is missing'),
         ('svtr', 'Architecture.Backbone.last_pool_type=max', "last_pool_type: 'max' has no counterpart in Phalanx"),
         ('svtr', 'Eval.dataset.data_dir=other', "Eval.dataset.data_dir: 'other' is not that of Train.dataset"),
         (
@@ -655,7 +779,7 @@ def test_what_is_ignored_is_told_with_its_line() -> None:
         ('slanet', 'Architecture.Head.max_text_length=400', '400 is not that of TableLabelEncode, 500'),
     ],
 )
-def test_what_cannot_be_said_is_told(name: str, wrong: str, told: str) -> None:
+def test_what_cannot_be_said_is_reported(name: str, wrong: str, told: str) -> None:
     with pytest.raises(ConfigError) as caught:
         recipe(name, wrong)
     assert told in str(caught.value)
@@ -686,7 +810,7 @@ def test_another_model_is_the_only_thing_that_is_said(wrong: str, told: str) -> 
 
 
 @pytest.mark.parametrize('name', ['crnn', 'distilled', 'slanet', 'ppocrv4_det'])
-def test_wrong_values_anywhere_are_told_and_break_nothing(name: str) -> None:
+def test_wrong_values_anywhere_are_reported_and_break_nothing(name: str) -> None:
     """The translation notes problems; whatever it lets through, the binder judges."""
     reading = Reading(paddleocr.DIALECT.project)
     root = paddleocr.DIALECT.read(Path(f'{name}.yml'), reading)

@@ -169,7 +169,7 @@ def test_pp_liteseg_comes_out_as_published(folder: Path) -> None:
     assert without_nulls(got['schedule']) == polynomial
     assert got['transforms'] == [
         {'name': 'resize_step_scaling', 'min': 0.125, 'max': 1.5, 'step': 0.125},
-        {'name': 'random_padding_crop', 'size': [1024, 512]},
+        {'name': 'random_padding_crop', 'crop_size': [512, 1024]},
         {'name': 'random_flip', 'probability': 0.5},
         {
             'name': 'random_distort',
@@ -179,7 +179,7 @@ def test_pp_liteseg_comes_out_as_published(folder: Path) -> None:
         },
     ]
     assert got['eval_transforms'] == [] and got['mean'] == got['std'] == [0.5, 0.5, 0.5]
-    assert got['inference']['scales'] == [0.5] and got['inference']['crop'] is None
+    assert got['inference']['scales'] == [0.5] and got['inference']['window'] is None
 
 
 def test_the_second_pp_liteseg_does_not_inherit_the_channels_of_the_first(folder: Path) -> None:
@@ -204,7 +204,7 @@ def test_segformer_comes_out_as_published(folder: Path) -> None:
     adamw = {'name': 'adamw', 'lr': 6e-5, 'betas': [0.9, 0.999], 'eps': 1e-8, 'weight_decay': 0.01, 'fused': True}
     assert got['optimizer'] == adamw
     assert (got['schedule']['power'], got['schedule']['end_lr']) == (1.0, 0.0)
-    windows = {'crop': [1024, 1024], 'stride': [768, 768], 'scales': [1.0]}
+    windows = {'window': [1024, 1024], 'window_stride': [768, 768], 'scales': [1.0]}
     assert windows.items() <= got['inference'].items()
 
 
@@ -333,7 +333,7 @@ val_dataset: {transforms: [{type: Padding, target_size: [2049, 1025]}, {type: No
 """
     got = recipe(write(folder, 'run', text))
     assert got['model']['align_corners'] is True
-    assert got['eval_transforms'] == [{'name': 'padding', 'size': [2049, 1025]}]
+    assert got['eval_transforms'] == [{'name': 'padding', 'target_size': [1025, 2049]}]
     assert recipe('deeplab')['model']['align_corners'] is False
 
 
@@ -489,7 +489,7 @@ def test_weights_in_a_file_are_taken(folder: Path) -> None:
         ('train_dataset: {transforms: []}', 'train_dataset.transforms: do not end with Normalize'),
     ],
 )
-def test_what_cannot_be_said_is_told_with_its_line(folder: Path, wrong: str, told: str) -> None:
+def test_what_cannot_be_said_is_reported_with_its_line(folder: Path, wrong: str, told: str) -> None:
     write(folder, 'run', f'_base_: unet.yml\n{wrong}\n')
     with pytest.raises(ConfigError) as caught:
         open_job('run.yml')
@@ -539,7 +539,7 @@ def test_another_model_is_the_only_thing_that_is_said(folder: Path, name: str, w
 
 
 @pytest.mark.parametrize('name', ['liteseg', 'deeplab', 'segformer'])
-def test_wrong_values_anywhere_are_told_and_break_nothing(folder: Path, name: str) -> None:
+def test_wrong_values_anywhere_are_reported_and_break_nothing(folder: Path, name: str) -> None:
     """The translation notes problems; whatever it lets through, the binder judges."""
     reading = Reading(paddleseg.DIALECT.project)
     root = paddleseg.DIALECT.read(Path(f'{name}.yml'), reading)

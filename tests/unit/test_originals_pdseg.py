@@ -115,8 +115,8 @@ def test_xception_and_ocrnet_come_out_as_published() -> None:
     got = recipe('xception')
     assert {'name': 'deeplabv3p', 'backbone': 'xception65', 'dilations': [6, 12, 18]}.items() <= got['model'].items()
     assert got['transforms'][0] == {'name': 'resize_step_scaling', 'min': 0.5, 'max': 2.0, 'step': 0.25}
-    assert got['transforms'][-1] == {'name': 'random_padding_crop', 'size': [769, 769]}
-    assert got['eval_transforms'] == [{'name': 'padding', 'size': [2049, 1025]}]
+    assert got['transforms'][-1] == {'name': 'random_padding_crop', 'crop_size': [769, 769]}
+    assert got['eval_transforms'] == [{'name': 'padding', 'target_size': [1025, 2049]}]
     assert (got['mean'], got['norm_sync'], got['data']['train']) == ([0.1, 0.2, 0.3], 'global', '../lists/train.list')
     assert {'name': 'sgd', 'momentum': 0.9, 'lr': 0.01}.items() <= got['optimizer'].items()
     assert recipe('xception', 'AUG.TO_RGB=False')['mean'] == [0.3, 0.2, 0.1]  # in the order of BGR
@@ -136,7 +136,7 @@ def test_the_document_of_mixed_precision_can_be_followed() -> None:
     assert (static['dtype'], static['loss_scale']) == ('fp16', 512.0)
 
 
-def test_weights_that_are_not_there_are_told_and_training_starts_from_scratch(folder: Path) -> None:
+def test_weights_that_are_not_there_are_reported_and_training_starts_from_scratch(folder: Path) -> None:
     notes = '\n'.join(job('unet_pet').notes)
     assert 'there is no folder pretrained_model/unet_bn_coco, so training starts from scratch' in notes
     (folder / 'pretrained_model/unet_bn_coco').mkdir(parents=True)
@@ -183,14 +183,14 @@ def test_another_model_is_the_only_thing_that_is_said(name: str, wrong: str, tol
         ('MODEL.DEFAULT_NORM_TYPE=gn', "MODEL.DEFAULT_NORM_TYPE: 'gn' has no counterpart"),
     ],
 )
-def test_what_cannot_be_said_is_told(wrong: str, told: str) -> None:
+def test_what_cannot_be_said_is_reported(wrong: str, told: str) -> None:
     with pytest.raises(ConfigError) as caught:
         recipe('unet_pet', wrong)
     assert told in str(caught.value)
 
 
 @pytest.mark.parametrize('name', ['unet_pet', 'ocrnet'])
-def test_wrong_values_anywhere_are_told_and_break_nothing(name: str) -> None:
+def test_wrong_values_anywhere_are_reported_and_break_nothing(name: str) -> None:
     """The translation notes problems; whatever it lets through, the binder judges."""
     assert dialect_of(Path(f'{name}.yaml')) is pdseg.DIALECT
     root = pdseg.DIALECT.read(Path(f'{name}.yaml'), Reading(pdseg.DIALECT.project))

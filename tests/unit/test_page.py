@@ -58,7 +58,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def finish(folder: Path) -> None:
-    summary = {'metrics': {'mean_iou': 0.6875}, 'judged_by': 'mean_iou', 'best': 0.8125, 'best_step': 20, 'steps': 40}
+    summary = {'metrics': {'mean_iou': 0.6875}, 'main_metric': 'mean_iou', 'best': 0.8125, 'best_step': 20, 'steps': 40}
     (folder / 'summary.json').write_text(json.dumps({**summary, 'seconds': 75.0, 'world_size': 1, 'samples_per_s': 99.5}))
 
 
@@ -184,8 +184,11 @@ def test_words_of_a_table_stand_at_the_left_and_numbers_at_the_right(folder: Pat
 
 def test_pictures_of_a_metric_are_in_the_page(folder: Path) -> None:
     """One whose file is not there is left out."""
-    cells = [{'caption': "read '1'", 'file': '00_0.png'}, {'caption': 'lost', 'file': 'absent.png'}]
-    page = figures(folder, {'kind': 'pictures', 'title': 'Read wrongly', 'cells': cells})
+    rows = [
+        {'caption': caption, 'cells': [{'caption': 'image', 'file': file}]}
+        for caption, file in (("read '1'", '00_0.png'), ('lost', 'absent.png'))
+    ]
+    page = figures(folder, {'kind': 'pictures', 'title': 'Read wrongly', 'rows': rows})
     assert 'Read wrongly' in page
     assert '<figcaption>read &#39;1&#39;</figcaption>' in page
     assert 'lost' not in page

@@ -14,7 +14,7 @@ def infos(**second: Any) -> list[dict[str, Any]]:
     return [{**info, 'address': '10.0.0.1'}, {**info, **second, 'address': '10.0.0.2'}]
 
 
-def test_equal_nodes_have_nothing_to_be_told() -> None:
+def test_equal_nodes_have_nothing_to_report() -> None:
     assert compare(infos()) == []
 
 
@@ -33,7 +33,7 @@ def test_what_only_may_hurt_is_a_warning(fact: str) -> None:
     assert finding.level == 'warning'
 
 
-def test_a_full_disk_and_little_shared_memory_are_told_with_the_machine() -> None:
+def test_a_full_disk_and_little_shared_memory_are_reported_with_the_node() -> None:
     told = [finding.text for finding in compare(infos(disk=0.5, shared_memory=0.0625, memory=[80.0, 80.0]))]
     assert told[0] == '10.0.0.2 has 0.5 GiB of disk left for the run folder: make room'
     assert told[1].startswith(

@@ -84,7 +84,7 @@ def test_the_script_of_a_document_stands_for_phalanx_train(folder: Path, started
     wanted(own)
 
 
-def test_a_clone_of_the_originals_is_told_which_script_to_name(
+def test_a_clone_of_the_originals_is_shown_which_script_to_name(
     folder: Path, started: list[Any], capsys: pytest.CaptureFixture[str]
 ) -> None:
     (folder / 'tools').mkdir()
@@ -208,7 +208,7 @@ def pages(root: Path) -> None:
             'train_data/icdar2015/text_localization',
             pages,
             'Global.pretrained_model=null Architecture.Backbone.scale=0.35 Architecture.Neck.out_channels=24'
-            ' "transforms=[{name: random_crop, size: [64, 64]}]" "eval_transforms=[{name: limit_side, side: 32}]"',
+            ' "transforms=[{name: random_crop, crop_size: [64, 64]}]" "eval_transforms=[{name: limit_side, side: 32}]"',
             'hmean',
             id='PaddleOCR, text detection',
         ),
@@ -218,7 +218,8 @@ def pages(root: Path) -> None:
             drawn.coco,
             'pretrain_weights=null TrainDataset.image_dir=pictures TrainDataset.anno_path=instances_train.json'
             ' EvalDataset.image_dir=pictures EvalDataset.anno_path=instances_val.json '
-            ' "transforms=[{name: batch_random_resize, sizes: [64]}]" "eval_transforms=[{name: resize, size: [64, 64]}]"',
+            ' "transforms=[{name: batch_random_resize, sizes: [64]}]"'
+            ' "eval_transforms=[{name: resize, target_size: [64, 64]}]"',
             'mean_ap',
             id='PaddleDetection',
         ),

@@ -43,7 +43,7 @@ def test_a_shipped_recipe_or_a_part_of_several_is_a_base_by_its_name(tmp_path: P
     recipe = write(tmp_path, run='_base_: [pp_liteseg, slanet.yml, own.yml]\ntrain: {steps: 1}\n', own='clip: {norm: 2}\n')
     own = plain(read(recipe))
     assert own['loss'] == ['structure', 'smooth_l1']  # of slanet
-    assert own['optimizer']['momentum'] == 0.9  # of pp_liteseg
+    assert own['schedule']['power'] == 0.9  # of pp_liteseg
     assert own['clip']['norm'] == 2
 
 
@@ -54,6 +54,8 @@ def test_a_shipped_recipe_or_a_part_of_several_is_a_base_by_its_name(tmp_path: P
         ('a.c.0.d=5', {'a': {'b': 0, 'c': [{'d': 5}]}}),  # into a list
         ('n=[1, 2]', {'a': {'b': 0, 'c': [{'d': 0}]}, 'n': [1, 2]}),  # YAML values
         ('n=', {'a': {'b': 0, 'c': [{'d': 0}]}, 'n': None}),
+        ('n=,', {'a': {'b': 0, 'c': [{'d': 0}]}, 'n': ','}),  # which YAML wants to be quoted
+        ('n=*.png', {'a': {'b': 0, 'c': [{'d': 0}]}, 'n': '*.png'}),
         ('n=x=y', {'a': {'b': 0, 'c': [{'d': 0}]}, 'n': 'x=y'}),  # the first = divides
     ],
 )

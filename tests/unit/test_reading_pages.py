@@ -10,6 +10,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import cv2
 import numpy as np
 import onnx
 import PIL.Image
@@ -17,11 +18,12 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import phalanx
-from phalanx.data.samples import Image
+from phalanx.data.samples import Draw, Image
 from phalanx.deploy.pages import as_hocr, drawn
 from phalanx.deploy.writing import label
 from phalanx.runtime import Line, rows_of
-from phalanx.runtime.reading import cut_out
+from phalanx.runtime.reading import angle_of, cut_out
+from phalanx.runtime.text_detection import quad
 from running import run_here
 
 DARK, MIDDLE = 51, 128  # a block of this grey is an `a`, or a `b`
@@ -29,6 +31,11 @@ DARK, MIDDLE = 51, 128  # a block of this grey is an `a`, or a `b`
 
 def box(x0: float, y0: float, x1: float, y1: float) -> tuple[tuple[float, float], ...]:
     return (x0, y0), (x1, y0), (x1, y1), (x0, y1)
+
+
+def spans(file: Path, kind: str) -> list[ET.Element]:
+    """The elements of a kind in a file of hOCR."""
+    return [each for each in ET.parse(file).iter('{http://www.w3.org/1999/xhtml}span') if each.get('class') == kind]
 
 
 def line(text: str, *where: float) -> Line:
@@ -82,7 +89,7 @@ def rec(tmp_path: Path) -> Path:
     }
     guide = {
         'task': 'recognition',
-        'preparation': {'size': [40, 16], 'keep_ratio': True, 'channels': 'RGB', 'mean': [1, 1, 1], 'std': [1, 1, 1]},
+        'preparation': {'image_size': [16, 40], 'keep_ratio': True, 'channels': 'RGB', 'mean': [1, 1, 1], 'std': [1, 1, 1]},
         'reading': {'characters': ['a', 'b'], 'blank': 0, 'first_character': 1},
     }
     return network(tmp_path / 'rec.onnx', 'logits', nodes, constants, guide)
@@ -185,11 +192,50 @@ def test_of_a_curved_outline_the_rectangle_around_it_is_cut_out() -> None:
     np.testing.assert_array_equal(cut[2:-2, 2:-2], page[12:38, 12:88])
 
 
+@pytest.mark.parametrize('degrees', [-80, -60, -30, 0, 30, 60, 80])
+def test_a_line_that_is_turned_by_less_than_a_quarter_is_read_from_its_beginning(degrees: float) -> None:
+    """A strip of 120 x 20 that becomes brighter along its length, found on the page as a network's map would show it."""
+    strip = np.repeat(np.linspace(60, 250, 120).round().astype(np.uint8)[None, :, None], 20, 0).repeat(3, 2)
+    turn = cv2.getRotationMatrix2D((60, 10), degrees, 1)
+    turn[:, 2] += (40, 90)
+    page = cv2.warpAffine(strip, turn, (200, 200))
+    (contour,), _ = cv2.findContours((page[..., 0] > 0).astype(np.uint8), cv2.RETR_LIST, cv2.CHAIN_APPROX_SIMPLE)
+    corners = quad(contour, 3)
+    assert corners is not None
+    points = tuple((float(x), float(y)) for x, y in corners)
+    cut = cut_out(page, points)
+    assert cut.shape[:2] == (pytest.approx(20, abs=3), pytest.approx(120, abs=3))
+    along = cut[4:-4, 6:-6, 0].mean(0)
+    assert (np.diff(along[::4]) > 0).all()
+    assert angle_of(points) == pytest.approx(degrees, abs=2)
+
+
+def test_hocr_says_how_far_a_text_is_turned(page: Image, tmp_path: Path) -> None:
+    """Counter-clockwise, as hOCR counts: 45 degrees upwards, and 270 for a text that goes from top to bottom."""
+    rising = Line('up', 0.9, 0.8, ((10.0, 60.0), (60.0, 10.0), (70.0, 20.0), (20.0, 70.0)))
+    file = as_hocr([rising, line('down', 0, 0, 10, 60), line('level', 0, 0, 60, 10)], page, tmp_path / 'a')
+    titles = {''.join(each.itertext()): each.get('title', '').partition('; textangle ')[2] for each in spans(file, 'ocr_line')}
+    assert titles == {'up': '45', 'down': '270', 'level': ''}
+
+
+def test_hocr_has_the_words_of_a_line_which_tools_lay_over_a_scan(page: Image, tmp_path: Path) -> None:
+    """Boxes by hand: nine characters in 90 pixels, along the line, which may go down the page."""
+    file = as_hocr([line('ab cde fg', 10, 20, 100, 40), line('ab cde fg', 10, 20, 30, 110)], page, tmp_path / 'a')
+    assert [(word.text, word.get('title')) for word in spans(file, 'ocrx_word')] == [
+        ('ab', 'bbox 10 20 30 40; x_wconf 90'),
+        ('cde', 'bbox 40 20 70 40; x_wconf 90'),
+        ('fg', 'bbox 80 20 100 40; x_wconf 90'),
+        ('ab', 'bbox 10 20 30 40; x_wconf 90'),
+        ('cde', 'bbox 10 50 30 80; x_wconf 90'),
+        ('fg', 'bbox 10 90 30 110; x_wconf 90'),
+    ]
+
+
 def test_hocr_escapes_what_it_holds(page: Image, tmp_path: Path) -> None:
     file = as_hocr([line('a < b & "c"', 20, 20, 99, 39)], page, tmp_path / 'a"b')
-    (found,) = ET.parse(file).iter('{http://www.w3.org/1999/xhtml}span')
-    assert found.text == 'a < b & "c"'
-    assert found.get('title') == 'bbox 20 20 99 39; x_wconf 90'
+    (found,) = spans(file, 'ocr_line')
+    assert ''.join(found.itertext()) == 'a < b & "c"'
+    assert found.get('title') == 'bbox 20 20 99 39'
 
 
 def test_texts_stand_beside_the_page_where_they_were_found(page: Image) -> None:
@@ -225,9 +271,9 @@ def test_published_weights_read_a_page_as_rapidocr_does(tmp_path: Path) -> None:
         rec=Trained(open_job('ch_PP-OCRv3_rec', [(word, 'test') for word in reader]), rec, 'cpu'),
     )
     rapid = rapidocr_onnxruntime.RapidOCR(rec_batch_num=1)
-    pages = DrawnPages(size=(640, 640), lines=(8, 12)).split('eval')
+    pages = DrawnPages(page_size=(640, 640), lines=(8, 12)).split('eval')
     for index in range(2):
-        page, _ = pages.read(index)
+        page, _ = pages.read(Draw(index))
         theirs, _ = rapid(np.ascontiguousarray(page[..., ::-1]), use_cls=False)
         ours = {each.points: each.text for each in read(page)}
         assert ours == {tuple((float(x), float(y)) for x, y in corners): text for corners, text, _ in theirs}

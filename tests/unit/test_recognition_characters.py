@@ -2,6 +2,7 @@
 
 import pickle
 import re
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -45,7 +46,25 @@ def test_a_damaged_dictionary_is_named_with_its_line(tmp_path: Path, content: st
         Dictionary(dictionary=written(tmp_path / 'd.txt', content)).read()
 
 
-def test_a_missing_dictionary_is_told_when_it_is_read_with_those_built_in() -> None:
+@pytest.mark.skipif(find_spec('onnx') is None, reason='reading ONNX files needs onnx')
+def test_the_characters_of_an_exported_recogniser_are_those_of_its_metadata(tmp_path: Path) -> None:
+    from onnx import helper, save
+
+    def exported(name: str, told: dict[str, str]) -> Path:
+        model = helper.make_model(helper.make_graph([], 'network', [], []))
+        helper.set_model_props(model, told)
+        save(model, tmp_path / name)
+        return tmp_path / name
+
+    ours = Dictionary(dictionary=exported('a.onnx', {'character': '中\n\u2028\nb\n'}), space=True).read()
+    assert ours.characters == ('中', '\u2028', 'b', ' ')
+    with pytest.raises(ValueError, match=r'b\.onnx: has no `character` in its metadata'):
+        Dictionary(dictionary=exported('b.onnx', {})).read()
+    with pytest.raises(ValueError, match=r'c\.onnx: is not a complete ONNX file'):
+        Dictionary(dictionary=written(tmp_path / 'c.onnx', 'a\nb\n')).read()
+
+
+def test_a_missing_dictionary_is_reported_when_it_is_read_with_those_built_in() -> None:
     dictionary = Dictionary(dictionary=Path('none.txt'))
     with pytest.raises(FileNotFoundError, match=re.escape('built-in ones are digits, alphanumeric, letters, en')):
         dictionary.read()
@@ -58,7 +77,7 @@ def test_only_the_plain_dictionary_ignores_case_by_itself() -> None:
 
 
 def test_unknown_characters_are_dropped_and_counted() -> None:
-    assert (ABC.known('a-Bé'), ABC.unknown('a-Bé'), ABC.ctc('a-Bé')) == ('ab', 2, [1, 2])
+    assert (ABC.known('a-Bé'), ABC.unknown('a-Bé'), ABC.ctc('a-Bé')) == ('ab', '-é', [1, 2])
 
 
 @pytest.mark.parametrize(
@@ -79,6 +98,13 @@ def test_the_attention_decoder_needs_room_for_begin_and_end() -> None:
     assert ABC.sar('cab') == [4, 2, 0, 1, 4, 5]
     with pytest.raises(UnusableTextError, match='the attention decoder learns at most 4'):
         ABC.sar('abcab')
+
+
+def test_nrtr_numbers_characters_behind_padding_unknown_begin_and_end() -> None:
+    """By hand: a, b, c are 4 to 6, padding 0, begin 2, end 3."""
+    assert ABC.nrtr('c-ab') == [2, 6, 4, 5, 3, 0]
+    with pytest.raises(UnusableTextError, match='the attention decoder learns at most 4'):
+        ABC.nrtr('abcab')
 
 
 def test_reading_merges_repetitions_but_not_across_a_blank() -> None:

@@ -13,14 +13,12 @@ import pytest
 from numpy.testing import assert_array_equal
 from PIL import Image
 
+from phalanx.data.mixing import Shares
 from phalanx.data.samples import Draw, SampleError
 from phalanx.families.recognition.data import DATA
 from phalanx.families.recognition.data.label_files import LabelFiles
 from phalanx.families.recognition.data.lmdb_sets import Lmdb, LmdbSets, write_lmdb
 from phalanx.families.recognition.data.packed import Packed
-from phalanx.families.recognition.data.source import Chance, Shares
-
-CHANCE = Chance(Draw(0, 0, 0, 0))  # of sources that leave nothing to it
 
 
 class Named:
@@ -38,12 +36,12 @@ class Named:
     def name(self, index: int) -> str:
         return f'{self.letter}{index}'
 
-    def read(self, draw: Draw, chance: Chance) -> tuple[np.ndarray, str]:
+    def read(self, draw: Draw) -> tuple[np.ndarray, str]:
         return np.zeros((2, 2, 3), np.uint8), self.name(draw.index)
 
 
 def texts(source: Shares, epoch: int, seed: int = 0) -> list[str]:
-    return [source.read(Draw(index, epoch, 0, seed), CHANCE)[1] for index in range(len(source))]
+    return [source.read(Draw(index, epoch, 0, seed))[1] for index in range(len(source))]
 
 
 def words(root: Path, lines: dict[str, str], label_file: str = 'rec_gt_train.txt') -> None:
@@ -57,7 +55,7 @@ def words(root: Path, lines: dict[str, str], label_file: str = 'rec_gt_train.txt
 def test_label_files_name_images_and_say_what_stands_in_them(tmp_path: Path) -> None:
     words(tmp_path, {'a/1.png': 'one', 'a/2 b.png': '二 three'})
     source = LabelFiles(root=tmp_path).split('train')
-    image, text = source.read(Draw(1, 0, 0, 0), CHANCE)
+    image, text = source.read(Draw(1, 0, 0, 0))
     assert (len(source), text, source.name(1)) == (2, '二 three', str(tmp_path / 'a/2 b.png'))
     assert_array_equal(image, np.ones((2, 2, 3)))
 
@@ -76,7 +74,13 @@ def test_a_malformed_line_is_named(tmp_path: Path, line: str, message: str) -> N
         LabelFiles(root=tmp_path).split('train')
 
 
-def test_missing_images_are_told_before_training(tmp_path: Path) -> None:
+def test_all_that_is_wrong_with_a_label_file_is_reported_at_once(tmp_path: Path) -> None:
+    (tmp_path / 'rec_gt_train.txt').write_text('1.png one\n2.png\ttwo\n../3.png\tthree\n')
+    with pytest.raises(ValueError, match=r"(?s)txt:1: expected an image.*\n.*txt:3: '\.\./3\.png' lies outside"):
+        LabelFiles(root=tmp_path).split('train')
+
+
+def test_missing_images_are_reported_before_training(tmp_path: Path) -> None:
     words(tmp_path, {'1.png': 'one', '2.png': 'two'})
     (tmp_path / '2.png').unlink()
     with pytest.raises(FileNotFoundError, match=re.escape(f'1 file is missing in {tmp_path}: 2.png')):
@@ -87,7 +91,7 @@ def test_an_image_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     words(tmp_path, {'1.png': 'one'})
     (tmp_path / '1.png').write_bytes(b'no image')
     with pytest.raises(SampleError, match=re.escape(str(tmp_path / '1.png'))):
-        LabelFiles(root=tmp_path).split('train').read(Draw(0, 0, 0, 0), CHANCE)
+        LabelFiles(root=tmp_path).split('train').read(Draw(0, 0, 0, 0))
 
 
 def test_a_share_has_a_fixed_length_and_other_samples_in_another_epoch() -> None:
@@ -158,7 +162,7 @@ def test_a_written_database_has_the_layout_of_the_field(database: Path, tmp_path
 
 def test_databases_are_found_at_and_below_the_named_folder(database: Path, tmp_path: Path) -> None:
     source = LmdbSets(root=tmp_path / 'sets', train=('ST',), train_shares=(2.0,)).split('train')
-    image, text = source.read(Draw(4, 0, 0, 0), CHANCE)
+    image, text = source.read(Draw(4, 0, 0, 0))
     assert (len(source), text, int(image[0, 0, 0])) == (6, '二', 1)
 
 
@@ -171,7 +175,7 @@ def test_a_database_is_read_by_several_sources_and_processes_at_once(database: P
 
 
 def read_text(source: Lmdb, index: int) -> str:
-    return source.read(Draw(index, 0, 0, 0), CHANCE)[1]
+    return source.read(Draw(index, 0, 0, 0))[1]
 
 
 def test_a_hole_in_a_database_is_named(database: Path) -> None:
@@ -180,9 +184,9 @@ def test_a_hole_in_a_database_is_named(database: Path) -> None:
         transaction.put(b'label-000000003', b'\xff')
     source = Lmdb(database)
     with pytest.raises(SampleError, match=re.escape(f'{database} image-000000002: is not in the database')):
-        source.read(Draw(1, 0, 0, 0), CHANCE)
+        source.read(Draw(1, 0, 0, 0))
     with pytest.raises(SampleError, match='its text is not UTF-8'):
-        source.read(Draw(2, 0, 0, 0), CHANCE)
+        source.read(Draw(2, 0, 0, 0))
 
 
 def test_another_database_is_refused_and_none_is_overwritten(database: Path, tmp_path: Path) -> None:
@@ -200,23 +204,23 @@ def test_drawn_lines_become_a_database_with_the_same_pixels(tmp_path: Path) -> N
     source = DATA['digit_lines'](train_lines=3).split('train')
     assert write_lmdb(source, tmp_path) == 3
     for index in range(3):
-        image, text = source.read(Draw(index, 0, 0, 0), CHANCE)
-        stored, stored_text = Lmdb(tmp_path).read(Draw(index, 0, 0, 0), CHANCE)
+        image, text = source.read(Draw(index, 0, 0, 0))
+        stored, stored_text = Lmdb(tmp_path).read(Draw(index, 0, 0, 0))
         assert_array_equal(stored, image)
         assert stored_text == text
 
 
 def test_digit_lines_are_the_same_every_time_and_hold_as_many_digits_as_asked() -> None:
     source = DATA['digit_lines'](train_lines=30, digits=(2, 4)).split('train')
-    lines = [source.read(Draw(index, index % 2, 0, 0), CHANCE) for index in range(30)]
-    again = source.read(Draw(7, 5, 9, 1), CHANCE)
+    lines = [source.read(Draw(index, index % 2, 0, 0)) for index in range(30)]
+    again = source.read(Draw(7, 5, 9, 1))
     assert {len(text) for _, text in lines} == {2, 3, 4}
     assert all(text.isdigit() and min(image.shape[:2]) >= 10 for image, text in lines)
     assert_array_equal(again[0], lines[7][0])
     assert source.name(3) == 'train digit line 3'
 
 
-def test_a_mixture_trains_on_all_parts_and_judges_the_first() -> None:
+def test_a_mixture_trains_on_all_parts_and_evaluates_on_the_first() -> None:
     few, many = (partial(DATA['digit_lines'], train_lines=count, eval_lines=count) for count in (3, 10))
     mixture = DATA['mixture'](parts=(few, many), train_shares=(2.0, 0.5))
     assert (len(mixture.split('train')), len(mixture.split('eval'))) == (6 + 5, 3)

@@ -106,7 +106,7 @@ def test_own_losses_are_named_for_their_network() -> None:
     assert terms == {'size_teacher': Term(outputs['teacher'].logits.sum(), torch.tensor(6))}
 
 
-def test_names_that_are_not_there_are_told() -> None:
+def test_names_that_are_not_there_are_reported() -> None:
     with pytest.raises(ValueError, match=r"^the networks of the distillation are student, teacher; there is no 'techer'$"):
         Distilled(networks(), frozen=('techer',))
     with pytest.raises(ValueError, match=r"^'student' is the network that learns, so it cannot be frozen$"):
@@ -118,7 +118,7 @@ def test_names_that_are_not_there_are_told() -> None:
         DML(output='sar')(outputs)
 
 
-def test_outputs_of_different_shapes_are_told() -> None:
+def test_outputs_of_different_shapes_are_reported() -> None:
     """They would be broadcast otherwise."""
     outputs = {'student': Outputs(torch.zeros(2, 1, 4), IMAGES), 'teacher': Outputs(torch.zeros(2, 3, 4), IMAGES)}
     message = r"^the networks student and teacher give 'logits' of different shapes, \[2, 1, 4\] and \[2, 3, 4\]$"

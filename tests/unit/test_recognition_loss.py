@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from phalanx.families.recognition.loss import CTC, SAR, Multi
+from phalanx.families.recognition.loss import CTC, NRTR, SAR, Multi
 from phalanx.families.recognition.models.outputs import Outputs
 from phalanx.families.recognition.texts import Texts
 from phalanx.families.task import Loss
@@ -70,16 +70,33 @@ def test_a_batch_of_empty_texts_asks_for_blanks() -> None:
     assert logits.grad is not None and logits.grad.isfinite().all()
 
 
-def test_the_attention_head_is_judged_on_characters_and_ends_but_not_on_padding() -> None:
-    """The texts have 8 characters and 5 ends; what is said after the last place is not judged."""
+def test_the_attention_head_is_trained_on_characters_and_ends_but_not_on_padding() -> None:
+    """The texts have 8 characters and 5 ends; what is said after the last place does not count."""
     logits = torch.randn(5, 6, K + 2, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     text = texts()
     rows = [(sample, place) for sample in range(5) for place in range(int(text.lengths[sample]) + 1)]
     chosen = torch.stack([logits[sample, place] for sample, place in rows])
-    expected = F.cross_entropy(chosen, torch.tensor([int(text.sar[sample, place + 1]) for sample, place in rows]))
+    expected = F.cross_entropy(chosen, torch.tensor([int(text.guide[sample, place + 1]) for sample, place in rows]))
     loss = SAR()(Outputs(torch.zeros(0), logits), text)
     assert loss['sar'].weight == 13
     assert value(loss, 'sar') == pytest.approx(expected.item())
+
+
+def test_the_nrtr_head_is_judged_on_smoothed_characters_and_ends_but_not_on_padding() -> None:
+    """The true one of N = K + 5 classes has 0.9 of the target, each other one 0.1 / (N - 1)."""
+    guide = torch.tensor([[2, 4, 5, 3, 0], [2, 6, 3, 0, 0]])
+    text = Texts(torch.tensor([[1, 2], [3, 0]]), torch.tensor([2, 1]), guide)
+    logits = torch.randn(2, 4, K + 5, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    expected = 0.0
+    for sample, place in ((0, 0), (0, 1), (0, 2), (1, 0), (1, 1)):
+        target = torch.full((K + 5,), 0.1 / (K + 4), dtype=torch.float64)
+        target[guide[sample, place + 1]] = 0.9
+        expected -= (target * logits[sample, place].log_softmax(0)).sum().item() / 5
+    loss = NRTR()(Outputs(torch.zeros(0), nrtr=logits), text)
+    assert loss['nrtr'].weight == 5 == NRTR().weights(text, K)['nrtr']
+    assert value(loss, 'nrtr') == pytest.approx(expected)
+    with pytest.raises(ValueError, match=r'^the loss nrtr judges an NRTR head, which this network does not have$'):
+        NRTR()(Outputs(torch.zeros(2, 4, K + 1)), text)
 
 
 def test_both_heads_are_weighted() -> None:
@@ -95,6 +112,6 @@ def test_half_precision_logits_are_summed_in_single_precision() -> None:
         assert loss.total.dtype == torch.float32
 
 
-def test_a_network_without_attention_head_is_told() -> None:
-    with pytest.raises(ValueError, match=r'^the losses sar and multi judge an attention head, .*; use ctc$'):
+def test_a_network_without_attention_head_is_reported() -> None:
+    with pytest.raises(ValueError, match=r'^the losses sar and multi need an attention head, .*; use ctc$'):
         Multi()(Outputs(torch.zeros(5, 4, K + 1)), texts())

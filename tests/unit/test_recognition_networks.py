@@ -181,11 +181,11 @@ def test_padding_does_not_change_what_comes_before_it() -> None:
     torch.manual_seed(0)
     head = SARHead(5, 8, size=16, dropout=0.0).eval()
     features, text = torch.randn(2, 8, 1, 20), texts()
-    shorter = Texts(text.ctc, text.lengths, text.sar[:, :5], text.valid_ratios)
+    shorter = Texts(text.ctc, text.lengths, text.guide[:, :5], text.valid_ratios)
     torch.testing.assert_close(head(features, shorter), head(features, text)[:, :5])
 
 
-def test_wrong_options_and_sizes_are_told() -> None:
+def test_wrong_options_and_sizes_are_reported() -> None:
     with pytest.raises(ValueError, match=r'^size and scale are options of mobilenet_v3; resnet34_vd has none$'):
         MODELS['crnn'](36, backbone='resnet34_vd', size='small')
     with pytest.raises(ValueError, match=r'must be a multiple of its 8 heads, got 100$'):

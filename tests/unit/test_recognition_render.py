@@ -14,7 +14,7 @@ from PIL import Image
 from phalanx.data.samples import Draw
 from phalanx.families.recognition import render as rendering
 from phalanx.families.recognition.data.rendered import Rendered
-from phalanx.families.recognition.data.source import Chance, Source
+from phalanx.families.recognition.data.source import Source
 from phalanx.families.recognition.render import Fonts, covered_by, font_files, render
 
 
@@ -39,7 +39,7 @@ def fonts(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def sample(source: Source, index: int = 0, epoch: int = 0) -> tuple[np.ndarray, str]:
     draw = Draw(index, epoch, 0, 0)
-    return source.read(draw, Chance(draw))
+    return source.read(draw)
 
 
 def test_a_font_is_asked_for_each_character(fonts: Path) -> None:

@@ -23,7 +23,6 @@ from phalanx.engine.schema import Recipe
 from phalanx.families.distillation import DISTILLATIONS, Distilled
 from phalanx.families.recognition.characters import Dictionary, Reading
 from phalanx.families.recognition.data import DATA
-from phalanx.families.recognition.data.source import Chance
 from phalanx.families.recognition.loss import LOSSES
 from phalanx.families.recognition.models import MODELS
 from phalanx.families.recognition.models.outputs import Outputs, TextNetwork
@@ -36,7 +35,9 @@ RECIPES = sorted((Path(__file__).parents[2] / 'recipes' / 'recognition').glob('*
 DIGITS = partial(DATA['digit_lines'], train_lines=6, eval_lines=3)
 CRNN = partial(MODELS['crnn'], size='small', hidden_size=8)
 SVTR = partial(MODELS['svtr_lcnet'], neck_channels=16, hidden_size=16, sar_size=16, depth=1)
+GUIDED = partial(MODELS['svtr_lcnetv3'], scale=0.35, nrtr_size=32, nrtr_depth=1)
 CTC, MULTI = (partial(LOSSES['ctc']),), (partial(LOSSES['multi']),)
+NRTR = (*CTC, partial(LOSSES['nrtr']))
 
 
 def task(**changes: Any) -> Recognition:
@@ -62,7 +63,7 @@ class Lines:
     def name(self, index: int) -> str:
         return f'line {index}'
 
-    def read(self, draw: Draw, chance: Chance) -> tuple[np.ndarray, str]:
+    def read(self, draw: Draw) -> tuple[np.ndarray, str]:
         if self.texts[draw.index] == 'bad':
             raise SampleError('bad')
         return np.full((32, 40, 3), 200, np.uint8), self.texts[draw.index]
@@ -99,7 +100,7 @@ def test_a_training_sample_is_augmented_and_a_function_of_its_draw() -> None:
 
 
 def test_a_step_has_one_size_and_evaluation_always_the_same() -> None:
-    ours = task(train_sizes=((100, 32), (64, 32), (160, 32)))
+    ours = task(train_image_sizes=((32, 100), (32, 64), (32, 160)))
     train, judged = ours.dataset('train'), ours.dataset('eval')
     widths = [
         {train[Draw(index, epoch, step, 0)].image.shape[2] for index in range(3) for epoch in (0, 1)} for step in range(12)
@@ -110,7 +111,7 @@ def test_a_step_has_one_size_and_evaluation_always_the_same() -> None:
 
 
 def test_lines_are_joined_with_others_of_the_data_set_but_not_with_bad_ones() -> None:
-    concatenate = Concatenate(size=(320, 32), probability=1.0, lines=2)
+    concatenate = Concatenate(image_size=(32, 320), probability=1.0, lines=2)
     ours = task(data=lambda: Lines('1', '2', 'bad'), concatenate=concatenate)
     labels = {ours.dataset('train')[Draw(0, epoch, 0, 0)].label for epoch in range(60)}
     assert labels == {'1', '11', '12', '111', '112', '121', '122'}
@@ -120,15 +121,15 @@ def test_lines_are_joined_with_others_of_the_data_set_but_not_with_bad_ones() ->
 def test_joining_makes_no_bad_sample_of_a_line_that_every_head_can_learn() -> None:
     """Joined they have up to 36 characters; the attention decoder takes 23."""
     lines = Lines(*('1' * (4 + index % 9) for index in range(2000)))
-    concatenate = Concatenate(size=(320, 48), probability=1.0, lines=2)
-    ours = task(data=lambda: lines, model=SVTR, loss=MULTI, size=(64, 48), concatenate=concatenate).dataset('train')
+    concatenate = Concatenate(image_size=(48, 320), probability=1.0, lines=2)
+    ours = task(data=lambda: lines, model=SVTR, loss=MULTI, image_size=(48, 64), concatenate=concatenate).dataset('train')
     lengths = [len(ours[Draw(index, 0, 0, 0)].label) for index in range(2000)]
     assert max(lengths) == 23
     assert sum(length > 12 for length in lengths) > 1000
 
 
 def test_a_text_without_a_target_is_refused_also_where_it_could_be_joined_with_others() -> None:
-    ours = task(data=lambda: Lines('1', 'abc'), concatenate=Concatenate(size=(320, 32), probability=1.0)).dataset('train')
+    ours = task(data=lambda: Lines('1', 'abc'), concatenate=Concatenate(image_size=(32, 320), probability=1.0)).dataset('train')
     for epoch in range(10):
         with pytest.raises(SampleError, match="'abc' has no character of the dictionary"):
             ours[Draw(1, epoch, 0, 0)]
@@ -142,7 +143,7 @@ def test_a_text_that_cannot_be_learned_is_a_bad_sample_with_its_reason(split: st
 
 
 def test_a_text_too_long_to_learn_is_evaluated_all_the_same() -> None:
-    ours = task(data=lambda: Lines('1' * 26), model=SVTR, loss=MULTI, size=(160, 48))
+    ours = task(data=lambda: Lines('1' * 26), model=SVTR, loss=MULTI, image_size=(48, 160))
     with pytest.raises(SampleError, match=r'line 0: .* has 26 characters, at most 25 can be learned'):
         ours.dataset('train')[Draw(0, 0, 0, 0)]
     assert ours.dataset('eval')[Draw(0, 0, 0, 0)].label == '1' * 26
@@ -152,7 +153,7 @@ def test_only_an_attention_head_refuses_texts_of_24_characters() -> None:
     lines, draw = (lambda: Lines('1' * 24)), Draw(0, 0, 0, 0)
     assert len(task(data=lines).dataset('train')[draw].ctc) == 24
     with pytest.raises(SampleError, match='the attention decoder learns at most 23'):
-        task(data=lines, model=SVTR, loss=MULTI, size=(160, 48)).dataset('train')[draw]
+        task(data=lines, model=SVTR, loss=MULTI, image_size=(48, 160)).dataset('train')[draw]
 
 
 def test_a_batch_holds_encoded_texts_and_how_far_lines_reach() -> None:
@@ -161,8 +162,11 @@ def test_a_batch_holds_encoded_texts_and_how_far_lines_reach() -> None:
     batch = ours.collate([ours.dataset('train')[Draw(index, 0, 0, 0)] for index in (0, 1)]).to(torch.device('cpu'))
     assert (len(batch), batch.labels, batch.unknown) == (2, ('12', '7'), 1)
     assert batch.texts.ctc[:, :3].tolist() == [[2, 3, 0], [8, 0, 0]] and batch.texts.lengths.tolist() == [2, 1]
-    assert batch.texts.sar[:, :5].tolist() == [[11, 1, 2, 11, 12], [11, 7, 11, 12, 12]]
+    assert batch.texts.guide[:, :5].tolist() == [[11, 1, 2, 11, 12], [11, 7, 11, 12, 12]]
     assert batch.texts.valid_ratios.tolist() == pytest.approx([0.4, 0.4])
+    ours = task(data=lambda: Lines('12x', '7'), model=GUIDED, loss=NRTR)
+    batch = ours.collate([ours.dataset('train')[Draw(index, 0, 0, 0)] for index in (0, 1)])
+    assert batch.texts.guide[:, :5].tolist() == [[2, 5, 6, 3, 0], [2, 11, 3, 0, 0]]
 
 
 def test_the_network_sees_bgr_and_nothing_behind_a_line() -> None:
@@ -176,9 +180,9 @@ def test_the_network_sees_bgr_and_nothing_behind_a_line() -> None:
     assert not found[..., 3:].any()
 
 
-def test_a_height_that_no_network_takes_is_told_before_anything_starts() -> None:
-    for sizes in ({'size': (128, 64)}, {'size': (128, 32), 'train_sizes': ((128, 32), (128, 64))}):
-        with pytest.raises(ValueError, match=r'^size: the student network takes lines 17 to 48 pixels high, got 64$'):
+def test_a_height_that_no_network_takes_is_reported_before_anything_starts() -> None:
+    for sizes in ({'image_size': (64, 128)}, {'image_size': (32, 128), 'train_image_sizes': ((32, 128), (64, 128))}):
+        with pytest.raises(ValueError, match=r'^image_size: the network takes lines 17 to 48 pixels high, got 64$'):
             task(**sizes).model()
 
 
@@ -203,7 +207,7 @@ def test_the_loss_is_that_of_the_texts() -> None:
     assert float(term.weight) == 2
 
 
-def test_readings_come_with_confidence_and_are_judged() -> None:
+def test_readings_come_with_confidence_and_are_evaluated() -> None:
     ours = task(data=lambda: Lines('12', '1'))
     batch, metric = ours.collate([ours.dataset('eval')[Draw(index, 0, 0, 0)] for index in (0, 1)]), ours.metric()
     prediction = ours.predict(Says(), batch)
@@ -231,7 +235,7 @@ def test_a_picture_says_what_stands_there_and_what_was_read() -> None:
 
 @pytest.mark.parametrize('text', ['17', '中文', ''])
 def test_a_result_is_saved_as_text_json_and_picture(tmp_path: Path, text: str) -> None:
-    files = task().save(Reading(text, 0.5), np.zeros((32, 40, 3), np.uint8), tmp_path / 'line.0001')
+    files = task().writers.write(Reading(text, 0.5), np.zeros((32, 40, 3), np.uint8), tmp_path / 'line.0001')
     assert [file.name for file in files] == ['line.0001.txt', 'line.0001.json', 'line.0001_read.png']
     assert files[0].read_text(encoding='utf-8') == text + '\n'
     assert json.loads(files[1].read_text(encoding='utf-8')) == {'text': text, 'confidence': 0.5}
@@ -239,7 +243,7 @@ def test_a_result_is_saved_as_text_json_and_picture(tmp_path: Path, text: str) -
         assert saved.size[1] == 32 + 28
 
 
-def test_a_survey_counts_characters_and_tells_texts_that_cannot_be_learned() -> None:
+def test_a_survey_counts_characters_and_reports_texts_that_cannot_be_learned() -> None:
     survey = task(data=lambda: Lines('1 21', 'abc'), characters=Dictionary(dictionary='digits', space=True)).survey('train')
     image, counts = survey.count(0)
     assert (len(survey), survey.name(1), image.shape) == (2, 'line 1', (32, 40, 3))
@@ -250,7 +254,11 @@ def test_a_survey_counts_characters_and_tells_texts_that_cannot_be_learned() -> 
 
 
 def test_a_survey_counts_what_the_dictionary_has_not() -> None:
-    assert task(data=lambda: Lines('1ab')).survey('eval').count(0)[1] == {'1': 1, '(not in the dictionary)': 2}
+    assert task(data=lambda: Lines('1ab')).survey('eval').count(0)[1] == {
+        '1': 1,
+        '(not in the dictionary) a': 1,
+        '(not in the dictionary) b': 1,
+    }
 
 
 def distilling(**changes: Any) -> Recognition:
@@ -258,7 +266,7 @@ def distilling(**changes: Any) -> Recognition:
         **{
             'model': SVTR,
             'loss': MULTI,
-            'size': (160, 48),
+            'image_size': (48, 160),
             'networks': {'teacher': SVTR},
             'between': (partial(DISTILLATIONS['dml'], output='ctc'), partial(DISTILLATIONS['feature_distance'])),
             **changes,
@@ -303,8 +311,8 @@ def test_of_networks_that_teach_one_another_the_student_is_exported() -> None:
 @pytest.mark.parametrize(
     ('changes', 'message'),
     [
-        ({'size': (0, 32)}, 'size is (width, height) in pixels, each at least 1; got 0, 32'),
-        ({'train_sizes': ((32, 0),)}, 'size is (width, height) in pixels, each at least 1; got 32, 0'),
+        ({'image_size': (0, 32)}, 'image_size is (height, width) in pixels, each at least 1; got 0, 32'),
+        ({'train_image_sizes': ((32, 0),)}, 'train_image_sizes is (height, width) in pixels, each at least 1; got 32, 0'),
         ({'networks': {'teacher': CRNN}}, 'distillation needs both'),
         ({'networks': {'student': CRNN}}, "'student' is the name of `model`"),
     ],
@@ -319,13 +327,15 @@ def test_options_that_cannot_be_are_refused_before_anything_is_built(changes: di
     [
         (CRNN, MULTI, 'which has the heads ctc; it trains ctc and sar; use ctc'),
         (SVTR, CTC, 'which has the heads ctc and sar; it trains ctc; use sar or multi'),
+        (GUIDED, CTC, r'which has the heads ctc and nrtr; it trains ctc; use \[ctc, nrtr\]'),
+        (GUIDED, NRTR[1:], r'which has the heads ctc and nrtr; it trains nrtr; use \[ctc, nrtr\]'),
     ],
 )
 def test_a_loss_that_does_not_fit_the_network_is_refused(model: Any, loss: Any, message: str) -> None:
-    with pytest.raises(ValueError, match=f'loss: does not fit the student network, {message}'):
+    with pytest.raises(ValueError, match=f'loss: does not fit the network, {message}'):
         task(model=model, loss=loss).model()
 
 
-def test_a_missing_dictionary_is_told_when_the_network_is_built() -> None:
+def test_a_missing_dictionary_is_reported_when_the_network_is_built() -> None:
     with pytest.raises(FileNotFoundError, match=re.escape('none.txt: there is no such dictionary file')):
         task(characters=Dictionary(dictionary=Path('none.txt'))).model()

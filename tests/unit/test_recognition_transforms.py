@@ -65,7 +65,7 @@ def test_every_line_survives_augmentation(height: int, width: int, seed: int) ->
     """Sizes down to one pixel; only cropping changes the size, and only the height."""
     image = noise(height, width)
     before = image.copy()
-    augmented = RecAug()(image, np.random.default_rng(seed))
+    augmented, _ = RecAug()(image, '', np.random.default_rng(seed))
     assert augmented.dtype == np.uint8
     assert augmented.shape[1:] == (width, 3)
     assert height - 8 <= augmented.shape[0] <= height and augmented.shape[0] >= min(height, 12)
@@ -74,14 +74,14 @@ def test_every_line_survives_augmentation(height: int, width: int, seed: int) ->
 
 def test_augmentation_is_a_function_of_its_random_numbers() -> None:
     image, make = noise(32, 100), RecAug()
-    one, again, other = (make(image, np.random.default_rng(seed)) for seed in (1, 1, 2))
+    one, again, other = (make(image, '', np.random.default_rng(seed))[0] for seed in (1, 1, 2))
     assert_array_equal(one, again)
     assert one.shape != other.shape or (one != other).any()
 
 
 def test_without_probabilities_nothing_happens() -> None:
     image = noise(32, 100)
-    assert_array_equal(RecAug(**NEVER)(image, np.random.default_rng(0)), image)
+    assert_array_equal(RecAug(**NEVER)(image, '', np.random.default_rng(0))[0], image)
 
 
 @pytest.mark.parametrize(
@@ -94,7 +94,7 @@ def test_without_probabilities_nothing_happens() -> None:
 def test_a_change_of_probability_one_always_happens(change: str, expected: Callable[[Image], Image]) -> None:
     image = noise(32, 100)
     ours = RecAug(**{**NEVER, f'{change}_probability': 1.0})
-    assert_array_equal(ours(image, np.random.default_rng(0)), expected(image))
+    assert_array_equal(ours(image, '', np.random.default_rng(0))[0], expected(image))
 
 
 def test_cropping_takes_rows_from_one_side() -> None:
@@ -126,37 +126,37 @@ def test_shaking_smears_by_a_pixel_for_each_hundred() -> None:
 def test_lines_are_joined_while_there_is_room() -> None:
     """The texts may have 5 characters and the line be 6 times as wide as high: the third line would make it 7."""
     line, second, third = (noise(10, 20), 'ab'), (noise(20, 60), 'cd'), (noise(10, 20), 'e')
-    image, text = joined(line, [second, third], (60, 10), 5)
+    image, text = joined(line, [second, third], (10, 60), 5)
     assert (image.shape, text) == ((10, 50, 3), 'abcd')
     assert_array_equal(image[:, :20], line[0])
 
 
 def test_no_line_is_skipped_for_a_shorter_one() -> None:
-    image, text = joined((noise(10, 20), 'ab'), [(noise(10, 20), 'too long'), (noise(10, 20), 'c')], (100, 10), 5)
+    image, text = joined((noise(10, 20), 'ab'), [(noise(10, 20), 'too long'), (noise(10, 20), 'c')], (10, 100), 5)
     assert (image.shape, text) == ((10, 20, 3), 'ab')
 
 
 def test_another_line_that_cannot_be_read_is_left_out() -> None:
     lines = iter([None, (noise(10, 20), 'cd')])
-    ours = Concatenate(size=(100, 10), probability=1.0)
+    ours = Concatenate(image_size=(10, 100), probability=1.0)
     image, text = ours((noise(10, 20), 'ab'), lambda: next(lines), np.random.default_rng(0))
     assert (image.shape[1], text) == (40, 'abcd')
 
 
 def test_a_line_keeps_its_ratio_and_the_rest_is_empty() -> None:
-    shown, width = fitted_line(noise(20, 30), (100, 40))
+    shown, width = fitted_line(noise(20, 30), (40, 100))
     assert (shown.shape, width) == ((40, 100, 3), 60)
     assert not shown[:, 60:].any()
 
 
 def test_a_line_too_long_is_squeezed_or_the_input_grows() -> None:
-    assert fitted_line(noise(10, 100), (100, 40))[1] == 100
-    shown, width = fitted_line(noise(10, 100), (100, 40), grow=True)
+    assert fitted_line(noise(10, 100), (40, 100))[1] == 100
+    shown, width = fitted_line(noise(10, 100), (40, 100), grow=True)
     assert (shown.shape, width) == ((40, 400, 3), 400)
 
 
 def test_a_line_can_be_stretched_to_the_whole_width() -> None:
-    shown, width = fitted_line(noise(20, 30), (100, 40), keep_ratio=False)
+    shown, width = fitted_line(noise(20, 30), (40, 100), keep_ratio=False)
     assert width == 100
     assert shown[:, -1].any()
 
@@ -165,7 +165,7 @@ def test_a_line_can_be_stretched_to_the_whole_width() -> None:
     ('make', 'options', 'message'),
     [
         (RecAug, {'crop_probability': 1.5}, 'crop_probability must lie between 0 and 1, got 1.5'),
-        (Concatenate, {'size': (0, 32)}, 'size is (width, height) in pixels, each at least 1; got 0, 32'),
+        (Concatenate, {'image_size': (0, 32)}, 'image_size is (height, width) in pixels, each at least 1; got 0, 32'),
         (Concatenate, {'lines': 0}, 'lines must be at least 1, got 0'),
         (Concatenate, {'probability': -1.0}, 'probability must lie between 0 and 1, got -1.0'),
     ],

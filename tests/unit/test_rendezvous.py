@@ -66,7 +66,7 @@ def test_a_node_that_waits_says_whether_another_takes_itself_for_the_first(seat:
     assert f'something listens at port {first.port} of 127.0.0.2: does its list of nodes begin with itself?' in str(told.value)
 
 
-def test_of_two_runs_of_one_node_the_second_is_told_of_the_first(seat: Seat, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_two_runs_of_one_node_the_second_is_shown_the_first(seat: Seat, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(room, 'SETTLE', 0.3)
     joined([seat(address) for address in ADDRESSES])
     with pytest.raises(RendezvousError, match='another --start_port for a second run') as told:

@@ -19,7 +19,7 @@ from rich.console import Console
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from phalanx.engine.standing import Standing
-from phalanx.families.task import Curves, Evaluation, Legend, Matrix, Pictures
+from phalanx.families.task import Curves, Evaluation, Grade, Legend, Matrix, Pictures, Worst
 from phalanx.report.page import read_lines
 from phalanx.report.report import Report, print_evaluation
 
@@ -95,9 +95,9 @@ def test_labels_that_say_nothing_are_said(tmp_path: Path, capsys: pytest.Capture
 
 def test_an_evaluation_without_a_number_is_not_the_best() -> None:
     at = Standing(step=5)
-    assert not at.judged({'mean_iou': float('nan')}, ('mean_iou',)) and at.best is None
-    assert at.judged({'mean_iou': 0.0}, ('mean_iou',))
-    assert not at.judged({'mean_iou': float('nan')}, ('mean_iou',)) and at.best == 0
+    assert not at.evaluated_as({'mean_iou': float('nan')}, ('mean_iou',)) and at.best is None
+    assert at.evaluated_as({'mean_iou': 0.0}, ('mean_iou',))
+    assert not at.evaluated_as({'mean_iou': float('nan')}, ('mean_iou',)) and at.best == 0
 
 
 def test_a_log_line_is_on_disk_before_the_next_step(tmp_path: Path) -> None:
@@ -185,7 +185,7 @@ def test_a_file_gets_aligned_lines_without_control_characters(tmp_path: Path) ->
         report.warning('a sample [bold]in brackets[/bold] ' + 'x' * 200)
         evaluate(report, 10)
         report.saved(10, Path('checkpoints/step_0000010'), 0.25)
-        report.finish({'metrics': {'mean_iou': 0.75}, 'judged_by': 'mean_iou', 'best': 0.75, 'best_step': 10, 'steps': 10})
+        report.finish({'metrics': {'mean_iou': 0.75}, 'main_metric': 'mean_iou', 'best': 0.75, 'best_step': 10, 'steps': 10})
     assert not re.search(r'[\x00-\x09\x0b-\x1f\x7f]', text.getvalue())
     printed = text.getvalue().splitlines()
     first, second = (line for line in printed if ' epoch ' in line)
@@ -286,7 +286,7 @@ def test_figures_of_the_last_evaluation_are_kept_beside_its_table(tmp_path: Path
     figures = [
         Curves('Precision', 'recall', 'precision', {'a': [(0.0, 1.0), (1.0, math.nan)]}),
         Matrix('Taken', ('a', 'b'), [[1, 2], [3, 4]]),
-        Pictures('Wrong', [("read '1'", picture)]),
+        Pictures('Wrong', [("a.png: read '1'", [('truth', picture)])]),
         Legend({'a': '#102030'}),
     ]
     with a_report(tmp_path) as report:
@@ -294,13 +294,14 @@ def test_figures_of_the_last_evaluation_are_kept_beside_its_table(tmp_path: Path
     curves, matrix, wrong, legend = json.loads((tmp_path / 'table.json').read_text())['figures']
     assert curves['lines'] == {'a': [[0.0, 1.0], [1.0, None]]}
     assert matrix == {'kind': 'matrix', 'title': 'Taken', 'names': ['a', 'b'], 'counts': [[1, 2], [3, 4]]}
-    assert [cell['caption'] for cell in wrong['cells']] == ["read '1'"]
-    assert np.array_equal(np.asarray(Image.open(tmp_path / 'pictures' / wrong['cells'][0]['file'])), picture)
+    ((said, (cell,)),) = [(row['caption'], row['cells']) for row in wrong['rows']]
+    assert (said, cell['caption']) == ("a.png: read '1'", 'truth')
+    assert np.array_equal(np.asarray(Image.open(tmp_path / 'pictures' / cell['file'])), picture)
     assert legend == {'kind': 'legend', 'colours': {'a': '#102030'}}
     assert 'Taken' in (tmp_path / 'report.html').read_text()
 
 
-def test_the_summary_is_written_whole_and_a_disk_without_room_for_it_is_told(tmp_path: Path) -> None:
+def test_the_summary_is_written_whole_and_a_disk_without_room_for_it_is_reported(tmp_path: Path) -> None:
     with a_report(tmp_path) as report:
         report.finish({'steps': 5, 'best': None})
         assert json.loads((tmp_path / 'summary.json').read_text()) == {'steps': 5, 'best': None}
@@ -319,7 +320,17 @@ def test_visualdl_that_is_not_installed_is_named_with_the_cure(tmp_path: Path, m
 
 
 def test_an_evaluation_by_itself_prints_its_table_and_metrics(capsys: pytest.CaptureFixture[str]) -> None:
-    print_evaluation({'mean_iou': 0.75}, [{'class': 'one', 'iou': 0.75, 'pixels': 5120.0}], samples=13, seconds=75.0)
+    found = Evaluation(
+        metrics={'mean_iou': 0.75},
+        table=[{'class': 'one', 'iou': 0.75, 'pixels': 5120.0}],
+        figures=[Matrix('Taken', ('a', 'b', 'c'), [[9, 2, 0], [3, 4, 0], [0, 0, 1]])],
+        samples=13,
+        seconds=75.0,
+        worst=[Worst(4, 'x.png', Grade(0.25, 'mean IoU 0.25'))],
+    )
+    print_evaluation(found)
     printed = capsys.readouterr().out
+    assert re.search(r'mistaken +b taken for a \(3 times\); a taken for b \(2 times\)\n', printed)
+    assert re.search(r'worst 1 +x\.png: mean IoU 0\.25\n', printed)
     assert re.search(r'one +0\.7500 +5,120', printed)
     assert re.search(r'samples +13\ntime +1 min 15 s', printed)

@@ -15,7 +15,7 @@ import yaml
 from phalanx.config.read import ConfigError, plain
 from phalanx.config.show import show
 from phalanx.deploy.predict import list_files
-from phalanx.engine.runs import check_folder, check_parts, differences, hold, open_job, settled
+from phalanx.engine.runs import check_folder, check_parts, differences, hold, open_job, with_names
 from phalanx.families.recognition.task import Recognition
 from phalanx.families.segmentation.task import Segmentation
 from phalanx.system.errors import RequestError
@@ -27,7 +27,7 @@ def kept(recipe: Path) -> Path:
     """A run folder of the recipe, as a start leaves it."""
     folder = recipe.parent / 'run'
     folder.mkdir()
-    (folder / 'config.yml').write_text(show(settled(open_job(str(recipe)))), encoding='utf-8')
+    (folder / 'config.yml').write_text(show(with_names(open_job(str(recipe)))), encoding='utf-8')
     return folder
 
 
@@ -60,7 +60,7 @@ def test_a_run_folder_holds_the_characters_of_a_dictionary_file(tmp_path: Path) 
     assert task.characters.characters == characters
 
 
-def test_a_compiled_run_on_a_cpu_without_a_compiler_is_told_before_it_starts(
+def test_a_compiled_run_on_a_cpu_without_a_compiler_is_reported_before_it_starts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job = open_job('pp_liteseg_digits', [('train.compile=true', '--set'), ('device=cpu', '--set')], folder=tmp_path)
@@ -114,7 +114,7 @@ def test_the_recipes_that_the_documentation_shows_are_right(page: str, tmp_path:
         ('.', 'is a folder without config.yml, so no run folder'),
     ],
 )
-def test_a_recipe_that_is_not_there_is_told_with_what_is(
+def test_a_recipe_that_is_not_there_is_reported_with_what_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, told: str
 ) -> None:
     monkeypatch.chdir(tmp_path)

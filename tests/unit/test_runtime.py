@@ -17,12 +17,12 @@ from phalanx.data.samples import Draw
 from phalanx.families.detection.data.source import Objects
 from phalanx.families.detection.graph import with_suppression
 from phalanx.families.detection.nms import multiclass_nms
-from phalanx.families.detection.task import framed
+from phalanx.families.detection.task import evaluated
 from phalanx.families.detection.transforms import Resize as DetectionResize
 from phalanx.families.recognition.characters import Characters
 from phalanx.families.recognition.models.outputs import CtcChoice, Outputs
 from phalanx.families.segmentation.inference import Inference, resized
-from phalanx.families.segmentation.task import brought_back, transformed
+from phalanx.families.segmentation.task import transformed, undo_transforms
 from phalanx.families.segmentation.transforms import Padding, Rescale, Resize, ResizeByLong
 from phalanx.families.task import described
 from phalanx.nn.layers import cell_shares, grid_means
@@ -41,10 +41,10 @@ LIMITS: dict[str, Any] = {'score_threshold': 0.2, 'nms_threshold': 0.5, 'pre_top
 
 TRANSFORMS = [
     [],
-    [Resize(size=(80, 48))],
+    [Resize(target_size=(48, 80))],
     [Rescale(factor=0.7)],
-    [ResizeByLong(side=40), Padding(size=(64, 64))],
-    [Padding(size=(90, 30)), Rescale(factor=1.5)],
+    [ResizeByLong(side=40), Padding(target_size=(64, 64))],
+    [Padding(target_size=(30, 90)), Rescale(factor=1.5)],
 ]
 
 
@@ -57,7 +57,7 @@ def segmenter(transforms: list[Any], inference: dict[str, Any] = ONE_VIEW) -> se
 def test_images_are_segmented_as_in_evaluation(transforms: list[Any]) -> None:
     """The same bytes go in, and logits come back to the same place."""
     own, labels = segmenter(transforms), np.zeros(IMAGE.shape[:2], np.uint8)
-    sample = transformed(IMAGE, labels, transforms, rng(), judge_original=True)
+    sample = transformed(IMAGE, labels, transforms, rng(), keep_labels=True)
     seen = own.prepare(IMAGE)
     expected = sample.image.float() / 127.5 - 1
     if transforms and isinstance(transforms[-1], Padding):  # with the middle of the range, which is no byte
@@ -65,16 +65,16 @@ def test_images_are_segmented_as_in_evaluation(transforms: list[Any]) -> None:
         expected[:, height:] = expected[:, :, width:] = 0
     np.testing.assert_allclose(seen, expected, atol=1e-6)
     logits = rng().standard_normal((4, *seen.shape[1:])).astype(np.float32)
-    back = brought_back(torch.from_numpy(logits), transforms, sample.way, labels.shape)
+    back = undo_transforms(torch.from_numpy(logits), transforms, sample.way, labels.shape)
     assert (own.prediction({'logits': logits}, IMAGE) == back.argmax(0).numpy()).mean() > 0.999  # ties in the last bit
 
 
 @pytest.mark.parametrize(
     'options',
     [
-        {'crop': (40, 30), 'stride': (30, 20)},
+        {'window': (30, 40), 'window_stride': (20, 30)},
         {'scales': (0.5, 1.0, 1.5), 'flip_horizontal': True, 'flip_vertical': True},
-        {'crop': (40, 30), 'stride': (40, 30), 'scales': (1.25,), 'flip_horizontal': True},
+        {'window': (30, 40), 'window_stride': (30, 40), 'scales': (1.25,), 'flip_horizontal': True},
     ],
 )
 def test_windows_scales_and_flips_are_those_of_evaluation(options: dict[str, Any]) -> None:
@@ -105,12 +105,12 @@ def test_a_transform_that_only_training_has_is_refused() -> None:
 @pytest.mark.parametrize(
     'resize',
     [
-        DetectionResize(size=(64, 96)),
-        DetectionResize(size=(50, 120), keep_ratio=True, interpolation='cubic'),
+        DetectionResize(target_size=(96, 64)),
+        DetectionResize(target_size=(120, 50), keep_ratio=True, interpolation='cubic'),
     ],
 )
 def test_images_are_searched_for_objects_as_in_evaluation(resize: DetectionResize) -> None:
-    sample = framed(IMAGE, Objects.none(), [resize], Draw(0, 0, 0, 0))
+    sample = evaluated(IMAGE, Objects.none(), [resize], Draw(0, 0, 0, 0))
     preparation = {'transforms': [described(resize)], 'multiple_of': 32, 'fill': [1, 2, 3], **GREY}
     own = detection.Detection({'preparation': preparation, 'reading': {'classes': ['ball']}})
     seen = own.prepare(IMAGE)

@@ -11,7 +11,7 @@ import pytest
 from numpy.testing import assert_array_equal
 from PIL import Image
 
-from phalanx.data.samples import SampleError
+from phalanx.data.samples import Draw, SampleError
 from phalanx.families.segmentation.data.ade20k import ADE20K
 from phalanx.families.segmentation.data.cityscapes import CLASSES, Cityscapes
 from phalanx.families.segmentation.data.digit_scenes import DigitScenes
@@ -48,7 +48,7 @@ def test_a_list_names_images_and_label_maps(root: Path) -> None:
     train, held_out = data.split('train'), data.split('eval')
     assert (len(train), train.name(0)) == (1, str(root / 'images/a.png'))
     assert held_out.name(0) == str(root / 'images/b.png')
-    image, labels = train.read(0)
+    image, labels = train.read(Draw(0))
     assert_array_equal(image, PICTURE)
     assert_array_equal(labels, LABELS)
 
@@ -58,7 +58,7 @@ def test_a_tab_between_allows_spaces_in_paths(root: Path) -> None:
     (root / 'train.txt').write_bytes('\ufeffmy images/ü 1.png\tlabels/a.png\r\n\r\n'.encode())
     source = FileList(root=root, separator='\t').split('train')
     assert (len(source), source.name(0)) == (1, str(root / 'my images/ü 1.png'))
-    assert_array_equal(source.read(0)[0], PICTURE)
+    assert_array_equal(source.read(Draw(0))[0], PICTURE)
 
 
 def test_named_classes_need_no_files_until_samples_are_wanted(tmp_path: Path) -> None:
@@ -71,7 +71,7 @@ def test_what_a_source_holds_is_small(root: Path) -> None:
     (root / 'train.txt').write_text('images/a.png labels/a.png\n' * 5000)
     source = FileList(root=root).split('train')
     assert len(pickle.dumps(source)) < 5000 * 30
-    assert_array_equal(copy.deepcopy(source).read(4999)[1], LABELS)
+    assert_array_equal(copy.deepcopy(source).read(Draw(4999))[1], LABELS)
 
 
 def spoil(*steps: tuple[str, str | None]) -> Callable[[Path], None]:
@@ -133,7 +133,7 @@ LINE = 'images/a.png labels/a.png\n'
         ),
     ],
 )
-def test_a_broken_list_is_told_before_any_sample_is_read(
+def test_a_broken_list_is_reported_before_any_sample_is_read(
     root: Path, change: Callable[[Path], None], error: type[Exception], message: str
 ) -> None:
     change(root)
@@ -141,14 +141,14 @@ def test_a_broken_list_is_told_before_any_sample_is_read(
         FileList(root=root).split('train').check_files()
 
 
-def test_a_list_that_is_no_text_is_told(root: Path) -> None:
+def test_a_list_that_is_no_text_is_reported(root: Path) -> None:
     (root / 'train.txt').write_bytes(b'images/\xff.png labels/a.png\n')
     with pytest.raises(ValueError, match=re.escape(f'{root}/train.txt: is not UTF-8 text (byte 7)')):
         FileList(root=root).split('train')
 
 
 @pytest.mark.parametrize('build', [FileList, Cityscapes, ADE20K, PascalVOC, OxfordPet])
-def test_a_missing_root_is_told_with_the_key_that_names_it(tmp_path: Path, build: Callable[..., object]) -> None:
+def test_a_missing_root_is_reported_with_the_key_that_names_it(tmp_path: Path, build: Callable[..., object]) -> None:
     with pytest.raises(FileNotFoundError, match=r'there is no such folder; data\.root must name the folder'):
         build(root=tmp_path / 'nowhere').split('train')  # type: ignore[attr-defined]
 
@@ -187,7 +187,7 @@ def test_a_sample_that_cannot_be_used_is_named_with_the_reason(
         write(root / file, content)
     source = FileList(root=root).split('train')
     with pytest.raises(SampleError, match=re.escape(message.format(root=root))):
-        source.read(0)
+        source.read(Draw(0))
 
 
 @pytest.fixture
@@ -206,7 +206,7 @@ def test_cityscapes_label_ids_become_train_ids(cityscapes: Path) -> None:
     train = data.split('train')
     assert (len(data.class_names), len(train), len(data.split('eval'))) == (19, 2, 1)
     assert train.name(1).endswith('leftImg8bit/train/bochum/bochum_000000_000019_leftImg8bit.png')
-    assert train.read(0)[1][0].tolist() == [0, 1, 18, VOID, 13, VOID]
+    assert train.read(Draw(0))[1][0].tolist() == [0, 1, 18, VOID, 13, VOID]
     assert list(CLASSES)[13] == 'car'
 
 
@@ -217,12 +217,12 @@ def test_cityscapes_train_ids_are_preferred_and_must_then_all_be_there(cityscape
         Cityscapes(root=cityscapes).split('train').check_files()
     write(cityscapes / 'gtFine' / first.replace('aachen', 'bochum'), np.full((4, 6), 19, np.uint8))
     source = Cityscapes(root=cityscapes).split('train')
-    assert set(source.read(0)[1].flat) == {18}
+    assert set(source.read(Draw(0))[1].flat) == {18}
     with pytest.raises(SampleError, match='has pixels of value 19; allowed are 0 to 18, 255'):
-        source.read(1)
+        source.read(Draw(1))
 
 
-def test_cityscapes_without_images_is_told(tmp_path: Path) -> None:
+def test_cityscapes_without_images_is_reported(tmp_path: Path) -> None:
     (tmp_path / 'leftImg8bit/train/aachen').mkdir(parents=True)
     with pytest.raises(FileNotFoundError, match=re.escape('leftImg8bit/train: holds no */*_leftImg8bit.png')):
         Cityscapes(root=tmp_path).split('train')
@@ -236,13 +236,13 @@ def test_ade20k_counts_its_classes_from_zero_and_leaves_other_things_void(tmp_pa
         write(tmp_path / f'annotations/{stem}.png', np.array([[0, value, 2, 0, value, 2]] * 4, np.uint8))
     data = ADE20K(root=tmp_path)
     assert (len(set(data.class_names)), len(data.split('train')), len(data.split('eval'))) == (150, 2, 1)
-    labels = data.split('train').read(1)[1]
+    labels = data.split('train').read(Draw(1))[1]
     assert labels[0].tolist() == [VOID, 12, 1, VOID, 12, 1]
     assert [data.class_names[label] for label in (0, 1, 12, 149)] == ['wall', 'building', 'person', 'flag']
-    assert data.split('eval').read(0)[1][0, 1] == 149
+    assert data.split('eval').read(Draw(0))[1][0, 1] == 149
     write(tmp_path / 'annotations/validation/ADE_00000150.png', np.full((4, 6), 151, np.uint8))
     with pytest.raises(SampleError, match='has pixels of value 151; allowed are 0 to 150, 255'):
-        data.split('eval').read(0)
+        data.split('eval').read(Draw(0))
 
 
 @pytest.fixture
@@ -263,7 +263,7 @@ def voc(tmp_path: Path) -> Path:
 def test_voc_label_maps_hold_class_ids(voc: Path) -> None:
     data = PascalVOC(root=voc)
     assert (len(data.class_names), data.class_names[15], data.class_names[20]) == (21, 'person', 'tvmonitor')
-    assert data.split('train').read(0)[1][0].tolist() == [0, 20, VOID, 15, 0, 0]
+    assert data.split('train').read(Draw(0))[1][0].tolist() == [0, 20, VOID, 15, 0, 0]
     assert data.split('eval').name(0).endswith('VOC2012/JPEGImages/2007_val.jpg')
 
 
@@ -271,7 +271,7 @@ def test_the_augmented_voc_list_adds_to_the_training_list(voc: Path) -> None:
     source = PascalVOC(root=voc, train='trainaug').split('train')
     assert [Path(source.name(index)).stem for index in range(len(source))] == ['2007_train', '2007_aug']
     assert source.path(1, 1) == voc / 'VOC2012/SegmentationClassAug/2007_aug.png'
-    assert source.read(1)[1][0, 3] == 15
+    assert source.read(Draw(1))[1][0, 3] == 15
     with pytest.raises(FileNotFoundError, match=r'trainval\.txt: there is no such file'):
         PascalVOC(root=voc, train='trainval').split('train')
 
@@ -289,7 +289,7 @@ def test_pet_trimaps_become_three_classes(tmp_path: Path) -> None:
     (tmp_path / 'annotations/test.txt').write_text('../Abyssinian_1 1 1 1\n')
     data = OxfordPet(root=tmp_path)
     assert data.class_names == ('pet', 'background', 'border')
-    image, labels = data.split('train').read(0)
+    image, labels = data.split('train').read(Draw(0))
     assert image.shape == (4, 6, 3)
     assert labels[0].tolist() == [0, 1, 2, 0, 1, 2]
     with pytest.raises(ValueError, match=re.escape('../Abyssinian_1 is not the name of an image')):
@@ -301,6 +301,6 @@ def test_digit_scenes_label_ink_with_its_digit() -> None:
     train = data.split('train')
     assert (len(train), len(data.split('eval')), len(data.class_names)) == (7, 3, 11)
     assert train.name(2) == 'train digit scene 2'
-    image, labels = train.read(2)
+    image, labels = train.read(Draw(2))
     assert (image.shape, labels.shape) == ((64, 96, 3), (64, 96))
     assert set(labels.flat) <= {*range(11), VOID}

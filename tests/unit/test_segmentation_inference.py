@@ -50,17 +50,19 @@ def test_windows_cover_a_side_and_end_with_it(length: int, window: int, stride: 
 
 def test_overlapping_windows_are_averaged() -> None:
     """Windows begin at columns 0 and 2: there the network says 0 1 2 3 each time; two of the six columns are seen twice."""
-    scores = Inference(crop=(4, 2), stride=(2, 2))(Network(column), torch.zeros(3, 3, 2, 6))
+    scores = Inference(window=(2, 4), window_stride=(2, 2))(Network(column), torch.zeros(3, 3, 2, 6))
     assert scores.shape == (3, 2, 2, 6)
     assert scores[2, 1].tolist() == [[0, 1, (2 + 0) / 2, (3 + 1) / 2, 2, 3]] * 2
 
 
-@pytest.mark.parametrize(('crop', 'stride'), [((4, 4), (4, 4)), ((5, 3), (2, 3)), ((20, 20), (1, 1)), ((1, 7), (1, 2))])
-def test_windows_change_nothing_for_a_network_that_sees_single_pixels(crop: tuple[int, int], stride: tuple[int, int]) -> None:
+@pytest.mark.parametrize(('window', 'stride'), [((4, 4), (4, 4)), ((3, 5), (3, 2)), ((20, 20), (1, 1)), ((7, 1), (2, 1))])
+def test_windows_change_nothing_for_a_network_that_sees_single_pixels(window: tuple[int, int], stride: tuple[int, int]) -> None:
     torch.manual_seed(0)
     network, images = Network(nn.Conv2d(3, 4, 1)), torch.randn(3, 3, 7, 11)
-    assert_close(Inference(crop=crop, stride=stride)(network, images), Inference()(network, images), rtol=0, atol=1e-6)
-    assert set(network.seen[:-1]) == {(min(7, crop[1]), min(11, crop[0]))}
+    assert_close(
+        Inference(window=window, window_stride=stride)(network, images), Inference()(network, images), rtol=0, atol=1e-6
+    )
+    assert set(network.seen[:-1]) == {(min(7, window[0]), min(11, window[1]))}
 
 
 @pytest.mark.parametrize(('horizontal', 'vertical'), list(product([False, True], repeat=2)))
@@ -95,7 +97,7 @@ def test_the_logits_of_all_scales_are_averaged_at_the_size_of_the_image() -> Non
 
 def test_windows_slide_over_every_scale() -> None:
     network = Network(column)
-    Inference(crop=(4, 4), stride=(4, 4), scales=(1.0, 2.0), flip_horizontal=True)(network, torch.zeros(1, 3, 4, 4))
+    Inference(window=(4, 4), window_stride=(4, 4), scales=(1.0, 2.0), flip_horizontal=True)(network, torch.zeros(1, 3, 4, 4))
     assert network.seen == [(4, 4)] * (2 * 1 + 2 * 4)
 
 
@@ -104,9 +106,12 @@ def test_windows_slide_over_every_scale() -> None:
     [
         (partial(Inference, scales=()), 'scales must be one or more numbers above 0, got []'),
         (partial(Inference, scales=(1.0, 0.0)), 'scales must be one or more numbers above 0, got [1.0, 0.0]'),
-        (partial(Inference, crop=(4, 4), stride=(4, 5)), 'at most crop, or pixels are left out; got 4 x 5 for crop 4 x 4'),
-        (partial(Inference, crop=(4, 4), stride=(0, 4)), 'stride must be at least 1'),
-        (partial(Inference, crop=(4, 4)), 'windows need both crop and stride'),
+        (
+            partial(Inference, window=(4, 4), window_stride=(4, 5)),
+            'at most window, or pixels are left out; got [4, 5] for [4, 4]',
+        ),
+        (partial(Inference, window=(4, 4), window_stride=(0, 4)), 'window_stride must be at least 1'),
+        (partial(Inference, window=(4, 4)), 'windows need both window and window_stride'),
     ],
 )
 def test_options_that_cannot_be_are_refused(build: Callable[[], Any], message: str) -> None:
@@ -115,8 +120,8 @@ def test_options_that_cannot_be_are_refused(build: Callable[[], Any], message: s
 
 
 def test_a_recipe_says_how_images_are_seen() -> None:
-    said = 'inference={crop: [64, 32], stride: [48, 32], flip_horizontal: true}'
+    said = 'inference={window: [32, 64], window_stride: [32, 48], flip_horizontal: true}'
     assert open_job('pp_liteseg_digits', [(said, 'here')]).task.inference == Inference(  # type: ignore[attr-defined]
-        crop=(64, 32), stride=(48, 32), flip_horizontal=True
+        window=(32, 64), window_stride=(32, 48), flip_horizontal=True
     )
     assert open_job('pp_liteseg_digits').task.inference == Inference()  # type: ignore[attr-defined]

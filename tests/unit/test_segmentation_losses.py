@@ -196,7 +196,7 @@ def test_a_recipe_mixes_losses_of_one_output() -> None:
         ('[{name: dice, smooth: -1}]', 'smooth is -1.0; it must be at least 0'),
     ],
 )
-def test_wrong_options_are_told(losses: str, problem: str) -> None:
+def test_wrong_options_are_reported(losses: str, problem: str) -> None:
     with pytest.raises(ConfigError, match=problem):
         bind(override(read(UNET_PET), f'loss={losses}'), Recipe, Segmentation)
 

@@ -1,5 +1,6 @@
 """The segmentation Task: from samples to losses, class maps, pictures and files."""
 
+import json
 import math
 import pickle
 import re
@@ -64,7 +65,7 @@ def test_every_recipe_is_valid(path: Path) -> None:
 
 
 def test_training_samples_are_transformed_and_a_function_of_their_draw() -> None:
-    crop = partial(TRANSFORMS['random_padding_crop'], size=(32, 40))
+    crop = partial(TRANSFORMS['random_padding_crop'], crop_size=(40, 32))
     data = task(transforms=(crop, partial(TRANSFORMS['random_flip']))).dataset('train')
     one, again, other = (data[Draw(1, epoch, 5, 0)] for epoch in (3, 3, 4))
     assert (len(data), one.image.shape, one.labels.shape) == (4, (3, 40, 32), (40, 32))
@@ -73,11 +74,11 @@ def test_training_samples_are_transformed_and_a_function_of_their_draw() -> None
     assert not torch.equal(one.image, other.image)
 
 
-def test_evaluation_judges_the_label_map_as_it_was_before_transforms() -> None:
-    data = task(eval_transforms=(partial(TRANSFORMS['resize'], size=(32, 16)),)).dataset('eval')
+def test_evaluation_compares_the_label_map_as_it_was_before_transforms() -> None:
+    data = task(eval_transforms=(partial(TRANSFORMS['resize'], target_size=(16, 32)),)).dataset('eval')
     shown = data[Draw(0, 0, 0, 0)]
     assert shown.image.shape == (3, 16, 32)
-    assert_array_equal(shown.labels, DIGITS().split('eval').read(0)[1])
+    assert_array_equal(shown.labels, DIGITS().split('eval').read(Draw(0))[1])
 
 
 def test_images_of_different_sizes_make_no_batch() -> None:
@@ -139,19 +140,24 @@ def test_what_fills_up_an_image_to_evaluate_is_the_middle_of_the_range_and_not_a
             seen.append(images)
             return super().forward(images)
 
-    ours = task(eval_transforms=(partial(TRANSFORMS['padding'], size=(16, 8)),))
+    ours = task(eval_transforms=(partial(TRANSFORMS['padding'], target_size=(8, 16)),))
     ours.predict(Looks(), ours.collate([ours.request(half_red(4, 10))]))
     ((image,),) = seen
     assert image[:, 4:].abs().max() == 0 == image[:, :, 10:].abs().max()
     assert set(image[0, :4, :10].unique().tolist()) == {-1.0, 1.0}
-    guide = {'transforms': [{'name': 'Padding', 'size': (16, 8)}], 'channels': 'RGB', 'mean': [0.5] * 3, 'std': [0.5] * 3}
+    guide = {
+        'transforms': [{'name': 'Padding', 'target_size': (8, 16)}],
+        'channels': 'RGB',
+        'mean': [0.5] * 3,
+        'std': [0.5] * 3,
+    }
     assert_array_equal(Runtime({'preparation': guide, 'reading': {}}).prepare(half_red(4, 10)), image)
 
 
 def test_what_padding_added_is_cut_off_again_before_logits_are_resized() -> None:
     """The network sees 16 x 8, of which the image fills the left 12 x 4; the right half of that is red."""
     ours = task(
-        eval_transforms=(partial(TRANSFORMS['rescale'], factor=0.5), partial(TRANSFORMS['padding'], size=(16, 8))),
+        eval_transforms=(partial(TRANSFORMS['rescale'], factor=0.5), partial(TRANSFORMS['padding'], target_size=(8, 16))),
     )
     image, labels = half_red(8, 24), np.zeros((8, 24), np.uint8)
     request = ours.request(image)
@@ -163,7 +169,7 @@ def test_what_padding_added_is_cut_off_again_before_logits_are_resized() -> None
     assert shown.shape == (8, 24, 3) and (shown[:, :10] < 64).all() and (shown[:, 14:, 0] > 192).all()
 
 
-def test_the_metric_judges_predictions_against_original_labels() -> None:
+def test_the_metric_evaluates_predictions_against_original_labels() -> None:
     """24 of 32 pixels are right, as counted by hand: the left quarter of the truth is class 1, the prediction there 0."""
     labels = half_red(4, 8)[..., 0] // 255
     labels[:, :2] = 1
@@ -184,7 +190,7 @@ def test_a_picture_is_image_truth_and_prediction_at_the_original_size() -> None:
 
 def test_a_result_is_saved_as_indices_and_as_an_overlay(tmp_path: Path) -> None:
     class_map = half_red(4, 8)[..., 0] // 255
-    files = task().save(class_map, half_red(4, 8), tmp_path / 'frame.0001')
+    files = task().writers.write(class_map, half_red(4, 8), tmp_path / 'frame.0001')
     assert [file.name for file in files] == ['frame.0001.png', 'frame.0001_overlay.jpg']
     with Image.open(files[0]) as saved:
         assert saved.mode == 'P'
@@ -192,6 +198,9 @@ def test_a_result_is_saved_as_indices_and_as_an_overlay(tmp_path: Path) -> None:
         assert_array_equal(np.array(saved.convert('RGB'))[0, 7], palette(2)[1])
     with Image.open(files[1]) as saved:
         assert saved.size == (8, 4)
+    (listed,) = task().writers.write(class_map, half_red(4, 8), tmp_path / 'frame', ('json',))
+    shares = [(row['label'], row['pixels'], row['share']) for row in json.loads(listed.read_text())]
+    assert shares == [(0, 16, 0.5), (1, 16, 0.5)]
 
 
 @pytest.mark.parametrize(
@@ -200,7 +209,7 @@ def test_a_result_is_saved_as_indices_and_as_an_overlay(tmp_path: Path) -> None:
         ({'loss_coefficients': (1.0, 0.4)}, 'loss has 1 entries, but loss_coefficients has 2'),
         ({'loss': (partial(LOSSES['semantic_connectivity']),)}, 'loss[0]: semantic_connectivity has no gradient'),
         ({'std': (0.5, 0.0, 0.5)}, 'std must be above 0, got 0.5, 0.0, 0.5'),
-        ({'transforms': (partial(TRANSFORMS['resize'], size=(0, 1)),)}, 'size is (width, height)'),
+        ({'transforms': (partial(TRANSFORMS['resize'], target_size=(0, 1)),)}, 'target_size is (height, width)'),
         ({'loss': (partial(LOSSES['ohem'], min_kept_per_sample=-1),)}, 'min_kept_per_sample is -1'),
     ],
 )

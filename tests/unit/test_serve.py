@@ -39,7 +39,7 @@ bright (float[batch, 3, height, width] images) => (uint8[batch, height, width] c
     classes = Cast <to = 2> (is_bright)
 }
 """
-ONE_VIEW = {'crop': None, 'stride': None, 'scales': [1.0], 'flip_horizontal': False, 'flip_vertical': False}
+ONE_VIEW = {'window': None, 'window_stride': None, 'scales': [1.0], 'flip_horizontal': False, 'flip_vertical': False}
 GUIDE = {
     'format': 1,
     'phalanx': '0',
@@ -168,7 +168,7 @@ def test_images_come_as_bytes_in_json_or_in_a_form(file: Path) -> None:
         assert 'Drop an image here' in asked(server.port, '/')[1]
 
 
-def test_what_is_wrong_with_a_request_is_told(file: Path) -> None:
+def test_what_is_wrong_with_a_request_is_reported(file: Path) -> None:
     with served(load(file), most_bytes=10_000) as server:
         status, said = asked(server.port, '/predict', b'no image')
         assert (status, 'the image: is not an image that can be decoded' in said['detail']) == (422, True)

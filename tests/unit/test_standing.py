@@ -14,7 +14,7 @@ def best_steps(*evaluations: tuple[float, float]) -> tuple[int, int]:
     standing = Standing()
     for step, scores in enumerate(evaluations, 1):
         standing.step = step
-        standing.judged(dict(zip(BY, scores, strict=True)), BY)
+        standing.evaluated_as(dict(zip(BY, scores, strict=True)), BY)
     return standing.best_step, standing.no_better
 
 
@@ -39,5 +39,5 @@ def test_what_is_no_number_is_never_the_best() -> None:
 def test_a_checkpoint_from_before_ties_were_broken_is_understood() -> None:
     state = {'best': 0.5, 'best_step': 3, 'metrics': {'accuracy': 0.5}, 'evaluated': 3}
     standing = Standing.of(state, 4)
-    assert standing.judged({'accuracy': 0.5, 'teds': 0.1}, BY)
+    assert standing.evaluated_as({'accuracy': 0.5, 'teds': 0.1}, BY)
     assert (standing.best, standing.best_step) == (0.5, 4)

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 
+from phalanx.data.samples import Draw
 from phalanx.families.table.annotation import Cell, Table
 from phalanx.families.table.data.pubtabnet import PubTabNet, table_of
 from phalanx.families.table.metric import TableMetric
@@ -68,4 +69,4 @@ def test_a_line_of_paddleocrs_chinese_data_is_read(tmp_path: Path) -> None:
     cv2.imwrite(str(tmp_path / 'val/a.png'), np.zeros((20, 40, 3), np.uint8))
     (tmp_path / 'val.txt').write_text(json.dumps({'filename': 'a.png', 'html': HTML}) + '\n')
     source = PubTabNet(root=tmp_path, eval='val.txt').split('eval')
-    assert source.read(0)[1].cells[0].corners == CORNERS
+    assert source.read(Draw(0))[1].cells[0].corners == CORNERS

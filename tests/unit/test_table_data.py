@@ -11,7 +11,7 @@ import cv2
 import numpy as np
 import pytest
 
-from phalanx.data.samples import SampleError
+from phalanx.data.samples import Draw, SampleError
 from phalanx.families.table.annotation import Cell, Table
 from phalanx.families.table.data import DATA, Source
 from phalanx.families.table.data.rendered import plan
@@ -41,7 +41,7 @@ def test_lines_of_a_split_are_read(tmp_path: Path) -> None:
     root = write(tmp_path, [line('a.png', 'train'), line('b.png', 'val'), '', line('c.png', 'train')])
     source = DATA['pubtabnet'](root=root).split('train')
     assert [source.name(number) for number in range(len(source))] == [str(root / 'train' / name) for name in ('a.png', 'c.png')]
-    image, table = source.read(1)
+    image, table = source.read(Draw(1))
     assert image.shape == (20, 30, 3)
     assert image[0, 0].tolist() == [255, 0, 0]  # red first
     assert table == Table(tuple(ROW), (Cell(('<b>', 'a', '</b>'), (1, 2, 11, 12)), Cell()))
@@ -70,17 +70,17 @@ def test_a_changed_file_is_read_again(tmp_path: Path) -> None:
         pytest.param(line('a.png', 'train', [{'bbox': [1, 2, 3, 4]}] * 2), "there is no 'tokens'", id='no text'),
     ],
 )
-def test_a_table_that_cannot_be_used_is_told(tmp_path: Path, changed: Any, message: str) -> None:
+def test_a_table_that_cannot_be_used_is_reported(tmp_path: Path, changed: Any, message: str) -> None:
     source = DATA['pubtabnet'](root=write(tmp_path, [changed])).split('train')
     with pytest.raises(SampleError, match=rf'a\.png \(.*\.jsonl:1\): its annotation cannot be used: .*{re.escape(message)}'):
-        source.read(0)
+        source.read(Draw(0))
 
 
-def test_an_image_that_cannot_be_decoded_is_told(tmp_path: Path) -> None:
+def test_an_image_that_cannot_be_decoded_is_reported(tmp_path: Path) -> None:
     source = DATA['pubtabnet'](root=write(tmp_path, [line('a.png', 'train')])).split('train')
     (tmp_path / 'train' / 'a.png').write_bytes(b'no image')
     with pytest.raises(SampleError, match=r'a\.png: is not an image'):
-        source.read(0)
+        source.read(Draw(0))
 
 
 @pytest.mark.parametrize(
@@ -99,14 +99,14 @@ def test_an_image_that_cannot_be_decoded_is_told(tmp_path: Path) -> None:
         pytest.param([json.dumps(line('a.png', 'train'))[:-9]], ValueError, 'jsonl:1: its structure is not JSON', id='cut off'),
     ],
 )
-def test_what_is_wrong_with_a_file_is_told_before_training(
+def test_what_is_wrong_with_a_file_is_reported_before_training(
     tmp_path: Path, lines: list[Any], error: type[Exception], message: str
 ) -> None:
     with pytest.raises(error, match=message):
         DATA['pubtabnet'](root=write(tmp_path, lines)).split('train').check_files()
 
 
-def test_missing_files_are_told(tmp_path: Path) -> None:
+def test_missing_files_are_reported(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match=r'data\.root must name'):
         DATA['pubtabnet'](root=tmp_path / 'none').split('train')
     with pytest.raises(FileNotFoundError, match=r'icdar2013\.jsonl: there is no such file'):
@@ -118,10 +118,10 @@ def rendered(**options: Any) -> Source:
 
 
 def test_a_rendered_table_is_a_function_of_its_number() -> None:
-    (image, table), (again, same), (_, other) = rendered().read(3), rendered().read(3), rendered().read(4)
+    (image, table), (again, same), (_, other) = rendered().read(Draw(3)), rendered().read(Draw(3)), rendered().read(Draw(4))
     assert np.array_equal(image, again)
     assert table == same != other
-    assert table != rendered(seed=1).read(3)[1] != DATA['rendered_tables']().split('eval').read(3)[1]
+    assert table != rendered(seed=1).read(Draw(3))[1] != DATA['rendered_tables']().split('eval').read(Draw(3))[1]
 
 
 def test_the_cells_of_a_rendered_table_fill_its_grid() -> None:
@@ -143,7 +143,7 @@ def test_boxes_of_a_rendered_table_are_tight_around_its_ink() -> None:
     """Without rules: what is darkest in the picture lies in the boxes, and none of it in their surroundings."""
     source, bare = rendered(), 0
     for number in range(30):
-        image, table = source.read(number)
+        image, table = source.read(Draw(number))
         paper = np.median(image, axis=(0, 1))
         ink = np.abs(image - paper).max(-1) > 90
         inside = np.zeros_like(ink)
@@ -156,7 +156,7 @@ def test_boxes_of_a_rendered_table_are_tight_around_its_ink() -> None:
 
 def test_rendered_tables_are_as_long_as_they_say() -> None:
     source = rendered()
-    read = [Vocabulary().length(source.read(number)[1].structure) for number in range(30)]
+    read = [Vocabulary().length(source.read(Draw(number))[1].structure) for number in range(30)]
     assert source.lengths(Vocabulary()).tolist() == read
 
 

@@ -134,7 +134,7 @@ def test_cells_are_found_once_each() -> None:
     assert (scores['cell_precision'], scores['cell_recall']) == (0.5, 0.5)
 
 
-def test_tables_without_boxes_are_judged_by_their_structure_alone() -> None:
+def test_tables_without_boxes_are_evaluated_by_their_structure_alone() -> None:
     scores = judged(said(2, LEFT, RIGHT), row(('a', None), ('b', None)))
     assert (scores['accuracy'], scores['teds_structure'], scores['teds'], scores['cell_precision']) == (1, 1, 0, 0)
 
@@ -143,7 +143,7 @@ def test_tables_beyond_the_limit_are_counted() -> None:
     assert judged(said(2, LEFT, RIGHT), row(('a', LEFT), ('b', RIGHT)), max_length=3)['too_long'] == 1
 
 
-def test_tables_with_spans_are_told_apart() -> None:
+def test_tables_with_spans_are_distinguished() -> None:
     metric = TableMetric(Vocabulary(), 500)
     spanned = Table(('<tr>', '<td', ' colspan="2"', '>', '</td>', '</tr>'), (Cell(),))
     metric.update([said(1, LEFT), said(1, LEFT)], Truth((row(('a', LEFT)), spanned)))
@@ -151,3 +151,12 @@ def test_tables_with_spans_are_told_apart() -> None:
         ('simple', 1, 1),
         ('with spans', 1, 0),
     ]
+
+
+def test_a_table_is_graded_by_its_teds() -> None:
+    """The texts of both cells are the wrong way round: TEDS 1/3, as above, with both cells found."""
+    truth = row(('a', LEFT), ('b', RIGHT))
+    wrong, right = TableMetric(Vocabulary(), 500).update([said(2, RIGHT, LEFT), said(2, LEFT, RIGHT)], Truth((truth, truth)))
+    assert wrong is not None and wrong.value == pytest.approx(1 / 3)
+    assert wrong.said == 'TEDS 0.33, 2 of 2 cells found'
+    assert right is None

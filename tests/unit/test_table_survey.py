@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from phalanx.cli.data.census import Surveyed, take_census
-from phalanx.data.samples import Image
+from phalanx.data.samples import Draw, Image
 from phalanx.engine.runs import open_job
 from phalanx.families.table.annotation import Cell, Table
 from phalanx.families.table.survey import CellSurvey
@@ -27,14 +27,14 @@ class OneTable:
     def name(self, index: int) -> str:
         return 'the table'
 
-    def read(self, index: int) -> tuple[Image, Table]:
+    def read(self, draw: Draw) -> tuple[Image, Table]:
         return np.zeros((20, 40, 3), np.uint8), Table((*STRUCTURE, '</tbody>'), (TEXT, TEXT, Cell()))
 
     def lengths(self, vocabulary: Vocabulary) -> np.ndarray:
         return np.array([12])
 
 
-def test_cells_are_counted_by_kind_and_long_tables_told() -> None:
+def test_cells_are_counted_by_kind_and_long_tables_reported() -> None:
     cells = {'with text': 1, 'empty': 1, 'over several rows or columns': 1}
     assert CellSurvey(OneTable(), Vocabulary(), 12).count(0)[1] == cells
     assert CellSurvey(OneTable(), Vocabulary(), 11).count(0)[1] == {**cells, '(too long)': 1}

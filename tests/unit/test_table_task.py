@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import pickle
 from functools import partial
 from html.parser import HTMLParser
@@ -9,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import PIL.Image
 import pytest
 import torch
 from torch import Tensor, nn
@@ -73,7 +75,7 @@ def test_samples_are_squares_with_the_picture_in_the_corner() -> None:
     assert not sample.image[:, :, w:].any()
 
 
-def test_tables_that_are_too_long_are_left_out_of_training_and_told() -> None:
+def test_tables_that_are_too_long_are_left_out_of_training_and_reported() -> None:
     source = RENDERED().split('train')
     lengths = source.lengths(task().vocabulary)
     limit = int(np.median(lengths))
@@ -118,13 +120,25 @@ def test_losses_reach_every_parameter() -> None:
 
 def test_a_bare_image_goes_all_the_way_to_files(tmp_path: Path) -> None:
     judged = task()
-    image = judged.dataset('eval').source.read(0)[0]
+    image = judged.dataset('eval').source.read(Draw(0))[0]
     batch = judged.collate([judged.request(image)])
     with torch.no_grad():
         (result,) = judged.results(judged.predict(judged.model().eval(), batch), batch)
-    files = judged.save(result, image, tmp_path / 'shot')
+    files = judged.writers.write(result, image, tmp_path / 'shot')
     assert [file.name for file in files] == ['shot.html', 'shot_cells.jpg', 'shot_page.html']
     assert all(file.stat().st_size for file in files)
+
+
+def test_cells_are_listed_and_cut_out(tmp_path: Path) -> None:
+    """The second box lies outside of the image, so there is nothing to cut out."""
+    boxes = np.array([[1, 2, 11, 7], [70, 2, 80, 7]], np.float32)
+    said = Prediction(('<tr>', '<td></td>', '<td></td>', '</tr>'), boxes, 0.5)
+    listed, cut = task().writers.write(said, np.zeros((40, 60, 3), np.uint8), tmp_path / 'shot', ('json', 'crops'))
+    record = json.loads(listed.read_text())
+    assert (record['boxes'], record['score']) == (boxes.tolist(), 0.5)
+    assert record['html'].count('<td></td>') == 2
+    with PIL.Image.open(cut) as saved:
+        assert (cut.name, saved.size) == ('shot_cell001.jpg', (10, 5))
 
 
 class Tags(HTMLParser):
@@ -140,7 +154,7 @@ class Tags(HTMLParser):
 def test_a_page_shows_the_image_and_the_table_and_runs_nothing(tmp_path: Path) -> None:
     said = Prediction(('<thead>', '<tr>', '<td', ' colspan="2"', '>', '</td>', '<script>'), np.zeros((1, 4), np.float32), 0.5)
     stem = tmp_path / '<script>alert(1)<'
-    page = task().save(said, np.full((40, 60, 3), 255, np.uint8), stem)[2].read_text()
+    page = task().writers.write(said, np.full((40, 60, 3), 255, np.uint8), stem)[2].read_text()
     tags = Tags()
     tags.feed(page)
     assert {'img', 'table', 'thead', 'tr', 'td'} <= tags.tags

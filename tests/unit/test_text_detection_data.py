@@ -1,4 +1,4 @@
-"""Pages from label files, from ICDAR's folders, and drawn ones."""
+"""Pages from label files, from the folders of ICDAR, TotalText and COCO-Text, and drawn ones."""
 
 from __future__ import annotations
 
@@ -11,9 +11,12 @@ import cv2
 import numpy as np
 import pytest
 
+from phalanx.data.samples import Draw
 from phalanx.families.text_detection.data import DATA
+from phalanx.families.text_detection.data.coco_text import CocoText
 from phalanx.families.text_detection.data.icdar import Icdar2015
 from phalanx.families.text_detection.data.label_files import LabelFiles
+from phalanx.families.text_detection.data.total_text import TotalText
 
 QUAD = [[10, 10], [60, 12], [60, 30], [10, 28]]
 
@@ -39,11 +42,11 @@ def test_a_label_file_of_paddleocr(tmp_path: Path, page: Callable[[str], None]) 
     (tmp_path / 'train_label.txt').write_text('\n'.join(labels) + '\n', encoding='utf-8')
     source = LabelFiles(root=tmp_path).split('train')
     source.check_files()
-    image, texts = source.read(0)
+    image, texts = source.read(Draw(0))
     assert image.shape == (48, 80, 3)
     assert (texts.strings, texts.ignored) == (('Zürich', '###', '*'), (False, True, True))
     assert [points.tolist() for points in texts.outlines] == [QUAD, QUAD, curved]
-    assert len(source) == 2 and len(source.read(1)[1]) == 0
+    assert len(source) == 2 and len(source.read(Draw(1))[1]) == 0
 
 
 @pytest.mark.parametrize(
@@ -59,13 +62,13 @@ def test_a_label_file_of_paddleocr(tmp_path: Path, page: Callable[[str], None]) 
         (line('a.png', ('x', [[0, 0], [1, 1], [2, float('nan')]])), r'points: an outline is a list of points \[x, y\]'),
     ],
 )
-def test_a_bad_line_is_told_with_its_place(tmp_path: Path, text: str, said: str) -> None:
+def test_a_bad_line_is_reported_with_its_place(tmp_path: Path, text: str, said: str) -> None:
     (tmp_path / 'train_label.txt').write_text(text + '\n')
     with pytest.raises(ValueError, match=said):
         LabelFiles(root=tmp_path).split('train')
 
 
-def test_all_bad_lines_are_told_at_once(tmp_path: Path) -> None:
+def test_all_bad_lines_are_reported_at_once(tmp_path: Path) -> None:
     (tmp_path / 'train_label.txt').write_text('a.png\n' + line('b.png', ('x', QUAD)) + '\nc.png\t[1]\n')
     with pytest.raises(ValueError, match=r'(?s)train_label\.txt:1: .*train_label\.txt:3: text 1'):
         LabelFiles(root=tmp_path).split('train')
@@ -90,14 +93,14 @@ def test_the_folders_of_icdar_2015(tmp_path: Path, page: Callable[[str], None]) 
     )
     (tmp_path / 'labels/gt_img_2.txt').write_text('')
     source = icdar(tmp_path).split('train')
-    texts = source.read(0)[1]
+    texts = source.read(Draw(0))[1]
     assert texts.strings == ('a, "b"', '###') and texts.ignored == (False, True)
     assert texts.outlines[0].tolist() == QUAD
-    assert len(source.read(1)[1]) == 0
+    assert len(source.read(Draw(1))[1]) == 0
 
 
 @pytest.mark.parametrize('text', ['10,10,60,12,60,30,10,text', '10,10,60,12,60,30,10,x,text', '10,10,60,12,60,30,10,inf,text'])
-def test_a_bad_line_of_icdar_is_told_with_its_place(tmp_path: Path, page: Callable[[str], None], text: str) -> None:
+def test_a_bad_line_of_icdar_is_reported_with_its_place(tmp_path: Path, page: Callable[[str], None], text: str) -> None:
     page('images/img_1.png')
     (tmp_path / 'labels').mkdir()
     (tmp_path / 'labels/gt_img_1.txt').write_text('1,1,9,1,9,9,1,9,fine\n' + text)
@@ -105,32 +108,158 @@ def test_a_bad_line_of_icdar_is_told_with_its_place(tmp_path: Path, page: Callab
         icdar(tmp_path).split('train')
 
 
-def test_an_image_without_its_text_file_is_told(tmp_path: Path, page: Callable[[str], None]) -> None:
+def test_an_image_without_its_text_file_is_reported(tmp_path: Path, page: Callable[[str], None]) -> None:
     page('images/img_1.png')
     (tmp_path / 'labels').mkdir()
     with pytest.raises(FileNotFoundError, match=r'gt_img_1\.txt'):
         icdar(tmp_path).split('train')
 
 
+CURVED = [[153, 347], [161, 323], [179, 305], [195, 315], [184, 331], [177, 357]]
+WRAPPED = """x: [[153 161 179
+  195 184 177]], y: [[347 323 305 315 331 357]], ornt: [u'c'], transcriptions: [u'the']
+x: [[ 10  60  60  10]], y: [[10 12 30 28]], ornt: [u'm'], transcriptions: [u"it's"]
+x: [[10 60 60 10]], y: [[10 12 30 28]], ornt: [u'#'], transcriptions: [u'#']
+"""
+
+
+def total_text(root: Path) -> TotalText:
+    return TotalText(root=root, train_images='images', train_labels='labels')
+
+
+def test_words_of_total_text_as_text_may_be_wrapped(tmp_path: Path, page: Callable[[str], None]) -> None:
+    page('images/img11.png')
+    page('images/img12.png')
+    (tmp_path / 'labels').mkdir()
+    (tmp_path / 'labels/poly_gt_img11.txt').write_text(WRAPPED)
+    (tmp_path / 'labels/poly_gt_img12.txt').write_text('')
+    source = total_text(tmp_path).split('train')
+    texts = source.read(Draw(0))[1]
+    assert [points.tolist() for points in texts.outlines] == [CURVED, QUAD, QUAD]
+    assert texts.strings[:2] == ('the', "it's") and texts.ignored == (False, False, True)
+    assert len(source.read(Draw(1))[1]) == 0
+
+
+def test_words_of_total_text_as_matlab_are_the_same(tmp_path: Path, page: Callable[[str], None]) -> None:
+    """The file is as published: a cell array with a row for each word, numbers in the least integers that hold them."""
+    io = pytest.importorskip('scipy.io')
+    page('images/img11.png')
+    (tmp_path / 'labels').mkdir()
+    rows = [(CURVED, ['the'], 'c'), (QUAD, [], 'm'), (QUAD, ['#'], '#')]
+    cells = np.empty((3, 6), object)
+    for row, (points, word, orientation) in zip(cells, rows, strict=True):
+        xs, ys = (np.array([[point[axis] for point in points]], np.uint16) for axis in (0, 1))
+        row[:] = ['x:', xs, 'y:', ys, np.array(word), orientation]
+    io.savemat(tmp_path / 'labels/poly_gt_img11.mat', {'polygt': cells})
+    texts = total_text(tmp_path).split('train').read(Draw(0))[1]
+    assert [points.tolist() for points in texts.outlines] == [CURVED, QUAD, QUAD]
+    assert texts.strings[:2] == ('the', '') and texts.ignored == (False, False, True)
+
+
+@pytest.mark.parametrize(
+    ('text', 'said'),
+    [
+        ("x: [[1 2 3]], y: [[1 2]], ornt: [u'h'], transcriptions: [u'a']", 'expected as many x as y and one word, got 3, 2'),
+        ("x: [[1 2]], y: [[1 2]], ornt: [u'h'], transcriptions: [u'a']", 'an outline has at least 3 points, got 2'),
+        ("x: [[1 2 z]], y: [[1 2 3]], ornt: [u'h'], transcriptions: [u'a']", 'expected as many x as y and one word'),
+        ('x: [[1 2 3]], y: [[1 2 3]], transcriptions: [1 + 1]', 'expected as many x as y and one word'),
+        ('1,2,3,4,5,6,word', r'expected x: \[\[\.\.\]\]'),
+        ('x: [[1 2 3]], y: [[1 2 3]]', r'expected x: \[\[\.\.\]\]'),
+    ],
+)
+def test_a_bad_word_of_total_text_is_told_with_its_line(
+    tmp_path: Path, page: Callable[[str], None], text: str, said: str
+) -> None:
+    page('images/img1.png')
+    (tmp_path / 'labels').mkdir()
+    (tmp_path / 'labels/poly_gt_img1.txt').write_text(
+        f"x: [[1 9 9]], y: [[1 1 9]], ornt: [u'h'], transcriptions: [u'a']\n{text}\n"
+    )
+    with pytest.raises(ValueError, match=rf'poly_gt_img1\.txt:[12]: {said}'):
+        total_text(tmp_path).split('train')
+
+
+def test_a_file_of_matlab_that_is_none_is_told(tmp_path: Path, page: Callable[[str], None]) -> None:
+    pytest.importorskip('scipy.io')
+    page('images/img1.png')
+    (tmp_path / 'labels').mkdir()
+    (tmp_path / 'labels/poly_gt_img1.mat').write_bytes(b'no MATLAB' * 40)
+    with pytest.raises(ValueError, match=r'poly_gt_img1\.mat: is no file of MATLAB'):
+        total_text(tmp_path).split('train')
+
+
+def coco_text(root: Path, **annotations: dict[str, object]) -> CocoText:
+    images: dict[str, object] = {
+        '7': {'id': 7, 'set': 'train', 'file_name': 'a.png', 'width': 80, 'height': 48},
+        '8': {'id': 8, 'set': 'train', 'file_name': 'b.png', 'width': 80, 'height': 48},
+        '9': {'id': 9, 'set': 'val', 'file_name': 'c.png', 'width': 80, 'height': 48},
+    }
+    (root / 'cocotext.v2.json').write_text(json.dumps({'imgs': images, 'anns': annotations}))
+    return CocoText(root=root)
+
+
+def test_coco_text_is_one_file_for_both_splits(tmp_path: Path, page: Callable[[str], None]) -> None:
+    for name in 'abc':
+        page(f'train2014/{name}.png')
+    masked = {
+        'image_id': 7,
+        'mask': np.ravel(QUAD).tolist(),
+        'utf8_string': 'word',
+        'legibility': 'legible',
+        'language': 'english',
+    }
+    boxed = {'image_id': 7, 'bbox': [10, 20, 30, 5], 'utf8_string': '', 'legibility': 'illegible'}
+    old = {'image_id': 9, 'polygon': np.ravel(CURVED).tolist(), 'utf8_string': 'old', 'legibility': 'legible'}
+    data = coco_text(tmp_path, **{'45': masked, '46': boxed, '47': old})
+    train, held_out = data.split('train'), data.split('eval')
+    assert (len(train), len(held_out)) == (1, 1)
+    texts = train.read(Draw(0))[1]
+    assert [points.tolist() for points in texts.outlines] == [QUAD, [[10, 20], [40, 20], [40, 25], [10, 25]]]
+    assert texts.strings[0] == 'word' and texts.ignored == (False, True)
+    assert held_out.read(Draw(0))[1].outlines[0].tolist() == CURVED
+    assert len(CocoText(root=tmp_path, empty_images=True).split('train')) == 2
+
+
+@pytest.mark.parametrize(
+    ('annotation', 'said'),
+    [
+        ({'image_id': 1}, 'word 45: image_id: there is no such image'),
+        ({'image_id': 7}, 'word 45: has no mask, and its bbox is not x, y, width, height'),
+        ({'image_id': 7, 'mask': [1, 2, 3, 4, 5, 'six']}, r'word 45: an outline is a list of points \[x, y\]'),
+        ({'image_id': 7, 'mask': [1, 2, 3, 4, 5, 6, 7]}, r'word 45: an outline is a list of points \[x, y\]'),
+    ],
+)
+def test_a_bad_word_of_coco_text_is_told_with_its_id(tmp_path: Path, annotation: dict[str, object], said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        coco_text(tmp_path, **{'45': annotation}).split('train')
+
+
+@pytest.mark.parametrize(('content', 'said'), [('[', 'is not JSON'), ('{"images": []}', 'is not in the format of COCO-Text')])
+def test_another_file_is_not_taken_for_coco_text(tmp_path: Path, content: str, said: str) -> None:
+    (tmp_path / 'cocotext.v2.json').write_text(content)
+    with pytest.raises(ValueError, match=said):
+        CocoText(root=tmp_path).split('eval')
+
+
 def test_drawn_pages_are_the_same_again_and_differ_from_each_other() -> None:
-    data = DATA['drawn_pages'](size=(128, 96), train_pages=3, eval_pages=2)
+    data = DATA['drawn_pages'](page_size=(96, 128), train_pages=3, eval_pages=2)
     source = data.split('train')
     again = pickle.loads(pickle.dumps(source))  # noqa: S301
     for index in range(3):
-        (image, texts), (same, same_texts) = source.read(index), again.read(index)
+        (image, texts), (same, same_texts) = source.read(Draw(index)), again.read(Draw(index))
         assert image.shape == (96, 128, 3)
         assert np.array_equal(image, same) and texts.strings == same_texts.strings
-    assert not np.array_equal(source.read(0)[0], source.read(1)[0])
-    assert not np.array_equal(source.read(0)[0], data.split('eval').read(0)[0])
+    assert not np.array_equal(source.read(Draw(0))[0], source.read(Draw(1))[0])
+    assert not np.array_equal(source.read(Draw(0))[0], data.split('eval').read(Draw(0))[0])
 
 
 def test_the_ink_of_a_drawn_text_is_in_its_outline() -> None:
     """Pages that differ in a text alone: what one text changes lies within its outline, widened by a pixel."""
-    without = DATA['drawn_pages'](size=(160, 160), lines=(0, 0)).split('train')
-    with_one = DATA['drawn_pages'](size=(160, 160), lines=(1, 1), ignored_share=0.0).split('train')
+    without = DATA['drawn_pages'](page_size=(160, 160), lines=(0, 0)).split('train')
+    with_one = DATA['drawn_pages'](page_size=(160, 160), lines=(1, 1), ignored_share=0.0).split('train')
     seen = 0
     for index in range(12):
-        image, texts = with_one.read(index)
+        image, texts = with_one.read(Draw(index))
         assert len(texts) <= 1 and not any(texts.ignored)
         for points in texts.outlines:
             inside = np.zeros(image.shape[:2], np.uint8)
@@ -141,4 +270,4 @@ def test_the_ink_of_a_drawn_text_is_in_its_outline() -> None:
             assert abs(image[inside > 0].astype(float).mean() - around.mean()) > 5
             seen += 1
     assert seen >= 6
-    assert len(without.read(0)[1]) == 0
+    assert len(without.read(Draw(0))[1]) == 0

@@ -50,7 +50,7 @@ def test_cross_entropy_counts_text_and_the_hardest_of_no_text() -> None:
     assert terms['shrink'].mean() == pytest.approx(expected)
 
 
-def test_unbalanced_cross_entropy_counts_all_that_is_judged() -> None:
+def test_unbalanced_cross_entropy_counts_all_that_is_evaluated() -> None:
     terms = loss_of(DbLoss(main='bce', balanced=False, alpha=1), row(0.9, 0.5, 0.2), row(1, 0, 0), row(1, 1, 0))
     assert terms['shrink'].mean() == pytest.approx(-(math.log(0.9) + math.log(0.5)) / 2)
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
+from phalanx.families.task import Grade
 from phalanx.families.text_detection.data.source import Texts, texts_of
 from phalanx.families.text_detection.metric import Hmean
 from phalanx.families.text_detection.metric.polygons import is_simple, overlap
@@ -94,3 +95,11 @@ def test_areas_of_turned_and_hollow_outlines() -> None:
     corner = np.array([[0, 0], [10, 0], [10, 2], [2, 2], [2, 10], [0, 10]], np.float32)
     assert overlap(corner, rectangle(3, 3, 9, 9)) == 0
     assert is_simple(corner) and not is_simple(np.array([[0, 0], [10, 10], [10, 0], [0, 10]], np.float32))
+
+
+def test_an_image_is_graded_by_its_own_hmean() -> None:
+    truth = texts_of([(rectangle(0, 0, 10, 10), 'a'), (rectangle(20, 0, 30, 10), 'b')])
+    right, wrong = found(rectangle(0, 0, 10, 10)), found(rectangle(50, 50, 60, 60))
+    other = texts_of([(rectangle(0, 0, 10, 10), 'a')])
+    grades = Hmean().update([[right, wrong], [right], []], Seen([0, 1, 2], [truth, other, Texts()]))
+    assert grades == [Grade(0.5, 'hmean 0.50: 1 of 2 missed, 1 found without a text'), None, None]

@@ -28,7 +28,7 @@ def test_a_text_is_shrunk_by_area_times_one_minus_r_squared_over_length() -> Non
 
 
 @pytest.mark.parametrize(('points', 'text'), [(rectangle(20, 30, 60, 50), '###'), (rectangle(20, 30, 60, 36), 'small')])
-def test_what_is_ignored_or_too_small_is_neither_text_nor_judged(points: np.ndarray, text: str) -> None:
+def test_what_is_ignored_or_too_small_is_neither_text_nor_evaluated(points: np.ndarray, text: str) -> None:
     inside, judged = shrink_maps(one(points, text), 64, 64, ratio=0.4, least=8)
     (x0, y0), (x1, y1) = points.min(0).astype(int), points.max(0).astype(int)
     assert not inside.any()

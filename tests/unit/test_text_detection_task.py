@@ -27,7 +27,7 @@ from phalanx.families.text_detection.transforms import TRANSFORMS
 from phalanx.parallel.step import WholeStep
 from phalanx.runtime.text_detection import TextDetection as Runtime
 
-PAGES = partial(DATA['drawn_pages'], size=(96, 64), train_pages=4, eval_pages=3, lines=(1, 2), heights=(12.0, 16.0))
+PAGES = partial(DATA['drawn_pages'], page_size=(64, 96), train_pages=4, eval_pages=3, lines=(1, 2), heights=(12.0, 16.0))
 
 
 def task(**changes: Any) -> TextDetection:
@@ -63,11 +63,11 @@ def test_a_step_gives_terms_and_gradients_for_every_parameter() -> None:
     assert all(parameter.grad is not None for parameter in model.parameters())
 
 
-def test_what_fills_up_a_batch_is_not_judged() -> None:
+def test_what_fills_up_a_batch_is_not_evaluated() -> None:
     made = task()
     large, small = (
         made.dataset('train')[Draw(0, 0, 0, 0)],
-        task(data=partial(PAGES, size=(64, 64))).dataset('train')[Draw(0, 0, 0, 0)],
+        task(data=partial(PAGES, page_size=(64, 64))).dataset('train')[Draw(0, 0, 0, 0)],
     )
     batch = made.collate([large, small])
     assert batch.fitted == ((64, 96), (64, 64))
@@ -77,7 +77,7 @@ def test_what_fills_up_a_batch_is_not_judged() -> None:
 
 
 def test_a_sample_is_a_function_of_seed_epoch_and_index() -> None:
-    transforms = (partial(TRANSFORMS['random_rotate']), partial(TRANSFORMS['random_crop'], size=(64, 64)))
+    transforms = (partial(TRANSFORMS['random_rotate']), partial(TRANSFORMS['random_crop'], crop_size=(64, 64)))
     dataset = pickle.loads(pickle.dumps(task(transforms=transforms).dataset('train')))  # noqa: S301
     once, again, other = (dataset[Draw(1, epoch, step, 5)] for epoch, step in ((2, 9), (2, 11), (3, 9)))
     assert torch.equal(once.image, again.image)
@@ -103,10 +103,13 @@ def test_results_are_written_as_json_and_as_a_picture(tmp_path: Path) -> None:
     shrink[:, :, 20:41, 20:81] = 0.9
     image = np.full((64, 96, 3), 255, np.uint8)
     (found,) = made.predict(Knows(shrink), made.collate([made.request(image)]))
-    listed, over = made.save(found, image, tmp_path / 'page')
+    listed, over = made.writers.write(found, image, tmp_path / 'page')
     (region,) = json.loads(listed.read_text())
     assert region['score'] == pytest.approx(0.9) and len(region['points']) == 4
     assert over.name == 'page_overlay.jpg' and over.stat().st_size > 0
+    text, cut = made.writers.write(found, image, tmp_path / 'page', ('txt', 'crops'))
+    assert text.read_text() == ','.join(f'{value:.0f}' for point in region['points'] for value in point) + '\n'
+    assert cut.name == 'page_001.jpg' and cut.stat().st_size > 0
     pictures = made.picture(made.dataset('eval')[Draw(0, 0, 0, 0)], found)
     assert [caption for caption, _ in pictures] == ['truth', 'prediction']
     assert pictures[1][1].shape == (64, 96, 3)
@@ -165,7 +168,7 @@ class OnePage:
     def name(self, index: int) -> str:
         return 'the page'
 
-    def read(self, index: int) -> tuple[Image, Texts]:
+    def read(self, draw: Draw) -> tuple[Image, Texts]:
         corners = ((2, 2, 30, 20), (2, 25, 30, 40), (50, 2, 90, 20), (40, 30, 60, 34))
         pairs = [(np.array([[a, b], [c, b], [c, d], [a, d]], np.float32), '') for a, b, c, d in corners]
         pairs[1] = (pairs[1][0], '###')
@@ -186,7 +189,7 @@ def test_texts_are_counted_with_what_is_odd_about_them() -> None:
 
 
 def test_the_pages_of_a_recipe_can_be_checked() -> None:
-    settings = [('data.train_pages=2', ''), ('data.eval_pages=1', ''), ('data.size=[96, 96]', '')]
+    settings = [('data.train_pages=2', ''), ('data.eval_pages=1', ''), ('data.page_size=[96, 96]', '')]
     made = open_job('db_pages', settings).task
     assert isinstance(made, Surveyed)
     census = take_census(made, limit=None, workers=0, advance=lambda *_: None)
@@ -194,8 +197,8 @@ def test_the_pages_of_a_recipe_can_be_checked() -> None:
 
 
 def test_evaluation_leaves_texts_where_they_are() -> None:
-    made = task(eval_transforms=(partial(TRANSFORMS['resize'], size=(192, 128)),))
+    made = task(eval_transforms=(partial(TRANSFORMS['resize'], target_size=(128, 192)),))
     dataset: Samples = made.dataset('eval')
     sample = dataset[Draw(0, 0, 0, 0)]
     assert sample.image.shape == (3, 128, 192) and sample.size == (64, 96) and sample.targets == ()
-    assert sample.truth.strings == dataset.source.read(0)[1].strings
+    assert sample.truth.strings == dataset.source.read(Draw(0))[1].strings

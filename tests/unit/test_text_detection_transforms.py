@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from phalanx.families.text_detection.data.source import Texts, texts_of
-from phalanx.families.text_detection.transforms import TRANSFORMS, RandomCrop, gaps
+from phalanx.families.text_detection.transforms import TRANSFORMS, Chances, CopyPaste, RandomCrop, gaps
 
 WORDS = [(20, 20, 70, 36), (100, 30, 160, 50), (30, 80, 120, 100), (130, 120, 180, 140)]
 
@@ -21,6 +21,10 @@ def page() -> tuple[np.ndarray, Texts]:
         image[y0:y1, x0:x1] = 255
         outlines.append(np.array([[x0, y0], [x1, y0], [x1, y1], [x0, y1]], np.float32))
     return image, texts_of([(points, f'word {number}') for number, points in enumerate(outlines)])
+
+
+def chances(seed: int) -> Chances:
+    return Chances(np.random.default_rng(seed), page)
 
 
 def share_of_white(image: np.ndarray, texts: Texts) -> tuple[float, float]:
@@ -36,30 +40,68 @@ def share_of_white(image: np.ndarray, texts: Texts) -> tuple[float, float]:
 @pytest.mark.parametrize(
     ('name', 'options'),
     [
+        ('copy_paste', {'ratio': 1.0}),
+        ('copy_paste', {'ratio': 0.5, 'apart': False}),
         ('random_flip', {'probability': 1.0}),
         ('random_rotate', {'degrees': [-10.0, 10.0]}),
         ('random_resize', {'scale': [0.5, 3.0]}),
-        ('random_crop', {'size': (128, 96)}),
-        ('resize', {'size': (320, 160)}),
+        ('random_crop', {'crop_size': (96, 128)}),
+        ('resize', {'target_size': (160, 320)}),
         ('limit_side', {'side': 320, 'limit': 'min'}),
     ],
 )
 def test_outlines_stay_on_the_words(name: str, options: dict[str, Any]) -> None:
     transform = TRANSFORMS[name](**options)
     for seed in range(8):
-        image, texts = transform(*page(), np.random.default_rng(seed))
+        image, texts = transform(*page(), chances(seed))
         assert image.dtype == np.uint8 and image.flags['C_CONTIGUOUS']
         assert min(share_of_white(image, texts)) > 0.8, (name, seed)
 
 
+def test_texts_that_are_copied_lie_apart_from_others_and_are_read_from_their_page() -> None:
+    """Words of the other page are brighter than any of this one, and each lies with its number where its outline says."""
+    image, texts = page()
+    image //= 2
+    counts = set()
+    for seed in range(12):
+        before = image.copy()
+        shown, found = CopyPaste(ratio=0.6)(image, texts, chances(seed))
+        assert np.array_equal(image, before)  # the page that was read may be one that is kept
+        pasted = found.at(range(4, len(found)))
+        counts.add(len(pasted))
+        assert set(pasted.strings) <= {f'word {number}' for number in range(4)} and not any(pasted.ignored)
+        inside = np.zeros(shown.shape[:2], np.uint8)
+        for number, points in enumerate(pasted.outlines):
+            bounds = np.array([points.min(0), points.max(0)])
+            others = [*texts.outlines, *pasted.outlines[:number]]
+            apart = [(other.min(0) > bounds[1]).any() or (other.max(0) < bounds[0]).any() for other in others]
+            assert all(apart)
+            cv2.fillPoly(inside, [points.round().astype(np.int32)], 1)
+            x0, _, x1, _ = WORDS[int(pasted.strings[number][-1])]
+            assert np.hypot(*(points[1] - points[0])) == pytest.approx(x1 - x0, abs=1)
+        bright = shown[..., 0] > 130
+        assert not (bright & (inside == 0)).sum() > 0.05 * max(1, bright.sum())
+        assert bright.sum() > 0.8 * inside.sum()
+    assert counts <= {0, 1, 2} and 2 in counts
+
+
+def test_a_text_that_is_not_judged_or_larger_than_the_page_is_not_copied() -> None:
+    image, _ = page()
+    points = np.array([[0, 0], [200, 0], [200, 160], [0, 160]], np.float32)
+    for source in (texts_of([(points, '###')]), texts_of([(points * 100, 'large')]), Texts()):
+        drawn = Chances(np.random.default_rng(0), lambda source=source: (image, source))
+        shown, found = CopyPaste()(np.zeros((64, 64, 3), np.uint8), Texts(), drawn)
+        assert len(found) == 0 and not shown.any()
+
+
 def test_flipping_moves_each_point_to_the_other_side() -> None:
-    image, texts = TRANSFORMS['random_flip'](probability=1.0)(*page(), np.random.default_rng(0))
+    image, texts = TRANSFORMS['random_flip'](probability=1.0)(*page(), chances(0))
     assert texts.outlines[0].tolist() == [[180, 20], [130, 20], [130, 36], [180, 36]]
     assert image[25, 150, 0] == 255
 
 
 def test_a_crop_cuts_through_no_word_and_shows_one() -> None:
-    crop = RandomCrop(size=(64, 64))
+    crop = RandomCrop(crop_size=(64, 64))
     sizes = set()
     for seed in range(40):
         x0, y0, x1, y1 = crop._part(*page(), np.random.default_rng(seed))
@@ -72,14 +114,14 @@ def test_a_crop_cuts_through_no_word_and_shows_one() -> None:
 
 def test_a_crop_keeps_the_shape_and_fills_up_with_black() -> None:
     image, texts = page()
-    cut, kept = RandomCrop(size=(64, 64), attempts=0)(image, texts, np.random.default_rng(0))
+    cut, kept = RandomCrop(crop_size=(64, 64), attempts=0)(image, texts, chances(0))
     assert cut.shape == (64, 64, 3) and not cut[52:].any()  # 200 x 160 becomes 64 x 51
     assert kept.outlines[0] == pytest.approx(texts.outlines[0] * 0.32)
     assert len(kept) == 4
 
 
 def test_an_image_without_words_is_cropped_whole() -> None:
-    cut, kept = RandomCrop(size=(64, 64))(np.full((30, 60, 3), 9, np.uint8), Texts(), np.random.default_rng(0))
+    cut, kept = RandomCrop(crop_size=(64, 64))(np.full((30, 60, 3), 9, np.uint8), Texts(), chances(0))
     assert len(kept) == 0 and (cut[:32] == 9).all() and not cut[32:].any()
 
 
@@ -91,7 +133,8 @@ def test_gaps_are_what_words_leave() -> None:
 @pytest.mark.parametrize(
     ('name', 'options', 'said'),
     [
-        ('random_crop', {'size': (100, 64)}, 'size must be multiples of 32'),
+        ('copy_paste', {'ratio': 1.5}, 'ratio must lie between 0 and 1'),
+        ('random_crop', {'crop_size': (100, 64)}, 'crop_size must be multiples of 32'),
         ('random_rotate', {'degrees': (10.0, -10.0)}, 'degrees must rise'),
         ('random_resize', {'scale': (0.0, 1.0)}, 'scale must rise from above 0'),
         ('limit_side', {'side': 8}, 'side must be at least 32'),

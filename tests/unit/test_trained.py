@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import io
+import signal
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +17,11 @@ import phalanx
 from phalanx.config.read import ConfigError
 from phalanx.data.samples import Image
 from phalanx.data.video import Video, VideoWriter
-from running import TINY, losses, run_here
+from phalanx.deploy.predict import predict_video
+from phalanx.engine.runs import open_job
+from phalanx.system.errors import StoppedError
+from phalanx.weights.checkpoint import Checkpoints, step_of
+from running import TINY, losses, records, run_here
 
 MORE = ('data.train_scenes=8', 'data.eval_scenes=2', 'train.global_batch_size=2', 'train.steps=2')
 OVERRIDES: dict[str, Any] = {key: yaml.safe_load(value) for key, value in (word.split('=', 1) for word in (*TINY[2:], *MORE))}
@@ -83,9 +90,43 @@ def test_a_video_comes_back_with_results_on_each_frame_and_patterns_are_followed
     assert 'broken.mp4: is not a video that OpenCV can read' in capsys.readouterr().err
 
 
+def test_paths_come_from_standard_input_and_results_are_written_as_asked(
+    trained: phalanx.Trained, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with VideoWriter(tmp_path / 'clip.mp4', 5.0) as video:
+        for _ in range(2):
+            video.write(noise(64, 96))
+    PIL.Image.fromarray(noise(64, 96)).save(tmp_path / 'a b.png')
+    monkeypatch.setattr('sys.stdin', io.StringIO(f'{tmp_path}/a b.png\n\n{tmp_path}/clip.mp4\n'))
+    words = ('--out', str(tmp_path / 'out'), '--save', 'json,masks', '--set', 'device=cpu')
+    assert run_here('predict', str(folder), '-', *words) == 0
+    assert capsys.readouterr().out.startswith('1 image and 2 frames predicted')
+    written = sorted(str(file.relative_to(tmp_path / 'out')) for file in (tmp_path / 'out').rglob('*.*'))
+    assert written == ['a b.json', 'a b.png', *(f'clip/00000{n}.{way}' for n in (1, 2) for way in ('json', 'png'))]
+
+
+def test_ctrl_c_ends_a_camera_and_its_video_is_whole(trained: phalanx.Trained, folder: Path, tmp_path: Path) -> None:
+    def camera() -> Iterator[Image]:
+        yield from [noise(64, 96)] * 3
+        raise KeyboardInterrupt
+
+    writers = open_job(str(folder)).task.writers
+    assert predict_video(trained, writers, camera(), 5.0, tmp_path / 'camera0.mp4', (), endless=True) == 3
+    assert len([*Video(tmp_path / 'camera0.mp4')]) == 3
+    with pytest.raises(KeyboardInterrupt):  # of a file it ends the command
+        predict_video(trained, writers, camera(), 5.0, tmp_path / 'file.mp4', (), endless=False)
+
+
+def test_a_camera_that_is_not_there_is_said(trained: phalanx.Trained, folder: Path, tmp_path: Path, capsys: Any) -> None:
+    assert run_here('predict', str(folder), '987', '--out', str(tmp_path), '--set', 'device=cpu') == 1
+    assert 'skipped: camera 987: OpenCV gets no picture from it; this node has ' in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ('run', 'more', 'told'),
     [
+        ('ppyoloe_digits', ('--save', 'json,cropps'), "--save: 'cropps' is none of json, txt, crops, pictures"),
+        ('crnn_digits', ('--save', 'crops'), "--save: 'crops' is none of txt, json, pictures"),
         ('pp_liteseg_digits', ('--threshold', '0.5'), '--threshold: a segmentation has no objects with scores'),
         ('ppyoloe_digits', ('--threshold', '5'), '--threshold: a score is between 0 and 1, got 5'),
         ('ppyoloe_digits', ('none/*.jpg',), 'none/*.jpg: no file or folder has such a name'),
@@ -94,6 +135,27 @@ def test_a_video_comes_back_with_results_on_each_frame_and_patterns_are_followed
 def test_a_wrong_request_to_predict_is_said(run: str, more: tuple[str, ...], told: str, capsys: Any) -> None:
     assert run_here('predict', run, *more, 'README.md', '--out', 'results') == 2
     assert told in capsys.readouterr().err
+
+
+def test_a_callback_hears_what_a_run_writes(tmp_path: Path) -> None:
+    events: list[Any] = []
+    phalanx.train('pp_liteseg_digits', save_dir=tmp_path, overrides=OVERRIDES, callback=events.append)
+    of_kind = {kind: [event for event in events if event['kind'] == kind] for kind in ('train', 'eval', 'saved')}
+    assert [(event['step'], event['loss']) for event in of_kind['train']] == [*enumerate(losses(tmp_path), 1)]
+    assert [event['mean_iou'] for event in of_kind['eval']] == [line['mean_iou'] for line in records(tmp_path, 'eval')]
+    assert [event['step'] for event in of_kind['saved']] == [2]
+    assert (events[0]['kind'], events[-1]['kind'], events[-1]['best_step']) == ('start', 'end', 2)
+
+
+def test_a_callback_stops_a_run_as_ctrl_c_does(tmp_path: Path) -> None:
+    def stop(event: Any) -> None:
+        if event['kind'] == 'train' and event['step'] == 1:
+            signal.raise_signal(signal.SIGINT)
+
+    with pytest.raises(StoppedError):
+        phalanx.train('pp_liteseg_digits', save_dir=tmp_path, overrides={**OVERRIDES, 'train.steps': 9}, callback=stop)
+    (saved,) = Checkpoints(tmp_path, keep=1).all()
+    assert 1 <= step_of(saved) < 9
 
 
 def test_overrides_that_are_wrong_are_said_by_key(tmp_path: Path) -> None:

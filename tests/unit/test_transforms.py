@@ -53,7 +53,7 @@ def test_changes_of_colour_come_in_random_order() -> None:
 
 
 def test_resizing_takes_the_nearest_label_and_mixes_colours() -> None:
-    image, labels = Resize(size=(120, 80))(NOISE, LABELS, RNG(0))
+    image, labels = Resize(target_size=(80, 120))(NOISE, LABELS, RNG(0))
     assert_array_equal(image, cv2.resize(NOISE, (120, 80), interpolation=cv2.INTER_LINEAR))
     assert_array_equal(labels, LABELS.repeat(2, 0).repeat(2, 1))
 
@@ -86,7 +86,7 @@ def test_a_step_of_zero_draws_any_scale() -> None:
 
 
 def test_a_crop_of_a_small_image_is_filled_up_on_the_right_and_at_the_bottom() -> None:
-    image, labels = RandomPaddingCrop(size=(4, 3))(NOISE[:2, :3], LABELS[:2, :3], RNG(0))
+    image, labels = RandomPaddingCrop(crop_size=(3, 4))(NOISE[:2, :3], LABELS[:2, :3], RNG(0))
     assert (image.shape, labels.shape) == ((3, 4, 3), (3, 4))
     assert_array_equal(image[:2, :3], NOISE[:2, :3])
     assert_array_equal(labels[:2, :3], LABELS[:2, :3])
@@ -95,7 +95,7 @@ def test_a_crop_of_a_small_image_is_filled_up_on_the_right_and_at_the_bottom() -
 
 
 def test_padding_leaves_what_is_there_and_fills_up_the_rest() -> None:
-    image, labels = Padding(size=(62, 50))(NOISE, LABELS, RNG(0))
+    image, labels = Padding(target_size=(50, 62))(NOISE, LABELS, RNG(0))
     assert (image.shape, labels.shape) == ((50, 62, 3), (50, 62))
     assert_array_equal(image[:40, :60], NOISE)
     assert_array_equal(labels[:40, :60], LABELS)
@@ -104,7 +104,7 @@ def test_padding_leaves_what_is_there_and_fills_up_the_rest() -> None:
 
 
 def test_padding_cuts_nothing_off() -> None:
-    image, labels = Padding(size=(30, 50))(NOISE, LABELS, RNG(0))
+    image, labels = Padding(target_size=(50, 30))(NOISE, LABELS, RNG(0))
     assert (image.shape, labels.shape) == ((50, 60, 3), (50, 60))
 
 
@@ -112,7 +112,7 @@ def test_a_crop_reaches_every_place() -> None:
     """A 6 x 4 image has 3 x 2 places for a crop of 4 x 3."""
     marks = np.arange(24, dtype=np.uint8).reshape(4, 6)
     image = np.repeat(marks[..., None], 3, 2)
-    crop, rng = RandomPaddingCrop(size=(4, 3)), RNG(0)
+    crop, rng = RandomPaddingCrop(crop_size=(3, 4)), RNG(0)
     corners = set()
     for _ in range(100):
         part, labels = crop(image, marks, rng)
@@ -176,9 +176,9 @@ def test_half_of_the_samples_are_flipped() -> None:
 @pytest.mark.parametrize(
     ('build', 'message'),
     [
-        (partial(Resize, size=(0, 3)), 'size is (width, height) in pixels, each at least 1; got 0, 3'),
-        (partial(RandomPaddingCrop, size=(3, -1)), 'size is (width, height) in pixels, each at least 1; got 3, -1'),
-        (partial(Padding, size=(0, 1)), 'size is (width, height) in pixels, each at least 1; got 0, 1'),
+        (partial(Resize, target_size=(0, 3)), 'target_size is (height, width) in pixels, each at least 1; got 0, 3'),
+        (partial(RandomPaddingCrop, crop_size=(3, -1)), 'crop_size is (height, width) in pixels, each at least 1; got 3, -1'),
+        (partial(Padding, target_size=(0, 1)), 'target_size is (height, width) in pixels, each at least 1; got 0, 1'),
         (partial(ResizeByLong, side=0), 'side must be at least 1, got 0'),
         (partial(RandomVerticalFlip, probability=-1), 'probability must lie between 0 and 1, got -1'),
         (partial(RandomRotation, max_degrees=-1.0), 'max_degrees must lie between 0 and 180, got -1.0'),

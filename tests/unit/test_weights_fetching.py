@@ -163,7 +163,7 @@ def test_a_server_that_is_busy_is_asked_again(server: Server, tmp_path: Path) ->
 @pytest.mark.parametrize(
     ('code', 'said'), [(404, 'there is no such file'), (401, 'asks for a login'), (403, 'may not be fetched'), (410, 'Gone')]
 )
-def test_what_another_attempt_would_not_change_is_told_at_once(server: Server, tmp_path: Path, code: int, said: str) -> None:
+def test_what_another_attempt_would_not_change_is_said_at_once(server: Server, tmp_path: Path, code: int, said: str) -> None:
     server.codes = [code]
     with pytest.raises(FetchError, match=rf'model\.pdparams: {said}.*\(HTTP {code}\)'):
         fetched(server, tmp_path)
@@ -315,7 +315,7 @@ def test_what_the_hub_stores_must_be_what_it_says(hub: Server) -> None:
         ('hf://me', 'expected hf://OWNER/REPO'),
     ],
 )
-def test_a_file_that_the_repository_has_not_is_told(hub: Server, place: str, said: str) -> None:
+def test_a_file_that_the_repository_has_not_is_reported(hub: Server, place: str, said: str) -> None:
     with pytest.raises(FetchError, match=said):
         find(place)
 

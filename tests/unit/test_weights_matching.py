@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -10,9 +11,10 @@ import torch
 from torch import Tensor, nn
 
 from phalanx.config.show import show
-from phalanx.engine.runs import load_initial, open_job, settled
+from phalanx.engine.runs import load_initial, open_job, with_names
 from phalanx.weights.checkpoint import Checkpoints
 from phalanx.weights.matching import Fit, Naming, Rows, Slot
+from phalanx.weights.onnx_file import characters_in
 
 PETS = ('dog', 'cat', 'horse')  # here
 ANIMALS = ('bird', 'cat', 'cow', 'dog')  # in the file
@@ -76,7 +78,7 @@ def test_a_recogniser_takes_the_characters_that_it_shares_with_the_run_it_starts
     model = source.task.model()
     run = tmp_path / 'digits'
     run.mkdir()
-    (run / 'config.yml').write_text(show(settled(source)))
+    (run / 'config.yml').write_text(show(with_names(source)))
     Checkpoints(run, keep=1).save(1, model.state_dict(), None, {'best_step': 1}, True)
 
     job = open_job('crnn_digits', [(f'train.init_from={run}', '--set'), ('characters.dictionary=[a, "3", "1"]', '--set')])
@@ -99,3 +101,16 @@ def test_the_classes_of_a_file_can_be_named(tmp_path: Path) -> None:
     other = job.task.model()
     load_initial(other, job.recipe.train, job.task)
     assert torch.equal(other.head.bias[[0, 1]], model.head.bias[[0, 10]])
+
+
+@pytest.mark.skipif(find_spec('onnx') is None, reason='reading ONNX files needs onnx')
+def test_the_characters_of_an_exported_recogniser_stand_in_its_file(tmp_path: Path) -> None:
+    from onnx import helper
+
+    file = helper.make_model(helper.make_graph([], 'network', [], []))
+    saved = tmp_path / 'recogniser.onnx'
+    saved.write_bytes(file.SerializeToString())
+    assert characters_in(saved) == ()
+    helper.set_model_props(file, {'character': 'a\nb\n'})
+    saved.write_bytes(file.SerializeToString())
+    assert characters_in(saved) == ('a', 'b', ' ')

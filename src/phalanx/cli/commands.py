@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from phalanx.cli.finetune import finetuned, lines
 from phalanx.config.arguments import (
     Assignments,
     Parser,
@@ -76,23 +77,29 @@ TAKEN_ALONG = {  # options of the originals that say nothing here
     'vdl_log_dir': 'VisualDL records lie in the run folder',
     'amp_level': "torch's autocast is what level O1 is",
 }
+PAGE_PICTURES = 60  # of the worst samples, at least, on the page of `phalanx eval`
 WEIGHTS = 'a checkpoint, run folder, file, https:// or hf:// address, or a name that `phalanx weights` lists'
 
 TRAIN_EXAMPLES = (
     'phalanx train pp_liteseg_digits                                 # on data that comes with the package; some minutes',
     'phalanx train mine.yml --set data.root=DIR optimizer.lr=0.01    # any key of the recipe; goes on where it was stopped',
+    'phalanx train mine.yml --finetune                               # some minutes from published weights of its network',
     'phalanx train mine.yml --gpus 0,1,2,3                           # on four devices',
     'phalanx train mine.yml --gpus 0,1 --ips 10.0.0.1,10.0.0.2       # of two nodes: the same command on both',
 )
 EVAL_EXAMPLES = (
     'phalanx eval runs/mine',
     'phalanx eval runs/mine --set data.eval=test.txt --json',
+    'phalanx eval runs/mine --page eval.html                         # with pictures of the worst samples',
     'phalanx eval mine.yml --weights model.pdparams',
     'phalanx eval runs/mine/model.onnx                               # the exported file, beside the weights of its run',
 )
 PREDICT_EXAMPLES = (
     'phalanx predict runs/mine photos --out results',
     'phalanx predict runs/mine photos clip.mp4 --out results --threshold 0.5 --set device=cpu',
+    'phalanx predict runs/mine photos --out results --save txt,crops # labels as YOLO has them, and the objects cut out',
+    'find photos -newer seen | phalanx predict runs/mine - --out results',
+    'phalanx predict runs/mine 0 --out results                        # camera 0, until Ctrl-C',
     'phalanx predict mine.yml a.jpg b.jpg --weights w.pdparams --out results',
     'phalanx predict ppyoloe_plus_crn_s_80e_coco photos --weights ppyoloe_plus_crn_s_80e_coco --out results',
 )
@@ -122,6 +129,9 @@ def wanted(words: Sequence[str]) -> tuple[argparse.Namespace, Job]:
     parser.add_argument(
         '--fresh', action='store_true', help='start over; an earlier run in the folder is kept under another name'
     )
+    parser.add_argument(
+        '--finetune', action='store_true', help='some minutes from published weights of the network; says what it chooses'
+    )
     add_offline(parser)
     add_flags(parser)
     brought = parser.add_argument_group('other names for keys of the recipe, as people know them')
@@ -140,7 +150,13 @@ def wanted(words: Sequence[str]) -> tuple[argparse.Namespace, Job]:
         action = 'store' if option in ('vdl_log_dir', 'amp_level') else 'store_true'
         brought.add_argument(f'--{option}', action=action, help=f'nothing: {reason}')
     given, recipe, assigned = parse_brought(parser, with_values(words, ('--use_gpu', '--use_vdl')))
-    return given, open_job(recipe, _brought(given, dialect_of(find_recipe(recipe)), assigned), given.save_dir)
+    assigned = _brought(given, dialect_of(find_recipe(recipe)), assigned)
+    if not given.finetune:
+        return given, open_job(recipe, assigned, given.save_dir)
+    job, chosen = finetuned(recipe, assigned, given.save_dir)
+    if not dist.is_launched():
+        print('\n'.join(lines(chosen)))
+    return given, job
 
 
 def train(words: Sequence[str]) -> int:
@@ -218,9 +234,13 @@ def evaluate(words: Sequence[str]) -> int:
         '--data', metavar='RUN', help='for MODEL.onnx: the run or recipe of its data (default: the folder it is in)'
     )
     parser.add_argument('--raw', action='store_true', help='the weights of the run as trained, not their EMA')
+    page = 'write a page: the table, curves, what is taken for what, the worst samples'
+    parser.add_argument('--page', type=Path, metavar='FILE', help=page)
     add_json(parser)
     add_flags(parser)
     given, recipe, assigned = parse_brought(parser, words)
+    if Path(recipe).suffix in ('.onnx', '.xml') and given.page:
+        raise RequestError('--page: an exported model has no page of its own; evaluate its run')
     if Path(recipe).suffix in ('.onnx', '.xml'):
         return _evaluate_exported(Path(recipe), given, assigned)
     if given.raw and given.weights is not None and not Path(given.weights).is_dir():
@@ -228,7 +248,7 @@ def evaluate(words: Sequence[str]) -> int:
     job = open_job(recipe, assigned)
 
     from phalanx.engine import worker
-    from phalanx.report.report import print_evaluation
+    from phalanx.report.report import print_evaluation, write_evaluation
 
     if not dist.is_launched():
         flags, cluster = _cluster(job, given)
@@ -238,9 +258,12 @@ def evaluate(words: Sequence[str]) -> int:
             return _launch('eval', words, job, cluster, flags)
     try:
         raw = given.raw or job.recipe.ema is None  # `--set ema=null` asks for them, too
+        said = said_of_weights(job, given.weights, raw=raw)
         if dist.rank_of_environment() == 0:
-            print(f'weights: {said_of_weights(job, given.weights, raw=raw)}', file=sys.stderr)
-        result = worker.evaluate(job, given.weights, raw=raw)
+            print(f'weights: {said}', file=sys.stderr)
+        result = worker.evaluate(job, given.weights, raw=raw, pictures=PAGE_PICTURES if given.page else 0)
+        if given.page and dist.rank_of_environment() == 0:
+            write_evaluation(given.page, job.name, said, result)
     except (CheckpointError, BadSampleError, OSError, RuntimeError, ValueError) as error:
         print(f'evaluation failed: {_told(error)}', file=sys.stderr)
         return 1
@@ -248,9 +271,11 @@ def evaluate(words: Sequence[str]) -> int:
         return 0
     if given.json:
         metrics = {name: None if math.isnan(value) else value for name, value in result.metrics.items()}
-        print(json.dumps({**metrics, 'samples': result.samples, 'seconds': result.seconds, 'table': result.table}))
+        worst = [{'sample': one.name, 'grade': one.grade.value, 'said': one.grade.said} for one in result.worst]
+        facts = {'samples': result.samples, 'seconds': result.seconds, 'table': result.table, 'worst': worst}
+        print(json.dumps({**metrics, **facts}))
     else:
-        print_evaluation(result.metrics, result.table, result.samples, result.seconds)
+        print_evaluation(result)
     return 0
 
 
@@ -270,10 +295,14 @@ def predict(words: Sequence[str]) -> int:
     """Writes the results of a trained model for images."""
     parser = Parser('phalanx predict', 'Writes the results of a trained model for images and videos.', PREDICT_EXAMPLES)
     parser.add_argument('run', metavar='RUN', help='a run folder, or a recipe with --weights')
-    parser.add_argument('images', metavar='IMAGE', nargs='+', type=Path, help='files, folders, or patterns in quotes')
+    what = 'files, folders, patterns in quotes; `-` reads paths from standard input, a number is a camera'
+    parser.add_argument('images', metavar='IMAGE', nargs='+', type=Path, help=what)
     parser.add_argument('--out', type=Path, metavar='DIR', required=True, help='the folder to write to')
     parser.add_argument('--weights', metavar='WEIGHTS', help=WEIGHTS)
-    parser.add_argument('--threshold', type=float, metavar='SCORE', help='draw objects of this score or more (shown_from)')
+    ways = 'which files, of json, txt, crops, pictures, masks and html those that the family has (default: the usual ones)'
+    parser.add_argument('--save', metavar='A,B,..', help=ways)
+    shown = 'draw, cut out and list as txt objects of this score or more (shown_from)'
+    parser.add_argument('--threshold', type=float, metavar='SCORE', help=shown)
     add_offline(parser)
     add_assignments(parser)
     given = parser.parse_args(words)
@@ -293,7 +322,7 @@ def predict(words: Sequence[str]) -> int:
     from phalanx.deploy.predict import predict_files
 
     try:
-        done = predict_files(job, given.images, given.out, given.weights)
+        done = predict_files(job, given.images, given.out, given.weights, given.save.split(',') if given.save else ())
     except (CheckpointError, OSError, ValueError) as error:  # no weights; a folder that cannot be written to; no classes
         print(f'prediction failed: {_told(error)}', file=sys.stderr)
         return 1

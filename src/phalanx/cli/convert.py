@@ -57,7 +57,7 @@ def convert_recipe(given: argparse.Namespace) -> int:
     dialect = dialect_of(path)
     if dialect is None:
         raise RequestError(f'{path}: is not a configuration of a Paddle project that is known here')
-    open_job(given.file, assigned)  # tells whatever would be wrong with it
+    open_job(given.file, assigned)  # reports whatever is wrong with it
     translation = translate(path, dialect, assigned)
     for text, _ in translation.rest:
         raise RequestError(f'{text}: is not a key of {path}; set it where the recipe is used')

@@ -1,4 +1,4 @@
-"""Node tree -> typed settings. All problems are gathered and told at once, each with its origin and the nearest right word."""
+"""Node tree -> typed settings. All problems are reported together, each with its origin and the nearest right word."""
 
 from __future__ import annotations
 
@@ -179,7 +179,7 @@ class _Binder:
                 self.problems.append(f'{node.origin}: {dot}{name}: missing; {called} needs it{_choices(hints[name])}')
         for name in hints:
             if name not in resolved and name in defaults:
-                resolved[name] = as_node(defaults[name])
+                resolved[name] = default_node(hints[name], defaults[name])
         tree = Node({name: resolved[name] for name in hints if name in resolved}, node.origin)
         if len(self.problems) > before:
             return None, tree
@@ -222,6 +222,14 @@ def defaults_of(schema: Any) -> dict[str, Any]:
         for name, option in inspect.signature(schema).parameters.items()
         if option.default is not option.empty
     }
+
+
+def default_node(kind: Any, value: Any) -> Node:
+    """A default of type `kind` as part of the resolved tree; a part of a catalog has its name there, and its own defaults."""
+    if not isinstance(value, partial):
+        return as_node(value)
+    name = next(name for name, part in get_args(kind)[1].items() if part is value.func)
+    return _Binder().any(Node(name, DEFAULT, name), kind, '')[1]
 
 
 def as_node(value: Any) -> Node:

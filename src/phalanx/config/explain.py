@@ -1,4 +1,4 @@
-"""What may stand at the keys of a recipe, told from the schema: types, defaults, and the docstrings of fields and parts."""
+"""What may stand at the keys of a recipe, read from the schema: types, defaults, and the docstrings of fields and parts."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Annotated, Any, NamedTuple, Union, get_args, get_origin
 
-from phalanx.config.bind import as_node, defaults_of, hints_of, words_for
+from phalanx.config.bind import default_node, defaults_of, hints_of, words_for
 from phalanx.config.read import ConfigError, did_you_mean, plain
 from phalanx.config.show import scalar
 
@@ -31,13 +31,13 @@ def explain_any(common: type, families: Mapping[str, type], key: str) -> str:
     """
     if len(families) == 1:
         return explain([common, *families.values()], key)
-    told = []
+    texts = []
     for name, schema in {'every recipe': common, **families}.items():
         try:
-            told.append(f'# {name}\n{explain([schema], key)}')
+            texts.append(f'# {name}\n{explain([schema], key)}')
         except ConfigError:  # it may be another's
             continue
-    return '\n'.join(told) or explain([common, *families.values()], key)
+    return '\n'.join(texts) or explain([common, *families.values()], key)
 
 
 def explain(schemas: Sequence[type], key: str) -> str:
@@ -77,9 +77,9 @@ def _within(found: Any) -> Mapping[str, Any]:
 
 
 def _options(schema: Any) -> dict[str, Option]:
-    hints, defaults, told = hints_of(schema), defaults_of(schema), _told_under_fields(schema)
+    hints, defaults, texts = hints_of(schema), defaults_of(schema), _texts_under_fields(schema)
     return {
-        name: Option(kind, scalar(plain(as_node(defaults[name]))) if name in defaults else None, told.get(name, ''))
+        name: Option(kind, scalar(plain(default_node(kind, defaults[name]))) if name in defaults else None, texts.get(name, ''))
         for name, kind in hints.items()
     }
 
@@ -126,14 +126,14 @@ def _about(schema: Any) -> str:
     return ''
 
 
-def _told_under_fields(schema: Any) -> dict[str, str]:
+def _texts_under_fields(schema: Any) -> dict[str, str]:
     """The texts that stand under the fields of a dataclass."""
-    told = {}
+    texts = {}
     for one in reversed(schema.__mro__) if inspect.isclass(schema) else ():
         if dataclasses.is_dataclass(one):
             (definition,) = ast.parse(textwrap.dedent(inspect.getsource(one))).body
             assert isinstance(definition, ast.ClassDef)
             for field, text in pairwise(definition.body):
                 if isinstance(field, ast.AnnAssign) and isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant):
-                    told[ast.unparse(field.target)] = inspect.cleandoc(str(text.value.value))
-    return told
+                    texts[ast.unparse(field.target)] = inspect.cleandoc(str(text.value.value))
+    return texts

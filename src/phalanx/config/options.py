@@ -10,7 +10,7 @@ def check_probability(name: str, value: float) -> None:
 
 def check_size(name: str, size: tuple[int, int]) -> None:
     if min(size) < 1:
-        raise ValueError(f'{name} is (width, height) in pixels, each at least 1; got {size[0]}, {size[1]}')
+        raise ValueError(f'{name} is (height, width) in pixels, each at least 1; got {size[0]}, {size[1]}')
 
 
 def check_std(std: tuple[float, ...]) -> None:

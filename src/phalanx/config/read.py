@@ -25,6 +25,7 @@ ALTERNATIVES = (
 # Of one file. The largest shipped recipe has some hundreds of nodes, a list of classes may have many thousands.
 MOST_CHARACTERS, MOST_NODES, MOST_LEVELS = 4_000_000, 200_000, 64
 LONGEST_NUMBER = 1000  # characters
+STRUCTURE = frozenset('[]{}:#"\'|>\n')  # what means something in YAML beyond the first character of a word
 MOST_BASES = 32  # files below one, and bases that one file names
 
 
@@ -213,6 +214,8 @@ def parsed_assignment(assignment: str, origin: str) -> tuple[list[str], Node]:
     try:
         tree = _composed(text, origin)
     except ConfigError:
+        if STRUCTURE.isdisjoint(text):  # a separator or a pattern, `,` and `*.png`, which YAML wants to be quoted
+            return keys, Node(text, origin, text)
         raise ConfigError([f'{origin}: the value {text[:60]!r} is not YAML; quote it']) from None
     problems: list[str] = []
     value = _node(tree, origin, problems, lines=False) if tree is not None else Node(None, origin, '')

@@ -176,7 +176,7 @@ def using(cache: PictureCache | None) -> Iterator[None]:
 
 
 def kept(name: str, read: Callable[[], Pixels]) -> Pixels:
-    """What `read` gives, which `name` must tell from all others; read at most once where a cache is used that has room."""
+    """What `read` gives, which `name` must distinguish from all others; read at most once where a cache has room."""
     cache = _USED.get()
     if cache is None:
         return read()

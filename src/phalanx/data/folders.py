@@ -111,8 +111,8 @@ def check_names(names: tuple[str, ...], where: str) -> tuple[str, ...]:
     return names
 
 
-def settled_classes(data: partial[Any]) -> dict[str, tuple[str, ...]]:
-    """`Task.settled` of a family whose data sets have `class_names`, some from a file that the option `classes` names."""
+def resolved_classes(data: partial[Any]) -> dict[str, tuple[str, ...]]:
+    """`Task.resolved_names` where data sets have `class_names`, some from the file that `classes` names."""
     return {'data.classes': data().class_names} if 'classes' in inspect.signature(data.func).parameters else {}
 
 

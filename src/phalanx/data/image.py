@@ -189,7 +189,7 @@ def _check_pixels(width: int, height: int, name: str) -> None:
 
 
 def palette(K: int) -> npt.NDArray[np.uint8]:
-    """K colours [K, 3] that are easy to tell apart: neighbours differ most in hue, and similar hues in brightness."""
+    """K colours [K, 3] that are easy to distinguish: neighbours differ most in hue, and similar hues in brightness."""
     golden = (5**0.5 - 1) / 2
     shades = ((0.8, 0.95), (0.9, 0.5), (0.4, 0.9), (0.5, 0.6), (1, 0.75))  # saturation, value
     colours = [colorsys.hsv_to_rgb(0.6 + number * golden % 1, *shades[number % len(shades)]) for number in range(K)]

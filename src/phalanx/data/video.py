@@ -1,4 +1,4 @@
-"""Video files, frame by frame, as OpenCV reads and writes them."""
+"""Videos, frame by frame, as OpenCV reads and writes them: files, and cameras."""
 
 from __future__ import annotations
 
@@ -17,14 +17,20 @@ RATE = 25.0  # frames a second of a video that does not say
 
 
 class Video:
-    """The frames of a file, [H, W, 3] uint8 RGB each. Raises SampleError when there are none."""
+    """The frames of a file, or of the camera of a number until it is taken away, [H, W, 3] uint8 RGB each.
 
-    def __init__(self, path: Path) -> None:
-        self._capture = cv2.VideoCapture(str(path))
+    Raises SampleError when there are none.
+    """
+
+    def __init__(self, source: Path | int) -> None:
+        self._capture = cv2.VideoCapture(source if isinstance(source, int) else str(source))
         self.rate = self._capture.get(cv2.CAP_PROP_FPS) or RATE
         is_read, self._first = self._capture.read()
+        if not is_read and isinstance(source, int):
+            cameras = ', '.join(sorted(map(str, Path('/dev').glob('video*')))) or 'no /dev/video*'
+            raise SampleError(f'camera {source}: OpenCV gets no picture from it; this node has {cameras}')
         if not is_read:
-            raise SampleError(f'{path}: is not a video that OpenCV can read')
+            raise SampleError(f'{source}: is not a video that OpenCV can read')
 
     def __iter__(self) -> Iterator[Image]:
         is_read, frame = True, self._first

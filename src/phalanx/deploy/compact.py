@@ -31,7 +31,7 @@ def check(file: Path, precision: Precision) -> None:
     operators = {node.op_type for node in onnx.load(file).graph.node}
     if 'Loop' in operators:  # what is inside would stay in float32
         raise ValueError('the network decodes step by step, in a loop that has no form in fewer bits; use fp32')
-    if 'LSTM' in operators and precision == 'fp16':  # and ends the process when it meets one
+    if 'LSTM' in operators and precision == 'fp16':  # and ends the process when it finds one
         raise ValueError('onnxruntime has no LSTM in float16; use fp32 or int8')
 
 

@@ -64,7 +64,7 @@ DYNAMIC_HELP = 'which sizes may vary, of batch,height,width (default: all that d
 OPSET_HELP = f"version of ONNX's operators, for a runtime that is older ({OLDEST_OPSET} or later; default: as torch recommends)"
 CALIBRATION = 64  # training images that the ranges of 8-bit integers are taken from
 TOLERANCE = 1e-4  # largest difference, as a share of 1 + the size of the number
-TOLERANCES = {'fp32': TOLERANCE, 'fp16': 2e-2, 'int8': float('inf')}  # of 8 bits the metric tells; NaN fails all
+TOLERANCES = {'fp32': TOLERANCE, 'fp16': 2e-2, 'int8': float('inf')}  # for 8 bits evaluate the file; NaN fails all
 OPENVINO_TOLERANCE = 1e-3  # it sums in another order: boxes of PP-YOLOE differed by 1.9e-4
 TIES = 1e-3  # share of choices that may differ
 
@@ -343,9 +343,9 @@ def compare(
                 largest = float((np.abs(right - given) / (1 + np.abs(right))).max())
             differences[name] = float(np.maximum(differences[name], largest))  # a NaN stays one
     if wrong := {name: value for name, value in differences.items() if not value <= limits[name]}:
-        told = ', '.join(f'{name} by {value:.1e}' for name, value in wrong.items())
+        differing = ', '.join(f'{name} by {value:.1e}' for name, value in wrong.items())
         raise ExportError(
-            f'the file differs from the network in {told}, above {tolerance:g}; nothing is written '
+            f'the file differs from the network in {differing}, above {tolerance:g}; nothing is written '
             '(of a network that has hardly trained the last bits may matter: --no_check writes it as it is)'
         )
     return differences
@@ -388,7 +388,7 @@ def best_metric(job: Job) -> dict[str, Any] | None:
         summary = json.loads((job.folder / 'summary.json').read_text())
     except FileNotFoundError:
         return None
-    return {'name': job.task.judged_by, 'value': summary['best'], 'step': summary['best_step']}
+    return {'name': job.task.main_metric, 'value': summary['best'], 'step': summary['best_step']}
 
 
 def _axes(text: str) -> tuple[str, ...]:
@@ -410,7 +410,7 @@ def _say(written: Written) -> None:
     print(f'{written.file}: {written.file.stat().st_size / 2**20:.1f} MiB, {shapes[0]} -> {", ".join(shapes[1:])}')
     print(f'{written.guide}: how to prepare images and read the outputs; {written.readme.name}: how to run it')
     if written.differences:
-        told = ', '.join(f'{name} by at most {value:.1e}' for name, value in written.differences.items())
-        print(f'checked on evaluation samples: differs from the network in {told}')
+        differing = ', '.join(f'{name} by at most {value:.1e}' for name, value in written.differences.items())
+        print(f'checked on evaluation samples: differs from the network in {differing}')
     else:
         print('not checked')

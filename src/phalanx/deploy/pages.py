@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from html import escape
@@ -16,8 +17,8 @@ import phalanx
 from phalanx.data.samples import Image
 from phalanx.families.recognition.draw import font_for, fonts_for
 from phalanx.families.text_detection.draw import JUDGED, with_outlines
-from phalanx.runtime.reading import rows_of
-from phalanx.runtime.results import Line
+from phalanx.runtime.reading import angle_of, is_upright, rows_of
+from phalanx.runtime.results import Line, Outline
 
 HOCR = """<?xml version="1.0" encoding="UTF-8"?>
 <!DOCTYPE html>
@@ -26,7 +27,7 @@ HOCR = """<?xml version="1.0" encoding="UTF-8"?>
 <title>{name}</title>
 <meta charset="utf-8"/>
 <meta name="ocr-system" content="phalanx {version}"/>
-<meta name="ocr-capabilities" content="ocr_page ocr_line"/>
+<meta name="ocr-capabilities" content="ocr_page ocr_line ocrx_word"/>
 </head>
 <body>
 <div class="ocr_page" id="page_1" title="image &quot;{name}&quot;; bbox 0 0 {width} {height}; ppageno 0">
@@ -53,17 +54,45 @@ def as_text(lines: Sequence[Line], page: Image, stem: Path) -> Path:
 
 
 def as_hocr(lines: Sequence[Line], page: Image, stem: Path) -> Path:
-    """hOCR 1.2, from which other tools make searchable PDF files: texts with their boxes and confidences in per cent."""
+    """hOCR 1.2, from which other tools make searchable PDF files: lines and words with their boxes.
+
+    A word has as much of its line as of the line's characters, and the confidence of the line in per cent. The angle of a
+    turned line is there in whole degrees, counter-clockwise.
+    """
     file = stem.with_name(f'{stem.name}.hocr')
     spans = []
     for number, line in enumerate(lines, 1):
-        xs, ys = zip(*line.points, strict=True)
-        title = f'bbox {min(xs):.0f} {min(ys):.0f} {max(xs):.0f} {max(ys):.0f}; x_wconf {100 * line.confidence:.0f}'
-        spans.append(f'<span class="ocr_line" id="line_{number}" title="{title}">{escape(line.text)}</span><br/>')
+        confidence = f'x_wconf {100 * line.confidence:.0f}'
+        words = ' '.join(
+            f'<span class="ocrx_word" id="word_{number}_{place}" title="{bbox(points)}; {confidence}">{escape(word)}</span>'
+            for place, (word, points) in enumerate(words_of(line), 1)
+        )
+        angle = round(angle_of(line.points)) % 360 if len(line.points) == 4 else 0
+        title = bbox(line.points) + (f'; textangle {angle}' if angle else '')
+        spans.append(f'<span class="ocr_line" id="line_{number}" title="{title}">{words}</span><br/>')
     height, width = page.shape[:2]
     said = HOCR.format(name=escape(stem.name), version=phalanx.__version__, width=width, height=height, lines='\n'.join(spans))
     file.write_text(said, encoding='utf-8')
     return file
+
+
+def bbox(points: Outline) -> str:
+    xs, ys = zip(*points, strict=True)
+    return f'bbox {min(xs):.0f} {min(ys):.0f} {max(xs):.0f} {max(ys):.0f}'
+
+
+def words_of(line: Line) -> list[tuple[str, Outline]]:
+    """The words between the blanks of a line, each with its part of the line, as if all characters were of one width."""
+    if len(line.points) != 4:
+        return [(line.text, line.points)]
+    a, b, c, d = np.array(line.points)
+    starts, ends = ((a, b), (d, c)) if is_upright(np.hypot(*(b - a)), np.hypot(*(d - a))) else ((a, d), (b, c))
+    found = []
+    for match in re.finditer(r'\S+', line.text):
+        near, far = (place / len(line.text) for place in match.span())
+        edges = [start + share * (end - start) for share in (near, far) for start, end in zip(starts, ends, strict=True)]
+        found.append((match[0], tuple((float(x), float(y)) for x, y in edges)))
+    return found
 
 
 def as_picture(lines: Sequence[Line], page: Image, stem: Path) -> Path:

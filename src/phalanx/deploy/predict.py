@@ -1,9 +1,10 @@
-"""Results of a trained run for image and video files."""
+"""Results of a trained run for images and videos, from files, a list of them, or a camera."""
 
 from __future__ import annotations
 
+import contextlib
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -11,10 +12,11 @@ from rich.console import Console
 from rich.progress import track
 
 from phalanx.data.image import read_image
-from phalanx.data.samples import SampleError
+from phalanx.data.samples import Image, SampleError
 from phalanx.data.video import VIDEOS, Video, VideoWriter
 from phalanx.engine.runs import Job
 from phalanx.engine.trained import Trained
+from phalanx.families.task import Writers
 from phalanx.system.errors import RequestError
 
 SUFFIXES = {'.jpg', '.jpeg', '.png', '.bmp', '.tif', '.tiff', '.webp'}
@@ -28,11 +30,15 @@ class Done(NamedTuple):
     failed: int
 
 
-def predict_files(job: Job, given: Sequence[Path], out: Path, weights: str | None) -> Done:
-    """The results lie in `out`, named as the images; of a video it is a video with the results drawn on each frame.
+def predict_files(job: Job, given: Sequence[Path], out: Path, weights: str | None, ways: Sequence[str] = ()) -> Done:
+    """The results lie in `out`, named as the images and written in `ways` (`Task.writers`).
 
-    Raises RequestError when there is no image or a result would take its place, CheckpointError when there are no weights.
+    Of a video, or of camera N (the path `N`), `pictures` is a video with the results drawn on each frame; the other ways write
+    files of each frame. Raises RequestError when there is no image or a result would take its place, CheckpointError when there
+    are no weights.
     """
+    writers = job.task.writers
+    check_ways(ways, list(writers.ways))
     files = list_files(given, out)
     predict = Trained(job, weights, job.recipe.device)
     print(f'weights: {predict.weights}', file=sys.stderr)
@@ -41,31 +47,53 @@ def predict_files(job: Job, given: Sequence[Path], out: Path, weights: str | Non
     for file, stem in track(files.items(), 'predicting', console=Console(stderr=True), transient=True):
         (out / stem).parent.mkdir(parents=True, exist_ok=True)
         try:
-            if file.suffix.lower() in VIDEOS:
-                frames += predict_video(predict, file, out / stem)
+            if (camera := is_camera(file)) or file.suffix.lower() in VIDEOS:
+                video = Video(int(file.name) if camera else file)
+                frames += predict_video(predict, writers, video, video.rate, out / stem, ways, endless=camera)
                 continue
             image = read_image(file)
         except SampleError as error:
             print(f'skipped: {error}', file=sys.stderr)
             failed += 1
             continue
-        job.task.save(predict(image), image, out / stem)
+        writers.write(predict(image), image, out / stem, ways)
         images += 1
     return Done(images, frames, failed)
 
 
-def predict_video(predict: Trained, file: Path, out: Path) -> int:
-    """Writes the video with the results drawn on its frames; how many these are. Raises SampleError and OSError."""
-    video = Video(file)
-    with VideoWriter(out, video.rate) as written:
-        for frame in video:
-            written.write(predict.draw(frame, predict(frame)))
-    return written.frames
+def check_ways(chosen: Sequence[str], ways: Sequence[str]) -> None:
+    """Raises RequestError when `--save` names a way to write results that there is not."""
+    if unknown := [way for way in chosen if way not in ways]:
+        raise RequestError(f'--save: {unknown[0]!r} is none of {", ".join(ways)}')
+
+
+def predict_video(
+    predict: Trained, writers: Writers, frames: Iterable[Image], rate: float, out: Path, ways: Sequence[str], *, endless: bool
+) -> int:
+    """Writes the results of `frames`; how many they are. What is `endless`, as a camera is, ends with Ctrl-C.
+
+    `out` is a video of `rate` frames a second with the results drawn; the files of other `ways` lie in a folder named as it.
+    Raises OSError.
+    """
+    ends = contextlib.suppress(KeyboardInterrupt) if endless else contextlib.nullcontext()
+    of_frames = [way for way in ways if way != 'pictures']
+    folder, count = out.with_suffix(''), 0
+    if of_frames:
+        folder.mkdir(parents=True, exist_ok=True)
+    with VideoWriter(out, rate) as written, ends:
+        for count, frame in enumerate(frames, 1):
+            result = predict(frame)
+            if of_frames:
+                writers.write(result, frame, folder / f'{count:06}', of_frames)
+            if not ways or 'pictures' in ways:
+                written.write(predict.draw(frame, result))
+    return count
 
 
 def list_files(given: Sequence[Path], out: Path) -> dict[Path, Path]:
     """The image and video files among files, folders and patterns (`photos/*.jpg`) -> the path of their results below the
-    folder `out`: of an image without suffix, of a video that of the video.
+    folder `out`: of an image without suffix, of a video that of the video. `-` stands for the paths that standard input has,
+    one a line; a number that no file is called for a camera.
 
     What lies in `out` already are results, no images. Raises RequestError for what does not exist, for nothing at all, for two
     images whose results would have one name, and for an image that its own result could replace.
@@ -78,7 +106,7 @@ def list_files(given: Sequence[Path], out: Path) -> dict[Path, Path]:
             if path.resolve() != results:
                 below = [file for file in below if results not in file.resolve().parents]
             found |= {file: _result(file, file.relative_to(path)) for file in below}
-        elif path.exists():
+        elif path.exists() or is_camera(path):
             found[path] = _result(path, Path(path.name))
         else:
             raise RequestError(f'{path}: there is no such file or folder')
@@ -97,7 +125,9 @@ def list_files(given: Sequence[Path], out: Path) -> dict[Path, Path]:
 def _expanded(given: Sequence[Path]) -> Iterator[Path]:
     """`given` with what patterns stand for, which a shell leaves alone in quotes. Raises RequestError for one of nothing."""
     for path in given:
-        if path.exists() or not any(sign in str(path) for sign in '*?['):
+        if path == Path('-'):
+            yield from _expanded([Path(line.rstrip('\n')) for line in sys.stdin if line.strip()])
+        elif path.exists() or not any(sign in str(path) for sign in '*?['):
             yield path
         elif matches := sorted(Path(path.anchor).glob(str(path.relative_to(path.anchor)))):
             yield from matches
@@ -105,6 +135,13 @@ def _expanded(given: Sequence[Path]) -> Iterator[Path]:
             raise RequestError(f'{path}: no file or folder has such a name')
 
 
+def is_camera(path: Path) -> bool:
+    """Whether a path that somebody gave means the camera of that number."""
+    return str(path).isdecimal() and not path.exists()
+
+
 def _result(file: Path, name: Path) -> Path:
     """Where the result of `file` is, as `list_files` gives it."""
+    if is_camera(file):
+        return Path(f'camera{file}.mp4')
     return name.with_suffix('.mp4' if file.suffix.lower() in VIDEOS else '')

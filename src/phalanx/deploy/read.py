@@ -16,7 +16,7 @@ from phalanx.data.image import read_image
 from phalanx.data.samples import Image, SampleError
 from phalanx.data.video import VIDEOS
 from phalanx.deploy.pages import SAVED, drawn
-from phalanx.deploy.predict import list_files
+from phalanx.deploy.predict import check_ways, is_camera, list_files
 from phalanx.engine.runs import open_job
 from phalanx.engine.trained import AnImage, Trained, pixels_of
 from phalanx.report.readable import counted
@@ -87,7 +87,9 @@ def _opened(role: str, given: Model | str | Path, device: str) -> Model:
 def command(words: Sequence[str]) -> int:
     """The exit status: 0 done, 1 when a page or a model could not be read. Raises RequestError."""
     parser = Parser('phalanx read', 'Reads pages: finds their texts, reads them, and writes them in reading order.', EXAMPLES)
-    parser.add_argument('pages', metavar='PAGE', nargs='+', type=Path, help='image files, folders, or patterns in quotes')
+    parser.add_argument(
+        'pages', metavar='PAGE', nargs='+', type=Path, help='image files, folders, patterns in quotes; `-` reads paths'
+    )
     parser.add_argument('--det', metavar='MODEL', required=True, help=f'finds texts: {MODEL}')
     parser.add_argument('--rec', metavar='MODEL', required=True, help='reads lines: the same')
     parser.add_argument('--out', type=Path, metavar='DIR', required=True, help='the folder to write to')
@@ -96,9 +98,9 @@ def command(words: Sequence[str]) -> int:
     parser.add_argument('--device', default='auto', help='auto, cpu, cuda or cuda:N, for run folders (auto)')
     add_offline(parser)
     given = parser.parse_args(words)
-    if unknown := [name for name in given.save.split(',') if name not in SAVED]:
-        raise RequestError(f'--save {given.save}: {unknown[0]!r} is none of {", ".join(SAVED)}')
-    pages = {file: stem for file, stem in list_files(given.pages, given.out).items() if file.suffix.lower() not in VIDEOS}
+    check_ways(given.save.split(','), list(SAVED))
+    listed = list_files(given.pages, given.out).items()
+    pages = {file: stem for file, stem in listed if not is_camera(file) and file.suffix.lower() not in VIDEOS}
     if not pages:
         raise RequestError('a video is no page: give images')
     try:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import heapq
 import math
 import time
 from collections.abc import Callable, Iterable
+from dataclasses import replace
+from itertools import chain
 from typing import Any
 
 import torch
@@ -15,9 +18,10 @@ from phalanx.data.cache import PictureCache
 from phalanx.data.samples import Dataset, Draw, Image, SampleError
 from phalanx.engine.loader import Loader, check_bad, evaluation_draws
 from phalanx.engine.meters import Stopwatch, slower_ranks
-from phalanx.families.task import Evaluation, Task
+from phalanx.families.task import Evaluation, Grade, Pictures, Task, Worst
 from phalanx.parallel import dist
 
+WORST = 24  # samples at most that are named as the worst
 AGREEMENTS = 20  # times at most that ranks wait for each other in an evaluation, to agree on whether it goes on
 
 
@@ -51,7 +55,9 @@ def evaluate(
         dataset, task.collate, workers=workers, bad_samples=bad_samples, device=device, replace=False, cache=cache
     )
     clock = Stopwatch()
-    batches = clock.waiting(loader.batches(evaluation_draws(len(dataset), batch_size, seed, dist.rank(), dist.world_size())))
+    share = [*evaluation_draws(len(dataset), batch_size, seed, dist.rank(), dist.world_size())]
+    batches = clock.waiting(loader.batches(iter(share)))
+    grades: list[Grade | None] = []  # of the samples of this rank that can be read, in their order
     model.eval()
     with autocast:
         largest_share = math.ceil(len(dataset) / dist.world_size() / batch_size)  # in batches
@@ -65,11 +71,12 @@ def evaluate(
             batch = next(batches, None)
             if batch is not None:  # this rank's share may be smaller, or hold batches of which nothing can be read
                 moved = batch.to(device)
-                metric.update(task.predict(model, moved), moved)
+                grades += metric.update(task.predict(model, moved), moved)
     seconds, waited = clock.lap()
     metric.gather()
     phases = {'reading the evaluation samples': waited, 'predicting': seconds - waited}
-    bad, ranks = zip(*dist.gather_objects((loader.bad, phases)), strict=True)
+    graded = zip((draw.index for draws in share for draw in draws if draw.index not in loader.bad), grades, strict=True)
+    bad, ranks, low = zip(*dist.gather_objects((loader.bad, phases, lowest(graded))), strict=True)
     missed = {index: why for found in bad for index, why in found.items()}
     check_bad(missed, bad_samples)
     is_main = dist.rank() == 0
@@ -77,11 +84,36 @@ def evaluate(
         metrics=dist.from_main_rank(metric.compute() if is_main else None),
         table=metric.table() if is_main else [],
         figures=metric.figures() if is_main else [],
+        worst=[Worst(index, dataset.name(index), grade) for index, grade in lowest(chain.from_iterable(low))],
         samples=len(dataset) - len(missed),
         seconds=time.perf_counter() - begin,
         missed=missed,
         slow=slower_ranks(ranks),
     )
+
+
+def lowest(graded: Iterable[tuple[int, Grade | None]]) -> list[tuple[int, Grade]]:
+    """The WORST of samples (number, grade) that have a grade; which ones does not depend on how they were shared out."""
+    known = ((index, grade) for index, grade in graded if grade is not None)
+    return heapq.nsmallest(WORST, known, key=lambda pair: (pair[1].value, pair[0]))
+
+
+def with_worst(
+    found: Evaluation,
+    task: Task[Any, Any, Any],
+    model: nn.Module,
+    samples: Dataset[Any],
+    most: int,
+    seed: int,
+    device: torch.device,
+) -> Evaluation:
+    """`found` with its worst samples among its figures, in `most` pictures at least where there are as many."""
+    rows: list[tuple[str, list[tuple[str, Image]]]] = []
+    for worst in found.worst:
+        if sum(len(row) for _, row in rows) >= most:
+            break
+        rows += [(worst.caption, row) for row in pictures(task, model, samples, [worst.index], seed, device)]
+    return replace(found, figures=[*found.figures, *([Pictures(task.metric().worst, rows)] if rows else [])])
 
 
 @torch.no_grad()

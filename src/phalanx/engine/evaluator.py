@@ -13,17 +13,18 @@ from torch import nn
 from phalanx.data.cache import PictureCache
 from phalanx.data.samples import Dataset
 from phalanx.engine.ema import Ema
-from phalanx.engine.evaluation import EvaluationStoppedError, evaluate, pictures
+from phalanx.engine.evaluation import EvaluationStoppedError, evaluate, pictures, with_worst
 from phalanx.engine.news import News
 from phalanx.engine.schema import Recipe
 from phalanx.engine.standing import Standing
 from phalanx.families.task import Evaluation, Task
 from phalanx.nn.precision import Precision
 from phalanx.parallel import dist
-from phalanx.parallel.heartbeat import Heart
+from phalanx.parallel.heartbeat import Heartbeat
 from phalanx.report.report import Report
 
 RAW_SHARE = 0.1  # of the samples trained on
+WORST_PICTURES = 3  # of the worst samples, as multiples of `report.pictures`: many families show two or three of a sample
 
 
 @dataclass(frozen=True)
@@ -41,14 +42,14 @@ class Evaluator:
     precision: Precision
     device: torch.device
     cache: PictureCache | None
-    heart: Heart
+    heartbeat: Heartbeat
     news: News
 
     def start(self, at: Standing, report: Report) -> None:
         """Evaluates the weights that the run begins with. They are never its best, since it saves no checkpoint of them."""
         found = self.found(0)
         if found is not None:
-            score = found.metrics[self.task.judged_by]
+            score = found.metrics[self.task.main_metric]
             at.start = None if math.isnan(score) else score
             report.evaluation(0, found, best=False)
 
@@ -67,7 +68,7 @@ class Evaluator:
         raw = None
         if averages and (is_last or at.step % self.raw_every(every) == 0):
             raw = self.found(at.step)
-        best = at.judged(found.metrics, (self.task.judged_by, *self.task.tie_breakers))
+        best = at.evaluated_as(found.metrics, (self.task.main_metric, *self.task.tie_breakers))
         report.evaluation(at.step, found, best=best, raw=raw.metrics if raw else None)
         return best
 
@@ -89,12 +90,14 @@ class Evaluator:
                 bad_samples=train.bad_samples,
                 autocast=self.precision.autocast(),
                 cache=self.cache,
-                beat=lambda: self.heart.beat(step, 'evaluating'),
+                beat=lambda: self.heartbeat.beat(step, 'evaluating'),
                 goes_on=self.goes_on,
             )
             if pictured is not None and dist.rank() == 0:
                 shown = range(min(self.recipe.report.pictures, len(self.samples)))
-                pictured.pictures(pictures(self.task, self.model, self.samples, shown, train.seed, self.device))
+                about = self.task, self.model, self.samples
+                pictured.pictures(pictures(*about, shown, train.seed, self.device))
+                found = with_worst(found, *about, WORST_PICTURES * len(shown), train.seed, self.device)
         except EvaluationStoppedError:
             return None
         finally:

@@ -171,11 +171,11 @@ def received(read_ahead: Iterator[Loaded]) -> Iterator[Loaded]:
 
 def check_bad(bad: dict[int, str], allowed: int) -> None:
     """Raises BadSampleError, naming the first of them, when more samples are unusable than the recipe allows."""
-    told = list(dict.fromkeys(bad.values()))  # each once: in a mixture of data sets a sample has another number every epoch
-    if len(told) > allowed:
-        shown = '; '.join(told[:10]) + (f'; and {len(told) - 10} more' if len(told) > 10 else '')
+    reasons = list(dict.fromkeys(bad.values()))  # each once: in a mixture of data sets a sample has another number every epoch
+    if len(reasons) > allowed:
+        shown = '; '.join(reasons[:10]) + (f'; and {len(reasons) - 10} more' if len(reasons) > 10 else '')
         cure = 'fix or remove them, or allow some with train.bad_samples'
-        raise BadSampleError(f'{counted(len(told), "sample")} cannot be used, the recipe allows {allowed} ({cure}): {shown}')
+        raise BadSampleError(f'{counted(len(reasons), "sample")} cannot be used, the recipe allows {allowed} ({cure}): {shown}')
 
 
 class _Reader(Generic[S]):

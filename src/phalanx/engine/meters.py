@@ -16,10 +16,10 @@ from phalanx.parallel import dist
 T = TypeVar('T')
 
 NOTICED = 1.0  # seconds: ranks of one node differ by less whenever something else runs there
-SOON = 300  # seconds of training after which it can be told whether data come fast enough: the start is over
+SOON = 300  # seconds of training after which it can be said whether data come fast enough: the start is over
 MORE_DATA = (
     'more train.workers help while cores are idle, train.cache where images are large; '
-    '`phalanx bench data RECIPE` tells what takes how long and how many cores a device needs'
+    '`phalanx bench data RECIPE` shows what takes how long and how many cores a device needs'
 )
 
 
@@ -50,7 +50,7 @@ class Stopwatch:
         self.seconds = self.waited = 0.0  # since the last lap
         self.total_seconds = self.total_waited = 0.0
         self._since = time.perf_counter()
-        self._judged = False
+        self._compared = False
 
     def waiting(self, items: Iterator[T]) -> Iterator[T]:
         """`items`, with the time until each arrives counted as waiting."""
@@ -82,9 +82,9 @@ class Stopwatch:
 
     def long_wait(self) -> str | None:
         """In words, once and not before SOON: that more than a tenth of all laps was spent waiting, and what helps."""
-        if self._judged or self.total_seconds < SOON:
+        if self._compared or self.total_seconds < SOON:
             return None
-        self._judged = True
+        self._compared = True
         share = self.total_waited / self.total_seconds
         return f'{share:.0%} of the time so far was spent waiting for data: {MORE_DATA}' if share > 0.1 else None
 

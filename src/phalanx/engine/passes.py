@@ -4,8 +4,8 @@ A loss is a set of terms, each (sum of totals) / (sum of weights), both over the
 With one micro-batch the sums over ranks stand between the two passes. Several are ordinary gradient accumulation: each has its
 backward pass, after which its activations are freed, so what it is divided by must be known before:
 
-- weights that targets alone tell (pixels, texts, boxes) are added up before the first pass;
-- a weight that only the outputs tell, if all terms share it, divides the gradients after the last pass;
+- weights that targets alone determine (pixels, texts, boxes) are added up before the first pass;
+- a weight that only the outputs determine, if all terms share it, divides the gradients after the last pass;
 - a loss that must see the outputs for the whole step at once (hard-example mining, Lovász) costs a second forward pass: the
   first keeps nothing but the outputs, and gives the gradient with which each micro-batch then goes backward (as Gao et al.
   2021, "Scaling Deep Contrastive Learning Batch Size under Memory Limited Setup").
@@ -23,10 +23,13 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils._pytree import tree_leaves, tree_map
 
 from phalanx.data.batch import shares
+from phalanx.engine.loader import Stream
 from phalanx.families.task import B, Task
+from phalanx.nn import stochastic
 from phalanx.nn.precision import Precision, at_least_float32
 from phalanx.nn.stochastic import SampleKeys
 from phalanx.parallel import dist, norms
+from phalanx.parallel.gradients import GradientOptions, replicated
 from phalanx.parallel.step import WholeStep
 from phalanx.system.memory import to_device
 
@@ -61,28 +64,30 @@ class Passes(Generic[B]):
 
     def __init__(
         self,
-        judge: NetworkWithLoss[B],
-        replica: nn.Module,
+        with_loss: NetworkWithLoss[B],
+        stream: Stream,
         precision: Precision,
         statistics: norms.RunningStatistics,
-        *,
-        keys: SampleKeys,
-        micro_batches: int,
+        gradients: GradientOptions,
         device: torch.device,
     ) -> None:
-        """`replica`: `judge`, under DDP where there are several ranks. `keys`: where the network looks its samples' up."""
-        self.judge, self.replica, self.precision, self.statistics = judge, replica, precision, statistics
-        self.keys, self.micro_batches, self.device = keys, micro_batches, device
+        """To be built by all ranks together, once the network is on its device and its norms are settled."""
+        self.with_loss, self.stream, self.precision, self.statistics = with_loss, stream, precision, statistics
+        self.device, self.micro_batches = device, stream.micro_batches
+        self.keys = SampleKeys()
+        self.is_random = stochastic.tie(with_loss, self.keys)
+        self.replica, self.compression = replicated(with_loss, gradients)
         self.ranks = dist.world_size()  # DDP averages over them, where the loss is a sum
 
-    def __call__(self, batch: B, keys: Tensor | None, news: Sequence[float]) -> Tensor:
-        """Leaves the gradients of the step's loss; `batch` is the share of this rank, and `keys` [B] those of its samples.
+    def __call__(self, step: int, batch: B, news: Sequence[float]) -> Tensor:
+        """Leaves the gradients of the step's loss; `batch` is the share of this rank.
 
         Returns what ranks say of the step, summed, [2 terms + news] float64: totals of the terms, their weights, and `news`.
         Raises ValueError for a loss that micro-batches cannot make.
         """
+        batch, keys = self.ready(step, batch)
         own = to_device(torch.tensor(news, dtype=torch.float64), self.device)
-        task = self.judge.task
+        task = self.with_loss.task
         if self.micro_batches == 1:
             return self.at_once(batch, keys, own)
         if task.sees_whole_step:
@@ -91,6 +96,15 @@ class Passes(Generic[B]):
         if weights is not None:
             return self.divided_before(batch, keys, own, torch.stack(list(weights.values())))
         return self.divided_after(batch, keys, own)
+
+    def ready(self, step: int, batch: B) -> tuple[B, Tensor | None]:
+        """`batch` on the device, as large and long as those of other ranks, and keys [B] for what is random in the network."""
+        self.with_loss.whole.epoch = self.stream.epoch_of(step)
+        batch = self.with_loss.task.align(batch.to(self.device), self.with_loss.whole)
+        if not self.is_random:
+            return batch, None
+        indices = torch.tensor([draw.index for draw in self.stream.share(step)])
+        return batch, to_device(stochastic.sample_keys(self.stream.seed, step, indices), self.device)
 
     def at_once(self, batch: B, keys: Tensor | None, news: Tensor) -> Tensor:
         self.keys.begin(keys)
@@ -113,31 +127,32 @@ class Passes(Generic[B]):
         return dist.sum_over_ranks(torch.cat([sums, weights, news]))
 
     def divided_after(self, batch: B, keys: Tensor | None, news: Tensor) -> Tensor:
-        samples = self.judge.whole.count(len(batch))  # divides before, so that half precision has numbers of a usual size
+        samples = self.with_loss.whole.count(len(batch))  # divides before, so that half precision has numbers of a usual size
         sums: Tensor | float = 0.0
         for part in self.parts(batch, keys):
             with self.precision.autocast():
                 totals, weights = self.replica(part)
-            if not self.judge.has_one_weight:
+            if not self.with_loss.has_one_weight:
+                names = ', '.join(self.with_loss.names)
                 raise ValueError(
-                    f'train.micro_batches: the terms of this loss ({", ".join(self.judge.names)}) have weights of their own, '
-                    'which only the outputs tell, so no micro-batch knows its gradient; set train.micro_batches=1'
+                    f'train.micro_batches: the terms of this loss ({names}) have their own weights, which follow from outputs '
+                    'alone, so no micro-batch knows its gradient; set train.micro_batches=1'
                 )
             self.precision.backward(totals.sum() / samples)
             sums = sums + torch.cat([totals.detach(), weights])
         numbers = dist.sum_over_ranks(torch.cat([sums, news]))  # type: ignore[list-item]
-        gradients = [value.grad for value in self.judge.parameters() if value.grad is not None]
+        gradients = [value.grad for value in self.with_loss.parameters() if value.grad is not None]
         factor = self.factors(numbers[len(totals) : -len(news)])[0] * samples
         torch._foreach_mul_(gradients, factor.to(gradients[0].dtype))
         return numbers
 
     def twice(self, batch: B, keys: Tensor | None, news: Tensor) -> Tensor:
-        judge = self.judge
+        with_loss = self.with_loss
         with torch.no_grad(), self.kept_statistics(), self.precision.autocast():
-            seen = [judge.task.outputs(judge.network, part) for part in self.parts(batch, keys)]
+            seen = [with_loss.task.outputs(with_loss.network, part) for part in self.parts(batch, keys)]
         outputs = tree_map(lambda *parts: torch.cat(parts).requires_grad_(), *seen)
         with self.precision.autocast():
-            totals, weights = judge.terms(outputs, batch)
+            totals, weights = with_loss.terms(outputs, batch)
         numbers = dist.sum_over_ranks(torch.cat([totals.detach(), weights, news]))
         loss = (totals * self.factors(numbers[len(totals) : -len(news)]).to(totals.dtype)).sum()
         gradients = torch.autograd.grad(self.precision.scaled(loss), tree_leaves(outputs))
@@ -161,30 +176,31 @@ class Passes(Generic[B]):
 
     def factors(self, weights: Tensor) -> Tensor:
         """What the totals [terms] of a rank are multiplied by where the weights of the whole step are `weights` [terms]."""
-        if any(self.judge.least):
-            weights = torch.maximum(weights, to_device(torch.tensor(self.judge.least, dtype=weights.dtype), self.device))
+        if any(self.with_loss.least):
+            weights = torch.maximum(weights, to_device(torch.tensor(self.with_loss.least, dtype=weights.dtype), self.device))
         return self.ranks / weights
 
-    def arrange_buckets(self, batch: B, keys: Tensor | None) -> None:
+    def arrange_buckets(self, step: int, batch: B) -> None:
         """Makes DDP arrange its buckets now, by the passes of one micro-batch, of which nothing stays but that.
 
         It arranges them after the first passes, and the order of a sum over three ranks or more depends on it: a resumed run
         would differ from an uninterrupted one in the last bits of its first step.
         """
+        batch, keys = self.ready(step, batch)
         part = batch.split(self.micro_batches)[0] if self.micro_batches > 1 else batch
         self.keys.begin(None if keys is None else keys[: len(part)])
-        with self.kept_statistics():
+        with self.kept_statistics(), self.compression.off() if self.compression else contextlib.nullcontext():
             with self.precision.autocast():
                 totals, _ = self.replica(part)
             totals.sum().backward()
-        for value in self.judge.parameters():
+        for value in self.with_loss.parameters():
             value.grad = None
 
     @contextlib.contextmanager
     def kept_statistics(self) -> Iterator[None]:
         """Passes within this context leave no trace in the buffers of the network, running statistics that is."""
-        before = [buffer.clone() for buffer in self.judge.buffers()]
+        before = [buffer.clone() for buffer in self.with_loss.buffers()]
         yield
         self.statistics.forget()
-        for buffer, value in zip(self.judge.buffers(), before, strict=True):
+        for buffer, value in zip(self.with_loss.buffers(), before, strict=True):
             buffer.copy_(value)

@@ -1,4 +1,4 @@
-"""Run folders and recipes as a command meets them: found by name, read, checked, compared with what is already there."""
+"""Run folders and recipes as a command finds them: found by name, read, checked, compared with what is already there."""
 
 from __future__ import annotations
 
@@ -37,7 +37,8 @@ from phalanx.system.errors import RequestError
 from phalanx.weights.checkpoint import CheckpointError, Checkpoints, said_of
 from phalanx.weights.fetching import FetchError
 from phalanx.weights.matching import Rows
-from phalanx.weights.published import class_names
+from phalanx.weights.onnx_file import characters_in
+from phalanx.weights.published import class_names, recipe_of
 from phalanx.weights.reading import Taken, load_weights
 
 log = logging.getLogger('phalanx')
@@ -173,7 +174,7 @@ def find_recipe(recipe: str) -> Path:
         raise ConfigError([f'{recipe}: is an exported model, which `phalanx eval` and `phalanx serve` take; name its run'])
     if path.is_file():
         return path
-    known, name = shipped(), recipe.removesuffix('.yml')
+    known, name = shipped(parts=True), recipe.removesuffix('.yml')
     if name in known:
         return known[name]
     if path.is_dir():
@@ -183,13 +184,13 @@ def find_recipe(recipe: str) -> Path:
     )
 
 
-def settled(job: Job) -> Node:
+def with_names(job: Job) -> Node:
     """The resolved recipe as a run folder keeps it: with what it leaves to files of the data set, the names of classes say.
 
     Raises what reading them raises.
     """
     root = job.resolved
-    for key, words in job.task.settled().items():
+    for key, words in job.task.resolved_names().items():
         said = Node([Node(word, FOUND, word) for word in words], FOUND)
         root = placed(root, key.split('.'), said, FOUND)
     return root
@@ -204,7 +205,7 @@ def differences(job: Job) -> list[str]:
     if not stored.is_file():
         return []
     before = {key: value for key, value, _ in _leaves(with_new_names(renamed(document(stored), []), []))}
-    now = {key: value for key, value, origin in _leaves(settled(job)) if key in before or origin != DEFAULT}
+    now = {key: value for key, value, origin in _leaves(with_names(job)) if key in before or origin != DEFAULT}
     keys = [key for key in sorted(before.keys() | now.keys()) if not key.startswith(HARMLESS)]
     return [
         f'{key}: there {before.get(key, "not set")}, now {now.get(key, "not set")}'
@@ -305,17 +306,18 @@ def _their_labels(source: str, given: tuple[str, ...] | Path | None, task: Task[
             return task.labels(given if isinstance(given, tuple) else text_of(given).removesuffix('\n').split('\n'))
         except (OSError, ValueError) as error:
             raise CheckpointError(f'train.init_classes: {error}') from None
-    if names := class_names(source):
-        return task.labels(names)
     place = Path(source)
-    run = next((folder for folder in (place, *place.parents[:2]) if (folder / 'config.yml').is_file()), None)
-    if run is None:
+    if names := class_names(source) or (characters_in(place) if place.suffix == '.onnx' else ()):
+        return task.labels(names)
+    run = next((str(folder) for folder in (place, *place.parents[:2]) if (folder / 'config.yml').is_file()), None)
+    recipe = run or recipe_of(source)
+    if recipe is None:
         return ()
     try:
-        other = open_job(str(run)).task
+        other = open_job(recipe).task
         return other.labels() if type(other) is type(task) else ()
     except (ConfigError, ValueError, OSError) as error:
-        log.info('%s: its classes are not known: %s', run, error)
+        log.info('%s: its classes are not known: %s', recipe, error)
         return ()
 
 

@@ -49,7 +49,7 @@ class Train:
     epochs: float | None = None
     """Passes over the training samples; or `steps`."""
     until: int | None = None
-    """Ends the run at this step already; the schedule still reckons with the whole length, and a later start goes on."""
+    """Ends the run at this step already; the schedule still spans the whole length; resuming continues it."""
     global_batch_size: int | None = None
     """Samples of one step over all ranks and micro-batches: the training does not depend on the number of ranks."""
     batch_size_per_rank: int | None = None
@@ -121,7 +121,7 @@ class Train:
 
 @dataclass(frozen=True, kw_only=True)
 class Evaluate:
-    """When the samples of `eval` are judged, while training and at its end."""
+    """When the samples of `eval` are evaluated, while training and at its end."""
 
     enabled: bool = True
     """Evaluate at all; with false, a run only trains."""
@@ -162,7 +162,7 @@ class Checkpoint:
 
 @dataclass(frozen=True, kw_only=True)
 class ReportOptions:
-    """What the run tells of itself."""
+    """What the run reports."""
 
     every: int = 10
     """Steps between log lines."""

@@ -21,7 +21,7 @@ class Standing:
     no_better: int = 0  # how many evaluations came since the best
     start: float | None = None  # the metric that picks the best checkpoint, of the weights that the run began with
 
-    def judged(self, metrics: Mapping[str, float], by: Sequence[str]) -> bool:
+    def evaluated_as(self, metrics: Mapping[str, float], by: Sequence[str]) -> bool:
         """Records an evaluation at the current step; whether it is the best so far.
 
         The metrics `by` are compared in their order, and the later of two equal evaluations wins: early ones are often all 0. A

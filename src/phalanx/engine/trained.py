@@ -15,6 +15,7 @@ from phalanx.data.image import read_image
 from phalanx.data.samples import Image
 from phalanx.engine import worker
 from phalanx.engine.runs import Job, check_folder, check_initial, check_parts, open_job, pick_device, said_of_weights
+from phalanx.report.report import Callback
 from phalanx.system.errors import StoppedError
 from phalanx.system.stops import wanted
 from phalanx.weights.checkpoint import Checkpoints, step_of
@@ -80,7 +81,9 @@ class Trained:
 
 def pixels_of(image: AnImage) -> Image:
     """[H, W, 3] uint8 RGB. Raises ValueError and SampleError."""
-    pixels = read_image(Path(image)) if isinstance(image, str | Path) else np.asarray(image)
+    pixels = (
+        read_image(Path(image)) if isinstance(image, str | Path) else np.require(image, requirements='W')
+    )  # as torch wants it
     if pixels.dtype != np.uint8 or pixels.ndim != 3 or pixels.shape[2] != 3 or 0 in pixels.shape:
         shape = ', '.join(map(str, pixels.shape))
         raise ValueError(f'an image is an array [height, width, 3] of uint8, in RGB order; got [{shape}] of {pixels.dtype}')
@@ -96,14 +99,21 @@ def load_run(folder: str | Path, weights: str | Path | None = None, device: str 
 
 
 def train(
-    recipe: str | Path, *, save_dir: str | Path | None = None, overrides: Mapping[str, Any] | None = None, fresh: bool = False
+    recipe: str | Path,
+    *,
+    save_dir: str | Path | None = None,
+    overrides: Mapping[str, Any] | None = None,
+    fresh: bool = False,
+    callback: Callback | None = None,
 ) -> Trained:
     """Trains a recipe in this process, on one rank, as `phalanx train` does with the same result; the trained model.
 
     `overrides`: keys of the recipe and their values, `{'train.steps': 100}` say. A run that is in the folder already goes on;
-    with `fresh` it is kept aside. Several ranks need the command. Raises RequestError (ConfigError among them) before anything
-    is started, StoppedError when a signal stopped the run, which is saved then, and what ended the run otherwise: RunError,
-    BadSampleError, CheckpointError or OSError.
+    with `fresh` it is kept aside. Several ranks need the command. `callback` is called with each event of the run, a dict whose
+    `kind` says what it is (`train`, `eval`, `saved`, `warning`, `end` ...); what it raises ends the run.
+
+    Raises RequestError (ConfigError among them) before anything is started, StoppedError when a signal stopped the run, which
+    is saved then, and what ended the run otherwise: RunError, BadSampleError, CheckpointError or OSError.
     """
     assignments = [
         (f'{key}={json.dumps(value, default=str)}', f'overrides[{key!r}]') for key, value in (overrides or {}).items()
@@ -115,7 +125,7 @@ def train(
         check_initial(job)
     handlers = {number: signal.getsignal(number) for number in wanted()}
     try:
-        status = worker.train(job, worker.Start(fresh=fresh))
+        status = worker.train(job, worker.Start(fresh=fresh), callback)
     finally:
         for number, handler in handlers.items():
             signal.signal(number, handler)

@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any, Generic
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from phalanx.data import cache
+from phalanx.engine import account
 from phalanx.engine.ema import Ema
 from phalanx.engine.evaluator import Evaluator
 from phalanx.engine.loader import Loader, Stream, check_bad
-from phalanx.engine.meters import Stopwatch, peak_memory_mb, throughput
+from phalanx.engine.meters import Stopwatch
 from phalanx.engine.news import News
 from phalanx.engine.optim.clip import clip
 from phalanx.engine.optim.frozen import FrozenAtFirst, freeze
@@ -33,16 +33,13 @@ from phalanx.engine.schema import Recipe
 from phalanx.engine.standing import Standing
 from phalanx.engine.step_numbers import StepNumbers
 from phalanx.families.task import B, P, S, Task
-from phalanx.nn import stochastic
 from phalanx.nn.precision import Precision
 from phalanx.parallel import dist, norms
-from phalanx.parallel.gradients import replicated
-from phalanx.parallel.heartbeat import Heart
+from phalanx.parallel.heartbeat import Heartbeat
 from phalanx.parallel.step import WholeStep
 from phalanx.report.readable import counted, number
 from phalanx.report.report import Report
 from phalanx.system.errors import RunError, StoppedError
-from phalanx.system.memory import to_device
 from phalanx.weights.checkpoint import Checkpoints, Loaded
 
 
@@ -77,7 +74,7 @@ class Trainer(Generic[S, B, P]):
         self.model.to(device)
         if train.channels_last:
             self.model.to(memory_format=torch.channels_last)
-        statistics = norms.settle(self.model, recipe.norm_sync, dist.node_group() if recipe.norm_sync == 'node' else None)
+        statistics = norms.synchronise(self.model, recipe.norm_sync, dist.node_group() if recipe.norm_sync == 'node' else None)
         self.at_first = FrozenAtFirst(self.model, train.freeze, train.freeze_steps) if train.freeze_steps else None
 
         # What moves it.
@@ -91,20 +88,15 @@ class Trainer(Generic[S, B, P]):
         # Its passes, forward and backward.
         self.precision = Precision(recipe.precision, device)
         torch.backends.cudnn.benchmark = task.has_fixed_size  # else every new size would be a search for the fastest kernels
-        self.whole, keys = WholeStep(samples=batch, epochs=self.steps / self.steps_per_epoch), stochastic.SampleKeys()
-        self.is_random = stochastic.tie(self.model, keys)
         options = train.compile_options(device.type)
         network: nn.Module = self.model if options is None else torch.compile(self.model, **options)  # type: ignore[call-overload]
-        self.judge = NetworkWithLoss(task, network, self.whole)
-        self.replica, self.compression = replicated(self.judge, recipe.gradients)
-        self.passes = Passes(
-            self.judge, self.replica, self.precision, statistics, keys=keys, micro_batches=train.micro_batches, device=device
-        )
+        self.with_loss = NetworkWithLoss(task, network, WholeStep(samples=batch, epochs=self.steps / self.steps_per_epoch))
+        self.passes = Passes(self.with_loss, self.stream, self.precision, statistics, recipe.gradients, device)
 
         # Where it stands, and what it reads and writes.
         self.at, self.started_at = Standing(), 0
         self.checkpoints = Checkpoints(folder, keep=recipe.checkpoint.keep)
-        parts = self.model, self.optimizer, self.precision, self.ema, self.compression
+        parts = self.model, self.optimizer, self.precision, self.ema, self.passes.compression
         self.saver = Saver(self.checkpoints, *parts, asynchronous=recipe.checkpoint.asynchronous)
         self.cache = cache.of_node(train.cache)
         workers, bad_samples = train.workers, train.bad_samples
@@ -112,8 +104,8 @@ class Trainer(Generic[S, B, P]):
             self.dataset, task.collate, workers=workers, bad_samples=bad_samples, device=device, replace=True, cache=self.cache
         )
         self.news = News(self.loader)
-        self.heart = Heart(dist.rank())
-        about = self.model, self.ema, self.precision, device, self.cache, self.heart, self.news
+        self.heartbeat = Heartbeat(dist.rank())
+        about = self.model, self.ema, self.precision, device, self.cache, self.heartbeat, self.news
         self.evaluator = Evaluator(recipe, task, self.evalset, *about)
         self.clock = Stopwatch()
         self.numbers = StepNumbers()
@@ -131,8 +123,7 @@ class Trainer(Generic[S, B, P]):
         batches = self.clock.waiting(self.batches())
         if dist.world_size() > 1 and self.at.step < self.until:
             first = next(batches)
-            with self.compression.off() if self.compression else contextlib.nullcontext():
-                self.passes.arrange_buckets(*self.ready(first))
+            self.passes.arrange_buckets(self.at.step, first)
             batches = chain([first], batches)
         self.clock.go_on()
         for batch in batches:
@@ -144,72 +135,45 @@ class Trainer(Generic[S, B, P]):
             if self.at.step == self.until:  # which an evaluation may have brought forward
                 break
         self.saver.end(self.at, self.report, is_last=True)
-        summary = self.summary(time.perf_counter() - started)
-        for rank in summary['slow_ranks']:
-            self.report.warning(rank)
-        if self.at.start is not None and self.at.best is not None and self.at.best <= self.at.start:
-            self.report.warning(
-                f'this run is not better than its start: {self.task.judged_by} {number(self.at.best)} at step '
-                f'{self.at.best_step}, {number(self.at.start)} before the first step; try a lower optimizer.lr, '
-                'norm_sync=frozen, or train.freeze'
-            )
+        summary = account.summary(self, time.perf_counter() - started)
+        for warning in account.remarks(summary):
+            self.report.warning(warning)
         return summary
 
     def batches(self) -> Iterator[B]:
         """This rank's share of each global batch, from the step reached so far to the last."""
-        self.replica.train()
+        self.passes.replica.train()
         return self.loader.batches(self.stream.share(step) for step in range(self.at.step, self.until))
 
     def train_step(self, batch: B) -> None:
         """One optimizer update from the share of this rank in a global batch."""
         step = self.at.step
-        self.heart.beat(step, 'training')
+        self.heartbeat.beat(step, 'training')
         set_lr(self.optimizer, self.schedule(step))  # a function of the step alone, so a resume needs no state of it
         # Forward, the sums over ranks that the loss is divided by, backward; DDP averages gradients meanwhile. The sums carry
         # the news of each rank, so a step has no exchange besides them, gradients and shared norms.
         if self.at_first is not None:
             self.at_first.before_passes(step)
-        numbers = self.passes(*self.ready(batch), self.news.own())
+        numbers = self.passes(step, batch, self.news.own())
         if self.at_first is not None:
             self.at_first.after_passes(step)
         norm = self.precision.step(self.optimizer, partial(clip, self.model.parameters(), self.recipe.clip))
         self.optimizer.zero_grad(set_to_none=True)
         if self.ema is not None:
             self.ema.update()
-        self.numbers.add(step, numbers, len(self.judge.names), norm)
+        self.numbers.add(step, numbers, len(self.with_loss.names), norm)
         self.read_numbers(keep=1)  # this step's are on their way: for those the host would have to wait for the device
-
-    def ready(self, batch: B) -> tuple[B, Tensor | None]:
-        """`batch` on the device, as large and long as those of other ranks, and keys [B] for what is random in the network."""
-        self.whole.epoch = self.stream.epoch_of(self.at.step)
-        batch = self.task.align(batch.to(self.device), self.whole)
-        if not self.is_random:
-            return batch, None
-        indices = torch.tensor([draw.index for draw in self.stream.share(self.at.step)])
-        return batch, to_device(stochastic.sample_keys(self.stream.seed, self.at.step, indices), self.device)
 
     def read_numbers(self, keep: int) -> None:
         """Reads the numbers of all but the last `keep` steps. All ranks read the same numbers at the same step."""
         for step, values, norm, news in self.numbers.read(keep):
             if not math.isfinite(values[-1]) or not (math.isfinite(norm) or self.precision.skips):
-                raise RunError(self.non_finite(step, values))
+                self.saver.end(self.at, self.report)
+                raise RunError(account.not_finite(self, step, values))
             if skipped := self.news.hear(*news):
                 for why in skipped:
                     self.report.warning(f'skipped: {why}')
                 check_bad(self.news.bad, self.recipe.train.bad_samples)
-
-    def non_finite(self, step: int, values: Sequence[float]) -> str:
-        terms = ', '.join(f'{name} = {value}' for name, value in zip(self.judge.names, values, strict=False))
-        drawn = dist.gather_objects([draw.index for draw in self.stream.share(step)])
-        names = [self.dataset.name(index) for share in drawn for index in share]
-        shown = ', '.join(names[:16]) + (f' and {len(names) - 16} more' if len(names) > 16 else '')
-        what = 'the loss is' if not math.isfinite(values[-1]) else 'the loss is finite but its gradients are'
-        self.saver.end(self.at, self.report)
-        return (
-            f'{what} not finite at step {step} ({terms}; learning rate {self.schedule(step):.3g}); '
-            f'samples of that step: {shown}; last good checkpoint: {self.saver.newest()}; '
-            'try a lower optimizer.lr, a longer schedule.warmup_steps, clip.norm, or precision.dtype=fp32'
-        )
 
     def due(self, every: int) -> bool:
         """Whether the step reached is a multiple of `every`."""
@@ -243,31 +207,17 @@ class Trainer(Generic[S, B, P]):
             self.until = self.at.step
             times = counted(self.at.no_better, 'evaluation')
             self.report.note(
-                f'stopped early at step {self.at.step} of {self.steps}: {times} in a row with no better {self.task.judged_by} '
-                f'than {number(self.at.best)} at step {self.at.best_step}'
+                f'stopped early at step {self.at.step} of {self.steps}: {times} in a row with no better '
+                f'{self.task.main_metric} than {number(self.at.best)} at step {self.at.best_step}'
             )
 
     def log(self) -> None:
         """One line of the log: losses averaged over the steps since the last one."""
         self.read_numbers(keep=0)
         self.saver.look(self.at, self.report)
-        seconds, waited = self.clock.lap()
+        self.report.train(account.log_line(self))
         if (warning := self.clock.long_wait()) is not None:
             self.report.warning(warning)
-        steps, means = self.numbers.means()
-        self.report.train(
-            {
-                'step': self.at.step,
-                'epoch': self.stream.epoch(self.at.step),
-                'loss': means[-1],
-                **{f'loss/{name}': value for name, value in zip(self.judge.names, means, strict=False)},
-                'lr': self.schedule(self.at.step - 1),
-                'samples_per_s': steps * self.stream.global_batch_size / seconds,
-                'data_wait': waited / seconds,
-                'memory_mb': peak_memory_mb(self.device),
-                **({'loss_scale': self.precision.scale} if self.precision.scale is not None else {}),
-            }
-        )
 
     def evaluate(self) -> bool:
         """Evaluates the model as it is now; whether it is the best so far."""
@@ -280,7 +230,7 @@ class Trainer(Generic[S, B, P]):
     def save(self, best: bool = False) -> None:
         """Begins to write a checkpoint of the step reached."""
         self.clock.pause()
-        self.heart.beat(self.at.step, 'saving')
+        self.heartbeat.beat(self.at.step, 'saving')
         self.read_numbers(keep=0)  # a step whose loss is not finite must not be saved
         self.evaluator.agree_on_statistics()
         self.saver.begin(self.at, best, self.report)
@@ -290,22 +240,3 @@ class Trainer(Generic[S, B, P]):
         """Goes back to a checkpoint. Raises RunError when it is of another network or of a run with other parts."""
         self.at, self.started_at = self.saver.restore(loaded), loaded.step
         self.stop_early()
-
-    def summary(self, seconds: float) -> dict[str, Any]:
-        """What a run comes to, the same on all ranks."""
-        trained = (self.at.step - self.started_at) * self.stream.global_batch_size
-        return {
-            'metrics': self.at.metrics,
-            'judged_by': self.task.judged_by,
-            'best': self.at.best,
-            'best_step': self.at.best_step,
-            'start': self.at.start,
-            'steps': self.at.step,
-            'epochs': self.stream.epoch(self.at.step),
-            'global_batch_size': self.stream.global_batch_size,
-            'world_size': dist.world_size(),
-            'seconds': seconds,
-            **throughput(self.clock, trained, self.device),
-            'initial_weights': [taken.facts() for taken in self.initial],
-            'skipped_samples': sorted(set(self.news.bad.values())),
-        }

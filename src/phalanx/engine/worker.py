@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import json
 import logging
 import math
 import multiprocessing
 import os
-import platform
 import re
 import signal
 import time
@@ -23,18 +21,16 @@ from typing import Any
 
 import torch
 
-import phalanx
 from phalanx.config.show import show
-from phalanx.engine import evaluation
+from phalanx.engine import account, evaluation
 from phalanx.engine.loader import PATIENCE
-from phalanx.engine.runs import Job, differences, hold, pick_device, set_aside, settled
+from phalanx.engine.runs import Job, differences, hold, pick_device, set_aside, with_names
 from phalanx.engine.schema import Train
 from phalanx.engine.trainer import Trainer
 from phalanx.families.task import Evaluation
 from phalanx.nn.precision import Precision
 from phalanx.parallel import dist
-from phalanx.report.readable import counted
-from phalanx.report.report import Report
+from phalanx.report.report import Callback, Report
 from phalanx.system.compiler import use_own_cache
 from phalanx.system.disk import remove_own, write_whole
 from phalanx.system.errors import RunError, StoppedError
@@ -68,15 +64,16 @@ class Start:
     fresh: bool = False
 
 
-def train(job: Job, start: Start) -> int:
+def train(job: Job, start: Start, callback: Callback | None = None) -> int:
     """The exit status of one rank: 0 when the run came to its end, 128 + signal when it was stopped and saved.
 
-    Raises what ended the run otherwise: RunError, BadSampleError, CheckpointError, OSError.
+    `callback` hears what the report does (`Report`). Raises what ended the run otherwise: RunError, BadSampleError,
+    CheckpointError, OSError.
     """
     with joined(job.recipe.device) as device:
         keep_log()
         with faults_explained():
-            status = run(job, start, device)
+            status = run(job, start, device, callback)
         gc.collect()  # DDP holds the process group; what is left of it at the end of the interpreter can abort the process
         dist.barrier()
     return status
@@ -116,7 +113,7 @@ def faults_explained() -> Iterator[None]:
         raise RunError(cure.format(said.partition('\n')[0])) from error
 
 
-def run(job: Job, start: Start, device: torch.device) -> int:
+def run(job: Job, start: Start, device: torch.device, callback: Callback | None = None) -> int:
     """The exit status of the run, with all that it built gone again."""
     with contextlib.ExitStack() as held:
         if job.recipe.train.compile:
@@ -134,7 +131,7 @@ def run(job: Job, start: Start, device: torch.device) -> int:
             resumed_from = checkpoint.path
             del checkpoint  # as large as all that the run keeps, and not needed any more
         visualdl, main = job.recipe.report.visualdl, dist.rank() == 0
-        report = Report(job.folder, main=main, name=job.name, total_steps=trainer.until, visualdl=visualdl)
+        report = Report(job.folder, main=main, name=job.name, total_steps=trainer.until, visualdl=visualdl, callback=callback)
         held.enter_context(report)
         for note in job.notes:
             report.note(note)
@@ -145,12 +142,12 @@ def run(job: Job, start: Start, device: torch.device) -> int:
         if resumed_from is not None:
             report.resume(trainer.at.step)
             report.note(f'resumed at step {trainer.at.step} from {resumed_from}')
-        report.world(facts(job, trainer), dist.gather_objects(place(device)))
+        report.world(account.facts(job, trainer), dist.gather_objects(account.place(device)))
         caught = catch_signals(trainer)
         try:
             summary = trainer.train(report)
             summary |= {'differs': job.differs} if job.differs else {}
-            report.finish(summary if trainer.at.step > trainer.started_at else {**summary, **earlier(job.folder)})
+            report.finish(summary if trainer.at.step > trainer.started_at else {**summary, **account.earlier(job.folder)})
         except StoppedError as stopped:
             report.note(str(stopped))
             return 128 + int(dist.from_main_rank(caught[0] if caught else signal.SIGTERM))
@@ -172,22 +169,15 @@ def fetch_together(train: Train) -> None:
     fetching.result()
 
 
-def earlier(folder: Path) -> dict[str, Any]:
-    """How long it took and how fast it was when the run reached its end, for a start that found nothing left to train."""
-    file = folder / 'summary.json'
-    before = json.loads(file.read_text()) if file.is_file() else {}
-    return {key: before[key] for key in ('seconds', 'samples_per_s', 'data_wait', 'peak_memory_mb') if key in before}
-
-
-def evaluate(job: Job, weights: str | Path | None, *, raw: bool = False) -> Evaluation:
+def evaluate(job: Job, weights: str | Path | None, *, raw: bool = False, pictures: int = 0) -> Evaluation:
     """The evaluation of `weights` (None: the best of the run), shared by the ranks. Raises CheckpointError or BadSampleError.
 
-    `raw`: those as trained, not their EMA.
+    `raw`: those as trained, not their EMA. `pictures`: how many of the worst samples are among its figures.
     """
     with joined(job.recipe.device) as device:
         model = job.task.model()
         load_weights(model, weights or job.folder, raw=raw)
-        return evaluation.evaluate(
+        found = evaluation.evaluate(
             job.task,
             model.to(device),
             device=device,
@@ -197,6 +187,10 @@ def evaluate(job: Job, weights: str | Path | None, *, raw: bool = False) -> Eval
             bad_samples=job.recipe.train.bad_samples,
             autocast=Precision(job.recipe.precision, device).autocast(),
         )
+        if not pictures or dist.rank() != 0:
+            return found
+        about = job.task, model, job.task.dataset('eval'), pictures, job.recipe.train.seed, device
+        return evaluation.with_worst(found, *about)
 
 
 def end_workers() -> None:
@@ -251,7 +245,7 @@ def prepare(job: Job, start: Start, held: contextlib.ExitStack) -> tuple[Loaded 
     notes += [f'passed over a damaged checkpoint: {problem}' for problem in damaged]
     if checkpoint is not None:
         notes += [f'goes on under another setting: {line}' for line in differences(job)]
-    write_whole(job.folder / 'config.yml', show(settled(job)).encode(), durable=True)
+    write_whole(job.folder / 'config.yml', show(with_names(job)).encode(), durable=True)
     return checkpoint, notes
 
 
@@ -305,31 +299,3 @@ def catch_signals(trainer: Trainer[Any, Any, Any]) -> list[int]:
     for number in wanted():
         signal.signal(number, ask)
     return caught
-
-
-def place(device: torch.device) -> dict[str, str | int]:
-    """Who this rank is, for the table of the world."""
-    name = torch.cuda.get_device_name(device) if device.type == 'cuda' else f'cpu ({torch.get_num_threads()} threads)'
-    node = os.environ.get('PHALANX_ADDRESS') or platform.node()
-    return {'rank': dist.rank(), 'node': node, 'device': name, 'pid': os.getpid()}
-
-
-def facts(job: Job, trainer: Trainer[Any, Any, Any]) -> dict[str, str]:
-    """What a person wants to see before a run begins."""
-    parameters = sum(parameter.numel() for parameter in trainer.model.parameters())
-    stream, recipe = trainer.stream, job.recipe
-    shares = f'{counted(stream.world_size, "rank")} x {counted(stream.micro_batches, "micro-batch", "micro-batches")}'
-    return {
-        'recipe': job.name,
-        'run folder': str(job.folder),
-        'model': f'{job.resolved.value["model"].value["name"].value}, {parameters / 1e6:.2f} M parameters',
-        'data': f'{stream.size} training, {len(trainer.evalset)} evaluation samples',
-        'length': f'{counted(trainer.steps, "step")} = {stream.epoch(trainer.steps):.1f} epochs',
-        'global batch': f'{counted(stream.global_batch_size, "sample")}, {shares}',
-        'learning rate': f'{trainer.lr:g} (scaling rule {recipe.scaling.rule})',
-        'precision': f'{recipe.precision.dtype}, norm_sync {recipe.norm_sync}',
-        **(
-            {'EMA': f'decay {recipe.ema.decay:g}, used from step {trainer.ema.settles:,}'} if recipe.ema and trainer.ema else {}
-        ),
-        'versions': f'phalanx {phalanx.__version__}, torch {torch.__version__}, python {platform.python_version()}',
-    }

@@ -1,6 +1,7 @@
 """Distillation: networks that see the same batch and learn from one another; one of them, the student, is for later use.
 
-A network gives outputs with named parts, tensors whose dim 0 is the sample. What the networks learn from one another is a loss
+A network gives outputs with named parts, or a list of them (its parts are then called 0, 1, ...): tensors whose dim 0 is the
+sample. What the networks learn from one another is a loss
 between two of them (DISTILLATIONS); what each learns from the truth is the ordinary loss of its family (`own_losses`).
 """
 
@@ -60,8 +61,8 @@ class Distilled(nn.Module):
     def width_step(self) -> int:
         return int(self.student.width_step)
 
-    def exported(self, *, post_processing: bool) -> Any:
-        return self.student.exported(post_processing=post_processing)
+    def exported(self, *inputs: Any, post_processing: bool) -> Any:
+        return self.student.exported(*inputs, post_processing=post_processing)
 
     def train(self, mode: bool = True) -> Self:
         super().train(mode)
@@ -105,15 +106,16 @@ class DML:
     """Deep mutual learning: how far the probabilities that two networks give differ, summed over all places, a sample.
 
     Zhang et al., Deep Mutual Learning, https://arxiv.org/abs/1706.00384, in the symmetric form of PaddleOCR: the mean of the
-    Kullback-Leibler divergences in both directions. Classes are the last dim of `output`, which holds logits.
+    Kullback-Leibler divergences in both directions. Classes are the dim `classes` of `output`, which holds logits.
     """
 
     between: tuple[str, str] = ('student', 'teacher')
     output: str
+    classes: int = -1
     weight: float = 1.0
 
     def __call__(self, outputs: Mapping[str, Any]) -> Loss:
-        first, second = (part.softmax(-1) + EPSILON for part in parts(outputs, self.between, self.output))
+        first, second = (part.softmax(self.classes) + EPSILON for part in parts(outputs, self.between, self.output))
         divergences = _divergence(first, second) + _divergence(second, first)
         return {self.name: Term(self.weight / 2 * divergences, divergences.new_full((), len(first)))}
 
@@ -153,7 +155,9 @@ def parts(outputs: Mapping[str, Any], between: tuple[str, str], output: str) -> 
     for name in between:
         if name not in outputs:
             raise ValueError(f'the networks of the distillation are {", ".join(outputs)}; there is no {name!r}')
-        part = getattr(outputs[name], output, None)
+        own = outputs[name]
+        listed = dict(zip(map(str, range(len(own))), own, strict=True)) if isinstance(own, list) else {}
+        part = listed.get(output, getattr(own, output, None))
         if not isinstance(part, Tensor):
             raise ValueError(f'the outputs of the network {name!r} have no part {output!r}')
         found.append(at_least_float32(part))

@@ -5,18 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol, Self, TypeVar
+from typing import Any, ClassVar, NamedTuple, Protocol, Self, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from phalanx.data.samples import Dataset, Image, Split
 from phalanx.parallel.step import WholeStep
-
-
-def tried(build: Callable[[], Any]) -> None:
-    """Builds a part of a recipe, so that what is wrong with its options is told with its place. Raises ValueError."""
-    build()
 
 
 class Batch(Protocol):
@@ -32,8 +27,8 @@ class Batch(Protocol):
 class Term(NamedTuple):
     """One named part of a loss, as a sum and how much was summed, so that it means the same however a batch is cut."""
 
-    total: Tensor  # [] sum over what this batch judged, coefficient included, to be back-propagated
-    weight: Tensor  # [] how much this batch judged: pixels, boxes, words; no gradient
+    total: Tensor  # [] sum over this batch, coefficient included, to be back-propagated
+    weight: Tensor  # [] how much of this batch was summed: pixels, boxes, words; no gradient
     least: float = 0.0  # the sum of weights counts as no less
 
     def mean(self) -> Tensor:
@@ -72,10 +67,10 @@ class Matrix:
 
 @dataclass(frozen=True)
 class Pictures:
-    """Images that a person should look at."""
+    """Images that a person should look at, a row a sample."""
 
     title: str
-    cells: Sequence[tuple[str, Image]]  # with captions
+    rows: Sequence[tuple[str, Sequence[tuple[str, Image]]]]  # what is to be said of the sample, and its captioned pictures
 
 
 @dataclass(frozen=True)
@@ -86,6 +81,18 @@ class Legend:
 
 
 Figure = Curves | Matrix | Pictures | Legend
+
+
+@dataclass(frozen=True)
+class Writers:
+    """How results become files, by what `phalanx predict --save` calls each way."""
+
+    ways: Mapping[str, Callable[[Any, Image, Path], list[Path]]]  # (result, its image, a path without suffix) -> files written
+    usual: Sequence[str]  # those that are taken when none is asked for
+
+    def write(self, result: Any, image: Image, stem: Path, chosen: Sequence[str] = ()) -> list[Path]:
+        """Writes the result of one image beside `stem` in the ways `chosen`, and returns the files. Raises OSError."""
+        return [file for way in chosen or self.usual for file in self.ways[way](result, image, stem)]
 
 
 def described(part: object) -> dict[str, Any]:
@@ -112,30 +119,26 @@ class Export:
     dynamic: Mapping[int, int] = field(default_factory=dict)  # dimensions that images differ in -> what they are multiples of
 
 
-class FromSource:
-    """What has its length and the names of its samples from its `source`, about which there is nothing odd."""
+class Grade(NamedTuple):
+    """How well one sample was predicted, where something is wrong with it."""
 
-    source: Any
-
-    @property
-    def cures(self) -> Mapping[str, str]:
-        return {}
-
-    @property
-    def notes(self) -> Sequence[str]:
-        return ()
-
-    def __len__(self) -> int:
-        return len(self.source)
-
-    def name(self, index: int) -> str:
-        return str(self.source.name(index))
+    value: float  # the lower, the worse
+    said: str  # what is wrong
 
 
 class Metric(Protocol[B_contra, P_contra]):
     """Counts what a rank has seen. All ranks call `gather` once; after it the main rank alone is asked for results."""
 
-    def update(self, prediction: P_contra, batch: B_contra) -> None: ...
+    names: ClassVar[tuple[str, ...]]  # of the numbers that can pick the best checkpoint, the usual one first; larger is better
+    tie_breakers: ClassVar[tuple[str, ...]]  # pick between checkpoints equal in that one, in order; larger is better
+
+    @property
+    def worst(self) -> str:
+        """What the samples of the lowest grades are, for a title."""
+
+    def update(self, prediction: P_contra, batch: B_contra) -> Sequence[Grade | None]:
+        """Counts a batch; the grade of each of its samples, None where all is right."""
+
     def gather(self) -> None:
         """Brings the counts of all ranks to the main one, so that each sample counts exactly once."""
 
@@ -147,6 +150,19 @@ class Metric(Protocol[B_contra, P_contra]):
         """What the report draws of it; may be empty."""
 
 
+@dataclass(frozen=True)
+class Worst:
+    """A sample that was predicted badly."""
+
+    index: int  # its number in the data set
+    name: str
+    grade: Grade
+
+    @property
+    def caption(self) -> str:
+        return f'{self.name}: {self.grade.said}'
+
+
 @dataclass(frozen=True, kw_only=True)
 class Evaluation:
     """What came of evaluating a model. The main rank alone has table and figures; the rest is the same on all ranks."""
@@ -156,6 +172,7 @@ class Evaluation:
     seconds: float
     table: Sequence[Mapping[str, str | float]] = ()
     figures: Sequence[Figure] = ()
+    worst: Sequence[Worst] = ()  # the worst first
     missed: Mapping[int, str] = field(default_factory=dict)  # samples that could not be read, and why
     slow: Sequence[str] = ()  # ranks slower than the median: here, unlike in training, each works for itself
 
@@ -164,14 +181,14 @@ class Task(Protocol[S, B, P]):
     """What a family must say so that the trainer can train it. Holds settings only; picklable; knows no rank."""
 
     @property
-    def judged_by(self) -> str:
+    def main_metric(self) -> str:
         """The metric that picks the best checkpoint; larger is better."""
 
     @property
     def tie_breakers(self) -> Sequence[str]:
         """Metrics that pick between checkpoints equal in that one, in order; larger is better."""
 
-    def settled(self) -> Mapping[str, Sequence[str]]:
+    def resolved_names(self) -> Mapping[str, Sequence[str]]:
         """Keys of the recipe that leave something to files of the data set (the names of classes, say), and what these say.
 
         A run folder has it in its recipe, so that it can predict where those files are not.
@@ -204,7 +221,7 @@ class Task(Protocol[S, B, P]):
         """The terms of the loss of `batch`; what belongs to the whole step (a hardest-pixel threshold, say) it asks `whole`."""
 
     def weights(self, batch: B) -> Mapping[str, Tensor] | None:
-        """The weights [] of the terms, in their order, where targets alone tell them; None where only outputs do."""
+        """The weights [] of the terms, in their order, where targets alone determine them; None where only outputs do."""
 
     @property
     def sees_whole_step(self) -> bool:
@@ -231,8 +248,9 @@ class Task(Protocol[S, B, P]):
     def drawn(self, result: Any, image: Image) -> Image:
         """The image with its result on it, or beside it: one picture, [h, w, 3] RGB."""
 
-    def save(self, result: Any, image: Image, stem: Path) -> list[Path]:
-        """Writes the result of one image beside `stem` (a path without suffix) and returns the files written."""
+    @property
+    def writers(self) -> Writers:
+        """How the result of one image is written."""
 
     # What `phalanx export` writes.
     def export(self, model: nn.Module, *, post_processing: bool = False) -> Export:

@@ -100,7 +100,7 @@ class RankLogs(LogsSpecs):
         errors = {local: str(self.attempt.scratch / ERROR.format(env['RANK'])) for local, env in envs.items()}
         for local, env in envs.items():
             env['TORCHELASTIC_ERROR_FILE'] = errors[local]
-            env['TORCHELASTIC_RESTART_COUNT'] = str(self.attempt.number)  # ranks of two attempts must not meet in one store
+            env['TORCHELASTIC_RESTART_COUNT'] = str(self.attempt.number)  # ranks of two attempts must not share a store
         nowhere = dict.fromkeys(envs, '')
         return LogsDest(stdouts=nowhere, stderrs=dict(nowhere), error_files=errors)
 
@@ -131,7 +131,7 @@ def run_attempt(command: Sequence[str], attempt: Attempt, killed: Collection[int
 
 
 def _config(attempt: Attempt) -> LaunchConfig:
-    if attempt.endpoint is None:  # ranks of one node meet in a file: nothing listens to the network
+    if attempt.endpoint is None:  # ranks of one node rendezvous in a file: nothing listens to the network
         os.environ['PHALANX_INIT_METHOD'] = f'file://{attempt.scratch}/ranks-{attempt.number}'
         os.environ['TORCH_DISABLE_SHARE_RDZV_TCP_STORE'] = '1'
         rendezvous = {

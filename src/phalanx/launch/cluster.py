@@ -26,7 +26,7 @@ class Cluster:
     max_nodes: int = 1
     address: str = '127.0.0.1'  # of this node, as the others reach it
     interface: str = 'lo'  # the network interface that has this address
-    rendezvous: tuple[str, int] | None = None  # where the nodes meet: address and port on the first one; None: one node
+    rendezvous: tuple[str, int] | None = None  # the rendezvous: address and port on the first one; None: one node
     wanted_rank: int | None = None  # the place that --rank asks for
 
     @property

@@ -39,7 +39,7 @@ FLAGS: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
     (('--nproc_per_node',), {'type': int, 'metavar': 'N', 'help': 'N ranks on this node'}),
     (('--ips',), {'metavar': 'A,B,..', 'help': 'the nodes, rank 0 first; the same command on each of them'}),
     (('--nnodes',), {'metavar': 'N|MIN:MAX', 'help': 'how many nodes; with MIN:MAX they may leave and join while it runs'}),
-    (('--master',), {'metavar': 'IP:PORT', 'help': 'with --nnodes: where the nodes meet'}),
+    (('--master',), {'metavar': 'IP:PORT', 'help': 'with --nnodes: the rendezvous address'}),
     (('--rank',), {'type': int, 'metavar': 'N', 'help': 'with --nnodes: the place of this node, 0 on the master'}),
     (('--host',), {'metavar': 'IP', 'help': 'the address of this node, when it has several'}),
     (

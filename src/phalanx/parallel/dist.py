@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 import torch.distributed as torch_dist
+import torch.distributed.nn  # takes the group of all ranks as a default when it is loaded: not after `join`, see `leave`
 from torch import Tensor
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
@@ -78,7 +79,9 @@ def join(device: torch.device) -> None:
 
 
 def leave(failed: bool = False) -> None:
-    """Leaves the process group.
+    """Leaves the process group, whose threads end with it.
+
+    Unless something still holds the group: a thread that is awake when the interpreter ends can abort the process.
 
     A rank that failed must not do so with NCCL, where all ranks leave together: it would wait for those that wait for it, and
     never tell what ended it. The end of the process does it then.

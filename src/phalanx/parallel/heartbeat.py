@@ -22,7 +22,7 @@ class Beat(NamedTuple):
     age: float  # seconds since
 
 
-class Heart:
+class Heartbeat:
     """Beats into the launcher's folder; does nothing for a rank that has no such launcher. A beat costs some 10 us."""
 
     def __init__(self, rank: int) -> None:

@@ -110,10 +110,10 @@ class RunningStatistics:
             norm.waiting = 0.0
 
 
-def settle(model: nn.Module, sync: NormSync, node: dist.Group | None) -> RunningStatistics:
+def synchronise(model: nn.Module, sync: NormSync, node: dist.Group | None) -> RunningStatistics:
     """Gives the batch norms of `model` the statistics that a recipe's `norm_sync` names; all ranks call this together.
 
-    Their running ones follow when the `RunningStatistics` are told to. `node`: the ranks of this node. Raises ValueError for a
+    Their running ones follow when the `RunningStatistics` are asked to. `node`: the ranks of this node. Raises ValueError for a
     batch norm of another class.
     """
     match sync:

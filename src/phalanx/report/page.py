@@ -39,8 +39,6 @@ def write_page(folder: Path) -> Path:
 
 
 def _page(run: Run) -> str:
-    rows = run.table.get('rows', [])
-    columns = dict.fromkeys(key for row in rows for key in row)
     return rendered(
         'report.html',
         {
@@ -49,10 +47,8 @@ def _page(run: Run) -> str:
             'pills': _pills(run),
             'tiles': _tiles(run),
             'charts': _charts(run),
-            'pictures': [row for row in (_embedded(run, row) for row in run.pictures) if row],
-            'figures': [_figure(run, figure) for figure in run.table.get('figures', [])],
-            'rows': [{column: row.get(column) for column in columns} for row in rows],
-            'bars': [column for column in columns if all(_is_share(row.get(column), 0) for row in rows)],
+            'pictures': [{'caption': '', 'cells': row} for row in (_embedded(run.folder, row) for row in run.pictures) if row],
+            **in_detail(run.folder, run.table.get('rows', []), run.table.get('figures', [])),
             'events': _events(run),
             'facts': _facts(run),
             'ranks': run.start.get('ranks', []),
@@ -151,21 +147,21 @@ def _tiles(run: Run) -> list[tuple[str, str, str]]:
     said = run.summary
     last = run.train[-1] if run.train else {}
     final = said.get('metrics') or _metrics(run.evaluations[-1] if run.evaluations else {})
-    judged_by = said.get('judged_by') or next(iter(final), '')
+    main_metric = said.get('main_metric') or said.get('judged_by') or next(iter(final), '')
     tiles = []
-    if judged_by:
-        tiles.append((judged_by, number(final.get(judged_by)), f'final, step {number(said.get("steps", run.step))}'))
+    if main_metric:
+        tiles.append((main_metric, number(final.get(main_metric)), f'final, step {number(said.get("steps", run.step))}'))
         scored = [
-            (line[judged_by], line['step']) for line in run.evaluations if line['step'] and line.get(judged_by) is not None
+            (line[main_metric], line['step']) for line in run.evaluations if line['step'] and line.get(main_metric) is not None
         ]
         best, step = max(scored, key=lambda pair: pair[0], default=(None, None))  # the first of equals, as in training
         best, step = said.get('best', best), said.get('best_step', step)
-        tiles.append((f'best {judged_by}', number(best), f'step {number(step)}'))
-    if raw := [line for line in run.evaluations if judged_by in line.get('raw', {})]:
+        tiles.append((f'best {main_metric}', number(best), f'step {number(step)}'))
+    if raw := [line for line in run.evaluations if main_metric in line.get('raw', {})]:
         tiles.append(
-            (f'{judged_by} as trained', number(raw[-1]['raw'][judged_by]), f'without the EMA, step {raw[-1]["step"]:,}')
+            (f'{main_metric} as trained', number(raw[-1]['raw'][main_metric]), f'without the EMA, step {raw[-1]["step"]:,}')
         )
-    tiles += [(name, number(value), 'final') for name, value in final.items() if name != judged_by]
+    tiles += [(name, number(value), 'final') for name, value in final.items() if name != main_metric]
     tiles.append(('loss', number(last.get('loss')), f'step {number(last.get("step"))}'))
     speed, wait = (said.get(key, last.get(key)) for key in ('samples_per_s', 'data_wait'))
     ranks = said.get('world_size', len(run.start.get('ranks', [])) or None)
@@ -231,12 +227,22 @@ def _metrics(line: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in line.items() if name not in NOT_METRICS}
 
 
-def _embedded(run: Run, cells: Iterable[Mapping[str, str]]) -> list[dict[str, str]]:
+def in_detail(folder: Path, rows: Sequence[Mapping[str, Any]], figures: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """What templates show of an evaluation: its table, and its figures as table.json of `folder` has them."""
+    columns = dict.fromkeys(key for row in rows for key in row)
+    return {
+        'figures': [_figure(folder, figure) for figure in figures],
+        'rows': [{column: row.get(column) for column in columns} for row in rows],
+        'bars': [column for column in columns if all(_is_share(row.get(column), 0) for row in rows)],
+    }
+
+
+def _embedded(folder: Path, cells: Iterable[Mapping[str, str]]) -> list[dict[str, str]]:
     """Pictures as text in the page, as far as their files are there."""
     found = []
     for cell in cells:
-        path = run.folder / 'pictures' / cell['file']
-        if _is_own(run.folder / 'pictures', cell['file']):
+        path = folder / 'pictures' / cell['file']
+        if _is_own(folder / 'pictures', cell['file']):
             kind, data = 'png' if path.suffix == '.png' else 'jpeg', base64.b64encode(path.read_bytes()).decode()
             found.append({'caption': cell['caption'], 'data': f'data:image/{kind};base64,{data}'})
     return found
@@ -249,7 +255,7 @@ def _is_own(folder: Path, name: str) -> bool:
     return is_picture and file.is_file() and not any(map(Path.is_symlink, (folder, file)))
 
 
-def _figure(run: Run, figure: Mapping[str, Any]) -> dict[str, Any]:
+def _figure(folder: Path, figure: Mapping[str, Any]) -> dict[str, Any]:
     """One of `task.Figure`, with what its template needs."""
     match figure['kind']:
         case 'curves':
@@ -260,13 +266,14 @@ def _figure(run: Run, figure: Mapping[str, Any]) -> dict[str, Any]:
         case 'matrix':
             return {**figure, 'matrix': confusion(figure['names'], figure['counts'])}
         case 'pictures':
-            return {**figure, 'cells': _embedded(run, figure['cells'])}
+            rows = [{'caption': row['caption'], 'cells': _embedded(folder, row['cells'])} for row in figure['rows']]
+            return {**figure, 'rows': [row for row in rows if row['cells']]}
         case _:
             return dict(figure)
 
 
 def _events(run: Run) -> list[dict[str, Any]]:
-    """Notes and warnings, each text once: a resumed run meets the same bad sample again."""
+    """Notes and warnings, each text once: a resumed run finds the same bad sample again."""
     seen = {line['text']: line for line in reversed(run.journal) if line['kind'] in ('note', 'warning')}
     return sorted(seen.values(), key=lambda line: line['time'])
 

@@ -1,4 +1,4 @@
-"""The report of a run, and the only printer: every rank tells its `Report`, the main rank's prints and writes files.
+"""The report of a run, and the only printer: every rank calls its `Report`; the main rank's prints and writes files.
 
 metrics.jsonl   one JSON object a log line or evaluation, each step once        summary.json   what the run came to
 journal.jsonl   starts, notes, warnings, checkpoints, with their time           table.json     the latest evaluation in detail
@@ -14,6 +14,7 @@ import logging
 import math
 import os
 import sys
+import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -31,13 +32,14 @@ from rich.table import Table
 from rich.text import Text
 
 from phalanx.families.task import Curves, Evaluation, Figure, Legend, Matrix
-from phalanx.report.page import read_lines, write_page
+from phalanx.report.page import in_detail, read_lines, rendered, write_page
 from phalanx.report.readable import counted, duration, mebibytes, number, percent
 from phalanx.system.disk import write_whole
 
 log = logging.getLogger('phalanx')
 
 RANKS_SHOWN = 16  # on the terminal; the page shows all
+WORST_PRINTED, MISTAKES_PRINTED = 5, 5
 PICTURE_SIDE = 800  # pixels; the page holds all pictures, so they are not stored larger
 COLUMNS = {  # what a log line says of each number, at a width that keeps lines aligned
     'epoch': 'epoch {:6.2f}',
@@ -51,6 +53,9 @@ NO_LABELS = 'the labels of the {} say nothing (are all pixels void?); `phalanx d
 BAR = {'loss': 'loss {:.4f}', 'lr': 'lr {:.1e}', 'samples_per_s': '{:.1f} samples/s', 'data_wait': 'wait {:.0%}'}
 
 
+Callback = Callable[[Mapping[str, Any]], None]  # what somebody wants to hear: an event, whose `kind` says what it is
+
+
 class Scalars(Protocol):
     """What takes numbers over steps: the writers of TensorBoard and VisualDL."""
 
@@ -59,15 +64,25 @@ class Scalars(Protocol):
 
 
 class Report:
-    """Tells people and files how a run goes. What cannot be written on the way (a full disk, say) is counted; the run goes on.
+    """Reports to people and files how a run goes. What cannot be written (a full disk, say) is counted; the run continues.
 
-    Use it as a context manager: however the run ends, the terminal is as before and the page shows what is known.
+    Use it as a context manager: however the run ends, the terminal is as before and the page shows what is known. `callback`
+    gets each line of metrics.jsonl and journal.jsonl, and the summary as kind `end`, once it is in its file.
     """
 
     def __init__(
-        self, folder: Path, *, main: bool, name: str, total_steps: int, visualdl: bool = False, console: Console | None = None
+        self,
+        folder: Path,
+        *,
+        main: bool,
+        name: str,
+        total_steps: int,
+        visualdl: bool = False,
+        callback: Callback | None = None,
+        console: Console | None = None,
     ) -> None:
         self.folder, self.main, self.name, self.total_steps = folder, main, name, total_steps
+        self._callback = callback or (lambda event: None)
         self.step = self._begun_at = 0
         self.not_written: Counter[str] = Counter()
         self._metrics: _Lines | None = None  # opened by the first line, or by `resume`
@@ -84,7 +99,7 @@ class Report:
             TimeRemainingColumn(compact=True),
             TextColumn('left'),
             console=self._console,
-            disable=not (main and self._console.is_interactive),  # without a bar it still reckons the time left
+            disable=not (main and self._console.is_interactive),  # without a bar it still estimates the time left
             expand=True,
             refresh_per_second=4,
             speed_estimate_period=600,
@@ -106,7 +121,7 @@ class Report:
             self._metrics = self._open_metrics()
 
     def world(self, facts: Mapping[str, str], ranks: Sequence[Mapping[str, str | int]]) -> None:
-        """Tells once what is about to run, and where."""
+        """Reports once what is about to run, and where."""
         self._note_down(
             {
                 'kind': 'start',
@@ -122,7 +137,7 @@ class Report:
             self._say(f'and {len(ranks) - RANKS_SHOWN} more ranks; {self.folder / "report.html"} has all of them')
 
     def initial_weights(self, facts: Mapping[str, Any], rows: Sequence[Mapping[str, str | float]]) -> None:
-        """Tells what the network started from, and what of it was taken: one row a part of the network."""
+        """Reports what the network started from, and what of it was taken: one row a part of the network."""
         self._note_down({'kind': 'weights', 'facts': dict(facts), 'rows': [dict(row) for row in rows]})
         self._say_pairs({f'weights {key}': str(value) for key, value in facts.items() if isinstance(value, str)})
         self._say_table(rows)
@@ -175,7 +190,7 @@ class Report:
             self._say(Text(f'{self._at()}  as trained, without the EMA{scores}', style='dim'))
         if self.main:
             with self._tolerating('table.json'):
-                drawn = [self._kept(figure, f'figure{place}_') for place, figure in enumerate(found.figures)]
+                drawn = [_kept(figure, self.folder, f'figure{place}_') for place, figure in enumerate(found.figures)]
                 write_whole(self.folder / 'table.json', _json({'step': step, 'rows': self._table, 'figures': drawn}))
         self._build_page()
 
@@ -185,7 +200,7 @@ class Report:
             return
         with self._tolerating('pictures'):
             (self.folder / 'pictures').mkdir(exist_ok=True)
-            index = [self._save_pictures(cells, f'{row:02}_') for row, cells in enumerate(rows)]
+            index = [_save_pictures(cells, self.folder, f'{row:02}_') for row, cells in enumerate(rows)]
             write_whole(self.folder / 'pictures' / 'index.json', _json(index))
 
     def note(self, text: str) -> None:
@@ -214,6 +229,8 @@ class Report:
         if self.main:
             write_whole(self.folder / 'summary.json', _json(summary, indent=1))
         self._build_page()
+        if self.main:
+            self._callback({'kind': 'end', **summary})
 
     def close(self) -> None:
         """Gives the terminal back, closes the files, and brings the page up to date when something came after it."""
@@ -272,6 +289,7 @@ class Report:
         with self._tolerating('metrics.jsonl'):
             self._metrics = self._metrics or self._open_metrics()
             self._metrics.append(line)
+        self._callback(line)
 
     def _open_metrics(self) -> _Lines:
         path = self.folder / 'metrics.jsonl'
@@ -284,9 +302,11 @@ class Report:
         if not self.main:
             return
         self._page_is_due = True
+        line = {**event, 'step': self.step, 'time': time.time()}
         with self._tolerating('journal.jsonl'):
             self._journal = self._journal or _Lines(self.folder / 'journal.jsonl')
-            self._journal.append({**event, 'step': self.step, 'time': time.time()})
+            self._journal.append(line)
+        self._callback(line)
 
     def _plot(self, group: str, values: Mapping[str, float]) -> None:
         if not self.main:
@@ -304,25 +324,6 @@ class Report:
 
         events = SummaryWriter(str(self.folder / 'tensorboard'), purge_step=self._begun_at + 1, flush_secs=5)
         return [events] if self._visualdl is None else [events, self._visualdl(str(self.folder / 'visualdl'))]
-
-    def _kept(self, figure: Figure, prefix: str) -> dict[str, Any]:
-        """A figure as table.json has it, with its pictures in files whose names begin with `prefix`. Raises OSError."""
-        if isinstance(figure, Curves):
-            return {'kind': 'curves', **vars(figure)}
-        if isinstance(figure, Matrix):
-            return {'kind': 'matrix', **vars(figure)}
-        if isinstance(figure, Legend):
-            return {'kind': 'legend', **vars(figure)}
-        return {'kind': 'pictures', 'title': figure.title, 'cells': self._save_pictures(figure.cells, prefix)}
-
-    def _save_pictures(self, cells: Sequence[tuple[str, npt.NDArray[np.uint8]]], prefix: str) -> list[dict[str, str]]:
-        """Captions and names of the files. Raises OSError."""
-        folder = self.folder / 'pictures'
-        folder.mkdir(exist_ok=True)
-        return [
-            {'caption': caption, 'file': _save_picture(picture, folder / f'{prefix}{place}')}
-            for place, (caption, picture) in enumerate(cells)
-        ]
 
     def _build_page(self) -> None:
         if self.main:
@@ -363,14 +364,60 @@ class _Lines:
         self._file.close()
 
 
-def print_evaluation(metrics: Mapping[str, float], table: Sequence[Mapping[str, Any]], samples: int, seconds: float) -> None:
+def print_evaluation(found: Evaluation) -> None:
     """Prints what an evaluation by itself came to."""
     console = _console()
-    if table:
-        console.print(_table(table))
-    words = {name: number(value) for name, value in metrics.items()}
-    for line in _aligned({**words, 'samples': number(samples), 'time': duration(seconds)}):
-        console.print(line, soft_wrap=True)
+    if found.table:
+        console.print(_table(found.table))
+    words = {name: number(value) for name, value in found.metrics.items()}
+    words |= {'samples': number(found.samples), 'time': duration(found.seconds)}
+    mistaken = '; '.join(line for figure in found.figures if isinstance(figure, Matrix) for line in mistakes(figure))
+    words |= {'mistaken': mistaken} if mistaken else {}
+    words |= {f'worst {place}': worst.caption for place, worst in enumerate(found.worst[:WORST_PRINTED], 1)}
+    for line in _aligned(words):
+        console.print(line, soft_wrap=True, markup=False, highlight=False)
+
+
+def mistakes(matrix: Matrix) -> list[str]:
+    """What is most often taken for what, in words."""
+    names, size = matrix.names, range(len(matrix.names))
+    pairs = sorted(((matrix.counts[t][p], t, p) for t in size for p in size if t != p and matrix.counts[t][p]), reverse=True)
+    return [f'{names[t]} taken for {names[p]} ({number(count)} times)' for count, t, p in pairs[:MISTAKES_PRINTED]]
+
+
+def write_evaluation(file: Path, title: str, weights: str, found: Evaluation) -> None:
+    """Writes what an evaluation by itself came to as one page. Raises OSError."""
+    with tempfile.TemporaryDirectory() as folder:
+        drawn = [_kept(figure, Path(folder), f'figure{place}_') for place, figure in enumerate(found.figures)]
+        values = in_detail(Path(folder), found.table, drawn)
+    tiles = [(name, number(value), '') for name, value in found.metrics.items()]
+    tiles += [('samples', number(found.samples), ''), ('time', duration(found.seconds), '')]
+    file.parent.mkdir(parents=True, exist_ok=True)
+    write_whole(file, rendered('evaluation.html', {'title': title, 'weights': weights, 'tiles': tiles, **values}).encode())
+
+
+def _kept(figure: Figure, folder: Path, prefix: str) -> dict[str, Any]:
+    """A figure as table.json has it, with its pictures in files of `folder` whose names begin with `prefix`. Raises OSError."""
+    if isinstance(figure, Curves):
+        return {'kind': 'curves', **vars(figure)}
+    if isinstance(figure, Matrix):
+        return {'kind': 'matrix', **vars(figure)}
+    if isinstance(figure, Legend):
+        return {'kind': 'legend', **vars(figure)}
+    rows = [
+        {'caption': caption, 'cells': _save_pictures(cells, folder, f'{prefix}{place:02}_')}
+        for place, (caption, cells) in enumerate(figure.rows)
+    ]
+    return {'kind': 'pictures', 'title': figure.title, 'rows': rows}
+
+
+def _save_pictures(cells: Sequence[tuple[str, npt.NDArray[np.uint8]]], folder: Path, prefix: str) -> list[dict[str, str]]:
+    """Captions and names of the files, which lie in `folder`/pictures. Raises OSError."""
+    (folder / 'pictures').mkdir(exist_ok=True)
+    return [
+        {'caption': caption, 'file': _save_picture(picture, folder / 'pictures' / f'{prefix}{place}')}
+        for place, (caption, picture) in enumerate(cells)
+    ]
 
 
 def _table(rows: Sequence[Mapping[str, Any]]) -> Table:
@@ -426,12 +473,12 @@ def _brief(record: Mapping[str, float]) -> str:
 
 def _result(summary: Mapping[str, Any]) -> dict[str, str]:
     """The summary of a run in words."""
-    judged_by, skipped = summary.get('judged_by'), summary.get('skipped_samples', [])
+    main_metric, skipped = summary.get('main_metric'), summary.get('skipped_samples', [])
     words = {name: number(value) for name, value in summary.get('metrics', {}).items()}
     if summary.get('best') is not None:
-        words[f'best {judged_by}'] = f'{number(summary["best"])} at step {summary["best_step"]}'
+        words[f'best {main_metric}'] = f'{number(summary["best"])} at step {summary["best_step"]}'
     if summary.get('start') is not None:
-        words[f'{judged_by} at the start'] = number(summary['start'])
+        words[f'{main_metric} at the start'] = number(summary['start'])
     epochs = f' ({summary["epochs"]:.2f} epochs)' if 'epochs' in summary else ''
     words |= {
         'steps': number(summary.get('steps')) + epochs,

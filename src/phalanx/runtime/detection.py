@@ -9,7 +9,7 @@ import cv2
 import numpy as np
 import numpy.typing as npt
 
-from phalanx.runtime.prepare import INTERPOLATIONS, Floats, Image, normalised, ratio_factor
+from phalanx.runtime.prepare import INTERPOLATIONS, Floats, Image, normalised, ratio_factor, size_of
 from phalanx.runtime.results import Found
 from phalanx.runtime.session import ArtifactError, Run
 
@@ -72,10 +72,11 @@ def factors(image: Image, transform: Mapping[str, Any]) -> tuple[float, float]:
     if transform['name'] != 'Resize':
         raise ArtifactError(f'images went through {transform["name"]} in evaluation, which the runtime does not know')
     H, W = image.shape[:2]
+    height, width = size_of(transform, 'target_size')
     if not transform['keep_ratio']:
-        x, y = transform['size'][0] / W, transform['size'][1] / H
+        x, y = width / W, height / H
     else:
-        x = y = ratio_factor(image, transform['size'])
+        x = y = ratio_factor(image, (height, width))
     return max(x, 1 / W), max(y, 1 / H)
 
 

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 Image = npt.NDArray[np.uint8]  # [H, W, 3] RGB
 Floats = npt.NDArray[np.float32]
-Size = tuple[int, int]  # width, height
+Size = tuple[int, int]  # height, width
 
 INTERPOLATIONS = {
     'nearest': cv2.INTER_NEAREST,
@@ -26,6 +26,12 @@ RESIZING = (
     'cv2.resize of OpenCV on uint8 pixels, with cv2.INTER_LINEAR or what a transform names as `interpolation` '
     '(cubic: cv2.INTER_CUBIC, a = -0.75); pixel centres at 0.5, no anti-aliasing'
 )
+
+
+def size_of(options: Mapping[str, Any], name: str) -> Size:
+    """The (height, width) that a guide has as `name`; those of older exports have (width, height), as `size`."""
+    height, width = options[name] if name in options else options['size'][::-1]
+    return height, width
 
 
 def checked(image: Any) -> Image:
@@ -54,7 +60,7 @@ def with_zeros(maps: Floats, height: int, width: int) -> Floats:
     return filled
 
 
-def resized(image: Image, width: int, height: int, interpolation: str = 'linear') -> Image:
+def resized(image: Image, height: int, width: int, interpolation: str = 'linear') -> Image:
     if image.shape[:2] == (height, width):
         return image
     return cv2.resize(image, (width, height), interpolation=INTERPOLATIONS[interpolation]).astype(np.uint8, copy=False)
@@ -69,7 +75,7 @@ def resized_maps(maps: Floats, height: int, width: int) -> Floats:
 
 def line_size(image: Image, size: Size, *, keep_ratio: bool, grow: bool) -> tuple[int, int]:
     """The width of the input, and how many of its columns, from the left, a line of text fills; see `fitted_line`."""
-    W, H = size
+    H, W = size
     ratio = image.shape[1] / image.shape[0]
     if grow:
         W = int(H * max(W / H, ratio))
@@ -77,13 +83,13 @@ def line_size(image: Image, size: Size, *, keep_ratio: bool, grow: bool) -> tupl
 
 
 def fitted_line(image: Image, size: Size, *, keep_ratio: bool = True, grow: bool = False) -> tuple[Image, int]:
-    """What the network sees, an image of `size` (width, height), and how many of its columns, from the left, the line fills.
+    """What the network sees, an image of `size` (height, width), and how many of its columns, from the left, the line fills.
 
     With `keep_ratio` the line gets the height of `size` and as much width as it needs, at most all of it; else it is stretched
     to all. The rest is black; the Task makes it zero. With `grow` the result is wider than `size` where the line needs it.
     """
     W, width = line_size(image, size, keep_ratio=keep_ratio, grow=grow)
-    H = size[1]
+    H = size[0]
     line = cv2.resize(image, (width, H), interpolation=cv2.INTER_LINEAR).astype(np.uint8, copy=False)
     if width == W:
         return line, width
@@ -107,11 +113,11 @@ def ratio_factor(image: Image, size: Sequence[int]) -> float:
 
 
 def limited_size(image: Image, side: int, limit: Literal['min', 'max']) -> tuple[int, int]:
-    """Width and height of an image once its shorter side is at least `side` (`min`) or its longer at most (`max`).
+    """Height and width of an image once its shorter side is at least `side` (`min`) or its longer at most (`max`).
 
     Each is then rounded to a multiple of 32, as PaddleOCR does, so the shape may change a little.
     """
     H, W = image.shape[:2]
     factor = max(1.0, side / min(H, W)) if limit == 'min' else min(1.0, side / max(H, W))
-    width, height = (max(32, round(int(length * factor) / 32) * 32) for length in (W, H))
-    return width, height
+    height, width = (max(32, round(int(length * factor) / 32) * 32) for length in (H, W))
+    return height, width

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 
 import cv2
@@ -43,7 +44,7 @@ def rows_of(lines: Sequence[Line]) -> list[list[Line]]:
     """`lines` in reading order: rows from the top, each from the left.
 
     A line is in the row of the highest one whose middle is less than a quarter of that one's height above its own. Columns are
-    not told apart: they are read across.
+    not distinguished: they are read across.
     """
     rows: list[list[Line]] = []
     for line in sorted(lines, key=_middle):
@@ -69,9 +70,21 @@ def cut_out(page: Image, points: Outline) -> Image:
     target = np.array([[0, 0], [width, 0], [width, height], [0, height]], np.float32)
     turn = cv2.getPerspectiveTransform(corners, target)
     cut = cv2.warpPerspective(page, turn, (width, height), flags=cv2.INTER_CUBIC, borderMode=cv2.BORDER_REPLICATE)
-    if height >= UPRIGHT * width:
+    if is_upright(width, height):
         cut = np.ascontiguousarray(np.rot90(cut))
     return cut.astype(np.uint8, copy=False)
+
+
+def is_upright(width: float, height: float) -> bool:
+    """Whether a text with these sides was written from top to bottom."""
+    return height >= UPRIGHT * width
+
+
+def angle_of(points: Outline) -> float:
+    """How far the text within four corners, clockwise from the upper left, is turned, in degrees counter-clockwise."""
+    along, down = (np.subtract(points[place], points[0]) for place in (1, 3))
+    turned = -math.degrees(math.atan2(along[1], along[0]))
+    return turned - 90 if is_upright(float(np.hypot(*along)), float(np.hypot(*down))) else turned
 
 
 def _middle(line: Line) -> float:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from phalanx.runtime.prepare import Floats, Image, fitted_line, normalised, with_zeros
+from phalanx.runtime.prepare import Floats, Image, fitted_line, normalised, size_of, with_zeros
 from phalanx.runtime.results import Reading
 from phalanx.runtime.session import Run
 
@@ -21,7 +21,7 @@ class Recognition:
         self.preparation, self.reading = guide['preparation'], guide['reading']
 
     def prepare(self, image: Image) -> Floats:
-        size, keep_ratio = self.preparation['size'], self.preparation['keep_ratio']
+        size, keep_ratio = size_of(self.preparation, 'image_size'), self.preparation['keep_ratio']
         seen, width = fitted_line(image, size, keep_ratio=keep_ratio, grow=keep_ratio)
         return with_zeros(normalised(seen[:, :width], self.preparation), *seen.shape[:2])
 

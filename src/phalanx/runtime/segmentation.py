@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from phalanx.runtime.prepare import Floats, Image, normalised, resized, resized_maps
+from phalanx.runtime.prepare import Floats, Image, Size, normalised, resized, resized_maps, size_of
 from phalanx.runtime.session import ArtifactError, Run
 
 GREY = 127.5  # images are filled up with the middle of the range
@@ -33,7 +33,7 @@ class Segmentation:
                 below, beside = H - image.shape[0], W - image.shape[1]
                 image = np.pad(image, ((0, below), (0, beside), (0, 0)), constant_values=PADDING)
             else:
-                image = resized(image, W, H)
+                image = resized(image, H, W)
         seen = normalised(image, self.preparation)
         if transforms and transforms[-1]['name'] == 'Padding':
             grey = grey_after(self.preparation['mean'], self.preparation['std'])[:, None, None]
@@ -44,7 +44,7 @@ class Segmentation:
         """One view of the images, or windows, scales and flips, whose logits are averaged, as in `Inference`."""
         inference = self.reading['inference']
         views = list(product(inference['scales'], self._flips()))
-        if views == [(1.0, ())] and inference['crop'] is None:
+        if views == [(1.0, ())] and windows(inference) is None:
             return run(images)
         H, W = images.shape[2:]
         total = np.zeros(1, np.float32)
@@ -62,13 +62,13 @@ class Segmentation:
         return [(*first, *second) for first, second in product(vertical, horizontal)]
 
     def _logits(self, run: Run, images: Floats) -> Floats:
-        inference = self.reading['inference']
-        if inference['crop'] is None:
+        sizes = windows(self.reading['inference'])
+        if sizes is None:
             return run(images)['logits']  # type: ignore[no-any-return]
-        (width, height), (right, down) = inference['crop'], inference['stride']
+        (height, width), (down, across) = sizes
         H, W = images.shape[2:]
         total, count = np.zeros((1, 1, H, W), np.float32), np.zeros((H, W), np.float32)
-        for top, left in product(starts(H, height, down), starts(W, width, right)):
+        for top, left in product(starts(H, height, down), starts(W, width, across)):
             rows, columns = slice(top, top + height), slice(left, left + width)
             logits = run(np.ascontiguousarray(images[:, :, rows, columns]))['logits']
             if total.shape[1] != logits.shape[1]:
@@ -104,15 +104,25 @@ def size_after(size: tuple[int, int], transform: Mapping[str, Any]) -> tuple[int
     H, W = size
     match transform['name']:
         case 'Resize':
-            return transform['size'][1], transform['size'][0]
+            return size_of(transform, 'target_size')
         case 'Padding':
-            return max(H, transform['size'][1]), max(W, transform['size'][0])
+            least = size_of(transform, 'target_size')
+            return max(H, least[0]), max(W, least[1])
         case 'Rescale':
             return max(1, int(H * transform['factor'] + 0.5)), max(1, int(W * transform['factor'] + 0.5))
         case 'ResizeByLong':
             factor = transform['side'] / max(H, W)
             return max(1, round(H * factor)), max(1, round(W * factor))
     raise ArtifactError(f'images went through {transform["name"]} in evaluation, which the runtime does not know')
+
+
+def windows(inference: Mapping[str, Any]) -> tuple[Size, Size] | None:
+    """(height, width) of the windows, and how far apart they are; older exports have (width, height), as crop and stride."""
+    if inference.get('window', inference.get('crop')) is None:
+        return None
+    if 'crop' in inference:
+        return tuple(inference['crop'][::-1]), tuple(inference['stride'][::-1])
+    return tuple(inference['window']), tuple(inference['window_stride'])
 
 
 def starts(length: int, window: int, stride: int) -> list[int]:

@@ -13,7 +13,7 @@ import cv2
 import numpy as np
 import numpy.typing as npt
 
-from phalanx.runtime.prepare import Floats, Image, limited_size, normalised, resized
+from phalanx.runtime.prepare import Floats, Image, limited_size, normalised, resized, size_of
 from phalanx.runtime.results import TextRegion
 from phalanx.runtime.session import ArtifactError, Run
 
@@ -53,16 +53,15 @@ class TextDetection:
     def _fitted(self, image: Image) -> tuple[int, int]:
         """How many rows and columns of the input the image has; the rest is black."""
         for transform in self.preparation['transforms']:
-            width, height = size_after(transform, image)
+            height, width = size_after(transform, image)
             image = np.broadcast_to(np.uint8(0), (height, width, 3))
         return image.shape[0], image.shape[1]
 
 
 def size_after(transform: Mapping[str, Any], image: Image) -> tuple[int, int]:
-    """The width and height that a transform of the guide gives an image."""
+    """The height and width that a transform of the guide gives an image."""
     if transform['name'] == 'Resize':
-        W, H = transform['size']
-        return W, H
+        return size_of(transform, 'target_size')
     if transform['name'] == 'LimitSide':
         return limited_size(image, transform['side'], transform['limit'])
     raise ArtifactError(f'images went through {transform["name"]} in evaluation, which the runtime does not know')

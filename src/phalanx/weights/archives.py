@@ -9,7 +9,8 @@ import zipfile
 import zlib
 from collections.abc import Callable, Mapping
 
-SUFFIXES = ('.pdparams', '.safetensors', '.pth', '.pt', '.npz')  # of the files that are looked for
+# Of the files that are looked for; the last is what the hub's older files are called.
+SUFFIXES = ('.pdparams', '.safetensors', '.pth', '.pt', '.npz', 'pytorch_model.bin')
 GZIP, ZIP = b'\x1f\x8b', b'PK\x03\x04'
 MOST_INFLATED, ALWAYS_ALLOWED = 100, 64 << 20  # unpacked, an archive may be so many times its size, or so many bytes
 LONGEST_HEADER, ALL_HEADERS = 4096, 2 << 20  # bytes in a tar archive: of one, and together, which makes 4096 members

@@ -3,7 +3,7 @@
 checkpoints/step_0000100/   model.safetensors     the weights in training
                             averaged.safetensors  the weights that are evaluated and exported, where the run averages them
                             state.pt              optimizer, loss scale, EMA, best metric: tensors and numbers only
-                            manifest.json         format, step, size and sha256 of each file, a seal over itself; written last
+                            manifest.json         format, step, size and sha256 of each file, its own checksum; written last
 latest, best                links beside `checkpoints`, changed after the checkpoint is in place
 
 Training does not wait for the disk: `begin` takes a copy in host memory, and a thread writes it.
@@ -34,7 +34,7 @@ from phalanx.system.disk import flush, remove_own
 
 LONGEST_NAME = 255  # bytes, of a file in Linux
 MANIFEST = 'manifest.json'
-FORMAT = 2  # what is written; 1 had no seal
+FORMAT = 2  # what is written; 1 had no checksum of the manifest
 READABLE = (1, 2)
 UNREADABLE = (  # what the readers of safetensors and torch raise for bytes that are none of theirs
     *(safetensors.SafetensorError, pickle.UnpicklingError, RuntimeError, OSError, EOFError, MemoryError),
@@ -72,7 +72,7 @@ class Saving:
         return self._written.done()
 
     def settle(self) -> None:
-        """Returns once it is over; `wait` tells what came of it."""
+        """Returns once it is over; `wait` returns what came of it."""
         self._written.exception()
 
     def wait(self) -> tuple[Path, float]:
@@ -290,9 +290,9 @@ def said_of(path: Path, *, raw: bool = False) -> str:
 
 
 def _manifest(step: int, files: Mapping[str, Any]) -> bytes:
-    """The manifest as it is written: last in it a seal, without which a changed step would not be noticed."""
+    """The manifest as it is written: last in it a checksum, `seal`, without which a changed step would not be noticed."""
     facts = {'format': FORMAT, 'step': step, 'files': files}
-    return json.dumps({**facts, 'seal': _seal(facts)}, indent=1).encode()
+    return json.dumps({**facts, 'seal': _checksum(facts)}, indent=1).encode()
 
 
 def _read_manifest(path: Path) -> tuple[int, dict[str, tuple[int, str]]]:
@@ -302,9 +302,9 @@ def _read_manifest(path: Path) -> tuple[int, dict[str, tuple[int, str]]]:
         if isinstance(number := facts.get('format'), int) and number not in READABLE:
             other = 'a newer version of Phalanx wrote it: update Phalanx here' if number > FORMAT else 'it is none of Phalanx'
             raise FormatError(f'{path.parent}: is of format {number}, and this version reads up to {FORMAT}; {other}')
-        seal = facts.pop('seal', None)
-        if seal != (_seal(facts) if number != 1 else None):
-            raise CheckpointError(f'{path}: its bytes are not those that were written (the seal differs)')
+        checksum = facts.pop('seal', None)
+        if checksum != (_checksum(facts) if number != 1 else None):
+            raise CheckpointError(f'{path}: its bytes are not those that were written (the checksum differs)')
         files = {Path(name).name: (int(file['bytes']), str(file['sha256'])) for name, file in facts['files'].items()}
         if any(len(name.encode()) > LONGEST_NAME for name in files):
             raise ValueError('it names a file as no file can be named')
@@ -313,7 +313,7 @@ def _read_manifest(path: Path) -> tuple[int, dict[str, tuple[int, str]]]:
         raise CheckpointError(f'{path}: cannot be read ({error}); the checkpoint is not whole') from None
 
 
-def _seal(facts: Mapping[str, Any]) -> str:
+def _checksum(facts: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy.typing as npt
@@ -52,21 +53,26 @@ def weights_in(data: bytes, model: nn.Module, names: Sequence[str]) -> dict[str,
     return found
 
 
+def characters_in(path: Path) -> tuple[str, ...]:
+    """The characters of a recogniser, which rapidocr writes into its ONNX files without the space at their end; none: ()."""
+    try:
+        said = {each.key: each.value for each in _read(path.read_bytes()).metadata_props}
+    except (OSError, RefusedError):  # whoever reads its weights says what is wrong
+        return ()
+    return (*said['character'].removesuffix('\n').split('\n'), ' ') if 'character' in said else ()
+
+
 def layers_of(data: bytes) -> list[Layer]:
     """The layers of an ONNX file that have weights. Raises RefusedError when it is damaged, or onnx is not installed."""
-    if find_spec('onnx') is None:
-        raise RefusedError('is an exported network, which needs onnx: pip install "phalanx-vision[export]"')
-    import onnx  # it comes with the extra `export`
-    from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
+    graph = _read(data).graph
     from onnx.numpy_helper import to_array
 
     try:
-        graph = onnx.load_model_from_string(data).graph
         constants: dict[str, Array] = {each.name: to_array(each) for each in graph.initializer}
         for node in graph.node:
             if node.op_type == 'Constant' and node.attribute[0].name == 'value':
                 constants[node.output[0]] = to_array(node.attribute[0].t)
-    except (DecodeError, ValueError) as error:
+    except ValueError as error:
         raise RefusedError(f'is not a complete ONNX file: {error}') from None
     layers: list[Layer] = []
     made: dict[str, Layer] = {}  # by the value that it computes
@@ -94,3 +100,16 @@ def layers_of(data: bytes) -> list[Layer]:
             continue
         made[node.output[0]] = layer
     return layers
+
+
+def _read(data: bytes) -> Any:
+    """The model in an ONNX file. Raises RefusedError when it is damaged, or onnx is not installed."""
+    if find_spec('onnx') is None:
+        raise RefusedError('is an exported network, which needs onnx: pip install "phalanx-vision[export]"')
+    import onnx  # it comes with the extra `export`
+    from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
+
+    try:
+        return onnx.load_model_from_string(data)
+    except (DecodeError, ValueError) as error:
+        raise RefusedError(f'is not a complete ONNX file: {error}') from None

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from phalanx.config.shipped import shipped
+
 APACHE = 'Apache-2.0'
 PADDLEDET = 'https://paddledet.bj.bcebos.com/models'
 OBJECTS365 = 'https://bj.bcebos.com/v1/paddledet/models/pretrained'
@@ -29,7 +31,7 @@ class Published:
     member: str | None = None  # which file of the archive
 
 
-PUBLISHED: dict[str, Published] = {
+PUBLISHED: dict[str, Published] = {  # of one network, what to begin with first
     **{
         f'ppyoloe_plus_crn_{size}_80e_coco': Published(
             f'ppyoloe, size: {size}, plus: true',
@@ -75,8 +77,8 @@ PUBLISHED: dict[str, Published] = {
             f'{PADDLESEG}/cityscapes/pp_liteseg_{backbone}_cityscapes_1024x512_scale{scale}_160k/model.pdparams',
         )
         for backbone, scale, figure in (
-            *(('stdc1', '0.5', '73.10'), ('stdc1', '0.75', '76.03'), ('stdc1', '1.0', '77.04')),
-            *(('stdc2', '0.5', '75.25'), ('stdc2', '0.75', '78.75'), ('stdc2', '1.0', '79.04')),
+            *(('stdc1', '1.0', '77.04'), ('stdc1', '0.75', '76.03'), ('stdc1', '0.5', '73.10')),
+            *(('stdc2', '1.0', '79.04'), ('stdc2', '0.75', '78.75'), ('stdc2', '0.5', '75.25')),
         )
     },
     **{
@@ -110,10 +112,10 @@ PUBLISHED: dict[str, Published] = {
         )
         for size, figure in (('b0', '76.73'), ('b1', '78.35'), ('b2', '81.60'), ('b3', '82.47'), ('b4', '82.38'))
     },
+    'en_PP-OCRv3_rec': Published('en_PP-OCRv3_rec', 'PaddleOCR', '', f'{PADDLEOCR}/PP-OCRv3/english/en_PP-OCRv3_rec_train.tar'),
     'ch_PP-OCRv3_rec': Published(
         'ch_PP-OCRv3_rec_distillation', 'PaddleOCR', '', f'{PADDLEOCR}/PP-OCRv3/chinese/ch_PP-OCRv3_rec_train.tar'
     ),
-    'en_PP-OCRv3_rec': Published('en_PP-OCRv3_rec', 'PaddleOCR', '', f'{PADDLEOCR}/PP-OCRv3/english/en_PP-OCRv3_rec_train.tar'),
     'rec_mv3_none_bilstm_ctc': Published(
         'rec_mv3_none_bilstm_ctc',
         'MJSynth, SynthText',
@@ -135,6 +137,10 @@ PUBLISHED: dict[str, Published] = {
 
 # The classes of a data set, in the order of the weights that were trained on it.
 CLASSES: dict[str, tuple[str, ...]] = {
+    'Cityscapes': (
+        *('road', 'sidewalk', 'building', 'wall', 'fence', 'pole', 'traffic light', 'traffic sign', 'vegetation', 'terrain'),
+        *('sky', 'person', 'rider', 'car', 'truck', 'bus', 'train', 'motorcycle', 'bicycle'),
+    ),
     'COCO': (
         *('person', 'bicycle', 'car', 'motorcycle', 'airplane', 'bus', 'train', 'truck', 'boat', 'traffic light'),
         *('fire hydrant', 'stop sign', 'parking meter', 'bench', 'bird', 'cat', 'dog', 'horse', 'sheep', 'cow', 'elephant'),
@@ -164,6 +170,12 @@ def class_names(source: str) -> tuple[str, ...]:
     """The classes of the weights that `source` names or is the address of; none where they are not known."""
     entry = PUBLISHED.get(source) or of_address(source)
     return CLASSES.get(entry.trained_on, ()) if entry is not None and entry.part == 'all' else ()
+
+
+def recipe_of(source: str) -> str | None:
+    """The shipped recipe that the weights which `source` names or is the address of were trained by, where one is."""
+    entry = PUBLISHED.get(source) or of_address(source)
+    return entry.network if entry is not None and entry.part == 'all' and entry.network in shipped() else None
 
 
 def of_address(address: str) -> Published | None:

@@ -35,7 +35,7 @@ from phalanx.weights.onnx_file import weights_in
 from phalanx.weights.originals import IN_ORDER, ORIGINALS, stored_as_in_paddle
 from phalanx.weights.originals.distilled import networks_in
 from phalanx.weights.originals.original import PADDLE_BUFFERS
-from phalanx.weights.originals.pytorch import LIBRARIES, renamed
+from phalanx.weights.originals.pytorch import LIBRARIES, check_same, slots
 from phalanx.weights.pdparams import RefusedError, arrays_in
 
 Part = Literal['all', 'backbone']
@@ -252,18 +252,17 @@ def namings(model: nn.Module, paddles: bool = True) -> list[Naming]:
         if not paddles:
             original = replace(original, rules=tuple(rule for rule in original.rules if rule not in PADDLE_BUFFERS))
         stored = stored_as_in_paddle(model) if paddles else state
-        slots = {original.name(name): Slot(name, tensor) for name, tensor in stored.items()}
-        found.append(Naming('the original', slots, original.is_redundant))
-    if (kind := type(getattr(model, 'backbone', None))) in LIBRARIES:
-        library, rules = LIBRARIES[kind]
-        inside = {name: tensor for name, tensor in state.items() if name.startswith('backbone.')}
-        slots = {f'backbone.{renamed(name.removeprefix("backbone."), rules)}': Slot(name, t) for name, t in inside.items()}
-        found.append(Naming(library, slots))
+        theirs = {original.name(name): Slot(name, tensor) for name, tensor in stored.items()}
+        found.append(Naming('the original', theirs, original.is_redundant))
+    inside = {name: tensor for name, tensor in state.items() if name.startswith('backbone.')}
+    for library, rules in LIBRARIES.get(type(getattr(model, 'backbone', None)), ()):
+        found.append(Naming(library, slots(inside, rules)))
     return found
 
 
 def fit_of(model: nn.Module, weights: Weights, part: Part, rows: Rows | None = None) -> Fit:
-    """How `weights` fit `model`. Raises ValueError when it has no such part."""
+    """How `weights` fit `model`. Raises ValueError when it has no such part, or they are known to be of another network."""
+    check_same(getattr(model, 'backbone', None), weights)
     whole = namings(model, paddles=_is_of_paddle(weights))
     if part == 'all':
         return best_fit(whole, weights, rows)

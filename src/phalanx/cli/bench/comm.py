@@ -56,7 +56,7 @@ def measure_in_work(device: torch.device) -> float:
 
     That is more than the same sum among ranks that do nothing else: each waits for the one that is late by chance, and the
     threads that send and receive have to be woken. One in ten waits for the scheduler's next tick, ten times as long as the
-    others, and a step meets its share of those: hence the mean.
+    others, and a step sees its share of those: hence the mean.
     """
     numbers, factor = torch.ones(NORM, device=device), torch.ones((512, 512), device=device)
 
@@ -107,5 +107,5 @@ def as_table(exchanges: Sequence[Exchange], in_work: float, ranks: int, device: 
         }
         for each in exchanges
     ]
-    told = f'in the midst of work a sum of {4 * NORM:,} B costs {1e6 * in_work:,.0f} us: what synchronised norms meet'
-    return f'sum over {counted(ranks, "rank")}, {device}\n{as_text(rows)}\n{told}'
+    in_training = f'in the midst of work a sum of {4 * NORM:,} B costs {1e6 * in_work:,.0f} us: as for synchronised norms'
+    return f'sum over {counted(ranks, "rank")}, {device}\n{as_text(rows)}\n{in_training}'

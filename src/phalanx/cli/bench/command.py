@@ -126,7 +126,7 @@ def _train_variant(given: argparse.Namespace, words: Sequence[str], variant: tup
             gc.collect()  # DDP holds the process group
     except (RunError, BadSampleError, OSError) as error:
         if dist.is_launched():
-            raise  # the launcher tells
+            raise  # the launcher reports it
         print(f'the measurement failed: {error}', file=sys.stderr)
         return 1
     if given.profile:
@@ -224,12 +224,12 @@ def bench_scaling(given: argparse.Namespace, _: Sequence[str]) -> int:
         return 1
     if not runs:
         return 0  # the first node has the results
-    facts, judged_by = scaling.facts_of(job, comparison), job.task.judged_by
-    scaling.write(folder, facts, judged_by, runs)
+    facts, main_metric = scaling.facts_of(job, comparison), job.task.main_metric
+    scaling.write(folder, facts, main_metric, runs)
     if given.json:
         print(json.dumps(scaling.record(facts, scaling.compare(runs))))
     else:
-        print(scaling.text(facts, scaling.table(scaling.compare(runs), judged_by)))
+        print(scaling.text(facts, scaling.table(scaling.compare(runs), main_metric)))
         print(f'page: {folder / "scaling.html"}')
     return 0
 
@@ -254,7 +254,7 @@ def _nodes(given: argparse.Namespace, worlds: Sequence[int], job: Job) -> scalin
 
 
 def _total_steps(job: Job, world: int) -> int:
-    """Of the whole training, as the trainer reckons."""
+    """Of the whole training, as the trainer counts it."""
     train = job.recipe.train
     steps_per_epoch = len(job.task.dataset('train')) / train.global_batch(world)
     return train.steps or in_steps(train.epochs or 0, steps_per_epoch)

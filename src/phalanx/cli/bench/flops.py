@@ -20,15 +20,15 @@ def step_flops(trainer: Trainer[S, B, P], batch: B) -> int:
 
     Counted are convolutions, matrix products and attention, as torch.utils.flop_counter knows them; nothing is updated.
     """
-    network = trainer.judge.network
-    trainer.judge.network = trainer.model  # as it was written: the counter does not see into compiled code
+    network = trainer.with_loss.network
+    trainer.with_loss.network = trainer.model  # as it was written: the counter does not see into compiled code
     try:
         with FlopCounterMode(
             display=False, custom_mapping={torch.ops.aten.convolution_backward: _convolution_backward}
         ) as counter:
-            trainer.passes.arrange_buckets(*trainer.ready(batch))
+            trainer.passes.arrange_buckets(trainer.at.step, batch)
     finally:
-        trainer.judge.network = network
+        trainer.with_loss.network = network
     return int(counter.get_total_flops())
 
 

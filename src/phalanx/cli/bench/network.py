@@ -47,7 +47,7 @@ def all_reduce(size: float, ranks: int, link: Link) -> float:
 
 
 def ring(size: float, ranks: int, link: Link) -> float:
-    """Each rank passes a share of 1/ranks on 2 (ranks - 1) times: once round to add up, once round to tell.
+    """Each rank passes a share of 1/ranks on 2 (ranks - 1) times: once round to add up, once round to hand it out.
 
     Patarasuk and Yuan, Bandwidth optimal all-reduce algorithms for clusters of workstations, 2009.
     """
@@ -55,7 +55,7 @@ def ring(size: float, ranks: int, link: Link) -> float:
 
 
 def tree(size: float, ranks: int, link: Link) -> float:
-    """Up a binary tree to add up and down again to tell; in pieces, so that each link carries them while others do theirs."""
+    """Up a binary tree to add up and down again to hand it out; in pieces, so that all links are busy."""
     if ranks == 1:
         return 0.0
     return 2 * (math.ceil(math.log2(ranks)) * link.latency + size / link.bandwidth)

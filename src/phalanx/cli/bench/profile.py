@@ -27,7 +27,7 @@ WORD = 8  # bytes of a number that norms and losses send on CPUs
 PHASES = ('data wait', 'host to device', 'forward', 'loss', 'communication', 'backward', 'optimizer', 'other')
 
 # Ranges in the trace: ours, and those of torch.
-WAIT, JUDGE, NETWORK = 'phalanx: data', 'phalanx: network and loss', 'phalanx: network'
+WAIT, WITH_LOSS, NETWORK = 'phalanx: data', 'phalanx: network and loss', 'phalanx: network'
 BACKWARD, UPDATE, READY = 'autograd::engine::evaluate_function: ', 'Optimizer.step#', 'torch::autograd::AccumulateGrad'
 COMPUTING = ('aten::', 'Torch-Compiled Region', 'CompiledFunction')
 
@@ -40,7 +40,7 @@ class Message(NamedTuple):
 
 
 class Step(NamedTuple):
-    """One training step in seconds, and what it would tell other ranks."""
+    """One training step in seconds, and what it would send to other ranks."""
 
     phases: dict[str, float]
     exchanges: int = 0  # that it waits for
@@ -76,7 +76,7 @@ def profiled(trainer: Trainer[S, B, P], batches: Iterator[B], steps: int) -> lis
             pass
         if cuda:
             torch.cuda.synchronize(trainer.device)
-    numbers = 2 * len(trainer.judge.names) + len(trainer.news.own())
+    numbers = 2 * len(trainer.with_loss.names) + len(trainer.news.own())
     tensors = sum(parameter.requires_grad for parameter in trainer.model.parameters())
     return steps_of(seen.events() or (), numbers, tensors)
 
@@ -95,7 +95,7 @@ def _labelled(trainer: Trainer[S, B, P]) -> Iterator[None]:
     def leave(*_: Any) -> None:
         open_ranges.pop().__exit__(None, None, None)
 
-    modules: tuple[tuple[str, nn.Module], ...] = ((JUDGE, trainer.judge), (NETWORK, trainer.judge.network))
+    modules: tuple[tuple[str, nn.Module], ...] = ((WITH_LOSS, trainer.with_loss), (NETWORK, trainer.with_loss.network))
     for name, module in modules:
         hooks += [module.register_forward_pre_hook(enter(name)), module.register_forward_hook(leave)]
     try:
@@ -195,7 +195,7 @@ def _marks(host: Sequence[Any]) -> list[tuple[float, str]]:
         begin, end = event.time_range.start, event.time_range.end
         if event.name == WAIT:
             marks += [(begin, 'data wait'), (end, 'host to device')]
-        elif event.name == JUDGE:
+        elif event.name == WITH_LOSS:
             marks += [(begin, 'forward'), (end, 'other')]
         elif event.name == NETWORK:
             marks += [(begin, 'forward'), (end, 'loss')]

@@ -53,7 +53,7 @@ class Nodes:
         return self.addresses[: math.ceil(world / self.ranks_each)]
 
     def flags(self, world: int, run: int) -> list[str]:
-        """Where the ranks of the `run`-th run are. All nodes meet in the first one; later, some wait for runs of others."""
+        """Where the ranks of the `run`-th run are. All nodes are in the first one; later, some wait for runs of others."""
         patience = self.join_timeout if run == 0 else max(self.join_timeout, LONGEST_RUN)
         where = ['--ips', ','.join(self.of(world)), '--nproc_per_node', str(min(world, self.ranks_each))]
         return [*where, '--start_port', str(self.port + run), '--join_timeout', str(patience)]
@@ -61,7 +61,7 @@ class Nodes:
 
 @dataclass(frozen=True)
 class Comparison:
-    """What is run: every world `repeats` times, taking turns, so that a slow minute of the node meets all of them.
+    """What is run: every world `repeats` times, taking turns, so that a slow minute of the node affects all of them.
 
     The largest world is first: what keeps the nodes from training together is then found at once.
     """
@@ -100,7 +100,8 @@ class TrainingRun:
         summary = json.loads((folder / 'summary.json').read_text(encoding='utf-8'))
         lines = read_lines(folder / 'metrics.jsonl')
         train = [line for line in lines if line['kind'] == 'train']
-        batch, judged_by = summary['global_batch_size'], summary['judged_by']
+        batch = summary['global_batch_size']
+        main_metric = summary.get('main_metric') or summary['judged_by']  # its name before 2026-11-24
         taken = [(later['step'] - earlier['step'], later['samples_per_s']) for earlier, later in itertools.pairwise(train)]
         pace = sum(steps for steps, _ in taken) / math.fsum(steps / rate for steps, rate in taken)
         return cls(
@@ -110,9 +111,9 @@ class TrainingRun:
             seconds=summary['seconds'] if full else total_steps * batch / pace,
             samples_per_s=pace,
             memory_mb=summary['peak_memory_mb'],
-            metric=summary['metrics'].get(judged_by) if full else None,
+            metric=summary['metrics'].get(main_metric) if full else None,
             loss=[(line['step'], line['loss']) for line in train],
-            metrics=[(line['step'], line[judged_by]) for line in lines if line['kind'] == 'eval'],
+            metrics=[(line['step'], line[main_metric]) for line in lines if line['kind'] == 'eval'],
         )
 
 
@@ -212,9 +213,9 @@ def facts_of(job: Job, comparison: Comparison) -> dict[str, str]:
     }
 
 
-def table(lines: Sequence[Mapping[str, Any]], judged_by: str) -> list[Row]:
+def table(lines: Sequence[Mapping[str, Any]], main_metric: str) -> list[Row]:
     """The lines for people."""
-    judged = any(line['metric'] is not None for line in lines)
+    has_metric = any(line['metric'] is not None for line in lines)
     return [
         {
             'ranks': str(line['world']),
@@ -225,7 +226,7 @@ def table(lines: Sequence[Mapping[str, Any]], judged_by: str) -> list[Row]:
             'images/s': number(line['samples_per_s']),
             'spread': percent(line['spread']),
             'memory a rank': mebibytes(line['memory_mb']),
-            **({judged_by: number(line['metric']), 'change': number(line['metric_change'])} if judged else {}),
+            **({main_metric: number(line['metric']), 'change': number(line['metric_change'])} if has_metric else {}),
         }
         for line in lines
     ]
@@ -239,16 +240,16 @@ def text(facts: Mapping[str, str], rows: Sequence[Row]) -> str:
     return '\n'.join([*(f'{name}: {fact}' for name, fact in facts.items()), '', as_text(rows)])
 
 
-def write(folder: Path, facts: Mapping[str, str], judged_by: str, runs: Sequence[TrainingRun]) -> None:
+def write(folder: Path, facts: Mapping[str, str], main_metric: str, runs: Sequence[TrainingRun]) -> None:
     """scaling.txt, .md, .json and .html. Raises OSError."""
     lines = compare(runs)
-    rows = table(lines, judged_by)
+    rows = table(lines, main_metric)
     markdown = '\n'.join([*(f'- {name}: {fact}' for name, fact in facts.items()), '', as_markdown(rows)])
     for name, content in (
         ('scaling.txt', text(facts, rows) + '\n'),
         ('scaling.md', markdown + '\n'),
         ('scaling.json', json.dumps(record(facts, lines), indent=1) + '\n'),
-        ('scaling.html', page(facts, rows, lines, runs, judged_by)),
+        ('scaling.html', page(facts, rows, lines, runs, main_metric)),
     ):
         write_whole(folder / name, content.encode())
 
@@ -261,7 +262,7 @@ def page(
     rows: Sequence[Row],
     lines: Sequence[Mapping[str, Any]],
     runs: Sequence[TrainingRun],
-    judged_by: str,
+    main_metric: str,
 ) -> str:
     """One HTML page without network or script: the table, speed-up over ranks, and curves of the first run of each world."""
     last = int(max((step for run in runs for step, _ in run.loss), default=1))
@@ -272,6 +273,6 @@ def page(
     measured = Line('measured', [(line['world'], line['speed_up']) for line in lines], 0)
     linear = Line('linear', [(line['world'], line['world'] / lines[0]['world']) for line in lines], 5)
     charts = chart('Speed-up', [measured, linear], lines[-1]['world'], over='ranks', zero=True)
-    charts += [*chart('Loss', loss, last), *chart(judged_by, scores, last)]
+    charts += [*chart('Loss', loss, last), *chart(main_metric, scores, last)]
     values = {'title': f'Scaling of {facts["recipe"]}', 'rows': rows, 'charts': charts, 'facts': facts}
     return rendered('scaling.html', values)

@@ -127,10 +127,10 @@ def device_name(device: torch.device) -> str:
     return torch.cuda.get_device_name(device) if device.type == 'cuda' else f'cpu ({torch.get_num_threads()} threads)'
 
 
-def advice(figures: Figures, tried: Sequence[Figures] = ()) -> list[str]:
+def advice(figures: Figures, measured: Sequence[Figures] = ()) -> list[str]:
     """What the numbers suggest to try: first what takes the largest share of the step, then what makes arithmetic faster.
 
-    What was measured in `tried` already is not suggested again.
+    What was in `measured` already is not suggested again.
     """
     computing = figures['step_s'] - figures['phases']['data wait']
     needed = math.ceil(figures['samples'] / figures['world_size'] / computing / figures['loader_rate'])
@@ -139,7 +139,7 @@ def advice(figures: Figures, tried: Sequence[Figures] = ()) -> list[str]:
             'data wait',
             0.02,
             f'the device waits for data: train.workers={max(needed, figures["workers"] + 1)} (one prepares '
-            f'{number(figures["loader_rate"])} samples/s); `phalanx bench data` tells which transform takes how long; '
+            f'{number(figures["loader_rate"])} samples/s); `phalanx bench data` shows which transform takes how long; '
             'where that is decoding, train.cache.gib=N keeps decoded images',
         ),
         (
@@ -153,17 +153,17 @@ def advice(figures: Figures, tried: Sequence[Figures] = ()) -> list[str]:
         ('optimizer', 0.1, 'the update costs as much with any batch: a larger batch makes it rarer'),
         ('other', 0.1, 'the host is busy with small things: a larger batch, or train.compile=true'),
     )
-    told = sorted(
+    ranked = sorted(
         ((share(figures, phase), text) for phase, least, text in waits if share(figures, phase) > least), reverse=True
     )
-    known = (figures, *tried)
+    known = (figures, *measured)
     faster = (
         (all(each['precision'] == 'fp32' for each in known), 'precision.dtype=bf16 (see whether the accuracy holds)'),
         (not any(each['channels_last'] for each in known), 'train.channels_last=true, best together with bf16'),
         (not any(each['compiled'] for each in known), 'train.compile=true'),
     )
     slow = figures['share_of_peak'] < 0.5
-    return [text for _, text in told] + [text for open_yet, text in faster if slow and open_yet]
+    return [text for _, text in ranked] + [text for open_yet, text in faster if slow and open_yet]
 
 
 def as_table(all_figures: Sequence[Figures]) -> str:

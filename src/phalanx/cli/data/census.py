@@ -20,6 +20,7 @@ from phalanx.report.readable import counted
 
 SPLITS: tuple[Split, ...] = ('train', 'eval')
 Size = tuple[int, int]  # (width, height)
+KINDS_SHOWN = 40  # of what a name in brackets stands for
 
 
 class Survey(Protocol):
@@ -42,9 +43,16 @@ class Survey(Protocol):
 
     @property
     def cures(self) -> Mapping[str, str]:
-        """Of names in brackets that `count` gives, what cannot be learned from such samples, and what to do about it."""
+        """Of names in brackets that `count` gives, what cannot be learned from such samples, and what to do about it.
+
+        A name may stand for those that go on after it: `(not in the dictionary)` for `(not in the dictionary) €`.
+        """
 
     def __len__(self) -> int: ...
+    @property
+    def when_absent(self) -> str:
+        """What to do when a class is never there, but other things in brackets are."""
+
     def name(self, index: int) -> str:
         """What a person calls the sample: the path of its image, mostly."""
 
@@ -111,6 +119,15 @@ class SplitCensus:
         self.units.update(seen.counts)
         self.images.update(name for name, count in seen.counts.items() if count)
 
+    def told(self, name: str, unit: str) -> str:
+        """How many samples have what a name in brackets stands for, or how many units, and which; empty when there are none."""
+        kinds = sorted((kind for kind in self.units if kind.startswith(f'{name} ')), key=lambda kind: -self.units[kind])
+        if kinds:
+            shown = ' '.join(kind.removeprefix(f'{name} ') for kind in kinds[:KINDS_SHOWN])
+            count = sum(self.units[kind] for kind in kinds)
+            return f'{count:,} {unit} {name}, {counted(len(kinds), "kind")}, the most frequent {shown}'
+        return f'{counted(self.images[name], "sample")} {name}' if self.images[name] else ''
+
 
 @dataclass
 class Census:
@@ -151,10 +168,11 @@ class Census:
             if split.turned
         ]
         remarks += [
-            f'{split}: {counted(self.splits[split].images[name], "sample")} {name}: {cure}'
-            for split, survey in self.surveys.items()
-            for name, cure in survey.cures.items()
-            if self.splits[split].images[name]
+            f'{split}: {found}: {cure}'
+            for split, part in self.splits.items()
+            if split in self.surveys
+            for name, cure in self.surveys[split].cures.items()
+            if (found := part.told(name, self.unit))
         ]
         trained = self.splits.get('train')
         expected = self.surveys['train'].class_names if trained else ()
@@ -164,7 +182,12 @@ class Census:
                 for name, count in trained.units.items()
                 if name not in expected
             ]
-            remarks.append(f'never in the training samples: {", ".join(absent)}' + (f' ({", ".join(other)})' if other else ''))
+            instead = f' ({", ".join(other)})' if other else ''
+            cure = f'; {self.surveys["train"].when_absent}' if other and self.surveys['train'].when_absent else ''
+            remarks.append(f'never in the training samples: {", ".join(absent)}{instead}{cure}')
+        if (judged := self.splits.get('eval')) and trained:
+            missing = [name for name in expected if trained.units[name] and not judged.units[name]]
+            remarks += [f'never in the evaluation samples, so not judged: {", ".join(missing)}'] if missing else []
         across = [group for group in self.duplicates if len({split for split, _ in group}) > 1]
         if across:
             remarks.append(f'images both among the training and the evaluation samples: {len(across)}')

@@ -18,7 +18,7 @@ from phalanx.cli.data.rewrite import add_options, rewrite
 from phalanx.cli.data.tables import print_census
 from phalanx.config.arguments import Parser, add_json, add_recipe, assignments
 from phalanx.data.samples import Draw, SampleError, Split
-from phalanx.engine.runs import Job, open_job
+from phalanx.engine.runs import Job, check_parts, open_job
 from phalanx.system.cores import cores
 from phalanx.system.disk import write_whole
 from phalanx.system.errors import RequestError
@@ -84,7 +84,18 @@ def _census(job: Job, limit: int | None, workers: int) -> Census:
 
         census = take_census(task, limit=limit, workers=workers, advance=advance)
     census.problems += not_batched(job, census)
+    if not census.problems:
+        census.problems += not_trained(job)
     return census
+
+
+def not_trained(job: Job) -> list[Problem]:
+    """What training would refuse before its first step: what the data set is and what the recipe makes of it do not fit."""
+    try:
+        check_parts(job, 1)
+    except RequestError as error:
+        return [Problem('train', '', f'train: {error}')]
+    return []
 
 
 def not_batched(job: Job, census: Census) -> list[Problem]:
@@ -93,11 +104,12 @@ def not_batched(job: Job, census: Census) -> list[Problem]:
     of_a_batch = {'train': train.global_batch(1) // train.micro_batches, 'eval': job.recipe.evaluate.batch_size}
     for split, found in census.splits.items():
         tried = list(dict.fromkeys([*found.first.values(), *found.indices]))[:TRIED]
-        if min(of_a_batch[split], len(tried)) < 2:
+        if not tried:  # which is said already
             continue
         try:
             dataset = job.task.dataset(split)
-            job.task.collate([dataset[Draw(index, 0, 0, train.seed)] for index in tried])
+            samples = [dataset[Draw(index, 0, 0, train.seed)] for index in tried]
+            job.task.collate(samples if of_a_batch[split] > 1 else samples[:1])
         except (SampleError, OSError):  # a sample that cannot be used is reported as such
             continue
         except ValueError as error:

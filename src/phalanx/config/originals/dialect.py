@@ -222,6 +222,11 @@ def renamed(node: Node, value: Any) -> Node:
     return Node(value, node.origin, str(value))
 
 
+def turned_round(size: Node) -> Node:
+    """A size with its two numbers in the other order."""
+    return Node(size.value[::-1], size.origin) if isinstance(size.value, list) else size
+
+
 def laid_over(under: Node, over: Node) -> Node:
     """`under` with `over` laid on it key by key, as PaddleDetection merges: an object `!Tag {...}` replaces and is replaced."""
     if not (isinstance(under.value, dict) and isinstance(over.value, dict)) or _is_object(under) or _is_object(over):

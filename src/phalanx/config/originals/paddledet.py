@@ -42,7 +42,7 @@ STEPS = ('Decode', 'RandomDistort', 'RandomExpand', 'RandomCrop', 'RandomFlip', 
 
 IGNORED = {
     'save_dir': '--save_dir names the run folder',
-    'weights': 'name the weights to judge with --weights',
+    'weights': 'name the weights to evaluate with --weights',
     'print_flops': 'there is no such count',
     'print_params': 'the number of parameters is always told',
     'for_distill': 'a distillation is what --slim_config says; without, the network trains alone',
@@ -432,8 +432,8 @@ def _transform(name: str, step: Section) -> Node:
             keys = {'name': 'random_flip', 'probability': step.take('prob', 0.5)}
         case 'Resize':
             size = step.required('target_size')
-            turned = Node(size.value[::-1], size.origin) if isinstance(size.value, list) else Node([size, size], size.origin)
-            keys = {'name': 'resize', 'size': turned, 'keep_ratio': step.take('keep_ratio', True)}
+            both = size if isinstance(size.value, list) else Node([size, size], size.origin)
+            keys = {'name': 'resize', 'target_size': both, 'keep_ratio': step.take('keep_ratio', True)}
             keys['interpolation'] = _interpolation(step, 1)
         case 'BatchRandomResize':
             step.only('random_size', True)

@@ -48,9 +48,9 @@ IGNORED = {  # in Global
     'infer_img': '`phalanx predict` takes its own options',
     'infer_mode': '`phalanx predict` takes its own options',
     'load_static_weights': 'the names in a file of weights tell what it is of',
-    'model_name': 'it belongs to the export',
     'character_type': 'the dictionary says it',
     'algorithm': 'Architecture says it',
+    'model_name': 'Architecture says it',
     'd2s_train_image_shape': 'it belongs to the export',
     'amp_custom_white_list': "torch's autocast knows which operations are safe",
     'amp_custom_black_list': "torch's autocast knows which operations are safe",
@@ -84,8 +84,10 @@ def translate(root: Node, reading: Reading) -> Node:
     train, evaluation = top.section('Train'), top.section('Eval')
     loaders = train.section('loader'), evaluation.section('loader')
     optimizer, schedule, clip, decay = _optimizer(top.section('Optimizer'), settings)
+    datasets = train.section('dataset'), evaluation.section('dataset')
+    train_sizes, batch_size = paddleocr_text.multi_scale(train, datasets[0], loaders[0])
     recipe = {
-        'train': _train(settings, loaders[0]),
+        'train': _train(settings, loaders[0], batch_size),
         'optimizer': optimizer,
         'schedule': schedule,
         'clip': clip,
@@ -96,8 +98,7 @@ def translate(root: Node, reading: Reading) -> Node:
         'report': {'every': settings.take('print_batch_step', 10), 'visualdl': settings.take('use_visualdl', False)},
         'device': None if settings.take('use_gpu', True).value else 'cpu',
     }
-    datasets = train.section('dataset'), evaluation.section('dataset')
-    family = FAMILIES[kind.value].translate(top, architecture, settings, *datasets, decay)
+    family = FAMILIES[kind.value].translate(top, architecture, settings, *datasets, decay) | train_sizes
     for key, reason in IGNORED.items():
         settings.ignore(key, reason)
     for loader in loaders:
@@ -133,16 +134,16 @@ def _is_known(architecture: Section, kind: Node) -> bool:
     return True
 
 
-def _train(settings: Section, loader: Section) -> dict[str, Any]:
+def _train(settings: Section, loader: Section, batch_size: Node) -> dict[str, Any]:
     keys: dict[str, Any] = {
         'epochs': settings.required('epoch_num'),
-        'batch_size_per_rank': loader.required('batch_size_per_card'),
+        'batch_size_per_rank': batch_size,
         'seed': settings.take('seed', 1024),
         'bad_samples': 10000,  # what cannot be read or encoded is replaced, without end
         'workers': loader.take('num_workers', 8),
     }
     if settings.has('checkpoints'):
-        said = 'name the weights to judge with --weights, and the run to go on with by --resume'
+        said = 'name the weights to evaluate with --weights, and the run to go on with by --resume'
         settings.problem(settings.take('checkpoints'), settings.named('checkpoints'), said)
     settings.take('checkpoints')
     weights = settings.weights('pretrained_model')

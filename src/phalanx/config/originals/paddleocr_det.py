@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from phalanx.config.originals.dialect import Section, as_number, renamed
+from phalanx.config.originals.dialect import Section, as_number, renamed, turned_round
 from phalanx.config.originals.paddleocr_parts import (
     common_step,
     differ,
@@ -35,7 +35,7 @@ def translate(
     """The part of the recipe that belongs to the family, and its parameter rules."""
     metric = top.section('Metric')
     metric.must('name', 'DetMetric')
-    judge = metric.take('main_indicator', 'hmean')
+    main = metric.take('main_indicator', 'hmean')
     metric.end()
     transforms, targets, normalise = _train_transforms(train)
     eval_transforms, eval_normalise = _eval_transforms(evaluation)
@@ -53,7 +53,7 @@ def translate(
         'targets': targets,
         'post_processing': _post_processing(top.section('PostProcess')),
         **normalise,
-        'judged_by': judge,
+        'main_metric': main,
         'parameters': {'rules': rules} if rules else None,
     }
 
@@ -81,14 +81,14 @@ def _train_transforms(dataset: Section) -> tuple[list[Node], dict[str, Any], dic
             case 'DetLabelEncode':
                 pass
             case 'CopyPaste':
-                dataset.reading.notes.append(f'{step.node.origin}: {step.path} is ignored: texts stay on their own images')
-                step.give_up()
+                pasted = {'ratio': step.take('objects_paste_ratio', 0.2), 'apart': step.take('limit_paste', True)}
+                transforms.append(step.becomes({'name': 'copy_paste', **pasted}))
             case 'IaaAugment':
                 transforms += _augmenters(step)
             case 'EastRandomCropData':
                 keys = {
                     'name': 'random_crop',
-                    'size': step.take('size', [640, 640]),
+                    'crop_size': turned_round(step.take('size', [640, 640])),
                     'attempts': step.take('max_tries', 10),
                     'least_share': step.take('min_crop_side_ratio', 0.1),
                 }
@@ -175,8 +175,7 @@ def _resized(step: Section) -> Node:
     if step.has('image_shape'):
         shape = step.take('image_shape')
         step.only('keep_ratio', False)
-        turned = Node(shape.value[::-1], shape.origin) if isinstance(shape.value, list) else shape
-        return step.becomes({'name': 'resize', 'size': turned})
+        return step.becomes({'name': 'resize', 'target_size': shape})
     side, limit = step.take('limit_side_len', 736), step.take('limit_type', 'min')
     return step.becomes({'name': 'limit_side', 'side': side, 'limit': limit})
 

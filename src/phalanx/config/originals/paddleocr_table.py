@@ -76,7 +76,7 @@ def translate(
         'loss_coefficients': coefficients,
         **options,
         'tokens': tokens,
-        'ignore_sections': ignores,
+        'metric': {'name': 'teds', 'ignore_sections': ignores},
         'parameters': _rules(decay),
     }
 

@@ -1,7 +1,8 @@
-"""PaddleOCR's text recognition -> the family `recognition`: CRNN and SVTR-LCNet, the latter distilled too."""
+"""PaddleOCR's text recognition -> the family `recognition`: CRNN and SVTR-LCNet of PP-OCRv3 (distilled too), v4 and v5."""
 
 from __future__ import annotations
 
+import math
 import os
 from pathlib import PurePath
 from typing import Any
@@ -12,10 +13,10 @@ from phalanx.config.read import Node, plain
 
 BUILT_IN = ('digits', 'alphanumeric', 'letters', 'en')  # dictionaries of the family, which a configuration may name too
 ALGORITHMS = ('CRNN', 'SVTR_LCNet', 'SVTR', 'Distillation')
-BACKBONES = ('MobileNetV3', 'ResNet', 'MobileNetV1Enhance')
+BACKBONES = ('MobileNetV3', 'ResNet', 'MobileNetV1Enhance', 'PPLCNetV3')
 HEADS = ('CTCHead', 'MultiHead')
 LOSSES = ('CTCLoss', 'MultiLoss')
-DATA_SETS = ('SimpleDataSet', 'LMDBDataSet')
+DATA_SETS = ('SimpleDataSet', 'MultiScaleDataSet', 'LMDBDataSet')
 TRANSFORMS = ('DecodeImage', 'RecConAug', 'RecAug', 'CTCLabelEncode', 'MultiLabelEncode', 'RecResizeImg', 'KeepKeys')
 AUGMENTATION = {  # ours -> theirs
     'warp_probability': 'tia_prob',
@@ -26,7 +27,7 @@ AUGMENTATION = {  # ours -> theirs
     'blur_probability': 'blur_prob',
     'tint_probability': 'hsv_aug_prob',
 }
-JUDGES = {'acc': 'accuracy', 'norm_edit_dis': 'edit_similarity'}
+INDICATORS = {'acc': 'accuracy', 'norm_edit_dis': 'edit_similarity'}
 
 
 def translate(
@@ -34,9 +35,11 @@ def translate(
 ) -> dict[str, Any]:
     """The part of the recipe that belongs to the family, and its parameter rules."""
     max_length = settings.take('max_text_length', 25)
-    judge, compare = _metric(top.section('Metric'))
+    main_metric, metric = _metric(top.section('Metric'))
     augmented, size, keep_ratio = _transforms(train)
     _, eval_size, eval_keep_ratio = _transforms(evaluation)
+    if size.value is None and _is_multi_scale(train):  # its sampler says the sizes
+        size, keep_ratio = eval_size, eval_keep_ratio
     if plain(size) != plain(eval_size) or keep_ratio != eval_keep_ratio:
         said = 'differs from that of Train.dataset; Phalanx has one for both'
         evaluation.problem(evaluation.node, evaluation.named('transforms'), f'RecResizeImg {said}')
@@ -45,11 +48,11 @@ def translate(
         **_networks(architecture, top, max_length, decay),
         'data': _data(train, evaluation),
         'characters': _characters(settings, max_length),
-        'size': size,
+        'image_size': size,
         'keep_ratio': keep_ratio,
         **augmented,
-        'compare': compare,
-        'judged_by': judge,
+        'metric': metric,
+        'main_metric': main_metric,
     }
 
 
@@ -79,16 +82,19 @@ def _metric(section: Section) -> tuple[Any, dict[str, Any]]:
         section.must('key', 'Student')
     elif name.value != 'RecMetric':
         section.not_one_of(name, 'name', ('RecMetric', 'DistillationMetric'))
-    judge = section.word('main_indicator', 'acc')
-    if judge.value not in JUDGES:
-        section.not_one_of(judge, 'main_indicator', JUDGES)
-    compare = {'ignore_space': section.take('ignore_space', True), 'alphanumeric_only': section.take('is_filter', False)}
+    main = section.word('main_indicator', 'acc')
+    if main.value not in INDICATORS:
+        section.not_one_of(main, 'main_indicator', INDICATORS)
+    compared = {'ignore_space': section.take('ignore_space', True), 'alphanumeric_only': section.take('is_filter', False)}
     section.end()
-    return renamed(judge, JUDGES.get(judge.value, '')), compare
+    return renamed(main, INDICATORS.get(main.value, '')), {'name': 'reading', **compared}
 
 
 def _data(train: Section, evaluation: Section) -> Node:
     kind = train.word('name')
+    if kind.value == 'MultiScaleDataSet':
+        train.only('ds_width', False)
+        kind = renamed(kind, 'SimpleDataSet')
     evaluation.same('name', kind, 'Train.dataset')
     keys: dict[str, Any] = {}
     match kind.value:
@@ -113,7 +119,7 @@ def _data(train: Section, evaluation: Section) -> Node:
 
 
 def _transforms(dataset: Section) -> tuple[dict[str, Any], Node, bool]:
-    """The augmentation, the size (width, height) of the network's input, and whether lines keep their ratio of sides."""
+    """The augmentation, the size (height, width) of the network's input, and whether lines keep their ratio of sides."""
     augmented: dict[str, Any] = {}
     size, keep_ratio = dataset.reading.default(None), True
     for name, step in dataset.named_items('transforms'):
@@ -121,7 +127,7 @@ def _transforms(dataset: Section) -> tuple[dict[str, Any], Node, bool]:
             case 'RecConAug':
                 shape = step.take('image_shape', [32, 320, 3])
                 augmented['concatenate'] = {
-                    'size': _size(step, shape, width=1, height=0),
+                    'image_size': _size(step, shape, height=0, width=1),
                     'lines': step.take('ext_data_num', 1),
                     'probability': step.take('prob', 0.5),
                     'max_length': step.take('max_text_length', 25),
@@ -131,29 +137,86 @@ def _transforms(dataset: Section) -> tuple[dict[str, Any], Node, bool]:
                 augmented['transforms'] = [{'name': 'rec_aug', **probabilities}]
             case 'RecResizeImg':
                 size, keep_ratio = (
-                    _size(step, step.required('image_shape'), width=2, height=1),
+                    _size(step, step.required('image_shape'), height=1, width=2),
                     bool(step.take('padding', True).value),
                 )
-                step.fixed({'infer_mode': False, 'eval_mode': False, 'character_dict_path': None})
+                step.fixed({'infer_mode': False, 'character_dict_path': None})
+                step.always('eval_mode', False, 'in an evaluation longer lines are squeezed, as in training')
             case 'CTCLabelEncode' | 'MultiLabelEncode':
-                step.only('gtc_encode', None)
+                step.only('gtc_encode', None, 'NRTRLabelEncode')
+                for key in ('max_text_length', 'character_dict_path', 'use_space_char'):
+                    step.ignore(key, 'Global says it, there too')
             case _ if not common_step(name, step):
                 unknown_step(step, TRANSFORMS)
         step.end()
     dataset.always('ext_op_transform_idx', 1, 'lines to concatenate are read, and not transformed before')
-    if size.value is None:
+    if size.value is None and not _is_multi_scale(dataset):
         dataset.problem(dataset.node, dataset.named('transforms'), 'RecResizeImg is missing; Phalanx needs a size')
     return augmented, size, keep_ratio
 
 
-def _size(step: Section, shape: Node, *, width: int, height: int) -> Node:
-    """(width, height) of a shape in another order, whose third number is the channels."""
+def _is_multi_scale(dataset: Section) -> bool:
+    return 'name' in dataset.left and dataset.left['name'].value == 'MultiScaleDataSet'
+
+
+def multi_scale(train: Section, dataset: Section, loader: Section) -> tuple[dict[str, Any], Node]:
+    """The sizes (height, width) of training, where a sampler says them, and the samples of a step on each rank.
+
+    With `fix_bs` false a step there has the more samples the smaller its images are. Here it has their mean, so that an epoch
+    has as many steps.
+    """
+    if not _is_multi_scale(dataset):
+        return {}, loader.required('batch_size_per_card')
+    sampler = train.section('sampler')
+    sampler.must('name', 'MultiScaleSampler')
+    sampler.only('is_training', True)
+    first, is_fixed = sampler.take('first_bs', 128), bool(sampler.take('fix_bs', True).value)
+    factors = _pair_of_numbers(sampler.take('divided_factor', [8, 16])) or (1.0, 1.0)
+    loader.always('batch_size_per_card', plain(first), 'Train.sampler.first_bs says it')
+    for key in ('ratio_wh', 'max_w'):
+        sampler.ignore(key, 'the widths are those of `scales`')
+    listed = sampler.items('scales')
+    sampler.end()
+    scales = [scale for scale in map(_pair_of_numbers, listed) if scale is not None]
+    if len(scales) < len(listed) or not scales:
+        return {'train_image_sizes': listed}, first  # which the binder tells
+    sizes = [[int(side // max(by, 1) * max(by, 1)) for side, by in zip(scale, factors, strict=True)] for scale in scales]
+    keys = {
+        'train_image_sizes': [
+            Node([renamed(node, side) for side in size[::-1]], node.origin) for node, size in zip(listed, sizes, strict=True)
+        ]
+    }
+    if [*map(list, scales)] != sizes:
+        said = f'what is beyond multiples of {factors[0]:g} and {factors[1]:g} is cut off'
+        sampler.reading.notes.append(f'{listed[0].origin}: {sampler.named("scales")}: {said}')
+    count = as_number(first)
+    if is_fixed or count is None:
+        return keys, first
+    base = math.prod(scales[0]) * count
+    counts = [max(1, base // max(math.prod(size), 1)) for size in sizes]
+    mean = round(sum(counts) / len(counts))
+    said = f'every step has {mean} samples, the mean of what steps have there by their size'
+    sampler.reading.notes.append(f'{first.origin}: {sampler.named("first_bs")}: {said}')
+    return keys, renamed(first, mean)
+
+
+def _pair_of_numbers(node: Node) -> tuple[float, float] | None:
+    """Two of them, or one for both; None for anything else."""
+    listed = node.value if isinstance(node.value, list) else [node, node]
+    numbers = [as_number(each) for each in listed]
+    if len(numbers) != 2 or numbers[0] is None or numbers[1] is None:
+        return None
+    return numbers[0], numbers[1]
+
+
+def _size(step: Section, shape: Node, *, height: int, width: int) -> Node:
+    """(height, width) of a shape that has them at these places, and whose third number is the channels."""
     channels = shape.value[3 - width - height] if isinstance(shape.value, list) and len(shape.value) == 3 else shape
     if channels is not shape and channels.value != 3:
         step.problem(channels, step.named('image_shape'), f'{plain(channels)!r} channels; Phalanx reads images of 3')
     if not isinstance(shape.value, list) or len(shape.value) <= max(width, height):
         return shape  # which the binder tells
-    return Node([shape.value[width], shape.value[height]], shape.origin)
+    return Node([shape.value[height], shape.value[width]], shape.origin)
 
 
 def _networks(architecture: Section, top: Section, max_length: Node, decay: Node) -> dict[str, Any]:
@@ -164,7 +227,7 @@ def _networks(architecture: Section, top: Section, max_length: Node, decay: Node
     post.must('name', 'CTCLabelDecode')
     post.end()
     model, rules = _network(architecture, max_length, decay)
-    return {'model': model, 'loss': _loss(loss), 'parameters': {'rules': rules} if rules else None}
+    return {'model': model, **_loss(loss), 'parameters': {'rules': rules} if rules else None}
 
 
 def _network(section: Section, max_length: Node, decay: Node) -> tuple[Node, list[dict[str, Any]]]:
@@ -176,7 +239,8 @@ def _network(section: Section, max_length: Node, decay: Node) -> tuple[Node, lis
             keys, fc_decay = _crnn(backbone, neck, head)
             norms = False
         case 'SVTR_LCNet' | 'SVTR':
-            keys, fc_decay = _svtr_lcnet(backbone, head, max_length)
+            build = _svtr_lcnetv3 if backbone.left.get('name', algorithm).value == 'PPLCNetV3' else _svtr_lcnet
+            keys, fc_decay = build(backbone, head, max_length)
             norms = True
         case _:
             section.not_one_of(algorithm, 'algorithm', ALGORITHMS)
@@ -190,6 +254,8 @@ def _network(section: Section, max_length: Node, decay: Node) -> tuple[Node, lis
         rules.append({'match': 'backbone.*.norm.*', 'weight_decay': 0.0})
     if as_number(fc_decay) != as_number(decay):
         rules.append({'match': 'head.*', 'weight_decay': fc_decay})
+    if keys['name'] == 'svtr_lcnetv3':
+        rules += [{'match': f'backbone.*.{part}.*', 'lr_factor': 0.1} for part in ('before', 'after')]
     return section.becomes({**keys, 'name': renamed(algorithm, keys['name'])}), rules
 
 
@@ -236,12 +302,43 @@ def _svtr_lcnet(backbone: Section, head: Section, max_length: Node) -> tuple[dic
     return keys, fc_decay
 
 
-def _loss(section: Section) -> Node:
+def _svtr_lcnetv3(backbone: Section, head: Section, max_length: Node) -> tuple[dict[str, Any], Node]:
+    backbone.must('name', 'PPLCNetV3')
+    keys: dict[str, Any] = {'name': 'svtr_lcnetv3', 'scale': backbone.take('scale', 1.0)}
+    backbone.fixed({'conv_kxk_num': 4, 'lr_mult_list': [1.0] * 6, 'lab_lr': 0.1, 'det': False})
+    head.must('name', 'MultiHead')
+    head.fixed({'use_pool': False, 'use_pos': False})
+    ctc, nrtr = _pair(head, 'head_list', 'CTCHead', 'NRTRHead')
+    neck, fc = ctc.section('Neck'), ctc.section('Head')
+    neck.must('name', 'svtr')
+    neck.must('kernel_size', [1, 3])
+    keys |= {'neck_channels': neck.take('dims', 64), 'depth': neck.take('depth', 2)}
+    keys |= {'hidden_size': neck.take('hidden_dims', 120), 'use_guide': neck.take('use_guide', False)}
+    keys |= {'nrtr_size': nrtr.take('nrtr_dim', 256), 'nrtr_depth': nrtr.take('num_decoder_layers', 4)}
+    nrtr.same('max_text_length', max_length, 'Global')
+    fc_decay = fc.take('fc_decay', 0.0004)
+    for part in (neck, fc, ctc, nrtr):
+        part.end()
+    return keys, fc_decay
+
+
+def _loss(section: Section) -> dict[str, Any]:
     kind = section.word('name')
     keys: dict[str, Any] = {}
     match kind.value:
         case 'CTCLoss':
             keys = {'name': renamed(kind, 'ctc'), 'focal': section.take('use_focal_loss', False)}
+        case 'MultiLoss' if 'NRTRLoss' in _names(section, 'loss_config_list'):
+            ctc, nrtr = _pair(section, 'loss_config_list', 'CTCLoss', 'NRTRLoss')
+            losses = [
+                ctc.becomes({'name': renamed(kind, 'ctc'), 'focal': ctc.take('use_focal_loss', False)}),
+                nrtr.becomes({'name': renamed(kind, 'nrtr'), 'smoothing': 0.1 if nrtr.take('smoothing', True).value else 0.0}),
+            ]
+            nrtr.only('ignore_index', 0)
+            coefficients = [section.take('weight_1', 1.0), section.take('weight_2', 1.0)]
+            for part in (ctc, nrtr, section):
+                part.end()
+            return {'loss': losses, 'loss_coefficients': coefficients}
         case 'MultiLoss':
             ctc, sar = _pair(section, 'loss_config_list', 'CTCLoss', 'SARLoss')
             keys = {'name': renamed(kind, 'multi'), 'focal': ctc.take('use_focal_loss', False)}
@@ -252,7 +349,14 @@ def _loss(section: Section) -> Node:
             section.not_one_of(kind, 'name', LOSSES)
             section.give_up()
     section.end()
-    return section.becomes(keys)
+    return {'loss': section.becomes(keys)}
+
+
+def _names(section: Section, key: str) -> set[str]:
+    """Those of the items under `key`, which stay to be taken."""
+    listed = section.left[key].value if key in section.left else []
+    items = listed if isinstance(listed, list) else []
+    return {name for item in items if isinstance(item.value, dict) for name in item.value}
 
 
 def _pair(section: Section, key: str, first: str, second: str) -> tuple[Section, Section]:

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from phalanx.config.originals.dialect import Dialect, Reading, Section, as_number, renamed
+from phalanx.config.originals.dialect import Dialect, Reading, Section, as_number, renamed, turned_round
 from phalanx.config.read import Node, document, over_bases, plain
 
 BASE, INHERITED = '_base_', '_inherited_'
@@ -45,14 +45,14 @@ OPTIMIZERS = ('SGD', 'Momentum', 'Adam', 'AdamW')
 TRANSFORMS: dict[
     str, tuple[str, dict[str, tuple[str, Any]]]
 ] = {  # theirs -> ours, and of each option theirs and its default, if any
-    'Resize': ('resize', {'size': ('target_size', [512, 512])}),
+    'Resize': ('resize', {'target_size': ('target_size', [512, 512])}),
     'ResizeByLong': ('resize_by_long', {'side': ('long_size', None)}),
     'ResizeStepScaling': (
         'resize_step_scaling',
         {'min': ('min_scale_factor', 0.75), 'max': ('max_scale_factor', 1.25), 'step': ('scale_step_size', 0.25)},
     ),
-    'Padding': ('padding', {'size': ('target_size', None)}),
-    'RandomPaddingCrop': ('random_padding_crop', {'size': ('crop_size', [512, 512])}),
+    'Padding': ('padding', {'target_size': ('target_size', None)}),
+    'RandomPaddingCrop': ('random_padding_crop', {'crop_size': ('crop_size', [512, 512])}),
     'RandomHorizontalFlip': ('random_flip', {'probability': ('prob', 0.5)}),
     'RandomVerticalFlip': ('random_vertical_flip', {'probability': ('prob', 0.1)}),
     'RandomRotation': ('random_rotation', {'max_degrees': ('max_rotation', 15)}),
@@ -256,6 +256,7 @@ def _transforms(section: Section) -> tuple[list[Node], dict[str, Any]]:
                 ours: options.required(theirs) if default is None else options.take(theirs, default)
                 for ours, (theirs, default) in translated.items()
             }
+            keys |= {key: turned_round(size) for key, size in keys.items() if key in ('target_size', 'crop_size')}
             for key, value in WITHOUT_COUNTERPART[kind.value].items():
                 options.only(key, value)
             transforms.append(options.becomes({'name': renamed(kind, name), **keys}))
@@ -541,7 +542,8 @@ def _inference(section: Section) -> Node | None:
         keys['scales'] = scales if isinstance(scales.value, list) else Node([scales], scales.origin)
         keys |= {key: section.take(key, False) for key in ('flip_horizontal', 'flip_vertical')}
     if section.take('is_slide', False).value:
-        keys |= {'crop': section.required('crop_size'), 'stride': section.required('stride')}
+        sizes = {'window': section.required('crop_size'), 'window_stride': section.required('stride')}
+        keys |= {key: turned_round(size) for key, size in sizes.items()}
     for key in ('scales', 'flip_horizontal', 'flip_vertical'):
         section.ignore(key, 'it counts only with aug_eval: True')
     for key in ('crop_size', 'stride'):

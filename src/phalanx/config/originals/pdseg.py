@@ -11,7 +11,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from phalanx.config.originals.dialect import Dialect, Reading, Section, as_number, renamed
+from phalanx.config.originals.dialect import Dialect, Reading, Section, as_number, renamed, turned_round
 from phalanx.config.read import Node, document, plain
 
 MODELS = {'unet': 'unet', 'deeplabv3p': 'deeplabv3p', 'ocrnet': 'ocrnet'}
@@ -197,12 +197,13 @@ def _data(section: Section) -> Node:
 def _transforms(top: Section, section: Section) -> dict[str, Any]:
     """The transforms of both splits, and the mean and std of the normalisation that ends them."""
     method = section.take('AUG_METHOD', 'unpadding')
-    sizes = {split: top.required(f'{split}_CROP_SIZE') for split in ('TRAIN', 'EVAL')}
+    sizes = {split: turned_round(top.required(f'{split}_CROP_SIZE')) for split in ('TRAIN', 'EVAL')}
     train: list[dict[str, Any]] = []
     evaluation: list[dict[str, Any]] = []
     match method.value:
         case 'unpadding':
-            train = evaluation = [{'name': renamed(method, 'resize'), 'size': section.take('FIX_RESIZE_SIZE', [512, 512])}]
+            size = turned_round(section.take('FIX_RESIZE_SIZE', [512, 512]))
+            train = evaluation = [{'name': renamed(method, 'resize'), 'target_size': size}]
         case 'stepscaling':
             low, high = section.take('MIN_SCALE_FACTOR', 0.5), section.take('MAX_SCALE_FACTOR', 2.0)
             scales = {'min': low, 'max': high, 'step': section.take('SCALE_STEP_SIZE', 0.25)}
@@ -238,8 +239,8 @@ def _transforms(top: Section, section: Section) -> dict[str, Any]:
         section.reading.notes.append(f'{section.node.origin}: {section.named("TO_RGB")}: {said}')
         colours = {key: Node(node.value[::-1], node.origin) for key, node in colours.items() if isinstance(node.value, list)}
     return {
-        'transforms': [*train, *flips, {'name': 'random_padding_crop', 'size': sizes['TRAIN']}],
-        'eval_transforms': [*evaluation, {'name': 'padding', 'size': sizes['EVAL']}],
+        'transforms': [*train, *flips, {'name': 'random_padding_crop', 'crop_size': sizes['TRAIN']}],
+        'eval_transforms': [*evaluation, {'name': 'padding', 'target_size': sizes['EVAL']}],
         'mean': colours.get('MEAN'),
         'std': colours.get('STD'),
     }

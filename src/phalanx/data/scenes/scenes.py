@@ -7,16 +7,18 @@ file says where they come from). Shapes: H, W of the scene, h, w of a part of it
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from types import MappingProxyType
+from typing import Any, ClassVar
 
 import cv2
 import numpy as np
 import numpy.typing as npt
 
-from phalanx.data.samples import Image, Split
+from phalanx.data.samples import Draw, Drawn, Image, Split
 
 DIGITS = '0123456789'
 EDGE = 255  # the label between ink and background, where a pixel is some of both
@@ -63,27 +65,50 @@ def scene(
     return canvas.finish(rng)
 
 
-@dataclass(frozen=True)
-class Series:
-    """The scenes of one split that differ from `scene` in size alone."""
+class DigitScenes:
+    """Digits over textures, pictures of `size` (height, width) in pixels; the two splits use different handwritten digits.
 
-    split: Split
-    samples: int
+    `digit_height`: the smallest and the largest digit, in pixels.
+    """
+
+    class_names: tuple[str, ...] = tuple(DIGITS)
+
+    def __init__(
+        self,
+        *,
+        train_scenes: int = 2000,
+        eval_scenes: int = 200,
+        size: tuple[int, int] = (128, 192),
+        digit_height: tuple[float, float] = (20, 52),
+        seed: int = 0,
+    ) -> None:
+        self.samples = {'train': train_scenes, 'eval': eval_scenes}
+        self.size, self.digit_height, self.seed = size, digit_height, seed
+
+    def split(self, split: Split) -> Series:
+        return Series(split, self.samples[split], self.size, self.digit_height, self.seed, self.truth)
+
+    @staticmethod
+    def truth(scene: Scene) -> Any:
+        """What a family wants to know of a scene."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class Series(Drawn):
+    """A Source of the scenes of one split."""
+
+    kind = 'digit scene'
+    notes: ClassVar[Mapping[str, int]] = MappingProxyType({})  # nothing is odd about them
+
     size: tuple[int, int]
     digit_height: tuple[float, float]
     seed: int
+    truth: Callable[[Scene], Any]
 
-    def __len__(self) -> int:
-        return self.samples
-
-    def check_files(self) -> None:
-        """There are none."""
-
-    def name(self, index: int) -> str:
-        return f'{self.split} digit scene {index}'
-
-    def scene(self, index: int) -> Scene:
-        return scene(index, self.split, size=self.size, digit_height=self.digit_height, seed=self.seed)
+    def read(self, draw: Draw) -> tuple[Image, Any]:
+        drawn = scene(draw.index, self.split, size=self.size, digit_height=self.digit_height, seed=self.seed)
+        return drawn.image, self.truth(drawn)
 
 
 class _Canvas:

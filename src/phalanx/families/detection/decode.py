@@ -25,6 +25,7 @@ class Raw(NamedTuple):
     num_per_level: tuple[int, ...]  # how many anchors each level has
     maps: tuple[Tensor, ...] = ()  # [B, C, h, w] of the neck, which a distillation compares
     least: int = REACH[0]  # the distance that the first bin stands for, in strides; each other stands for one more
+    teacher: Raw | None = None  # of the same images, where a student learns from a teacher
 
     @property
     def bins(self) -> int:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+import math
+import re
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from functools import cache
 from pathlib import Path
@@ -17,9 +19,11 @@ import PIL.ImageFont
 from phalanx.data.image import palette
 from phalanx.data.samples import Image
 from phalanx.families.detection.data.source import Objects
+from phalanx.families.task import Writers
 from phalanx.runtime.results import Found
 
-IGNORED = (128, 128, 128)  # the colour of what is not judged
+UNSAFE = re.compile(r'[^\w.+-]+')  # in the name of a class that becomes part of a file's
+IGNORED = (128, 128, 128)  # the colour of ignored objects
 Colour = tuple[int, int, int]
 
 
@@ -48,7 +52,7 @@ def with_found(image: Image, found: Sequence[Found]) -> Image:
 
 
 def with_objects(image: Image, objects: Objects, class_names: Sequence[str]) -> Image:
-    """`image` with what is true of it; what is not judged is grey."""
+    """`image` with what is true of it; ignored objects are grey."""
     colours = [IGNORED if ignored else _colour(label) for label, ignored in zip(objects.classes, objects.ignored, strict=True)]
     return drawn(image, objects.boxes.tolist(), [class_names[label] for label in objects.classes], colours)
 
@@ -61,13 +65,53 @@ def compared(
     return [('truth', with_objects(image, truth, class_names)), ('prediction', with_found(image, found))]
 
 
-def save(found: Sequence[Found], image: Image, stem: Path, *, shown_from: float) -> list[Path]:
-    """Writes all of `found` as JSON, and over `image` what has at least the score `shown_from`; returns both files."""
-    listed, over = stem.with_name(f'{stem.name}.json'), stem.with_name(f'{stem.name}_overlay.jpg')
-    listed.write_text(json.dumps([asdict(one) for one in found], indent=1), encoding='utf-8')
-    shown = [one for one in found if one.score >= shown_from]
-    PIL.Image.fromarray(with_found(image, shown)).save(over, quality=92)
-    return [listed, over]
+def writers(shown_from: float) -> Writers:
+    """JSON has everything that was found; the other files have what has at least the score `shown_from`."""
+
+    def shown(
+        write: Callable[[Sequence[Found], Image, Path], list[Path]],
+    ) -> Callable[[Sequence[Found], Image, Path], list[Path]]:
+        return lambda found, image, stem: write([one for one in found if one.score >= shown_from], image, stem)
+
+    ways = {'json': as_json, 'txt': shown(as_yolo), 'crops': shown(as_crops), 'pictures': shown(as_picture)}
+    return Writers(ways, usual=('json', 'pictures'))
+
+
+def as_json(found: Sequence[Found], image: Image, stem: Path) -> list[Path]:
+    file = stem.with_name(f'{stem.name}.json')
+    file.write_text(json.dumps([asdict(one) for one in found], indent=1), encoding='utf-8')
+    return [file]
+
+
+def as_yolo(found: Sequence[Found], image: Image, stem: Path) -> list[Path]:
+    """The text format of YOLO: a line `class x y width height score` an object, centre and sides as shares of the image."""
+    file = stem.with_name(f'{stem.name}.txt')
+    height, width = image.shape[:2]
+    lines = []
+    for one in found:
+        x0, y0, x1, y1 = one.box
+        shares = ((x0 + x1) / 2 / width, (y0 + y1) / 2 / height, (x1 - x0) / width, (y1 - y0) / height)
+        lines.append(' '.join([str(one.label), *(f'{share:.6f}' for share in (*shares, one.score))]) + '\n')
+    file.write_text(''.join(lines), encoding='utf-8')
+    return [file]
+
+
+def as_crops(found: Sequence[Found], image: Image, stem: Path) -> list[Path]:
+    """Each object cut out, with its number and class in the name: `street_01_car.jpg`."""
+    files = []
+    for number, one in enumerate(found, 1):
+        x0, y0 = (math.floor(value) for value in one.box[:2])
+        x1, y1 = (math.ceil(value) for value in one.box[2:])
+        if (cut := image[y0:y1, x0:x1]).size:
+            files.append(stem.with_name(f'{stem.name}_{number:02}_{UNSAFE.sub("_", one.name)}.jpg'))
+            PIL.Image.fromarray(cut).save(files[-1], quality=92)
+    return files
+
+
+def as_picture(found: Sequence[Found], image: Image, stem: Path) -> list[Path]:
+    file = stem.with_name(f'{stem.name}_overlay.jpg')
+    PIL.Image.fromarray(with_found(image, found)).save(file, quality=92)
+    return [file]
 
 
 def _colour(label: int) -> Colour:

@@ -26,7 +26,7 @@ def multiclass_nms(
     above = highest > score_threshold
     anchors, classes = anchors[above], above.nonzero()[:, 1]  # [candidates]
     candidates, probabilities = boxes[anchors], highest[above]
-    # batched_nms may move classes apart by adding to coordinates: none is negative, lest they meet, and float64 stays exact
+    # batched_nms may move classes apart by adding to coordinates: none is negative, so they stay apart, and float64 stays exact
     apart = candidates.double() - (candidates.amin().double() if len(candidates) else 0)
     kept = batched_nms(apart, probabilities.double(), classes, nms_threshold)[:keep_top_k]
     return candidates[kept], probabilities[kept], classes[kept]

@@ -6,33 +6,36 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Self
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from phalanx.config.options import check_probability, check_std
+from phalanx.config.options import check_probability
+from phalanx.data import samples
 from phalanx.data.batch import Tensors, shares
-from phalanx.data.folders import settled_classes
-from phalanx.data.image import channels_first, normalised, stacked
+from phalanx.data.folders import resolved_classes
+from phalanx.data.image import channels_first, stacked
 from phalanx.data.samples import Draw, Image, Split
+from phalanx.families.base import Family, checked
 from phalanx.families.detection import decode
 from phalanx.families.detection import draw as drawing
-from phalanx.families.detection.data import DATA, Data, Objects, Source
+from phalanx.families.detection.data import DATA, Data, Objects
 from phalanx.families.detection.data.write import FORMATS, Format, write
 from phalanx.families.detection.graph import OUTPUTS, with_suppression
-from phalanx.families.detection.loss import DISTILLATIONS, LOSSES, DetectionLoss
+from phalanx.families.detection.loss import LOSSES, TEACHER_LOSSES, DetectionLoss
 from phalanx.families.detection.loss.distill import TeacherLoss
-from phalanx.families.detection.metric import METRICS, CocoAp, Detections, VocAp
+from phalanx.families.detection.metric import METRICS, CocoAp, Detections
 from phalanx.families.detection.models import MODELS
 from phalanx.families.detection.models.distilled import DistilledDetector
 from phalanx.families.detection.nms import multiclass_nms
 from phalanx.families.detection.survey import BoxSurvey
 from phalanx.families.detection.transforms import TRANSFORMS, Chances, Shown, Transform
-from phalanx.families.losses import summed, weighted, weights_of
+from phalanx.families.distillation import DISTILLATIONS, Distilled, NetworkLoss
+from phalanx.families.losses import summed, weights_of
 from phalanx.families.sizing import sizing_of
-from phalanx.families.task import Export, FromSource, GraphPart, Loss, described, tried
+from phalanx.families.task import Export, GraphPart, Loss, Writers, described
 from phalanx.parallel.step import WholeStep
 from phalanx.runtime.detection import Suppressed
 from phalanx.runtime.prepare import RESIZING
@@ -105,40 +108,31 @@ class DetectionBatch(Tensors):
 
 
 @dataclass(frozen=True)
-class Samples(FromSource):
-    """The samples of one split, transformed."""
-
-    source: Source
-    transforms: tuple[Transform, ...]
-    split: Split
-
+class Samples(samples.Samples):
     @property
     def notes(self) -> list[str]:
         return [f'{self.split} data: {count} {what}' for what, count in self.source.notes.items()]
 
-    def original(self, draw: Draw) -> Image:
-        return self.source.read(draw.index)[0]
-
     def __getitem__(self, draw: Draw) -> Sample:
         if self.split == 'eval':
-            image, objects = self.source.read(draw.index)
-            return framed(image, objects, self.transforms, draw)
+            image, objects = self.source.read(draw)
+            return evaluated(image, objects, self.transforms, draw)
         rng = draw.rng()
-        chances = Chances(rng, draw.step_rng, lambda: self.learnt(int(rng.integers(len(self)))))
-        image, objects = self.learnt(draw.index)
+        chances = Chances(rng, draw.step_rng, lambda: self.to_train_on(int(rng.integers(len(self)))))
+        image, objects = self.to_train_on(draw.index)
         size = image.shape[:2]
         for transform in self.transforms:
             image, objects = transform(image, objects, chances)
         return Sample(channels_first(image), objects, draw.index, size, torch.zeros(4))
 
-    def learnt(self, index: int) -> Shown:
+    def to_train_on(self, index: int) -> Shown:
         """An image with the objects to learn from: no crowds, nothing beyond the edges. Raises SampleError."""
-        image, objects = self.source.read(index)
+        image, objects = self.source.read(Draw(index))
         return image, objects.at(~objects.ignored).clipped(image.shape[1], image.shape[0])
 
 
-def framed(image: Image, objects: Objects, transforms: Sequence[Transform], draw: Draw) -> Sample:
-    """The sample that judges or predicts `image`: a box around all of it goes through `transforms`, its objects stay."""
+def evaluated(image: Image, objects: Objects, transforms: Sequence[Transform], draw: Draw) -> Sample:
+    """The sample to evaluate or predict `image`: a box around all of it goes through `transforms`, its objects stay."""
     H, W = image.shape[:2]
     frame = Objects.plain(np.array([[0, 0, W, H]], np.float32), np.zeros(1, np.int64))
     chances = Chances(draw.rng(), draw.step_rng, lambda: (image, Objects.none()))
@@ -148,15 +142,19 @@ def framed(image: Image, objects: Objects, transforms: Sequence[Transform], draw
     return Sample(channels_first(seen), objects, draw.index, (H, W), torch.from_numpy(frame.boxes[0]))
 
 
-class Detection:
+def seen_scale(transforms: Sequence[Transform], image: Image) -> tuple[float, float]:
+    """How many pixels of what `transforms` make of `image` one of its pixels is, in x and y."""
+    H, W = image.shape[:2]
+    x0, y0, x1, y1 = evaluated(image, Objects.none(), transforms, Draw(0, 0, 0, 0)).frame.tolist()
+    return (x1 - x0) / W, (y1 - y0) / H
+
+
+class Detection(Family):
     """The Task, made from the keys of a recipe.
 
-    `loss` lists what the network learns from, each multiplied by its one of `loss_coefficients` (all 1 when there are none).
-    `mean` and `std` are those of RGB values between 0 and 1, for the normalisation. `nms` makes results of boxes; pictures show
-    those with at least the score `shown_from`.
-
-    Distillation: `networks` has a `teacher`, from which the model learns what `from_teacher` lists; `train.init_networks` says
-    from which weights it starts, which stay. Raises ValueError for options of parts that cannot be.
+    `nms` makes results of boxes; pictures show those with at least the score `shown_from`. `mean` and `std` are those of RGB
+    values. What is learned `from_teacher`, the one other network, which is frozen, is what PaddleDetection distils; with it the
+    teacher's boxes decide which anchors are positive. What all families have: `Family`.
     """
 
     def __init__(
@@ -164,74 +162,73 @@ class Detection:
         *,
         model: Annotated[partial[nn.Module], MODELS],
         data: Annotated[partial[Data], DATA],
-        loss: tuple[Annotated[partial[DetectionLoss], LOSSES, tried], ...],
+        loss: tuple[Annotated[partial[DetectionLoss], LOSSES, checked], ...],
         loss_coefficients: tuple[float, ...] = (),
-        metric: Annotated[partial[CocoAp | VocAp], METRICS],
-        transforms: tuple[Annotated[partial[Transform], TRANSFORMS, tried], ...] = (),
-        eval_transforms: tuple[Annotated[partial[Transform], TRANSFORMS, tried], ...] = (),
-        networks: dict[str, Annotated[partial[nn.Module], MODELS]] | None = None,
-        from_teacher: tuple[Annotated[partial[TeacherLoss], DISTILLATIONS, tried], ...] = (),
+        metric: Annotated[partial[Any], METRICS] = partial(CocoAp),  # noqa: B008 - not changed
+        main_metric: str | None = None,
+        transforms: tuple[Annotated[partial[Transform], TRANSFORMS, checked], ...] = (),
+        eval_transforms: tuple[Annotated[partial[Transform], TRANSFORMS, checked], ...] = (),
         nms: Nms = Nms(),
         mean: tuple[float, float, float] = (0.0, 0.0, 0.0),
         std: tuple[float, float, float] = (1.0, 1.0, 1.0),
         shown_from: float = 0.3,
-        judged_by: Literal['mean_ap', 'ap50', 'ap75'] = 'mean_ap',
+        networks: dict[str, Annotated[partial[nn.Module], MODELS]] | None = None,
+        between: tuple[Annotated[partial[NetworkLoss], DISTILLATIONS], ...] = (),
+        from_teacher: tuple[Annotated[partial[TeacherLoss], TEACHER_LOSSES, checked], ...] = (),
+        frozen: tuple[str, ...] = (),
     ) -> None:
-        check_std(std)
-        if metric.func is VocAp and judged_by != 'mean_ap':
-            raise ValueError(f'judged_by: the metric voc has mean_ap alone, not {judged_by}; choose metric coco')
-        if networks and set(networks) != {TEACHER}:
-            raise ValueError(f'networks: one beside the model, {TEACHER!r}, is what detection has; got {", ".join(networks)}')
-        if bool(networks) != bool(from_teacher):
-            raise ValueError(f'distillation needs both: the {TEACHER!r} in `networks`, and what is learned `from_teacher`')
-        metric(())  # told now, not at the first evaluation
-        self.network, self.data, self.judge, self.judged_by = model, data, metric, judged_by
-        self.losses = weighted(loss, loss_coefficients)
-        self.teacher = networks[TEACHER] if networks else None
-        self.from_teacher = tuple(each() for each in from_teacher)
-        built = (tuple(transform() for transform in recipe) for recipe in (transforms, eval_transforms))
-        self.transforms: dict[Split, tuple[Transform, ...]] = dict(zip(('train', 'eval'), built, strict=True))
-        self.nms, self.mean, self.std, self.shown_from = nms, mean, std, shown_from
+        if from_teacher and (set(networks or {}) | set(frozen)) != {TEACHER}:
+            raise ValueError(
+                f'from_teacher: {TEACHER!r} is what the only one of `networks` must be called; it is always frozen'
+            )
+        super().__init__(
+            model=model,
+            data=data,
+            loss=loss,
+            loss_coefficients=loss_coefficients,
+            metric=metric,
+            main_metric=main_metric,
+            transforms=transforms,
+            eval_transforms=eval_transforms,
+            mean=mean,
+            std=std,
+            networks=networks,
+            between=between,
+            from_teacher=from_teacher,
+            frozen=(TEACHER,) if from_teacher else frozen,
+        )
+        metric(())  # so that errors in its options are reported now
+        self.nms, self.shown_from = nms, shown_from
 
     @cached_property
     def class_names(self) -> tuple[str, ...]:
-        return self.data().class_names
+        names: tuple[str, ...] = self.data().class_names
+        return names
 
-    def settled(self) -> dict[str, tuple[str, ...]]:
-        return settled_classes(self.data)
+    def resolved_names(self) -> dict[str, tuple[str, ...]]:
+        return resolved_classes(self.data)
 
     def labels(self, names: Sequence[str] | None = None) -> list[Sequence[str]]:
         return [self.class_names if names is None else names]
 
-    @property
-    def tie_breakers(self) -> tuple[str, ...]:
-        return () if self.judge.func is VocAp else ('ap50',)
-
     def model(self) -> nn.Module:
-        network: Any = self.network(len(self.class_names))
-        if self.teacher is None:
-            return network  # type: ignore[no-any-return]
-        teacher: Any = self.teacher(len(self.class_names))
-        return DistilledDetector(network, teacher)
+        return self.built(len(self.class_names))
+
+    def distilled(self, networks: Mapping[str, Any]) -> Distilled:
+        return DistilledDetector(**networks) if self.from_teacher else super().distilled(networks)
 
     def dataset(self, split: Split) -> Samples:
-        return Samples(self._whole(split), self.transforms[split], split)
+        return Samples(self.source(split), self.transforms[split], split)
 
     def survey(self, split: Split) -> BoxSurvey:
         """The samples of a split as they lie in their files, for `phalanx data check`."""
-        return BoxSurvey(self.data().split(split), self.class_names)
+        return BoxSurvey(self.data().split(split), self.class_names, partial(seen_scale, self.transforms['eval']))
 
     rewritten_as = FORMATS
 
     def rewrite(self, split: Split, out: Path, *, form: Format) -> dict[str, str]:
         """Rewrites the samples of a split as they are in their files, for `phalanx data rewrite`; see `data.write`."""
-        return write(self._whole(split), self.class_names, out, split, form=form)
-
-    def _whole(self, split: Split) -> Source:
-        """The samples of a split. Raises FileNotFoundError when files are missing."""
-        source = self.data().split(split)
-        source.check_files()
-        return source
+        return write(self.source(split), self.class_names, out, split, form=form)
 
     def collate(self, samples: Sequence[Sample]) -> DetectionBatch:
         """Images that differ in size are filled up on the right and at the bottom with the mean colour."""
@@ -246,13 +243,6 @@ class Detection:
             indices=tuple(sample.index for sample in samples),
         )
 
-    def network_input(self, batch: DetectionBatch) -> Tensor:
-        return normalised(batch.images, self.mean, self.std)
-
-    @property
-    def has_fixed_size(self) -> bool:
-        return sizing_of(self.transforms['train']) == 'one'
-
     def align(self, batch: DetectionBatch, whole: WholeStep) -> DetectionBatch:
         """Filled up to the largest size on any rank: with less, norms would see how the step is shared."""
         if sizing_of(self.transforms['train']) in ('one', 'one a step'):
@@ -260,18 +250,12 @@ class Detection:
         sides = whole.largest(batch.images.shape[2:])
         return replace(batch, images=filled_up(list(batch.images), self.mean, least=sides))
 
-    def outputs(self, model: nn.Module, batch: DetectionBatch) -> Any:
-        return model(self.network_input(batch))
-
-    def loss(self, outputs: Any, batch: DetectionBatch, whole: WholeStep) -> Loss:
+    def own_loss(self, outputs: Any, batch: DetectionBatch, whole: WholeStep) -> Loss:
         boxes, classes = (torch.split(part, batch.counts) for part in (batch.boxes, batch.classes))
-        if self.teacher is None:
-            return summed((loss(outputs, boxes, classes, whole), coefficient) for loss, coefficient in self.losses)
-        student, teacher = outputs['student'], outputs['teacher']
-        made = (loss(student, boxes, classes, whole, teacher, self.from_teacher) for loss, _ in self.losses)
-        return summed((loss, coefficient) for loss, (_, coefficient) in zip(made, self.losses, strict=True))
+        made = ((loss(outputs, boxes, classes, whole, self.from_teacher), coefficient) for loss, coefficient in self.losses)
+        return summed(made)
 
-    def weights(self, batch: DetectionBatch) -> Mapping[str, Tensor] | None:
+    def own_weights(self, batch: DetectionBatch) -> Mapping[str, Tensor] | None:
         boxes, classes = (torch.split(part, batch.counts) for part in (batch.boxes, batch.classes))
         return weights_of(loss.weights(boxes, classes) for loss, _ in self.losses)
 
@@ -287,16 +271,14 @@ class Detection:
         found = multiclass_nms(boxes, scores, **asdict(self.nms))
         return Detections(*(part.cpu().numpy() for part in found))
 
-    sees_whole_step = False
-
     def predictions(self, made: Sequence[Suppressed]) -> list[Detections]:
         return [Detections(*each) for each in made]
 
-    def metric(self) -> CocoAp | VocAp:
-        return self.judge(self.class_names)
+    def metric(self) -> Any:
+        return self.make_metric(self.class_names)
 
     def request(self, image: Image) -> Sample:
-        return framed(image, Objects.none(), self.transforms['eval'], Draw(0, 0, 0, 0))
+        return evaluated(image, Objects.none(), self.transforms['eval'], Draw(0, 0, 0, 0))
 
     def results(self, prediction: list[Detections], batch: DetectionBatch) -> list[list[Found]]:
         return [self._named(found, size) for found, size in zip(prediction, batch.sizes, strict=True)]
@@ -314,8 +296,9 @@ class Detection:
     def drawn(self, result: list[Found], image: Image) -> Image:
         return drawing.with_found(image, [found for found in result if found.score >= self.shown_from])
 
-    def save(self, result: list[Found], image: Image, stem: Path) -> list[Path]:
-        return drawing.save(result, image, stem, shown_from=self.shown_from)
+    @property
+    def writers(self) -> Writers:
+        return drawing.writers(self.shown_from)
 
     @property
     def varies(self) -> bool:
@@ -327,7 +310,7 @@ class Detection:
 
         Of a distillation, the student's.
         """
-        model = model.student if isinstance(model, DistilledDetector) else model
+        model = model.student if isinstance(model, Distilled) else model
         preparation = {
             'transforms': [described(transform) for transform in self.transforms['eval']],
             'resizing': RESIZING,

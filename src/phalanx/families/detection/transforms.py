@@ -20,7 +20,7 @@ from phalanx.data.colour import ColourDistortion
 from phalanx.data.image import left_right
 from phalanx.data.samples import Image
 from phalanx.families.detection.data.source import Boxes, Objects, have_area
-from phalanx.families.sizing import Sizing
+from phalanx.families.sizing import Sizing, Sometimes
 from phalanx.runtime.prepare import INTERPOLATIONS, ratio_factor
 
 Rng = np.random.Generator
@@ -46,7 +46,7 @@ def scaled(image: Image, objects: Objects, x: float, y: float, interpolation: st
     """Both with the width times `x` and the height times `y`, the size rounded, boxes cut off at its edges."""
     H, W = image.shape[:2]
     x, y = max(x, 1 / W), max(y, 1 / H)  # a pixel is always left
-    if (x, y) != (1, 1):  # by factors: given a size, OpenCV would reckon with what rounding made of them
+    if (x, y) != (1, 1):  # by factors: given a size, OpenCV would compute with the rounded ones
         image = cv2.resize(image, None, fx=x, fy=y, interpolation=INTERPOLATIONS[interpolation]).astype(np.uint8, copy=False)
     boxes = objects.boxes * np.array([x, y, x, y], np.float32)
     return image, replace(objects, boxes=boxes).clipped(W * x, H * y)
@@ -156,18 +156,11 @@ def inside(objects: Objects, part: Boxes) -> Objects:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RandomFlip:
+class RandomFlip(Sometimes):
     """Mirrors left and right."""
 
-    sizing: ClassVar[Sizing] = 'kept'
-
-    probability: float = 0.5
-
-    def __post_init__(self) -> None:
-        check_probability('probability', self.probability)
-
     def __call__(self, image: Image, objects: Objects, chances: Chances) -> Shown:
-        if chances.rng.random() >= self.probability:
+        if not self.happens(chances.rng):
             return image, objects
         return mirrored(image, objects)
 
@@ -180,13 +173,13 @@ def mirrored(image: Image, objects: Objects) -> Shown:
 
 @dataclass(frozen=True, kw_only=True)
 class Resize:
-    """Makes the size `size` (width, height).
+    """Makes the size `target_size` (height, width).
 
     With `keep_ratio`: the largest size of the image's own shape whose shorter side is at most the smaller of the two and whose
     longer side is at most the larger.
     """
 
-    size: tuple[int, int]
+    target_size: tuple[int, int]
     keep_ratio: bool = False
     interpolation: Interpolation = 'linear'
 
@@ -195,17 +188,17 @@ class Resize:
         return 'any' if self.keep_ratio else 'one'
 
     def __post_init__(self) -> None:
-        check_size('size', self.size)
+        check_size('target_size', self.target_size)
 
     def __call__(self, image: Image, objects: Objects, chances: Chances) -> Shown:
-        return scaled(image, objects, *factors(image, self.size, keep_ratio=self.keep_ratio), self.interpolation)
+        return scaled(image, objects, *factors(image, self.target_size, keep_ratio=self.keep_ratio), self.interpolation)
 
 
 def factors(image: Image, size: tuple[int, int], *, keep_ratio: bool) -> tuple[float, float]:
-    """What width and height are to be multiplied by, as `Resize` says."""
+    """What width and height are to be multiplied by for `size` (height, width), as `Resize` says."""
     H, W = image.shape[:2]
     if not keep_ratio:
-        return size[0] / W, size[1] / H
+        return size[1] / W, size[0] / H
     factor = ratio_factor(image, size)
     return factor, factor
 
@@ -238,13 +231,13 @@ class BatchRandomResize:
 
 @dataclass(frozen=True, kw_only=True)
 class Mosaic:
-    """Puts the image beside three others around a random corner and turns the whole into one of `size` (width, height).
+    """Puts the image beside three others around a random corner and turns the whole into one of `target_size` (height, width).
 
     `degrees`, `translate` (as share of the size), `scale` and `shear` (degrees) are the ranges of that affine map. After YOLOX
     (Ge et al., 2021). To come first: the other images are taken as they were read.
     """
 
-    size: tuple[int, int] = (640, 640)
+    target_size: tuple[int, int] = (640, 640)
     probability: float = 1.0
     degrees: tuple[float, float] = (-10.0, 10.0)
     translate: tuple[float, float] = (-0.1, 0.1)
@@ -253,7 +246,7 @@ class Mosaic:
 
     def __post_init__(self) -> None:
         check_probability('probability', self.probability)
-        check_size('size', self.size)
+        check_size('target_size', self.target_size)
         _check_scale(self.scale)
 
     def __call__(self, image: Image, objects: Objects, chances: Chances) -> Shown:
@@ -264,8 +257,8 @@ class Mosaic:
         )
 
     def _side_by_side(self, parts: list[Shown], rng: Rng) -> Shown:
-        """Four images that meet in one point of a canvas of twice the size; what hangs over its edges is cut off."""
-        W, H = self.size
+        """Four images around one point of a canvas of twice the size; what hangs over its edges is cut off."""
+        H, W = self.target_size
         x, y = int(rng.uniform(0.5 * W, 1.5 * W)), int(rng.uniform(0.5 * H, 1.5 * H))
         canvas, found = np.full((2 * H, 2 * W, 3), GREY, np.uint8), []
         for place, (image, objects) in enumerate(parts):
@@ -280,15 +273,16 @@ class Mosaic:
         return canvas, Objects.all_of(found).clipped(2 * W, 2 * H)
 
     def _warped(self, canvas: Image, objects: Objects, rng: Rng) -> Shown:
+        size = self.target_size[::-1]  # OpenCV's order
         turn = cv2.getRotationMatrix2D((0, 0), rng.uniform(*self.degrees), rng.uniform(*self.scale))
         along_x, along_y = (math.tan(math.radians(rng.uniform(*self.shear))) for _ in range(2))
         affine = np.stack([turn[0] + along_y * turn[1], turn[1] + along_x * turn[0]])  # [2, 3]
-        affine[:, 2] = rng.uniform(*self.translate) * np.array(self.size)
-        image = cv2.warpAffine(canvas, affine, self.size, borderValue=(GREY, GREY, GREY)).astype(np.uint8, copy=False)
+        affine[:, 2] = rng.uniform(*self.translate) * np.array(size)
+        image = cv2.warpAffine(canvas, affine, size, borderValue=(GREY, GREY, GREY)).astype(np.uint8, copy=False)
         corners = objects.boxes[:, [0, 1, 2, 1, 2, 3, 0, 3]].reshape(-1, 4, 2)
         moved = corners @ affine[:, :2].T + affine[:, 2]  # [N, 4, 2]
         boxes = np.concatenate([moved.min(1), moved.max(1)], 1).astype(np.float32)
-        return image, replace(objects, boxes=boxes).clipped(*self.size)
+        return image, replace(objects, boxes=boxes).clipped(*size)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,8 +1,9 @@
-"""The characters that a network tells apart, and texts as their numbers. Shapes: B texts, T time steps, C characters.
+"""The characters that a network distinguishes, and texts as their numbers. Shapes: B texts, T time steps, C characters.
 
 Numbering, what is dropped and what is refused are PaddleOCR's: in CTC targets number 0 is the blank and character i of the
-dictionary is i + 1; in targets of the attention decoder (SAR) character i is i, followed by a number for unknown characters,
-one for begin and end alike, and one for padding.
+dictionary is i + 1; in targets of the attention decoder SAR character i is i, followed by a number for unknown characters, one
+for begin and end alike, and one for padding; in those of NRTR these come first (padding, unknown, begin, end), and character i
+is i + 4.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import string
 from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -31,9 +33,10 @@ BUILT_IN: dict[BuiltIn, str] = {
 
 
 def row_labels(characters: Sequence[str]) -> list[Sequence[str]]:
-    """What the rows of a head stand for: of CTC, of the attention decoder, of the characters that go into that."""
+    """What the rows of a head stand for: of CTC, of SAR, of the characters that go into that, of NRTR and its characters."""
     attended = [*characters, '(unknown)', '(begin or end)']
-    return [['(blank)', *characters], attended, [*attended, '(padding)']]
+    nrtr = ['(padding)', '(unknown)', '(begin)', '(end)', *characters, '(none)']
+    return [['(blank)', *characters], attended, [*attended, '(padding)'], nrtr]
 
 
 class UnusableTextError(Exception):
@@ -45,7 +48,8 @@ class Dictionary:
     """Which characters there are, as a recipe says it."""
 
     dictionary: BuiltIn | tuple[str, ...] | Path = 'alphanumeric'
-    """A built-in one, a list of characters, or a file with one character a line, as PaddleOCR has them."""
+    """A built-in one, a list of characters, or a file with one character a line, as PaddleOCR has them, or an ONNX file of a
+    recogniser, which has them in its metadata, as rapidocr's do."""
     space: bool = False
     """Adds a space at the end, also where the file has one already: as the originals do, so that their weights fit."""
     lower_case: bool | None = None
@@ -72,11 +76,30 @@ def read_dictionary(dictionary: BuiltIn | tuple[str, ...] | Path) -> tuple[str, 
         return tuple(BUILT_IN[dictionary])
     if not dictionary.is_file():
         raise FileNotFoundError(f'{dictionary}: there is no such dictionary file; built-in ones are {", ".join(BUILT_IN)}')
-    lines = [line.removesuffix('\r') for line in text_of(dictionary).removesuffix('\n').split('\n')]
+    text = _metadata(dictionary) if dictionary.suffix == '.onnx' else text_of(dictionary)
+    lines = [line.removesuffix('\r') for line in text.removesuffix('\n').split('\n')]
     for number, line in enumerate(lines, 1):
         if not line:
             raise ValueError(f'{dictionary}:{number}: is empty; a dictionary has one character a line')
     return tuple(lines)
+
+
+def _metadata(file: Path) -> str:
+    """The characters that an exported recogniser knows, one a line. Raises ValueError when there are none."""
+    if find_spec('onnx') is None:
+        raise ValueError(
+            f'{file}: the characters of an exported network are read with onnx: pip install "phalanx-vision[export]"'
+        )
+    import onnx  # it comes with the extra `export`
+    from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
+
+    try:
+        told = {each.key: each.value for each in onnx.load_model(file, load_external_data=False).metadata_props}
+    except (DecodeError, ValueError) as error:
+        raise ValueError(f'{file}: is not a complete ONNX file: {error}') from None
+    if not told.get('character'):
+        raise ValueError(f'{file}: has no `character` in its metadata; give the dictionary that it was made with')
+    return str(told['character'])
 
 
 class Encoded(NamedTuple):
@@ -110,9 +133,9 @@ class Characters:
         """What is left of a text: in lower case where the dictionary wants it, without characters that it has not."""
         return ''.join(filter(self._numbers.__contains__, self._cased(text)))
 
-    def unknown(self, text: str) -> int:
-        """How many characters of a text the dictionary has not."""
-        return len(self._cased(text)) - len(self.known(text))
+    def unknown(self, text: str) -> str:
+        """The characters of a text that the dictionary has not."""
+        return ''.join(character for character in self._cased(text) if character not in self._numbers)
 
     def ctc(self, text: str) -> list[int]:
         """The target [L] of the CTC loss. Raises UnusableTextError when the text is empty or too long, or nothing is left."""
@@ -133,16 +156,23 @@ class Characters:
         return Encoded(known, len(self._cased(text)) - len(known), [])
 
     def sar(self, text: str) -> list[int]:
-        """The target [max_length] of the attention decoder: begin, characters, end, padding.
+        """The target [max_length] of the attention decoder SAR: begin, characters, end, padding.
 
         Raises UnusableTextError where `ctc` does, and when there is no room for begin and end.
         """
-        numbers = [number - 1 for number in self.ctc(text)]
+        return self._framed(text, self.sar_edge, -1, self.sar_edge, self.sar_padding)
+
+    def nrtr(self, text: str) -> list[int]:
+        """As `sar`, of NRTR."""
+        return self._framed(text, 2, 3, 3, 0)
+
+    def _framed(self, text: str, begin: int, shift: int, end: int, padding: int) -> list[int]:
+        """`shift`: what a character is more than for CTC."""
+        numbers = [number + shift for number in self.ctc(text)]
         room = self.max_length - 2
         if len(numbers) > room:
             raise UnusableTextError(f'{text!r} has {len(numbers)} characters, the attention decoder learns at most {room}')
-        framed = [self.sar_edge, *numbers, self.sar_edge]
-        return framed + [self.sar_padding] * (self.max_length - len(framed))
+        return [begin, *numbers, end] + [padding] * (room - len(numbers))
 
     def decode(self, logits: Tensor) -> list[Reading]:  # [B, T, C + 1]
         """The most probable character of each step, repetitions and blanks left out."""

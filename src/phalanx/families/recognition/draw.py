@@ -14,6 +14,7 @@ import PIL.ImageFont
 
 from phalanx.data.samples import Image
 from phalanx.families.recognition.render import Fonts
+from phalanx.families.task import Writers
 from phalanx.runtime.results import Reading
 
 STRIP = 28  # height in pixels of the strip of words under an image
@@ -26,13 +27,27 @@ def compared(image: Image, truth: str, reading: Reading) -> list[tuple[str, Imag
     return [(f'{truth or "(no text)"} - read {said(reading)}: {verdict}', image)]
 
 
-def save(reading: Reading, image: Image, stem: Path) -> list[Path]:
-    """Writes the text, text and confidence as JSON, and the image with its reading below; returns the three files."""
-    text, record, picture = (stem.with_name(f'{stem.name}{suffix}') for suffix in ('.txt', '.json', '_read.png'))
-    text.write_text(reading.text + '\n', encoding='utf-8')
-    record.write_text(json.dumps(asdict(reading), ensure_ascii=False) + '\n', encoding='utf-8')
-    PIL.Image.fromarray(with_words(image, said(reading))).save(picture)
-    return [text, record, picture]
+def as_text(reading: Reading, image: Image, stem: Path) -> list[Path]:
+    file = stem.with_name(f'{stem.name}.txt')
+    file.write_text(reading.text + '\n', encoding='utf-8')
+    return [file]
+
+
+def as_json(reading: Reading, image: Image, stem: Path) -> list[Path]:
+    """Text and confidence."""
+    file = stem.with_name(f'{stem.name}.json')
+    file.write_text(json.dumps(asdict(reading), ensure_ascii=False) + '\n', encoding='utf-8')
+    return [file]
+
+
+def as_picture(reading: Reading, image: Image, stem: Path) -> list[Path]:
+    """The image with its reading below."""
+    file = stem.with_name(f'{stem.name}_read.png')
+    PIL.Image.fromarray(with_words(image, said(reading))).save(file)
+    return [file]
+
+
+WRITERS = Writers({'txt': as_text, 'json': as_json, 'pictures': as_picture}, usual=('txt', 'json', 'pictures'))
 
 
 def with_words(image: Image, words: str) -> Image:

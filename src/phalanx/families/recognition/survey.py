@@ -7,12 +7,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
 
-from phalanx.data.samples import Draw, Image, SampleError
+from phalanx.data.samples import Draw, FromSource, Image, SampleError
 from phalanx.families.recognition.characters import Characters, UnusableTextError
-from phalanx.families.recognition.data import Source
-from phalanx.families.recognition.data.source import Chance, TextImage
+from phalanx.families.recognition.data.source import TextImage
 from phalanx.families.recognition.draw import with_words
-from phalanx.families.task import FromSource
 
 UNKNOWN, TOO_LONG, BLANK = '(not in the dictionary)', '(too long for the width)', '␣'
 
@@ -21,7 +19,6 @@ UNKNOWN, TOO_LONG, BLANK = '(not in the dictionary)', '(too long for the width)'
 class TextSurvey(FromSource):
     """The samples of one split as they lie in their files, counted by characters."""
 
-    source: Source
     characters: Characters
     targets: Callable[[str], object]  # of a text; raises UnusableTextError when it has none
     places: int | None = None  # that the network gives along a line, for CTC
@@ -37,15 +34,16 @@ class TextSurvey(FromSource):
         except UnusableTextError as error:
             raise SampleError(f'{self.name(index)}: {error}') from None
         counts = Counter(BLANK if character == ' ' else character for character in self.characters.known(text))
-        unknown = self.characters.unknown(text)
+        counts += Counter(f'{UNKNOWN} {character}' for character in self.characters.unknown(text))
         is_too_long = self.places is not None and places_needed(self.characters.known(text)) > self.places
-        return image, dict(counts) | ({UNKNOWN: unknown} if unknown else {}) | ({TOO_LONG: 1} if is_too_long else {})
+        return image, dict(counts) | ({TOO_LONG: 1} if is_too_long else {})
 
     @property
     def cures(self) -> dict[str, str]:
         return {
+            UNKNOWN: 'they are neither learned nor read; add them to the dictionary, or leave them out of the texts',
             TOO_LONG: f'their texts need more than the {self.places} places that a width of {self.width} gives CTC, '
-            'so nothing is learned from them; make `size` wider'
+            'so nothing is learned from them; make `image_size` wider',
         }
 
     def picture(self, index: int) -> Image:
@@ -53,8 +51,8 @@ class TextSurvey(FromSource):
         return with_words(*self._read(index))
 
     def _read(self, index: int) -> TextImage:
-        draw = Draw(index, 0, 0, 0)
-        return self.source.read(draw, Chance(draw))
+        image, text = self.source.read(Draw(index))
+        return image, text
 
 
 def places_needed(text: str) -> int:

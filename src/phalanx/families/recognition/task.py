@@ -6,17 +6,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self, get_args
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
-from phalanx.config.options import check_size, check_std
+from phalanx.config.options import check_size
+from phalanx.data import samples
 from phalanx.data.batch import Tensors, shares
 from phalanx.data.image import channels_first, normalised, stacked
 from phalanx.data.samples import Draw, Image, SampleError, Split
-from phalanx.families.distillation import DISTILLATIONS, Distilled, NetworkLoss, own_losses
-from phalanx.families.losses import summed, weighted, weights_of
+from phalanx.families.base import Family, checked
+from phalanx.families.distillation import DISTILLATIONS, NetworkLoss
+from phalanx.families.losses import summed, weights_of
 from phalanx.families.recognition import draw as drawing
 from phalanx.families.recognition.characters import (
     Characters,
@@ -27,26 +30,26 @@ from phalanx.families.recognition.characters import (
     read_dictionary,
     row_labels,
 )
-from phalanx.families.recognition.data import DATA, Data, Source
+from phalanx.families.recognition.data import DATA, Data
 from phalanx.families.recognition.data.lmdb_sets import write_lmdb
-from phalanx.families.recognition.data.source import Chance, TextImage
+from phalanx.families.recognition.data.source import TextImage
 from phalanx.families.recognition.loss import LOSSES, TextLoss
-from phalanx.families.recognition.metric import Comparison, ReadingAccuracy
+from phalanx.families.recognition.metric import METRICS, ReadingAccuracy
 from phalanx.families.recognition.models import MODELS
 from phalanx.families.recognition.survey import TextSurvey
 from phalanx.families.recognition.texts import Texts
 from phalanx.families.recognition.transforms import TRANSFORMS, Concatenate, Transform
-from phalanx.families.task import Export, FromSource, Loss, tried
+from phalanx.families.task import Export, Loss
 from phalanx.parallel.step import WholeStep
 from phalanx.runtime.prepare import RESIZING, fitted_line
 from phalanx.runtime.recognition import BLANK
 from phalanx.runtime.results import Reading
 
-Size = tuple[int, int]  # width, height
+Size = tuple[int, int]  # height, width
 
-STUDENT = 'student'
+Guide = Literal['sar', 'nrtr']  # heads that learn along with CTC
+
 LETTERS_AND_DIGITS = Dictionary()
-AS_PUBLISHED = Comparison()
 
 
 @dataclass(frozen=True)
@@ -56,7 +59,7 @@ class Sample:
     label: str  # the text, without characters that the dictionary has not
     unknown: int  # how many those are
     ctc: list[int]
-    sar: list[int]
+    guide: list[int]
 
 
 @dataclass(frozen=True)
@@ -86,21 +89,22 @@ class Encoder:
 
     characters: Characters
     keep_ratio: bool
-    has_attention: bool  # whether the text is also a target of the attention decoder
+    guide: Guide | None  # the attention decoder whose target the text is too
     trains: bool = True  # else the text is only compared with what is read, and may be of any length
 
     def sample(self, line: TextImage, size: Size) -> Sample:
         """Raises UnusableTextError when the text cannot be a target."""
         image, text = line
-        encoded, sar = self.targets(text)
+        encoded, guide = self.targets(text)
         shown, width = fitted_line(image, size, keep_ratio=self.keep_ratio)
-        return Sample(channels_first(shown), width, *encoded, sar)
+        return Sample(channels_first(shown), width, *encoded, guide)
 
     def targets(self, text: str) -> tuple[Encoded, list[int]]:
         """Of the CTC head and of the attention decoder. Raises UnusableTextError when one of them cannot learn the text."""
         if not self.trains:
             return self.characters.compared(text), []
-        return self.characters.encoded(text), self.characters.sar(text) if self.has_attention else []
+        guides = {'sar': self.characters.sar, 'nrtr': self.characters.nrtr}
+        return self.characters.encoded(text), guides[self.guide](text) if self.guide else []
 
     def accepts(self, text: str) -> bool:
         """Whether the text can be a target of every head."""
@@ -117,54 +121,45 @@ class Encoder:
 
 
 @dataclass(frozen=True)
-class Samples(FromSource):
+class Samples(samples.Samples):
     """The samples of one split, augmented, fitted and encoded."""
 
-    source: Source
     encoder: Encoder
     sizes: tuple[Size, ...]  # a step draws one of them for all its samples
     concatenate: Concatenate | None = None
-    transforms: tuple[Transform, ...] = ()
-
-    def original(self, draw: Draw) -> Image:
-        return self.source.read(draw, Chance(draw))[0]
 
     def __getitem__(self, draw: Draw) -> Sample:
-        chance = Chance(draw)
-        image, text = self.source.read(draw, chance)
-        if self.concatenate is not None:
-            others = partial(self._another, draw, chance)
-            image, text = self.concatenate((image, text), others, chance.rng(), self.encoder.accepts)
-        for transform in self.transforms:
-            image = transform(image, chance.rng())
+        image, text = self.source.read(draw)
+        if self.concatenate is not None or self.transforms:  # to make random numbers takes half as long as to decode a word
+            rng = draw.rng()
+            if self.concatenate is not None:
+                image, text = self.concatenate((image, text), partial(self._another, draw, rng), rng, self.encoder.accepts)
+            for transform in self.transforms:
+                image, text = transform(image, text, rng)
         size = self.sizes[draw.step_rng().integers(len(self.sizes))] if len(self.sizes) > 1 else self.sizes[0]
         try:
             return self.encoder.sample((image, text), size)
         except UnusableTextError as error:
             raise SampleError(f'{self.name(draw.index)}: {error}') from None
 
-    def _another(self, draw: Draw, chance: Chance) -> TextImage | None:
+    def _another(self, draw: Draw, rng: np.random.Generator) -> TextImage | None:
         try:
-            return self.source.read(draw.of(int(chance.rng().integers(len(self)))), chance)
+            image, text = self.source.read(draw.of(int(rng.integers(len(self)))))
         except SampleError:  # it is reported when its own turn comes
             return None
+        return image, text
 
 
-class Recognition:
+class Recognition(Family):
     """The Task, made from the keys of a recipe.
 
-    `characters`: which there are. `size` (width, height) is that of the network's input; of `train_sizes`, where given, each
-    training step draws one for all its samples. (PaddleOCR's MultiScaleSampler also gives small sizes more samples, and can
-    choose the width by the ratio of sides of the lines in the batch; here the global batch stays as the recipe says, and which
-    lines meet in it does not depend on their size.) A line keeps its ratio of sides, the rest of the width being empty, or is
-    stretched with `keep_ratio` false. `concatenate` puts lines behind one another, before the `transforms`. `compare`: which
-    differences of texts the metric ignores. `loss` lists what the network learns from, each multiplied by its one of
-    `loss_coefficients` (all 1 when there are none). `mean` and `std` are those of BGR values between 0 and 1, for the
-    normalisation.
+    `characters`: which there are. `image_size` (height, width) is that of the network's input; of `train_image_sizes`, where
+    given, each training step draws one for all its samples. (PaddleOCR's MultiScaleSampler also gives small sizes more samples,
+    and can choose the width by the ratio of sides of the lines in the batch; here the global batch stays as the recipe says,
+    and which lines are in it does not depend on their size.) A line keeps its ratio of sides, the rest of the width being
+    empty, or is stretched with `keep_ratio` false. `concatenate` puts lines behind one another, before the `transforms`.
 
-    Distillation: `model` is the student, `networks` names others that see the same batches, `between` says what they learn from
-    one another; each learns from `loss` too, unless it is in `frozen`; `train.init_networks` says from where they start. Raises
-    ValueError for options of parts that cannot be.
+    For the rest see `Family`; `mean` and `std` are those of BGR values.
     """
 
     def __init__(
@@ -172,36 +167,44 @@ class Recognition:
         *,
         model: Annotated[partial[nn.Module], MODELS],
         data: Annotated[partial[Data], DATA],
-        loss: tuple[Annotated[partial[TextLoss], LOSSES, tried], ...],
+        loss: tuple[Annotated[partial[TextLoss], LOSSES, checked], ...],
         loss_coefficients: tuple[float, ...] = (),
+        metric: Annotated[partial[Any], METRICS] = partial(ReadingAccuracy),  # noqa: B008 - not changed
+        main_metric: str | None = None,
         characters: Dictionary = LETTERS_AND_DIGITS,
-        size: tuple[int, int] = (100, 32),
-        train_sizes: tuple[tuple[int, int], ...] = (),
+        image_size: tuple[int, int] = (32, 100),
+        train_image_sizes: tuple[tuple[int, int], ...] = (),
         keep_ratio: bool = True,
         concatenate: Concatenate | None = None,
-        transforms: tuple[Annotated[partial[Transform], TRANSFORMS, tried], ...] = (),
-        compare: Comparison = AS_PUBLISHED,
+        transforms: tuple[Annotated[partial[Transform], TRANSFORMS, checked], ...] = (),
+        eval_transforms: tuple[Annotated[partial[Transform], TRANSFORMS, checked], ...] = (),
+        mean: tuple[float, float, float] = (0.5, 0.5, 0.5),
+        std: tuple[float, float, float] = (0.5, 0.5, 0.5),
         networks: dict[str, Annotated[partial[nn.Module], MODELS]] | None = None,
         between: tuple[Annotated[partial[NetworkLoss], DISTILLATIONS], ...] = (),
         frozen: tuple[str, ...] = (),
-        mean: tuple[float, float, float] = (0.5, 0.5, 0.5),
-        std: tuple[float, float, float] = (0.5, 0.5, 0.5),
-        judged_by: Literal['accuracy', 'edit_similarity'] = 'accuracy',
     ) -> None:
-        for one in (size, *train_sizes):
-            check_size('size', one)
-        check_std(std)
-        if STUDENT in (networks or {}):
-            raise ValueError(f'networks: {STUDENT!r} is the name of `model`; give the others another one')
-        if bool(networks) != bool(between):
-            raise ValueError('distillation needs both: `networks` beside the model, and what is learned `between` them')
-        self.network, self.data, self.losses = model, data, weighted(loss, loss_coefficients)
-        self.dictionary, self.size, self.keep_ratio = characters, size, keep_ratio
-        self.train_sizes = train_sizes or (size,)
-        self.concatenate, self.transforms = concatenate, tuple(transform() for transform in transforms)
-        self.compare, self.judged_by = compare, judged_by
-        self.networks, self.between = networks or {}, tuple(loss() for loss in between)
-        self.frozen, self.mean, self.std = frozen, mean, std
+        check_size('image_size', image_size)
+        for size in train_image_sizes:
+            check_size('train_image_sizes', size)
+        super().__init__(
+            model=model,
+            data=data,
+            loss=loss,
+            loss_coefficients=loss_coefficients,
+            metric=metric,
+            main_metric=main_metric,
+            transforms=transforms,
+            eval_transforms=eval_transforms,
+            mean=mean,
+            std=std,
+            networks=networks,
+            between=between,
+            frozen=frozen,
+        )
+        self.dictionary, self.image_size, self.keep_ratio = characters, image_size, keep_ratio
+        self.train_image_sizes = train_image_sizes or (image_size,)
+        self.concatenate = concatenate
 
     @cached_property
     def characters(self) -> Characters:
@@ -214,50 +217,43 @@ class Recognition:
         return frozenset().union(*(loss.heads for loss, _ in self.losses))
 
     def encoder(self, split: Split) -> Encoder:
-        has_attention = 'sar' in self.heads
-        return Encoder(self.characters, self.keep_ratio, has_attention, trains=split == 'train')
+        guide = next((head for head in get_args(Guide) if head in self.heads), None)
+        return Encoder(self.characters, self.keep_ratio, guide, trains=split == 'train')
 
-    def settled(self) -> dict[str, tuple[str, ...]]:
+    def resolved_names(self) -> dict[str, tuple[str, ...]]:
         named = self.dictionary.dictionary
         return {'characters.dictionary': read_dictionary(named)} if isinstance(named, Path) else {}
 
     def labels(self, names: Sequence[str] | None = None) -> list[Sequence[str]]:
-        """Of the CTC head, of the attention head, of the characters that go into that."""
+        """Of the CTC head, of the attention heads, of the characters that go into them."""
         return row_labels(self.characters.characters if names is None else names)
-
-    tie_breakers = ('edit_similarity',)
 
     def model(self) -> nn.Module:
         """Raises FileNotFoundError or ValueError when the dictionary cannot be read, ValueError when networks do not fit."""
-        variants = {STUDENT: self.network, **self.networks}
-        networks = {name: variant(len(self.characters)) for name, variant in variants.items()}
-        for name, network in networks.items():
-            self._check_fits(network, name)
-        if not self.networks:
-            return networks[STUDENT]
-        return Distilled(networks, student=STUDENT, frozen=self.frozen)
+        return self.built(len(self.characters))
 
-    def _check_fits(self, network: Any, name: str) -> None:
+    def check_fits(self, network: Any, called: str) -> None:
         """Raises ValueError when a network does not take the images, or has other heads than the loss trains."""
-        for _, height in (self.size, *self.train_sizes):
+        for height, _ in (self.image_size, *self.train_image_sizes):
             if height not in network.heights:
                 takes = f'{network.heights[0]} to {network.heights[-1]}'
-                raise ValueError(f'size: the {name} network takes lines {takes} pixels high, got {height}')
+                raise ValueError(f'image_size: the {called} takes lines {takes} pixels high, got {height}')
         if network.heads != self.heads:
             has, trains = (' and '.join(sorted(heads)) for heads in (network.heads, self.heads))
-            fitting = ' or '.join(each for each, loss in LOSSES.items() if loss.heads == network.heads)
-            cure = f'; use {fitting}' if fitting else ''
-            raise ValueError(f'loss: does not fit the {name} network, which has the heads {has}; it trains {trains}{cure}')
+            fitting = [each for each, loss in LOSSES.items() if loss.heads == network.heads]
+            fitting += [f'[{", ".join(sorted(network.heads))}]'] * (not fitting and network.heads <= LOSSES.keys())
+            cure = f'; use {" or ".join(fitting)}' if fitting else ''
+            raise ValueError(f'loss: does not fit the {called}, which has the heads {has}; it trains {trains}{cure}')
 
     def dataset(self, split: Split) -> Samples:
-        source = self._whole(split)
+        source, transforms, encoder = self.source(split), self.transforms[split], self.encoder(split)
         if split == 'eval':
-            return Samples(source, self.encoder(split), (self.size,))
-        return Samples(source, self.encoder(split), self.train_sizes, self.concatenate, self.transforms)
+            return Samples(source, transforms, split, encoder, (self.image_size,))
+        return Samples(source, transforms, split, encoder, self.train_image_sizes, self.concatenate)
 
     def survey(self, split: Split) -> TextSurvey:
         """The samples of a split as they lie in their files, for `phalanx data check`."""
-        width, height = self.size
+        height, width = self.image_size
         places = None
         if 'ctc' in self.heads:
             with torch.no_grad():
@@ -269,14 +265,8 @@ class Recognition:
     def rewrite(self, split: Split, out: Path, *, form: str) -> dict[str, object]:
         """Rewrites the samples of a split as they are in their files, for `phalanx data rewrite`."""
         folder = {'train': 'train', 'eval': 'val'}[split]
-        write_lmdb(self._whole(split), out / folder)
+        write_lmdb(self.source(split), out / folder)
         return {'name': 'lmdb_sets', split: [folder]}
-
-    def _whole(self, split: Split) -> Source:
-        """The samples of a split. Raises FileNotFoundError when files are missing."""
-        source = self.data().split(split)
-        source.check_files()
-        return source
 
     def collate(self, samples: Sequence[Sample]) -> RecognitionBatch:
         """Raises ValueError when the images differ in size."""
@@ -289,7 +279,7 @@ class Recognition:
         texts = Texts(
             padded([sample.ctc for sample in samples], self.dictionary.max_length),
             torch.tensor([len(sample.ctc) for sample in samples]),
-            padded([sample.sar for sample in samples], self.dictionary.max_length),
+            padded([sample.guide for sample in samples], self.dictionary.max_length),
             widths / images.shape[3],
         )
         labels = tuple(sample.label for sample in samples)
@@ -300,55 +290,26 @@ class Recognition:
 
     @property
     def has_fixed_size(self) -> bool:
-        return len(self.train_sizes) == 1
-
-    def align(self, batch: RecognitionBatch, whole: WholeStep) -> RecognitionBatch:
-        return batch
+        return len(self.train_image_sizes) == 1
 
     def outputs(self, model: nn.Module, batch: RecognitionBatch) -> Any:
         return model(self.network_input(batch), batch.texts)
 
-    def loss(self, outputs: Any, batch: RecognitionBatch, whole: WholeStep) -> Loss:
-        if not self.networks:
-            return self.loss_of_texts(outputs, batch.texts)
-        terms = dict(own_losses(outputs, partial(self.loss_of_texts, texts=batch.texts), of=self.learners))
-        for between in self.between:
-            terms |= between(outputs)
-        return terms
+    def own_loss(self, outputs: Any, batch: RecognitionBatch, whole: WholeStep) -> Loss:
+        return summed((loss(outputs, batch.texts), coefficient) for loss, coefficient in self.losses)
 
-    def loss_of_texts(self, outputs: Any, texts: Texts) -> Loss:
-        return summed((loss(outputs, texts), coefficient) for loss, coefficient in self.losses)
-
-    def weights(self, batch: RecognitionBatch) -> dict[str, Tensor] | None:
-        own = weights_of(loss.weights(batch.texts, len(self.characters)) for loss, _ in self.losses)
-        if not self.networks or own is None:
-            return own
-        samples = torch.full((), float(len(batch)), dtype=torch.float64, device=batch.images.device)
-        of_networks = {f'{term}_{name}': weight for name in self.learners for term, weight in own.items()}
-        return of_networks | {between.name: samples for between in self.between}
-
-    @property
-    def learners(self) -> list[str]:
-        """The networks that learn from the texts."""
-        return [name for name in (STUDENT, *self.networks) if name not in self.frozen]
+    def own_weights(self, batch: RecognitionBatch) -> dict[str, Tensor] | None:
+        return weights_of(loss.weights(batch.texts, len(self.characters)) for loss, _ in self.losses)
 
     def predict(self, model: Any, batch: RecognitionBatch) -> list[Reading]:
         readings: list[Reading] = model.decode(model(self.network_input(batch)), self.characters)
         return readings
 
-    sees_whole_step = False
-
-    def predictions(self, made: Sequence[Reading]) -> list[Reading]:
-        return list(made)
-
-    def metric(self) -> ReadingAccuracy:
-        return ReadingAccuracy(self.compare)
+    def metric(self) -> Any:
+        return self.make_metric()
 
     def request(self, image: Image) -> Sample:
-        return self.encoder('eval').request(image, self.size)
-
-    def results(self, prediction: list[Reading], batch: RecognitionBatch) -> list[Reading]:
-        return prediction
+        return self.encoder('eval').request(image, self.image_size)
 
     def picture(self, sample: Sample, result: Reading) -> list[tuple[str, Image]]:
         shown = sample.image[:, :, : sample.width].permute(1, 2, 0).numpy()
@@ -357,8 +318,7 @@ class Recognition:
     def drawn(self, result: Reading, image: Image) -> Image:
         return drawing.with_words(image, drawing.said(result))
 
-    def save(self, result: Reading, image: Image, stem: Path) -> list[Path]:
-        return drawing.save(result, image, stem)
+    writers = drawing.WRITERS
 
     def export(self, model: Any, *, post_processing: bool = False) -> Export:
         """The CTC logits, of the student where several networks were trained; choosing characters is the caller's."""
@@ -366,9 +326,9 @@ class Recognition:
         width = in_proportion if self.keep_ratio else 'that of the input'
         preparation = {
             'resize': {'height': 'that of the input', 'width': width, 'interpolation': 'linear'},
-            'size': self.size,
+            'image_size': self.image_size,
             'keep_ratio': self.keep_ratio,
-            'grow': 'of a longer line than `size` has room for, the input gets wider: int(height * ratio of the sides)',
+            'grow': 'of a longer line than `image_size` has room for, the input gets wider: int(height * ratio of the sides)',
             'resizing': RESIZING,
             'channels': 'BGR',
             'mean': self.mean,

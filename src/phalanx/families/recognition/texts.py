@@ -15,13 +15,14 @@ from phalanx.data.batch import Tensors, shares
 class Texts(Tensors):
     """The encoded texts of B images, of an alphabet of K characters (the `num_classes` of the networks).
 
-    For CTC a character is 1 to K, the blank 0. For the attention head (SAR) a character is 0 to K-1, an unknown one K, the
-    start and the end of a text K+1, padding K+2.
+    For CTC a character is 1 to K, the blank 0. `guide` is for the attention head that learns along with it. For SAR a character
+    is 0 to K-1, an unknown one K, the start and the end of a text K+1, padding K+2. For NRTR it is 4 to K+3, padding 0, an
+    unknown one 1, the start of a text 2, its end 3.
     """
 
     ctc: Tensor  # [B, L] int64, padded with 0
     lengths: Tensor  # [B] int64, characters in each row of `ctc`
-    sar: Tensor  # [B, L] int64, from start to end, padded
+    guide: Tensor  # [B, L] int64, from start to end, padded
     valid_ratios: Tensor | None = None  # [B] float32, the share of the width that an image fills, from the left; None: all
 
     def __len__(self) -> int:
@@ -33,5 +34,5 @@ class Texts(Tensors):
 
     def split(self, parts: int) -> list[Self]:
         ratios = [None] * parts if self.valid_ratios is None else shares(self.valid_ratios, parts)
-        fields = (shares(field, parts) for field in (self.ctc, self.lengths, self.sar))
+        fields = (shares(field, parts) for field in (self.ctc, self.lengths, self.guide))
         return [type(self)(*each) for each in zip(*fields, ratios, strict=True)]

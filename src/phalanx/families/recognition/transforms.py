@@ -1,8 +1,8 @@
 """Changes to the image of a line: augmentations, lines put one behind another, and the fit to the network's input.
 
 Arithmetic and probabilities are those of PaddleOCR (RecAug, RecConAug, RecResizeImg). Images are [H, W, 3] uint8. Augmentations
-are built from keyword options and called with an image and the random numbers of its sample. Normalisation is none of them: the
-Task does it where the network runs, so that images travel as bytes.
+are built from keyword options and called with an image, its text and the random numbers of its sample. Normalisation is none of
+them: the Task does it where the network runs, so that images travel as bytes.
 """
 
 from __future__ import annotations
@@ -17,9 +17,12 @@ import numpy.typing as npt
 
 from phalanx.config.options import check_probability, check_size
 from phalanx.data.samples import Image
-from phalanx.families.recognition.data.source import Rng, TextImage
+from phalanx.families.recognition.data.source import TextImage
 
-Transform = Callable[[Image, Rng], Image]
+Rng = np.random.Generator
+
+Transform = Callable[[Image, str, Rng], TextImage]
+Change = Callable[[Image, Rng], Image]
 Accepts = Callable[[str], bool]  # whether a text can be a target of every head
 Points = npt.NDArray[np.complex128]  # x + iy in pixels
 
@@ -46,8 +49,8 @@ class RecAug:
         for name, value in vars(self).items():
             check_probability(name, value)
 
-    def __call__(self, image: Image, rng: Rng) -> Image:
-        changes: tuple[tuple[Transform, float], ...] = (
+    def __call__(self, image: Image, text: str, rng: Rng) -> TextImage:
+        changes: tuple[tuple[Change, float], ...] = (
             (warped, self.warp_probability),
             (cropped, self.crop_probability),
             (blurred, self.blur_probability),
@@ -59,7 +62,7 @@ class RecAug:
         for change, probability in changes:
             if rng.random() <= probability:
                 image = change(image, rng)
-        return image
+        return image, text
 
 
 def warped(image: Image, rng: Rng) -> Image:
@@ -193,18 +196,18 @@ class Concatenate:
     """Puts other lines behind the line, with a probability; texts are joined without a blank.
 
     It stops at the first one with which the text would be longer than `max_length` or no target of every head, or the line
-    wider than `size` allows. A line whose own text is no target stays alone, so that it is refused in every epoch.
+    wider than `image_size` allows. A line whose own text is no target stays alone, so that it is refused in every epoch.
     """
 
-    size: tuple[int, int] = (320, 48)
-    """Width and height of the network's input."""
+    image_size: tuple[int, int] = (48, 320)
+    """Height and width of the network's input."""
     lines: int = 2
     """How many others are tried."""
     probability: float = 0.5
     max_length: int = 25
 
     def __post_init__(self) -> None:
-        check_size('size', self.size)
+        check_size('image_size', self.image_size)
         check_probability('probability', self.probability)
         if self.lines < 1:
             raise ValueError(f'lines must be at least 1, got {self.lines}')
@@ -216,15 +219,15 @@ class Concatenate:
         if rng.random() > self.probability or not accepts(line[1]):
             return line
         found = [other for _ in range(self.lines) if (other := others())]
-        return joined(line, found, self.size, self.max_length, accepts)
+        return joined(line, found, self.image_size, self.max_length, accepts)
 
 
 def joined(
     line: TextImage, others: Sequence[TextImage], size: tuple[int, int], max_length: int, accepts: Accepts = any_text
 ) -> TextImage:
-    """`line` with as many of `others` behind it as there is room for, as high as `size` (width, height) says."""
+    """`line` with as many of `others` behind it as there is room for, as high as `size` (height, width) says."""
     image, text = line
-    W, H = size
+    H, W = size
     for other, more in others:
         if len(text) + len(more) > max_length or not accepts(text + more) or _ratio(image) + _ratio(other) > W / H:
             break

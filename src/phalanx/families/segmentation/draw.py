@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +13,7 @@ import PIL.Image
 from phalanx.data.image import LabelMap, overlay, palette
 from phalanx.data.samples import Image
 from phalanx.families.segmentation.labels import VOID
+from phalanx.families.task import Writers
 
 COLOURS = palette(256)
 COLOURS[VOID] = 0
@@ -27,15 +31,40 @@ def with_classes(image: Image, class_map: LabelMap) -> Image:
 
 def compared(image: Image, truth: LabelMap, prediction: LabelMap) -> list[tuple[str, Image]]:
     """Captioned pictures of one size: the image, and the two class maps over it. Void pixels of the truth stay as they are."""
-    judged = np.where(truth[..., None] == VOID, image, overlay(image, coloured(truth), 0.6))
-    return [('image', image), ('truth', judged), ('prediction', overlay(image, coloured(prediction), 0.6))]
+    shown = np.where(truth[..., None] == VOID, image, overlay(image, coloured(truth), 0.6))
+    return [('image', image), ('truth', shown), ('prediction', overlay(image, coloured(prediction), 0.6))]
 
 
-def save(class_map: LabelMap, image: Image, stem: Path) -> list[Path]:
-    """Writes `class_map` as a palette image, whose indices are the classes, and over `image`; returns both files."""
-    indices, over = stem.with_name(f'{stem.name}.png'), stem.with_name(f'{stem.name}_overlay.jpg')
+def writers(class_names: Sequence[str]) -> Writers:
+    return Writers(
+        {'masks': as_mask, 'json': partial(as_json, class_names), 'pictures': as_picture}, usual=('masks', 'pictures')
+    )
+
+
+def as_mask(class_map: LabelMap, image: Image, stem: Path) -> list[Path]:
+    """A palette image, whose indices are the classes."""
+    file = stem.with_name(f'{stem.name}.png')
     picture = PIL.Image.fromarray(class_map)
     picture.putpalette(COLOURS.tobytes())
-    picture.save(indices)
-    PIL.Image.fromarray(with_classes(image, class_map)).save(over, quality=92)
-    return [indices, over]
+    picture.save(file)
+    return [file]
+
+
+def as_json(class_names: Sequence[str], class_map: LabelMap, image: Image, stem: Path) -> list[Path]:
+    """Of each class that is there its name, number, pixels and share of the image, the largest first."""
+    file = stem.with_name(f'{stem.name}.json')
+    counts = np.bincount(class_map.reshape(-1), minlength=len(class_names))
+    rows = [
+        {'name': class_names[label], 'label': label, 'pixels': int(counts[label]), 'share': counts[label] / class_map.size}
+        for label in np.argsort(-counts, kind='stable').tolist()
+        if counts[label]
+    ]
+    file.write_text(json.dumps(rows, ensure_ascii=False, indent=1), encoding='utf-8')
+    return [file]
+
+
+def as_picture(class_map: LabelMap, image: Image, stem: Path) -> list[Path]:
+    """The image with the colours of its classes over it."""
+    file = stem.with_name(f'{stem.name}_overlay.jpg')
+    PIL.Image.fromarray(with_classes(image, class_map)).save(file, quality=92)
+    return [file]

@@ -21,15 +21,16 @@ from phalanx.runtime.segmentation import LEFT_RIGHT, TOP_BOTTOM, starts
 class Inference:
     """Logits [B, K, H, W] of normalised images [B, 3, H, W]: the class of a pixel is the one with its largest.
 
-    With `crop` (width, height), the network sees windows of that size, `stride` apart, and logits are averaged where they
-    overlap; the last window of a row or column is moved back to end with the image, and a smaller image is seen at once.
+    With `window` (height, width), the network sees windows of that size, `window_stride` (down, across) apart, and logits are
+    averaged where they overlap; the last window of a row or column is moved back to end with the image, and a smaller image is
+    seen at once.
 
     With other `scales` than 1 or with flips, an image is seen at every scale and, at each, mirrored in every wanted way too;
     the logits of all these views are averaged at the size of the image.
     """
 
-    crop: tuple[int, int] | None = None
-    stride: tuple[int, int] | None = None
+    window: tuple[int, int] | None = None
+    window_stride: tuple[int, int] | None = None
     scales: tuple[float, ...] = (1.0,)
     flip_horizontal: bool = False
     flip_vertical: bool = False
@@ -37,13 +38,15 @@ class Inference:
     def __post_init__(self) -> None:
         if not self.scales or min(self.scales) <= 0:
             raise ValueError(f'scales must be one or more numbers above 0, got {list(self.scales)}')
-        if (self.crop is None) != (self.stride is None):
-            raise ValueError('windows need both crop and stride (width, height); only one of them is given')
-        if self.crop and self.stride and any(not 1 <= step <= side for step, side in zip(self.stride, self.crop, strict=True)):
-            crop, stride = (f'{width} x {height}' for width, height in (self.crop, self.stride))
-            raise ValueError(
-                f'stride must be at least 1 and at most crop, or pixels are left out; got {stride} for crop {crop}'
-            )
+        if (self.window is None) != (self.window_stride is None):
+            raise ValueError('windows need both window and window_stride (height, width); only one of them is given')
+        if self.window and self.window_stride:
+            pairs = list(zip(self.window_stride, self.window, strict=True))
+            if any(not 1 <= step <= side for step, side in pairs):
+                stride, window = (f'[{height}, {width}]' for height, width in zip(*pairs, strict=True))
+                raise ValueError(
+                    f'window_stride must be at least 1 and at most window, or pixels are left out; got {stride} for {window}'
+                )
 
     def __call__(self, network: nn.Module, images: Tensor) -> Tensor:
         views = list(product(self.scales, self.flips()))
@@ -67,12 +70,13 @@ class Inference:
 
     def logits(self, network: nn.Module, images: Tensor) -> Tensor:
         """[B, K, H, W] for one view of the images."""
-        if self.crop is None or self.stride is None:
+        if self.window is None or self.window_stride is None:
             return main_output(network, images)
         H, W = images.shape[2:]
         total, count = None, images.new_zeros(H, W)
-        for top, left in product(starts(H, self.crop[1], self.stride[1]), starts(W, self.crop[0], self.stride[0])):
-            rows, columns = slice(top, top + self.crop[1]), slice(left, left + self.crop[0])
+        (height, width), (down, across) = self.window, self.window_stride
+        for top, left in product(starts(H, height, down), starts(W, width, across)):
+            rows, columns = slice(top, top + height), slice(left, left + width)
             logits = main_output(network, images[:, :, rows, columns]).float()
             if total is None:
                 total = logits.new_zeros(len(images), logits.shape[1], H, W)

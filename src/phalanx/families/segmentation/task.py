@@ -5,31 +5,30 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
-from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Self
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from phalanx.config.options import check_std
+from phalanx.data import samples
 from phalanx.data.batch import Tensors, shares
-from phalanx.data.folders import settled_classes
-from phalanx.data.image import LabelMap, channels_first, normalised, stacked
+from phalanx.data.folders import resolved_classes
+from phalanx.data.image import LabelMap, channels_first, stacked
 from phalanx.data.samples import Draw, Image, Split
-from phalanx.families.losses import weighted
+from phalanx.families.base import Family, checked
+from phalanx.families.distillation import DISTILLATIONS, NetworkLoss
 from phalanx.families.segmentation import draw as drawing
-from phalanx.families.segmentation.data import DATA, Data, Source
+from phalanx.families.segmentation.data import DATA, Data
 from phalanx.families.segmentation.inference import ClassMap, Inference, MainOutput, resized
 from phalanx.families.segmentation.labels import VOID
 from phalanx.families.segmentation.loss import LOSSES, Mixed, PixelLoss
 from phalanx.families.segmentation.loss.terms import terms_of
-from phalanx.families.segmentation.metric import Confusion
+from phalanx.families.segmentation.metric import METRICS, Confusion
 from phalanx.families.segmentation.models import MODELS
 from phalanx.families.segmentation.survey import PixelSurvey
 from phalanx.families.segmentation.transforms import TRANSFORMS, Transform, adds_margins
-from phalanx.families.sizing import sizing_of
-from phalanx.families.task import Export, FromSource, Loss, Term, described, tried
+from phalanx.families.task import Export, Loss, Term, Writers, described
 from phalanx.parallel.step import WholeStep
 from phalanx.runtime.prepare import RESIZING
 from phalanx.runtime.segmentation import grey_after
@@ -78,34 +77,25 @@ class SegmentationBatch(Tensors):
 
 
 @dataclass(frozen=True)
-class Samples(FromSource):
-    """The samples of one split, transformed."""
-
-    source: Source
-    transforms: tuple[Transform, ...]
-    split: Split
-
-    def original(self, draw: Draw) -> Image:
-        return self.source.read(draw.index)[0]
-
+class Samples(samples.Samples):
     def __getitem__(self, draw: Draw) -> Sample:
-        image, labels = self.source.read(draw.index)
-        return transformed(image, labels, self.transforms, draw.rng(), judge_original=self.split == 'eval')
+        image, labels = self.source.read(draw)
+        return transformed(image, labels, self.transforms, draw.rng(), keep_labels=self.split == 'eval')
 
 
 def transformed(
-    image: Image, labels: LabelMap, transforms: Sequence[Transform], rng: np.random.Generator, *, judge_original: bool
+    image: Image, labels: LabelMap, transforms: Sequence[Transform], rng: np.random.Generator, *, keep_labels: bool
 ) -> Sample:
-    """The sample that `transforms` make; `judge_original`: keep the label map as it was, because the originals judge it."""
+    """The sample that `transforms` make; `keep_labels`: leave the label map as it was, on which the originals evaluate."""
     original, way = labels, list[Size]()
     for transform in transforms:
         way.append((len(labels), labels.shape[1]))
         image, labels = transform(image, labels, rng)
-    judged = original if judge_original else labels
-    return Sample(channels_first(image), torch.from_numpy(np.ascontiguousarray(judged)), tuple(way))
+    kept = original if keep_labels else labels
+    return Sample(channels_first(image), torch.from_numpy(np.ascontiguousarray(kept)), tuple(way))
 
 
-def brought_back(maps: Tensor, transforms: Sequence[Transform], way: Sequence[Size], size: Size) -> Tensor:
+def undo_transforms(maps: Tensor, transforms: Sequence[Transform], way: Sequence[Size], size: Size) -> Tensor:
     """`maps` [C, h, w] of an image that took its `way` through `transforms`, at the `size` of its label map, [C, *size].
 
     As in PaddleSeg, transforms are undone one by one: what was filled up is cut off, all else is resized.
@@ -115,12 +105,12 @@ def brought_back(maps: Tensor, transforms: Sequence[Transform], way: Sequence[Si
     return resized(maps[None], size)[0]
 
 
-class Segmentation:
+class Segmentation(Family):
     """The Task, made from the keys of a recipe.
 
     `loss` lists one for each output of the network, the main one first, each times its one of `loss_coefficients` (all 1 when
-    there are none). `inference` says how images are seen in evaluation. `mean` and `std` are those of RGB values between 0
-    and 1, for the normalisation. Raises ValueError for options of parts that cannot be.
+    there are none). `inference` says how images are seen in evaluation. `mean` and `std` are those of RGB values. What the
+    outputs of `networks` are called, for `between`: 0 is the main one, 1 the first auxiliary one. For the rest see `Family`.
     """
 
     def __init__(
@@ -128,49 +118,59 @@ class Segmentation:
         *,
         model: Annotated[partial[nn.Module], MODELS],
         data: Annotated[partial[Data], DATA],
-        loss: tuple[Annotated[partial[PixelLoss | Mixed], LOSSES, tried], ...],
+        loss: tuple[Annotated[partial[PixelLoss | Mixed], LOSSES, checked], ...],
         loss_coefficients: tuple[float, ...] = (),
-        transforms: tuple[Annotated[partial[Transform], TRANSFORMS, tried], ...] = (),
-        eval_transforms: tuple[Annotated[partial[Transform], TRANSFORMS, tried], ...] = (),
+        metric: Annotated[partial[Any], METRICS] = partial(Confusion),  # noqa: B008 - not changed
+        main_metric: str | None = None,
+        transforms: tuple[Annotated[partial[Transform], TRANSFORMS, checked], ...] = (),
+        eval_transforms: tuple[Annotated[partial[Transform], TRANSFORMS, checked], ...] = (),
         inference: Inference = Inference(),  # noqa: B008 - frozen
         mean: tuple[float, float, float] = (0.5, 0.5, 0.5),
         std: tuple[float, float, float] = (0.5, 0.5, 0.5),
-        judged_by: Literal['mean_iou', 'accuracy', 'kappa', 'mean_dice'] = 'mean_iou',
+        networks: dict[str, Annotated[partial[nn.Module], MODELS]] | None = None,
+        between: tuple[Annotated[partial[NetworkLoss], DISTILLATIONS], ...] = (),
+        frozen: tuple[str, ...] = (),
     ) -> None:
-        check_std(std)
-        self.network, self.data = model, data
-        self.terms = terms_of(weighted(loss, loss_coefficients))
-        self.num_outputs = len(loss)
-        built = (tuple(transform() for transform in recipe) for recipe in (transforms, eval_transforms))
-        self.transforms: dict[Split, tuple[Transform, ...]] = dict(zip(('train', 'eval'), built, strict=True))
-        self.inference, self.mean, self.std = inference, mean, std
-        self.judged_by = judged_by
+        super().__init__(
+            model=model,
+            data=data,
+            loss=loss,
+            loss_coefficients=loss_coefficients,
+            metric=metric,
+            main_metric=main_metric,
+            transforms=transforms,
+            eval_transforms=eval_transforms,
+            mean=mean,
+            std=std,
+            networks=networks,
+            between=between,
+            frozen=frozen,
+        )
+        self.terms = terms_of(self.losses)
+        self.inference = inference
 
-    def settled(self) -> dict[str, tuple[str, ...]]:
-        return settled_classes(self.data)
+    def resolved_names(self) -> dict[str, tuple[str, ...]]:
+        return resolved_classes(self.data)
 
     def labels(self, names: Sequence[str] | None = None) -> list[Sequence[str]]:
         return [self.data().class_names if names is None else names]
 
-    tie_breakers = ('mean_dice', 'accuracy')
-
     def model(self) -> nn.Module:
-        """Raises ValueError when the losses are not as many as outputs of the network, or their options not for its classes."""
+        """Raises ValueError when the losses are not as many as outputs of a network, or their options not for its classes."""
         num_classes = len(self.data().class_names)
         for term in self.terms:
             term.loss.check(num_classes)
-        network = self.network(num_classes)
-        if network.num_outputs != self.num_outputs:
+        return self.built(num_classes)
+
+    def check_fits(self, network: Any, called: str) -> None:
+        if network.num_outputs != len(self.losses):
             raise ValueError(
-                f'loss: the network has {network.num_outputs} outputs in training, but there are {self.num_outputs} losses; '
-                'give one for each output, the main one first'
+                f'loss: the {called} has {network.num_outputs} outputs in training, but there are {len(self.losses)} '
+                'losses; give one for each output, the main one first'
             )
-        return network
 
     def dataset(self, split: Split) -> Samples:
-        source = self.data().split(split)
-        source.check_files()
-        return Samples(source, self.transforms[split], split)
+        return Samples(self.source(split), self.transforms[split], split)
 
     def survey(self, split: Split) -> PixelSurvey:
         """The samples of a split as they lie in their files, for `phalanx data check`."""
@@ -190,20 +190,7 @@ class Segmentation:
         shapes = tuple((len(sample.labels), sample.labels.shape[1]) for sample in samples)
         return SegmentationBatch(images, pixels, shapes, tuple(sample.way for sample in samples))
 
-    def network_input(self, batch: SegmentationBatch) -> Tensor:
-        return normalised(batch.images, self.mean, self.std)
-
-    @property
-    def has_fixed_size(self) -> bool:
-        return sizing_of(self.transforms['train']) == 'one'
-
-    def align(self, batch: SegmentationBatch, whole: WholeStep) -> SegmentationBatch:
-        return batch
-
-    def outputs(self, model: nn.Module, batch: SegmentationBatch) -> list[Tensor]:  # [B, K, H, W] each, main first
-        return model(self.network_input(batch))  # type: ignore[no-any-return]
-
-    def loss(self, outputs: list[Tensor], batch: SegmentationBatch, whole: WholeStep) -> Loss:
+    def own_loss(self, outputs: list[Tensor], batch: SegmentationBatch, whole: WholeStep) -> Loss:
         labels = batch.label_maps()
         terms: dict[str, Term] = {}
         for name, output, loss, coefficient in self.terms:
@@ -211,7 +198,7 @@ class Segmentation:
             terms[name] = Term(term.total * coefficient, term.weight)
         return terms
 
-    def weights(self, batch: SegmentationBatch) -> dict[str, Tensor] | None:
+    def own_weights(self, batch: SegmentationBatch) -> dict[str, Tensor] | None:
         labels = batch.label_maps()
         found = {term.name: term.loss.weight(labels) for term in self.terms}
         return None if self.sees_whole_step else {name: weight for name, weight in found.items() if weight is not None}
@@ -230,32 +217,33 @@ class Segmentation:
                 image[:, H:], image[:, :, W:] = grey, grey
         logits = self.inference(model, images)  # [B, K, h, w]
         parts = zip(logits, batch.ways, batch.sizes, strict=True)
-        shown = [brought_back(own, self.transforms['eval'], way, size) for own, way, size in parts]
+        shown = [undo_transforms(own, self.transforms['eval'], way, size) for own, way, size in parts]
         return [own.argmax(0).to(torch.uint8) for own in shown]
 
     def predictions(self, made: Sequence[LabelMap]) -> list[Tensor]:
         return [torch.from_numpy(class_map) for class_map in made]
 
-    def metric(self) -> Confusion:
-        return Confusion(self.data().class_names)
+    def metric(self) -> Any:
+        return self.make_metric(self.data().class_names)
 
     def request(self, image: Image) -> Sample:
-        labels = np.full(image.shape[:2], VOID, np.uint8)  # nothing is known, so nothing is judged
-        return transformed(image, labels, self.transforms['eval'], np.random.default_rng(0), judge_original=True)
+        labels = np.full(image.shape[:2], VOID, np.uint8)  # nothing is known, so nothing counts
+        return transformed(image, labels, self.transforms['eval'], np.random.default_rng(0), keep_labels=True)
 
     def results(self, prediction: list[Tensor], batch: SegmentationBatch) -> list[LabelMap]:
         return [class_map.cpu().numpy() for class_map in prediction]
 
     def picture(self, sample: Sample, result: LabelMap) -> list[tuple[str, Image]]:
         size = (len(sample.labels), sample.labels.shape[1])
-        image = brought_back(sample.image.float(), self.transforms['eval'], sample.way, size).round().byte()
+        image = undo_transforms(sample.image.float(), self.transforms['eval'], sample.way, size).round().byte()
         return drawing.compared(image.permute(1, 2, 0).numpy(), sample.labels.numpy(), result)
 
     def drawn(self, result: LabelMap, image: Image) -> Image:
         return drawing.with_classes(image, result)
 
-    def save(self, result: LabelMap, image: Image, stem: Path) -> list[Path]:
-        return drawing.save(result, image, stem)
+    @property
+    def writers(self) -> Writers:
+        return drawing.writers(self.labels()[0])
 
     def export(self, model: nn.Module, *, post_processing: bool = False) -> Export:
         """The main output, or its classes, for one view of an image; windows, scales and flips are the caller's."""

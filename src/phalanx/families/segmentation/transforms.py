@@ -13,12 +13,12 @@ from typing import ClassVar, Literal
 import cv2
 import numpy as np
 
-from phalanx.config.options import check_probability, check_size
+from phalanx.config.options import check_size
 from phalanx.data.colour import ColourDistortion
 from phalanx.data.image import LabelMap, left_right
 from phalanx.data.samples import Image
 from phalanx.families.segmentation.labels import VOID
-from phalanx.families.sizing import Sizing
+from phalanx.families.sizing import Sizing, Sometimes
 from phalanx.runtime.segmentation import PADDING
 
 Rng = np.random.Generator
@@ -26,7 +26,7 @@ Pair = tuple[Image, LabelMap]
 Transform = Callable[[Image, LabelMap, Rng], Pair]
 
 
-def resized(image: Image, labels: LabelMap, width: int, height: int) -> Pair:
+def resized(image: Image, labels: LabelMap, height: int, width: int) -> Pair:
     """Both at another size: colours mixed in between, labels taken from the nearest pixel."""
     if (height, width) == labels.shape:
         return image, labels
@@ -36,17 +36,17 @@ def resized(image: Image, labels: LabelMap, width: int, height: int) -> Pair:
 
 @dataclass(frozen=True, kw_only=True)
 class Resize:
-    """Makes the size `size` (width, height)."""
+    """Makes the size `target_size` (height, width)."""
 
     sizing: ClassVar[Sizing] = 'one'
 
-    size: tuple[int, int]
+    target_size: tuple[int, int]
 
     def __post_init__(self) -> None:
-        check_size('size', self.size)
+        check_size('target_size', self.target_size)
 
     def __call__(self, image: Image, labels: LabelMap, rng: Rng) -> Pair:
-        return resized(image, labels, *self.size)
+        return resized(image, labels, *self.target_size)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,7 +61,7 @@ class Rescale:
 
     def __call__(self, image: Image, labels: LabelMap, rng: Rng) -> Pair:
         H, W = labels.shape
-        return resized(image, labels, max(1, int(W * self.factor + 0.5)), max(1, int(H * self.factor + 0.5)))
+        return resized(image, labels, max(1, int(H * self.factor + 0.5)), max(1, int(W * self.factor + 0.5)))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,7 +77,7 @@ class ResizeByLong:
     def __call__(self, image: Image, labels: LabelMap, rng: Rng) -> Pair:
         H, W = labels.shape
         factor = self.side / max(H, W)
-        return resized(image, labels, max(1, round(W * factor)), max(1, round(H * factor)))
+        return resized(image, labels, max(1, round(H * factor)), max(1, round(W * factor)))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,10 +99,10 @@ class ResizeStepScaling:
         if self.step:
             factor = float(rng.choice(np.linspace(self.min, self.max, int((self.max - self.min) / self.step + 1))))
         H, W = labels.shape
-        return resized(image, labels, max(1, round(W * factor)), max(1, round(H * factor)))
+        return resized(image, labels, max(1, round(H * factor)), max(1, round(W * factor)))
 
 
-def padded(image: Image, labels: LabelMap, width: int, height: int) -> Pair:
+def padded(image: Image, labels: LabelMap, height: int, width: int) -> Pair:
     """Both filled up, on the right and at the bottom, to at least this size: with grey, and with void."""
     bottom, right = max(0, height - labels.shape[0]), max(0, width - labels.shape[1])
     if bottom or right:
@@ -113,15 +113,15 @@ def padded(image: Image, labels: LabelMap, width: int, height: int) -> Pair:
 
 @dataclass(frozen=True, kw_only=True)
 class Padding:
-    """Fills up to `size` (width, height) on the right and at the bottom; a side that is longer already stays as it is."""
+    """Fills up to `target_size` (height, width) at the bottom and on the right; a longer side stays as it is."""
 
-    size: tuple[int, int]
+    target_size: tuple[int, int]
 
     def __post_init__(self) -> None:
-        check_size('size', self.size)
+        check_size('target_size', self.target_size)
 
     def __call__(self, image: Image, labels: LabelMap, rng: Rng) -> Pair:
-        return padded(image, labels, *self.size)
+        return padded(image, labels, *self.target_size)
 
 
 def adds_margins(transform: Transform) -> bool:
@@ -131,52 +131,40 @@ def adds_margins(transform: Transform) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class RandomPaddingCrop:
-    """Cuts out a random part of `size` (width, height); what is smaller is first filled up on the right and at the bottom."""
+    """Cuts out a random part of `crop_size` (height, width); a smaller image is filled up first, at the bottom and right."""
 
     sizing: ClassVar[Sizing] = 'one'
 
-    size: tuple[int, int]
+    crop_size: tuple[int, int]
 
     def __post_init__(self) -> None:
-        check_size('size', self.size)
+        check_size('crop_size', self.crop_size)
 
     def __call__(self, image: Image, labels: LabelMap, rng: Rng) -> Pair:
-        W, H = self.size
+        H, W = self.crop_size
         y = int(rng.integers(0, max(0, labels.shape[0] - H), endpoint=True))
         x = int(rng.integers(0, max(0, labels.shape[1] - W), endpoint=True))
-        return padded(image[y : y + H, x : x + W], labels[y : y + H, x : x + W], W, H)
+        return padded(image[y : y + H, x : x + W], labels[y : y + H, x : x + W], H, W)
 
 
 @dataclass(frozen=True, kw_only=True)
-class RandomFlip:
+class RandomFlip(Sometimes):
     """Mirrors left and right."""
 
-    sizing: ClassVar[Sizing] = 'kept'
-
-    probability: float = 0.5
-
-    def __post_init__(self) -> None:
-        check_probability('probability', self.probability)
-
     def __call__(self, image: Image, labels: LabelMap, rng: Rng) -> Pair:
-        if rng.random() < self.probability:
+        if self.happens(rng):
             return left_right(image), left_right(labels)
         return image, labels
 
 
 @dataclass(frozen=True, kw_only=True)
-class RandomVerticalFlip:
+class RandomVerticalFlip(Sometimes):
     """Mirrors top and bottom."""
-
-    sizing: ClassVar[Sizing] = 'kept'
 
     probability: float = 0.1
 
-    def __post_init__(self) -> None:
-        check_probability('probability', self.probability)
-
     def __call__(self, image: Image, labels: LabelMap, rng: Rng) -> Pair:
-        if rng.random() < self.probability:
+        if self.happens(rng):
             return image[::-1], labels[::-1]
         return image, labels
 
@@ -208,22 +196,17 @@ class RandomRotation:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RandomBlur:
+class RandomBlur(Sometimes):
     """Blurs the image over 3, 5, 7 or 9 pixels; labels stay.
 
     `kind`: by a Gaussian, the median or the mean; `random` takes these three in 30, 30 and 40 % of the cases.
     """
 
-    sizing: ClassVar[Sizing] = 'kept'
-
     probability: float = 0.1
     kind: Literal['gaussian', 'median', 'blur', 'random'] = 'gaussian'
 
-    def __post_init__(self) -> None:
-        check_probability('probability', self.probability)
-
     def __call__(self, image: Image, labels: LabelMap, rng: Rng) -> Pair:
-        if rng.random() >= self.probability:
+        if not self.happens(rng):
             return image, labels
         side = int(rng.choice([3, 5, 5, 7, 7, 9, 9]))  # as often as PaddleSeg draws each
         kind = rng.choice(['gaussian', 'median', 'blur'], p=[0.3, 0.3, 0.4]) if self.kind == 'random' else self.kind

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import base64
+import json
+import math
 from collections.abc import Iterable, Sequence
 from html import escape
 from pathlib import Path
@@ -16,6 +18,7 @@ from phalanx.data.image import overlay, palette
 from phalanx.data.samples import Image
 from phalanx.families.table.annotation import Table
 from phalanx.families.table.tree import Node, html, tree
+from phalanx.families.task import Writers
 from phalanx.runtime.results import Prediction
 
 COLOURS = palette(12)
@@ -114,13 +117,46 @@ def compared(image: Image, size: tuple[int, int], truth: Table, prediction: Pred
     ]
 
 
-def save(prediction: Prediction, image: Image, stem: Path) -> list[Path]:
-    """Writes the HTML of the table, the image with its cells, and a page with both side by side; returns the files."""
-    table, cells, page = (stem.with_name(f'{stem.name}{suffix}') for suffix in ('.html', '_cells.jpg', '_page.html'))
-    table.write_text(html(tree(prediction.structure)) + '\n', encoding='utf-8')
+def as_html(prediction: Prediction, image: Image, stem: Path) -> list[Path]:
+    file = stem.with_name(f'{stem.name}.html')
+    file.write_text(html(tree(prediction.structure)) + '\n', encoding='utf-8')
+    return [file]
+
+
+def as_json(prediction: Prediction, image: Image, stem: Path) -> list[Path]:
+    """The HTML, the box of each cell in its order, and the mean probability of a token."""
+    file = stem.with_name(f'{stem.name}.json')
+    said = {
+        'html': html(tree(prediction.structure)),
+        'boxes': [[round(value, 2) for value in box] for box in prediction.boxes.tolist()],
+        'score': prediction.score,
+    }
+    file.write_text(json.dumps(said, ensure_ascii=False) + '\n', encoding='utf-8')
+    return [file]
+
+
+def as_crops(prediction: Prediction, image: Image, stem: Path) -> list[Path]:
+    """Each cell cut out, with its number in the name: `table_cell001.jpg`."""
+    files = []
+    for number, (x0, y0, x1, y1) in enumerate(prediction.boxes.clip(0).tolist(), 1):
+        if (cut := image[math.floor(y0) : math.ceil(y1), math.floor(x0) : math.ceil(x1)]).size:
+            files.append(stem.with_name(f'{stem.name}_cell{number:03}.jpg'))
+            PIL.Image.fromarray(cut).save(files[-1], quality=92)
+    return files
+
+
+def as_pictures(prediction: Prediction, image: Image, stem: Path) -> list[Path]:
+    """The image with its cells, and a page with it and the table side by side."""
+    cells, page = stem.with_name(f'{stem.name}_cells.jpg'), stem.with_name(f'{stem.name}_page.html')
     PIL.Image.fromarray(with_cells(image, prediction.boxes, numbered=True)).save(cells, quality=92)
     page.write_text(_page(prediction, stem.name, cells.read_bytes()), encoding='utf-8')
-    return [table, cells, page]
+    return [cells, page]
+
+
+WRITERS = Writers(
+    {'html': as_html, 'json': as_json, 'crops': as_crops, 'pictures': as_pictures},
+    usual=('html', 'pictures'),
+)
 
 
 def _page(prediction: Prediction, title: str, picture: bytes) -> str:

@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 
-from phalanx.data.samples import Image
+from phalanx.data.samples import Draw, FromSource, Image
 from phalanx.families.table.annotation import CELL_STARTS
-from phalanx.families.table.data import Source
 from phalanx.families.table.draw import shown
 from phalanx.families.table.tokens import Vocabulary
-from phalanx.families.task import FromSource
 
 PLAIN, EMPTY, SPANNING = 'with text', 'empty', 'over several rows or columns'
 
@@ -19,7 +17,6 @@ PLAIN, EMPTY, SPANNING = 'with text', 'empty', 'over several rows or columns'
 class CellSurvey(FromSource):
     """The tables of one split as they lie in their files, counted by cells."""
 
-    source: Source
     vocabulary: Vocabulary
     max_length: int
     class_names: tuple[str, ...] = (PLAIN, EMPTY, SPANNING)
@@ -30,7 +27,7 @@ class CellSurvey(FromSource):
 
         A table that is too long to train with counts as one (too long). Raises SampleError.
         """
-        image, table = self.source.read(index)
+        image, table = self.source.read(Draw(index))
         starts = [token for token in table.structure if token in CELL_STARTS]
         kinds = Counter(
             SPANNING if token == '<td' else PLAIN if cell.text else EMPTY
@@ -41,5 +38,5 @@ class CellSurvey(FromSource):
 
     def picture(self, index: int) -> Image:
         """The image with its cells, and the structure drawn below it."""
-        image, table = self.source.read(index)
+        image, table = self.source.read(Draw(index))
         return shown(image, table.boxes, table.structure)

@@ -5,32 +5,33 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from phalanx.config.options import check_std
+from phalanx.data import samples
 from phalanx.data.batch import Tensors, shares
 from phalanx.data.image import channels_first, stacked
-from phalanx.data.samples import Draw, Image, Split
-from phalanx.families.losses import summed, weighted, weights_of
+from phalanx.data.mixing import each_of
+from phalanx.data.samples import Chosen, Draw, Image, Split
+from phalanx.families.base import Family, checked
+from phalanx.families.distillation import DISTILLATIONS, NetworkLoss
+from phalanx.families.losses import summed, weights_of
 from phalanx.families.table import draw as drawing
 from phalanx.families.table.annotation import Table
 from phalanx.families.table.data import DATA, Data, Source
 from phalanx.families.table.decode import predictions
 from phalanx.families.table.loss import LOSSES, TableLoss, Targets
-from phalanx.families.table.metric import TableMetric
+from phalanx.families.table.metric import METRICS, TableMetric
 from phalanx.families.table.models import MODELS
 from phalanx.families.table.output import TableOutput
 from phalanx.families.table.survey import CellSurvey
 from phalanx.families.table.tokens import CELLS, Vocabulary
-from phalanx.families.table.transforms import network_input, padded
-from phalanx.families.task import Export, Loss, tried
+from phalanx.families.table.transforms import TRANSFORMS, Transform, network_input, padded
+from phalanx.families.task import Export, Loss
 from phalanx.parallel.step import WholeStep
 from phalanx.runtime.prepare import RESIZING, fitted_square
 from phalanx.runtime.results import Prediction
@@ -69,25 +70,26 @@ class TableBatch(Tensors):
 
 
 @dataclass(frozen=True)
-class Samples:
-    """The tables of one split, those that are used."""
-
-    source: Source
-    used: npt.NDArray[np.int64]  # their numbers in the source
+class Samples(samples.Samples):
     side: int
     notes: tuple[str, ...] = ()
 
-    def __len__(self) -> int:
-        return len(self.used)
-
-    def name(self, index: int) -> str:
-        return self.source.name(int(self.used[index]))
-
-    def original(self, draw: Draw) -> Image:
-        return self.source.read(int(self.used[draw.index]))[0]
-
     def __getitem__(self, draw: Draw) -> Sample:
-        return prepared(*self.source.read(int(self.used[draw.index])), self.side)
+        image, table = self.source.read(draw)
+        if self.split == 'eval':
+            return evaluated(image, table, self.transforms, self.side)
+        rng = draw.rng()
+        for transform in self.transforms:
+            image, table = transform(image, table, rng)
+        return prepared(image, table, self.side)
+
+
+def evaluated(image: Image, table: Table, transforms: Sequence[Transform], side: int) -> Sample:
+    """The sample to evaluate or predict: the network sees `image` transformed, `table` keeps its place in `image`."""
+    seen, rng = image, np.random.default_rng(0)
+    for transform in transforms:
+        seen, _ = transform(seen, Table(), rng)
+    return replace(prepared(seen, table, side), size=image.shape[:2])
 
 
 def prepared(image: Image, table: Table, side: int) -> Sample:
@@ -96,14 +98,13 @@ def prepared(image: Image, table: Table, side: int) -> Sample:
     return Sample(channels_first(padded(picture, side)), picture.shape[:2], image.shape[:2], table)
 
 
-class TableStructure:
+class TableStructure(Family):
     """The Task, made from the keys of a recipe.
 
     `image_size`: of the square that an image is fitted into, in pixels. `max_length`: the most tokens a table may have; longer
-    ones are not trained with, and in evaluation their end is not said. `merge_cells`: a cell without spans is one token.
-    `name_empty_cells`: cells without text have tokens of their own. `tokens`: which there are, in which order. The metric
-    accuracy does not see `<thead>` and `<tbody>` with `ignore_sections`. `loss` lists what the network learns from, each
-    multiplied by its one of `loss_coefficients` (all 1 when there are none). Raises ValueError for options that cannot be.
+    ones are not trained with, and in evaluation their end is cut off. `merge_cells`: a cell without spans is one token.
+    `name_empty_cells`: cells without text have tokens of their own. `tokens`: which there are, in which order. `mean` and `std`
+    are those of BGR values. What all families have: `Family`.
     """
 
     def __init__(
@@ -111,58 +112,65 @@ class TableStructure:
         *,
         model: Annotated[partial[nn.Module], MODELS],
         data: Annotated[partial[Data], DATA],
-        loss: tuple[Annotated[partial[TableLoss], LOSSES, tried], ...],
+        loss: tuple[Annotated[partial[TableLoss], LOSSES, checked], ...],
         loss_coefficients: tuple[float, ...] = (),
+        metric: Annotated[partial[Any], METRICS] = partial(TableMetric),  # noqa: B008 - not changed
+        main_metric: str | None = None,
+        transforms: tuple[Annotated[partial[Transform], TRANSFORMS, checked], ...] = (),
+        eval_transforms: tuple[Annotated[partial[Transform], TRANSFORMS, checked], ...] = (),
         image_size: int = 488,
         max_length: int = 500,
         merge_cells: bool = True,
         name_empty_cells: bool = False,
         tokens: Literal['pubtabnet', 'chinese'] = 'pubtabnet',
-        ignore_sections: bool = False,
         mean: tuple[float, float, float] = (0.485, 0.456, 0.406),
         std: tuple[float, float, float] = (0.229, 0.224, 0.225),
-        judged_by: Literal['accuracy', 'teds', 'teds_structure', 'cell_precision', 'cell_recall'] = 'accuracy',
+        networks: dict[str, Annotated[partial[nn.Module], MODELS]] | None = None,
+        between: tuple[Annotated[partial[NetworkLoss], DISTILLATIONS], ...] = (),
+        frozen: tuple[str, ...] = (),
     ) -> None:
         if image_size < 32 or max_length < 1:
             raise ValueError(f'image_size is at least 32 and max_length at least 1, got {image_size} and {max_length}')
-        check_std(std)
-        self.network, self.data = model, data
+        super().__init__(
+            model=model,
+            data=data,
+            loss=loss,
+            loss_coefficients=loss_coefficients,
+            metric=metric,
+            main_metric=main_metric,
+            transforms=transforms,
+            eval_transforms=eval_transforms,
+            mean=mean,
+            std=std,
+            networks=networks,
+            between=between,
+            frozen=frozen,
+        )
         self.image_size, self.max_length = image_size, max_length
         corners = bool(model.keywords.get('corners', False))
         self.vocabulary = Vocabulary(merge_cells, name_empty_cells, chinese=tokens == 'chinese', corners=corners)
-        self.ignore_sections = ignore_sections
-        self.losses = weighted(loss, loss_coefficients)
-        self.mean, self.std = mean, std
-        self.judged_by = judged_by
-
-    def settled(self) -> dict[str, tuple[str, ...]]:
-        return {}
-
-    def labels(self, names: Sequence[str] | None = None) -> list[Sequence[str]]:
-        """None: tokens are those of the family, in an order of the family."""
-        return []
-
-    tie_breakers = ('teds', 'teds_structure', 'cell_recall')
 
     def model(self) -> nn.Module:
-        return self.network(len(self.vocabulary))
+        return self.built(len(self.vocabulary))
 
     def dataset(self, split: Split) -> Samples:
         """Training leaves out the tables that are too long, and notes it; evaluation takes all, and counts them.
 
         Raises ValueError when all are too long, and FileNotFoundError when files are missing.
         """
-        source = self.data().split(split)
-        source.check_files()
+        source, transforms = self.source(split), self.transforms[split]
         if split == 'eval':
-            return Samples(source, np.arange(len(source)), self.image_size)
-        lengths = source.lengths(self.vocabulary)
-        used = np.flatnonzero(lengths <= self.max_length)
-        if len(used) == 0:
+            return Samples(source, transforms, split, self.image_size)
+        kept = each_of(source, self._short)
+        if len(kept) == 0:
             raise ValueError(f'each of the {len(source)} tables for training has more than max_length={self.max_length} tokens')
-        left_out = f'{len(source) - len(used)} of {len(source)} tables for training have more than'
-        notes = (f'{left_out} max_length={self.max_length} tokens and are left out',) if len(used) < len(source) else ()
-        return Samples(source, used, self.image_size, notes)
+        left_out = f'{len(source) - len(kept)} of {len(source)} tables for training have more than'
+        notes = (f'{left_out} max_length={self.max_length} tokens and are left out',) if len(kept) < len(source) else ()
+        return Samples(kept, transforms, split, self.image_size, notes)
+
+    def _short(self, source: Source) -> Chosen:
+        """The tables of `source` that are not too long to train with."""
+        return Chosen(source, np.flatnonzero(source.lengths(self.vocabulary) <= self.max_length))
 
     def survey(self, split: Split) -> CellSurvey:
         """The samples of a split as they lie in their files, for `phalanx data check`."""
@@ -208,29 +216,21 @@ class TableStructure:
     def outputs(self, model: nn.Module, batch: TableBatch) -> TableOutput:
         return model(self.network_input(batch), batch.ids[:, :-1])  # type: ignore[no-any-return]
 
-    def loss(self, outputs: TableOutput, batch: TableBatch, whole: WholeStep) -> Loss:
+    def own_loss(self, outputs: TableOutput, batch: TableBatch, whole: WholeStep) -> Loss:
         return summed((loss(outputs, targets_of(batch)), coefficient) for loss, coefficient in self.losses)
 
-    def weights(self, batch: TableBatch) -> dict[str, Tensor] | None:
+    def own_weights(self, batch: TableBatch) -> dict[str, Tensor] | None:
         return weights_of(loss.weights(targets_of(batch)) for loss, _ in self.losses)
 
     def predict(self, model: nn.Module, batch: TableBatch) -> list[Prediction]:
         output: TableOutput = model(self.network_input(batch), None, self.max_length + 1)
         return predictions(self.vocabulary, output.logits.float().softmax(-1), output.boxes, batch.sizes)
 
-    sees_whole_step = False
-
-    def predictions(self, made: Sequence[Prediction]) -> list[Prediction]:
-        return list(made)
-
-    def metric(self) -> TableMetric:
-        return TableMetric(self.vocabulary, self.max_length, ignore_sections=self.ignore_sections)
+    def metric(self) -> Any:
+        return self.make_metric(self.vocabulary, self.max_length)
 
     def request(self, image: Image) -> Sample:
-        return prepared(image, Table(), self.image_size)
-
-    def results(self, prediction: list[Prediction], batch: TableBatch) -> list[Prediction]:
-        return prediction
+        return evaluated(image, Table(), self.transforms['eval'], self.image_size)
 
     def picture(self, sample: Sample, result: Prediction) -> list[tuple[str, Image]]:
         h, w = sample.fitted
@@ -239,8 +239,7 @@ class TableStructure:
     def drawn(self, result: Prediction, image: Image) -> Image:
         return drawing.with_cells(image, result.boxes, numbered=True)
 
-    def save(self, result: Prediction, image: Image, stem: Path) -> list[Path]:
-        return drawing.save(result, image, stem)
+    writers = drawing.WRITERS
 
     def export(self, model: Any, *, post_processing: bool = False) -> Export:
         """The network with its greedy decoding; joining tokens to HTML is the caller's."""

@@ -14,7 +14,9 @@ import PIL.Image
 
 from phalanx.data.image import overlay
 from phalanx.data.samples import Image
+from phalanx.families.task import Writers
 from phalanx.families.text_detection.data.source import Texts
+from phalanx.runtime.reading import cut_out
 from phalanx.runtime.results import TextRegion
 
 JUDGED, IGNORED = (255, 40, 90), (128, 128, 128)  # colours
@@ -48,9 +50,36 @@ def compared(image: Image, size: tuple[int, int], truth: Texts, found: Sequence[
     return [('truth', with_texts(image, truth)), ('prediction', with_found(image, found))]
 
 
-def save(found: Sequence[TextRegion], image: Image, stem: Path) -> list[Path]:
-    """Writes what was found as JSON, and drawn over the image; returns both files."""
-    listed, over = stem.with_name(f'{stem.name}.json'), stem.with_name(f'{stem.name}_overlay.jpg')
-    listed.write_text(json.dumps([asdict(one) for one in found], indent=1), encoding='utf-8')
-    PIL.Image.fromarray(with_found(image, found)).save(over, quality=92)
-    return [listed, over]
+def as_json(found: Sequence[TextRegion], image: Image, stem: Path) -> list[Path]:
+    file = stem.with_name(f'{stem.name}.json')
+    file.write_text(json.dumps([asdict(one) for one in found], indent=1), encoding='utf-8')
+    return [file]
+
+
+def as_icdar(found: Sequence[TextRegion], image: Image, stem: Path) -> list[Path]:
+    """The text format of ICDAR 2015: a line `x,y,x,y,...` a text, its points in whole pixels."""
+    file = stem.with_name(f'{stem.name}.txt')
+    lines = (','.join(f'{value:.0f}' for point in one.points for value in point) for one in found)
+    file.write_text(''.join(f'{line}\n' for line in lines), encoding='utf-8')
+    return [file]
+
+
+def as_crops(found: Sequence[TextRegion], image: Image, stem: Path) -> list[Path]:
+    """Each text cut out and made upright, as a recogniser takes it, with its number in the name: `page_001.jpg`."""
+    files = []
+    for number, one in enumerate(found, 1):
+        files.append(stem.with_name(f'{stem.name}_{number:03}.jpg'))
+        PIL.Image.fromarray(cut_out(image, one.points)).save(files[-1], quality=92)
+    return files
+
+
+def as_picture(found: Sequence[TextRegion], image: Image, stem: Path) -> list[Path]:
+    file = stem.with_name(f'{stem.name}_overlay.jpg')
+    PIL.Image.fromarray(with_found(image, found)).save(file, quality=92)
+    return [file]
+
+
+WRITERS = Writers(
+    {'json': as_json, 'txt': as_icdar, 'crops': as_crops, 'pictures': as_picture},
+    usual=('json', 'pictures'),
+)

@@ -7,9 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from phalanx.data.samples import Image
-from phalanx.families.task import FromSource
-from phalanx.families.text_detection.data import Source
+from phalanx.data.samples import Draw, FromSource, Image
 from phalanx.families.text_detection.draw import with_texts
 from phalanx.families.text_detection.metric.polygons import is_simple
 
@@ -20,14 +18,13 @@ TEXT = 'text'
 class TextSurvey(FromSource):
     """The pages of one split as they lie in their files, counted by texts."""
 
-    source: Source
     least_size: int  # of a text that is learnt, in pixels
     class_names: tuple[str, ...] = (TEXT,)
     unit: str = 'texts'
 
     def count(self, index: int) -> tuple[Image, dict[str, int]]:
         """The image, and its texts; those that cannot be learnt or judged count besides, by why. Raises SampleError."""
-        image, texts = self.source.read(index)
+        image, texts = self.source.read(Draw(index))
         H, W = image.shape[:2]
         kinds: Counter[str] = Counter()
         for points, ignored in zip(texts.outlines, texts.ignored, strict=True):
@@ -41,4 +38,4 @@ class TextSurvey(FromSource):
 
     def picture(self, index: int) -> Image:
         """The image with its texts; those to be ignored are grey."""
-        return with_texts(*self.source.read(index))
+        return with_texts(*self.source.read(Draw(index)))

@@ -5,30 +5,32 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
-from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Self
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from phalanx.config.options import check_probability, check_std
+from phalanx.config.options import check_probability
+from phalanx.data import samples
 from phalanx.data.batch import Tensors, shares
 from phalanx.data.image import channels_first, normalised
 from phalanx.data.samples import Draw, Image, Split
-from phalanx.families.losses import summed, weighted
+from phalanx.families.base import Family, checked
+from phalanx.families.distillation import DISTILLATIONS, NetworkLoss
+from phalanx.families.losses import summed
 from phalanx.families.sizing import sizing_of
-from phalanx.families.task import Export, FromSource, Loss, described, tried
+from phalanx.families.task import Export, Loss, described
 from phalanx.families.text_detection import draw as drawing
-from phalanx.families.text_detection.data import DATA, Data, Source, Texts
+from phalanx.families.text_detection.data import DATA, Data, Texts
 from phalanx.families.text_detection.loss import LOSSES
 from phalanx.families.text_detection.loss.db_loss import DbLoss
 from phalanx.families.text_detection.loss.targets import Targets
-from phalanx.families.text_detection.metric import Hmean
+from phalanx.families.text_detection.metric import METRICS, Hmean
 from phalanx.families.text_detection.models import MODELS
 from phalanx.families.text_detection.survey import TextSurvey
 from phalanx.families.text_detection.targets import TargetMaps, shrink_maps, threshold_maps
-from phalanx.families.text_detection.transforms import MULTIPLE, TRANSFORMS, Transform
+from phalanx.families.text_detection.transforms import MULTIPLE, TRANSFORMS, Chances, Transform
 from phalanx.parallel.step import WholeStep
 from phalanx.runtime.prepare import RESIZING
 from phalanx.runtime.results import TextRegion
@@ -124,42 +126,34 @@ class TextBatch(Tensors):
 
 
 @dataclass(frozen=True)
-class Samples(FromSource):
-    """The samples of one split, transformed."""
-
-    source: Source
-    transforms: tuple[Transform, ...]
-    split: Split
+class Samples(samples.Samples):
     options: TargetOptions
 
-    def original(self, draw: Draw) -> Image:
-        return self.source.read(draw.index)[0]
-
     def __getitem__(self, draw: Draw) -> Sample:
-        image, texts = self.source.read(draw.index)
+        image, texts = self.source.read(draw)
         if self.split == 'eval':
             return prepared(image, texts, self.transforms, draw)
         size, rng = image.shape[:2], draw.rng()
+        chances = Chances(rng, lambda: self.source.read(Draw(int(rng.integers(len(self))))))
         for transform in self.transforms:
-            image, texts = transform(image, texts, rng)
+            image, texts = transform(image, texts, chances)
         maps: TargetMaps = self.options.maps(texts, *image.shape[:2])
         return Sample(channels_first(image), tuple(map(torch.from_numpy, maps)), texts, draw.index, size)
 
 
 def prepared(image: Image, texts: Texts, transforms: Sequence[Transform], draw: Draw) -> Sample:
     """The sample that judges or predicts `image`, whose texts stay where they are."""
-    seen = image
+    seen, chances = image, Chances(draw.rng(), lambda: (image, Texts()))
     for transform in transforms:
-        seen, _ = transform(seen, Texts(), draw.rng())
+        seen, _ = transform(seen, Texts(), chances)
     return Sample(channels_first(seen), (), texts, draw.index, image.shape[:2])
 
 
-class TextDetection:
+class TextDetection(Family):
     """The Task, made from the keys of a recipe.
 
-    `loss` lists what the network learns from, each multiplied by its one of `loss_coefficients` (all 1 when there are none).
-    `mean` and `std` are those of BGR values between 0 and 1, in that order, for the normalisation: the published weights were
-    trained with the numbers that ImageNet has for RGB. Raises ValueError for options of parts that cannot be.
+    `mean` and `std` are those of BGR values, in that order: the published weights were trained with the numbers that ImageNet
+    has for RGB. For the rest see `Family`.
     """
 
     def __init__(
@@ -167,39 +161,42 @@ class TextDetection:
         *,
         model: Annotated[partial[nn.Module], MODELS],
         data: Annotated[partial[Data], DATA],
-        loss: tuple[Annotated[partial[DbLoss], LOSSES, tried], ...],
+        loss: tuple[Annotated[partial[DbLoss], LOSSES, checked], ...],
         loss_coefficients: tuple[float, ...] = (),
-        transforms: tuple[Annotated[partial[Transform], TRANSFORMS, tried], ...] = (),
-        eval_transforms: tuple[Annotated[partial[Transform], TRANSFORMS, tried], ...] = (),
+        metric: Annotated[partial[Any], METRICS] = partial(Hmean),  # noqa: B008 - not changed
+        main_metric: str | None = None,
+        transforms: tuple[Annotated[partial[Transform], TRANSFORMS, checked], ...] = (),
+        eval_transforms: tuple[Annotated[partial[Transform], TRANSFORMS, checked], ...] = (),
         targets: TargetOptions = TargetOptions(),
         post_processing: PostProcessing = PostProcessing(),
         mean: tuple[float, float, float] = (0.485, 0.456, 0.406),
         std: tuple[float, float, float] = (0.229, 0.224, 0.225),
-        judged_by: Literal['hmean', 'precision', 'recall'] = 'hmean',
+        networks: dict[str, Annotated[partial[nn.Module], MODELS]] | None = None,
+        between: tuple[Annotated[partial[NetworkLoss], DISTILLATIONS], ...] = (),
+        frozen: tuple[str, ...] = (),
     ) -> None:
-        check_std(std)
-        self.network, self.data, self.judged_by = model, data, judged_by
-        self.losses = weighted(loss, loss_coefficients)
-        built = (tuple(transform() for transform in recipe) for recipe in (transforms, eval_transforms))
-        self.transforms: dict[Split, tuple[Transform, ...]] = dict(zip(('train', 'eval'), built, strict=True))
+        super().__init__(
+            model=model,
+            data=data,
+            loss=loss,
+            loss_coefficients=loss_coefficients,
+            metric=metric,
+            main_metric=main_metric,
+            transforms=transforms,
+            eval_transforms=eval_transforms,
+            mean=mean,
+            std=std,
+            networks=networks,
+            between=between,
+            frozen=frozen,
+        )
         self.targets, self.post_processing = targets, post_processing
-        self.mean, self.std = mean, std
-
-    tie_breakers = ('precision',)
-
-    def settled(self) -> dict[str, tuple[str, ...]]:
-        return {}
-
-    def labels(self, names: Sequence[str] | None = None) -> list[Sequence[str]]:
-        return []
 
     def model(self) -> nn.Module:
-        return self.network(1)
+        return self.built(1)
 
     def dataset(self, split: Split) -> Samples:
-        source = self.data().split(split)
-        source.check_files()
-        return Samples(source, self.transforms[split], split, self.targets)
+        return Samples(self.source(split), self.transforms[split], split, self.targets)
 
     def survey(self, split: Split) -> TextSurvey:
         """The samples of a split as they lie in their files, for `phalanx data check`."""
@@ -220,10 +217,6 @@ class TextDetection:
         """Blue comes first, as in the training of the published weights."""
         return normalised(batch.images.flip(1), self.mean, self.std)
 
-    @property
-    def has_fixed_size(self) -> bool:
-        return sizing_of(self.transforms['train']) == 'one'
-
     def align(self, batch: TextBatch, whole: WholeStep) -> TextBatch:
         """Filled up to the largest size on any rank: with less, norms would see how the step is shared."""
         if self.has_fixed_size:
@@ -232,17 +225,16 @@ class TextDetection:
         added = (0, width - batch.images.shape[3], 0, height - batch.images.shape[2])
         return replace(batch, images=F.pad(batch.images, added), targets=F.pad(batch.targets, added))
 
-    def outputs(self, model: nn.Module, batch: TextBatch) -> Any:
-        return model(self.network_input(batch))
-
-    def loss(self, outputs: Any, batch: TextBatch, whole: WholeStep) -> Loss:
+    def own_loss(self, outputs: Any, batch: TextBatch, whole: WholeStep) -> Loss:
         targets = Targets(*batch.targets.unbind(1))
         return summed((loss(outputs, targets, whole), coefficient) for loss, coefficient in self.losses)
 
-    def weights(self, batch: TextBatch) -> None:
+    def own_weights(self, batch: TextBatch) -> None:
         """The terms are fractions over the whole step, which their loss asks for."""
 
-    sees_whole_step = True
+    @property
+    def sees_whole_step(self) -> bool:
+        return True
 
     def predict(self, model: nn.Module, batch: TextBatch) -> list[list[TextRegion]]:
         """What is found on each image, in its own pixels."""
@@ -251,17 +243,11 @@ class TextDetection:
         rows = zip(maps, batch.fitted, batch.sizes, strict=True)
         return [text_regions(one[:h, :w], (W, H), **options) for one, (h, w), (H, W) in rows]
 
-    def predictions(self, made: Sequence[list[TextRegion]]) -> list[list[TextRegion]]:
-        return list(made)
-
-    def metric(self) -> Hmean:
-        return Hmean()
+    def metric(self) -> Any:
+        return self.make_metric()
 
     def request(self, image: Image) -> Sample:
         return prepared(image, Texts(), self.transforms['eval'], Draw(0, 0, 0, 0))
-
-    def results(self, prediction: list[list[TextRegion]], batch: TextBatch) -> list[list[TextRegion]]:
-        return prediction
 
     def picture(self, sample: Sample, result: list[TextRegion]) -> list[tuple[str, Image]]:
         return drawing.compared(sample.image.permute(1, 2, 0).numpy(), sample.size, sample.truth, result)
@@ -269,8 +255,7 @@ class TextDetection:
     def drawn(self, result: list[TextRegion], image: Image) -> Image:
         return drawing.with_found(image, result)
 
-    def save(self, result: list[TextRegion], image: Image, stem: Path) -> list[Path]:
-        return drawing.save(result, image, stem)
+    writers = drawing.WRITERS
 
     def export(self, model: nn.Module, *, post_processing: bool = False) -> Export:
         """The map of the network; finding outlines on it is the caller's. Raises ValueError for `post_processing`."""

@@ -1,6 +1,6 @@
 """Augmentations of an image together with the outlines of its texts; sizes and arithmetic are those of PaddleOCR's.
 
-Each is built from keyword options and called with an image [H, W, 3] uint8, its texts and the random numbers of its sample.
+Each is built from keyword options and called with an image [H, W, 3] uint8, its texts and the chances of its sample.
 Normalisation is none of them: the Task does it where the network runs, so that images travel as bytes.
 """
 
@@ -18,43 +18,104 @@ from phalanx.config.options import check_probability, check_size
 from phalanx.data.colour import ColourDistortion
 from phalanx.data.image import left_right
 from phalanx.data.samples import Image
-from phalanx.families.sizing import Sizing
-from phalanx.families.text_detection.data.source import Texts
+from phalanx.families.sizing import Sizing, Sometimes
+from phalanx.families.text_detection.data.source import Points, Texts
 from phalanx.runtime.prepare import limited_size, resized
+from phalanx.runtime.reading import cut_out
 
 Rng = np.random.Generator
 Shown = tuple[Image, Texts]  # an image and what is written on it
-Transform = Callable[[Image, Texts, Rng], Shown]
+
+
+@dataclass(frozen=True)
+class Chances:
+    """What a transform may draw from."""
+
+    rng: Rng  # belongs to the sample
+    another: Callable[[], Shown]  # some other sample of the data set, as it was read
+
+
+Transform = Callable[[Image, Texts, Chances], Shown]
 MULTIPLE = 32  # of the sides that networks take
+MOST_PASTED = 30  # texts that are put on a page
 
 
-def scaled(image: Image, texts: Texts, width: int, height: int) -> Shown:
+def check_network_size(name: str, size: tuple[int, int]) -> None:
+    check_size(name, size)
+    if any(side % MULTIPLE for side in size):
+        raise ValueError(f'{name} must be multiples of {MULTIPLE}, which networks need; got {size[0]}, {size[1]}')
+
+
+def scaled(image: Image, texts: Texts, height: int, width: int) -> Shown:
     """Both at another size."""
     factors = np.array([width / image.shape[1], height / image.shape[0]], np.float32)
-    return resized(image, width, height), texts.moved([points * factors for points in texts.outlines])
+    return resized(image, height, width), texts.moved([points * factors for points in texts.outlines])
 
 
 @dataclass(frozen=True, kw_only=True)
 class RandomDistort(ColourDistortion):
     sizing: ClassVar[Sizing] = 'kept'
 
-    def __call__(self, image: Image, texts: Texts, rng: Rng) -> Shown:
-        return self.distorted(image, rng), texts
+    def __call__(self, image: Image, texts: Texts, chances: Chances) -> Shown:
+        return self.distorted(image, chances.rng), texts
 
 
 @dataclass(frozen=True, kw_only=True)
-class RandomFlip:
-    """Mirrors left and right."""
+class CopyPaste:
+    """Puts texts of another page on the image, turned by any angle: `ratio` of the texts there, one at least.
+
+    `apart`: where no text is, as far as 50 trials find such a place; else they may lie over others. To come first: the other
+    page is taken as it was read.
+    """
 
     sizing: ClassVar[Sizing] = 'kept'
 
-    probability: float = 0.5
+    ratio: float = 0.2
+    apart: bool = True
 
     def __post_init__(self) -> None:
-        check_probability('probability', self.probability)
+        check_probability('ratio', self.ratio)
 
-    def __call__(self, image: Image, texts: Texts, rng: Rng) -> Shown:
-        if rng.random() >= self.probability:
+    def __call__(self, image: Image, texts: Texts, chances: Chances) -> Shown:
+        (page, others), rng = chances.another(), chances.rng
+        judged = [place for place, ignored in enumerate(others.ignored) if not ignored]
+        picked = rng.permutation(judged).astype(int)[: max(1, min(int(self.ratio * len(others)), MOST_PASTED))].tolist()
+        image = image.copy()
+        for place in picked:
+            laid = self._laid(image, page, others.outlines[place], texts, rng)
+            if laid is not None:
+                texts = texts.with_one(laid, others.strings[place])
+        return image, texts
+
+    def _laid(self, image: Image, page: Image, points: Points, texts: Texts, rng: Rng) -> Points | None:
+        """Draws a text of `page` on `image`, and gives its corners there; None when there is no room for it."""
+        H, W = image.shape[:2]
+        inside = points.clip(0, np.array([page.shape[1], page.shape[0]], np.float32))
+        cut = cut_out(page, tuple((float(x), float(y)) for x, y in inside))
+        h, w = cut.shape[:2]
+        turn = cv2.getRotationMatrix2D((0, 0), float(rng.integers(360)), 1)  # [2, 3]
+        corners = np.array([[0, 0], [w, 0], [w, h], [0, h]]) @ turn[:, :2].T
+        turn[:, 2] = -corners.min(0)
+        width, height = np.ceil(np.ptp(corners, axis=0)).astype(int).tolist()
+        if width > W or height > H:
+            return None
+        for _ in range(50 if self.apart else 1):
+            x, y = int(rng.integers(W - width, endpoint=True)), int(rng.integers(H - height, endpoint=True))
+            if not self.apart or not any(shows(other, x, y, x + width, y + height) for other in texts.outlines):
+                part, ones = image[y : y + height, x : x + width], np.ones((h, w), np.uint8)
+                turned = cv2.warpAffine(cut, turn, (width, height), flags=cv2.INTER_LINEAR, borderMode=cv2.BORDER_REPLICATE)
+                is_text = cv2.warpAffine(ones, turn, (width, height), flags=cv2.INTER_NEAREST) > 0
+                part[is_text] = turned[is_text]
+                return np.asarray(corners + turn[:, 2] + np.array([x, y]), np.float32)
+        return None
+
+
+@dataclass(frozen=True, kw_only=True)
+class RandomFlip(Sometimes):
+    """Mirrors left and right."""
+
+    def __call__(self, image: Image, texts: Texts, chances: Chances) -> Shown:
+        if not self.happens(chances.rng):
             return image, texts
         sign, shift = np.array([-1, 1], np.float32), np.array([image.shape[1], 0], np.float32)
         return left_right(image), texts.moved([points * sign + shift for points in texts.outlines])
@@ -72,9 +133,9 @@ class RandomRotate:
         if not -180 <= self.degrees[0] <= self.degrees[1] <= 180:
             raise ValueError(f'degrees must rise within -180 and 180, got {self.degrees[0]}, {self.degrees[1]}')
 
-    def __call__(self, image: Image, texts: Texts, rng: Rng) -> Shown:
+    def __call__(self, image: Image, texts: Texts, chances: Chances) -> Shown:
         H, W = image.shape[:2]
-        affine = cv2.getRotationMatrix2D(((W - 1) / 2, (H - 1) / 2), rng.uniform(*self.degrees), 1)  # [2, 3]
+        affine = cv2.getRotationMatrix2D(((W - 1) / 2, (H - 1) / 2), chances.rng.uniform(*self.degrees), 1)  # [2, 3]
         turned = cv2.warpAffine(image, affine, (W, H), flags=cv2.INTER_LINEAR).astype(np.uint8, copy=False)
         outlines = [(points @ affine[:, :2].T + affine[:, 2]).astype(np.float32) for points in texts.outlines]
         return turned, texts.moved(outlines)
@@ -90,15 +151,15 @@ class RandomResize:
         if not 0 < self.scale[0] <= self.scale[1]:
             raise ValueError(f'scale must rise from above 0, got {self.scale[0]}, {self.scale[1]}')
 
-    def __call__(self, image: Image, texts: Texts, rng: Rng) -> Shown:
-        factor = rng.uniform(*self.scale)
+    def __call__(self, image: Image, texts: Texts, chances: Chances) -> Shown:
+        factor = chances.rng.uniform(*self.scale)
         H, W = image.shape[:2]
-        return scaled(image, texts, max(1, round(W * factor)), max(1, round(H * factor)))
+        return scaled(image, texts, max(1, round(H * factor)), max(1, round(W * factor)))
 
 
 @dataclass(frozen=True, kw_only=True)
 class RandomCrop:
-    """Cuts out a random part whose edges go through no text, and fits it into `size` (width, height), filled up with black.
+    """Cuts out a random part whose edges cross no text, and fits it into `crop_size` (height, width), filled up with black.
 
     Two free columns and two free rows are the edges, drawn from different gaps between texts where there are several. The part
     shows some text, and its sides are at least `least_share` of those of the image; after `attempts` in vain it is all of it.
@@ -107,22 +168,21 @@ class RandomCrop:
 
     sizing: ClassVar[Sizing] = 'one'
 
-    size: tuple[int, int] = (640, 640)
+    crop_size: tuple[int, int] = (640, 640)
     attempts: int = 50
     least_share: float = 0.1
 
     def __post_init__(self) -> None:
-        check_size('size', self.size)
+        check_network_size('crop_size', self.crop_size)
         check_probability('least_share', self.least_share)
-        if any(side % MULTIPLE for side in self.size):
-            raise ValueError(f'size must be multiples of {MULTIPLE}, which networks need; got {self.size[0]}, {self.size[1]}')
 
-    def __call__(self, image: Image, texts: Texts, rng: Rng) -> Shown:
-        x0, y0, x1, y1 = self._part(image, texts, rng)
-        factor = min(self.size[0] / (x1 - x0), self.size[1] / (y1 - y0))
+    def __call__(self, image: Image, texts: Texts, chances: Chances) -> Shown:
+        x0, y0, x1, y1 = self._part(image, texts, chances.rng)
+        H, W = self.crop_size
+        factor = min(W / (x1 - x0), H / (y1 - y0))
         width, height = max(1, int((x1 - x0) * factor)), max(1, int((y1 - y0) * factor))
-        canvas = np.zeros((self.size[1], self.size[0], 3), np.uint8)
-        canvas[:height, :width] = resized(image[y0:y1, x0:x1], width, height)
+        canvas = np.zeros((H, W, 3), np.uint8)
+        canvas[:height, :width] = resized(image[y0:y1, x0:x1], height, width)
         corner = np.array([x0, y0], np.float32)
         moved = texts.moved([(points - corner) * np.float32(factor) for points in texts.outlines])
         return canvas, moved.at([place for place, points in enumerate(moved.outlines) if shows(points, 0, 0, width, height)])
@@ -164,19 +224,17 @@ def shows(points: npt.NDArray[np.float32], x0: float, y0: float, x1: float, y1: 
 
 @dataclass(frozen=True, kw_only=True)
 class Resize:
-    """Makes the size `size` (width, height), whatever that does to the shape."""
+    """Makes the size `target_size` (height, width), whatever that does to the shape."""
 
     sizing: ClassVar[Sizing] = 'one'
 
-    size: tuple[int, int] = (1280, 736)
+    target_size: tuple[int, int] = (736, 1280)
 
     def __post_init__(self) -> None:
-        check_size('size', self.size)
-        if any(side % MULTIPLE for side in self.size):
-            raise ValueError(f'size must be multiples of {MULTIPLE}, which networks need; got {self.size[0]}, {self.size[1]}')
+        check_network_size('target_size', self.target_size)
 
-    def __call__(self, image: Image, texts: Texts, rng: Rng) -> Shown:
-        return scaled(image, texts, *self.size)
+    def __call__(self, image: Image, texts: Texts, chances: Chances) -> Shown:
+        return scaled(image, texts, *self.target_size)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -193,11 +251,12 @@ class LimitSide:
         if self.side < MULTIPLE:
             raise ValueError(f'side must be at least {MULTIPLE}, got {self.side}')
 
-    def __call__(self, image: Image, texts: Texts, rng: Rng) -> Shown:
+    def __call__(self, image: Image, texts: Texts, chances: Chances) -> Shown:
         return scaled(image, texts, *limited_size(image, self.side, self.limit))
 
 
 TRANSFORMS = {
+    'copy_paste': CopyPaste,
     'random_distort': RandomDistort,
     'random_flip': RandomFlip,
     'random_rotate': RandomRotate,

@@ -25,6 +25,7 @@ class Original:
     rules: tuple[Rule, ...]
     aliases: Mapping[str, str] = field(default_factory=dict)  # the second name of an array that is stored twice -> the first
     constants: Mapping[str, npt.ArrayLike] = field(default_factory=dict)  # arrays that are never trained -> their value
+    computed: frozenset[str] = frozenset()  # arrays that are no weights: here they follow from the shape of what they are for
 
     def name(self, ours: str) -> str:
         """The original name of our parameter or buffer `ours`."""
@@ -33,9 +34,11 @@ class Original:
         return ours
 
     def is_redundant(self, name: str, arrays: Weights) -> bool:
-        """Whether the array `name` says nothing that is not known: an alias equal to the first, a constant of its value."""
+        """Whether the array `name` says nothing that is not known: an alias equal to the first, a constant of its value, ..."""
         if name in self.aliases:
             return np.array_equal(arrays[name], arrays.get(self.aliases[name], ()))
+        if name in self.computed:
+            return True
         return name in self.constants and bool((np.asarray(arrays[name]) == self.constants[name]).all())
 
 

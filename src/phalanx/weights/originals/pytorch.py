@@ -1,18 +1,25 @@
-"""Names that PyTorch's libraries have for backbones that are the same networks there: timm's resnet50d, hrnet_w18, xception65.
+"""Names that PyTorch's libraries have for backbones that are the same networks there: timm's resnet50d, hrnet_w18, xception65,
+the MiT of transformers.
 
 Files of their classifiers fill a backbone here; the head is left over. Each set of names is held to the library's own outputs
-(`tests/unit/test_backbones_of_libraries.py`).
+(`tests/unit/test_backbones_of_libraries.py`). The MiT of SegFormer's authors and the STDC of its authors need no names here:
+those of PaddleSeg are theirs.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Mapping
 
-from torch import nn
+from torch import Tensor
 
+from phalanx.families.recognition.models.mobilenet_v3 import MobileNetV3 as LineMobileNetV3
 from phalanx.nn.backbones.hrnet import HRNet
+from phalanx.nn.backbones.mix_vit import MixViT
+from phalanx.nn.backbones.mobilenet_v3 import MobileNetV3
 from phalanx.nn.backbones.resnet_vd import ResNetVD
 from phalanx.nn.backbones.xception import Xception
+from phalanx.weights.matching import Slot
 from phalanx.weights.originals.original import Rule
 
 RESNET_D: tuple[Rule, ...] = (
@@ -65,11 +72,70 @@ XCEPTION: tuple[Rule, ...] = (
     (r'\.norm\.', '.bn.'),
 )
 
-LIBRARIES: dict[type[nn.Module], tuple[str, tuple[Rule, ...]]] = {
-    HRNet: ('timm', HRNET),
-    ResNetVD: ('timm', RESNET_D),
-    Xception: ('timm', XCEPTION),
+MIT: tuple[Rule, ...] = (  # as files on the hub have them, whatever the version of transformers
+    (r'^stages\.(\d)\.embed\.', r'encoder.patch_embeddings.\1.proj.'),
+    (r'^stages\.(\d)\.embed_norm\.', r'encoder.patch_embeddings.\1.layer_norm.'),
+    (r'^stages\.(\d)\.norm\.', r'encoder.layer_norm.\1.'),
+    (r'^stages\.(\d)\.blocks\.', r'encoder.block.\1.'),
+    (r'\.norm([12])\.', r'.layer_norm_\1.'),
+    (r'\.attention\.(query|key|value)\.', r'.attention.self.\1.'),
+    (r'\.attention\.reduce\.', '.attention.self.sr.'),
+    (r'\.attention\.reduced_norm\.', '.attention.self.layer_norm.'),
+    (r'\.attention\.out\.', '.attention.output.dense.'),
+    (r'\.mlp\.widen\.', '.mlp.dense1.'),
+    (r'\.mlp\.mix\.', '.mlp.dwconv.dwconv.'),
+    (r'\.mlp\.narrow\.', '.mlp.dense2.'),
+)
+
+LIBRARIES: dict[type, tuple[tuple[str, tuple[Rule, ...]], ...]] = {
+    HRNet: (('timm', HRNET),),
+    MixViT: (('transformers', MIT), ('transformers', (*MIT, (r'^', 'segformer.')))),  # alone, and in a whole network
+    ResNetVD: (('timm', RESNET_D),),
+    Xception: (('timm', XCEPTION),),
 }
+
+_WHY = (
+    "is a MobileNetV3 of timm or torchvision, not PaddleOCR's: there the first block has no widening convolution, and channels "
+    'are weighed by a hard sigmoid of slope 1/6, not 0.2; take weights of PaddleOCR or PaddleClas'
+)
+_MOBILENETS = ((r'(^|\.)features\.1\.block\.0\.0\.', _WHY), (r'(^|\.)blocks\.0\.0\.conv_dw\.', _WHY))
+# Networks of the same name that are others, by a name that only their files have: most of their tensors fit, nothing works.
+OTHERS: dict[type, tuple[tuple[str, str], ...]] = {
+    ResNetVD: (
+        (
+            r'(^|\.)layer1\.0\.downsample\.0\.weight$',
+            'is a plain ResNet: its stem is one convolution and its shortcuts do not average; '
+            "the same network is timm's resnet50d or resnet101d",
+        ),
+    ),
+    MobileNetV3: _MOBILENETS,
+    LineMobileNetV3: _MOBILENETS,
+}
+
+
+def check_same(backbone: object, names: Iterable[str]) -> None:
+    """Raises ValueError, with the reason, when `names` are those of another network that is called like `backbone`."""
+    for name in names:
+        for pattern, reason in OTHERS.get(type(backbone), ()):
+            if re.search(pattern, name):
+                raise ValueError(f'{reason} ({name})')
+
+
+def slots(inside: Mapping[str, Tensor], rules: tuple[Rule, ...]) -> dict[str, Slot]:
+    """The tensors of the backbone, `inside` by their names in the network, under those that the library has for them.
+
+    Keys and values of an attention are one tensor here and two there.
+    """
+    found = {}
+    for ours, tensor in inside.items():
+        parts = {ours: tensor}
+        if '.key_value.' in ours:
+            parts = {
+                ours.replace('key_value', part): half for part, half in zip(('key', 'value'), tensor.chunk(2), strict=True)
+            }
+        for name, part in parts.items():
+            found[f'backbone.{renamed(name.removeprefix("backbone."), rules)}'] = Slot(ours, part)
+    return found
 
 
 def renamed(name: str, rules: tuple[Rule, ...]) -> str:

@@ -167,7 +167,7 @@ def _lists(found: Found, given: argparse.Namespace) -> dict[SplitName, list[Samp
 
 def _say(family: Family, found: Found, written: Written, tree: Tree, meaning: Meaning | None) -> None:
     """What was found, what is left out and why, and what is worth a look."""
-    unit = {'recognition': 'line', 'table': 'table'}.get(family, 'image')
+    unit = {'recognition': 'line', 'table': 'table', 'text_detection': 'page'}.get(family, 'image')
     print(f'  {family}: ' + ', '.join(f'{counted(count, unit)} in {split}' for split, count in written.counts.items()))
     if written.class_names:
         total = max(1, written.units.total())
@@ -182,6 +182,9 @@ def _say(family: Family, found: Found, written: Written, tree: Tree, meaning: Me
         print(f'  {len(written.units)} characters, texts of {min(map(len, written.texts))} to {written.longest}')
         if too_long := line_size(written, this_node()).too_long:
             print(f'  note: {counted(too_long, "training line")} with more characters than there are places for: not learned')
+    elif family == 'text_detection':
+        judged, ignored = written.units['text'], written.units['ignored']
+        print(f'  {counted(judged, "text")} in training' + (f', {ignored:,} more are not judged' if ignored else ''))
     else:
         print(f'  {min(written.tokens)} to {max(written.tokens)} tokens a table, {written.cell_boxes:,} boxes of cells')
     widths, heights = zip(*written.sizes, strict=True)

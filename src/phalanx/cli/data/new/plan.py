@@ -25,12 +25,14 @@ WANTED: dict[Family, tuple[int, int]] = {
     'segmentation': (12_000, 120_000),
     'recognition': (80_000, 1_000_000),
     'table': (8_000, 200_000),
+    'text_detection': (8_000, 200_000),
 }
 BATCH: dict[Family, tuple[int, int]] = {
     'detection': (8, 32),
     'segmentation': (8, 16),
     'recognition': (16, 128),
     'table': (8, 32),
+    'text_detection': (8, 16),
 }
 EPOCHS = (5, 400)  # at least and at most
 EVALUATIONS = 10  # in a run
@@ -38,6 +40,7 @@ EMA_WINDOWS = 20  # of which the average holds one: then the beginning is long f
 SHORT = 300  # steps; a run that is shorter is evaluated by its weights as they are
 PLACE = 4  # columns of a line for each character that CRNN can read
 SEEN = 32  # pixels, the shorter side that a small object should have on the network's input
+WRITTEN = 16  # the same of a text, which has many others like it
 
 
 @dataclass(frozen=True)
@@ -100,6 +103,14 @@ def detection_side(written: Written, node: Node) -> int:
     small = float(np.quantile(written.boxes, 0.1)) if written.boxes else 0.1
     largest = 640 if node.has_gpu else 320
     return min(multiple(max(SEEN / max(small, 1e-3), 192)), multiple(long_side(written.sizes)), largest)
+
+
+def text_sides(written: Written, node: Node) -> tuple[int, int]:
+    """(the longer side that pages are reduced to, the side of the parts that are trained on)."""
+    small = float(np.quantile(written.boxes, 0.1)) if written.boxes else 0.1
+    long, crop = (1280, 640) if node.has_gpu else (640, 320)
+    side = min(multiple(max(WRITTEN / max(small, 1e-3), 320)), multiple(long_side(written.sizes)), long)
+    return side, min(side, crop)
 
 
 def mirrors(class_names: Sequence[str]) -> bool:

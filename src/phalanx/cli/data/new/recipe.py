@@ -16,6 +16,7 @@ from phalanx.cli.data.new.plan import (
     line_size,
     mirrors,
     segmentation_sides,
+    text_sides,
 )
 from phalanx.cli.data.prepare.samples import Family
 from phalanx.cli.data.prepare.targets import Written
@@ -53,7 +54,7 @@ def _detection(written: Written, length: Length, node: Node) -> list[str]:
         'transforms:\n  - random_distort\n  - {name: random_expand, ratio: 2.0}\n  - random_crop\n'
         f'{turned}\n  - {{name: batch_random_resize, sizes: {sizes}, interpolation: linear}}',
         'eval_transforms:                 # small objects need more pixels\n'
-        f'  - {{name: resize, size: [{side}, {side}], interpolation: cubic}}',
+        f'  - {{name: resize, target_size: [{side}, {side}], interpolation: cubic}}',
         _optimizer('adamw', 5.0e-4 * (length.batch / 8) ** 0.5, 0.05),
     ]
 
@@ -70,7 +71,7 @@ def _segmentation(written: Written, length: Length, node: Node) -> list[str]:
         'loss_coefficients: [1.0, 0.4, 0.4]',
         f'transforms:\n  - {{name: resize_by_long, side: {long}}}\n'
         f'  - {{name: resize_step_scaling, min: {scale}, step: 0.125}}\n'
-        f'  - {{name: random_padding_crop, size: [{crop}, {crop}]}}\n'
+        f'  - {{name: random_padding_crop, crop_size: [{crop}, {crop}]}}\n'
         '  - random_flip                  # take it out where left and right differ\n'
         '  - {name: random_distort, brightness: 0.4, contrast: 0.4, saturation: 0.4}',
         'eval_transforms:                 # results come back in the size of the image\n'
@@ -89,11 +90,11 @@ def _recognition(written: Written, length: Length, node: Node) -> list[str]:
         'characters:                      # those of the training texts; others cannot be read\n'
         f'  dictionary: {_flow(str(characters))}\n'
         f'  space: {str(" " in written.units).lower()}\n  max_length: {written.longest}',
-        '# width, height; for each character there must be four pixels of width\n'
-        f'size: [{size.width}, 32]\n'
+        '# height, width; for each character there must be four pixels of width\n'
+        f'image_size: [32, {size.width}]\n'
         f'keep_ratio: {str(size.keep_ratio).lower()}',
         'transforms:\n  - rec_aug' if length.batch * length.steps > 20_000 else 'transforms: []',
-        'compare:                         # case, blanks and punctuation count\n  ignore_space: false',
+        'metric:                          # case, blanks and punctuation count\n  name: reading\n  ignore_space: false',
         _optimizer('adam', 1.0e-3 * (length.batch / 16) ** 0.5, 0.0),
         'clip:\n  norm: 5.0',
     ]
@@ -108,9 +109,23 @@ def _table(written: Written, length: Length, node: Node) -> list[str]:
         'loss: [structure, smooth_l1]     # of the tokens, and of the boxes of cells\n' + f'loss_coefficients: [1.0, {located}',
         f'image_size: {side}                  # the longer side of an image; small print needs more\n'
         f'max_length: {longest}                  # tokens; longer tables are not trained on',
-        'judged_by: teds_structure',
+        'main_metric: teds_structure',
         _optimizer('adam', 1.0e-3, 0.0),
         'clip:\n  norm: 5.0\n  per_tensor: true',
+    ]
+
+
+def _text_detection(written: Written, length: Length, node: Node) -> list[str]:
+    side, crop = text_sides(written, node)
+    model = 'pp_lcnet_v3\n  neck: rse_fpn\n  neck_channels: 96' if node.has_gpu else 'mobilenet_v3\n  neck_channels: 48'
+    return [
+        f'model:\n  name: db\n  backbone: {model}',
+        'loss:\n  name: db',
+        'transforms:\n  - random_distort\n  - random_flip\n  - {name: random_rotate, degrees: [-10, 10]}\n'
+        f'  - {{name: random_crop, crop_size: [{crop}, {crop}]}}   # its edges go through no text',
+        f'eval_transforms:                 # small texts need more pixels\n  - {{name: limit_side, side: {side}, limit: max}}',
+        'post_processing:\n  shape: quad                    # or polygon, for curved text',
+        _optimizer('adam', 1.0e-3 * (length.batch / 8) ** 0.5, 0.0),
     ]
 
 
@@ -119,6 +134,7 @@ FAMILY: dict[Family, Callable[[Written, Length, Node], list[str]]] = {
     'segmentation': _segmentation,
     'recognition': _recognition,
     'table': _table,
+    'text_detection': _text_detection,
 }
 
 

@@ -12,14 +12,14 @@ from typing import NamedTuple
 from rich.console import Console
 from rich.progress import track
 
-from phalanx.cli.data.prepare.checks import AnnotationError
-from phalanx.cli.data.prepare.coco import read_coco
+from phalanx.cli.data.prepare.checks import AnnotationError, file_below, read_json
+from phalanx.cli.data.prepare.coco import read_coco, read_content
 from phalanx.cli.data.prepare.colours import colours_in, colours_of, read_colours
 from phalanx.cli.data.prepare.dealing import deal
-from phalanx.cli.data.prepare.formats import FORMATS, chosen, look
+from phalanx.cli.data.prepare.formats import FORMATS, chosen, look, usable
 from phalanx.cli.data.prepare.label_maps import Pair, write_label_maps
 from phalanx.cli.data.prepare.labelme import read_labelme
-from phalanx.cli.data.prepare.samples import FAMILIES, SplitName
+from phalanx.cli.data.prepare.samples import FAMILIES, Family, Found, SplitName
 from phalanx.cli.data.prepare.targets import meaning_for, write_copied
 from phalanx.cli.data.prepare.tree import Tree
 from phalanx.system.errors import RequestError
@@ -93,15 +93,20 @@ def _coco_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         '--images', type=Path, metavar='DIR', required=True, help='the folder that its file names are relative to'
     )
+    _family_options(parser)
 
 
 def _from_coco(given: argparse.Namespace) -> int:
     _check_folder(given.images)
+    root, found = given.images.absolute(), Found(boxes_first=True)
     try:
-        found = read_coco(given.file, given.images)
+        if given.family in (None, 'segmentation') and not given.groups:
+            return _label_maps(given, *read_coco(given.file, given.images))
+        read_content(read_json(given.file), given.file, lambda name, where: file_below(root, root, name, where), found)
     except AnnotationError as error:
         raise RequestError(str(error)) from None
-    return _label_maps(given, *found)
+    picked = chosen({'coco': usable(found, Tree(root))}, given.family)
+    return _copied(given, picked, root, f'{given.file}: holds nothing that can be used', found.left_out)
 
 
 def _colours_options(parser: argparse.ArgumentParser) -> None:
@@ -137,12 +142,20 @@ def _family_options(parser: argparse.ArgumentParser) -> None:
 def _from_folder(given: argparse.Namespace) -> int:
     """Any format that `phalanx new` reads, for any family, with copies of the images."""
     _check_folder(given.folder)
-    shares, tree = shares_of(given.split), Tree(given.folder.absolute())
+    tree = Tree(given.folder.absolute())
     held = look(tree, [given.kind])
-    picked = chosen(held, given.family)
+    reasons = [problem for found in held.values() for problem in found.left_out]
+    nothing = f'{given.folder}: holds nothing of the format {given.kind} that can be used'
+    return _copied(given, chosen(held, given.family), tree.root, nothing, reasons)
+
+
+def _copied(
+    given: argparse.Namespace, picked: tuple[str, Found, Family] | None, root: Path, nothing: str, reasons: Sequence[str]
+) -> int:
+    """Writes the data set, with copies of the images below `root`, and says what came of it."""
+    shares = shares_of(given.split)
     if picked is None:
-        reasons = [problem for found in held.values() for problem in found.left_out][:SHOWN]
-        raise RequestError('\n'.join([f'{given.folder}: holds nothing of the format {given.kind} that can be used', *reasons]))
+        raise RequestError('\n'.join([nothing, *reasons[:SHOWN]]))
     _, found, family = picked
     if found.left_out and not given.skip:
         return _refused(found.left_out)
@@ -150,7 +163,7 @@ def _from_folder(given: argparse.Namespace) -> int:
         dealt = deal(found.samples, shares, given.seed, given.groups, lambda sample: {thing.label for thing in sample.things})
         lists = dict(zip(LISTS, dealt, strict=False))
         meaning = meaning_for(family, found.samples, found)
-        written = write_copied(family, found, lists, given.out, tree.root, meaning)
+        written = write_copied(family, found, lists, given.out, root, meaning)
     except (AnnotationError, ValueError) as error:
         raise RequestError(str(error)) from None
     for problem in [*found.left_out, *written.left_out][:SHOWN]:

@@ -104,5 +104,7 @@ def chosen(held: dict[str, Found], family: Family | None) -> tuple[str, Found, F
     for name, found in held.items():
         possible = found.families()
         if possible and (family is None or family in possible):
+            if family == 'text_detection':  # an image of a single line is no page
+                found = replace(found, samples=[sample for sample in found.samples if sample.text is None])
             return name, found, family or possible[0]
     return None

@@ -16,6 +16,7 @@ from phalanx.cli.data.prepare.tree import IMAGES, Tree, text_in
 LISTS = ('.txt', '.tsv', '.lst', '.list')
 ILLEGIBLE = ('###', '*')  # what stands in place of a text that nobody can read
 LINE = 'text'  # the label of a line on a page
+SEEN = 'fileState.txt'  # where PPOCRLabel keeps which images were looked at
 
 
 def find_lists(tree: Tree) -> Found:
@@ -24,7 +25,7 @@ def find_lists(tree: Tree) -> Found:
     A tab stands between them, or a comma, or blanks.
     """
     found = Found()
-    for path in tree.having(*LISTS):
+    for path in (path for path in tree.having(*LISTS) if path.name != SEEN):
         with found.left_out.noted():
             for number, name, rest in _lines(path, tree):
                 where = f'{path}:{number}'
@@ -71,12 +72,13 @@ def _page(text: str, where: str) -> tuple[Thing, ...]:
         points = [floats(point, 2, f'{place}: points') for point in member(entry, 'points', list, place)]
         if len(points) < 2:
             raise AnnotationError(f'{place}: has fewer than 2 points')
-        things.append(_line_of_page(points, member(entry, 'transcription', str, place)))
+        text = member(entry, 'transcription', str, place)
+        things.append(_line_of_page(points, ILLEGIBLE[0] if entry.get('difficult') is True else text))
     return tuple(things)
 
 
 def _line_of_page(points: list[list[float]], text: str) -> Thing:
-    corners = points if len(points) == 4 else ()
+    corners = points if len(points) > 2 else ()
     return Thing(LINE, box_around(points), (), corners, text, ignored=text in ILLEGIBLE)
 
 
@@ -95,7 +97,7 @@ def find_text_files(tree: Tree) -> Found:
             with found.left_out.noted():
                 lines = [line.strip('\r') for line in text_in(path).split('\n') if line.strip()]
                 marked = [_marked(line) for line in lines]
-                if lines and None not in marked:
+                if None not in marked and (lines or path.name.startswith('gt_')):  # ICDAR has pages without a text, too
                     found.samples.append(Sample(image, tree.split_of(image), tuple(thing for thing in marked if thing)))
                 elif len(lines) == 1:
                     found.samples.append(Sample(image, tree.split_of(image), text=lines[0]))

@@ -11,8 +11,8 @@ from typing import Any, Literal
 from phalanx.cli.data.prepare.checks import AnnotationError
 from phalanx.cli.data.prepare.shapes import Shape
 
-Family = Literal['segmentation', 'detection', 'recognition', 'table']
-FAMILIES: tuple[Family, ...] = ('segmentation', 'detection', 'recognition', 'table')
+Family = Literal['segmentation', 'detection', 'recognition', 'table', 'text_detection']
+FAMILIES: tuple[Family, ...] = ('segmentation', 'detection', 'recognition', 'table', 'text_detection')
 SplitName = Literal['train', 'val', 'test', '']  # '': the annotations do not say
 Box = tuple[float, float, float, float]  # x0, y0, x1, y1 in pixels
 Corners = Sequence[Sequence[float]]  # x, y of the corners of a polygon
@@ -25,7 +25,7 @@ class Thing:
     label: str
     box: Box
     outline: tuple[Shape, ...] = ()  # empty where only a box was drawn
-    corners: Corners = ()  # four of them, where a line of text was marked by its corners, from the upper left clockwise
+    corners: Corners = ()  # of the outline that a line of text was marked with, clockwise; of four, from the upper left
     text: str | None = None  # what is written there
     ignored: bool = False  # a crowd, or too difficult to count
 
@@ -70,19 +70,19 @@ class Found:
         samples = self.samples
         if any(sample.table for sample in samples):
             return ['table']
+        things = [thing for sample in samples for thing in sample.things]
+        written = sum(thing.text is not None for thing in things) * 2 > len(things)
         if any(sample.text is not None for sample in samples):
-            return ['recognition']
+            return ['recognition', 'text_detection'] if written else ['recognition']
         if any(sample.mask for sample in samples):
             return ['segmentation']
-        things = [thing for sample in samples for thing in sample.things]
         if not things:
             return []
         outlined = sum(bool(thing.outline) for thing in things) * 2 > len(things)
         drawn: list[Family] = (
             ['segmentation', 'detection'] if outlined and not self.boxes_first else ['detection', 'segmentation']
         )
-        written = sum(thing.text is not None for thing in things) * 2 > len(things)
-        return ['recognition', *drawn] if written else drawn
+        return ['recognition', 'text_detection', *drawn] if written else [*drawn, 'text_detection']
 
 
 def box_around(corners: Corners) -> Box:

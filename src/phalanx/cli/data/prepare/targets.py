@@ -18,8 +18,10 @@ import numpy as np
 
 from phalanx.cli.data.prepare.checks import AnnotationError, size_of
 from phalanx.cli.data.prepare.label_maps import BACKGROUND, MEANING, pair_of, save_labels
+from phalanx.cli.data.prepare.lists import ILLEGIBLE
 from phalanx.cli.data.prepare.masks import Meaning, label_map, meaning_of
-from phalanx.cli.data.prepare.samples import Family, Found, Sample, SplitName
+from phalanx.cli.data.prepare.samples import Corners, Family, Found, Sample, SplitName, Thing
+from phalanx.cli.data.prepare.shapes import Polygon
 from phalanx.data.image import LabelMap, read_image
 from phalanx.data.samples import SampleError
 from phalanx.runtime.reading import cut_out
@@ -213,14 +215,50 @@ def _texts(sample: Sample, out: Path, left_out: list[str]) -> list[tuple[Path, s
         if thing.ignored or not (thing.text or '').strip():
             left_out.append(f'{sample.image}: line {number}: has no text that can be read')
             continue
-        x0, y0, x1, y1 = thing.box
-        corners = [(x, y) for x, y in thing.corners] if len(thing.corners) == 4 else [(x0, y0), (x1, y0), (x1, y1), (x0, y1)]
-        cut = cut_out(page, tuple(corners))
+        corners = thing.corners if len(thing.corners) == 4 else _corners(thing)
+        cut = cut_out(page, tuple((x, y) for x, y in corners))
         path = out / 'lines' / f'{_file_name(sample.image)}_{number}.png'
         path.parent.mkdir(parents=True, exist_ok=True)
         cv2.imwrite(str(path), cut[..., ::-1])
         lines.append((path, (thing.text or '').strip(), (cut.shape[1], cut.shape[0])))
     return lines
+
+
+def _corners(thing: Thing) -> Corners:
+    """Of the box around a thing, from the upper left clockwise."""
+    x0, y0, x1, y1 = thing.box
+    return (x0, y0), (x1, y0), (x1, y1), (x0, y1)
+
+
+def _text_detection(
+    found: Found, lists: Mapping[SplitName, Sequence[Sample]], out: Path, written: Written, meaning: Meaning | None
+) -> None:
+    """Label files in the format of PaddleOCR."""
+    for split, samples in lists.items():
+        lines = []
+        for sample in samples:
+            width, height = size_of(sample.image)
+            texts = []
+            for thing in sample.things:
+                points = [[round(float(x), 2), round(float(y), 2)] for x, y in _outline(thing)]
+                texts.append({'transcription': ILLEGIBLE[0] if thing.ignored else thing.text or '', 'points': points})
+                if split == 'train':
+                    written.units['ignored' if thing.ignored else 'text'] += 1
+                    written.boxes.append(min(cv2.minAreaRect(np.array(points, np.float32))[1]) / max(width, height))
+            lines.append(f'{_below(sample.image, written)}\t{json.dumps(texts, ensure_ascii=False)}\n')
+            if split == 'train':
+                written.sizes.append((width, height))
+        (out / f'{split}.txt').write_text(''.join(lines), encoding='utf-8')
+        written.counts[split] = len(lines)
+    lists_of = {key: [_below(out / f'{split}.txt', written)] for key, split in (('train', 'train'), ('eval', 'val'))}
+    written.data = {'name': 'label_files', **lists_of}
+
+
+def _outline(thing: Thing) -> Corners:
+    """As it was drawn, or else the box."""
+    polygons = [shape for shape in thing.outline if isinstance(shape, Polygon)]
+    drawn: Corners = max(polygons, key=lambda shape: shape.area).points.tolist() if polygons else _corners(thing)
+    return thing.corners or drawn
 
 
 def _table(
@@ -245,7 +283,13 @@ def _table(
     written.data = {'name': 'pubtabnet', **lists_of, 'train_images': '', 'eval_images': ''}
 
 
-WRITERS = {'detection': _detection, 'segmentation': _segmentation, 'recognition': _recognition, 'table': _table}
+WRITERS = {
+    'detection': _detection,
+    'segmentation': _segmentation,
+    'recognition': _recognition,
+    'table': _table,
+    'text_detection': _text_detection,
+}
 
 
 def meaning_for(family: Family, samples: Sequence[Sample], found: Found) -> Meaning | None:

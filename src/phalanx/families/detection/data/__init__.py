@@ -1,4 +1,4 @@
-"""Data sets of detection: each tells its classes and gives a Source of images with boxes for each split.
+"""Data sets of detection: each names its classes and gives a Source of images with boxes for each split.
 
 To add one: a file here with a class whose keyword-only parameters are the options of `data:` in a recipe, and a line in DATA.
 To construct it reads no more than the names of the classes, so that a trained run works where its images are not; `split` reads
@@ -6,11 +6,25 @@ the annotations and the Source's `check_files` looks for every file, so that wha
 training starts.
 """
 
+from __future__ import annotations
+
+from functools import partial
+from typing import Annotated
+
+from phalanx.data import mixing
 from phalanx.families.detection.data.coco import CocoJson, Objects365
 from phalanx.families.detection.data.digit_scenes import DigitScenes
 from phalanx.families.detection.data.source import Data, Objects, Source
 from phalanx.families.detection.data.voc import PascalVOC
 from phalanx.families.detection.data.yolo import YoloText
+
+
+class Mixture(mixing.Mixture):
+    __doc__ = mixing.Mixture.__doc__
+
+    def __init__(self, *, parts: tuple[Annotated[partial[Data], DATA], ...], train_shares: tuple[float, ...] = ()) -> None:
+        super().__init__(parts, train_shares)
+
 
 DATA = {
     'digit_scenes': DigitScenes,
@@ -18,6 +32,7 @@ DATA = {
     'objects365': Objects365,
     'pascal_voc': PascalVOC,
     'yolo': YoloText,
+    'mixture': Mixture,
 }
 
 __all__ = ['DATA', 'Data', 'Objects', 'Source']

@@ -18,12 +18,12 @@ import numpy.typing as npt
 
 from phalanx.data.folders import check_present
 from phalanx.data.image import if_turned, read_image
-from phalanx.data.samples import Image, SampleError
+from phalanx.data.samples import Draw, Image, SampleError
 from phalanx.families.detection.data.source import Mask, Objects, areas_of, have_area
 
 Box = tuple[float, float, float, float]
 Integers = npt.NDArray[np.int64]
-UNKNOWN = (0, 0)  # a size that the annotation does not tell
+UNKNOWN = (0, 0)  # a size that the annotation does not give
 LARGEST = 2**31  # of a number of pixels; so large that a mistake is meant
 FEW = 10  # boxes, from which nothing is concluded about all
 
@@ -32,7 +32,7 @@ class Annotations:
     """The images and boxes of one split, in the making."""
 
     def __init__(self, root: Path, place: Path, *, relative: bool = False) -> None:
-        """`place`: what tells of this split, a file or a folder. `relative`: boxes are fractions of width and height."""
+        """`place`: what describes this split, a file or a folder. `relative`: boxes are fractions of width and height."""
         self.root, self.place, self.relative = root, place, relative
         self._paths: list[str] = []
         self._sizes = array('l')  # height and width of each image
@@ -43,7 +43,7 @@ class Annotations:
         self.notes: Counter[str] = Counter()  # what was odd about them, and how often
 
     def add_image(self, path: str, size: tuple[int, int] = UNKNOWN) -> int:
-        """The number of the image at `path`, relative to the root; `size` (height, width) as the annotation tells it."""
+        """The number of the image at `path`, relative to the root; `size` (height, width) as the annotation gives it."""
         self._paths.append(path)
         self._sizes.extend(size)
         return len(self._paths) - 1
@@ -64,7 +64,7 @@ class Annotations:
     ) -> AnnotatedImages:
         """What was gathered; images in which nothing is left to learn stay when `keep_empty` says so.
 
-        `place` tells where below the root an image lies (as it was named), `classes` which class a label means (itself). Raises
+        `place` says where below the root an image lies (as it was named), `classes` which class a label means (itself). Raises
         ValueError when none shows an object.
         """
         files, labels, notes = [place(path) for path in self._paths], np.array(self._labels, np.int64), Counter(self.notes)
@@ -76,7 +76,7 @@ class Annotations:
         good = have_area(boxes)
         notes['boxes without area, left out'] = (~good).sum()
         owners, objects = owners[good], objects.at(good)
-        notes['crowds or difficult objects, neither learnt nor judged'] = objects.ignored.sum()
+        notes['crowds or difficult objects, neither trained on nor evaluated'] = objects.ignored.sum()
         outside = self.cut_off + self._reach_out(owners, sizes, objects).sum()
         doubt = (
             ' - most of all: are corners written where width and height are expected?'
@@ -97,9 +97,9 @@ class Annotations:
         rows = np.concatenate([order[firsts[number] : firsts[number + 1]] for number in kept])
         counts = np.diff(firsts)[kept]
         paths = np.array([os.fsencode(files[number]) for number in kept])
-        told = {what: int(count) for what, count in notes.items() if count}
+        odd = {what: int(count) for what, count in notes.items() if count}
         missing = {place: self._missing[number] for place, number in enumerate(kept.tolist()) if number in self._missing}
-        return AnnotatedImages(self.root, paths, sizes[kept], counts, objects.at(rows), self.relative, told, missing)
+        return AnnotatedImages(self.root, paths, sizes[kept], counts, objects.at(rows), self.relative, odd, missing)
 
     def _reach_out(self, owners: Integers, sizes: Integers, objects: Objects) -> Mask:
         """[N] which boxes stick out by more than a pixel, or a hundredth of the side; where no size is known, none."""
@@ -138,17 +138,18 @@ class AnnotatedImages:
     def name(self, index: int) -> str:
         return str(self.root / os.fsdecode(bytes(self._paths[index])))
 
-    def read(self, index: int) -> tuple[Image, Objects]:
-        """An image [H, W, 3] and its objects. Raises SampleError, also when the image has not the size of its annotation."""
+    def read(self, draw: Draw) -> tuple[Image, Objects]:
+        """Raises SampleError, also when the image has not the size of its annotation."""
+        index = draw.index
         if index in self._missing:
             raise SampleError(f'{self.root / self._missing[index]}: there is no such file')
         path = Path(self.name(index))
         image = read_image(path)
-        size, told = image.shape[:2], tuple(self._sizes[index].tolist())
-        if told not in (UNKNOWN, size):
+        size, annotated = image.shape[:2], tuple(self._sizes[index].tolist())
+        if annotated not in (UNKNOWN, size):
             raise SampleError(
-                f'{path} is {size[1]} x {size[0]} pixels, but was annotated as {told[1]} x {told[0]}: '
-                'its boxes may not fit; fix the annotation or leave the image out' + if_turned(size, told)
+                f'{path} is {size[1]} x {size[0]} pixels, but was annotated as {annotated[1]} x {annotated[0]}: '
+                'its boxes may not fit; fix the annotation or leave the image out' + if_turned(size, annotated)
             )
         end = int(self._ends[index])
         objects = self._objects.at(np.arange(end - int(self._counts[index]), end))

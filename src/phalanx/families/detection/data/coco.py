@@ -18,7 +18,7 @@ class CocoJson:
 
     `classes`: the names of the classes in the order of the network's outputs, or the file below `root` that has one in each
     line; without, the categories of the file `train` in their order, which must then be there to predict, too. `empty_images`:
-    train also on images in which there is nothing to find (evaluation always judges them).
+    train also on images in which there is nothing to find (evaluation always counts them).
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class CocoJson:
         return self.source(split, path, lambda file: f'{folder}/{file}' if folder else file)
 
     def source(self, split: Split, path: Path, place: Callable[[str], str]) -> AnnotatedImages:
-        """What the JSON file at `path` annotates; `place` tells where below the root an image of that name lies."""
+        """What the JSON file at `path` annotates; `place` says where below the root an image of that name lies."""
         found = annotated(path, self.root)
         classes = _classes(found.categories, self.class_names, path)
         return found.annotations.source(keep_empty=split == 'eval' or self.empty_images, place=place, classes=classes)
@@ -83,7 +83,7 @@ class Objects365:
     def split(self, split: Split) -> AnnotatedImages:
         check_folder(self.root)
         folder = self.files.folders[split]
-        kept: list[int] = []  # how many of the last parts of their names images lie under; the first image tells
+        kept: list[int] = []  # how many of the last parts of their names images lie under; as the first image has it
 
         def place(file: str) -> str:
             parts = Path(file).parts

@@ -1,4 +1,4 @@
-"""What a detection data set gives: a Data tells the classes and the splits, a Source reads the samples of one split."""
+"""What a detection data set gives: a Data names the classes and the splits, a Source reads the samples of one split."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from typing import Any, Protocol, Self
 import numpy as np
 import numpy.typing as npt
 
-from phalanx.data.samples import Image, Split
+from phalanx.data import samples
+from phalanx.data.samples import Split
 
 Boxes = npt.NDArray[np.float32]  # [N, 4] xyxy in pixels
 Mask = npt.NDArray[np.bool_]
@@ -64,22 +65,12 @@ def have_area(boxes: Boxes) -> Mask:  # [N, 4] -> [N]
     return (boxes[:, 2] > boxes[:, 0]) & (boxes[:, 3] > boxes[:, 1])
 
 
-class Source(Protocol):
-    """The samples of one split."""
+class Source(samples.Source[Objects], Protocol):
+    """The samples of one split; boxes are as annotated and may reach over the edges of an image."""
 
     @property
     def notes(self) -> Mapping[str, int]:
         """What was odd about the annotations, and how often."""
-
-    def __len__(self) -> int: ...
-    def check_files(self) -> None:
-        """Raises FileNotFoundError, naming the first, when files of samples are missing; reads none of them."""
-
-    def name(self, index: int) -> str:
-        """What a person calls the sample: the path of its image, mostly."""
-
-    def read(self, index: int) -> tuple[Image, Objects]:
-        """An image [H, W, 3] and its objects as annotated: boxes may reach over its edges. Raises SampleError."""
 
 
 class Data(Protocol):

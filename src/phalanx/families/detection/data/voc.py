@@ -24,7 +24,7 @@ class PascalVOC:
 
     A line is the name of both in the folders JPEGImages and Annotations (`000005`, as in ImageSets/Main; of whatever suffix the
     image is), or the paths of image and annotation (as PaddleDetection has it). `classes`: names, or the file below `root` that
-    has one in each line; without, the 20 of VOC. Objects marked difficult are not judged; `learn_difficult`: but learnt, as
+    has one in each line; without, the 20 of VOC. Difficult objects are not evaluated; `learn_difficult`: but trained on, as
     PaddleDetection does. Corners are taken as written, without a shift for VOC's counting from 1, and cut off at the last
     column and row, width - 1 and height - 1: so PaddleDetection has them. `empty_images`: train also where there is nothing to
     find.
@@ -67,7 +67,7 @@ class PascalVOC:
             image, xml = f'{IMAGES}/{images.get(line, f"{line}.jpg")}', f'Annotations/{line}.xml'
             return check_inside(image, self.root, where), check_inside(xml, self.root, where)
         pairs = [(line[: space.start()], line[space.end() :]) for space in re.finditer(r'\s+', line)]
-        if len(pairs) > 1:  # which of the spaces stands between the two, the disk tells
+        if len(pairs) > 1:  # which of the spaces stands between the two, the disk decides
             pairs = [pair for pair in pairs[:MOST_SPACES] if (self.root / check_inside(pair[0], self.root, where)).is_file()]
         if len(pairs) != 1:
             raise ValueError(f'{where}: expected a name, or the paths of an image and of its annotation, got {line[:200]!r}')
@@ -85,11 +85,11 @@ def _add(image: str, path: Path, annotations: Annotations, labels: dict[str, int
     """Adds an image and the boxes of its annotation file. Raises ValueError."""
     tree = _parsed(path)
     size = tree.find('size')
-    told = UNKNOWN
+    annotated = UNKNOWN
     if size is not None:
         height, width = numbers([size.findtext('height'), size.findtext('width')], 2, f'{path}: size', 'height and width')
-        told = (int(height), int(width))
-    number = annotations.add_image(image, told)
+        annotated = (int(height), int(width))
+    number = annotations.add_image(image, annotated)
     for place, element in enumerate(tree.findall('object'), 1):
         where = f'{path}: object {place}'
         name = (element.findtext('name') or '').strip()
@@ -99,7 +99,7 @@ def _add(image: str, path: Path, annotations: Annotations, labels: dict[str, int
             )
         difficult = (element.findtext('difficult') or '0').strip() not in ('0', '')
         box = _box(element, where)
-        inside = _inside(box, told)
+        inside = _inside(box, annotated)
         annotations.cut_off += max(abs(a - b) for a, b in zip(box, inside, strict=True)) > 1 + SHIFT
         annotations.add_box(number, inside, labels[name], ignored=difficult and not learn_difficult)
 

@@ -12,7 +12,7 @@ from xml.etree import ElementTree
 import PIL.Image
 import yaml
 
-from phalanx.data.samples import Split
+from phalanx.data.samples import Draw, Split
 from phalanx.families.detection.data.source import Objects, Source
 
 Format = Literal['coco', 'voc', 'yolo']
@@ -46,7 +46,7 @@ def _copied(source: Source, out: Path, folder: str) -> Iterator[Placed]:
     (out / folder).mkdir(parents=True, exist_ok=True)
     taken: set[str] = set()
     for index in range(len(source)):
-        image, objects = source.read(index)
+        image, objects = source.read(Draw(index))
         file = Path(source.name(index))
         stem = file.stem.replace(' ', '_')  # lists of VOC have spaces between their fields
         stem = stem if stem not in taken else f'{stem}_{index}'

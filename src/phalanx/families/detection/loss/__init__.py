@@ -6,7 +6,7 @@ from typing import Protocol
 from torch import Tensor
 
 from phalanx.families.detection.decode import Raw
-from phalanx.families.detection.loss.distill import DISTILLATIONS as DISTILLATIONS
+from phalanx.families.detection.loss.distill import TEACHER_LOSSES as TEACHER_LOSSES
 from phalanx.families.detection.loss.distill import TeacherLoss
 from phalanx.families.detection.loss.task_aligned import TaskAlignedLoss
 from phalanx.families.task import Loss
@@ -22,10 +22,9 @@ class DetectionLoss(Protocol):
         boxes: Sequence[Tensor],
         classes: Sequence[Tensor],
         whole: WholeStep,
-        teacher: Raw | None = None,
         from_teacher: Sequence[TeacherLoss] = (),
     ) -> Loss:
-        """`raw` is the output of the network; with a `teacher`, what is learned from its output comes on top."""
+        """`raw` is the output of the network; where it has that of a teacher, what is learned `from_teacher` comes on top."""
 
     def weights(self, boxes: Sequence[Tensor], classes: Sequence[Tensor]) -> Mapping[str, Tensor] | None:
         """The weights [] of its Terms, where targets alone determine them; None where outputs do and all Terms share one."""

@@ -145,4 +145,4 @@ def weights_of_boxes(cells: Tensor, exist: Tensor, height: int, width: int) -> T
     return (rows[..., :, None] & columns[..., None, :]).mul(shares[..., None, None]).amax(1)
 
 
-DISTILLATIONS: dict[str, Callable[..., TeacherLoss]] = {'logits': LogitsFromTeacher, 'features': FeaturesFromTeacher}
+TEACHER_LOSSES: dict[str, Callable[..., TeacherLoss]] = {'logits': LogitsFromTeacher, 'features': FeaturesFromTeacher}

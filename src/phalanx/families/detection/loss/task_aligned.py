@@ -57,14 +57,14 @@ class TaskAlignedLoss:
         boxes: Sequence[Tensor],
         classes: Sequence[Tensor],
         whole: WholeStep,
-        teacher: Raw | None = None,
         from_teacher: Sequence[TeacherLoss] = (),
     ) -> Loss:
         """`boxes` [n, 4] in pixels of the input and `classes` [n] are those of each image; there may be none.
 
-        With a `teacher`, it is what it says that decides which anchors are positive, and its losses come on top.
+        Where `raw` has the output of a teacher, that decides which anchors are positive, and what is learned `from_teacher`
+        comes on top.
         """
-        dtype = raw.points.dtype  # float32 or better, also where the network is in half precision
+        teacher, dtype = raw.teacher, raw.points.dtype  # float32 or better, also where the network is in half precision
         truths = padded(boxes, classes, dtype)
         predicted = decode.boxes(raw)  # [B, A, 4]
         static_epochs = whole.epochs / 3 if self.static_assigner_epochs is None else self.static_assigner_epochs

@@ -10,9 +10,10 @@ import numpy.typing as npt
 from hotcoco import COCO, COCOeval
 
 from phalanx.families.detection.data.source import Boxes
+from phalanx.families.detection.metric.detections import Detections
 from phalanx.families.detection.metric.figures import figures
-from phalanx.families.detection.metric.gathered import Detections, Gathered, Judged
-from phalanx.families.task import Figure
+from phalanx.families.detection.metric.gathered import Gathered, Labelled
+from phalanx.families.task import Figure, Grade
 
 Floats = npt.NDArray[np.float64]
 
@@ -26,14 +27,17 @@ class CocoAp(Gathered):
     An image is evaluated as a whole by the detections of highest score, up to 100 of each class.
     """
 
+    names = ('mean_ap', 'ap50', 'ap75')
+    tie_breakers = ('ap50',)
+
     def __init__(self, class_names: tuple[str, ...]) -> None:
         super().__init__()
         self.class_names = class_names
         self._evaluated: tuple[Floats, Floats] | None = None
 
-    def update(self, prediction: Sequence[Detections], batch: Judged) -> None:
-        super().update(prediction, batch)
+    def update(self, prediction: Sequence[Detections], batch: Labelled) -> list[Grade | None]:
         self._evaluated = None
+        return super().update(prediction, batch)
 
     def gather(self) -> None:
         super().gather()

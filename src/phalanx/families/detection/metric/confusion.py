@@ -10,11 +10,14 @@ import torch
 
 from phalanx.data.boxes import pairwise_iou
 from phalanx.families.detection.data.source import Objects
-from phalanx.families.detection.metric.gathered import Detections
+from phalanx.families.detection.metric.detections import Detections
+from phalanx.families.task import Grade
+
+SURE, OVERLAP = 0.25, 0.5  # what counts as found: the least score, and the least IoU with an object
 
 
 def confusion(
-    images: Iterable[tuple[Detections, Objects]], num_classes: int, *, iou: float = 0.5, score: float = 0.25
+    images: Iterable[tuple[Detections, Objects]], num_classes: int, *, iou: float = OVERLAP, score: float = SURE
 ) -> npt.NDArray[np.int64]:
     """[K + 1, K + 1] how often an object of the row's class was found as the column's; the last of each: nothing there.
 
@@ -34,6 +37,19 @@ def confusion(
         nothing = np.setdiff1d(np.arange(len(boxes)), [number for _, number in pairs])
         counts[num_classes] += np.bincount(classes[nothing], minlength=num_classes + 1)
     return counts
+
+
+def grade(found: Detections, truth: Objects) -> Grade | None:
+    """That of an image by the number of mistakes, counted as `confusion` does."""
+    sure = found.scores >= SURE
+    boxes, classes = found.boxes[sure], found.classes[sure]
+    pairs = match(pairwise_iou(torch.from_numpy(truth.boxes), torch.from_numpy(boxes)).numpy(), OVERLAP)
+    judged = [(target, number) for target, number in pairs if not truth.ignored[target]]
+    wrong = sum(truth.classes[target] != classes[number] for target, number in judged)
+    missed, beyond = int((~truth.ignored).sum()) - len(judged), len(boxes) - len(pairs)
+    if not (mistakes := missed + wrong + beyond):
+        return None
+    return Grade(-float(mistakes), f'{missed} missed, {wrong} of a wrong class, {beyond} found where nothing is')
 
 
 def match(overlaps: npt.NDArray[np.float32], threshold: float) -> list[tuple[int, int]]:  # [N, n]

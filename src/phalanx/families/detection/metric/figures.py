@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 
 from phalanx.families.detection.data.source import Objects
-from phalanx.families.detection.metric.confusion import confusion
-from phalanx.families.detection.metric.gathered import Detections
+from phalanx.families.detection.metric.confusion import OVERLAP, SURE, confusion
+from phalanx.families.detection.metric.detections import Detections
 from phalanx.families.task import Curves, Figure, Matrix
 
 WORST = 5  # classes that have a curve of their own when there are more
@@ -23,9 +23,9 @@ def figures(
     iou: float,
 ) -> list[Figure]:
     """Precision over recall, and what is taken for what; `precision` of each class at RECALLS."""
-    counts = confusion(images, len(class_names), iou=0.5)
+    counts = confusion(images, len(class_names), iou=OVERLAP)
     names = [*class_names, NOTHING]
-    taken = Matrix('Classes taken for one another, from a score of 0.25 and an IoU of 0.5', names, counts.tolist())
+    taken = Matrix(f'Classes taken for one another, from a score of {SURE:g} and an IoU of {OVERLAP:g}', names, counts.tolist())
     return [*([precision_over_recall(precision, iou)] if precision else []), taken]
 
 

@@ -3,30 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
-from phalanx.families.detection.data.source import Boxes, Objects
+from phalanx.families.detection.data.source import Objects
+from phalanx.families.detection.metric.confusion import OVERLAP, SURE, grade
+from phalanx.families.detection.metric.detections import Detections
+from phalanx.families.task import Grade
 from phalanx.parallel import dist
 
 
-@dataclass(frozen=True)
-class Detections:
-    """What was found on one image, the most probable first; not clipped to it."""
-
-    boxes: Boxes  # [n, 4] xyxy in pixels of the image as it was read
-    scores: npt.NDArray[np.float32]  # [n] 0 to 1
-    classes: npt.NDArray[np.int64]  # [n]
-
-    def __len__(self) -> int:
-        return len(self.boxes)
-
-
-class Judged(Protocol):
+class Labelled(Protocol):
     """What a metric must know of a batch."""
 
     @property
@@ -44,9 +34,12 @@ class Gathered:
     def __init__(self) -> None:
         self.images: dict[int, tuple[Detections, Objects]] = {}  # by the number of the sample, so that none counts twice
 
-    def update(self, prediction: Sequence[Detections], batch: Judged) -> None:
+    worst = f'Images with the most mistakes from a score of {SURE:g} and an IoU of {OVERLAP:g}'
+
+    def update(self, prediction: Sequence[Detections], batch: Labelled) -> list[Grade | None]:
         for index, found, truth in zip(batch.indices, prediction, batch.truths, strict=True):
             self.images[index] = (found, truth)
+        return [grade(*pair) for pair in zip(prediction, batch.truths, strict=True)]
 
     def gather(self) -> None:
         """Brings the images of all ranks to the main one, as arrays: pickled, they would take ten times as much memory."""

@@ -10,8 +10,9 @@ import numpy as np
 import numpy.typing as npt
 
 from phalanx.families.detection.data.source import Boxes, Objects
+from phalanx.families.detection.metric.detections import Detections
 from phalanx.families.detection.metric.figures import RECALLS, figures
-from phalanx.families.detection.metric.gathered import Detections, Gathered
+from phalanx.families.detection.metric.gathered import Gathered
 from phalanx.families.task import Figure
 
 Floats = npt.NDArray[np.float64]
@@ -30,8 +31,11 @@ class VocAp(Gathered):
     """Mean average precision at the IoU threshold `iou`; difficult objects and what is found there do not count.
 
     `points`: the mean of the best precision at recall 0, 0.1, .. 1 or better (11, VOC until 2009), or the area under the
-    curve (all); as PaddleDetection reckons it, without making the curve fall first, which the tool of VOC 2010 does.
+    curve (all); as PaddleDetection computes it, without making the curve fall first, which the tool of VOC 2010 does.
     """
+
+    names = ('mean_ap',)
+    tie_breakers = ()
 
     def __init__(self, class_names: tuple[str, ...], *, iou: float = 0.5, points: Literal['11', 'all'] = '11') -> None:
         super().__init__()

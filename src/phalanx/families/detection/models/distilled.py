@@ -48,10 +48,8 @@ class DistilledDetector(Distilled):
             return outputs
         student, teacher = outputs['student'], outputs['teacher']
         maps = [align(x) for align, x in zip(self.aligned, student.maps, strict=True)]
-        return {
-            'student': self._normalised('student', student, maps),
-            'teacher': self._normalised('teacher', teacher, teacher.maps),
-        }
+        teacher = self._normalised('teacher', teacher, teacher.maps)
+        return {'student': self._normalised('student', student, maps)._replace(teacher=teacher), 'teacher': teacher}
 
     def _normalised(self, name: str, raw: Raw, maps: Any) -> Raw:
         norms: Any = self.norms[name]

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from phalanx.data import scenes
-from phalanx.data.samples import Draw, Split
-from phalanx.families.recognition.data.source import Chance, TextImage
+from phalanx.data.samples import Draw, Drawn, Split
+from phalanx.families.recognition.data.source import TextImage
 
 MARGIN = 0.12  # of the height of a line, how far around it the cut goes at most
 
@@ -38,23 +38,14 @@ class DigitLines:
 
 
 @dataclass(frozen=True)
-class DrawnLines:
-    split: Split
-    lines: int
+class DrawnLines(Drawn):
+    kind = 'digit line'
+
     digits: tuple[int, int]
     digit_height: tuple[float, float]
     seed: int
 
-    def __len__(self) -> int:
-        return self.lines
-
-    def check_files(self) -> None:
-        """There are none."""
-
-    def name(self, index: int) -> str:
-        return f'{self.split} digit line {index}'
-
-    def read(self, draw: Draw, chance: Chance) -> TextImage:
+    def read(self, draw: Draw) -> TextImage:
         height = self.digit_height[1]
         size = (int(2.5 * height) + 8, int((1.5 * self.digits[1] + 1) * height) + 8)  # has room for the widest line
         scene = scenes.scene(
@@ -68,7 +59,7 @@ class DrawnLines:
             digit_height=self.digit_height,
         )
         left, top, right, bottom = scene.text_boxes[0]
-        cut = np.random.default_rng((self.seed, ('train', 'eval').index(self.split), draw.index, 1))
+        cut = self.rng(self.seed, draw.index, 1)
         margins = cut.uniform(0, MARGIN * (bottom - top), size=4)
         x0, y0 = (max(0, int(value)) for value in (left - margins[0], top - margins[1]))
         x1, y1 = (int(np.ceil(value)) for value in (right + margins[2], bottom + margins[3]))

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from phalanx.data.folders import check_folder, check_inside, check_present, lines_of
+from phalanx.data.folders import Problems, check_folder, check_inside, check_present, lines_of
 from phalanx.data.image import read_image
+from phalanx.data.mixing import Shares
 from phalanx.data.samples import Draw, Split
 from phalanx.families.recognition.data.packed import Packed
-from phalanx.families.recognition.data.source import Chance, Shares, Source, TextImage
+from phalanx.families.recognition.data.source import Source, TextImage
 
 
 class LabelFiles:
@@ -42,8 +43,13 @@ class LabelFile:
     """A Source of the samples that one label file names."""
 
     def __init__(self, root: Path, path: Path, separator: str = '\t') -> None:
-        """Raises FileNotFoundError and ValueError."""
-        pairs = [split_line(line, root, f'{path}:{number}', separator) for number, line in lines_of(path)]
+        """Raises FileNotFoundError, and ValueError with everything that is wrong."""
+        pairs: list[tuple[str, str]] = []
+        problems = Problems()
+        for number, line in lines_of(path):
+            with problems:
+                pairs.append(split_line(line, root, f'{path}:{number}', separator))
+        problems.check()
         self.root = root
         self.paths, self.texts = Packed([file for file, _ in pairs]), Packed([text for _, text in pairs])
 
@@ -56,7 +62,7 @@ class LabelFile:
     def name(self, index: int) -> str:
         return f'{self.root}/{self.paths[index]}'
 
-    def read(self, draw: Draw, chance: Chance) -> TextImage:
+    def read(self, draw: Draw) -> TextImage:
         return read_image(self.name(draw.index)), self.texts[draw.index]
 
 

@@ -13,8 +13,9 @@ import cv2
 
 from phalanx.data.folders import check_folder
 from phalanx.data.image import decoded
+from phalanx.data.mixing import Shares
 from phalanx.data.samples import Draw, SampleError, Split
-from phalanx.families.recognition.data.source import Chance, Shares, Source, TextImage
+from phalanx.families.recognition.data.source import Source, TextImage
 
 DATABASE = 'data.mdb'  # the file in every LMDB folder
 COUNT = b'num-samples'
@@ -81,7 +82,7 @@ class Lmdb:
     def name(self, index: int) -> str:
         return f'{self.folder} {_key("image", index).decode()}'
 
-    def read(self, draw: Draw, chance: Chance) -> TextImage:
+    def read(self, draw: Draw) -> TextImage:
         try:
             data, text = self._values(_key('image', draw.index), _key('label', draw.index))
         except ValueError as error:
@@ -129,8 +130,7 @@ def write_lmdb(source: Source, folder: Path) -> int:
 
 def _encoded(source: Source, index: int) -> tuple[bytes, str]:
     """The bytes of an image file and its text; what has no file becomes PNG. Every image is decoded, so that all can be."""
-    draw = Draw(index, 0, 0, 0)
-    image, text = source.read(draw, Chance(draw))
+    image, text = source.read(Draw(index))
     file = Path(source.name(index))
     if file.is_file():
         return file.read_bytes(), text

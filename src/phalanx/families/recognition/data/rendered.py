@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 from phalanx.config.options import check_probability
 from phalanx.data.folders import lines_of
-from phalanx.data.samples import Draw, Split
+from phalanx.data.samples import Draw, Drawn, Split
 from phalanx.families.recognition.characters import BuiltIn, read_dictionary
 from phalanx.families.recognition.data.packed import Packed
-from phalanx.families.recognition.data.source import Chance, Rng, TextImage
+from phalanx.families.recognition.data.source import TextImage
 from phalanx.families.recognition.render import Fonts, render
 
 PICTURES = {'.jpg', '.jpeg', '.png', '.bmp', '.webp'}
+
+Rng = np.random.Generator
 
 
 class Rendered:
@@ -101,32 +104,19 @@ def cases(word: str) -> tuple[str, str, str]:
     return word, word.capitalize(), word.upper()
 
 
-class RenderedLines:
+@dataclass(frozen=True)
+class RenderedLines(Drawn):
     """A Source: sample `index` of an epoch is a function of (seed, epoch, index)."""
 
-    def __init__(
-        self,
-        split: Split,
-        lines: int,
-        strings: RandomStrings,
-        words: ListedWords,
-        random_share: float,
-        pictures: Sequence[Path],
-    ) -> None:
-        self.split, self.lines, self.pictures = split, lines, pictures
-        self.strings, self.words, self.random_share = strings, words, random_share
+    kind = 'rendered line'
 
-    def __len__(self) -> int:
-        return self.lines
+    strings: RandomStrings
+    words: ListedWords
+    random_share: float
+    pictures: Sequence[Path]
 
-    def check_files(self) -> None:
-        """Fonts and pictures were found when it was made."""
-
-    def name(self, index: int) -> str:
-        return f'{self.split} rendered line {index}'
-
-    def read(self, draw: Draw, chance: Chance) -> TextImage:
+    def read(self, draw: Draw) -> TextImage:
         own = self.split == 'eval'  # else they would be the samples of the first training epoch
-        rng = np.random.default_rng((draw.seed, 4, draw.index)) if own else chance.rng()
+        rng = np.random.default_rng((draw.seed, 4, draw.index)) if own else draw.source_rng()
         text, font = (self.strings if rng.random() < self.random_share else self.words).pick(rng)
         return render(text, font, rng, self.pictures), text

@@ -6,6 +6,7 @@ from torch import Tensor
 
 from phalanx.families.recognition.loss.ctc import CTC
 from phalanx.families.recognition.loss.multi import Multi
+from phalanx.families.recognition.loss.nrtr import NRTR
 from phalanx.families.recognition.loss.sar import SAR
 from phalanx.families.recognition.models.outputs import Outputs
 from phalanx.families.recognition.texts import Texts
@@ -19,7 +20,7 @@ class TextLoss(Protocol):
 
     def __call__(self, outputs: Outputs, texts: Texts) -> Loss: ...
     def weights(self, texts: Texts, num_characters: int) -> dict[str, Tensor]:
-        """The weights [] (float64) of its Terms, which the texts alone tell."""
+        """The weights [] (float64) of its Terms, which the texts alone determine."""
 
 
-LOSSES: dict[str, type[TextLoss]] = {'ctc': CTC, 'sar': SAR, 'multi': Multi}
+LOSSES: dict[str, type[TextLoss]] = {'ctc': CTC, 'sar': SAR, 'nrtr': NRTR, 'multi': Multi}

@@ -1,4 +1,4 @@
-"""Both heads judged at once."""
+"""The losses of both heads."""
 
 from __future__ import annotations
 

@@ -26,12 +26,12 @@ class SAR:
 
     def __call__(self, outputs: Outputs, texts: Texts) -> Loss:
         if outputs.sar is None:
-            raise ValueError('the losses sar and multi judge an attention head, which this network does not have; use ctc')
+            raise ValueError('the losses sar and multi need an attention head, which this network does not have; use ctc')
         logits = at_least_float32(outputs.sar)[:, :-1]  # [B, L-1, K+2]
-        targets = texts.sar[:, 1:]
+        targets = texts.guide[:, 1:]
         padding = logits.shape[2]  # the number after those that can be predicted
         total = F.cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=padding, reduction='sum')
         return {'sar': Term(total, self.weights(texts, padding - 2)['sar'])}
 
     def weights(self, texts: Texts, num_characters: int) -> dict[str, Tensor]:
-        return {'sar': (texts.sar[:, 1:] != num_characters + 2).sum(dtype=torch.float64)}
+        return {'sar': (texts.guide[:, 1:] != num_characters + 2).sum(dtype=torch.float64)}

@@ -1,5 +1,7 @@
 """Metrics of recognition."""
 
-from phalanx.families.recognition.metric.reading import Comparison, ReadingAccuracy
+from phalanx.families.recognition.metric.reading import ReadingAccuracy
 
-__all__ = ['Comparison', 'ReadingAccuracy']
+METRICS = {'reading': ReadingAccuracy}
+
+__all__ = ['METRICS', 'ReadingAccuracy']

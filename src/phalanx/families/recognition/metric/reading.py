@@ -4,35 +4,23 @@ from __future__ import annotations
 
 import string
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import chain
 from typing import Protocol
 
 from rapidfuzz.distance import Levenshtein
-from torch import Tensor
 
-from phalanx.data.samples import Image
-from phalanx.families.task import Pictures
+from phalanx.families.task import Figure, Grade
 from phalanx.parallel import dist
 from phalanx.runtime.results import Reading
 
 ALPHANUMERIC = frozenset(string.ascii_letters + string.digits)
 ROWS = 20  # of the table
-SHOWN = 24  # wrong readings in the report
 NOTHING, BLANK = '(nothing)', '(blank)'
 
 
 class Labelled(Protocol):
     """A batch of which the metric needs the truth."""
-
-    @property
-    def images(self) -> Tensor:
-        """uint8 [B, 3, h, w] RGB"""
-
-    @property
-    def widths(self) -> Tensor:
-        """[B] how many columns of each image, from the left, the line fills"""
 
     @property
     def labels(self) -> Sequence[str]: ...
@@ -41,14 +29,13 @@ class Labelled(Protocol):
         """How many characters of the labels the dictionary has not; they were left out of `labels`."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Comparison:
-    """What two texts may differ in and still be equal; the defaults are PaddleOCR's."""
+    """What two texts may differ in and still be equal."""
 
-    ignore_space: bool = True
-    ignore_case: bool = False
-    alphanumeric_only: bool = False
-    """Compare nothing but Latin letters, whatever their case, and digits: what English benchmarks do."""
+    ignore_space: bool
+    ignore_case: bool
+    alphanumeric_only: bool
 
     def compared(self, text: str) -> str:
         """What of a text counts."""
@@ -59,54 +46,51 @@ class Comparison:
         return text.lower() if self.ignore_case or self.alphanumeric_only else text
 
 
-@dataclass(frozen=True)
-class Mistake:
-    """A text that was read wrongly."""
-
-    confidence: float
-    truth: str
-    read: str
-    image: Image  # the line without what fills it up
-
-
 class ReadingAccuracy:
-    """Counts texts, those read exactly, and edits; only whole numbers, so that sums do not depend on their order."""
+    """Counts texts, those read exactly, and edits; only whole numbers, so that sums do not depend on their order.
 
-    def __init__(self, comparison: Comparison) -> None:
-        self._comparison = comparison
+    The options say in what two texts may differ and still be equal; the defaults are PaddleOCR's. `alphanumeric_only` compares
+    nothing but Latin letters, whatever their case, and digits, as English benchmarks do.
+    """
+
+    names = ('accuracy', 'edit_similarity')
+    tie_breakers = ('edit_similarity',)
+
+    def __init__(self, *, ignore_space: bool = True, ignore_case: bool = False, alphanumeric_only: bool = False) -> None:
+        self._comparison = Comparison(ignore_space, ignore_case, alphanumeric_only)
         self._texts = self._right = self._unknown = 0
         self._edits: Counter[int] = Counter()  # length of the longer text -> edits between such texts, added up
         self._mistaken: Counter[tuple[str, str]] = Counter()  # (true, read) characters, '' for one too many or too few
-        self._surest: list[Mistake] = []  # wrong readings of which the network was surest, the surest first
 
-    def update(self, prediction: Sequence[Reading], batch: Labelled) -> None:
-        for place, (reading, label) in enumerate(zip(prediction, batch.labels, strict=True)):
+    worst = 'Read wrongly, the surest first'
+
+    def update(self, prediction: Sequence[Reading], batch: Labelled) -> list[Grade | None]:
+        grades: list[Grade | None] = []
+        for reading, label in zip(prediction, batch.labels, strict=True):
             read, truth = self._comparison.compared(reading.text), self._comparison.compared(label)
             edits = Levenshtein.editops(truth, read)
             self._texts += 1
             self._right += read == truth
-            if read != truth and (len(self._surest) < SHOWN or reading.confidence > self._surest[-1].confidence):
-                line = batch.images[place, :, :, : int(batch.widths[place])]
-                mistake = Mistake(reading.confidence, label, reading.text, line.permute(1, 2, 0).cpu().numpy())
-                self._surest = surest([*self._surest, mistake])
+            said = f'true {label!r}, read {reading.text!r}, {reading.confidence:.0%} sure'
+            grades.append(None if read == truth else Grade(-reading.confidence, said))
             self._edits[max(len(read), len(truth))] += len(edits)
             self._mistaken.update(
                 ('' if edit.tag == 'insert' else truth[edit.src_pos], '' if edit.tag == 'delete' else read[edit.dest_pos])
                 for edit in edits
             )
         self._unknown += batch.unknown
+        return grades
 
     def gather(self) -> None:
         """Adds up the counts of all ranks on the main one."""
-        parts = dist.objects_on_main_rank((self._texts, self._right, self._unknown, self._edits, self._mistaken, self._surest))
-        texts, right, unknown, edits, mistaken, sure = zip(*parts, strict=True)
-        self._surest = surest(chain.from_iterable(sure))
+        parts = dist.objects_on_main_rank((self._texts, self._right, self._unknown, self._edits, self._mistaken))
+        texts, right, unknown, edits, mistaken = zip(*parts, strict=True)
         self._texts, self._right, self._unknown = sum(texts), sum(right), sum(unknown)
         self._edits, self._mistaken = sum(edits, Counter()), sum(mistaken, Counter())
 
     def compute(self) -> dict[str, float]:
         """accuracy, the share of texts read exactly (PaddleOCR's acc); edit_similarity, one minus the mean of edits / length of
-        the longer text (its norm_edit_dis); unknown_characters, how many the dictionary has not: they were not judged.
+        the longer text (its norm_edit_dis); unknown_characters, how many the dictionary has not: they were not compared.
         """
         texts = max(1, self._texts)
         distance = sum(edits / length for length, edits in sorted(self._edits.items()) if length)
@@ -121,17 +105,8 @@ class ReadingAccuracy:
         worst = sorted(self._mistaken.items(), key=lambda item: (-item[1], item[0]))[:ROWS]
         return [{'true': _shown(true), 'read': _shown(read), 'times': times} for (true, read), times in worst]
 
-    def figures(self) -> list[Pictures]:
-        cells = [
-            (f'true {mistake.truth!r}, read {mistake.read!r}, {mistake.confidence:.0%} sure', mistake.image)
-            for mistake in self._surest
-        ]
-        return [Pictures('Read wrongly, the surest first', cells)] if cells else []
-
-
-def surest(mistakes: Iterable[Mistake]) -> list[Mistake]:
-    """Those to show; which ones does not depend on how the samples were shared out."""
-    return sorted(mistakes, key=lambda mistake: (-mistake.confidence, mistake.truth, mistake.read))[:SHOWN]
+    def figures(self) -> list[Figure]:
+        return []
 
 
 def _shown(character: str) -> str:

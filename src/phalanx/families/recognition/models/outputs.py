@@ -14,12 +14,13 @@ from phalanx.runtime.results import Reading
 class Outputs(NamedTuple):
     """T places along the line, L steps of the attention head, K characters, logits not yet soft-maxed.
 
-    `sar` and `features` are there when the network was given the texts.
+    `sar`, `nrtr` and `features` are there when the network was given the texts.
     """
 
     ctc: Tensor  # [B, T, K+1], class 0 the blank
-    sar: Tensor | None = None  # [B, L, K+2], the character after each one of `Texts.sar`; None in networks without that head
+    sar: Tensor | None = None  # [B, L, K+2], the character after each one of `Texts.guide`; None in networks without that head
     features: Tensor | None = None  # [B, C, 1, T], of the backbone
+    nrtr: Tensor | None = None  # [B, L-1, K+5], the character after each one of `Texts.guide`; None as for `sar`
 
 
 class CtcOutput(nn.Module):
@@ -50,7 +51,7 @@ class CtcChoice(CtcOutput):
 class TextNetwork(nn.Module):
     """What the family asks of a network. These are the answers of one that is read by CTC; others override them."""
 
-    heads: ClassVar[frozenset[str]] = frozenset({'ctc'})
+    heads: frozenset[str] = frozenset({'ctc'})
     """The heads that learn: a loss fits a network if it names the same."""
     heights: ClassVar[range] = range(1, 1 << 16)
     """The heights of images that it takes, in pixels."""

@@ -31,7 +31,7 @@ class SARHead(nn.Module):
         else:
             filled = (texts.valid_ratios * T).ceil().long().clamp(1, T)
         line = self.encoder(features, filled)
-        logits: Tensor = self.decoder(features, filled, line, texts.sar)
+        logits: Tensor = self.decoder(features, filled, line, texts.guide)
         return logits
 
 

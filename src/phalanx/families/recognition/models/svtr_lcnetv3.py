@@ -1,7 +1,7 @@
-"""The recognition network of PP-OCRv4 and PP-OCRv5 mobile as it is used: PP-LCNetV3, the SVTR neck and CTC.
+"""The recognition network of PP-OCRv4 and PP-OCRv5 mobile: PP-LCNetV3, the SVTR neck and CTC.
 
-Layer order as in PaddleOCR. The attention head that guides its backbone in the original's training is not there. Shapes:
-B batch, T places along the line, K characters.
+Layer order as in PaddleOCR. In training an attention head can guide the backbone; only CTC is used afterwards. Shapes: B batch,
+T places along the line, L characters of the texts with begin, end and padding, K characters.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from phalanx.families.recognition.models.nrtr import NRTRHead
 from phalanx.families.recognition.models.outputs import Outputs, TextNetwork
 from phalanx.families.recognition.models.svtr import SVTRNeck
 from phalanx.families.recognition.texts import Texts
@@ -16,24 +17,40 @@ from phalanx.nn.backbones.lcnetv3 import RECOGNITION, PPLCNetV3
 
 
 class SVTRLCNetV3(TextNetwork):
-    """images [B, 3, 48, W] -> logits [B, W/8, K+1] for CTC."""
-
-    heads = frozenset({'ctc'})
-    heights = range(33, 49)  # a sixteenth, rounded up, is three rows, of which the pooling makes one
+    """images [B, 3, H, W] -> logits [B, W/8, K+1] for CTC; with the texts, [B, L-1, K+5] of the NRTR head too."""
 
     def __init__(
-        self, num_classes: int, backbone: PPLCNetV3, *, neck_channels: int, depth: int, hidden_size: int, dropout: float
+        self,
+        num_classes: int,
+        backbone: PPLCNetV3,
+        *,
+        neck_channels: int,
+        depth: int,
+        hidden_size: int,
+        dropout: float,
+        nrtr_size: int | None,
+        nrtr_depth: int,
+        use_guide: bool,
     ) -> None:
         super().__init__()
+        channels = backbone.channels[-1]
         self.backbone = backbone
-        self.neck = SVTRNeck(
-            backbone.channels[-1], neck_channels, depth=depth, hidden_size=hidden_size, dropout=dropout, kernel_size=(1, 3)
-        )
+        self.neck = SVTRNeck(channels, neck_channels, depth=depth, hidden_size=hidden_size, dropout=dropout, kernel_size=(1, 3))
         self.head = nn.Linear(neck_channels, num_classes + 1)
+        self.nrtr: NRTRHead | None = None
+        if nrtr_size is not None:
+            self.nrtr = NRTRHead(num_classes, channels, size=nrtr_size, depth=nrtr_depth, dropout=dropout)
+            self.heads = frozenset({'ctc', 'nrtr'})
+        self.use_guide = use_guide and self.nrtr is not None
 
     def forward(self, images: Tensor, texts: Texts | None = None) -> Outputs:
-        features = F.avg_pool2d(self.backbone(images)[-1], (3, 2))  # [B, C, 1, T]
-        return Outputs(self.head(self.neck(features)), features=None if texts is None else features)
+        rows = self.backbone(images)[-1]
+        # PaddleOCR averages three rows, and all of them in training, where lines of 32, 48 and 64 pixels leave two to four.
+        features = F.avg_pool2d(rows, (rows.shape[2], 2))  # [B, C, 1, T]
+        ctc = self.head(self.neck(features.detach() if self.use_guide else features))
+        if texts is None:
+            return Outputs(ctc)
+        return Outputs(ctc, features=features, nrtr=None if self.nrtr is None else self.nrtr(features, texts))
 
 
 def svtr_lcnetv3(
@@ -45,11 +62,16 @@ def svtr_lcnetv3(
     depth: int = 2,
     hidden_size: int = 120,
     dropout: float = 0.1,
+    nrtr_size: int | None = None,
+    nrtr_depth: int = 4,
+    use_guide: bool = True,
 ) -> SVTRLCNetV3:
     """The recogniser of PP-OCRv4 mobile for an alphabet of `num_classes` characters.
 
     `scale` is that of the backbone; `merged`: its sums of convolutions are single ones, as in the published ONNX files; `depth`
-    counts the mixing blocks of the neck, which are `hidden_size` wide.
+    counts the mixing blocks of the neck, which are `hidden_size` wide. `nrtr_size`: how wide an NRTR head is (published: 384)
+    that learns with CTC and is not used afterwards, `nrtr_depth` how many blocks it has; none: there is none. With `use_guide`
+    CTC does not train the backbone, such a head alone does.
     """
     return SVTRLCNetV3(
         num_classes,
@@ -58,4 +80,7 @@ def svtr_lcnetv3(
         depth=depth,
         hidden_size=hidden_size,
         dropout=dropout,
+        nrtr_size=nrtr_size,
+        nrtr_depth=nrtr_depth,
+        use_guide=use_guide,
     )

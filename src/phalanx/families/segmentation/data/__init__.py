@@ -1,10 +1,16 @@
-"""Data sets of segmentation: each tells its classes and gives a Source of images with label maps for each split.
+"""Data sets of segmentation: each names its classes and gives a Source of images with label maps for each split.
 
 To add one: a file here with a class whose keyword-only parameters are the options of `data:` in a recipe, and a line in DATA.
 To construct it reads no more than the names of the classes, so that a trained run works where its images are not; `split` reads
 the lists, and the Source's `check_files` looks for every file, so that a missing one is reported before training starts.
 """
 
+from __future__ import annotations
+
+from functools import partial
+from typing import Annotated
+
+from phalanx.data import mixing
 from phalanx.families.segmentation.data.ade20k import ADE20K
 from phalanx.families.segmentation.data.cityscapes import Cityscapes
 from phalanx.families.segmentation.data.digit_scenes import DigitScenes
@@ -13,6 +19,14 @@ from phalanx.families.segmentation.data.oxford_pet import OxfordPet
 from phalanx.families.segmentation.data.pascal_voc import PascalVOC
 from phalanx.families.segmentation.data.source import Data, Source
 
+
+class Mixture(mixing.Mixture):
+    __doc__ = mixing.Mixture.__doc__
+
+    def __init__(self, *, parts: tuple[Annotated[partial[Data], DATA], ...], train_shares: tuple[float, ...] = ()) -> None:
+        super().__init__(parts, train_shares)
+
+
 DATA = {
     'digit_scenes': DigitScenes,
     'file_list': FileList,
@@ -20,6 +34,7 @@ DATA = {
     'ade20k': ADE20K,
     'pascal_voc': PascalVOC,
     'oxford_pet': OxfordPet,
+    'mixture': Mixture,
 }
 
 __all__ = ['DATA', 'Data', 'Source']

@@ -10,7 +10,7 @@ from phalanx.data.samples import Split
 from phalanx.families.segmentation.data.pairs import Pairs, ids_from, own_ids
 from phalanx.families.segmentation.labels import VOID
 
-CLASSES = {  # name of a class -> its number in `labelIds` files; the 19 classes are judged, the other numbers are void
+CLASSES = {  # name of a class -> its number in `labelIds` files; the 19 classes of the benchmark; the other numbers are void
     'road': 7,
     'sidewalk': 8,
     'building': 11,
@@ -60,5 +60,5 @@ class Cityscapes:
 
 def ids_of_label_ids() -> LabelMap:
     """[256] what the numbers in `labelIds` files mean."""
-    judged = {number: label for label, number in enumerate(CLASSES.values())}
-    return ids_from(dict.fromkeys(range(NUM_LABEL_IDS), VOID) | judged)
+    classes = {number: label for label, number in enumerate(CLASSES.values())}
+    return ids_from(dict.fromkeys(range(NUM_LABEL_IDS), VOID) | classes)

@@ -11,7 +11,7 @@ import numpy as np
 
 from phalanx.data.folders import check_present
 from phalanx.data.image import LabelMap, if_turned, read_image, read_labels
-from phalanx.data.samples import Image, SampleError
+from phalanx.data.samples import Draw, Image, SampleError
 from phalanx.families.segmentation.labels import VOID
 
 WRONG = 254  # what a value becomes that no class has; hence 254 classes at most
@@ -38,12 +38,14 @@ class Pairs:
     def path(self, index: int, column: int) -> Path:
         return self.root / os.fsdecode(bytes(self._paths[index, column]))
 
-    def read(self, index: int) -> tuple[Image, LabelMap]:
-        """An image [H, W, 3] and its label map [H, W] of class ids. Raises SampleError."""
+    def read(self, draw: Draw) -> tuple[Image, LabelMap]:
+        index = draw.index
         image, values = read_image(self.path(index, 0)), read_labels(self.path(index, 1))
         if image.shape[:2] != values.shape:
             why = if_turned(image.shape[:2], values.shape)
             sizes = [f'{width} x {height}' for height, width in (image.shape[:2], values.shape)]
+            if not why and is_scaled(image.shape, values.shape):
+                why = '; it is a scaled copy: `phalanx new` and `phalanx data prepare masks` resize it'
             raise SampleError(f'{self.path(index, 1)}: is {sizes[1]} pixels, but its image is {sizes[0]}{why}')
         labels = cv2.LUT(values, self.ids).astype(np.uint8, copy=False)
         if (labels == WRONG).any():
@@ -53,6 +55,11 @@ class Pairs:
                 f'allowed are {_listed(np.flatnonzero(self.ids != WRONG).tolist())}'
             )
         return image, labels
+
+
+def is_scaled(size: tuple[int, ...], other: tuple[int, ...]) -> bool:
+    """Whether two pictures (height, width, ...) have one ratio of sides, but for rounding to a pixel."""
+    return abs(other[0] / size[0] - other[1] / size[1]) <= 1 / min(size[:2])
 
 
 def ids_from(meaning: Mapping[int, int]) -> LabelMap:

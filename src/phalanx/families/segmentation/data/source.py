@@ -1,25 +1,14 @@
-"""What a segmentation data set gives: a Data tells the classes and the splits, a Source reads the samples of one split."""
+"""What a segmentation data set gives: a Data names the classes and the splits, a Source reads the samples of one split."""
 
 from __future__ import annotations
 
 from typing import Protocol
 
+from phalanx.data import samples
 from phalanx.data.image import LabelMap
-from phalanx.data.samples import Image, Split
+from phalanx.data.samples import Split
 
-
-class Source(Protocol):
-    """The samples of one split."""
-
-    def __len__(self) -> int: ...
-    def check_files(self) -> None:
-        """Raises FileNotFoundError, naming the first, when files of samples are missing; reads none of them."""
-
-    def name(self, index: int) -> str:
-        """What a person calls the sample: the path of its image, mostly."""
-
-    def read(self, index: int) -> tuple[Image, LabelMap]:
-        """An image [H, W, 3] and its label map [H, W]: class ids, VOID where nothing is judged. Raises SampleError."""
+Source = samples.Source[LabelMap]  # label maps [H, W]: class ids, VOID where pixels are ignored
 
 
 class Data(Protocol):

@@ -1,4 +1,4 @@
-"""Semantic connectivity: how well the connected areas that were predicted meet the true ones. Shapes: B batch, K classes."""
+"""Semantic connectivity: how well the connected areas that were predicted match the true ones. Shapes: B batch, K classes."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class SemanticConnectivity:
     always costs 1; here too, so that the numbers agree.
 
     `most`: when more than twice as many areas are predicted as are true, the background counted as one of each, only the first
-    `most - 1` are looked at. Areas are those of OpenCV, pixels that touch at a corner being of one. An image is judged by
+    `most - 1` are looked at. Areas are those of OpenCV, pixels that touch at a corner being of one. An image is taken by
     itself, so the cut of a batch does not matter. Raises ValueError for a `most` below 1.
     """
 
@@ -69,6 +69,6 @@ class SemanticConnectivity:
         pixels = np.bincount((truth_at * guesses + guess_at).ravel(), minlength=truths * guesses).reshape(truths, guesses)
         common = label * pixels[1:, 1:]
         ious = common / (label * pixels.sum(0)[1:] + pixels.sum(1)[1:, None] - common)  # [true areas, predicted areas]
-        meet = ious > 0
-        means = ious.sum(1) / meet.sum(1).clip(min=1)
-        return float(1 - means.sum() / (len(ious) + (~meet.any(0)).sum()))
+        overlap = ious > 0
+        means = ious.sum(1) / overlap.sum(1).clip(min=1)
+        return float(1 - means.sum() / (len(ious) + (~overlap.any(0)).sum()))

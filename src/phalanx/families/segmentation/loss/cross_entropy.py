@@ -1,4 +1,4 @@
-"""Cross-entropy of every judged pixel. Shapes: B batch, K classes."""
+"""Cross-entropy of every valid pixel. Shapes: B batch, K classes."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from phalanx.nn.precision import at_least_float32
 from phalanx.parallel.step import WholeStep
 from phalanx.system.memory import to_device
 
-EPSILON = 1e-8  # a pixel's addition to the weight, as in PaddleSeg: a batch without a judged pixel costs 0, not 0/0
+EPSILON = 1e-8  # a pixel's addition to the weight, as in PaddleSeg: a batch without a valid pixel costs 0, not 0/0
 
 
 @dataclass(frozen=True, kw_only=True)
 class CrossEntropy:
-    """The mean cross-entropy over judged pixels, as in PaddleSeg; each counts as much as `class_weights` says of its class.
+    """The mean cross-entropy over valid pixels, as in PaddleSeg; each counts as much as `class_weights` says of its class.
 
     Raises ValueError for a `top_k` outside (0, 1], and when `class_weights` are not one for each class.
     """
 
     class_weights: tuple[float, ...] | None = None
     avg_non_ignore: bool = True  # False: divide by all pixels, void ones too
-    top_k: float = 1.0  # judge only this share of all pixels of the step, those of the largest cross-entropy
+    top_k: float = 1.0  # count only this share of all pixels of the step, those of the largest cross-entropy
 
     def __post_init__(self) -> None:
         if not 0 < self.top_k <= 1:

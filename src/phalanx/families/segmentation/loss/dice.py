@@ -20,8 +20,8 @@ EPSILON = 1e-8  # as in PaddleSeg: a class that is nowhere, with `smooth` 0, doe
 class Dice:
     """The mean over images and classes of 1 - 2 |p t| / (|p| + |t|), as in PaddleSeg; each class counts by `class_weights`.
 
-    p [N] is the probability of the class at each judged pixel, t [N] whether it is true; `smooth` is added above and below the
-    fraction line. An image is judged by itself, so the cut of a batch does not matter. (PaddleSeg makes void pixels class 0, in
+    p [N] is the probability of the class at each valid pixel, t [N] whether it is true; `smooth` is added above and below the
+    fraction line. An image is taken by itself, so the cut of a batch does not matter. (PaddleSeg makes void pixels class 0, in
     place, for every loss that is computed after this one; here they stay void.)
 
     Milletari et al., V-Net, https://arxiv.org/abs/1606.04797. Raises ValueError for a negative `smooth`, and when
@@ -38,8 +38,8 @@ class Dice:
     def __call__(self, logits: Tensor, labels: Tensor, whole: WholeStep) -> Term:  # [B, K, H, W], [B, H, W]
         logits = at_least_float32(logits)
         K = logits.shape[1]
-        judged = (labels != VOID).flatten(1).unsqueeze(1)  # [B, 1, N]
-        predicted = logits.softmax(1).flatten(2) * judged  # [B, K, N]
+        valid = (labels != VOID).flatten(1).unsqueeze(1)  # [B, 1, N]
+        predicted = logits.softmax(1).flatten(2) * valid  # [B, K, N]
         true = (
             labels.flatten(1).unsqueeze(1) == torch.arange(K, device=labels.device)[:, None]
         )  # [B, K, N]; void is not a class

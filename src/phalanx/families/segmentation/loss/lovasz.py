@@ -32,12 +32,12 @@ class LovaszSoftmax:
     def __call__(self, logits: Tensor, labels: Tensor, whole: WholeStep) -> Term:  # [B, K, H, W], [B, H, W]
         probabilities = at_least_float32(logits).softmax(1)
         K = logits.shape[1]
-        judged = (labels != VOID).unsqueeze(1)  # [B, 1, H, W]
+        valid = (labels != VOID).unsqueeze(1)  # [B, 1, H, W]
         is_own = labels.unsqueeze(1) == torch.arange(K, device=labels.device)[:, None, None]  # [B, K, H, W]
-        errors = torch.where(is_own, 1 - probabilities, probabilities) * judged
+        errors = torch.where(is_own, 1 - probabilities, probabilities) * valid
         with torch.no_grad():
             places = places_of(errors, is_own)
-            others, own = counted(places, judged, whole)
+            others, own = counted(places, valid, whole)
             is_there = own.sum(1, keepdim=True) > 0  # [K, 1]
             growth = (growth_of(others, own) * is_there).to(errors.dtype)
             classes = is_there.sum().clamp(min=1)
@@ -63,11 +63,11 @@ class LovaszHinge:
     def __call__(self, logits: Tensor, labels: Tensor, whole: WholeStep) -> Term:  # [B, 2, H, W], [B, H, W]
         probabilities = at_least_float32(logits).softmax(1)[:, 1:]  # [B, 1, H, W]
         scores = (probabilities + EPSILON / (1 - probabilities + EPSILON)).log()
-        judged, is_own = (labels != VOID).unsqueeze(1), (labels == 1).unsqueeze(1)
-        errors = F.relu(1 - torch.where(is_own, scores, -scores)) * judged
+        valid, is_own = (labels != VOID).unsqueeze(1), (labels == 1).unsqueeze(1)
+        errors = F.relu(1 - torch.where(is_own, scores, -scores)) * valid
         with torch.no_grad():
             places = places_of(errors / (1 + errors), is_own)  # in the same order, but below 1
-            growth = growth_of(*counted(places, judged, whole)).to(errors.dtype)
+            growth = growth_of(*counted(places, valid, whole)).to(errors.dtype)
         return Term((errors * growth.flatten()[places]).sum(), share_of_step(labels, whole))
 
     def weight(self, labels: Tensor) -> None:
@@ -78,11 +78,11 @@ class LovaszHinge:
             raise ValueError(f'lovasz_hinge is for 2 classes, but there are {num_classes}; lovasz is for any number')
 
 
-def counted(places: Tensor, judged: Tensor, whole: WholeStep) -> tuple[Tensor, Tensor]:
-    """How many judged pixels of the step are in each of the `places`: of other classes, and of the class itself [K, BINS]."""
+def counted(places: Tensor, valid: Tensor, whole: WholeStep) -> tuple[Tensor, Tensor]:
+    """How many valid pixels of the step are in each of the `places`: of other classes, and of the class itself [K, BINS]."""
     K = places.shape[1]
     counts = torch.zeros(2 * K * BINS, dtype=torch.int64, device=places.device)
-    counts.scatter_add_(0, places.flatten(), judged.expand_as(places).flatten().long())
+    counts.scatter_add_(0, places.flatten(), valid.expand_as(places).flatten().long())
     others, own = whole.sum(counts).view(2, K, BINS)
     return others, own
 

@@ -25,7 +25,7 @@ class OhemCrossEntropy:
 
     Hard is a pixel whose true class got a probability below `threshold`, or below that of the `min_kept`-th least probable
     pixel if this is larger. `min_kept` is `min_kept_per_sample` times the samples of the step, rounded; when it is 0, or not
-    fewer pixels are judged, all of these are hard. (PaddleSeg's `min_kept` counts in the batch of one rank.)
+    fewer pixels are valid, all of these are hard. (PaddleSeg's `min_kept` counts in the batch of one rank.)
 
     Raises ValueError for a `threshold` outside (0, 1], a negative `min_kept_per_sample`, and when `class_weights` are not one
     for each class.
@@ -61,10 +61,10 @@ class OhemCrossEntropy:
 
         The probability of the true class is exp(-loss): the least probable pixels are those of the largest loss.
         """
-        judged = labels != VOID
-        pixels = whole.sum(judged.sum())
+        valid = labels != VOID
+        pixels = whole.sum(valid.sum())
         min_kept = torch.full_like(pixels, round(self.min_kept_per_sample * whole.count(len(labels))))
-        kth, _ = kth_largest(losses, judged, min_kept, whole)
+        kth, _ = kth_largest(losses, valid, min_kept, whole)
         cutoff = kth.clamp(max=-math.log(self.threshold))
         is_mined = (min_kept > 0) & (min_kept < pixels)
-        return judged & ((losses > cutoff) | ~is_mined)
+        return valid & ((losses > cutoff) | ~is_mined)

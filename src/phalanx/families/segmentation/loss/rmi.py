@@ -1,4 +1,4 @@
-"""Region mutual information: what probabilities around a pixel tell of the truth there.
+"""Region mutual information: how much probabilities around a pixel say of the truth there.
 
 Shapes: B batch, K classes, N regions.
 """
@@ -31,15 +31,15 @@ class RegionMutualInformation:
     the maximum of each window of 3 x 3. A region is 3 x 3 such places, so nine numbers of truth and nine of probability.
     What the truth still varies by is its covariance over the regions of an image less what a linear regression on the
     probabilities explains. It is divided by nine, summed over classes, and its mean is taken over images; an image is
-    judged by itself, so the cut of a batch does not matter.
+    taken by itself, so the cut of a batch does not matter.
     """
 
     def __call__(self, logits: Tensor, labels: Tensor, whole: WholeStep) -> Term:  # [B, K, H, W], [B, H, W]
         probabilities = at_least_float32(logits).sigmoid()
-        judged = (labels != VOID).unsqueeze(1)  # [B, 1, H, W]
+        valid = (labels != VOID).unsqueeze(1)  # [B, 1, H, W]
         classes = torch.arange(logits.shape[1], device=labels.device)
         is_own = labels.unsqueeze(1) == classes[:, None, None]  # [B, K, H, W]
-        truth, guess = regions(is_own.to(probabilities.dtype)), regions(probabilities * judged + FLOOR)
+        truth, guess = regions(is_own.to(probabilities.dtype)), regions(probabilities * valid + FLOOR)
         ridge = RIDGE * torch.eye(SIDE**2, dtype=truth.dtype, device=truth.device)
         together = truth @ guess.mT  # [B, K, 9, 9]
         explained = together @ torch.linalg.inv_ex(guess @ guess.mT + ridge).inverse @ together.mT

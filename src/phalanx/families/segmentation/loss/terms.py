@@ -1,4 +1,4 @@
-"""The losses of a recipe as terms: which output each judges, by what name and with what coefficient."""
+"""The losses of a recipe as terms: which output each takes, by what name and with what coefficient."""
 
 from __future__ import annotations
 

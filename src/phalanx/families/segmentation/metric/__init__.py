@@ -2,4 +2,6 @@
 
 from phalanx.families.segmentation.metric.confusion import Confusion
 
-__all__ = ['Confusion']
+METRICS = {'confusion': Confusion}
+
+__all__ = ['METRICS', 'Confusion']

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from phalanx.families.segmentation.draw import COLOURS
 from phalanx.families.segmentation.labels import VOID
-from phalanx.families.task import Figure, Legend, Matrix
+from phalanx.families.task import Figure, Grade, Legend, Matrix
 from phalanx.parallel import dist
 
 
@@ -29,23 +29,44 @@ class Confusion:
     and dice, in the table and in the other means, as in PaddleSeg.
     """
 
+    names = ('mean_iou', 'accuracy', 'kappa', 'mean_dice')
+    tie_breakers = ('mean_dice', 'accuracy')
+
     def __init__(self, class_names: Sequence[str]) -> None:
         self.class_names = tuple(class_names)
         self._counts = torch.zeros(len(self.class_names), len(self.class_names), dtype=torch.int64)  # [K truth, K prediction]
 
-    def update(self, prediction: Sequence[Tensor], batch: Labelled) -> None:
+    worst = 'Samples of the lowest mean IoU'
+
+    def update(self, prediction: Sequence[Tensor], batch: Labelled) -> list[Grade | None]:
         """Counts one class map [H, W] (integers below K) an image against its labels [H, W].
 
         Raises ValueError when a label is neither void nor one of the classes.
         """
         K = len(self.class_names)
+        grades = []
         for predicted, labels in zip(prediction, batch.labels, strict=True):
             assert predicted.shape == labels.shape
-            judged = labels != VOID
-            truth, seen = labels[judged].long(), predicted[judged].long()
+            valid = labels != VOID
+            truth, seen = labels[valid].long(), predicted[valid].long()
             if truth.numel() and truth.max() >= K:
                 raise ValueError(f'a pixel is labelled {int(truth.max())}; the {K} classes are 0 to {K - 1}, void is {VOID}')
-            self._counts += torch.bincount(truth * K + seen, minlength=K * K).view(K, K).cpu()
+            counts = torch.bincount(truth * K + seen, minlength=K * K).view(K, K).cpu()
+            self._counts += counts
+            grades.append(self._grade(counts))
+        return grades
+
+    def _grade(self, counts: Tensor) -> Grade | None:
+        """That of an image by its own mean IoU."""
+        hit, predicted, true = _areas(counts)
+        if hit.sum() == true.sum():
+            return None
+        met = predicted + true > 0
+        iou = _ratio(hit, predicted + true - hit, empty=1)[met].mean().item()
+        wrong = counts.clone().fill_diagonal_(0)
+        share = wrong.max().item() / true.sum().item()
+        truth, seen = (self.class_names[number] for number in divmod(int(wrong.argmax()), len(counts)))
+        return Grade(iou, f'mean IoU {iou:.2f}; {truth} taken for {seen} on {share:.0%} of the image')
 
     def gather(self) -> None:
         """Adds up the counts of all ranks."""
@@ -56,7 +77,7 @@ class Confusion:
 
         The last is PaddleSeg's mean IoU, over all classes that are named. All are NaN where every pixel is void.
         """
-        hit, predicted, true = self._areas()
+        hit, predicted, true = _areas(self._counts)
         pixels = true.sum()
         met = predicted + true > 0
         iou = _ratio(hit, predicted + true - hit, empty=1)
@@ -73,7 +94,7 @@ class Confusion:
 
     def table(self) -> list[dict[str, str | float]]:
         """One row a class; `pixels` is how many have it in truth."""
-        hit, predicted, true = self._areas()
+        hit, predicted, true = _areas(self._counts)
         columns = {
             'iou': _ratio(hit, predicted + true - hit, empty=1),
             'precision': _ratio(hit, predicted, empty=0),
@@ -91,15 +112,16 @@ class Confusion:
 
     def figures(self) -> list[Figure]:
         """What was taken for what, and the colours of the classes that there are in truth or prediction."""
-        _, predicted, true = self._areas()
+        _, predicted, true = _areas(self._counts)
         seen = {name: number for number, name in enumerate(self.class_names) if predicted[number] + true[number]}
         colours = {name: '#{:02x}{:02x}{:02x}'.format(*COLOURS[number]) for name, number in seen.items()}
         return [Matrix('Classes taken for one another, by pixels', self.class_names, self._counts.tolist()), Legend(colours)]
 
-    def _areas(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Pixels of each class that are right, predicted, true; [K] each, in float64, which holds counts exactly to 2**53."""
-        counts = self._counts.double()
-        return counts.diagonal(), counts.sum(0), counts.sum(1)
+
+def _areas(counts: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Of counts [K, K], pixels of each class that are right, predicted, true; [K] each, in float64, exact to 2**53."""
+    exact = counts.double()
+    return exact.diagonal(), exact.sum(0), exact.sum(1)
 
 
 def _ratio(part: Tensor, whole: Tensor, *, empty: float) -> Tensor:

@@ -1,7 +1,7 @@
 """Segmentation networks.
 
 A network takes images [B, 3, H, W], H and W at least 32, and gives a list of logits [B, K, H, W], the main output first; in
-evaluation mode the main output only. Its `num_outputs` says how many it gives in training: one loss of the recipe judges each.
+evaluation mode the main output only. Its `num_outputs` says how many it gives in training: the recipe has one loss for each.
 
 To add one: a file here that ends with a variant function, whose positional parameter is the number of classes and whose
 keyword-only parameters are the options of `model:` in a recipe; a line in MODELS; a file in `weights/originals` if the original

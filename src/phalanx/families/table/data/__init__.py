@@ -5,10 +5,24 @@ To construct it reads nothing, so that a trained run works where its images are 
 missing one is reported before training starts.
 """
 
+from __future__ import annotations
+
+from functools import partial
+from typing import Annotated
+
+from phalanx.data import mixing
 from phalanx.families.table.data.pubtabnet import PubTabNet, icdar2013_tables
 from phalanx.families.table.data.rendered import RenderedTables
 from phalanx.families.table.data.source import Data, Source
 
-DATA = {'rendered_tables': RenderedTables, 'pubtabnet': PubTabNet, 'icdar2013_tables': icdar2013_tables}
+
+class Mixture(mixing.Mixture):
+    __doc__ = mixing.Mixture.__doc__
+
+    def __init__(self, *, parts: tuple[Annotated[partial[Data], DATA], ...], train_shares: tuple[float, ...] = ()) -> None:
+        super().__init__(parts, train_shares)
+
+
+DATA = {'rendered_tables': RenderedTables, 'pubtabnet': PubTabNet, 'icdar2013_tables': icdar2013_tables, 'mixture': Mixture}
 
 __all__ = ['DATA', 'Data', 'Source']

@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from phalanx.data.folders import check_folder, check_inside, check_present
 from phalanx.data.image import read_image
-from phalanx.data.samples import Image, SampleError, Split
+from phalanx.data.samples import Draw, Image, SampleError, Split
 from phalanx.families.table.annotation import Cell, Table
 from phalanx.families.table.tokens import Vocabulary
 
@@ -95,7 +95,8 @@ class Lines:
     def lengths(self, vocabulary: Vocabulary) -> npt.NDArray[np.int64]:
         return self.tokens - self.plain if vocabulary.merge_cells else self.tokens
 
-    def read(self, index: int) -> tuple[Image, Table]:
+    def read(self, draw: Draw) -> tuple[Image, Table]:
+        index = draw.index
         line, name = self._line(index), self.name(index)
         try:
             table = table_of(line['html'])

@@ -12,7 +12,7 @@ import cv2
 import numpy as np
 import numpy.typing as npt
 
-from phalanx.data.samples import Image, Split
+from phalanx.data.samples import Draw, Drawn, Image, Split
 from phalanx.families.table.annotation import Cell, Table
 from phalanx.families.table.tokens import Vocabulary
 
@@ -51,35 +51,23 @@ class RenderedTables:
 
 
 @dataclass(frozen=True)
-class DrawnTables:
-    split: Split
-    number: int
+class DrawnTables(Drawn):
+    kind = 'rendered table'
+
     rows: tuple[int, int]
     columns: tuple[int, int]
     seed: int
 
-    def __len__(self) -> int:
-        return self.number
-
-    def check_files(self) -> None:
-        """There are none."""
-
-    def name(self, index: int) -> str:
-        return f'{self.split} rendered table {index}'
-
-    def read(self, index: int) -> tuple[Image, Table]:
-        rng = self._rng(index)
+    def read(self, draw: Draw) -> tuple[Image, Table]:
+        rng = self.rng(self.seed, draw.index)
         layout = plan(self.rows, self.columns, rng)
         image, boxes = render(layout, rng)
         cells = [Cell(tuple(place.text), box) for place, box in zip(layout.places, boxes, strict=True)]
         return image, Table(layout.structure(), tuple(cells))
 
     def lengths(self, vocabulary: Vocabulary) -> npt.NDArray[np.int64]:
-        plans = (plan(self.rows, self.columns, self._rng(number)) for number in range(self.number))
+        plans = (plan(self.rows, self.columns, self.rng(self.seed, number)) for number in range(self.number))
         return np.array([vocabulary.length(layout.structure()) for layout in plans], np.int64)
-
-    def _rng(self, index: int) -> Rng:
-        return np.random.default_rng((self.seed, ('train', 'eval').index(self.split), index))
 
 
 class Place(NamedTuple):

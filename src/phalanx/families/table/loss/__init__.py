@@ -16,7 +16,7 @@ class TableLoss(Protocol):
 
     def __call__(self, outputs: TableOutput, targets: Targets) -> Loss: ...
     def weights(self, targets: Targets) -> dict[str, Tensor]:
-        """The weights [] (float64) of its Terms, which the targets alone tell."""
+        """The weights [] (float64) of its Terms, which the targets alone determine."""
 
 
 LOSSES: dict[str, type[TableLoss]] = {'structure': Structure, 'smooth_l1': SmoothL1, 'l1': L1}

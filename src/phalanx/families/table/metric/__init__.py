@@ -1,6 +1,8 @@
 """Metrics of tables."""
 
-from phalanx.families.table.metric.judge import TableMetric
+from phalanx.families.table.metric.table_metric import TableMetric
 from phalanx.families.table.metric.teds import teds
 
-__all__ = ['TableMetric', 'teds']
+METRICS = {'teds': TableMetric}
+
+__all__ = ['METRICS', 'TableMetric', 'teds']

@@ -43,10 +43,10 @@ def num_elements(nodes: Sequence[Node]) -> int:
 
 
 def _alike(nodes: list[Node], others: list[Node], structure_only: bool) -> bool:
-    def told(node: Node) -> tuple[object, ...]:
+    def content(node: Node) -> tuple[object, ...]:
         return node.tag, node.colspan, node.rowspan, len(node.children), () if structure_only else node.content
 
-    return len(nodes) == len(others) and all(told(a) == told(b) for a, b in zip(nodes, others, strict=True))
+    return len(nodes) == len(others) and all(content(a) == content(b) for a, b in zip(nodes, others, strict=True))
 
 
 def _children(nodes: list[Node]) -> list[list[int]]:

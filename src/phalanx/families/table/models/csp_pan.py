@@ -1,4 +1,4 @@
-"""CSP-PAN: maps of several sizes, told of each other from coarse to fine and back.
+"""CSP-PAN: maps of several sizes, exchanging features from coarse to fine and back.
 
 Yu et al., PP-PicoDet, https://arxiv.org/abs/2111.00902; layer order as in PaddleOCR. Shapes: B batch, C channels.
 """

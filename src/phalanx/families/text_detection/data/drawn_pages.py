@@ -12,7 +12,7 @@ import cv2
 import numpy as np
 import numpy.typing as npt
 
-from phalanx.data.samples import Image, Split
+from phalanx.data.samples import Draw, Drawn, Image, Split
 from phalanx.families.text_detection.data.source import Points, Texts, texts_of
 
 Rng = np.random.Generator
@@ -54,7 +54,7 @@ TOO_SMALL = (4.0, 6.0)  # the heights of texts that nobody can read
 
 
 class DrawnPages:
-    """Pages of `size` (width, height) with `lines` texts, fewest and most, of `heights` in pixels, half of them turned.
+    """Pages of `page_size` (height, width) with `lines` texts, fewest and most, of `heights` in pixels, half of them turned.
 
     `ignored_share` of the texts are too small to be read, and are not judged.
     """
@@ -64,21 +64,22 @@ class DrawnPages:
         *,
         train_pages: int = 4000,
         eval_pages: int = 100,
-        size: tuple[int, int] = (320, 320),
+        page_size: tuple[int, int] = (320, 320),
         lines: tuple[int, int] = (3, 9),
         heights: tuple[float, float] = (12.0, 32.0),
         degrees: float = 45.0,
         ignored_share: float = 0.05,
         seed: int = 0,
     ) -> None:
-        if min(size) < 64:
-            raise ValueError(f'data.size is (width, height), each at least 64 pixels; got {size[0]}, {size[1]}')
+        if min(page_size) < 64:
+            given = f'{page_size[0]}, {page_size[1]}'
+            raise ValueError(f'data.page_size is (height, width), each at least 64 pixels; got {given}')
         if not 0 <= lines[0] <= lines[1]:
             raise ValueError(f'data.lines is the fewest and the most, got {lines[0]}, {lines[1]}')
         if not 8 <= heights[0] <= heights[1]:
             raise ValueError(f'data.heights is the least and the largest, at least 8 pixels; got {heights[0]}, {heights[1]}')
         self.numbers = {'train': train_pages, 'eval': eval_pages}
-        self.style = Style(size, lines, heights, degrees, ignored_share)
+        self.style = Style(page_size, lines, heights, degrees, ignored_share)
         self.seed = seed
 
     def split(self, split: Split) -> Series:
@@ -97,31 +98,21 @@ class Style:
 
 
 @dataclass(frozen=True)
-class Series:
+class Series(Drawn):
     """The pages of one split."""
 
-    split: Split
-    number: int
+    kind = 'drawn page'
+
     style: Style
     seed: int
 
-    def __len__(self) -> int:
-        return self.number
-
-    def check_files(self) -> None:
-        """There are none."""
-
-    def name(self, index: int) -> str:
-        return f'{self.split} drawn page {index}'
-
-    def read(self, index: int) -> tuple[Image, Texts]:
-        rng = np.random.default_rng((self.seed, ('train', 'eval').index(self.split), index))
-        return page(self.style, rng)
+    def read(self, draw: Draw) -> tuple[Image, Texts]:
+        return page(self.style, self.rng(self.seed, draw.index))
 
 
 def page(style: Style, rng: Rng) -> tuple[Image, Texts]:
     """A page [H, W, 3] and the rectangles around its texts."""
-    W, H = style.size
+    H, W = style.size
     canvas = background(H, W, rng)
     taken = np.zeros((H, W), np.uint8)
     pairs: list[tuple[Points, str]] = []

@@ -11,12 +11,14 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from phalanx.data import samples
 from phalanx.data.folders import check_present
 from phalanx.data.image import read_image
-from phalanx.data.samples import Image, Split
+from phalanx.data.samples import Draw, Image, Split
 
 Points = npt.NDArray[np.float32]  # [n, 2] x, y in pixels, the outline of a text
-IGNORED_TEXTS = ('###', '*')  # transcriptions of what cannot be read and is not judged
+ILLEGIBLE = '###'
+IGNORED_TEXTS = (ILLEGIBLE, '*')  # transcriptions of what cannot be read and is not judged
 
 
 @dataclass(frozen=True)
@@ -33,6 +35,10 @@ class Texts:
     def moved(self, outlines: Sequence[Points]) -> Texts:
         """The same texts in other places."""
         return Texts(tuple(outlines), self.strings, self.ignored)
+
+    def with_one(self, points: Points, string: str) -> Texts:
+        """These and one more, which is judged."""
+        return Texts((*self.outlines, points), (*self.strings, string), (*self.ignored, False))
 
     def at(self, places: Sequence[int]) -> Texts:
         """Some of the texts."""
@@ -64,18 +70,7 @@ def is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) and abs(value) < 2**24
 
 
-class Source(Protocol):
-    """The samples of one split."""
-
-    def __len__(self) -> int: ...
-    def check_files(self) -> None:
-        """Raises FileNotFoundError, naming the first, when images are missing; reads none of them."""
-
-    def name(self, index: int) -> str:
-        """What a person calls the sample: the path of its image, mostly."""
-
-    def read(self, index: int) -> tuple[Image, Texts]:
-        """An image and its texts, in its pixels. Raises SampleError."""
+Source = samples.Source[Texts]  # outlines are in pixels of the image
 
 
 class Data(Protocol):
@@ -102,5 +97,5 @@ class Pages:
     def name(self, index: int) -> str:
         return f'{self.root}/{self.paths[index]}'
 
-    def read(self, index: int) -> tuple[Image, Texts]:
-        return read_image(self.name(index)), self.texts[index]
+    def read(self, draw: Draw) -> tuple[Image, Texts]:
+        return read_image(self.name(draw.index)), self.texts[draw.index]

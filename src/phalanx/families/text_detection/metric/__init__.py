@@ -2,4 +2,6 @@
 
 from phalanx.families.text_detection.metric.hmean import Hmean
 
-__all__ = ['Hmean']
+METRICS = {'hmean': Hmean}
+
+__all__ = ['METRICS', 'Hmean']

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from phalanx.families.task import Curves, Figure
+from phalanx.families.task import Curves, Figure, Grade
 from phalanx.families.text_detection.data.source import Texts
 from phalanx.families.text_detection.metric.polygons import is_simple, overlap
 from phalanx.parallel import dist
@@ -40,6 +40,14 @@ class Judgement(NamedTuple):
     scores: npt.NDArray[np.float32]  # [n] of what was found
     hits: npt.NDArray[np.bool_]  # [n] whether it is one of the texts
 
+    def grade(self) -> Grade | None:
+        hits = int(self.hits.sum())
+        missed, beyond = self.texts - hits, len(self.hits) - hits
+        if not missed and not beyond:
+            return None
+        hmean = harmonic(ratio(hits, len(self.hits)), ratio(hits, self.texts))
+        return Grade(hmean, f'hmean {hmean:.2f}: {missed} of {self.texts} missed, {beyond} found without a text')
+
 
 class Hmean:
     """Precision and recall of what was found, and their harmonic mean, over all images at once.
@@ -49,12 +57,18 @@ class Hmean:
     themselves are left out.
     """
 
+    names = ('hmean', 'precision', 'recall')
+    tie_breakers = ('precision',)
+
     def __init__(self) -> None:
         self.images: dict[int, Judgement] = {}  # by the number of the sample, so that none counts twice
 
-    def update(self, prediction: Sequence[Sequence[TextRegion]], batch: Judged) -> None:
+    worst = 'Images of the lowest hmean'
+
+    def update(self, prediction: Sequence[Sequence[TextRegion]], batch: Judged) -> list[Grade | None]:
         for index, found, truth in zip(batch.indices, prediction, batch.truths, strict=True):
             self.images[index] = judged(found, truth)
+        return [self.images[index].grade() for index in batch.indices]
 
     def gather(self) -> None:
         """Brings the judgements of all ranks to the main one."""

@@ -12,7 +12,7 @@ from phalanx.families.table.metric.cells import num_found, overlaps, read_perfec
 from phalanx.families.table.metric.teds import teds
 from phalanx.families.table.tokens import Vocabulary
 from phalanx.families.table.tree import tree
-from phalanx.families.task import Figure
+from phalanx.families.task import Figure, Grade
 from phalanx.parallel import dist
 from phalanx.runtime.results import Prediction
 
@@ -27,7 +27,7 @@ class Annotated(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Judged:
+class Score:
     """What is counted of one table."""
 
     is_right: bool  # every token of the structure
@@ -39,33 +39,48 @@ class Judged:
     has_spans: bool
     is_too_long: bool
 
+    def grade(self) -> Grade | None:
+        """By TEDS, of the structure alone where no cell has a box."""
+        value = self.teds_structure if self.teds is None else self.teds
+        if self.is_right and value == 1:
+            return None
+        cells = '' if self.teds is None else f', {self.cells_found} of {self.cells_true} cells found'
+        return Grade(value, f'TEDS {value:.2f}{cells}')
+
 
 class TableMetric:
     """Counts tables by how right they are.
 
     A network that says structure and boxes reads no text. For `teds` each true text is given to the cell whose box it is in, as
-    if another network had read it without fault; so it judges structure and boxes. `teds_structure` judges the structure alone.
+    if another network had read it without fault; so it measures structure and boxes, and `teds_structure` the structure alone.
     Precision and recall of cells are at an IoU of 0.5; empty cells, which have no true box, count against precision.
     """
 
+    names = ('accuracy', 'teds', 'teds_structure', 'cell_precision', 'cell_recall')
+    tie_breakers = ('teds', 'teds_structure', 'cell_recall')
+
     def __init__(self, vocabulary: Vocabulary, max_length: int, *, ignore_sections: bool = False) -> None:
-        """`max_length`: how many tokens the network can say; longer tables are judged too, and counted as `too_long`.
+        """`max_length`: the most tokens of an output; longer tables are evaluated too, and counted as `too_long`.
 
         `ignore_sections`: a table is right whatever its sections, head and body, are.
         """
         self.left_out = SECTIONS if ignore_sections else ()
         self.vocabulary, self.max_length = vocabulary, max_length
-        self._judged: list[Judged] = []
+        self._scores: list[Score] = []
 
-    def update(self, prediction: Sequence[Prediction], batch: Annotated) -> None:
-        """Judges one prediction a table."""
-        self._judged += [self._judge(said, truth) for said, truth in zip(prediction, batch.tables, strict=True)]
+    worst = 'Tables of the lowest TEDS'
 
-    def _judge(self, said: Prediction, truth: Table) -> Judged:
+    def update(self, prediction: Sequence[Prediction], batch: Annotated) -> list[Grade | None]:
+        """One prediction a table."""
+        scores = [self._score(said, truth) for said, truth in zip(prediction, batch.tables, strict=True)]
+        self._scores += scores
+        return [score.grade() for score in scores]
+
+    def _score(self, said: Prediction, truth: Table) -> Score:
         iou = overlaps(said.boxes, truth)  # [cells said, true boxes]
         true_tree = tree(truth.structure, [cell.text for cell in truth.cells])
         said_tree = tree(said.structure, read_perfectly(said.boxes, iou, truth))
-        return Judged(
+        return Score(
             is_right=self._joined(said.structure) == self._joined(token for token, _ in self.vocabulary.spelt(truth)),
             teds=teds(said_tree, true_tree) if truth.boxes else None,
             teds_structure=teds(said_tree, true_tree, structure_only=True),
@@ -81,18 +96,18 @@ class TableMetric:
 
     def gather(self) -> None:
         """Brings the counts of all tables to the main rank."""
-        self._judged = [judged for of_rank in dist.objects_on_main_rank(self._judged) for judged in of_rank]
+        self._scores = [score for of_rank in dist.objects_on_main_rank(self._scores) for score in of_rank]
 
     def compute(self) -> dict[str, float]:
         """accuracy (the share of tables that are wholly right), teds, teds_structure, cell_precision, cell_recall, too_long."""
-        return {**_means(self._judged), 'too_long': sum(judged.is_too_long for judged in self._judged)}
+        return {**_means(self._scores), 'too_long': sum(score.is_too_long for score in self._scores)}
 
     def table(self) -> list[dict[str, str | float]]:
         """One row a kind of table: those without and with spans, as PubTabNet tells them apart, and those that are too long."""
         kinds = {
-            'simple': [judged for judged in self._judged if not judged.has_spans],
-            'with spans': [judged for judged in self._judged if judged.has_spans],
-            f'longer than {self.max_length}': [judged for judged in self._judged if judged.is_too_long],
+            'simple': [score for score in self._scores if not score.has_spans],
+            'with spans': [score for score in self._scores if score.has_spans],
+            f'longer than {self.max_length}': [score for score in self._scores if score.is_too_long],
         }
         return [{'tables': kind, 'number': len(found), **_means(found)} for kind, found in kinds.items() if found]
 
@@ -100,14 +115,14 @@ class TableMetric:
         return []
 
 
-def _means(judged: Sequence[Judged]) -> dict[str, float]:
-    """Sums are exact, so that they do not depend on which rank judged what; a mean of nothing is 0."""
+def _means(scores: Sequence[Score]) -> dict[str, float]:
+    """Sums are exact, so that they do not depend on which rank has which table; a mean of nothing is 0."""
     return {
-        'accuracy': _mean(table.is_right for table in judged),
-        'teds': _mean(table.teds for table in judged if table.teds is not None),
-        'teds_structure': _mean(table.teds_structure for table in judged),
-        'cell_precision': _ratio(sum(table.cells_found for table in judged), sum(table.cells_said for table in judged)),
-        'cell_recall': _ratio(sum(table.cells_found for table in judged), sum(table.cells_true for table in judged)),
+        'accuracy': _mean(table.is_right for table in scores),
+        'teds': _mean(table.teds for table in scores if table.teds is not None),
+        'teds_structure': _mean(table.teds_structure for table in scores),
+        'cell_precision': _ratio(sum(table.cells_found for table in scores), sum(table.cells_said for table in scores)),
+        'cell_recall': _ratio(sum(table.cells_found for table in scores), sum(table.cells_true for table in scores)),
     }
 
 

@@ -10,7 +10,7 @@ import torch
 
 from phalanx.data.samples import Draw
 from phalanx.families.detection.data import DATA
-from phalanx.families.detection.loss import DISTILLATIONS, LOSSES
+from phalanx.families.detection.loss import LOSSES, TEACHER_LOSSES
 from phalanx.families.detection.metric import METRICS
 from phalanx.families.detection.models import MODELS
 from phalanx.families.detection.task import Detection
@@ -23,7 +23,7 @@ def task(**changes: Any) -> Detection:
     data = partial(DATA['digit_scenes'], train_scenes=2, eval_scenes=1, size=(64, 64))
     parts = {'model': SMALL, 'data': data, 'loss': (partial(LOSSES['task_aligned']),), 'metric': partial(METRICS['coco'])}
     return Detection(
-        **{**parts, 'networks': {'teacher': LARGE}, 'from_teacher': list(map(partial, DISTILLATIONS.values())), **changes}
+        **{**parts, 'networks': {'teacher': LARGE}, 'from_teacher': list(map(partial, TEACHER_LOSSES.values())), **changes}
     )
 
 
@@ -34,7 +34,7 @@ def test_a_step_learns_from_the_truth_and_from_the_teacher() -> None:
     batch = ours.collate([samples[Draw(number, 0, 0, 0)] for number in range(2)])
     terms = ours.loss(ours.outputs(network, batch), batch, WholeStep())
     learned = ['teacher_cls', 'teacher_iou', 'teacher_dfl', 'teacher_classes', 'teacher_features']
-    assert list(terms) == ['cls', 'iou', 'dfl', *learned]
+    assert list(terms) == [f'{name}_student' for name in ('cls', 'iou', 'dfl', *learned)]
     sum(term.total for term in terms.values()).backward()  # type: ignore[union-attr]
     networks: Any = network
     assert all(value.grad is not None for value in networks.student.parameters())
@@ -53,7 +53,8 @@ def test_the_student_alone_predicts() -> None:
 
 
 def test_a_teacher_and_what_it_teaches_belong_together() -> None:
-    with pytest.raises(ValueError, match="distillation needs both: the 'teacher' in `networks`"):
+    with pytest.raises(ValueError, match='distillation needs both: `networks` beside the model'):
         task(from_teacher=())
-    with pytest.raises(ValueError, match="one beside the model, 'teacher', is what detection has; got other"):
-        task(networks={'other': LARGE})
+    for changes in ({'networks': {'other': LARGE}}, {'networks': None}, {'frozen': ('student',)}):
+        with pytest.raises(ValueError, match="'teacher' is what the only one of `networks` must be called"):
+            task(**changes)

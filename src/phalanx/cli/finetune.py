@@ -1,0 +1,152 @@
+"""`phalanx train RECIPE --finetune`: a training of some minutes from published weights, chosen for a recipe.
+
+What is chosen are overrides of keys, over which a person's own go: the training loop knows nothing of it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+import yaml
+
+from phalanx.config.arguments import Assignments
+from phalanx.config.read import plain
+from phalanx.config.shipped import shipped
+from phalanx.engine.ema import TRIAL, WINDOWS
+from phalanx.engine.runs import Job, open_job
+from phalanx.system.errors import RequestError
+from phalanx.weights.published import PUBLISHED
+
+EVALUATIONS = 10  # at most, in a run
+
+
+class Pace(NamedTuple):
+    """How a family is trained on from weights that know its task. Pairs are for a CPU and for a GPU."""
+
+    samples: tuple[int, int]  # seen in some minutes
+    batch: tuple[int, int]
+    lr: float  # of AdamW for a batch of 8, a third of what a network takes from random weights; it grows as the batch's root
+
+
+PACES = {
+    'detection': Pace((1_600, 16_000), (8, 32), 1.5e-4),
+    'segmentation': Pace((1_200, 12_000), (8, 16), 3e-4),
+    'recognition': Pace((8_000, 80_000), (32, 128), 5e-5),
+    'table': Pace((1_600, 16_000), (8, 32), 3e-4),
+    'text_detection': Pace((800, 8_000), (8, 16), 3e-4),
+}
+
+
+class Choice(NamedTuple):
+    """One key of the recipe."""
+
+    key: str
+    value: Any
+    why: str = ''  # for a person
+
+    def __str__(self) -> str:
+        return f'{self.key}={yaml.safe_dump(self.value, default_flow_style=True, width=math.inf).splitlines()[0]}'
+
+
+def finetuned(recipe: str, assigned: Assignments, folder: Path | None = None) -> tuple[Job, list[Choice]]:
+    """The job of a recipe as it is trained on from published weights, and what was chosen for that.
+
+    `assigned` goes over what is chosen. Raises ConfigError, and RequestError where the data set cannot be read or no weights of
+    the network are published.
+    """
+    said = {text.partition('=')[0].strip() for text, _ in assigned}
+    unknown = [Choice('train.steps', 1), Choice('train.global_batch_size', 1), *_moving(1, 1.0)]  # a base leaves them open
+    chosen = choices(open_job(recipe, [*_assignments(unknown), *assigned], folder), said)
+    chosen = [choice for choice in chosen if choice.key not in said]
+    return open_job(recipe, [*_assignments(chosen), *assigned], folder), chosen
+
+
+def choices(job: Job, said: Collection[str] = ()) -> list[Choice]:
+    """What the recipe of `job` has to say to be trained on from published weights; `said` are keys that a person gives.
+
+    Raises RequestError where the data set cannot be read or no weights of the network are published.
+    """
+    train, pace = job.recipe.train, PACES[job.recipe.task]
+    on_gpu = torch.cuda.is_available() and job.recipe.device != 'cpu'
+    try:
+        samples, evaluated = len(job.task.dataset('train')), len(job.task.dataset('eval'))
+    except (OSError, ValueError) as error:
+        raise RequestError(str(error)) from None
+    batch = max(1, min(pace.batch[on_gpu], samples // 4))
+    if {'train.global_batch_size', 'train.batch_size_per_rank'} & {*said}:
+        batch = train.global_batch(1)
+    steps = max(1, pace.samples[on_gpu] // batch)
+    if {'train.steps', 'train.epochs'} & {*said}:
+        steps = train.steps or max(1, round((train.epochs or 1) * samples / batch))
+    evaluations = min(EVALUATIONS, max(2, steps * batch // (2 * max(1, evaluated))))  # which take less time than the training
+    every = max(1, steps // evaluations)
+    decay = round(1 - 2 * WINDOWS / steps, 3) if steps > TRIAL else None
+    found = [] if train.init_from or train.init_networks else [Choice('train.init_from', *_weights(job))]
+    found += [
+        Choice(
+            'train.steps',
+            steps,
+            f'{steps * batch:,} samples, {steps * batch / samples:.2g} times the {samples:,} that there are',
+        ),
+        Choice('train.global_batch_size', batch),
+        *_moving(steps, float(f'{pace.lr * math.sqrt(batch / 8):.2g}')),
+        Choice('ema', {'kind': 'ramp', 'decay': decay}, 'that suits so many steps')
+        if decay
+        else Choice('ema', None, 'for so few steps'),
+        Choice('evaluate.every', every),
+        Choice('evaluate.patience', max(2, evaluations // 2), 'an early end when so many evaluations bring nothing better'),
+        Choice('checkpoint.every', every),
+    ]
+    losses = job.resolved.value['loss']
+    if isinstance(losses.value, dict) and 'static_assigner_epochs' in losses.value:
+        found.append(Choice('loss.static_assigner_epochs', 0, 'the network knows already where objects are'))
+    return found
+
+
+def lines(chosen: Sequence[Choice]) -> list[str]:
+    """What was chosen, for a person."""
+    width = max(len(str(choice)) for choice in chosen)
+    return [
+        '--finetune takes (--set KEY=VALUE takes another):',
+        *(f'  {choice!s:<{width}}  {choice.why}'.rstrip() for choice in chosen),
+    ]
+
+
+def _moving(steps: int, lr: float) -> list[Choice]:
+    """What moves the weights."""
+    return [
+        Choice('optimizer', {'name': 'adamw', 'lr': lr, 'weight_decay': 0.01}),
+        Choice('scaling.rule', 'none'),
+        Choice('schedule.name', 'cosine'),
+        Choice('schedule.steps', steps),
+        Choice('schedule.warmup_steps', max(1, steps // 10)),
+    ]
+
+
+def _weights(job: Job) -> tuple[str, str]:
+    """The first of the published weights that are of this network, and what they are; those of this very recipe go before.
+
+    Raises RequestError.
+    """
+    model = plain(job.resolved.value['model'])
+    for name, entry in sorted(PUBLISHED.items(), key=lambda item: job.name not in (item[0], item[1].network)):
+        if entry.network in shipped():
+            options = plain(open_job(entry.network).resolved.value['model'])
+        else:
+            options = yaml.safe_load(f'{{name: {entry.network}}}')
+        if options.items() <= model.items():
+            figure = f', {entry.figure}' if entry.figure else ''
+            what = 'this network' if entry.part == 'all' else 'its backbone'
+            return name, f'published weights of {what}: {entry.trained_on}{figure}; {entry.licence}'
+    raise RequestError(
+        f'--finetune: no weights of this network ({model["name"]}) are published in `phalanx weights`; '
+        'name others: --set train.init_from=FILE_OR_ADDRESS'
+    )
+
+
+def _assignments(chosen: Sequence[Choice]) -> Assignments:
+    return [(str(choice), f'--finetune: {choice}') for choice in chosen]

@@ -1,0 +1,162 @@
+"""What the Tasks of all families have in common: the parts of a recipe that all have, and how networks are distilled."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from phalanx.config.options import check_std
+from phalanx.data.image import normalised
+from phalanx.data.samples import Split
+from phalanx.families.distillation import Distilled, NetworkLoss, own_losses
+from phalanx.families.losses import weighted
+from phalanx.families.sizing import sizing_of
+from phalanx.families.task import Loss
+from phalanx.parallel.step import WholeStep
+
+STUDENT = 'student'
+
+Colours = tuple[float, float, float]
+
+
+class Family:
+    """The base of a Task, made from the keys that recipes of all families have.
+
+    `loss` lists what the network learns from, each multiplied by its one of `loss_coefficients` (all 1 when there are none).
+    `metric` is what evaluations report, and `main_metric` the one of its numbers that picks the best checkpoint, the first of
+    its `names` when none is given. `mean` and `std` are those of values between 0 and 1, for the normalisation.
+
+    Distillation: `model` is the student, `networks` names others that see the same batches, `between` says what they learn from
+    one another; each learns from `loss` too, unless it is in `frozen`; `train.init_networks` says from where they start. In a
+    family that has it, `from_teacher` lists what the losses of the student take from its teacher, instead of `between` or too.
+
+    Raises ValueError for options of parts that cannot be.
+    """
+
+    def __init__(
+        self,
+        *,
+        model: partial[nn.Module],
+        data: partial[Any],
+        loss: Sequence[partial[Any]],
+        loss_coefficients: Sequence[float],
+        metric: partial[Any],
+        main_metric: str | None,
+        transforms: Sequence[partial[Any]],
+        eval_transforms: Sequence[partial[Any]],
+        mean: Colours,
+        std: Colours,
+        networks: Mapping[str, partial[nn.Module]] | None,
+        between: Sequence[partial[NetworkLoss]],
+        from_teacher: Sequence[partial[Any]] = (),
+        frozen: Sequence[str],
+    ) -> None:
+        check_std(std)
+        names: tuple[str, ...] = metric.func.names  # type: ignore[attr-defined]
+        if main_metric is not None and main_metric not in names:
+            raise ValueError(f'main_metric: {main_metric!r} is not one of {", ".join(names)}, which this metric has')
+        if STUDENT in (networks or {}):
+            raise ValueError(f'networks: {STUDENT!r} is the name of `model`; give the others another one')
+        if bool(networks) != bool([*between, *from_teacher]):
+            raise ValueError('distillation needs both: `networks` beside the model, and what is learned `between` them')
+        self.network, self.data, self.losses = model, data, weighted(loss, loss_coefficients)
+        self.make_metric, self.main_metric = metric, main_metric or names[0]
+        self.transforms: dict[Split, tuple[Any, ...]] = {
+            'train': tuple(transform() for transform in transforms),
+            'eval': tuple(transform() for transform in eval_transforms),
+        }
+        self.mean, self.std = mean, std
+        self.networks, self.between, self.frozen = networks or {}, tuple(loss() for loss in between), tuple(frozen)
+        self.from_teacher = tuple(loss() for loss in from_teacher)
+
+    @property
+    def tie_breakers(self) -> tuple[str, ...]:
+        breakers: tuple[str, ...] = self.make_metric.func.tie_breakers  # type: ignore[attr-defined]
+        return breakers
+
+    def resolved_names(self) -> Mapping[str, Sequence[str]]:
+        return {}
+
+    def labels(self, names: Sequence[str] | None = None) -> Sequence[Sequence[str]]:
+        return []
+
+    def built(self, size: int) -> nn.Module:
+        """The network for `size` classes (characters, tokens), or all networks of a distillation. Raises ValueError."""
+        variants = {STUDENT: self.network, **self.networks}
+        networks = {name: variant(size) for name, variant in variants.items()}
+        for name, network in networks.items():
+            self.check_fits(network, f'{name} network' if self.networks else 'network')
+        return self.distilled(networks) if self.networks else networks[STUDENT]
+
+    def distilled(self, networks: Mapping[str, nn.Module]) -> Distilled:
+        return Distilled(networks, student=STUDENT, frozen=self.frozen)
+
+    def check_fits(self, network: Any, called: str) -> None:
+        """Raises ValueError when the network (`called` so) does not fit the rest of the recipe."""
+
+    def source(self, split: Split) -> Any:
+        """The samples of a split. Raises FileNotFoundError when files are missing."""
+        source = self.data().split(split)
+        source.check_files()
+        return source
+
+    def network_input(self, batch: Any) -> Tensor:
+        return normalised(batch.images, self.mean, self.std)
+
+    @property
+    def has_fixed_size(self) -> bool:
+        return sizing_of(self.transforms['train']) == 'one'
+
+    def align(self, batch: Any, whole: WholeStep) -> Any:
+        return batch
+
+    def outputs(self, model: nn.Module, batch: Any) -> Any:
+        return model(self.network_input(batch))
+
+    def loss(self, outputs: Any, batch: Any, whole: WholeStep) -> Loss:
+        if not self.networks:
+            return self.own_loss(outputs, batch, whole)
+        terms = dict(own_losses(outputs, lambda own: self.own_loss(own, batch, whole), of=self.learners))
+        for between in self.between:
+            terms |= between(outputs)
+        return terms
+
+    def own_loss(self, outputs: Any, batch: Any, whole: WholeStep) -> Loss:
+        """The loss of one network against the truth."""
+        raise NotImplementedError
+
+    def weights(self, batch: Any) -> Mapping[str, Tensor] | None:
+        own = self.own_weights(batch)
+        if not self.networks or own is None:
+            return own
+        samples = torch.full((), float(len(batch)), dtype=torch.float64, device=batch.images.device)
+        of_networks = {f'{term}_{name}': weight for name in self.learners for term, weight in own.items()}
+        return of_networks | {between.name: samples for between in self.between}
+
+    def own_weights(self, batch: Any) -> Mapping[str, Tensor] | None:
+        """The weights of `own_loss`, where targets alone determine them."""
+        raise NotImplementedError
+
+    @property
+    def learners(self) -> list[str]:
+        """The networks that learn from the truth."""
+        return [name for name in (STUDENT, *self.networks) if name not in self.frozen]
+
+    @property
+    def sees_whole_step(self) -> bool:
+        return False
+
+    def predictions(self, made: Sequence[Any]) -> Any:
+        return list(made)
+
+    def results(self, prediction: Any, batch: Any) -> Any:
+        return prediction
+
+
+def checked(part: Callable[[], Any]) -> None:
+    """Builds a part of a recipe, so that errors in its options are reported with its place. Raises ValueError."""
+    part()

@@ -1,0 +1,90 @@
+"""The attention head that trains the backbone of PP-OCRv4 and PP-OCRv5 mobile along with CTC: a decoder of transformer blocks.
+
+Sheng et al., NRTR: A No-Recurrence Sequence-to-Sequence Model For Scene Text Recognition, https://arxiv.org/abs/1806.00926, of
+which PaddleOCR takes the decoder; Vaswani et al., Attention Is All You Need, https://arxiv.org/abs/1706.03762. Shapes: B batch,
+C channels, T places along the line, L characters of the texts with begin, end and padding, D channels inside, K characters.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from phalanx.families.recognition.models.blocks import along_the_line, initialise_as_paddle
+from phalanx.families.recognition.texts import Texts
+from phalanx.nn.stochastic import Dropout
+
+CLASSES = 5  # beside the characters: padding, unknown, begin, end, and one that no text has, as in PaddleOCR
+CHANNELS = 32  # of each attention head
+
+
+class NRTRHead(nn.Module):
+    """features [B, C, 1, T] and the texts -> logits [B, L-1, K+5] of the character after each one of the texts."""
+
+    def __init__(self, num_classes: int, in_channels: int, *, size: int, depth: int, dropout: float) -> None:
+        super().__init__()
+        if size % CHANNELS:
+            raise ValueError(f'the size of the NRTR head must be a multiple of {CHANNELS}, got {size}')
+        self.enter = nn.Linear(in_channels, size, bias=False)
+        self.embedding = nn.Embedding(num_classes + CLASSES, size, padding_idx=0)
+        self.dropout = Dropout(dropout)
+        self.blocks = nn.ModuleList(DecoderBlock(size, dropout=dropout) for _ in range(depth))
+        self.classify = nn.Linear(size, num_classes + CLASSES, bias=False)
+        initialise_as_paddle(self)
+        for weight in (self.embedding.weight, self.classify.weight):
+            nn.init.normal_(weight, std=size**-0.5)
+
+    def forward(self, features: Tensor, texts: Texts) -> Tensor:
+        line = self.enter(along_the_line(features))  # [B, T, D]
+        embedded = self.embedding(texts.guide[:, :-1])  # [B, L-1, D]
+        x = self.dropout(embedded * math.sqrt(embedded.shape[2]) + waves(embedded))
+        for block in self.blocks:
+            x = block(x, line)
+        logits: Tensor = self.classify(x)
+        return logits
+
+
+class DecoderBlock(nn.Module):
+    """x [B, L, D] and the line [B, T, D] -> [B, L, D]: a character takes from those before it, then from the line."""
+
+    def __init__(self, size: int, *, dropout: float) -> None:
+        super().__init__()
+        self.qkv = nn.Linear(size, 3 * size)
+        self.before = nn.Linear(size, size)
+        self.norm1 = nn.LayerNorm(size)
+        self.query = nn.Linear(size, size)
+        self.key_value = nn.Linear(size, 2 * size)
+        self.seen = nn.Linear(size, size)
+        self.norm2 = nn.LayerNorm(size)
+        self.mlp = nn.Sequential(
+            nn.Linear(size, 4 * size), nn.ReLU(), Dropout(dropout), nn.Linear(4 * size, size), Dropout(dropout)
+        )
+        self.norm3 = nn.LayerNorm(size)
+        self.dropout1, self.dropout2, self.dropout3 = Dropout(dropout), Dropout(dropout), Dropout(dropout)
+
+    def forward(self, x: Tensor, line: Tensor) -> Tensor:
+        x = self.norm1(x + self.dropout1(self.before(attention(*self.qkv(x).chunk(3, dim=2), causal=True))))
+        x = self.norm2(x + self.dropout2(self.seen(attention(self.query(x), *self.key_value(line).chunk(2, dim=2)))))
+        changed: Tensor = self.norm3(x + self.dropout3(self.mlp(x)))
+        return changed
+
+
+def attention(query: Tensor, key: Tensor, value: Tensor, *, causal: bool = False) -> Tensor:
+    """What each query [B, L, D] takes of the values [B, T, D] by their keys; `causal`: only of the places up to its own."""
+    query, key, value = (each.view(*each.shape[:2], -1, CHANNELS).transpose(1, 2) for each in (query, key, value))
+    scores = (query * CHANNELS**-0.5) @ key.transpose(2, 3)  # [B, heads, L, T]
+    if causal:
+        later = torch.ones(scores.shape[2:], dtype=torch.bool, device=scores.device).triu(1)
+        scores = scores.masked_fill(later, -torch.inf)
+    taken: Tensor = (scores.softmax(3) @ value).transpose(1, 2).flatten(2)
+    return taken
+
+
+def waves(x: Tensor) -> Tensor:
+    """[L, D], which tells the places of x [B, L, D] apart: a sine and a cosine of each of D/2 wavelengths, in turn."""
+    _, L, D = x.shape
+    frequencies = torch.exp(torch.arange(0, D, 2, device=x.device, dtype=x.dtype) * (-math.log(10000) / D))
+    angles = torch.arange(L, device=x.device, dtype=x.dtype)[:, None] * frequencies
+    return torch.stack([angles.sin(), angles.cos()], dim=2).flatten(1)

@@ -1,0 +1,88 @@
+"""COCO-Text: words on the images of COCO, one JSON file for both splits.
+
+Veit et al., COCO-Text: Dataset and Benchmark for Text Detection and Recognition in Natural Images, 2016,
+https://arxiv.org/abs/1601.07140.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from phalanx.data.folders import Problems, check_folder, check_inside
+from phalanx.data.samples import Split
+from phalanx.families.text_detection.data.source import ILLEGIBLE, Pages, Points, Texts, outline, texts_of
+
+SETS = {'train': 'train', 'eval': 'val'}  # what the file calls the splits
+
+
+class CocoText:
+    """The images that the JSON file `annotations` says to be of the set `train` or `val`, in the folder `images`.
+
+    Both are relative to `root`. Words have an outline (`mask`, or `polygon` in the first version) or a `bbox`; illegible ones
+    are not judged. `empty_images`: train also on images without a word (evaluation always judges them).
+    """
+
+    def __init__(
+        self,
+        *,
+        root: Path,
+        annotations: str = 'cocotext.v2.json',
+        images: str = 'train2014',
+        empty_images: bool = False,
+    ) -> None:
+        self.root, self.annotations, self.images, self.empty_images = root, annotations, images, empty_images
+
+    def split(self, split: Split) -> Pages:
+        check_folder(self.root)
+        file, folder = self.root / self.annotations, self.root / self.images
+        images, words = parsed(file)
+        problems, names = Problems(), dict[str, str]()
+        for number, image in images.items():
+            with problems:
+                if not isinstance(image, dict) or not isinstance(image.get('file_name'), str):
+                    raise ValueError(f'{file}: image {number}: expected set and file_name, got {str(image)[:80]}')
+                if image.get('set') == SETS[split]:
+                    names[number] = check_inside(image['file_name'], folder, f'{file}: image {number}')
+        found: dict[str, list[tuple[Points, str]]] = {number: [] for number in names}
+        for identity, annotation in words.items():
+            with problems:
+                number = str(annotation.get('image_id')) if isinstance(annotation, dict) else ''
+                if number not in images:
+                    raise ValueError(f'{file}: word {identity}: image_id: there is no such image, got {str(annotation)[:80]}')
+                if number in found:
+                    found[number].append(word(annotation, f'{file}: word {identity}'))
+        problems.check()
+        kept = [number for number in names if found[number] or split == 'eval' or self.empty_images]
+        texts = tuple[Texts, ...](texts_of(found[number]) for number in kept)
+        return Pages(folder, tuple(names[number] for number in kept), texts)
+
+
+def parsed(file: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The images and the words by their ids. Raises FileNotFoundError, and ValueError for another file."""
+    if not file.is_file():
+        raise FileNotFoundError(f'{file}: there is no such file')
+    try:
+        content = json.loads(file.read_bytes())
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f'{file}: is not JSON ({error!s:.200})') from None
+    images, words = (content.get(key) if isinstance(content, dict) else None for key in ('imgs', 'anns'))
+    if not isinstance(images, dict) or not isinstance(words, dict):
+        raise ValueError(f'{file}: is not in the format of COCO-Text: it needs objects `imgs` and `anns`')
+    return images, words
+
+
+def word(annotation: dict[str, Any], where: str) -> tuple[Points, str]:
+    """An outline and what is written there. Raises ValueError, beginning with `where`."""
+    flat = annotation.get('mask') or annotation.get('polygon')
+    if not isinstance(flat, list) or len(flat) < 6:
+        box = annotation.get('bbox')
+        try:
+            x, y, width, height = box  # type: ignore[misc]
+            flat = [x, y, x + width, y, x + width, y + height, x, y + height]
+        except (TypeError, ValueError):
+            raise ValueError(f'{where}: has no mask, and its bbox is not x, y, width, height: {str(box)[:80]}') from None
+    text = str(annotation.get('utf8_string') or '')
+    corners = outline([flat[at : at + 2] for at in range(0, len(flat), 2)], where)
+    return corners, ILLEGIBLE if annotation.get('legibility') == 'illegible' else text
