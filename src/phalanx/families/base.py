@@ -24,7 +24,7 @@ Colours = tuple[float, float, float]
 
 
 class Family:
-    """The base of a Task, made from the keys that recipes of all families have.
+    """The keys of all families, and what their Tasks have in common.
 
     `loss` lists what the network learns from, each multiplied by its one of `loss_coefficients` (all 1 when there are none).
     `metric` is what evaluations report, and `main_metric` the one of its numbers that picks the best checkpoint, the first of

@@ -150,7 +150,7 @@ class Detection(Family):
     """The Task, made from the keys of a recipe.
 
     `nms` makes results of boxes; pictures show those with at least the score `shown_from`. `mean` and `std` are those of RGB
-    values. For the rest see `Family`.
+    values. What all families have: `Family`.
     """
 
     def __init__(

@@ -103,8 +103,8 @@ class TableStructure(Family):
 
     `image_size`: of the square that an image is fitted into, in pixels. `max_length`: the most tokens a table may have; longer
     ones are not trained with, and in evaluation their end is cut off. `merge_cells`: a cell without spans is one token.
-    `name_empty_cells`: cells without text have tokens of their own. `mean` and `std` are those of BGR values. For the rest see
-    `Family`.
+    `name_empty_cells`: cells without text have tokens of their own. `mean` and `std` are those of BGR values. What all families
+    have: `Family`.
     """
 
     def __init__(
