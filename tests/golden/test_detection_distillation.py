@@ -11,9 +11,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from phalanx.families.detection.decode import Raw
+from phalanx.families.detection.distilled import DistilledDetector
 from phalanx.families.detection.loss.assign import Assigned, Truths
 from phalanx.families.detection.loss.distill import FeaturesFromTeacher, LogitsFromTeacher
-from phalanx.families.detection.models.distilled import DistilledDetector
 from phalanx.families.detection.models.ppyoloe import anchor_points, ppyoloe
 
 GOLDEN = np.load(Path(__file__).parent / 'data' / 'ppyoloe_distill.npz')

@@ -31,18 +31,7 @@ MAY_IMPORT = {
     'runtime': (),  # exported files without torch: installable by itself
 }
 FAMILIES = ('segmentation', 'detection', 'recognition', 'table', 'text_detection')
-CATALOGS = (
-    'MODELS',
-    'DATA',
-    'LOSSES',
-    'LOCATION_LOSSES',
-    'METRICS',
-    'TRANSFORMS',
-    'PARTS',
-    'DISTILLATIONS',
-    'TEACHER_LOSSES',
-    'FAMILIES',
-)
+CATALOGS = ('MODELS', 'DATA', 'LOSSES', 'METRICS', 'TRANSFORMS', 'PARTS', 'DISTILLATIONS', 'TEACHER_LOSSES', 'FAMILIES')
 SCREEN = 70  # lines
 
 
@@ -143,6 +132,18 @@ def test_families_have_the_same_files(family: str) -> None:
     rooms = [f'{name}/__init__.py' for name in ('data', 'models', 'loss', 'metric')]
     own = ['task.py', 'transforms.py', 'draw.py', 'survey.py', *rooms]
     assert not [name for name in own if not (ROOT / 'families' / family / name).is_file()]
+
+
+@pytest.mark.parametrize('family', FAMILIES)
+def test_a_task_knows_no_network_of_its_family(family: str) -> None:
+    """So a network from outside fits: it imports the catalog alone, and asks no network what it has or what it is."""
+    file = ROOT / 'families' / family / 'task.py'
+    of_models = {name for name in imports(file) if f'.{family}.models' in name}
+    assert of_models == {f'phalanx.families.{family}.models.MODELS'}
+    calls = [node for node in ast.walk(tree(file)) if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)]
+    assert not [call for call in calls if call.func.id == 'hasattr']  # type: ignore[attr-defined]
+    asked_for = [ast.unparse(call.args[1]) for call in calls if call.func.id == 'isinstance']  # type: ignore[attr-defined]
+    assert set(asked_for) <= {'Path'}
 
 
 def test_in_a_family_only_metrics_talk_to_other_ranks() -> None:

@@ -61,6 +61,14 @@ def test_a_fused_network_has_the_published_number_of_parameters(size: str, plus:
     assert (counted - replaced + single) / 1e6 == pytest.approx(millions, abs=0.02)
 
 
+@pytest.mark.parametrize(('size', 'channels'), [('n', (192, 96, 48)), ('t', (288, 144, 72)), ('s', (384, 192, 96))])
+def test_small_sizes_have_a_quarter_to_a_half_of_the_channels(size: str, channels: tuple[int, ...]) -> None:
+    """Of the 768, 384 and 192 of size l, from the coarsest map to the finest."""
+    with torch.device('meta'):
+        model = MODELS['ppyoloe'](80, size=size)
+    assert tuple(model.neck.channels) == channels
+
+
 @pytest.mark.parametrize(('height', 'width'), [(32, 64), (96, 64)])
 def test_there_is_an_anchor_for_every_cell_of_three_levels(model: PPYOLOE, height: int, width: int) -> None:
     for mode in (True, False):

@@ -14,6 +14,7 @@ from phalanx.families.detection.loss import LOSSES, TEACHER_LOSSES
 from phalanx.families.detection.metric import METRICS
 from phalanx.families.detection.models import MODELS
 from phalanx.families.detection.task import Detection
+from phalanx.families.distillation import student_of
 from phalanx.parallel.step import WholeStep
 
 SMALL, LARGE = (partial(MODELS['ppyoloe'], size=size) for size in ('s', 'm'))
@@ -46,7 +47,7 @@ def test_the_student_alone_predicts() -> None:
     network, samples = ours.model().eval(), ours.dataset('eval')
     batch = ours.collate([samples[Draw(0, 0, 0, 0)]])
     networks: Any = network
-    assert not any('teacher' in name for name, _ in ours.export(network).network.named_parameters())
+    assert not any('teacher' in name for name, _ in ours.export(student_of(network)).network.named_parameters())
     with torch.no_grad():
         found, alone = ours.predict(network, batch), ours.predict(networks.student, batch)
     assert (found[0].boxes == alone[0].boxes).all() and (found[0].scores == alone[0].scores).all()

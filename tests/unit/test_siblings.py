@@ -123,6 +123,17 @@ def test_transforms_of_training_are_not_those_of_evaluation(family: str) -> None
     assert (pictures(evaluated, 'eval') != pictures(plain_task, 'eval')).any()
 
 
+def test_tables_that_are_too_long_are_left_out_of_every_part_of_a_mixture() -> None:
+    """One of two rows and one of ten; the mixture is itself a part of one."""
+    short, long = (f'{{name: rendered_tables, train_tables: 4, rows: [{rows}, {rows}], columns: [2, 2]}}' for rows in (2, 10))
+    inner = f'{{name: mixture, parts: [{short}, {long}]}}'
+    data = task_of(
+        'table', f'data={{name: mixture, parts: [{short}, {inner}], train_shares: [1, 2]}}', 'max_length=40'
+    ).dataset('train')
+    assert len(data) == 4 + 2 * 4
+    assert '8 of 20 tables for training have more than max_length=40' in data.notes[0]
+
+
 def test_a_mixture_of_other_classes_is_refused() -> None:
     from phalanx.families.segmentation.data import DATA
 

@@ -339,7 +339,7 @@ def config(words: Sequence[str]) -> int:
     parser = Parser('phalanx config', about, CONFIG_EXAMPLES)
     add_brought_recipe(parser)
     add_json(parser)
-    parser.add_argument('--explain', metavar='KEY', nargs='?', const='', help='tell what may stand at a key, or at every one')
+    parser.add_argument('--explain', metavar='KEY', nargs='?', const='', help='show what may stand at a key, or at every one')
     if not words:
         print(listing())
         return 0

@@ -117,12 +117,17 @@ def _part(name: str, schema: Any) -> Iterator[str]:
 
 
 def _about(schema: Any) -> str:
-    """Its docstring, or that of the class it extends; dataclasses without one are given their signature by Python."""
+    """Its docstring, or that of the class it extends; after it, that of a base that it names as `Base`.
+
+    Dataclasses without one are given their signature by Python.
+    """
     for one in schema.__mro__ if inspect.isclass(schema) else (schema,):
         written = vars(one).get('__doc__') if inspect.isclass(one) else one.__doc__
         is_ours = one.__module__.partition('.')[0] not in ('builtins', 'torch')
         if is_ours and written and not written.startswith(f'{one.__name__}('):
-            return inspect.cleandoc(written)
+            bases = one.__mro__[1:] if inspect.isclass(one) else ()
+            named = [base.__doc__ or '' for base in bases if f'`{base.__name__}`' in written]
+            return '\n\n'.join(inspect.cleandoc(text) for text in (written, *named))
     return ''
 
 

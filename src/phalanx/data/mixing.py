@@ -95,7 +95,7 @@ class Shares:
 
     def each(self, change: Callable[[Any], Source[Any]]) -> Shares:
         """The same shares of what `change` makes of the sources."""
-        return Shares([change(source) for source in self.sources], self.shares)
+        return Shares([each_of(source, change) for source in self.sources], self.shares)
 
     def _part(self, index: int) -> tuple[int, int]:
         """Which source, and which of its places."""

@@ -45,6 +45,7 @@ from phalanx.deploy.writing import (
     write_onnx,
 )
 from phalanx.engine.runs import Job, open_job, said_of_weights
+from phalanx.families.distillation import student_of
 from phalanx.families.task import Export, Task
 from phalanx.runtime.model import FAMILIES
 from phalanx.runtime.prepare import Floats
@@ -170,7 +171,8 @@ def export(job: Job, out: Path, options: Options) -> Written:
     try:
         model = job.task.model()
         load_weights(model, options.weights or job.folder, raw=job.recipe.ema is None)
-        exported = job.task.export(model.eval(), post_processing=options.post_processing)
+        model = student_of(model.eval())
+        exported = job.task.export(model, post_processing=options.post_processing)
     except (ValueError, FileNotFoundError) as error:  # of the data set or dictionary that names the classes
         raise RequestError(str(error)) from None
     varying = multiples(exported, options.dynamic)

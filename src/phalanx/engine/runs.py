@@ -265,26 +265,41 @@ def check_folder(job: Job, resume: str | None, fresh: bool) -> None:
 
 
 def check_parts(job: Job, world_size: int) -> None:
-    """Builds what can be wrong without a wrong key: data sets, network, optimizer, shares. Raises RequestError."""
-    train = job.recipe.train
+    """Builds what can be wrong without a wrong key: data sets, network, optimizer, shares.
+
+    Raises RequestError with every problem found.
+    """
+    train, task = job.recipe.train, job.task
     if train.compile:
         use_own_cache()
         check_cache()
     if train.compile and pick_device(job.recipe.device).type == 'cpu':
         check_compiler()
-    try:
+
+    def check_cached() -> None:
         if train.cache is not None:
             check_room(train.cache)
-        size = len(job.task.dataset('train'))
-        job.task.dataset('eval')
-        model = job.task.model()
+
+    def check_stream() -> None:
+        size = len(task.dataset('train'))
+        Stream(size, train.global_batch(world_size), train.micro_batches, train.seed, 0, world_size)
+
+    def check_network() -> None:
+        model = task.model()
         freeze(model, train.freeze)
         groups = parameter_groups(model, job.recipe.parameters)
         if getattr(job.recipe.optimizer, 'func', None) in REFUSING:  # making any optimizer makes torch import its compiler: 3 s
             job.recipe.optimizer(groups)
-        Stream(size, train.global_batch(world_size), train.micro_batches, train.seed, 0, world_size)
-    except (ValueError, OSError) as error:
-        raise RequestError(str(error)) from None
+
+    problems: list[str] = []
+    for check in (check_cached, check_stream, lambda: task.dataset('eval'), check_network):
+        try:
+            check()
+        except (ValueError, OSError) as error:
+            if str(error) not in problems:  # one missing folder keeps several parts from being built
+                problems.append(str(error))
+    if problems:
+        raise RequestError('\n'.join(problems))
 
 
 def load_initial(model: nn.Module, train: Train, task: Task[Any, Any, Any]) -> list[Taken]:

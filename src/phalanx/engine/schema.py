@@ -190,7 +190,7 @@ class Recipe:
     clip: Clip | None = None
     """Gradient clipping."""
     ema: EmaOptions | None = None
-    """The averaged copy of the weights that is evaluated and exported."""
+    """The exponential moving average of the weights, which is evaluated and exported."""
     precision: PrecisionOptions = field(default_factory=PrecisionOptions)
     gradients: GradientOptions = field(default_factory=GradientOptions)
     """How gradients are sent between ranks: compressed, where the network is slow."""

@@ -24,15 +24,14 @@ Colours = tuple[float, float, float]
 
 
 class Family:
-    """The base of a Task, made from the keys that recipes of all families have.
+    """The keys of all families, and what their Tasks have in common.
 
     `loss` lists what the network learns from, each multiplied by its one of `loss_coefficients` (all 1 when there are none).
     `metric` is what evaluations report, and `main_metric` the one of its numbers that picks the best checkpoint, the first of
     its `names` when none is given. `mean` and `std` are those of values between 0 and 1, for the normalisation.
 
     Distillation: `model` is the student, `networks` names others that see the same batches, `between` says what they learn from
-    one another; each learns from `loss` too, unless it is in `frozen`; `train.init_networks` says from where they start. In a
-    family that has it, `from_teacher` lists what the losses of the student take from its teacher, instead of `between` or too.
+    one another; each learns from `loss` too, unless it is in `frozen`; `train.init_networks` says from where they start.
 
     Raises ValueError for options of parts that cannot be.
     """
@@ -52,7 +51,7 @@ class Family:
         std: Colours,
         networks: Mapping[str, partial[nn.Module]] | None,
         between: Sequence[partial[NetworkLoss]],
-        from_teacher: Sequence[partial[Any]] = (),
+        from_teacher: Sequence[partial[Any]] = (),  # what losses of the family learn from a teacher, beside `between`
         frozen: Sequence[str],
     ) -> None:
         check_std(std)

@@ -80,6 +80,12 @@ class Distilled(nn.Module):
         return outputs
 
 
+def student_of(model: nn.Module) -> nn.Module:
+    """The network that is for later use: the student of a distillation, any other model itself."""
+    student: nn.Module = model.student if isinstance(model, Distilled) else model
+    return student
+
+
 def network_of(model: nn.Module, name: str) -> nn.Module:
     """The network of that name in a distillation. Raises ValueError when `model` is none or has no such network."""
     networks = model.networks if isinstance(model, Distilled) else nn.ModuleDict()

@@ -15,7 +15,14 @@ from phalanx.config.originals.dialect import Dialect, Reading, Section, as_numbe
 from phalanx.config.read import Node, document, over_bases, plain
 
 BASE = '_BASE_'
-SIZES = {(0.33, 0.5): 's', (0.67, 0.75): 'm', (1.0, 1.0): 'l', (1.33, 1.25): 'x'}  # of depth_mult and width_mult
+SIZES = {  # of depth_mult and width_mult
+    (0.33, 0.25): 'n',
+    (0.33, 0.375): 't',
+    (0.33, 0.5): 's',
+    (0.67, 0.75): 'm',
+    (1.0, 1.0): 'l',
+    (1.33, 1.25): 'x',
+}
 ARCHITECTURES = ('YOLOv3', 'PPYOLOE')
 PARTS = {'backbone': 'CSPResNet', 'neck': 'CustomCSPPAN', 'yolo_head': 'PPYOLOEHead'}
 METHODS = {

@@ -23,12 +23,12 @@ from phalanx.families.detection import decode
 from phalanx.families.detection import draw as drawing
 from phalanx.families.detection.data import DATA, Data, Objects
 from phalanx.families.detection.data.write import FORMATS, Format, write
+from phalanx.families.detection.distilled import DistilledDetector
 from phalanx.families.detection.graph import OUTPUTS, with_suppression
 from phalanx.families.detection.loss import LOSSES, TEACHER_LOSSES, DetectionLoss
 from phalanx.families.detection.loss.distill import TeacherLoss
 from phalanx.families.detection.metric import METRICS, CocoAp, Detections
 from phalanx.families.detection.models import MODELS
-from phalanx.families.detection.models.distilled import DistilledDetector
 from phalanx.families.detection.nms import multiclass_nms
 from phalanx.families.detection.survey import BoxSurvey
 from phalanx.families.detection.transforms import TRANSFORMS, Chances, Shown, Transform
@@ -153,8 +153,8 @@ class Detection(Family):
     """The Task, made from the keys of a recipe.
 
     `nms` makes results of boxes; pictures show those with at least the score `shown_from`. `mean` and `std` are those of RGB
-    values. What is learned `from_teacher`, the one other network, which is frozen, is what PaddleDetection distils; with it the
-    teacher's boxes decide which anchors are positive. What all families have: `Family`.
+    values. `from_teacher` lists what a student learns in PaddleDetection: then the only one of `networks` is the `teacher`; it
+    is frozen, and its boxes decide which anchors are positive. What all families have: `Family`.
     """
 
     def __init__(
@@ -306,11 +306,7 @@ class Detection(Family):
         return sizing_of(self.transforms['eval']) != 'one'
 
     def export(self, model: nn.Module, *, post_processing: bool = False) -> Export:
-        """Boxes and scores of all anchors, or of those that suppression leaves; scaling to the image is the caller's.
-
-        Of a distillation, the student's.
-        """
-        model = model.student if isinstance(model, Distilled) else model
+        """Boxes and scores of all anchors, or of those that suppression leaves; scaling to the image is the caller's."""
         preparation = {
             'transforms': [described(transform) for transform in self.transforms['eval']],
             'resizing': RESIZING,

@@ -159,7 +159,7 @@ class Recognition(Family):
     and which lines are in it does not depend on their size.) A line keeps its ratio of sides, the rest of the width being
     empty, or is stretched with `keep_ratio` false. `concatenate` puts lines behind one another, before the `transforms`.
 
-    For the rest see `Family`; `mean` and `std` are those of BGR values.
+    What all families have: `Family`; `mean` and `std` are those of BGR values.
     """
 
     def __init__(

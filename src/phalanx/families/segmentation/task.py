@@ -110,7 +110,8 @@ class Segmentation(Family):
 
     `loss` lists one for each output of the network, the main one first, each times its one of `loss_coefficients` (all 1 when
     there are none). `inference` says how images are seen in evaluation. `mean` and `std` are those of RGB values. What the
-    outputs of `networks` are called, for `between`: 0 is the main one, 1 the first auxiliary one. For the rest see `Family`.
+    outputs of `networks` are called, for `between`: 0 is the main one, 1 the first auxiliary one. What all families have:
+    `Family`.
     """
 
     def __init__(

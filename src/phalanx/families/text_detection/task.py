@@ -153,7 +153,7 @@ class TextDetection(Family):
     """The Task, made from the keys of a recipe.
 
     `mean` and `std` are those of BGR values, in that order: the published weights were trained with the numbers that ImageNet
-    has for RGB. For the rest see `Family`.
+    has for RGB. What all families have: `Family`.
     """
 
     def __init__(

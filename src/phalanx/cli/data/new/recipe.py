@@ -47,15 +47,17 @@ def _detection(written: Written, length: Length, node: Node) -> list[str]:
     flip = '  - random_flip                  # take it out where mirrored objects are others (left, right)'
     no_flip = '  # no random_flip: mirrored, these classes would not be themselves'
     turned = flip if mirrors(written.class_names) else no_flip
+    size, larger, rate = ('s', 'm, l, x', 5.0e-4) if node.has_gpu else ('n', 't, s, m, l, x', 1.0e-3)
     return [
-        'model:\n  name: ppyoloe\n  size: s                        # or m, l, x: better with many images\n  plus: true',
-        f'loss:\n  name: task_aligned\n  static_assigner_epochs: {max(1, length.epochs // 3)}',
+        f'model:\n  name: ppyoloe\n  plus: true\n'
+        f'  size: {size}                        # or {larger}: with many images, and more time',
+        'loss:\n  name: task_aligned',
         'metric:\n  name: coco',
         'transforms:\n  - random_distort\n  - {name: random_expand, ratio: 2.0}\n  - random_crop\n'
         f'{turned}\n  - {{name: batch_random_resize, sizes: {sizes}, interpolation: linear}}',
         'eval_transforms:                 # small objects need more pixels\n'
         f'  - {{name: resize, target_size: [{side}, {side}], interpolation: cubic}}',
-        _optimizer('adamw', 5.0e-4 * (length.batch / 8) ** 0.5, 0.05),
+        _optimizer('adamw', rate * (length.batch / 8) ** 0.5, 0.05),
     ]
 
 
@@ -64,7 +66,8 @@ def _segmentation(written: Written, length: Length, node: Node) -> list[str]:
     weights = _flow(class_weights(written))
     scale = '0.75, max: 1.5' if crop >= long else '0.5, max: 2.0'
     return [
-        'model:\n  name: pp_liteseg\n  backbone: stdc1',
+        'model:\n  name: pp_liteseg\n  backbone: stdc1'
+        + ('' if node.has_gpu else '\n  width: 0.5                     # of the published channels; 1.0: with more time'),
         'loss:                            # of the three heads; the weights even out how many pixels each class has\n'
         f'  - {{name: cross_entropy, class_weights: &weights {weights}}}\n'
         '  - {name: cross_entropy, class_weights: *weights}\n  - {name: cross_entropy, class_weights: *weights}\n'

@@ -20,8 +20,6 @@ from phalanx.families.detection.data.yolo import YoloText
 
 
 class Mixture(mixing.Mixture):
-    __doc__ = mixing.Mixture.__doc__
-
     def __init__(self, *, parts: tuple[Annotated[partial[Data], DATA], ...], train_shares: tuple[float, ...] = ()) -> None:
         super().__init__(parts, train_shares)
 

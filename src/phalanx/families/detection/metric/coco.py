@@ -22,7 +22,7 @@ MOST = 100  # detections of an image that count for a class
 
 
 class CocoAp(Gathered):
-    """Mean average precision over IoU thresholds 0.5, 0.55, .. 0.95 and classes; crowds are ignore regions.
+    """mean_ap, ap50, ap75: average precision over IoU thresholds 0.5, 0.55, .. 0.95 and classes; crowds are ignore regions.
 
     An image is evaluated as a whole by the detections of highest score, up to 100 of each class.
     """

@@ -28,7 +28,7 @@ class Curve:
 
 
 class VocAp(Gathered):
-    """Mean average precision at the IoU threshold `iou`; difficult objects and what is found there do not count.
+    """mean_ap: mean average precision at the IoU threshold `iou`; difficult objects and what is found there do not count.
 
     `points`: the mean of the best precision at recall 0, 0.1, .. 1 or better (11, VOC until 2009), or the area under the
     curve (all); as PaddleDetection computes it, without making the curve fall first, which the tool of VOC 2010 does.

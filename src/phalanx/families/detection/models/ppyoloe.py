@@ -20,7 +20,14 @@ from phalanx.families.detection.models.places import PlaceEncoder
 from phalanx.nn.backbones.csp_rep_resnet import BasicBlock, CSPRepResNet, CSPStage, fuse
 from phalanx.nn.layers import ConvBNSiLU, initialise_convs
 
-SIZES = {'s': (0.33, 0.5), 'm': (0.67, 0.75), 'l': (1.0, 1.0), 'x': (1.33, 1.25)}  # depth and width, as shares of l
+SIZES = {  # depth and width, as shares of l
+    'n': (0.33, 0.25),  # of our own
+    't': (0.33, 0.375),
+    's': (0.33, 0.5),
+    'm': (0.67, 0.75),
+    'l': (1.0, 1.0),
+    'x': (1.33, 1.25),
+}
 STRIDES = (32, 16, 8, 4)  # of the levels, in the order of the output; of three levels the first three
 CHANNELS = (768, 384, 192, 64)  # of the neck's maps, for size l
 
@@ -190,7 +197,7 @@ class HeadAttention(nn.Module):
 def ppyoloe(
     num_classes: int,
     *,
-    size: Literal['s', 'm', 'l', 'x'] = 's',
+    size: Literal['n', 't', 's', 'm', 'l', 'x'] = 's',
     plus: bool = False,
     levels: Literal[3, 4] = 3,
     neck_alpha: bool = False,
@@ -199,7 +206,9 @@ def ppyoloe(
 ) -> PPYOLOE:
     """PP-YOLOE of a size, or PP-YOLOE+ (`plus`), whose backbone has learned factors in its re-parameterised blocks.
 
-    `neck_alpha`: so has the neck. Four `levels` (P2 in PaddleDetection) add anchors 4 pixels apart, for small objects.
+    Size `t` has the factors of PP-YOLOE+_t-aux, but neither its auxiliary head nor its narrower neck; size `n`, half as wide
+    as `s`, is our own, for CPUs. `neck_alpha`: the neck has learned factors, too. Four `levels` (P2 in PaddleDetection) add
+    anchors 4 pixels apart, for small objects.
     `encoder`: as many transformer layers over the coarsest map, and `reach`: the least and the largest distance of a side from
     an anchor, in strides; PP-YOLOE-SOD has 4 layers and reaches from -2, since anchors beside a small object find it too.
     Raises ValueError where the reach is no range that holds 0, or `encoder` is negative.

@@ -47,7 +47,7 @@ class Comparison:
 
 
 class ReadingAccuracy:
-    """Counts texts, those read exactly, and edits; only whole numbers, so that sums do not depend on their order.
+    """accuracy, edit_similarity: counts texts, those read exactly, and edits; whole numbers, whose sums have no order.
 
     The options say in what two texts may differ and still be equal; the defaults are PaddleOCR's. `alphanumeric_only` compares
     nothing but Latin letters, whatever their case, and digits, as English benchmarks do.

@@ -21,8 +21,6 @@ from phalanx.families.segmentation.data.source import Data, Source
 
 
 class Mixture(mixing.Mixture):
-    __doc__ = mixing.Mixture.__doc__
-
     def __init__(self, *, parts: tuple[Annotated[partial[Data], DATA], ...], train_shares: tuple[float, ...] = ()) -> None:
         super().__init__(parts, train_shares)
 

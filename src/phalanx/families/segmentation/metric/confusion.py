@@ -23,7 +23,7 @@ class Labelled(Protocol):
 
 
 class Confusion:
-    """Counts pixels by true and predicted class; void pixels do not count.
+    """mean_iou, accuracy, kappa, mean_dice: counts pixels by true and predicted class; void pixels do not count.
 
     A class that is neither true nor predicted anywhere does not count for `mean_iou`. It has IoU 1, and 0 for precision, recall
     and dice, in the table and in the other means, as in PaddleSeg.

@@ -49,7 +49,7 @@ class Score:
 
 
 class TableMetric:
-    """Counts tables by how right they are.
+    """accuracy, teds, teds_structure, cell_precision, cell_recall: counts tables by how right they are.
 
     A network that says structure and boxes reads no text. For `teds` each true text is given to the cell whose box it is in, as
     if another network had read it without fault; so it measures structure and boxes, and `teds_structure` the structure alone.

@@ -50,7 +50,7 @@ class Judgement(NamedTuple):
 
 
 class Hmean:
-    """Precision and recall of what was found, and their harmonic mean, over all images at once.
+    """hmean, precision, recall: those of what was found, over all images at once; hmean is the harmonic mean.
 
     What was found is right when its IoU with a text is above 0.5; a text is found once, the first pair counts, as in ICDAR's
     own program. What lies with more than half of its area on a text to be ignored does not count. Outlines that cross

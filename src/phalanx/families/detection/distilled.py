@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Self
+from typing import Any
 
 from torch import Tensor, nn
 
@@ -36,11 +36,6 @@ class DistilledDetector(Distilled):
         for conv in self.aligned:
             if isinstance(conv, nn.Conv2d):
                 nn.init.kaiming_normal_(conv.weight, nonlinearity='relu')
-
-    def fuse(self) -> Self:
-        """Of the student: it computes the same with fewer convolutions but can only evaluate."""
-        self.eval().student.fuse()
-        return self
 
     def forward(self, *inputs: Any) -> Any:
         outputs = super().forward(*inputs)
