@@ -42,7 +42,7 @@ def test_all_mistakes_of_a_recipe_are_reported_before_any_process_starts(phalanx
         (('train', 'pp_liteseg_digits', '--set', 'schedule={name: step}'), 'the step schedule needs `every` or `every_epochs`'),
         (
             ('train', 'pp_liteseg_digits', '--set', 'transforms=[random_flip, {name: random_padding_crop, crop_size: [0, 0]}]'),
-            'transforms[1]: size is (width, height) in pixels, each at least 1; got 0, 0',
+            'transforms[1]: crop_size is (height, width) in pixels, each at least 1; got 0, 0',
         ),
         (('train', 'pp_liteseg_digits', '--set', 'task=[segmentation]'), "task: ['segmentation'] is not one of"),
         (('plan', 'pp_liteseg_digits', '--nodes', '1,a'), '--nodes 1,a: expected numbers from 1 on, such as 1,2,4'),

@@ -34,7 +34,8 @@ def test_only_its_own_pictures_are_shown(folder: Path, name: str) -> None:
     (folder / 'pictures' / 'index.json').write_text(
         json.dumps([[{'caption': 'a', 'file': 'own.png'}, {'caption': 'b', 'file': name}]])
     )
-    figure = {'kind': 'pictures', 'title': 'c', 'cells': [{'caption': 'd', 'file': name}]}
+    row = {'caption': 'c', 'cells': [{'caption': 'd', 'file': name}]}
+    figure = {'kind': 'pictures', 'title': 'c', 'rows': [row]}
     (folder / 'table.json').write_text(json.dumps({'step': 1, 'rows': [], 'figures': [figure]}))
     assert cli.main(['report', str(folder)]) == 0
     assert (folder / 'report.html').read_text().count('<img') == 1

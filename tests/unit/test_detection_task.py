@@ -90,7 +90,8 @@ def test_every_recipe_is_valid(path: Path) -> None:
     recipe, bound, _ = bind(read(path), Recipe, Detection)
     assert recipe.task == 'detection'
     assert pickle.dumps(bound)  # loader workers may be started afresh
-    if '_x_' not in path.stem and '_l_' not in path.stem and 'objects365' not in path.stem:
+    known = path.stem != 'ppyoloe_plus_s'  # whose classes stand in the files of a user's data
+    if known and '_x_' not in path.stem and '_l_' not in path.stem and 'objects365' not in path.stem:
         assert isinstance(bound.model(), nn.Module)
 
 

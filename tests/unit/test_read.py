@@ -43,7 +43,7 @@ def test_a_shipped_recipe_or_a_part_of_several_is_a_base_by_its_name(tmp_path: P
     recipe = write(tmp_path, run='_base_: [pp_liteseg, slanet.yml, own.yml]\ntrain: {steps: 1}\n', own='clip: {norm: 2}\n')
     own = plain(read(recipe))
     assert own['loss'] == ['structure', 'smooth_l1']  # of slanet
-    assert own['schedule']['power'] == 0.9  # of pp_liteseg
+    assert own['transforms'][0]['name'] == 'resize_step_scaling'  # of pp_liteseg
     assert own['clip']['norm'] == 2
 
 
