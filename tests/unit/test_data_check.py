@@ -94,7 +94,7 @@ def test_pixels_and_images_of_each_class_are_counted(check: Callable[..., tuple[
     assert found['remarks'] == [
         'never in the training samples: car (6% of the pixels are (void)); of masks with the values 0 and 255, `phalanx new` '
         'and `phalanx data prepare masks` make classes',
-        'never in the evaluation samples, so not judged: sky, road',
+        'never in the evaluation samples, so not evaluated: sky, road',
     ]
 
 

@@ -171,7 +171,7 @@ def test_pages_of_ppocrlabel_keep_their_outlines_and_what_is_not_judged(capsys: 
     assert outlines_in('mine_phalanx') == {
         f'part {n}': [(drawn.text_of(n), drawn.curved(n)), ('###', small)] for n in range(drawn.COUNT)
     }
-    assert '8 texts in training, 8 more are not judged' in capsys.readouterr().out
+    assert '8 texts in training, 8 more are ignored' in capsys.readouterr().out
     assert open_job('mine_phalanx/mine.yml').task.survey('eval').count(0)[1]['text'] == 1  # type: ignore[attr-defined]
 
 

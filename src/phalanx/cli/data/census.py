@@ -119,7 +119,7 @@ class SplitCensus:
         self.units.update(seen.counts)
         self.images.update(name for name, count in seen.counts.items() if count)
 
-    def told(self, name: str, unit: str) -> str:
+    def remark(self, name: str, unit: str) -> str:
         """How many samples have what a name in brackets stands for, or how many units, and which; empty when there are none."""
         kinds = sorted((kind for kind in self.units if kind.startswith(f'{name} ')), key=lambda kind: -self.units[kind])
         if kinds:
@@ -172,7 +172,7 @@ class Census:
             for split, part in self.splits.items()
             if split in self.surveys
             for name, cure in self.surveys[split].cures.items()
-            if (found := part.told(name, self.unit))
+            if (found := part.remark(name, self.unit))
         ]
         trained = self.splits.get('train')
         expected = self.surveys['train'].class_names if trained else ()
@@ -185,9 +185,9 @@ class Census:
             instead = f' ({", ".join(other)})' if other else ''
             cure = f'; {self.surveys["train"].when_absent}' if other and self.surveys['train'].when_absent else ''
             remarks.append(f'never in the training samples: {", ".join(absent)}{instead}{cure}')
-        if (judged := self.splits.get('eval')) and trained:
-            missing = [name for name in expected if trained.units[name] and not judged.units[name]]
-            remarks += [f'never in the evaluation samples, so not judged: {", ".join(missing)}'] if missing else []
+        if (evaluated := self.splits.get('eval')) and trained:
+            missing = [name for name in expected if trained.units[name] and not evaluated.units[name]]
+            remarks += [f'never in the evaluation samples, so not evaluated: {", ".join(missing)}'] if missing else []
         across = [group for group in self.duplicates if len({split for split, _ in group}) > 1]
         if across:
             remarks.append(f'images both among the training and the evaluation samples: {len(across)}')

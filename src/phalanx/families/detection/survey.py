@@ -36,9 +36,9 @@ class BoxSurvey(FromSource):
         image, objects = self.source.read(Draw(index))
         rows = zip(objects.classes.tolist(), objects.ignored.tolist(), strict=True)
         counts = Counter('(ignored)' if ignored else self.class_names[label] for label, ignored in rows)
-        judged = objects.at(~objects.ignored)
-        sides = (judged.boxes[:, 2:] - judged.boxes[:, :2]) * np.array(self.seen(image), np.float32)
-        twice, ambiguous = doubled(judged)
+        present = objects.at(~objects.ignored)
+        sides = (present.boxes[:, 2:] - present.boxes[:, :2]) * np.array(self.seen(image), np.float32)
+        twice, ambiguous = doubled(present)
         counts += Counter({SMALL: int((sides.min(1, initial=FINEST) < FINEST).sum()), TWICE: twice, AMBIGUOUS: ambiguous})
         return image, dict(counts)
 

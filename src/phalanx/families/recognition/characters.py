@@ -94,12 +94,12 @@ def _metadata(file: Path) -> str:
     from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
     try:
-        told = {each.key: each.value for each in onnx.load_model(file, load_external_data=False).metadata_props}
+        metadata = {each.key: each.value for each in onnx.load_model(file, load_external_data=False).metadata_props}
     except (DecodeError, ValueError) as error:
         raise ValueError(f'{file}: is not a complete ONNX file: {error}') from None
-    if not told.get('character'):
+    if not metadata.get('character'):
         raise ValueError(f'{file}: has no `character` in its metadata; give the dictionary that it was made with')
-    return str(told['character'])
+    return str(metadata['character'])
 
 
 class Encoded(NamedTuple):

@@ -23,7 +23,7 @@ class TextSurvey(FromSource):
     unit: str = 'texts'
 
     def count(self, index: int) -> tuple[Image, dict[str, int]]:
-        """The image, and its texts; those that cannot be learnt or judged count besides, by why. Raises SampleError."""
+        """The image, and its texts; those that cannot be learned or evaluated count besides, by why. Raises SampleError."""
         image, texts = self.source.read(Draw(index))
         H, W = image.shape[:2]
         kinds: Counter[str] = Counter()

@@ -35,8 +35,8 @@ def border_width(points: Points, ratio: float) -> float:
 
 
 def shrink_maps(texts: Texts, height: int, width: int, *, ratio: float, least: float) -> tuple[Mask, Mask]:
-    """Where shrunk texts are, and where that is judged: not on ignored texts, nor on those too small to be shrunk."""
-    inside, judged = np.zeros((height, width), np.uint8), np.ones((height, width), np.uint8)
+    """Where shrunk texts are, and where that is valid: not on ignored texts, nor on those too small to be shrunk."""
+    inside, valid = np.zeros((height, width), np.uint8), np.ones((height, width), np.uint8)
     for points, ignored in zip(texts.outlines, texts.ignored, strict=True):
         points = points.clip(0, np.array([width - 1, height - 1], np.float32))
         small = np.ptp(points, axis=0).min() < least or area_and_length(points)[0] < 1
@@ -44,8 +44,8 @@ def shrink_maps(texts: Texts, height: int, width: int, *, ratio: float, least: f
         for part in parts:
             cv2.fillPoly(inside, [part.astype(np.int32)], 1)
         if not parts:
-            cv2.fillPoly(judged, [points.astype(np.int32)], 0)
-    return inside, judged
+            cv2.fillPoly(valid, [points.astype(np.int32)], 0)
+    return inside, valid
 
 
 def shrunk(points: Points, ratio: float) -> list[npt.NDArray[np.int64]]:
@@ -59,20 +59,20 @@ def shrunk(points: Points, ratio: float) -> list[npt.NDArray[np.int64]]:
 
 
 def threshold_maps(texts: Texts, height: int, width: int, *, ratio: float, least: float, most: float) -> tuple[Floats, Mask]:
-    """How near the border of a text each pixel is, from `least` to `most`, and where that is judged: on widened texts."""
-    nearness, judged = np.zeros((height, width), np.float32), np.zeros((height, width), np.uint8)
+    """How near the border of a text each pixel is, from `least` to `most`, and where that is valid: on widened texts."""
+    nearness, valid = np.zeros((height, width), np.float32), np.zeros((height, width), np.uint8)
     for points, ignored in zip(texts.outlines, texts.ignored, strict=True):
         reach = 0.0 if ignored else border_width(points, ratio)
         widened = offset(points, reach) if reach > 0 else []
         if not widened:
             continue
-        cv2.fillPoly(judged, [widened[0].astype(np.int32)], 1)
+        cv2.fillPoly(valid, [widened[0].astype(np.int32)], 1)
         x0, y0 = widened[0].min(0).clip(0, (width - 1, height - 1))
         x1, y1 = widened[0].max(0).clip(0, (width - 1, height - 1)) + 1
         near = 1 - np.clip(distances(points, x0, y0, x1, y1) / np.float32(reach), 0, 1)
         part = nearness[y0:y1, x0:x1]
         np.maximum(part, near, out=part)
-    return nearness * np.float32(most - least) + np.float32(least), judged
+    return nearness * np.float32(most - least) + np.float32(least), valid
 
 
 def distances(points: Points, x0: int, y0: int, x1: int, y1: int) -> Floats:

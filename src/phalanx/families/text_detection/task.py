@@ -109,7 +109,7 @@ class Sample:
 
 @dataclass(frozen=True)
 class TextBatch(Tensors):
-    """Samples filled up to one size with black; what was added is not judged."""
+    """Samples filled up to one size with black; what was added is ignored."""
 
     images: Tensor  # uint8 [B, 3, H, W]
     targets: Tensor  # float32 [B, 4, H, W], those of TargetMaps; [B, 0, H, W] in evaluation
@@ -142,7 +142,7 @@ class Samples(samples.Samples):
 
 
 def prepared(image: Image, texts: Texts, transforms: Sequence[Transform], draw: Draw) -> Sample:
-    """The sample that judges or predicts `image`, whose texts stay where they are."""
+    """The sample to evaluate or predict `image`, whose texts stay where they are."""
     seen, chances = image, Chances(draw.rng(), lambda: (image, Texts()))
     for transform in transforms:
         seen, _ = transform(seen, Texts(), chances)

@@ -78,8 +78,8 @@ class CopyPaste:
 
     def __call__(self, image: Image, texts: Texts, chances: Chances) -> Shown:
         (page, others), rng = chances.another(), chances.rng
-        judged = [place for place, ignored in enumerate(others.ignored) if not ignored]
-        picked = rng.permutation(judged).astype(int)[: max(1, min(int(self.ratio * len(others)), MOST_PASTED))].tolist()
+        readable = [place for place, ignored in enumerate(others.ignored) if not ignored]
+        picked = rng.permutation(readable).astype(int)[: max(1, min(int(self.ratio * len(others)), MOST_PASTED))].tolist()
         image = image.copy()
         for place in picked:
             laid = self._laid(image, page, others.outlines[place], texts, rng)
@@ -190,12 +190,12 @@ class RandomCrop:
     def _part(self, image: Image, texts: Texts, rng: Rng) -> tuple[int, int, int, int]:
         """What is cut out: x0, y0, x1, y1."""
         H, W = image.shape[:2]
-        judged = [points for points, ignored in zip(texts.outlines, texts.ignored, strict=True) if not ignored]
-        columns, rows = gaps(judged, 0, W), gaps(judged, 1, H)
+        readable = [points for points, ignored in zip(texts.outlines, texts.ignored, strict=True) if not ignored]
+        columns, rows = gaps(readable, 0, W), gaps(readable, 1, H)
         for _ in range(self.attempts if columns and rows else 0):
             (x0, x1), (y0, y1) = two_of(columns, rng), two_of(rows, rng)
             is_large = x1 - x0 >= max(1, self.least_share * W) and y1 - y0 >= max(1, self.least_share * H)
-            if is_large and any(shows(points, x0, y0, x1, y1) for points in judged):
+            if is_large and any(shows(points, x0, y0, x1, y1) for points in readable):
                 return x0, y0, x1, y1
         return 0, 0, W, H
 

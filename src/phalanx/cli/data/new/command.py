@@ -183,8 +183,8 @@ def _say(family: Family, found: Found, written: Written, tree: Tree, meaning: Me
         if too_long := line_size(written, this_node()).too_long:
             print(f'  note: {counted(too_long, "training line")} with more characters than there are places for: not learned')
     elif family == 'text_detection':
-        judged, ignored = written.units['text'], written.units['ignored']
-        print(f'  {counted(judged, "text")} in training' + (f', {ignored:,} more are not judged' if ignored else ''))
+        read, ignored = written.units['text'], written.units['ignored']
+        print(f'  {counted(read, "text")} in training' + (f', {ignored:,} more are ignored' if ignored else ''))
     else:
         print(f'  {min(written.tokens)} to {max(written.tokens)} tokens a table, {written.cell_boxes:,} boxes of cells')
     widths, heights = zip(*written.sizes, strict=True)

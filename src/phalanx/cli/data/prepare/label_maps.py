@@ -17,7 +17,7 @@ from phalanx.cli.data.prepare.samples import Sample
 from phalanx.cli.data.prepare.shapes import Shape, rectangle
 from phalanx.data.image import LabelMap, palette
 
-VOID = 255  # of pixels that are not judged
+VOID = 255  # of pixels that are ignored
 BACKGROUND = 'background'
 MEANING = {BACKGROUND: 0, '_background_': 0, '__ignore__': VOID}  # labels that are not classes; labelme's own among them
 MOST = 254  # classes that fit a label map of 8 bits

@@ -120,7 +120,7 @@ def _coloured(found: Iterable[Colour | int], named: Mapping[Colour, str]) -> Mea
             colour: names.index(name) if name in names else VOID for colour, name in named.items()
         }
         unknown = [code_of(colour) for colour in colours if colour not in values]
-        notes = (f'colours that no file names are not judged: {", ".join(unknown[:5])}',) if unknown else ()
+        notes = (f'colours that no file names are ignored: {", ".join(unknown[:5])}',) if unknown else ()
         return Meaning(
             names, values | {colour: VOID for colour in colours if colour not in values}, is_plain=False, notes=notes
         )

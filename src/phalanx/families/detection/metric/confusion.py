@@ -44,9 +44,9 @@ def grade(found: Detections, truth: Objects) -> Grade | None:
     sure = found.scores >= SURE
     boxes, classes = found.boxes[sure], found.classes[sure]
     pairs = match(pairwise_iou(torch.from_numpy(truth.boxes), torch.from_numpy(boxes)).numpy(), OVERLAP)
-    judged = [(target, number) for target, number in pairs if not truth.ignored[target]]
-    wrong = sum(truth.classes[target] != classes[number] for target, number in judged)
-    missed, beyond = int((~truth.ignored).sum()) - len(judged), len(boxes) - len(pairs)
+    matches = [(target, number) for target, number in pairs if not truth.ignored[target]]
+    wrong = sum(truth.classes[target] != classes[number] for target, number in matches)
+    missed, beyond = int((~truth.ignored).sum()) - len(matches), len(boxes) - len(pairs)
     if not (mistakes := missed + wrong + beyond):
         return None
     return Grade(-float(mistakes), f'{missed} missed, {wrong} of a wrong class, {beyond} found where nothing is')

@@ -30,7 +30,7 @@ class NRTR:
 
     def __call__(self, outputs: Outputs, texts: Texts) -> Loss:
         if outputs.nrtr is None:
-            raise ValueError('the loss nrtr judges an NRTR head, which this network does not have')
+            raise ValueError('the loss nrtr trains an NRTR head, which this network does not have')
         logits = at_least_float32(outputs.nrtr).flatten(0, 1)  # [B (L-1), K+5]
         total = F.cross_entropy(
             logits,

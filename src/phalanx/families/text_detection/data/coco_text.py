@@ -21,7 +21,7 @@ class CocoText:
     """The images that the JSON file `annotations` says to be of the set `train` or `val`, in the folder `images`.
 
     Both are relative to `root`. Words have an outline (`mask`, or `polygon` in the first version) or a `bbox`; illegible ones
-    are not judged. `empty_images`: train also on images without a word (evaluation always judges them).
+    are ignored. `empty_images`: train also on images without a word (evaluation always has them).
     """
 
     def __init__(

@@ -56,7 +56,7 @@ TOO_SMALL = (4.0, 6.0)  # the heights of texts that nobody can read
 class DrawnPages:
     """Pages of `page_size` (height, width) with `lines` texts, fewest and most, of `heights` in pixels, half of them turned.
 
-    `ignored_share` of the texts are too small to be read, and are not judged.
+    `ignored_share` of the texts are too small to be read, and are ignored.
     """
 
     def __init__(

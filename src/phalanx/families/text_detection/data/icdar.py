@@ -19,7 +19,7 @@ PICTURES = ('.jpg', '.jpeg', '.png', '.bmp')
 class Icdar2015:
     """Images of a folder, and for each `NAME.jpg` its texts in `gt_NAME.txt`, whose lines are `x1,y1,x2,y2,x3,y3,x4,y4,text`.
 
-    Folders are relative to `root`, named as the archives that ICDAR gives out. The text `###` marks what is not judged.
+    Folders are relative to `root`, named as the archives that ICDAR gives out. The text `###` marks what is ignored.
     """
 
     def __init__(

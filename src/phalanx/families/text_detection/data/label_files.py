@@ -14,8 +14,7 @@ from phalanx.families.text_detection.data.source import Pages, Points, Texts, ou
 class LabelFiles:
     """Images and their texts from label files, whose lines are `path<TAB>[{"transcription": .., "points": [[x, y], ..]}, ..]`.
 
-    Label files are relative to `root`, paths to `images`, a folder in it. The transcriptions `###` and `*` mark what is not
-    judged.
+    Label files are relative to `root`, paths to `images`, a folder in it. Texts `###` and `*` are ignored.
     """
 
     def __init__(

@@ -18,12 +18,12 @@ from phalanx.data.samples import Draw, Image, Split
 
 Points = npt.NDArray[np.float32]  # [n, 2] x, y in pixels, the outline of a text
 ILLEGIBLE = '###'
-IGNORED_TEXTS = (ILLEGIBLE, '*')  # transcriptions of what cannot be read and is not judged
+IGNORED_TEXTS = (ILLEGIBLE, '*')  # transcriptions of what cannot be read and is ignored
 
 
 @dataclass(frozen=True)
 class Texts:
-    """The texts of an image: outlines, what is written in each, and whether it is left out of the judgement."""
+    """The texts of an image: outlines, what is written in each, and whether it is left out of the evaluation."""
 
     outlines: tuple[Points, ...] = ()  # N
     strings: tuple[str, ...] = ()  # N
@@ -37,7 +37,7 @@ class Texts:
         return Texts(tuple(outlines), self.strings, self.ignored)
 
     def with_one(self, points: Points, string: str) -> Texts:
-        """These and one more, which is judged."""
+        """These and one more, which counts."""
         return Texts((*self.outlines, points), (*self.strings, string), (*self.ignored, False))
 
     def at(self, places: Sequence[int]) -> Texts:

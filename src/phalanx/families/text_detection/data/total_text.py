@@ -25,7 +25,7 @@ class TotalText:
 
     Folders are relative to `root`, named as in the published archives. A line of text is a word, `x: [[..]], y: [[..]],
     ornt: [u'c'], transcriptions: [u'word']`, and may be wrapped within its numbers. Files of MATLAB take scipy. The word `#`
-    is not judged.
+    is ignored.
     """
 
     def __init__(

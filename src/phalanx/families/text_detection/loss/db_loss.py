@@ -22,11 +22,11 @@ EPSILON = 1e-6  # in every divisor, as in PaddleOCR
 class DbLoss:
     """The terms of DB, as in PaddleOCR: `shrink`, `threshold`, `binary`, and `coarse` for RefinedMaps.
 
-    - `shrink`, times `alpha`: the main loss of the shrink map. `dice` is 1 - 2 |p t| / (|p| + |t|) over all judged pixels of
-      the step at once. `bce` is the mean binary cross-entropy over judged pixels; `balanced`, over those of text and, of
+    - `shrink`, times `alpha`: the main loss of the shrink map. `dice` is 1 - 2 |p t| / (|p| + |t|) over all valid pixels of
+      the step at once. `bce` is the mean binary cross-entropy over valid pixels; `balanced`, over those of text and, of
       those without text, the `ohem_ratio` times as many with the largest losses, or all when there are fewer. (`balanced`
       dice is the same but for a step without text, where its value is 0; there is no gradient then in any case.)
-    - `threshold`, times `beta`: the mean distance of the threshold map from its target, over its judged pixels.
+    - `threshold`, times `beta`: the mean distance of the threshold map from its target, over its valid pixels.
     - `binary`: the dice loss of the binary map.
     - `coarse`: the main loss of the binary map, which comes from the first look of a LocalHead.
 
@@ -50,31 +50,31 @@ class DbLoss:
         """`maps` are those of a network in training. The samples of a step see one another: see `Task.sees_whole_step`."""
         assert maps.threshold is not None and maps.binary is not None
         shrink, threshold, binary = (each.squeeze(1) for each in (maps.shrink, maps.threshold, maps.binary))
-        truth, judged = targets.shrink_map, targets.shrink_mask
+        truth, valid = targets.shrink_map, targets.shrink_mask
         terms = {
-            'shrink': times(self.alpha, self.main_term(shrink, truth, judged, whole)),
+            'shrink': times(self.alpha, self.main_term(shrink, truth, valid, whole)),
             'threshold': times(self.beta, distance(threshold, targets.threshold_map, targets.threshold_mask, whole)),
-            'binary': dice(binary, truth, judged, whole),
+            'binary': dice(binary, truth, valid, whole),
         }
         if isinstance(maps, RefinedMaps):
-            terms['coarse'] = self.main_term(binary, truth, judged, whole)
+            terms['coarse'] = self.main_term(binary, truth, valid, whole)
         return terms
 
-    def main_term(self, probabilities: Tensor, truth: Tensor, judged: Tensor, whole: WholeStep) -> Term:
+    def main_term(self, probabilities: Tensor, truth: Tensor, valid: Tensor, whole: WholeStep) -> Term:
         """The main loss of `probabilities` [B, H, W]."""
         if self.main == 'dice':
-            return dice(probabilities, truth, judged, whole, none=0.0 if self.balanced else 1.0)
+            return dice(probabilities, truth, valid, whole, none=0.0 if self.balanced else 1.0)
         with torch.autocast('cuda', enabled=False):  # which refuses this loss, in float32 too
             losses = F.binary_cross_entropy(probabilities, truth.to(probabilities.dtype), reduction='none')
         if not self.balanced:
-            return mean(losses, judged, whole)
+            return mean(losses, valid, whole)
         with torch.no_grad():
-            kept = self.kept(losses, truth, judged, whole)
+            kept = self.kept(losses, truth, valid, whole)
         return mean(losses, kept, whole)
 
-    def kept(self, losses: Tensor, truth: Tensor, judged: Tensor, whole: WholeStep) -> Tensor:
+    def kept(self, losses: Tensor, truth: Tensor, valid: Tensor, whole: WholeStep) -> Tensor:
         """How much of each pixel counts, [B, H, W]: text wholly, the hardest others, and a share of those that tie for last."""
-        text, other = truth * judged, (1 - truth) * judged
+        text, other = truth * valid, (1 - truth) * valid
         pixels, others = whole.sum(torch.stack([each.sum(dtype=torch.float64) for each in (text, other)]))
         k = torch.minimum(others, pixels * self.ohem_ratio).long()
         cutoff, share = kth_largest(losses, other > 0, k.clamp(min=1), whole)
@@ -82,13 +82,13 @@ class DbLoss:
         return torch.where(k > 0, text + other * hard, text)
 
 
-def dice(probabilities: Tensor, truth: Tensor, judged: Tensor, whole: WholeStep, *, none: float = 1.0) -> Term:
-    """1 - 2 |p t| / (|p| + |t|) over the judged pixels of the step, of p, t and judged [B, H, W]; `none` where no t is 1.
+def dice(probabilities: Tensor, truth: Tensor, valid: Tensor, whole: WholeStep, *, none: float = 1.0) -> Term:
+    """1 - 2 |p t| / (|p| + |t|) over the valid pixels of the step, of p, t and valid [B, H, W]; `none` where no t is 1.
 
     It is no sum over the samples, but its gradient is: with I the overlap and A the areas of the step, and i and a those of a
     part, that of -2 i / A + 2 a I / A². So a part has that gradient, and of the value its share of the samples.
     """
-    own = torch.stack([(each * judged).sum() for each in (probabilities * truth, probabilities + truth, truth)])
+    own = torch.stack([(each * valid).sum() for each in (probabilities * truth, probabilities + truth, truth)])
     overlap, areas, text = whole.sum(own).unbind()
     areas = areas + EPSILON
     sloped = 2 * (overlap / areas * own[1] - own[0]) / areas
@@ -97,9 +97,9 @@ def dice(probabilities: Tensor, truth: Tensor, judged: Tensor, whole: WholeStep,
     return Term(share * value + (sloped - sloped.detach()), truth.new_full((), share, dtype=torch.float64))
 
 
-def distance(predicted: Tensor, truth: Tensor, judged: Tensor, whole: WholeStep) -> Term:
-    """The mean of |p - t| over the judged pixels of the step, of p, t and judged [B, H, W]."""
-    return mean((predicted - truth).abs(), judged, whole)
+def distance(predicted: Tensor, truth: Tensor, valid: Tensor, whole: WholeStep) -> Term:
+    """The mean of |p - t| over the valid pixels of the step, of p, t and valid [B, H, W]."""
+    return mean((predicted - truth).abs(), valid, whole)
 
 
 def mean(losses: Tensor, weights: Tensor, whole: WholeStep) -> Term:

@@ -11,6 +11,6 @@ class Targets(NamedTuple):
     """The truth of each pixel, [B, H, W] float32 each."""
 
     shrink_map: Tensor  # 1 within a text, shrunk, else 0
-    shrink_mask: Tensor  # 1 where that is judged, 0 where a text is to be ignored
+    shrink_mask: Tensor  # 1 where that is valid, 0 where a text is to be ignored
     threshold_map: Tensor  # how near the border of a text is, from the least threshold to the largest
-    threshold_mask: Tensor  # 1 where that is judged: around the border of texts
+    threshold_mask: Tensor  # 1 where that is valid: around the border of texts

@@ -1,4 +1,4 @@
-"""Hmean as ICDAR 2015 judges text detection, and PaddleOCR with it."""
+"""Hmean as ICDAR 2015 evaluates text detection, and PaddleOCR with it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LEAST_SHARE = 0.5  # of what was found that lies on a text to be ignored, to be 
 STEPS = 51  # of the curves
 
 
-class Judged(Protocol):
+class Annotated(Protocol):
     """What a metric must know of a batch."""
 
     @property
@@ -33,7 +33,7 @@ class Judged(Protocol):
         """The texts of each image, in pixels of the image as it was read."""
 
 
-class Judgement(NamedTuple):
+class Counts(NamedTuple):
     """What counts of an image."""
 
     texts: int  # that ought to be found
@@ -61,17 +61,17 @@ class Hmean:
     tie_breakers = ('precision',)
 
     def __init__(self) -> None:
-        self.images: dict[int, Judgement] = {}  # by the number of the sample, so that none counts twice
+        self.images: dict[int, Counts] = {}  # by the number of the sample, so that none counts twice
 
     worst = 'Images of the lowest hmean'
 
-    def update(self, prediction: Sequence[Sequence[TextRegion]], batch: Judged) -> list[Grade | None]:
+    def update(self, prediction: Sequence[Sequence[TextRegion]], batch: Annotated) -> list[Grade | None]:
         for index, found, truth in zip(batch.indices, prediction, batch.truths, strict=True):
-            self.images[index] = judged(found, truth)
+            self.images[index] = counted(found, truth)
         return [self.images[index].grade() for index in batch.indices]
 
     def gather(self) -> None:
-        """Brings the judgements of all ranks to the main one."""
+        """Brings the counts of all ranks to the main one."""
         if dist.world_size() > 1:
             counts = [(index, image.texts, len(image.scores)) for index, image in self.images.items()]
             rows = [np.column_stack((image.scores, image.hits)) for image in self.images.values()]
@@ -84,7 +84,7 @@ class Hmean:
             )
             of_images = np.split(all_rows, all_counts[:, 2].cumsum())[:-1]
             self.images = {
-                int(index): Judgement(int(texts), own[:, 0], own[:, 1] > 0)
+                int(index): Counts(int(texts), own[:, 0], own[:, 1] > 0)
                 for (index, texts, _), own in zip(all_counts, of_images, strict=True)
             }
         self.images = dict(sorted(self.images.items()))
@@ -121,7 +121,7 @@ class Hmean:
         return sum(image.texts for image in images), scores, hits
 
 
-def judged(found: Sequence[TextRegion], truth: Texts) -> Judgement:
+def counted(found: Sequence[TextRegion], truth: Texts) -> Counts:
     """What was found on an image against what is there."""
     simple = [place for place, points in enumerate(truth.outlines) if is_simple(points)]
     texts = [truth.outlines[place] for place in simple if not truth.ignored[place]]
@@ -134,7 +134,7 @@ def judged(found: Sequence[TextRegion], truth: Texts) -> Judgement:
         hit = next((place for place in free if iou(outlines[place], text) > LEAST_IOU), None)
         matched |= set() if hit is None else {hit}
     scores = np.array([found[place].score for place in counts], np.float32)
-    return Judgement(len(texts), scores, np.array([place in matched for place in counts], np.bool_))
+    return Counts(len(texts), scores, np.array([place in matched for place in counts], np.bool_))
 
 
 def lies_on(points: npt.NDArray[np.float32], ignored: Iterable[npt.NDArray[np.float32]]) -> bool:

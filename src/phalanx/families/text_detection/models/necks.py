@@ -1,6 +1,6 @@
 """Necks for text detection: four maps, each half as large as the one before, become one of the size of the finest.
 
-Lin et al., Feature Pyramid Networks, https://arxiv.org/abs/1612.03144. Each map is told what the coarser ones know, and gives a
+Lin et al., Feature Pyramid Networks, https://arxiv.org/abs/1612.03144. Each map is merged with the coarser ones, and gives a
 quarter of the channels of the result. Layer order and initial weights as in PaddleOCR. Shapes: B batch, C channels.
 """
 
@@ -37,15 +37,15 @@ class FPN(nn.Module):
         self.outputs = nn.ModuleList(layer(channels, channels // 4, 3) for _ in in_channels)
 
     def forward(self, maps: Sequence[Tensor]) -> Tensor:
-        known = told_from_above([layer(x) for layer, x in zip(self.inputs, maps, strict=True)])
+        known = top_down([layer(x) for layer, x in zip(self.inputs, maps, strict=True)])
         return joined([layer(x) for layer, x in zip(self.outputs, known, strict=True)])
 
 
 class LKPAN(nn.Module):
     """Maps [B, ., h, w], from fine to coarse -> [B, channels, h, w] of the size of the first.
 
-    A path aggregation network with large kernels, the neck of PP-OCRv3's teacher (https://arxiv.org/abs/2206.03001): after the
-    coarser maps have told the finer ones, these tell the coarser.
+    A path aggregation network with large kernels, the neck of PP-OCRv3's teacher (https://arxiv.org/abs/2206.03001): after
+    the top-down pass, a bottom-up one.
     """
 
     def __init__(self, in_channels: Sequence[int], channels: int) -> None:
@@ -57,12 +57,12 @@ class LKPAN(nn.Module):
         self.outputs = nn.ModuleList(conv(quarter, quarter, 9) for _ in in_channels)
 
     def forward(self, maps: Sequence[Tensor]) -> Tensor:
-        known = told_from_above([layer(x) for layer, x in zip(self.inputs, maps, strict=True)])
+        known = top_down([layer(x) for layer, x in zip(self.inputs, maps, strict=True)])
         finest, *coarser = [layer(x) for layer, x in zip(self.top_down, known, strict=True)]
-        told = [finest]
+        merged = [finest]
         for halve, x in zip(self.halve, coarser, strict=True):
-            told.append(x + halve(told[-1]))
-        return joined([layer(x) for layer, x in zip(self.outputs, told, strict=True)])
+            merged.append(x + halve(merged[-1]))
+        return joined([layer(x) for layer, x in zip(self.outputs, merged, strict=True)])
 
 
 class ResidualSqueeze(nn.Module):
@@ -80,13 +80,13 @@ class ResidualSqueeze(nn.Module):
         return x + weighed
 
 
-def told_from_above(maps: Sequence[Tensor]) -> list[Tensor]:
+def top_down(maps: Sequence[Tensor]) -> list[Tensor]:
     """Maps [B, C, ., .], from fine to coarse, each with all coarser ones added to it."""
     *finer, coarsest = maps
-    told = [coarsest]
+    merged = [coarsest]
     for x in reversed(finer):
-        told.insert(0, x + F.interpolate(told[0], x.shape[-2:], mode='nearest'))
-    return told
+        merged.insert(0, x + F.interpolate(merged[0], x.shape[-2:], mode='nearest'))
+    return merged
 
 
 def joined(maps: Sequence[Tensor]) -> Tensor:
