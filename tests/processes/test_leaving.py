@@ -1,12 +1,14 @@
-"""What is left of the group of all ranks in a process that has left it."""
+"""What is left of threads that talk to other ranks and nodes when a process ends."""
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from running import both_ranks
+from running import both_ranks, clean_environment
 
 SCRIPT = """
 from pathlib import Path
@@ -29,3 +31,30 @@ assert not any('gloo' in name for name in threads()), threads()
 def test_no_thread_of_the_group_outlives_it_whatever_was_loaded_meanwhile(tmp_path: Path) -> None:
     """One that wakes up while the interpreter ends aborts the process, though all its work is done."""
     both_ranks(SCRIPT, tmp_path)
+
+
+LAUNCHER = """
+import sys, threading, time
+from pathlib import Path
+from phalanx.cli.main import main
+from phalanx.launch import watchdog
+
+def slow(folder):
+    Path('looking').touch()
+    time.sleep(2)
+    return {}
+
+watchdog.read_beats = slow
+assert main(['launch', '--nproc_per_node', '1', 'rank.py']) == 0
+assert 'watchdog' not in [thread.name for thread in threading.enumerate()]
+"""
+
+
+def test_the_watchdog_of_a_launch_ends_before_it(tmp_path: Path) -> None:
+    """The rank ends while the watchdog is at work. One that waits for an answer of the store would abort the process."""
+    (tmp_path / 'rank.py').write_text(
+        'import time\nfrom pathlib import Path\nwhile not Path("looking").exists():\n    time.sleep(0.05)\n'
+    )
+    command = [sys.executable, '-c', LAUNCHER]
+    done = subprocess.run(command, cwd=tmp_path, env=clean_environment(), capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

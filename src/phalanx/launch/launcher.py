@@ -33,6 +33,7 @@ from phalanx.system.stops import wanted
 # Of the folder of a launch, and of the file in it that says so. Both are for launchers alone: what has them may be removed.
 PREFIX, MARK = 'phalanx-launch-', '.scratch-of-a-phalanx-launcher'
 LONGEST = 107 - len('/tmp/pymp-xxxxxxxx/listener-xxxxxxxx')
+LAST_ANSWER = 5  # seconds for the watchdog's last question: an answer while the interpreter ends would abort the process
 
 
 def launch(
@@ -280,6 +281,7 @@ class _Launch:
             return run_attempt(self.command, attempt, watchdog.killed), watchdog.verdict
         finally:
             watchdog.stop()
+            watchdog.join(LAST_ANSWER)
 
     def restart(self, cause: str) -> None:
         self.restarts -= 1
