@@ -95,7 +95,7 @@ def test_the_nrtr_head_is_judged_on_smoothed_characters_and_ends_but_not_on_padd
     loss = NRTR()(Outputs(torch.zeros(0), nrtr=logits), text)
     assert loss['nrtr'].weight == 5 == NRTR().weights(text, K)['nrtr']
     assert value(loss, 'nrtr') == pytest.approx(expected)
-    with pytest.raises(ValueError, match=r'^the loss nrtr judges an NRTR head, which this network does not have$'):
+    with pytest.raises(ValueError, match=r'^the loss nrtr trains an NRTR head, which this network does not have$'):
         NRTR()(Outputs(torch.zeros(2, 4, K + 1)), text)
 
 
