@@ -252,7 +252,8 @@ class Detection(Family):
 
     def own_loss(self, outputs: Any, batch: DetectionBatch, whole: WholeStep) -> Loss:
         boxes, classes = (torch.split(part, batch.counts) for part in (batch.boxes, batch.classes))
-        made = ((loss(outputs, boxes, classes, whole, self.from_teacher), coefficient) for loss, coefficient in self.losses)
+        taught = (self.from_teacher,) if self.from_teacher else ()  # losses of users need not know of teachers
+        made = ((loss(outputs, boxes, classes, whole, *taught), coefficient) for loss, coefficient in self.losses)
         return summed(made)
 
     def own_weights(self, batch: DetectionBatch) -> Mapping[str, Tensor] | None:

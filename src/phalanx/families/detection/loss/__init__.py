@@ -24,7 +24,10 @@ class DetectionLoss(Protocol):
         whole: WholeStep,
         from_teacher: Sequence[TeacherLoss] = (),
     ) -> Loss:
-        """`raw` is the output of the network; where it has that of a teacher, what is learned `from_teacher` comes on top."""
+        """`raw` is the output of the network; where it has that of a teacher, what is learned `from_teacher` comes on top.
+
+        Without a teacher it is called without `from_teacher`.
+        """
 
     def weights(self, boxes: Sequence[Tensor], classes: Sequence[Tensor]) -> Mapping[str, Tensor] | None:
         """The weights [] of its Terms, where targets alone determine them; None where outputs do and all Terms share one."""
