@@ -364,31 +364,29 @@ DB_MV3 = DB.format(
 DB_R50 = DB_MV3.replace('MobileNetV3_large_x0_5_pretrained', 'ResNet50_vd_ssld_pretrained').replace(
     '{name: MobileNetV3, scale: 0.5, model_name: large}', '{name: ResNet_vd, layers: 50}'
 )
+PP_OCR_DET = {  # of version 3 and of version 4
+    'epochs': 500,
+    'neck': '{name: RSEFPN, out_channels: 96, shortcut: True}',
+    'lr': '{name: Cosine, learning_rate: 0.001, warmup_epoch: 2}',
+    'decay': '5.0e-05',
+    'resized': '',
+    'steps': DET_STEPS,
+}
 PP_OCRV3_DET = DB.format(
-    epochs=500,
+    **PP_OCR_DET,
     pretrained='https://paddleocr.bj.bcebos.com/pretrained/MobileNetV3_large_x0_5_pretrained.pdparams',
     backbone='{name: MobileNetV3, scale: 0.5, model_name: large, disable_se: True}',
-    neck='{name: RSEFPN, out_channels: 96, shortcut: True}',
-    lr='{name: Cosine, learning_rate: 0.001, warmup_epoch: 2}',
-    decay='5.0e-05',
     more='',
     crop=960,
     growing='',
-    resized='',
-    steps=DET_STEPS,
 )
 PP_OCRV4_DET = DB.format(
-    epochs=500,
+    **PP_OCR_DET,
     pretrained='https://paddleocr.bj.bcebos.com/pretrained/PPLCNetV3_x0_75_ocr_det.pdparams',
     backbone='{name: PPLCNetV3, scale: 0.75, det: True}',
-    neck='{name: RSEFPN, out_channels: 96, shortcut: True}',
-    lr='{name: Cosine, learning_rate: 0.001, warmup_epoch: 2}',
-    decay='5.0e-05',
     more='\n    - CopyPaste:',
     crop=640,
     growing=', total_epoch: 500',
-    resized='',
-    steps=DET_STEPS,
 )
 DETECTORS = {'db_mv3': DB_MV3, 'db_r50': DB_R50, 'ppocrv3_det': PP_OCRV3_DET, 'ppocrv4_det': PP_OCRV4_DET}
 FILES = {

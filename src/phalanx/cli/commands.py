@@ -239,9 +239,9 @@ def evaluate(words: Sequence[str]) -> int:
     add_json(parser)
     add_flags(parser)
     given, recipe, assigned = parse_brought(parser, words)
-    if Path(recipe).suffix in ('.onnx', '.xml') and given.page:
-        raise RequestError('--page: an exported model has no page of its own; evaluate its run')
     if Path(recipe).suffix in ('.onnx', '.xml'):
+        if given.page:
+            raise RequestError('--page: an exported model has no page of its own; evaluate its run')
         return _evaluate_exported(Path(recipe), given, assigned)
     if given.raw and given.weights is not None and not Path(given.weights).is_dir():
         raise RequestError(f'--raw: {given.weights} is no checkpoint, which has its EMA beside it; leave --raw out')

@@ -9,11 +9,9 @@ from pathlib import Path
 
 import numpy as np
 
-from phalanx.data.folders import Problems, check_folder, text_of
+from phalanx.data.folders import Problems, text_of
 from phalanx.data.samples import Split
-from phalanx.families.text_detection.data.source import Pages, Points, Texts, is_number, texts_of
-
-PICTURES = ('.jpg', '.jpeg', '.png', '.bmp')
+from phalanx.families.text_detection.data.source import Pages, Points, Texts, images_with_labels, is_number, texts_of
 
 
 class Icdar2015:
@@ -36,12 +34,7 @@ class Icdar2015:
 
     def split(self, split: Split) -> Pages:
         images, labels = (self.root / folder for folder in self.folders[split])
-        for folder in (images, labels):
-            check_folder(folder)
-        names = sorted(path.name for path in images.iterdir() if path.suffix.lower() in PICTURES)
-        if not names:
-            raise FileNotFoundError(f'{images}: holds no images')
-        problems, texts = Problems(), list[Texts]()
+        names, problems, texts = images_with_labels(images, labels), Problems(), list[Texts]()
         for name in names:
             file = labels / f'gt_{Path(name).stem}.txt'
             lines = [(number, line) for number, line in enumerate(text_of(file).splitlines(), 1) if line.strip()]

@@ -12,12 +12,13 @@ import numpy as np
 import numpy.typing as npt
 
 from phalanx.data import samples
-from phalanx.data.folders import check_present
+from phalanx.data.folders import check_folder, check_present
 from phalanx.data.image import read_image
 from phalanx.data.samples import Draw, Image, Split
 
 Points = npt.NDArray[np.float32]  # [n, 2] x, y in pixels, the outline of a text
 ILLEGIBLE = '###'
+PICTURES = ('.jpg', '.jpeg', '.png', '.bmp')
 IGNORED_TEXTS = (ILLEGIBLE, '*')  # transcriptions of what cannot be read and is ignored
 
 
@@ -68,6 +69,16 @@ def outline(values: Any, where: str) -> Points:
 def is_number(value: Any) -> bool:
     """Whether `value` is one that a place in an image can have."""
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) and abs(value) < 2**24
+
+
+def images_with_labels(images: Path, labels: Path) -> list[str]:
+    """The names of the images in a folder, in order, whose labels lie in another. Raises FileNotFoundError."""
+    for folder in (images, labels):
+        check_folder(folder)
+    names = sorted(path.name for path in images.iterdir() if path.suffix.lower() in PICTURES)
+    if not names:
+        raise FileNotFoundError(f'{images}: holds no images')
+    return names
 
 
 Source = samples.Source[Texts]  # outlines are in pixels of the image

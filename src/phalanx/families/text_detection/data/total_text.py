@@ -11,10 +11,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from phalanx.data.folders import Problems, check_folder, text_of
+from phalanx.data.folders import Problems, text_of
 from phalanx.data.samples import Split
-from phalanx.families.text_detection.data.icdar import PICTURES
-from phalanx.families.text_detection.data.source import ILLEGIBLE, Pages, Points, Texts, outline, texts_of
+from phalanx.families.text_detection.data.source import ILLEGIBLE, Pages, Points, Texts, images_with_labels, outline, texts_of
 
 BEGIN = re.compile(r'^(?=\s*x: *\[)', re.MULTILINE)  # of a word
 WORD = re.compile(r'\s*x: *\[\[([^]]*)]], *y: *\[\[([^]]*)]](?:, *ornt: *\[[^]]*])?, *transcriptions: *(\[.*])\s*', re.DOTALL)
@@ -42,12 +41,7 @@ class TotalText:
 
     def split(self, split: Split) -> Pages:
         images, labels = (self.root / folder for folder in self.folders[split])
-        for folder in (images, labels):
-            check_folder(folder)
-        names = sorted(path.name for path in images.iterdir() if path.suffix.lower() in PICTURES)
-        if not names:
-            raise FileNotFoundError(f'{images}: holds no images')
-        problems, texts = Problems(), list[Texts]()
+        names, problems, texts = images_with_labels(images, labels), Problems(), list[Texts]()
         for name in names:
             file = labels / f'poly_gt_{Path(name).stem}.txt'
             with problems:
