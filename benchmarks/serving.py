@@ -63,9 +63,9 @@ def main() -> None:
     parser.add_argument('model')
     parser.add_argument('--clients', type=int, default=8)
     parser.add_argument('--seconds', type=float, default=10)
-    parser.add_argument('--size', default='128,96', help='width and height of the picture')
+    parser.add_argument('--image_size', default='96,128', help='height and width of the picture')
     given = parser.parse_args()
-    width, height = map(int, given.size.split(','))
+    height, width = map(int, given.image_size.split(','))
     noise = np.random.default_rng(0).integers(0, 256, (height, width, 3), np.uint8)
     picture, port, ending = cv2.imencode('.png', noise)[1].tobytes(), free_port(), threading.Event()
     words = [sys.executable, '-m', 'phalanx', 'serve', given.model, '--port', str(port)]

@@ -52,7 +52,7 @@ SETTINGS = (
     *('--max_restart', '5'),
 )
 CAUSES = ('SIGKILL', 'killed')  # one of them is in the last line of a command that failed
-LOST = ('lost', 'the first node')  # or, on another node than that of a launcher that was killed, one of these
+LOST = ('lost', 'the first node', 'has not joined')  # or, on another node than that of a launcher that was killed, one of these
 BOUND = 600  # seconds in which a run must go on, or end, after a fault: for nodes that do much else; it takes some 20
 
 
@@ -64,7 +64,8 @@ class Life:
         words = ('train', *FAMILIES[family], *SETTINGS, '--save_dir', str(self.run))
         temporary = str(folder / 'tmp')
         if nodes:
-            words = (*words, '--ips', ','.join(node.address for node in nodes), '--heartbeat_timeout', '6')
+            addresses = ','.join(node.address for node in nodes)
+            words = (*words, '--ips', addresses, '--heartbeat_timeout', '6', '--join_timeout', '90')
             self.starts = [
                 Started(node.folder, *words, within=('ip', 'netns', 'exec', node.namespace), TMPDIR=temporary) for node in nodes
             ]
@@ -220,11 +221,13 @@ class Soak:
             for process in life.launchers():
                 process.kill()
         statuses = [int(start.process.wait()) for start in life.starts]
-        right = (0, 1, -signal.SIGKILL, 143, -signal.SIGTERM) if stopped else (0, 1, -signal.SIGKILL)
+        right = [0, 1, -signal.SIGKILL, *((143, -signal.SIGTERM) if stopped else ())]
+        if self.nodes:  # 2: the first node was ended before it listened, so on the others nothing was started
+            right.append(2)
         for start, status in zip(life.starts, statuses, strict=True):
             if status not in right:
                 self.wrong.append(f'exit status {status}: {start.last_words()}')
-            if status == 1 and not any(cause in start.last_words() for cause in (*CAUSES, *(LOST if self.nodes else ()))):
+            if status in (1, 2) and not any(cause in start.last_words() for cause in (*CAUSES, *(LOST if self.nodes else ()))):
                 self.wrong.append(f'the first cause is not on the last line: {start.last_words()}')
         end = time.monotonic() + 120
         while (left := [each for start in life.starts for each in living_in(start.folder)]) and time.monotonic() < end:

@@ -59,3 +59,16 @@ def test_a_teacher_and_what_it_teaches_belong_together() -> None:
     for changes in ({'networks': {'other': LARGE}}, {'networks': None}, {'frozen': ('student',)}):
         with pytest.raises(ValueError, match="'teacher' is what the only one of `networks` must be called"):
             task(**changes)
+
+
+class Alone:
+    """A user's loss, as docs/extending.md shows one: it knows of no teacher."""
+
+    def __call__(self, raw: Any, boxes: Any, classes: Any, whole: WholeStep) -> Any:
+        raise NotImplementedError
+
+
+def test_a_loss_that_knows_of_no_teacher_is_refused_at_the_start() -> None:
+    with pytest.raises(ValueError, match='loss: Alone learns nothing from a teacher; a loss that does takes `from_teacher`'):
+        task(loss=(partial(Alone),))
+    assert task(loss=(partial(Alone),), networks=None, from_teacher=()).losses

@@ -83,7 +83,7 @@ class Options:
     """What was asked for."""
 
     weights: Path | None = None  # None: the best of the run
-    size: tuple[int, int] | None = None  # width and height of the images that it is traced and checked with
+    image_size: tuple[int, int] | None = None  # height and width of what it is traced and checked with
     dynamic: tuple[str, ...] | None = None  # names of AXES; None: all that differ between images of the family
     post_processing: bool = False  # as much of it in the graph as can be
     precision: Precision = 'fp32'
@@ -112,7 +112,8 @@ def command(words: Sequence[str]) -> int:
         '--out', type=Path, metavar='FILE', help='what to write (default: model.onnx in the run folder, .xml or .pt2)'
     )
     parser.add_argument('--format', choices=FORMATS, default='onnx', help=FORMAT_HELP)
-    parser.add_argument('--size', type=_size, metavar='W,H', help='of the images (default: as the first evaluation sample)')
+    parser.add_argument('--image_size', type=_size, metavar='HEIGHT,WIDTH', help='(default: as the first evaluation sample)')
+    parser.add_argument('--size', type=_former_size, dest='image_size', help=argparse.SUPPRESS)
     parser.add_argument('--dynamic', type=_axes, metavar='AXES', help=DYNAMIC_HELP)
     parser.add_argument('--with_post_processing', action='store_true', help=POST_PROCESSING_HELP)
     parser.add_argument('--precision', choices=('fp32', 'fp16', 'int8'), default='fp32', help=PRECISION_HELP)
@@ -136,7 +137,7 @@ def command(words: Sequence[str]) -> int:
     try:
         options = Options(
             weights=given.weights,
-            size=given.size,
+            image_size=given.image_size,
             dynamic=given.dynamic,
             post_processing=given.with_post_processing,
             precision=given.precision,
@@ -177,7 +178,7 @@ def export(job: Job, out: Path, options: Options) -> Written:
         raise RequestError(str(error)) from None
     varying = multiples(exported, options.dynamic)
     least = {axis: LEAST[axis] for axis in varying} if out.suffix == FORMATS['torch_export'] else {}
-    trials = in_other_sizes(examples(job.task, options.size, options.check), varying, least)
+    trials = in_other_sizes(examples(job.task, options.image_size, options.check), varying, least)
     expected = [answers(exported.network, images) for images in trials]  # before anything is fused
     if isinstance(model, Fusable):
         model.fuse()
@@ -255,18 +256,19 @@ def checked_program(
     return file, shapes_of(loaded, list(exported.outputs), varying), differences
 
 
-def examples(task: Task[Any, Any, Any], size: tuple[int, int] | None, check: bool) -> Tensor:
+def examples(task: Task[Any, Any, Any], image_size: tuple[int, int] | None, check: bool) -> Tensor:
     """What the network is shown, [B, 3, H, W]: evaluation samples, brought to one size; black when they are not needed."""
-    if size is not None and not check:
-        return torch.zeros(1, 3, size[1], size[0])
+    if image_size is not None and not check:
+        return torch.zeros(1, 3, *image_size)
     try:
         dataset = task.dataset('eval')
         samples = [dataset[Draw(index, 0, 0, 0)] for index in range(min(SAMPLES, len(dataset)))]
     except (ValueError, OSError, SampleError) as error:
-        raise RequestError(f'the evaluation samples cannot be read: {error}\n--size W,H --no_check exports without') from None
+        cure = '--image_size HEIGHT,WIDTH --no_check exports without'
+        raise RequestError(f'the evaluation samples cannot be read: {error}\n{cure}') from None
     inputs = [task.network_input(task.collate([sample])) for sample in samples]
-    H, W = (size[1], size[0]) if size is not None else inputs[0].shape[2:]
-    return torch.cat([F.interpolate(images, (H, W)) for images in inputs])
+    sides = image_size or inputs[0].shape[2:]
+    return torch.cat([F.interpolate(images, sides) for images in inputs])
 
 
 def multiples(exported: Export, dynamic: Sequence[str] | None) -> dict[int, int]:
@@ -303,7 +305,7 @@ def answers(network: nn.Module, images: Tensor) -> Arrays:
         outputs = network(images)
     except (ValueError, RuntimeError) as error:
         H, W = images.shape[2:]
-        raise RequestError(f'the network takes no images of {W} x {H}: {error}') from None
+        raise RequestError(f'the network takes no images of height {H} and width {W}: {error}') from None
     return [output.numpy() for output in ((outputs,) if isinstance(outputs, Tensor) else outputs)]
 
 
@@ -401,10 +403,18 @@ def _axes(text: str) -> tuple[str, ...]:
 
 
 def _size(text: str) -> tuple[int, int]:
-    width, _, height = text.partition(',')
-    if not (width.isdigit() and height.isdigit() and int(width) and int(height)):
-        raise argparse.ArgumentTypeError(f'{text!r} is not WIDTH,HEIGHT in pixels')
-    return int(width), int(height)
+    height, _, width = text.partition(',')
+    if not (height.isdigit() and width.isdigit() and int(height) and int(width)):
+        raise argparse.ArgumentTypeError(f'{text!r} is not HEIGHT,WIDTH in pixels')
+    return int(height), int(width)
+
+
+def _former_size(text: str) -> tuple[int, int]:
+    """`--size WIDTH,HEIGHT` of former versions, where it says the same."""
+    width, height = _size(text)
+    if width != height:
+        raise argparse.ArgumentTypeError(f'sizes are HEIGHT,WIDTH now: --image_size {height},{width}')
+    return height, width
 
 
 def _say(written: Written) -> None:

@@ -43,7 +43,7 @@ def traced(network: nn.Module, images: Tensor, varying: Mapping[int, int]) -> to
         return torch.export.export(network, (images.new_zeros(shape),), dynamic_shapes=(dims,))
     except (ValueError, RuntimeError) as error:
         named = ','.join(names[axis] for axis in varying)
-        cure = '' if set(varying) <= {0} else '\n--dynamic batch --size W,H exports it for one size'
+        cure = '' if set(varying) <= {0} else '\n--dynamic batch --image_size HEIGHT,WIDTH exports it for one size'
         raise ExportError(
             f'torch cannot trace the network with variable {named}: {str(error).partition(chr(10))[0]}{cure}'
         ) from None

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property, partial
+from inspect import signature
 from pathlib import Path
 from typing import Annotated, Any, Self
 
@@ -197,6 +198,9 @@ class Detection(Family):
             from_teacher=from_teacher,
             frozen=(TEACHER,) if from_teacher else frozen,
         )
+        deaf = [type(loss).__name__ for loss, _ in self.losses if 'from_teacher' not in signature(loss).parameters]
+        if from_teacher and deaf:
+            raise ValueError(f'loss: {", ".join(deaf)} learns nothing from a teacher; a loss that does takes `from_teacher`')
         metric(())  # so that errors in its options are reported now
         self.nms, self.shown_from = nms, shown_from
 
@@ -252,8 +256,8 @@ class Detection(Family):
 
     def own_loss(self, outputs: Any, batch: DetectionBatch, whole: WholeStep) -> Loss:
         boxes, classes = (torch.split(part, batch.counts) for part in (batch.boxes, batch.classes))
-        taught = (self.from_teacher,) if self.from_teacher else ()  # losses of users need not know of teachers
-        made = ((loss(outputs, boxes, classes, whole, *taught), coefficient) for loss, coefficient in self.losses)
+        taught = {'from_teacher': self.from_teacher} if self.from_teacher else {}  # losses of users need not know of teachers
+        made = ((loss(outputs, boxes, classes, whole, **taught), coefficient) for loss, coefficient in self.losses)
         return summed(made)
 
     def own_weights(self, batch: DetectionBatch) -> Mapping[str, Tensor] | None:
