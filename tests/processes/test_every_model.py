@@ -92,6 +92,7 @@ NEEDS: dict[str, tuple[str, ...]] = {
     'svtr_lcnet': ('loss={name: multi}', 'image_size=[48, 64]', 'train_image_sizes=[[48, 64], [48, 48]]'),
     'db': ('model.neck_channels=24', 'model.scale=null'),
     'svtr_lcnetv3': ('loss=[ctc, nrtr]', 'model.nrtr_size=32', 'image_size=[48, 64]', 'train_image_sizes=[[32, 64], [48, 64]]'),
+    'svtr_lcnetv4': ('loss=[ctc]', 'image_size=[48, 64]', 'train_image_sizes=[[32, 64], [48, 64]]'),
 }
 DISTILLED = (
     'model={name: svtr_lcnet, sar_size: 32}',

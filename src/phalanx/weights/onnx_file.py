@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy.typing as npt
+import torch
 from torch import Tensor, nn
 
 from phalanx.weights.pdparams import RefusedError
@@ -35,6 +36,8 @@ class Layer(NamedTuple):
 def weights_in(data: bytes, model: nn.Module, names: Sequence[str]) -> dict[str, Array | Tensor]:
     """The weights of an ONNX file, by the names of `model`, whose layers `names` are those of the file, in its order.
 
+    A batch norm that is not among them is part of the convolution beside it in the file: its offset becomes the bias of that,
+    and it changes nothing else while it normalises with its running statistics (`norm_sync: frozen`).
     Raises RefusedError when the file is damaged, or has other layers.
     """
     layers = layers_of(data)
@@ -47,10 +50,21 @@ def weights_in(data: bytes, model: nn.Module, names: Sequence[str]) -> dict[str,
     for name, layer in zip(names, layers, strict=True):
         own = {part for part in PARTS[layer.kind] if f'{name}.{part}' in state}
         given = dict(zip(PARTS[layer.kind], layer.arrays, strict=False))
+        norm = f'{name.rpartition(".")[0]}.norm'
+        if norm not in names and f'{norm}.running_var' in state:
+            found |= _without_effect(model.get_submodule(norm), norm)
+            if 'bias' not in own and 'bias' in given:
+                found[f'{norm}.bias'] = given.pop('bias')
         if own != given.keys():
             raise RefusedError(f'has a {layer.kind} of {", ".join(given)} where {name} has {", ".join(sorted(own)) or "none"}')
         found |= {f'{name}.{part}': array for part, array in given.items()}
     return found
+
+
+def _without_effect(norm: Any, name: str) -> dict[str, Array | Tensor]:
+    """Parameters and statistics with which a batch norm gives in evaluation what it is given."""
+    none, one = torch.zeros(norm.num_features), torch.ones(norm.num_features)
+    return {f'{name}.weight': one, f'{name}.bias': none, f'{name}.running_mean': none, f'{name}.running_var': one - norm.eps}
 
 
 def characters_in(path: Path) -> tuple[str, ...]:
@@ -77,6 +91,12 @@ def layers_of(data: bytes) -> list[Layer]:
     layers: list[Layer] = []
     made: dict[str, Layer] = {}  # by the value that it computes
     for node in graph.node:
+        if node.op_type == 'Identity':
+            if node.input[0] in constants:
+                constants[node.output[0]] = constants[node.input[0]]
+            elif node.input[0] in made:
+                made[node.output[0]] = made[node.input[0]]
+            continue
         fixed = [constants[name].copy() for name in node.input if name in constants]
         if not fixed:
             continue
@@ -91,7 +111,7 @@ def layers_of(data: bytes) -> list[Layer]:
             layer = Layer('Affine', [fixed[0].reshape(1)])
         elif node.op_type == 'Mul' and fixed[0].ndim == 1:
             layer = Layer('LayerNormalization', fixed)
-        elif node.op_type == 'Add' and (before := made.get(given)) is not None and len(before.arrays) == 1:
+        elif node.op_type == 'Add' and fixed[0].ndim and (before := made.get(given)) is not None and len(before.arrays) == 1:
             layer = before
             layer.arrays.append(fixed[0].reshape(-1))
             if layer.kind in ('Affine', 'LayerNormalization'):

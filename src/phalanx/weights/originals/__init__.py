@@ -12,6 +12,7 @@ from phalanx.families.detection.models.ppyoloe import PPYOLOE
 from phalanx.families.recognition.models.crnn import CRNN
 from phalanx.families.recognition.models.svtr_lcnet import SVTRLCNet
 from phalanx.families.recognition.models.svtr_lcnetv3 import SVTRLCNetV3
+from phalanx.families.recognition.models.svtr_lcnetv4 import SVTRLCNetV4
 from phalanx.families.segmentation.models.deeplabv3p import DeepLabV3Plus
 from phalanx.families.segmentation.models.ocrnet import OCRNet
 from phalanx.families.segmentation.models.pp_liteseg import PPLiteSeg
@@ -31,6 +32,7 @@ from phalanx.weights.originals import (
     slanet,
     svtr_lcnet,
     svtr_lcnetv3,
+    svtr_lcnetv4,
     unet,
 )
 from phalanx.weights.originals.original import Original
@@ -50,7 +52,11 @@ ORIGINALS: dict[type[nn.Module], Callable[[Any], Original]] = {
 }
 
 # Of networks whose exported files can be read: their layers with weights, in the order of the original's ONNX files.
-IN_ORDER: dict[type[nn.Module], Callable[[Any], list[str]]] = {DB: db.in_order, SVTRLCNetV3: svtr_lcnetv3.in_order}
+IN_ORDER: dict[type[nn.Module], Callable[[Any], list[str]]] = {
+    DB: db.in_order,
+    SVTRLCNetV3: svtr_lcnetv3.in_order,
+    SVTRLCNetV4: svtr_lcnetv4.in_order,
+}
 
 
 def load_original(model: nn.Module, arrays: Mapping[str, npt.NDArray[Any]]) -> None:

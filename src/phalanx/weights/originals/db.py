@@ -9,6 +9,7 @@ import numpy.typing as npt
 from phalanx.families.text_detection.models.db import DB
 from phalanx.families.text_detection.models.necks import LKPAN, ResidualSqueeze
 from phalanx.nn.backbones.lcnetv3 import ConvSum, PPLCNetV3, RepConv
+from phalanx.nn.backbones.lcnetv4 import PPLCNetV4
 from phalanx.nn.backbones.mobilenet_v3 import MobileNetV3
 from phalanx.weights.originals.original import PADDLE_BUFFERS, Original, Rule
 
@@ -105,6 +106,8 @@ def in_order(model: DB) -> list[str]:
     if any(isinstance(module, ConvSum) for module in model.modules()):
         raise ValueError('exported files of pp_lcnet_v3 have a single convolution for each sum: build it with `merged: true`')
     layers = [name for name, module in model.named_modules() if any(True for _ in module.parameters(recurse=False))]
+    if isinstance(model.backbone, PPLCNetV4):  # their norms are parts of the convolutions
+        layers = [name for name in layers if not name.endswith('.norm')]
     if isinstance(model.neck, LKPAN):
         of_neck = [*_levels('inputs', coarsest_first=True), *_levels('top_down', coarsest_first=True)]
         of_neck += [*_levels('halve'), *_levels('outputs')]

@@ -16,5 +16,11 @@ from torch import nn
 from phalanx.families.recognition.models.crnn import crnn
 from phalanx.families.recognition.models.svtr_lcnet import svtr_lcnet
 from phalanx.families.recognition.models.svtr_lcnetv3 import svtr_lcnetv3
+from phalanx.families.recognition.models.svtr_lcnetv4 import svtr_lcnetv4
 
-MODELS: dict[str, Callable[..., nn.Module]] = {'crnn': crnn, 'svtr_lcnet': svtr_lcnet, 'svtr_lcnetv3': svtr_lcnetv3}
+MODELS: dict[str, Callable[..., nn.Module]] = {
+    'crnn': crnn,
+    'svtr_lcnet': svtr_lcnet,
+    'svtr_lcnetv3': svtr_lcnetv3,
+    'svtr_lcnetv4': svtr_lcnetv4,
+}

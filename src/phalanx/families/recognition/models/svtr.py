@@ -36,7 +36,7 @@ class SVTRNeck(nn.Module):
         self.leave = ConvBNSiLU(hidden_size, in_channels, 1)
         self.join = ConvBNSiLU(2 * in_channels, narrow, kernel_size)
         self.out = ConvBNSiLU(narrow, out_channels, 1)
-        self._initialise()
+        initialise_neck(self)
 
     def forward(self, features: Tensor) -> Tensor:
         # Contiguous where it changes direction: torch.export cannot order the strides of a sum for every width otherwise.
@@ -45,14 +45,37 @@ class SVTRNeck(nn.Module):
         mixed = self.leave(sequence.transpose(1, 2).contiguous().unsqueeze(2))  # [B, C, 1, T]
         return along_the_line(self.out(self.join(torch.cat([features, mixed], dim=1))))
 
-    def _initialise(self) -> None:
-        """As PaddleOCR: He uniform for convolutions, a truncated normal distribution for linear layers."""
-        for module in self.modules():
-            if isinstance(module, nn.Conv2d):
-                nn.init.kaiming_uniform_(module.weight, nonlinearity='relu')
-            elif isinstance(module, nn.Linear):
-                nn.init.trunc_normal_(module.weight, std=0.02, a=-0.04, b=0.04)
-                nn.init.zeros_(module.bias)
+
+def initialise_neck(neck: nn.Module) -> None:
+    """As PaddleOCR: He uniform for convolutions, a truncated normal distribution for linear layers."""
+    for module in neck.modules():
+        if isinstance(module, nn.Conv2d):
+            nn.init.kaiming_uniform_(module.weight, nonlinearity='relu')
+        elif isinstance(module, nn.Linear):
+            nn.init.trunc_normal_(module.weight, std=0.02, a=-0.04, b=0.04)
+            nn.init.zeros_(module.bias)
+
+
+class LightSVTRNeck(nn.Module):
+    """features [B, C, 1, T] -> a sequence [B, T, D]: the neck of PP-OCRv6, narrow throughout.
+
+    Layer order as in PaddlePaddle's published files and the PyTorch port in the transformers library.
+    """
+
+    def __init__(self, in_channels: int, hidden_size: int, *, depth: int, dropout: float) -> None:
+        super().__init__()
+        self.skip = ConvBNSiLU(in_channels, hidden_size, 1)
+        self.enter = ConvBNSiLU(in_channels, hidden_size, 1)
+        self.near = ConvBNSiLU(hidden_size, hidden_size, (1, 7), groups=hidden_size)
+        self.blocks = nn.Sequential(*(MixingBlock(hidden_size, dropout=dropout) for _ in range(depth)))
+        self.norm = nn.LayerNorm(hidden_size, eps=1e-6)
+        initialise_neck(self)
+
+    def forward(self, features: Tensor) -> Tensor:
+        x = self.enter(features)
+        sequence = along_the_line(x + self.near(x)).contiguous()  # for torch.export, as in SVTRNeck
+        mixed: Tensor = self.norm(self.blocks(sequence)) + along_the_line(self.skip(features))
+        return mixed
 
 
 class MixingBlock(nn.Module):

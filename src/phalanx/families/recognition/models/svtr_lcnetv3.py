@@ -11,9 +11,10 @@ from torch.nn import functional as F
 
 from phalanx.families.recognition.models.nrtr import NRTRHead
 from phalanx.families.recognition.models.outputs import Outputs, TextNetwork
-from phalanx.families.recognition.models.svtr import SVTRNeck
+from phalanx.families.recognition.models.svtr import LightSVTRNeck, SVTRNeck
 from phalanx.families.recognition.texts import Texts
 from phalanx.nn.backbones.lcnetv3 import RECOGNITION, PPLCNetV3
+from phalanx.nn.backbones.lcnetv4 import PPLCNetV4
 
 
 class SVTRLCNetV3(TextNetwork):
@@ -22,11 +23,10 @@ class SVTRLCNetV3(TextNetwork):
     def __init__(
         self,
         num_classes: int,
-        backbone: PPLCNetV3,
+        backbone: PPLCNetV3 | PPLCNetV4,
+        neck: SVTRNeck | LightSVTRNeck,
         *,
         neck_channels: int,
-        depth: int,
-        hidden_size: int,
         dropout: float,
         nrtr_size: int | None,
         nrtr_depth: int,
@@ -35,7 +35,7 @@ class SVTRLCNetV3(TextNetwork):
         super().__init__()
         channels = backbone.channels[-1]
         self.backbone = backbone
-        self.neck = SVTRNeck(channels, neck_channels, depth=depth, hidden_size=hidden_size, dropout=dropout, kernel_size=(1, 3))
+        self.neck = neck
         self.head = nn.Linear(neck_channels, num_classes + 1)
         self.nrtr: NRTRHead | None = None
         if nrtr_size is not None:
@@ -73,12 +73,15 @@ def svtr_lcnetv3(
     that learns with CTC and is not used afterwards, `nrtr_depth` how many blocks it has; none: there is none. With `use_guide`
     CTC does not train the backbone, such a head alone does.
     """
+    backbone = PPLCNetV3(RECOGNITION, scale=scale, merged=merged)
+    neck = SVTRNeck(
+        backbone.channels[-1], neck_channels, depth=depth, hidden_size=hidden_size, dropout=dropout, kernel_size=(1, 3)
+    )
     return SVTRLCNetV3(
         num_classes,
-        PPLCNetV3(RECOGNITION, scale=scale, merged=merged),
+        backbone,
+        neck,
         neck_channels=neck_channels,
-        depth=depth,
-        hidden_size=hidden_size,
         dropout=dropout,
         nrtr_size=nrtr_size,
         nrtr_depth=nrtr_depth,

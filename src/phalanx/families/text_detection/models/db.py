@@ -12,7 +12,8 @@ from torch import Tensor, nn
 
 from phalanx.families.text_detection.models.heads import DBHead, LocalHead
 from phalanx.families.text_detection.models.maps import Maps, RefinedMaps
-from phalanx.families.text_detection.models.necks import FPN, LKPAN, ResidualSqueeze
+from phalanx.families.text_detection.models.necks import FPN, LKPAN, ResidualSqueeze, WideSqueeze
+from phalanx.nn.backbones import lcnetv4
 from phalanx.nn.backbones.lcnetv3 import DETECTION, PPLCNetV3, merge
 from phalanx.nn.backbones.mobilenet_v3 import MobileNetV3
 from phalanx.nn.backbones.resnet_vd import ResNetVD, resnet18_vd, resnet50_vd
@@ -21,6 +22,7 @@ from phalanx.nn.layers import initialise_as_paddle
 MULTIPLE = 32  # of height and width: the coarsest map is of that share
 NARROWED = (16, 24, 56, 480)  # the channels that DB takes of PP-LCNetV3, at scale 1
 SCALES = {'mobilenet_v3': 0.5, 'pp_lcnet_v3': 0.75}  # as published
+STEM_CHANNELS = 24  # of PP-LCNetV4
 LOCAL_SHARES = {'small': 8, 'large': 4}  # see LocalHead
 
 
@@ -29,7 +31,7 @@ class DB(nn.Module):
 
     def __init__(
         self,
-        backbone: MobileNetV3 | ResNetVD | NarrowedLCNetV3,
+        backbone: MobileNetV3 | ResNetVD | NarrowedLCNetV3 | lcnetv4.PPLCNetV4,
         neck: FPN | LKPAN,
         head: DBHead,
     ) -> None:
@@ -66,11 +68,11 @@ class NarrowedLCNetV3(PPLCNetV3):
 def db(
     num_classes: int = 1,
     *,
-    backbone: Literal['mobilenet_v3', 'resnet18_vd', 'resnet50_vd', 'pp_lcnet_v3'] = 'mobilenet_v3',
+    backbone: Literal['mobilenet_v3', 'resnet18_vd', 'resnet50_vd', 'pp_lcnet_v3', 'pp_lcnet_v4'] = 'mobilenet_v3',
     scale: float | None = None,
     squeeze: bool = True,
     merged: bool = False,
-    neck: Literal['fpn', 'rse_fpn', 'lk_pan'] = 'fpn',
+    neck: Literal['fpn', 'rse_fpn', 'wide_rse_fpn', 'lk_pan'] = 'fpn',
     neck_channels: int = 256,
     head: Literal['db', 'local_small', 'local_large'] = 'db',
     head_kernel: int = 3,
@@ -80,7 +82,8 @@ def db(
 
     `scale`: the channels of `mobilenet_v3` and `pp_lcnet_v3`, as a share of the published ones; without it 0.5 and 0.75.
     `squeeze`: whether blocks of `mobilenet_v3` weigh their channels. `merged`: `pp_lcnet_v3` as it is in exported files, with
-    one convolution where there are several in training. `head_kernel` and `steepness`: see DBHead; `local_...`: see LocalHead.
+    one convolution where there are several in training. `pp_lcnet_v4` and `wide_rse_fpn` are the backbone and the neck of
+    PP-OCRv6 small. `head_kernel` and `steepness`: see DBHead; `local_...`: see LocalHead.
     Raises ValueError for another number of classes, and for an option beside a backbone that has it not.
     """
     if num_classes != 1:
@@ -93,15 +96,19 @@ def db(
         if given and backbone not in owners:
             raise ValueError(f'{name} is an option of {" and ".join(owners)}; {backbone} has none')
     size = scale or SCALES.get(backbone, 1.0)
-    maps: MobileNetV3 | ResNetVD | NarrowedLCNetV3
+    maps: MobileNetV3 | ResNetVD | NarrowedLCNetV3 | lcnetv4.PPLCNetV4
     if backbone == 'mobilenet_v3':
         maps = MobileNetV3(scale=size, squeeze=squeeze)
     elif backbone == 'pp_lcnet_v3':
         maps = NarrowedLCNetV3(scale=size, merged=merged)
+    elif backbone == 'pp_lcnet_v4':
+        maps = lcnetv4.PPLCNetV4(lcnetv4.DETECTION, stem_channels=STEM_CHANNELS)
     else:
         maps = resnet18_vd() if backbone == 'resnet18_vd' else resnet50_vd(dilated=False)
     if neck == 'lk_pan':
         joined: FPN | LKPAN = LKPAN(maps.channels, neck_channels)
+    elif neck == 'wide_rse_fpn':
+        joined = FPN(maps.channels, neck_channels, ResidualSqueeze, out_layer=WideSqueeze, kernel_size=7)
     else:
         joined = FPN(maps.channels, neck_channels) if neck == 'fpn' else FPN(maps.channels, neck_channels, ResidualSqueeze)
     if head == 'db':

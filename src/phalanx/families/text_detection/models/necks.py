@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from phalanx.nn.layers import SqueezeExcitation, initialise_as_paddle
+from phalanx.nn.layers import DepthwiseConv2d, SqueezeExcitation, initialise_as_paddle
 
 Layer = Callable[[int, int, int], nn.Module]  # input channels, output channels, kernel size
 
@@ -28,13 +28,23 @@ class FPN(nn.Module):
     """Maps [B, ., h, w], from fine to coarse -> [B, channels, h, w] of the size of the first.
 
     `layer` is `conv` for the neck of DB (Liao et al., https://arxiv.org/abs/1911.08947), and ResidualSqueeze for the RSE-FPN of
-    PP-OCRv3 (https://arxiv.org/abs/2206.03001).
+    PP-OCRv3 (https://arxiv.org/abs/2206.03001); with
+    WideSqueeze behind it the neck of PP-OCRv6 small.
     """
 
-    def __init__(self, in_channels: Sequence[int], channels: int, layer: Layer = conv) -> None:
+    def __init__(
+        self,
+        in_channels: Sequence[int],
+        channels: int,
+        layer: Layer = conv,
+        *,
+        out_layer: Layer | None = None,
+        kernel_size: int = 3,
+    ) -> None:
+        """`out_layer`, with windows of `kernel_size`, makes the parts of the result; without it `layer` does."""
         super().__init__()
         self.inputs = nn.ModuleList(layer(before, channels, 1) for before in in_channels)
-        self.outputs = nn.ModuleList(layer(channels, channels // 4, 3) for _ in in_channels)
+        self.outputs = nn.ModuleList((out_layer or layer)(channels, channels // 4, kernel_size) for _ in in_channels)
 
     def forward(self, maps: Sequence[Tensor]) -> Tensor:
         known = top_down([layer(x) for layer, x in zip(self.inputs, maps, strict=True)])
@@ -78,6 +88,20 @@ class ResidualSqueeze(nn.Module):
         x = self.conv(x)
         weighed: Tensor = self.squeeze(x)
         return x + weighed
+
+
+class WideSqueeze(nn.Module):
+    """x [B, in, h, w] -> [B, out, h, w]: each channel filtered by itself, and a ResidualSqueeze of single pixels."""
+
+    def __init__(self, in_channels: int, out_channels: int, kernel_size: int) -> None:
+        super().__init__()
+        self.filter = DepthwiseConv2d(in_channels, in_channels, kernel_size, 1, kernel_size // 2, groups=in_channels)
+        initialise_as_paddle(self)
+        self.conv = ResidualSqueeze(in_channels, out_channels, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.conv(self.filter(x))
+        return out
 
 
 def top_down(maps: Sequence[Tensor]) -> list[Tensor]:

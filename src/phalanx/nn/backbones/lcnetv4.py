@@ -1,0 +1,112 @@
+"""PP-LCNetV4: the backbone of PP-OCRv6 small, of detectors and recognisers.
+
+Each block filters the channels by themselves and then mixes them in each pixel, as in Wang et al., RepViT,
+https://arxiv.org/abs/2307.09283; the stem is that of PP-HGNetV2. Layer order and channels as in PaddlePaddle's published files
+and the PyTorch port in the transformers library. Shapes: B batch, C channels.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from phalanx.nn.layers import ConvBN, ConvBNReLU, DepthwiseConv2d, SqueezeExcitation, Stride, initialise_convs
+
+
+class Stage(NamedTuple):
+    """Blocks of one size."""
+
+    channels: int
+    squeeze: tuple[bool, ...]  # of each block that keeps the size, whether it weighs its channels
+    stride: Stride | None = None  # of a block before them; None: there is none
+
+
+PAIR = True, False
+DETECTION = Stage(48, PAIR), Stage(96, PAIR, 2), Stage(192, PAIR * 2, 2), Stage(384, PAIR, 2)
+RECOGNITION = Stage(96, (*PAIR, False)), Stage(192, PAIR * 3, (2, 1)), Stage(384, PAIR, (2, 1))
+
+
+class PPLCNetV4(nn.Module):
+    """images [B, 3, H, W] -> the maps of all stages, from fine to coarse, `channels` deep.
+
+    With DETECTION they are of 1/4, 1/8, 1/16 and 1/32 of the size (rounded up); the last one of RECOGNITION is of 1/16 of the
+    height and 1/4 of the width.
+    """
+
+    def __init__(self, stages: tuple[Stage, ...], *, stem_channels: int) -> None:
+        super().__init__()
+        before = stages[0].channels
+        self.stem = Stem(stem_channels, before)
+        self.stages = nn.ModuleList()
+        for stage in stages:
+            blocks = nn.Sequential()
+            if stage.stride is not None:
+                blocks.append(LCNetV4Block(before, stage.channels, stride=stage.stride))
+                before = stage.channels
+            blocks.extend(LCNetV4Block(before, before, squeeze=squeeze) for squeeze in stage.squeeze)
+            self.stages.append(blocks)
+        self.channels = tuple(stage.channels for stage in stages)
+        initialise_convs(self)
+
+    def forward(self, images: Tensor) -> list[Tensor]:
+        x, maps = self.stem(images), []
+        for stage in self.stages:
+            x = stage(x)
+            maps.append(x)
+        return maps
+
+
+class Stem(nn.Module):
+    """images [B, 3, H, W] -> [B, out, H/4, W/4]: what two small windows see, beside the largest values in them."""
+
+    def __init__(self, channels: int, out_channels: int) -> None:
+        super().__init__()
+        self.halve = ConvBNReLU(3, channels, 3, stride=2)
+        self.narrow = CornerConv(channels, channels // 2)
+        self.widen = CornerConv(channels // 2, channels)
+        self.join = ConvBNReLU(2 * channels, channels, 3, stride=2)
+        self.out = ConvBNReLU(channels, out_channels, 1)
+
+    def forward(self, images: Tensor) -> Tensor:
+        x = self.halve(images)
+        largest = F.max_pool2d(F.pad(x, (0, 1, 0, 1)), 2, 1)
+        out: Tensor = self.out(self.join(torch.cat([largest, self.widen(self.narrow(x))], dim=1)))
+        return out
+
+
+class CornerConv(ConvBNReLU):
+    """Windows of 2 x 2 pixels, [B, in, H, W] -> [B, out, H, W]: zeros below and on the right make up for what they lack."""
+
+    def __init__(self, in_channels: int, out_channels: int) -> None:
+        super().__init__(in_channels, out_channels, 2)
+        self.conv.padding = (0, 0)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(F.pad(x, (0, 1, 0, 1)))
+
+
+class LCNetV4Block(nn.Module):
+    """x [B, in, H, W] -> [B, out, h, w]: each channel filtered by itself, then all of them mixed in each pixel.
+
+    Where the size stays, the filters are without a norm, what is mixed is added to what was filtered, and `squeeze` weighs the
+    channels in between.
+    """
+
+    def __init__(self, in_channels: int, out_channels: int, *, stride: Stride = 1, squeeze: bool = False) -> None:
+        super().__init__()
+        self.keeps_size = in_channels == out_channels and stride == 1
+        if self.keeps_size:
+            self.filter: nn.Module = DepthwiseConv2d(in_channels, in_channels, 3, 1, 1, groups=in_channels)
+        else:
+            self.filter = ConvBN(in_channels, in_channels, 3, stride=stride, groups=in_channels)
+        self.squeeze = SqueezeExcitation(in_channels) if squeeze else nn.Identity()
+        self.widen = ConvBN(in_channels, 2 * in_channels, 1)
+        self.mix = ConvBN(2 * in_channels, out_channels, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.squeeze(self.filter(x))
+        mixed: Tensor = self.mix(F.gelu(self.widen(x)))
+        return x + mixed if self.keeps_size else mixed

@@ -1,0 +1,99 @@
+"""The networks of PP-OCRv6 small, and their weights as others publish them."""
+
+from __future__ import annotations
+
+from functools import partial
+from importlib.util import find_spec
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from phalanx.families.recognition.loss import CTC, NRTR
+from phalanx.families.recognition.models.svtr_lcnetv4 import svtr_lcnetv4
+from phalanx.families.recognition.texts import Texts
+from phalanx.families.text_detection.models.db import db
+from phalanx.nn.layers import ConvBNReLU
+from phalanx.weights.onnx_file import weights_in
+from phalanx.weights.reading import load_weights
+
+detector = partial(db, backbone='pp_lcnet_v4', neck='wide_rse_fpn', neck_channels=96)
+needs_wheel = pytest.mark.skipif(find_spec('rapidocr') is None, reason='rapidocr, which has the weights, is not here')
+
+
+def published(name: str) -> Path:
+    spec = find_spec('rapidocr')
+    assert spec is not None and spec.origin is not None
+    return Path(spec.origin).parent / 'models' / name
+
+
+def test_every_parameter_of_the_recogniser_takes_part_in_training() -> None:
+    torch.manual_seed(0)
+    model = svtr_lcnetv4(5, nrtr_size=32, nrtr_depth=1)
+    guide = torch.tensor([[2, 4, 8, 6, 3, 0], [2, 7, 3, 0, 0, 0]])
+    texts = Texts(torch.tensor([[1, 5, 3], [4, 0, 0]]), torch.tensor([3, 1]), guide, torch.tensor([1.0, 0.3]))
+    outputs = model(torch.randn(2, 3, 48, 64), texts)
+    assert outputs.ctc.shape == (2, 8, 6)
+    terms = [term for loss in (CTC(), NRTR()) for term in loss(outputs, texts).values()]
+    torch.stack([term.total for term in terms]).sum().backward()
+    assert [name for name, parameter in model.named_parameters() if parameter.grad is None] == []
+
+
+def test_every_parameter_of_the_detector_takes_part_in_training() -> None:
+    torch.manual_seed(0)
+    model = detector()
+    maps = model(torch.randn(2, 3, 64, 96))
+    assert maps.shrink.shape == (2, 1, 64, 96)
+    (maps.shrink.sum() + maps.binary.sum()).backward()
+    assert [name for name, parameter in model.named_parameters() if parameter.grad is None] == []
+    with pytest.raises(ValueError, match=r'^merged is an option of pp_lcnet_v3; pp_lcnet_v4 has none$'):
+        detector(merged=True)
+
+
+@pytest.mark.parametrize('height', [32, 48, 64])
+def test_a_line_has_a_place_every_eight_columns_whatever_its_height(height: int) -> None:
+    assert svtr_lcnetv4(5).eval()(torch.zeros(1, 3, height, 96)).ctc.shape == (1, 12, 6)
+
+
+@pytest.mark.skipif(find_spec('onnx') is None, reason='reading ONNX files needs onnx')
+def test_a_norm_that_is_part_of_a_convolution_in_the_file_is_filled_with_its_bias() -> None:
+    """As PaddlePaddle exports PP-OCRv6: a convolution, an `Identity`, and a sum."""
+    from onnx import helper, numpy_helper
+
+    rng = np.random.default_rng(0)
+    weight, bias = rng.normal(size=(4, 3, 3, 3)).astype(np.float32), rng.normal(size=(1, 4, 1, 1)).astype(np.float32)
+    nodes = [
+        helper.make_node('Conv', ['x', 'w'], ['c']),
+        helper.make_node('Identity', ['c'], ['i']),
+        helper.make_node('Add', ['i', 'b'], ['out']),
+    ]
+    graph = helper.make_graph(
+        nodes, 'network', [], [], initializer=[numpy_helper.from_array(weight, 'w'), numpy_helper.from_array(bias, 'b')]
+    )
+    file = helper.make_model(graph).SerializeToString()
+    model = nn.Sequential(ConvBNReLU(3, 4, 3)).eval()
+    found = weights_in(file, model, ['0.conv'])
+    model.load_state_dict({name: torch.as_tensor(value) for name, value in found.items()}, strict=False)
+    image = torch.randn(1, 3, 8, 8)
+    expected = nn.functional.conv2d(image, torch.from_numpy(weight), torch.from_numpy(bias).flatten(), padding=1).relu()
+    torch.testing.assert_close(model(image), expected)
+
+
+@needs_wheel
+@torch.no_grad()
+@pytest.mark.parametrize('name', ['PP-OCRv6_rec_small.onnx', 'PP-OCRv6_det_small.onnx'])
+def test_the_published_weights_give_the_same_probabilities(name: str) -> None:
+    import onnxruntime
+
+    file = published(name)
+    is_reading = 'rec' in name
+    model: nn.Module = svtr_lcnetv4(18709) if is_reading else detector()
+    notes = load_weights(model.eval(), file).notes
+    assert notes == [] if is_reading else all('stay as initialised: head.threshold' in note for note in notes)
+    image = np.random.default_rng(0).uniform(-1, 1, (1, 3, 48, 160) if is_reading else (1, 3, 96, 160)).astype(np.float32)
+    (expected,) = onnxruntime.InferenceSession(file).run(None, {'x': image})
+    given = model(torch.from_numpy(image))
+    ours = given.ctc.softmax(2) if is_reading else given.shrink
+    np.testing.assert_allclose(ours.numpy(), expected, rtol=0, atol=1e-4)
