@@ -84,7 +84,7 @@ def test_a_recogniser_takes_the_characters_that_it_shares_with_the_run_it_starts
     job = open_job('crnn_digits', [(f'train.init_from={run}', '--set'), ('characters.dictionary=[a, "3", "1"]', '--set')])
     other = job.task.model()
     drawn = other.head.weight[1].clone()
-    (taken,) = load_initial(other, job.recipe.train, job.task)
+    (taken,) = load_initial(other, job.recipe, job.task)
     assert torch.equal(other.head.weight[[0, 2, 3]], model.head.weight[[0, 4, 2]])
     assert torch.equal(other.head.weight[1], drawn)
     assert [fit.misshapen for fit in taken.fits] == [()]
@@ -99,8 +99,22 @@ def test_the_classes_of_a_file_can_be_named(tmp_path: Path) -> None:
     assigned = [(f'train.{word}', '--set') for word in words]
     job = open_job('crnn_digits', [*assigned, ('characters.dictionary=["9", x]', '--set')])
     other = job.task.model()
-    load_initial(other, job.recipe.train, job.task)
+    load_initial(other, job.recipe, job.task)
     assert torch.equal(other.head.bias[[0, 1]], model.head.bias[[0, 10]])
+
+
+def test_fresh_norms_that_are_frozen_are_told(tmp_path: Path) -> None:
+    """The head of a text detector that looks for thresholds is not in an exported file; `head.shrink` is."""
+    state = open_job('db_pages').task.model().state_dict()
+    trained = {name: value for name, value in state.items() if not name.startswith('head.threshold.')}
+    safetensors.torch.save_file(trained, tmp_path / 'db.safetensors')
+    assigned = [(f'train.init_from={tmp_path}/db.safetensors', '--set'), ('train.init_misshapen=skip', '--set')]
+    notes = {}
+    for sync in ('frozen', 'off'):
+        job = open_job('db_pages', [*assigned, (f'norm_sync={sync}', '--set')])
+        (taken,) = load_initial(job.task.model(), job.recipe, job.task)
+        notes[sync] = [note for note in taken.notes if 'keeps fresh batch norms from seeing any data' in note]
+    assert notes['off'] == [] and '(head.threshold.conv.norm, head.threshold.norm)' in notes['frozen'][0]
 
 
 @pytest.mark.skipif(find_spec('onnx') is None, reason='reading ONNX files needs onnx')

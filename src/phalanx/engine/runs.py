@@ -10,7 +10,7 @@ import platform
 import shutil
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, Any
 
@@ -28,7 +28,7 @@ from phalanx.engine.loader import Stream
 from phalanx.engine.optim import REFUSING
 from phalanx.engine.optim.frozen import freeze
 from phalanx.engine.optim.groups import parameter_groups
-from phalanx.engine.schema import Recipe, Train
+from phalanx.engine.schema import Recipe
 from phalanx.families.catalog import FAMILIES
 from phalanx.families.plugins import load_plugins
 from phalanx.families.task import Task
@@ -36,7 +36,7 @@ from phalanx.system.compiler import check_cache, use_own_cache
 from phalanx.system.errors import RequestError
 from phalanx.weights.checkpoint import CheckpointError, Checkpoints, said_of
 from phalanx.weights.fetching import FetchError
-from phalanx.weights.matching import Rows
+from phalanx.weights.matching import Rows, few
 from phalanx.weights.onnx_file import characters_in
 from phalanx.weights.published import class_names, recipe_of
 from phalanx.weights.reading import Taken, load_weights
@@ -302,16 +302,24 @@ def check_parts(job: Job, world_size: int) -> None:
         raise RequestError('\n'.join(problems))
 
 
-def load_initial(model: nn.Module, train: Train, task: Task[Any, Any, Any]) -> list[Taken]:
+def load_initial(model: nn.Module, recipe: Recipe, task: Task[Any, Any, Any]) -> list[Taken]:
     """Fills `model` with the weights that a recipe starts from, when it names any. Raises CheckpointError."""
-    taken = []
+    train, taken = recipe.train, list[Taken]()
     if train.init_from is not None:
         theirs = _their_labels(train.init_from, train.init_classes, task)
         rows = Rows(task.labels(), theirs) if theirs else None
         taken.append(load_weights(model, train.init_from, part=train.init_part, misshapen=train.init_misshapen, rows=rows))
     for name, source in (train.init_networks or {}).items():
         taken.append(load_weights(model, source, misshapen=train.init_misshapen, network=name))
-    return taken
+    return [with_frozen_norms_told(each) for each in taken] if recipe.norm_sync == 'frozen' else taken
+
+
+def with_frozen_norms_told(taken: Taken) -> Taken:
+    """`taken` with a remark on fresh norms, which would stay as they are."""
+    if not (fresh := taken.fresh_norms):
+        return taken
+    text = f'norm_sync: frozen keeps fresh batch norms from seeing any data ({few(fresh)}); norm_sync: off or global does not'
+    return replace(taken, remarks=(*taken.remarks, text))
 
 
 def _their_labels(source: str, given: tuple[str, ...] | Path | None, task: Task[Any, Any, Any]) -> Sequence[Sequence[str]]:
@@ -339,7 +347,7 @@ def _their_labels(source: str, given: tuple[str, ...] | Path | None, task: Task[
 def check_initial(job: Job) -> None:
     """Loads the weights that the run starts from, once for trial, and fetches them before. Raises RequestError."""
     try:
-        load_initial(job.task.model(), job.recipe.train, job.task)
+        load_initial(job.task.model(), job.recipe, job.task)
     except CheckpointError as error:
         cure = '; to start from random weights: --set train.init_from=null' if isinstance(error, FetchError) else ''
         raise RequestError(f'train.init_from: {error}{cure}') from None

@@ -66,7 +66,7 @@ class Trainer(Generic[S, B, P]):
         # The network. Every rank draws the same initial weights.
         torch.manual_seed(train.seed)
         self.model = task.model()
-        self.initial = [] if from_checkpoint else load_initial(self.model, train, task)
+        self.initial = [] if from_checkpoint else load_initial(self.model, recipe, task)
         # For the report: what is odd about the data, and what of the initial weights was not taken.
         self.notes = [*self.dataset.notes, *self.evalset.notes, *(note for taken in self.initial for note in taken.notes)]
         if train.freeze_steps is None:

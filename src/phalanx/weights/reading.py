@@ -77,6 +77,12 @@ class Taken:
         """Whether nothing stayed entirely as initialised."""
         return not any(fit.missing or fit.misshapen for fit in self.fits)
 
+    @property
+    def fresh_norms(self) -> list[str]:
+        """The batch norms whose statistics stayed as initialised."""
+        fresh = (fit.naming.slots[name].ours for fit in self.fits for name in (*fit.missing, *fit.misshapen))
+        return [name.removesuffix('.running_var') for name in fresh if name.endswith('.running_var')]
+
     def facts(self) -> dict[str, Any]:
         """For the summary of a run: where the weights came from, and what was taken of them."""
         counts = {name: sum(len(getattr(fit, name)) for fit in self.fits) for name in COUNTED}
