@@ -9,11 +9,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from test_ppocrv4 import texts
 from torch import nn
 
 from phalanx.families.recognition.loss import CTC, NRTR
 from phalanx.families.recognition.models.svtr_lcnetv4 import svtr_lcnetv4
-from phalanx.families.recognition.texts import Texts
 from phalanx.families.text_detection.models.db import db
 from phalanx.nn.layers import ConvBNReLU
 from phalanx.weights.onnx_file import weights_in
@@ -32,11 +32,9 @@ def published(name: str) -> Path:
 def test_every_parameter_of_the_recogniser_takes_part_in_training() -> None:
     torch.manual_seed(0)
     model = svtr_lcnetv4(5, nrtr_size=32, nrtr_depth=1)
-    guide = torch.tensor([[2, 4, 8, 6, 3, 0], [2, 7, 3, 0, 0, 0]])
-    texts = Texts(torch.tensor([[1, 5, 3], [4, 0, 0]]), torch.tensor([3, 1]), guide, torch.tensor([1.0, 0.3]))
-    outputs = model(torch.randn(2, 3, 48, 64), texts)
+    outputs = model(torch.randn(2, 3, 48, 64), texts())
     assert outputs.ctc.shape == (2, 8, 6)
-    terms = [term for loss in (CTC(), NRTR()) for term in loss(outputs, texts).values()]
+    terms = [term for loss in (CTC(), NRTR()) for term in loss(outputs, texts()).values()]
     torch.stack([term.total for term in terms]).sum().backward()
     assert [name for name, parameter in model.named_parameters() if parameter.grad is None] == []
 

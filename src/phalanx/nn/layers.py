@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -113,6 +114,15 @@ class DepthwiseSeparable(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         out: Tensor = self.pointwise(self.squeeze(self.depthwise(x)))
         return out
+
+
+def maps_of(stages: Iterable[nn.Module], x: Tensor) -> list[Tensor]:
+    """What each of `stages` makes of what the one before made, the first of `x`."""
+    maps = []
+    for stage in stages:
+        x = stage(x)
+        maps.append(x)
+    return maps
 
 
 def scaled(channels: int, scale: float, *, multiple: int = 8) -> int:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
-from phalanx.nn.layers import ConvBN, ConvBNSiLU
+from phalanx.nn.layers import ConvBN, ConvBNSiLU, maps_of
 
 
 class CSPRepResNet(nn.Module):
@@ -37,11 +37,7 @@ class CSPRepResNet(nn.Module):
         self.channels = tuple(channels[-levels:])
 
     def forward(self, images: Tensor) -> list[Tensor]:  # [B, 3, H, W]
-        x, maps = self.stem(images), []
-        for stage in self.stages:
-            x = stage(x)
-            maps.append(x)
-        return maps[-len(self.channels) :]
+        return maps_of(self.stages, self.stem(images))[-len(self.channels) :]
 
 
 def halving_stage(in_channels: int, out_channels: int, num_blocks: int, *, alpha: bool) -> nn.Sequential:

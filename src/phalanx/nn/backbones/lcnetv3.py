@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
-from phalanx.nn.layers import ConvBN, DepthwiseConv2d, SqueezeExcitation, Stride, initialise_convs, scaled
+from phalanx.nn.layers import ConvBN, DepthwiseConv2d, SqueezeExcitation, Stride, initialise_convs, maps_of, scaled
 from phalanx.parallel.norms import BatchNorm2d
 
 BRANCHES = 4  # convolutions of the full kernel in each sum, as published
@@ -71,11 +71,7 @@ class PPLCNetV3(nn.Module):
         initialise_convs(self)
 
     def forward(self, images: Tensor) -> list[Tensor]:
-        x, maps = self.stem(images), []
-        for stage in self.stages:
-            x = stage(x)
-            maps.append(x)
-        return maps[1:]
+        return maps_of(self.stages, self.stem(images))[1:]
 
 
 class LCNetV3Block(nn.Module):

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from phalanx.nn.layers import ConvBN, ConvBNReLU, DepthwiseConv2d, SqueezeExcitation, Stride, initialise_convs
+from phalanx.nn.layers import ConvBN, ConvBNReLU, DepthwiseConv2d, SqueezeExcitation, Stride, initialise_convs, maps_of
 
 
 class Stage(NamedTuple):
@@ -52,11 +52,7 @@ class PPLCNetV4(nn.Module):
         initialise_convs(self)
 
     def forward(self, images: Tensor) -> list[Tensor]:
-        x, maps = self.stem(images), []
-        for stage in self.stages:
-            x = stage(x)
-            maps.append(x)
-        return maps
+        return maps_of(self.stages, self.stem(images))
 
 
 class Stem(nn.Module):

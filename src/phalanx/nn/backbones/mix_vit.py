@@ -12,7 +12,7 @@ import numpy as np
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from phalanx.nn.layers import DepthwiseConv2d
+from phalanx.nn.layers import DepthwiseConv2d, maps_of
 from phalanx.nn.stochastic import DropPath
 
 HEADS, REDUCTIONS = (1, 2, 5, 8), (8, 4, 2, 1)  # of the four stages
@@ -35,11 +35,7 @@ class MixViT(nn.Module):
         initialise(self)
 
     def forward(self, images: Tensor) -> list[Tensor]:  # [B, 3, H, W]
-        x, maps = images, []
-        for stage in self.stages:
-            x = stage(x)
-            maps.append(x)
-        return maps
+        return maps_of(self.stages, images)
 
 
 class Stage(nn.Module):

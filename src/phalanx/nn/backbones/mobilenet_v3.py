@@ -18,6 +18,7 @@ from phalanx.nn.layers import (
     SqueezeExcitation,
     Stride,
     initialise_as_paddle,
+    maps_of,
     scaled,
 )
 
@@ -83,11 +84,8 @@ class MobileNetV3(nn.Module):
         initialise_as_paddle(self)
 
     def forward(self, images: Tensor) -> list[Tensor]:
-        x, maps = self.stem(images), []
-        for stage in self.stages:
-            x = stage(x)
-            maps.append(x)
-        return [*maps[:-1], self.last(x)]
+        *maps, coarsest = maps_of(self.stages, self.stem(images))
+        return [*maps, self.last(coarsest)]
 
 
 class InvertedResidual(nn.Module):

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from torch import Tensor, nn
 
-from phalanx.nn.layers import ConvBNHardswish, DepthwiseSeparable, scaled
+from phalanx.nn.layers import ConvBNHardswish, DepthwiseSeparable, maps_of, scaled
 
 
 class Block(NamedTuple):
@@ -51,8 +51,4 @@ class PPLCNet(nn.Module):
         self.channels = tuple(scaled(blocks[-1].out_channels, scale) for blocks in STAGES[1:])
 
     def forward(self, images: Tensor) -> list[Tensor]:
-        x, maps = self.stem(images), []
-        for stage in self.stages:
-            x = stage(x)
-            maps.append(x)
-        return maps[1:]
+        return maps_of(self.stages, self.stem(images))[1:]

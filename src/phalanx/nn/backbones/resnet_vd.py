@@ -9,7 +9,7 @@ from __future__ import annotations
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from phalanx.nn.layers import ConvBN, ConvBNReLU, initialise_convs
+from phalanx.nn.layers import ConvBN, ConvBNReLU, initialise_convs, maps_of
 
 INNER_CHANNELS = (64, 128, 256, 512)  # of the blocks of each stage
 
@@ -36,12 +36,7 @@ class ResNetVD(nn.Module):
         initialise_convs(self)
 
     def forward(self, images: Tensor) -> list[Tensor]:  # [B, 3, H, W]
-        x = F.max_pool2d(self.stem(images), 3, stride=2, padding=1)
-        maps = []
-        for stage in self.stages:
-            x = stage(x)
-            maps.append(x)
-        return maps
+        return maps_of(self.stages, F.max_pool2d(self.stem(images), 3, stride=2, padding=1))
 
 
 class Bottleneck(nn.Module):

@@ -10,7 +10,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from phalanx.nn.layers import ConvBN, ConvBNReLU
+from phalanx.nn.layers import ConvBN, ConvBNReLU, maps_of
 
 
 class STDC(nn.Module):
@@ -28,11 +28,7 @@ class STDC(nn.Module):
         self.stages = nn.ModuleList(stages)
 
     def forward(self, images: Tensor) -> list[Tensor]:  # [B, 3, H, W]
-        x, maps = images, []
-        for stage in self.stages:
-            x = stage(x)
-            maps.append(x)
-        return maps
+        return maps_of(self.stages, images)
 
 
 class STDCBlock(nn.Module):
@@ -55,12 +51,7 @@ class STDCBlock(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:  # [B, C, H, W]
         first = self.first(x)
-        maps = [self.pool(first)]
-        x = self.halve(first)
-        for conv in self.rest:
-            x = conv(x)
-            maps.append(x)
-        return torch.cat(maps, dim=1)
+        return torch.cat([self.pool(first), *maps_of(self.rest, self.halve(first))], dim=1)
 
 
 def widened(channels: int, width: float) -> int:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from phalanx.nn.layers import ConvBN, ConvBNReLU, initialise_convs
+from phalanx.nn.layers import ConvBN, ConvBNReLU, initialise_convs, maps_of
 from phalanx.parallel.norms import BatchNorm2d
 
 
@@ -34,12 +34,8 @@ class Xception(nn.Module):
         initialise_convs(self)
 
     def forward(self, images: Tensor) -> list[Tensor]:  # [B, 3, H, W]
-        x = self.stem(images)
-        maps = []
-        for block in self.entry:
-            x = block(x)
-            maps.append(x)
-        return [maps[0], self.exit(self.middle(x))]
+        maps = maps_of(self.entry, self.stem(images))
+        return [maps[0], self.exit(self.middle(maps[-1]))]
 
 
 class Block(nn.Module):

@@ -11,7 +11,7 @@ from phalanx.families.text_detection.models.necks import LKPAN, ResidualSqueeze
 from phalanx.nn.backbones.lcnetv3 import ConvSum, PPLCNetV3, RepConv
 from phalanx.nn.backbones.lcnetv4 import PPLCNetV4
 from phalanx.nn.backbones.mobilenet_v3 import MobileNetV3
-from phalanx.weights.originals.original import PADDLE_BUFFERS, Original, Rule
+from phalanx.weights.originals.original import PADDLE_BUFFERS, Original, Rule, layers_with_weights
 
 PP_LCNET_V3: tuple[Rule, ...] = (  # of recognisers too
     (r'^backbone\.stem\.', 'backbone.conv1.'),
@@ -105,7 +105,7 @@ def in_order(model: DB) -> list[str]:
     """
     if any(isinstance(module, ConvSum) for module in model.modules()):
         raise ValueError('exported files of pp_lcnet_v3 have a single convolution for each sum: build it with `merged: true`')
-    layers = [name for name, module in model.named_modules() if any(True for _ in module.parameters(recurse=False))]
+    layers = layers_with_weights(model)
     if isinstance(model.backbone, PPLCNetV4):  # their norms are parts of the convolutions
         layers = [name for name in layers if not name.endswith('.norm')]
     if isinstance(model.neck, LKPAN):
@@ -126,6 +126,8 @@ def _backbone_rules(model: DB) -> tuple[Rule, ...]:
         return PP_LCNET_V3
     if isinstance(model.backbone, MobileNetV3):
         return MOBILENET_V3
+    if isinstance(model.backbone, PPLCNetV4):
+        return ()  # its names in PaddleOCR are not known here; exported files are read
     return *RESNET_VD, *(BOTTLENECK if model.backbone.channels[0] == 256 else RESIDUAL)
 
 

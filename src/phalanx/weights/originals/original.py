@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
+from torch import nn
 
 from phalanx.weights.matching import Weights
 
@@ -40,6 +41,11 @@ class Original:
         if name in self.computed:
             return True
         return name in self.constants and bool((np.asarray(arrays[name]) == self.constants[name]).all())
+
+
+def layers_with_weights(model: nn.Module) -> list[str]:
+    """The names of the modules that have parameters of their own, in our order."""
+    return [name for name, module in model.named_modules() if any(True for _ in module.parameters(recurse=False))]
 
 
 PADDLE_BUFFERS = (

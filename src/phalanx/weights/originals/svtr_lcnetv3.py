@@ -5,7 +5,7 @@ from __future__ import annotations
 from phalanx.families.recognition.models.svtr_lcnetv3 import SVTRLCNetV3
 from phalanx.nn.backbones.lcnetv3 import ConvSum
 from phalanx.weights.originals.db import PP_LCNET_V3
-from phalanx.weights.originals.original import PADDLE_BUFFERS, Original, Rule
+from phalanx.weights.originals.original import PADDLE_BUFFERS, Original, Rule, layers_with_weights
 from phalanx.weights.originals.svtr_lcnet import NECK
 
 NRTR: tuple[Rule, ...] = (
@@ -37,5 +37,4 @@ def in_order(model: SVTRLCNetV3) -> list[str]:
     """
     if any(isinstance(module, ConvSum) for module in model.modules()):
         raise ValueError('exported files of svtr_lcnetv3 have a single convolution for each sum: build it with `merged: true`')
-    layers = [name for name, module in model.named_modules() if any(True for _ in module.parameters(recurse=False))]
-    return [name for name in layers if not name.startswith('nrtr.')]
+    return [name for name in layers_with_weights(model) if not name.startswith('nrtr.')]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from phalanx.families.recognition.models.svtr_lcnetv4 import SVTRLCNetV4
+from phalanx.weights.originals import svtr_lcnetv3
 
 
 def in_order(model: SVTRLCNetV4) -> list[str]:
@@ -10,6 +11,5 @@ def in_order(model: SVTRLCNetV4) -> list[str]:
 
     Norms of the backbone are parts of its convolutions there; those of the neck are not.
     """
-    layers = [name for name, module in model.named_modules() if any(True for _ in module.parameters(recurse=False))]
-    kept = [name for name in layers if not (name.startswith('backbone.') and name.endswith('.norm'))]
-    return [name for name in kept if not name.startswith('nrtr.')]
+    layers = svtr_lcnetv3.in_order(model)
+    return [name for name in layers if not (name.startswith('backbone.') and name.endswith('.norm'))]

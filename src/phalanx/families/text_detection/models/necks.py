@@ -28,8 +28,7 @@ class FPN(nn.Module):
     """Maps [B, ., h, w], from fine to coarse -> [B, channels, h, w] of the size of the first.
 
     `layer` is `conv` for the neck of DB (Liao et al., https://arxiv.org/abs/1911.08947), and ResidualSqueeze for the RSE-FPN of
-    PP-OCRv3 (https://arxiv.org/abs/2206.03001); with
-    WideSqueeze behind it the neck of PP-OCRv6 small.
+    PP-OCRv3 (https://arxiv.org/abs/2206.03001); with WideSqueeze behind it, the neck of PP-OCRv6 small.
     """
 
     def __init__(
@@ -96,7 +95,7 @@ class WideSqueeze(nn.Module):
     def __init__(self, in_channels: int, out_channels: int, kernel_size: int) -> None:
         super().__init__()
         self.filter = DepthwiseConv2d(in_channels, in_channels, kernel_size, 1, kernel_size // 2, groups=in_channels)
-        initialise_as_paddle(self)
+        initialise_as_paddle(self.filter)
         self.conv = ResidualSqueeze(in_channels, out_channels, 1)
 
     def forward(self, x: Tensor) -> Tensor:
