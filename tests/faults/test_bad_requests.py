@@ -16,7 +16,7 @@ def test_all_mistakes_of_a_recipe_are_reported_before_any_process_starts(phalanx
     assert run.returncode == 2
     assert run.stdout == ''
     for told in (
-        "mine.yml:2: model.name: 'pp_litseg' is not one of pp_liteseg, unet, ocrnet, segformer, deeplabv3p; did you mean",
+        "mine.yml:2: model.name: 'pp_litseg' is not one of pp_liteseg, unet, ocrnet, segformer, deeplabv3p, lraspp; did",
         "mine.yml:4: train.stepps: unknown key; did you mean 'steps'?",
         "mine.yml:4: train.global_batch_size: expected a whole number, got 'many'",
         "mine.yml:5: optimizer.lr: expected a number, got 'fast'",

@@ -131,6 +131,25 @@ def test_evaluations_that_are_no_better_are_counted_since_the_best() -> None:
     assert Standing.of(at.state(), 5).no_better == 1
 
 
+def test_norms_that_are_part_of_convolutions_stay_so_and_train_in_a_resumed_run_too(weights: str, tmp_path: Path) -> None:
+    """As in networks that were exported: the first norm has no effect, and no batch's statistics give it one."""
+    path = Path(weights.removeprefix('train.init_from='))
+    state = safetensors.torch.load_file(path)
+    name = next(name.removesuffix('.running_var') for name in state if name.endswith('.running_var'))
+    folded = norms.BatchNorm2d(len(state[f'{name}.weight'])).folded()
+    safetensors.torch.save_file({**state, **{f'{name}.{part}': tensor for part, tensor in folded.items()}}, path)
+    words = (weights, 'train.steps=4')
+    whole = trained(words, tmp_path / 'whole', 4)
+    assert any('1 batch norm is part of a convolution there' in note for note in whole.notes)
+    resumed = trained(words, tmp_path / 'resumed', 4, after=trained(words, tmp_path / 'half', 2))
+    for trainer in (whole, resumed):
+        now = trainer.model.state_dict()
+        assert all(now[f'{name}.{part}'].equal(folded[part]) for part in ('running_mean', 'running_var'))
+        assert not now[f'{name}.weight'].equal(folded['weight'])
+    for ours, theirs in zip(whole.model.state_dict().values(), resumed.model.state_dict().values(), strict=True):
+        assert ours.equal(theirs)
+
+
 def test_a_run_that_no_longer_gets_better_ends_and_stays_ended(
     weights: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -13,8 +13,10 @@ from mutations import mutated, translated
 from phalanx.config.originals import dialect_of, pdseg
 from phalanx.config.originals.dialect import Reading
 from phalanx.config.read import ConfigError, plain
+from phalanx.engine.optim.groups import parameter_groups
 from phalanx.engine.optim.schedule import Schedule
 from phalanx.engine.runs import Job, open_job
+from phalanx.families.segmentation.models import MODELS
 
 UNET_PET = """
 TRAIN_CROP_SIZE: (512, 512) # (width, height)
@@ -57,6 +59,29 @@ MODEL: {MODEL_NAME: deeplabv3p, DEEPLAB: {BACKBONE: xception_65, ASPP_WITH_SEP_C
 TRAIN: {SNAPSHOT_EPOCH: 10, SYNC_BATCH_NORM: True}
 SOLVER: {LR: 0.01, LR_POLICY: poly, OPTIMIZER: sgd, NUM_EPOCHS: 100}
 """
+LITE = """
+EVAL_CROP_SIZE: (2049, 1025)
+TRAIN_CROP_SIZE: (769, 769)
+AUG: {AUG_METHOD: "stepscaling"}
+BATCH_SIZE: 32
+DATASET: {DATA_DIR: d, NUM_CLASSES: 19, TRAIN_FILE_LIST: d/train.list, VAL_FILE_LIST: d/val.list}
+MODEL:
+    MODEL_NAME: deeplabv3p
+    DEEPLAB:
+        BACKBONE: "mobilenetv3_large"
+        OUTPUT_STRIDE: 32
+        BACKBONE_LR_MULT_LIST: [0.15, 0.35, 0.65, 0.85, 1]
+        ENCODER:
+            POOLING_STRIDE: (4, 5)
+            POOLING_CROP_SIZE: (769, 769)
+            ASPP_WITH_SE: True
+            SE_USE_QSIGMOID: True
+            ASPP_CONVS_FILTERS: 128
+            ASPP_WITH_CONCAT_PROJECTION: False
+            ADD_IMAGE_LEVEL_FEATURE: False
+        DECODER: {USE_SUM_MERGE: True, CONV_FILTERS: 19, OUTPUT_IS_LOGITS: True}
+SOLVER: {LR: 0.2, LR_POLICY: "poly", OPTIMIZER: "sgd", NUM_EPOCHS: 850}
+"""
 OCRNET = """
 EVAL_CROP_SIZE: (2048, 1024)
 TRAIN_CROP_SIZE: (1024, 512)
@@ -74,7 +99,7 @@ SOLVER: {LR: 0.01, OPTIMIZER: sgd, NUM_EPOCHS: 500}
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
-    for name, text in {'unet_pet': UNET_PET, 'xception': XCEPTION, 'ocrnet': OCRNET}.items():
+    for name, text in {'unet_pet': UNET_PET, 'xception': XCEPTION, 'ocrnet': OCRNET, 'lite': LITE}.items():
         (tmp_path / f'{name}.yaml').write_text(text.lstrip())
     return tmp_path
 
@@ -113,7 +138,17 @@ def test_unet_comes_out_as_published() -> None:
 
 def test_xception_and_ocrnet_come_out_as_published() -> None:
     got = recipe('xception')
-    assert {'name': 'deeplabv3p', 'backbone': 'xception65', 'dilations': [6, 12, 18]}.items() <= got['model'].items()
+    assert got['model'] == {
+        'name': 'deeplabv3p',
+        'backbone': 'xception65',
+        'output_stride': 16,
+        'dilations': None,  # those of the stride
+        'pyramid': True,
+        'decoder': True,
+        'dropout': 0.9,
+        'align_corners': True,
+        'norm_groups': None,
+    }
     assert got['transforms'][0] == {'name': 'resize_step_scaling', 'min': 0.5, 'max': 2.0, 'step': 0.25}
     assert got['transforms'][-1] == {'name': 'random_padding_crop', 'crop_size': [769, 769]}
     assert got['eval_transforms'] == [{'name': 'padding', 'target_size': [1025, 2049]}]
@@ -122,6 +157,56 @@ def test_xception_and_ocrnet_come_out_as_published() -> None:
     assert recipe('xception', 'AUG.TO_RGB=False')['mean'] == [0.3, 0.2, 0.1]  # in the order of BGR
     got = recipe('ocrnet')
     assert (got['model']['name'], got['model']['backbone'], got['loss_coefficients']) == ('ocrnet', 'hrnet_w18', [1.0, 0.5])
+
+
+def test_other_backbones_of_deeplab_come_out_as_published() -> None:
+    """Its parts that are switched off, its rates by depth, and the decay of the norms of a backbone."""
+    parts = ('ENCODER_WITH_ASPP=False', 'ENABLE_DECODER=False', 'BACKBONE=mobilenetv2')
+    got = recipe('xception', *(f'MODEL.DEEPLAB.{part}' for part in parts))
+    assert {'backbone': 'mobilenet_v2', 'pyramid': False, 'decoder': False}.items() <= got['model'].items()
+    assert got['parameters']['rules'] == [{'match': 'backbone.*', 'lr_factor': 1.0, 'weight_decay': 4e-5}]
+    rates = 'MODEL.DEEPLAB.BACKBONE_LR_MULT_LIST=[0.1, 0.1, 0.2, 0.2, 1.0]'
+    got = recipe('xception', 'MODEL.DEEPLAB.BACKBONE=resnet_vd_50', 'MODEL.DEEPLAB.OUTPUT_STRIDE=8', rates)
+    assert {'backbone': 'resnet50_vd', 'output_stride': 8}.items() <= got['model'].items()
+    assert [(rule['match'], rule['lr_factor']) for rule in got['parameters']['rules']] == [
+        ('backbone.stem.*', 0.1),
+        ('backbone.stages.0.*', 0.1),
+        ('backbone.stages.1.*', 0.2),
+        ('backbone.stages.2.*', 0.2),
+        ('backbone.stages.3.*', 1.0),
+    ]
+    got = recipe('xception', 'MODEL.DEFAULT_NORM_TYPE=gn')
+    assert got['model']['norm_groups'] == 32
+
+
+def test_the_rates_of_the_lite_backbone_are_those_of_its_convolutions_by_depth() -> None:
+    """Its release 0.8 counts blocks in threes and gives no rate to norms: here, for every parameter that there is."""
+    got = job('lite')
+    assert plain(got.resolved)['model'] == {'name': 'lraspp', 'window': 769, 'align_corners': True}
+    model = MODELS['lraspp'](19)
+    rates = {}
+    for group in parameter_groups(model, got.recipe.parameters):
+        for parameter in group['params']:
+            rates[id(parameter)] = group['lr_factor']
+    by_name = {name: rates[id(parameter)] for name, parameter in model.named_parameters()}
+    depth = {'stem': 0, 'stages.0': 0, 'stages.1': 3, 'stages.2': 6, 'stages.3': 12, 'last': 15}
+    for name, rate in by_name.items():
+        if '.norm.' in name or not name.startswith('backbone.'):
+            assert rate == 1, name
+            continue
+        part = next(part for part in depth if name.startswith(f'backbone.{part}.'))
+        block = depth[part] + (int(name.split('.')[3]) if part.startswith('stages') else 0)
+        assert rate == [0.15, 0.35, 0.65, 0.85, 1][min(block // 3, 4)], name
+
+
+def test_losses_of_one_score_for_two_classes_are_taken_on_two() -> None:
+    got = job(
+        'unet_pet', 'SOLVER.LOSS=["lovasz_hinge_loss", "bce_loss"]', 'DATASET.NUM_CLASSES=2', 'SOLVER.LOSS_WEIGHT.BCE_LOSS=0.5'
+    )
+    (loss,) = plain(got.resolved)['loss']
+    assert [each['name'] for each in loss['losses']] == ['lovasz_hinge', 'cross_entropy']
+    assert (loss['losses'][0]['score'], loss['coefficients']) == ('log_odds', [1.0, 0.5])
+    assert any('that of PaddleSeg 0.x one for both' in note for note in got.notes)
 
 
 def test_the_document_of_mixed_precision_can_be_followed() -> None:
@@ -161,7 +246,7 @@ def test_the_rate_holds_still_for_the_warm_up() -> None:
     ('name', 'wrong', 'told'),
     [
         ('unet_pet', 'MODEL.MODEL_NAME=icnet', "MODEL.MODEL_NAME: 'icnet' has no counterpart in Phalanx"),
-        ('xception', 'MODEL.DEEPLAB.BACKBONE=mobilenetv2', "deeplabv3p with the backbone 'mobilenetv2' has no counterpart"),
+        ('xception', 'MODEL.DEEPLAB.BACKBONE=xception_41', "deeplabv3p with the backbone 'xception_41' has no counterpart"),
         ('ocrnet', 'MODEL.HRNET.STAGE2.NUM_CHANNELS=[40, 80]', 'ocrnet with channels'),
     ],
 )
@@ -189,7 +274,7 @@ def test_what_cannot_be_said_is_reported(wrong: str, told: str) -> None:
     assert told in str(caught.value)
 
 
-@pytest.mark.parametrize('name', ['unet_pet', 'ocrnet'])
+@pytest.mark.parametrize('name', ['unet_pet', 'xception', 'ocrnet', 'lite'])
 def test_wrong_values_anywhere_are_reported_and_break_nothing(name: str) -> None:
     """The translation notes problems; whatever it lets through, the binder judges."""
     assert dialect_of(Path(f'{name}.yaml')) is pdseg.DIALECT

@@ -88,6 +88,14 @@ def test_the_lovasz_hinge_is_the_sum_of_sorted_errors_by_how_much_each_pixel_low
     assert (total / weight).item() == pytest.approx(expected.item(), rel=1e-4)
 
 
+def test_the_lovasz_hinge_of_log_odds_by_hand() -> None:
+    """Log-odds 0.5 and -3 of the class, -1 of no class: errors 0.5, 4 and 0. The largest alone takes half of the IoU away, both
+    pixels of the class all of it: 4 * 1/2 + 0.5 * 1/2."""
+    logits = torch.tensor([[[[0.0, 2.0, 0.25]], [[0.5, -1.0, -0.75]]]], dtype=torch.float64)
+    total, weight, _ = LovaszHinge(score='log_odds')(logits, torch.tensor([[[1, 1, 0]]]), WholeStep())
+    assert (total / weight).item() == pytest.approx(2.25, rel=1e-4)
+
+
 def test_region_mutual_information_is_what_a_regression_leaves_of_the_truth() -> None:
     """With numpy, region by region; sums of squares, and a ridge of 5e-4 in both places, as in PaddleSeg."""
 

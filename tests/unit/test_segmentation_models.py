@@ -7,10 +7,15 @@ from collections.abc import Callable
 
 import pytest
 import torch
+import torchvision
 from torch import nn
+from torchvision.models.segmentation.lraspp import LRASPPHead
 
 from phalanx.families.segmentation.models import MODELS
+from phalanx.families.segmentation.models.lraspp import LRASPP
+from phalanx.nn.backbones.mobilenet_v2 import MobileNetV2
 from phalanx.nn.backbones.resnet_vd import resnet50_vd
+from phalanx.nn.layers import use_group_norms
 from phalanx.parallel.norms import BatchNorm2d
 from phalanx.weights.originals import ORIGINALS
 
@@ -26,6 +31,13 @@ VARIANTS: dict[str, Callable[[int], nn.Module]] = {
     'segformer': MODELS['segformer'],
     'deeplabv3p': MODELS['deeplabv3p'],
     'deeplabv3p on resnet50_vd': lambda num_classes: MODELS['deeplabv3p'](num_classes, backbone='resnet50_vd'),
+    'deeplabv3p on mobilenet_v2': lambda num_classes: MODELS['deeplabv3p'](num_classes, backbone='mobilenet_v2'),
+    'deeplabv3p, its backbone alone': lambda num_classes: MODELS['deeplabv3p'](
+        num_classes, backbone='mobilenet_v2', pyramid=False, decoder=False
+    ),
+    'deeplabv3p, group norms': lambda num_classes: MODELS['deeplabv3p'](num_classes, norm_groups=32),
+    'lraspp': MODELS['lraspp'],
+    'lraspp, windows': lambda num_classes: MODELS['lraspp'](num_classes, window=33),
 }
 SEGFORMER_MILLIONS = {'mit_b0': 3.8, 'mit_b1': 13.7, 'mit_b2': 27.5, 'mit_b3': 47.3, 'mit_b4': 64.1, 'mit_b5': 84.7}
 
@@ -79,6 +91,8 @@ def test_a_fresh_network_finds_no_class_much_likelier_than_another(model: nn.Mod
 
 
 def test_every_tensor_has_an_original_name_of_its_own(model: nn.Module) -> None:
+    if isinstance(model, LRASPP):
+        pytest.skip('its weights were published for PaddleSeg 0.x alone, whose files are not read')
     original = ORIGINALS[type(model)](model)
     names = [original.name(name) for name in model.state_dict()]
     assert len(set(names)) == len(names)
@@ -105,6 +119,72 @@ def test_the_last_maps_of_resnet_vd_keep_an_eighth_of_the_size() -> None:
     with torch.no_grad():
         maps = resnet50_vd().eval()(torch.rand(1, 3, 65, 97))
     assert [tuple(x.shape[1:]) for x in maps] == [(256, 17, 25), (512, 9, 13), (1024, 9, 13), (2048, 9, 13)]
+
+
+@pytest.mark.parametrize(('stride', 'sizes'), [(16, [(9, 13), (5, 7), (5, 7)]), (32, [(9, 13), (5, 7), (3, 4)])])
+def test_other_output_strides_of_resnet_vd_halve_the_map_further(stride: int, sizes: list[tuple[int, int]]) -> None:
+    with torch.no_grad():
+        maps = resnet50_vd(output_stride=stride).eval()(torch.rand(1, 3, 65, 97))
+    assert [tuple(x.shape[2:]) for x in maps[1:]] == sizes
+
+
+def test_the_last_windows_of_resnet_vd_widen_as_in_paddleseg_0() -> None:
+    """Dilations 2, 4 and 8 at an output stride of 16, where its release 0.8 multiplies the stage's 2 by 1, 2 and 4."""
+    *_, last = resnet50_vd(output_stride=16).stages
+    assert [block.spatial.conv.dilation[0] for block in last] == [2, 4, 8]
+
+
+@torch.no_grad()
+def test_mobilenet_v2_is_that_of_torchvision() -> None:
+    """But for the first block, which has a widening convolution here: made to pass on what it gets, it is the same network."""
+    torch.manual_seed(0)
+    theirs = torchvision.models.mobilenet_v2(num_classes=2).eval()
+    for module in theirs.modules():
+        if isinstance(module, nn.BatchNorm2d):
+            nn.init.uniform_(module.running_var, 0.5, 1.5)
+            nn.init.normal_(module.running_mean, std=0.1)
+    ours = MobileNetV2(output_stride=32).eval()
+    nn.init.dirac_(ours.fine[0].widen.conv.weight)
+    ours.fine[0].widen.norm.eps = 0.0
+    mine = [tensor for name, tensor in ours.state_dict().items() if not name.startswith('fine.0.widen')]
+    for tensor, other in zip(mine, theirs.features[:18].state_dict().values(), strict=True):
+        tensor.copy_(other)
+    images = torch.randn(1, 3, 65, 97)
+    fine, coarse = ours(images)
+    inner = theirs.features[3].conv[:2](theirs.features[:3](images))
+    torch.testing.assert_close(fine, inner, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(coarse, theirs.features[:18](images), atol=1e-5, rtol=1e-4)
+
+
+@torch.no_grad()
+def test_the_head_of_lraspp_is_that_of_torchvision() -> None:
+    """Given the same two maps; but for its sigmoid, a hard one here, and biases of the classifiers, which are zero there."""
+    torch.manual_seed(0)
+    ours = MODELS['lraspp'](4).eval()
+    theirs = LRASPPHead(120, 480, 4, 128).eval()
+    theirs.scale[2] = nn.Hardsigmoid()
+    seen: dict[str, torch.Tensor] = {}
+    ours.backbone.last.register_forward_hook(lambda module, inputs, output: seen.update(high=output))
+    ours.classify_fine.register_forward_hook(lambda module, inputs, output: seen.update(low=inputs[0]))
+    ours.mix.norm.running_var.uniform_(0.5, 1.5)
+    images = torch.rand(1, 3, 64, 96)
+    (logits,) = ours(images)
+    theirs.cbr[0].weight.copy_(ours.mix.conv.weight)
+    theirs.cbr[1].running_var.copy_(ours.mix.norm.running_var)
+    theirs.scale[1].weight.copy_(ours.weigh.weight)
+    theirs.high_classifier.weight.copy_(ours.classify_coarse.weight)
+    theirs.low_classifier.weight.copy_(ours.classify_fine.weight)
+    theirs.high_classifier.bias.zero_()
+    theirs.low_classifier.bias.zero_()
+    expected = nn.functional.interpolate(theirs(seen), (64, 96), mode='bilinear')
+    torch.testing.assert_close(logits, expected, atol=1e-5, rtol=1e-4)
+
+
+def test_group_norms_have_the_groups_that_fit_their_channels_best() -> None:
+    """As PaddleSeg 0.x looks for them, the larger number first: of 728 channels, 28 groups rather than 32."""
+    layers = nn.Sequential(*(BatchNorm2d(channels) for channels in (64, 728, 48)))
+    use_group_norms(layers, 32)
+    assert [(norm.num_groups, norm.num_channels) for norm in layers] == [(32, 64), (28, 728), (24, 48)]
 
 
 def test_deeplab_with_aligned_corners_keeps_every_value_of_a_map_in_its_place() -> None:

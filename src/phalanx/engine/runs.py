@@ -32,6 +32,8 @@ from phalanx.engine.schema import Recipe
 from phalanx.families.catalog import FAMILIES
 from phalanx.families.plugins import load_plugins
 from phalanx.families.task import Task
+from phalanx.parallel.norms import keep_folded
+from phalanx.report.readable import counted
 from phalanx.system.compiler import check_cache, use_own_cache
 from phalanx.system.errors import RequestError
 from phalanx.weights.checkpoint import CheckpointError, Checkpoints, said_of
@@ -311,6 +313,10 @@ def load_initial(model: nn.Module, recipe: Recipe, task: Task[Any, Any, Any]) ->
         taken.append(load_weights(model, train.init_from, part=train.init_part, misshapen=train.init_misshapen, rows=rows))
     for name, source in (train.init_networks or {}).items():
         taken.append(load_weights(model, source, misshapen=train.init_misshapen, network=name))
+    if taken and (count := keep_folded(model)):
+        many = counted(count, 'batch norm is', 'batch norms are')
+        told = f'{many} part of a convolution there, and so here: a scale and an offset that train, without statistics'
+        taken[0] = replace(taken[0], remarks=(*taken[0].remarks, told))
     return [with_frozen_norms_told(each) for each in taken] if recipe.norm_sync == 'frozen' else taken
 
 

@@ -239,4 +239,5 @@ class Trainer(Generic[S, B, P]):
     def restore(self, loaded: Loaded) -> None:
         """Goes back to a checkpoint. Raises RunError when it is of another network or of a run with other parts."""
         self.at, self.started_at = self.saver.restore(loaded), loaded.step
+        norms.keep_folded(self.model)
         self.stop_early()

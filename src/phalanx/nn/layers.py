@@ -67,6 +67,13 @@ class ConvBNReLU(ConvBN):
         return F.relu(super().forward(x), inplace=True)
 
 
+class ConvBNReLU6(ConvBN):
+    """The same, rectified and at most 6."""
+
+    def forward(self, x: Tensor) -> Tensor:  # [B, C, H, W]
+        return F.relu6(super().forward(x), inplace=True)
+
+
 class ConvBNSiLU(ConvBN):
     """The same, and SiLU (some papers call it swish)."""
 
@@ -199,6 +206,20 @@ def _shares(few: int, many: int, align_corners: bool, like: Tensor) -> Tensor:
     """[few, many] how much of each value of a line is in each place of the longer line that is interpolated from it."""
     values = torch.eye(few, dtype=like.dtype, device=like.device)
     return F.interpolate(values[None], many, mode='linear', align_corners=align_corners)[0]
+
+
+def use_group_norms(model: nn.Module, groups: int) -> None:
+    """Puts a group norm in the place of each batch norm of `model`, of `groups` groups or the nearest number that fits.
+
+    Wu & He, https://arxiv.org/abs/1803.08494. Of two numbers as near, the larger one.
+    """
+    for parent in list(model.modules()):
+        for name, norm in parent.named_children():
+            if isinstance(norm, BatchNorm2d):
+                channels = norm.num_features
+                fitting = [count for count in range(1, channels + 1) if channels % count == 0]
+                nearest = min(fitting, key=lambda count: (abs(count - groups), -count))
+                setattr(parent, name, nn.GroupNorm(nearest, channels, eps=norm.eps))
 
 
 def initialise_convs(model: nn.Module) -> None:

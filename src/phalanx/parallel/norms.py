@@ -33,6 +33,7 @@ class BatchNorm2d(nn.BatchNorm2d):
 
     group: dist.Group | None = None  # the ranks that share their statistics; None: this rank alone
     is_frozen: bool = False
+    is_folded: bool = False
     latest: tuple[Tensor, Tensor] | None = None  # where mean and variance [C] of a batch wait for `RunningStatistics`
     waiting: float = 0.0  # the factor that makes that variance the biased one; 0: none is waiting
 
@@ -40,7 +41,7 @@ class BatchNorm2d(nn.BatchNorm2d):
         if not self.training:
             return super().forward(x)
         assert self.running_mean is not None and self.running_var is not None
-        if self.is_frozen:
+        if self.is_frozen or self.is_folded:
             return F.batch_norm(x, self.running_mean, self.running_var, self.weight, self.bias, False, 0.0, self.eps)
         if self.waiting:  # the second call in one pass
             self.follow()
@@ -63,6 +64,16 @@ class BatchNorm2d(nn.BatchNorm2d):
         if self.latest is None:
             self._follow(mean, var)
         return normalised
+
+    def folded(self) -> dict[str, Tensor]:
+        """Parameters and statistics with which the norm gives what it is given: it is part of the convolution before it."""
+        C = self.num_features
+        return {
+            'weight': torch.ones(C),
+            'bias': torch.zeros(C),
+            'running_mean': torch.zeros(C),
+            'running_var': torch.ones(C) - self.eps,
+        }
 
     def follow(self) -> None:
         """Lets the running statistics follow what is waiting."""
@@ -132,6 +143,19 @@ def freeze(model: nn.Module) -> None:
     """Lets every batch norm of `model` normalise as in evaluation, while it trains too. Raises as `share` does."""
     for norm in _batch_norms(model):
         norm.is_frozen = True
+
+
+def keep_folded(model: nn.Module) -> int:
+    """Lets batch norms that are part of a convolution in the file that `model` was filled from stay so; how many they are.
+
+    They are those with the statistics of `BatchNorm2d.folded`, to the last bit, which no training gives. As a scale and an
+    offset they are trained like others; with the statistics of a batch the network would forget what it knows. To be called
+    when the weights are there: it reads them from the device.
+    """
+    for norm in (norms := _batch_norms(model)):
+        expected = norm.folded()
+        norm.is_folded = all(torch.equal(getattr(norm, name).cpu(), expected[name]) for name in ('running_mean', 'running_var'))
+    return sum(norm.is_folded for norm in norms)
 
 
 def share(model: nn.Module, group: dist.Group | None) -> None:

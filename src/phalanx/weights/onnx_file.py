@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy.typing as npt
-import torch
 from torch import Tensor, nn
 
 from phalanx.weights.pdparams import RefusedError
@@ -37,7 +36,7 @@ def weights_in(data: bytes, model: nn.Module, names: Sequence[str]) -> dict[str,
     """The weights of an ONNX file, by the names of `model`, whose layers `names` are those of the file, in its order.
 
     A batch norm that is not among them is part of the convolution beside it in the file: its offset becomes the bias of that,
-    and it changes nothing else while it normalises with its running statistics (`norm_sync: frozen`).
+    and it changes nothing else (`BatchNorm2d.folded`).
     Raises RefusedError when the file is damaged, or has other layers.
     """
     layers = layers_of(data)
@@ -52,19 +51,14 @@ def weights_in(data: bytes, model: nn.Module, names: Sequence[str]) -> dict[str,
         given = dict(zip(PARTS[layer.kind], layer.arrays, strict=False))
         norm = f'{name.rpartition(".")[0]}.norm'
         if norm not in names and f'{norm}.running_var' in state:
-            found |= _without_effect(model.get_submodule(norm), norm)
+            folded: dict[str, Tensor] = model.get_submodule(norm).folded()  # type: ignore[operator]
+            found |= {f'{norm}.{part}': tensor for part, tensor in folded.items()}
             if 'bias' not in own and 'bias' in given:
                 found[f'{norm}.bias'] = given.pop('bias')
         if own != given.keys():
             raise RefusedError(f'has a {layer.kind} of {", ".join(given)} where {name} has {", ".join(sorted(own)) or "none"}')
         found |= {f'{name}.{part}': array for part, array in given.items()}
     return found
-
-
-def _without_effect(norm: Any, name: str) -> dict[str, Array | Tensor]:
-    """Parameters and statistics with which a batch norm gives in evaluation what it is given."""
-    none, one = torch.zeros(norm.num_features), torch.ones(norm.num_features)
-    return {f'{name}.weight': one, f'{name}.bias': none, f'{name}.running_mean': none, f'{name}.running_var': one - norm.eps}
 
 
 def characters_in(path: Path) -> tuple[str, ...]:

@@ -1,4 +1,5 @@
-"""Configurations of PaddleSeg 0.x (`pdseg/train.py --cfg`), whose keys are in upper case -> recipes: UNet, DeepLabv3+, OCRNet.
+"""Configurations of PaddleSeg 0.x (`pdseg/train.py --cfg`), whose keys are in upper case -> recipes: UNet, DeepLabv3+, OCRNet,
+and LR-ASPP, which is a DeepLabv3+ there.
 
 Rules and defaults are those of its release 0.8 (pdseg/utils/config.py, solver.py, reader.py and the networks). A value is text
 that Python reads as a literal, if it can: `(512, 512)`, `u"stepscaling"`. Files have no bases.
@@ -15,8 +16,31 @@ from phalanx.config.originals.dialect import Dialect, Reading, Section, as_numbe
 from phalanx.config.read import Node, document, plain
 
 MODELS = {'unet': 'unet', 'deeplabv3p': 'deeplabv3p', 'ocrnet': 'ocrnet'}
+BACKBONES = {  # of deeplabv3p
+    'xception_65': 'xception65',
+    'mobilenet': 'mobilenet_v2',
+    'mobilenetv2': 'mobilenet_v2',
+    'resnet_vd_50': 'resnet50_vd',
+    'resnet_vd_101': 'resnet101_vd',
+}
+LITE = 'mobilenetv3_large'  # the backbone that makes it LR-ASPP
+# What the numbers of BACKBONE_LR_MULT_LIST are for, in its order.
+RESNET_PARTS = tuple((f'backbone.{part}.*',) for part in ('stem', 'stages.0', 'stages.1', 'stages.2', 'stages.3'))
+LITE_PARTS = (  # their convolutions; norms learn at the whole rate there
+    ('backbone.stem.conv.*', 'backbone.stages.0.*.conv.*'),
+    ('backbone.stages.1.*.conv.*', 'backbone.stages.1.*.squeeze.*.*'),
+    ('backbone.stages.2.[0-2].*.conv.*',),
+    ('backbone.stages.2.[3-5].*.conv.*', 'backbone.stages.2.[45].squeeze.*.*'),
+    ('backbone.stages.3.*.conv.*', 'backbone.stages.3.*.squeeze.*.*', 'backbone.last.conv.*'),
+)
 HRNETS = {18: 'hrnet_w18', 48: 'hrnet_w48'}  # by the channels of their finest map
-LOSSES = {'softmax_loss': 'cross_entropy', 'lovasz_softmax_loss': 'lovasz'}
+LOSSES = {
+    'softmax_loss': 'cross_entropy',
+    'bce_loss': 'cross_entropy',
+    'lovasz_softmax_loss': 'lovasz',
+    'lovasz_hinge_loss': 'lovasz_hinge',
+}
+OF_ONE_SCORE = ('bce_loss', 'lovasz_hinge_loss')  # a network has one output for both classes there
 SCHEDULES = ('poly', 'piecewise')
 OPTIMIZERS = ('sgd', 'adam')
 SIZES = (  # in AUG, each for one AUG_METHOD
@@ -24,7 +48,7 @@ SIZES = (  # in AUG, each for one AUG_METHOD
     *('MIN_RESIZE_VALUE', 'MAX_RESIZE_VALUE', 'INF_RESIZE_VALUE'),
 )
 OTHER_PROGRAMS = 'it belongs to other programs than training'
-IGNORED_SECTIONS = {'FREEZE': '`phalanx export` takes its own options', 'TEST': OTHER_PROGRAMS}
+IGNORED_SECTIONS = {'FREEZE': '`phalanx export` takes its own options', 'TEST': OTHER_PROGRAMS, 'SLIM': OTHER_PROGRAMS}
 
 
 def is_dialect(keys: set[str]) -> bool:
@@ -62,11 +86,14 @@ def translate(root: Node, reading: Reading) -> Node:
     if name.value not in MODELS:
         model.not_one_of(name, 'MODEL_NAME', MODELS)
         return root
-    network = _network(model, name)
+    dataset, solver = top.section('DATASET'), top.section('SOLVER')
+    decay = solver.take('WEIGHT_DECAY', 0.00004)
+    rules: list[Node] = []
+    network = _network(model, name, dataset.left.get('NUM_CLASSES', name), decay, rules)
     if network is None:
         return root
-    solver, train, augmentation = top.section('SOLVER'), top.section('TRAIN'), top.section('AUG')
-    data = _data(top.section('DATASET'))
+    train, augmentation = top.section('TRAIN'), top.section('AUG')
+    data = _data(dataset)
     lr, schedule = _schedule(solver)
     losses, coefficients = _losses(solver, model, name)
     snapshots = train.take('SNAPSHOT_EPOCH', 10)
@@ -84,8 +111,8 @@ def translate(root: Node, reading: Reading) -> Node:
             'workers': loading.take('NUM_WORKERS', 8),
             **_initial(train),
         },
-        'optimizer': _optimizer(solver, lr),
-        'parameters': {'decay_norms': False},
+        'optimizer': _optimizer(solver, lr, decay),
+        'parameters': {'decay_norms': False, 'rules': rules},
         'schedule': schedule,
         'precision': _precision(model),
         'norm_sync': _norm_sync(train, model),
@@ -95,16 +122,19 @@ def translate(root: Node, reading: Reading) -> Node:
     loading.ignore('BUF_SIZE', 'the loader prepares a few batches ahead')
     for key, reason in IGNORED_SECTIONS.items():
         top.ignore(key, reason)
-    top.only('SLIM', None)
     for section in (model, solver, train, augmentation, loading, top):
         section.end()
     return top.becomes(recipe)
 
 
-def _network(model: Section, name: Node) -> Node | None:
-    """The network; None where the backbone has no counterpart: that is then the one problem."""
+def _network(model: Section, name: Node, classes: Node, decay: Node, rules: list[Node]) -> Node | None:
+    """The network for so many `classes`, and in `rules` what is different for some of its parameters.
+
+    None where the backbone has no counterpart: that is then the one problem.
+    """
     keys: dict[str, Any] = {'name': renamed(name, MODELS[str(name.value)])}
     parts = {part: model.section(part) for part in ('UNET', 'DEEPLAB', 'HRNET', 'OCR', 'ICNET', 'PSPNET')}
+    norms = ['bn']
     match name.value:
         case 'unet':
             mode = parts['UNET'].take('UPSAMPLE_MODE', 'bilinear')
@@ -112,13 +142,20 @@ def _network(model: Section, name: Node) -> Node | None:
             parts['UNET'].end()
         case 'deeplabv3p':
             deeplab = parts['DEEPLAB']
-            backbone = deeplab.take('BACKBONE', 'xception_65')
-            if backbone.value != 'xception_65':
-                said = f'deeplabv3p with the backbone {plain(backbone)!r} has no counterpart in Phalanx (it has xception_65)'
+            backbone = deeplab.word('BACKBONE', 'xception_65')
+            if backbone.value == LITE:
+                keys = {'name': renamed(name, 'lraspp'), **_lite(deeplab, plain(classes))}
+            elif backbone.value in BACKBONES:
+                keys |= {'backbone': renamed(backbone, BACKBONES[str(backbone.value)]), **_deeplab(deeplab, backbone)}
+                norms += ['gn'] if backbone.value == 'xception_65' else []
+            else:
+                those = ', '.join((*BACKBONES, LITE))
+                said = f'deeplabv3p with the backbone {plain(backbone)!r} has no counterpart in Phalanx (it has {those})'
                 deeplab.problem(backbone, deeplab.named('BACKBONE'), said)
                 return None
-            keys['backbone'] = renamed(backbone, 'xception65')
-            keys['dilations'] = _deeplab(deeplab)
+            keys['align_corners'] = True
+            rules += _rules(deeplab, backbone, decay)
+            deeplab.end()
         case _:
             hrnet, ocr = parts['HRNET'], parts['OCR']
             channels = [hrnet.section(f'STAGE{number}') for number in (2, 3, 4)]
@@ -140,27 +177,92 @@ def _network(model: Section, name: Node) -> Node | None:
     for part, section in parts.items():
         for key in list(section.left):
             section.ignore(key, f'MODEL_NAME is {name.value}, which has no {part}')
-    model.only('DEFAULT_NORM_TYPE', 'bn')
+    if model.left.get('DEFAULT_NORM_TYPE', name).value == 'gn' and 'gn' in norms:
+        keys['norm_groups'] = model.take('DEFAULT_GROUP_NUMBER', 32)
+    model.only('DEFAULT_NORM_TYPE', *norms)
     model.ignore('DEFAULT_GROUP_NUMBER', 'DEFAULT_NORM_TYPE is bn')
     model.only('DEFAULT_EPSILON', 1e-5)
     model.always('BN_MOMENTUM', 0.9, 'running statistics always move by 0.1 a step')
     return model.becomes(keys)
 
 
-def _deeplab(deeplab: Section) -> Any:
-    """The dilations of the windows."""
+def _deeplab(deeplab: Section, backbone: Node) -> dict[str, Any]:
+    """The options of DeepLabv3+."""
     encoder, decoder = deeplab.section('ENCODER'), deeplab.section('DECODER')
-    ratios = encoder.take('ASPP_RATIOS')
+    stride, ratios = deeplab.take('OUTPUT_STRIDE', 16), encoder.take('ASPP_RATIOS')
+    strides = (16,) if backbone.value == 'xception_65' else (8, 16)
+    if stride.value not in strides:
+        said = (
+            f'{plain(stride)!r} has no counterpart in Phalanx with {backbone.value} (it has {" and ".join(map(str, strides))})'
+        )
+        deeplab.problem(stride, deeplab.named('OUTPUT_STRIDE'), said)
     encoder.fixed({'POOLING_STRIDE': [1, 1], 'POOLING_CROP_SIZE': None, 'ASPP_WITH_SE': False, 'SE_USE_QSIGMOID': False})
     encoder.fixed({'ASPP_CONVS_FILTERS': 256, 'ASPP_WITH_CONCAT_PROJECTION': True, 'ADD_IMAGE_LEVEL_FEATURE': True})
     decoder.fixed({'USE_SUM_MERGE': False, 'CONV_FILTERS': 256, 'OUTPUT_IS_LOGITS': False})
-    deeplab.fixed({'OUTPUT_STRIDE': 16, 'ENCODER_WITH_ASPP': True, 'ENABLE_DECODER': True})
-    deeplab.fixed({'ASPP_WITH_SEP_CONV': True, 'DECODER_USE_SEP_CONV': True})
-    deeplab.ignore('DEPTH_MULTIPLIER', 'it belongs to MobileNet backbones')
-    deeplab.ignore('BACKBONE_LR_MULT_LIST', 'PaddleSeg 0.x has no such rates with xception_65 either')
-    for section in (encoder, decoder, deeplab):
+    deeplab.fixed({'ASPP_WITH_SEP_CONV': True, 'DECODER_USE_SEP_CONV': True, 'DEPTH_MULTIPLIER': 1.0})
+    for section in (encoder, decoder):
         section.end()
-    return ratios if ratios.value else [6, 12, 18]
+    pyramid = deeplab.take('ENCODER_WITH_ASPP', True)
+    if not pyramid.value:
+        encoder.ignore('ASPP_RATIOS', 'ENCODER_WITH_ASPP is off')
+    return {
+        'output_stride': stride,
+        'dilations': ratios if ratios.value else None,
+        'pyramid': pyramid,
+        'decoder': deeplab.take('ENABLE_DECODER', True),
+        'dropout': 0.9,  # as it is written there, where it is the share that is hidden
+    }
+
+
+def _lite(deeplab: Section, classes: Any) -> dict[str, Any]:
+    """The options of LR-ASPP, which the keys of DeepLabv3+ describe with these values and no others."""
+    encoder, decoder = deeplab.section('ENCODER'), deeplab.section('DECODER')
+    window = encoder.take('POOLING_CROP_SIZE')
+    sides = plain(window) if isinstance(window.value, list) else []
+    if window.value is not None and (len(sides) != 2 or sides[0] != sides[1]):
+        said = f'expected the same width and height, got {plain(window)!r}'
+        encoder.problem(window, encoder.named('POOLING_CROP_SIZE'), said)
+    encoder.only('ASPP_RATIOS', None)
+    for section, key, value in (
+        (deeplab, 'OUTPUT_STRIDE', 32),
+        (encoder, 'POOLING_STRIDE', [4, 5]),
+        (encoder, 'ASPP_CONVS_FILTERS', 128),
+        (encoder, 'ASPP_WITH_SE', True),
+        (encoder, 'SE_USE_QSIGMOID', True),
+        (encoder, 'ASPP_WITH_CONCAT_PROJECTION', False),
+        (encoder, 'ADD_IMAGE_LEVEL_FEATURE', False),
+        (decoder, 'USE_SUM_MERGE', True),
+        (decoder, 'OUTPUT_IS_LOGITS', True),
+        (decoder, 'CONV_FILTERS', classes),
+    ):
+        section.must(key, value)
+    deeplab.fixed({'ENCODER_WITH_ASPP': True, 'ENABLE_DECODER': True, 'DEPTH_MULTIPLIER': 1.0})
+    deeplab.fixed({'ASPP_WITH_SEP_CONV': True, 'DECODER_USE_SEP_CONV': True})
+    for section in (encoder, decoder):
+        section.end()
+    return {'window': window.value[0] if sides else None}
+
+
+def _rules(deeplab: Section, backbone: Node, decay: Node) -> list[Node]:
+    """What is different for the parameters of the backbone: rates by depth, and norms that decay, as no others do."""
+    listed = deeplab.take('BACKBONE_LR_MULT_LIST')
+    is_resnet = str(backbone.value).startswith('resnet')
+    if not is_resnet and backbone.value != LITE:
+        if listed.value is not None:
+            said = f'PaddleSeg 0.x has no such rates with {backbone.value} either'
+            deeplab.reading.notes.append(f'{listed.origin}: {deeplab.named("BACKBONE_LR_MULT_LIST")} is ignored: {said}')
+        listed = deeplab.reading.default(None)
+    decays = {} if backbone.value in ('xception_65', LITE) else {'weight_decay': decay}
+    if listed.value is None:
+        return [deeplab.becomes({'match': 'backbone.*', **decays})] if decays else []
+    if not isinstance(listed.value, list) or len(listed.value) != len(RESNET_PARTS):
+        deeplab.problem(listed, deeplab.named('BACKBONE_LR_MULT_LIST'), f'expected 5 numbers, got {plain(listed)!r}')
+        return []
+    return [
+        deeplab.becomes({'match': pattern, 'lr_factor': factor, **decays})
+        for factor, patterns in zip(listed.value, RESNET_PARTS if is_resnet else LITE_PARTS, strict=True)
+        for pattern in patterns
+    ]
 
 
 def _losses(solver: Section, model: Section, name: Node) -> tuple[list[Node], Any]:
@@ -258,8 +360,16 @@ def _loss(solver: Section) -> Node:
             solver.not_one_of(node, 'LOSS', LOSSES)
             continue
         keys: dict[str, Any] = {'name': renamed(node, LOSSES[str(node.value)])}
-        if node.value == 'softmax_loss':
-            keys |= {'avg_non_ignore': True, 'class_weights': class_weights}
+        match node.value:
+            case 'softmax_loss':
+                keys |= {'avg_non_ignore': True, 'class_weights': class_weights}
+            case 'bce_loss':
+                keys['avg_non_ignore'] = True
+            case 'lovasz_hinge_loss':
+                keys['score'] = 'log_odds'
+        if node.value in OF_ONE_SCORE:
+            said = 'the network has a score for each of the two classes, that of PaddleSeg 0.x one for both'
+            solver.reading.notes.append(f'{node.origin}: {solver.named("LOSS")}: {said}')
         losses.append(keys)
         coefficients.append(weights.take(str(node.value).upper(), 1))
     for key in list(weights.left):
@@ -292,11 +402,10 @@ def _schedule(solver: Section) -> tuple[Node, Node]:
     return lr, solver.becomes(keys)
 
 
-def _optimizer(solver: Section, lr: Node) -> Node:
+def _optimizer(solver: Section, lr: Node, decay: Node) -> Node:
     kind = solver.take('OPTIMIZER', 'sgd')
     first, second = solver.take('MOMENTUM', 0.9), solver.take('MOMENTUM2', 0.999)
-    keys: dict[str, Any] = {'name': renamed(kind, str(kind.value).lower()), 'lr': lr}
-    keys['weight_decay'] = solver.take('WEIGHT_DECAY', 0.00004)
+    keys: dict[str, Any] = {'name': renamed(kind, str(kind.value).lower()), 'lr': lr, 'weight_decay': decay}
     match str(kind.value).lower():
         case 'sgd':
             keys['momentum'] = first

@@ -6,7 +6,7 @@ Shapes: B batch, C channels.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Literal, NamedTuple
 
 from torch import Tensor, nn
@@ -15,6 +15,7 @@ from phalanx.nn.layers import (
     ConvBN,
     ConvBNHardswish,
     ConvBNReLU,
+    ConvBNReLU6,
     SqueezeExcitation,
     Stride,
     initialise_as_paddle,
@@ -24,13 +25,13 @@ from phalanx.nn.layers import (
 
 
 class Block(NamedTuple):
-    """One inverted residual of the published network, of scale 1."""
+    """One inverted residual as it is in the published network, at scale 1."""
 
     kernel_size: int
     inner: int
     channels: int
     squeeze: bool
-    activation: Literal['relu', 'hardswish']
+    activation: Literal['relu', 'relu6', 'hardswish']
     stride: Stride = 1
 
 
@@ -60,13 +61,20 @@ LARGE = (  # in stages: each gives a map, at half the size of the one before
         Block(5, 960, 160, True, 'hardswish'),
     ),
 )
-CONVS: dict[str, type[ConvBN]] = {'relu': ConvBNReLU, 'hardswish': ConvBNHardswish}
+CONVS: dict[str, type[ConvBN]] = {'relu': ConvBNReLU, 'relu6': ConvBNReLU6, 'hardswish': ConvBNHardswish}
 
 
 class MobileNetV3(nn.Module):
     """images [B, 3, H, W] -> four maps, of 1/4, 1/8, 1/16 and 1/32 of the size (rounded up), `channels` deep."""
 
-    def __init__(self, stages: Sequence[Sequence[Block]] = LARGE, *, scale: float, squeeze: bool = True) -> None:
+    def __init__(
+        self,
+        stages: Sequence[Sequence[Block]] = LARGE,
+        *,
+        last_channels: int = LAST_CHANNELS,
+        scale: float,
+        squeeze: bool = True,
+    ) -> None:
         """`scale`: how many channels there are, as a share of the paper's. Without `squeeze`, no block weighs its channels."""
         super().__init__()
         before = scaled(STEM_CHANNELS, scale)
@@ -78,7 +86,7 @@ class MobileNetV3(nn.Module):
                 stage.append(InvertedResidual(before, block, scale, squeeze=squeeze))
                 before = scaled(block.channels, scale)
             self.stages.append(stage)
-        last = scaled(LAST_CHANNELS, scale)
+        last = scaled(last_channels, scale)
         self.last = ConvBNHardswish(before, last, 1)
         self.channels = (*(scaled(blocks[-1].channels, scale) for blocks in stages[:-1]), last)
         initialise_as_paddle(self)
@@ -103,5 +111,19 @@ class InvertedResidual(nn.Module):
         self.has_shortcut = shortcut and block.stride == 1 and in_channels == out_channels
 
     def forward(self, x: Tensor) -> Tensor:
-        y: Tensor = self.narrow(self.squeeze(self.filter(self.widen(x))))
-        return x + y if self.has_shortcut else y
+        return self.with_inner(x)[1]
+
+    def with_inner(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Also what it filters by channel, [B, inner, h, w]: what a decoder takes up, as it is before it is narrowed."""
+        inner: Tensor = self.filter(self.widen(x))
+        y: Tensor = self.narrow(self.squeeze(inner))
+        return inner, x + y if self.has_shortcut else y
+
+
+def with_last_inner(blocks: Iterable[nn.Module], x: Tensor) -> tuple[Tensor, Tensor]:
+    """What the last of `blocks`, inverted residuals, filters by channel, and what they all make of `x`."""
+    *earlier, last = blocks
+    for block in earlier:
+        x = block(x)
+    assert isinstance(last, InvertedResidual)
+    return last.with_inner(x)

@@ -17,18 +17,22 @@ INNER_CHANNELS = (64, 128, 256, 512)  # of the blocks of each stage
 class ResNetVD(nn.Module):
     """images [B, 3, H, W] -> four maps, of 1/4, 1/8, 1/16 and 1/32 of the size (rounded up), `channels` deep.
 
-    `dilated`, for segmentation, the last two are of 1/8 as well.
+    None is smaller than 1/`output_stride` of the size: a stage sees as far by dilation where it would have halved the map.
     """
 
-    def __init__(self, blocks: tuple[int, int, int, int], *, block: type[Bottleneck | Residual], dilated: bool) -> None:
-        """`blocks`: how many each stage has; the three of a dilated last stage are dilated by 4, 8 and 16."""
+    def __init__(self, blocks: tuple[int, int, int, int], *, block: type[Bottleneck | Residual], output_stride: int) -> None:
+        """`blocks`: how many each stage has; `output_stride`: 8, 16 or 32. A dilated last stage has three, whose dilations
+        grow from one to the next: by 1, 2 and 4 times that of the stage."""
         super().__init__()
         self.stem = nn.Sequential(ConvBNReLU(3, 32, 3, stride=2), ConvBNReLU(32, 32, 3), ConvBNReLU(32, 64, 3))
         self.channels = tuple(block.widening * inner for inner in INNER_CHANNELS)
         dilations: list[tuple[int, ...]] = [(1,) * count for count in blocks]
-        if dilated:
-            dilations[2:] = [(2,) * blocks[2], (4, 8, 16)]
-        strides = (1, 2, 1, 1) if dilated else (1, 2, 2, 2)
+        strides = [1, 2, 2, 2]
+        if output_stride == 8:
+            strides[2], dilations[2] = 1, (2,) * blocks[2]
+        if output_stride < 32:
+            wide = 16 // output_stride
+            strides[3], dilations[3] = 1, (2 * wide, 4 * wide, 8 * wide)
         before = (64, *self.channels)
         self.stages = nn.ModuleList(
             stage(block, *each) for each in zip(before, INNER_CHANNELS, dilations, strides, strict=False)
@@ -84,12 +88,12 @@ def stage(
 
 
 def resnet18_vd() -> ResNetVD:
-    return ResNetVD((2, 2, 2, 2), block=Residual, dilated=False)
+    return ResNetVD((2, 2, 2, 2), block=Residual, output_stride=32)
 
 
-def resnet50_vd(*, dilated: bool = True) -> ResNetVD:
-    return ResNetVD((3, 4, 6, 3), block=Bottleneck, dilated=dilated)
+def resnet50_vd(*, output_stride: int = 8) -> ResNetVD:
+    return ResNetVD((3, 4, 6, 3), block=Bottleneck, output_stride=output_stride)
 
 
-def resnet101_vd(*, dilated: bool = True) -> ResNetVD:
-    return ResNetVD((3, 4, 23, 3), block=Bottleneck, dilated=dilated)
+def resnet101_vd(*, output_stride: int = 8) -> ResNetVD:
+    return ResNetVD((3, 4, 23, 3), block=Bottleneck, output_stride=output_stride)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import re
+
 from phalanx.families.segmentation.models.deeplabv3p import DeepLabV3Plus
+from phalanx.nn.backbones.mobilenet_v2 import COARSE, FINE, MobileNetV2
 from phalanx.nn.backbones.xception import Xception
 from phalanx.weights.originals.original import PADDLE_BUFFERS, Original, Rule
 
@@ -11,7 +14,7 @@ def original(model: DeepLabV3Plus) -> Original:
     """How PaddleSeg names the parameters of `model`."""
     return Original(
         rules=(
-            *(XCEPTION if isinstance(model.backbone, Xception) else RESNET_VD),
+            *_backbone(model),
             (r'^pyramid\.windows\.', 'head.aspp.aspp_blocks.'),
             (r'^pyramid\.mean\.', 'head.aspp.global_avg_pool.1.'),
             (r'^pyramid\.mix\.', 'head.aspp.conv_bn_relu.'),
@@ -27,6 +30,31 @@ def original(model: DeepLabV3Plus) -> Original:
     )
 
 
+def _backbone(model: DeepLabV3Plus) -> tuple[Rule, ...]:
+    if isinstance(model.backbone, MobileNetV2):
+        return MOBILENET_V2
+    return XCEPTION if isinstance(model.backbone, Xception) else RESNET_VD
+
+
+def _mobilenet_block(match: re.Match[str]) -> str:
+    """`backbone.fine.1.` -> `backbone.conv3._first_block.`: groups count from 2, and so do the later blocks of a group."""
+    place = int(match[2]) + (match[1] == 'coarse') * sum(group.blocks for group in FINE)
+    for number, group in enumerate((*FINE, *COARSE), 2):
+        if place < group.blocks:
+            return f'backbone.conv{number}.{f"conv{number}_{place + 1}" if place else "_first_block"}.'
+        place -= group.blocks
+    raise ValueError(f'{match[0]} is no block of a MobileNetV2')
+
+
+MOBILENET_V2: tuple[Rule, ...] = (
+    (r'^backbone\.stem\.', 'backbone.conv1.'),
+    (r'^backbone\.(fine|coarse)\.(\d+)\.', _mobilenet_block),
+    (r'^(backbone\..*)\.widen\.', r'\1._expand_conv.'),
+    (r'^(backbone\..*)\.filter\.', r'\1._bottleneck_conv.'),
+    (r'^(backbone\..*)\.narrow\.', r'\1._linear_conv.'),
+    (r'^(backbone.*)\.conv\.', r'\1._conv.'),
+    (r'^(backbone.*)\.norm\.', r'\1._batch_norm.'),
+)
 XCEPTION: tuple[Rule, ...] = (
     (r'^backbone\.stem\.(\d)\.conv\.', lambda match: f'backbone._conv{int(match[1]) + 1}._conv.'),
     (r'^backbone\.stem\.(\d)\.norm\.', lambda match: f'backbone._conv{int(match[1]) + 1}._bn.'),

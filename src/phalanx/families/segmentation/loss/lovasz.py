@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -55,20 +56,29 @@ class LovaszHinge:
     """The Lovász extension of 1 - IoU over the whole step, for the second of two classes, as in PaddleSeg.
 
     Berman et al. as above; Yu and Blaschko, The Lovász Hinge, https://arxiv.org/abs/1512.07797. The error of a pixel is how
-    far its score lies below 1, where it belongs to the class, or above -1, where it does not. PaddleSeg's score is not the
-    log-odds but, with p the probability of the class and e 1e-9, log(p + e / (1 - p + e)): about log p, and log 2 where p is 1.
-    Raises ValueError for other than two classes.
+    far its score lies below 1, where it belongs to the class, or above -1, where it does not. Raises ValueError for other than
+    two classes.
     """
 
+    score: Literal['log_probability', 'log_odds'] = 'log_probability'
+    """With p the probability of the class and e 1e-9: log(p + e / (1 - p + e)), about log p and log 2 where p is 1, as in
+    PaddleSeg since 2.0; or the log-odds, as in the papers and PaddleSeg 0.x."""
+
     def __call__(self, logits: Tensor, labels: Tensor, whole: WholeStep) -> Term:  # [B, 2, H, W], [B, H, W]
-        probabilities = at_least_float32(logits).softmax(1)[:, 1:]  # [B, 1, H, W]
-        scores = (probabilities + EPSILON / (1 - probabilities + EPSILON)).log()
+        scores = self.scores(at_least_float32(logits))  # [B, 1, H, W]
         valid, is_own = (labels != VOID).unsqueeze(1), (labels == 1).unsqueeze(1)
         errors = F.relu(1 - torch.where(is_own, scores, -scores)) * valid
         with torch.no_grad():
             places = places_of(errors / (1 + errors), is_own)  # in the same order, but below 1
             growth = growth_of(*counted(places, valid, whole)).to(errors.dtype)
         return Term((errors * growth.flatten()[places]).sum(), share_of_step(labels, whole))
+
+    def scores(self, logits: Tensor) -> Tensor:
+        """Of the second class, [B, 1, H, W]."""
+        if self.score == 'log_odds':
+            return logits[:, 1:] - logits[:, :1]
+        probabilities = logits.softmax(1)[:, 1:]
+        return (probabilities + EPSILON / (1 - probabilities + EPSILON)).log()
 
     def weight(self, labels: Tensor) -> None:
         """As in `LovaszSoftmax`."""

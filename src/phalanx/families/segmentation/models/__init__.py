@@ -14,6 +14,7 @@ from collections.abc import Callable
 from torch import nn
 
 from phalanx.families.segmentation.models.deeplabv3p import deeplabv3p
+from phalanx.families.segmentation.models.lraspp import lraspp
 from phalanx.families.segmentation.models.ocrnet import ocrnet
 from phalanx.families.segmentation.models.pp_liteseg import pp_liteseg
 from phalanx.families.segmentation.models.segformer import segformer
@@ -25,4 +26,5 @@ MODELS: dict[str, Callable[..., nn.Module]] = {
     'ocrnet': ocrnet,
     'segformer': segformer,
     'deeplabv3p': deeplabv3p,
+    'lraspp': lraspp,
 }

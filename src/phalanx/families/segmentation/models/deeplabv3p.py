@@ -6,23 +6,19 @@ Layer order and channels as in PaddleSeg. Shapes: B batch, C channels, K classes
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
+from phalanx.nn.backbones.mobilenet_v2 import MobileNetV2
 from phalanx.nn.backbones.resnet_vd import ResNetVD, resnet50_vd, resnet101_vd
 from phalanx.nn.backbones.xception import Xception, xception65
-from phalanx.nn.layers import ConvBN, ConvBNReLU, enlarged_logits, initialise_convs, resize
+from phalanx.nn.layers import ConvBN, ConvBNReLU, enlarged_logits, initialise_convs, resize, use_group_norms
 from phalanx.nn.stochastic import Dropout
 
-BACKBONES: dict[str, Callable[[], Xception | ResNetVD]] = {
-    'xception65': xception65,
-    'resnet50_vd': resnet50_vd,
-    'resnet101_vd': resnet101_vd,
-}
-PUBLISHED_DILATIONS = {'xception65': (6, 12, 18), 'resnet50_vd': (12, 24, 36), 'resnet101_vd': (12, 24, 36)}
+OUTPUT_STRIDES = {'xception65': 16, 'resnet50_vd': 8, 'resnet101_vd': 8, 'mobilenet_v2': 16}  # as PaddleSeg published them
+PUBLISHED_DILATIONS = {16: (6, 12, 18), 8: (12, 24, 36)}  # by output stride
 
 
 class DeepLabV3Plus(nn.Module):
@@ -33,31 +29,41 @@ class DeepLabV3Plus(nn.Module):
     def __init__(
         self,
         num_classes: int,
-        backbone: Xception | ResNetVD,
+        backbone: Xception | ResNetVD | MobileNetV2,
         *,
         dilations: tuple[int, ...],
+        pyramid: bool = True,
+        decoder: bool = True,
         dropout: float,
         align_corners: bool = False,
     ) -> None:
         """`dilations` of the windows on the coarsest map; `dropout`: the share of what they see that training hides.
 
-        `align_corners`: maps are enlarged with their corners in place.
+        Without `pyramid` there are no windows, without `decoder` the coarse map is classified as it is. `align_corners`: maps
+        are enlarged with their corners in place.
         """
         super().__init__()
         self.backbone, self.align_corners = backbone, align_corners
-        self.pyramid = AtrousPyramid(backbone.channels[-1], 256, dilations)
-        self.dropout = Dropout(dropout)
-        self.fine = ConvBNReLU(backbone.channels[0], 48, 1, bias=True)
-        self.decoder = nn.Sequential(separable(256 + 48, 256, dilation=1), separable(256, 256, dilation=1))
-        self.classify = nn.Conv2d(256, num_classes, 1)
+        channels = backbone.channels[-1]
+        self.pyramid: nn.Module = AtrousPyramid(channels, 256, dilations) if pyramid else nn.Identity()
+        self.dropout: nn.Module = Dropout(dropout) if pyramid else nn.Identity()
+        channels = 256 if pyramid else channels
+        self.fine = self.decoder = None
+        if decoder:
+            self.fine = ConvBNReLU(backbone.channels[0], 48, 1, bias=True)
+            self.decoder = nn.Sequential(separable(channels + 48, 256, dilation=1), separable(256, 256, dilation=1))
+            channels = 256
+        self.classify = nn.Conv2d(channels, num_classes, 1)
         for part in (self.pyramid, self.fine, self.decoder, self.classify):
-            initialise_convs(part)
+            if part is not None:
+                initialise_convs(part)
 
     def forward(self, images: Tensor) -> list[Tensor]:
         maps = self.backbone(images)
-        fine = self.fine(maps[0])  # [B, 48, H/4, W/4]
-        coarse = self.dropout(self.pyramid(maps[-1]))  # [B, 256, h, w]
-        x = self.decoder(torch.cat([resize(coarse, fine, align_corners=self.align_corners), fine], dim=1))
+        x = self.dropout(self.pyramid(maps[-1]))  # [B, C, h, w]
+        if self.fine is not None and self.decoder is not None:
+            fine = self.fine(maps[0])  # [B, 48, H/4, W/4]
+            x = self.decoder(torch.cat([resize(x, fine, align_corners=self.align_corners), fine], dim=1))
         return [enlarged_logits(self.classify(x), images, align_corners=self.align_corners)]
 
 
@@ -91,20 +97,47 @@ def separable(in_channels: int, out_channels: int, dilation: int) -> nn.Sequenti
 def deeplabv3p(
     num_classes: int,
     *,
-    backbone: Literal['xception65', 'resnet50_vd', 'resnet101_vd'] = 'xception65',
+    backbone: Literal['xception65', 'resnet50_vd', 'resnet101_vd', 'mobilenet_v2'] = 'xception65',
+    output_stride: Literal[8, 16] | None = None,
     dilations: tuple[int, ...] | None = None,
+    pyramid: bool = True,
+    decoder: bool = True,
     dropout: float = 0.1,
     align_corners: bool = False,
+    norm_groups: int | None = None,
 ) -> DeepLabV3Plus:
-    """DeepLabv3+ on Xception-65, whose coarsest map is 1/16 of the size, or on ResNet-vd, where it is 1/8.
+    """DeepLabv3+ on Xception-65, ResNet-vd or MobileNetV2. Raises ValueError for an output stride that a backbone has not.
 
-    `dilations` of the windows on that map: without them those that PaddleSeg published for the backbone. `dropout`: the share
-    of what the windows see that training hides. `align_corners`: maps are enlarged with corners in place, as fits 769 x 769.
+    The coarsest map is 1/`output_stride` of the size: without it 1/16, and 1/8 on ResNet-vd, as PaddleSeg published them.
+    `dilations` of the windows on that map: without them those of the paper for the stride. Without `pyramid` there are no
+    windows, without `decoder` the coarse map is classified as it is. `dropout`: the share of what the windows see that training
+    hides. `align_corners`: maps are enlarged with corners in place, as fits 769 x 769. `norm_groups`: group norms of so many
+    groups (Wu & He 2018) instead of batch norms, for steps of few samples.
     """
-    return DeepLabV3Plus(
+    stride = output_stride or OUTPUT_STRIDES[backbone]
+    model = DeepLabV3Plus(
         num_classes,
-        BACKBONES[backbone](),
-        dilations=dilations or PUBLISHED_DILATIONS[backbone],
+        _backbone(backbone, stride),
+        dilations=dilations or PUBLISHED_DILATIONS[stride],
+        pyramid=pyramid,
+        decoder=decoder,
         dropout=dropout,
         align_corners=align_corners,
     )
+    if norm_groups:
+        use_group_norms(model, norm_groups)
+    return model
+
+
+def _backbone(name: str, output_stride: int) -> Xception | ResNetVD | MobileNetV2:
+    match name:
+        case 'mobilenet_v2':
+            return MobileNetV2(output_stride=output_stride)
+        case 'xception65' if output_stride != 16:
+            raise ValueError(f'output_stride: xception65 has 16 and no other, got {output_stride}')
+        case 'xception65':
+            return xception65()
+        case 'resnet50_vd':
+            return resnet50_vd(output_stride=output_stride)
+        case _:
+            return resnet101_vd(output_stride=output_stride)

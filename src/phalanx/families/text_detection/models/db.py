@@ -104,7 +104,7 @@ def db(
     elif backbone == 'pp_lcnet_v4':
         maps = lcnetv4.PPLCNetV4(lcnetv4.DETECTION, stem_channels=STEM_CHANNELS)
     else:
-        maps = resnet18_vd() if backbone == 'resnet18_vd' else resnet50_vd(dilated=False)
+        maps = resnet18_vd() if backbone == 'resnet18_vd' else resnet50_vd(output_stride=32)
     if neck == 'lk_pan':
         joined: FPN | LKPAN = LKPAN(maps.channels, neck_channels)
     elif neck == 'wide_rse_fpn':

@@ -1,0 +1,66 @@
+"""LR-ASPP on MobileNetV3: a coarse map, its channels weighed by what a large window sees, and the scores of a finer map beside.
+
+Howard et al., Searching for MobileNetV3, https://arxiv.org/abs/1905.02244, section 6.4. As in PaddleSeg 0.8, the last stage has
+half of the paper's channels and no dilation: the coarse map is of 1/32 of the size. Shapes: B batch, C channels, K classes.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from phalanx.nn.backbones.mobilenet_v3 import LARGE, Block, MobileNetV3, with_last_inner
+from phalanx.nn.layers import ConvBNReLU, enlarged_logits, initialise_convs, resize
+
+HALVED_LAST_STAGE = (
+    Block(5, 336, 80, True, 'hardswish', 2),
+    Block(5, 480, 80, True, 'hardswish'),
+    Block(5, 480, 80, True, 'hardswish'),
+)
+FINE_CHANNELS, COARSE_CHANNELS, STRIDE = LARGE[1][-1].inner, 480, 32
+
+
+class LRASPP(nn.Module):
+    """images [B, 3, H, W] -> logits [B, K, H, W]."""
+
+    num_outputs = 1
+
+    def __init__(self, num_classes: int, *, window: int | None, align_corners: bool) -> None:
+        """`window`, `align_corners`: as in lraspp."""
+        super().__init__()
+        self.backbone = MobileNetV3((*LARGE[:-1], HALVED_LAST_STAGE), last_channels=COARSE_CHANNELS, scale=1.0)
+        self.cells = None if window is None else (window - 1) // STRIDE + 1  # of the coarse map
+        self.align_corners = align_corners
+        self.mix = ConvBNReLU(COARSE_CHANNELS, 128, 1)
+        self.weigh = nn.Conv2d(COARSE_CHANNELS, 128, 1, bias=False)
+        self.classify_coarse = nn.Conv2d(128, num_classes, 1, bias=False)
+        self.classify_fine = nn.Conv2d(FINE_CHANNELS, num_classes, 1, bias=False)
+        for part in (self.mix, self.weigh, self.classify_coarse, self.classify_fine):
+            initialise_convs(part)
+
+    def forward(self, images: Tensor) -> list[Tensor]:
+        stages = self.backbone.stages
+        fine, x = with_last_inner(stages[1].children(), stages[0](self.backbone.stem(images)))  # [B, C, H/8, W/8]
+        coarse = self.backbone.last(stages[3](stages[2](x)))  # [B, C, H/32, W/32]
+        mixed = self.mix(coarse) * resize(
+            F.hardsigmoid(self.weigh(self.seen(coarse))), coarse, align_corners=self.align_corners
+        )
+        scores = resize(self.classify_coarse(mixed), fine, align_corners=self.align_corners) + self.classify_fine(fine)
+        return [enlarged_logits(scores, images, align_corners=self.align_corners)]
+
+    def seen(self, coarse: Tensor) -> Tensor:
+        """The means of the coarse map [B, C, h, w] in its windows, or in all of it."""
+        if self.cells is None:
+            return coarse.mean((2, 3), keepdim=True)
+        sides = [self.cells] * 2 if torch.compiler.is_exporting() else [min(self.cells, side) for side in coarse.shape[-2:]]
+        return F.avg_pool2d(coarse, sides, stride=(4, 5))
+
+
+def lraspp(num_classes: int, *, window: int | None = None, align_corners: bool = False) -> LRASPP:
+    """LR-ASPP on MobileNetV3-large, for phones and CPUs.
+
+    `window`: how many pixels of the image, along each side, decide how a channel is weighed in their middle; without it all of
+    them. `align_corners`: maps are enlarged with their corners in place, as fits 769 x 769.
+    """
+    return LRASPP(num_classes, window=window, align_corners=align_corners)

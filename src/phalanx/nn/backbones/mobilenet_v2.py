@@ -1,0 +1,62 @@
+"""MobileNetV2: inverted residuals whose narrow ends are not rectified.
+
+Sandler et al., MobileNetV2: Inverted Residuals and Linear Bottlenecks, https://arxiv.org/abs/1801.04381. As in PaddleSeg, the
+first block has a widening convolution like all others, though it widens by nothing. Shapes: B batch, C channels.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from torch import Tensor, nn
+
+from phalanx.nn.backbones.mobilenet_v3 import Block, InvertedResidual, with_last_inner
+from phalanx.nn.layers import ConvBNReLU6, initialise_convs
+
+
+class Group(NamedTuple):
+    """Blocks of one width; the first of them has the stride."""
+
+    widening: int
+    channels: int
+    blocks: int
+    stride: int
+
+
+STEM_CHANNELS = 32
+FINE = (Group(1, 16, 1, 1), Group(6, 24, 2, 2))  # down to 1/4 of the size
+COARSE = (Group(6, 32, 3, 2), Group(6, 64, 4, 2), Group(6, 96, 3, 1), Group(6, 160, 3, 2), Group(6, 320, 1, 1))
+
+
+class MobileNetV2(nn.Module):
+    """images [B, 3, H, W] -> two maps, of 1/4 and 1/`output_stride` of the size (rounded up), `channels` deep.
+
+    The first is what the last block of that size filters by channel: six times as deep as what it gives.
+    """
+
+    def __init__(self, *, output_stride: int) -> None:
+        """`output_stride`: 8, 16 or 32; halvings beyond it are left out."""
+        super().__init__()
+        self.stem = ConvBNReLU6(3, STEM_CHANNELS, 3, stride=2)
+        self.fine, channels, stride = _blocks(FINE, STEM_CHANNELS, 2, output_stride)
+        self.channels = (FINE[-1].widening * channels, COARSE[-1].channels)
+        self.coarse, *_ = _blocks(COARSE, channels, stride, output_stride)
+        initialise_convs(self)
+
+    def forward(self, images: Tensor) -> list[Tensor]:  # [B, 3, H, W]
+        fine, x = with_last_inner(self.fine.children(), self.stem(images))
+        return [fine, self.coarse(x)]
+
+
+def _blocks(groups: tuple[Group, ...], channels: int, stride: int, output_stride: int) -> tuple[nn.Sequential, int, int]:
+    """The blocks of `groups` for a map that is `channels` deep, of 1/`stride` of the size; both as they are behind them."""
+    blocks = nn.Sequential()
+    for group in groups:
+        step = group.stride if stride * group.stride <= output_stride else 1
+        stride *= step
+        for place in range(group.blocks):
+            inner = group.widening * channels
+            block = Block(3, inner, group.channels, False, 'relu6', step if place == 0 else 1)
+            blocks.append(InvertedResidual(channels, block, scale=1.0))
+            channels = group.channels
+    return blocks, channels, stride
