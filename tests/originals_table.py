@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from test_originals_paddledet import FILES as DETECTION
 from test_originals_paddleocr import FILES as RECOGNITION
 from test_originals_paddleseg import FILES as SEGMENTATION
-from test_originals_pdseg import OCRNET, UNET_PET, XCEPTION
+from test_originals_pdseg import LITE, OCRNET, UNET_PET, XCEPTION
 
 from mutations import places
 from phalanx.config.originals import dialect_of
@@ -25,7 +25,10 @@ from phalanx.families.table.tokens import CHINESE, PUBLISHED
 
 TEXTS = {
     **{f'seg/{name}': text for name, text in SEGMENTATION.items()},
-    **{f'old/{name}': text for name, text in {'unet_pet': UNET_PET, 'xception': XCEPTION, 'ocrnet': OCRNET}.items()},
+    **{
+        f'old/{name}': text
+        for name, text in {'unet_pet': UNET_PET, 'xception': XCEPTION, 'ocrnet': OCRNET, 'lite': LITE}.items()
+    },
     **{f'det/{name}': text for name, text in DETECTION.items()},
     **{f'ocr/{name}': text for name, text in RECOGNITION.items()},
 }

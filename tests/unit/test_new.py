@@ -69,6 +69,7 @@ def test_a_folder_becomes_a_recipe_that_trains(drawing: Callable[[Path], None], 
         assert f'  {line} ' in said
     job = open_job('mine_phalanx/mine.yml')
     assert len(job.task.dataset('train')) == count
+    assert ('few lines to learn reading from; from published weights' in said) == (family == 'recognition')
     if family == 'detection':
         assert recipe['data']['classes'] == ['bolt', 'nut']
     if family == 'segmentation':

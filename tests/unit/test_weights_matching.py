@@ -40,6 +40,12 @@ def test_classes_that_both_have_keep_their_rows() -> None:
     assert [row['rows by name'] for row in fit.rows()] == [1, 1]
 
 
+def test_a_head_whose_rows_are_all_taken_has_no_fresh_ones() -> None:
+    weights = {'weight': torch.rand(4, 2, 1, 1), 'bias': torch.rand(4)}
+    fit = filled(nn.Conv2d(2, 2, 1), weights, Rows([('dog', 'cat')], [ANIMALS]))
+    assert fit.notes() == ['2 rows of classes or characters that both have are taken: weight, bias']
+
+
 def test_rows_of_a_head_laid_out_as_in_paddle_lie_along_the_other_axis() -> None:
     linear = nn.Linear(2, 3, bias=False)
     slots = {'fc.weight': Slot('fc.weight', linear.weight.detach().T)}

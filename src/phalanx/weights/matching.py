@@ -163,7 +163,9 @@ class Fit:
             said.append(f'{tensors(self.missing)} not there and {stay(self.missing)} as initialised: {few(self.missing)}')
         for count in sorted({len(rows.ours) for rows in self.carried.values()}):
             names = [name for name, rows in self.carried.items() if len(rows.ours) == count]
-            said.append(f'{count} rows of classes or characters that both have are taken, the others are fresh: {few(names)}')
+            sizes = [self.naming.slots[name].tensor.shape[self.carried[name].dim] for name in names]
+            fresh = ', the others are fresh' if max(sizes) > count else ''
+            said.append(f'{count} rows of classes or characters that both have are taken{fresh}: {few(names)}')
         if self.misshapen:
             shapes = few([self.shapes(name) for name in self.misshapen])
             said.append(f'{tensors(self.misshapen)} of another shape there and {stay(self.misshapen)} as initialised: {shapes}')

@@ -37,6 +37,7 @@ ORDER: tuple[SplitName, ...] = ('train', 'val', 'test')
 LONG = 3600  # seconds; a longer training is a reason to mention --minutes
 SORTED = 'class_folders'
 UNPACKED = 'unpacked'  # the folder of what an archive held
+FEW_LINES = 20_000  # 1,600 teach next to nothing from random weights (docs/benchmarks.md)
 TRIED = 2  # steps that are timed, after a first one
 
 EXAMPLES = (
@@ -182,6 +183,10 @@ def _say(family: Family, found: Found, written: Written, tree: Tree, meaning: Me
         print(f'  {len(written.units)} characters, texts of {min(map(len, written.texts))} to {written.longest}')
         if too_long := line_size(written, this_node()).too_long:
             print(f'  note: {counted(too_long, "training line")} with more characters than there are places for: not learned')
+        if written.counts['train'] < FEW_LINES:
+            print(
+                '  note: few lines to learn reading from; from published weights the same minutes give more: docs/own-data.md'
+            )
     elif family == 'text_detection':
         read, ignored = written.units['text'], written.units['ignored']
         print(f'  {counted(read, "text")} in training' + (f', {ignored:,} more are ignored' if ignored else ''))
