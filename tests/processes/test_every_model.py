@@ -89,6 +89,7 @@ NEEDS: dict[str, tuple[str, ...]] = {
     'ocrnet': ('loss=[{name: mixed, losses: [cross_entropy, lovasz], coefficients: [0.8, 0.2]}, cross_entropy]',),
     'segformer': ('loss=[cross_entropy]',),
     'deeplabv3p': ('loss=[lovasz]',),
+    'lraspp': ('loss=[lovasz]',),
     'svtr_lcnet': ('loss={name: multi}', 'image_size=[48, 64]', 'train_image_sizes=[[48, 64], [48, 48]]'),
     'db': ('model.neck_channels=24', 'model.scale=null'),
     'svtr_lcnetv3': ('loss=[ctc, nrtr]', 'model.nrtr_size=32', 'image_size=[48, 64]', 'train_image_sizes=[[32, 64], [48, 64]]'),
