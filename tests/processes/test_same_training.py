@@ -59,13 +59,19 @@ def test_frozen_statistics_of_norms_stay_and_the_cut_of_the_batch_does_not_show(
 
 
 def test_a_share_that_cannot_be_even_changes_nothing(phalanx: Command, tmp_path: Path, warm: Path) -> None:
-    """A global batch of 5 on 3 ranks is 2, 2 and 1 samples. (A fresh network would turn the last bit of one into 1e-4.)"""
+    """A global batch of 5 on 3 ranks is 2, 2 and 1 samples. (A fresh network would turn the last bit of one into 1e-4.)
+
+    Of the 4 batches of the validation loss, rank 0 has two.
+    """
     hard = '{name: ohem, min_kept_per_sample: 500}'  # the hardest pixels of the whole batch, wherever they are
     odd = ('train.global_batch_size=5', 'train.steps=3', f'train.init_from={warm}', f'loss=[{hard}, {hard}, {hard}]')
-    assert phalanx('train', *TINY, *COMPARED, *odd, '--save_dir', 'alone').returncode == 0
-    run = phalanx('train', *TINY, *COMPARED, *odd, '--nproc_per_node', '3', '--save_dir', 'three')
+    recipe = (*TINY, *COMPARED, *odd, 'evaluate={enabled: true, loss: true, batch_size: 4}')
+    assert phalanx('train', *recipe, '--save_dir', 'alone').returncode == 0
+    run = phalanx('train', *recipe, '--nproc_per_node', '3', '--save_dir', 'three')
     assert run.returncode == 0, run.stderr
     assert losses(tmp_path / 'three') == pytest.approx(losses(tmp_path / 'alone'), rel=1e-5)
+    (one, three) = (records(tmp_path / name, 'eval')[-1]['validation_loss'] for name in ('alone', 'three'))
+    assert three == pytest.approx(one, rel=1e-4)
 
 
 def test_thirteen_samples_on_four_ranks_count_thirteen_and_give_the_same_metrics(phalanx: Command, tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -17,10 +17,12 @@ from phalanx.engine.evaluation import EvaluationStoppedError, evaluate, pictures
 from phalanx.engine.news import News
 from phalanx.engine.schema import Recipe
 from phalanx.engine.standing import Standing
+from phalanx.engine.validation import validation_loss
 from phalanx.families.task import Evaluation, Task
 from phalanx.nn.precision import Precision
 from phalanx.parallel import dist
 from phalanx.parallel.heartbeat import Heartbeat
+from phalanx.parallel.step import WholeStep
 from phalanx.report.report import Report
 
 RAW_SHARE = 0.1  # of the samples trained on
@@ -44,6 +46,7 @@ class Evaluator:
     cache: PictureCache | None
     heartbeat: Heartbeat
     news: News
+    whole: WholeStep
 
     def start(self, at: Standing, report: Report) -> None:
         """Evaluates the weights that the run begins with. They are never its best, since it saves no checkpoint of them."""
@@ -98,11 +101,31 @@ class Evaluator:
                 about = self.task, self.model, self.samples
                 pictured.pictures(pictures(*about, shown, train.seed, self.device))
                 found = with_worst(found, *about, WORST_PICTURES * len(shown), train.seed, self.device)
+            if self.recipe.evaluate.loss:
+                found = replace(found, metrics={**found.metrics, 'validation_loss': self.validation_loss(step)})
         except EvaluationStoppedError:
             return None
         finally:
             self.model.train()
         return found
+
+    def validation_loss(self, step: int) -> float:
+        """Raises EvaluationStoppedError."""
+        if not self.goes_on():
+            raise EvaluationStoppedError
+        train = self.recipe.train
+        return validation_loss(
+            self.task,
+            self.model,
+            whole=self.whole,
+            device=self.device,
+            batch_size=self.recipe.evaluate.batch_size,
+            workers=train.workers,
+            seed=train.seed,
+            bad_samples=train.bad_samples,
+            autocast=self.precision.autocast(),
+            beat=lambda: self.heartbeat.beat(step, 'evaluating'),
+        )
 
     def goes_on(self) -> bool:
         """Whether no rank was asked to stop; they agree over the host, since the device has other things to do."""

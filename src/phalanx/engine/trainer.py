@@ -105,7 +105,7 @@ class Trainer(Generic[S, B, P]):
         )
         self.news = News(self.loader)
         self.heartbeat = Heartbeat(dist.rank())
-        about = self.model, self.ema, self.precision, device, self.cache, self.heartbeat, self.news
+        about = self.model, self.ema, self.precision, device, self.cache, self.heartbeat, self.news, self.with_loss.whole
         self.evaluator = Evaluator(recipe, task, self.evalset, *about)
         self.clock = Stopwatch()
         self.numbers = StepNumbers()

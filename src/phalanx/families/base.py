@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
@@ -35,6 +36,8 @@ class Family:
 
     Raises ValueError for options of parts that cannot be.
     """
+
+    trains_with: Split = 'train'
 
     def __init__(
         self,
@@ -97,9 +100,15 @@ class Family:
     def check_fits(self, network: Any, called: str) -> None:
         """Raises ValueError when the network (`called` so) does not fit the rest of the recipe."""
 
+    def held_out(self) -> Self:
+        """This task, but that it trains with the samples to evaluate with, transformed like those to train with."""
+        other = copy.copy(self)
+        other.trains_with = 'eval'
+        return other
+
     def source(self, split: Split) -> Any:
         """The samples of a split. Raises FileNotFoundError when files are missing."""
-        source = self.data().split(split)
+        source = self.data().split(self.trains_with if split == 'train' else split)
         source.check_files()
         return source
 

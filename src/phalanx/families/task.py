@@ -202,6 +202,9 @@ class Task(Protocol[S, B, P]):
 
     def model(self) -> nn.Module: ...
     def dataset(self, split: Split) -> Dataset[S]: ...
+    def held_out(self) -> Self:
+        """This task, but that it trains with the samples to evaluate with, transformed like those to train with."""
+
     def collate(self, samples: Sequence[S]) -> B: ...
     def network_input(self, batch: B) -> Tensor:
         """What the network takes of `batch`, [B, 3, H, W], normalised."""

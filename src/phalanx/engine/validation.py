@@ -1,0 +1,84 @@
+"""The loss of the evaluation samples, to be seen beside that of the training: where it rises again, a run learns by heart."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from phalanx.data.samples import Draw
+from phalanx.engine.loader import Loader
+from phalanx.engine.passes import NetworkWithLoss
+from phalanx.families.task import Task
+from phalanx.nn.stochastic import Dropout
+from phalanx.parallel import dist
+from phalanx.parallel.norms import BatchNorm2d
+from phalanx.parallel.step import WholeStep
+
+ONLY_TRAINING = (BatchNorm2d, Dropout, nn.modules.dropout._DropoutNd)  # what does one thing in training, another afterwards
+
+
+class BatchAlone(WholeStep):
+    """A batch that is judged by itself: no other rank is asked, since ranks may have different numbers of them."""
+
+    def sum(self, part: Tensor) -> Tensor:
+        return part.detach()
+
+    def largest(self, numbers: Sequence[int]) -> list[int]:
+        return list(numbers)
+
+
+@torch.no_grad()
+def validation_loss(
+    task: Task[Any, Any, Any],
+    model: nn.Module,
+    *,
+    whole: WholeStep,
+    device: torch.device,
+    batch_size: int,
+    workers: int,
+    seed: int,
+    bad_samples: int,
+    autocast: contextlib.AbstractContextManager[Any],
+    beat: Callable[[], None] = lambda: None,
+) -> float:
+    """The loss of `model` on the evaluation samples, transformed as training ones, always by the same random numbers.
+
+    Norms and dropout work as in evaluation. Each term is the sum of its totals by that of its weights, over all samples; what a
+    loss asks about a whole step (hardest pixels, Lovász) it is told of a batch. `whole` says which epoch it is. All ranks call
+    this together, and each has whole batches, so the number of ranks changes nothing. NaN where no sample can be read. Leaves
+    the model in training mode.
+    """
+    dataset = task.held_out().dataset('train')
+    loader: Loader[Any, Any] = Loader(
+        dataset, task.collate, workers=workers, bad_samples=bad_samples, device=device, replace=False
+    )
+    alone = BatchAlone(epoch=whole.epoch, epochs=whole.epochs)
+    with_loss: NetworkWithLoss[Any] = NetworkWithLoss(task, model.train(), alone)
+    for module in model.modules():
+        if isinstance(module, ONLY_TRAINING):
+            module.eval()
+    terms = list[Tensor]()  # [2, terms] float64 of each batch: totals, and their weights
+    with autocast:
+        for batch in loader.batches(draws(len(dataset), batch_size, seed)):
+            beat()
+            totals, weights = with_loss(task.align(batch.to(device), alone))
+            terms.append(torch.stack([totals.double(), weights]))
+    model.train()
+    sums = [torch.stack(terms).sum(0).tolist()] if terms else []
+    of_ranks = [torch.tensor(part, dtype=torch.float64) for parts in dist.gather_objects(sums) for part in parts]
+    if not of_ranks:
+        return math.nan
+    least = dist.gather_objects(with_loss.least)
+    totals, weights = torch.stack(of_ranks).sum(0)
+    return float((totals / weights.clamp(min=torch.tensor(max(least), dtype=weights.dtype))).sum())
+
+
+def draws(size: int, batch_size: int, seed: int) -> Iterator[list[Draw]]:
+    """Every rank's share of the whole batches."""
+    for start in range(dist.rank() * batch_size, size, dist.world_size() * batch_size):
+        yield [Draw(index, 0, 0, seed) for index in range(start, min(start + batch_size, size))]
