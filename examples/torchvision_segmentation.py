@@ -1,6 +1,6 @@
 """A segmentation network of torchvision (LR-ASPP, Howard et al., arXiv:1905.02244), and an augmentation of torchvision's.
 
-phalanx train --plugin examples/torchvision_segmentation.py pp_liteseg_digits --set model.name=lraspp loss=[cross_entropy]
+phalanx train --plugin examples/torchvision_segmentation.py pp_liteseg_digits --set model.name=tv_lraspp loss=[cross_entropy]
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class LRASPP(nn.Module):
         return [self.network(images)['out']]
 
 
-def lraspp(num_classes: int) -> LRASPP:
+def tv_lraspp(num_classes: int) -> LRASPP:
     return LRASPP(num_classes)
 
 
@@ -48,4 +48,4 @@ class ColorJitter:
         return changed.permute(1, 2, 0).contiguous().numpy(), labels
 
 
-PLUGIN = {'segmentation': {'models': {'lraspp': lraspp}, 'transforms': {'color_jitter': ColorJitter}}}
+PLUGIN = {'segmentation': {'models': {'tv_lraspp': tv_lraspp}, 'transforms': {'color_jitter': ColorJitter}}}

@@ -282,7 +282,7 @@ def test_losses_that_published_configurations_mix_in_are_known(folder: Path) -> 
     write(folder, 'run', f'_base_: unet.yml\nloss: {{types: [{mixed}], coef: [1]}}\n')
     (loss,) = recipe('run')['loss']
     connectivity = {'name': 'semantic_connectivity', 'most': 10}
-    assert loss['losses'][1:] == [{'name': 'lovasz_hinge'}, {'name': 'rmi'}, connectivity]
+    assert loss['losses'][1:] == [{'name': 'lovasz_hinge', 'score': 'log_probability'}, {'name': 'rmi'}, connectivity]
 
 
 @pytest.mark.parametrize('kind', ['CHASEDB1', 'DRIVE', 'HRF', 'STARE'])
