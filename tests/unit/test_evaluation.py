@@ -1,23 +1,25 @@
 """An evaluation is watched at every batch, and ranks agree on whether it goes on a bounded number of times."""
 
+from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
 import torch
 
-from phalanx.engine.evaluation import AGREEMENTS, WORST, EvaluationStoppedError, evaluate, lowest, with_worst
+from phalanx.engine.evaluation import AGREEMENTS, WORST, EvaluationStoppedError, Setup, evaluate, lowest, with_worst
 from phalanx.engine.runs import open_job
 from phalanx.families.task import Grade
 
 LINES = 41
 
 
-def evaluated(**hooks: Any) -> Any:
+def evaluated(beat: Callable[[], None] = lambda: None, goes_on: Callable[[], bool] = lambda: True) -> Any:
     """41 lines in as many batches."""
     task = open_job('crnn_digits', [(text, text) for text in ('data.train_lines=1', f'data.eval_lines={LINES}')]).task
     cpu = torch.device('cpu')
-    autocast = torch.autocast('cpu', enabled=False)
-    return evaluate(task, task.model(), device=cpu, batch_size=1, workers=0, seed=0, bad_samples=0, autocast=autocast, **hooks)
+    setup = Setup(device=cpu, batch_size=1, workers=0, seed=0, bad_samples=0, autocast=nullcontext, beat=beat)
+    return evaluate(task, task.model(), setup, goes_on=goes_on)
 
 
 def test_ranks_agree_at_most_twenty_times_and_a_heartbeat_comes_before_every_batch() -> None:

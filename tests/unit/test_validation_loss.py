@@ -10,6 +10,7 @@ import torch
 from torch.nn import functional as F
 
 from phalanx.data.samples import Draw
+from phalanx.engine.evaluation import Setup
 from phalanx.engine.runs import open_job
 from phalanx.engine.validation import validation_loss
 from phalanx.families.catalog import FAMILIES
@@ -30,8 +31,9 @@ def loss_of(*recipe: str, batch_size: int) -> tuple[float, torch.nn.Module]:
     task = open_job(recipe[0], [(word, word) for word in recipe[1:]]).task
     torch.manual_seed(0)
     model = task.model()
-    settings = {'workers': 0, 'seed': 0, 'bad_samples': 0, 'autocast': contextlib.nullcontext(), 'device': torch.device('cpu')}
-    return validation_loss(task, model, whole=WholeStep(epochs=1.0), batch_size=batch_size, **settings), model  # type: ignore[arg-type]
+    cpu = torch.device('cpu')
+    setup = Setup(device=cpu, batch_size=batch_size, workers=0, seed=0, bad_samples=0, autocast=contextlib.nullcontext)
+    return validation_loss(task, model, setup, WholeStep(epochs=1.0)), model
 
 
 def test_it_is_the_mean_over_all_pixels_by_a_network_as_it_is_evaluated() -> None:

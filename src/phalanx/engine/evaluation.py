@@ -7,9 +7,9 @@ import heapq
 import math
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import chain
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import nn
@@ -18,7 +18,9 @@ from phalanx.data.cache import PictureCache
 from phalanx.data.samples import Dataset, Draw, Image, SampleError
 from phalanx.engine.loader import Loader, check_bad, evaluation_draws
 from phalanx.engine.meters import Stopwatch, slower_ranks
+from phalanx.engine.schema import Recipe
 from phalanx.families.task import Evaluation, Grade, Pictures, Task, Worst
+from phalanx.nn.precision import Precision
 from phalanx.parallel import dist
 
 WORST = 24  # samples at most that are named as the worst
@@ -29,40 +31,74 @@ class EvaluationStoppedError(Exception):
     """The evaluation was ended before it had seen every sample; nothing came out."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class Setup:
+    """How a pass over the evaluation samples is made."""
+
+    device: torch.device
+    batch_size: int
+    workers: int
+    seed: int
+    bad_samples: int
+    autocast: Callable[[], contextlib.AbstractContextManager[Any]]
+    cache: PictureCache | None = None
+    beat: Callable[[], None] = lambda: None  # called before each batch
+
+    @classmethod
+    def of(
+        cls,
+        recipe: Recipe,
+        device: torch.device,
+        precision: Precision,
+        cache: PictureCache | None = None,
+        beat: Callable[[], None] = lambda: None,
+    ) -> Self:
+        train = recipe.train
+        return cls(
+            device=device,
+            batch_size=recipe.evaluate.batch_size,
+            workers=train.workers,
+            seed=train.seed,
+            bad_samples=train.bad_samples,
+            autocast=precision.autocast,
+            cache=cache,
+            beat=beat,
+        )
+
+    def loader(self, task: Task[Any, Any, Any], dataset: Dataset[Any]) -> Loader[Any, Any]:
+        """What reads `dataset`, leaving out what cannot be read."""
+        return Loader(
+            dataset,
+            task.collate,
+            workers=self.workers,
+            bad_samples=self.bad_samples,
+            device=self.device,
+            replace=False,
+            cache=self.cache,
+        )
+
+
 @torch.no_grad()
 def evaluate(
-    task: Task[Any, Any, Any],
-    model: nn.Module,
-    *,
-    device: torch.device,
-    batch_size: int,
-    workers: int,
-    seed: int,
-    bad_samples: int,
-    autocast: contextlib.AbstractContextManager[Any],
-    cache: PictureCache | None = None,
-    beat: Callable[[], None] = lambda: None,
-    goes_on: Callable[[], bool] = lambda: True,
+    task: Task[Any, Any, Any], model: nn.Module, setup: Setup, *, goes_on: Callable[[], bool] = lambda: True
 ) -> Evaluation:
     """The metrics of `model` on the evaluation split. Raises BadSampleError when too many samples cannot be read.
 
-    `beat` is called before each batch. `goes_on` is asked at most AGREEMENTS times, before the same batches on all ranks, so
+    `goes_on` is asked at most AGREEMENTS times, before the same batches on all ranks, so
     that they can agree in it; when it says no, which it must say on all ranks alike, EvaluationStoppedError is raised.
     """
     begin = time.perf_counter()
     dataset, metric = task.dataset('eval'), task.metric()
-    loader: Loader[Any, Any] = Loader(
-        dataset, task.collate, workers=workers, bad_samples=bad_samples, device=device, replace=False, cache=cache
-    )
+    loader = setup.loader(task, dataset)
     clock = Stopwatch()
-    share = [*evaluation_draws(len(dataset), batch_size, seed, dist.rank(), dist.world_size())]
+    share = [*evaluation_draws(len(dataset), setup.batch_size, setup.seed, dist.rank(), dist.world_size())]
     batches = clock.waiting(loader.batches(iter(share)))
     grades: list[Grade | None] = []  # of the samples of this rank that can be read, in their order
     model.eval()
-    with autocast:
-        largest_share = math.ceil(len(dataset) / dist.world_size() / batch_size)  # in batches
+    with setup.autocast():
+        largest_share = math.ceil(len(dataset) / dist.world_size() / setup.batch_size)  # in batches
         for number in range(largest_share):
-            beat()
+            setup.beat()
             if number % math.ceil(largest_share / AGREEMENTS) == 0:
                 clock.pause()
                 if not goes_on():
@@ -70,7 +106,7 @@ def evaluate(
                 clock.go_on()
             batch = next(batches, None)
             if batch is not None:  # this rank's share may be smaller, or hold batches of which nothing can be read
-                moved = batch.to(device)
+                moved = batch.to(setup.device)
                 grades += metric.update(task.predict(model, moved), moved)
     seconds, waited = clock.lap()
     metric.gather()
@@ -78,7 +114,7 @@ def evaluate(
     graded = zip((draw.index for draws in share for draw in draws if draw.index not in loader.bad), grades, strict=True)
     bad, ranks, low = zip(*dist.gather_objects((loader.bad, phases, lowest(graded))), strict=True)
     missed = {index: why for found in bad for index, why in found.items()}
-    check_bad(missed, bad_samples)
+    check_bad(missed, setup.bad_samples)
     is_main = dist.rank() == 0
     return Evaluation(
         metrics=dist.from_main_rank(metric.compute() if is_main else None),

@@ -13,7 +13,7 @@ from torch import nn
 from phalanx.data.cache import PictureCache
 from phalanx.data.samples import Dataset
 from phalanx.engine.ema import Ema
-from phalanx.engine.evaluation import EvaluationStoppedError, evaluate, pictures, with_worst
+from phalanx.engine.evaluation import EvaluationStoppedError, Setup, evaluate, pictures, with_worst
 from phalanx.engine.news import News
 from phalanx.engine.schema import Recipe
 from phalanx.engine.standing import Standing
@@ -81,51 +81,27 @@ class Evaluator:
 
     def found(self, step: int, pictured: Report | None = None) -> Evaluation | None:
         """What an evaluation of the network as it is now finds, None when it was stopped; pictures go to `pictured`."""
-        train = self.recipe.train
+        seed = self.recipe.train.seed
+        setup = Setup.of(
+            self.recipe, self.device, self.precision, self.cache, beat=lambda: self.heartbeat.beat(step, 'evaluating')
+        )
         try:
-            found = evaluate(
-                self.task,
-                self.model,
-                device=self.device,
-                batch_size=self.recipe.evaluate.batch_size,
-                workers=train.workers,
-                seed=train.seed,
-                bad_samples=train.bad_samples,
-                autocast=self.precision.autocast(),
-                cache=self.cache,
-                beat=lambda: self.heartbeat.beat(step, 'evaluating'),
-                goes_on=self.goes_on,
-            )
+            found = evaluate(self.task, self.model, setup, goes_on=self.goes_on)
             if pictured is not None and dist.rank() == 0:
                 shown = range(min(self.recipe.report.pictures, len(self.samples)))
                 about = self.task, self.model, self.samples
-                pictured.pictures(pictures(*about, shown, train.seed, self.device))
-                found = with_worst(found, *about, WORST_PICTURES * len(shown), train.seed, self.device)
+                pictured.pictures(pictures(*about, shown, seed, self.device))
+                found = with_worst(found, *about, WORST_PICTURES * len(shown), seed, self.device)
             if self.recipe.evaluate.loss:
-                found = replace(found, metrics={**found.metrics, 'validation_loss': self.validation_loss(step)})
+                if not self.goes_on():
+                    raise EvaluationStoppedError
+                loss = validation_loss(self.task, self.model, setup, self.whole)
+                found = replace(found, metrics={**found.metrics, 'validation_loss': loss})
         except EvaluationStoppedError:
             return None
         finally:
             self.model.train()
         return found
-
-    def validation_loss(self, step: int) -> float:
-        """Raises EvaluationStoppedError."""
-        if not self.goes_on():
-            raise EvaluationStoppedError
-        train = self.recipe.train
-        return validation_loss(
-            self.task,
-            self.model,
-            whole=self.whole,
-            device=self.device,
-            batch_size=self.recipe.evaluate.batch_size,
-            workers=train.workers,
-            seed=train.seed,
-            bad_samples=train.bad_samples,
-            autocast=self.precision.autocast(),
-            beat=lambda: self.heartbeat.beat(step, 'evaluating'),
-        )
 
     def goes_on(self) -> bool:
         """Whether no rank was asked to stop; they agree over the host, since the device has other things to do."""

@@ -315,8 +315,8 @@ def load_initial(model: nn.Module, recipe: Recipe, task: Task[Any, Any, Any]) ->
         taken.append(load_weights(model, source, misshapen=train.init_misshapen, network=name))
     if taken and (count := keep_folded(model)):
         many = counted(count, 'batch norm is', 'batch norms are')
-        told = f'{many} part of a convolution there, and so here: a scale and an offset that train, without statistics'
-        taken[0] = replace(taken[0], remarks=(*taken[0].remarks, told))
+        remark = f'{many} part of a convolution there, and so here: a scale and an offset that train, without statistics'
+        taken[0] = replace(taken[0], remarks=(*taken[0].remarks, remark))
     return [with_frozen_norms_told(each) for each in taken] if recipe.norm_sync == 'frozen' else taken
 
 

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from phalanx.data.samples import Draw
-from phalanx.engine.loader import Loader
+from phalanx.engine.evaluation import Setup
 from phalanx.engine.passes import NetworkWithLoss
 from phalanx.families.task import Task
 from phalanx.nn.stochastic import Dropout
@@ -23,7 +22,7 @@ ONLY_TRAINING = (BatchNorm2d, Dropout, nn.modules.dropout._DropoutNd)  # what do
 
 
 class BatchAlone(WholeStep):
-    """A batch that is judged by itself: no other rank is asked, since ranks may have different numbers of them."""
+    """A batch whose loss is computed by itself: no other rank is asked, since ranks may have different numbers of them."""
 
     def sum(self, part: Tensor) -> Tensor:
         return part.detach()
@@ -33,49 +32,34 @@ class BatchAlone(WholeStep):
 
 
 @torch.no_grad()
-def validation_loss(
-    task: Task[Any, Any, Any],
-    model: nn.Module,
-    *,
-    whole: WholeStep,
-    device: torch.device,
-    batch_size: int,
-    workers: int,
-    seed: int,
-    bad_samples: int,
-    autocast: contextlib.AbstractContextManager[Any],
-    beat: Callable[[], None] = lambda: None,
-) -> float:
+def validation_loss(task: Task[Any, Any, Any], model: nn.Module, setup: Setup, whole: WholeStep) -> float:
     """The loss of `model` on the evaluation samples, transformed as training ones, always by the same random numbers.
 
     Norms and dropout work as in evaluation. Each term is the sum of its totals by that of its weights, over all samples; what a
-    loss asks about a whole step (hardest pixels, Lovász) it is told of a batch. `whole` says which epoch it is. All ranks call
-    this together, and each has whole batches, so the number of ranks changes nothing. NaN where no sample can be read. Leaves
-    the model in training mode.
+    loss asks about a whole step (hardest pixels, Lovász) is answered for a batch. `whole` says which epoch it is. All ranks
+    call this together, and each has whole batches, so the number of ranks changes nothing. NaN where no sample can be read.
+    Leaves the model in training mode.
     """
     dataset = task.held_out().dataset('train')
-    loader: Loader[Any, Any] = Loader(
-        dataset, task.collate, workers=workers, bad_samples=bad_samples, device=device, replace=False
-    )
     alone = BatchAlone(epoch=whole.epoch, epochs=whole.epochs)
     with_loss: NetworkWithLoss[Any] = NetworkWithLoss(task, model.train(), alone)
     for module in model.modules():
         if isinstance(module, ONLY_TRAINING):
             module.eval()
     terms = list[Tensor]()  # [2, terms] float64 of each batch: totals, and their weights
-    with autocast:
-        for batch in loader.batches(draws(len(dataset), batch_size, seed)):
-            beat()
-            totals, weights = with_loss(task.align(batch.to(device), alone))
+    with setup.autocast():
+        for batch in setup.loader(task, dataset).batches(draws(len(dataset), setup.batch_size, setup.seed)):
+            setup.beat()
+            totals, weights = with_loss(task.align(batch.to(setup.device), alone))
             terms.append(torch.stack([totals.double(), weights]))
     model.train()
-    sums = [torch.stack(terms).sum(0).tolist()] if terms else []
-    of_ranks = [torch.tensor(part, dtype=torch.float64) for parts in dist.gather_objects(sums) for part in parts]
+    own = (torch.stack(terms).sum(0).cpu(), with_loss.least) if terms else None
+    of_ranks = [part for part in dist.gather_objects(own) if part is not None]
     if not of_ranks:
         return math.nan
-    least = dist.gather_objects(with_loss.least)
-    totals, weights = torch.stack(of_ranks).sum(0)
-    return float((totals / weights.clamp(min=torch.tensor(max(least), dtype=weights.dtype))).sum())
+    totals, weights = torch.stack([sums for sums, _ in of_ranks]).sum(0)
+    _, least = of_ranks[0]
+    return float((totals / weights.clamp(min=torch.tensor(least, dtype=weights.dtype))).sum())
 
 
 def draws(size: int, batch_size: int, seed: int) -> Iterator[list[Draw]]:

@@ -177,16 +177,8 @@ def evaluate(job: Job, weights: str | Path | None, *, raw: bool = False, picture
     with joined(job.recipe.device) as device:
         model = job.task.model()
         load_weights(model, weights or job.folder, raw=raw)
-        found = evaluation.evaluate(
-            job.task,
-            model.to(device),
-            device=device,
-            batch_size=job.recipe.evaluate.batch_size,
-            workers=job.recipe.train.workers,
-            seed=job.recipe.train.seed,
-            bad_samples=job.recipe.train.bad_samples,
-            autocast=Precision(job.recipe.precision, device).autocast(),
-        )
+        setup = evaluation.Setup.of(job.recipe, device, Precision(job.recipe.precision, device))
+        found = evaluation.evaluate(job.task, model.to(device), setup)
         if not pictures or dist.rank() != 0:
             return found
         about = job.task, model, job.task.dataset('eval'), pictures, job.recipe.train.seed, device

@@ -51,8 +51,8 @@ def weights_in(data: bytes, model: nn.Module, names: Sequence[str]) -> dict[str,
         given = dict(zip(PARTS[layer.kind], layer.arrays, strict=False))
         norm = f'{name.rpartition(".")[0]}.norm'
         if norm not in names and f'{norm}.running_var' in state:
-            folded: dict[str, Tensor] = model.get_submodule(norm).folded()  # type: ignore[operator]
-            found |= {f'{norm}.{part}': tensor for part, tensor in folded.items()}
+            module: Any = model.get_submodule(norm)
+            found |= {f'{norm}.{part}': tensor for part, tensor in module.folded().items()}
             if 'bias' not in own and 'bias' in given:
                 found[f'{norm}.bias'] = given.pop('bias')
         if own != given.keys():

@@ -131,13 +131,14 @@ class Section:
             self.problem(node, self.named(key), f'expected a number from 1 on, got {plain(node)!r}')
         return node
 
-    def only(self, key: str, *allowed: Any) -> None:
-        """Takes `key`, which may have none but the `allowed` values: others have no counterpart here."""
+    def only(self, key: str, *allowed: Any) -> Node:
+        """The value of `key`, the first of those `allowed` by default: others have no counterpart here."""
         node = self.take(key, allowed[0])
         value = plain(node)
         if value not in allowed and str(value) not in map(str, allowed):
             shown = ' or '.join(_shown(option) for option in allowed)
             self.problem(node, self.named(key), f'{value!r} has no counterpart in Phalanx, which knows only {shown}')
+        return node
 
     def fixed(self, values: Mapping[str, Any]) -> None:
         """Takes keys that may only have the values that they have by default."""

@@ -88,10 +88,10 @@ def translate(root: Node, reading: Reading) -> Node:
         return root
     dataset, solver = top.section('DATASET'), top.section('SOLVER')
     decay = solver.take('WEIGHT_DECAY', 0.00004)
-    rules: list[Node] = []
-    network = _network(model, name, dataset.left.get('NUM_CLASSES', name), decay, rules)
-    if network is None:
+    built = _network(model, name, dataset.left.get('NUM_CLASSES'), decay)
+    if built is None:
         return root
+    network, rules = built
     train, augmentation = top.section('TRAIN'), top.section('AUG')
     data = _data(dataset)
     lr, schedule = _schedule(solver)
@@ -127,14 +127,15 @@ def translate(root: Node, reading: Reading) -> Node:
     return top.becomes(recipe)
 
 
-def _network(model: Section, name: Node, classes: Node, decay: Node, rules: list[Node]) -> Node | None:
-    """The network for so many `classes`, and in `rules` what is different for some of its parameters.
+def _network(model: Section, name: Node, classes: Node | None, decay: Node) -> tuple[Node, list[Node]] | None:
+    """The network for so many `classes`, and the rules for those of its parameters that are treated differently.
 
     None where the backbone has no counterpart: that is then the one problem.
     """
     keys: dict[str, Any] = {'name': renamed(name, MODELS[str(name.value)])}
     parts = {part: model.section(part) for part in ('UNET', 'DEEPLAB', 'HRNET', 'OCR', 'ICNET', 'PSPNET')}
-    norms = ['bn']
+    norms: tuple[str, ...] = ('bn',)
+    rules: list[Node] = []
     match name.value:
         case 'unet':
             mode = parts['UNET'].take('UPSAMPLE_MODE', 'bilinear')
@@ -144,17 +145,17 @@ def _network(model: Section, name: Node, classes: Node, decay: Node, rules: list
             deeplab = parts['DEEPLAB']
             backbone = deeplab.word('BACKBONE', 'xception_65')
             if backbone.value == LITE:
-                keys = {'name': renamed(name, 'lraspp'), **_lite(deeplab, plain(classes))}
+                keys = {'name': renamed(name, 'lraspp'), **_lite(deeplab, plain(classes) if classes else None)}
             elif backbone.value in BACKBONES:
                 keys |= {'backbone': renamed(backbone, BACKBONES[str(backbone.value)]), **_deeplab(deeplab, backbone)}
-                norms += ['gn'] if backbone.value == 'xception_65' else []
+                norms = ('bn', 'gn') if backbone.value == 'xception_65' else norms
             else:
                 those = ', '.join((*BACKBONES, LITE))
                 said = f'deeplabv3p with the backbone {plain(backbone)!r} has no counterpart in Phalanx (it has {those})'
                 deeplab.problem(backbone, deeplab.named('BACKBONE'), said)
                 return None
             keys['align_corners'] = True
-            rules += _rules(deeplab, backbone, decay)
+            rules = _rules(deeplab, backbone, decay)
             deeplab.end()
         case _:
             hrnet, ocr = parts['HRNET'], parts['OCR']
@@ -177,34 +178,28 @@ def _network(model: Section, name: Node, classes: Node, decay: Node, rules: list
     for part, section in parts.items():
         for key in list(section.left):
             section.ignore(key, f'MODEL_NAME is {name.value}, which has no {part}')
-    if model.left.get('DEFAULT_NORM_TYPE', name).value == 'gn' and 'gn' in norms:
+    if model.only('DEFAULT_NORM_TYPE', *norms).value == 'gn':
         keys['norm_groups'] = model.take('DEFAULT_GROUP_NUMBER', 32)
-    model.only('DEFAULT_NORM_TYPE', *norms)
     model.ignore('DEFAULT_GROUP_NUMBER', 'DEFAULT_NORM_TYPE is bn')
     model.only('DEFAULT_EPSILON', 1e-5)
     model.always('BN_MOMENTUM', 0.9, 'running statistics always move by 0.1 a step')
-    return model.becomes(keys)
+    return model.becomes(keys), rules
 
 
 def _deeplab(deeplab: Section, backbone: Node) -> dict[str, Any]:
     """The options of DeepLabv3+."""
     encoder, decoder = deeplab.section('ENCODER'), deeplab.section('DECODER')
-    stride, ratios = deeplab.take('OUTPUT_STRIDE', 16), encoder.take('ASPP_RATIOS')
-    strides = (16,) if backbone.value == 'xception_65' else (8, 16)
-    if stride.value not in strides:
-        said = (
-            f'{plain(stride)!r} has no counterpart in Phalanx with {backbone.value} (it has {" and ".join(map(str, strides))})'
-        )
-        deeplab.problem(stride, deeplab.named('OUTPUT_STRIDE'), said)
+    pyramid = deeplab.take('ENCODER_WITH_ASPP', True)
+    if not pyramid.value:
+        encoder.ignore('ASPP_RATIOS', 'ENCODER_WITH_ASPP is off')
+    ratios = encoder.take('ASPP_RATIOS')
+    stride = deeplab.only('OUTPUT_STRIDE', *((16,) if backbone.value == 'xception_65' else (16, 8)))
     encoder.fixed({'POOLING_STRIDE': [1, 1], 'POOLING_CROP_SIZE': None, 'ASPP_WITH_SE': False, 'SE_USE_QSIGMOID': False})
     encoder.fixed({'ASPP_CONVS_FILTERS': 256, 'ASPP_WITH_CONCAT_PROJECTION': True, 'ADD_IMAGE_LEVEL_FEATURE': True})
     decoder.fixed({'USE_SUM_MERGE': False, 'CONV_FILTERS': 256, 'OUTPUT_IS_LOGITS': False})
     deeplab.fixed({'ASPP_WITH_SEP_CONV': True, 'DECODER_USE_SEP_CONV': True, 'DEPTH_MULTIPLIER': 1.0})
     for section in (encoder, decoder):
         section.end()
-    pyramid = deeplab.take('ENCODER_WITH_ASPP', True)
-    if not pyramid.value:
-        encoder.ignore('ASPP_RATIOS', 'ENCODER_WITH_ASPP is off')
     return {
         'output_stride': stride,
         'dilations': ratios if ratios.value else None,
@@ -245,13 +240,10 @@ def _lite(deeplab: Section, classes: Any) -> dict[str, Any]:
 
 def _rules(deeplab: Section, backbone: Node, decay: Node) -> list[Node]:
     """What is different for the parameters of the backbone: rates by depth, and norms that decay, as no others do."""
-    listed = deeplab.take('BACKBONE_LR_MULT_LIST')
     is_resnet = str(backbone.value).startswith('resnet')
     if not is_resnet and backbone.value != LITE:
-        if listed.value is not None:
-            said = f'PaddleSeg 0.x has no such rates with {backbone.value} either'
-            deeplab.reading.notes.append(f'{listed.origin}: {deeplab.named("BACKBONE_LR_MULT_LIST")} is ignored: {said}')
-        listed = deeplab.reading.default(None)
+        deeplab.ignore('BACKBONE_LR_MULT_LIST', f'PaddleSeg 0.x has no such rates with {backbone.value} either')
+    listed = deeplab.take('BACKBONE_LR_MULT_LIST')
     decays = {} if backbone.value in ('xception_65', LITE) else {'weight_decay': decay}
     if listed.value is None:
         return [deeplab.becomes({'match': 'backbone.*', **decays})] if decays else []

@@ -24,8 +24,15 @@ class Group(NamedTuple):
 
 
 STEM_CHANNELS = 32
-FINE = (Group(1, 16, 1, 1), Group(6, 24, 2, 2))  # down to 1/4 of the size
-COARSE = (Group(6, 32, 3, 2), Group(6, 64, 4, 2), Group(6, 96, 3, 1), Group(6, 160, 3, 2), Group(6, 320, 1, 1))
+GROUPS = (
+    Group(1, 16, 1, 1),
+    Group(6, 24, 2, 2),
+    Group(6, 32, 3, 2),
+    Group(6, 64, 4, 2),
+    Group(6, 96, 3, 1),
+    Group(6, 160, 3, 2),
+    Group(6, 320, 1, 1),
+)
 
 
 class MobileNetV2(nn.Module):
@@ -34,29 +41,28 @@ class MobileNetV2(nn.Module):
     The first is what the last block of that size filters by channel: six times as deep as what it gives.
     """
 
+    channels = (GROUPS[1].widening * GROUPS[1].channels, GROUPS[-1].channels)
+
     def __init__(self, *, output_stride: int) -> None:
         """`output_stride`: 8, 16 or 32; halvings beyond it are left out."""
         super().__init__()
         self.stem = ConvBNReLU6(3, STEM_CHANNELS, 3, stride=2)
-        self.fine, channels, stride = _blocks(FINE, STEM_CHANNELS, 2, output_stride)
-        self.channels = (FINE[-1].widening * channels, COARSE[-1].channels)
-        self.coarse, *_ = _blocks(COARSE, channels, stride, output_stride)
+        self.groups = nn.ModuleList()
+        before, stride = STEM_CHANNELS, 2
+        for group in GROUPS:
+            step = group.stride if stride * group.stride <= output_stride else 1
+            stride *= step
+            blocks = nn.Sequential()
+            for place in range(group.blocks):
+                block = Block(3, group.widening * before, group.channels, False, 'relu6', 1 if place else step)
+                blocks.append(InvertedResidual(before, block, scale=1.0))
+                before = group.channels
+            self.groups.append(blocks)
         initialise_convs(self)
 
     def forward(self, images: Tensor) -> list[Tensor]:  # [B, 3, H, W]
-        fine, x = with_last_inner(self.fine.children(), self.stem(images))
-        return [fine, self.coarse(x)]
-
-
-def _blocks(groups: tuple[Group, ...], channels: int, stride: int, output_stride: int) -> tuple[nn.Sequential, int, int]:
-    """The blocks of `groups` for a map that is `channels` deep, of 1/`stride` of the size; both as they are behind them."""
-    blocks = nn.Sequential()
-    for group in groups:
-        step = group.stride if stride * group.stride <= output_stride else 1
-        stride *= step
-        for place in range(group.blocks):
-            inner = group.widening * channels
-            block = Block(3, inner, group.channels, False, 'relu6', step if place == 0 else 1)
-            blocks.append(InvertedResidual(channels, block, scale=1.0))
-            channels = group.channels
-    return blocks, channels, stride
+        first, second, *rest = self.groups
+        fine, x = with_last_inner(second.children(), first(self.stem(images)))
+        for group in rest:
+            x = group(x)
+        return [fine, x]

@@ -66,5 +66,8 @@ def rectified_atrous(in_channels: int, out_channels: int) -> nn.Sequential:
     return nn.Sequential(depthwise, ConvBNReLU(in_channels, out_channels, 1))
 
 
-def xception65() -> Xception:
+def xception65(*, output_stride: int = 16) -> Xception:
+    """Raises ValueError for another output stride than 16."""
+    if output_stride != 16:
+        raise ValueError(f'output_stride: xception65 has 16 and no other, got {output_stride}')
     return Xception(middle_blocks=16)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from phalanx.families.segmentation.models.deeplabv3p import DeepLabV3Plus
-from phalanx.nn.backbones.mobilenet_v2 import COARSE, FINE, MobileNetV2
+from phalanx.nn.backbones.mobilenet_v2 import MobileNetV2
 from phalanx.nn.backbones.xception import Xception
 from phalanx.weights.originals.original import PADDLE_BUFFERS, Original, Rule
 
@@ -37,18 +37,14 @@ def _backbone(model: DeepLabV3Plus) -> tuple[Rule, ...]:
 
 
 def _mobilenet_block(match: re.Match[str]) -> str:
-    """`backbone.fine.1.` -> `backbone.conv3._first_block.`: groups count from 2, and so do the later blocks of a group."""
-    place = int(match[2]) + (match[1] == 'coarse') * sum(group.blocks for group in FINE)
-    for number, group in enumerate((*FINE, *COARSE), 2):
-        if place < group.blocks:
-            return f'backbone.conv{number}.{f"conv{number}_{place + 1}" if place else "_first_block"}.'
-        place -= group.blocks
-    raise ValueError(f'{match[0]} is no block of a MobileNetV2')
+    """`backbone.groups.1.0.` -> `backbone.conv3._first_block.`: groups count from 2, and so do the later blocks of a group."""
+    group, block = int(match[1]) + 2, int(match[2])
+    return f'backbone.conv{group}.{f"conv{group}_{block + 1}" if block else "_first_block"}.'
 
 
 MOBILENET_V2: tuple[Rule, ...] = (
     (r'^backbone\.stem\.', 'backbone.conv1.'),
-    (r'^backbone\.(fine|coarse)\.(\d+)\.', _mobilenet_block),
+    (r'^backbone\.groups\.(\d)\.(\d)\.', _mobilenet_block),
     (r'^(backbone\..*)\.widen\.', r'\1._expand_conv.'),
     (r'^(backbone\..*)\.filter\.', r'\1._bottleneck_conv.'),
     (r'^(backbone\..*)\.narrow\.', r'\1._linear_conv.'),

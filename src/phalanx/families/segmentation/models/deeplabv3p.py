@@ -6,6 +6,7 @@ Layer order and channels as in PaddleSeg. Shapes: B batch, C channels, K classes
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Literal
 
 import torch
@@ -17,6 +18,12 @@ from phalanx.nn.backbones.xception import Xception, xception65
 from phalanx.nn.layers import ConvBN, ConvBNReLU, enlarged_logits, initialise_convs, resize, use_group_norms
 from phalanx.nn.stochastic import Dropout
 
+BACKBONES: dict[str, Callable[..., Xception | ResNetVD | MobileNetV2]] = {
+    'xception65': xception65,
+    'resnet50_vd': resnet50_vd,
+    'resnet101_vd': resnet101_vd,
+    'mobilenet_v2': MobileNetV2,
+}
 OUTPUT_STRIDES = {'xception65': 16, 'resnet50_vd': 8, 'resnet101_vd': 8, 'mobilenet_v2': 16}  # as PaddleSeg published them
 PUBLISHED_DILATIONS = {16: (6, 12, 18), 8: (12, 24, 36)}  # by output stride
 
@@ -117,7 +124,7 @@ def deeplabv3p(
     stride = output_stride or OUTPUT_STRIDES[backbone]
     model = DeepLabV3Plus(
         num_classes,
-        _backbone(backbone, stride),
+        BACKBONES[backbone](output_stride=stride),
         dilations=dilations or PUBLISHED_DILATIONS[stride],
         pyramid=pyramid,
         decoder=decoder,
@@ -127,17 +134,3 @@ def deeplabv3p(
     if norm_groups:
         use_group_norms(model, norm_groups)
     return model
-
-
-def _backbone(name: str, output_stride: int) -> Xception | ResNetVD | MobileNetV2:
-    match name:
-        case 'mobilenet_v2':
-            return MobileNetV2(output_stride=output_stride)
-        case 'xception65' if output_stride != 16:
-            raise ValueError(f'output_stride: xception65 has 16 and no other, got {output_stride}')
-        case 'xception65':
-            return xception65()
-        case 'resnet50_vd':
-            return resnet50_vd(output_stride=output_stride)
-        case _:
-            return resnet101_vd(output_stride=output_stride)
