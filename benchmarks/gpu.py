@@ -31,6 +31,7 @@ RECIPES = {  # name -> settings on a GPU, on a CPU
         ('image_size=[32,320]', 'train.global_batch_size=256'),
         ('image_size=[32,48]', 'train_image_sizes=[]'),
     ),
+    'text detection': ('db_pages', ('data.page_size=[640,640]', 'train.global_batch_size=16'), ('data.page_size=[96,96]',)),
     'table': ('slanet_rendered', ('train.global_batch_size=24',), ('image_size=64',)),
 }
 SETTINGS = {
@@ -43,6 +44,7 @@ SETTINGS = {
     'bf16, CUDA graphs': ('precision={dtype: bf16}', 'train.channels_last=true', 'train.cuda_graph=true'),
 }
 COLUMNS = ('samples_per_s', 'peak_memory_mb', 'share_of_peak')
+SHOWN = ('samples/s', 'MiB', 'share of peak')
 
 
 def cell(family: str, setting: str, device: str) -> list[str]:
@@ -73,15 +75,11 @@ def measured(words: list[str], seconds: float) -> dict[str, Any]:
     return {name: found[name] for name in COLUMNS}
 
 
-def as_table(rows: list[dict[str, Any]]) -> str:
-    shown = []
-    for row in rows:
-        said = {'samples/s': row.get('why', ''), 'MiB': '', 'share of peak': ''}
-        if 'why' not in row:
-            figures = f'{row["samples_per_s"]:.1f}', f'{row["peak_memory_mb"]:,.0f}', f'{row["share_of_peak"]:.0%}'
-            said = dict(zip(said, figures, strict=True))
-        shown.append({'family': row['family'], 'setting': row['setting'], **said})
-    return as_markdown(shown)
+def shown(row: dict[str, Any]) -> dict[str, str]:
+    figures = [row.get('why', ''), '', '']
+    if 'why' not in row:
+        figures = [f'{row["samples_per_s"]:.1f}', f'{row["peak_memory_mb"]:,.0f}', f'{row["share_of_peak"]:.0%}']
+    return {**{key: row[key] for key in ('family', 'setting')}, **dict(zip(SHOWN, figures, strict=True))}
 
 
 def main() -> None:
@@ -98,11 +96,14 @@ def main() -> None:
         left = end - time.monotonic()
         found = measured(cell(family, setting, given.device), left) if left > 5 else {'why': 'left out: out of time'}
         rows.append({'family': family, 'setting': setting, **found})
-        print(rows[-1], flush=True)
+        print(
+            '  '.join(f'{said:>{width}}' for said, width in zip(shown(rows[-1]).values(), (14, 19, 9, 7, 5), strict=True)),
+            flush=True,
+        )
     given.out.mkdir(parents=True, exist_ok=True)
     head = f'{name}, torch {torch.__version__}, {time.strftime("%Y-%m-%d")}, `make gpu`'
     (given.out / 'gpu.json').write_text(json.dumps({'head': head, 'rows': rows}, indent=1) + '\n')
-    (given.out / 'gpu.md').write_text(f'{head}\n\n{as_table(rows)}\n')
+    (given.out / 'gpu.md').write_text(f'{head}\n\n{as_markdown([shown(row) for row in rows])}\n')
     print(f'{given.out}/gpu.md, {given.out}/gpu.json')
 
 

@@ -20,7 +20,7 @@ from mutations import places
 from phalanx.config.originals import dialect_of
 from phalanx.config.originals.dialect import Dialect, Reading, assigned
 from phalanx.config.read import Node, plain
-from phalanx.families.recognition.characters import BUILT_IN
+from phalanx.families.recognition.characters import SHORT
 from phalanx.families.table.tokens import CHINESE, PUBLISHED
 
 TEXTS = {
@@ -51,7 +51,7 @@ def write_texts(folder: Path) -> None:
         file = folder / f'{name}.yml'
         file.parent.mkdir(exist_ok=True)
         file.write_text(text.lstrip())
-    dictionaries = {'en_dict.txt': BUILT_IN['en'], 'ppocr_keys_v1.txt': 'abc', 'dict/table_structure_dict.txt': PUBLISHED}
+    dictionaries = {'en_dict.txt': SHORT['en'], 'ppocr_keys_v1.txt': 'abc', 'dict/table_structure_dict.txt': PUBLISHED}
     dictionaries['dict/table_structure_dict_ch.txt'] = CHINESE
     (folder / 'ppocr/utils/dict').mkdir(parents=True)
     for name, words in dictionaries.items():

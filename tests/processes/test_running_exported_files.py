@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -184,10 +185,11 @@ def test_what_is_no_image_is_refused_in_words(exported: Callable[[str], Path]) -
 @pytest.mark.slow
 @pytest.mark.parametrize('family', ['segmentation', 'table'])
 def test_a_file_is_evaluated_beside_its_weights(
-    family: str, family_runs: dict[str, Path], exported: Callable[[str], Path], phalanx_here: Command
+    family: str, family_runs: dict[str, Path], exported: Callable[[str], Path], phalanx_here: Command, tmp_path: Path
 ) -> None:
     """The whole evaluation set by the metric of the run; 5 samples each."""
-    done = phalanx_here('eval', str(exported(family)), '--data', str(family_runs[family]), '--json')
+    page = tmp_path / 'page.html'
+    done = phalanx_here('eval', str(exported(family)), '--data', str(family_runs[family]), '--json', '--page', str(page))
     assert done.returncode == 0, done.stderr
     said = json.loads(done.stdout)
     assert said['samples'] == 5
@@ -197,6 +199,13 @@ def test_a_file_is_evaluated_beside_its_weights(
     assert said['cost']['best_batch'] in (1, 2, 4)  # of 5 samples
     assert said['cost']['best_batch_ms'] > 0
     assert said['cost']['size_mib'] == pytest.approx(exported(family).stat().st_size / 2**20)
+
+    of_weights = tmp_path / 'weights.html'
+    done = phalanx_here('eval', str(family_runs[family]), '--page', str(of_weights), '--json')
+    assert done.returncode == 0, done.stderr
+    captions = partial(re.findall, r'<p class="muted">([^<]*)</p>|<figcaption>([^<]*)</figcaption>')
+    assert captions(page.read_text()) == captions(of_weights.read_text()) != []
+    assert str(exported(family)) in page.read_text() and 'data:image/' in page.read_text()
 
 
 def test_an_evaluation_on_other_data_is_refused(

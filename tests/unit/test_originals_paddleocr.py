@@ -6,17 +6,18 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
 from mutations import mutated, translated
 from phalanx.config.originals import paddleocr
 from phalanx.config.originals.dialect import Reading
+from phalanx.config.originals.paddleocr_text import DICTIONARIES
 from phalanx.config.read import ConfigError, plain
 from phalanx.engine.optim.schedule import Schedule
 from phalanx.engine.runs import open_job
-from phalanx.families.recognition.characters import BUILT_IN
+from phalanx.families.recognition.characters import SHORT, BuiltIn
 from phalanx.families.table.tokens import CHINESE, PUBLISHED
 
 GLOBAL = """
@@ -408,7 +409,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     for name, text in FILES.items():
         (tmp_path / f'{name}.yml').write_text(text)
-    dictionaries = {'en_dict.txt': BUILT_IN['en'], 'ppocr_keys_v1.txt': 'abc', 'dict/table_structure_dict.txt': PUBLISHED}
+    dictionaries = {'en_dict.txt': SHORT['en'], 'ppocr_keys_v1.txt': 'abc', 'dict/table_structure_dict.txt': PUBLISHED}
     dictionaries['dict/table_structure_dict_ch.txt'] = CHINESE
     (tmp_path / 'ppocr/utils/dict').mkdir(parents=True)
     for name, words in dictionaries.items():
@@ -789,6 +790,18 @@ def test_the_dictionary_that_is_named_is_the_one_that_is_used(folder: Path) -> N
     task = open_job('svtr.yml', [('Global.character_dict_path=en_dict.txt', '')]).task
     assert task.characters.characters == ('a', 'b', 'c', ' ')  # type: ignore[attr-defined]
     assert recipe('svtr', 'Global.character_dict_path=en')['characters']['dictionary'] == 'en'
+
+
+@pytest.mark.parametrize('path', sorted(DICTIONARIES))
+def test_a_dictionary_of_paddleocr_that_is_not_there_is_the_one_that_comes_along(path: str) -> None:
+    here = DICTIONARIES[path]
+    assert here in get_args(BuiltIn)
+    for folder in ('elsewhere', '/paddle/PaddleOCR'):
+        assert recipe('svtr', f'Global.character_dict_path={folder}/{path}')['characters']['dictionary'] == here
+
+
+def test_so_are_the_tokens_of_tables() -> None:
+    assert recipe('slanet', 'Global.character_dict_path=x/ppocr/utils/dict/table_structure_dict_ch.txt')['tokens'] == 'chinese'
 
 
 @pytest.mark.parametrize(

@@ -4,13 +4,21 @@ import pickle
 import re
 from importlib.util import find_spec
 from pathlib import Path
+from typing import get_args
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from phalanx.families.recognition.characters import Characters, Dictionary, UnusableTextError, padded
+from phalanx.families.recognition.characters import (
+    BuiltIn,
+    Characters,
+    Dictionary,
+    UnusableTextError,
+    padded,
+    read_dictionary,
+)
 
 ABC = Characters('abc', lower_case=True, max_length=6)
 
@@ -35,6 +43,30 @@ def test_of_two_equal_characters_the_last_is_written_and_both_are_read(tmp_path:
     ours = Dictionary(dictionary=written(tmp_path / 'd.txt', 'a\n \n'), space=True).read()
     assert (len(ours), ours.ctc('a a')) == (3, [1, 3, 1])
     assert ours.decode(logits(1, 2, 1))[0].text == ours.decode(logits(1, 3, 1))[0].text == 'a a'
+
+
+@pytest.mark.parametrize(
+    ('name', 'classes'),  # those of the published networks: the blank and a space are two more than the characters
+    [
+        ('ppocr_keys_v1', 6625),
+        ('ppocrv5_dict', 18385),
+        ('ppocrv6_dict', 18710),
+        ('chinese_cht_dict', 8423),
+        ('japan_dict', 4401),
+        ('korean_dict', 3690),
+        ('latin_dict', 187),
+        ('cyrillic_dict', 165),
+        ('en', 97),
+    ],
+)
+def test_published_dictionaries_fit_the_published_networks(name: BuiltIn, classes: int) -> None:
+    assert len(Dictionary(dictionary=name, space=True).read()) + 1 == classes
+
+
+@pytest.mark.parametrize('name', get_args(BuiltIn))
+def test_built_in_dictionaries_have_each_character_once(name: BuiltIn) -> None:
+    characters = read_dictionary(name)
+    assert len(set(characters)) == len(characters)
 
 
 @pytest.mark.parametrize(

@@ -77,7 +77,6 @@ TAKEN_ALONG = {  # options of the originals that say nothing here
     'vdl_log_dir': 'VisualDL records lie in the run folder',
     'amp_level': "torch's autocast is what level O1 is",
 }
-PAGE_PICTURES = 60  # of the worst samples, at least, on the page of `phalanx eval`
 WEIGHTS = 'a checkpoint, run folder, file, https:// or hf:// address, or a name that `phalanx weights` lists'
 
 TRAIN_EXAMPLES = (
@@ -240,15 +239,13 @@ def evaluate(words: Sequence[str]) -> int:
     add_flags(parser)
     given, recipe, assigned = parse_brought(parser, words)
     if Path(recipe).suffix in ('.onnx', '.xml'):
-        if given.page:
-            raise RequestError('--page: an exported model has no page of its own; evaluate its run')
         return _evaluate_exported(Path(recipe), given, assigned)
     if given.raw and given.weights is not None and not Path(given.weights).is_dir():
         raise RequestError(f'--raw: {given.weights} is no checkpoint, which has its EMA beside it; leave --raw out')
     job = open_job(recipe, assigned)
 
     from phalanx.engine import worker
-    from phalanx.report.report import print_evaluation, write_evaluation
+    from phalanx.report.report import PAGE_PICTURES, print_evaluation, write_evaluation
 
     if not dist.is_launched():
         flags, cluster = _cluster(job, given)
@@ -284,7 +281,7 @@ def _evaluate_exported(file: Path, given: argparse.Namespace, assigned: Assignme
     from phalanx.runtime import ArtifactError
 
     try:
-        deployed.command(file, given.data, given.weights, assigned, as_json=given.json)
+        deployed.command(file, given.data, given.weights, assigned, as_json=given.json, page=given.page)
     except (ArtifactError, BadSampleError, OSError, ValueError) as error:
         print(f'evaluation failed: {_told(error)}', file=sys.stderr)
         return 1

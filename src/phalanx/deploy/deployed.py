@@ -11,15 +11,20 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import psutil
+import torch
 
 from phalanx.config.arguments import Assignments
-from phalanx.data.samples import SampleError
+from phalanx.data.samples import Draw, SampleError
 from phalanx.engine import worker
+from phalanx.engine.evaluation import Shown, with_worst, worst_of
 from phalanx.engine.loader import check_bad, evaluation_draws
 from phalanx.engine.runs import Job, open_job
+from phalanx.families.task import Evaluation, Grade
+from phalanx.report.report import PAGE_PICTURES, write_evaluation
 from phalanx.runtime import ArtifactError, Model, load
 from phalanx.runtime.prepare import Image
 from phalanx.system.errors import RequestError
@@ -44,13 +49,14 @@ class Cost:
 class Deployed:
     """What came of evaluating a file."""
 
-    metrics: Mapping[str, float]
-    samples: int
+    evaluation: Evaluation
     cost: Cost
 
 
-def command(file: Path, data: str | None, weights: Path | None, assigned: Assignments, *, as_json: bool) -> None:
-    """Prints the metrics of the file, those of the weights of its run, and the differences.
+def command(
+    file: Path, data: str | None, weights: Path | None, assigned: Assignments, *, as_json: bool, page: Path | None = None
+) -> None:
+    """Prints the metrics of the file, those of the weights of its run, and the differences; `page` shows its worst samples.
 
     Raises RequestError, ConfigError, BadSampleError, and ArtifactError when the file does not take a sample.
     """
@@ -66,6 +72,8 @@ def command(file: Path, data: str | None, weights: Path | None, assigned: Assign
         raise RequestError(str(error)) from None
     check_family(job, model, file)
     found = evaluate(job, model, file, before)
+    if page:
+        write_evaluation(page, job.name, str(file), with_pictures(found.evaluation, job, model))
     try:
         own: Mapping[str, float] | None = worker.evaluate(job, weights).metrics
     except CheckpointError:  # a recipe, or a run without weights
@@ -87,6 +95,7 @@ def evaluate(job: Job, model: Model, file: Path, before: int, batches: Sequence[
     """
     dataset, metric = job.task.dataset('eval'), job.task.metric()
     missed, seconds, first, grown = dict[int, str](), list[float](), list[Image](), 0
+    begun, grades = time.perf_counter(), list[tuple[int, Grade | None]]()
     for (draw,) in evaluation_draws(len(dataset), 1, job.recipe.train.seed, 0, 1):
         try:
             sample, image = dataset[draw], dataset.original(draw)
@@ -98,14 +107,32 @@ def evaluate(job: Job, model: Model, file: Path, before: int, batches: Sequence[
         seconds.append(time.perf_counter() - begin)
         grown = max(grown, psutil.Process().memory_info().rss - before)
         first += [image] if len(first) < max(batches) else []
-        metric.update(job.task.predictions(made), job.task.collate([sample]))
+        grades += [(draw.index, grade) for grade in metric.update(job.task.predictions(made), job.task.collate([sample]))]
     check_bad(missed, job.recipe.train.bad_samples)
     metric.gather()
     median, p95 = np.percentile(seconds, (50, 95)) * 1000
     parts = [file, file.with_suffix('.bin')] if file.suffix == '.xml' else [file]  # OpenVINO's weights are in the second
     size = sum(part.stat().st_size for part in parts)
     cost = Cost(float(median), float(p95), *best_batch(model, first, batches), grown / 2**20, size / 2**20)
-    return Deployed(metric.compute(), len(seconds), cost)
+    found = Evaluation(
+        metrics=metric.compute(),
+        table=metric.table(),
+        figures=metric.figures(),
+        worst=worst_of(dataset, grades),
+        samples=len(seconds),
+        seconds=time.perf_counter() - begun,
+        missed=missed,
+    )
+    return Deployed(found, cost)
+
+
+def with_pictures(found: Evaluation, job: Job, model: Model) -> Evaluation:
+    dataset = job.task.dataset('eval')
+
+    def predict(draw: Draw, batch: Any) -> Any:
+        return job.task.predictions(model.predictions([dataset.original(draw)]))
+
+    return with_worst(found, Shown(job.task, dataset, predict, job.recipe.train.seed, torch.device('cpu')), PAGE_PICTURES)
 
 
 def best_batch(model: Model, images: Sequence[Image], batches: Sequence[int]) -> tuple[int, float]:
@@ -121,17 +148,19 @@ def best_batch(model: Model, images: Sequence[Image], batches: Sequence[int]) ->
 
 
 def _say(found: Deployed, own: Mapping[str, float] | None, as_json: bool) -> None:
-    differences = {name: value - own[name] for name, value in found.metrics.items()} if own else None
+    metrics, samples = found.evaluation.metrics, found.evaluation.samples
+    differences = {name: value - own[name] for name, value in metrics.items()} if own else None
     if as_json:
-        print(json.dumps({**asdict(found), 'checkpoint': own, 'differences': differences}))
+        facts = {'metrics': metrics, 'samples': samples, 'cost': asdict(found.cost)}
+        print(json.dumps({**facts, 'checkpoint': own, 'differences': differences}))
         return
-    width = max(map(len, found.metrics))
+    width = max(map(len, metrics))
     print(f'{"":<{width}}  {"exported":>10}' + (f'  {"checkpoint":>10}  {"difference":>10}' if own else ''))
-    for name, value in found.metrics.items():
+    for name, value in metrics.items():
         print(f'{name:<{width}}  {value:>10.4f}' + (f'  {own[name]:>10.4f}  {value - own[name]:>+10.4f}' if own else ''))
     cost = found.cost
     print(
-        f'{found.samples} samples; {cost.median_ms:.1f} ms an image (median; 95 % within {cost.p95_ms:.1f} ms), '
+        f'{samples} samples; {cost.median_ms:.1f} ms an image (median; 95 % within {cost.p95_ms:.1f} ms), '
         f'{cost.best_batch_ms:.1f} ms in batches of {cost.best_batch}; '
         f'{cost.memory_mib:.0f} MiB of memory, a file of {cost.size_mib:.1f} MiB'
     )

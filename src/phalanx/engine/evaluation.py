@@ -120,7 +120,7 @@ def evaluate(
         metrics=dist.from_main_rank(metric.compute() if is_main else None),
         table=metric.table() if is_main else [],
         figures=metric.figures() if is_main else [],
-        worst=[Worst(index, dataset.name(index), grade) for index, grade in lowest(chain.from_iterable(low))],
+        worst=worst_of(dataset, chain.from_iterable(low)),
         samples=len(dataset) - len(missed),
         seconds=time.perf_counter() - begin,
         missed=missed,
@@ -134,41 +134,48 @@ def lowest(graded: Iterable[tuple[int, Grade | None]]) -> list[tuple[int, Grade]
     return heapq.nsmallest(WORST, known, key=lambda pair: (pair[1].value, pair[0]))
 
 
-def with_worst(
-    found: Evaluation,
-    task: Task[Any, Any, Any],
-    model: nn.Module,
-    samples: Dataset[Any],
-    most: int,
-    seed: int,
-    device: torch.device,
-) -> Evaluation:
+def worst_of(dataset: Dataset[Any], graded: Iterable[tuple[int, Grade | None]]) -> list[Worst]:
+    """The worst of samples (number, grade) by name, the worst first."""
+    return [Worst(index, dataset.name(index), grade) for index, grade in lowest(graded)]
+
+
+@dataclass(frozen=True)
+class Shown:
+    """What samples are shown with: the data set, and `predict`, which says of a sample and its batch what the metric takes."""
+
+    task: Task[Any, Any, Any]
+    samples: Dataset[Any]
+    predict: Callable[[Draw, Any], Any]
+    seed: int
+    device: torch.device
+
+    @classmethod
+    def by(cls, model: nn.Module, task: Task[Any, Any, Any], samples: Dataset[Any], seed: int, device: torch.device) -> Self:
+        """By a network on `device`."""
+        return cls(task, samples, lambda _, batch: task.predict(model, batch), seed, device)
+
+
+def with_worst(found: Evaluation, shown: Shown, most: int) -> Evaluation:
     """`found` with its worst samples among its figures, in `most` pictures at least where there are as many."""
     rows: list[tuple[str, list[tuple[str, Image]]]] = []
     for worst in found.worst:
         if sum(len(row) for _, row in rows) >= most:
             break
-        rows += [(worst.caption, row) for row in pictures(task, model, samples, [worst.index], seed, device)]
-    return replace(found, figures=[*found.figures, *([Pictures(task.metric().worst, rows)] if rows else [])])
+        rows += [(worst.caption, row) for row in pictures(shown, [worst.index])]
+    return replace(found, figures=[*found.figures, *([Pictures(shown.task.metric().worst, rows)] if rows else [])])
 
 
 @torch.no_grad()
-def pictures(
-    task: Task[Any, Any, Any],
-    model: nn.Module,
-    samples: Dataset[Any],
-    shown: Iterable[int],
-    seed: int,
-    device: torch.device,
-) -> list[list[tuple[str, Image]]]:
-    """Captioned pictures of the samples `shown`, a row each, for the report. On one rank alone: nothing is exchanged here."""
-    rows = []
-    for index in shown:
+def pictures(shown: Shown, numbers: Iterable[int]) -> list[list[tuple[str, Image]]]:
+    """Captioned pictures of samples, a row each, for the report. On one rank alone: nothing is exchanged here."""
+    task, rows = shown.task, []
+    for number in numbers:
+        draw = Draw(number, 0, 0, shown.seed)
         try:
-            sample = samples[Draw(index, 0, 0, seed)]
+            sample = shown.samples[draw]
         except SampleError:  # the evaluation has reported it
             continue
-        batch = task.collate([sample]).to(device)
-        result = task.results(task.predict(model, batch), batch)[0]
+        batch = task.collate([sample]).to(shown.device)
+        result = task.results(shown.predict(draw, batch), batch)[0]
         rows.append(task.picture(sample, result))
     return rows

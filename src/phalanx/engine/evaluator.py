@@ -13,7 +13,7 @@ from torch import nn
 from phalanx.data.cache import PictureCache
 from phalanx.data.samples import Dataset
 from phalanx.engine.ema import Ema
-from phalanx.engine.evaluation import EvaluationStoppedError, Setup, evaluate, pictures, with_worst
+from phalanx.engine.evaluation import EvaluationStoppedError, Setup, Shown, evaluate, pictures, with_worst
 from phalanx.engine.news import News
 from phalanx.engine.schema import Recipe
 from phalanx.engine.standing import Standing
@@ -88,10 +88,10 @@ class Evaluator:
         try:
             found = evaluate(self.task, self.model, setup, goes_on=self.goes_on)
             if pictured is not None and dist.rank() == 0:
-                shown = range(min(self.recipe.report.pictures, len(self.samples)))
-                about = self.task, self.model, self.samples
-                pictured.pictures(pictures(*about, shown, seed, self.device))
-                found = with_worst(found, *about, WORST_PICTURES * len(shown), seed, self.device)
+                first = range(min(self.recipe.report.pictures, len(self.samples)))
+                shown = Shown.by(self.model, self.task, self.samples, seed, self.device)
+                pictured.pictures(pictures(shown, first))
+                found = with_worst(found, shown, WORST_PICTURES * len(first))
             if self.recipe.evaluate.loss:
                 if not self.goes_on():
                     raise EvaluationStoppedError

@@ -181,8 +181,8 @@ def evaluate(job: Job, weights: str | Path | None, *, raw: bool = False, picture
         found = evaluation.evaluate(job.task, model.to(device), setup)
         if not pictures or dist.rank() != 0:
             return found
-        about = job.task, model, job.task.dataset('eval'), pictures, job.recipe.train.seed, device
-        return evaluation.with_worst(found, *about)
+        shown = evaluation.Shown.by(model, job.task, job.task.dataset('eval'), job.recipe.train.seed, device)
+        return evaluation.with_worst(found, shown, pictures)
 
 
 def end_workers() -> None:

@@ -40,6 +40,7 @@ log = logging.getLogger('phalanx')
 
 RANKS_SHOWN = 16  # on the terminal; the page shows all
 WORST_PRINTED, MISTAKES_PRINTED = 5, 5
+PAGE_PICTURES = 60  # of the worst samples, at least, on the page of `phalanx eval`
 PICTURE_SIDE = 800  # pixels; the page holds all pictures, so they are not stored larger
 COLUMNS = {  # what a log line says of each number, at a width that keeps lines aligned
     'epoch': 'epoch {:6.2f}',

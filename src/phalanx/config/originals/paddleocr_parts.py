@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
+from collections.abc import Mapping
+from pathlib import Path, PurePath
 from typing import Any
 
 from phalanx.config.originals.dialect import Section, renamed
@@ -30,13 +31,20 @@ def label_files(train: Section, evaluation: Section) -> dict[str, Any]:
     return keys
 
 
-def check_dictionary(settings: Section, node: Node, more: str = '') -> bool:
-    """Whether the file of `character_dict_path` is there; a problem, which ends with `more`, where it is not."""
-    if Path(str(node.value)).is_file():
-        return True
+def dictionary_of(settings: Section, node: Node, built_in: Mapping[str, str]) -> Node:
+    """The file of `character_dict_path`; where it is not there, the built-in one that PaddleOCR has in that place.
+
+    `built_in`: the path of each within PaddleOCR, and its name here. A problem where there is neither.
+    """
+    path = PurePath(str(node.value))
+    if Path(path).is_file():
+        return node
+    for original, name in built_in.items():
+        if path.parts[-len(PurePath(original).parts) :] == PurePath(original).parts:
+            return renamed(node, name)
     cure = 'start in the folder that the path begins in, or set -o Global.character_dict_path=FILE'
-    settings.problem(node, settings.named('character_dict_path'), f'there is no file {node.value}; {cure}{more}')
-    return False
+    settings.problem(node, settings.named('character_dict_path'), f'there is no file {path}; {cure}')
+    return node
 
 
 def common_step(name: str, step: Section) -> bool:

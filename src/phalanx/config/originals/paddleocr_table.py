@@ -9,8 +9,8 @@ from typing import Any
 
 from phalanx.config.originals.dialect import Section, as_number, renamed
 from phalanx.config.originals.paddleocr_parts import (
-    check_dictionary,
     common_step,
+    dictionary_of,
     differ,
     normalised,
     note_of_pretrained,
@@ -21,6 +21,10 @@ from phalanx.config.read import Node, plain
 ALGORITHMS = ('SLANet',)
 BACKBONES = ('PPLCNet',)
 HEADS = ('SLAHead',)
+PUBLISHED = {
+    'ppocr/utils/dict/table_structure_dict.txt': 'pubtabnet',
+    'ppocr/utils/dict/table_structure_dict_ch.txt': 'chinese',
+}
 TOKENS = {  # the files that the family knows by itself, by the SHA-256 of their lines
     '26fdd17cef66b20302a575c3b73dc7a9a67a82fae9cd9f97ac0509b548e2811d': 'pubtabnet',  # table_structure_dict.txt
     '76b509821f78c625c1a1e7729db13f1c877a1cc154ab3b72088c457805265918': 'chinese',  # table_structure_dict_ch.txt
@@ -82,13 +86,13 @@ def translate(
 
 
 def _tokens(settings: Section) -> Node | None:
-    """Which structure tokens there are: their file must be there, and have those that the family knows."""
+    """Which structure tokens there are: those of a published file, or of one with the same lines."""
     node = settings.required('character_dict_path')
     if not isinstance(node.value, str):
         return None
     path, name = Path(node.value), settings.named('character_dict_path')
-    if not check_dictionary(settings, node):
-        return None
+    if not path.is_file():
+        return dictionary_of(settings, node, PUBLISHED)
     lines = path.read_text('utf-8', errors='replace').splitlines()
     tokens = TOKENS.get(hashlib.sha256('\n'.join(lines).encode()).hexdigest())
     if tokens is None:

@@ -4,14 +4,26 @@ from __future__ import annotations
 
 import math
 import os
-from pathlib import PurePath
 from typing import Any
 
 from phalanx.config.originals.dialect import Section, as_number, renamed
-from phalanx.config.originals.paddleocr_parts import check_dictionary, common_step, label_files, unknown_step
+from phalanx.config.originals.paddleocr_parts import common_step, dictionary_of, label_files, unknown_step
 from phalanx.config.read import Node, plain
 
-BUILT_IN = ('digits', 'alphanumeric', 'letters', 'en')  # dictionaries of the family, which a configuration may name too
+# Where PaddleOCR has the dictionaries that come along, and their names here. Several of its files are called en_dict.txt.
+DICTIONARIES = {
+    'ppocr/utils/en_dict.txt': 'en',
+    'ppocr/utils/ic15_dict.txt': 'alphanumeric',
+    **{f'ppocr/utils/{name}.txt': name for name in ('ppocr_keys_v1', 'EN_symbol_dict', 'dict90')},
+    **{
+        f'ppocr/utils/dict/{name}.txt': name
+        for name in (
+            *('ppocrv4_doc_dict', 'ppocrv5_dict', 'ppocrv6_dict', 'chinese_cht_dict', 'japan_dict', 'korean_dict'),
+            *('latin_dict', 'cyrillic_dict', 'arabic_dict', 'devanagari_dict', 'ka_dict', 'ta_dict', 'te_dict', 'spin_dict'),
+        )
+    },
+}
+NAMES = ('digits', 'letters', *DICTIONARIES.values())  # which a configuration may give instead of a path
 ALGORITHMS = ('CRNN', 'SVTR_LCNet', 'SVTR', 'Distillation')
 BACKBONES = ('MobileNetV3', 'ResNet', 'MobileNetV1Enhance', 'PPLCNetV3')
 HEADS = ('CTCHead', 'MultiHead')
@@ -63,16 +75,8 @@ def _characters(settings: Section, max_length: Node) -> dict[str, Any]:
         settings.ignore('use_space_char', 'without a dictionary there is no space')
         return {'dictionary': renamed(path, 'alphanumeric'), 'max_length': max_length}
     space = settings.take('use_space_char', False)
-    if path.value not in BUILT_IN:
-        check_dictionary(settings, path, _built_in(path))
-    return {'dictionary': path, 'space': renamed(space, bool(space.value)), 'lower_case': False, 'max_length': max_length}
-
-
-def _built_in(path: Node) -> str:
-    """What to say of the dictionary that comes along. Its name alone does not tell it: several files have that name."""
-    if PurePath(str(path.value)).name != 'en_dict.txt':
-        return ''
-    return " (`en` is built in: the 95 characters of PaddleOCR's ppocr/utils/en_dict.txt)"
+    named = path if path.value in NAMES else dictionary_of(settings, path, DICTIONARIES)
+    return {'dictionary': named, 'space': renamed(space, bool(space.value)), 'lower_case': False, 'max_length': max_length}
 
 
 def _metric(section: Section) -> tuple[Any, dict[str, Any]]:

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, get_args
 
 import numpy as np
 import torch
@@ -23,8 +23,17 @@ from phalanx.data.folders import text_of
 from phalanx.runtime.recognition import collapsed
 from phalanx.runtime.results import Reading
 
-BuiltIn = Literal['digits', 'alphanumeric', 'letters', 'en']
-BUILT_IN: dict[BuiltIn, str] = {
+# The first four are in SHORT. PaddleOCR's recognisers were published with the others, which have the names of its files.
+# fmt: off
+BuiltIn = Literal[
+    'digits', 'alphanumeric', 'letters', 'en',
+    'ppocr_keys_v1', 'ppocrv4_doc_dict', 'ppocrv5_dict', 'ppocrv6_dict', 'chinese_cht_dict', 'japan_dict', 'korean_dict',
+    'latin_dict', 'cyrillic_dict', 'arabic_dict', 'devanagari_dict', 'ka_dict', 'ta_dict', 'te_dict', 'EN_symbol_dict',
+    'spin_dict', 'dict90',
+]
+# fmt: on
+PUBLISHED = Path(__file__).parent / 'dictionaries'
+SHORT = {
     'digits': string.digits,
     'alphanumeric': string.digits + string.ascii_lowercase,
     'letters': string.digits + string.ascii_letters,
@@ -48,8 +57,8 @@ class Dictionary:
     """Which characters there are, as a recipe says it."""
 
     dictionary: BuiltIn | tuple[str, ...] | Path = 'alphanumeric'
-    """A built-in one, a list of characters, or a file with one character a line, as PaddleOCR has them, or an ONNX file of a
-    recogniser, which has them in its metadata, as rapidocr's do."""
+    """A built-in one (from `ppocr_keys_v1` on PaddleOCR's, by their names), a list of characters, a file with one character a
+    line, or an ONNX file of a recogniser, which has them in its metadata, as rapidocr's do."""
     space: bool = False
     """Adds a space at the end, also where the file has one already: as the originals do, so that their weights fit."""
     lower_case: bool | None = None
@@ -73,9 +82,11 @@ def read_dictionary(dictionary: BuiltIn | tuple[str, ...] | Path) -> tuple[str, 
     if isinstance(dictionary, tuple):
         return dictionary
     if not isinstance(dictionary, Path):
-        return tuple(BUILT_IN[dictionary])
+        short = SHORT.get(dictionary)
+        return tuple(short) if short else read_dictionary(PUBLISHED / f'{dictionary}.txt')
     if not dictionary.is_file():
-        raise FileNotFoundError(f'{dictionary}: there is no such dictionary file; built-in ones are {", ".join(BUILT_IN)}')
+        known = ', '.join(get_args(BuiltIn))
+        raise FileNotFoundError(f'{dictionary}: there is no such dictionary file; built-in ones are {known}')
     text = _metadata(dictionary) if dictionary.suffix == '.onnx' else text_of(dictionary)
     lines = [line.removesuffix('\r') for line in text.removesuffix('\n').split('\n')]
     for number, line in enumerate(lines, 1):
