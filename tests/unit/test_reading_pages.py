@@ -21,7 +21,7 @@ import phalanx
 from phalanx.data.samples import Draw, Image
 from phalanx.deploy.pages import as_hocr, drawn
 from phalanx.deploy.writing import label
-from phalanx.runtime import Line, rows_of
+from phalanx.runtime import Line, Reading, TextRegion, lines_of, rows_of
 from phalanx.runtime.reading import angle_of, cut_out
 from phalanx.runtime.text_detection import quad
 from running import run_here
@@ -175,6 +175,30 @@ def test_rows_go_from_the_top_and_each_from_the_left() -> None:
     assert [[each.text for each in row] for row in rows_of(lines)] == [['left', 'small', 'right'], ['below'], ['apart']]
 
 
+def test_a_page_that_lies_upside_down_is_read_from_its_own_beginning() -> None:
+    """Two rows, each brighter towards its end, and read with confidence only this way round."""
+    upright = np.zeros((60, 120, 3), np.uint8)
+    upright[10:20, 10:50] = np.linspace(50, 150, 40)[None, :, None]
+    upright[40:50, 10:110] = np.linspace(50, 250, 100)[None, :, None]
+    places = {'first': (10, 10, 50, 20), 'second': (10, 40, 110, 50)}
+    head = {name: (120 - x1, 60 - y1, 120 - x0, 60 - y0) for name, (x0, y0, x1, y1) in places.items()}
+
+    def recognise(cuts: Sequence[Image]) -> list[Reading]:
+        sure = [cut[:, -5:].mean() > cut[:, :5].mean() for cut in cuts]
+        return [Reading(f'{cut.shape[1]}', 0.95 if good else 0.6) for cut, good in zip(cuts, sure, strict=True)]
+
+    def read(page: Image, found: dict[str, tuple[int, int, int, int]], **options: bool) -> list[Line]:
+        return lines_of(page, lambda _: [TextRegion(points=box(*where), score=0.8) for where in found.values()], recognise, **options)
+
+    expected = [('40', 0.95), ('100', 0.95)]
+    assert [(each.text, each.confidence) for each in read(upright, places, upside_down=True)] == expected
+    turned = read(upright[::-1, ::-1], head, upside_down=True)
+    assert [(each.text, each.confidence) for each in turned] == expected
+    x0, y0, x1, y1 = head['first']
+    assert turned[0].points == ((x1, y1), (x0, y1), (x0, y0), (x1, y0))
+    assert [(each.text, each.confidence) for each in read(upright[::-1, ::-1], head)] == [('100', 0.6), ('40', 0.6)]
+
+
 def test_a_line_of_a_page_is_cut_out_by_its_corners() -> None:
     """A line that is turned by a quarter, from the upper left of its text clockwise."""
     page = np.zeros((40, 40, 3), np.uint8)
@@ -278,3 +302,5 @@ def test_published_weights_read_a_page_as_rapidocr_does(tmp_path: Path) -> None:
         ours = {each.points: each.text for each in read(page)}
         assert ours == {tuple((float(x), float(y)) for x, y in corners): text for corners, text, _ in theirs}
         assert len(ours) > 3
+        turned = read(np.ascontiguousarray(page[::-1, ::-1]), upside_down=True)
+        assert [each.text for each in turned] == [each.text for each in read(page)]

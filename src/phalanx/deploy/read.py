@@ -39,21 +39,30 @@ class Reader:
     """Reads pages: `reader(page)` is the list of `Line` of a page, in reading order.
 
     `det` finds texts, `rec` reads lines: what `phalanx.load_run` or `phalanx.runtime.load` gave, or where it is, as
-    `phalanx read` takes it. What is read with a confidence below `threshold` is left out.
+    `phalanx read` takes it. What is read with a confidence below `threshold` is left out; `upside_down` reads lines that stand
+    on their heads, too.
     """
 
     def __init__(
-        self, det: Model | str | Path, rec: Model | str | Path, *, threshold: float = 0.5, device: str = 'auto'
+        self,
+        det: Model | str | Path,
+        rec: Model | str | Path,
+        *,
+        threshold: float = 0.5,
+        upside_down: bool = False,
+        device: str = 'auto',
     ) -> None:
         """Raises RequestError for a model of another family, ArtifactError, ConfigError or CheckpointError for a bad one."""
         if not 0 <= threshold <= 1:
             raise RequestError(f'threshold: a confidence is between 0 and 1, got {threshold:g}')
         self.det, self.rec = _opened('det', det, device), _opened('rec', rec, device)
-        self.threshold = threshold
+        self.threshold, self.upside_down = threshold, upside_down
 
     def __call__(self, page: AnImage) -> list[Line]:
         """The lines of a page, [H, W, 3] uint8 RGB or the path of one. Raises ValueError, and SampleError for a bad file."""
-        return runtime.lines_of(pixels_of(page), self.det, self.recognise, threshold=self.threshold)
+        return runtime.lines_of(
+            pixels_of(page), self.det, self.recognise, threshold=self.threshold, upside_down=self.upside_down
+        )
 
     def recognise(self, cuts: Sequence[Image]) -> Any:
         return self.rec.batch(cuts) if isinstance(self.rec, runtime.Model) else self.rec(list(cuts))
@@ -63,9 +72,11 @@ class Reader:
         return drawn(lines, pixels_of(page))
 
 
-def read(page: AnImage, *, det: Model | str | Path, rec: Model | str | Path, threshold: float = 0.5) -> list[Line]:
+def read(
+    page: AnImage, *, det: Model | str | Path, rec: Model | str | Path, threshold: float = 0.5, upside_down: bool = False
+) -> list[Line]:
     """The lines of one page: see `Reader`, which reads many without loading the models each time."""
-    return Reader(det, rec, threshold=threshold)(page)
+    return Reader(det, rec, threshold=threshold, upside_down=upside_down)(page)
 
 
 def _opened(role: str, given: Model | str | Path, device: str) -> Model:
@@ -95,6 +106,7 @@ def command(words: Sequence[str]) -> int:
     parser.add_argument('--out', type=Path, metavar='DIR', required=True, help='the folder to write to')
     parser.add_argument('--save', metavar='A,B,..', default=','.join(SAVED), help=f'which files (default: {",".join(SAVED)})')
     parser.add_argument('--threshold', type=float, metavar='P', default=0.5, help='least confidence of a line (0.5)')
+    parser.add_argument('--upside_down', action='store_true', help='also lines that stand on their heads')
     parser.add_argument('--device', default='auto', help='auto, cpu, cuda or cuda:N, for run folders (auto)')
     add_offline(parser)
     given = parser.parse_args(words)
@@ -104,7 +116,8 @@ def command(words: Sequence[str]) -> int:
     if not pages:
         raise RequestError('a video is no page: give images')
     try:
-        reader = Reader(given.det, given.rec, threshold=given.threshold, device=given.device)
+        options = {'threshold': given.threshold, 'upside_down': given.upside_down, 'device': given.device}
+        reader = Reader(given.det, given.rec, **options)
         lines, failed = read_files(reader, pages, given.out, given.save.split(','))
     except (ArtifactError, CheckpointError, OSError, ValueError) as error:
         print(f'reading failed: {error}', file=sys.stderr)

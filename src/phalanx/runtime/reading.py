@@ -14,6 +14,7 @@ from phalanx.runtime.text_detection import quad
 
 UPRIGHT = 1.5  # times its width that a text is high at least to be turned: it was written from top to bottom
 TOGETHER = 16  # lines that are read at once
+SURE = 0.9  # PP-OCRv4 reads 93 % of the lines of receipts with more confidence, and 5 % of them upside down
 
 
 def lines_of(
@@ -22,26 +23,43 @@ def lines_of(
     recognise: Callable[[Sequence[Image]], Sequence[Reading]],
     *,
     threshold: float = 0.5,
+    upside_down: bool = False,
 ) -> list[Line]:
     """The lines of a page [H, W, 3] uint8 RGB that are read with a confidence of `threshold` or more, in reading order.
 
-    `find` gives the texts of a page; `recognise` reads images of single lines. It gets them sorted by their shape: what it
-    pads to a common width then differs little.
+    `find` gives the texts of a page; `recognise` reads images of single lines. `upside_down`: what is read with less
+    confidence than SURE is read the other way up, too; of a text that stands on its head, `points` begin at its own upper left.
     """
     regions = find(page)
-    cuts = [cut_out(page, region.points) for region in regions]
-    places = sorted(range(len(cuts)), key=lambda place: cuts[place].shape[1] / cuts[place].shape[0])
-    found = []
-    for first in range(0, len(places), TOGETHER):
-        some = places[first : first + TOGETHER]
-        for place, reading in zip(some, recognise([cuts[place] for place in some]), strict=True):
-            if reading.text and reading.confidence >= threshold:
-                found.append(Line(reading.text, reading.confidence, regions[place].score, regions[place].points))
+    outlines = [region.points for region in regions]
+    cuts = [cut_out(page, points) for points in outlines]
+    readings = _read(cuts, recognise)
+    if upside_down:
+        doubtful = [place for place, reading in enumerate(readings) if reading.confidence < SURE]
+        turned = _read([np.ascontiguousarray(cuts[place][::-1, ::-1]) for place in doubtful], recognise)
+        for place, reading in zip(doubtful, turned, strict=True):
+            if reading.confidence > readings[place].confidence:
+                readings[place], outlines[place] = reading, (*outlines[place][2:], *outlines[place][:2])
+    found = [
+        Line(reading.text, reading.confidence, region.score, points)
+        for reading, region, points in zip(readings, regions, outlines, strict=True)
+        if reading.text and reading.confidence >= threshold
+    ]
     return [line for row in rows_of(found) for line in row]
 
 
+def _read(cuts: Sequence[Image], recognise: Callable[[Sequence[Image]], Sequence[Reading]]) -> list[Reading]:
+    """What is read on each: TOGETHER at once, sorted by their shape, since what is padded to a common width then is little."""
+    places = sorted(range(len(cuts)), key=lambda place: cuts[place].shape[1] / cuts[place].shape[0])
+    readings = dict[int, Reading]()
+    for first in range(0, len(places), TOGETHER):
+        some = places[first : first + TOGETHER]
+        readings.update(zip(some, recognise([cuts[place] for place in some]), strict=True))
+    return [readings[place] for place in range(len(cuts))]
+
+
 def rows_of(lines: Sequence[Line]) -> list[list[Line]]:
-    """`lines` in reading order: rows from the top, each from the left.
+    """`lines` in reading order: rows from the top, each from the left; the other way round where most stand on their heads.
 
     A line is in the row of the highest one whose middle is less than a quarter of that one's height above its own. Columns are
     not distinguished: they are read across.
@@ -53,7 +71,9 @@ def rows_of(lines: Sequence[Line]) -> list[list[Line]]:
             rows[-1].append(line)
         else:
             rows.append([line])
-    return [sorted(row, key=lambda line: min(x for x, _ in line.points)) for row in rows]
+    rows = [sorted(row, key=lambda line: min(x for x, _ in line.points)) for row in rows]
+    on_head = sum(len(line.points) == 4 and line.points[1][0] < line.points[0][0] for line in lines)
+    return [row[::-1] for row in rows[::-1]] if on_head > len(lines) / 2 else rows
 
 
 def cut_out(page: Image, points: Outline) -> Image:
