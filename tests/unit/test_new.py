@@ -13,6 +13,7 @@ import yaml
 
 import drawn
 from phalanx.cli.data.new import command
+from phalanx.config.read import plain
 from phalanx.engine.runs import open_job
 from running import run_here
 
@@ -69,13 +70,28 @@ def test_a_folder_becomes_a_recipe_that_trains(drawing: Callable[[Path], None], 
         assert f'  {line} ' in said
     job = open_job('mine_phalanx/mine.yml')
     assert len(job.task.dataset('train')) == count
-    assert ('few lines to learn reading from; from published weights' in said) == (family == 'recognition')
+    assert ('few lines to learn reading from; begin with published weights' in said) == (family == 'recognition')
     if family == 'detection':
         assert recipe['data']['classes'] == ['bolt', 'nut']
     if family == 'segmentation':
         assert recipe['data']['classes'] == (
             ['background', 'object'] if drawing is drawn.masks_binary else ['background', *drawn.CLASSES]
         )
+
+
+def test_lines_are_read_from_published_weights_where_they_are_there(capsys: pytest.CaptureFixture[str]) -> None:
+    drawn.csv_texts(Path('mine'))
+    weights = Path('PP-OCRv6_rec_small.onnx')
+    assert run_here('new', 'mine', '--weights', str(weights)) == 2
+    assert '--weights PP-OCRv6_rec_small.onnx: there is no such file' in capsys.readouterr().err
+    weights.touch()
+    assert run_here('new', 'mine', '--weights', str(weights), '--no_trial') == 0
+    assert f'begins with the weights of PP-OCRv6 small, {weights.absolute()}' in capsys.readouterr().out
+    resolved = plain(open_job('mine_phalanx/mine.yml').resolved)
+    assert resolved['train']['init_from'] == str(weights.absolute())
+    assert (resolved['model']['name'], resolved['data']['name']) == ('svtr_lcnetv4', 'label_files')
+    assert resolved['characters']['dictionary'] == str(Path('mine_phalanx/characters.txt').absolute())
+    assert len(open_job('mine_phalanx/mine.yml').task.dataset('train')) == 8
 
 
 @pytest.mark.parametrize(

@@ -188,7 +188,9 @@ def test_a_page_that_lies_upside_down_is_read_from_its_own_beginning() -> None:
         return [Reading(f'{cut.shape[1]}', 0.95 if good else 0.6) for cut, good in zip(cuts, sure, strict=True)]
 
     def read(page: Image, found: dict[str, tuple[int, int, int, int]], **options: bool) -> list[Line]:
-        return lines_of(page, lambda _: [TextRegion(points=box(*where), score=0.8) for where in found.values()], recognise, **options)
+        return lines_of(
+            page, lambda _: [TextRegion(points=box(*where), score=0.8) for where in found.values()], recognise, **options
+        )
 
     expected = [('40', 0.95), ('100', 0.95)]
     assert [(each.text, each.confidence) for each in read(upright, places, upside_down=True)] == expected

@@ -11,12 +11,13 @@ import time
 import zipfile
 from collections import Counter
 from collections.abc import Sequence
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
 import torch
 
-from phalanx.cli.data.new.plan import Node, length_of, line_size, rare, rounded, this_node
+from phalanx.cli.data.new.plan import Length, Node, length_of, length_on, line_size, rare, rounded, this_node
 from phalanx.cli.data.new.recipe import text_of
 from phalanx.cli.data.prepare.checks import AnnotationError
 from phalanx.cli.data.prepare.dealing import deal, given_splits, val_share
@@ -38,6 +39,7 @@ LONG = 3600  # seconds; a longer training is a reason to mention --minutes
 SORTED = 'class_folders'
 UNPACKED = 'unpacked'  # the folder of what an archive held
 FEW_LINES = 20_000  # 1,600 teach next to nothing from random weights (docs/benchmarks.md)
+READER_FILE = 'PP-OCRv6_rec_small.onnx'
 TRIED = 2  # steps that are timed, after a first one
 
 EXAMPLES = (
@@ -62,6 +64,9 @@ def command(words: Sequence[str]) -> int:
     parser.add_argument('--groups', metavar='GROUPS', help='what stays together: `folder`, or a regular expression on paths')
     parser.add_argument('--seed', type=int, default=0, metavar='N', help='of the random split (0)')
     parser.add_argument('--minutes', type=float, metavar='N', help='how long the training may take on this node')
+    parser.add_argument(
+        '--weights', type=Path, metavar='FILE', help=f'for lines of text: {READER_FILE} to begin with (docs/own-data.md)'
+    )
     parser.add_argument('--no_trial', action='store_true', help='do not try the recipe, so estimate no time')
     given = parser.parse_args(words)
     _check(given)
@@ -74,6 +79,8 @@ def command(words: Sequence[str]) -> int:
 def _check(given: argparse.Namespace) -> None:
     if not given.folder.exists():
         raise RequestError(f'{given.folder}: there is no such folder')
+    if given.weights and not given.weights.is_file():
+        raise RequestError(f'--weights {given.weights}: there is no such file')
     if given.val is not None and not 0 < given.val < 1:
         raise RequestError(f'--val {given.val}: give a share between 0 and 1')
     if given.minutes is not None and not given.minutes > 0:
@@ -119,9 +126,10 @@ def _new(given: argparse.Namespace, folder: Path, out: Path) -> int:
             f'nothing is left to {"train on" if not written.counts.get("train") else "evaluate with"}:\n'
             + '\n'.join([*found.left_out, *written.left_out][:SHOWN])
         )
-    _say(family, found, written, tree, meaning)
+    reader = reader_of(given) if family == 'recognition' else None
+    _say(family, found, written, tree, meaning, reader)
     path = out / f'{out.name.removesuffix("_phalanx")}.yml'
-    return _write_recipe(given, family, written, path)
+    return _write_recipe(given, family, written, path, reader)
 
 
 def _nothing(tree: Tree, held: dict[str, Found], given: argparse.Namespace) -> str:
@@ -166,7 +174,16 @@ def _lists(found: Found, given: argparse.Namespace) -> dict[SplitName, list[Samp
     return dealt
 
 
-def _say(family: Family, found: Found, written: Written, tree: Tree, meaning: Meaning | None) -> None:
+def reader_of(given: argparse.Namespace) -> Path | None:
+    """The published recogniser to train on: that of `--weights`, or of the package that has it, where it is installed."""
+    if given.weights:
+        return Path(given.weights.absolute())
+    spec = find_spec('rapidocr')
+    places = spec.submodule_search_locations if spec and spec.submodule_search_locations else []
+    return next((file for place in places if (file := Path(place, 'models', READER_FILE)).is_file()), None)
+
+
+def _say(family: Family, found: Found, written: Written, tree: Tree, meaning: Meaning | None, reader: Path | None) -> None:
     """What was found, what is left out and why, and what is worth a look."""
     unit = {'recognition': 'line', 'table': 'table', 'text_detection': 'page'}.get(family, 'image')
     print(f'  {family}: ' + ', '.join(f'{counted(count, unit)} in {split}' for split, count in written.counts.items()))
@@ -181,12 +198,13 @@ def _say(family: Family, found: Found, written: Written, tree: Tree, meaning: Me
         print(f'  {counted(len(shares), "class", "classes")} ({of} in training): {", ".join(shares[:20])}{more}')
     elif family == 'recognition':
         print(f'  {len(written.units)} characters, texts of {min(map(len, written.texts))} to {written.longest}')
-        if too_long := line_size(written, this_node()).too_long:
+        if not reader and (too_long := line_size(written, this_node()).too_long):
             print(f'  note: {counted(too_long, "training line")} with more characters than there are places for: not learned')
-        if written.counts['train'] < FEW_LINES:
-            print(
-                '  note: few lines to learn reading from; from published weights the same minutes give more: docs/own-data.md'
-            )
+        if reader:
+            print(f'  begins with the weights of PP-OCRv6 small, {reader}')
+        elif written.counts['train'] < FEW_LINES:
+            print(f'  note: few lines to learn reading from; begin with published weights: --weights {READER_FILE}, which')
+            print('  `pip install --no-deps rapidocr==3.10.0` brings; phalanx new finds it there')
     elif family == 'text_detection':
         read, ignored = written.units['text'], written.units['ignored']
         print(f'  {counted(read, "text")} in training' + (f', {ignored:,} more are ignored' if ignored else ''))
@@ -211,11 +229,16 @@ def _say(family: Family, found: Found, written: Written, tree: Tree, meaning: Me
         print(f'    and {len(left_out) - SHOWN} more')
 
 
-def _write_recipe(given: argparse.Namespace, family: Family, written: Written, path: Path) -> int:
+def _write_recipe(given: argparse.Namespace, family: Family, written: Written, path: Path, reader: Path | None) -> int:
     """Writes the recipe, tries it, and writes it again where the time is limited; says what comes next."""
     node, samples = this_node(), written.counts['train']
-    length = length_of(family, samples, node)
-    path.write_text(text_of(family, written, length, node, _head(given, family, written, node, path, None)), encoding='utf-8')
+
+    def wanted(seen: int | None = None) -> Length:
+        return length_on(samples, seen) if reader else length_of(family, samples, node, seen)
+
+    length = wanted()
+    head = _head(given, family, written, node, path, None)
+    path.write_text(text_of(family, written, length, node, head, reader), encoding='utf-8')
     shown = path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
     seconds = None
     if not given.no_trial:
@@ -225,11 +248,11 @@ def _write_recipe(given: argparse.Namespace, family: Family, written: Written, p
             print(f'{shown}: was written, but does not train: {error}', file=sys.stderr)
             return 1
         if given.minutes:
-            length = length_of(family, samples, node, seen=max(length.batch, round(given.minutes * 60 * rate * 0.85)))
+            length = wanted(max(length.batch, round(given.minutes * 60 * rate * 0.85)))
         looks = length.epochs // length.evaluate_epochs * written.counts['val']
         seconds = (length.steps * length.batch + looks / 2) / rate
         head = _head(given, family, written, node, path, seconds)
-        path.write_text(text_of(family, written, length, node, head), encoding='utf-8')
+        path.write_text(text_of(family, written, length, node, head, reader), encoding='utf-8')
     took = f', {rounded(seconds)} on this node as busy as it is' if seconds is not None else ''
     print(f'\n{shown}: {counted(length.epochs, "epoch")}, {length.steps:,} steps{took}')
     for line in (

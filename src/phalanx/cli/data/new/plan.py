@@ -34,6 +34,7 @@ BATCH: dict[Family, tuple[int, int]] = {
     'table': (8, 32),
     'text_detection': (8, 16),
 }
+READ_ON = 6_400  # lines that a published recogniser sees to fit to others (docs/benchmarks.md)
 EPOCHS = (5, 400)  # at least and at most
 EVALUATIONS = 10  # in a run
 EMA_WINDOWS = 20  # of which the average holds one: then the beginning is long forgotten
@@ -86,6 +87,13 @@ def length_of(family: Family, samples: int, node: Node, seen: int | None = None)
     steps = max(1, samples // batch) * epochs
     decay = None if steps < SHORT else round(min(0.9998, 1 - EMA_WINDOWS / steps), 4)
     return Length(batch, epochs, steps, max(1, epochs // EVALUATIONS), decay)
+
+
+def length_on(samples: int, seen: int | None = None) -> Length:
+    """Of training a published recogniser on: READ_ON samples in all, or `seen`; more lines are all seen once."""
+    batch = max(1, min(32, samples))
+    epochs = max(1, round((seen or READ_ON) / samples))
+    return Length(batch, epochs, max(1, samples // batch) * epochs, max(1, epochs // 2), None)
 
 
 def multiple(value: float, of: int = 32) -> int:
@@ -154,6 +162,13 @@ def line_size(written: Written, node: Node, height: int = 32) -> LineSize:
     keep = wide > 5  # single words are stretched: then each has all places for its letters
     width = min(multiple(max(height * wide if keep else 0, PLACE * (long + 2), 96), 16), 640 if node.has_gpu else 480)
     return LineSize(width, keep, sum(need > width // PLACE for need in needed))
+
+
+def wide_line(written: Written, node: Node) -> int:
+    """The width of lines 48 high, of which a published recogniser makes a place of every eight columns."""
+    aspect = float(np.quantile([width / max(1, high) for width, high in written.sizes], 0.95))
+    needed = 8 * (float(np.quantile([places(text) for text in written.texts], 0.995)) + 2)
+    return min(max(320, multiple(48 * aspect), multiple(needed)), 1280 if node.has_gpu else 640)
 
 
 def places(text: str) -> int:

@@ -17,16 +17,22 @@ from phalanx.cli.data.new.plan import (
     mirrors,
     segmentation_sides,
     text_sides,
+    wide_line,
 )
 from phalanx.cli.data.prepare.samples import Family
 from phalanx.cli.data.prepare.targets import Written
 
+READER = 'PP-OCRv6_small_rec_iiit5k'  # the recipe by which a published recogniser is trained on
 
-def text_of(family: Family, written: Written, length: Length, node: Node, head: Sequence[str]) -> str:
-    """The recipe, which `head` begins as a comment."""
-    blocks = ['\n'.join(f'# {line}'.rstrip() for line in head), f'task: {family}', _mapping('data', written.data)]
-    blocks += FAMILY[family](written, length, node)
-    blocks += _general(family, length, node)
+
+def text_of(
+    family: Family, written: Written, length: Length, node: Node, head: Sequence[str], reader: Path | None = None
+) -> str:
+    """The recipe, which `head` begins as a comment. `reader`: the published recogniser that is trained on, if one is."""
+    about, data = '\n'.join(f'# {line}'.rstrip() for line in head), _mapping('data', written.data)
+    if reader:
+        return '\n\n'.join([about, f'_base_: {READER}', data, *_read_on(written, length, node, reader)]) + '\n'
+    blocks = [about, f'task: {family}', data, *FAMILY[family](written, length, node), *_general(family, length, node)]
     return '\n\n'.join(blocks) + '\n'
 
 
@@ -83,21 +89,48 @@ def _segmentation(written: Written, length: Length, node: Node) -> list[str]:
     ]
 
 
+def _read_on(written: Written, length: Length, node: Node, reader: Path) -> list[str]:
+    """What differs from READER."""
+    return [
+        _characters(written),
+        f'image_size: [48, {wide_line(written, node)}]',
+        _reading(),
+        f'train:\n  epochs: {length.epochs:<22} # {length.steps:,} steps\n  global_batch_size: {length.batch}\n'
+        f'  bad_samples: 5                 # images that cannot be read are skipped, up to so many\n'
+        f'  init_from: {_flow(str(reader))}',
+        f'schedule:\n  warmup_steps: {length.warmup_steps}',
+        f'evaluate:\n  every_epochs: {length.evaluate_epochs}',
+        f'checkpoint:\n  every_epochs: {length.evaluate_epochs}',
+    ]
+
+
+def _characters(written: Written) -> str:
+    file = Path(written.data['root'], written.data['train'][0]).with_name('characters.txt')
+    return (
+        'characters:                      # those of the training texts; others cannot be read\n'
+        f'  dictionary: {_flow(str(file))}\n  space: {str(" " in written.units).lower()}\n  max_length: {written.longest}'
+    )
+
+
+def _reading() -> str:
+    return (
+        'metric:                          # case, blanks and punctuation count\n  name: reading\n'
+        '  ignore_space: false\n  alphanumeric_only: false'
+    )
+
+
 def _recognition(written: Written, length: Length, node: Node) -> list[str]:
     size = line_size(written, node)
-    characters = Path(written.data['root'], written.data['train'][0]).with_name('characters.txt')
     small = 'size: small                    # or large' if not node.has_gpu else 'size: large'
     return [
         f'model:\n  name: crnn\n  backbone: mobilenet_v3\n  {small}\n  hidden_size: {96 if node.has_gpu else 48}',
         'loss:\n  name: ctc',
-        'characters:                      # those of the training texts; others cannot be read\n'
-        f'  dictionary: {_flow(str(characters))}\n'
-        f'  space: {str(" " in written.units).lower()}\n  max_length: {written.longest}',
+        _characters(written),
         '# height, width; for each character there must be four pixels of width\n'
         f'image_size: [32, {size.width}]\n'
         f'keep_ratio: {str(size.keep_ratio).lower()}',
         'transforms:\n  - rec_aug' if length.batch * length.steps > 20_000 else 'transforms: []',
-        'metric:                          # case, blanks and punctuation count\n  name: reading\n  ignore_space: false',
+        _reading(),
         _optimizer('adam', 1.0e-3 * (length.batch / 16) ** 0.5, 0.0),
         'clip:\n  norm: 5.0',
     ]
