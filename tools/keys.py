@@ -19,7 +19,7 @@ def page() -> str:
         '`tools/keys.py`.\n\n## Every recipe\n\n' + block(explain([Recipe], ''))
     ]
     for name, family in FAMILIES.items():
-        parts.append(f'## task: {name}\n\n' + block(explain([family], '')))
+        parts.append(f'## task: {name}\n\n' + block(explain([family.Keys], '')))
     return '\n'.join(parts)
 
 

@@ -43,12 +43,13 @@ TINY = (
 def test_four_scenes_are_memorised() -> None:
     """From images and boxes to found boxes: in 80 steps most digits of four scenes are found, with their classes."""
     torch.manual_seed(0)
-    task = Detection(
+    keys = Detection.Keys(
         model=partial(MODELS['ppyoloe']),
         data=partial(DATA['digit_scenes'], train_scenes=4, size=(64, 96), digit_height=(24, 44)),
         loss=(partial(LOSSES['task_aligned'], static_assigner_epochs=80),),  # all of the run: each step is an epoch
         metric=partial(METRICS['coco']),
     )
+    task = Detection(keys)
     source = task.dataset('train').source
     learnt, judged = (
         task.collate([Samples(source, (), split)[Draw(index, 0, 0, 0)] for index in range(4)]) for split in ('train', 'eval')

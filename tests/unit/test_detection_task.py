@@ -39,7 +39,7 @@ PARTS = {'model': partial(MODELS['ppyoloe']), 'loss': (partial(LOSSES['task_alig
 
 
 def task(**changes: Any) -> Detection:
-    return Detection(**{**PARTS, 'data': DIGITS, **changes})
+    return Detection(Detection.Keys(**{**PARTS, 'data': DIGITS, **changes}))
 
 
 class Finds(nn.Module):

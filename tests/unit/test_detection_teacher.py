@@ -23,9 +23,8 @@ SMALL, LARGE = (partial(MODELS['ppyoloe'], size=size) for size in ('s', 'm'))
 def task(**changes: Any) -> Detection:
     data = partial(DATA['digit_scenes'], train_scenes=2, eval_scenes=1, size=(64, 64))
     parts = {'model': SMALL, 'data': data, 'loss': (partial(LOSSES['task_aligned']),), 'metric': partial(METRICS['coco'])}
-    return Detection(
-        **{**parts, 'networks': {'teacher': LARGE}, 'from_teacher': list(map(partial, TEACHER_LOSSES.values())), **changes}
-    )
+    taught = {'networks': {'teacher': LARGE}, 'from_teacher': tuple(map(partial, TEACHER_LOSSES.values()))}
+    return Detection(Detection.Keys(**{**parts, **taught, **changes}))
 
 
 def test_a_step_learns_from_the_truth_and_from_the_teacher() -> None:

@@ -42,7 +42,7 @@ NRTR = (*CTC, partial(LOSSES['nrtr']))
 
 def task(**changes: Any) -> Recognition:
     options = {'model': CRNN, 'data': DIGITS, 'loss': CTC, 'characters': Dictionary(dictionary='digits')}
-    return Recognition(**{**options, **changes})
+    return Recognition(Recognition.Keys(**{**options, **changes}))
 
 
 class Lines:

@@ -35,7 +35,8 @@ CE = partial(LOSSES['cross_entropy'])
 
 
 def task(**changes: Any) -> Segmentation:
-    return Segmentation(**{'model': partial(MODELS['unet']), 'data': DIGITS, 'loss': (CE,), **changes})
+    parts = {'model': partial(MODELS['unet']), 'data': DIGITS, 'loss': (CE,)}
+    return Segmentation(Segmentation.Keys(**{**parts, **changes}))
 
 
 class Reds(nn.Module):

@@ -41,7 +41,7 @@ def task(**changes: Any) -> TableStructure:
         'image_size': 64,
         'max_length': 100,
     }
-    return TableStructure(**(options | changes))
+    return TableStructure(TableStructure.Keys(**(options | changes)))
 
 
 class Knows(nn.Module):

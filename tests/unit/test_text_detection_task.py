@@ -36,7 +36,7 @@ def task(**changes: Any) -> TextDetection:
         'data': PAGES,
         'loss': (partial(LOSSES['db']),),
     }
-    return TextDetection(**(options | changes))
+    return TextDetection(TextDetection.Keys(**(options | changes)))
 
 
 class Knows(nn.Module):

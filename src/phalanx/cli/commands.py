@@ -343,7 +343,8 @@ def config(words: Sequence[str]) -> int:
     asked = parser.parse_intermixed_args(words)
     if asked.explain is not None:  # which no recipe, or a wrong one, does not stand in the way of
         named = asked.recipe or next(iter(asked.words), None)
-        print(explain_any(Recipe, families_of(named), asked.explain), end='')
+        schemas = {name: family.Keys for name, family in families_of(named).items()}
+        print(explain_any(Recipe, schemas, asked.explain), end='')
         return 0
     given, recipe, assigned = parse_brought(parser, words)
     job = open_job(recipe, assigned)

@@ -25,25 +25,27 @@ WORDS = {
 }
 
 
-def bind(root: Node, schema: type, also: type | None = None) -> tuple[Any, Any, Node]:
-    """An instance of `schema` filled from `root`, one of `also` from the same mapping, and the tree with all defaults.
+def bind(root: Node, schema: type, task: Any = None) -> tuple[Any, Any, Node]:
+    """An instance of `schema` filled from `root`, a `task` made of its `Keys`, and the tree with all defaults.
 
-    Raises ConfigError listing every problem.
+    `task` is a class; its `Keys` are a dataclass, filled from the same mapping. Raises ConfigError listing every problem.
     """
     binder = _Binder()
-    schemas = {kind: hints_of(kind) for kind in (schema, also) if kind is not None}
-    hints = {name: hint for own in schemas.values() for name, hint in own.items()}
+    makes: dict[type, Callable[..., Any]] = {schema: schema}
+    if task is not None:
+        makes[task.Keys] = lambda **keys: task(task.Keys(**keys))
+    hints = {name: hint for kind in makes for name, hint in hints_of(kind).items()}
     for key, child in root.value.items():
         if key not in hints:
             binder.problems.append(
                 f'{child.origin}: {key}: unknown key{did_you_mean(key, hints)} (a recipe has {", ".join(sorted(hints))})'
             )
-    parts = [Node({k: v for k, v in root.value.items() if k in own}, root.origin) for own in schemas.values()]
-    bound = [binder.fields(part, kind, kind, '', 'a recipe') for part, kind in zip(parts, schemas, strict=True)]
+    parts = [Node({k: v for k, v in root.value.items() if k in hints_of(kind)}, root.origin) for kind in makes]
+    bound = [binder.fields(part, *made, '', 'a recipe') for part, made in zip(parts, makes.items(), strict=True)]
     if binder.problems:
         raise ConfigError(binder.problems)
     resolved = {key: child for _, tree in bound for key, child in tree.value.items()}
-    return bound[0][0], bound[1][0] if also is not None else None, Node(resolved, root.origin)
+    return bound[0][0], bound[1][0] if task is not None else None, Node(resolved, root.origin)
 
 
 Bound = tuple[Any, Node]  # a value and the resolved tree it came from

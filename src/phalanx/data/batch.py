@@ -31,6 +31,20 @@ class Tensors:
         return replace(self, **changed)
 
 
+@dataclass(frozen=True)
+class ImageBatch(Tensors):
+    """The base of a batch whose every field has something for each sample."""
+
+    images: Tensor  # uint8 [B, 3, H, W]
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def split(self, parts: int) -> list[Self]:
+        """As consecutive micro-batches, whose sizes differ by at most one sample."""
+        return [type(self)(*each) for each in zip(*(shares(field, parts) for field in vars(self).values()), strict=True)]
+
+
 T = TypeVar('T', bound=Sequence[Any] | Tensor)
 
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import ClassVar
 
 import cv2
 import numpy as np
 import numpy.typing as npt
 
 from phalanx.config.options import check_probability
-from phalanx.data.samples import Image
+from phalanx.data.samples import Image, Rng
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,6 +22,8 @@ class ColourDistortion:
     up to `hue` in either direction. The first three are Pillow's operations, which the originals use, to one level of 255;
     `with_hue_turned` says how far the fourth is.
     """
+
+    sizing: ClassVar[str] = 'kept'  # see `families.sizing`
 
     brightness: float = 0.5
     contrast: float = 0.5
@@ -37,7 +40,7 @@ class ColourDistortion:
                 raise ValueError(f'{name} cannot be negative, got {getattr(self, name)}')
             check_probability(f'{name}_probability', getattr(self, f'{name}_probability'))
 
-    def distorted(self, image: Image, rng: np.random.Generator) -> Image:
+    def distorted(self, image: Image, rng: Rng) -> Image:
         changes: list[tuple[Callable[[Image, float], Image], float, float, float]] = [
             (with_brightness, 1, self.brightness, self.brightness_probability),
             (with_contrast, 1, self.contrast, self.contrast_probability),

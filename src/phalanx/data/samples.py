@@ -11,8 +11,10 @@ import numpy.typing as npt
 
 S_co = TypeVar('S_co', covariant=True)  # one sample
 T_co = TypeVar('T_co', covariant=True)  # what is true of an image: a label map, boxes, a text
+R_co = TypeVar('R_co', covariant=True)  # the Source of a family
 Split = Literal['train', 'eval']
 Image = npt.NDArray[np.uint8]  # [H, W, 3] RGB
+Rng = np.random.Generator
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,15 +30,15 @@ class Draw:
         """The same request for another sample."""
         return Draw(index, self.epoch, self.step, self.seed)
 
-    def rng(self) -> np.random.Generator:
+    def rng(self) -> Rng:
         """What is random about this sample: a function of (seed, epoch, index)."""
         return np.random.default_rng((self.seed, 1, self.epoch, self.index))
 
-    def source_rng(self) -> np.random.Generator:
+    def source_rng(self) -> Rng:
         """What is random about this sample before any transform, if its source draws it: a function of (seed, epoch, index)."""
         return np.random.default_rng((self.seed, 5, self.epoch, self.index))
 
-    def step_rng(self) -> np.random.Generator:
+    def step_rng(self) -> Rng:
         """What all samples of a step share, an input size say: a function of (seed, step)."""
         return np.random.default_rng((self.seed, 2, self.step))
 
@@ -81,6 +83,20 @@ class Source(Protocol[T_co]):
         """
 
 
+class Data(Protocol[R_co]):
+    """A data set, as a recipe describes it."""
+
+    def split(self, split: Split) -> R_co:
+        """Raises FileNotFoundError or ValueError, naming paths and lines, when files are missing or malformed."""
+
+
+class DataOfClasses(Data[R_co], Protocol[R_co]):
+    """One whose classes have names."""
+
+    @property
+    def class_names(self) -> tuple[str, ...]: ...
+
+
 @dataclass(frozen=True)
 class Drawn:
     """The base of a Source whose samples are drawn on demand."""
@@ -99,7 +115,7 @@ class Drawn:
     def name(self, index: int) -> str:
         return f'{self.split} {self.kind} {index}'
 
-    def rng(self, seed: int, index: int, *more: int) -> np.random.Generator:
+    def rng(self, seed: int, index: int, *more: int) -> Rng:
         """Random numbers of one sample, the same in every epoch and others than those of the other split."""
         return np.random.default_rng((seed, ('train', 'eval').index(self.split), index, *more))
 

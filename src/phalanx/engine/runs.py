@@ -29,6 +29,7 @@ from phalanx.engine.optim import REFUSING
 from phalanx.engine.optim.frozen import freeze
 from phalanx.engine.optim.groups import parameter_groups
 from phalanx.engine.schema import Recipe
+from phalanx.families.base import Family
 from phalanx.families.catalog import FAMILIES
 from phalanx.families.plugins import load_plugins
 from phalanx.families.task import Task
@@ -122,7 +123,7 @@ def _read(path: Path, assignments: Sequence[tuple[str, str]]) -> tuple[Node, tup
     return root, (*notes, *former), differs
 
 
-def families_of(recipe: str | None) -> dict[str, type]:
+def families_of(recipe: str | None) -> dict[str, type[Family]]:
     """The family of a recipe, which need not be right otherwise, by name; all families where it does not say one.
 
     Raises ConfigError when there is no such recipe.
@@ -151,14 +152,14 @@ def names_first(assignments: Sequence[tuple[str, str]]) -> list[tuple[str, str]]
     return ordered
 
 
-def _family(root: Node) -> type:
+def _family(root: Node) -> type[Family]:
     """The family that a recipe says. Raises ConfigError, also with what is wrong with the keys that all families have."""
     task = root.value.get('task')
     if task is not None and isinstance(task.value, str) and task.value in FAMILIES:
         return FAMILIES[task.value]
     said = f'{root.origin}: task: missing;' if task is None else f'{task.origin}: task: {plain(task)!r} is not'
     problems = [f'{said} one of {", ".join(FAMILIES)}']
-    of_families = {key for family in FAMILIES.values() for key in hints_of(family)} - hints_of(Recipe).keys()
+    of_families = {key for family in FAMILIES.values() for key in hints_of(family.Keys)} - hints_of(Recipe).keys()
     common = {key: child for key, child in root.value.items() if key not in of_families}
     try:
         bind(Node({**common, 'task': Node('any', root.origin, 'any')}, root.origin), Recipe)

@@ -4,28 +4,32 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
-from typing import Any, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 import torch
 from torch import Tensor, nn
 
 from phalanx.config.options import check_std
+from phalanx.data.folders import resolved_classes
 from phalanx.data.image import normalised
 from phalanx.data.samples import Split
-from phalanx.families.distillation import Distilled, NetworkLoss, own_losses
+from phalanx.families.distillation import DISTILLATIONS, Distilled, NetworkLoss, own_losses
 from phalanx.families.losses import weighted
 from phalanx.families.sizing import sizing_of
 from phalanx.families.task import Loss
 from phalanx.parallel.step import WholeStep
+from phalanx.runtime.prepare import RESIZING
 
 STUDENT = 'student'
 
 Colours = tuple[float, float, float]
 
 
-class Family:
-    """The keys of all families, and what their Tasks have in common.
+@dataclass(frozen=True, kw_only=True)
+class FamilyKeys:  # a family declares again what is chosen from its own catalogs
+    """The keys of all families.
 
     `loss` lists what the network learns from, each multiplied by its one of `loss_coefficients` (all 1 when there are none).
     `metric` is what evaluations report, and `main_metric` the one of its numbers that picks the best checkpoint, the first of
@@ -33,46 +37,51 @@ class Family:
 
     Distillation: `model` is the student, `networks` names others that see the same batches, `between` says what they learn from
     one another; each learns from `loss` too, unless it is in `frozen`; `train.init_networks` says from where they start.
-
-    Raises ValueError for options of parts that cannot be.
     """
 
+    model: partial[nn.Module]
+    data: partial[Any]
+    loss: tuple[partial[Any], ...]
+    loss_coefficients: tuple[float, ...] = ()
+    metric: partial[Any]
+    main_metric: str | None = None
+    transforms: tuple[partial[Any], ...] = ()
+    eval_transforms: tuple[partial[Any], ...] = ()
+    mean: Colours
+    std: Colours
+    networks: dict[str, partial[nn.Module]] | None = None
+    between: tuple[Annotated[partial[NetworkLoss], DISTILLATIONS], ...] = ()
+    frozen: tuple[str, ...] = ()
+
+
+class Family:
+    """What the Tasks of all families have in common: each is made from its `Keys`, which a recipe gives."""
+
+    Keys: ClassVar[type[FamilyKeys]]
+    channels: Literal['RGB', 'BGR'] = 'RGB'  # in what order the network takes them, as the published weights were trained
     trains_with: Split = 'train'
 
-    def __init__(
-        self,
-        *,
-        model: partial[nn.Module],
-        data: partial[Any],
-        loss: Sequence[partial[Any]],
-        loss_coefficients: Sequence[float],
-        metric: partial[Any],
-        main_metric: str | None,
-        transforms: Sequence[partial[Any]],
-        eval_transforms: Sequence[partial[Any]],
-        mean: Colours,
-        std: Colours,
-        networks: Mapping[str, partial[nn.Module]] | None,
-        between: Sequence[partial[NetworkLoss]],
-        from_teacher: Sequence[partial[Any]] = (),  # what losses of the family learn from a teacher, beside `between`
-        frozen: Sequence[str],
-    ) -> None:
-        check_std(std)
-        names: tuple[str, ...] = metric.func.names  # type: ignore[attr-defined]
-        if main_metric is not None and main_metric not in names:
-            raise ValueError(f'main_metric: {main_metric!r} is not one of {", ".join(names)}, which this metric has')
-        if STUDENT in (networks or {}):
+    def __init__(self, keys: FamilyKeys, from_teacher: Sequence[partial[Any]] = ()) -> None:
+        """`from_teacher`: what losses of the family learn from a teacher, beside `between`.
+
+        Raises ValueError for options of parts that cannot be.
+        """
+        check_std(keys.std)
+        names: tuple[str, ...] = keys.metric.func.names  # type: ignore[attr-defined]
+        if keys.main_metric is not None and keys.main_metric not in names:
+            raise ValueError(f'main_metric: {keys.main_metric!r} is not one of {", ".join(names)}, which this metric has')
+        if STUDENT in (keys.networks or {}):
             raise ValueError(f'networks: {STUDENT!r} is the name of `model`; give the others another one')
-        if bool(networks) != bool([*between, *from_teacher]):
+        if bool(keys.networks) != bool([*keys.between, *from_teacher]):
             raise ValueError('distillation needs both: `networks` beside the model, and what is learned `between` them')
-        self.network, self.data, self.losses = model, data, weighted(loss, loss_coefficients)
-        self.make_metric, self.main_metric = metric, main_metric or names[0]
+        self.network, self.data, self.losses = keys.model, keys.data, weighted(keys.loss, keys.loss_coefficients)
+        self.make_metric, self.main_metric = keys.metric, keys.main_metric or names[0]
         self.transforms: dict[Split, tuple[Any, ...]] = {
-            'train': tuple(transform() for transform in transforms),
-            'eval': tuple(transform() for transform in eval_transforms),
+            'train': tuple(transform() for transform in keys.transforms),
+            'eval': tuple(transform() for transform in keys.eval_transforms),
         }
-        self.mean, self.std = mean, std
-        self.networks, self.between, self.frozen = networks or {}, tuple(loss() for loss in between), tuple(frozen)
+        self.mean, self.std = keys.mean, keys.std
+        self.networks, self.between, self.frozen = keys.networks or {}, tuple(loss() for loss in keys.between), keys.frozen
         self.from_teacher = tuple(loss() for loss in from_teacher)
 
     @property
@@ -81,7 +90,7 @@ class Family:
         return breakers
 
     def resolved_names(self) -> Mapping[str, Sequence[str]]:
-        return {}
+        return resolved_classes(self.data)
 
     def labels(self, names: Sequence[str] | None = None) -> Sequence[Sequence[str]]:
         return []
@@ -113,7 +122,12 @@ class Family:
         return source
 
     def network_input(self, batch: Any) -> Tensor:
-        return normalised(batch.images, self.mean, self.std)
+        return normalised(batch.images if self.channels == 'RGB' else batch.images.flip(1), self.mean, self.std)
+
+    @property
+    def pixels(self) -> dict[str, Any]:
+        """How pixels become numbers, for the `preparation` of an Export."""
+        return {'resizing': RESIZING, 'channels': self.channels, 'mean': self.mean, 'std': self.std}
 
     @property
     def has_fixed_size(self) -> bool:

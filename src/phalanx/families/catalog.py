@@ -7,6 +7,7 @@ from typing import Any
 
 from torch import nn
 
+from phalanx.families.base import Family
 from phalanx.families.detection.data import DATA as DETECTION_DATA
 from phalanx.families.detection.loss import LOSSES as DETECTION_LOSSES
 from phalanx.families.detection.metric import METRICS as DETECTION_METRICS
@@ -38,8 +39,8 @@ from phalanx.families.text_detection.models import MODELS as TEXT_DETECTION_MODE
 from phalanx.families.text_detection.task import TextDetection
 from phalanx.families.text_detection.transforms import TRANSFORMS as TEXT_DETECTION_TRANSFORMS
 
-# The name a recipe gives as `task`, and the class that is both its configuration section and its Task.
-FAMILIES: dict[str, type] = {
+# The name a recipe gives as `task`, and the class of that Task, whose `Keys` are its part of the recipe.
+FAMILIES: dict[str, type[Family]] = {
     'segmentation': Segmentation,
     'detection': Detection,
     'recognition': Recognition,

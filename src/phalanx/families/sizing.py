@@ -6,9 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
-import numpy as np
-
 from phalanx.config.options import check_probability
+from phalanx.data.samples import Rng
 
 # kept: as they come; one: all images get one size; one a step: all of a training step do; any: they may differ.
 Sizing = Literal['kept', 'one', 'one a step', 'any']
@@ -31,5 +30,5 @@ class Sometimes:
     def __post_init__(self) -> None:
         check_probability('probability', self.probability)
 
-    def happens(self, rng: np.random.Generator) -> bool:
+    def happens(self, rng: Rng) -> bool:
         return rng.random() < self.probability

@@ -18,14 +18,13 @@ import cv2
 import numpy as np
 import numpy.typing as npt
 
-from phalanx.data.samples import Draw, Drawn, Image, Split
+from phalanx.data.samples import Draw, Drawn, Image, Rng, Split
 
 DIGITS = '0123456789'
 EDGE = 255  # the label between ink and background, where a pixel is some of both
 NUM_EVAL_DIGITS = 297  # the last ones, mostly of other writers than the rest
 
 Array = npt.NDArray[np.float32]
-Rng = np.random.Generator
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,7 @@ from phalanx.data.image import palette
 from phalanx.data.samples import Image
 from phalanx.families.detection.data.source import Objects
 from phalanx.families.task import Writers
+from phalanx.families.writing import write_picture, write_text
 from phalanx.runtime.results import Found
 
 UNSAFE = re.compile(r'[^\w.+-]+')  # in the name of a class that becomes part of a file's
@@ -78,40 +79,33 @@ def writers(shown_from: float) -> Writers:
 
 
 def as_json(found: Sequence[Found], image: Image, stem: Path) -> list[Path]:
-    file = stem.with_name(f'{stem.name}.json')
-    file.write_text(json.dumps([asdict(one) for one in found], indent=1), encoding='utf-8')
-    return [file]
+    return write_text(stem, '.json', json.dumps([asdict(one) for one in found], indent=1))
 
 
 def as_yolo(found: Sequence[Found], image: Image, stem: Path) -> list[Path]:
     """The text format of YOLO: a line `class x y width height score` an object, centre and sides as shares of the image."""
-    file = stem.with_name(f'{stem.name}.txt')
     height, width = image.shape[:2]
     lines = []
     for one in found:
         x0, y0, x1, y1 = one.box
         shares = ((x0 + x1) / 2 / width, (y0 + y1) / 2 / height, (x1 - x0) / width, (y1 - y0) / height)
         lines.append(' '.join([str(one.label), *(f'{share:.6f}' for share in (*shares, one.score))]) + '\n')
-    file.write_text(''.join(lines), encoding='utf-8')
-    return [file]
+    return write_text(stem, '.txt', ''.join(lines))
 
 
 def as_crops(found: Sequence[Found], image: Image, stem: Path) -> list[Path]:
     """Each object cut out, with its number and class in the name: `street_01_car.jpg`."""
-    files = []
+    files: list[Path] = []
     for number, one in enumerate(found, 1):
         x0, y0 = (math.floor(value) for value in one.box[:2])
         x1, y1 = (math.ceil(value) for value in one.box[2:])
         if (cut := image[y0:y1, x0:x1]).size:
-            files.append(stem.with_name(f'{stem.name}_{number:02}_{UNSAFE.sub("_", one.name)}.jpg'))
-            PIL.Image.fromarray(cut).save(files[-1], quality=92)
+            files += write_picture(stem, f'_{number:02}_{UNSAFE.sub("_", one.name)}.jpg', cut)
     return files
 
 
 def as_picture(found: Sequence[Found], image: Image, stem: Path) -> list[Path]:
-    file = stem.with_name(f'{stem.name}_overlay.jpg')
-    PIL.Image.fromarray(with_found(image, found)).save(file, quality=92)
-    return [file]
+    return write_picture(stem, '_overlay.jpg', with_found(image, found))
 
 
 def _colour(label: int) -> Colour:

@@ -15,11 +15,10 @@ from torch import Tensor, nn
 
 from phalanx.config.options import check_probability
 from phalanx.data import samples
-from phalanx.data.batch import Tensors, shares
-from phalanx.data.folders import resolved_classes
+from phalanx.data.batch import ImageBatch, shares
 from phalanx.data.image import channels_first, stacked
 from phalanx.data.samples import Draw, Image, Split
-from phalanx.families.base import Family, checked
+from phalanx.families.base import Colours, Family, FamilyKeys, checked
 from phalanx.families.detection import decode
 from phalanx.families.detection import draw as drawing
 from phalanx.families.detection.data import DATA, Data, Objects
@@ -33,13 +32,12 @@ from phalanx.families.detection.models import MODELS
 from phalanx.families.detection.nms import multiclass_nms
 from phalanx.families.detection.survey import BoxSurvey
 from phalanx.families.detection.transforms import TRANSFORMS, Chances, Shown, Transform
-from phalanx.families.distillation import DISTILLATIONS, Distilled, NetworkLoss
+from phalanx.families.distillation import Distilled
 from phalanx.families.losses import summed, weights_of
 from phalanx.families.sizing import sizing_of
 from phalanx.families.task import Export, GraphPart, Loss, Writers, described
 from phalanx.parallel.step import WholeStep
 from phalanx.runtime.detection import Suppressed
-from phalanx.runtime.prepare import RESIZING
 from phalanx.runtime.results import Found
 
 READ_OUT = (
@@ -81,19 +79,15 @@ class Sample:
 
 
 @dataclass(frozen=True)
-class DetectionBatch(Tensors):
+class DetectionBatch(ImageBatch):
     """Samples filled up to one size; the objects of all images stand one after the other. Shapes: N objects."""
 
-    images: Tensor  # uint8 [B, 3, h, w]
     boxes: Tensor  # [N, 4]
     classes: Tensor  # [N]
     frames: Tensor  # [B, 4]
     truths: tuple[Objects, ...]  # what each image shows, for the metric: it stays on the host
     sizes: tuple[tuple[int, int], ...]
     indices: tuple[int, ...]
-
-    def __len__(self) -> int:
-        return len(self.images)
 
     def split(self, parts: int) -> list[Self]:
         objects = (
@@ -150,67 +144,52 @@ def seen_scale(transforms: Sequence[Transform], image: Image) -> tuple[float, fl
     return (x1 - x0) / W, (y1 - y0) / H
 
 
-class Detection(Family):
-    """The Task, made from the keys of a recipe.
+@dataclass(frozen=True, kw_only=True)
+class DetectionKeys(FamilyKeys):
+    """The keys of a recipe of detection.
 
     `nms` makes results of boxes; pictures show those with at least the score `shown_from`. `mean` and `std` are those of RGB
     values. `from_teacher` lists what a student learns in PaddleDetection: then the only one of `networks` is the `teacher`; it
-    is frozen, and its boxes decide which anchors are positive. What all families have: `Family`.
+    is frozen, and its boxes decide which anchors are positive. What all families have: `FamilyKeys`.
     """
 
-    def __init__(
-        self,
-        *,
-        model: Annotated[partial[nn.Module], MODELS],
-        data: Annotated[partial[Data], DATA],
-        loss: tuple[Annotated[partial[DetectionLoss], LOSSES, checked], ...],
-        loss_coefficients: tuple[float, ...] = (),
-        metric: Annotated[partial[Any], METRICS] = partial(CocoAp),  # noqa: B008 - not changed
-        main_metric: str | None = None,
-        transforms: tuple[Annotated[partial[Transform], TRANSFORMS, checked], ...] = (),
-        eval_transforms: tuple[Annotated[partial[Transform], TRANSFORMS, checked], ...] = (),
-        nms: Nms = Nms(),
-        mean: tuple[float, float, float] = (0.0, 0.0, 0.0),
-        std: tuple[float, float, float] = (1.0, 1.0, 1.0),
-        shown_from: float = 0.3,
-        networks: dict[str, Annotated[partial[nn.Module], MODELS]] | None = None,
-        between: tuple[Annotated[partial[NetworkLoss], DISTILLATIONS], ...] = (),
-        from_teacher: tuple[Annotated[partial[TeacherLoss], TEACHER_LOSSES, checked], ...] = (),
-        frozen: tuple[str, ...] = (),
-    ) -> None:
-        if from_teacher and (set(networks or {}) | set(frozen)) != {TEACHER}:
-            raise ValueError(
-                f'from_teacher: {TEACHER!r} is what the only one of `networks` must be called; it is always frozen'
-            )
-        super().__init__(
-            model=model,
-            data=data,
-            loss=loss,
-            loss_coefficients=loss_coefficients,
-            metric=metric,
-            main_metric=main_metric,
-            transforms=transforms,
-            eval_transforms=eval_transforms,
-            mean=mean,
-            std=std,
-            networks=networks,
-            between=between,
-            from_teacher=from_teacher,
-            frozen=(TEACHER,) if from_teacher else frozen,
-        )
+    model: Annotated[partial[nn.Module], MODELS]
+    data: Annotated[partial[Data], DATA]
+    loss: tuple[Annotated[partial[DetectionLoss], LOSSES, checked], ...]
+    metric: Annotated[partial[Any], METRICS] = partial(CocoAp)  # noqa: RUF009 - not changed
+    transforms: tuple[Annotated[partial[Transform], TRANSFORMS, checked], ...] = ()
+    eval_transforms: tuple[Annotated[partial[Transform], TRANSFORMS, checked], ...] = ()
+    mean: Colours = (0.0, 0.0, 0.0)
+    std: Colours = (1.0, 1.0, 1.0)
+    networks: dict[str, Annotated[partial[nn.Module], MODELS]] | None = None
+    from_teacher: tuple[Annotated[partial[TeacherLoss], TEACHER_LOSSES, checked], ...] = ()
+    nms: Nms = Nms()
+    shown_from: float = 0.3
+
+
+class Detection(Family):
+    """The Task, made from the keys of a recipe."""
+
+    Keys = DetectionKeys
+
+    def __init__(self, keys: DetectionKeys) -> None:
+        if keys.from_teacher:
+            if {*(keys.networks or {}), *keys.frozen} != {TEACHER}:
+                raise ValueError(
+                    f'from_teacher: {TEACHER!r} is what the only one of `networks` must be called; it is always frozen'
+                )
+            keys = replace(keys, frozen=(TEACHER,))
+        super().__init__(keys, keys.from_teacher)
         deaf = [type(loss).__name__ for loss, _ in self.losses if 'from_teacher' not in signature(loss).parameters]
-        if from_teacher and deaf:
+        if self.from_teacher and deaf:
             raise ValueError(f'loss: {", ".join(deaf)} learns nothing from a teacher; a loss that does takes `from_teacher`')
-        metric(())  # so that errors in its options are reported now
-        self.nms, self.shown_from = nms, shown_from
+        keys.metric(())  # so that errors in its options are reported now
+        self.nms, self.shown_from = keys.nms, keys.shown_from
 
     @cached_property
     def class_names(self) -> tuple[str, ...]:
         names: tuple[str, ...] = self.data().class_names
         return names
-
-    def resolved_names(self) -> dict[str, tuple[str, ...]]:
-        return resolved_classes(self.data)
 
     def labels(self, names: Sequence[str] | None = None) -> list[Sequence[str]]:
         return [self.class_names if names is None else names]
@@ -314,13 +293,10 @@ class Detection(Family):
         """Boxes and scores of all anchors, or of those that suppression leaves; scaling to the image is the caller's."""
         preparation = {
             'transforms': [described(transform) for transform in self.transforms['eval']],
-            'resizing': RESIZING,
             'filled_up': f'on the right and at the bottom with the colour `fill`, to multiples of {STRIDE} pixels',
             'multiple_of': STRIDE,
             'fill': mean_colour(self.mean),
-            'channels': 'RGB',
-            'mean': self.mean,
-            'std': self.std,
+            **self.pixels,
         }
         return Export(
             decode.BoxesAndScores(model),

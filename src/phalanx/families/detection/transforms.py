@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import ClassVar, Literal
+from typing import Literal
 
 import cv2
 import numpy as np
@@ -18,12 +18,11 @@ import numpy.typing as npt
 from phalanx.config.options import check_probability, check_size
 from phalanx.data.colour import ColourDistortion
 from phalanx.data.image import left_right
-from phalanx.data.samples import Image
+from phalanx.data.samples import Image, Rng
 from phalanx.families.detection.data.source import Boxes, Objects, have_area
 from phalanx.families.sizing import Sizing, Sometimes
 from phalanx.runtime.prepare import INTERPOLATIONS, ratio_factor
 
-Rng = np.random.Generator
 Shown = tuple[Image, Objects]  # an image and what it shows
 
 
@@ -54,8 +53,6 @@ def scaled(image: Image, objects: Objects, x: float, y: float, interpolation: st
 
 @dataclass(frozen=True, kw_only=True)
 class RandomDistort(ColourDistortion):
-    sizing: ClassVar[Sizing] = 'kept'
-
     def __call__(self, image: Image, objects: Objects, chances: Chances) -> Shown:
         return self.distorted(image, chances.rng), objects
 

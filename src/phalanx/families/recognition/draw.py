@@ -15,6 +15,7 @@ import PIL.ImageFont
 from phalanx.data.samples import Image
 from phalanx.families.recognition.render import Fonts
 from phalanx.families.task import Writers
+from phalanx.families.writing import write_picture, write_text
 from phalanx.runtime.results import Reading
 
 STRIP = 28  # height in pixels of the strip of words under an image
@@ -28,23 +29,17 @@ def compared(image: Image, truth: str, reading: Reading) -> list[tuple[str, Imag
 
 
 def as_text(reading: Reading, image: Image, stem: Path) -> list[Path]:
-    file = stem.with_name(f'{stem.name}.txt')
-    file.write_text(reading.text + '\n', encoding='utf-8')
-    return [file]
+    return write_text(stem, '.txt', reading.text + '\n')
 
 
 def as_json(reading: Reading, image: Image, stem: Path) -> list[Path]:
     """Text and confidence."""
-    file = stem.with_name(f'{stem.name}.json')
-    file.write_text(json.dumps(asdict(reading), ensure_ascii=False) + '\n', encoding='utf-8')
-    return [file]
+    return write_text(stem, '.json', json.dumps(asdict(reading), ensure_ascii=False) + '\n')
 
 
 def as_picture(reading: Reading, image: Image, stem: Path) -> list[Path]:
     """The image with its reading below."""
-    file = stem.with_name(f'{stem.name}_read.png')
-    PIL.Image.fromarray(with_words(image, said(reading))).save(file)
-    return [file]
+    return write_picture(stem, '_read.png', with_words(image, said(reading)))
 
 
 WRITERS = Writers({'txt': as_text, 'json': as_json, 'pictures': as_picture}, usual=('txt', 'json', 'pictures'))

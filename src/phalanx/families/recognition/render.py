@@ -20,10 +20,9 @@ import PIL.ImageDraw
 import PIL.ImageFont
 
 from phalanx.data.image import decoded, read_image
-from phalanx.data.samples import Image
+from phalanx.data.samples import Image, Rng
 
 Array = npt.NDArray[np.float32]
-Rng = np.random.Generator
 
 SYSTEM_FONTS = (Path('/usr/share/fonts'), Path('/usr/local/share/fonts'), Path('/Library/Fonts'), Path('C:/Windows/Fonts'))
 PILLOWS_OWN = Path('the font of Pillow')  # stands for it where the system has none; it has Latin letters

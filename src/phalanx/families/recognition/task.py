@@ -8,17 +8,15 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, get_args
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
 from phalanx.config.options import check_size
 from phalanx.data import samples
-from phalanx.data.batch import Tensors, shares
+from phalanx.data.batch import ImageBatch, shares
 from phalanx.data.image import channels_first, normalised, stacked
-from phalanx.data.samples import Draw, Image, SampleError, Split
-from phalanx.families.base import Family, checked
-from phalanx.families.distillation import DISTILLATIONS, NetworkLoss
+from phalanx.data.samples import Draw, Image, Rng, SampleError, Split
+from phalanx.families.base import Colours, Family, FamilyKeys, checked
 from phalanx.families.losses import summed, weights_of
 from phalanx.families.recognition import draw as drawing
 from phalanx.families.recognition.characters import (
@@ -41,15 +39,13 @@ from phalanx.families.recognition.texts import Texts
 from phalanx.families.recognition.transforms import TRANSFORMS, Concatenate, Transform
 from phalanx.families.task import Export, Loss
 from phalanx.parallel.step import WholeStep
-from phalanx.runtime.prepare import RESIZING, fitted_line
+from phalanx.runtime.prepare import fitted_line
 from phalanx.runtime.recognition import BLANK
 from phalanx.runtime.results import Reading
 
 Size = tuple[int, int]  # height, width
 
 Guide = Literal['sar', 'nrtr']  # heads that learn along with CTC
-
-LETTERS_AND_DIGITS = Dictionary()
 
 
 @dataclass(frozen=True)
@@ -63,17 +59,13 @@ class Sample:
 
 
 @dataclass(frozen=True)
-class RecognitionBatch(Tensors):
+class RecognitionBatch(ImageBatch):
     """Samples of one image size."""
 
-    images: Tensor  # uint8 [B, 3, h, w]
     widths: Tensor  # int64 [B]
     texts: Texts
     labels: tuple[str, ...]
     unknown: int
-
-    def __len__(self) -> int:
-        return len(self.images)
 
     def split(self, parts: int) -> list[Self]:
         fields = (shares(self.images, parts), shares(self.widths, parts), self.texts.split(parts), shares(self.labels, parts))
@@ -142,7 +134,7 @@ class Samples(samples.Samples):
         except UnusableTextError as error:
             raise SampleError(f'{self.name(draw.index)}: {error}') from None
 
-    def _another(self, draw: Draw, rng: np.random.Generator) -> TextImage | None:
+    def _another(self, draw: Draw, rng: Rng) -> TextImage | None:
         try:
             image, text = self.source.read(draw.of(int(rng.integers(len(self)))))
         except SampleError:  # it is reported when its own turn comes
@@ -150,8 +142,9 @@ class Samples(samples.Samples):
         return image, text
 
 
-class Recognition(Family):
-    """The Task, made from the keys of a recipe.
+@dataclass(frozen=True, kw_only=True)
+class RecognitionKeys(FamilyKeys):
+    """The keys of a recipe of recognition.
 
     `characters`: which there are. `image_size` (height, width) is that of the network's input; of `train_image_sizes`, where
     given, each training step draws one for all its samples. (PaddleOCR's MultiScaleSampler also gives small sizes more samples,
@@ -159,52 +152,41 @@ class Recognition(Family):
     and which lines are in it does not depend on their size.) A line keeps its ratio of sides, the rest of the width being
     empty, or is stretched with `keep_ratio` false. `concatenate` puts lines behind one another, before the `transforms`.
 
-    What all families have: `Family`; `mean` and `std` are those of BGR values.
+    What all families have: `FamilyKeys`; `mean` and `std` are those of BGR values.
     """
 
-    def __init__(
-        self,
-        *,
-        model: Annotated[partial[nn.Module], MODELS],
-        data: Annotated[partial[Data], DATA],
-        loss: tuple[Annotated[partial[TextLoss], LOSSES, checked], ...],
-        loss_coefficients: tuple[float, ...] = (),
-        metric: Annotated[partial[Any], METRICS] = partial(ReadingAccuracy),  # noqa: B008 - not changed
-        main_metric: str | None = None,
-        characters: Dictionary = LETTERS_AND_DIGITS,
-        image_size: tuple[int, int] = (32, 100),
-        train_image_sizes: tuple[tuple[int, int], ...] = (),
-        keep_ratio: bool = True,
-        concatenate: Concatenate | None = None,
-        transforms: tuple[Annotated[partial[Transform], TRANSFORMS, checked], ...] = (),
-        eval_transforms: tuple[Annotated[partial[Transform], TRANSFORMS, checked], ...] = (),
-        mean: tuple[float, float, float] = (0.5, 0.5, 0.5),
-        std: tuple[float, float, float] = (0.5, 0.5, 0.5),
-        networks: dict[str, Annotated[partial[nn.Module], MODELS]] | None = None,
-        between: tuple[Annotated[partial[NetworkLoss], DISTILLATIONS], ...] = (),
-        frozen: tuple[str, ...] = (),
-    ) -> None:
-        check_size('image_size', image_size)
-        for size in train_image_sizes:
+    model: Annotated[partial[nn.Module], MODELS]
+    data: Annotated[partial[Data], DATA]
+    loss: tuple[Annotated[partial[TextLoss], LOSSES, checked], ...]
+    metric: Annotated[partial[Any], METRICS] = partial(ReadingAccuracy)  # noqa: RUF009 - not changed
+    transforms: tuple[Annotated[partial[Transform], TRANSFORMS, checked], ...] = ()
+    eval_transforms: tuple[Annotated[partial[Transform], TRANSFORMS, checked], ...] = ()
+    mean: Colours = (0.5, 0.5, 0.5)
+    std: Colours = (0.5, 0.5, 0.5)
+    networks: dict[str, Annotated[partial[nn.Module], MODELS]] | None = None
+    characters: Dictionary = Dictionary()  # noqa: RUF009 - frozen
+    image_size: Size = (32, 100)
+    train_image_sizes: tuple[Size, ...] = ()
+    keep_ratio: bool = True
+    concatenate: Concatenate | None = None
+
+    def __post_init__(self) -> None:
+        check_size('image_size', self.image_size)
+        for size in self.train_image_sizes:
             check_size('train_image_sizes', size)
-        super().__init__(
-            model=model,
-            data=data,
-            loss=loss,
-            loss_coefficients=loss_coefficients,
-            metric=metric,
-            main_metric=main_metric,
-            transforms=transforms,
-            eval_transforms=eval_transforms,
-            mean=mean,
-            std=std,
-            networks=networks,
-            between=between,
-            frozen=frozen,
-        )
-        self.dictionary, self.image_size, self.keep_ratio = characters, image_size, keep_ratio
-        self.train_image_sizes = train_image_sizes or (image_size,)
-        self.concatenate = concatenate
+
+
+class Recognition(Family):
+    """The Task, made from the keys of a recipe."""
+
+    Keys = RecognitionKeys
+    channels = 'BGR'
+
+    def __init__(self, keys: RecognitionKeys) -> None:
+        super().__init__(keys)
+        self.dictionary, self.image_size, self.keep_ratio = keys.characters, keys.image_size, keys.keep_ratio
+        self.train_image_sizes = keys.train_image_sizes or (keys.image_size,)
+        self.concatenate = keys.concatenate
 
     @cached_property
     def characters(self) -> Characters:
@@ -329,10 +311,7 @@ class Recognition(Family):
             'image_size': self.image_size,
             'keep_ratio': self.keep_ratio,
             'grow': 'of a longer line than `image_size` has room for, the input gets wider: int(height * ratio of the sides)',
-            'resizing': RESIZING,
-            'channels': 'BGR',
-            'mean': self.mean,
-            'std': self.std,
+            **self.pixels,
         }
         network, outputs = model.exported(post_processing=post_processing)
         return Export(

@@ -16,10 +16,8 @@ import numpy as np
 import numpy.typing as npt
 
 from phalanx.config.options import check_probability, check_size
-from phalanx.data.samples import Image
+from phalanx.data.samples import Image, Rng
 from phalanx.families.recognition.data.source import TextImage
-
-Rng = np.random.Generator
 
 Transform = Callable[[Image, str, Rng], TextImage]
 Change = Callable[[Image, Rng], Image]

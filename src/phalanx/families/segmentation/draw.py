@@ -14,6 +14,7 @@ from phalanx.data.image import LabelMap, overlay, palette
 from phalanx.data.samples import Image
 from phalanx.families.segmentation.labels import VOID
 from phalanx.families.task import Writers
+from phalanx.families.writing import write_picture, write_text
 
 COLOURS = palette(256)
 COLOURS[VOID] = 0
@@ -52,19 +53,15 @@ def as_mask(class_map: LabelMap, image: Image, stem: Path) -> list[Path]:
 
 def as_json(class_names: Sequence[str], class_map: LabelMap, image: Image, stem: Path) -> list[Path]:
     """Of each class that is there its name, number, pixels and share of the image, the largest first."""
-    file = stem.with_name(f'{stem.name}.json')
     counts = np.bincount(class_map.reshape(-1), minlength=len(class_names))
     rows = [
         {'name': class_names[label], 'label': label, 'pixels': int(counts[label]), 'share': counts[label] / class_map.size}
         for label in np.argsort(-counts, kind='stable').tolist()
         if counts[label]
     ]
-    file.write_text(json.dumps(rows, ensure_ascii=False, indent=1), encoding='utf-8')
-    return [file]
+    return write_text(stem, '.json', json.dumps(rows, ensure_ascii=False, indent=1))
 
 
 def as_picture(class_map: LabelMap, image: Image, stem: Path) -> list[Path]:
     """The image with the colours of its classes over it."""
-    file = stem.with_name(f'{stem.name}_overlay.jpg')
-    PIL.Image.fromarray(with_classes(image, class_map)).save(file, quality=92)
-    return [file]
+    return write_picture(stem, '_overlay.jpg', with_classes(image, class_map))

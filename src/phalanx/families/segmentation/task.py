@@ -12,12 +12,10 @@ import torch
 from torch import Tensor, nn
 
 from phalanx.data import samples
-from phalanx.data.batch import Tensors, shares
-from phalanx.data.folders import resolved_classes
+from phalanx.data.batch import ImageBatch, shares
 from phalanx.data.image import LabelMap, channels_first, stacked
-from phalanx.data.samples import Draw, Image, Split
-from phalanx.families.base import Family, checked
-from phalanx.families.distillation import DISTILLATIONS, NetworkLoss
+from phalanx.data.samples import Draw, Image, Rng, Split
+from phalanx.families.base import Colours, Family, FamilyKeys, checked
 from phalanx.families.segmentation import draw as drawing
 from phalanx.families.segmentation.data import DATA, Data
 from phalanx.families.segmentation.inference import ClassMap, Inference, MainOutput, resized
@@ -30,7 +28,6 @@ from phalanx.families.segmentation.survey import PixelSurvey
 from phalanx.families.segmentation.transforms import TRANSFORMS, Transform, adds_margins
 from phalanx.families.task import Export, Loss, Term, Writers, described
 from phalanx.parallel.step import WholeStep
-from phalanx.runtime.prepare import RESIZING
 from phalanx.runtime.segmentation import grey_after
 
 Size = tuple[int, int]  # (H, W)
@@ -47,16 +44,12 @@ class Sample:
 
 
 @dataclass(frozen=True)
-class SegmentationBatch(Tensors):
+class SegmentationBatch(ImageBatch):
     """Samples of one image size; label maps may differ in size."""
 
-    images: Tensor  # uint8 [B, 3, h, w]
     pixels: Tensor  # uint8, the label maps one after the other: as one tensor they travel between processes at one go
     sizes: tuple[Size, ...]  # of each label map
     ways: tuple[tuple[Size, ...], ...]  # of each image, its sizes before each transform
-
-    def __len__(self) -> int:
-        return len(self.images)
 
     def split(self, parts: int) -> list[Self]:
         pieces = zip(*(shares(field, parts) for field in (self.images, self.labels, self.sizes, self.ways)), strict=True)
@@ -83,9 +76,7 @@ class Samples(samples.Samples):
         return transformed(image, labels, self.transforms, draw.rng(), keep_labels=self.split == 'eval')
 
 
-def transformed(
-    image: Image, labels: LabelMap, transforms: Sequence[Transform], rng: np.random.Generator, *, keep_labels: bool
-) -> Sample:
+def transformed(image: Image, labels: LabelMap, transforms: Sequence[Transform], rng: Rng, *, keep_labels: bool) -> Sample:
     """The sample that `transforms` make; `keep_labels`: leave the label map as it was, on which the originals evaluate."""
     original, way = labels, list[Size]()
     for transform in transforms:
@@ -105,53 +96,37 @@ def undo_transforms(maps: Tensor, transforms: Sequence[Transform], way: Sequence
     return resized(maps[None], size)[0]
 
 
-class Segmentation(Family):
-    """The Task, made from the keys of a recipe.
+@dataclass(frozen=True, kw_only=True)
+class SegmentationKeys(FamilyKeys):
+    """The keys of a recipe of segmentation.
 
     `loss` lists one for each output of the network, the main one first, each times its one of `loss_coefficients` (all 1 when
     there are none). `inference` says how images are seen in evaluation. `mean` and `std` are those of RGB values. What the
     outputs of `networks` are called, for `between`: 0 is the main one, 1 the first auxiliary one. What all families have:
-    `Family`.
+    `FamilyKeys`.
     """
 
-    def __init__(
-        self,
-        *,
-        model: Annotated[partial[nn.Module], MODELS],
-        data: Annotated[partial[Data], DATA],
-        loss: tuple[Annotated[partial[PixelLoss | Mixed], LOSSES, checked], ...],
-        loss_coefficients: tuple[float, ...] = (),
-        metric: Annotated[partial[Any], METRICS] = partial(Confusion),  # noqa: B008 - not changed
-        main_metric: str | None = None,
-        transforms: tuple[Annotated[partial[Transform], TRANSFORMS, checked], ...] = (),
-        eval_transforms: tuple[Annotated[partial[Transform], TRANSFORMS, checked], ...] = (),
-        inference: Inference = Inference(),  # noqa: B008 - frozen
-        mean: tuple[float, float, float] = (0.5, 0.5, 0.5),
-        std: tuple[float, float, float] = (0.5, 0.5, 0.5),
-        networks: dict[str, Annotated[partial[nn.Module], MODELS]] | None = None,
-        between: tuple[Annotated[partial[NetworkLoss], DISTILLATIONS], ...] = (),
-        frozen: tuple[str, ...] = (),
-    ) -> None:
-        super().__init__(
-            model=model,
-            data=data,
-            loss=loss,
-            loss_coefficients=loss_coefficients,
-            metric=metric,
-            main_metric=main_metric,
-            transforms=transforms,
-            eval_transforms=eval_transforms,
-            mean=mean,
-            std=std,
-            networks=networks,
-            between=between,
-            frozen=frozen,
-        )
-        self.terms = terms_of(self.losses)
-        self.inference = inference
+    model: Annotated[partial[nn.Module], MODELS]
+    data: Annotated[partial[Data], DATA]
+    loss: tuple[Annotated[partial[PixelLoss | Mixed], LOSSES, checked], ...]
+    metric: Annotated[partial[Any], METRICS] = partial(Confusion)  # noqa: RUF009 - not changed
+    transforms: tuple[Annotated[partial[Transform], TRANSFORMS, checked], ...] = ()
+    eval_transforms: tuple[Annotated[partial[Transform], TRANSFORMS, checked], ...] = ()
+    mean: Colours = (0.5, 0.5, 0.5)
+    std: Colours = (0.5, 0.5, 0.5)
+    networks: dict[str, Annotated[partial[nn.Module], MODELS]] | None = None
+    inference: Inference = Inference()  # noqa: RUF009 - frozen
 
-    def resolved_names(self) -> dict[str, tuple[str, ...]]:
-        return resolved_classes(self.data)
+
+class Segmentation(Family):
+    """The Task, made from the keys of a recipe."""
+
+    Keys = SegmentationKeys
+
+    def __init__(self, keys: SegmentationKeys) -> None:
+        super().__init__(keys)
+        self.terms = terms_of(self.losses)
+        self.inference = keys.inference
 
     def labels(self, names: Sequence[str] | None = None) -> list[Sequence[str]]:
         return [self.data().class_names if names is None else names]
@@ -250,10 +225,7 @@ class Segmentation(Family):
         """The main output, or its classes, for one view of an image; windows, scales and flips are the caller's."""
         preparation = {
             'transforms': [described(transform) for transform in self.transforms['eval']],
-            'resizing': RESIZING,
-            'channels': 'RGB',
-            'mean': self.mean,
-            'std': self.std,
+            **self.pixels,
         }
         if post_processing and (self.transforms['eval'] or self.inference != Inference()):
             raise ValueError(

@@ -16,12 +16,11 @@ import numpy as np
 from phalanx.config.options import check_size
 from phalanx.data.colour import ColourDistortion
 from phalanx.data.image import LabelMap, left_right
-from phalanx.data.samples import Image
+from phalanx.data.samples import Image, Rng
 from phalanx.families.segmentation.labels import VOID
 from phalanx.families.sizing import Sizing, Sometimes
 from phalanx.runtime.segmentation import PADDING
 
-Rng = np.random.Generator
 Pair = tuple[Image, LabelMap]
 Transform = Callable[[Image, LabelMap, Rng], Pair]
 
@@ -222,8 +221,6 @@ class RandomBlur(Sometimes):
 @dataclass(frozen=True, kw_only=True)
 class RandomDistort(ColourDistortion):
     """Changes the colours of the image; labels stay."""
-
-    sizing: ClassVar[Sizing] = 'kept'
 
     def __call__(self, image: Image, labels: LabelMap, rng: Rng) -> Pair:
         return self.distorted(image, rng), labels

@@ -12,13 +12,13 @@ from typing import NamedTuple
 
 import cv2
 import numpy as np
-import PIL.Image
 
 from phalanx.data.image import overlay, palette
 from phalanx.data.samples import Image
 from phalanx.families.table.annotation import Table
 from phalanx.families.table.tree import Node, html, tree
 from phalanx.families.task import Writers
+from phalanx.families.writing import write_picture, write_text
 from phalanx.runtime.results import Prediction
 
 COLOURS = palette(12)
@@ -118,39 +118,32 @@ def compared(image: Image, size: tuple[int, int], truth: Table, prediction: Pred
 
 
 def as_html(prediction: Prediction, image: Image, stem: Path) -> list[Path]:
-    file = stem.with_name(f'{stem.name}.html')
-    file.write_text(html(tree(prediction.structure)) + '\n', encoding='utf-8')
-    return [file]
+    return write_text(stem, '.html', html(tree(prediction.structure)) + '\n')
 
 
 def as_json(prediction: Prediction, image: Image, stem: Path) -> list[Path]:
     """The HTML, the box of each cell in its order, and the mean probability of a token."""
-    file = stem.with_name(f'{stem.name}.json')
     said = {
         'html': html(tree(prediction.structure)),
         'boxes': [[round(value, 2) for value in box] for box in prediction.boxes.tolist()],
         'score': prediction.score,
     }
-    file.write_text(json.dumps(said, ensure_ascii=False) + '\n', encoding='utf-8')
-    return [file]
+    return write_text(stem, '.json', json.dumps(said, ensure_ascii=False) + '\n')
 
 
 def as_crops(prediction: Prediction, image: Image, stem: Path) -> list[Path]:
     """Each cell cut out, with its number in the name: `table_cell001.jpg`."""
-    files = []
+    files: list[Path] = []
     for number, (x0, y0, x1, y1) in enumerate(prediction.boxes.clip(0).tolist(), 1):
         if (cut := image[math.floor(y0) : math.ceil(y1), math.floor(x0) : math.ceil(x1)]).size:
-            files.append(stem.with_name(f'{stem.name}_cell{number:03}.jpg'))
-            PIL.Image.fromarray(cut).save(files[-1], quality=92)
+            files += write_picture(stem, f'_cell{number:03}.jpg', cut)
     return files
 
 
 def as_pictures(prediction: Prediction, image: Image, stem: Path) -> list[Path]:
     """The image with its cells, and a page with it and the table side by side."""
-    cells, page = stem.with_name(f'{stem.name}_cells.jpg'), stem.with_name(f'{stem.name}_page.html')
-    PIL.Image.fromarray(with_cells(image, prediction.boxes, numbered=True)).save(cells, quality=92)
-    page.write_text(_page(prediction, stem.name, cells.read_bytes()), encoding='utf-8')
-    return [cells, page]
+    (cells,) = write_picture(stem, '_cells.jpg', with_cells(image, prediction.boxes, numbered=True))
+    return [cells, *write_text(stem, '_page.html', _page(prediction, stem.name, cells.read_bytes()))]
 
 
 WRITERS = Writers(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import torch
@@ -13,12 +13,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from phalanx.data import samples
-from phalanx.data.batch import Tensors, shares
+from phalanx.data.batch import ImageBatch
 from phalanx.data.image import channels_first, stacked
 from phalanx.data.mixing import each_of
 from phalanx.data.samples import Chosen, Draw, Image, Split
-from phalanx.families.base import Family, checked
-from phalanx.families.distillation import DISTILLATIONS, NetworkLoss
+from phalanx.families.base import Colours, Family, FamilyKeys, checked
 from phalanx.families.losses import summed, weights_of
 from phalanx.families.table import draw as drawing
 from phalanx.families.table.annotation import Table
@@ -33,7 +32,7 @@ from phalanx.families.table.tokens import CELLS, Vocabulary
 from phalanx.families.table.transforms import TRANSFORMS, Transform, network_input, padded
 from phalanx.families.task import Export, Loss
 from phalanx.parallel.step import WholeStep
-from phalanx.runtime.prepare import RESIZING, fitted_square
+from phalanx.runtime.prepare import fitted_square
 from phalanx.runtime.results import Prediction
 from phalanx.runtime.table import START
 
@@ -51,22 +50,15 @@ class Sample:
 
 
 @dataclass(frozen=True)
-class TableBatch(Tensors):
+class TableBatch(ImageBatch):
     """Shapes: L tokens of the longest table, start and end tokens included."""
 
-    images: Tensor  # uint8 [B, 3, side, side]
     fitted: Tensor  # int64 [B, 2] height and width of the picture in each
     ids: Tensor  # int64 [B, L] tokens, filled up with start tokens
     boxes: Tensor  # float32 [B, L, 4] of the cells, in shares of width and height, or [B, L, 8] corners
     has_box: Tensor  # bool [B, L]
     sizes: tuple[tuple[int, int], ...]  # (height, width) of the pictures as they were
     tables: tuple[Table, ...]  # the annotations, for the metric
-
-    def __len__(self) -> int:
-        return len(self.images)
-
-    def split(self, parts: int) -> list[Self]:
-        return [type(self)(*each) for each in zip(*(shares(field, parts) for field in vars(self).values()), strict=True)]
 
 
 @dataclass(frozen=True)
@@ -98,57 +90,48 @@ def prepared(image: Image, table: Table, side: int) -> Sample:
     return Sample(channels_first(padded(picture, side)), picture.shape[:2], image.shape[:2], table)
 
 
-class TableStructure(Family):
-    """The Task, made from the keys of a recipe.
+@dataclass(frozen=True, kw_only=True)
+class TableKeys(FamilyKeys):
+    """The keys of a recipe of tables.
 
     `image_size`: of the square that an image is fitted into, in pixels. `max_length`: the most tokens a table may have; longer
     ones are not trained with, and in evaluation their end is cut off. `merge_cells`: a cell without spans is one token.
     `name_empty_cells`: cells without text have tokens of their own. `tokens`: which there are, in which order. `mean` and `std`
-    are those of BGR values. What all families have: `Family`.
+    are those of BGR values. What all families have: `FamilyKeys`.
     """
 
-    def __init__(
-        self,
-        *,
-        model: Annotated[partial[nn.Module], MODELS],
-        data: Annotated[partial[Data], DATA],
-        loss: tuple[Annotated[partial[TableLoss], LOSSES, checked], ...],
-        loss_coefficients: tuple[float, ...] = (),
-        metric: Annotated[partial[Any], METRICS] = partial(TableMetric),  # noqa: B008 - not changed
-        main_metric: str | None = None,
-        transforms: tuple[Annotated[partial[Transform], TRANSFORMS, checked], ...] = (),
-        eval_transforms: tuple[Annotated[partial[Transform], TRANSFORMS, checked], ...] = (),
-        image_size: int = 488,
-        max_length: int = 500,
-        merge_cells: bool = True,
-        name_empty_cells: bool = False,
-        tokens: Literal['pubtabnet', 'chinese'] = 'pubtabnet',
-        mean: tuple[float, float, float] = (0.485, 0.456, 0.406),
-        std: tuple[float, float, float] = (0.229, 0.224, 0.225),
-        networks: dict[str, Annotated[partial[nn.Module], MODELS]] | None = None,
-        between: tuple[Annotated[partial[NetworkLoss], DISTILLATIONS], ...] = (),
-        frozen: tuple[str, ...] = (),
-    ) -> None:
-        if image_size < 32 or max_length < 1:
-            raise ValueError(f'image_size is at least 32 and max_length at least 1, got {image_size} and {max_length}')
-        super().__init__(
-            model=model,
-            data=data,
-            loss=loss,
-            loss_coefficients=loss_coefficients,
-            metric=metric,
-            main_metric=main_metric,
-            transforms=transforms,
-            eval_transforms=eval_transforms,
-            mean=mean,
-            std=std,
-            networks=networks,
-            between=between,
-            frozen=frozen,
-        )
-        self.image_size, self.max_length = image_size, max_length
-        corners = bool(model.keywords.get('corners', False))
-        self.vocabulary = Vocabulary(merge_cells, name_empty_cells, chinese=tokens == 'chinese', corners=corners)
+    model: Annotated[partial[nn.Module], MODELS]
+    data: Annotated[partial[Data], DATA]
+    loss: tuple[Annotated[partial[TableLoss], LOSSES, checked], ...]
+    metric: Annotated[partial[Any], METRICS] = partial(TableMetric)  # noqa: RUF009 - not changed
+    transforms: tuple[Annotated[partial[Transform], TRANSFORMS, checked], ...] = ()
+    eval_transforms: tuple[Annotated[partial[Transform], TRANSFORMS, checked], ...] = ()
+    mean: Colours = (0.485, 0.456, 0.406)
+    std: Colours = (0.229, 0.224, 0.225)
+    networks: dict[str, Annotated[partial[nn.Module], MODELS]] | None = None
+    image_size: int = 488
+    max_length: int = 500
+    merge_cells: bool = True
+    name_empty_cells: bool = False
+    tokens: Literal['pubtabnet', 'chinese'] = 'pubtabnet'
+
+    def __post_init__(self) -> None:
+        if self.image_size < 32 or self.max_length < 1:
+            given = f'{self.image_size} and {self.max_length}'
+            raise ValueError(f'image_size is at least 32 and max_length at least 1, got {given}')
+
+
+class TableStructure(Family):
+    """The Task, made from the keys of a recipe."""
+
+    Keys = TableKeys
+    channels = 'BGR'
+
+    def __init__(self, keys: TableKeys) -> None:
+        super().__init__(keys)
+        self.image_size, self.max_length = keys.image_size, keys.max_length
+        chinese, corners = keys.tokens == 'chinese', bool(keys.model.keywords.get('corners', False))
+        self.vocabulary = Vocabulary(keys.merge_cells, keys.name_empty_cells, chinese=chinese, corners=corners)
 
     def model(self) -> nn.Module:
         return self.built(len(self.vocabulary))
@@ -247,10 +230,7 @@ class TableStructure(Family):
             'resize': {'longer_side': 'that of the input', 'sides': 'cut off to whole pixels', 'interpolation': 'linear'},
             'filled_up': 'on the right and at the bottom, with zeros after normalisation',
             'side': self.image_size,
-            'resizing': RESIZING,
-            'channels': 'BGR',
-            'mean': self.mean,
-            'std': self.std,
+            **self.pixels,
         }
         network, outputs = model.exported(self.max_length + 1, post_processing=post_processing)
         return Export(

@@ -15,10 +15,9 @@ from torch import Tensor
 
 from phalanx.data.colour import ColourDistortion
 from phalanx.data.image import normalised
-from phalanx.data.samples import Image
+from phalanx.data.samples import Image, Rng
 from phalanx.families.table.annotation import Table
 
-Rng = np.random.Generator
 Transform = Callable[[Image, Table, Rng], tuple[Image, Table]]
 
 

@@ -10,12 +10,12 @@ from pathlib import Path
 import cv2
 import numpy as np
 import numpy.typing as npt
-import PIL.Image
 
 from phalanx.data.image import overlay
 from phalanx.data.samples import Image
 from phalanx.families.task import Writers
 from phalanx.families.text_detection.data.source import Texts
+from phalanx.families.writing import write_picture, write_text
 from phalanx.runtime.reading import cut_out
 from phalanx.runtime.results import TextRegion
 
@@ -51,32 +51,23 @@ def compared(image: Image, size: tuple[int, int], truth: Texts, found: Sequence[
 
 
 def as_json(found: Sequence[TextRegion], image: Image, stem: Path) -> list[Path]:
-    file = stem.with_name(f'{stem.name}.json')
-    file.write_text(json.dumps([asdict(one) for one in found], indent=1), encoding='utf-8')
-    return [file]
+    return write_text(stem, '.json', json.dumps([asdict(one) for one in found], indent=1))
 
 
 def as_icdar(found: Sequence[TextRegion], image: Image, stem: Path) -> list[Path]:
     """The text format of ICDAR 2015: a line `x,y,x,y,...` a text, its points in whole pixels."""
-    file = stem.with_name(f'{stem.name}.txt')
     lines = (','.join(f'{value:.0f}' for point in one.points for value in point) for one in found)
-    file.write_text(''.join(f'{line}\n' for line in lines), encoding='utf-8')
-    return [file]
+    return write_text(stem, '.txt', ''.join(f'{line}\n' for line in lines))
 
 
 def as_crops(found: Sequence[TextRegion], image: Image, stem: Path) -> list[Path]:
     """Each text cut out and made upright, as a recogniser takes it, with its number in the name: `page_001.jpg`."""
-    files = []
-    for number, one in enumerate(found, 1):
-        files.append(stem.with_name(f'{stem.name}_{number:03}.jpg'))
-        PIL.Image.fromarray(cut_out(image, one.points)).save(files[-1], quality=92)
-    return files
+    cuts = (cut_out(image, one.points) for one in found)
+    return [file for number, cut in enumerate(cuts, 1) for file in write_picture(stem, f'_{number:03}.jpg', cut)]
 
 
 def as_picture(found: Sequence[TextRegion], image: Image, stem: Path) -> list[Path]:
-    file = stem.with_name(f'{stem.name}_overlay.jpg')
-    PIL.Image.fromarray(with_found(image, found)).save(file, quality=92)
-    return [file]
+    return write_picture(stem, '_overlay.jpg', with_found(image, found))
 
 
 WRITERS = Writers(

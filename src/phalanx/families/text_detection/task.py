@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
-from typing import Annotated, Any, Self
+from typing import Annotated, Any
 
 import torch
 from torch import Tensor, nn
@@ -13,11 +13,10 @@ from torch.nn import functional as F
 
 from phalanx.config.options import check_probability
 from phalanx.data import samples
-from phalanx.data.batch import Tensors, shares
-from phalanx.data.image import channels_first, normalised
+from phalanx.data.batch import ImageBatch
+from phalanx.data.image import channels_first
 from phalanx.data.samples import Draw, Image, Split
-from phalanx.families.base import Family, checked
-from phalanx.families.distillation import DISTILLATIONS, NetworkLoss
+from phalanx.families.base import Colours, Family, FamilyKeys, checked
 from phalanx.families.losses import summed
 from phalanx.families.sizing import sizing_of
 from phalanx.families.task import Export, Loss, described
@@ -32,7 +31,6 @@ from phalanx.families.text_detection.survey import TextSurvey
 from phalanx.families.text_detection.targets import TargetMaps, shrink_maps, threshold_maps
 from phalanx.families.text_detection.transforms import MULTIPLE, TRANSFORMS, Chances, Transform
 from phalanx.parallel.step import WholeStep
-from phalanx.runtime.prepare import RESIZING
 from phalanx.runtime.results import TextRegion
 from phalanx.runtime.text_detection import Scoring, Shape, text_regions
 
@@ -108,21 +106,14 @@ class Sample:
 
 
 @dataclass(frozen=True)
-class TextBatch(Tensors):
+class TextBatch(ImageBatch):
     """Samples filled up to one size with black; what was added is ignored."""
 
-    images: Tensor  # uint8 [B, 3, H, W]
     targets: Tensor  # float32 [B, 4, H, W], those of TargetMaps; [B, 0, H, W] in evaluation
     fitted: tuple[tuple[int, int], ...]  # (height, width) of each image in `images`
     truths: tuple[Texts, ...]
     sizes: tuple[tuple[int, int], ...]
     indices: tuple[int, ...]
-
-    def __len__(self) -> int:
-        return len(self.images)
-
-    def split(self, parts: int) -> list[Self]:
-        return [type(self)(*each) for each in zip(*(shares(field, parts) for field in vars(self).values()), strict=True)]
 
 
 @dataclass(frozen=True)
@@ -149,48 +140,36 @@ def prepared(image: Image, texts: Texts, transforms: Sequence[Transform], draw: 
     return Sample(channels_first(seen), (), texts, draw.index, image.shape[:2])
 
 
-class TextDetection(Family):
-    """The Task, made from the keys of a recipe.
+@dataclass(frozen=True, kw_only=True)
+class TextDetectionKeys(FamilyKeys):
+    """The keys of a recipe of text detection.
 
     `mean` and `std` are those of BGR values, in that order: the published weights were trained with the numbers that ImageNet
-    has for RGB. What all families have: `Family`.
+    has for RGB. What all families have: `FamilyKeys`.
     """
 
-    def __init__(
-        self,
-        *,
-        model: Annotated[partial[nn.Module], MODELS],
-        data: Annotated[partial[Data], DATA],
-        loss: tuple[Annotated[partial[DbLoss], LOSSES, checked], ...],
-        loss_coefficients: tuple[float, ...] = (),
-        metric: Annotated[partial[Any], METRICS] = partial(Hmean),  # noqa: B008 - not changed
-        main_metric: str | None = None,
-        transforms: tuple[Annotated[partial[Transform], TRANSFORMS, checked], ...] = (),
-        eval_transforms: tuple[Annotated[partial[Transform], TRANSFORMS, checked], ...] = (),
-        targets: TargetOptions = TargetOptions(),
-        post_processing: PostProcessing = PostProcessing(),
-        mean: tuple[float, float, float] = (0.485, 0.456, 0.406),
-        std: tuple[float, float, float] = (0.229, 0.224, 0.225),
-        networks: dict[str, Annotated[partial[nn.Module], MODELS]] | None = None,
-        between: tuple[Annotated[partial[NetworkLoss], DISTILLATIONS], ...] = (),
-        frozen: tuple[str, ...] = (),
-    ) -> None:
-        super().__init__(
-            model=model,
-            data=data,
-            loss=loss,
-            loss_coefficients=loss_coefficients,
-            metric=metric,
-            main_metric=main_metric,
-            transforms=transforms,
-            eval_transforms=eval_transforms,
-            mean=mean,
-            std=std,
-            networks=networks,
-            between=between,
-            frozen=frozen,
-        )
-        self.targets, self.post_processing = targets, post_processing
+    model: Annotated[partial[nn.Module], MODELS]
+    data: Annotated[partial[Data], DATA]
+    loss: tuple[Annotated[partial[DbLoss], LOSSES, checked], ...]
+    metric: Annotated[partial[Any], METRICS] = partial(Hmean)  # noqa: RUF009 - not changed
+    transforms: tuple[Annotated[partial[Transform], TRANSFORMS, checked], ...] = ()
+    eval_transforms: tuple[Annotated[partial[Transform], TRANSFORMS, checked], ...] = ()
+    mean: Colours = (0.485, 0.456, 0.406)
+    std: Colours = (0.229, 0.224, 0.225)
+    networks: dict[str, Annotated[partial[nn.Module], MODELS]] | None = None
+    targets: TargetOptions = TargetOptions()
+    post_processing: PostProcessing = PostProcessing()
+
+
+class TextDetection(Family):
+    """The Task, made from the keys of a recipe."""
+
+    Keys = TextDetectionKeys
+    channels = 'BGR'
+
+    def __init__(self, keys: TextDetectionKeys) -> None:
+        super().__init__(keys)
+        self.targets, self.post_processing = keys.targets, keys.post_processing
 
     def model(self) -> nn.Module:
         return self.built(1)
@@ -212,10 +191,6 @@ class TextDetection(Family):
             sizes=tuple(sample.size for sample in samples),
             indices=tuple(sample.index for sample in samples),
         )
-
-    def network_input(self, batch: TextBatch) -> Tensor:
-        """Blue comes first, as in the training of the published weights."""
-        return normalised(batch.images.flip(1), self.mean, self.std)
 
     def align(self, batch: TextBatch, whole: WholeStep) -> TextBatch:
         """Filled up to the largest size on any rank: with less, norms would see how the step is shared."""
@@ -267,12 +242,9 @@ class TextDetection(Family):
             {'probabilities': '[batch, height, width]: of each pixel, that it lies within a shrunk text'},
             {
                 'transforms': [described(transform) for transform in self.transforms['eval']],
-                'resizing': RESIZING,
                 'filled_up': f'on the right and at the bottom with black, to multiples of {MULTIPLE}; no texts are there',
                 'multiple_of': MULTIPLE,
-                'channels': 'BGR',
-                'mean': self.mean,
-                'std': self.std,
+                **self.pixels,
             },
             {'post_processing': asdict(self.post_processing), 'order': READ_OUT},
             dynamic={2: MULTIPLE, 3: MULTIPLE} if varies else {},

@@ -17,13 +17,12 @@ import numpy.typing as npt
 from phalanx.config.options import check_probability, check_size
 from phalanx.data.colour import ColourDistortion
 from phalanx.data.image import left_right
-from phalanx.data.samples import Image
+from phalanx.data.samples import Image, Rng
 from phalanx.families.sizing import Sizing, Sometimes
 from phalanx.families.text_detection.data.source import Points, Texts
 from phalanx.runtime.prepare import limited_size, resized
 from phalanx.runtime.reading import cut_out
 
-Rng = np.random.Generator
 Shown = tuple[Image, Texts]  # an image and what is written on it
 
 
@@ -54,8 +53,6 @@ def scaled(image: Image, texts: Texts, height: int, width: int) -> Shown:
 
 @dataclass(frozen=True, kw_only=True)
 class RandomDistort(ColourDistortion):
-    sizing: ClassVar[Sizing] = 'kept'
-
     def __call__(self, image: Image, texts: Texts, chances: Chances) -> Shown:
         return self.distorted(image, chances.rng), texts
 

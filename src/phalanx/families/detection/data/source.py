@@ -10,7 +10,6 @@ import numpy as np
 import numpy.typing as npt
 
 from phalanx.data import samples
-from phalanx.data.samples import Split
 
 Boxes = npt.NDArray[np.float32]  # [N, 4] xyxy in pixels
 Mask = npt.NDArray[np.bool_]
@@ -73,10 +72,4 @@ class Source(samples.Source[Objects], Protocol):
         """What was odd about the annotations, and how often."""
 
 
-class Data(Protocol):
-    """A data set, as a recipe describes it."""
-
-    @property
-    def class_names(self) -> tuple[str, ...]: ...
-    def split(self, split: Split) -> Source:
-        """Raises FileNotFoundError or ValueError, naming paths and annotations, when files are missing or malformed."""
+Data = samples.DataOfClasses[Source]

@@ -2,17 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Protocol
-
 from phalanx.data import samples
-from phalanx.data.samples import Image, Split
+from phalanx.data.samples import Image
 
 TextImage = tuple[Image, str]  # [H, W, 3] RGB, and what is written in it
 Source = samples.Source[str]
-
-
-class Data(Protocol):
-    """A data set, as a recipe describes it."""
-
-    def split(self, split: Split) -> Source:
-        """Raises FileNotFoundError or ValueError, naming paths and lines, when files are missing or lists malformed."""
+Data = samples.Data[Source]

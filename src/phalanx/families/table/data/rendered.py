@@ -12,11 +12,10 @@ import cv2
 import numpy as np
 import numpy.typing as npt
 
-from phalanx.data.samples import Draw, Drawn, Image, Split
+from phalanx.data.samples import Draw, Drawn, Image, Rng, Split
 from phalanx.families.table.annotation import Cell, Table
 from phalanx.families.table.tokens import Vocabulary
 
-Rng = np.random.Generator
 Grey = npt.NDArray[np.uint8]  # [h, w]
 
 FACES = (cv2.FONT_HERSHEY_SIMPLEX, cv2.FONT_HERSHEY_DUPLEX, cv2.FONT_HERSHEY_COMPLEX, cv2.FONT_HERSHEY_TRIPLEX)

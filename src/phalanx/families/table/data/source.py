@@ -8,7 +8,6 @@ import numpy as np
 import numpy.typing as npt
 
 from phalanx.data import samples
-from phalanx.data.samples import Split
 from phalanx.families.table.annotation import Table
 from phalanx.families.table.tokens import Vocabulary
 
@@ -20,8 +19,4 @@ class Source(samples.Source[Table], Protocol):
         """[N] how many tokens each table has; without reading images."""
 
 
-class Data(Protocol):
-    """A data set, as a recipe describes it."""
-
-    def split(self, split: Split) -> Source:
-        """Raises FileNotFoundError or ValueError, naming paths and lines, when files are missing or malformed."""
+Data = samples.Data[Source]

@@ -25,12 +25,7 @@ class CocoText:
     """
 
     def __init__(
-        self,
-        *,
-        root: Path,
-        annotations: str = 'cocotext.v2.json',
-        images: str = 'train2014',
-        empty_images: bool = False,
+        self, *, root: Path, annotations: str = 'cocotext.v2.json', images: str = 'train2014', empty_images: bool = False
     ) -> None:
         self.root, self.annotations, self.images, self.empty_images = root, annotations, images, empty_images
 

@@ -12,10 +12,9 @@ import cv2
 import numpy as np
 import numpy.typing as npt
 
-from phalanx.data.samples import Draw, Drawn, Image, Split
+from phalanx.data.samples import Draw, Drawn, Image, Rng, Split
 from phalanx.families.text_detection.data.source import Points, Texts, texts_of
 
-Rng = np.random.Generator
 Array = npt.NDArray[np.float32]
 
 FACES = (

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -14,7 +14,7 @@ import numpy.typing as npt
 from phalanx.data import samples
 from phalanx.data.folders import check_folder, check_present
 from phalanx.data.image import read_image
-from phalanx.data.samples import Draw, Image, Split
+from phalanx.data.samples import Draw, Image
 
 Points = npt.NDArray[np.float32]  # [n, 2] x, y in pixels, the outline of a text
 ILLEGIBLE = '###'
@@ -82,13 +82,7 @@ def images_with_labels(images: Path, labels: Path) -> list[str]:
 
 
 Source = samples.Source[Texts]  # outlines are in pixels of the image
-
-
-class Data(Protocol):
-    """A data set, as a recipe describes it."""
-
-    def split(self, split: Split) -> Source:
-        """Raises FileNotFoundError or ValueError, naming paths and lines, when files are missing or annotations malformed."""
+Data = samples.Data[Source]
 
 
 @dataclass(frozen=True)

@@ -30,10 +30,7 @@ class DB(nn.Module):
     """images [B, 3, H, W], H and W multiples of 32 -> Maps; in training, of a LocalHead, RefinedMaps."""
 
     def __init__(
-        self,
-        backbone: MobileNetV3 | ResNetVD | NarrowedLCNetV3 | lcnetv4.PPLCNetV4,
-        neck: FPN | LKPAN,
-        head: DBHead,
+        self, backbone: MobileNetV3 | ResNetVD | NarrowedLCNetV3 | lcnetv4.PPLCNetV4, neck: FPN | LKPAN, head: DBHead
     ) -> None:
         super().__init__()
         self.backbone, self.neck, self.head = backbone, neck, head
