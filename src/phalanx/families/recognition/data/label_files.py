@@ -60,7 +60,7 @@ class LabelFile:
         check_present(self.root, (self.paths[index] for index in range(len(self))))
 
     def name(self, index: int) -> str:
-        return f'{self.root}/{self.paths[index]}'
+        return str(self.root / self.paths[index])
 
     def read(self, draw: Draw) -> TextImage:
         return read_image(self.name(draw.index)), self.texts[draw.index]
