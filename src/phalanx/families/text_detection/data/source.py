@@ -100,7 +100,7 @@ class Pages:
         check_present(self.root, self.paths)
 
     def name(self, index: int) -> str:
-        return f'{self.root}/{self.paths[index]}'
+        return str(self.root / self.paths[index])
 
     def read(self, draw: Draw) -> tuple[Image, Texts]:
         return read_image(self.name(draw.index)), self.texts[draw.index]
