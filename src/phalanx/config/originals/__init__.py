@@ -1,4 +1,6 @@
-"""Configurations of the Paddle projects, run as they are: one file a dialect knows its rules and what its keys are here.
+"""Configurations of the Paddle projects, run as they are: a dialect is a file with the name of its project,
+which reads in the order of a configuration and ends with its Dialect; what is longer stands in files beside it, by what they
+translate: the model, the loss, the data and transforms, the optimizer and schedule.
 
 To add one: a file that ends with its Dialect, which goes into DIALECTS.
 """

@@ -1,4 +1,7 @@
-"""What the dialects share: how a configuration is taken apart. Every key is used, ignored with a reason, or a problem."""
+"""What the dialects share: how a configuration is taken apart, and what several of the projects have in common.
+
+Every key of a configuration is used, ignored with a reason, or a problem.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ from phalanx.config.read import Node, plain
 
 @dataclass
 class Reading:
-    """What comes to light while one configuration is translated."""
+    """What is found out while one configuration is translated."""
 
     project: str
     problems: list[str] = field(default_factory=list)
@@ -35,6 +38,9 @@ class Reading:
         return self.default(value)
 
 
+REQUIRED = object()  # in place of a default: the original has none
+
+
 @dataclass(frozen=True, kw_only=True)
 class Dialect:
     """How one project writes its configurations."""
@@ -47,11 +53,11 @@ class Dialect:
     translate: Callable[[Node, Reading], Node]  # into a recipe; what goes wrong is noted in the Reading
     options: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # of its train.py, as assignments to its own keys
     evaluates_on_request: bool  # whether its train.py evaluates only with --do_eval or --eval
-    differs: tuple[str, ...]  # what is another thing here on purpose
+    differs: tuple[str, ...]  # what Phalanx does differently on purpose
 
 
 class Section:
-    """A mapping whose keys are taken one after the other; `end` tells what nobody took."""
+    """A mapping whose keys are taken one after the other; `end` reports those that nobody took."""
 
     def __init__(self, node: Node, path: str, reading: Reading) -> None:
         self.node, self.path, self.reading = node, path, reading
@@ -91,6 +97,10 @@ class Section:
         self.problem(node, self.named(key), f'expected a list, got {plain(node)!r}')
         return []
 
+    def sections(self, key: str) -> list[Section]:
+        """The mappings in the list under `key`."""
+        return [Section(node, self.named(f'{key}[{place}]'), self.reading) for place, node in enumerate(self.items(key))]
+
     def named_items(self, key: str) -> list[tuple[str, Section]]:
         """The list under `key` of items such as `- CTCLoss: {weight: 1}`: their names, and what stands under these."""
         found = []
@@ -103,7 +113,7 @@ class Section:
         return found
 
     def word(self, key: str, default: str | None = None) -> Node:
-        """The value of `key`, which must be a word; a problem, and an empty word, when it is none."""
+        """The value of `key`, which must be a string. Anything else is a problem, and gives the empty string."""
         is_reported = default is not None or key not in self.left
         node = self.required(key) if default is None else self.take(key, default)
         if isinstance(node.value, str):
@@ -113,7 +123,7 @@ class Section:
         return Node('', node.origin, '')
 
     def number(self, key: str, default: float | None = None) -> float:
-        """The value of `key` to reckon with; a problem, and 1, when it is none."""
+        """The value of `key`, which must be a number. Anything else is a problem, and gives 1."""
         is_reported = default is None and key not in self.left
         node = self.required(key) if default is None else self.take(key, default)
         number = as_number(node)
@@ -124,7 +134,7 @@ class Section:
         return number
 
     def count(self, key: str) -> Node:
-        """The value of `key`, which must be a number from 1 on."""
+        """The value of `key`, which must be a number of at least 1."""
         is_reported = key not in self.left
         node = self.required(key)
         if not is_reported and (as_number(node) or 0) < 1:
@@ -132,7 +142,7 @@ class Section:
         return node
 
     def only(self, key: str, *allowed: Any) -> Node:
-        """The value of `key`, the first of those `allowed` by default: others have no counterpart here."""
+        """The value of `key`, by default the first of those `allowed`; others have no counterpart here."""
         node = self.take(key, allowed[0])
         value = plain(node)
         if value not in allowed and str(value) not in map(str, allowed):
@@ -141,18 +151,18 @@ class Section:
         return node
 
     def fixed(self, values: Mapping[str, Any]) -> None:
-        """Takes keys that may only have the values that they have by default."""
+        """Takes keys that must have their default `values`."""
         for key, value in values.items():
             self.only(key, value)
 
     def must(self, key: str, value: Any) -> None:
-        """Takes `key`, which may only have a value that is not its default."""
+        """Takes `key`, which must be there and have this `value`: the default of the original has no counterpart here."""
         if key not in self.left:
             self.problem(self.node, self.named(key), f'missing; Phalanx knows nothing but {value}')
         self.only(key, value)
 
     def same(self, key: str, other: Node, whose: str) -> None:
-        """Takes `key`, which Phalanx has once where the original has it twice."""
+        """Takes `key`, which the original has in two places and Phalanx in one: both must agree."""
         node = self.take(key, plain(other))
         if plain(node) != plain(other):
             self.problem(
@@ -160,13 +170,13 @@ class Section:
             )
 
     def ignore(self, key: str, reason: str) -> None:
-        """Takes `key`, if it is there, and notes why it is not used."""
+        """Takes `key`, if it is there, and notes why it has no effect."""
         if self.has(key):
             self.reading.notes.append(f'{self.left.pop(key).origin}: {self.named(key)} is ignored: {reason}')
         self.left.pop(key, None)
 
     def always(self, key: str, value: Any, reason: str) -> None:
-        """Takes `key`, which is always `value` here, and notes why another is not used."""
+        """Takes `key`, which is always `value` here, and notes why another value has no effect."""
         if self.has(key) and plain(self.left[key]) != value:
             self.ignore(key, reason)
         self.left.pop(key, None)
@@ -177,7 +187,7 @@ class Section:
         return node if node.value else None
 
     def give_up(self) -> None:
-        """Takes all that is left: what it belongs to has no counterpart, which has been told."""
+        """Takes all keys that are left: the section has no counterpart, which is reported already."""
         self.left.clear()
 
     def end(self) -> None:
@@ -188,7 +198,7 @@ class Section:
             self.problem(node, self.named(key), f'not known here{hint}')
 
     def becomes(self, keys: Mapping[str, Any]) -> Node:
-        """The mapping of `keys` (without those that are None), in the place of this one."""
+        """The mapping of `keys` (without those that are None) that takes the place of this one."""
         first = {'name': keys['name']} if 'name' in keys else {}  # as people write it
         return Node(self.reading.tree({**first, **keys}).value, self.node.origin)
 
@@ -199,16 +209,58 @@ class Section:
         self.reading.problems.append(f'{node.origin}: {path}: {text}')
 
     def not_one_of(self, node: Node, key: str, known: Iterable[str]) -> None:
-        """Notes that the value of `key` names nothing that has a counterpart."""
-        if node.value in (None, ''):  # which has been told
+        """Reports that the value of `key` names nothing that has a counterpart."""
+        if node.value in (None, ''):  # reported already
             return
         near = difflib.get_close_matches(str(node.value), list(known), n=1, cutoff=0.8)
         hint = f'; did you mean {near[0]!r}?' if near else ''
         self.problem(node, self.named(key), f'{node.value!r} has no counterpart in Phalanx{hint} (it has {", ".join(known)})')
 
 
+@dataclass(frozen=True)
+class Counterpart:
+    """What a class of the original (a transform, a loss) is here."""
+
+    name: str
+    options: Mapping[str, tuple[str, Any]] = field(default_factory=dict)  # ours -> theirs and its default, or REQUIRED
+    fixed: Mapping[str, Any] = field(default_factory=dict)  # theirs that must have these defaults: Phalanx has no such option
+
+    def take_options(self, section: Section) -> dict[str, Node]:
+        """Takes the options of the class from its `section`, and gives them by our names."""
+        taken = {
+            ours: section.required(theirs) if default is REQUIRED else section.take(theirs, default)
+            for ours, (theirs, default) in self.options.items()
+        }
+        section.fixed(self.fixed)
+        return taken
+
+
+def optimizer_options(section: Section, optimizer: str) -> dict[str, Any]:
+    """Takes the options of one of Paddle's optimizers, and gives them by our names; none for an unknown `optimizer`."""
+    match optimizer:
+        case 'SGD' | 'Momentum':
+            momentum = section.take('momentum', 0.9 if optimizer == 'Momentum' else 0.0)
+            return {'name': 'sgd', 'momentum': momentum, 'nesterov': section.take('use_nesterov', False)}
+        case 'Adam' | 'AdamW':
+            betas = [section.take('beta1', 0.9), section.take('beta2', 0.999)]
+            return {'name': optimizer.lower(), 'betas': betas, 'eps': section.take('epsilon', 1e-8)}
+        case _:
+            return {}
+
+
+def decay_factors(gamma: float, count: int) -> list[float]:
+    """The factors of the base rate after each of `count` boundaries that multiply the rate by `gamma`."""
+    return [gamma**number for number in range(1, count + 1)]
+
+
+def differ(options: Mapping[str, Any], others: Mapping[str, Any]) -> bool:
+    """Whether two sets of options differ; options that are None are not there."""
+    first, second = ({key: plain(value) for key, value in each.items() if value is not None} for each in (options, others))
+    return first != second
+
+
 def as_number(node: Node) -> float | None:
-    """The number of a scalar; `1e-4`, which YAML 1.1 reads as text, among them. None for what cannot be reckoned with."""
+    """A scalar as a number, also `1e-4`, which YAML 1.1 reads as text. None for anything that is not a finite number."""
     if isinstance(node.value, bool) or not isinstance(node.value, int | float | str):
         return None
     try:
@@ -219,32 +271,17 @@ def as_number(node: Node) -> float | None:
 
 
 def renamed(node: Node, value: Any) -> Node:
-    """`value`, which says what `node` said in the original."""
+    """`value`, which stands for `node` of the original and keeps its origin."""
     return Node(value, node.origin, str(value))
 
 
-def turned_round(size: Node) -> Node:
-    """A size with its two numbers in the other order."""
+def swapped(size: Node) -> Node:
+    """A size (width, height) as (height, width). Anything else stays as it is."""
     return Node(size.value[::-1], size.origin) if isinstance(size.value, list) else size
 
 
-def laid_over(under: Node, over: Node) -> Node:
-    """`under` with `over` laid on it key by key, as PaddleDetection merges: an object `!Tag {...}` replaces and is replaced."""
-    if not (isinstance(under.value, dict) and isinstance(over.value, dict)) or _is_object(under) or _is_object(over):
-        return over
-    joined = dict(under.value)
-    for key, node in over.value.items():
-        joined[key] = laid_over(joined[key], node) if key in joined else node
-    return Node(joined, over.origin)
-
-
-def _is_object(node: Node) -> bool:
-    kind = node.value.get('type')
-    return kind is not None and (kind.text or '').startswith('!')
-
-
 def assigned(root: Node, keys: list[str], value: Node) -> Node:
-    """`root` with `value` at the place `keys`; what is on the way and no mapping or list of that length is replaced."""
+    """`root` with `value` at the path `keys`; whatever on the way is neither a mapping nor a list long enough is replaced."""
     if not keys:
         return value
     key, *rest = keys
@@ -258,7 +295,7 @@ def assigned(root: Node, keys: list[str], value: Node) -> Node:
 
 
 def holds(root: Node, keys: list[str]) -> bool:
-    """Whether there is a value at the place `keys`."""
+    """Whether there is a value at the path `keys`."""
     if not keys:
         return True
     key, *rest = keys

@@ -11,7 +11,7 @@ from pathlib import Path, PurePath
 from typing import Any, NamedTuple
 
 from phalanx.config.originals import paddleocr_det, paddleocr_table, paddleocr_text
-from phalanx.config.originals.dialect import Dialect, Reading, Section, as_number, renamed
+from phalanx.config.originals.dialect import Dialect, Reading, Section, as_number, decay_factors, renamed
 from phalanx.config.read import Node, document, plain
 
 OPTIMIZERS = ('Adam', 'AdamW', 'Momentum')
@@ -265,7 +265,7 @@ def _schedule(section: Section, settings: Section) -> tuple[Node, Node]:
 
 
 def _falling(boundaries: list[Any], gamma: float) -> dict[str, Any]:
-    return {'boundary_epochs': boundaries, 'factors': [gamma**number for number in range(1, len(boundaries) + 1)]}
+    return {'boundary_epochs': boundaries, 'factors': decay_factors(gamma, len(boundaries))}
 
 
 def _plus(node: Node, epochs: float) -> Node:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from phalanx.config.originals.dialect import Section, as_number, renamed, turned_round
+from phalanx.config.originals.dialect import Section, as_number, differ, renamed, swapped
 from phalanx.config.originals.paddleocr_parts import (
     common_step,
-    differ,
     label_files,
     normalised,
     note_of_pretrained,
@@ -88,7 +87,7 @@ def _train_transforms(dataset: Section) -> tuple[list[Node], dict[str, Any], dic
             case 'EastRandomCropData':
                 keys = {
                     'name': 'random_crop',
-                    'crop_size': turned_round(step.take('size', [640, 640])),
+                    'crop_size': swapped(step.take('size', [640, 640])),
                     'attempts': step.take('max_tries', 10),
                     'least_share': step.take('min_crop_side_ratio', 0.1),
                 }

@@ -8,7 +8,7 @@ from pathlib import Path, PurePath
 from typing import Any
 
 from phalanx.config.originals.dialect import Section, renamed
-from phalanx.config.read import Node, plain
+from phalanx.config.read import Node
 
 IMAGENET = {'mean': [0.485, 0.456, 0.406], 'std': [0.229, 0.224, 0.225]}
 
@@ -81,9 +81,3 @@ def note_of_pretrained(backbone: Section, *, default: bool) -> None:
         said = 'the configuration does not say where the weights of its training on ImageNet are'
         backbone.reading.notes.append(f'{backbone.node.origin}: {backbone.named("pretrained")} is ignored: {said}; {cure}')
     backbone.ignore('use_ssld', 'it says which of those weights to fetch')
-
-
-def differ(options: dict[str, Any], others: dict[str, Any]) -> bool:
-    """Whether what two lists of transforms say differs."""
-    first, second = ({key: plain(value) for key, value in each.items() if value is not None} for each in (options, others))
-    return first != second

@@ -7,11 +7,10 @@ import os
 from pathlib import Path, PurePath
 from typing import Any
 
-from phalanx.config.originals.dialect import Section, as_number, renamed
+from phalanx.config.originals.dialect import Section, as_number, differ, renamed
 from phalanx.config.originals.paddleocr_parts import (
     common_step,
     dictionary_of,
-    differ,
     normalised,
     note_of_pretrained,
     unknown_step,

@@ -12,7 +12,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from phalanx.config.originals.dialect import Dialect, Reading, Section, as_number, renamed, turned_round
+from phalanx.config.originals.dialect import Dialect, Reading, Section, as_number, renamed, swapped
 from phalanx.config.read import Node, document, plain
 
 MODELS = {'unet': 'unet', 'deeplabv3p': 'deeplabv3p', 'ocrnet': 'ocrnet'}
@@ -291,12 +291,12 @@ def _data(section: Section) -> Node:
 def _transforms(top: Section, section: Section) -> dict[str, Any]:
     """The transforms of both splits, and the mean and std of the normalisation that ends them."""
     method = section.take('AUG_METHOD', 'unpadding')
-    sizes = {split: turned_round(top.required(f'{split}_CROP_SIZE')) for split in ('TRAIN', 'EVAL')}
+    sizes = {split: swapped(top.required(f'{split}_CROP_SIZE')) for split in ('TRAIN', 'EVAL')}
     train: list[dict[str, Any]] = []
     evaluation: list[dict[str, Any]] = []
     match method.value:
         case 'unpadding':
-            size = turned_round(section.take('FIX_RESIZE_SIZE', [512, 512]))
+            size = swapped(section.take('FIX_RESIZE_SIZE', [512, 512]))
             train = evaluation = [{'name': renamed(method, 'resize'), 'target_size': size}]
         case 'stepscaling':
             low, high = section.take('MIN_SCALE_FACTOR', 0.5), section.take('MAX_SCALE_FACTOR', 2.0)

@@ -1,0 +1,38 @@
+"""How a configuration of PaddleDetection is read: its files, the ones that its `_BASE_` names first, merged into one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from phalanx.config.originals.dialect import Reading
+from phalanx.config.read import Node, document, over_bases
+
+BASE = '_BASE_'
+
+
+def read(path: Path, reading: Reading) -> Node:
+    """The configuration at `path` merged with the files of its `_BASE_`, of which a later one wins. Raises ConfigError."""
+
+    def joined(own: Node, bases: Iterable[Node]) -> Node:
+        under = Node({}, own.origin)
+        for base in bases:
+            under = _merged(under, base)
+        return _merged(under, own)
+
+    return over_bases(path, BASE, lambda file: document(file, reading.notes), joined)
+
+
+def _merged(under: Node, over: Node) -> Node:
+    """`over` merged into `under` key by key; an object `!Tag {...}` replaces, and is replaced, as a whole."""
+    if not (isinstance(under.value, dict) and isinstance(over.value, dict)) or _is_object(under) or _is_object(over):
+        return over
+    joined = dict(under.value)
+    for key, node in over.value.items():
+        joined[key] = _merged(joined[key], node) if key in joined else node
+    return Node(joined, over.origin)
+
+
+def _is_object(node: Node) -> bool:
+    kind = node.value.get('type')
+    return kind is not None and (kind.text or '').startswith('!')

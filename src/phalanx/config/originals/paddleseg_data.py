@@ -1,0 +1,140 @@
+"""PaddleSeg's `train_dataset` and `val_dataset`: the data set, its transforms, and the normalisation of its images."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from phalanx.config.originals.dialect import REQUIRED, Counterpart, Section, as_number, differ, renamed, swapped
+from phalanx.config.read import Node
+
+VESSELS = {'train': 'train_list.txt', 'eval': 'val_list.txt', 'classes': ['background', 'vessel']}
+ROADS = {'train': 'train.txt', 'eval': 'val.txt', 'classes': ['background', 'road'], 'separator': '|'}
+FILE_LISTS: dict[str, dict[str, Any]] = {  # data sets that are two lists of files below their root: the keys of `data`
+    'CHASEDB1': VESSELS,
+    'DRIVE': VESSELS,
+    'HRF': VESSELS,
+    'STARE': VESSELS,
+    'MiniDeepGlobeRoadExtraction': ROADS,
+    'OpticDiscSeg': {**VESSELS, 'classes': ['background', 'optic disc']},
+}
+NUM_CLASSES = {'Cityscapes': 19, 'ADE20K': 150, 'PascalVOC': 21, **dict.fromkeys(FILE_LISTS, 2)}
+
+COLOURS = ('brightness', 'contrast', 'saturation')
+FILL = {'im_padding_value': 127.5, 'label_padding_value': 255}
+TRANSFORMS = {
+    'Resize': Counterpart(
+        'resize',
+        {'target_size': ('target_size', [512, 512])},
+        fixed={'keep_ratio': False, 'size_divisor': None, 'interp': 'LINEAR'},
+    ),
+    'ResizeByLong': Counterpart('resize_by_long', {'side': ('long_size', REQUIRED)}),
+    'ResizeStepScaling': Counterpart(
+        'resize_step_scaling',
+        {'min': ('min_scale_factor', 0.75), 'max': ('max_scale_factor', 1.25), 'step': ('scale_step_size', 0.25)},
+    ),
+    'Padding': Counterpart('padding', {'target_size': ('target_size', REQUIRED)}, fixed=FILL),
+    'RandomPaddingCrop': Counterpart(
+        'random_padding_crop',
+        {'crop_size': ('crop_size', [512, 512])},
+        fixed={**FILL, 'category_max_ratio': 1.0, 'ignore_index': 255, 'loop_times': 10},
+    ),
+    'RandomHorizontalFlip': Counterpart('random_flip', {'probability': ('prob', 0.5)}),
+    'RandomVerticalFlip': Counterpart('random_vertical_flip', {'probability': ('prob', 0.1)}),
+    'RandomRotation': Counterpart('random_rotation', {'max_degrees': ('max_rotation', 15)}, fixed=FILL),
+    'RandomBlur': Counterpart('random_blur', {'probability': ('prob', 0.1), 'kind': ('blur_type', 'gaussian')}),
+    'RandomDistort': Counterpart(
+        'random_distort',
+        {
+            **{colour: (f'{colour}_range', 0.5) for colour in COLOURS},
+            'hue': ('hue_range', 18),
+            **{f'{colour}_probability': (f'{colour}_prob', 0.5) for colour in (*COLOURS, 'hue')},
+        },
+        fixed={'sharpness_prob': 0, 'sharpness_range': 0.5},
+    ),
+}
+SIZES = ('target_size', 'crop_size')  # options that are (width, height) there and (height, width) here
+
+
+def read_data(top: Section) -> tuple[Node, dict[str, Any], int]:
+    """The data set, the keys of the recipe for its transforms and normalisation, and the number of its classes."""
+    train, val = top.section('train_dataset'), top.section('val_dataset')
+    kind = train.word('type')
+    root = train.required('dataset_root')
+    val.same('type', kind, 'train_dataset')
+    val.same('dataset_root', root, 'train_dataset')
+    val.only('mode', 'val')
+    keys: dict[str, Any] = {'root': root}
+    num_classes = NUM_CLASSES.get(str(kind.value), 0)
+    match kind.value:
+        case 'Cityscapes' | 'ADE20K':
+            train.only('mode', 'train')
+            name = {'Cityscapes': 'cityscapes', 'ADE20K': 'ade20k'}[kind.value]
+        case 'PascalVOC':
+            name, keys['train'] = 'pascal_voc', train.take('mode', 'train')
+        case listed if listed in FILE_LISTS:
+            train.only('mode', 'train')
+            name = 'file_list'
+            keys |= FILE_LISTS[listed]
+        case 'Dataset' | 'SegDataset':
+            train.only('mode', 'train')
+            name, classes = 'file_list', train.count('num_classes')
+            num_classes = int(as_number(classes) or 0)
+            keys |= _lists(train, val, str(root.value), classes, num_classes)
+        case _:
+            train.not_one_of(kind, 'type', [*NUM_CLASSES, 'Dataset'])
+            return top.reading.default(None), {}, 0
+    for section in (train, val):
+        section.only('edge', False)
+        section.only('img_channels', 3)
+        section.only('ignore_index', 255)
+    train.always('shuffle', True, 'training samples are always shuffled')
+    data = train.becomes({'name': renamed(kind, name), **keys})
+    transforms, normalise = _transforms(train)
+    eval_transforms, eval_normalise = _transforms(val)
+    if eval_normalise and differ(eval_normalise, normalise):
+        val.problem(val.node, val.named('transforms'), 'Normalize differs from that of train_dataset; Phalanx has one for both')
+    train.end()
+    val.end()
+    return data, {'transforms': transforms, 'eval_transforms': eval_transforms, **normalise}, num_classes
+
+
+def _lists(train: Section, val: Section, root: str, classes: Node, num_classes: int) -> dict[str, Any]:
+    """The keys of a data set that lists its files. PaddleSeg looks for the lists in the working folder, Phalanx in `root`."""
+    lists = {}
+    for section, key, path in ((train, 'train', 'train_path'), (val, 'eval', 'val_path')):
+        node = section.word(path)
+        lists[key] = renamed(node, os.path.relpath(str(node.value), root))
+    for section in (train, val):
+        for path in ('train_path', 'val_path', 'test_path'):
+            section.ignore(path, 'it belongs to another split')
+    separator = train.take('separator', ' ')
+    val.same('separator', separator, 'train_dataset')
+    val.same('num_classes', classes, 'train_dataset')
+    return {**lists, 'separator': separator, 'classes': [f'class {number}' for number in range(num_classes)]}
+
+
+def _transforms(section: Section) -> tuple[list[Node], dict[str, Node]]:
+    """The transforms of a data set, and the mean and std of the normalisation that ends them."""
+    transforms, normalise = list[Node](), dict[str, Node]()
+    for step in section.sections('transforms'):
+        kind = step.word('type')
+        if kind.value == 'Normalize':
+            normalise = {key: _of_three_channels(step.take(key, [0.5])) for key in ('mean', 'std')}
+        elif kind.value in TRANSFORMS:
+            counterpart = TRANSFORMS[kind.value]
+            options = counterpart.take_options(step)
+            options |= {key: swapped(size) for key, size in options.items() if key in SIZES}
+            transforms.append(step.becomes({'name': renamed(kind, counterpart.name), **options}))
+        else:
+            step.not_one_of(kind, 'type', [*TRANSFORMS, 'Normalize'])
+            step.give_up()
+        step.end()
+    if not normalise and section.node.value:
+        section.problem(section.node, section.named('transforms'), 'do not end with Normalize, but Phalanx always normalises')
+    return transforms, normalise
+
+
+def _of_three_channels(values: Node) -> Node:
+    """A value for each channel, of which one may stand for all."""
+    return Node(values.value * 3, values.origin) if isinstance(values.value, list) and len(values.value) == 1 else values
