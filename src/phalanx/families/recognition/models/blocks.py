@@ -1,4 +1,4 @@
-"""What several recognition networks do alike. Shapes: B batch, C channels, T places along the line."""
+"""What several recognition networks share. Shapes: B batch, C channels, T positions along the line."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""CRNN: a convolutional backbone, a recurrent network along the line, and a character for each of its places.
+"""CRNN: a convolutional backbone, a recurrent network along the line, and a prediction at each position.
 
 Shi et al., An End-to-End Trainable Neural Network for Image-based Sequence Recognition, https://arxiv.org/abs/1507.05717.
-Backbones and sizes as in PaddleOCR. Shapes: B batch, T places along the line, K characters.
+Backbones and sizes as in PaddleOCR. Shapes: B batch, T positions along the line, K characters.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Sheng et al., NRTR: A No-Recurrence Sequence-to-Sequence Model For Scene Text Recognition, https://arxiv.org/abs/1806.00926, of
 which PaddleOCR takes the decoder; Vaswani et al., Attention Is All You Need, https://arxiv.org/abs/1706.03762. Shapes: B batch,
-C channels, T places along the line, L characters of the texts with begin, end and padding, D channels inside, K characters.
+C channels, T positions along the line, L characters of the texts with begin, end and padding, D hidden channels, K characters.
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ from phalanx.families.recognition.models.blocks import along_the_line, initialis
 from phalanx.families.recognition.texts import Texts
 from phalanx.nn.stochastic import Dropout
 
-CLASSES = 5  # beside the characters: padding, unknown, begin, end, and one that no text has, as in PaddleOCR
-CHANNELS = 32  # of each attention head
+SPECIAL_CLASSES = 5  # beside the characters: padding, unknown, begin, end, and one that no text has, as in PaddleOCR
+HEAD_CHANNELS = 32  # of each attention head
 
 
 class NRTRHead(nn.Module):
-    """features [B, C, 1, T] and the texts -> logits [B, L-1, K+5] of the character after each one of the texts."""
+    """features [B, C, 1, T] and the texts -> logits [B, L-1, K+5] of the character that follows each one of the texts."""
 
     def __init__(self, num_classes: int, in_channels: int, *, size: int, depth: int, dropout: float) -> None:
         super().__init__()
-        if size % CHANNELS:
-            raise ValueError(f'the size of the NRTR head must be a multiple of {CHANNELS}, got {size}')
+        if size % HEAD_CHANNELS:
+            raise ValueError(f'the size of the NRTR head must be a multiple of {HEAD_CHANNELS}, got {size}')
         self.enter = nn.Linear(in_channels, size, bias=False)
-        self.embedding = nn.Embedding(num_classes + CLASSES, size, padding_idx=0)
+        self.embedding = nn.Embedding(num_classes + SPECIAL_CLASSES, size, padding_idx=0)
         self.dropout = Dropout(dropout)
         self.blocks = nn.ModuleList(DecoderBlock(size, dropout=dropout) for _ in range(depth))
-        self.classify = nn.Linear(size, num_classes + CLASSES, bias=False)
+        self.classify = nn.Linear(size, num_classes + SPECIAL_CLASSES, bias=False)
         initialise_as_paddle(self)
         for weight in (self.embedding.weight, self.classify.weight):
             nn.init.normal_(weight, std=size**-0.5)
@@ -39,7 +39,7 @@ class NRTRHead(nn.Module):
     def forward(self, features: Tensor, texts: Texts) -> Tensor:
         line = self.enter(along_the_line(features))  # [B, T, D]
         embedded = self.embedding(texts.guide[:, :-1])  # [B, L-1, D]
-        x = self.dropout(embedded * math.sqrt(embedded.shape[2]) + waves(embedded))
+        x = self.dropout(embedded * math.sqrt(embedded.shape[2]) + positional_encoding(embedded))
         for block in self.blocks:
             x = block(x, line)
         logits: Tensor = self.classify(x)
@@ -47,7 +47,7 @@ class NRTRHead(nn.Module):
 
 
 class DecoderBlock(nn.Module):
-    """x [B, L, D] and the line [B, T, D] -> [B, L, D]: a character takes from those before it, then from the line."""
+    """x [B, L, D] and the line [B, T, D] -> [B, L, D]: causal self-attention, cross-attention to the line, then an MLP."""
 
     def __init__(self, size: int, *, dropout: float) -> None:
         super().__init__()
@@ -72,18 +72,18 @@ class DecoderBlock(nn.Module):
 
 
 def attention(query: Tensor, key: Tensor, value: Tensor, *, causal: bool = False) -> Tensor:
-    """What each query [B, L, D] takes of the values [B, T, D] by their keys; `causal`: only of the places up to its own."""
-    query, key, value = (each.view(*each.shape[:2], -1, CHANNELS).transpose(1, 2) for each in (query, key, value))
-    scores = (query * CHANNELS**-0.5) @ key.transpose(2, 3)  # [B, heads, L, T]
+    """Multi-head attention of queries [B, L, D] to keys and values [B, T, D]; `causal`: only to positions up to their own."""
+    query, key, value = (each.view(*each.shape[:2], -1, HEAD_CHANNELS).transpose(1, 2) for each in (query, key, value))
+    scores = (query * HEAD_CHANNELS**-0.5) @ key.transpose(2, 3)  # [B, heads, L, T]
     if causal:
         later = torch.ones(scores.shape[2:], dtype=torch.bool, device=scores.device).triu(1)
         scores = scores.masked_fill(later, -torch.inf)
-    taken: Tensor = (scores.softmax(3) @ value).transpose(1, 2).flatten(2)
-    return taken
+    context: Tensor = (scores.softmax(3) @ value).transpose(1, 2).flatten(2)
+    return context
 
 
-def waves(x: Tensor) -> Tensor:
-    """[L, D], which tells the places of x [B, L, D] apart: a sine and a cosine of each of D/2 wavelengths, in turn."""
+def positional_encoding(x: Tensor) -> Tensor:
+    """[L, D] for x [B, L, D]: a sine and a cosine of each of D/2 wavelengths, in turn."""
     _, L, D = x.shape
     frequencies = torch.exp(torch.arange(0, D, 2, device=x.device, dtype=x.dtype) * (-math.log(10000) / D))
     angles = torch.arange(L, device=x.device, dtype=x.dtype)[:, None] * frequencies

@@ -1,6 +1,6 @@
 """An LSTM as the operator that ONNX has for it, for lines of any length: torch exports a fixed number of steps.
 
-Shapes: T places along the line, B batch, C channels, D hidden.
+Shapes: T positions along the line, B batch, C channels, D hidden.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 
 def onnx_lstm(lstm: nn.LSTM, x: Tensor) -> Tensor:  # [B, T, C] -> [B, T, 2D]
-    """What a bidirectional `lstm` with `batch_first` makes of `x`. Of use in an export only: it gives no numbers by itself."""
+    """The output of a bidirectional `lstm` with `batch_first`, as ONNX operators. For exports only: it computes nothing."""
     x = x.transpose(0, 1)
     for layer in range(lstm.num_layers):
         weights, recurrent, ih, hh = (
@@ -31,5 +31,5 @@ def onnx_lstm(lstm: nn.LSTM, x: Tensor) -> Tensor:  # [B, T, C] -> [B, T, 2D]
 def _in_order(gates: Tensor) -> Tensor:
     """[4D, ...] from torch's order of gates (input, forget, cell, output) to that of ONNX (input, output, forget, cell)."""
     D = len(gates) // 4
-    of_input, forget, cell, output = (gates[start : start + D] for start in range(0, 4 * D, D))
-    return torch.cat([of_input, output, forget, cell])
+    input_gate, forget, cell, output = (gates[start : start + D] for start in range(0, 4 * D, D))
+    return torch.cat([input_gate, output, forget, cell])

@@ -12,15 +12,17 @@ from phalanx.runtime.results import Reading
 
 
 class Outputs(NamedTuple):
-    """T places along the line, L steps of the attention head, K characters, logits not yet soft-maxed.
+    """T positions along the line, L steps of the attention head, K characters, logits not yet soft-maxed.
 
     `sar`, `nrtr` and `features` are there when the network was given the texts.
     """
 
     ctc: Tensor  # [B, T, K+1], class 0 the blank
-    sar: Tensor | None = None  # [B, L, K+2], the character after each one of `Texts.guide`; None in networks without that head
+    sar: Tensor | None = (
+        None  # [B, L, K+2], the character that follows each one of `Texts.guide`; None in networks without that head
+    )
     features: Tensor | None = None  # [B, C, 1, T], of the backbone
-    nrtr: Tensor | None = None  # [B, L-1, K+5], the character after each one of `Texts.guide`; None as for `sar`
+    nrtr: Tensor | None = None  # [B, L-1, K+5], the character that follows each one of `Texts.guide`; None as for `sar`
 
 
 class CtcOutput(nn.Module):
@@ -38,8 +40,8 @@ class CtcOutput(nn.Module):
 class CtcChoice(CtcOutput):
     """Normalised images [B, 3, H, W] -> characters [B, T] and their probabilities [B, T].
 
-    A character is its number, 0 where there is the blank or what the place before says already: those left, in their order, are
-    the text.
+    Greedy decoding: 0 stands for a blank and for the repetition of the previous position; the other numbers, in order, are the
+    text.
     """
 
     def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:  # type: ignore[override]
@@ -49,7 +51,7 @@ class CtcChoice(CtcOutput):
 
 
 class TextNetwork(nn.Module):
-    """What the family asks of a network. These are the answers of one that is read by CTC; others override them."""
+    """What the family expects of a network. The defaults are those of CTC; other networks override them."""
 
     heads: frozenset[str] = frozenset({'ctc'})
     """The heads that learn: a loss fits a network if it names the same."""
@@ -59,7 +61,7 @@ class TextNetwork(nn.Module):
     """An exported file takes images whose width is a multiple of this."""
 
     def decode(self, outputs: Any, characters: Characters) -> list[Reading]:
-        """The text of each image and its score, from what the network gives in evaluation mode."""
+        """The text of each image and its score, from the outputs in evaluation mode."""
         return characters.decode(outputs.ctc)
 
     def exported(self, *, post_processing: bool) -> tuple[nn.Module, dict[str, str]]:

@@ -1,8 +1,8 @@
 """The attention head that trains the backbone of PP-OCRv3 along with CTC.
 
 Li et al., Show, Attend and Read: A Simple and Strong Baseline for Irregular Text Recognition, https://arxiv.org/abs/1811.00751.
-Layers as in PaddleOCR. Shapes: B batch, C channels, T places along the line, L characters of the texts with start, end and
-padding, D channels inside, K characters.
+Layers as in PaddleOCR. Shapes: B batch, C channels, T positions along the line, L characters of the texts with start, end and
+padding, D hidden channels, K characters.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from phalanx.nn.stochastic import Dropout
 
 
 class SARHead(nn.Module):
-    """features [B, C, 1, T] and the texts -> logits [B, L, K+2] of the character after each one of the texts."""
+    """features [B, C, 1, T] and the texts -> logits [B, L, K+2] of the character that follows each one of the texts."""
 
     def __init__(self, num_classes: int, in_channels: int, *, size: int, dropout: float) -> None:
         super().__init__()
@@ -36,7 +36,7 @@ class SARHead(nn.Module):
 
 
 class Encoder(nn.Module):
-    """features [B, C, 1, T], of which the first `filled` [B] places show the image -> the line as a whole [B, D]."""
+    """features [B, C, 1, T], of which the first `filled` [B] positions show the image -> an encoding of the line [B, D]."""
 
     def __init__(self, in_channels: int, size: int, *, dropout: float) -> None:
         super().__init__()
@@ -53,7 +53,7 @@ class Encoder(nn.Module):
 
 
 class Decoder(nn.Module):
-    """Reads the line and then the true text, and says after each character which one comes next."""
+    """Predicts, from the encoded line and the true text up to each character, the character that follows (teacher forcing)."""
 
     def __init__(self, num_classes: int, in_channels: int, size: int, *, dropout: float) -> None:
         super().__init__()
@@ -69,18 +69,18 @@ class Decoder(nn.Module):
 
     def forward(self, features: Tensor, filled: Tensor, line: Tensor, characters: Tensor) -> Tensor:
         state, _ = self.rnn(torch.cat([line[:, None], self.embedding(characters)], dim=1))
-        state = state[:, 1:]  # [B, L, D]: nothing is asked after the line alone
-        glimpse = self._look(features, filled, state)  # [B, L, C]
+        state = state[:, 1:]  # [B, L, D]: no prediction is made after the encoding alone
+        glimpse = self._attend(features, filled, state)  # [B, L, C]
         whole = line[:, None].expand_as(state)
         logits: Tensor = self.dropout(self.classify(torch.cat([state, glimpse, whole], dim=2)))  # as in PaddleOCR: last
         return logits
 
-    def _look(self, features: Tensor, filled: Tensor, state: Tensor) -> Tensor:
-        """The mean of the features [B, C, 1, T], weighted for each state [B, L, D] by additive attention to each place."""
+    def _attend(self, features: Tensor, filled: Tensor, state: Tensor) -> Tensor:
+        """The mean of the features [B, C, 1, T], weighted for each state [B, L, D] by additive attention to each position."""
         keys = along_the_line(self.key(features))  # [B, T, D]
         joined = self.query(state)[:, :, None] + keys[:, None]  # [B, L, T, D], by far the largest tensor: changed in place
         scores = self.score(joined.tanh_()).squeeze(3)  # [B, L, T]
         beyond = torch.arange(keys.shape[1], device=keys.device) >= filled[:, None]  # [B, T]
-        shares = scores.masked_fill(beyond[:, None], -torch.inf).softmax(2)
-        glimpse: Tensor = shares @ along_the_line(features)
+        weights = scores.masked_fill(beyond[:, None], -torch.inf).softmax(2)
+        glimpse: Tensor = weights @ along_the_line(features)
         return glimpse

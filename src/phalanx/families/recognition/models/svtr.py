@@ -1,7 +1,7 @@
-"""The neck of PP-OCRv3: places along the line attend to one another.
+"""The necks of PP-OCRv3 to v6: self-attention between the positions along the line.
 
 Du et al., SVTR: Scene Text Recognition with a Single Visual Model, https://arxiv.org/abs/2205.00159, of which PaddleOCR takes
-two global mixing blocks. Shapes: B batch, C channels, T places along the line, D channels inside the blocks.
+two global mixing blocks. Shapes: B batch, C channels, T positions along the line, D channels inside the blocks.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class LightSVTRNeck(nn.Module):
 
 
 class MixingBlock(nn.Module):
-    """x [B, T, D] -> the same: each place takes from all others, then each is changed by itself."""
+    """x [B, T, D] -> the same: self-attention between all positions, then an MLP on each."""
 
     def __init__(self, size: int, *, dropout: float) -> None:
         super().__init__()
@@ -97,7 +97,7 @@ class MixingBlock(nn.Module):
 
 
 class Attention(nn.Module):
-    """Self-attention of several heads, x [B, T, D] -> the same."""
+    """Multi-head self-attention, x [B, T, D] -> the same."""
 
     def __init__(self, size: int, *, heads: int, dropout: float) -> None:
         super().__init__()
@@ -111,7 +111,7 @@ class Attention(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         B, T, D = x.shape
         query, key, value = self.qkv(x).view(B, T, 3, self.heads, D // self.heads).permute(2, 0, 3, 1, 4)  # [B, heads, T, .]
-        shares = torch.softmax((query * (D // self.heads) ** -0.5) @ key.transpose(2, 3), dim=3)  # [B, heads, T, T]
-        taken = (self.drop_shares(shares) @ value).transpose(1, 2).reshape(B, T, D)
-        out: Tensor = self.out(taken)
+        weights = torch.softmax((query * (D // self.heads) ** -0.5) @ key.transpose(2, 3), dim=3)  # [B, heads, T, T]
+        context = (self.drop_shares(weights) @ value).transpose(1, 2).reshape(B, T, D)
+        out: Tensor = self.out(context)
         return out

@@ -1,7 +1,7 @@
 """SVTR-LCNet, the recognition network of PP-OCRv3.
 
 Li et al., PP-OCRv3: More Attempts for the Improvement of Ultra Lightweight OCR System, https://arxiv.org/abs/2206.03001. In
-training an attention head guides the backbone; only CTC is used afterwards. Shapes: B batch, T places along the line,
+training an attention head guides the backbone; only CTC is used afterwards. Shapes: B batch, T positions along the line,
 K characters.
 """
 

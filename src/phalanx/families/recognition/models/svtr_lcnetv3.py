@@ -1,7 +1,7 @@
 """The recognition network of PP-OCRv4 and PP-OCRv5 mobile: PP-LCNetV3, the SVTR neck and CTC.
 
 Layer order as in PaddleOCR. In training an attention head can guide the backbone; only CTC is used afterwards. Shapes: B batch,
-T places along the line, L characters of the texts with begin, end and padding, K characters.
+T positions along the line, L characters of the texts with begin, end and padding, K characters.
 """
 
 from __future__ import annotations
