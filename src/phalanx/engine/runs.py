@@ -311,14 +311,21 @@ def load_initial(model: nn.Module, recipe: Recipe, task: Task[Any, Any, Any]) ->
     if train.init_from is not None:
         theirs = _their_labels(train.init_from, train.init_classes, task)
         rows = Rows(task.labels(), theirs) if theirs else None
-        taken.append(load_weights(model, train.init_from, part=train.init_part, misshapen=train.init_misshapen, rows=rows))
+        found = load_weights(model, train.init_from, part=train.init_part, misshapen=train.init_misshapen, rows=rows)
+        taken.append(with_folded_told(found, keep_folded(model)))
     for name, source in (train.init_networks or {}).items():
-        taken.append(load_weights(model, source, misshapen=train.init_misshapen, network=name))
-    if taken and (count := keep_folded(model)):
-        many = counted(count, 'batch norm is', 'batch norms are')
-        remark = f'{many} part of a convolution there, and so here: a scale and an offset that train, without statistics'
-        taken[0] = replace(taken[0], remarks=(*taken[0].remarks, remark))
+        found = load_weights(model, source, misshapen=train.init_misshapen, network=name)
+        taken.append(with_folded_told(found, keep_folded(model)))
     return [with_frozen_norms_told(each) for each in taken] if recipe.norm_sync == 'frozen' else taken
+
+
+def with_folded_told(taken: Taken, count: int) -> Taken:
+    """`taken` with a remark on `count` batch norms that are part of a convolution in its file."""
+    if not count:
+        return taken
+    many = counted(count, 'batch norm is', 'batch norms are')
+    remark = f'{many} part of a convolution there, and so here: a scale and an offset that train, without statistics'
+    return replace(taken, remarks=(*taken.remarks, remark))
 
 
 def with_frozen_norms_told(taken: Taken) -> Taken:

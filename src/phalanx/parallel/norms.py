@@ -146,16 +146,18 @@ def freeze(model: nn.Module) -> None:
 
 
 def keep_folded(model: nn.Module) -> int:
-    """Lets batch norms that are part of a convolution in the file that `model` was filled from stay so; how many they are.
+    """Lets batch norms that are part of a convolution in the file that `model` was filled from stay so; how many are new.
 
     They are those with the statistics of `BatchNorm2d.folded`, to the last bit, which no training gives. As a scale and an
     offset they are trained like others; with the statistics of a batch the network would forget what it knows. To be called
     when the weights are there: it reads them from the device.
     """
-    for norm in (norms := _batch_norms(model)):
-        expected = norm.folded()
+    new = 0
+    for norm in _batch_norms(model):
+        expected, was_folded = norm.folded(), norm.is_folded
         norm.is_folded = all(torch.equal(getattr(norm, name).cpu(), expected[name]) for name in ('running_mean', 'running_var'))
-    return sum(norm.is_folded for norm in norms)
+        new += norm.is_folded and not was_folded
+    return new
 
 
 def share(model: nn.Module, group: dist.Group | None) -> None:
