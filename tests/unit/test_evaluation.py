@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from phalanx.engine.evaluation import AGREEMENTS, WORST, EvaluationStoppedError, Setup, evaluate, lowest, with_worst
+from phalanx.engine.evaluation import AGREEMENTS, WORST, EvaluationStoppedError, Setup, Shown, evaluate, lowest, with_worst
 from phalanx.engine.runs import open_job
 from phalanx.families.task import Grade
 
@@ -73,7 +73,8 @@ def test_the_worst_samples_are_named_and_pictured(monkeypatch: pytest.MonkeyPatc
     assert len(found.worst) == WORST
     assert found.worst[0].caption == f'{found.worst[0].name}: 7'
     task = open_job('crnn_digits', [(text, text) for text in ('data.train_lines=1', f'data.eval_lines={LINES}')]).task
-    figures = with_worst(found, task, task.model(), task.dataset('eval'), 3, 0, torch.device('cpu')).figures
+    shown = Shown.by(task.model(), task, task.dataset('eval'), 0, torch.device('cpu'))
+    figures = with_worst(found, shown, 3).figures
     assert [(figure.title, [caption for caption, _ in figure.rows]) for figure in figures] == [
         ('Bad ones', [one.caption for one in found.worst[:3]])
     ]
