@@ -92,6 +92,10 @@ def test_lines_are_read_from_published_weights_where_they_are_there(capsys: pyte
     assert (resolved['model']['name'], resolved['data']['name']) == ('svtr_lcnetv4', 'label_files')
     assert resolved['characters']['dictionary'] == str(Path('mine_phalanx/characters.txt').absolute())
     assert len(open_job('mine_phalanx/mine.yml').task.dataset('train')) == 8
+    drawn.csv_boxes(Path('boxes'))
+    assert run_here('new', 'boxes', '--weights', str(weights)) == 2
+    assert '--weights: is for lines of text, and this is detection' in capsys.readouterr().err
+    assert not Path('boxes_phalanx').exists()
 
 
 @pytest.mark.parametrize(

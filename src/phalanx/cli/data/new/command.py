@@ -107,6 +107,8 @@ def _new(given: argparse.Namespace, folder: Path, out: Path) -> int:
             f'{given.folder}: the images are sorted into folders, as for the classification of images, which is not a family '
             'of Phalanx; where the name of a folder is what is written on its images, add --family recognition'
         )
+    if given.weights and family != 'recognition':
+        raise RequestError(f'--weights: is for lines of text, and this is {family}; train.init_from takes weights for it')
     print(f'{given.folder}: {counted(len(tree.images), "image")}, {FORMATS[name].about}')
     others = [other for other in held if other != name]
     if others:
@@ -177,10 +179,11 @@ def _lists(found: Found, given: argparse.Namespace) -> dict[SplitName, list[Samp
 def reader_of(given: argparse.Namespace) -> Path | None:
     """The published recogniser to train on: that of `--weights`, or of the package that has it, where it is installed."""
     if given.weights:
-        return Path(given.weights.absolute())
+        weights: Path = given.weights.absolute()
+        return weights
     spec = find_spec('rapidocr')
-    places = spec.submodule_search_locations if spec and spec.submodule_search_locations else []
-    return next((file for place in places if (file := Path(place, 'models', READER_FILE)).is_file()), None)
+    places = spec.submodule_search_locations if spec else None
+    return next((file for place in places or () if (file := Path(place, 'models', READER_FILE)).is_file()), None)
 
 
 def _say(family: Family, found: Found, written: Written, tree: Tree, meaning: Meaning | None, reader: Path | None) -> None:

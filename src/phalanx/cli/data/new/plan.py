@@ -156,19 +156,22 @@ class LineSize:
 
 def line_size(written: Written, node: Node, height: int = 32) -> LineSize:
     """Wide enough for the characters of nearly all lines, and for their shape where lines are longer than words."""
-    aspects = [width / max(1, high) for width, high in written.sizes]
-    needed = [places(text) for text in written.texts]
-    wide, long = float(np.quantile(aspects, 0.95)), float(np.quantile(needed, 0.995))
+    wide, long = _nearly_all(written)
     keep = wide > 5  # single words are stretched: then each has all places for its letters
     width = min(multiple(max(height * wide if keep else 0, PLACE * (long + 2), 96), 16), 640 if node.has_gpu else 480)
-    return LineSize(width, keep, sum(need > width // PLACE for need in needed))
+    return LineSize(width, keep, sum(places(text) > width // PLACE for text in written.texts))
 
 
 def wide_line(written: Written, node: Node) -> int:
     """The width of lines 48 high, of which a published recogniser makes a place of every eight columns."""
-    aspect = float(np.quantile([width / max(1, high) for width, high in written.sizes], 0.95))
-    needed = 8 * (float(np.quantile([places(text) for text in written.texts], 0.995)) + 2)
-    return min(max(320, multiple(48 * aspect), multiple(needed)), 1280 if node.has_gpu else 640)
+    wide, long = _nearly_all(written)
+    return min(max(320, multiple(48 * wide), multiple(8 * (long + 2))), 1280 if node.has_gpu else 640)
+
+
+def _nearly_all(written: Written) -> tuple[float, float]:
+    """(how many times their height, how many places) nearly all lines are long at most."""
+    aspects = [width / max(1, high) for width, high in written.sizes]
+    return float(np.quantile(aspects, 0.95)), float(np.quantile([places(text) for text in written.texts], 0.995))
 
 
 def places(text: str) -> int:

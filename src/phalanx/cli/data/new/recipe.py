@@ -23,6 +23,10 @@ from phalanx.cli.data.prepare.samples import Family
 from phalanx.cli.data.prepare.targets import Written
 
 READER = 'PP-OCRv6_small_rec_iiit5k'  # the recipe by which a published recogniser is trained on
+READING = (
+    'metric:                          # case, blanks and punctuation count\n  name: reading\n'
+    '  ignore_space: false\n  alphanumeric_only: false'
+)
 
 
 def text_of(
@@ -94,7 +98,7 @@ def _read_on(written: Written, length: Length, node: Node, reader: Path) -> list
     return [
         _characters(written),
         f'image_size: [48, {wide_line(written, node)}]',
-        _reading(),
+        READING,
         f'train:\n  epochs: {length.epochs:<22} # {length.steps:,} steps\n  global_batch_size: {length.batch}\n'
         f'  bad_samples: 5                 # images that cannot be read are skipped, up to so many\n'
         f'  init_from: {_flow(str(reader))}',
@@ -112,13 +116,6 @@ def _characters(written: Written) -> str:
     )
 
 
-def _reading() -> str:
-    return (
-        'metric:                          # case, blanks and punctuation count\n  name: reading\n'
-        '  ignore_space: false\n  alphanumeric_only: false'
-    )
-
-
 def _recognition(written: Written, length: Length, node: Node) -> list[str]:
     size = line_size(written, node)
     small = 'size: small                    # or large' if not node.has_gpu else 'size: large'
@@ -130,7 +127,7 @@ def _recognition(written: Written, length: Length, node: Node) -> list[str]:
         f'image_size: [32, {size.width}]\n'
         f'keep_ratio: {str(size.keep_ratio).lower()}',
         'transforms:\n  - rec_aug' if length.batch * length.steps > 20_000 else 'transforms: []',
-        _reading(),
+        READING,
         _optimizer('adam', 1.0e-3 * (length.batch / 16) ** 0.5, 0.0),
         'clip:\n  norm: 5.0',
     ]
