@@ -17,6 +17,7 @@ import phalanx
 from phalanx.data.samples import Image
 from phalanx.families.recognition.draw import font_for, fonts_for
 from phalanx.families.text_detection.draw import JUDGED, with_outlines
+from phalanx.families.writing import write_picture, write_text
 from phalanx.runtime.reading import angle_of, is_upright, rows_of
 from phalanx.runtime.results import Line, Outline
 
@@ -39,18 +40,14 @@ HOCR = """<?xml version="1.0" encoding="UTF-8"?>
 
 
 def as_json(lines: Sequence[Line], page: Image, stem: Path) -> Path:
-    file = stem.with_name(f'{stem.name}.json')
     rows = ',\n '.join(json.dumps(asdict(line), ensure_ascii=False) for line in lines)
-    file.write_text(f'[{rows}]\n', encoding='utf-8')
-    return file
+    return write_text(stem, '.json', f'[{rows}]\n')[0]
 
 
 def as_text(lines: Sequence[Line], page: Image, stem: Path) -> Path:
     """One row of the page a line; texts side by side are a tab apart."""
-    file = stem.with_name(f'{stem.name}.txt')
     rows = ('\t'.join(line.text for line in row) for row in rows_of(lines))
-    file.write_text(''.join(f'{row}\n' for row in rows), encoding='utf-8')
-    return file
+    return write_text(stem, '.txt', ''.join(f'{row}\n' for row in rows))[0]
 
 
 def as_hocr(lines: Sequence[Line], page: Image, stem: Path) -> Path:
@@ -59,7 +56,6 @@ def as_hocr(lines: Sequence[Line], page: Image, stem: Path) -> Path:
     A word has as much of its line as of the line's characters, and the confidence of the line in per cent. The angle of a
     turned line is there in whole degrees, counter-clockwise.
     """
-    file = stem.with_name(f'{stem.name}.hocr')
     spans = []
     for number, line in enumerate(lines, 1):
         confidence = f'x_wconf {100 * line.confidence:.0f}'
@@ -72,8 +68,7 @@ def as_hocr(lines: Sequence[Line], page: Image, stem: Path) -> Path:
         spans.append(f'<span class="ocr_line" id="line_{number}" title="{title}">{words}</span><br/>')
     height, width = page.shape[:2]
     said = HOCR.format(name=escape(stem.name), version=phalanx.__version__, width=width, height=height, lines='\n'.join(spans))
-    file.write_text(said, encoding='utf-8')
-    return file
+    return write_text(stem, '.hocr', said)[0]
 
 
 def bbox(points: Outline) -> str:
@@ -96,9 +91,7 @@ def words_of(line: Line) -> list[tuple[str, Outline]]:
 
 
 def as_picture(lines: Sequence[Line], page: Image, stem: Path) -> Path:
-    file = stem.with_name(f'{stem.name}_read.jpg')
-    PIL.Image.fromarray(drawn(lines, page)).save(file, quality=92)
-    return file
+    return write_picture(stem, '_read.jpg', drawn(lines, page))[0]
 
 
 def drawn(lines: Sequence[Line], page: Image) -> Image:

@@ -116,8 +116,7 @@ def command(words: Sequence[str]) -> int:
     if not pages:
         raise RequestError('a video is no page: give images')
     try:
-        options = {'threshold': given.threshold, 'upside_down': given.upside_down, 'device': given.device}
-        reader = Reader(given.det, given.rec, **options)
+        reader = Reader(given.det, given.rec, threshold=given.threshold, upside_down=given.upside_down, device=given.device)
         lines, failed = read_files(reader, pages, given.out, given.save.split(','))
     except (ArtifactError, CheckpointError, OSError, ValueError) as error:
         print(f'reading failed: {error}', file=sys.stderr)

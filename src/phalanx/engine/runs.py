@@ -312,14 +312,14 @@ def load_initial(model: nn.Module, recipe: Recipe, task: Task[Any, Any, Any]) ->
         theirs = _their_labels(train.init_from, train.init_classes, task)
         rows = Rows(task.labels(), theirs) if theirs else None
         found = load_weights(model, train.init_from, part=train.init_part, misshapen=train.init_misshapen, rows=rows)
-        taken.append(with_folded_told(found, keep_folded(model)))
+        taken.append(with_folded_remark(found, keep_folded(model)))
     for name, source in (train.init_networks or {}).items():
         found = load_weights(model, source, misshapen=train.init_misshapen, network=name)
-        taken.append(with_folded_told(found, keep_folded(model)))
-    return [with_frozen_norms_told(each) for each in taken] if recipe.norm_sync == 'frozen' else taken
+        taken.append(with_folded_remark(found, keep_folded(model)))
+    return [with_frozen_norms_remark(each) for each in taken] if recipe.norm_sync == 'frozen' else taken
 
 
-def with_folded_told(taken: Taken, count: int) -> Taken:
+def with_folded_remark(taken: Taken, count: int) -> Taken:
     """`taken` with a remark on `count` batch norms that are part of a convolution in its file."""
     if not count:
         return taken
@@ -328,7 +328,7 @@ def with_folded_told(taken: Taken, count: int) -> Taken:
     return replace(taken, remarks=(*taken.remarks, remark))
 
 
-def with_frozen_norms_told(taken: Taken) -> Taken:
+def with_frozen_norms_remark(taken: Taken) -> Taken:
     """`taken` with a remark on fresh norms, which would stay as they are."""
     if not (fresh := taken.fresh_norms):
         return taken

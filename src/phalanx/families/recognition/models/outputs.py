@@ -18,9 +18,7 @@ class Outputs(NamedTuple):
     """
 
     ctc: Tensor  # [B, T, K+1], class 0 the blank
-    sar: Tensor | None = (
-        None  # [B, L, K+2], the character that follows each one of `Texts.guide`; None in networks without that head
-    )
+    sar: Tensor | None = None  # [B, L, K+2], the character that follows each one of `Texts.guide`; None without that head
     features: Tensor | None = None  # [B, C, 1, T], of the backbone
     nrtr: Tensor | None = None  # [B, L-1, K+5], the character that follows each one of `Texts.guide`; None as for `sar`
 
