@@ -1,15 +1,18 @@
-"""How long a start takes: from the command to the first step, `phalanx launch` beside torchrun on the same script.
+"""How long a start takes: of `phalanx launch` beside torchrun to the first step of a script, and of commands to their answer.
 
-`python benchmarks/startup.py [RUNS]`: both in turn, RUNS times each (5), two ranks on the CPU; medians and their ratio.
+`python benchmarks/startup.py [RUNS]`: all in turn, RUNS times each (5), the launches with two ranks on the CPU; medians, of the
+launches in seconds with their ratio, of the commands in seconds of processor time beside that of `import torch`.
 """
 
 from __future__ import annotations
 
+import resource
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 SCRIPT = """
@@ -29,8 +32,36 @@ LAUNCHERS = {
 }
 
 
+COMMANDS = (
+    '--help',
+    'train --help',
+    'config',
+    'weights list',
+    'config crnn_digits',
+)
+
+
+def processor_time(words: Sequence[str]) -> float:
+    """Seconds of all threads of a Python process, from its start to its end."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    subprocess.run([sys.executable, *words], check=True, capture_output=True)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+
 def main() -> None:
     runs = int(sys.argv[1]) if len(sys.argv) > 1 else 5
+    launches(runs)
+    lines = {'import torch': ['-c', 'import torch']} | {f'phalanx {one}': ['-m', 'phalanx', *one.split()] for one in COMMANDS}
+    spent: dict[str, list[float]] = {name: [] for name in lines}
+    for _ in range(runs + 1):
+        for name, words in lines.items():
+            spent[name].append(processor_time(words))
+    for name, values in spent.items():
+        print(f'{name:<55} {statistics.median(values[1:]):6.2f} s of processor time')
+
+
+def launches(runs: int) -> None:
     seconds: dict[str, list[float]] = {name: [] for name in LAUNCHERS}
     with tempfile.TemporaryDirectory() as folder:
         script, mark = Path(folder) / 'train.py', Path(folder) / 'first_step'

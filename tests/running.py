@@ -41,9 +41,10 @@ TINY = (
 IN_TURN = """
 import json, os, sys
 from phalanx.cli.main import main
+from phalanx.system.loading import loading
 for number, words in enumerate(json.loads(sys.argv[1])):
     os.environ['PHALANX_INIT_METHOD'] = f'file://{os.getcwd()}/rendezvous{number}'
-    assert main(words) == 0
+    assert main(words, loading) == 0
 """
 
 Command = Callable[..., subprocess.CompletedProcess[str]]

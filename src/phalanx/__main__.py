@@ -9,15 +9,17 @@ os.environ.setdefault('PYTHONUNBUFFERED', '1')
 
 def main() -> int:
     from phalanx.cli.main import main
+    from phalanx.system.loading import loading
 
-    return main()
+    return main(loading=loading)
 
 
 def fleetrun() -> int:
     """`phalanx launch` under the name that people bring along."""
     from phalanx.cli.main import main
+    from phalanx.system.loading import loading
 
-    return main(['launch', *sys.argv[1:]])
+    return main(['launch', *sys.argv[1:]], loading)
 
 
 if __name__ == '__main__':

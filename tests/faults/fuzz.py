@@ -37,7 +37,8 @@ from phalanx.families.recognition.data.label_files import LabelFiles
 from phalanx.families.segmentation.data.file_list import FileList
 from phalanx.families.table.data.pubtabnet import PubTabNet
 from phalanx.report.page import PageError, write_page
-from phalanx.weights.checkpoint import CheckpointError, Checkpoints, load, weights_at
+from phalanx.system.errors import CheckpointError
+from phalanx.weights.checkpoint import Checkpoints, load, weights_at
 from phalanx.weights.finding import find
 from phalanx.weights.pdparams import read_pdparams
 from phalanx.weights.reading import read_weights

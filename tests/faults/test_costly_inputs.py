@@ -34,7 +34,7 @@ from phalanx.families.detection.data.coco import CocoJson
 from phalanx.families.detection.data.voc import PascalVOC
 from phalanx.families.detection.data.yolo import YoloText
 from phalanx.families.recognition.data.lmdb_sets import Lmdb
-from phalanx.weights.checkpoint import CheckpointError
+from phalanx.system.errors import CheckpointError
 from phalanx.weights.finding import find
 from phalanx.weights.reading import read_weights
 

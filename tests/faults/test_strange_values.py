@@ -19,7 +19,8 @@ from phalanx.families.detection.data.coco import CocoJson
 from phalanx.families.detection.data.voc import PascalVOC
 from phalanx.families.segmentation.data.file_list import FileList
 from phalanx.families.table.data.pubtabnet import PubTabNet
-from phalanx.weights.checkpoint import CheckpointError, load
+from phalanx.system.errors import CheckpointError
+from phalanx.weights.checkpoint import load
 from phalanx.weights.finding import find
 from phalanx.weights.reading import read_weights
 

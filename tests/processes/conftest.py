@@ -40,7 +40,12 @@ RECIPES = {
     ),
 }
 # One process, because most of the time goes into its start.
-TRAIN = 'import json, sys; from phalanx.cli.main import main; sys.exit(max(main(words) for words in json.loads(sys.argv[1])))'
+TRAIN = """
+import json, sys
+from phalanx.cli.main import main
+from phalanx.system.loading import loading
+sys.exit(max(main(words, loading) for words in json.loads(sys.argv[1])))
+"""
 
 
 @pytest.fixture(scope='session')

@@ -33,7 +33,8 @@ from phalanx.families.recognition.data.label_files import LabelFiles
 from phalanx.families.recognition.data.lmdb_sets import LmdbSets
 from phalanx.families.segmentation.data.file_list import FileList
 from phalanx.families.table.data.pubtabnet import PubTabNet
-from phalanx.weights.checkpoint import CheckpointError, Checkpoints, load, weights_at
+from phalanx.system.errors import CheckpointError
+from phalanx.weights.checkpoint import Checkpoints, load, weights_at
 
 INPUTS = int(os.environ.get('READER_INPUTS', 150))
 SETTINGS = settings(

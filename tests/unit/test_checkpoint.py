@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from phalanx.weights.checkpoint import CheckpointError, Checkpoints, FormatError, load, weights_at
+from phalanx.system.errors import CheckpointError
+from phalanx.weights.checkpoint import Checkpoints, FormatError, load, weights_at
 
 
 def save(checkpoints: Checkpoints, step: int, best: bool = False, averaged: bool = False) -> Path:

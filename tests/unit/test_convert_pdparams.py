@@ -23,7 +23,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from phalanx.weights.checkpoint import CheckpointError
+from phalanx.system.errors import CheckpointError
 from phalanx.weights.pdparams import PdparamsError, read_pdparams
 
 WEIGHTS = {

@@ -12,7 +12,7 @@ import torch
 from phalanx.families.segmentation.models.unet import unet
 from phalanx.families.text_detection.models.db import DB, db
 from phalanx.nn.backbones.lcnetv3 import Affine
-from phalanx.weights.checkpoint import CheckpointError
+from phalanx.system.errors import CheckpointError
 from phalanx.weights.onnx_file import PARTS, layers_of
 from phalanx.weights.originals.db import in_order
 from phalanx.weights.reading import load_weights

@@ -19,7 +19,7 @@ from test_originals_paddleseg import FILES as SEGMENTATION
 from test_originals_pdseg import UNET_PET
 
 import drawn
-from phalanx.cli.commands import wanted
+from phalanx.cli.train import wanted
 from phalanx.config.read import plain
 from phalanx.engine.runs import Job
 from phalanx.families.recognition.data.label_files import LabelFiles

@@ -5,48 +5,26 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import safetensors.torch
 from torch import nn
 
-from phalanx.config.arguments import Assignments, Parser, add_assignments, assignments
+from phalanx.cli.options import convert_parser
+from phalanx.config.arguments import Assignments, assignments
 from phalanx.config.originals import dialect_of, translate
 from phalanx.config.originals.dialect import Reading
 from phalanx.config.read import parsed_assignment, plain
 from phalanx.config.show import show
 from phalanx.engine.runs import find_recipe, open_job
 from phalanx.engine.zoo import create_model
-from phalanx.system.errors import RequestError
-from phalanx.weights.checkpoint import CheckpointError
+from phalanx.system.errors import CheckpointError, RequestError
 from phalanx.weights.reading import load_weights
-
-EXAMPLES = (
-    'phalanx convert recipe configs/pp_liteseg/their.yml --out mine.yml',
-    'phalanx convert weights model.pdparams --recipe mine.yml --out model.safetensors',
-)
 
 
 def command(words: Sequence[str]) -> int:
     """The exit status: 0 done, 1 the weights cannot be used, 2 the request was wrong."""
-    parser = Parser('phalanx convert', 'Writes a configuration or weights of a Paddle project as files of ours.', EXAMPLES)
-    commands = parser.add_subparsers(dest='command', required=True)
-    about = 'write a configuration of a Paddle project as a recipe'
-    recipe = commands.add_parser('recipe', help=about, description=about)
-    recipe.add_argument('file', metavar='FILE', help='the configuration')
-    recipe.add_argument('--out', type=Path, metavar='FILE', help='where to write it (default: standard output)')
-    add_assignments(recipe)
-    about = 'write weights of a Paddle project as .safetensors'
-    weights = commands.add_parser('weights', help=about, description=about)
-    weights.add_argument('file', metavar='FILE', type=Path, help='a .pdparams, or a .tar or .tar.gz that holds one')
-    which = weights.add_mutually_exclusive_group(required=True)
-    which.add_argument('--recipe', metavar='RECIPE', help='the recipe (ours or theirs) of the network that they belong to')
-    which.add_argument('--model', metavar='NAME', help='the name of that network')
-    weights.add_argument('--num_classes', type=int, metavar='N', help='of the network; a recipe says it, or its data set')
-    add_assignments(weights, 'sets a key of the recipe, or an option of the network')
-    weights.add_argument('--out', type=Path, required=True, metavar='FILE', help='the .safetensors file to write')
-    given = parser.parse_args(words)
+    given = convert_parser().parse_args(words)
     return convert_recipe(given) if given.command == 'recipe' else convert_weights(given)
 
 

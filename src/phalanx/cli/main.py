@@ -5,38 +5,44 @@ from __future__ import annotations
 import errno
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from importlib import import_module
 from typing import NamedTuple
 
 import phalanx
+from phalanx.config.shipped import listing
 from phalanx.system.errors import RequestError
 
 
 class Command(NamedTuple):
-    """Where a command is: its function takes the words after its name and returns the exit status."""
+    """Where a command is: `command` takes the words after its name and returns the exit status."""
 
-    module: str
-    function: str
+    module: str  # its function `command`
+    options: str  # the module of its parser, `<name>_parser`, which loads no torch
     about: str
 
 
 COMMANDS = {
-    'new': Command('cli.data.new.command', 'command', 'Writes a recipe for a folder of images and their annotations.'),
-    'train': Command('cli.commands', 'train', 'Trains a recipe, on one rank or several.'),
-    'eval': Command('cli.commands', 'evaluate', 'Evaluates the weights of a run, or others.'),
-    'predict': Command('cli.commands', 'predict', 'Writes the results of a trained model for images.'),
-    'read': Command('deploy.read', 'command', 'Reads pages: finds their texts and writes them in reading order.'),
-    'config': Command('cli.commands', 'config', 'Lists the shipped recipes; of one, prints each value with its origin.'),
-    'weights': Command('cli.weights', 'command', 'Lists published weights by name, and fetches them.'),
-    'data': Command('cli.data.command', 'command', 'Checks a data set, or makes one of annotations in other formats.'),
-    'report': Command('cli.commands', 'report', 'Rebuilds the page of a run folder, also during the run.'),
-    'export': Command('deploy.export', 'command', 'Writes a trained network as an ONNX file, checked.'),
-    'serve': Command('deploy.serve.command', 'command', 'Serves an exported model over HTTP, with a page to try it.'),
-    'convert': Command('cli.convert', 'command', 'Converts a configuration or weights of a Paddle project.'),
-    'launch': Command('launch.command', 'command', 'Runs any script as the ranks of a run, on one node or many.'),
-    'doctor': Command('launch.doctor', 'command', 'Checks this node, or whether several can run together; starts nothing.'),
-    'bench': Command('cli.bench.command', 'command', 'Measures training, the input pipeline, the network, or scaling.'),
-    'plan': Command('cli.bench.plan_command', 'command', 'Projects the speed-up of more nodes.'),
+    'new': Command('cli.data.new.command', 'cli.data.options', 'Writes a recipe for a folder of images and their annotations.'),
+    'train': Command('cli.train', 'cli.options', 'Trains a recipe, on one rank or several.'),
+    'eval': Command('cli.evaluate', 'cli.options', 'Evaluates the weights of a run, or others.'),
+    'predict': Command('cli.predict', 'cli.options', 'Writes the results of a trained model for images.'),
+    'read': Command('deploy.read', 'deploy.options', 'Reads pages: finds their texts and writes them in reading order.'),
+    'config': Command('cli.config', 'cli.options', 'Lists the shipped recipes; of one, prints each value with its origin.'),
+    'weights': Command('cli.weights', 'cli.options', 'Lists published weights by name, and fetches them.'),
+    'data': Command('cli.data.command', 'cli.data.options', 'Checks a data set, or makes one of annotations in other formats.'),
+    'report': Command('cli.report', 'cli.options', 'Rebuilds the page of a run folder, also during the run.'),
+    'export': Command('deploy.export', 'deploy.options', 'Writes a trained network as an ONNX file, checked.'),
+    'serve': Command('deploy.serve.command', 'deploy.options', 'Serves an exported model over HTTP, with a page to try it.'),
+    'convert': Command('cli.convert', 'cli.options', 'Converts a configuration or weights of a Paddle project.'),
+    'launch': Command('launch.command', 'launch.options', 'Runs any script as the ranks of a run, on one node or many.'),
+    'doctor': Command(
+        'launch.doctor', 'launch.options', 'Checks this node, or whether several can run together; starts nothing.'
+    ),
+    'bench': Command(
+        'cli.bench.command', 'cli.bench.options', 'Measures training, the input pipeline, the network, or scaling.'
+    ),
+    'plan': Command('cli.bench.plan_command', 'cli.bench.options', 'Projects the speed-up of more nodes.'),
 }
 BEGINNING = (
     'examples:',
@@ -48,8 +54,11 @@ BEGINNING = (
 )
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """The exit status: 0 done, 1 the run failed, 2 the request was wrong, 130/143 stopped after a checkpoint."""
+def main(argv: Sequence[str] | None = None, loading: Callable[[], AbstractContextManager[object]] = nullcontext) -> int:
+    """The exit status: 0 done, 1 the run failed, 2 the request was wrong, 130/143 stopped after a checkpoint.
+
+    `loading`: makes the context in which the modules of the command are loaded.
+    """
     words = list(sys.argv[1:] if argv is None else argv)
     if words and words[0] in ('-V', '--version'):
         print(f'phalanx {phalanx.__version__}')
@@ -61,8 +70,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     if command is None:
         print(f'phalanx: {words[0]!r} is not a command\n{_help()}', file=sys.stderr)
         return 2
+    if words == ['config']:
+        print(listing())
+        return 0
+    if {'-h', '--help'} & set(words):  # the parser leaves, unless the word belongs to a program that is launched
+        getattr(import_module(f'phalanx.{command.options}'), f'{words[0]}_parser')().parse_known_args(words[1:])
     try:
-        run: Callable[[Sequence[str]], int] = getattr(import_module(f'phalanx.{command.module}'), command.function)
+        with loading():
+            run: Callable[[Sequence[str]], int] = import_module(f'phalanx.{command.module}').command
     except ModuleNotFoundError as error:
         if error.name is None or error.name.startswith('phalanx'):
             raise

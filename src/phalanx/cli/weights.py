@@ -11,31 +11,15 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from phalanx.config.arguments import Parser, add_json, add_offline
+from phalanx.cli.options import weights_parser
 from phalanx.weights.fetching import FetchError
 from phalanx.weights.finding import find, folder_of
 from phalanx.weights.published import PUBLISHED
 
-EXAMPLES = (
-    'phalanx weights',
-    'phalanx weights get ppyoloe_plus_crn_s_80e_coco',
-    'phalanx weights get hf://OWNER/REPO@REVISION/model.safetensors',
-    'phalanx train mine.yml --set train.init_from=ppyoloe_plus_crn_s_80e_coco    # fetches it too, when it is not there',
-)
-
 
 def command(words: Sequence[str]) -> int:
     """The exit status: 0 done, 1 something could not be fetched, 2 the request was wrong."""
-    parser = Parser('phalanx weights', 'Lists the weights that can be named in train.init_from, and fetches them.', EXAMPLES)
-    commands = parser.add_subparsers(dest='command')
-    about = 'list the names: network, training data, published figure, licence (with --json also the address)'
-    listing = commands.add_parser('list', help=about, description=about)
-    add_json(listing)
-    about = 'fetch weights into the cache, and print where they are'
-    getting = commands.add_parser('get', help=about, description=about)
-    getting.add_argument('names', metavar='NAME', nargs='+', help='a name of the list, an https:// or hf:// address')
-    add_offline(getting)
-    given = parser.parse_args(words or ['list'])
+    given = weights_parser().parse_args(words or ['list'])
     return get(given) if given.command == 'get' else show(given)
 
 

@@ -27,8 +27,7 @@ from phalanx.families.task import Evaluation, Grade
 from phalanx.report.report import PAGE_PICTURES, write_evaluation
 from phalanx.runtime import ArtifactError, Model, load
 from phalanx.runtime.prepare import Image
-from phalanx.system.errors import RequestError
-from phalanx.weights.checkpoint import CheckpointError
+from phalanx.system.errors import CheckpointError, RequestError
 
 BATCHES = (1, 2, 4, 8, 16)  # that are tried
 

@@ -6,7 +6,6 @@ samples, compared, and labelled with its guide, which `phalanx.runtime` reads.
 
 from __future__ import annotations
 
-import argparse
 import hashlib
 import json
 import sys
@@ -23,17 +22,16 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import phalanx
-from phalanx.config.arguments import Parser, add_assignments, add_offline, assignments
+from phalanx.config.arguments import assignments
 from phalanx.config.read import plain
 from phalanx.data.samples import Draw, SampleError
 from phalanx.deploy import compact
 from phalanx.deploy.compact import Precision
 from phalanx.deploy.difference import begins
+from phalanx.deploy.options import AXES, FORMATS, OLDEST_OPSET, export_parser
 from phalanx.deploy.readme import readme_of
 from phalanx.deploy.writing import (
-    AXES,
     LEAST,
-    OLDEST_OPSET,
     Arrays,
     ExportError,
     Shapes,
@@ -50,19 +48,12 @@ from phalanx.families.task import Export, Task
 from phalanx.runtime.model import FAMILIES
 from phalanx.runtime.prepare import Floats
 from phalanx.runtime.session import FORMAT, INPUT, opened
-from phalanx.system.errors import RequestError
-from phalanx.weights.checkpoint import CheckpointError
+from phalanx.system.errors import CheckpointError, RequestError
 from phalanx.weights.reading import load_weights
 
-FORMATS = {'onnx': '.onnx', 'openvino': '.xml', 'torch_export': '.pt2'}
 NEEDED = ('onnx', 'onnxruntime', 'onnxscript')
 SAMPLES = 3  # of the evaluation, on which the file is checked
 OTHER_SIZES = (0.75, 1.25)  # shares of a side that may vary, in which the file is checked too
-FORMAT_HELP = 'openvino: an .xml file and a .bin file beside it; torch_export: what torch.export.load reads'
-PRECISION_HELP = 'of the network in the file; int8 is calibrated on training images (`phalanx eval` the file then)'
-POST_PROCESSING_HELP = 'put the suppression of boxes, or the choice of classes, characters or tokens, into the graph'
-DYNAMIC_HELP = 'which sizes may vary, of batch,height,width (default: all that differ between images)'
-OPSET_HELP = f"version of ONNX's operators, for a runtime that is older ({OLDEST_OPSET} or later; default: as torch recommends)"
 CALIBRATION = 64  # training images that the ranges of 8-bit integers are taken from
 TOLERANCE = 1e-4  # largest difference, as a share of 1 + the size of the number
 TOLERANCES = {'fp32': TOLERANCE, 'fp16': 2e-2, 'int8': float('inf')}  # for 8 bits evaluate the file; NaN fails all
@@ -104,24 +95,7 @@ class Written:
 
 def command(words: Sequence[str]) -> int:
     """The exit status: 0 done, 1 the export failed. Raises ConfigError or RequestError."""
-    about = 'Writes a trained network as ONNX, with a JSON file beside it that says how to use it.'
-    parser = Parser('phalanx export', about, ['phalanx export runs/mine --out model.onnx'])
-    parser.add_argument('run', metavar='RUN', help='a run folder, or a recipe with --weights')
-    parser.add_argument('--weights', metavar='WEIGHTS', help='others than the best of the run, as `phalanx eval` takes them')
-    parser.add_argument(
-        '--out', type=Path, metavar='FILE', help='what to write (default: model.onnx in the run folder, .xml or .pt2)'
-    )
-    parser.add_argument('--format', choices=FORMATS, default='onnx', help=FORMAT_HELP)
-    parser.add_argument('--image_size', type=_size, metavar='HEIGHT,WIDTH', help='(default: as the first evaluation sample)')
-    parser.add_argument('--size', type=_former_size, dest='image_size', help=argparse.SUPPRESS)
-    parser.add_argument('--dynamic', type=_axes, metavar='AXES', help=DYNAMIC_HELP)
-    parser.add_argument('--with_post_processing', action='store_true', help=POST_PROCESSING_HELP)
-    parser.add_argument('--precision', choices=('fp32', 'fp16', 'int8'), default='fp32', help=PRECISION_HELP)
-    parser.add_argument('--opset', type=int, metavar='N', help=OPSET_HELP)
-    parser.add_argument('--no_check', action='store_true', help='do not compare with the network on evaluation samples')
-    add_offline(parser)
-    add_assignments(parser)
-    given = parser.parse_args(words)
+    given = export_parser().parse_args(words)
     if absent := [name for name in NEEDED if find_spec(name) is None]:
         raise RequestError(f'export needs {", ".join(absent)}: pip install "phalanx-vision[export]"')
     if given.format == 'openvino' and find_spec('openvino') is None:
@@ -393,28 +367,6 @@ def best_metric(job: Job) -> dict[str, Any] | None:
     except FileNotFoundError:
         return None
     return {'name': job.task.main_metric, 'value': summary['best'], 'step': summary['best_step']}
-
-
-def _axes(text: str) -> tuple[str, ...]:
-    names = tuple(dict.fromkeys(text.split(',')))
-    if unknown := [name for name in names if name not in AXES]:
-        raise argparse.ArgumentTypeError(f'{unknown[0]!r} is not one of {", ".join(AXES)}')
-    return names
-
-
-def _size(text: str) -> tuple[int, int]:
-    height, _, width = text.partition(',')
-    if not (height.isdigit() and width.isdigit() and int(height) and int(width)):
-        raise argparse.ArgumentTypeError(f'{text!r} is not HEIGHT,WIDTH in pixels')
-    return int(height), int(width)
-
-
-def _former_size(text: str) -> tuple[int, int]:
-    """`--size WIDTH,HEIGHT` of former versions, where it says the same."""
-    width, height = _size(text)
-    if width != height:
-        raise argparse.ArgumentTypeError(f'sizes are HEIGHT,WIDTH now: --image_size {height},{width}')
-    return height, width
 
 
 def _say(written: Written) -> None:

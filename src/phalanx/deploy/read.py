@@ -11,27 +11,20 @@ from rich.console import Console
 from rich.progress import track
 
 from phalanx import runtime
-from phalanx.config.arguments import Parser, add_offline
 from phalanx.data.image import read_image
 from phalanx.data.samples import Image, SampleError
 from phalanx.data.video import VIDEOS
+from phalanx.deploy.options import read_parser
 from phalanx.deploy.pages import SAVED, drawn
 from phalanx.deploy.predict import check_ways, is_camera, list_files
 from phalanx.engine.runs import open_job
 from phalanx.engine.trained import AnImage, Trained, pixels_of
 from phalanx.report.readable import counted
 from phalanx.runtime import ArtifactError, Line
-from phalanx.system.errors import RequestError
-from phalanx.weights.checkpoint import CheckpointError
+from phalanx.system.errors import CheckpointError, RequestError
 from phalanx.weights.published import PUBLISHED
 
 FILES = ('.onnx', '.xml')
-MODEL = 'a run folder, an exported file (.onnx, .xml), or a name that `phalanx weights` lists'
-EXAMPLES = (
-    'phalanx read scans --det runs/det --rec runs/rec --out texts',
-    'phalanx read page.jpg --det det.onnx --rec rec.onnx --out texts --save json,hocr',
-)
-
 Model = Trained | runtime.Model
 
 
@@ -97,27 +90,16 @@ def _opened(role: str, given: Model | str | Path, device: str) -> Model:
 
 def command(words: Sequence[str]) -> int:
     """The exit status: 0 done, 1 when a page or a model could not be read. Raises RequestError."""
-    parser = Parser('phalanx read', 'Reads pages: finds their texts, reads them, and writes them in reading order.', EXAMPLES)
-    parser.add_argument(
-        'pages', metavar='PAGE', nargs='+', type=Path, help='image files, folders, patterns in quotes; `-` reads paths'
-    )
-    parser.add_argument('--det', metavar='MODEL', required=True, help=f'finds texts: {MODEL}')
-    parser.add_argument('--rec', metavar='MODEL', required=True, help='reads lines: the same')
-    parser.add_argument('--out', type=Path, metavar='DIR', required=True, help='the folder to write to')
-    parser.add_argument('--save', metavar='A,B,..', default=','.join(SAVED), help=f'which files (default: {",".join(SAVED)})')
-    parser.add_argument('--threshold', type=float, metavar='P', default=0.5, help='least confidence of a line (0.5)')
-    parser.add_argument('--upside_down', action='store_true', help='also lines that stand on their heads')
-    parser.add_argument('--device', default='auto', help='auto, cpu, cuda or cuda:N, for run folders (auto)')
-    add_offline(parser)
-    given = parser.parse_args(words)
-    check_ways(given.save.split(','), list(SAVED))
+    given = read_parser().parse_args(words)
+    save = given.save.split(',') if given.save else list(SAVED)
+    check_ways(save, list(SAVED))
     listed = list_files(given.pages, given.out).items()
     pages = {file: stem for file, stem in listed if not is_camera(file) and file.suffix.lower() not in VIDEOS}
     if not pages:
         raise RequestError('a video is no page: give images')
     try:
         reader = Reader(given.det, given.rec, threshold=given.threshold, upside_down=given.upside_down, device=given.device)
-        lines, failed = read_files(reader, pages, given.out, given.save.split(','))
+        lines, failed = read_files(reader, pages, given.out, save)
     except (ArtifactError, CheckpointError, OSError, ValueError) as error:
         print(f'reading failed: {error}', file=sys.stderr)
         return 1

@@ -14,12 +14,11 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
+from phalanx.deploy.options import AXES
 from phalanx.runtime.session import GUIDE, INPUT
 
-AXES = {'batch': 0, 'height': 2, 'width': 3}
 NAMES = {0: ('batch', ''), 2: ('height', 'rows'), 3: ('width', 'columns')}  # of a size, of the cells in it
 TRACED = {2: 192, 3: 256}  # least sides in tracing, where they may vary: a coarse map one pixel wide would be a special case
-OLDEST_OPSET = 18  # that torch has operators of
 LEAST = {0: 1, 2: 96, 3: 128}  # sizes that a file of torch's own takes; those of other formats do not enforce it
 
 Arrays = list[npt.NDArray[np.float32]]

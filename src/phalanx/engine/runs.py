@@ -36,8 +36,8 @@ from phalanx.families.task import Task
 from phalanx.parallel.norms import keep_folded
 from phalanx.report.readable import counted
 from phalanx.system.compiler import check_cache, use_own_cache
-from phalanx.system.errors import RequestError
-from phalanx.weights.checkpoint import CheckpointError, Checkpoints, said_of
+from phalanx.system.errors import CheckpointError, RequestError
+from phalanx.weights.checkpoint import Checkpoints, said_of
 from phalanx.weights.fetching import FetchError
 from phalanx.weights.matching import Rows, few
 from phalanx.weights.onnx_file import characters_in

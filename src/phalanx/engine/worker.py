@@ -33,10 +33,10 @@ from phalanx.parallel import dist
 from phalanx.report.report import Callback, Report
 from phalanx.system.compiler import use_own_cache
 from phalanx.system.disk import remove_own, write_whole
-from phalanx.system.errors import RunError, StoppedError
+from phalanx.system.errors import CheckpointError, RunError, StoppedError
 from phalanx.system.memory import keep_freed_memory
 from phalanx.system.stops import wanted
-from phalanx.weights.checkpoint import CheckpointError, Checkpoints, Loaded, load
+from phalanx.weights.checkpoint import Checkpoints, Loaded, load
 from phalanx.weights.finding import find, is_remote
 from phalanx.weights.reading import load_weights
 

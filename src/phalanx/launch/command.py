@@ -12,32 +12,18 @@ from pathlib import Path
 
 import torch
 
-from phalanx.config.arguments import Help
 from phalanx.launch import preflight, schedulers
 from phalanx.launch.cluster import Cluster
-from phalanx.launch.flags import Flags, add_flags
+from phalanx.launch.flags import Flags
 from phalanx.launch.launcher import launch
+from phalanx.launch.options import launch_parser
 from phalanx.launch.remote import everywhere
 from phalanx.launch.rendezvous import NodeInfo, say
 
 
 def command(words: Sequence[str]) -> int:
     """The exit status of the launch, see `launcher.launch`; 2 for a wrong request."""
-    parser = argparse.ArgumentParser(
-        prog='phalanx launch',
-        description='Runs a script (or a module, with -m) as the ranks of a run, on the devices of one node or many.',
-        formatter_class=Help,
-        allow_abbrev=False,
-    )
-    add_flags(parser)
-    parser.add_argument('--write_slurm', '--write-slurm', type=Path, metavar='FILE', help='write a batch script, start nothing')
-    parser.add_argument(
-        '--write_kubernetes', '--write-kubernetes', type=Path, metavar='FILE', help='write a PyTorchJob manifest'
-    )
-    parser.add_argument('-m', '--module', action='store_true', help='SCRIPT is the name of a module')
-    parser.add_argument('script', metavar='SCRIPT', help='a Python script, or another program that can be run')
-    parser.add_argument('arguments', metavar='...', nargs=argparse.REMAINDER, help='what the script is given')
-    given = parser.parse_args(list(words))
+    given = launch_parser().parse_args(list(words))
     try:
         flags = Flags.of(given)
         if given.write_slurm or given.write_kubernetes:

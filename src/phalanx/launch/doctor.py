@@ -10,10 +10,10 @@ from pathlib import Path
 
 import torch
 
-from phalanx.config.arguments import Parser, add_json
 from phalanx.launch import preflight
 from phalanx.launch.cluster import Cluster, local_addresses
-from phalanx.launch.flags import START_PORT, Flags, add_flags
+from phalanx.launch.flags import START_PORT, Flags
+from phalanx.launch.options import doctor_parser
 from phalanx.launch.preflight import Finding, Link
 from phalanx.launch.rendezvous import NodeInfo, Rendezvous, RendezvousError, RendezvousLostError, listen, say, token_of
 
@@ -35,11 +35,7 @@ SHOWN = (
 
 def command(words: Sequence[str]) -> int:
     """0 when a run could start, 1 when something forbids it, 2 for a wrong request."""
-    about = 'Checks this node, and with --ips (the same command on each) whether the nodes fit together.'
-    parser = Parser('phalanx doctor', about)
-    add_flags(parser)
-    add_json(parser)
-    given = parser.parse_args(words)
+    given = doctor_parser().parse_args(words)
     try:
         flags = Flags.of(given)
         cluster, warnings = Cluster.from_flags(flags, torch.cuda.device_count())

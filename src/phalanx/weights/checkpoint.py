@@ -31,6 +31,7 @@ import torch
 from torch import Tensor
 
 from phalanx.system.disk import flush, remove_own
+from phalanx.system.errors import CheckpointError
 
 LONGEST_NAME = 255  # bytes, of a file in Linux
 MANIFEST = 'manifest.json'
@@ -40,10 +41,6 @@ UNREADABLE = (  # what the readers of safetensors and torch raise for bytes that
     *(safetensors.SafetensorError, pickle.UnpicklingError, RuntimeError, OSError, EOFError, MemoryError),
     *(ValueError, TypeError, LookupError, AttributeError, ArithmeticError, AssertionError, struct.error),
 )
-
-
-class CheckpointError(Exception):
-    """A checkpoint that cannot be used; says which file and why."""
 
 
 class FormatError(CheckpointError):

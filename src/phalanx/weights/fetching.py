@@ -31,7 +31,7 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeR
 
 import phalanx
 from phalanx.system.disk import remove_own, write_whole
-from phalanx.weights.checkpoint import CheckpointError
+from phalanx.system.errors import CheckpointError
 
 log = logging.getLogger('phalanx')
 

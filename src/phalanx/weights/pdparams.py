@@ -17,8 +17,8 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
+from phalanx.system.errors import CheckpointError
 from phalanx.weights.archives import ArchiveError, is_archive, only_weights
-from phalanx.weights.checkpoint import CheckpointError
 
 Array = npt.NDArray[Any]
 

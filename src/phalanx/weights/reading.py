@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from phalanx.families.distillation import network_of
+from phalanx.system.errors import CheckpointError
 from phalanx.weights.archives import (
     GZIP,
     ZIP,
@@ -28,7 +29,7 @@ from phalanx.weights.archives import (
     is_archive,
     only_weights,
 )
-from phalanx.weights.checkpoint import UNREADABLE, CheckpointError, weights_at
+from phalanx.weights.checkpoint import UNREADABLE, weights_at
 from phalanx.weights.finding import Found, find
 from phalanx.weights.matching import COUNTER, Fit, Naming, Rows, Slot, Weights, best_fit, few
 from phalanx.weights.onnx_file import weights_in

@@ -16,14 +16,15 @@ import torch
 
 from phalanx.cli.bench import comm, scaling, train
 from phalanx.cli.bench.data import measure_pipeline
-from phalanx.config.arguments import Parser, add_json, add_recipe, assignments
+from phalanx.cli.bench.options import ON_OFF, bench_parser
+from phalanx.config.arguments import assignments
 from phalanx.config.read import plain
 from phalanx.engine.loader import BadSampleError
 from phalanx.engine.optim.schedule import in_steps
 from phalanx.engine.runs import Job, check_parts, open_job
 from phalanx.engine.worker import joined
 from phalanx.launch.cluster import Cluster
-from phalanx.launch.flags import Flags, add_flags
+from phalanx.launch.flags import Flags
 from phalanx.launch.launcher import launch
 from phalanx.launch.preflight import disk_free, fingerprint
 from phalanx.nn.precision import DTYPES
@@ -32,47 +33,16 @@ from phalanx.system.cores import threads_each
 from phalanx.system.errors import RequestError, RunError
 
 LOG = Path('runs/bench/log')
-ON_OFF = {'on': ('on',), 'off': ('off',), 'both': ('off', 'on')}
-
-EXAMPLES = (
-    'phalanx bench train RECIPE --precision fp32,bf16 --channels_last both',
-    'phalanx bench data RECIPE --set data.root=DIR',
-    'phalanx bench comm --gpus 0,1',
-    'phalanx bench scaling RECIPE --world 1,2,4',
-)
 
 
 def command(words: Sequence[str]) -> int:
     """The exit status: 0 done, 1 a measurement failed, 2 the request was wrong."""
-    parser = Parser('phalanx bench', 'Measures training, its input pipeline, the network, or the scaling.', EXAMPLES)
-    commands = parser.add_subparsers(dest='command', required=True)
-    for name, add_options, run, about in (
-        ('train', _add_train, bench_train, 'samples/s, where the time of a step goes, what to try'),
-        ('data', _add_data, bench_data, 'the input pipeline alone, by transform'),
-        ('comm', _add_comm, bench_comm, 'what a sum over the ranks costs, by size'),
-        ('scaling', _add_scaling, bench_scaling, 'one rank against several, as a table and a page'),
-    ):
-        own = commands.add_parser(name, help=about, description=about)
-        add_options(own)
-        own.set_defaults(run=run)
-    given = parser.parse_args(words)
-    status: int = given.run(given, words)
-    return status
+    given = bench_parser().parse_args(words)
+    measured = {'train': bench_train, 'data': bench_data, 'comm': bench_comm, 'scaling': bench_scaling}
+    return measured[given.command](given, words)
 
 
 # bench train
-
-
-def _add_train(parser: argparse.ArgumentParser) -> None:
-    add_recipe(parser)
-    add_json(parser)
-    parser.add_argument('--steps', type=int, default=20, metavar='N', help='how many are measured (20)')
-    parser.add_argument('--warmup', type=int, default=5, metavar='N', help='how many go before (5)')
-    parser.add_argument('--precision', metavar='A,B,..', help='fp32, bf16, fp16, one after the other')
-    parser.add_argument('--channels_last', nargs='?', const='on', choices=ON_OFF, help='NHWC maps')
-    parser.add_argument('--compile', nargs='?', const='on', choices=ON_OFF, help='torch.compile')
-    parser.add_argument('--profile', type=Path, metavar='FILE', help='write what `phalanx plan` needs')
-    add_flags(parser)
 
 
 def bench_train(given: argparse.Namespace, words: Sequence[str]) -> int:
@@ -143,13 +113,6 @@ def _print_figures(figures: list[train.Figures], as_json: bool) -> None:
 # bench data
 
 
-def _add_data(parser: argparse.ArgumentParser) -> None:
-    add_recipe(parser)
-    add_json(parser)
-    parser.add_argument('--samples', type=int, default=200, metavar='N', help='how many are prepared (200)')
-    parser.add_argument('--rate', type=float, metavar='R', help='samples/s that one device trains, as `bench train` says')
-
-
 def bench_data(given: argparse.Namespace, _: Sequence[str]) -> int:
     job = open_job(given.recipe, assignments(given))
     if given.samples < 1 or (given.rate is not None and given.rate <= 0):
@@ -161,13 +124,6 @@ def bench_data(given: argparse.Namespace, _: Sequence[str]) -> int:
 
 
 # bench comm
-
-
-def _add_comm(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument('--device', choices=('auto', 'cpu', 'cuda'), default='auto', help='between what')
-    parser.add_argument('--repeats', type=int, default=20, metavar='N', help='how often each size is sent (20)')
-    add_json(parser)
-    add_flags(parser)
 
 
 def bench_comm(given: argparse.Namespace, words: Sequence[str]) -> int:
@@ -187,18 +143,6 @@ def bench_comm(given: argparse.Namespace, words: Sequence[str]) -> int:
 
 
 # bench scaling
-
-
-def _add_scaling(parser: argparse.ArgumentParser) -> None:
-    add_recipe(parser)
-    add_json(parser)
-    parser.add_argument('--world', default='1,2', metavar='1,2,..', help='numbers of ranks (1,2)')
-    parser.add_argument('--steps', type=int, default=30, metavar='N', help='of each run; the first fifth is not counted (30)')
-    parser.add_argument('--repeats', type=int, default=3, metavar='K', help='of each world, taking turns (3)')
-    parser.add_argument('--full', action='store_true', help='train to the end instead, and compare accuracy')
-    parser.add_argument('--threads', type=int, metavar='N', help='of each rank on CPUs (default: cores / largest world)')
-    parser.add_argument('--out', type=Path, metavar='FOLDER', help='where runs and tables go (default: runs/scaling/<recipe>)')
-    add_flags(parser)
 
 
 def bench_scaling(given: argparse.Namespace, _: Sequence[str]) -> int:

@@ -8,14 +8,14 @@ import math
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 
 from phalanx.cli.bench import network, train
 from phalanx.cli.bench.network import Link, Network
+from phalanx.cli.bench.options import plan_parser
 from phalanx.cli.bench.plan import Prediction, plan
 from phalanx.cli.bench.profile import Profile
 from phalanx.cli.bench.show import as_text
-from phalanx.config.arguments import Parser, add_assignments, add_json, assignments
+from phalanx.config.arguments import assignments
 from phalanx.engine.runs import check_parts, open_job, pick_device
 from phalanx.report.readable import duration, number, percent
 from phalanx.system.errors import RequestError
@@ -23,22 +23,7 @@ from phalanx.system.errors import RequestError
 
 def command(words: Sequence[str]) -> int:
     """The exit status: 0 done, 2 the request was wrong."""
-    about = 'Predicts step time, speed-up and hours from a step that was measured on one rank, and a network.'
-    parser = Parser('phalanx plan', about, ['phalanx plan RECIPE --nodes 1,4,16 --devices_per_node 8 --bandwidth 100Gbit'])
-    parser.add_argument(
-        'recipe', metavar='RECIPE', nargs='?', help='measured here, now, unless --profile says what was measured before'
-    )
-    add_assignments(parser)
-    parser.add_argument('--profile', type=Path, metavar='FILE', help='as `phalanx bench train RECIPE --profile FILE` wrote it')
-    parser.add_argument('--nodes', default='1,2,4,8,32', metavar='1,2,..', help='numbers of nodes (1,2,4,8,32)')
-    parser.add_argument('--devices_per_node', type=int, default=8, metavar='N', help='devices of a node (8)')
-    parser.add_argument('--bandwidth', default='25Gbit', metavar='B', help="of a node's network card, each way (25Gbit)")
-    parser.add_argument('--latency', default='20us', metavar='T', help='from node to node (20us)')
-    parser.add_argument('--node_bandwidth', default='100GB', metavar='B', help='between devices of a node (100GB/s)')
-    parser.add_argument('--node_latency', default='5us', metavar='T', help='between devices of a node (5us)')
-    parser.add_argument('--host_bandwidth', default='inf', metavar='B', help='of a CPU that copies and adds itself (inf)')
-    add_json(parser)
-    given = parser.parse_args(words)
+    given = plan_parser().parse_args(words)
     try:
         nodes = counts(given.nodes)
         if given.devices_per_node < 1:

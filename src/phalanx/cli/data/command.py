@@ -6,17 +6,17 @@ import argparse
 import json
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from phalanx.cli.data.census import Census, Problem, Surveyed, take_census
+from phalanx.cli.data.options import data_parser
 from phalanx.cli.data.page import page
-from phalanx.cli.data.prepare.command import add_kinds, prepare
-from phalanx.cli.data.rewrite import add_options, rewrite
+from phalanx.cli.data.prepare.command import prepare
+from phalanx.cli.data.rewrite import rewrite
 from phalanx.cli.data.tables import print_census
-from phalanx.config.arguments import Parser, add_json, add_recipe, assignments
+from phalanx.config.arguments import assignments
 from phalanx.data.samples import Draw, SampleError, Split
 from phalanx.engine.runs import Job, check_parts, open_job
 from phalanx.system.cores import cores
@@ -28,21 +28,7 @@ TRIED = 8  # samples that are tried as one batch, of different sizes as far as t
 
 def command(words: Sequence[str]) -> int:
     """The exit status: 0 done, 1 something is wrong with the data, 2 with the request."""
-    parser = Parser('phalanx data')
-    commands = parser.add_subparsers(dest='command', required=True)
-    checking = commands.add_parser('check', help='read all of a data set: balance, sizes, bad files, duplicates')
-    add_recipe(checking)
-    checking.add_argument('--limit', type=int, metavar='N', help='read only N samples of each split, evenly spread')
-    checking.add_argument('--workers', type=int, metavar='N', help='processes that read (default: one a core, at most 8)')
-    checking.add_argument(
-        '--page', type=Path, metavar='FILE', help='the HTML page to write (default: data.html in the run folder)'
-    )
-    add_json(checking)
-    preparing = commands.add_parser('prepare', help='make a data set of annotations as tools write them')
-    add_kinds(preparing)
-    rewriting = commands.add_parser('rewrite', help='write the data set of a recipe in another format')
-    add_options(rewriting)
-    given = parser.parse_args(words)
+    given = data_parser().parse_args(words)
     return {'check': check, 'prepare': prepare, 'rewrite': rewrite}[given.command](given)
 
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
-from phalanx.config.arguments import add_recipe, assignments
+from phalanx.config.arguments import assignments
 from phalanx.data.samples import SampleError, Split
 from phalanx.engine.runs import open_job
 from phalanx.system.errors import RequestError
@@ -27,12 +27,6 @@ class Rewritable(Protocol):
 
     def rewrite(self, split: Split, out: Path, *, form: str) -> Mapping[str, object]:
         """Writes a split below `out`, and returns the keys of `data` that read it. Raises SampleError, OSError, ValueError."""
-
-
-def add_options(parser: argparse.ArgumentParser) -> None:
-    add_recipe(parser)
-    parser.add_argument('--as', dest='form', metavar='FORMAT', required=True, help='boxes: coco, voc, yolo; texts: lmdb')
-    parser.add_argument('--out', type=Path, metavar='DIR', required=True, help='the folder to make; it must not be there yet')
 
 
 def rewrite(given: argparse.Namespace) -> int:

@@ -19,15 +19,15 @@ import torch
 
 from phalanx.cli.data.new.plan import Length, Node, length_of, length_on, line_size, rare, rounded, this_node
 from phalanx.cli.data.new.recipe import text_of
+from phalanx.cli.data.options import READER_FILE, new_parser
 from phalanx.cli.data.prepare.checks import AnnotationError
 from phalanx.cli.data.prepare.dealing import deal, given_splits, val_share
 from phalanx.cli.data.prepare.formats import FORMATS, chosen, look
 from phalanx.cli.data.prepare.masks import Meaning
-from phalanx.cli.data.prepare.samples import FAMILIES, Family, Found, Sample, SplitName
+from phalanx.cli.data.prepare.samples import Family, Found, Sample, SplitName
 from phalanx.cli.data.prepare.targets import Written, meaning_for, write
 from phalanx.cli.data.prepare.tree import Tree
 from phalanx.cli.data.prepare.unpack import unpacked
-from phalanx.config.arguments import Parser
 from phalanx.engine.loader import BadSampleError
 from phalanx.engine.runs import check_parts, open_job
 from phalanx.report.readable import counted
@@ -39,36 +39,12 @@ LONG = 3600  # seconds; a longer training is a reason to mention --minutes
 SORTED = 'class_folders'
 UNPACKED = 'unpacked'  # the folder of what an archive held
 FEW_LINES = 20_000  # 1,600 teach next to nothing from random weights (docs/benchmarks.md)
-READER_FILE = 'PP-OCRv6_rec_small.onnx'
 TRIED = 2  # steps that are timed, after a first one
-
-EXAMPLES = (
-    'phalanx new photos                            # what is there? writes ./photos_phalanx/photos.yml',
-    'phalanx new photos --family segmentation      # outlines as classes of pixels, not as boxes',
-    'phalanx new photos --minutes 30               # as long as this node takes half an hour for',
-    'phalanx new scans --groups folder             # images of one folder stay on one side of the split',
-    'phalanx new export.zip --out cells            # an archive is unpacked into ./cells',
-)
 
 
 def command(words: Sequence[str]) -> int:
     """The exit status: 0 done, 1 the recipe does not train, 2 there is nothing to train on."""
-    parser = Parser('phalanx new', 'Writes a recipe for a folder of images and what annotates them.', EXAMPLES)
-    parser.add_argument('folder', metavar='DIR', type=Path, help='the folder, or a zip archive; nothing in it is changed')
-    parser.add_argument('--family', choices=FAMILIES, help='what to train (default: what the annotations are best for)')
-    parser.add_argument('--format', choices=tuple(FORMATS), help='which annotations to read, where there are several kinds')
-    parser.add_argument('--out', type=Path, metavar='FOLDER', help='where to write (default: NAME_phalanx in this folder)')
-    parser.add_argument(
-        '--val', type=float, metavar='SHARE', help='share of the images to evaluate with (default: 0.2 or less)'
-    )
-    parser.add_argument('--groups', metavar='GROUPS', help='what stays together: `folder`, or a regular expression on paths')
-    parser.add_argument('--seed', type=int, default=0, metavar='N', help='of the random split (0)')
-    parser.add_argument('--minutes', type=float, metavar='N', help='how long the training may take on this node')
-    parser.add_argument(
-        '--weights', type=Path, metavar='FILE', help=f'for lines of text: {READER_FILE} to begin with (docs/own-data.md)'
-    )
-    parser.add_argument('--no_trial', action='store_true', help='do not try the recipe, so estimate no time')
-    given = parser.parse_args(words)
+    given = new_parser().parse_args(words)
     _check(given)
     out = given.out or Path(f'{given.folder.absolute().stem}_phalanx')
     if out.exists() and (not out.is_dir() or {path.name for path in out.iterdir()} - {UNPACKED}):

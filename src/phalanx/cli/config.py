@@ -1,0 +1,32 @@
+"""`phalanx config RECIPE`: a recipe with all its values, and what may stand at a key."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+
+from phalanx.cli.options import config_parser
+from phalanx.config.arguments import parse_brought
+from phalanx.config.explain import explain_any
+from phalanx.config.read import plain
+from phalanx.config.show import show
+from phalanx.engine.runs import families_of, open_job
+from phalanx.engine.schema import Recipe
+
+
+def command(words: Sequence[str]) -> int:
+    """Prints the resolved recipe, each value with its origin, or with --explain the keys that it could have."""
+    parser = config_parser()
+    asked = parser.parse_intermixed_args(words)
+    if asked.explain is not None:  # which no recipe, or a wrong one, does not stand in the way of
+        named = asked.recipe or next(iter(asked.words), None)
+        schemas = {name: family.Keys for name, family in families_of(named).items()}
+        print(explain_any(Recipe, schemas, asked.explain), end='')
+        return 0
+    given, recipe, assigned = parse_brought(parser, words)
+    job = open_job(recipe, assigned)
+    for note in job.notes:
+        print(f'note: {note}', file=sys.stderr)
+    print(json.dumps(plain(job.resolved)) if given.json else show(job.resolved), end='\n' if given.json else '')
+    return 0

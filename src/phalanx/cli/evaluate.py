@@ -1,0 +1,72 @@
+"""`phalanx eval`: the figures of a run's weights, of others, or of an exported file."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from phalanx.cli.options import eval_parser
+from phalanx.cli.ranks import cluster_of, launched
+from phalanx.config.arguments import Assignments, parse_brought
+from phalanx.engine.loader import BadSampleError
+from phalanx.engine.runs import open_job, said_of_weights
+from phalanx.launch.remote import everywhere
+from phalanx.parallel import dist
+from phalanx.system.errors import CheckpointError, RequestError, told
+
+
+def command(words: Sequence[str]) -> int:
+    """Evaluates the weights of a run, or others."""
+    given, recipe, assigned = parse_brought(eval_parser(), words)
+    if Path(recipe).suffix in ('.onnx', '.xml'):
+        return _evaluate_exported(Path(recipe), given, assigned)
+    if given.raw and given.weights is not None and not Path(given.weights).is_dir():
+        raise RequestError(f'--raw: {given.weights} is no checkpoint, which has its EMA beside it; leave --raw out')
+    job = open_job(recipe, assigned)
+
+    from phalanx.engine import worker
+    from phalanx.report.report import PAGE_PICTURES, print_evaluation, write_evaluation
+
+    if not dist.is_launched():
+        flags, cluster = cluster_of(job, given)
+        if flags.ssh:
+            return everywhere(flags, 'eval', words, job.folder)
+        if cluster is not None:
+            return launched('eval', words, job, cluster, flags)
+    try:
+        raw = given.raw or job.recipe.ema is None  # `--set ema=null` asks for them, too
+        said = said_of_weights(job, given.weights, raw=raw)
+        if dist.rank_of_environment() == 0:
+            print(f'weights: {said}', file=sys.stderr)
+        result = worker.evaluate(job, given.weights, raw=raw, pictures=PAGE_PICTURES if given.page else 0)
+        if given.page and dist.rank_of_environment() == 0:
+            write_evaluation(given.page, job.name, said, result)
+    except (CheckpointError, BadSampleError, OSError, RuntimeError, ValueError) as error:
+        print(f'evaluation failed: {told(error)}', file=sys.stderr)
+        return 1
+    if dist.rank_of_environment() != 0:
+        return 0
+    if given.json:
+        metrics = {name: None if math.isnan(value) else value for name, value in result.metrics.items()}
+        worst = [{'sample': one.name, 'grade': one.grade.value, 'said': one.grade.said} for one in result.worst]
+        facts = {'samples': result.samples, 'seconds': result.seconds, 'table': result.table, 'worst': worst}
+        print(json.dumps({**metrics, **facts}))
+    else:
+        print_evaluation(result)
+    return 0
+
+
+def _evaluate_exported(file: Path, given: argparse.Namespace, assigned: Assignments) -> int:
+    from phalanx.deploy import deployed
+    from phalanx.runtime import ArtifactError
+
+    try:
+        deployed.command(file, given.data, given.weights, assigned, as_json=given.json, page=given.page)
+    except (ArtifactError, BadSampleError, OSError, ValueError) as error:
+        print(f'evaluation failed: {told(error)}', file=sys.stderr)
+        return 1
+    return 0

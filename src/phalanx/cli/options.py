@@ -1,0 +1,197 @@
+"""The options of the commands in this folder. Nothing here loads torch, so `--help` does not wait for it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from phalanx.config.arguments import Parser, add_assignments, add_brought_recipe, add_json, add_offline
+from phalanx.launch.flags import add_flags
+
+# Options that people bring along, as assignments to the recipe.
+BROUGHT_ALONG = {
+    'iters': 'train.steps={}',
+    'batch_size': 'train.batch_size_per_rank={}',
+    'learning_rate': 'optimizer.lr={}',
+    'log_iters': 'report.every={}',
+    'keep_checkpoint_max': 'checkpoint.keep={}',
+    'save_interval': 'checkpoint.every={}',
+    'num_workers': 'train.workers={}',
+    'seed': 'train.seed={}',
+    'amp': 'precision.dtype=fp16',
+    'precision': 'precision.dtype={}',  # after `amp`, so that it says what kind of mixed precision
+    'eval': 'evaluate.enabled=true',
+    'use_vdl': 'report.visualdl=true',
+    'slim_config': 'slim_config={}',
+}
+TAKEN_ALONG = {  # options of the originals that say nothing here
+    'use_mpio': 'loader workers are processes in any case',
+    'debug': 'every rank writes its own log',
+    'fleet': 'the launcher says on how many devices to train',
+    'vdl_log_dir': 'VisualDL records lie in the run folder',
+    'amp_level': "torch's autocast is what level O1 is",
+}
+WEIGHTS = 'a checkpoint, run folder, file, https:// or hf:// address, or a name that `phalanx weights` lists'
+
+TRAIN_EXAMPLES = (
+    'phalanx train pp_liteseg_digits                                 # on data that comes with the package; some minutes',
+    'phalanx train mine.yml --set data.root=DIR optimizer.lr=0.01    # any key of the recipe; goes on where it was stopped',
+    'phalanx train mine.yml --finetune                               # some minutes from published weights of its network',
+    'phalanx train mine.yml --gpus 0,1,2,3                           # on four devices',
+    'phalanx train mine.yml --gpus 0,1 --ips 10.0.0.1,10.0.0.2       # of two nodes: the same command on both',
+)
+EVAL_EXAMPLES = (
+    'phalanx eval runs/mine',
+    'phalanx eval runs/mine --set data.eval=test.txt --json',
+    'phalanx eval runs/mine --page eval.html                         # with pictures of the worst samples',
+    'phalanx eval mine.yml --weights model.pdparams',
+    'phalanx eval runs/mine/model.onnx                               # the exported file, beside the weights of its run',
+)
+PREDICT_EXAMPLES = (
+    'phalanx predict runs/mine photos --out results',
+    'phalanx predict runs/mine photos clip.mp4 --out results --threshold 0.5 --set device=cpu',
+    'phalanx predict runs/mine photos --out results --save txt,crops # labels as YOLO has them, and the objects cut out',
+    'find photos -newer seen | phalanx predict runs/mine - --out results',
+    'phalanx predict runs/mine 0 --out results                        # camera 0, until Ctrl-C',
+    'phalanx predict mine.yml a.jpg b.jpg --weights w.pdparams --out results',
+    'phalanx predict ppyoloe_plus_crn_s_80e_coco photos --weights ppyoloe_plus_crn_s_80e_coco --out results',
+)
+CONFIG_EXAMPLES = (
+    'phalanx config                                # the shipped recipes',
+    'phalanx config pp_liteseg_digits              # one of them, with all defaults',
+    'phalanx config mine.yml --set train.steps=10  # yours: is it right?',
+    'phalanx config mine.yml --explain             # every key it could have: what it takes, its default and its meaning',
+    'phalanx config mine.yml --explain transforms  # one of them, with all that can be chosen there',
+    'phalanx config --explain train.init_from      # without a recipe: of every family that has it',
+)
+WEIGHTS_EXAMPLES = (
+    'phalanx weights',
+    'phalanx weights get ppyoloe_plus_crn_s_80e_coco',
+    'phalanx weights get hf://OWNER/REPO@REVISION/model.safetensors',
+    'phalanx train mine.yml --set train.init_from=ppyoloe_plus_crn_s_80e_coco    # fetches it too, when it is not there',
+)
+CONVERT_EXAMPLES = (
+    'phalanx convert recipe configs/pp_liteseg/their.yml --out mine.yml',
+    'phalanx convert weights model.pdparams --recipe mine.yml --out model.safetensors',
+)
+
+
+def train_parser() -> Parser:
+    parser = Parser('phalanx train', 'Trains a recipe, on one rank or several.', TRAIN_EXAMPLES)
+    add_brought_recipe(parser)
+    parser.add_argument('--save_dir', type=Path, metavar='DIR', help='the run folder (default: runs/<recipe name>)')
+    parser.add_argument(
+        *('--resume', '-r', '--resume_model'),
+        dest='resume',
+        nargs='?',
+        const='auto',
+        metavar='FROM',
+        help='auto: go on with the run in the folder; or a checkpoint',
+    )
+    parser.add_argument(
+        '--fresh', action='store_true', help='start over; an earlier run in the folder is kept under another name'
+    )
+    parser.add_argument(
+        '--finetune', action='store_true', help='some minutes from published weights of the network; says what it chooses'
+    )
+    add_offline(parser)
+    add_flags(parser)
+    brought = parser.add_argument_group('other names for keys of the recipe, as people know them')
+    for option in ('iters', 'batch_size', 'learning_rate', 'log_iters', 'keep_checkpoint_max', 'save_interval', 'num_workers'):
+        names = ('--log_iters', '--log_steps') if option == 'log_iters' else (f'--{option}',)
+        brought.add_argument(*names, dest=option, metavar='N', help=BROUGHT_ALONG[option].removesuffix('={}'))
+    brought.add_argument('--seed', metavar='N', help='train.seed')
+    brought.add_argument('--precision', metavar='DTYPE', help='precision.dtype: fp32, bf16 or fp16')
+    brought.add_argument('--amp', action='store_true', help='precision.dtype=fp16')
+    brought.add_argument('--do_eval', '--eval', dest='eval', action='store_true', help='evaluate.enabled=true')
+    brought.add_argument('--use_vdl', nargs='?', const='true', metavar='BOOL', help='report.visualdl=true')
+    brought.add_argument('--slim_config', metavar='FILE', help='PaddleDetection: the teacher, and what is learned from it')
+    brought.add_argument('--use_gpu', nargs='?', const='true', metavar='BOOL', help='device=cuda, or cpu')
+    brought.add_argument('--device', choices=('gpu', 'cuda', 'cpu'), help='device=cuda, or cpu')
+    for option, reason in TAKEN_ALONG.items():
+        action = 'store' if option in ('vdl_log_dir', 'amp_level') else 'store_true'
+        brought.add_argument(f'--{option}', action=action, help=f'nothing: {reason}')
+    return parser
+
+
+def eval_parser() -> Parser:
+    about = 'Evaluates the weights of a run folder, or those of --weights with a recipe.'
+    parser = Parser('phalanx eval', about, EVAL_EXAMPLES)
+    add_brought_recipe(parser)
+    parser.add_argument('--weights', metavar='WEIGHTS', help=f'{WEIGHTS} (default: the best of the run)')
+    add_offline(parser)
+    parser.add_argument(
+        '--data', metavar='RUN', help='for MODEL.onnx: the run or recipe of its data (default: the folder it is in)'
+    )
+    parser.add_argument('--raw', action='store_true', help='the weights of the run as trained, not their EMA')
+    page = 'write a page: the table, curves, what is taken for what, the worst samples'
+    parser.add_argument('--page', type=Path, metavar='FILE', help=page)
+    add_json(parser)
+    add_flags(parser)
+    return parser
+
+
+def predict_parser() -> Parser:
+    parser = Parser('phalanx predict', 'Writes the results of a trained model for images and videos.', PREDICT_EXAMPLES)
+    parser.add_argument('run', metavar='RUN', help='a run folder, or a recipe with --weights')
+    what = 'files, folders, patterns in quotes; `-` reads paths from standard input, a number is a camera'
+    parser.add_argument('images', metavar='IMAGE', nargs='+', type=Path, help=what)
+    parser.add_argument('--out', type=Path, metavar='DIR', required=True, help='the folder to write to')
+    parser.add_argument('--weights', metavar='WEIGHTS', help=WEIGHTS)
+    ways = 'which files, of json, txt, crops, pictures, masks and html those that the family has (default: the usual ones)'
+    parser.add_argument('--save', metavar='A,B,..', help=ways)
+    shown = 'draw, cut out and list as txt objects of this score or more (shown_from)'
+    parser.add_argument('--threshold', type=float, metavar='SCORE', help=shown)
+    add_offline(parser)
+    add_assignments(parser)
+    return parser
+
+
+def config_parser() -> Parser:
+    about = 'Prints the resolved recipe, each value followed by where it was written; without a recipe, lists the shipped ones.'
+    parser = Parser('phalanx config', about, CONFIG_EXAMPLES)
+    add_brought_recipe(parser)
+    add_json(parser)
+    parser.add_argument('--explain', metavar='KEY', nargs='?', const='', help='show what may stand at a key, or at every one')
+    return parser
+
+
+def report_parser() -> Parser:
+    about = 'Builds report.html of a run folder from what the run has written so far.'
+    parser = Parser('phalanx report', about, ['phalanx report runs/pp_liteseg_digits'])
+    parser.add_argument('run', metavar='RUN', type=Path, help='a run folder')
+    return parser
+
+
+def weights_parser() -> Parser:
+    about = 'Lists the weights that can be named in train.init_from, and fetches them.'
+    parser = Parser('phalanx weights', about, WEIGHTS_EXAMPLES)
+    commands = parser.add_subparsers(dest='command')
+    about = 'list the names: network, training data, published figure, licence (with --json also the address)'
+    listing = commands.add_parser('list', help=about, description=about)
+    add_json(listing)
+    about = 'fetch weights into the cache, and print where they are'
+    getting = commands.add_parser('get', help=about, description=about)
+    getting.add_argument('names', metavar='NAME', nargs='+', help='a name of the list, an https:// or hf:// address')
+    add_offline(getting)
+    return parser
+
+
+def convert_parser() -> Parser:
+    about = 'Writes a configuration or weights of a Paddle project as files of ours.'
+    parser = Parser('phalanx convert', about, CONVERT_EXAMPLES)
+    commands = parser.add_subparsers(dest='command', required=True)
+    about = 'write a configuration of a Paddle project as a recipe'
+    recipe = commands.add_parser('recipe', help=about, description=about)
+    recipe.add_argument('file', metavar='FILE', help='the configuration')
+    recipe.add_argument('--out', type=Path, metavar='FILE', help='where to write it (default: standard output)')
+    add_assignments(recipe)
+    about = 'write weights of a Paddle project as .safetensors'
+    weights = commands.add_parser('weights', help=about, description=about)
+    weights.add_argument('file', metavar='FILE', type=Path, help='a .pdparams, or a .tar or .tar.gz that holds one')
+    which = weights.add_mutually_exclusive_group(required=True)
+    which.add_argument('--recipe', metavar='RECIPE', help='the recipe (ours or theirs) of the network that they belong to')
+    which.add_argument('--model', metavar='NAME', help='the name of that network')
+    weights.add_argument('--num_classes', type=int, metavar='N', help='of the network; a recipe says it, or its data set')
+    add_assignments(weights, 'sets a key of the recipe, or an option of the network')
+    weights.add_argument('--out', type=Path, required=True, metavar='FILE', help='the .safetensors file to write')
+    return parser

@@ -1,0 +1,48 @@
+"""What commands share that can run as several ranks: which ranks the flags ask for, and their launch."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from phalanx.config.read import plain
+from phalanx.engine.runs import Job
+from phalanx.launch.cluster import Cluster
+from phalanx.launch.flags import Flags
+from phalanx.launch.launcher import launch
+from phalanx.launch.preflight import disk_free, fingerprint
+from phalanx.system.errors import RequestError
+
+
+def cluster_of(job: Job, given: argparse.Namespace) -> tuple[Flags, Cluster | None]:
+    """The processes that the flags ask for; None when this one is enough. Raises RequestError."""
+    try:
+        flags = Flags.of(given)
+        if flags.ssh:
+            return flags, None
+        available = torch.cuda.device_count() if job.recipe.device != 'cpu' else 0
+        cluster, warnings = Cluster.from_flags(flags, available)
+    except ValueError as error:
+        raise RequestError(str(error)) from None
+    for warning in warnings:
+        print(f'warning: {warning}', file=sys.stderr)
+    return flags, cluster
+
+
+def launched(command: str, words: Sequence[str], job: Job, cluster: Cluster, flags: Flags) -> int:
+    def facts() -> dict[str, Any]:
+        return {
+            'command': command,
+            'recipe': fingerprint(iter([json.dumps(plain(job.resolved), sort_keys=True)])),
+            'data': job.fingerprint(),
+            'disk': disk_free(job.folder),
+        }
+
+    return launch(
+        [sys.executable, '-m', 'phalanx', command, *words], cluster, flags, flags.log_dir or job.folder / 'log', facts
+    )

@@ -1,0 +1,109 @@
+"""`phalanx train`: reads what was asked for, checks all of it, and trains here or as several ranks."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+from phalanx.cli.finetune import finetuned, lines
+from phalanx.cli.options import BROUGHT_ALONG, TAKEN_ALONG, train_parser
+from phalanx.cli.ranks import cluster_of, launched
+from phalanx.config.arguments import Assignments, parse_brought, with_values
+from phalanx.config.originals import dialect_of
+from phalanx.config.originals.dialect import Dialect
+from phalanx.engine.loader import BadSampleError
+from phalanx.engine.runs import (
+    Job,
+    check_folder,
+    check_initial,
+    check_parts,
+    find_recipe,
+    open_job,
+    pick_device,
+    set_aside,
+)
+from phalanx.launch.remote import everywhere
+from phalanx.parallel import dist
+from phalanx.system.errors import CheckpointError, told
+from phalanx.system.loading import loading
+from phalanx.weights.checkpoint import Checkpoints
+
+
+def command(words: Sequence[str]) -> int:
+    """Trains a recipe, on one rank or several."""
+    given, job = wanted(words)
+    for option, reason in TAKEN_ALONG.items():
+        if getattr(given, option) and not dist.is_launched():
+            print(f'--{option} is ignored: {reason}')
+
+    if dist.is_launched():
+        return _as_rank(job, given.resume, given.fresh)
+    flags, cluster = cluster_of(job, given)
+    if flags.ssh:
+        return everywhere(flags, 'train', words, job.folder)
+    check_parts(job, cluster.ranks_per_node * cluster.max_nodes if cluster else 1)
+    pick_device(job.recipe.device, cluster.ranks_per_node - 1 if cluster else 0)  # that of the last rank here
+    if cluster is None or cluster.rendezvous is None or cluster.hosts_rendezvous:  # the run folder is that of rank 0
+        check_folder(job, given.resume, given.fresh)
+        if given.fresh and (aside := set_aside(job.folder)):
+            print(f'the earlier run is kept in {aside}')
+    if given.fresh or not Checkpoints(job.folder, keep=1).all():
+        check_initial(job)
+    if cluster is None:
+        return _as_rank(job, given.resume, fresh=False)
+    return launched('train', [word for word in words if word != '--fresh'], job, cluster, flags)
+
+
+def wanted(words: Sequence[str]) -> tuple[argparse.Namespace, Job]:
+    """What a command line of `phalanx train` asks for: its options, and the run. Raises ConfigError."""
+    given, recipe, assigned = parse_brought(train_parser(), with_values(words, ('--use_gpu', '--use_vdl')))
+    assigned = _brought(given, dialect_of(find_recipe(recipe)), assigned)
+    if not given.finetune:
+        return given, open_job(recipe, assigned, given.save_dir)
+    job, chosen = finetuned(recipe, assigned, given.save_dir)
+    if not dist.is_launched():
+        print('\n'.join(lines(chosen)))
+    return given, job
+
+
+def _brought(given: argparse.Namespace, dialect: Dialect | None, assigned: Assignments) -> Assignments:
+    """`assigned`, and what options of the originals say as assignments too, as the project of the configuration means them."""
+    if dialect is not None and dialect.evaluates_on_request and not given.eval:
+        assigned = [('evaluate.enabled=false', f'without --do_eval or --eval, as in {dialect.project}'), *assigned]
+    meanings = {option: (assignment,) for option, assignment in BROUGHT_ALONG.items()} | (
+        dict(dialect.options) if dialect else {}
+    )
+    for option in BROUGHT_ALONG:
+        value = getattr(given, option)
+        if value in (None, False) or str(value).lower() == 'false':
+            continue
+        origin = f'--{option}' if value is True else f'--{option} {value}'
+        assigned = [*assigned, *((assignment.format(value), origin) for assignment in meanings[option])]
+    if given.use_gpu is not None:
+        wish = 'cuda' if given.use_gpu.lower() in ('true', '1', 'yes') else 'cpu'
+        assigned = [*assigned, (f'device={wish}', f'--use_gpu {given.use_gpu}')]
+    if given.device is not None:
+        assigned = [*assigned, (f'device={given.device.replace("gpu", "cuda")}', f'--device {given.device}')]
+    return assigned
+
+
+def _as_rank(job: Job, resume: str | None, fresh: bool) -> int:
+    """Trains as one rank; what ended the run is one line here, and the launcher's last one."""
+    from torch.distributed.elastic.multiprocessing.errors import record
+
+    from phalanx.engine import worker
+    from phalanx.launch.preflight import look_here
+    from phalanx.system.errors import RunError
+
+    if 'torch._dynamo' not in sys.modules:
+        with loading():  # torch's optimizers would do it at the first step, in half as much time again
+            import torch._dynamo  # noqa: F401
+    if not dist.is_launched():
+        look_here(job.folder)
+    try:
+        train = record(worker.train) if dist.is_launched() else worker.train  # recorded for the launcher
+        return train(job, worker.Start(resume, fresh)) or 0
+    except (RunError, BadSampleError, CheckpointError, OSError) as error:
+        print(f'the run failed: {told(error)}', file=sys.stderr)
+        return 1

@@ -1,0 +1,105 @@
+"""The options of `phalanx export`, `read` and `serve`. Nothing here loads torch, so `--help` does not wait for it."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from phalanx.config.arguments import Parser, add_assignments, add_offline
+
+FORMATS = {'onnx': '.onnx', 'openvino': '.xml', 'torch_export': '.pt2'}
+AXES = {'batch': 0, 'height': 2, 'width': 3}  # of the input that may vary
+OLDEST_OPSET = 18  # that torch has operators of
+FORMAT_HELP = 'openvino: an .xml file and a .bin file beside it; torch_export: what torch.export.load reads'
+PRECISION_HELP = 'of the network in the file; int8 is calibrated on training images (`phalanx eval` the file then)'
+POST_PROCESSING_HELP = 'put the suppression of boxes, or the choice of classes, characters or tokens, into the graph'
+DYNAMIC_HELP = 'which sizes may vary, of batch,height,width (default: all that differ between images)'
+OPSET_HELP = f"version of ONNX's operators, for a runtime that is older ({OLDEST_OPSET} or later; default: as torch recommends)"
+
+MODEL = 'a run folder, an exported file (.onnx, .xml), or a name that `phalanx weights` lists'
+READ_EXAMPLES = (
+    'phalanx read scans --det runs/det --rec runs/rec --out texts',
+    'phalanx read page.jpg --det det.onnx --rec rec.onnx --out texts --save json,hocr',
+)
+SERVE_EXAMPLES = (
+    'phalanx serve runs/mine/model.onnx                     # a page on http://127.0.0.1:8000',
+    'curl --data-binary @photo.jpg http://127.0.0.1:8000/predict',
+)
+
+
+def export_parser() -> Parser:
+    about = 'Writes a trained network as ONNX, with a JSON file beside it that says how to use it.'
+    parser = Parser('phalanx export', about, ['phalanx export runs/mine --out model.onnx'])
+    parser.add_argument('run', metavar='RUN', help='a run folder, or a recipe with --weights')
+    parser.add_argument('--weights', metavar='WEIGHTS', help='others than the best of the run, as `phalanx eval` takes them')
+    parser.add_argument(
+        '--out', type=Path, metavar='FILE', help='what to write (default: model.onnx in the run folder, .xml or .pt2)'
+    )
+    parser.add_argument('--format', choices=FORMATS, default='onnx', help=FORMAT_HELP)
+    parser.add_argument('--image_size', type=_size, metavar='HEIGHT,WIDTH', help='(default: as the first evaluation sample)')
+    parser.add_argument('--size', type=_former_size, dest='image_size', help=argparse.SUPPRESS)
+    parser.add_argument('--dynamic', type=_axes, metavar='AXES', help=DYNAMIC_HELP)
+    parser.add_argument('--with_post_processing', action='store_true', help=POST_PROCESSING_HELP)
+    parser.add_argument('--precision', choices=('fp32', 'fp16', 'int8'), default='fp32', help=PRECISION_HELP)
+    parser.add_argument('--opset', type=int, metavar='N', help=OPSET_HELP)
+    parser.add_argument('--no_check', action='store_true', help='do not compare with the network on evaluation samples')
+    add_offline(parser)
+    add_assignments(parser)
+    return parser
+
+
+def read_parser() -> Parser:
+    about = 'Reads pages: finds their texts, reads them, and writes them in reading order.'
+    parser = Parser('phalanx read', about, READ_EXAMPLES)
+    parser.add_argument(
+        'pages', metavar='PAGE', nargs='+', type=Path, help='image files, folders, patterns in quotes; `-` reads paths'
+    )
+    parser.add_argument('--det', metavar='MODEL', required=True, help=f'finds texts: {MODEL}')
+    parser.add_argument('--rec', metavar='MODEL', required=True, help='reads lines: the same')
+    parser.add_argument('--out', type=Path, metavar='DIR', required=True, help='the folder to write to')
+    parser.add_argument('--save', metavar='A,B,..', help='which files, of json, text, hocr and picture (default: all)')
+    parser.add_argument('--threshold', type=float, metavar='P', default=0.5, help='least confidence of a line (0.5)')
+    parser.add_argument('--upside_down', action='store_true', help='also lines that stand on their heads')
+    parser.add_argument('--device', default='auto', help='auto, cpu, cuda or cuda:N, for run folders (auto)')
+    add_offline(parser)
+    return parser
+
+
+def serve_parser() -> Parser:
+    parser = Parser('phalanx serve', 'Serves an exported model over HTTP.', SERVE_EXAMPLES)
+    parser.add_argument('model', metavar='MODEL.onnx', type=Path, help='what `phalanx export` wrote')
+    parser.add_argument('--host', default='127.0.0.1', help='the address to listen on (default: this node alone can ask)')
+    parser.add_argument('--port', type=_natural, default=8000, metavar='N', help='default: 8000')
+    parser.add_argument('--batch', type=_natural, default=8, metavar='N', help='images that are predicted at once (default: 8)')
+    parser.add_argument('--queue', type=_natural, default=64, metavar='N', help='requests that may wait (default: 64)')
+    parser.add_argument('--max_mib', type=_natural, default=32, metavar='N', help='size of a request (default: 32)')
+    parser.add_argument('--threads', type=_natural, default=0, metavar='N', help='for the network (default: one a core)')
+    return parser
+
+
+def _axes(text: str) -> tuple[str, ...]:
+    names = tuple(dict.fromkeys(text.split(',')))
+    if unknown := [name for name in names if name not in AXES]:
+        raise argparse.ArgumentTypeError(f'{unknown[0]!r} is not one of {", ".join(AXES)}')
+    return names
+
+
+def _size(text: str) -> tuple[int, int]:
+    height, _, width = text.partition(',')
+    if not (height.isdigit() and width.isdigit() and int(height) and int(width)):
+        raise argparse.ArgumentTypeError(f'{text!r} is not HEIGHT,WIDTH in pixels')
+    return int(height), int(width)
+
+
+def _former_size(text: str) -> tuple[int, int]:
+    """`--size WIDTH,HEIGHT` of former versions, where it says the same."""
+    width, height = _size(text)
+    if width != height:
+        raise argparse.ArgumentTypeError(f'sizes are HEIGHT,WIDTH now: --image_size {height},{width}')
+    return height, width
+
+
+def _natural(text: str) -> int:
+    if not text.isdigit() or not int(text):
+        raise argparse.ArgumentTypeError(f'{text!r} is not a whole number from 1 on')
+    return int(text)

@@ -1,0 +1,35 @@
+"""The options of `phalanx launch` and `phalanx doctor`. Nothing here loads torch, so `--help` does not wait for it."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from phalanx.config.arguments import Help, Parser, add_json
+from phalanx.launch.flags import add_flags
+
+
+def launch_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog='phalanx launch',
+        description='Runs a script (or a module, with -m) as the ranks of a run, on the devices of one node or many.',
+        formatter_class=Help,
+        allow_abbrev=False,
+    )
+    add_flags(parser)
+    parser.add_argument('--write_slurm', '--write-slurm', type=Path, metavar='FILE', help='write a batch script, start nothing')
+    parser.add_argument(
+        '--write_kubernetes', '--write-kubernetes', type=Path, metavar='FILE', help='write a PyTorchJob manifest'
+    )
+    parser.add_argument('-m', '--module', action='store_true', help='SCRIPT is the name of a module')
+    parser.add_argument('script', metavar='SCRIPT', help='a Python script, or another program that can be run')
+    parser.add_argument('arguments', metavar='...', nargs=argparse.REMAINDER, help='what the script is given')
+    return parser
+
+
+def doctor_parser() -> Parser:
+    about = 'Checks this node, and with --ips (the same command on each) whether the nodes fit together.'
+    parser = Parser('phalanx doctor', about)
+    add_flags(parser)
+    add_json(parser)
+    return parser
