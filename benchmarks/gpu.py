@@ -2,9 +2,9 @@
 
     make gpu                      or: python benchmarks/gpu.py [--device cpu] [--seconds 300] [--out runs/gpu]
 
-Settings: fp32 without and with TF32, bf16, fp16, bf16 in channels last, compiled, as CUDA graphs. Each cell is a process of its
-own, so that one that runs out of memory costs itself alone. Writes gpu.json and gpu.md. With `--device cpu` sizes are tiny: it
-shows that the benchmark works, and says nothing of a GPU.
+Settings: fp32 without and with TF32, bf16, fp16, bf16 in channels last, compiled, as CUDA graphs, and as two ranks that share
+the GPU and talk over gloo. Each cell is a process of its own, or two, so one that runs out of memory costs itself alone. Writes
+gpu.json and gpu.md. With `--device cpu` sizes are tiny: it shows that the benchmark works, and says nothing of a GPU.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import os
 import platform
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 from typing import Any
@@ -42,7 +43,17 @@ SETTINGS = {
     'bf16, channels last': ('precision={dtype: bf16}', 'train.channels_last=true'),
     'bf16, compiled': ('precision={dtype: bf16}', 'train.channels_last=true', 'train.compile=true'),
     'bf16, CUDA graphs': ('precision={dtype: bf16}', 'train.channels_last=true', 'train.cuda_graph=true'),
+    'bf16, two ranks': ('precision={dtype: bf16}', 'train.channels_last=true'),
 }
+RANKS = {'bf16, two ranks': 2}
+# NCCL takes one rank a device; over gloo the exchanges can be seen at work where there is one GPU.
+AS_RANK = """
+import os, sys, torch.distributed
+rank, ranks = int(os.environ['RANK']), int(os.environ['WORLD_SIZE'])
+torch.distributed.init_process_group('gloo', init_method=f'file://{sys.argv.pop(1)}', rank=rank, world_size=ranks)
+from phalanx.__main__ import main
+sys.exit(main())
+"""
 COLUMNS = ('samples_per_s', 'peak_memory_mb', 'share_of_peak')
 SHOWN = ('samples/s', 'MiB', 'share of peak')
 
@@ -55,20 +66,28 @@ def cell(family: str, setting: str, device: str) -> list[str]:
     return [*words, '--set', *sizes, *SETTINGS[setting], f'device={device}']
 
 
-def measured(words: list[str], seconds: float) -> dict[str, Any]:
-    """What `phalanx WORDS` says as JSON, or why it says nothing."""
+def measured(words: list[str], seconds: float, ranks: int = 1) -> dict[str, Any]:
+    """What `phalanx WORDS` says as JSON, or why it says nothing; with several `ranks`, what rank 0 says."""
     environment = {**os.environ, 'PYTHONPATH': str(Path(__file__).parents[1] / 'src')}
-    try:
-        done = subprocess.run(
-            [sys.executable, '-m', 'phalanx', *words],
-            capture_output=True,
-            text=True,
-            timeout=seconds,
-            env=environment,
-            check=False,
-        )
-    except subprocess.TimeoutExpired:
-        return {'why': f'longer than {seconds:.0f} s'}
+    with tempfile.TemporaryDirectory() as folder:
+        command = [sys.executable, '-m', 'phalanx', *words]
+        if ranks > 1:
+            command = [sys.executable, '-c', AS_RANK, f'{folder}/rendezvous', *words]
+            environment |= {'WORLD_SIZE': str(ranks), 'RANK': '0', 'LOCAL_RANK': '0'}
+        others = [
+            subprocess.Popen(
+                command, env=environment | {'RANK': str(rank)}, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+            )
+            for rank in range(1, ranks)
+        ]
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, timeout=seconds, env=environment, check=False)
+        except subprocess.TimeoutExpired:
+            return {'why': f'longer than {seconds:.0f} s'}
+        finally:
+            for other in others:
+                other.kill()
+                other.wait()
     if done.returncode:
         return {'why': (done.stderr.strip().splitlines() or ['no word'])[-1][:200]}
     (found,) = json.loads(done.stdout)['variants']
@@ -94,7 +113,8 @@ def main() -> None:
     end, rows = time.monotonic() + given.seconds, []
     for family, setting in [(family, setting) for setting in SETTINGS for family in RECIPES]:
         left = end - time.monotonic()
-        found = measured(cell(family, setting, given.device), left) if left > 5 else {'why': 'left out: out of time'}
+        words, ranks = cell(family, setting, given.device), RANKS.get(setting, 1)
+        found = measured(words, left, ranks) if left > 5 else {'why': 'left out: out of time'}
         rows.append({'family': family, 'setting': setting, **found})
         print(
             '  '.join(f'{said:>{width}}' for said, width in zip(shown(rows[-1]).values(), (14, 19, 9, 7, 5), strict=True)),

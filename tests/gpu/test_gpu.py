@@ -22,6 +22,7 @@ FAMILIES = {
     'detection': ('ppyoloe_digits',),
     'recognition': ('crnn_digits',),
     'table': ('slanet_rendered',),
+    'text_detection': ('db_pages',),
 }
 LAYOUTS = (torch.contiguous_format, torch.channels_last)
 
