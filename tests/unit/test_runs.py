@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import subprocess
@@ -17,6 +18,7 @@ from phalanx.engine.runs import check_folder, check_parts, differences, hold, op
 from phalanx.families.recognition.task import Recognition
 from phalanx.families.segmentation.task import Segmentation
 from phalanx.system.errors import RequestError
+from running import TINY
 
 LENGTH = 'train: {steps: 1, global_batch_size: 1}\n'
 
@@ -176,3 +178,23 @@ def test_a_recipe_without_its_task_says_all_else_that_is_wrong_too(tmp_path: Pat
         open_job(str(tmp_path / 'mine.yml'))
     told = [problem.partition(': ')[2].partition(';')[0] for problem in caught.value.problems]
     assert told == ['task: missing', 'trian: unknown key', 'train.stps: unknown key', 'optimizer: missing', 'schedule: missing']
+
+
+@pytest.mark.parametrize(
+    ('world_size', 'sets', 'fits'),
+    [
+        (1, ['train.global_batch_size=1'], False),
+        (1, ['train.global_batch_size=2', 'train.micro_batches=2'], False),
+        (2, ['train.global_batch_size=2', 'norm_sync=off'], False),
+        (2, ['train.global_batch_size=2', 'norm_sync=global'], True),
+        (1, ['train.global_batch_size=2'], True),
+    ],
+)
+def test_a_batch_norm_that_would_see_one_value_a_channel_is_reported_before_anything_starts(
+    world_size: int, sets: list[str], fits: bool
+) -> None:
+    """PP-LiteSeg pools its deepest map to one pixel."""
+    small = [*TINY[2:], *sets]
+    job = open_job(TINY[0], [(text, text) for text in small])
+    with contextlib.nullcontext() if fits else pytest.raises(RequestError, match='a batch norm sees one value a channel'):
+        check_parts(job, world_size)

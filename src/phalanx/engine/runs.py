@@ -24,6 +24,7 @@ from phalanx.config.read import ConfigError, Node, did_you_mean, document, overr
 from phalanx.config.shipped import shipped
 from phalanx.data.cache import check_room
 from phalanx.data.folders import text_of
+from phalanx.data.samples import Draw, SampleError
 from phalanx.engine.loader import Stream
 from phalanx.engine.optim import REFUSING
 from phalanx.engine.optim.frozen import freeze
@@ -34,6 +35,7 @@ from phalanx.families.catalog import FAMILIES
 from phalanx.families.plugins import load_plugins
 from phalanx.families.task import Task
 from phalanx.parallel.norms import keep_folded
+from phalanx.parallel.step import WholeStep
 from phalanx.report.readable import counted
 from phalanx.system.compiler import check_cache, use_own_cache
 from phalanx.system.errors import CheckpointError, RequestError
@@ -293,6 +295,7 @@ def check_parts(job: Job, world_size: int) -> None:
         groups = parameter_groups(model, job.recipe.parameters)
         if getattr(job.recipe.optimizer, 'func', None) in REFUSING:  # making any optimizer makes torch import its compiler: 3 s
             job.recipe.optimizer(groups)
+        check_norms(job, model, world_size)
 
     problems: list[str] = []
     for check in (check_cached, check_stream, lambda: task.dataset('eval'), check_network):
@@ -303,6 +306,24 @@ def check_parts(job: Job, world_size: int) -> None:
                 problems.append(str(error))
     if problems:
         raise RequestError('\n'.join(problems))
+
+
+def check_norms(job: Job, model: nn.Module, world_size: int) -> None:
+    """Raises ValueError where a batch norm would see one value a channel: of one sample, of which pooling left one pixel.
+
+    Which networks have such maps only a forward pass shows. It is made where a rank normalises a single sample by itself, but
+    for published weights, whose norms may be part of convolutions.
+    """
+    train, shared = job.recipe.train, job.recipe.norm_sync in ('global', 'node') and world_size > 1
+    samples = train.global_batch(world_size) // (world_size * train.micro_batches)
+    if samples > 1 or shared or job.recipe.norm_sync == 'frozen' or train.init_from or train.init_networks:
+        return
+    try:
+        sample = job.task.dataset('train')[Draw(0, 0, 0, train.seed)]
+    except (SampleError, OSError):
+        return  # the loader deals with it, and counts
+    with torch.no_grad():
+        job.task.outputs(model.train(), job.task.align(job.task.collate([sample]), WholeStep()))
 
 
 def load_initial(model: nn.Module, recipe: Recipe, task: Task[Any, Any, Any]) -> list[Taken]:
