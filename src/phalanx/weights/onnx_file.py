@@ -5,7 +5,7 @@ Names of weights are lost in such files, or are numbers. What stays is the order
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -35,6 +35,7 @@ class Layer(NamedTuple):
 def weights_in(data: bytes, model: nn.Module, names: Sequence[str]) -> dict[str, Array | Tensor]:
     """The weights of an ONNX file, by the names of `model`, whose layers `names` are those of the file, in its order.
 
+    Where the tensors of a layer have names of their own, its name has a place for what they are: `cell.{}_ih`.
     A batch norm that is not among them is part of the convolution beside it in the file: its offset becomes the bias of that,
     and it changes nothing else (`BatchNorm2d.folded`).
     Raises RefusedError when the file is damaged, or has other layers.
@@ -47,7 +48,8 @@ def weights_in(data: bytes, model: nn.Module, names: Sequence[str]) -> dict[str,
             f'has {len(layers)} layers with weights, {type(model).__name__} has {len(names)}; is it this network?'
         )
     for name, layer in zip(names, layers, strict=True):
-        own = {part for part in PARTS[layer.kind] if f'{name}.{part}' in state}
+        spelled = name if '{}' in name else f'{name}.{{}}'
+        own = {part for part in PARTS[layer.kind] if spelled.format(part) in state}
         given = dict(zip(PARTS[layer.kind], layer.arrays, strict=False))
         norm = f'{name.rpartition(".")[0]}.norm'
         if norm not in names and f'{norm}.running_var' in state:
@@ -57,7 +59,7 @@ def weights_in(data: bytes, model: nn.Module, names: Sequence[str]) -> dict[str,
                 found[f'{norm}.bias'] = given.pop('bias')
         if own != given.keys():
             raise RefusedError(f'has a {layer.kind} of {", ".join(given)} where {name} has {", ".join(sorted(own)) or "none"}')
-        found |= {f'{name}.{part}': array for part, array in given.items()}
+        found |= {spelled.format(part): array for part, array in given.items()}
     return found
 
 
@@ -73,23 +75,22 @@ def characters_in(path: Path) -> tuple[str, ...]:
 def layers_of(data: bytes) -> list[Layer]:
     """The layers of an ONNX file that have weights. Raises RefusedError when it is damaged, or onnx is not installed."""
     graph = _read(data).graph
-    from onnx.numpy_helper import to_array
-
+    constants: dict[str, Array] = {}
     try:
-        constants: dict[str, Array] = {each.name: to_array(each) for each in graph.initializer}
-        for node in graph.node:
-            if node.op_type == 'Constant' and node.attribute[0].name == 'value':
-                constants[node.output[0]] = to_array(node.attribute[0].t)
+        nodes = list(_nodes(graph, constants))
     except ValueError as error:
         raise RefusedError(f'is not a complete ONNX file: {error}') from None
     layers: list[Layer] = []
     made: dict[str, Layer] = {}  # by the value that it computes
-    for node in graph.node:
+    for node in nodes:
         if node.op_type == 'Identity':
             if node.input[0] in constants:
                 constants[node.output[0]] = constants[node.input[0]]
             elif node.input[0] in made:
                 made[node.output[0]] = made[node.input[0]]
+            continue
+        if node.op_type == 'Transpose' and node.input[0] in constants:  # of the matrix of a linear layer
+            constants[node.output[0]] = constants[node.input[0]].T
             continue
         fixed = [constants[name].copy() for name in node.input if name in constants]
         if not fixed:
@@ -114,6 +115,26 @@ def layers_of(data: bytes) -> list[Layer]:
             continue
         made[node.output[0]] = layer
     return layers
+
+
+def _nodes(graph: Any, constants: dict[str, Array]) -> Iterator[Any]:
+    """The nodes of `graph` in their order, in the place of a loop those inside it; `constants` takes the values they name.
+
+    Raises ValueError when it is damaged.
+    """
+    from onnx.numpy_helper import to_array
+
+    constants |= {each.name: to_array(each) for each in graph.initializer}
+    for node in graph.node:
+        if node.op_type == 'Constant' and node.attribute[0].name == 'value':
+            constants[node.output[0]] = to_array(node.attribute[0].t)
+        elif node.op_type == 'Loop':
+            (body,) = (each.g for each in node.attribute if each.name == 'body')
+            given = zip(body.input, node.input, strict=False)
+            constants |= {inside.name: constants[outside] for inside, outside in given if outside in constants}
+            yield from _nodes(body, constants)
+        else:
+            yield node
 
 
 def _read(data: bytes) -> Any:

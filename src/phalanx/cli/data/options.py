@@ -9,7 +9,6 @@ from phalanx.cli.data.prepare.formats import FORMATS
 from phalanx.cli.data.prepare.samples import FAMILIES
 from phalanx.config.arguments import Parser, add_json, add_recipe
 
-READER_FILE = 'PP-OCRv6_rec_small.onnx'
 EXAMPLES = (
     'phalanx new photos                            # what is there? writes ./photos_phalanx/photos.yml',
     'phalanx new photos --family segmentation      # outlines as classes of pixels, not as boxes',
@@ -31,9 +30,8 @@ def new_parser() -> Parser:
     parser.add_argument('--groups', metavar='GROUPS', help='what stays together: `folder`, or a regular expression on paths')
     parser.add_argument('--seed', type=int, default=0, metavar='N', help='of the random split (0)')
     parser.add_argument('--minutes', type=float, metavar='N', help='how long the training may take on this node')
-    parser.add_argument(
-        '--weights', type=Path, metavar='FILE', help=f'for lines of text: {READER_FILE} to begin with (docs/own-data.md)'
-    )
+    of_texts = 'for lines of text, pages and tables: published weights to begin with (docs/own-data.md)'
+    parser.add_argument('--weights', type=Path, metavar='FILE', help=of_texts)
     parser.add_argument('--no_trial', action='store_true', help='do not try the recipe, so estimate no time')
     return parser
 

@@ -54,6 +54,7 @@ ORIGINALS: dict[type[nn.Module], Callable[[Any], Original]] = {
 # Of networks whose exported files can be read: their layers with weights, in the order of the original's ONNX files.
 IN_ORDER: dict[type[nn.Module], Callable[[Any], list[str]]] = {
     DB: db.in_order,
+    SLANet: slanet.in_order,
     SVTRLCNetV3: svtr_lcnetv3.in_order,
     SVTRLCNetV4: svtr_lcnetv4.in_order,
 }

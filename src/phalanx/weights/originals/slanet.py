@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from phalanx.families.table.models.slanet import SLANet
-from phalanx.weights.originals.original import PADDLE_BUFFERS, Original
+from phalanx.weights.originals.original import PADDLE_BUFFERS, Original, layers_with_weights
 
 
 def original(model: SLANet) -> Original:
@@ -39,3 +39,23 @@ def original(model: SLANet) -> Original:
             *PADDLE_BUFFERS,
         )
     )
+
+
+def in_order(model: SLANet) -> list[str]:
+    """The layers of `model` that have weights, in the order in which PaddleOCR computes them; those of the head in a loop."""
+    parts, of_block = ['backbone', 'neck.inputs'], ('short', 'main', 'out')
+    parts += [f'neck.top_down.{level}.{part}' for level in range(3) for part in of_block]
+    for level in range(3):
+        parts += [f'neck.halve.{level}', *(f'neck.bottom_up.{level}.{part}' for part in of_block)]
+    layers = layers_with_weights(model)
+    attention = [f'head.attention.{part}' for part in ('of_pixel', 'of_state', 'score')]
+    of_head = [
+        *attention,
+        'head.cell.{}_ih',
+        'head.cell.{}_hh',
+        'head.structure.0',
+        'head.structure.1',
+        'head.box.0',
+        'head.box.1',
+    ]
+    return [*(name for part in parts for name in layers if f'{name}.'.startswith(f'{part}.')), *of_head]

@@ -11,15 +11,15 @@ import time
 import zipfile
 from collections import Counter
 from collections.abc import Sequence
-from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
 import torch
 
 from phalanx.cli.data.new.plan import Length, Node, length_of, length_on, line_size, rare, rounded, this_node
+from phalanx.cli.data.new.published import STARTS
 from phalanx.cli.data.new.recipe import text_of
-from phalanx.cli.data.options import READER_FILE, new_parser
+from phalanx.cli.data.options import new_parser
 from phalanx.cli.data.prepare.checks import AnnotationError
 from phalanx.cli.data.prepare.dealing import deal, given_splits, val_share
 from phalanx.cli.data.prepare.formats import FORMATS, chosen, look
@@ -38,7 +38,6 @@ ORDER: tuple[SplitName, ...] = ('train', 'val', 'test')
 LONG = 3600  # seconds; a longer training is a reason to mention --minutes
 SORTED = 'class_folders'
 UNPACKED = 'unpacked'  # the folder of what an archive held
-FEW_LINES = 20_000  # 1,600 teach next to nothing from random weights (docs/benchmarks.md)
 TRIED = 2  # steps that are timed, after a first one
 
 
@@ -83,8 +82,9 @@ def _new(given: argparse.Namespace, folder: Path, out: Path) -> int:
             f'{given.folder}: the images are sorted into folders, as for the classification of images, which is not a family '
             'of Phalanx; where the name of a folder is what is written on its images, add --family recognition'
         )
-    if given.weights and family != 'recognition':
-        raise RequestError(f'--weights: is for lines of text, and this is {family}; train.init_from takes weights for it')
+    if given.weights and family not in STARTS:
+        known = ', '.join(STARTS)
+        raise RequestError(f'--weights: is for {known}, and this is {family}; train.init_from takes weights for it')
     print(f'{given.folder}: {counted(len(tree.images), "image")}, {FORMATS[name].about}')
     others = [other for other in held if other != name]
     if others:
@@ -104,10 +104,10 @@ def _new(given: argparse.Namespace, folder: Path, out: Path) -> int:
             f'nothing is left to {"train on" if not written.counts.get("train") else "evaluate with"}:\n'
             + '\n'.join([*found.left_out, *written.left_out][:SHOWN])
         )
-    reader = reader_of(given) if family == 'recognition' else None
-    _say(family, found, written, tree, meaning, reader)
+    weights = given.weights.absolute() if given.weights else STARTS[family].place if family in STARTS else None
+    _say(family, found, written, tree, meaning, weights)
     path = out / f'{out.name.removesuffix("_phalanx")}.yml'
-    return _write_recipe(given, family, written, path, reader)
+    return _write_recipe(given, family, written, path, weights)
 
 
 def _nothing(tree: Tree, held: dict[str, Found], given: argparse.Namespace) -> str:
@@ -152,17 +152,7 @@ def _lists(found: Found, given: argparse.Namespace) -> dict[SplitName, list[Samp
     return dealt
 
 
-def reader_of(given: argparse.Namespace) -> Path | None:
-    """The published recogniser to train on: that of `--weights`, or of the package that has it, where it is installed."""
-    if given.weights:
-        weights: Path = given.weights.absolute()
-        return weights
-    spec = find_spec('rapidocr')
-    places = spec.submodule_search_locations if spec else None
-    return next((file for place in places or () if (file := Path(place, 'models', READER_FILE)).is_file()), None)
-
-
-def _say(family: Family, found: Found, written: Written, tree: Tree, meaning: Meaning | None, reader: Path | None) -> None:
+def _say(family: Family, found: Found, written: Written, tree: Tree, meaning: Meaning | None, weights: Path | None) -> None:
     """What was found, what is left out and why, and what is worth a look."""
     unit = {'recognition': 'line', 'table': 'table', 'text_detection': 'page'}.get(family, 'image')
     print(f'  {family}: ' + ', '.join(f'{counted(count, unit)} in {split}' for split, count in written.counts.items()))
@@ -177,18 +167,19 @@ def _say(family: Family, found: Found, written: Written, tree: Tree, meaning: Me
         print(f'  {counted(len(shares), "class", "classes")} ({of} in training): {", ".join(shares[:20])}{more}')
     elif family == 'recognition':
         print(f'  {len(written.units)} characters, texts of {min(map(len, written.texts))} to {written.longest}')
-        if not reader and (too_long := line_size(written, this_node()).too_long):
+        if not weights and (too_long := line_size(written, this_node()).too_long):
             print(f'  note: {counted(too_long, "training line")} with more characters than there are places for: not learned')
-        if reader:
-            print(f'  begins with the weights of PP-OCRv6 small, {reader}')
-        elif written.counts['train'] < FEW_LINES:
-            print(f'  note: few lines to learn reading from; begin with published weights: --weights {READER_FILE}, which')
-            print('  `pip install --no-deps rapidocr==3.10.0` brings; phalanx new finds it there')
     elif family == 'text_detection':
         read, ignored = written.units['text'], written.units['ignored']
         print(f'  {counted(read, "text")} in training' + (f', {ignored:,} more are ignored' if ignored else ''))
     else:
         print(f'  {min(written.tokens)} to {max(written.tokens)} tokens a table, {written.cell_boxes:,} boxes of cells')
+    if weights:
+        print(f'  begins with the weights of {STARTS[family].about}, {weights}')
+    elif family in STARTS and written.counts['train'] < STARTS[family].few:
+        start = STARTS[family]
+        print(f'  note: too few to learn much of from random weights; begin with published ones: --weights {start.name},')
+        print(f'  which `pip install --no-deps {start.package}=={start.version}` brings; phalanx new finds it there')
     widths, heights = zip(*written.sizes, strict=True)
     print(f'  sizes: {min(widths)} to {max(widths)} wide, {min(heights)} to {max(heights)} high')
     for note in [*found.notes, *(meaning.notes if meaning else ()), *written.notes]:
@@ -208,16 +199,16 @@ def _say(family: Family, found: Found, written: Written, tree: Tree, meaning: Me
         print(f'    and {len(left_out) - SHOWN} more')
 
 
-def _write_recipe(given: argparse.Namespace, family: Family, written: Written, path: Path, reader: Path | None) -> int:
+def _write_recipe(given: argparse.Namespace, family: Family, written: Written, path: Path, weights: Path | None) -> int:
     """Writes the recipe, tries it, and writes it again where the time is limited; says what comes next."""
     node, samples = this_node(), written.counts['train']
 
     def wanted(seen: int | None = None) -> Length:
-        return length_on(samples, seen) if reader else length_of(family, samples, node, seen)
+        return length_on(STARTS[family], samples, seen) if weights else length_of(family, samples, node, seen)
 
     length = wanted()
     head = _head(given, family, written, node, path, None)
-    path.write_text(text_of(family, written, length, node, head, reader), encoding='utf-8')
+    path.write_text(text_of(family, written, length, node, head, weights), encoding='utf-8')
     shown = path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
     seconds = None
     if not given.no_trial:
@@ -231,7 +222,7 @@ def _write_recipe(given: argparse.Namespace, family: Family, written: Written, p
         looks = length.epochs // length.evaluate_epochs * written.counts['val']
         seconds = (length.steps * length.batch + looks / 2) / rate
         head = _head(given, family, written, node, path, seconds)
-        path.write_text(text_of(family, written, length, node, head, reader), encoding='utf-8')
+        path.write_text(text_of(family, written, length, node, head, weights), encoding='utf-8')
     took = f', {rounded(seconds)} on this node as busy as it is' if seconds is not None else ''
     print(f'\n{shown}: {counted(length.epochs, "epoch")}, {length.steps:,} steps{took}')
     for line in (

@@ -15,6 +15,7 @@ from itertools import pairwise
 import numpy as np
 import torch
 
+from phalanx.cli.data.new.published import Start
 from phalanx.cli.data.prepare.samples import Family
 from phalanx.cli.data.prepare.targets import Written
 from phalanx.system.cores import cores
@@ -34,7 +35,6 @@ BATCH: dict[Family, tuple[int, int]] = {
     'table': (8, 32),
     'text_detection': (8, 16),
 }
-READ_ON = 6_400  # lines that a published recogniser sees to fit to others (docs/benchmarks.md)
 EPOCHS = (5, 400)  # at least and at most
 EVALUATIONS = 10  # in a run
 EMA_WINDOWS = 20  # of which the average holds one: then the beginning is long forgotten
@@ -89,10 +89,10 @@ def length_of(family: Family, samples: int, node: Node, seen: int | None = None)
     return Length(batch, epochs, steps, max(1, epochs // EVALUATIONS), decay)
 
 
-def length_on(samples: int, seen: int | None = None) -> Length:
-    """Of training a published recogniser on: READ_ON samples in all, or `seen`; more lines are all seen once."""
-    batch = max(1, min(32, samples))
-    epochs = max(1, round((seen or READ_ON) / samples))
+def length_on(start: Start, samples: int, seen: int | None = None) -> Length:
+    """Of training published weights on: as many samples as they need, or `seen`; more are all seen once."""
+    batch = max(1, min(start.batch, samples))
+    epochs = max(1, round((seen or start.samples) / samples))
     return Length(batch, epochs, max(1, samples // batch) * epochs, max(1, epochs // 2), None)
 
 

@@ -14,15 +14,17 @@ from phalanx.cli.data.new.plan import (
     class_weights,
     detection_side,
     line_size,
+    long_side,
     mirrors,
     segmentation_sides,
     text_sides,
     wide_line,
 )
+from phalanx.cli.data.new.published import STARTS
 from phalanx.cli.data.prepare.samples import Family
 from phalanx.cli.data.prepare.targets import Written
 
-READER = 'PP-OCRv6_small_rec_iiit5k'  # the recipe by which a published recogniser is trained on
+LARGE_PAGE = 1280  # pixels of the longer side, to which larger pages are reduced
 READING = (
     'metric:                          # case, blanks and punctuation count\n  name: reading\n'
     '  ignore_space: false\n  alphanumeric_only: false'
@@ -30,12 +32,13 @@ READING = (
 
 
 def text_of(
-    family: Family, written: Written, length: Length, node: Node, head: Sequence[str], reader: Path | None = None
+    family: Family, written: Written, length: Length, node: Node, head: Sequence[str], weights: Path | None = None
 ) -> str:
-    """The recipe, which `head` begins as a comment. `reader`: the published recogniser that is trained on, if one is."""
+    """The recipe, which `head` begins as a comment. `weights`: the published ones that are trained on, if any are."""
     about, data = '\n'.join(f'# {line}'.rstrip() for line in head), _mapping('data', written.data)
-    if reader:
-        return '\n\n'.join([about, f'_base_: {READER}', data, *_read_on(written, length, node, reader)]) + '\n'
+    if weights:
+        own = (f'_base_: {STARTS[family].base}', data, *FITTED[family](written, node), *_trained_on(length, weights))
+        return '\n\n'.join([about, *own]) + '\n'
     blocks = [about, f'task: {family}', data, *FAMILY[family](written, length, node), *_general(family, length, node)]
     return '\n\n'.join(blocks) + '\n'
 
@@ -93,15 +96,46 @@ def _segmentation(written: Written, length: Length, node: Node) -> list[str]:
     ]
 
 
-def _read_on(written: Written, length: Length, node: Node, reader: Path) -> list[str]:
-    """What differs from READER."""
+def _reader(written: Written, node: Node) -> list[str]:
+    """What differs from the recipe by which the published recogniser is trained on."""
+    return [_characters(written), f'image_size: [48, {wide_line(written, node)}]', READING]
+
+
+def _tables(written: Written, node: Node) -> list[str]:
+    """The same of SLANet."""
+    unlocated = 'loss_coefficients: [1.0, 0.0]    # no cell has a box: their places are not learned'
+    longest = min(max(written.tokens), 500)
     return [
-        _characters(written),
-        f'image_size: [48, {wide_line(written, node)}]',
-        READING,
+        *([] if written.cell_boxes else [unlocated]),
+        f'max_length: {longest}                  # tokens; longer tables are not trained on',
+    ]
+
+
+def _detector(written: Written, node: Node) -> list[str]:
+    """The same of the detector."""
+    if long_side(written.sizes) <= LARGE_PAGE:
+        return []
+    smaller = f'  - {{name: limit_side, side: {LARGE_PAGE}, limit: max}}  # small texts need more pixels'
+    return [
+        f'transforms:\n{smaller}\n  - random_flip\n  - {{name: random_rotate, degrees: [-10, 10]}}\n'
+        '  - {name: random_resize, scale: [0.5, 3.0]}\n  - {name: random_crop, crop_size: [480, 480]}',
+        f'eval_transforms:\n{smaller}',
+    ]
+
+
+FITTED: dict[Family, Callable[[Written, Node], list[str]]] = {
+    'recognition': _reader,
+    'table': _tables,
+    'text_detection': _detector,
+}
+
+
+def _trained_on(length: Length, weights: Path) -> list[str]:
+    """Length, weights, evaluation, checkpoints."""
+    return [
         f'train:\n  epochs: {length.epochs:<22} # {length.steps:,} steps\n  global_batch_size: {length.batch}\n'
         f'  bad_samples: 5                 # images that cannot be read are skipped, up to so many\n'
-        f'  init_from: {_flow(str(reader))}',
+        f'  init_from: {_flow(str(weights))}',
         f'schedule:\n  warmup_steps: {length.warmup_steps}',
         f'evaluate:\n  every_epochs: {length.evaluate_epochs}',
         f'checkpoint:\n  every_epochs: {length.evaluate_epochs}',
