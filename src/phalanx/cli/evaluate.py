@@ -12,10 +12,12 @@ from pathlib import Path
 from phalanx.cli.options import eval_parser
 from phalanx.cli.ranks import cluster_of, launched
 from phalanx.config.arguments import Assignments, parse_brought
+from phalanx.engine import worker
 from phalanx.engine.loader import BadSampleError
 from phalanx.engine.runs import open_job, said_of_weights
 from phalanx.launch.remote import everywhere
 from phalanx.parallel import dist
+from phalanx.report.report import PAGE_PICTURES, print_evaluation, write_evaluation
 from phalanx.system.errors import CheckpointError, RequestError, told
 
 
@@ -27,9 +29,6 @@ def command(words: Sequence[str]) -> int:
     if given.raw and given.weights is not None and not Path(given.weights).is_dir():
         raise RequestError(f'--raw: {given.weights} is no checkpoint, which has its EMA beside it; leave --raw out')
     job = open_job(recipe, assigned)
-
-    from phalanx.engine import worker
-    from phalanx.report.report import PAGE_PICTURES, print_evaluation, write_evaluation
 
     if not dist.is_launched():
         flags, cluster = cluster_of(job, given)

@@ -35,6 +35,8 @@ def cluster_of(job: Job, given: argparse.Namespace) -> tuple[Flags, Cluster | No
 
 
 def launched(command: str, words: Sequence[str], job: Job, cluster: Cluster, flags: Flags) -> int:
+    """Runs `phalanx COMMAND WORDS` as the ranks of `cluster`; the exit status."""
+
     def facts() -> dict[str, Any]:
         return {
             'command': command,

@@ -6,12 +6,15 @@ import argparse
 import sys
 from collections.abc import Sequence
 
+from torch.distributed.elastic.multiprocessing.errors import record
+
 from phalanx.cli.finetune import finetuned, lines
 from phalanx.cli.options import BROUGHT_ALONG, TAKEN_ALONG, train_parser
 from phalanx.cli.ranks import cluster_of, launched
 from phalanx.config.arguments import Assignments, parse_brought, with_values
 from phalanx.config.originals import dialect_of
 from phalanx.config.originals.dialect import Dialect
+from phalanx.engine import worker
 from phalanx.engine.loader import BadSampleError
 from phalanx.engine.runs import (
     Job,
@@ -23,9 +26,10 @@ from phalanx.engine.runs import (
     pick_device,
     set_aside,
 )
+from phalanx.launch.preflight import look_here
 from phalanx.launch.remote import everywhere
 from phalanx.parallel import dist
-from phalanx.system.errors import CheckpointError, told
+from phalanx.system.errors import CheckpointError, RunError, told
 from phalanx.system.loading import loading
 from phalanx.weights.checkpoint import Checkpoints
 
@@ -90,15 +94,9 @@ def _brought(given: argparse.Namespace, dialect: Dialect | None, assigned: Assig
 
 def _as_rank(job: Job, resume: str | None, fresh: bool) -> int:
     """Trains as one rank; what ended the run is one line here, and the launcher's last one."""
-    from torch.distributed.elastic.multiprocessing.errors import record
-
-    from phalanx.engine import worker
-    from phalanx.launch.preflight import look_here
-    from phalanx.system.errors import RunError
-
     if 'torch._dynamo' not in sys.modules:
         with loading():  # torch's optimizers would do it at the first step, in half as much time again
-            import torch._dynamo  # noqa: F401
+            pass
     if not dist.is_launched():
         look_here(job.folder)
     try:
