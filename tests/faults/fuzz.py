@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import onnx
 import PIL.Image
 import safetensors.torch
 import torch
@@ -36,12 +37,13 @@ from phalanx.families.detection.data.yolo import YoloText
 from phalanx.families.recognition.data.label_files import LabelFiles
 from phalanx.families.segmentation.data.file_list import FileList
 from phalanx.families.table.data.pubtabnet import PubTabNet
+from phalanx.families.table.models.slanet import slanet
 from phalanx.report.page import PageError, write_page
 from phalanx.system.errors import CheckpointError
 from phalanx.weights.checkpoint import Checkpoints, load, weights_at
 from phalanx.weights.finding import find
 from phalanx.weights.pdparams import read_pdparams
-from phalanx.weights.reading import read_weights
+from phalanx.weights.reading import read_exported, read_weights
 
 CLASSES = ('cat', 'dog')
 OWN = (SampleError, ConfigError, CheckpointError, PageError, ValueError, FileNotFoundError)  # ValueError: of lists of samples
@@ -169,6 +171,30 @@ def weights(file: Path) -> None:
     read_weights(find(file))
 
 
+def exported() -> bytes:
+    """An ONNX file of a convolution, a norm, and a linear layer in a loop."""
+    make, constant = onnx.helper.make_node, onnx.numpy_helper.from_array
+    inside = [
+        make('Transpose', ['w_in'], ['turned'], perm=[1, 0]),
+        make('MatMul', ['state', 'turned'], ['m']),
+        make('Add', ['m', 'b_in'], ['sum']),
+    ]
+    shown = [
+        onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, None) for name in ('n', 'go', 'state', 'w_in', 'b_in')
+    ]
+    body = onnx.helper.make_graph(inside, 'body', shown, shown[1:])
+    numbers = {'c': np.ones((2, 1, 1, 1)), 'w': np.ones((3, 2)), **dict.fromkeys('smv', np.ones(2))}
+    weights = [constant(value.astype(np.float32), name) for name, value in numbers.items()]
+    nodes = [
+        make('Conv', ['x', 'c'], ['y']),
+        make('BatchNormalization', ['y', 's', 's', 'm', 'v'], ['z']),
+        make('Constant', [], ['b'], value=constant(np.ones(3, np.float32), 'b')),
+        make('Loop', ['', 'yes', 'z', 'w', 'b'], ['out', 'w_out', 'b_out'], body=body),
+    ]
+    made: bytes = onnx.helper.make_model(onnx.helper.make_graph(nodes, 'g', [], [], initializer=weights)).SerializeToString()
+    return made
+
+
 def saved_by_torch(**options: object) -> bytes:
     file = io.BytesIO()
     torch.save({'state_dict': {'w': torch.ones(2, 3), 'b': torch.zeros(2)}}, file, **options)
@@ -239,6 +265,7 @@ def readers(folder: Path) -> dict[str, Reader]:
     (folder / 'page').mkdir()
     (folder / 'page/journal.jsonl').write_bytes(journal)
     grey = tuple(encoded(pixels[..., 0], kind) for kind in ('PNG', 'GIF', 'TIFF', 'JPEG'))
+    small = slanet(4, scale=0.5, channels=8, hidden=8)
     recipe = b'task: segmentation\nmodel: {name: unet, channels: &c [8, 16]}\nother: {<<: {a: 1}, b: *c}\nlosses:\n- x: 1e-3\n'
     return {
         'JPEG': Reader('i.jpg', turned, read_image),
@@ -259,6 +286,7 @@ def readers(folder: Path) -> dict[str, Reader]:
         'safetensors': Reader('a.safetensors', (safetensors.torch.save({'w': torch.ones(3)}),), weights_at),
         'npz': Reader('a.npz', (saved_by_numpy(np.savez), saved_by_numpy(np.savez_compressed)), weights),
         'torch': Reader('a.pt', (saved_by_torch(), saved_by_torch(_use_new_zipfile_serialization=False)), weights),
+        'ONNX': Reader('a.onnx', (exported(),), lambda file: read_exported(find(file), small)),
         'archives': Reader('a.tar', archives(saved_by_numpy(np.savez_compressed)), weights),
         'manifests': Reader(str(manifest.relative_to(folder)), (unsealed,), lambda file: load(file.parent)),
         'run folders': Reader('page/metrics.jsonl', (metrics,), lambda file: write_page(file.parent)),

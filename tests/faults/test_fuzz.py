@@ -1,4 +1,4 @@
-"""Some 20,000 mutated inputs, 1000 for each reader; `make fuzz` tries a million."""
+"""Some 21,000 mutated inputs, 1000 for each reader; `make fuzz` tries a million."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ def test_readers_read_the_inputs_that_are_mutated(tmp_path: Path) -> None:
             'manifests',
             'VOC lists',
             '--set',
-        ):  # the first of an older format; of the others, parts are wrong on purpose
+            'ONNX',
+        ):  # the first of an older format, the last of another network; of the others, parts are wrong on purpose
             continue
         for example in reader.examples:
             whole = (tmp_path / reader.file).read_bytes() if (tmp_path / reader.file).exists() else None

@@ -17,6 +17,7 @@ from phalanx.nn.backbones.lcnetv3 import Affine
 from phalanx.system.errors import CheckpointError
 from phalanx.weights.onnx_file import PARTS, layers_of
 from phalanx.weights.originals.db import in_order
+from phalanx.weights.pdparams import RefusedError
 from phalanx.weights.reading import load_weights
 
 onnx = pytest.importorskip('onnx', reason='reading ONNX files needs onnx')
@@ -140,6 +141,16 @@ def test_the_published_detector_of_pp_ocrv4_gives_the_same_map() -> None:
     with torch.no_grad():
         ours = model(torch.from_numpy(page)).shrink
     np.testing.assert_allclose(ours.numpy(), expected, rtol=0, atol=1e-4)
+
+
+def test_weights_in_another_file_and_of_no_known_type_are_refused() -> None:
+    """A file may say that its weights stand elsewhere, at any path: nothing but itself is read."""
+    elsewhere = onnx.TensorProto(name='w', data_type=onnx.TensorProto.FLOAT, dims=[1], data_location=onnx.TensorProto.EXTERNAL)
+    elsewhere.external_data.add(key='location', value='/etc/hostname')
+    for tensor in (elsewhere, onnx.TensorProto(name='w', data_type=33, dims=[1])):
+        graph = onnx.helper.make_graph([], 'network', [], [], initializer=[tensor])
+        with pytest.raises(RefusedError, match=r'w stands in another file|w is of the type 33'):
+            layers_of(onnx.helper.make_model(graph).SerializeToString())
 
 
 def test_layers_inside_a_loop_are_read_in_its_place() -> None:

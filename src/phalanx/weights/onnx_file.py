@@ -59,7 +59,7 @@ def weights_in(data: bytes, model: nn.Module, names: Sequence[str]) -> dict[str,
                 found[f'{norm}.bias'] = given.pop('bias')
         if own != given.keys():
             raise RefusedError(f'has a {layer.kind} of {", ".join(given)} where {name} has {", ".join(sorted(own)) or "none"}')
-        found |= {spelled.format(part): array for part, array in given.items()}
+        found |= {spelled.format(part): array.copy() for part, array in given.items()}  # those of the file are read-only
     return found
 
 
@@ -75,14 +75,17 @@ def characters_in(path: Path) -> tuple[str, ...]:
 def layers_of(data: bytes) -> list[Layer]:
     """The layers of an ONNX file that have weights. Raises RefusedError when it is damaged, or onnx is not installed."""
     graph = _read(data).graph
-    constants: dict[str, Array] = {}
     try:
-        nodes = list(_nodes(graph, constants))
-    except ValueError as error:
+        return _layers(graph)
+    except (ValueError, IndexError) as error:  # an array, or a node without what its kind must have
         raise RefusedError(f'is not a complete ONNX file: {error}') from None
+
+
+def _layers(graph: Any) -> list[Layer]:
+    constants: dict[str, Array] = {}
     layers: list[Layer] = []
     made: dict[str, Layer] = {}  # by the value that it computes
-    for node in nodes:
+    for node in _nodes(graph, constants):
         if node.op_type == 'Identity':
             if node.input[0] in constants:
                 constants[node.output[0]] = constants[node.input[0]]
@@ -92,12 +95,12 @@ def layers_of(data: bytes) -> list[Layer]:
         if node.op_type == 'Transpose' and node.input[0] in constants:  # of the matrix of a linear layer
             constants[node.output[0]] = constants[node.input[0]].T
             continue
-        fixed = [constants[name].copy() for name in node.input if name in constants]
+        fixed = [constants[name] for name in node.input if name in constants]
         if not fixed:
             continue
         given = next((name for name in node.input if name not in constants), '')
         if node.op_type == 'MatMul':
-            layer = Layer('MatMul', [fixed[0].T.copy()])
+            layer = Layer('MatMul', [fixed[0].T])
             layers.append(layer)
         elif node.op_type in PARTS:
             layer = Layer(node.op_type, fixed)
@@ -118,16 +121,11 @@ def layers_of(data: bytes) -> list[Layer]:
 
 
 def _nodes(graph: Any, constants: dict[str, Array]) -> Iterator[Any]:
-    """The nodes of `graph` in their order, in the place of a loop those inside it; `constants` takes the values they name.
-
-    Raises ValueError when it is damaged.
-    """
-    from onnx.numpy_helper import to_array
-
-    constants |= {each.name: to_array(each) for each in graph.initializer}
+    """The nodes of `graph` in their order, in the place of a loop those inside it; `constants` takes the values they name."""
+    constants |= {each.name: _array(each) for each in graph.initializer}
     for node in graph.node:
         if node.op_type == 'Constant' and node.attribute[0].name == 'value':
-            constants[node.output[0]] = to_array(node.attribute[0].t)
+            constants[node.output[0]] = _array(node.attribute[0].t)
         elif node.op_type == 'Loop':
             (body,) = (each.g for each in node.attribute if each.name == 'body')
             given = zip(body.input, node.input, strict=False)
@@ -135,6 +133,19 @@ def _nodes(graph: Any, constants: dict[str, Array]) -> Iterator[Any]:
             yield from _nodes(body, constants)
         else:
             yield node
+
+
+def _array(tensor: Any) -> Array:
+    """Raises ValueError for one of a type that there is not, and for one that names another file, which is not looked at."""
+    from onnx.numpy_helper import to_array
+
+    if tensor.data_location == tensor.EXTERNAL:
+        raise ValueError(f'{tensor.name} stands in another file')
+    try:
+        array: Array = to_array(tensor)
+    except (TypeError, KeyError):
+        raise ValueError(f'{tensor.name} is of the type {tensor.data_type}, which is not known') from None
+    return array
 
 
 def _read(data: bytes) -> Any:
