@@ -25,10 +25,10 @@ help:
 demo: .venv/installed
 	@$(BIN)/python tools/demo.py
 
-# Two at a time: many wait for processes that they start; a worker that runs dry takes tests of the other.
+# Three at a time on two cores: many wait for processes that they start. A worker that runs dry takes tests of the others.
 test: .venv/installed
 	@echo "== tests"
-	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
+	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 3 --dist worksteal
 
 check: .venv/installed
 	@echo "== format"

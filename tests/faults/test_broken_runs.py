@@ -157,10 +157,11 @@ def test_a_stop_by_the_user_saves_and_the_same_command_goes_on(
     assert 'stopped after step' in ' '.join(output.split())
     assert f'{number.name}: stopping after this step, with a checkpoint; once more after 3 s ends at once' in output
     assert left(tmp_path) == []
-    again = phalanx(*words)
+    until = int(saved.name[5:]) + 2
+    again = phalanx(*words, '--set', f'train.until={until}')
     assert again.returncode == 0, again.stderr
     assert f'resumed at step {int(saved.name[5:])}' in ' '.join(again.stdout.split())
-    assert len(losses(tmp_path / 'run')) == 40
+    assert len(losses(tmp_path / 'run')) == until
 
 
 @pytest.mark.slow

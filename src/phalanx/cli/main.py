@@ -81,7 +81,7 @@ def main(argv: Sequence[str] | None = None, loading: Callable[[], AbstractContex
     except ModuleNotFoundError as error:
         if error.name is None or error.name.startswith('phalanx'):
             raise
-        print(f'phalanx {words[0]} needs {error.name}: pip install "phalanx-vision[train]"', file=sys.stderr)
+        print(f'phalanx {words[0]} needs {error.name.partition(".")[0]}: pip install "phalanx-vision[train]"', file=sys.stderr)
         return 2
     try:
         return run(words[1:])
