@@ -22,7 +22,7 @@ from phalanx.system.cores import cores
 
 # Samples to be seen in training: (on a CPU, on a GPU). From scratch, fewer teach little more than where objects mostly are.
 WANTED: dict[Family, tuple[int, int]] = {
-    'detection': (13_000, 200_000),
+    'detection': (16_000, 200_000),
     'segmentation': (12_000, 120_000),
     'recognition': (80_000, 1_000_000),
     'table': (8_000, 200_000),
