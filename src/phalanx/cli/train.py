@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
+from importlib import import_module
 
 from torch.distributed.elastic.multiprocessing.errors import record
 
@@ -96,7 +97,7 @@ def _as_rank(job: Job, resume: str | None, fresh: bool) -> int:
     """Trains as one rank; what ended the run is one line here, and the launcher's last one."""
     if 'torch._dynamo' not in sys.modules:
         with loading():  # torch's optimizers would do it at the first step, in half as much time again
-            pass
+            import_module('torch._dynamo')
     if not dist.is_launched():
         look_here(job.folder)
     try:
