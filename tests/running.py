@@ -41,7 +41,7 @@ TINY = (
 IN_TURN = """
 import json, os, sys
 from phalanx.cli.main import main
-from phalanx.system.loading import loading
+from phalanx.system.process import loading
 for number, words in enumerate(json.loads(sys.argv[1])):
     os.environ['PHALANX_INIT_METHOD'] = f'file://{os.getcwd()}/rendezvous{number}'
     assert main(words, loading) == 0
@@ -51,9 +51,10 @@ Command = Callable[..., subprocess.CompletedProcess[str]]
 
 
 def clean_environment() -> dict[str, str]:
-    """The environment without what a launcher around the tests may have set; one thread a process."""
+    """The environment without what a launcher around the tests may have set; one thread a process, modules compiled once."""
     launchers = ('RANK', 'WORLD_SIZE', 'LOCAL_RANK', 'LOCAL_WORLD_SIZE', 'MASTER_ADDR', 'MASTER_PORT', 'PHALANX_INIT_METHOD')
-    return {**{key: value for key, value in os.environ.items() if key not in launchers}, 'OMP_NUM_THREADS': '1'}
+    left_out = (*launchers, 'PYTHONDONTWRITEBYTECODE')
+    return {**{key: value for key, value in os.environ.items() if key not in left_out}, 'OMP_NUM_THREADS': '1'}
 
 
 def both_ranks(script: str, folder: Path, *words: str) -> str:

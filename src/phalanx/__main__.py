@@ -7,19 +7,16 @@ os.environ.setdefault('TORCH_CPP_LOG_LEVEL', 'ERROR')  # else it warns of every 
 os.environ.setdefault('PYTHONUNBUFFERED', '1')
 
 
-def main() -> int:
+def main(words: list[str] | None = None) -> int:
     from phalanx.cli.main import main
-    from phalanx.system.loading import loading
+    from phalanx.system.process import loading, to_the_end
 
-    return main(loading=loading)
+    return to_the_end(lambda: main(words, loading))
 
 
 def fleetrun() -> int:
     """`phalanx launch` under the name that people bring along."""
-    from phalanx.cli.main import main
-    from phalanx.system.loading import loading
-
-    return main(['launch', *sys.argv[1:]], loading)
+    return main(['launch', *sys.argv[1:]])
 
 
 if __name__ == '__main__':

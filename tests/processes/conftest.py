@@ -43,7 +43,7 @@ RECIPES = {
 TRAIN = """
 import json, sys
 from phalanx.cli.main import main
-from phalanx.system.loading import loading
+from phalanx.system.process import loading
 sys.exit(max(main(words, loading) for words in json.loads(sys.argv[1])))
 """
 

@@ -31,7 +31,7 @@ from phalanx.launch.preflight import look_here
 from phalanx.launch.remote import everywhere
 from phalanx.parallel import dist
 from phalanx.system.errors import CheckpointError, RunError, told
-from phalanx.system.loading import loading
+from phalanx.system.process import loading
 from phalanx.weights.checkpoint import Checkpoints
 
 

@@ -6,6 +6,7 @@ import os
 import time
 from collections.abc import Iterable
 from datetime import timedelta
+from functools import cache
 from typing import Any
 
 import torch
@@ -14,11 +15,12 @@ import torch.distributed.nn  # takes the group of all ranks as a default when it
 from torch import Tensor
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
+from phalanx.system.cores import cores
+
 Group = torch_dist.ProcessGroup
 HANG_TIMEOUT = 'PHALANX_HANG_TIMEOUT'  # the environment variable in which a launcher says how long ranks may stand still
 MESSAGE = 2**23  # numbers that are sent at once: 32 MiB of float32
 SMALL = 2**20  # bytes from all ranks together that each rank fetches at once instead of summing them around a ring
-AWAKE = 0.02  # seconds that a rank waits for the others without going to sleep
 
 
 def rank() -> int:
@@ -158,11 +160,17 @@ def _of_ranks(value: Tensor, group: Group | None = None) -> Tensor:
     of_ranks = torch.empty_like(own)
     exchange = torch_dist.all_to_all_single(of_ranks, own, group=group, async_op=True)
     assert exchange is not None
-    asleep = time.perf_counter() + AWAKE
+    asleep = time.perf_counter() + _awake()
     while not exchange.is_completed() and time.perf_counter() < asleep:
         os.sched_yield()
     exchange.wait()
     return of_ranks
+
+
+@cache
+def _awake() -> float:
+    """Seconds that a rank waits for the others without going to sleep: where it does not keep one of them from its core."""
+    return 0.02 if int(os.environ.get('LOCAL_WORLD_SIZE', 1)) <= cores() else 0.0
 
 
 def gather(value: Tensor, group: Group) -> Tensor:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 SIZES = {'': 1.0, 'k': 1e3, 'm': 1e6, 'g': 1e9, 't': 1e12, 'ki': 2.0**10, 'mi': 2.0**20, 'gi': 2.0**30}
 TIMES = {'s': 1.0, 'ms': 1e-3, 'us': 1e-6, 'µs': 1e-6, 'ns': 1e-9}
+PAYLOAD = 1448 / 1538  # of what a cable carries: TCP in packets of 1500 bytes, their headers and the gaps between them
 
 
 @dataclass(frozen=True)

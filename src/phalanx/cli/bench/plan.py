@@ -77,7 +77,10 @@ def _predicted(profile: Profile, nodes: int, devices: int, step: _Rank, base: _R
 
 
 class _Rank:
-    """The clock of one rank, and until when the network is busy with what it was given: one message after the other."""
+    """The clock of one rank, and until when the network is busy with gradients: one bucket after the other.
+
+    The few bytes that a rank waits for have a communicator of their own, and overtake them.
+    """
 
     def __init__(self, network: Network, nodes: int, devices: int) -> None:
         self.network, self.nodes, self.devices = network, nodes, devices
@@ -88,31 +91,30 @@ class _Rank:
         self.now += seconds
 
     def go_through(self, messages: Sequence[tuple[Message, str]], seconds: float, reach: Mapping[str, int]) -> None:
-        """A pass of `seconds` that sends messages on its way, each for a reason and over so many nodes.
-
-        It waits for each, except for gradients.
-        """
+        """A pass of `seconds` that sends messages on its way, each for a reason and over so many nodes."""
         passed = 0.0
         for message, reason in sorted(messages):
             self.work(message.at - passed)
             passed = message.at
-            self.send(message.size, reach[reason])
-            if reason != 'gradients':
-                self.wait(reason)
+            self.send(message.size, reason, reach[reason])
         self.work(seconds - passed)
 
-    def send(self, size: int, nodes: int) -> None:
-        """Hands `size` bytes over, to be added up over `nodes` nodes."""
-        if nodes * self.devices > 1:
-            copying = size / self.network.host
-            self.work(copying)
-            self.waited['host'] += copying
-            self.busy = max(self.now, self.busy) + self.network.all_reduce(size, nodes, self.devices)
+    def send(self, size: int, reason: str, nodes: int) -> None:
+        """Hands `size` bytes over, to be added up over `nodes` nodes; unless they are gradients, the rank waits for the sum."""
+        if nodes * self.devices == 1:
+            return
+        copying = size / self.network.host
+        self.work(copying)
+        self.waited['host'] += copying
+        under_way = self.network.all_reduce(size, nodes, self.devices)
+        if reason == 'gradients':
+            self.busy = max(self.now, self.busy) + under_way
+        else:
+            self.wait(reason, self.now + under_way)
 
-    def wait(self, reason: str) -> None:
-        """Stands still until the network has done all that it was given."""
-        self.waited[reason] += max(0.0, self.busy - self.now)
-        self.now = max(self.now, self.busy)
+    def wait(self, reason: str, until: float) -> None:
+        self.waited[reason] += max(0.0, until - self.now)
+        self.now = max(self.now, until)
 
 
 def simulate(profile: Profile, nodes: int, devices: int, network: Network) -> _Rank:
@@ -123,7 +125,7 @@ def simulate(profile: Profile, nodes: int, devices: int, network: Network) -> _R
     rank.go_through(forward, seconds.get('forward', 0) + seconds.get('loss', 0), reach)
     backward = [*((message, 'norms') for message in profile.backward), *((bucket, 'gradients') for bucket in profile.buckets())]
     rank.go_through(backward, seconds.get('backward', 0), reach)
-    rank.wait('gradients')
+    rank.wait('gradients', rank.busy)
     rank.work(sum(seconds.get(phase, 0) for phase in ('host to device', 'communication', 'optimizer', 'other')))
     loading = profile.samples / (profile.loader_rate * max(profile.workers, 1))
     # Workers load while the rank computes; without any it does that itself.
