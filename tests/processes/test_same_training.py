@@ -11,7 +11,6 @@ from running import TINY, Command, losses, records
 
 COMPARED = ('evaluate.enabled=false', 'optimizer.lr=2e-4', 'schedule={name: constant}')
 CUTS = {
-    'two ranks': (('--nproc_per_node', '2'), ()),
     'three ranks': (('--nproc_per_node', '3'), ()),
     'two ranks with two loader workers': (('--nproc_per_node', '2'), ('train.workers=2',)),
 }
