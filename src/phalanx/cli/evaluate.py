@@ -31,11 +31,11 @@ def command(words: Sequence[str]) -> int:
     job = open_job(recipe, assigned)
 
     if not dist.is_launched():
-        flags, cluster = cluster_of(job, given)
+        flags, cluster = cluster_of(given, job)
         if flags.ssh:
             return everywhere(flags, 'eval', words, job.folder)
         if cluster is not None:
-            return launched('eval', words, job, cluster, flags)
+            return launched('eval', words, cluster, flags, job.folder / 'log', job)
     try:
         raw = given.raw or job.recipe.ema is None  # `--set ema=null` asks for them, too
         said = said_of_weights(job, given.weights, raw=raw)

@@ -44,7 +44,7 @@ def command(words: Sequence[str]) -> int:
 
     if dist.is_launched():
         return _as_rank(job, given.resume, given.fresh)
-    flags, cluster = cluster_of(job, given)
+    flags, cluster = cluster_of(given, job)
     if flags.ssh:
         return everywhere(flags, 'train', words, job.folder)
     check_parts(job, cluster.ranks_per_node * cluster.max_nodes if cluster else 1)
@@ -57,7 +57,7 @@ def command(words: Sequence[str]) -> int:
         check_initial(job)
     if cluster is None:
         return _as_rank(job, given.resume, fresh=False)
-    return launched('train', [word for word in words if word != '--fresh'], job, cluster, flags)
+    return launched('train', [word for word in words if word != '--fresh'], cluster, flags, job.folder / 'log', job)
 
 
 def wanted(words: Sequence[str]) -> tuple[argparse.Namespace, Job]:

@@ -10,23 +10,20 @@ import sys
 from collections.abc import Sequence
 from itertools import product
 from pathlib import Path
-from typing import Any
 
 import torch
 
 from phalanx.cli.bench import comm, scaling, train
 from phalanx.cli.bench.data import measure_pipeline
 from phalanx.cli.bench.options import ON_OFF, bench_parser
+from phalanx.cli.ranks import cluster_of, launched
 from phalanx.config.arguments import assignments
-from phalanx.config.read import plain
 from phalanx.engine.loader import BadSampleError
 from phalanx.engine.optim.schedule import in_steps
 from phalanx.engine.runs import Job, check_parts, open_job
 from phalanx.engine.worker import joined
 from phalanx.launch.cluster import Cluster
 from phalanx.launch.flags import Flags
-from phalanx.launch.launcher import launch
-from phalanx.launch.preflight import disk_free, fingerprint
 from phalanx.nn.precision import DTYPES
 from phalanx.parallel import dist
 from phalanx.system.cores import threads_each
@@ -83,7 +80,7 @@ def _train_variant(given: argparse.Namespace, words: Sequence[str], variant: tup
     keys = ('precision.dtype', 'train.channels_last', 'train.compile')
     chosen = [f'{key}={value}' for key, value in zip(keys, variant, strict=True) if value]
     job = open_job(given.recipe, [*assignments(given), *((text, f'--set {text}') for text in chosen)])
-    status = _as_ranks(given, words, json.dumps(plain(job.resolved), sort_keys=True), job)
+    status = _as_ranks(given, words, job)
     if status is not None:
         return status
     if given.profile and dist.is_launched():
@@ -127,7 +124,7 @@ def bench_data(given: argparse.Namespace, _: Sequence[str]) -> int:
 
 
 def bench_comm(given: argparse.Namespace, words: Sequence[str]) -> int:
-    status = _as_ranks(given, words, 'comm')
+    status = _as_ranks(given, words)
     if status is not None:
         return status
     if not dist.is_launched():
@@ -207,29 +204,13 @@ def _total_steps(job: Job, world: int) -> int:
 # What they share.
 
 
-def _as_ranks(given: argparse.Namespace, words: Sequence[str], what: str, job: Job | None = None) -> int | None:
-    """Runs this command as the ranks that the flags ask for; None when this process is a rank already, or the only one.
-
-    `what` must be the same on all nodes. Raises RequestError.
-    """
+def _as_ranks(given: argparse.Namespace, words: Sequence[str], job: Job | None = None) -> int | None:
+    """Runs this command as the ranks that the flags ask for; None when this process is a rank already, or the only one."""
     if dist.is_launched():
         return None
-    available = torch.cuda.device_count() if job is None or job.recipe.device != 'cpu' else 0
-    try:
-        flags = Flags.of(given)
-        cluster, warnings = Cluster.from_flags(flags, available)
-    except ValueError as error:
-        raise RequestError(str(error)) from None
-    for warning in warnings:
-        print(f'warning: {warning}', file=sys.stderr)
+    flags, cluster = cluster_of(given, job)
+    if flags.ssh:
+        raise RequestError('--ssh: a benchmark is started by hand on each node; leave it out')
     if job is not None:
         check_parts(job, cluster.ranks_per_node * cluster.max_nodes if cluster else 1)
-    if cluster is None:
-        return None
-    log = flags.log_dir or LOG
-
-    def facts() -> dict[str, Any]:
-        data = job.fingerprint() if job else ''
-        return {'command': 'bench', 'recipe': fingerprint(iter([what])), 'data': data, 'disk': disk_free(log)}
-
-    return launch([sys.executable, '-m', 'phalanx', 'bench', *words], cluster, flags, log, facts)
+    return None if cluster is None else launched('bench', words, cluster, flags, LOG, job)
