@@ -5,6 +5,7 @@ Images differ in size. Numbers of samples are those that the folder was drawn wi
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from pathlib import Path
 
@@ -116,3 +117,14 @@ def test_three_images_are_enough_to_begin_with(drawing: Callable[[Path], None], 
     monkeypatch.setattr(drawn, 'COUNT', 3)
     drawing(Path('mine'))
     assert run_here('new', 'mine') == 0
+
+
+@pytest.mark.parametrize(('clearly', 'dtype'), [(0.0, 'bf16'), (math.inf, 'fp32')])
+def test_the_recipe_computes_in_bf16_where_that_was_clearly_faster(
+    monkeypatch: pytest.MonkeyPatch, clearly: float, dtype: str
+) -> None:
+    monkeypatch.setattr(command, 'CLEARLY', clearly)
+    monkeypatch.setattr(command, 'may_be_faster_in_bf16', lambda node: True)  # also on processors where it never is
+    drawn.csv_boxes(Path('mine'))
+    assert run_here('new', 'mine') == 0
+    assert open_job('mine_phalanx/mine.yml').recipe.precision.dtype == dtype

@@ -11,12 +11,23 @@ import time
 import zipfile
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import torch
 
-from phalanx.cli.data.new.plan import Length, Node, length_of, length_on, line_size, rare, rounded, this_node
+from phalanx.cli.data.new.plan import (
+    Length,
+    Node,
+    length_of,
+    length_on,
+    line_size,
+    may_be_faster_in_bf16,
+    rare,
+    rounded,
+    this_node,
+)
 from phalanx.cli.data.new.published import STARTS
 from phalanx.cli.data.new.recipe import text_of
 from phalanx.cli.data.options import new_parser
@@ -39,6 +50,7 @@ LONG = 3600  # seconds; a longer training is a reason to mention --minutes
 SORTED = 'class_folders'
 UNPACKED = 'unpacked'  # the folder of what an archive held
 TRIED = 2  # steps that are timed, after a first one
+CLEARLY = 1.1  # times the rate of float32: what is measured so varies
 
 
 def command(words: Sequence[str]) -> int:
@@ -214,6 +226,8 @@ def _write_recipe(given: argparse.Namespace, family: Family, written: Written, p
     if not given.no_trial:
         try:
             rate = trial(path)
+            if not weights and may_be_faster_in_bf16(node) and (faster := trial(path, 'precision.dtype=bf16')) > CLEARLY * rate:
+                node, rate = replace(node, bf16=True), faster
         except (RunError, BadSampleError, OSError, ValueError, RuntimeError) as error:
             print(f'{shown}: was written, but does not train: {error}', file=sys.stderr)
             return 1
@@ -257,12 +271,12 @@ def _test_list(evaluated: str) -> str:
     return str(Path(evaluated).with_stem('test'))
 
 
-def trial(path: Path) -> float:
+def trial(path: Path, *settings: str) -> float:
     """Samples a second of some training steps, loaded without workers. Raises what training raises."""
     from phalanx.engine.trainer import Trainer
     from phalanx.engine.worker import joined
 
-    job = open_job(str(path), [('train.workers=0', 'the trial')])
+    job = open_job(str(path), [(setting, 'the trial') for setting in ('train.workers=0', *settings)])
     check_parts(job, 1)
     with tempfile.TemporaryDirectory(prefix='phalanx-') as folder, joined(job.recipe.device) as device:
         trainer = Trainer(job.recipe, job.task, folder=Path(folder), device=device)

@@ -22,14 +22,14 @@ from phalanx.system.cores import cores
 
 # Samples to be seen in training: (on a CPU, on a GPU). From scratch, fewer teach little more than where objects mostly are.
 WANTED: dict[Family, tuple[int, int]] = {
-    'detection': (16_000, 200_000),
+    'detection': (15_000, 200_000),
     'segmentation': (12_000, 120_000),
     'recognition': (80_000, 1_000_000),
     'table': (8_000, 200_000),
     'text_detection': (8_000, 200_000),
 }
 BATCH: dict[Family, tuple[int, int]] = {
-    'detection': (8, 32),
+    'detection': (16, 32),
     'segmentation': (8, 16),
     'recognition': (16, 128),
     'table': (8, 32),
@@ -50,6 +50,7 @@ class Node:
 
     device: str
     cores: int
+    bf16: bool = False  # whether it computes faster so
 
     @property
     def has_gpu(self) -> bool:
@@ -60,7 +61,12 @@ class Node:
 
 
 def this_node() -> Node:
-    return Node('cuda' if torch.cuda.is_available() else 'cpu', cores())
+    return Node('cuda', cores(), bf16=True) if torch.cuda.is_available() else Node('cpu', cores())
+
+
+def may_be_faster_in_bf16(node: Node) -> bool:
+    """Whether it is worth trying: other processors have no instructions for it."""
+    return not node.has_gpu and 'AVX512' in torch.backends.cpu.get_cpu_capability()
 
 
 @dataclass(frozen=True)
