@@ -18,6 +18,7 @@ import numpy as np
 import torch
 
 from phalanx.cli.data.new.plan import (
+    EPOCHS,
     Length,
     Node,
     length_of,
@@ -50,6 +51,7 @@ LONG = 3600  # seconds; a longer training is a reason to mention --minutes
 SORTED = 'class_folders'
 UNPACKED = 'unpacked'  # the folder of what an archive held
 TRIED = 2  # steps that are timed, after a first one
+MINUTES = 10  # that a training on a CPU may take in any case: where samples are quick, more of them are seen
 CLEARLY = 1.1  # times the rate of float32: what is measured so varies
 
 
@@ -212,17 +214,19 @@ def _say(family: Family, found: Found, written: Written, tree: Tree, meaning: Me
 
 
 def _write_recipe(given: argparse.Namespace, family: Family, written: Written, path: Path, weights: Path | None) -> int:
-    """Writes the recipe, tries it, and writes it again where the time is limited; says what comes next."""
-    node, samples = this_node(), written.counts['train']
+    """Writes the recipe, tries it, and writes it again with what suits this node; says what comes next."""
+    node, samples, seconds = this_node(), written.counts['train'], None
 
     def wanted(seen: int | None = None) -> Length:
         return length_on(STARTS[family], samples, seen) if weights else length_of(family, samples, node, seen)
 
+    def write() -> None:
+        head = _head(given, family, written, node, path, seconds)
+        path.write_text(text_of(family, written, length, node, head, weights), encoding='utf-8')
+
     length = wanted()
-    head = _head(given, family, written, node, path, None)
-    path.write_text(text_of(family, written, length, node, head, weights), encoding='utf-8')
+    write()
     shown = path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
-    seconds = None
     if not given.no_trial:
         try:
             rate = trial(path)
@@ -231,12 +235,14 @@ def _write_recipe(given: argparse.Namespace, family: Family, written: Written, p
         except (RunError, BadSampleError, OSError, ValueError, RuntimeError) as error:
             print(f'{shown}: was written, but does not train: {error}', file=sys.stderr)
             return 1
+        fitting = round((given.minutes or MINUTES) * 60 * rate * 0.85)  # samples, with time for evaluations
         if given.minutes:
-            length = wanted(max(length.batch, round(given.minutes * 60 * rate * 0.85)))
+            length = wanted(max(length.batch, fitting))
+        elif not weights and not node.has_gpu and fitting > length.steps * length.batch:
+            length = wanted(min(fitting, EPOCHS[1] * samples))
         looks = length.epochs // length.evaluate_epochs * written.counts['val']
         seconds = (length.steps * length.batch + looks / 2) / rate
-        head = _head(given, family, written, node, path, seconds)
-        path.write_text(text_of(family, written, length, node, head, weights), encoding='utf-8')
+        write()
     took = f', {rounded(seconds)} on this node as busy as it is' if seconds is not None else ''
     print(f'\n{shown}: {counted(length.epochs, "epoch")}, {length.steps:,} steps{took}')
     for line in (
