@@ -11,8 +11,6 @@ from collections.abc import Sequence
 from itertools import product
 from pathlib import Path
 
-import torch
-
 from phalanx.cli.bench import comm, scaling, train
 from phalanx.cli.bench.data import measure_pipeline
 from phalanx.cli.bench.options import ON_OFF, bench_parser
@@ -177,16 +175,13 @@ def bench_scaling(given: argparse.Namespace, _: Sequence[str]) -> int:
 
 def _nodes(given: argparse.Namespace, worlds: Sequence[int], job: Job) -> scaling.Nodes | None:
     """The nodes of `--ips`, each with the ranks that `--nproc_per_node` or its devices say. Raises RequestError."""
-    available = torch.cuda.device_count() if job.recipe.device != 'cpu' else 0
+    flags, cluster = _cluster_of(given, job)
+    if flags.ips is None and flags.asks_for_ranks:
+        raise RequestError('--world says how many ranks there are; other nodes are named by --ips')
+    if cluster is None or cluster.rendezvous is None:
+        return None
+    nodes = scaling.Nodes(cluster.nodes, cluster.address, cluster.ranks_per_node, cluster.rendezvous[1], flags.join_timeout)
     try:
-        flags = Flags.of(given)
-        if flags.ips is None and flags.asks_for_ranks:
-            raise ValueError('--world says how many ranks there are; other nodes are named by --ips')
-        cluster, _ = Cluster.from_flags(flags, available)
-        if cluster is None or cluster.rendezvous is None:
-            return None
-        port = cluster.rendezvous[1]
-        nodes = scaling.Nodes(cluster.nodes, cluster.address, cluster.ranks_per_node, port, flags.join_timeout)
         for world in worlds:
             nodes.of(world)
     except ValueError as error:
@@ -204,13 +199,17 @@ def _total_steps(job: Job, world: int) -> int:
 # What they share.
 
 
+def _cluster_of(given: argparse.Namespace, job: Job | None) -> tuple[Flags, Cluster | None]:
+    if given.ssh:
+        raise RequestError('--ssh: a benchmark is started by hand on each node; leave it out')
+    return cluster_of(given, job)
+
+
 def _as_ranks(given: argparse.Namespace, words: Sequence[str], job: Job | None = None) -> int | None:
     """Runs this command as the ranks that the flags ask for; None when this process is a rank already, or the only one."""
     if dist.is_launched():
         return None
-    flags, cluster = cluster_of(given, job)
-    if flags.ssh:
-        raise RequestError('--ssh: a benchmark is started by hand on each node; leave it out')
+    flags, cluster = _cluster_of(given, job)
     if job is not None:
         check_parts(job, cluster.ranks_per_node * cluster.max_nodes if cluster else 1)
     return None if cluster is None else launched('bench', words, cluster, flags, LOG, job)
