@@ -51,7 +51,7 @@ bench: .venv/installed
 
 # With the torch that is there, if there is one (its build fits the driver); DEVICE=cpu shows that it works, in tiny sizes.
 DEVICE ?= cuda
-GPU_SECONDS ?= 300
+GPU_SECONDS ?= 390
 GPU_PYTHON = $(shell $(PYTHON) -c 'import torch, torchvision, cv2, pytest; print("$(PYTHON)")' 2>/dev/null || echo $(BIN)/python)
 
 gpu:

@@ -55,7 +55,7 @@ class Peak(NamedTuple):
         return max(self)
 
 
-def measured_peak(device: torch.device, dtype: torch.dtype, *, channels_last: bool, repeats: int = 8) -> Peak:
+def measured_peak(device: torch.device, dtype: torch.dtype, *, channels_last: bool, repeats: int = 10) -> Peak:
     """What a large convolution (3 x 3, 256 -> 256) and a large matrix product reach, the best of `repeats`."""
     side, batch, width = (8192, 64, 64) if device.type == 'cuda' else (1024, 1, 32)
     layout = torch.channels_last if channels_last else torch.contiguous_format
@@ -70,12 +70,12 @@ def measured_peak(device: torch.device, dtype: torch.dtype, *, channels_last: bo
 
 @torch.no_grad()
 def _fastest(compute: Callable[[], torch.Tensor], device: torch.device, repeats: int) -> float:
-    """Seconds of the shortest of `repeats`, after two to get warm."""
-    moments = []
-    for _ in range(repeats + 2):
-        moments.append(now(device))
+    """Seconds of the shortest of `repeats`, or of as many as fit into a second; the first ones are slow."""
+    moments = [now(device)]
+    while len(moments) <= repeats and moments[-1] - moments[0] < 1:
         compute()
-    return min(later - earlier for earlier, later in pairwise([*moments[2:], now(device)]))
+        moments.append(now(device))
+    return min(later - earlier for earlier, later in pairwise(moments))
 
 
 def now(device: torch.device) -> float:
