@@ -3,8 +3,8 @@
     make gpu                      or: python benchmarks/gpu.py [--device cpu] [--seconds 390] [--out runs/gpu]
 
 Settings: fp32 without and with TF32, bf16, fp16, bf16 in channels last, as two ranks that share the GPU and talk over gloo,
-as CUDA graphs, and compiled. Each cell is a process of its own, or two, so one that runs out of memory costs itself alone. Writes
-gpu.json and gpu.md. With `--device cpu` sizes are tiny: it shows that the benchmark works, and says nothing of a GPU.
+as CUDA graphs, and compiled. Each cell is a process of its own, or two, so one that runs out of memory costs itself alone.
+Writes gpu.json and gpu.md. With `--device cpu` sizes are tiny: it shows that the benchmark works, and says nothing of a GPU.
 """
 
 from __future__ import annotations
