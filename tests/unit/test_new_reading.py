@@ -435,7 +435,7 @@ def test_few_samples_are_seen_often_and_a_short_run_has_no_average() -> None:
     assert many.epochs == 5
     short = length_of('table', 100, CPU, seen=800)
     assert (short.steps, short.ema_decay) == (96, None)
-    assert length_of('detection', 200, CPU).ema_decay == pytest.approx(1 - 20 / 2000, abs=1e-3)
+    assert length_of('detection', 200, CPU).ema_decay == pytest.approx(1 - 20 / 900, abs=1e-3)
 
 
 # Variants of formats.
