@@ -73,7 +73,7 @@ def measured(words: list[str], seconds: float, ranks: int = 1) -> dict[str, Any]
         command = [sys.executable, '-m', 'phalanx', *words]
         if ranks > 1:
             command = [sys.executable, '-c', AS_RANK, f'{folder}/rendezvous', *words]
-            environment |= {'WORLD_SIZE': str(ranks), 'RANK': '0', 'LOCAL_RANK': '0'}
+            environment |= {'WORLD_SIZE': str(ranks), 'RANK': '0', 'LOCAL_RANK': '0', 'OMP_NUM_THREADS': '1'}
         others = [
             subprocess.Popen(
                 command, env=environment | {'RANK': str(rank)}, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
