@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
 import statistics
 import tempfile
 from collections.abc import Sequence
@@ -21,7 +20,7 @@ from typing import Any
 
 from namespaces import Node, outputs, two_nodes
 
-from phalanx.cli.bench.network import FREE, PAYLOAD, Link, Network, bandwidth
+from phalanx.cli.bench.network import FREE, Link, Network, through_cable
 from phalanx.cli.bench.plan import plan
 from phalanx.cli.bench.profile import Profile
 from phalanx.cli.bench.show import as_text
@@ -77,7 +76,7 @@ def report(
     one = profile.computing + profile.samples / profile.loader_rate  # the rank loads its own data
     rows = []
     for rate in rates:
-        wire = math.inf if rate == 'unlimited' else PAYLOAD * bandwidth(rate)
+        wire = through_cable('inf' if rate == 'unlimited' else rate)
         between = Link(wire, in_work / 2)  # a small sum over two ranks is a hop there and one back
         (predicted,) = plan(profile, [2], 1, Network(between, FREE.within, host=host))
         step, expected = statistics.median(measured[rate]), predicted.seconds

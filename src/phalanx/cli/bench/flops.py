@@ -14,6 +14,8 @@ from torch.utils.flop_counter import FlopCounterMode, conv_flop_count
 from phalanx.engine.trainer import Trainer
 from phalanx.families.task import B, P, S
 
+REPEATS = 10  # of what is measured for the peak of a device
+
 
 def step_flops(trainer: Trainer[S, B, P], batch: B) -> int:
     """Floating-point operations of one forward and backward pass on this rank, a multiplication and an addition as two.
@@ -55,24 +57,25 @@ class Peak(NamedTuple):
         return max(self)
 
 
-def measured_peak(device: torch.device, dtype: torch.dtype, *, channels_last: bool, repeats: int = 10) -> Peak:
-    """What a large convolution (3 x 3, 256 -> 256) and a large matrix product reach, the best of `repeats`."""
+def measured_peak(device: torch.device, dtype: torch.dtype, *, channels_last: bool) -> Peak:
+    """What a large convolution (3 x 3, 256 -> 256) and a large matrix product reach, the best of REPEATS."""
     side, batch, width = (8192, 64, 64) if device.type == 'cuda' else (1024, 1, 32)
     layout = torch.channels_last if channels_last else torch.contiguous_format
     maps = torch.randn(batch, 256, width, width, device=device, dtype=dtype).to(memory_format=layout)
     kernel = torch.randn(256, 256, 3, 3, device=device, dtype=dtype).to(memory_format=layout)
     left, right = (torch.randn(side, side, device=device, dtype=dtype) for _ in range(2))
     return Peak(
-        2 * maps.numel() * 256 * 9 / _fastest(lambda: F.conv2d(maps, kernel, padding=1), device, repeats),
-        2 * side**3 / _fastest(lambda: left @ right, device, repeats),
+        2 * maps.numel() * 256 * 9 / _fastest(lambda: F.conv2d(maps, kernel, padding=1), device),
+        2 * side**3 / _fastest(lambda: left @ right, device),
     )
 
 
 @torch.no_grad()
-def _fastest(compute: Callable[[], torch.Tensor], device: torch.device, repeats: int) -> float:
-    """Seconds of the shortest of `repeats`, or of as many as fit into a second; the first ones are slow."""
+def _fastest(compute: Callable[[], torch.Tensor], device: torch.device) -> float:
+    """Seconds of the shortest of REPEATS, or of as many as fit into a second."""
+    compute()  # which may take seconds by itself: libraries are loaded, kernels chosen
     moments = [now(device)]
-    while len(moments) <= repeats and moments[-1] - moments[0] < 1:
+    while len(moments) <= REPEATS and moments[-1] - moments[0] < 1:
         compute()
         moments.append(now(device))
     return min(later - earlier for earlier, later in pairwise(moments))

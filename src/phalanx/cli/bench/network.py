@@ -72,6 +72,11 @@ def bandwidth(text: str) -> float:
     return float(found[1]) * SIZES[found[2].lower()] / (1 if found[3] == 'B' else 8)
 
 
+def through_cable(text: str) -> float:
+    """Bytes a second that TCP gets through a cable of the bandwidth `text`. Raises ValueError."""
+    return PAYLOAD * bandwidth(text)
+
+
 def latency(text: str) -> float:
     """Seconds: `20us`, `0.1ms`, `0s`. Raises ValueError."""
     found = re.fullmatch(r'(\d+(?:\.\d+)?)\s*(s|ms|us|µs|ns)', text.strip())

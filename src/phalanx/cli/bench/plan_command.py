@@ -29,7 +29,7 @@ def command(words: Sequence[str]) -> int:
         if given.devices_per_node < 1:
             raise ValueError(f'--devices-per-node must be at least 1, got {given.devices_per_node}')
         joined = Network(
-            between=Link(network.PAYLOAD * network.bandwidth(given.bandwidth), network.latency(given.latency)),
+            between=Link(network.through_cable(given.bandwidth), network.latency(given.latency)),
             within=Link(network.bandwidth(given.node_bandwidth), network.latency(given.node_latency)),
             host=network.bandwidth(given.host_bandwidth),
         )

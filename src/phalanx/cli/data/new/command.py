@@ -51,7 +51,7 @@ LONG = 3600  # seconds; a longer training is a reason to mention --minutes
 SORTED = 'class_folders'
 UNPACKED = 'unpacked'  # the folder of what an archive held
 TRIED = 2  # steps that are timed, after a first one
-MINUTES = 8  # for a training on a CPU, ten where others work there too: where samples are quick, more of them are seen
+MINUTES = 8  # of training on a CPU at least, by the rate of the trial: at the rate of a busy node they become ten
 CLEARLY = 1.1  # times the rate of float32: what is measured so varies
 
 
