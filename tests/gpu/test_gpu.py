@@ -38,7 +38,9 @@ def as_rank(rank: int, folder: Path) -> None:
             x, direction = (value[3 * rank : 3 + 2 * rank].to(memory_format=layout) for value in batch(dtype))
             norm = BatchNorm2d(8).to(CUDA)
             norms.share(norm, group)
+            of_torch = nn.SyncBatchNorm(8, process_group=group).to(CUDA)
             found[f'{dtype} {layout}'] = [value.cpu() for value in passed(norm, x, direction)]
+            found[f'{dtype} {layout}, SyncBatchNorm'] = [value.cpu() for value in passed(of_torch, x, direction)]
     torch.save(found, folder / str(rank))
     torch.distributed.destroy_process_group()
 
@@ -60,7 +62,7 @@ def passed(norm: nn.Module, x: Tensor, direction: Tensor) -> list[Tensor]:
 
 
 def test_norms_that_two_ranks_share_are_those_of_one_batch_by_torch(tmp_path: Path) -> None:
-    """In both layouts and half precision, against torch's own batch norm in float32 on the CPU."""
+    """In both layouts and half precision, against torch's own batch norm in float32 on the CPU, and against SyncBatchNorm."""
     torch.multiprocessing.spawn(as_rank, (tmp_path,), nprocs=2)
     first, second = (torch.load(tmp_path / str(rank)) for rank in (0, 1))
     for dtype in (torch.float32, torch.bfloat16):
@@ -73,6 +75,11 @@ def test_norms_that_two_ranks_share_are_those_of_one_batch_by_torch(tmp_path: Pa
             for place in (0, 1):
                 found = torch.cat([one[place], two[place]]).float()
                 assert (found - expected[place]).norm() < close * expected[place].norm()
+            for rank in (first, second):  # the same kernels of torch, but for the running variance
+                for own, torchs in zip(
+                    rank[f'{dtype} {layout}'][:3], rank[f'{dtype} {layout}, SyncBatchNorm'][:3], strict=True
+                ):
+                    torch.testing.assert_close(own, torchs, rtol=1e-5 if dtype == torch.float32 else 0.01, atol=1e-5)
             for rank in (one, two):
                 torch.testing.assert_close(rank[2], expected[2], rtol=1e-4, atol=1e-5)
                 torch.testing.assert_close(rank[3], biased, rtol=1e-4, atol=1e-5)

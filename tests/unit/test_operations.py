@@ -24,6 +24,7 @@ FAMILIES = {
     'detection': ('ppyoloe_digits',),
     'recognition': ('crnn_digits',),
     'table': ('slanet_rendered',),
+    'text_detection': ('db_pages',),
 }
 
 
