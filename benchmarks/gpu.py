@@ -74,7 +74,7 @@ class Measuring:
             theirs.close()  # so that the end of the process is the end of the pipe
 
     def ask(self, setting: str, seconds: float) -> dict[str, Any]:
-        """What rank 0 measures in a setting within `seconds`, or why there is nothing; its processes are then of no more use."""
+        """What rank 0 measures in a setting in `seconds`, or why there is nothing; its processes are of no more use then."""
         try:
             for pipe in self.pipes:
                 pipe.send(setting)
