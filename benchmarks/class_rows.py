@@ -8,8 +8,6 @@ without names, so that the three heads begin fresh. `frozen` is the first with `
 the same.
 """
 
-from __future__ import annotations
-
 import argparse
 import shutil
 import tempfile

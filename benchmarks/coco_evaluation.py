@@ -6,8 +6,6 @@ Each rank holds the detections of its share of random images; the metric is gath
 line for each rank, then JSON; the exit code is 1 when a rank took more memory than the limit.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import multiprocessing

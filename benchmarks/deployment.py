@@ -9,8 +9,6 @@ alone. The metric is that of the run on its evaluation set, read from the output
 Writes deployment.json and deployment.md.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import platform

@@ -7,8 +7,6 @@ as CUDA graphs, and compiled. Each family has a process of its own, which starts
 Writes gpu.json and gpu.md. With `--device cpu` sizes are tiny: it shows that the benchmark works, and says nothing of a GPU.
 """
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import gc

@@ -8,8 +8,6 @@ bytes, the plain one with normalised float32, since here the device normalises: 
 a core milliseconds.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import statistics

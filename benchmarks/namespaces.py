@@ -3,8 +3,6 @@
 Needs root, iproute2, taskset and the kernel's tbf queue.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import signal

@@ -7,8 +7,6 @@ rank has for itself, and accumulates the gradients of `train.micro_batches`. Ran
 peak memory above that of the start in MiB, as JSON.
 """
 
-from __future__ import annotations
-
 import json
 import resource
 import statistics

@@ -4,8 +4,6 @@ The transforms and their order are those of the original projects' recipes, so a
 batch from files, normalised float32 [B, 3, H, W] and its targets. Written for this comparison.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from pathlib import Path

@@ -8,8 +8,6 @@ a step of one rank, on both nodes at once (what they share, memory say, then slo
 sum over the two costs without a limit. Then each rate is measured; all of that in turns.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import statistics

@@ -10,8 +10,6 @@ time, as its results do not depend on each other then. `lines as phalanx` have t
 those of the processor, which other work on it does not change much. With `--rounds 0` nothing is timed.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import time

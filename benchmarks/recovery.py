@@ -7,8 +7,6 @@ checkpoint, and prints the seconds from there to the first new step, by phase, a
 kills the next one. Samples are made by the ranks themselves: loading data is left out.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import random

@@ -7,8 +7,6 @@ processes that know nothing of each other, the most that this node can give. At 
 gradients. Needs root.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import statistics

@@ -6,8 +6,6 @@ Clients ask over connections that stay open, each again as soon as it has its an
 all of them wait: what was asked by then must be answered.
 """
 
-from __future__ import annotations
-
 import argparse
 import http.client
 import json

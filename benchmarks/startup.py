@@ -4,8 +4,6 @@
 launches in seconds with their ratio, of the commands in seconds of processor time beside that of `import torch`.
 """
 
-from __future__ import annotations
-
 import resource
 import statistics
 import subprocess

@@ -6,8 +6,6 @@ Both train the same network on the same images with the same loss and optimizer,
 turns. The other side is plain_ddp.py.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import subprocess

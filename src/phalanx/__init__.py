@@ -1,7 +1,5 @@
 """Phalanx trains vision models on one device or many nodes with one command, and gives the same result on each."""
 
-from __future__ import annotations
-
 from importlib import import_module
 
 __version__ = '0.1.0'

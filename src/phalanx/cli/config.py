@@ -1,7 +1,5 @@
 """`phalanx config RECIPE`: a recipe with all its values, and what may stand at a key."""
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Sequence

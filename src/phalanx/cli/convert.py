@@ -1,7 +1,5 @@
 """`phalanx convert recipe|weights`: what people bring along from the Paddle projects, written as files of ours."""
 
-from __future__ import annotations
-
 import argparse
 import sys
 from collections.abc import Sequence

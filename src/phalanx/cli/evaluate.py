@@ -1,7 +1,5 @@
 """`phalanx eval`: the figures of a run's weights, of others, or of an exported file."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import math

@@ -3,8 +3,6 @@
 What is chosen are overrides of keys, over which a person's own go: the training loop knows nothing of it.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Collection, Sequence
 from pathlib import Path

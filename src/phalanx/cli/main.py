@@ -1,7 +1,5 @@
 """`phalanx COMMAND ...`: finds the command, and loads no more than it needs."""
 
-from __future__ import annotations
-
 import errno
 import sys
 from collections.abc import Callable, Sequence

@@ -1,7 +1,5 @@
 """The options of the commands in this folder. Nothing here loads torch, so `--help` does not wait for it."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from phalanx.config.arguments import Parser, add_assignments, add_brought_recipe, add_json, add_offline

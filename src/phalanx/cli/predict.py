@@ -1,7 +1,5 @@
 """`phalanx predict`: the results of a trained model for images and videos."""
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Sequence

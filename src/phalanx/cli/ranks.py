@@ -1,7 +1,5 @@
 """What commands share that can run as several ranks: which ranks the flags ask for, and their launch."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import sys

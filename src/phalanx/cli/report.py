@@ -1,7 +1,5 @@
 """`phalanx report`: the page of a run folder, also during the run."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Sequence
 

@@ -1,7 +1,5 @@
 """`phalanx train`: reads what was asked for, checks all of it, and trains here or as several ranks."""
 
-from __future__ import annotations
-
 import argparse
 import sys
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """`phalanx weights list|get`: the weights that the originals publish, by name, and fetching them ahead of a run."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import sys

@@ -1,7 +1,5 @@
 """The words of a command: what its options have in common, and how a recipe and its assignments are written."""
 
-from __future__ import annotations
-
 import argparse
 import os
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Node tree -> typed settings. All problems are reported together, each with its origin and the nearest right word."""
 
-from __future__ import annotations
-
 import dataclasses
 import inspect
 import math

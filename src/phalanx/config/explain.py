@@ -1,7 +1,5 @@
 """What may stand at the keys of a recipe, read from the schema: types, defaults, and the docstrings of fields and parts."""
 
-from __future__ import annotations
-
 import ast
 import dataclasses
 import inspect

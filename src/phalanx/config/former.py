@@ -1,7 +1,5 @@
 """Keys as recipes had them before: read for one version more, with a note of what they are called now."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from phalanx.config.read import ConfigError, Node, plain

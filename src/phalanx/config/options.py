@@ -1,7 +1,5 @@
 """Checks of options that many components have. Each raises ValueError with what was given and what is right."""
 
-from __future__ import annotations
-
 
 def check_probability(name: str, value: float) -> None:
     if not 0 <= value <= 1:

@@ -1,7 +1,5 @@
 """YAML files and command-line assignments -> one tree of Nodes, each remembering where it was written."""
 
-from __future__ import annotations
-
 import difflib
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """The recipes that come with the package, by their names."""
 
-from __future__ import annotations
-
 from itertools import groupby
 from pathlib import Path
 

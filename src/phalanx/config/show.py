@@ -1,7 +1,5 @@
 """A resolved recipe as YAML, each value followed by where it was written; it reads back as a recipe."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import yaml

@@ -1,7 +1,5 @@
 """What the batches of all families have in common: their tensors travel together."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise

@@ -1,7 +1,5 @@
 """Boxes: float [..., 4], (x0, y0, x1, y1) in pixels, x1 and y1 exclusive. Shapes: N, M boxes."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

@@ -8,8 +8,6 @@ The file holds how much of it is used, a table of slots in which a hash of a pic
 after the other. A picture is in its place before its slot says so: a writer that is killed leaves a gap, and no half picture.
 """
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import fcntl

@@ -1,7 +1,5 @@
 """Changes of colour that more than one family trains with. Images are [H, W, 3] uint8 RGB."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar

@@ -1,7 +1,5 @@
 """Other libraries' transforms under the seed of a sample."""
 
-from __future__ import annotations
-
 import contextlib
 import random
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Data sets in folders: what must be there, and lists of what is there. Nothing in them is trusted."""
 
-from __future__ import annotations
-
 import inspect
 import os
 from collections import Counter

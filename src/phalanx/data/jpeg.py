@@ -3,8 +3,6 @@
 OpenCV fills what is missing with grey and says nothing.
 """
 
-from __future__ import annotations
-
 import re
 from typing import NamedTuple
 

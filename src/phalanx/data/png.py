@@ -1,7 +1,5 @@
 """PNG files of 8-bit colours or greys, as most are, by libspng: in 0.6 to 0.8 of the time that OpenCV and Pillow take."""
 
-from __future__ import annotations
-
 import zlib
 from collections.abc import Iterator
 from importlib import import_module

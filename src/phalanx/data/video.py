@@ -1,7 +1,5 @@
 """Videos, frame by frame, as OpenCV reads and writes them: files, and cameras."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType

@@ -1,7 +1,5 @@
 """Exported networks in fewer bits: float16, or 8-bit integers calibrated on images. Files of ONNX in, files of ONNX out."""
 
-from __future__ import annotations
-
 import tempfile
 from collections.abc import Collection, Iterable, Iterator
 from itertools import chain, islice

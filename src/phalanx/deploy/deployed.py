@@ -4,8 +4,6 @@ The file is run by `phalanx.runtime`, which prepares each picture itself and rea
 get. The metric is that of the recipe.
 """
 
-from __future__ import annotations
-
 import json
 import time
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """Where an ONNX file begins to compute something else than the network that it was made of."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -4,8 +4,6 @@ The order: the network is shown evaluation samples in several sizes, fused, trac
 samples, compared, and labelled with its guide, which `phalanx.runtime` reads.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import sys

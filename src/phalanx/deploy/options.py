@@ -1,7 +1,5 @@
 """The options of `phalanx export`, `read` and `serve`. Nothing here loads torch, so `--help` does not wait for it."""
 
-from __future__ import annotations
-
 import argparse
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Pages that were read, as files: JSON, text, hOCR, and a picture."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable, Sequence

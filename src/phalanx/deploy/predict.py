@@ -1,7 +1,5 @@
 """Results of a trained run for images and videos, from files, a list of them, or a camera."""
 
-from __future__ import annotations
-
 import contextlib
 import sys
 from collections.abc import Iterable, Iterator, Sequence

@@ -1,7 +1,5 @@
 """Reading pages: a network that finds texts and one that reads lines, as one; and `phalanx read`."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The README beside an exported file, for whoever gets the file without Phalanx."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from pathlib import Path

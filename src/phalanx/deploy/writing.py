@@ -1,7 +1,5 @@
 """The files of each format: a network is traced by torch.export and written as ONNX, OpenVINO or torch's own."""
 
-from __future__ import annotations
-
 import json
 import re
 import warnings

@@ -3,8 +3,6 @@
 The kinds are those of PaddleDetection (threshold, normal, exponential) and PaddleSeg (ramp).
 """
 
-from __future__ import annotations
-
 import contextlib
 import math
 from collections.abc import Iterable, Iterator

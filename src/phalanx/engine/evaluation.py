@@ -1,7 +1,5 @@
 """Evaluating a model on the evaluation samples, each exactly once over all ranks."""
 
-from __future__ import annotations
-
 import contextlib
 import heapq
 import math

@@ -1,7 +1,5 @@
 """The evaluations of a run in progress: of which weights, and what comes of them."""
 
-from __future__ import annotations
-
 import contextlib
 import math
 from dataclasses import dataclass, replace

@@ -3,8 +3,6 @@
 The stream is a function of (seed, step, rank) alone, so a run starts anywhere in it without replaying what came before.
 """
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import errno

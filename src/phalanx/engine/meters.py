@@ -1,7 +1,5 @@
 """What a run measures of itself: waiting, slow ranks, memory, and numbers that reach the host without stopping the device."""
 
-from __future__ import annotations
-
 import resource
 import time
 from collections.abc import Iterator, Mapping, Sequence

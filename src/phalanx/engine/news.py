@@ -1,7 +1,5 @@
 """What ranks say of themselves along with the numbers of a step: that somebody wants the run to stop, and unusable samples."""
 
-from __future__ import annotations
-
 from itertools import islice
 from typing import Any
 

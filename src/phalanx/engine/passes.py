@@ -11,8 +11,6 @@ backward pass, after which its activations are freed, so what it is divided by m
   2021, "Scaling Deep Contrastive Learning Batch Size under Memory Limited Setup").
 """
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Iterator, Sequence
 from typing import Any, Generic

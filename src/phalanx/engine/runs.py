@@ -1,7 +1,5 @@
 """Run folders and recipes as a command finds them: found by name, read, checked, compared with what is already there."""
 
-from __future__ import annotations
-
 import fcntl
 import hashlib
 import logging

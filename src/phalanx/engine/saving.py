@@ -1,7 +1,5 @@
 """The checkpoints of a run in progress: what goes into one, when it is on disk, and how a run goes back to one."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Every general option of a recipe: its key, type, default and meaning. What belongs to a family stands in its `task.py`."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial

@@ -1,7 +1,5 @@
 """Where a run stands: how far it is, and which of its evaluations was the best."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field

@@ -1,7 +1,5 @@
 """The numbers of each step: read a step late, so that the host never waits for the device, and averaged for the log."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Sequence
 

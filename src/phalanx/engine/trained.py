@@ -1,7 +1,5 @@
 """Phalanx from Python: training a recipe, and a trained model with its pre- and post-processing."""
 
-from __future__ import annotations
-
 import json
 import signal
 from collections.abc import Mapping, Sequence

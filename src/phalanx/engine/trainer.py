@@ -1,7 +1,5 @@
 """Trains any Task: this file is the training run, read from top to bottom."""
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Iterator

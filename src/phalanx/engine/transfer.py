@@ -5,8 +5,6 @@ full loses the batch without a word, or ends and leaves its files behind. A memf
 the kernel takes it back with the last process that holds it. Linux only.
 """
 
-from __future__ import annotations
-
 import io
 import mmap
 import os

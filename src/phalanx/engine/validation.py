@@ -1,7 +1,5 @@
 """The loss of the evaluation samples, to be seen beside that of the training: where it rises again, a run learns by heart."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Sequence
 from typing import Any

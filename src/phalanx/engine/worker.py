@@ -1,7 +1,5 @@
 """One rank process: joins the others, picks its device, builds the trainer and runs it."""
 
-from __future__ import annotations
-
 import contextlib
 import gc
 import logging

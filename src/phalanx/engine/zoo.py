@@ -1,7 +1,5 @@
 """Models by name, over all families."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Literal, get_args, get_origin, get_type_hints
 

@@ -1,7 +1,5 @@
 """What the Tasks of all families have in common: the parts of a recipe that all have, and how networks are distilled."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The families, and what a recipe can choose in each by name. `plugins` adds what users bring."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -5,8 +5,6 @@ sample. What the networks learn from one another is a loss
 between two of them (DISTILLATIONS); what each learns from the truth is the ordinary loss of its family (`own_losses`).
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol, Self, TypeVar

@@ -1,7 +1,5 @@
 """The losses of a recipe: a list, each with its coefficient."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import TypeVar

@@ -5,8 +5,6 @@ of `catalog.CATALOGS`. Plugins run code, so only a person names them: by `--plug
 package with an entry point in the group `phalanx.plugins`. A recipe or a run folder cannot.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 from importlib.metadata import entry_points

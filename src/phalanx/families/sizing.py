@@ -1,7 +1,5 @@
 """What transforms have in common: each says of itself, as `sizing`, what it makes of the sizes of images."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal

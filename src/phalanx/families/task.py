@@ -1,7 +1,5 @@
 """The seam: all that the trainer knows of a family. A Task owns meaning, the trainer owns mechanics."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Files that results become, named after their image: of `street.png` come `street.json` and `street_overlay.jpg`."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import PIL.Image

@@ -1,7 +1,5 @@
 """`phalanx launch`, `python -m phalanx.launch` and `fleetrun`: any script or module as the ranks of a run."""
 
-from __future__ import annotations
-
 import argparse
 import re
 import shlex

@@ -1,7 +1,5 @@
 """`phalanx doctor`: what a start would check, without the start."""
 
-from __future__ import annotations
-
 import json
 import os
 import sys

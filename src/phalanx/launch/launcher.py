@@ -1,7 +1,5 @@
 """A launch from beginning to end: rendezvous, preflight, ranks, and the agreement on why they ended."""
 
-from __future__ import annotations
-
 import contextlib
 import fcntl
 import os

@@ -1,7 +1,5 @@
 """The options of `phalanx launch` and `phalanx doctor`. Nothing here loads torch, so `--help` does not wait for it."""
 
-from __future__ import annotations
-
 import argparse
 from pathlib import Path
 

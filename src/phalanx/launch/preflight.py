@@ -3,8 +3,6 @@
 Every node writes what it is (its info) and what it finds of the others; all read the same and come to the same answer.
 """
 
-from __future__ import annotations
-
 import hashlib
 import platform
 import shutil

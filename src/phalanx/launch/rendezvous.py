@@ -4,8 +4,6 @@ An attempt is one start of the ranks. Before each, the nodes join, the first nod
 each node checks its connection to every other. The same store then serves torch's agent and its ranks.
 """
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import hmac

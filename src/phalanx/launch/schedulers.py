@@ -1,7 +1,5 @@
 """Clusters that start programs themselves: what SLURM sets for a launcher, and job files for SLURM and Kubernetes."""
 
-from __future__ import annotations
-
 import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence

@@ -5,8 +5,6 @@ take half an hour (pytorch#111646). So each launcher writes a heartbeat to the s
 and ends its own ranks when the attempt cannot continue, whatever they are doing.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import signal

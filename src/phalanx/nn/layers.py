@@ -1,7 +1,5 @@
 """Layers that several networks are made of. Shapes: B batch, C channels."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable
 from typing import Any

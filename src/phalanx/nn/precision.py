@@ -1,7 +1,5 @@
 """In which numbers the network computes, and what half precision needs besides: one way to step for all of them."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass

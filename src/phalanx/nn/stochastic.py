@@ -4,8 +4,6 @@ torch's dropout draws from the generator of its process, so the masks depend on 
 hash of (seed, step, sample, which layer asked, which value): the same on every cut, every kind of device, and after a resume.
 """
 
-from __future__ import annotations
-
 from typing import TypeVar
 
 import torch

@@ -1,7 +1,5 @@
 """Who we are, and sums over ranks. Besides `launch`, this and `gradients` alone talk to torch.distributed."""
 
-from __future__ import annotations
-
 import os
 import time
 from collections.abc import Iterable

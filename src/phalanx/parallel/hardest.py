@@ -1,7 +1,5 @@
 """Finding the hardest pixels of a whole step, however it is cut."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

@@ -1,7 +1,5 @@
 """A rank's sign of life: where it is, in a small file that its launcher reads, and its stack when the launcher asks."""
 
-from __future__ import annotations
-
 import faulthandler
 import os
 import time

@@ -10,8 +10,6 @@ With micro-batches only ranks share: under `norm_sync: global` each micro-batch 
 Shapes: B batch, C channels, R ranks.
 """
 
-from __future__ import annotations
-
 from typing import Any, Literal
 
 import torch

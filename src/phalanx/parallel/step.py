@@ -1,7 +1,5 @@
 """What a loss may ask about the whole step, of which a rank holds a share."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Charts for pages without script: what their templates draw. Places are per cent of the plot, from its left and its bottom."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Images to boxes. Shapes: A anchors, K classes, n candidates."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

@@ -1,7 +1,5 @@
 """An exported model with its pre- and post-processing, ready to call on an image."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol

@@ -1,7 +1,5 @@
 """How an image becomes what a network takes. Shapes: H, W of the image; h, w of the input."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal

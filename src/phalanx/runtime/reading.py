@@ -1,7 +1,5 @@
 """Pages to lines of text: one model finds the texts, another one reads them."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 

@@ -1,7 +1,5 @@
 """Images of lines to texts. Shapes: T places along the line, C characters."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What is found in an image. A segmentation is a class map [H, W] uint8."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Images to class maps. Shapes: K classes, h and w of the input, H and W of the image."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from itertools import product

@@ -1,7 +1,5 @@
 """The file of an exported network, opened: what it says about itself, and its numbers for images."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Mapping
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Images of tables to structures. Shapes: L steps, K tokens."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 

@@ -4,8 +4,6 @@ Liao et al., Real-time Scene Text Detection with Differentiable Binarization, ht
 numbers are PaddleOCR's, so both find the same boxes on the same map. Shapes: h, w of the map, n points.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any, Literal
 

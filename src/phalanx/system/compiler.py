@@ -1,7 +1,5 @@
 """Where `train.compile` keeps compiled kernels: in a folder that nobody else can write to, since what lies there is run."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

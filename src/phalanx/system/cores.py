@@ -1,7 +1,5 @@
 """How much of the processor is ours."""
 
-from __future__ import annotations
-
 import math
 import os
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Files that matter: written aside and renamed, and the only place that removes anything from a disk."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import shutil

@@ -1,7 +1,5 @@
 """Memory: how a process that works in rounds takes it from the system, and what goes between that of host and device."""
 
-from __future__ import annotations
-
 import ctypes
 import platform
 

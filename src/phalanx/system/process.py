@@ -1,7 +1,5 @@
 """How a process that is ours alone begins and ends: for programs, not for a library in the process of somebody else."""
 
-from __future__ import annotations
-
 import atexit
 import contextlib
 import gc

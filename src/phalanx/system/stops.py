@@ -1,7 +1,5 @@
 """The signals that end a run gracefully: it saves and leaves."""
 
-from __future__ import annotations
-
 import signal
 
 # Ctrl-C; `kill`, systemd, Kubernetes; a terminal that closes; SLURM's --signal=USR1 or USR2.

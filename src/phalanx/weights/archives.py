@@ -1,7 +1,5 @@
 """The file of weights in an archive (`.tar`, `.tar.gz`, `.zip`), read in memory: nothing of it is unpacked to the disk."""
 
-from __future__ import annotations
-
 import gzip
 import io
 import tarfile

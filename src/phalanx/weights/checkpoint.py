@@ -9,8 +9,6 @@ latest, best                links beside `checkpoints`, changed after the checkp
 Training does not wait for the disk: `begin` takes a copy in host memory, and a thread writes it.
 """
 
-from __future__ import annotations
-
 import errno
 import hashlib
 import io

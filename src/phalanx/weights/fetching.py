@@ -6,8 +6,6 @@ FOLDER/NAME.part    what came so far, and NAME.part.json: which version of the f
 FOLDER/lock         held by the process that fetches
 """
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import fcntl

@@ -3,8 +3,6 @@
 Nothing is fetched but what a recipe or a person names, and nothing at all with `PHALANX_OFFLINE=1`.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

@@ -3,8 +3,6 @@
 Names of weights are lost in such files, or are numbers. What stays is the order of the layers.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from importlib.util import find_spec
 from pathlib import Path

@@ -4,8 +4,6 @@ A `.pdparams` is a pickle, that is, a program. It is run by Python's own unpickl
 to the constructions in ALLOWED, none of which runs code of the file. Memory is bounded by the size of the file.
 """
 
-from __future__ import annotations
-
 import io
 import math
 import pickle

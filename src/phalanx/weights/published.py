@@ -1,7 +1,5 @@
 """Weights that the originals publish, by name. Addresses, figures and licences as their projects state them."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Literal
 

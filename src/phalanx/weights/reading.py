@@ -1,7 +1,5 @@
 """Weights from a file into a network: our own files, those of the originals, of PyTorch and of numpy."""
 
-from __future__ import annotations
-
 import io
 import math
 import pickle

@@ -1,7 +1,5 @@
 """`phalanx bench comm`: how long a sum over all ranks takes, by size, and a small one in the midst of work."""
 
-from __future__ import annotations
-
 import statistics
 import time
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """`phalanx bench train|data|comm|scaling`: reads what was asked for, measures it, and prints it."""
 
-from __future__ import annotations
-
 import argparse
 import gc
 import json

@@ -1,7 +1,5 @@
 """`phalanx bench data`: how many samples one core prepares, what each transform takes, and how many cores a device needs."""
 
-from __future__ import annotations
-
 import contextlib
 import math
 import time

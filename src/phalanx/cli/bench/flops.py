@@ -1,7 +1,5 @@
 """How much arithmetic a step needs, and how much of it this device can do in a second."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Sequence
 from itertools import pairwise

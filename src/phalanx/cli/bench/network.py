@@ -1,7 +1,5 @@
 """What an exchange between ranks costs, from latency, bandwidth and the way that it takes."""
 
-from __future__ import annotations
-
 import math
 import re
 from dataclasses import dataclass

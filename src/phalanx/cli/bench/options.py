@@ -1,7 +1,5 @@
 """The options of `phalanx bench` and `phalanx plan`. Nothing here loads torch, so `--help` does not wait for it."""
 
-from __future__ import annotations
-
 import argparse
 from pathlib import Path
 

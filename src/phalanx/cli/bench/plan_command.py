@@ -1,7 +1,5 @@
 """`phalanx plan`: what a recipe would do on more nodes, before anybody pays for them."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import math

@@ -1,7 +1,5 @@
 """Tables for people: the same rows as text for a terminal and as Markdown."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 Row = Mapping[str, str]

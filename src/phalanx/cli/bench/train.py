@@ -1,7 +1,5 @@
 """`phalanx bench train`: how fast a recipe trains here, where the time of a step goes, and what to try next."""
 
-from __future__ import annotations
-
 import math
 import tempfile
 import time

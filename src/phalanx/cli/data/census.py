@@ -1,7 +1,5 @@
 """Reading all of a data set once: how much there is of each class, which sizes, what is wrong, what is there twice."""
 
-from __future__ import annotations
-
 import hashlib
 import signal
 from collections import Counter

@@ -1,7 +1,5 @@
 """`phalanx data check|prepare|rewrite`: reads what was asked for and hands it on."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import sys

@@ -1,7 +1,5 @@
 """The options of `phalanx new` and `phalanx data`. Nothing here loads torch, so `--help` does not wait for it."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from phalanx.cli.data.prepare.command import add_kinds

@@ -1,7 +1,5 @@
 """A census as one HTML file without scripts that needs no network: numbers, tables, pictures."""
 
-from __future__ import annotations
-
 import base64
 
 import cv2

@@ -1,7 +1,5 @@
 """`phalanx data rewrite RECIPE --as FORMAT --out DIR`: the data set of a recipe in another format."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import sys

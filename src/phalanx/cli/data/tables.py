@@ -1,7 +1,5 @@
 """A census as rows for people, on the terminal and on the page: a row is {column: value}, the same columns in each."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import pairwise

@@ -5,8 +5,6 @@ translate: the model, the loss, the data and transforms, the optimizer and sched
 To add one: a file that ends with its Dialect, which goes into DIALECTS.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path

@@ -4,8 +4,6 @@ Rules and defaults are those of its release 2.6 (ppdet/core/workspace.py, ppdet/
 names). A configuration is a set of sections called like these classes, and of values that several of them share.
 """
 
-from __future__ import annotations
-
 from phalanx.config.originals.dialect import Dialect, Reading, Section, differ, renamed
 from phalanx.config.originals.paddledet_data import read_data, read_metric, read_transforms
 from phalanx.config.originals.paddledet_distillation import read_distillation

@@ -1,7 +1,5 @@
 """PaddleDetection's `TrainDataset` and `EvalDataset`, its readers' transforms, and its metric."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """PaddleDetection's distillation of PP-YOLOE: the configuration of the teacher, which --slim_config names."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

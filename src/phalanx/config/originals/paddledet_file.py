@@ -1,7 +1,5 @@
 """How a configuration of PaddleDetection is read: its files, the ones that its `_BASE_` names first, merged into one."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from pathlib import Path
 

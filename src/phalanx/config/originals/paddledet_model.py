@@ -1,7 +1,5 @@
 """PaddleDetection's architecture sections: the network PP-YOLOE, its loss, non-maximum suppression, and initial weights."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """PaddleDetection's `LearningRate` and `OptimizerBuilder`: the schedule, the optimizer, and which parameters decay."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from phalanx.config.originals.dialect import Section, as_number, optimizer_options, renamed

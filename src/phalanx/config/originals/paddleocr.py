@@ -4,8 +4,6 @@ Rules and defaults are those of its code at 2.7 (tools/program.py, ppocr/optimiz
 names). Its files have no bases.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path, PurePath
 from typing import Any, NamedTuple

@@ -1,7 +1,5 @@
 """PaddleOCR's text detection -> the family `text_detection`: DB."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from phalanx.config.originals.dialect import Section, as_number, differ, renamed, swapped

@@ -1,7 +1,5 @@
 """What PaddleOCR's configurations have in common whatever their task: label files, dictionaries, and steps on images."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping
 from pathlib import Path, PurePath

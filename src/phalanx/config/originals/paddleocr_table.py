@@ -1,7 +1,5 @@
 """PaddleOCR's table structure -> the family `table`: SLANet."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 from pathlib import Path, PurePath

@@ -1,7 +1,5 @@
 """PaddleOCR's text recognition -> the family `recognition`: CRNN and SVTR-LCNet of PP-OCRv3 (distilled too), v4 and v5."""
 
-from __future__ import annotations
-
 import math
 import os
 from typing import Any

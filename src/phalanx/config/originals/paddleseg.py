@@ -4,8 +4,6 @@ Rules and defaults are those of its release 2.10 (paddleseg/cvlibs/config.py and
 configuration names). What its files leave out stands in that code, so defaults are written out even where ours are the same.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """PaddleSeg's `train_dataset` and `val_dataset`: the data set, its transforms, and the normalisation of its images."""
 
-from __future__ import annotations
-
 import os
 from typing import Any
 

@@ -1,7 +1,5 @@
 """PaddleSeg's `loss`: a loss for each output of the network, and how much each counts."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from phalanx.config.originals.dialect import Counterpart, Section, as_number, renamed

@@ -1,7 +1,5 @@
 """PaddleSeg's `model`: the network, its backbone, and the weights that training starts from."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from phalanx.config.originals.dialect import Section, renamed

@@ -1,7 +1,5 @@
 """PaddleSeg's `lr_scheduler` and `optimizer`: the learning rate and its schedule, the optimizer, and the clipping."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from phalanx.config.originals.dialect import Section, as_number, decay_factors, optimizer_options, renamed

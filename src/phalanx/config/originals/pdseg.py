@@ -5,8 +5,6 @@ Rules and defaults are those of its release 0.8 (pdseg/utils/config.py, solver.p
 that Python reads as a literal, if it can: `(512, 512)`, `u"stepscaling"`. Files have no bases.
 """
 
-from __future__ import annotations
-
 import ast
 import os
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What the service answers: `/` a page to drop an image on, `/predict`, `/health`, `/metrics`."""
 
-from __future__ import annotations
-
 import base64
 import binascii
 import contextlib

@@ -1,7 +1,5 @@
 """Requests that come at the same time are predicted together."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator

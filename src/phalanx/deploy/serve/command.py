@@ -1,7 +1,5 @@
 """The command line of `phalanx serve`."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from importlib.util import find_spec
 

@@ -1,7 +1,5 @@
 """Gradient clipping."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Parts of a network that keep the weights it starts from."""
 
-from __future__ import annotations
-
 import difflib
 from collections.abc import Sequence
 

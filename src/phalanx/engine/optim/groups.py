@@ -1,7 +1,5 @@
 """Parameter groups: which parameters decay, and with which share of the learning rate each learns."""
 
-from __future__ import annotations
-
 import difflib
 import fnmatch
 from collections.abc import Sequence

@@ -8,8 +8,6 @@ the authors' code and most others: a group whose weight decay is 0 learns at the
 `parameters: {decay_norms: false, decay_biases: false}`.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 from torch.optim import Optimizer

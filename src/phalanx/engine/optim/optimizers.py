@@ -4,8 +4,6 @@ Weight decay of `sgd` and `adam` is the gradient of an L2 penalty, as with Paddl
 The update runs in one fused kernel; `fused: false` takes torch's other form, for devices that have none.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

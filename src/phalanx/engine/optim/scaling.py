@@ -1,7 +1,5 @@
 """How the learning rate follows the global batch size."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import Literal

@@ -11,8 +11,6 @@ Three conventions hold for all of them.
 - After its end a curve stays at its last value.
 """
 
-from __future__ import annotations
-
 import math
 from bisect import bisect_right
 from collections.abc import Callable

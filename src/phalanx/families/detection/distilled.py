@@ -1,7 +1,5 @@
 """A detector and its teacher: the networks that a distillation trains and asks. Shapes: B batch; C, h, w of a map."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from torch import Tensor, nn

@@ -1,7 +1,5 @@
 """Boxes with names as pictures and files."""
 
-from __future__ import annotations
-
 import json
 import math
 import re

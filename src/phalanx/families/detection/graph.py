@@ -1,7 +1,5 @@
 """Suppression of boxes inside an exported graph, as `nms.multiclass_nms` does it. Shapes: A anchors, K classes, n results."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

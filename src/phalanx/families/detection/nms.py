@@ -1,7 +1,5 @@
 """Non-maximum suppression: of boxes that overlap much and have one class, the most probable one stays."""
 
-from __future__ import annotations
-
 from torch import Tensor
 
 

@@ -1,7 +1,5 @@
 """Detection: boxes around the objects of an image. This file is the family's table of contents, and its part of a recipe."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property, partial

@@ -1,7 +1,5 @@
 """Readings as pictures and files."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable
 from dataclasses import asdict

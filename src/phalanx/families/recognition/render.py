@@ -4,8 +4,6 @@ Every choice comes from the random numbers handed in, so a picture is a function
 the height of the line. Shapes: H, W of the picture.
 """
 
-from __future__ import annotations
-
 import math
 import os
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """What `phalanx data check` asks about the samples of a recognition data set."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass

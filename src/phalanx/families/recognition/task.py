@@ -1,7 +1,5 @@
 """Recognition: the text of an image of one line. This file is the family's table of contents, and its part of a recipe."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial

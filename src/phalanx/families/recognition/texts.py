@@ -1,7 +1,5 @@
 """The texts of a batch as the networks and the losses take them: encoded."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from typing import Self
 

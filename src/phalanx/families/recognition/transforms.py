@@ -5,8 +5,6 @@ are built from keyword options and called with an image, its text and the random
 them: the Task does it where the network runs, so that images travel as bytes.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Class maps as pictures and files."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from functools import partial

@@ -5,8 +5,6 @@ averaged, over windows as over scales and flips, is logits. Up to 2.7 it added t
 each scale from the one before. Shapes: B images, K classes.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from itertools import product
 

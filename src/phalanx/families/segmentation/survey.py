@@ -1,7 +1,5 @@
 """What `phalanx data check` asks about the samples of a segmentation data set."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Segmentation: a class for every pixel. This file is the family's table of contents, and its part of a recipe."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial

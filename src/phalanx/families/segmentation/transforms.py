@@ -4,8 +4,6 @@ Each is built from keyword options and called with an image [H, W, 3] uint8, its
 its sample. Normalisation is none of them: the Task does it where the network runs, so that images travel as bytes.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar, Literal

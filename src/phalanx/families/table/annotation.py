@@ -1,7 +1,5 @@
 """A table as it is annotated, and as a network says it, whatever the data set and the vocabulary."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 CELL_STARTS = ('<td>', '<td', '<td></td>')  # each stands for one cell: plain, the beginning of one with spans, merged

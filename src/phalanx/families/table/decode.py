@@ -1,7 +1,5 @@
 """What a network said, read out. Shapes: B batch, L steps, K tokens of the vocabulary."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from torch import Tensor

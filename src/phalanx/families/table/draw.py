@@ -1,7 +1,5 @@
 """Tables as pictures and files."""
 
-from __future__ import annotations
-
 import base64
 import json
 import math

@@ -1,7 +1,5 @@
 """The output of a table network. Shapes: B tables, L tokens of a table, K tokens of the vocabulary."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 from torch import Tensor

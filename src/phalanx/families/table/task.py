@@ -1,7 +1,5 @@
 """Table structure: the HTML of a table and the boxes of its cells. The family's table of contents, and its part of a recipe."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial

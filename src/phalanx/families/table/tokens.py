@@ -1,7 +1,5 @@
 """Structure tokens and their numbers, as PaddleOCR's TableLabelEncode and TableLabelDecode have them. Shapes: L tokens."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property

@@ -4,8 +4,6 @@ Augmentations are built from keyword options and called with an image [H, W, 3] 
 sample. The original has none.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 

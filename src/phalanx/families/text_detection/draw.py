@@ -1,7 +1,5 @@
 """Outlines of texts as pictures and files."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from dataclasses import asdict

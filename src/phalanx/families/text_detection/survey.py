@@ -1,7 +1,5 @@
 """What `phalanx data check` asks about the samples of a data set of pages."""
 
-from __future__ import annotations
-
 from collections import Counter
 from dataclasses import dataclass
 

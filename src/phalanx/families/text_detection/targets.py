@@ -4,8 +4,6 @@ Liao et al., Real-time Scene Text Detection with Differentiable Binarization, ht
 details are PaddleOCR's. Shapes: H, W of the image, n points, e edges.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import cv2

@@ -1,7 +1,5 @@
 """Text detection: where on an image there is text. This file is the family's table of contents, and its part of a recipe."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial

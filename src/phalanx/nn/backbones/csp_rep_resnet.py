@@ -4,8 +4,6 @@ Xu et al., PP-YOLOE: An evolved version of YOLO, https://arxiv.org/abs/2203.1625
 PaddleDetection. Shapes: B batch, C channels.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import Literal
 

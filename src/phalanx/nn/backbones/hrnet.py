@@ -4,8 +4,6 @@ Wang et al., Deep High-Resolution Representation Learning for Visual Recognition
 padding and initial weights as in PaddleSeg. Shapes: B batch, C channels.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import torch

@@ -4,8 +4,6 @@ The backbone of PP-OCRv4 and PP-OCRv5 mobile, of detectors and recognisers; laye
 Vasu et al., MobileOne, https://arxiv.org/abs/2206.04040. Shapes: B batch, C channels.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import torch

@@ -5,8 +5,6 @@ https://arxiv.org/abs/2307.09283; the stem is that of PP-HGNetV2. Layer order an
 and the PyTorch port in the transformers library. Shapes: B batch, C channels.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import torch

@@ -4,8 +4,6 @@ Xie et al., SegFormer: Simple and Efficient Design for Semantic Segmentation wit
 Layer order, norms and initial weights as in PaddleSeg. Shapes: B batch, C channels, N = h * w places of a map.
 """
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -4,8 +4,6 @@ Sandler et al., MobileNetV2: Inverted Residuals and Linear Bottlenecks, https://
 first block has a widening convolution like all others, though it widens by nothing. Shapes: B batch, C channels.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 from torch import Tensor, nn

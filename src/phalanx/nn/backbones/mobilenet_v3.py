@@ -4,8 +4,6 @@ Howard et al., Searching for MobileNetV3, https://arxiv.org/abs/1905.02244. The 
 Shapes: B batch, C channels.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from typing import Literal, NamedTuple
 

@@ -4,8 +4,6 @@ Cui et al., PP-LCNet: A Lightweight CPU Convolutional Neural Network, https://ar
 PaddleOCR. The classification end of the paper's network is left out. Shapes: B batch, C channels.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 from torch import Tensor, nn

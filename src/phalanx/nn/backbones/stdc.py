@@ -5,8 +5,6 @@ Layer order as in PaddleSeg. The classification end of the paper's network is le
 data-parallel training.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor, nn
 

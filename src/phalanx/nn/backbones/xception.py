@@ -4,8 +4,6 @@ Chen et al., Encoder-Decoder with Atrous Separable Convolution for Semantic Imag
 Layer order and norms as in PaddleSeg with output stride 16. Shapes: B batch, C channels.
 """
 
-from __future__ import annotations
-
 from torch import Tensor, nn
 
 from phalanx.nn.layers import ConvBN, ConvBNReLU, initialise_convs, maps_of

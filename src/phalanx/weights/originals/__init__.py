@@ -1,7 +1,5 @@
 """Weights of the original projects, put into our networks. One file an architecture says which array goes where."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from typing import Any
 

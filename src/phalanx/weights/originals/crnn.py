@@ -1,7 +1,5 @@
 """Names of PaddleOCR's CRNN. Its LSTM is laid out as torch's: gates i, f, g, o, two biases."""
 
-from __future__ import annotations
-
 from phalanx.families.recognition.models.crnn import CRNN
 from phalanx.families.recognition.models.mobilenet_v3 import MobileNetV3
 from phalanx.weights.originals.lstm import lstm_aliases

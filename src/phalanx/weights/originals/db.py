@@ -1,7 +1,5 @@
 """Names of PaddleOCR's DB, with each of its backbones, necks and heads."""
 
-from __future__ import annotations
-
 import re
 
 import numpy.typing as npt

@@ -1,7 +1,5 @@
 """Names of PaddleSeg's DeepLabv3+."""
 
-from __future__ import annotations
-
 import re
 
 from phalanx.families.segmentation.models.deeplabv3p import DeepLabV3Plus

@@ -1,7 +1,5 @@
 """Files of distillations hold several networks, each under its name: `Student`, `Teacher` in PaddleOCR."""
 
-from __future__ import annotations
-
 from torch import nn
 
 from phalanx.families.distillation import Distilled

@@ -1,7 +1,5 @@
 """Paddle keeps the parameters of an LSTM under two names each."""
 
-from __future__ import annotations
-
 
 def lstm_aliases(place: str, *, layers: int, bidirectional: bool = False) -> dict[str, str]:
     """The second name of each parameter of the LSTM at `place` -> the first, which is torch's too."""

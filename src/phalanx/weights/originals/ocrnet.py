@@ -1,7 +1,5 @@
 """Names of PaddleSeg's OCRNet on HRNet, which counts from 1."""
 
-from __future__ import annotations
-
 import re
 
 from phalanx.families.segmentation.models.ocrnet import OCRNet

@@ -1,7 +1,5 @@
 """How an original network names its parameters."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field

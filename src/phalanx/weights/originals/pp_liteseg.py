@@ -1,7 +1,5 @@
 """Names of PaddleSeg's PP-LiteSeg."""
 
-from __future__ import annotations
-
 from torch import nn
 
 from phalanx.families.segmentation.models.pp_liteseg import PPLiteSeg

@@ -1,7 +1,5 @@
 """Names of PaddleDetection's PP-YOLOE and PP-YOLOE+."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from phalanx.families.detection.models.ppyoloe import PPYOLOE, PyramidPooling

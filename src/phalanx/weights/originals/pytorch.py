@@ -6,8 +6,6 @@ Files of their classifiers fill a backbone here; the head is left over. Each set
 those of PaddleSeg are theirs.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Mapping
 

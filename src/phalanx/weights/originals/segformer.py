@@ -1,7 +1,5 @@
 """Names of PaddleSeg's SegFormer, which counts its stages from 1."""
 
-from __future__ import annotations
-
 from phalanx.families.segmentation.models.segformer import SegFormer
 from phalanx.weights.originals.original import PADDLE_BUFFERS, Original
 

@@ -1,7 +1,5 @@
 """Names of PaddleOCR's SLANet."""
 
-from __future__ import annotations
-
 from phalanx.families.table.models.slanet import SLANet
 from phalanx.weights.originals.original import PADDLE_BUFFERS, Original, layers_with_weights
 

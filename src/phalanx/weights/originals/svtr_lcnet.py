@@ -1,7 +1,5 @@
 """Names of PaddleOCR's SVTR-LCNet."""
 
-from __future__ import annotations
-
 from phalanx.families.recognition.models.svtr_lcnet import SVTRLCNet
 from phalanx.weights.originals.lstm import lstm_aliases
 from phalanx.weights.originals.original import PADDLE_BUFFERS, Original, Rule

@@ -1,7 +1,5 @@
 """Names of PaddleOCR's PP-OCRv4 and PP-OCRv5 mobile recognisers, and the layers of their exported files."""
 
-from __future__ import annotations
-
 from phalanx.families.recognition.models.svtr_lcnetv3 import SVTRLCNetV3
 from phalanx.nn.backbones.lcnetv3 import ConvSum
 from phalanx.weights.originals.db import PP_LCNET_V3

@@ -1,7 +1,5 @@
 """The layers of the exported file of PP-OCRv6 small's recogniser."""
 
-from __future__ import annotations
-
 from phalanx.families.recognition.models.svtr_lcnetv4 import SVTRLCNetV4
 from phalanx.weights.originals import svtr_lcnetv3
 

@@ -1,7 +1,5 @@
 """Names of PaddleSeg's U-Net."""
 
-from __future__ import annotations
-
 from phalanx.families.segmentation.models.unet import UNet
 from phalanx.weights.originals.original import PADDLE_BUFFERS, Original
 

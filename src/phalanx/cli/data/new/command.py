@@ -1,7 +1,5 @@
 """`phalanx new DIR`: looks, says what it found, splits, writes lists and a recipe, and tries the recipe."""
 
-from __future__ import annotations
-
 import argparse
 import datetime
 import re

@@ -4,8 +4,6 @@ The constants come from the recipes that were trained here (docs/benchmarks.md):
 scratch, with which rate, and how small an object may be.
 """
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Sequence

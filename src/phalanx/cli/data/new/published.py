@@ -1,7 +1,5 @@
 """Published weights that a package brings, to begin with where random ones learn too little in minutes."""
 
-from __future__ import annotations
-
 from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple

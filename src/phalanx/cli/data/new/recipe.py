@@ -1,7 +1,5 @@
 """The text of a recipe for a data set: complete, with a comment where a person may want to change something."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The checks that readers of annotations share, and the error that they raise."""
 
-from __future__ import annotations
-
 import json
 import os
 from pathlib import Path

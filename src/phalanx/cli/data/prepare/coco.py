@@ -1,7 +1,5 @@
 """Instances of COCO: one JSON file with images, categories and annotations (boxes, polygons or run lengths)."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

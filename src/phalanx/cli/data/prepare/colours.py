@@ -1,7 +1,5 @@
 """Label maps in colours: an image for each image, in which every class has its colour."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`phalanx data prepare KIND`: the kinds of annotations, their options, and what is made of them."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import sys

@@ -1,7 +1,5 @@
 """Tables of comma-separated values with a line for each box, or for each image and its text or HTML."""
 
-from __future__ import annotations
-
 import csv
 from collections.abc import Iterator, Mapping
 from pathlib import Path

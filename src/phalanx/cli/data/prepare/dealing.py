@@ -1,7 +1,5 @@
 """Which image belongs to training and which to evaluation."""
 
-from __future__ import annotations
-
 import hashlib
 import re
 from collections import Counter, defaultdict

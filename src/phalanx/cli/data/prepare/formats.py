@@ -1,7 +1,5 @@
 """The formats of annotations, and which of them a folder holds."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """A data set of images and label maps, as `data: {name: file_list}` reads it."""
 
-from __future__ import annotations
-
 import re
 import shutil
 from collections.abc import Callable, Iterable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """Exports of Label Studio, in its own format (JSON) or the short one (JSON-MIN): a list of tasks, sizes in hundredths."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Iterator

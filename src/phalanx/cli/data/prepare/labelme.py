@@ -1,7 +1,5 @@
 """Polygons of labelme: a JSON file for each image."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Texts in text files: lists of images with their texts, label maps or boxes, and a file for each image."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections import defaultdict

@@ -1,7 +1,5 @@
 """Masks: an image for each image, in which numbers, a palette or colours say what every pixel is."""
 
-from __future__ import annotations
-
 import csv
 import re
 from collections import Counter, defaultdict

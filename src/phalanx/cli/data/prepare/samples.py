@@ -1,7 +1,5 @@
 """What readers of annotations find, whatever the format: images, with what is marked or written on each."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field

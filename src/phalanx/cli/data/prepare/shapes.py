@@ -1,7 +1,5 @@
 """Regions of an image as annotations describe them: polygons, and run lengths as COCO has them."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

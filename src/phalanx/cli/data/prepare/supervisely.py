@@ -1,7 +1,5 @@
 """Annotations of Supervisely: a JSON file `ann/NAME.jpg.json` for each image `img/NAME.jpg`."""
 
-from __future__ import annotations
-
 import base64
 import zlib
 from typing import Any

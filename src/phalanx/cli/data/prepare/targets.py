@@ -1,7 +1,5 @@
 """The lists and annotation files that the data sets of recipes read, written from what was found."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

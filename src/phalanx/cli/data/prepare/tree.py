@@ -1,7 +1,5 @@
 """The files below a folder, and images found by the names that annotations give them."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """Archives as annotation tools export them (Roboflow, CVAT, Label Studio): unpacked aside, within limits."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import zipfile

@@ -1,7 +1,5 @@
 """Annotations in XML: Pascal VOC, a file for each image; CVAT for images, one file for all."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 from xml.etree import ElementTree

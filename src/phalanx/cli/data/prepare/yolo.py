@@ -1,7 +1,5 @@
 """Annotations of YOLO: a text file for each image, in fractions of its width and height."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from pathlib import Path
 

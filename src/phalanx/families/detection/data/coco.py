@@ -1,7 +1,5 @@
 """Annotations in a JSON file for each split, in the format of COCO (Lin et al., ECCV 2014); so has Objects365."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from functools import cached_property, lru_cache

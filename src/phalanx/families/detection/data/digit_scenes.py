@@ -1,7 +1,5 @@
 """The data set that comes with the package: digit scenes, drawn on demand. Every digit has its box."""
 
-from __future__ import annotations
-
 from phalanx.data import scenes
 from phalanx.families.detection.data.source import Objects
 

@@ -1,7 +1,5 @@
 """Annotations in an XML file for each image, as in Pascal VOC (Everingham et al., IJCV 2010)."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from xml.etree import ElementTree

@@ -1,7 +1,5 @@
 """A data set rewritten in another format: images copied, boxes as COCO, Pascal VOC or YOLO have them."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Callable, Iterator, Sequence

@@ -1,7 +1,5 @@
 """Annotations in a text file for each image, in the format of YOLO: `class x y width height`, as fractions of the image."""
 
-from __future__ import annotations
-
 from collections import Counter
 from pathlib import Path
 

@@ -4,8 +4,6 @@ Shapes: B batch, N true boxes of an image (as many as the image with most of the
 [B, N, A] numbers, and no shape depends on what the device finds: a host that had to learn how many anchors answer would wait.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import NamedTuple
 

@@ -3,8 +3,6 @@
 Shapes: B batch, A anchors, K classes, P anchors of an image that can answer for a box, N true boxes; C, H, W of a map.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol

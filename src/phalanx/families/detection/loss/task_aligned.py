@@ -1,7 +1,5 @@
 """The loss of PP-YOLOE. Shapes: B batch, A anchors, K classes, P anchors of an image that can answer for a box."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Average precision as COCO has it (Lin et al., ECCV 2014), by hotcoco, whose numbers are those of pycocotools."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Which classes are taken for which."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 import numpy as np

@@ -1,7 +1,5 @@
 """What a network found on one image."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

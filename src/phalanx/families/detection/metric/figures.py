@@ -1,7 +1,5 @@
 """What the report draws of a detection metric."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np

@@ -1,7 +1,5 @@
 """What was found and what was there, of every evaluated image."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 

@@ -1,7 +1,5 @@
 """Average precision as Pascal VOC and PaddleDetection have it (Everingham et al., IJCV 2010)."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal

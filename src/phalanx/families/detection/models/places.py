@@ -4,8 +4,6 @@ Vaswani et al., Attention Is All You Need, https://arxiv.org/abs/1706.03762. Lay
 PaddleDetection. Shapes: B batch, C channels, N = h * w places of a map.
 """
 
-from __future__ import annotations
-
 from itertools import chain
 
 import torch

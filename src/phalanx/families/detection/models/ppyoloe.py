@@ -4,8 +4,6 @@ Xu et al., PP-YOLOE: An evolved version of YOLO, https://arxiv.org/abs/2203.1625
 in PaddleDetection. Shapes: B batch, C channels, A anchors, K classes.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from itertools import pairwise

@@ -1,7 +1,5 @@
 """Label files, as PaddleOCR has them: a line names an image and says what is written in it."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from phalanx.data.folders import Problems, check_folder, check_inside, check_present, lines_of

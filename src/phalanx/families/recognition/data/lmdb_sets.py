@@ -3,8 +3,6 @@
 Keys are `num-samples` and, for samples from 1 on, `image-000000001`, an encoded image, and `label-000000001`, UTF-8 text.
 """
 
-from __future__ import annotations
-
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path

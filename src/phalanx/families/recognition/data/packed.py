@@ -1,7 +1,5 @@
 """Many strings, kept so that loader workers share their memory."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

@@ -1,7 +1,5 @@
 """What a data set of texts gives: a Data makes the splits, a Source reads the samples of one split."""
 
-from __future__ import annotations
-
 from phalanx.data import samples
 from phalanx.data.samples import Image
 

@@ -1,7 +1,5 @@
 """Connectionist temporal classification. Shapes: B texts, T places along the line, K characters."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar
 

@@ -1,7 +1,5 @@
 """Cross-entropy of the attention head. Shapes: B texts, L steps, K characters."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar
 

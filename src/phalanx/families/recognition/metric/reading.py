@@ -1,7 +1,5 @@
 """How well texts are read: how many are right, how near the others are, and which characters are mistaken for which."""
 
-from __future__ import annotations
-
 import string
 from collections import Counter
 from collections.abc import Sequence

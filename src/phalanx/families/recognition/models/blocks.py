@@ -1,7 +1,5 @@
 """What several recognition networks share. Shapes: B batch, C channels, T positions along the line."""
 
-from __future__ import annotations
-
 from torch import Tensor
 
 from phalanx.nn.layers import initialise_as_paddle as initialise_as_paddle

@@ -4,8 +4,6 @@ Shi et al., An End-to-End Trainable Neural Network for Image-based Sequence Reco
 Backbones and sizes as in PaddleOCR. Shapes: B batch, T positions along the line, K characters.
 """
 
-from __future__ import annotations
-
 from typing import Literal
 
 import torch

@@ -4,8 +4,6 @@ Howard et al., MobileNets, https://arxiv.org/abs/1704.04861; Cui et al., PP-LCNe
 5 x 5 filters and squeeze-and-excitation at the end). Strides and pooling as in PaddleOCR. Shapes: B batch, C channels.
 """
 
-from __future__ import annotations
-
 from torch import Tensor, nn
 from torch.nn import functional as F
 

@@ -4,8 +4,6 @@ Howard et al., Searching for MobileNetV3, https://arxiv.org/abs/1905.02244. Stri
 hard sigmoid as in PaddleOCR. Shapes: B batch, C channels.
 """
 
-from __future__ import annotations
-
 from typing import Literal
 
 from torch import Tensor, nn

@@ -5,8 +5,6 @@ which PaddleOCR takes the decoder; Vaswani et al., Attention Is All You Need, ht
 C channels, T positions along the line, L characters of the texts with begin, end and padding, D hidden channels, K characters.
 """
 
-from __future__ import annotations
-
 import math
 
 import torch

@@ -3,8 +3,6 @@
 Shapes: T positions along the line, B batch, C channels, D hidden.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor, nn
 

@@ -1,7 +1,5 @@
 """What a recognition network is and gives."""
 
-from __future__ import annotations
-
 from typing import Any, ClassVar, NamedTuple
 
 from torch import Tensor, nn

@@ -4,8 +4,6 @@ He et al., Bag of Tricks for Image Classification with Convolutional Neural Netw
 and the pooling at the end as in PaddleOCR. Shapes: B batch, C channels.
 """
 
-from __future__ import annotations
-
 from torch import Tensor, nn
 from torch.nn import functional as F
 

@@ -5,8 +5,6 @@ Layers as in PaddleOCR. Shapes: B batch, C channels, T positions along the line,
 padding, D hidden channels, K characters.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor, nn
 

@@ -4,8 +4,6 @@ Du et al., SVTR: Scene Text Recognition with a Single Visual Model, https://arxi
 two global mixing blocks. Shapes: B batch, C channels, T positions along the line, D channels inside the blocks.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor, nn
 

@@ -5,8 +5,6 @@ training an attention head guides the backbone; only CTC is used afterwards. Sha
 K characters.
 """
 
-from __future__ import annotations
-
 from torch import Tensor, nn
 
 from phalanx.families.recognition.models.blocks import HEIGHTS

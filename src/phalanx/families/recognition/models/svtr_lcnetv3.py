@@ -4,8 +4,6 @@ Layer order as in PaddleOCR. In training an attention head can guide the backbon
 T positions along the line, L characters of the texts with begin, end and padding, K characters.
 """
 
-from __future__ import annotations
-
 from torch import Tensor, nn
 from torch.nn import functional as F
 

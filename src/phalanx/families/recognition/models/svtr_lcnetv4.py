@@ -1,7 +1,5 @@
 """The recognition network of PP-OCRv6 small: PP-LCNetV4, a light SVTR neck and CTC. Shapes: B batch, K characters."""
 
-from __future__ import annotations
-
 from phalanx.families.recognition.models.svtr import LightSVTRNeck
 from phalanx.families.recognition.models.svtr_lcnetv3 import SVTRLCNetV3
 from phalanx.nn.backbones.lcnetv4 import RECOGNITION, PPLCNetV4

@@ -1,7 +1,5 @@
 """ADE20K, the scene parsing benchmark of 2016: 20210 training and 2000 evaluation images (Zhou et al., CVPR 2017)."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from phalanx.data.folders import check_folder

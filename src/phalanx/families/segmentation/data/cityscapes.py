@@ -1,7 +1,5 @@
 """Cityscapes: street scenes of 50 cities, 2048 x 1024, 19 classes (Cordts et al., CVPR 2016)."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from phalanx.data.folders import check_folder

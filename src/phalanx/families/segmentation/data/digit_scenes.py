@@ -1,7 +1,5 @@
 """The data set that comes with the package: digit scenes, drawn on demand. Every pixel of ink is its digit."""
 
-from __future__ import annotations
-
 from phalanx.data import scenes
 from phalanx.data.image import LabelMap
 from phalanx.families.segmentation.labels import VOID

@@ -1,7 +1,5 @@
 """Lists of files, as PaddleSeg's custom data sets and CamVid have them: a line names an image and its label map."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from phalanx.data.folders import check_folder, check_inside, lines_of, names_from

@@ -1,7 +1,5 @@
 """The Oxford-IIIT Pet Dataset: 7349 photographs of cats and dogs (Parkhi et al., Cats and Dogs, CVPR 2012)."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from phalanx.data.folders import check_folder, lines_of

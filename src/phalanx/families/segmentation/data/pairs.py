@@ -1,7 +1,5 @@
 """Images and label maps in files: how they are checked and read."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Pascal VOC 2012: 20 kinds of objects and the background (Everingham et al., The Pascal Visual Object Classes Challenge)."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Literal
 

@@ -1,7 +1,5 @@
 """What a segmentation data set gives: a Data names the classes and the splits, a Source reads the samples of one split."""
 
-from __future__ import annotations
-
 from phalanx.data import samples
 from phalanx.data.image import LabelMap
 

@@ -1,7 +1,5 @@
 """Semantic connectivity: how well the connected areas that were predicted match the true ones. Shapes: B batch, K classes."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import cv2

@@ -1,7 +1,5 @@
 """Cross-entropy of every valid pixel. Shapes: B batch, K classes."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import torch

@@ -1,7 +1,5 @@
 """Dice loss: how little the predicted and the true area of each class overlap. Shapes: B batch, K classes, N pixels."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import torch

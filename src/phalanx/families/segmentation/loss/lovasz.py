@@ -1,7 +1,5 @@
 """Lovász-Softmax and the Lovász hinge: smooth stand-ins for 1 - IoU. Shapes: B batch, K classes."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Literal
 

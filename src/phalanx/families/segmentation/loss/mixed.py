@@ -1,7 +1,5 @@
 """Several losses of one output."""
 
-from __future__ import annotations
-
 from functools import partial
 from typing import Annotated
 

@@ -1,7 +1,5 @@
 """Online hard example mining: cross-entropy of the pixels that the network finds hard. Shapes: B batch, K classes."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """What every loss of segmentation is. Shapes: B batch, K classes."""
 
-from __future__ import annotations
-
 from typing import Protocol
 
 import torch

@@ -3,8 +3,6 @@
 Shapes: B batch, K classes, N regions.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import torch

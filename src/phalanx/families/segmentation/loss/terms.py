@@ -1,7 +1,5 @@
 """The losses of a recipe as terms: which output each takes, by what name and with what coefficient."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from itertools import chain, count
 from typing import NamedTuple

@@ -1,7 +1,5 @@
 """What is mistaken for what, and the numbers that follow from it. Shapes: K classes."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import Protocol

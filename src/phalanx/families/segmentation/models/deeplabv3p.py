@@ -4,8 +4,6 @@ Chen et al., Encoder-Decoder with Atrous Separable Convolution for Semantic Imag
 Layer order and channels as in PaddleSeg. Shapes: B batch, C channels, K classes.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Literal
 

@@ -4,8 +4,6 @@ Howard et al., Searching for MobileNetV3, https://arxiv.org/abs/1905.02244, sect
 half of the paper's channels and no dilation: the coarse map is of 1/32 of the size. Shapes: B batch, C channels, K classes.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F

@@ -4,8 +4,6 @@ Yuan et al., Object-Contextual Representations for Semantic Segmentation, https:
 channels and initial weights as in PaddleSeg. Shapes: B batch, C channels, K classes.
 """
 
-from __future__ import annotations
-
 from typing import Literal
 
 import torch

@@ -4,8 +4,6 @@ Peng et al., PP-LiteSeg: A Superior Real-Time Semantic Segmentation Model, https
 channels as in PaddleSeg. Shapes: B batch, C channels, K classes.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Literal
 

@@ -4,8 +4,6 @@ Xie et al., SegFormer: Simple and Efficient Design for Semantic Segmentation wit
 Layer order, channels and initial weights as in PaddleSeg. Shapes: B batch, C channels, K classes.
 """
 
-from __future__ import annotations
-
 from typing import Literal
 
 import torch

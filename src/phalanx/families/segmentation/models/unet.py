@@ -5,8 +5,6 @@ order and channels as in PaddleSeg: batch norms, same-size convolutions, 512 cha
 C channels, K classes.
 """
 
-from __future__ import annotations
-
 from itertools import pairwise
 from typing import Literal
 

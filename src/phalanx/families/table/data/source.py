@@ -1,7 +1,5 @@
 """What a data set of tables gives: a Data makes the splits, a Source reads the tables of one split."""
 
-from __future__ import annotations
-
 from typing import Protocol
 
 import numpy as np

@@ -1,7 +1,5 @@
 """How far the boxes of cells are from the true ones."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import torch

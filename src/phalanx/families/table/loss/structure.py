@@ -1,7 +1,5 @@
 """The cross-entropy of structure tokens."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import torch

@@ -1,7 +1,5 @@
 """What a loss of tables compares with. Shapes: B tables, L steps: as many as the longest table of the whole step has tokens."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 from torch import Tensor

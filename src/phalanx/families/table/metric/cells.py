@@ -1,7 +1,5 @@
 """Cells that were said, and cells that are there. Shapes: N cells said, M true cells that have a box."""
 
-from __future__ import annotations
-
 import numpy as np
 import numpy.typing as npt
 import torch

@@ -1,7 +1,5 @@
 """How good predicted tables are."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass

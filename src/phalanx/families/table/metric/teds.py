@@ -4,8 +4,6 @@ Zhong et al., Image-based Table Recognition: Data, Model, and Evaluation, https:
 those of the reference implementation. Shapes: N, M nodes of the two tables.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

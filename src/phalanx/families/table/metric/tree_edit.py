@@ -9,8 +9,6 @@ Deleting or inserting a node costs 1, renaming one at most 1. Shapes: N, M nodes
 b nodes below a keyroot of a group at most, itself included.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

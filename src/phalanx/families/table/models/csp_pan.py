@@ -3,8 +3,6 @@
 Yu et al., PP-PicoDet, https://arxiv.org/abs/2111.00902; layer order as in PaddleOCR. Shapes: B batch, C channels.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import torch

@@ -4,8 +4,6 @@ Li et al., PP-StructureV2, https://arxiv.org/abs/2210.05391. Layer order and cha
 K tokens of the vocabulary, L tokens of a table, N pixels of the coarsest map, C channels, D hidden.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F

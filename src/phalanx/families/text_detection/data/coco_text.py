@@ -4,8 +4,6 @@ Veit et al., COCO-Text: Dataset and Benchmark for Text Detection and Recognition
 https://arxiv.org/abs/1601.07140.
 """
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

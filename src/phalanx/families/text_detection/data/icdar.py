@@ -3,8 +3,6 @@
 Karatzas et al., ICDAR 2015 Competition on Robust Reading.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

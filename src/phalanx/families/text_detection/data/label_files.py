@@ -1,7 +1,5 @@
 """Label files, as PaddleOCR has them: a line names an image and lists its texts as JSON."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -3,8 +3,6 @@
 Ch'ng and Chan, Total-Text: A Comprehensive Dataset for Scene Text Detection and Recognition, ICDAR 2017.
 """
 
-from __future__ import annotations
-
 import ast
 import re
 from collections.abc import Sequence

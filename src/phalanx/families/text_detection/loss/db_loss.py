@@ -1,7 +1,5 @@
 """The loss of DB. Shapes: B batch."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Literal
 

@@ -1,7 +1,5 @@
 """What a loss of text detection compares with. Shapes: B batch."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 from torch import Tensor

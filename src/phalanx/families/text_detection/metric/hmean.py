@@ -1,7 +1,5 @@
 """Hmean as ICDAR 2015 evaluates text detection, and PaddleOCR with it."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple, Protocol
 

@@ -1,7 +1,5 @@
 """How much two outlines overlap. Shapes: n points."""
 
-from __future__ import annotations
-
 import numpy as np
 import numpy.typing as npt
 import pyclipper

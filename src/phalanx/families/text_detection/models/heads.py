@@ -4,8 +4,6 @@ Liao et al., Real-time Scene Text Detection with Differentiable Binarization, ht
 initial weights as in PaddleOCR. Shapes: B batch, C channels; h and w are a quarter of the image's H and W.
 """
 
-from __future__ import annotations
-
 import math
 
 import torch

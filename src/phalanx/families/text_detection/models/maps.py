@@ -1,7 +1,5 @@
 """What networks for text detection give. Shapes: B batch."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 from torch import Tensor

@@ -4,8 +4,6 @@ Lin et al., Feature Pyramid Networks, https://arxiv.org/abs/1612.03144. Each map
 quarter of the channels of the result. Layer order and initial weights as in PaddleOCR. Shapes: B batch, C channels.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 
 import torch
