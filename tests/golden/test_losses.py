@@ -19,10 +19,9 @@ from phalanx.families.segmentation.labels import VOID
 from phalanx.families.segmentation.loss.cross_entropy import CrossEntropy
 from phalanx.families.segmentation.loss.dice import Dice
 from phalanx.families.segmentation.loss.lovasz import LovaszSoftmax
-from phalanx.families.segmentation.loss.mixed import Mixed
 from phalanx.families.segmentation.loss.ohem import OhemCrossEntropy
 from phalanx.families.segmentation.loss.pixel_loss import PixelLoss
-from phalanx.families.segmentation.loss.terms import terms_of
+from phalanx.families.segmentation.loss.terms import Mixed, terms_of
 from phalanx.parallel.step import WholeStep
 
 DATA = Path(__file__).parent / 'data'

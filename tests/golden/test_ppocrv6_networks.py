@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from golden.weights import draw, images
-from phalanx.families.recognition.models.svtr_lcnetv4 import svtr_lcnetv4
+from phalanx.families.recognition.models.svtr_lcnetv3 import svtr_lcnetv4
 from phalanx.families.text_detection.models.db import db
 
 EXPECTED = json.loads((Path(__file__).parent / 'data' / 'ppocrv6.json').read_text())

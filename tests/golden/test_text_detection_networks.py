@@ -18,8 +18,7 @@ import pytest
 import torch
 
 from golden.weights import FloatArray, draw, images
-from phalanx.families.text_detection.loss import DbLoss
-from phalanx.families.text_detection.loss.targets import Targets
+from phalanx.families.text_detection.loss import DbLoss, Targets
 from phalanx.families.text_detection.models.db import DB, db
 from phalanx.families.text_detection.models.maps import Maps
 from phalanx.parallel.step import WholeStep

@@ -17,8 +17,7 @@ from phalanx.families.segmentation.loss.cross_entropy import CrossEntropy
 from phalanx.families.segmentation.loss.lovasz import LovaszHinge, LovaszSoftmax
 from phalanx.families.segmentation.loss.ohem import OhemCrossEntropy
 from phalanx.families.segmentation.loss.pixel_loss import PixelLoss
-from phalanx.families.text_detection.loss import DbLoss
-from phalanx.families.text_detection.loss.targets import Targets
+from phalanx.families.text_detection.loss import DbLoss, Targets
 from phalanx.families.text_detection.models.maps import Maps, RefinedMaps
 from phalanx.parallel import dist, norms
 from phalanx.parallel.norms import BatchNorm2d

@@ -18,8 +18,7 @@ from pycocotools.cocoeval import COCOeval
 from phalanx.families.detection.data import Objects
 from phalanx.families.detection.metric import Detections
 from phalanx.families.detection.metric.coco import CocoAp
-from phalanx.families.detection.metric.confusion import confusion, grade, match
-from phalanx.families.detection.metric.figures import precision_over_recall
+from phalanx.families.detection.metric.figures import confusion, grade, match, precision_over_recall
 from phalanx.families.detection.metric.gathered import packed
 from phalanx.families.detection.metric.voc import Curve, VocAp, eleven_points, inclusive_iou, under_curve
 from phalanx.families.task import Grade

@@ -16,10 +16,9 @@ from phalanx.engine.loader import Stream
 from phalanx.engine.runs import open_job
 from phalanx.families.recognition.models import MODELS
 from phalanx.families.recognition.texts import Texts
-from phalanx.families.segmentation.loss.mixed import PARTS
+from phalanx.families.segmentation.loss.terms import PARTS
 from phalanx.families.task import Loss
-from phalanx.families.text_detection.loss import DbLoss
-from phalanx.families.text_detection.loss.targets import Targets
+from phalanx.families.text_detection.loss import DbLoss, Targets
 from phalanx.families.text_detection.models.db import db
 from phalanx.parallel.step import WholeStep
 

@@ -12,9 +12,9 @@ from torch.nn import functional as F
 
 from phalanx.families.segmentation.labels import VOID
 from phalanx.families.segmentation.loss.cross_entropy import CrossEntropy
-from phalanx.families.segmentation.loss.hardest import kth_largest
 from phalanx.families.segmentation.loss.ohem import OhemCrossEntropy
 from phalanx.families.task import Term
+from phalanx.parallel.hardest import kth_largest
 from phalanx.parallel.step import WholeStep
 
 Loss = Callable[[Tensor, Tensor, WholeStep], Term]

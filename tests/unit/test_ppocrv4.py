@@ -22,7 +22,7 @@ from phalanx.families.recognition.models.svtr_lcnetv3 import SVTRLCNetV3, svtr_l
 from phalanx.families.recognition.texts import Texts
 from phalanx.weights.onnx_file import layers_of
 from phalanx.weights.originals import stored_as_in_paddle
-from phalanx.weights.originals.svtr_lcnetv3 import in_order, original
+from phalanx.weights.originals.recognition import in_order, original
 from phalanx.weights.reading import load_weights
 
 HERE = find_spec('rapidocr_onnxruntime') is not None

@@ -13,7 +13,7 @@ from test_ppocrv4 import texts
 from torch import nn
 
 from phalanx.families.recognition.loss import CTC, NRTR
-from phalanx.families.recognition.models.svtr_lcnetv4 import svtr_lcnetv4
+from phalanx.families.recognition.models.svtr_lcnetv3 import svtr_lcnetv4
 from phalanx.families.text_detection.models.db import db
 from phalanx.nn.layers import ConvBNReLU
 from phalanx.weights.onnx_file import weights_in

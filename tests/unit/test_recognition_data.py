@@ -18,7 +18,7 @@ from phalanx.data.samples import Draw, SampleError
 from phalanx.families.recognition.data import DATA
 from phalanx.families.recognition.data.label_files import LabelFiles
 from phalanx.families.recognition.data.lmdb_sets import Lmdb, LmdbSets, write_lmdb
-from phalanx.families.recognition.data.packed import Packed
+from phalanx.families.recognition.data.source import Packed
 
 
 class Named:

@@ -22,9 +22,8 @@ from phalanx.families.segmentation.loss.connectivity import SemanticConnectivity
 from phalanx.families.segmentation.loss.cross_entropy import CrossEntropy
 from phalanx.families.segmentation.loss.dice import Dice
 from phalanx.families.segmentation.loss.lovasz import LovaszHinge, LovaszSoftmax
-from phalanx.families.segmentation.loss.mixed import Mixed
 from phalanx.families.segmentation.loss.rmi import RegionMutualInformation
-from phalanx.families.segmentation.loss.terms import terms_of
+from phalanx.families.segmentation.loss.terms import Mixed, terms_of
 from phalanx.families.segmentation.task import Segmentation
 from phalanx.parallel.step import WholeStep
 

@@ -20,9 +20,7 @@ from phalanx.families.sizing import sizing_of
 from phalanx.families.task import Export, Loss, described
 from phalanx.families.text_detection import draw as drawing
 from phalanx.families.text_detection.data import DATA, Data, Texts
-from phalanx.families.text_detection.loss import LOSSES
-from phalanx.families.text_detection.loss.db_loss import DbLoss
-from phalanx.families.text_detection.loss.targets import Targets
+from phalanx.families.text_detection.loss import LOSSES, DbLoss, Targets
 from phalanx.families.text_detection.metric import METRICS, Hmean
 from phalanx.families.text_detection.models import MODELS
 from phalanx.families.text_detection.survey import TextSurvey

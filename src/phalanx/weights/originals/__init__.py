@@ -1,4 +1,4 @@
-"""Weights of the original projects, put into our networks. One file an architecture says which array goes where."""
+"""Weights of the original projects, put into our networks. A function an architecture says which array goes where."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -9,8 +9,7 @@ from torch import Tensor, nn
 from phalanx.families.detection.models.ppyoloe import PPYOLOE
 from phalanx.families.recognition.models.crnn import CRNN
 from phalanx.families.recognition.models.svtr_lcnet import SVTRLCNet
-from phalanx.families.recognition.models.svtr_lcnetv3 import SVTRLCNetV3
-from phalanx.families.recognition.models.svtr_lcnetv4 import SVTRLCNetV4
+from phalanx.families.recognition.models.svtr_lcnetv3 import SVTRLCNetV3, SVTRLCNetV4
 from phalanx.families.segmentation.models.deeplabv3p import DeepLabV3Plus
 from phalanx.families.segmentation.models.ocrnet import OCRNet
 from phalanx.families.segmentation.models.pp_liteseg import PPLiteSeg
@@ -19,42 +18,29 @@ from phalanx.families.segmentation.models.unet import UNet
 from phalanx.families.table.models.slanet import SLANet
 from phalanx.families.text_detection.models.db import DB
 from phalanx.weights.matching import Fit, Naming, Slot
-from phalanx.weights.originals import (
-    crnn,
-    db,
-    deeplabv3p,
-    ocrnet,
-    pp_liteseg,
-    ppyoloe,
-    segformer,
-    slanet,
-    svtr_lcnet,
-    svtr_lcnetv3,
-    svtr_lcnetv4,
-    unet,
-)
+from phalanx.weights.originals import db, ppyoloe, recognition, segmentation, slanet
 from phalanx.weights.originals.original import Original
 
 ORIGINALS: dict[type[nn.Module], Callable[[Any], Original]] = {
-    CRNN: crnn.original,
+    CRNN: recognition.crnn,
     DB: db.original,
-    DeepLabV3Plus: deeplabv3p.original,
-    OCRNet: ocrnet.original,
-    PPLiteSeg: pp_liteseg.original,
+    DeepLabV3Plus: segmentation.deeplabv3p,
+    OCRNet: segmentation.ocrnet,
+    PPLiteSeg: segmentation.pp_liteseg,
     PPYOLOE: ppyoloe.original,
-    SegFormer: segformer.original,
+    SegFormer: segmentation.segformer,
     SLANet: slanet.original,
-    SVTRLCNet: svtr_lcnet.original,
-    SVTRLCNetV3: svtr_lcnetv3.original,
-    UNet: unet.original,
+    SVTRLCNet: recognition.svtr_lcnet,
+    SVTRLCNetV3: recognition.svtr_lcnetv3,
+    UNet: segmentation.unet,
 }
 
 # Of networks whose exported files can be read: their layers with weights, in the order of the original's ONNX files.
 IN_ORDER: dict[type[nn.Module], Callable[[Any], list[str]]] = {
     DB: db.in_order,
     SLANet: slanet.in_order,
-    SVTRLCNetV3: svtr_lcnetv3.in_order,
-    SVTRLCNetV4: svtr_lcnetv4.in_order,
+    SVTRLCNetV3: recognition.svtr_in_order,
+    SVTRLCNetV4: recognition.svtr_v4_in_order,
 }
 
 

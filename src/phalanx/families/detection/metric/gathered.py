@@ -8,8 +8,8 @@ import numpy.typing as npt
 import torch
 
 from phalanx.families.detection.data.source import Objects
-from phalanx.families.detection.metric.confusion import OVERLAP, SURE, grade
 from phalanx.families.detection.metric.detections import Detections
+from phalanx.families.detection.metric.figures import OVERLAP, SURE, grade
 from phalanx.families.task import Grade
 from phalanx.parallel import dist
 

@@ -6,8 +6,7 @@ from phalanx.data.folders import Problems, check_folder, check_inside, check_pre
 from phalanx.data.image import read_image
 from phalanx.data.mixing import Shares
 from phalanx.data.samples import Draw, Split
-from phalanx.families.recognition.data.packed import Packed
-from phalanx.families.recognition.data.source import Source, TextImage
+from phalanx.families.recognition.data.source import Packed, Source, TextImage
 
 
 class LabelFiles:

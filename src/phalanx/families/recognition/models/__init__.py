@@ -15,8 +15,7 @@ from torch import nn
 
 from phalanx.families.recognition.models.crnn import crnn
 from phalanx.families.recognition.models.svtr_lcnet import svtr_lcnet
-from phalanx.families.recognition.models.svtr_lcnetv3 import svtr_lcnetv3
-from phalanx.families.recognition.models.svtr_lcnetv4 import svtr_lcnetv4
+from phalanx.families.recognition.models.svtr_lcnetv3 import svtr_lcnetv3, svtr_lcnetv4
 
 MODELS: dict[str, Callable[..., nn.Module]] = {
     'crnn': crnn,

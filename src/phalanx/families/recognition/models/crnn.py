@@ -1,7 +1,7 @@
 """CRNN: a convolutional backbone, a recurrent network along the line, and a prediction at each position.
 
 Shi et al., An End-to-End Trainable Neural Network for Image-based Sequence Recognition, https://arxiv.org/abs/1507.05717.
-Backbones and sizes as in PaddleOCR. Shapes: B batch, T positions along the line, K characters.
+Backbones and sizes as in PaddleOCR. Shapes: B batch, T positions along the line, C channels, D hidden, K characters.
 """
 
 from typing import Literal
@@ -11,10 +11,38 @@ from torch import Tensor, nn
 
 from phalanx.families.recognition.models.blocks import HEIGHTS, along_the_line
 from phalanx.families.recognition.models.mobilenet_v3 import MobileNetV3, Size
-from phalanx.families.recognition.models.onnx_lstm import onnx_lstm
 from phalanx.families.recognition.models.outputs import Outputs, TextNetwork
 from phalanx.families.recognition.models.resnet34_vd import ResNet34vd
 from phalanx.families.recognition.texts import Texts
+
+
+def onnx_lstm(lstm: nn.LSTM, x: Tensor) -> Tensor:  # [B, T, C] -> [B, T, 2D]
+    """The output of a bidirectional `lstm` with `batch_first`, as ONNX operators.
+
+    For exports only, of lines of any length, where torch itself exports a fixed number of steps: it computes nothing.
+    """
+    x = x.transpose(0, 1)
+    for layer in range(lstm.num_layers):
+        weights, recurrent, ih, hh = (
+            torch.stack([_in_order(getattr(lstm, f'{name}_l{layer}{way}')) for way in ('', '_reverse')])
+            for name in ('weight_ih', 'weight_hh', 'bias_ih', 'bias_hh')
+        )
+        states = torch.onnx.ops.symbolic(
+            'LSTM',
+            (x, weights, recurrent, torch.cat([ih, hh], dim=1)),
+            {'hidden_size': lstm.hidden_size, 'direction': 'bidirectional'},
+            dtype=x.dtype,
+            shape=(x.shape[0], 2, x.shape[1], lstm.hidden_size),
+        )  # [T, 2, B, D]
+        x = states.transpose(1, 2).flatten(2)
+    return x.transpose(0, 1)
+
+
+def _in_order(gates: Tensor) -> Tensor:
+    """[4D, ...] from torch's order of gates (input, forget, cell, output) to that of ONNX (input, output, forget, cell)."""
+    D = len(gates) // 4
+    input_gate, forget, cell, output = (gates[start : start + D] for start in range(0, 4 * D, D))
+    return torch.cat([input_gate, output, forget, cell])
 
 
 class CRNN(TextNetwork):

@@ -1,7 +1,8 @@
-"""The recognition network of PP-OCRv4 and PP-OCRv5 mobile: PP-LCNetV3, the SVTR neck and CTC.
+"""The recognition networks of PP-OCRv4 and PP-OCRv5 mobile, on PP-LCNetV3, and of PP-OCRv6 small, on PP-LCNetV4.
 
-Layer order as in PaddleOCR. In training an attention head can guide the backbone; only CTC is used afterwards. Shapes: B batch,
-T positions along the line, L characters of the texts with begin, end and padding, K characters.
+Behind the backbone are an SVTR neck, a light one in PP-OCRv6, and CTC, in the order of layers of PaddleOCR. In training an
+attention head can guide the backbone; only CTC is used afterwards. Shapes: B batch, T positions along the line, L characters of
+the texts with begin, end and padding, K characters.
 """
 
 from torch import Tensor, nn
@@ -12,6 +13,7 @@ from phalanx.families.recognition.models.outputs import Outputs, TextNetwork
 from phalanx.families.recognition.models.svtr import LightSVTRNeck, SVTRNeck
 from phalanx.families.recognition.texts import Texts
 from phalanx.nn.backbones.lcnetv3 import RECOGNITION, PPLCNetV3
+from phalanx.nn.backbones.lcnetv4 import RECOGNITION as V4_RECOGNITION
 from phalanx.nn.backbones.lcnetv4 import PPLCNetV4
 
 
@@ -80,6 +82,38 @@ def svtr_lcnetv3(
         backbone,
         neck,
         neck_channels=neck_channels,
+        dropout=dropout,
+        nrtr_size=nrtr_size,
+        nrtr_depth=nrtr_depth,
+        use_guide=use_guide,
+    )
+
+
+class SVTRLCNetV4(SVTRLCNetV3):
+    """images [B, 3, H, W] -> logits [B, W/8, K+1] for CTC, and those of an NRTR head, as SVTRLCNetV3 gives them."""
+
+
+def svtr_lcnetv4(
+    num_classes: int,
+    *,
+    hidden_size: int = 120,
+    depth: int = 2,
+    dropout: float = 0.1,
+    nrtr_size: int | None = None,
+    nrtr_depth: int = 4,
+    use_guide: bool = True,
+) -> SVTRLCNetV4:
+    """The recogniser of PP-OCRv6 small for an alphabet of `num_classes` characters.
+
+    `depth` counts the mixing blocks of the neck, which are `hidden_size` wide. `nrtr_size`, `nrtr_depth` and `use_guide` are
+    those of svtr_lcnetv3: a head that learns with CTC and is not used afterwards. Published are the weights without it.
+    """
+    backbone = PPLCNetV4(V4_RECOGNITION, stem_channels=48)
+    return SVTRLCNetV4(
+        num_classes,
+        backbone,
+        LightSVTRNeck(backbone.channels[-1], hidden_size, depth=depth, dropout=dropout),
+        neck_channels=hidden_size,
         dropout=dropout,
         nrtr_size=nrtr_size,
         nrtr_depth=nrtr_depth,

@@ -16,8 +16,8 @@ from phalanx.families.segmentation.data.cityscapes import Cityscapes
 from phalanx.families.segmentation.data.digit_scenes import DigitScenes
 from phalanx.families.segmentation.data.file_list import FileList
 from phalanx.families.segmentation.data.oxford_pet import OxfordPet
+from phalanx.families.segmentation.data.pairs import Data, Source
 from phalanx.families.segmentation.data.pascal_voc import PascalVOC
-from phalanx.families.segmentation.data.source import Data, Source
 
 
 class Mixture(mixing.Mixture):

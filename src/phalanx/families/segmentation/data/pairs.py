@@ -7,6 +7,7 @@ from pathlib import Path
 import cv2
 import numpy as np
 
+from phalanx.data import samples
 from phalanx.data.folders import check_present
 from phalanx.data.image import LabelMap, if_turned, read_image, read_labels
 from phalanx.data.samples import Draw, Image, SampleError
@@ -81,3 +82,7 @@ def _listed(values: Sequence[int]) -> str:
     ends = [value for value in values if value + 1 not in values]
     runs = [str(first) if first == last else f'{first} to {last}' for first, last in zip(starts, ends, strict=True)]
     return ', '.join(runs[:10]) + (' ...' if len(runs) > 10 else '')
+
+
+Source = samples.Source[LabelMap]  # label maps [H, W]: class ids, VOID where pixels are ignored
+Data = samples.DataOfClasses[Source]

@@ -7,10 +7,10 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from phalanx.families.segmentation.labels import VOID
-from phalanx.families.segmentation.loss.hardest import kth_largest
 from phalanx.families.segmentation.loss.pixel_loss import check_class_weights, weights_like
 from phalanx.families.task import Term
 from phalanx.nn.precision import at_least_float32
+from phalanx.parallel.hardest import kth_largest
 from phalanx.parallel.step import WholeStep
 from phalanx.system.memory import to_device
 

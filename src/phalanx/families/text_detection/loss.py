@@ -1,17 +1,29 @@
-"""The loss of DB. Shapes: B batch."""
+"""Losses of text detection: called with the maps of a network in training and their targets, they give named Terms.
+
+Shapes: B batch.
+"""
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from phalanx.families.task import Loss, Term
-from phalanx.families.text_detection.loss.targets import Targets
 from phalanx.families.text_detection.models.maps import Maps, RefinedMaps
 from phalanx.parallel.hardest import kth_largest
 from phalanx.parallel.step import WholeStep
+
+
+class Targets(NamedTuple):
+    """The truth of each pixel, [B, H, W] float32 each."""
+
+    shrink_map: Tensor  # 1 within a text, shrunk, else 0
+    shrink_mask: Tensor  # 1 where that is valid, 0 where a text is to be ignored
+    threshold_map: Tensor  # how near the border of a text is, from the least threshold to the largest
+    threshold_mask: Tensor  # 1 where that is valid: around the border of texts
+
 
 EPSILON = 1e-6  # in every divisor, as in PaddleOCR
 
@@ -108,3 +120,6 @@ def mean(losses: Tensor, weights: Tensor, whole: WholeStep) -> Term:
 
 def times(factor: float, term: Term) -> Term:
     return Term(factor * term.total, term.weight)
+
+
+LOSSES = {'db': DbLoss}
