@@ -17,7 +17,6 @@ from torchvision.ops import nms
 
 import phalanx.deploy.export
 from phalanx import load_run
-from phalanx.config.read import ConfigError
 from phalanx.data.samples import Image
 from phalanx.deploy.export import calibration, compare
 from phalanx.deploy.writing import ExportError
@@ -137,14 +136,6 @@ def test_a_size_that_the_network_cannot_take_is_refused(family_runs: dict[str, P
             [str(family_runs['detection']), '--image_size', '50,80', '--out', str(tmp_path / 'net.onnx')]
         )
     assert list(tmp_path.iterdir()) == []
-
-
-def test_a_size_in_the_former_order_is_taken_where_it_is_square(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    with pytest.raises(SystemExit):
-        phalanx.deploy.export.command(['run', '--size', '320,48'])
-    assert 'sizes are HEIGHT,WIDTH now: --image_size 48,320' in capsys.readouterr().err
-    with pytest.raises(ConfigError, match='run'):  # which is not there, after the options were taken
-        phalanx.deploy.export.command([str(tmp_path / 'run'), '--size', '64,64'])
 
 
 @pytest.mark.slow

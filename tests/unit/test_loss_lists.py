@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 import torch
 
 from phalanx.config.bind import hints_of
-from phalanx.config.read import ConfigError, plain
+from phalanx.config.read import ConfigError
 from phalanx.data.samples import Draw
-from phalanx.engine.runs import differences, open_job
+from phalanx.engine.runs import open_job
 from phalanx.families.catalog import CATALOGS, FAMILIES
 from phalanx.parallel.step import WholeStep
 
@@ -53,36 +51,3 @@ def test_one_coefficient_too_few_is_said() -> None:
         open_job('slanet_rendered', [('loss_coefficients=[1]', '--set')])
     with pytest.raises(ConfigError, match='loss: the list is empty'):
         open_job('crnn_digits', [('loss=[]', '--set')])
-
-
-def test_the_keys_of_before_are_read_and_noted(tmp_path: Path) -> None:
-    recipe = tmp_path / 'mine.yml'
-    recipe.write_text('_base_: pp_liteseg_digits\nlosses:\n- cross_entropy\n- dice\n- lovasz\n')
-    job = open_job(str(recipe), [('losses.1.smooth=0.5', '--set'), ('losses.1.name=dice', '--set')])
-    assert [loss['name'] for loss in plain(job.resolved)['loss']] == ['cross_entropy', 'dice', 'lovasz']
-    assert plain(job.resolved)['loss'][1]['smooth'] == 0.5
-    assert f'{recipe.name}:2: losses: is called loss now; the old key will be refused by the next version' in job.notes[0]
-    assert len(job.notes) == 3
-
-    recipe.write_text('_base_: slanet_rendered\nlocation_loss: l1\nlocation_coefficient: 3\n')
-    found = plain(open_job(str(recipe)).resolved)
-    assert found['loss'] == [{'name': 'structure'}, {'name': 'l1'}] and found['loss_coefficients'] == [1.0, 3.0]
-
-    recipe.write_text('_base_: pp_liteseg_digits\nlosses: [ohem]\nloss: [ohem]\n')
-    with pytest.raises(ConfigError, match='losses: is now loss, which the recipe has too; take losses out'):
-        open_job(str(recipe))
-
-
-def test_the_former_name_of_pascal_voc_is_read_and_noted() -> None:
-    job = open_job('ppyoloe_plus_crn_s_30e_voc', [('data={name: voc, root: .}', '--set')])
-    assert plain(job.resolved)['data']['name'] == 'pascal_voc'
-    assert 'data.name: voc is called pascal_voc now' in job.notes[0]
-
-
-def test_a_run_of_before_goes_on_with_the_recipe_of_now(tmp_path: Path) -> None:
-    """Its folder remembers the recipe with the keys of then."""
-    job = open_job('slanet_rendered', folder=tmp_path)
-    (tmp_path / 'config.yml').write_text(
-        'location_loss: {name: smooth_l1}\nstructure_coefficient: 1.0\nlocation_coefficient: 2.0\nimage_size: 192\n'
-    )
-    assert not any(line.startswith(('loss', 'location', 'structure')) for line in differences(job))

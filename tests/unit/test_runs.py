@@ -170,7 +170,7 @@ def test_a_base_lacks_nothing_but_data(base: str, tmp_path: Path) -> None:
 
 
 def test_a_recipe_without_its_task_says_all_else_that_is_wrong_too(tmp_path: Path) -> None:
-    (tmp_path / 'mine.yml').write_text('trian: {}\nlosses: []\ntrain: {stps: 5}\n')
+    (tmp_path / 'mine.yml').write_text('trian: {}\nloss: []\ntrain: {stps: 5}\n')
     with pytest.raises(ConfigError) as caught:
         open_job(str(tmp_path / 'mine.yml'), [('data', '--set data'), ('train.0', '--set train.0')])
     assert [problem.partition('expected')[2] for problem in caught.value.problems] == [' key=value', ' key=value']

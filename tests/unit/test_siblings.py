@@ -144,16 +144,3 @@ def test_a_mixture_of_other_classes_is_refused() -> None:
     mixture = DATA['mixture'](parts=(DATA['digit_scenes'], Other))  # type: ignore[operator]
     with pytest.raises(ValueError, match=r'data\.parts: 1 has other classes than 0: background, cat, not background, 0, 1'):
         _ = mixture.class_names
-
-
-def test_how_texts_were_compared_is_read_as_the_metric_of_recognition_and_noted() -> None:
-    job = open_job('crnn_digits', [('compare={ignore_case: true}', '--set'), ('judged_by=edit_similarity', '--set')])
-    assert plain(job.resolved)['metric'] == {
-        'name': 'reading',
-        'ignore_space': True,
-        'ignore_case': True,
-        'alphanumeric_only': False,
-    }
-    assert job.task.main_metric == 'edit_similarity'
-    assert [note for note in job.notes if 'judged_by: is called main_metric now' in note]
-    assert [note for note in job.notes if 'compare: is now metric: {name: reading, ...}' in note]

@@ -44,9 +44,9 @@ class Node:
     text: str | None = None  # a scalar as it was typed: YAML 1.1 reads `off` as false, a field that wants a word still gets it
 
 
-def read(path: Path, load: Callable[[Path], Node] | None = None) -> Node:
+def read(path: Path) -> Node:
     """The recipe at `path`, laid over those its `_base_` names (files beside it, or shipped ones): a later base wins, its own
-    keys win over all. `load` reads one file, as `document` does.
+    keys win over all.
 
     Raises ConfigError for a missing file, text that is not YAML, a key written twice, a circle of bases and too many of them.
     """
@@ -57,7 +57,7 @@ def read(path: Path, load: Callable[[Path], Node] | None = None) -> Node:
             merged = merge(merged, base)
         return merge(merged, own)
 
-    return over_bases(path.resolve(), '_base_', load or document, joined, shipped(parts=True))
+    return over_bases(path.resolve(), '_base_', document, joined, shipped(parts=True))
 
 
 def over_bases(

@@ -35,7 +35,6 @@ def export_parser() -> Parser:
     )
     parser.add_argument('--format', choices=FORMATS, default='onnx', help=FORMAT_HELP)
     parser.add_argument('--image_size', type=_size, metavar='HEIGHT,WIDTH', help='(default: as the first evaluation sample)')
-    parser.add_argument('--size', type=_former_size, dest='image_size', help=argparse.SUPPRESS)
     parser.add_argument('--dynamic', type=_axes, metavar='AXES', help=DYNAMIC_HELP)
     parser.add_argument('--with_post_processing', action='store_true', help=POST_PROCESSING_HELP)
     parser.add_argument('--precision', choices=('fp32', 'fp16', 'int8'), default='fp32', help=PRECISION_HELP)
@@ -87,14 +86,6 @@ def _size(text: str) -> tuple[int, int]:
     if not (height.isdigit() and width.isdigit() and int(height) and int(width)):
         raise argparse.ArgumentTypeError(f'{text!r} is not HEIGHT,WIDTH in pixels')
     return int(height), int(width)
-
-
-def _former_size(text: str) -> tuple[int, int]:
-    """`--size WIDTH,HEIGHT` of former versions, where it says the same."""
-    width, height = _size(text)
-    if width != height:
-        raise argparse.ArgumentTypeError(f'sizes are HEIGHT,WIDTH now: --image_size {height},{width}')
-    return height, width
 
 
 def _natural(text: str) -> int:

@@ -16,7 +16,6 @@ import torch
 from torch import nn
 
 from phalanx.config.bind import DEFAULT, bind, hints_of
-from phalanx.config.former import reassigned, renamed, with_new_names
 from phalanx.config.originals import dialect_of, translate
 from phalanx.config.read import ConfigError, Node, did_you_mean, document, override, placed, plain, read
 from phalanx.config.shipped import shipped
@@ -103,24 +102,22 @@ def open_job(recipe: str, assignments: Sequence[tuple[str, str]] = (), folder: P
 
 def _read(path: Path, assignments: Sequence[tuple[str, str]]) -> tuple[Node, tuple[str, ...], tuple[str, ...]]:
     """What is written in a recipe and its assignments, and what of an original configuration was ignored, and differs."""
-    former: list[str] = []
     notes: tuple[str, ...] = ()
     differs: tuple[str, ...] = ()
     if dialect := dialect_of(path):
         translation = translate(path, dialect, assignments)
         root, notes, differs, assignments = translation.root, translation.notes, translation.differs, translation.rest
     else:
-        root = read(path, lambda file: renamed(document(file), former))
+        root = read(path)
     problems = []
     for text, origin in names_first(assignments):
         try:
-            root = override(root, reassigned(text, origin, former), origin)
+            root = override(root, text, origin)
         except ConfigError as error:
             problems += error.problems
     if problems:
         raise ConfigError(problems)
-    root = with_new_names(root, former)
-    return root, (*notes, *former), differs
+    return root, notes, differs
 
 
 def families_of(recipe: str | None) -> dict[str, type[Family]]:
@@ -207,7 +204,7 @@ def differences(job: Job) -> list[str]:
     stored = job.folder / 'config.yml'
     if not stored.is_file():
         return []
-    before = {key: value for key, value, _ in _leaves(with_new_names(renamed(document(stored), []), []))}
+    before = {key: value for key, value, _ in _leaves(document(stored))}
     now = {key: value for key, value, origin in _leaves(with_names(job)) if key in before or origin != DEFAULT}
     keys = [key for key in sorted(before.keys() | now.keys()) if not key.startswith(HARMLESS)]
     return [

@@ -147,7 +147,7 @@ def _tiles(run: Run) -> list[tuple[str, str, str]]:
     said = run.summary
     last = run.train[-1] if run.train else {}
     final = said.get('metrics') or _metrics(run.evaluations[-1] if run.evaluations else {})
-    main_metric = said.get('main_metric') or said.get('judged_by') or next(iter(final), '')
+    main_metric = said.get('main_metric') or next(iter(final), '')
     tiles = []
     if main_metric:
         tiles.append((main_metric, number(final.get(main_metric)), f'final, step {number(said.get("steps", run.step))}'))

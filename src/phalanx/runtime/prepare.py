@@ -27,8 +27,8 @@ RESIZING = (
 
 
 def size_of(options: Mapping[str, Any], name: str) -> Size:
-    """The (height, width) that a guide has as `name`; those of older exports have (width, height), as `size`."""
-    height, width = options[name] if name in options else options['size'][::-1]
+    """The (height, width) that a guide has as `name`."""
+    height, width = options[name]
     return height, width
 
 

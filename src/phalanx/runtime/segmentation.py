@@ -115,12 +115,8 @@ def size_after(size: tuple[int, int], transform: Mapping[str, Any]) -> tuple[int
 
 
 def windows(inference: Mapping[str, Any]) -> tuple[Size, Size] | None:
-    """(height, width) of the windows, and how far apart they are; older exports have (width, height), as crop and stride."""
-    if inference.get('window', inference.get('crop')) is None:
-        return None
-    if 'crop' in inference:
-        return tuple(inference['crop'][::-1]), tuple(inference['stride'][::-1])
-    return tuple(inference['window']), tuple(inference['window_stride'])
+    """(height, width) of the windows, and how far apart they are."""
+    return (size_of(inference, 'window'), size_of(inference, 'window_stride')) if inference['window'] is not None else None
 
 
 def starts(length: int, window: int, stride: int) -> list[int]:

@@ -101,7 +101,7 @@ class TrainingRun:
         lines = read_lines(folder / 'metrics.jsonl')
         train = [line for line in lines if line['kind'] == 'train']
         batch = summary['global_batch_size']
-        main_metric = summary.get('main_metric') or summary['judged_by']  # its name before 2026-11-24
+        main_metric = summary['main_metric']
         taken = [(later['step'] - earlier['step'], later['samples_per_s']) for earlier, later in itertools.pairwise(train)]
         pace = sum(steps for steps, _ in taken) / math.fsum(steps / rate for steps, rate in taken)
         return cls(
