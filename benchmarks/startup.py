@@ -30,13 +30,7 @@ LAUNCHERS = {
 }
 
 
-COMMANDS = (
-    '--help',
-    'train --help',
-    'config',
-    'weights list',
-    'config crnn_digits',
-)
+COMMANDS = ('--help', 'train --help', 'config', 'weights list', 'config crnn_digits')
 
 
 def processor_time(words: Sequence[str]) -> float:

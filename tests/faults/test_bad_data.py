@@ -134,12 +134,7 @@ WRONG_LISTS = [
     ('recognition', 'val.txt', 'val/0.png 12', "data/val.txt:1: expected an image and its text with '\\t' between them"),
     ('recognition', 'train.txt', 'train/7.png\t12', '1 file is missing in data: train/7.png'),
     ('table', 'PubTabNet_2.0.0.jsonl', '', "data/PubTabNet_2.0.0.jsonl: no line has the split 'train'; there are no lines"),
-    (
-        'table',
-        'PubTabNet_2.0.0.jsonl',
-        '{"filename": "0.png"}',
-        'data/PubTabNet_2.0.0.jsonl:1: has no html.structure.tokens',
-    ),
+    ('table', 'PubTabNet_2.0.0.jsonl', '{"filename": "0.png"}', 'data/PubTabNet_2.0.0.jsonl:1: has no html.structure.tokens'),
     (
         'table',
         'PubTabNet_2.0.0.jsonl',
@@ -151,12 +146,7 @@ WRONG_LISTS = [
 
 @pytest.mark.parametrize(('family', 'file', 'text', 'told'), WRONG_LISTS)
 def test_a_list_that_is_wrong_is_reported_and_nothing_is_started(
-    prepared: Callable[[str], Path],
-    capsys: pytest.CaptureFixture[str],
-    family: str,
-    file: str,
-    text: str,
-    told: str,
+    prepared: Callable[[str], Path], capsys: pytest.CaptureFixture[str], family: str, file: str, text: str, told: str
 ) -> None:
     root = prepared(family)
     (root / file).write_text(text)

@@ -63,10 +63,7 @@ def merges(levels: int) -> str:
 
 YAML = {
     'merges of merges': (merges(26), 'counting aliases'),
-    'aliases in a row': (
-        'a0: &a0 [1]\n' + '\n'.join(f'a{n + 1}: &a{n + 1} [*a{n}]' for n in range(400)),
-        'nested too deeply',
-    ),
+    'aliases in a row': ('a0: &a0 [1]\n' + '\n'.join(f'a{n + 1}: &a{n + 1} [*a{n}]' for n in range(400)), 'nested too deeply'),
     'lists in lists': ('a: ' + '[' * 400 + ']' * 400, 'nested too deeply'),
     'lists without end': ('a: ' + '[' * 500, 'nested too deeply'),
     'a number to the base of 60': ('a: ' + ':'.join('1' * 200_000), 'too long'),

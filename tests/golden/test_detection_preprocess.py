@@ -26,10 +26,7 @@ def resized() -> tuple[np.ndarray, Objects]:
 
 @pytest.mark.parametrize(
     ('name', 'mean', 'std'),
-    [
-        ('out_ppyoloe_crn', (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
-        ('out_ppyoloe_plus', (0.0, 0.0, 0.0), (1.0, 1.0, 1.0)),
-    ],
+    [('out_ppyoloe_crn', (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)), ('out_ppyoloe_plus', (0.0, 0.0, 0.0), (1.0, 1.0, 1.0))],
 )
 def test_the_network_sees_the_image_that_the_original_sees(
     resized: tuple[np.ndarray, Objects], name: str, mean: tuple[float, ...], std: tuple[float, ...]

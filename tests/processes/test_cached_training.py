@@ -18,9 +18,7 @@ def test_a_run_with_a_cache_is_the_run_without_to_the_last_bit(tmp_path: Path) -
     write_data_set(tmp_path)
     recipe = ('train', *FILES, 'train.steps=6', 'train.workers=1', 'evaluate.every=3')
     both_ranks(
-        IN_TURN,
-        tmp_path,
-        json.dumps([(*recipe, f'train.cache={cache}', '--save_dir', name) for name, cache in CACHES.items()]),
+        IN_TURN, tmp_path, json.dumps([(*recipe, f'train.cache={cache}', '--save_dir', name) for name, cache in CACHES.items()])
     )
     for name in CACHES:
         assert losses(tmp_path / name) == losses(tmp_path / 'without')

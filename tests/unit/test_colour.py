@@ -18,11 +18,7 @@ SMOOTH = cv2.GaussianBlur(PICTURE, (0, 0), 4)
 @pytest.mark.parametrize('factor', [0.0, 0.5, 0.77, 1.0, 1.31, 1.5])
 @pytest.mark.parametrize(
     ('change', 'pillow'),
-    [
-        (with_brightness, ImageEnhance.Brightness),
-        (with_contrast, ImageEnhance.Contrast),
-        (with_saturation, ImageEnhance.Color),
-    ],
+    [(with_brightness, ImageEnhance.Brightness), (with_contrast, ImageEnhance.Contrast), (with_saturation, ImageEnhance.Color)],
 )
 def test_a_change_is_that_of_pillow(image: np.ndarray, factor: float, change: Callable[..., np.ndarray], pillow: type) -> None:
     """Within one level: the grey that OpenCV and Pillow compute differs by one in a few pixels."""

@@ -259,12 +259,7 @@ def coco(source: Path) -> dict[str, Any]:
         'annotations': [
             {'image_id': 1, 'category_id': 7, 'segmentation': [[1, 2, 3, 2, 3, 4, 1, 4], [6, 4, 8, 4, 8, 6, 6, 6]]},
             {'image_id': 1, 'category_id': 3, 'segmentation': {'size': [H, W], 'counts': text}},
-            {
-                'image_id': 1,
-                'category_id': 7,
-                'iscrowd': 1,
-                'segmentation': {'size': [H, W], 'counts': [0, int(crowd.sum())]},
-            },
+            {'image_id': 1, 'category_id': 7, 'iscrowd': 1, 'segmentation': {'size': [H, W], 'counts': [0, int(crowd.sum())]}},
         ],
     }
 

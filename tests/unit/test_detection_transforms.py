@@ -180,8 +180,7 @@ def test_all_samples_of_a_step_get_one_size_and_steps_differ() -> None:
 
 
 @pytest.mark.parametrize(
-    ('size', 'expected'),
-    [((160, 160), (160, 120)), ((160, 100), (133, 100)), ((100, 160), (133, 100)), ((1000, 30), (40, 30))],
+    ('size', 'expected'), [((160, 160), (160, 120)), ((160, 100), (133, 100)), ((100, 160), (133, 100)), ((1000, 30), (40, 30))]
 )
 def test_keeping_the_ratio_fits_shorter_and_longer_side(size: tuple[int, int], expected: tuple[int, int]) -> None:
     """Of 80 x 60, whatever the order of the two: the shorter side to the smaller number unless the longer one forbids."""

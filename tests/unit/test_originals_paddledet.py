@@ -267,10 +267,7 @@ def test_ppyoloe_plus_comes_out_as_published() -> None:
 
 def test_images_of_plus_are_only_divided_by_255() -> None:
     step = '{mean: [0., 0., 0.], std: [1., 1., 1.], norm_type: none}'
-    both = (
-        f'TrainReader.batch_transforms.1.NormalizeImage={step}',
-        f'EvalReader.sample_transforms.2.NormalizeImage={step}',
-    )
+    both = (f'TrainReader.batch_transforms.1.NormalizeImage={step}', f'EvalReader.sample_transforms.2.NormalizeImage={step}')
     got = recipe('ppyoloe', *both)
     assert (got['mean'], got['std']) == ([0, 0, 0], [1, 1, 1])
 

@@ -524,11 +524,7 @@ def test_a_recipe_of_ours_is_not_taken_for_one_of_theirs() -> None:
     ('name', 'wrong', 'told'),
     [
         ('unet', 'model.type=BiSeNetV2', "model.type: 'BiSeNetV2' has no counterpart in Phalanx"),
-        (
-            'deeplab',
-            'model.backbone.type=ResNet18_vd',
-            "DeepLabV3P with the backbone 'ResNet18_vd' has no counterpart",
-        ),
+        ('deeplab', 'model.backbone.type=ResNet18_vd', "DeepLabV3P with the backbone 'ResNet18_vd' has no counterpart"),
     ],
 )
 def test_another_model_is_the_only_thing_that_is_said(folder: Path, name: str, wrong: str, told: str) -> None:

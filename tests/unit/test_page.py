@@ -94,18 +94,7 @@ def parsed(page: Path) -> Balance:
 def test_the_page_holds_the_numbers_of_the_run(folder: Path) -> None:
     finish(folder)
     text = write_page(folder).read_text()
-    for shown in (
-        'finished',
-        'step 40 of 40',
-        '0.6875',
-        '0.8125',
-        'step 20',
-        '99.5',
-        '1 min 15 s',
-        '0.6250',
-        '51,234',
-        '4321',
-    ):
+    for shown in ('finished', 'step 40 of 40', '0.6875', '0.8125', 'step 20', '99.5', '1 min 15 s', '0.6250', '51,234', '4321'):
         assert shown in text, shown
     for title in ('Loss', 'Loss terms', 'Metrics', 'psnr', 'Learning rate', 'Throughput', 'Peak memory'):
         assert f'<h3>{title}<' in text, title

@@ -11,14 +11,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from phalanx.families.recognition.characters import (
-    BuiltIn,
-    Characters,
-    Dictionary,
-    UnusableTextError,
-    padded,
-    read_dictionary,
-)
+from phalanx.families.recognition.characters import BuiltIn, Characters, Dictionary, UnusableTextError, padded, read_dictionary
 
 ABC = Characters('abc', lower_case=True, max_length=6)
 

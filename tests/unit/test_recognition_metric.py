@@ -30,13 +30,7 @@ def test_accuracy_and_similarity_by_hand() -> None:
 
 
 @pytest.mark.parametrize(
-    ('options', 'right'),
-    [
-        ({}, 1),
-        ({'ignore_space': False}, 0),
-        ({'ignore_case': True}, 2),
-        ({'alphanumeric_only': True}, 3),
-    ],
+    ('options', 'right'), [({}, 1), ({'ignore_space': False}, 0), ({'ignore_case': True}, 2), ({'alphanumeric_only': True}, 3)]
 )
 def test_what_is_ignored_is_said_by_the_options(options: dict[str, bool], right: int) -> None:
     pairs = [('a b', 'ab'), ('Ab', 'aB'), ('$5.99', '5,99')]

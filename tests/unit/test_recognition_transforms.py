@@ -85,11 +85,7 @@ def test_without_probabilities_nothing_happens() -> None:
 
 
 @pytest.mark.parametrize(
-    ('change', 'expected'),
-    [
-        ('invert', lambda image: 255 - image),
-        ('blur', lambda image: cv2.GaussianBlur(image, (5, 5), 1)),
-    ],
+    ('change', 'expected'), [('invert', lambda image: 255 - image), ('blur', lambda image: cv2.GaussianBlur(image, (5, 5), 1))]
 )
 def test_a_change_of_probability_one_always_happens(change: str, expected: Callable[[Image], Image]) -> None:
     image = noise(32, 100)

@@ -104,10 +104,7 @@ def test_a_transform_that_only_training_has_is_refused() -> None:
 
 @pytest.mark.parametrize(
     'resize',
-    [
-        DetectionResize(target_size=(96, 64)),
-        DetectionResize(target_size=(120, 50), keep_ratio=True, interpolation='cubic'),
-    ],
+    [DetectionResize(target_size=(96, 64)), DetectionResize(target_size=(120, 50), keep_ratio=True, interpolation='cubic')],
 )
 def test_images_are_searched_for_objects_as_in_evaluation(resize: DetectionResize) -> None:
     sample = evaluated(IMAGE, Objects.none(), [resize], Draw(0, 0, 0, 0))

@@ -121,11 +121,7 @@ LINE = 'images/a.png labels/a.png\n'
             FileNotFoundError,
             '7 files are missing in {root}: images/0.png, images/1.png, images/2.png, images/3.png, images/4.png and 2 more',
         ),
-        (
-            spoil(('train.txt', 'images/a.png masks/a.png\n')),
-            FileNotFoundError,
-            '1 file is missing in {root}: masks/a.png',
-        ),
+        (spoil(('train.txt', 'images/a.png masks/a.png\n')), FileNotFoundError, '1 file is missing in {root}: masks/a.png'),
         (
             spoil(('train.txt', 'images\\a.png labels\\a.png\n')),
             FileNotFoundError,

@@ -158,7 +158,7 @@ def test_what_fills_up_an_image_to_evaluate_is_the_middle_of_the_range_and_not_a
 def test_what_padding_added_is_cut_off_again_before_logits_are_resized() -> None:
     """The network sees 16 x 8, of which the image fills the left 12 x 4; the right half of that is red."""
     ours = task(
-        eval_transforms=(partial(TRANSFORMS['rescale'], factor=0.5), partial(TRANSFORMS['padding'], target_size=(8, 16))),
+        eval_transforms=(partial(TRANSFORMS['rescale'], factor=0.5), partial(TRANSFORMS['padding'], target_size=(8, 16)))
     )
     image, labels = half_red(8, 24), np.zeros((8, 24), np.uint8)
     request = ours.request(image)

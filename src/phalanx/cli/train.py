@@ -15,16 +15,7 @@ from phalanx.config.originals import dialect_of
 from phalanx.config.originals.dialect import Dialect
 from phalanx.engine import worker
 from phalanx.engine.loader import BadSampleError
-from phalanx.engine.runs import (
-    Job,
-    check_folder,
-    check_initial,
-    check_parts,
-    find_recipe,
-    open_job,
-    pick_device,
-    set_aside,
-)
+from phalanx.engine.runs import Job, check_folder, check_initial, check_parts, find_recipe, open_job, pick_device, set_aside
 from phalanx.launch.preflight import look_here
 from phalanx.launch.remote import everywhere
 from phalanx.parallel import dist

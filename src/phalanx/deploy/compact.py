@@ -36,10 +36,7 @@ def check(file: Path, precision: Precision) -> None:
 def halve(file: Path) -> None:
     """Turns the weights and most operations of a file into float16; input and outputs stay float32."""
     import onnx
-    from onnxruntime.transformers.float16 import (  # type: ignore[import-untyped]
-        DEFAULT_OP_BLOCK_LIST,
-        convert_float_to_float16,
-    )
+    from onnxruntime.transformers.float16 import DEFAULT_OP_BLOCK_LIST, convert_float_to_float16  # type: ignore[import-untyped]
 
     blocked = [*DEFAULT_OP_BLOCK_LIST, *IN_FLOAT]
     onnx.save(convert_float_to_float16(onnx.load(file), keep_io_types=True, op_block_list=blocked), file)
@@ -66,12 +63,7 @@ def quantise(file: Path, images: Iterable[Floats]) -> dict[str, float]:
 
 def in_integers(file: Path, out: Path, images: Iterable[Floats]) -> None:
     """Writes `out`, in which what TO_INTEGERS name stands between DequantizeLinear and QuantizeLinear."""
-    from onnxruntime.quantization import (  # type: ignore[import-untyped]
-        CalibrationDataReader,
-        QuantFormat,
-        QuantType,
-        quantize_static,
-    )
+    from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_static  # type: ignore[import-untyped]
 
     class Images(CalibrationDataReader):  # type: ignore[misc]
         """One image at a time, as onnxruntime asks for them."""

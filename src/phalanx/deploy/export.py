@@ -328,12 +328,7 @@ def compare(
 
 
 def description(
-    job: Job,
-    exported: Export,
-    out: Path,
-    shapes: Shapes,
-    differences: dict[str, float],
-    options: Options,
+    job: Job, exported: Export, out: Path, shapes: Shapes, differences: dict[str, float], options: Options
 ) -> dict[str, Any]:
     """What those who run the file must know."""
     recipe = job.resolved.value

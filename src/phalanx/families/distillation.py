@@ -28,13 +28,7 @@ class Distilled(nn.Module):
     ValueError when the student is not one of the networks or is frozen, or `frozen` names another.
     """
 
-    def __init__(
-        self,
-        networks: Mapping[str, nn.Module],
-        *,
-        student: str = 'student',
-        frozen: Collection[str] = (),
-    ) -> None:
+    def __init__(self, networks: Mapping[str, nn.Module], *, student: str = 'student', frozen: Collection[str] = ()) -> None:
         super().__init__()
         unknown = {student, *frozen} - networks.keys()
         if unknown:

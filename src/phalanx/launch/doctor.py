@@ -64,11 +64,7 @@ def alone(cluster: Cluster | None, flags: Flags) -> tuple[list[NodeInfo], list[F
     cluster = cluster or Cluster(max(1, torch.cuda.device_count()))
     addresses = local_addresses()
     outside = [address for address, interface in addresses.items() if interface != 'lo' and ':' not in address]
-    info = {
-        **preflight.node_facts(cluster),
-        'address': ', '.join(outside) or '127.0.0.1',
-        'disk': preflight.disk_free(Path()),
-    }
+    info = {**preflight.node_facts(cluster), 'address': ', '.join(outside) or '127.0.0.1', 'disk': preflight.disk_free(Path())}
     findings = preflight.compare([info])
     port = flags.start_port or START_PORT
     try:

@@ -50,10 +50,7 @@ FLAGS: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
     (('--log_append',), {'action': 'store_true', 'help': 'keep what earlier runs wrote there'}),
     (('--job_id',), {'metavar': 'NAME', 'help': 'nodes that give another name are not admitted'}),
     (
-        (
-            '--max_restart',
-            '--max_restarts',
-        ),
+        ('--max_restart', '--max_restarts'),
         {'type': int, 'metavar': 'N', 'help': 'start again from the last checkpoint up to N times'},
     ),
     (

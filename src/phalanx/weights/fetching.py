@@ -73,12 +73,7 @@ def fetched(folder: Path) -> Fetched | None:
 
 
 def fetch(
-    address: str,
-    folder: Path,
-    *,
-    sha256: str | None = None,
-    headers: Mapping[str, str] | None = None,
-    pause: float = PAUSE,
+    address: str, folder: Path, *, sha256: str | None = None, headers: Mapping[str, str] | None = None, pause: float = PAUSE
 ) -> Fetched:
     """The file at `address` in `folder`, from there if it was fetched before. `headers` go to that host only.
 

@@ -40,9 +40,7 @@ class Naming:
     def of_part(self, part: str) -> Naming:
         """The same for the tensors of one part of the network."""
         return Naming(
-            self.whose,
-            {name: slot for name, slot in self.slots.items() if slot.ours.startswith(f'{part}.')},
-            self.is_redundant,
+            self.whose, {name: slot for name, slot in self.slots.items() if slot.ours.startswith(f'{part}.')}, self.is_redundant
         )
 
     def alone(self, part: str) -> Naming:

@@ -3,13 +3,7 @@
 from typing import Any
 
 from phalanx.config.originals.dialect import Section, as_number, differ, renamed, swapped
-from phalanx.config.originals.paddleocr_parts import (
-    common_step,
-    label_files,
-    normalised,
-    note_of_pretrained,
-    unknown_step,
-)
+from phalanx.config.originals.paddleocr_parts import common_step, label_files, normalised, note_of_pretrained, unknown_step
 from phalanx.config.read import Node, plain
 
 ALGORITHMS = ('DB',)

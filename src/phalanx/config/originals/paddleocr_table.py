@@ -6,13 +6,7 @@ from pathlib import Path, PurePath
 from typing import Any
 
 from phalanx.config.originals.dialect import Section, as_number, differ, renamed
-from phalanx.config.originals.paddleocr_parts import (
-    common_step,
-    dictionary_of,
-    normalised,
-    note_of_pretrained,
-    unknown_step,
-)
+from phalanx.config.originals.paddleocr_parts import common_step, dictionary_of, normalised, note_of_pretrained, unknown_step
 from phalanx.config.read import Node, plain
 
 ALGORITHMS = ('SLANet',)

@@ -8,16 +8,11 @@ from phalanx.config.read import Node
 LOSSES = {
     'CrossEntropyLoss': Counterpart(
         'cross_entropy',
-        {
-            'class_weights': ('weight', None),
-            'avg_non_ignore': ('avg_non_ignore', True),
-            'top_k': ('top_k_percent_pixels', 1.0),
-        },
+        {'class_weights': ('weight', None), 'avg_non_ignore': ('avg_non_ignore', True), 'top_k': ('top_k_percent_pixels', 1.0)},
         fixed={'data_format': 'NCHW'},
     ),
     'OhemCrossEntropyLoss': Counterpart(
-        'ohem',
-        {'threshold': ('thresh', 0.7), 'min_kept_per_sample': ('min_kept', 10000), 'class_weights': ('weight', None)},
+        'ohem', {'threshold': ('thresh', 0.7), 'min_kept_per_sample': ('min_kept', 10000), 'class_weights': ('weight', None)}
     ),
     'DiceLoss': Counterpart('dice', {'class_weights': ('weight', None), 'smooth': ('smooth', 1.0)}),
     'LovaszSoftmaxLoss': Counterpart('lovasz', fixed={'classes': 'present'}),

@@ -26,13 +26,7 @@ class Lars(Optimizer):
     """
 
     def __init__(
-        self,
-        groups: list[Group],
-        *,
-        lr: float,
-        momentum: float = 0.9,
-        weight_decay: float = 5e-4,
-        coefficient: float = 1e-3,
+        self, groups: list[Group], *, lr: float, momentum: float = 0.9, weight_decay: float = 5e-4, coefficient: float = 1e-3
     ) -> None:
         if not coefficient > 0:
             raise ValueError(f'coefficient must be above 0, got {coefficient}')

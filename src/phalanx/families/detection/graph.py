@@ -44,11 +44,5 @@ def with_suppression(model: Any, nms: Mapping[str, float]) -> Any:
     import onnx.parser
 
     (opset,) = [one.version for one in model.opset_import if not one.domain]
-    suppression = onnx.parser.parse_model(
-        SUPPRESSION.format(
-            ir=model.ir_version,
-            opset=opset,
-            **nms,
-        )
-    )
+    suppression = onnx.parser.parse_model(SUPPRESSION.format(ir=model.ir_version, opset=opset, **nms))
     return onnx.compose.merge_models(model, suppression, io_map=[('boxes', 'raw_boxes'), ('scores', 'raw_scores')])

@@ -116,10 +116,7 @@ class Multi:
     def __call__(self, outputs: Outputs, texts: Texts) -> Loss:
         ctc = CTC(focal=self.focal)(outputs, texts)['ctc']
         sar = SAR()(outputs, texts)['sar']
-        return {
-            'ctc': Term(ctc.total * self.ctc_weight, ctc.weight),
-            'sar': Term(sar.total * self.sar_weight, sar.weight),
-        }
+        return {'ctc': Term(ctc.total * self.ctc_weight, ctc.weight), 'sar': Term(sar.total * self.sar_weight, sar.weight)}
 
     def weights(self, texts: Texts, num_characters: int) -> dict[str, Tensor]:
         return CTC().weights(texts, num_characters) | SAR().weights(texts, num_characters)

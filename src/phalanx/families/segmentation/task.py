@@ -221,10 +221,7 @@ class Segmentation(Family):
 
     def export(self, model: nn.Module, *, post_processing: bool = False) -> Export:
         """The main output, or its classes, for one view of an image; windows, scales and flips are the caller's."""
-        preparation = {
-            'transforms': [described(transform) for transform in self.transforms['eval']],
-            **self.pixels,
-        }
+        preparation = {'transforms': [described(transform) for transform in self.transforms['eval']], **self.pixels}
         if post_processing and (self.transforms['eval'] or self.inference != Inference()):
             raise ValueError(
                 '--with_post_processing: eval_transforms, windows, scales or flips stand between the logits and the class map; '

@@ -144,10 +144,7 @@ def as_pictures(prediction: Prediction, image: Image, stem: Path) -> list[Path]:
     return [cells, *write_text(stem, '_page.html', _page(prediction, stem.name, cells.read_bytes()))]
 
 
-WRITERS = Writers(
-    {'html': as_html, 'json': as_json, 'crops': as_crops, 'pictures': as_pictures},
-    usual=('html', 'pictures'),
-)
+WRITERS = Writers({'html': as_html, 'json': as_json, 'crops': as_crops, 'pictures': as_pictures}, usual=('html', 'pictures'))
 
 
 def _page(prediction: Prediction, title: str, picture: bytes) -> str:

@@ -68,7 +68,4 @@ def as_picture(found: Sequence[TextRegion], image: Image, stem: Path) -> list[Pa
     return write_picture(stem, '_overlay.jpg', with_found(image, found))
 
 
-WRITERS = Writers(
-    {'json': as_json, 'txt': as_icdar, 'crops': as_crops, 'pictures': as_picture},
-    usual=('json', 'pictures'),
-)
+WRITERS = Writers({'json': as_json, 'txt': as_icdar, 'crops': as_crops, 'pictures': as_picture}, usual=('json', 'pictures'))

@@ -35,16 +35,8 @@ class Block(NamedTuple):
 
 STEM_CHANNELS, LAST_CHANNELS = 16, 960
 LARGE = (  # in stages: each gives a map, at half the size of the one before
-    (
-        Block(3, 16, 16, False, 'relu'),
-        Block(3, 64, 24, False, 'relu', 2),
-        Block(3, 72, 24, False, 'relu'),
-    ),
-    (
-        Block(5, 72, 40, True, 'relu', 2),
-        Block(5, 120, 40, True, 'relu'),
-        Block(5, 120, 40, True, 'relu'),
-    ),
+    (Block(3, 16, 16, False, 'relu'), Block(3, 64, 24, False, 'relu', 2), Block(3, 72, 24, False, 'relu')),
+    (Block(5, 72, 40, True, 'relu', 2), Block(5, 120, 40, True, 'relu'), Block(5, 120, 40, True, 'relu')),
     (
         Block(3, 240, 80, False, 'hardswish', 2),
         Block(3, 200, 80, False, 'hardswish'),
@@ -53,11 +45,7 @@ LARGE = (  # in stages: each gives a map, at half the size of the one before
         Block(3, 480, 112, True, 'hardswish'),
         Block(3, 672, 112, True, 'hardswish'),
     ),
-    (
-        Block(5, 672, 160, True, 'hardswish', 2),
-        Block(5, 960, 160, True, 'hardswish'),
-        Block(5, 960, 160, True, 'hardswish'),
-    ),
+    (Block(5, 672, 160, True, 'hardswish', 2), Block(5, 960, 160, True, 'hardswish'), Block(5, 960, 160, True, 'hardswish')),
 )
 CONVS: dict[str, type[ConvBN]] = {'relu': ConvBNReLU, 'relu6': ConvBNReLU6, 'hardswish': ConvBNHardswish}
 

@@ -50,10 +50,7 @@ BOTTLENECK: tuple[Rule, ...] = (
     (r'^(backbone.*)\.spatial\.', r'\1.conv1.'),
     (r'^(backbone.*)\.widen\.', r'\1.conv2.'),
 )
-RESIDUAL: tuple[Rule, ...] = (
-    (r'^(backbone.*)\.spatial\.', r'\1.conv0.'),
-    (r'^(backbone.*)\.mix\.', r'\1.conv1.'),
-)
+RESIDUAL: tuple[Rule, ...] = ((r'^(backbone.*)\.spatial\.', r'\1.conv0.'), (r'^(backbone.*)\.mix\.', r'\1.conv1.'))
 
 
 def _level(match: re.Match[str]) -> str:

@@ -46,7 +46,4 @@ def layers_with_weights(model: nn.Module) -> list[str]:
     return [name for name, module in model.named_modules() if any(True for _ in module.parameters(recurse=False))]
 
 
-PADDLE_BUFFERS = (
-    (r'running_mean$', '_mean'),
-    (r'running_var$', '_variance'),
-)
+PADDLE_BUFFERS = ((r'running_mean$', '_mean'), (r'running_var$', '_variance'))

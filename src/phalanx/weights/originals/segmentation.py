@@ -93,7 +93,7 @@ def segformer(model: SegFormer) -> Original:
             (r'^fuse\.norm\.', 'linear_fuse._batch_norm.'),
             (r'^classify\.', 'linear_pred.'),
             *PADDLE_BUFFERS,
-        ),
+        )
     )
 
 
@@ -119,7 +119,7 @@ def ocrnet(model: OCRNet) -> Original:
             (r'\.conv\.(weight|bias)$', r'._conv.\1'),
             (r'\.norm\.', '._batch_norm.'),
             *PADDLE_BUFFERS,
-        ),
+        )
     )
 
 
@@ -160,7 +160,7 @@ def deeplabv3p(model: DeepLabV3Plus) -> Original:
             (r'^(head.*)\.norm\.', r'\1._batch_norm.'),
             (r'^classify\.', 'head.decoder.conv.'),
             *PADDLE_BUFFERS,
-        ),
+        )
     )
 
 

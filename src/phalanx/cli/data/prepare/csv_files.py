@@ -52,12 +52,7 @@ def find_csv(tree: Tree) -> Found:
 
 
 def _add(
-    row: Mapping[str, str],
-    where: str,
-    path: Path,
-    tree: Tree,
-    found: Found,
-    boxes: dict[Path, tuple[SplitName, list[Thing]]],
+    row: Mapping[str, str], where: str, path: Path, tree: Tree, found: Found, boxes: dict[Path, tuple[SplitName, list[Thing]]]
 ) -> None:
     image = tree.image(row['image'], path, where)
     split: SplitName = SPLITS.get(row.get('split', '').lower(), '') or tree.split_of(path)

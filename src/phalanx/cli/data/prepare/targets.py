@@ -58,12 +58,7 @@ def write(
 
 
 def write_copied(
-    family: Family,
-    found: Found,
-    lists: Mapping[SplitName, Sequence[Sample]],
-    out: Path,
-    source: Path,
-    meaning: Meaning | None,
+    family: Family, found: Found, lists: Mapping[SplitName, Sequence[Sample]], out: Path, source: Path, meaning: Meaning | None
 ) -> Written:
     """A data set that stands by itself, with copies of the images: the folder `out`, which is there whole or not at all."""
     out = out.absolute()

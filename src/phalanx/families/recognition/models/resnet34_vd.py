@@ -19,10 +19,7 @@ class ResNet34vd(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.stem = nn.Sequential(
-            ConvBNReLU(3, 32, 3),
-            ConvBNReLU(32, 32, 3),
-            ConvBNReLU(32, 64, 3),
-            nn.MaxPool2d(3, stride=2, padding=1),
+            ConvBNReLU(3, 32, 3), ConvBNReLU(32, 32, 3), ConvBNReLU(32, 64, 3), nn.MaxPool2d(3, stride=2, padding=1)
         )
         stages, before = [], 64
         for count, channels in zip((3, 4, 6, 3), (64, 128, 256, 512), strict=True):

@@ -203,10 +203,7 @@ def _grid(layout: Layout, inks: list[Grey], pad_x: int, pad_y: int, margin: int)
 
 def _extent(place: Place, xs: list[int], ys: list[int]) -> tuple[tuple[int, int], tuple[int, int]]:
     """The left and right, and the top and bottom, of a cell in pixels."""
-    return (
-        (xs[place.column], xs[place.column + place.colspan]),
-        (ys[place.row], ys[place.row + place.rowspan]),
-    )
+    return ((xs[place.column], xs[place.column + place.colspan]), (ys[place.row], ys[place.row + place.rowspan]))
 
 
 def _draw_rules(

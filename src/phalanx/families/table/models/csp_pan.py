@@ -45,9 +45,7 @@ class CSPBlock(nn.Module):
         super().__init__()
         half = out_channels // 2
         self.main = nn.Sequential(
-            ConvBNHardswish(in_channels, half, 1),
-            ConvBNHardswish(half, half, 1),
-            DepthwiseSeparable(half, half, kernel_size),
+            ConvBNHardswish(in_channels, half, 1), ConvBNHardswish(half, half, 1), DepthwiseSeparable(half, half, kernel_size)
         )
         self.short = ConvBNHardswish(in_channels, half, 1)
         self.out = ConvBNHardswish(out_channels, out_channels, 1)
