@@ -34,10 +34,3 @@ def test_of_equal_evaluations_the_later_one_is_taken_but_is_no_progress() -> Non
 def test_what_is_no_number_is_never_the_best() -> None:
     assert best_steps((math.nan, 0.5), (math.nan, 0.6)) == (0, 2)
     assert best_steps((0.1, math.nan), (0.1, 0.2), (0.1, math.nan)) == (2, 1)
-
-
-def test_a_checkpoint_from_before_ties_were_broken_is_understood() -> None:
-    state = {'best': 0.5, 'best_step': 3, 'metrics': {'accuracy': 0.5}, 'evaluated': 3}
-    standing = Standing.of(state, 4)
-    assert standing.evaluated_as({'accuracy': 0.5, 'teds': 0.1}, BY)
-    assert (standing.best, standing.best_step) == (0.5, 4)

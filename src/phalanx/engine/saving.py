@@ -116,5 +116,5 @@ class Saver:
                 raise RunError(f'{loaded.path} holds no averaged weights (EMA); set ema=null, or start a new run')
             self.ema.restore(loaded.state['ema'])
         if self.compression is not None:
-            self.compression.restore(loaded.state.get('compression'))  # not there before 2026-11-21
+            self.compression.restore(loaded.state['compression'])
         return Standing.of(loaded.state, loaded.step)

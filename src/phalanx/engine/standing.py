@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Self
 
 
@@ -40,9 +40,5 @@ class Standing:
 
     @classmethod
     def of(cls, state: dict[str, Any], step: int) -> Self:
-        """That of a checkpoint. Before 2026-11-21 they did not say what was evaluated; no evaluation was cut short then."""
-        metrics = state['metrics']
-        evaluated = state.get('evaluated', step if metrics else 0)
-        ties = state.get('best_ties', [])
-        no_better, start = state.get('no_better', 0), state.get('start')
-        return cls(step, state['best'], state['best_step'], ties, metrics, evaluated, no_better, start)
+        """That of a checkpoint."""
+        return cls(**{each.name: state[each.name] for each in fields(cls)} | {'step': step})
