@@ -25,7 +25,7 @@ from typing import Any
 import torch
 
 from phalanx.cli.bench.show import as_markdown
-from phalanx.cli.bench.train import measure
+from phalanx.cli.bench.train import measure, of_peak
 from phalanx.engine.runs import open_job
 from phalanx.engine.worker import joined
 
@@ -117,7 +117,7 @@ def answer(pipe: Connection, family: str, device: str, rank: int, ranks: int, fo
 def shown(row: dict[str, Any]) -> dict[str, str]:
     figures = [row.get('why', ''), '', '']
     if 'why' not in row:
-        figures = [f'{row["samples_per_s"]:.1f}', f'{row["peak_memory_mb"]:,.0f}', f'{row["share_of_peak"]:.0%}']
+        figures = [f'{row["samples_per_s"]:.1f}', f'{row["peak_memory_mb"]:,.0f}', of_peak(row['share_of_peak'])]
     return {**{key: row[key] for key in ('family', 'setting')}, **dict(zip(SHOWN, figures, strict=True))}
 
 

@@ -20,7 +20,7 @@ from torch.nn import functional as F
 from phalanx.cli.bench.data import Clock
 from phalanx.cli.bench.flops import step_flops
 from phalanx.cli.bench.profile import NETWORK, PHASES, WAIT, WITH_LOSS, Step, profiled, steps_of
-from phalanx.cli.bench.train import Figures, advice
+from phalanx.cli.bench.train import Figures, advice, of_peak
 from phalanx.data.samples import Draw
 from phalanx.engine.optim import OPTIMIZERS, SCHEDULES
 from phalanx.engine.schema import Recipe, Train
@@ -266,6 +266,12 @@ def test_waiting_for_data_names_the_workers_that_would_do() -> None:
 def test_a_step_far_from_the_peak_is_shown_what_makes_arithmetic_faster() -> None:
     tips = ' '.join(advice(figures(gflops_per_s=20.0)))
     assert 'bf16' in tips and 'channels_last' in tips and 'compile' in tips
+
+
+def test_a_share_of_a_peak_that_a_step_exceeds_is_not_shown() -> None:
+    """What was measured as the peak was none then: the device was busy with something else, say."""
+    assert of_peak(0.9) == '90.0 %'
+    assert '%' not in of_peak(1.1)
 
 
 def test_what_was_tried_is_not_suggested_again() -> None:

@@ -183,7 +183,7 @@ def as_table(all_figures: Sequence[Figures]) -> str:
         ('reached', lambda f: f'{f["gflops_per_s"]:,.0f} GFLOP/s'),
         ('a convolution reaches', lambda f: f'{f["peak_convolution"]:,.0f} GFLOP/s'),
         ('a matrix product', lambda f: f'{f["peak_matrix"]:,.0f} GFLOP/s'),
-        ('share of the best', lambda f: percent(f['share_of_peak'])),
+        ('share of the best', lambda f: of_peak(f['share_of_peak'])),
         ('loader, one worker', lambda f: f'{number(f["loader_rate"])} samples/s'),
     ):
         rows.append({'': name, **{variant(figures): show(figures) for figures in all_figures}})
@@ -192,6 +192,11 @@ def as_table(all_figures: Sequence[Figures]) -> str:
     tips = [f'  - {tip}' for tip in advice(best, all_figures)] or ['  - nothing stands out']
     slow = [f'{variant(figures)}: {rank}' for figures in all_figures for rank in figures['slow_ranks']]
     return '\n'.join([head, as_text(rows), *slow, f'to try next with {variant(best)}:', *tips])
+
+
+def of_peak(share: float) -> str:
+    """In words; none where a step is faster than what was measured as the peak, which then was none."""
+    return percent(share if share <= 1 else None)
 
 
 def _phase(phase: str) -> Any:
