@@ -22,7 +22,8 @@ from phalanx.families.recognition.models.svtr_lcnetv3 import SVTRLCNetV3, svtr_l
 from phalanx.families.recognition.texts import Texts
 from phalanx.weights.onnx_file import layers_of
 from phalanx.weights.originals import stored_as_in_paddle
-from phalanx.weights.originals.recognition import in_order, original
+from phalanx.weights.originals.recognition import svtr_in_order
+from phalanx.weights.originals.recognition import svtr_lcnetv3 as named
 from phalanx.weights.reading import load_weights
 
 HERE = find_spec('rapidocr_onnxruntime') is not None
@@ -101,7 +102,7 @@ def test_a_line_has_a_place_every_eight_columns_whatever_its_height(height: int)
 def test_its_arrays_have_the_names_of_the_original() -> None:
     """Those of the layers in PaddleOCR's rec_lcnetv3.py, rnn.py, rec_multi_head.py and rec_nrtr_head.py."""
     model = guided()
-    names = {original(model).name(name) for name in model.state_dict() if not name.endswith('.num_batches_tracked')}
+    names = {named(model).name(name) for name in model.state_dict() if not name.endswith('.num_batches_tracked')}
     assert {
         'backbone.conv1.bn._mean',
         'backbone.blocks2.0.dw_conv.conv_kxk.3.conv.weight',
@@ -121,7 +122,7 @@ def test_the_published_network_has_every_array_of_the_original() -> None:
     published = json.loads((Path(__file__).parents[1] / 'golden' / 'data' / 'ppocrv4_rec.json').read_text())['published']
     with torch.device('meta'):
         model = svtr_lcnetv3(96, nrtr_size=384)
-    arrays = [[original(model).name(name), list(tensor.shape)] for name, tensor in stored_as_in_paddle(model).items()]
+    arrays = [[named(model).name(name), list(tensor.shape)] for name, tensor in stored_as_in_paddle(model).items()]
     arrays.append(['head.gtc_head.positional_encoding.pe', [5000, 1, 384]])
     assert len(arrays) == published['arrays']
     assert zlib.crc32(json.dumps(sorted(arrays)).encode()) == published['crc32']
@@ -151,7 +152,7 @@ def test_linear_layers_and_layer_norms_are_read_too() -> None:
 
 def test_a_network_of_sums_is_refused_with_its_cure() -> None:
     with pytest.raises(ValueError, match=r'build it with `merged: true`$'):
-        in_order(svtr_lcnetv3(5))
+        svtr_in_order(svtr_lcnetv3(5))
 
 
 @pytest.mark.skipif(not HERE, reason='rapidocr_onnxruntime, which has the weights, is not here')

@@ -45,7 +45,6 @@ from phalanx.system.errors import RequestError, RunError
 
 SHOWN = 5  # of many things that are left out
 ORDER: tuple[SplitName, ...] = ('train', 'val', 'test')
-LONG = 3600  # seconds; a longer training is a reason to mention --minutes
 SORTED = 'class_folders'
 UNPACKED = 'unpacked'  # the folder of what an archive held
 TRIED = 2  # steps that are timed, after a first one
