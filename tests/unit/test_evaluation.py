@@ -1,7 +1,6 @@
 """An evaluation is watched at every batch, and ranks agree on whether it goes on a bounded number of times."""
 
 from collections.abc import Callable
-from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -10,16 +9,17 @@ import torch
 from phalanx.engine.evaluation import AGREEMENTS, WORST, EvaluationStoppedError, Setup, Shown, evaluate, lowest, with_worst
 from phalanx.engine.runs import open_job
 from phalanx.families.task import Grade
+from phalanx.nn.precision import Precision
 
 LINES = 41
 
 
 def evaluated(beat: Callable[[], None] = lambda: None, goes_on: Callable[[], bool] = lambda: True) -> Any:
     """41 lines in as many batches."""
-    task = open_job('crnn_digits', [(text, text) for text in ('data.train_lines=1', f'data.eval_lines={LINES}')]).task
-    cpu = torch.device('cpu')
-    setup = Setup(device=cpu, batch_size=1, workers=0, seed=0, bad_samples=0, autocast=nullcontext, beat=beat)
-    return evaluate(task, task.model(), setup, goes_on=goes_on)
+    words = 'data.train_lines=1', f'data.eval_lines={LINES}', 'evaluate.batch_size=1', 'train.workers=0'
+    job, cpu = open_job('crnn_digits', [(text, text) for text in words]), torch.device('cpu')
+    setup = Setup(job.recipe, cpu, Precision(job.recipe.precision, cpu), beat=beat)
+    return evaluate(job.task, job.task.model(), setup, goes_on=goes_on)
 
 
 def test_ranks_agree_at_most_twenty_times_and_a_heartbeat_comes_before_every_batch() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from pathlib import Path
 
 import pytest
@@ -14,6 +13,7 @@ from phalanx.engine.evaluation import Setup
 from phalanx.engine.runs import open_job
 from phalanx.engine.validation import validation_loss
 from phalanx.families.catalog import FAMILIES
+from phalanx.nn.precision import Precision
 from phalanx.parallel.step import WholeStep
 from running import TINY, records, run_here
 
@@ -28,12 +28,12 @@ DEMOS = {
 
 def loss_of(*recipe: str, batch_size: int) -> tuple[float, torch.nn.Module]:
     """The validation loss of a fresh network."""
-    task = open_job(recipe[0], [(word, word) for word in recipe[1:]]).task
+    words = (*recipe[1:], f'evaluate.batch_size={batch_size}', 'train.workers=0')
+    job, cpu = open_job(recipe[0], [(word, word) for word in words]), torch.device('cpu')
     torch.manual_seed(0)
-    model = task.model()
-    cpu = torch.device('cpu')
-    setup = Setup(device=cpu, batch_size=batch_size, workers=0, seed=0, bad_samples=0, autocast=contextlib.nullcontext)
-    return validation_loss(task, model, setup, WholeStep(epochs=1.0)), model
+    model = job.task.model()
+    setup = Setup(job.recipe, cpu, Precision(job.recipe.precision, cpu))
+    return validation_loss(job.task, model, setup, WholeStep(epochs=1.0)), model
 
 
 def test_it_is_the_mean_over_all_pixels_by_a_network_as_it_is_evaluated() -> None:

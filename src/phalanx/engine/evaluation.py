@@ -1,6 +1,5 @@
 """Evaluating a model on the evaluation samples, each exactly once over all ranks."""
 
-import contextlib
 import heapq
 import math
 import time
@@ -29,47 +28,23 @@ class EvaluationStoppedError(Exception):
     """The evaluation was ended before it had seen every sample; nothing came out."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Setup:
     """How a pass over the evaluation samples is made."""
 
+    recipe: Recipe
     device: torch.device
-    batch_size: int
-    workers: int
-    seed: int
-    bad_samples: int
-    autocast: Callable[[], contextlib.AbstractContextManager[Any]]
+    precision: Precision
     cache: PictureCache | None = None
     beat: Callable[[], None] = lambda: None  # called before each batch
-
-    @classmethod
-    def of(
-        cls,
-        recipe: Recipe,
-        device: torch.device,
-        precision: Precision,
-        cache: PictureCache | None = None,
-        beat: Callable[[], None] = lambda: None,
-    ) -> Self:
-        train = recipe.train
-        return cls(
-            device=device,
-            batch_size=recipe.evaluate.batch_size,
-            workers=train.workers,
-            seed=train.seed,
-            bad_samples=train.bad_samples,
-            autocast=precision.autocast,
-            cache=cache,
-            beat=beat,
-        )
 
     def loader(self, task: Task[Any, Any, Any], dataset: Dataset[Any]) -> Loader[Any, Any]:
         """What reads `dataset`, leaving out what cannot be read."""
         return Loader(
             dataset,
             task.collate,
-            workers=self.workers,
-            bad_samples=self.bad_samples,
+            workers=self.recipe.train.workers,
+            bad_samples=self.recipe.train.bad_samples,
             device=self.device,
             replace=False,
             cache=self.cache,
@@ -87,14 +62,14 @@ def evaluate(
     """
     begin = time.perf_counter()
     dataset, metric = task.dataset('eval'), task.metric()
-    loader = setup.loader(task, dataset)
+    loader, train, batch_size = setup.loader(task, dataset), setup.recipe.train, setup.recipe.evaluate.batch_size
     clock = Stopwatch()
-    share = [*evaluation_draws(len(dataset), setup.batch_size, setup.seed, dist.rank(), dist.world_size())]
+    share = [*evaluation_draws(len(dataset), batch_size, train.seed, dist.rank(), dist.world_size())]
     batches = clock.waiting(loader.batches(iter(share)))
     grades: list[Grade | None] = []  # of the samples of this rank that can be read, in their order
     model.eval()
-    with setup.autocast():
-        largest_share = math.ceil(len(dataset) / dist.world_size() / setup.batch_size)  # in batches
+    with setup.precision.autocast():
+        largest_share = math.ceil(len(dataset) / dist.world_size() / batch_size)  # in batches
         for number in range(largest_share):
             setup.beat()
             if number % math.ceil(largest_share / AGREEMENTS) == 0:
@@ -112,7 +87,7 @@ def evaluate(
     graded = zip((draw.index for draws in share for draw in draws if draw.index not in loader.bad), grades, strict=True)
     bad, ranks, low = zip(*dist.gather_objects((loader.bad, phases, lowest(graded))), strict=True)
     missed = {index: why for found in bad for index, why in found.items()}
-    check_bad(missed, setup.bad_samples)
+    check_bad(missed, train.bad_samples)
     is_main = dist.rank() == 0
     return Evaluation(
         metrics=dist.from_main_rank(metric.compute() if is_main else None),

@@ -3,6 +3,7 @@
 import contextlib
 import math
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -80,9 +81,8 @@ class Evaluator:
     def found(self, step: int, pictured: Report | None = None) -> Evaluation | None:
         """What an evaluation of the network as it is now finds, None when it was stopped; pictures go to `pictured`."""
         seed = self.recipe.train.seed
-        setup = Setup.of(
-            self.recipe, self.device, self.precision, self.cache, beat=lambda: self.heartbeat.beat(step, 'evaluating')
-        )
+        beat = partial(self.heartbeat.beat, step, 'evaluating')
+        setup = Setup(self.recipe, self.device, self.precision, self.cache, beat)
         try:
             found = evaluate(self.task, self.model, setup, goes_on=self.goes_on)
             if pictured is not None and dist.rank() == 0:

@@ -23,14 +23,12 @@ from phalanx.data.samples import Dataset, Draw, SampleError
 from phalanx.engine.transfer import Transfer
 from phalanx.families.task import B, S
 from phalanx.report.readable import counted
+from phalanx.system.disk import LONGEST_TMPDIR
 from phalanx.system.memory import keep_freed_memory
 from phalanx.system.stops import STOPS
 
 PR_SET_PDEATHSIG = 1
 PATIENCE = 480  # seconds that a rank waits for a batch of its workers; less than ranks wait for each other
-# Workers hand batches over through sockets TMPDIR/pymp-xxxxxxxx/listener-xxxxxxxx. A socket's path has at most 107 letters;
-# Python loses the batch, silently, when it is longer.
-LONGEST_TMPDIR = 107 - len('/pymp-xxxxxxxx/listener-xxxxxxxx')
 
 
 class BadSampleError(Exception):

@@ -45,8 +45,10 @@ def validation_loss(task: Task[Any, Any, Any], model: nn.Module, setup: Setup, w
         if isinstance(module, ONLY_TRAINING):
             module.eval()
     terms = list[Tensor]()  # [2, terms] float64 of each batch: totals, and their weights
-    with setup.autocast():
-        for batch in setup.loader(task, dataset).batches(draws(len(dataset), setup.batch_size, setup.seed)):
+    with setup.precision.autocast():
+        for batch in setup.loader(task, dataset).batches(
+            draws(len(dataset), setup.recipe.evaluate.batch_size, setup.recipe.train.seed)
+        ):
             setup.beat()
             totals, weights = with_loss(task.align(batch.to(setup.device), alone))
             terms.append(torch.stack([totals.double(), weights]))

@@ -175,7 +175,7 @@ def evaluate(job: Job, weights: str | Path | None, *, raw: bool = False, picture
     with joined(job.recipe.device) as device:
         model = job.task.model()
         load_weights(model, weights or job.folder, raw=raw)
-        setup = evaluation.Setup.of(job.recipe, device, Precision(job.recipe.precision, device))
+        setup = evaluation.Setup(job.recipe, device, Precision(job.recipe.precision, device))
         found = evaluation.evaluate(job.task, model.to(device), setup)
         if not pictures or dist.rank() != 0:
             return found

@@ -1,11 +1,12 @@
 """The flags of a launch, under every name that people know them by, and the environment that says the same."""
 
+# ruff: noqa: RUF009 - the calls in `Flags` make its fields
 from __future__ import annotations
 
 import argparse
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -31,74 +32,47 @@ ENVIRONMENT = {
 }
 
 
-FLAGS: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
-    (
-        ('--gpus', '--devices', '--selected_gpus', '--selected_gpu'),
-        {'metavar': '0,1,..', 'help': 'one rank on each of these devices'},
-    ),
-    (('--nproc_per_node',), {'type': int, 'metavar': 'N', 'help': 'N ranks on this node'}),
-    (('--ips',), {'metavar': 'A,B,..', 'help': 'the nodes, rank 0 first; the same command on each of them'}),
-    (('--nnodes',), {'metavar': 'N|MIN:MAX', 'help': 'how many nodes; with MIN:MAX they may leave and join while it runs'}),
-    (('--master',), {'metavar': 'IP:PORT', 'help': 'with --nnodes: the rendezvous address'}),
-    (('--rank',), {'type': int, 'metavar': 'N', 'help': 'with --nnodes: the place of this node, 0 on the master'}),
-    (('--host',), {'metavar': 'IP', 'help': 'the address of this node, when it has several'}),
-    (
-        ('--start_port',),
-        {'type': int, 'metavar': 'PORT', 'help': f'the first port that is used ({START_PORT}, or FLAGS_START_PORT)'},
-    ),
-    (('--log_dir',), {'type': Path, 'metavar': 'DIR', 'help': 'where workerlog.<rank> go (default: <run folder>/log)'}),
-    (('--log_append',), {'action': 'store_true', 'help': 'keep what earlier runs wrote there'}),
-    (('--job_id',), {'metavar': 'NAME', 'help': 'nodes that give another name are not admitted'}),
-    (
-        ('--max_restart', '--max_restarts'),
-        {'type': int, 'metavar': 'N', 'help': 'start again from the last checkpoint up to N times'},
-    ),
-    (
-        ('--join_timeout',),
-        {'type': float, 'default': 300, 'metavar': 'S', 'help': 'give up on nodes missing after S seconds (300)'},
-    ),
-    (
-        ('--hang_timeout',),
-        {'type': float, 'default': 1800, 'metavar': 'S', 'help': 'end a run that stands still for S seconds (1800)'},
-    ),
-    (
-        ('--heartbeat_timeout',),
-        {'type': float, 'default': 30, 'metavar': 'S', 'help': 'a node counts as lost after S seconds without heartbeat (30)'},
-    ),
-    (('--ssh',), {'action': 'store_true', 'help': 'with --ips: start the other nodes from here, over ssh'}),
-    (('--hostfile',), {'type': Path, 'metavar': 'FILE', 'help': 'the nodes, one address a line, instead of --ips'}),
-)
+def flag(said: str, metavar: str, *also: str, kind: type = str, default: float | None = None) -> Any:
+    """A field of `Flags` and its option, which is read as `kind`; `also`: further names of it."""
+    said += f' ({default:g})' if default else ''
+    return field(default=default, metadata={'also': also, 'type': kind, 'metavar': metavar, 'help': said})
+
+
+def switch(said: str) -> Any:
+    """A field of `Flags` that is true where its option is given."""
+    return field(default=False, metadata={'also': (), 'action': 'store_true', 'help': said})
 
 
 @dataclass(frozen=True)
 class Flags:
-    """A launch as it was asked for; None where nothing was said."""
+    """A launch as it was asked for, one option a field; None where nothing was said."""
 
-    gpus: str | None = None
-    nproc_per_node: int | None = None
-    ips: str | None = None
-    nnodes: str | None = None
-    master: str | None = None
-    rank: int | None = None
-    host: str | None = None
-    start_port: int | None = None
-    log_dir: Path | None = None
-    log_append: bool = False
-    job_id: str | None = None
-    max_restart: int | None = None
-    join_timeout: float = 300
-    hang_timeout: float = 1800
-    heartbeat_timeout: float = 30
-    ssh: bool = False
-    hostfile: Path | None = None
+    gpus: str | None = flag('one rank on each of these devices', '0,1,..', '--devices', '--selected_gpus', '--selected_gpu')
+    nproc_per_node: int | None = flag('N ranks on this node', 'N', kind=int)
+    ips: str | None = flag('the nodes, rank 0 first; the same command on each of them', 'A,B,..')
+    nnodes: str | None = flag('how many nodes; with MIN:MAX they may leave and join while it runs', 'N|MIN:MAX')
+    master: str | None = flag('with --nnodes: the rendezvous address', 'IP:PORT')
+    rank: int | None = flag('with --nnodes: the place of this node, 0 on the master', 'N', kind=int)
+    host: str | None = flag('the address of this node, when it has several', 'IP')
+    start_port: int | None = flag(f'the first port that is used ({START_PORT}, or FLAGS_START_PORT)', 'PORT', kind=int)
+    log_dir: Path | None = flag('where workerlog.<rank> go (default: <run folder>/log)', 'DIR', kind=Path)
+    log_append: bool = switch('keep what earlier runs wrote there')
+    job_id: str | None = flag('nodes that give another name are not admitted', 'NAME')
+    max_restart: int | None = flag('start again from the last checkpoint up to N times', 'N', '--max_restarts', kind=int)
+    join_timeout: float = flag('give up on nodes missing after S seconds', 'S', kind=float, default=300)
+    hang_timeout: float = flag('end a run that stands still for S seconds', 'S', kind=float, default=1800)
+    heartbeat_timeout: float = flag('a node counts as lost after S seconds without heartbeat', 'S', kind=float, default=30)
+    ssh: bool = switch('with --ips: start the other nodes from here, over ssh')
+    hostfile: Path | None = flag('the nodes, one address a line, instead of --ips', 'FILE', kind=Path)
 
     @classmethod
     def of(cls, given: argparse.Namespace, environment: Mapping[str, str] = os.environ) -> Flags:
         """The flags of a command line, and where it is silent those of the environment. Raises ValueError."""
-        values = {field.name: getattr(given, field.name) for field in fields(cls)}
+        options = {option.name: option for option in fields(cls)}
+        values = {name: getattr(given, name) for name in options}
         for variable, name in ENVIRONMENT.items():
             if values[name] is None and environment.get(variable):
-                values[name] = _typed(variable, name, environment[variable])
+                values[name] = _typed(variable, environment[variable], options[name].metadata['type'])
         if values['hostfile'] is not None and values['ips'] is None:
             values['ips'] = ','.join(_hosts(values['hostfile']))
         if values['ips'] is None and values['nnodes'] is None:
@@ -133,17 +107,17 @@ def check_port(port: int, flag: str) -> None:
 def add_flags(parser: argparse.ArgumentParser) -> None:
     """Adds the flags of a launch to a command, each with underscores or dashes."""
     group = parser.add_argument_group('several devices and nodes')
-    for names, options in FLAGS:
+    for option in fields(Flags):
+        said = dict(option.metadata)
+        names = (f'--{option.name}', *said.pop('also'))
         dashed = [f'--{name[2:].replace("_", "-")}' for name in names if '_' in name]
-        group.add_argument(*names, *dashed, dest=names[0][2:], **options)
+        group.add_argument(*names, *dashed, dest=option.name, default=option.default, **said)
 
 
-def _typed(variable: str, name: str, text: str) -> object:
-    if name in ('nproc_per_node', 'rank', 'start_port', 'max_restart'):
-        if not text.isdecimal():
-            raise ValueError(f'{variable}={text}: expected a number')
-        return int(text)
-    return Path(text) if name == 'log_dir' else text
+def _typed(variable: str, text: str, kind: type) -> object:
+    if kind is int and not text.isdecimal():
+        raise ValueError(f'{variable}={text}: expected a number')
+    return kind(text)
 
 
 def _hosts(file: Path) -> list[str]:

@@ -23,14 +23,11 @@ from phalanx.launch.watchdog import HEARTBEAT, STALL, Verdict, Watchdog
 from phalanx.parallel.dist import HANG_TIMEOUT
 from phalanx.parallel.heartbeat import FOLDER
 from phalanx.system.compiler import use_own_cache
-from phalanx.system.disk import remove_own
+from phalanx.system.disk import LONGEST_TMPDIR, remove_own
 from phalanx.system.stops import wanted
 
-# Loader workers hand batches over through sockets TMPDIR/pymp-xxxxxxxx/listener-xxxxxxxx. A socket's path has at most 107
-# letters, and Python loses the batch, silently, when it is longer.
 # Of the folder of a launch, and of the file in it that says so. Both are for launchers alone: what has them may be removed.
 PREFIX, MARK = 'phalanx-launch-', '.scratch-of-a-phalanx-launcher'
-LONGEST = 107 - len('/tmp/pymp-xxxxxxxx/listener-xxxxxxxx')
 LAST_ANSWER = 5  # seconds for the watchdog's last question: an answer while the interpreter ends would abort the process
 
 
@@ -124,9 +121,9 @@ def scratch_folder() -> Iterator[Path]:
         with (folder / f'{MARK}.new').open('w') as held:
             fcntl.flock(held, fcntl.LOCK_EX)
             (folder / f'{MARK}.new').rename(folder / MARK)  # held before another launcher can find it
-            if len(str(folder)) < LONGEST:
-                (folder / 'tmp').mkdir()
-                os.environ['TMPDIR'] = str(folder / 'tmp')
+            if len(own := str(folder / 'tmp')) <= LONGEST_TMPDIR:
+                Path(own).mkdir()
+                os.environ['TMPDIR'] = own
             yield folder
 
 

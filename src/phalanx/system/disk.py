@@ -6,6 +6,10 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
+# Loader workers hand batches over through sockets TMPDIR/pymp-xxxxxxxx/listener-xxxxxxxx. A socket's path has at most 107
+# letters, and Python loses the batch, silently, when it is longer.
+LONGEST_TMPDIR = 107 - len('/pymp-xxxxxxxx/listener-xxxxxxxx')
+
 
 def write_whole(path: Path, content: bytes, *, durable: bool = False) -> None:
     """Writes a file that is there with all its content or, when that fails with an OSError, as it was before.
