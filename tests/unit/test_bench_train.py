@@ -176,10 +176,8 @@ def test_on_a_gpu_a_phase_lasts_until_its_kernels_are_done() -> None:
     launches nothing new, so the step ends for the GPU with what the host had launched before 24.
     """
     launches = [event('aten::mm', 3, 4, id=1), event('aten::mm', 9, 10, id=2), event('aten::add_', 21, 22, id=3)]
-    nccl, call = (
-        event('record_param_comms', 9, 10, id=4),
-        event('cudaLaunchKernel', 21, 22, id=1),
-    )  # a number that is not its own
+    nccl = event('record_param_comms', 9, 10, id=4)
+    call = event('cudaLaunchKernel', 21, 22, id=1)  # a number that is not its own
     kernels = [event('gemm', 4, 10, kernel_of=1), event('gemm', 10, 18, kernel_of=2), event('add', 22, 26, kernel_of=3)]
     (step,) = steps_of((*LABELS, *launches, nccl, call, *kernels, event('ncclDevKernel', 16, 22, kernel_of=4)), 4, 0)
     # Forward until the GPU has done what was launched before 6, which is 10; the loss and what is between launch nothing.

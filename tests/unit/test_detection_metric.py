@@ -64,9 +64,8 @@ def random_pairs(images: int, classes: int, seed: int) -> list[Pair]:
         corners, sides = rng.uniform(0, 400, (count, 2)), np.exp(rng.uniform(1.5, 5.5, (count, 2)))
         boxes = np.concatenate([corners, corners + sides], 1).astype(np.float32)
         areas = (sides.prod(1) * rng.uniform(0.4, 1, count)).astype(np.float32)  # outlines are smaller than boxes
-        truth = Objects(
-            boxes, rng.integers(0, classes - 1, count), rng.random(count) < 0.15, areas
-        )  # nobody has the last class
+        # Nobody has the last class.
+        truth = Objects(boxes, rng.integers(0, classes - 1, count), rng.random(count) < 0.15, areas)
         seen = rng.integers(0, max(count, 1), int(rng.integers(0, 14)) * (count > 0))
         near = boxes[seen] + rng.normal(0, 1, (len(seen), 4)) * sides[seen].repeat(2, 1) * rng.choice([0.02, 0.1, 0.3])
         far = rng.uniform(0, 300, (int(rng.integers(0, 5)), 2))

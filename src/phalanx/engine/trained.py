@@ -79,9 +79,8 @@ class Trained:
 
 def pixels_of(image: AnImage) -> Image:
     """[H, W, 3] uint8 RGB. Raises ValueError and SampleError."""
-    pixels = (
-        read_image(Path(image)) if isinstance(image, str | Path) else np.require(image, requirements='W')
-    )  # as torch wants it
+    # torch wants an array that can be written to.
+    pixels = read_image(Path(image)) if isinstance(image, str | Path) else np.require(image, requirements='W')
     if pixels.dtype != np.uint8 or pixels.ndim != 3 or pixels.shape[2] != 3 or 0 in pixels.shape:
         shape = ', '.join(map(str, pixels.shape))
         raise ValueError(f'an image is an array [height, width, 3] of uint8, in RGB order; got [{shape}] of {pixels.dtype}')

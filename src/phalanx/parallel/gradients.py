@@ -66,9 +66,8 @@ def replicated(module: nn.Module, options: GradientOptions) -> tuple[nn.Module, 
         bucket_mb = bucket_mb if device.type == 'cuda' else 2 * gradients_mb(module) + 1
     replica = DistributedDataParallel(module, gradient_as_bucket_view=True, bucket_cap_mb=bucket_mb, **NO_BUFFERS)
     match options.compression:
-        case (
-            'bf16'
-        ):  # by a function of our own: DDP refuses torch's by its name where there is no NCCL, although gloo can do it
+        case 'bf16':
+            # By a function of our own: DDP refuses torch's by its name where there is no NCCL, although gloo can do it.
             replica.register_comm_hook(replica.process_group, lambda group, bucket: bf16_compress_hook(group, bucket))
         case 'fp16':
             replica.register_comm_hook(replica.process_group, fp16_compress_hook)

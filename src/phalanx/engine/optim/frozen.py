@@ -1,10 +1,10 @@
 """Parts of a network that keep the weights it starts from."""
 
-import difflib
 from collections.abc import Sequence
 
 from torch import nn
 
+from phalanx.config.read import did_you_mean
 from phalanx.parallel import norms
 
 
@@ -51,10 +51,8 @@ def _modules(model: nn.Module, parts: Sequence[str]) -> list[nn.Module]:
     modules = dict(model.named_modules())
     for name in parts:
         if name not in modules:
-            near = difflib.get_close_matches(name, modules, n=1)
-            hint = f'; did you mean {near[0]!r}?' if near else ''
             top = ', '.join(name for name, _ in model.named_children())
-            raise ValueError(f'train.freeze: the network has no part {name!r}{hint} (it has {top})')
+            raise ValueError(f'train.freeze: the network has no part {name!r}{did_you_mean(name, modules)} (it has {top})')
     return [modules[name] for name in parts]
 
 

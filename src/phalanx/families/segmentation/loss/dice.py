@@ -38,9 +38,8 @@ class Dice:
         K = logits.shape[1]
         valid = (labels != VOID).flatten(1).unsqueeze(1)  # [B, 1, N]
         predicted = logits.softmax(1).flatten(2) * valid  # [B, K, N]
-        true = (
-            labels.flatten(1).unsqueeze(1) == torch.arange(K, device=labels.device)[:, None]
-        )  # [B, K, N]; void is not a class
+        # [B, K, N]; void is not a class
+        true = labels.flatten(1).unsqueeze(1) == torch.arange(K, device=labels.device)[:, None]
         overlap = (predicted * true).sum(2)  # [B, K]
         areas = predicted.sum(2) + true.sum(2)
         losses = 1 - (2 * overlap + self.smooth) / (areas + self.smooth + EPSILON)
