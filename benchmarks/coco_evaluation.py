@@ -10,7 +10,6 @@ import argparse
 import json
 import multiprocessing
 import os
-import resource
 import sys
 import time
 from dataclasses import dataclass
@@ -20,10 +19,12 @@ from tempfile import TemporaryDirectory
 import numpy as np
 import torch
 
+from phalanx.engine.meters import peak_memory_mb
 from phalanx.families.detection.data import Objects
 from phalanx.families.detection.metric import CocoAp, Detections
 from phalanx.parallel import dist
 
+CPU = torch.device('cpu')
 CLASSES = 80
 OBJECTS = 7  # of an image; COCO has 7.3
 BATCH = 8
@@ -48,17 +49,12 @@ def image(index: int, boxes: int) -> tuple[Detections, Objects]:
     return Detections(found, -np.sort(-rng.random(boxes)).astype(np.float32), classes), truth
 
 
-def peak_mb() -> float:
-    """The most memory that this process ever held, what it shares with others included."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**10
-
-
 def evaluate(rank: int, given: argparse.Namespace, folder: Path) -> None:
     """What one rank does; it writes what it measured to `folder`."""
     torch.set_num_threads(1)
     os.environ |= {'RANK': str(rank), 'WORLD_SIZE': str(given.ranks), 'PHALANX_INIT_METHOD': f'file://{folder}/store'}
-    dist.join(torch.device('cpu'))
-    before = peak_mb()
+    dist.join(CPU)
+    before = peak_memory_mb(CPU)
     metric = CocoAp(tuple(map(str, range(CLASSES))))
     share = range(rank, given.images, given.ranks)
     for first in range(0, len(share), BATCH):
@@ -71,7 +67,8 @@ def evaluate(rank: int, given: argparse.Namespace, folder: Path) -> None:
     gathered = time.perf_counter()
     metrics = dist.from_main_rank(metric.compute() if rank == 0 else None)
     seconds = {'gather_s': round(gathered - begin, 2), 'compute_s': round(time.perf_counter() - gathered, 2)}
-    memory = {'mb': round(peak_mb()), 'of_them_evaluation_mb': round(peak_mb() - before)}
+    peak = peak_memory_mb(CPU)
+    memory = {'mb': round(peak), 'of_them_evaluation_mb': round(peak - before)}
     result = {'rank': rank, **memory, **seconds, 'mean_ap': metrics['mean_ap']}
     (folder / f'{rank}.json').write_text(json.dumps(result))
     dist.leave()

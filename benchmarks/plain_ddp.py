@@ -8,7 +8,6 @@ peak memory above that of the start in MiB, as JSON.
 """
 
 import json
-import resource
 import statistics
 import sys
 import time
@@ -16,22 +15,16 @@ from contextlib import nullcontext
 
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
+from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from phalanx.data.samples import Draw
+from phalanx.engine.meters import peak_memory_mb
 from phalanx.engine.runs import open_job
+from phalanx.engine.validation import BatchAlone
 from phalanx.parallel.norms import BatchNorm2d
-from phalanx.parallel.step import WholeStep
 
-WARMUP = 3
-
-
-class Alone(WholeStep):
-    """What losses ask about the step is answered from the batch of this rank, as elsewhere."""
-
-    def sum(self, part: Tensor) -> Tensor:
-        return part.detach()
+WARMUP, CPU = 3, torch.device('cpu')
 
 
 def with_norms_of_torch(model: nn.Module) -> nn.Module:
@@ -41,10 +34,6 @@ def with_norms_of_torch(model: nn.Module) -> nn.Module:
         else:
             with_norms_of_torch(child)
     return model
-
-
-def peak_mb() -> float:
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**10
 
 
 def main() -> None:
@@ -62,18 +51,18 @@ def main() -> None:
     model = with_norms_of_torch(job.task.model()).train()
     replica = DistributedDataParallel(model, gradient_as_bucket_view=True) if dist.is_initialized() else model
     optimizer = job.recipe.optimizer(model.parameters())
-    base, seconds = peak_mb(), []
+    base, seconds = peak_memory_mb(CPU), []
     for _ in range(WARMUP + int(steps)):
         begin = time.perf_counter()
         for number, part in enumerate(batch.split(parts) if parts > 1 else [batch]):
             with replica.no_sync() if number < parts - 1 and dist.is_initialized() else nullcontext():
-                loss = job.task.loss(job.task.outputs(replica, part), part, Alone())
+                loss = job.task.loss(job.task.outputs(replica, part), part, BatchAlone())
                 (torch.stack([term.total / term.weight for term in loss.values()]).sum() / parts).backward()
         optimizer.step()
         optimizer.zero_grad()
         seconds.append(time.perf_counter() - begin)
     if rank == 0:
-        print(json.dumps({'step_s': statistics.fmean(seconds[WARMUP:]), 'memory_mb': peak_mb() - base}))
+        print(json.dumps({'step_s': statistics.fmean(seconds[WARMUP:]), 'memory_mb': peak_memory_mb(CPU) - base}))
     if dist.is_initialized():
         del replica
         dist.destroy_process_group()

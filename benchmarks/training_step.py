@@ -17,9 +17,10 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
-from plain_ddp import WARMUP, peak_mb
+from plain_ddp import CPU, WARMUP
 
 from phalanx.cli.bench.show import as_text
+from phalanx.engine.meters import peak_memory_mb
 from phalanx.engine.runs import open_job
 from phalanx.engine.trainer import Trainer
 
@@ -34,15 +35,15 @@ def measure(recipe: str, steps: int, keys: list[str]) -> dict[str, float]:
     torch.set_num_threads(1)
     job = open_job(recipe, [(key, key) for key in keys])
     with TemporaryDirectory() as folder:
-        trainer: Trainer[Any, Any, Any] = Trainer(job.recipe, job.task, folder=Path(folder), device=torch.device('cpu'))
+        trainer: Trainer[Any, Any, Any] = Trainer(job.recipe, job.task, folder=Path(folder), device=CPU)
         batch = next(trainer.batches())
-        base, seconds = peak_mb(), []
+        base, seconds = peak_memory_mb(CPU), []
         for _ in range(WARMUP + steps):
             begin = time.perf_counter()
             trainer.train_step(batch)
             trainer.at.step += 1
             seconds.append(time.perf_counter() - begin)
-    return {'step_s': fmean(seconds[WARMUP:]), 'memory_mb': peak_mb() - base}
+    return {'step_s': fmean(seconds[WARMUP:]), 'memory_mb': peak_memory_mb(CPU) - base}
 
 
 def main() -> None:

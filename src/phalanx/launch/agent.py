@@ -74,7 +74,6 @@ class Attempt:
     """What is started on this node, and how torch's agents find each other."""
 
     number: int
-    run_id: str
     node_rank: int
     nodes: int
     ranks_per_node: int
@@ -150,7 +149,7 @@ def _config(attempt: Attempt) -> LaunchConfig:
         min_nodes=attempt.nodes,
         max_nodes=attempt.nodes,
         nproc_per_node=attempt.ranks_per_node,
-        run_id=attempt.run_id,
+        run_id=f'phalanx-{attempt.number}',
         max_restarts=0,  # a restart concerns all nodes: it is the launcher's, not this agent's
         monitor_interval=0.1,
         logs_specs=RankLogs(attempt),

@@ -259,7 +259,6 @@ class _Launch:
     def attempt(self, number: int, node_rank: int, nodes: int, endpoint: str | None) -> Attempt:
         return Attempt(
             number=number,
-            run_id=f'phalanx-{number}',
             node_rank=node_rank,
             nodes=nodes,
             ranks_per_node=self.cluster.ranks_per_node,

@@ -209,16 +209,6 @@ def _messages(tensors: list[Tensor]) -> list[list[Tensor]]:
     return [message for messages in kinds.values() for message in messages]
 
 
-def on_main_rank(tensor: Tensor) -> Tensor:
-    """`tensor` [...] of every rank as [ranks, ...], in host memory; on other ranks than the main one its own as [1, ...]."""
-    own = tensor.detach().cpu()
-    if world_size() == 1:
-        return own[None]
-    gathered = [torch.empty_like(own) for _ in range(world_size())] if rank() == 0 else None
-    torch_dist.gather(own, gathered)
-    return torch.stack(gathered or [own])
-
-
 def rows_on_main_rank(rows: Tensor) -> Tensor:
     """`rows` [n, ...] of every rank on the main one, in order of rank, [sum of n, ...]; on the others what they passed in.
 

@@ -14,7 +14,7 @@ from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import bf16_compress_hook, fp16_compress_hook
 from torch.nn.parallel import DistributedDataParallel
 
-from phalanx.parallel.dist import new_group, on_main_rank, rank, world_size
+from phalanx.parallel.dist import new_group, rank, rows_on_main_rank, world_size
 
 # Running statistics are equal on all ranks already. The option that says so was renamed after torch 2.11.
 RENAMED = 'forward_sync_buffers' in inspect.signature(DistributedDataParallel).parameters
@@ -107,7 +107,7 @@ class PowerSgd:
             'columns': self.columns,
             'p': self.of_torch.p_memory_dict,  # the same on all ranks
             'q': self.of_torch.q_memory_dict,
-            'unsent': {bucket: on_main_rank(error) for bucket, error in sorted(self.of_torch.error_dict.items())},
+            'unsent': {bucket: rows_on_main_rank(error[None]) for bucket, error in sorted(self.of_torch.error_dict.items())},
         }
 
     def restore(self, state: dict[str, Any] | None) -> None:
