@@ -1,13 +1,13 @@
 """Pictures of handwritten digits over textured backgrounds, with everything that is true of them.
 
-A scene is a function of (seed, split, number) alone; nothing is stored but 1797 digits of 8 x 8 pixels (README.md beside this
+A scene is a function of (seed, split, number) alone; nothing is stored but 1797 digits of 8 x 8 pixels (digits.md beside this
 file says where they come from). Shapes: H, W of the scene, h, w of a part of it, N digits, M lines.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -64,31 +64,25 @@ def scene(
     return canvas.finish(rng)
 
 
+@dataclass(frozen=True, kw_only=True)
 class DigitScenes:
     """Digits over textures, pictures of `size` (height, width) in pixels; the two splits use different handwritten digits.
 
     `digit_height`: the smallest and the largest digit, in pixels.
     """
 
-    class_names: tuple[str, ...] = tuple(DIGITS)
+    class_names: ClassVar[tuple[str, ...]] = tuple(DIGITS)
 
-    def __init__(
-        self,
-        *,
-        train_scenes: int = 2000,
-        eval_scenes: int = 200,
-        size: tuple[int, int] = (128, 192),
-        digit_height: tuple[float, float] = (20, 52),
-        seed: int = 0,
-    ) -> None:
-        self.samples = {'train': train_scenes, 'eval': eval_scenes}
-        self.size, self.digit_height, self.seed = size, digit_height, seed
+    train_scenes: int = 2000
+    eval_scenes: int = 200
+    size: tuple[int, int] = (128, 192)
+    digit_height: tuple[float, float] = (20, 52)
+    seed: int = 0
 
     def split(self, split: Split) -> Series:
-        return Series(split, self.samples[split], self.size, self.digit_height, self.seed, self.truth)
+        return Series(split, self.train_scenes if split == 'train' else self.eval_scenes, self)
 
-    @staticmethod
-    def truth(scene: Scene) -> Any:
+    def truth(self, scene: Scene) -> Any:
         """What a family wants to know of a scene."""
         raise NotImplementedError
 
@@ -100,14 +94,12 @@ class Series(Drawn):
     kind = 'digit scene'
     notes: ClassVar[Mapping[str, int]] = MappingProxyType({})  # nothing is odd about them
 
-    size: tuple[int, int]
-    digit_height: tuple[float, float]
-    seed: int
-    truth: Callable[[Scene], Any]
+    options: DigitScenes
 
     def read(self, draw: Draw) -> tuple[Image, Any]:
-        drawn = scene(draw.index, self.split, size=self.size, digit_height=self.digit_height, seed=self.seed)
-        return drawn.image, self.truth(drawn)
+        of = self.options
+        drawn = scene(draw.index, self.split, size=of.size, digit_height=of.digit_height, seed=of.seed)
+        return drawn.image, of.truth(drawn)
 
 
 class _Canvas:
