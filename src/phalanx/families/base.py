@@ -13,10 +13,10 @@ from phalanx.config.options import check_std
 from phalanx.data.folders import resolved_classes
 from phalanx.data.image import normalised
 from phalanx.data.samples import Split
-from phalanx.families.distillation import DISTILLATIONS, Distilled, NetworkLoss, own_losses
+from phalanx.families.distillation import DISTILLATIONS, Distilled, NetworkLoss
 from phalanx.families.losses import weighted
 from phalanx.families.sizing import sizing_of
-from phalanx.families.task import Loss
+from phalanx.families.task import Loss, Task, Term
 from phalanx.parallel.step import WholeStep
 from phalanx.runtime.prepare import RESIZING
 
@@ -52,7 +52,7 @@ class FamilyKeys:  # a family declares again what is chosen from its own catalog
     frozen: tuple[str, ...] = ()
 
 
-class Family:
+class Family(Task[Any, Any, Any]):
     """What the Tasks of all families have in common: each is made from its `Keys`, which a recipe gives."""
 
     Keys: ClassVar[type[FamilyKeys]]
@@ -89,9 +89,6 @@ class Family:
 
     def resolved_names(self) -> Mapping[str, Sequence[str]]:
         return resolved_classes(self.data)
-
-    def labels(self, names: Sequence[str] | None = None) -> Sequence[Sequence[str]]:
-        return []
 
     def built(self, size: int) -> nn.Module:
         """The network for `size` classes (characters, tokens), or all networks of a distillation. Raises ValueError."""
@@ -131,16 +128,13 @@ class Family:
     def has_fixed_size(self) -> bool:
         return sizing_of(self.transforms['train']) == 'one'
 
-    def align(self, batch: Any, whole: WholeStep) -> Any:
-        return batch
-
-    def outputs(self, model: nn.Module, batch: Any) -> Any:
-        return model(self.network_input(batch))
-
     def loss(self, outputs: Any, batch: Any, whole: WholeStep) -> Loss:
         if not self.networks:
             return self.own_loss(outputs, batch, whole)
-        terms = dict(own_losses(outputs, lambda own: self.own_loss(own, batch, whole), of=self.learners))
+        terms: dict[str, Term] = {}
+        for network in self.learners:
+            own = self.own_loss(outputs[network], batch, whole)
+            terms |= {f'{name}_{network}': term for name, term in own.items()}
         for between in self.between:
             terms |= between(outputs)
         return terms
@@ -165,16 +159,6 @@ class Family:
     def learners(self) -> list[str]:
         """The networks that learn from the truth."""
         return [name for name in (STUDENT, *self.networks) if name not in self.frozen]
-
-    @property
-    def sees_whole_step(self) -> bool:
-        return False
-
-    def predictions(self, made: Sequence[Any]) -> Any:
-        return list(made)
-
-    def results(self, prediction: Any, batch: Any) -> Any:
-        return prediction
 
 
 def checked(part: Callable[[], Any]) -> None:

@@ -1,13 +1,13 @@
 """Distillation: networks that see the same batch and learn from one another; one of them, the student, is for later use.
 
 A network gives outputs with named parts, or a list of them (its parts are then called 0, 1, ...): tensors whose dim 0 is the
-sample. What the networks learn from one another is a loss
-between two of them (DISTILLATIONS); what each learns from the truth is the ordinary loss of its family (`own_losses`).
+sample. What the networks learn from one another is a loss between two of them (DISTILLATIONS); what each learns from the truth
+is the ordinary loss of its family (`Family.loss`).
 """
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol, Self, TypeVar
+from typing import Any, Protocol, Self
 
 import torch
 from torch import Tensor, nn
@@ -15,8 +15,6 @@ from torch.nn import functional as F
 
 from phalanx.families.task import Loss, Term
 from phalanx.nn.precision import at_least_float32
-
-O = TypeVar('O')  # noqa: E741 - the outputs of one network
 
 EPSILON = 1e-10  # added to probabilities, as in PaddleOCR
 
@@ -84,11 +82,6 @@ def network_of(model: nn.Module, name: str) -> nn.Module:
     if name not in networks:
         raise ValueError(f'there is no network {name!r}; the distillation has {", ".join(networks) or "none: it is not one"}')
     return networks[name]
-
-
-def own_losses(outputs: Mapping[str, O], loss: Callable[[O], Loss], *, of: Collection[str]) -> Loss:
-    """The terms of `loss` for each network in `of`, named for it: `ctc_student`, `ctc_teacher`."""
-    return {f'{term}_{name}': value for name in of for term, value in loss(outputs[name]).items()}
 
 
 class NetworkLoss(Protocol):

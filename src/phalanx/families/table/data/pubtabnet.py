@@ -75,7 +75,7 @@ class Lines:
             found = ', '.join(np.unique(lines.splits).tolist())
             raise ValueError(f'{annotations}: no line has the split {split!r}; there are {found or "no lines"}')
         self.annotations, self.images = annotations, images
-        self.lines = Index(*(of_all[chosen] for of_all in lines))
+        self.lines = Index(*(of_all[chosen] for of_all in lines))  # type: ignore[arg-type]
         for name in self.lines.filenames:
             check_inside(name.decode(), images, str(annotations))
 
