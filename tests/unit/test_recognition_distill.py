@@ -64,9 +64,9 @@ def test_networks_that_are_not_frozen_both_learn() -> None:
 
 
 def test_evaluation_gives_the_outputs_of_the_student_alone() -> None:
-    model = Distilled({**networks(), 'small': Network()}, student='small').eval()
-    torch.testing.assert_close(model(IMAGES), model.networks['small'](IMAGES))
-    assert model.student is model.networks['small']
+    model = Distilled(networks()).eval()
+    torch.testing.assert_close(model(IMAGES), model.networks['student'](IMAGES))
+    assert model.student is model.networks['student']
 
 
 def test_mutual_learning_is_the_mean_of_both_divergences_a_sample() -> None:

@@ -10,17 +10,15 @@ import torch
 from torch import Tensor, nn
 
 from phalanx.config.options import check_std
+from phalanx.data.batch import normalised
 from phalanx.data.folders import resolved_classes
-from phalanx.data.image import normalised
 from phalanx.data.samples import Split
-from phalanx.families.distillation import DISTILLATIONS, Distilled, NetworkLoss
+from phalanx.families.distillation import DISTILLATIONS, STUDENT, Distilled, NetworkLoss
 from phalanx.families.losses import weighted
 from phalanx.families.sizing import sizing_of
 from phalanx.families.task import Loss, Task, Term
 from phalanx.parallel.step import WholeStep
 from phalanx.runtime.prepare import RESIZING
-
-STUDENT = 'student'
 
 Colours = tuple[float, float, float]
 
@@ -74,6 +72,7 @@ class Family(Task[Any, Any, Any]):
             raise ValueError('distillation needs both: `networks` beside the model, and what is learned `between` them')
         self.network, self.data, self.losses = keys.model, keys.data, weighted(keys.loss, keys.loss_coefficients)
         self.make_metric, self.main_metric = keys.metric, keys.main_metric or names[0]
+        self.tie_breakers: tuple[str, ...] = keys.metric.func.tie_breakers  # type: ignore[attr-defined]
         self.transforms: dict[Split, tuple[Any, ...]] = {
             'train': tuple(transform() for transform in keys.transforms),
             'eval': tuple(transform() for transform in keys.eval_transforms),
@@ -81,11 +80,6 @@ class Family(Task[Any, Any, Any]):
         self.mean, self.std = keys.mean, keys.std
         self.networks, self.between, self.frozen = keys.networks or {}, tuple(loss() for loss in keys.between), keys.frozen
         self.from_teacher = tuple(loss() for loss in from_teacher)
-
-    @property
-    def tie_breakers(self) -> tuple[str, ...]:
-        breakers: tuple[str, ...] = self.make_metric.func.tie_breakers  # type: ignore[attr-defined]
-        return breakers
 
     def resolved_names(self) -> Mapping[str, Sequence[str]]:
         return resolved_classes(self.data)
@@ -99,7 +93,7 @@ class Family(Task[Any, Any, Any]):
         return self.distilled(networks) if self.networks else networks[STUDENT]
 
     def distilled(self, networks: Mapping[str, nn.Module]) -> Distilled:
-        return Distilled(networks, student=STUDENT, frozen=self.frozen)
+        return Distilled(networks, frozen=self.frozen)
 
     def check_fits(self, network: Any, called: str) -> None:
         """Raises ValueError when the network (`called` so) does not fit the rest of the recipe."""

@@ -16,6 +16,7 @@ from torch.nn import functional as F
 from phalanx.families.task import Loss, Term
 from phalanx.nn.precision import at_least_float32
 
+STUDENT = 'student'
 EPSILON = 1e-10  # added to probabilities, as in PaddleOCR
 
 
@@ -26,15 +27,15 @@ class Distilled(nn.Module):
     ValueError when the student is not one of the networks or is frozen, or `frozen` names another.
     """
 
-    def __init__(self, networks: Mapping[str, nn.Module], *, student: str = 'student', frozen: Collection[str] = ()) -> None:
+    def __init__(self, networks: Mapping[str, nn.Module], *, frozen: Collection[str] = ()) -> None:
         super().__init__()
-        unknown = {student, *frozen} - networks.keys()
+        unknown = {STUDENT, *frozen} - networks.keys()
         if unknown:
             raise ValueError(f'the networks of the distillation are {", ".join(networks)}; there is no {min(unknown)!r}')
-        if student in frozen:
-            raise ValueError(f'{student!r} is the network that learns, so it cannot be frozen')
+        if STUDENT in frozen:
+            raise ValueError(f'{STUDENT!r} is the network that learns, so it cannot be frozen')
         self.networks = nn.ModuleDict(networks)
-        self.student_name, self.frozen = student, tuple(frozen)
+        self.frozen = tuple(frozen)
         for name in frozen:
             self.networks[name].requires_grad_(False)
         self.train()
@@ -42,7 +43,7 @@ class Distilled(nn.Module):
     @property
     def student(self) -> Any:
         """The network to evaluate and to export."""
-        return self.networks[self.student_name]
+        return self.networks[STUDENT]
 
     def decode(self, *inputs: Any) -> Any:
         return self.student.decode(*inputs)

@@ -172,10 +172,7 @@ class Task(Protocol[S, B, P]):
     """
 
     main_metric: str  # the metric that picks the best checkpoint; larger is better
-
-    @property
-    def tie_breakers(self) -> Sequence[str]:
-        """Metrics that pick between checkpoints equal in that one, in order; larger is better."""
+    tie_breakers: tuple[str, ...]  # metrics that pick between checkpoints equal in that one, in order; larger is better
 
     def resolved_names(self) -> Mapping[str, Sequence[str]]:
         """Keys of the recipe that leave something to files of the data set (the names of classes, say), and what these say.

@@ -13,8 +13,7 @@ from torch import Tensor, nn
 
 from phalanx.config.options import check_probability
 from phalanx.data import samples
-from phalanx.data.batch import ImageBatch, shares
-from phalanx.data.image import channels_first, stacked
+from phalanx.data.batch import ImageBatch, channels_first, shares, stacked
 from phalanx.data.samples import Draw, Image, Split
 from phalanx.families.base import Colours, Family, FamilyKeys, checked
 from phalanx.families.detection import decode

@@ -11,8 +11,7 @@ from torch import Tensor, nn
 
 from phalanx.config.options import check_size
 from phalanx.data import samples
-from phalanx.data.batch import ImageBatch, shares
-from phalanx.data.image import channels_first, normalised, stacked
+from phalanx.data.batch import ImageBatch, channels_first, normalised, shares, stacked
 from phalanx.data.samples import Draw, Image, Rng, SampleError, Split
 from phalanx.families.base import Colours, Family, FamilyKeys, checked
 from phalanx.families.losses import summed, weights_of

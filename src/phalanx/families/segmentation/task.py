@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from phalanx.data import samples
-from phalanx.data.batch import ImageBatch, shares
-from phalanx.data.image import LabelMap, channels_first, stacked
+from phalanx.data.batch import ImageBatch, channels_first, shares, stacked
+from phalanx.data.image import LabelMap
 from phalanx.data.samples import Draw, Image, Rng, Split
 from phalanx.families.base import Colours, Family, FamilyKeys, checked
 from phalanx.families.segmentation import draw as drawing

@@ -11,8 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from phalanx.data import samples
-from phalanx.data.batch import ImageBatch
-from phalanx.data.image import channels_first, stacked
+from phalanx.data.batch import ImageBatch, channels_first, stacked
 from phalanx.data.mixing import each_of
 from phalanx.data.samples import Chosen, Draw, Image, Split
 from phalanx.families.base import Colours, Family, FamilyKeys, checked
@@ -160,21 +159,16 @@ class TableStructure(Family):
 
     def collate(self, samples: Sequence[Sample]) -> TableBatch:
         targets = [self.vocabulary.encode(sample.table, sample.size) for sample in samples]
-        L = max(len(target.ids) for target in targets)
-        ids = np.full((len(samples), L), START)
-        boxes, has_box = (
-            np.zeros((len(samples), L, self.vocabulary.coordinates), np.float32),
-            np.zeros((len(samples), L), np.bool_),
-        )
-        for row, target in enumerate(targets):
-            end = len(target.ids)
-            ids[row, :end], boxes[row, :end], has_box[row, :end] = target
+        ids, boxes, has_box = (
+            nn.utils.rnn.pad_sequence([torch.from_numpy(part) for part in parts], batch_first=True)
+            for parts in zip(*targets, strict=True)
+        )  # filled up with 0, which is START
         return TableBatch(
             images=stacked([sample.image for sample in samples]),
             fitted=torch.tensor([sample.fitted for sample in samples]),
-            ids=torch.from_numpy(ids),
-            boxes=torch.from_numpy(boxes),
-            has_box=torch.from_numpy(has_box),
+            ids=ids,
+            boxes=boxes,
+            has_box=has_box,
             sizes=tuple(sample.size for sample in samples),
             tables=tuple(sample.table for sample in samples),
         )

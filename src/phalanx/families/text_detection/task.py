@@ -11,8 +11,7 @@ from torch.nn import functional as F
 
 from phalanx.config.options import check_probability
 from phalanx.data import samples
-from phalanx.data.batch import ImageBatch
-from phalanx.data.image import channels_first
+from phalanx.data.batch import ImageBatch, channels_first
 from phalanx.data.samples import Draw, Image, Split
 from phalanx.families.base import Colours, Family, FamilyKeys, checked
 from phalanx.families.losses import summed
