@@ -4,6 +4,7 @@ import copy
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from inspect import signature
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 import torch
@@ -11,7 +12,6 @@ from torch import Tensor, nn
 
 from phalanx.config.options import check_std
 from phalanx.data.batch import normalised
-from phalanx.data.folders import resolved_classes
 from phalanx.data.samples import Split
 from phalanx.families.distillation import DISTILLATIONS, STUDENT, Distilled, NetworkLoss
 from phalanx.families.losses import weighted
@@ -82,7 +82,8 @@ class Family(Task[Any, Any, Any]):
         self.from_teacher = tuple(loss() for loss in from_teacher)
 
     def resolved_names(self) -> Mapping[str, Sequence[str]]:
-        return resolved_classes(self.data)
+        """The names of classes, which some data sets have from the file that `classes` names."""
+        return {'data.classes': self.data().class_names} if 'classes' in signature(self.data.func).parameters else {}
 
     def built(self, size: int) -> nn.Module:
         """The network for `size` classes (characters, tokens), or all networks of a distillation. Raises ValueError."""

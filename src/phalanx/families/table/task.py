@@ -10,10 +10,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from phalanx.data import samples
 from phalanx.data.batch import ImageBatch, channels_first, stacked
 from phalanx.data.mixing import each_of
-from phalanx.data.samples import Chosen, Draw, Image, Split
+from phalanx.data.samples import Chosen, Dataset, Draw, Image, Split
 from phalanx.families.base import Colours, Family, FamilyKeys, checked
 from phalanx.families.losses import summed, weights_of
 from phalanx.families.table import draw as drawing
@@ -58,7 +57,7 @@ class TableBatch(ImageBatch):
 
 
 @dataclass(frozen=True)
-class Samples(samples.Samples):
+class Samples(Dataset[Sample]):
     side: int
     notes: tuple[str, ...] = ()
 
