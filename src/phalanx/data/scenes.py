@@ -219,7 +219,7 @@ def _glyph(bitmap: Array, height: float, rng: Rng) -> Array:
     blurred = np.asarray(cv2.warpAffine(bitmap, to_canvas, (side, side), flags=cv2.INTER_CUBIC), np.float32)
     threshold = rng.uniform(0.28, 0.42)  # a fatter or a thinner pen
     slope = np.float32(max(1.2 * scale, 2))  # makes the blur of enlarging about a pixel wide; at 2 no ink is left on bare paper
-    ink = _clipped((blurred - threshold) * slope + 0.5)
+    ink: Array = np.clip((blurred - threshold) * slope + 0.5, 0, 1)
     x, y, w, h = cv2.boundingRect((ink > 0.05).view(np.uint8))
     return ink[y - 1 : y + h + 1, x - 1 : x + w + 1]
 
@@ -245,18 +245,19 @@ def _background(H: int, W: int, rng: Rng) -> Array:
 
 
 def _clouds(H: int, W: int, rng: Rng) -> Array:
-    return _clipped(_smooth_noise(H, W, int(rng.integers(3, 12)), rng))
+    return np.clip(_smooth_noise(H, W, int(rng.integers(3, 12)), rng), 0, 1)
 
 
 def _gradient(H: int, W: int, rng: Rng) -> Array:
     along = _along(H, W, rng)
-    return _clipped(along / max(H, W) + 0.5 + 0.2 * (_smooth_noise(H, W, 4, rng) - 0.5))
+    return np.clip(along / max(H, W) + 0.5 + 0.2 * (_smooth_noise(H, W, 4, rng) - 0.5), 0, 1)
 
 
 def _stripes(H: int, W: int, rng: Rng) -> Array:
     period, sharpness = rng.uniform(8, 48), rng.uniform(0.5, 3)
     waves = np.sin(_along(H, W, rng) * np.float32(2 * math.pi / period) + 4 * _smooth_noise(H, W, 3, rng))
-    return _clipped(0.5 + np.float32(0.5 * sharpness) * waves)
+    stripes: Array = np.clip(0.5 + np.float32(0.5 * sharpness) * waves, 0, 1)
+    return stripes
 
 
 _PATTERNS = (_clouds, _gradient, _stripes)
@@ -274,12 +275,6 @@ def _along(H: int, W: int, rng: Rng) -> Array:
     y, x = np.arange(H, dtype=np.float32) - H / 2, np.arange(W, dtype=np.float32) - W / 2
     along: Array = y[:, None] * np.float32(math.sin(angle)) + x[None, :] * np.float32(math.cos(angle))
     return along
-
-
-def _clipped(values: Array) -> Array:
-    """`values` held between 0 and 1."""
-    held: Array = values.clip(0, 1)
-    return held
 
 
 def _rgb(hsv: npt.NDArray[np.float64]) -> Array:

@@ -30,8 +30,6 @@ Loss = Mapping[str, Term]  # the loss of a step is the sum over names of (global
 S = TypeVar('S')  # one sample, as the data set gives it
 B = TypeVar('B', bound=ImageBatch)  # samples collated for one forward pass
 P = TypeVar('P')  # what the model says about one batch, ready for the metric
-B_contra = TypeVar('B_contra', bound=ImageBatch, contravariant=True)
-P_contra = TypeVar('P_contra', contravariant=True)
 
 
 @dataclass(frozen=True)
@@ -114,7 +112,7 @@ class Grade(NamedTuple):
     said: str  # what is wrong
 
 
-class Metric(Protocol[B_contra, P_contra]):
+class Metric(Protocol):
     """Counts what a rank has seen. All ranks call `gather` once; after it the main rank alone is asked for results."""
 
     names: ClassVar[tuple[str, ...]]  # of the numbers that can pick the best checkpoint, the usual one first; larger is better
@@ -124,7 +122,7 @@ class Metric(Protocol[B_contra, P_contra]):
     def worst(self) -> str:
         """What the samples of the lowest grades are, for a title."""
 
-    def update(self, prediction: P_contra, batch: B_contra) -> Sequence[Grade | None]:
+    def update(self, prediction: Any, batch: Any) -> Sequence[Grade | None]:
         """Counts a batch; the grade of each of its samples, None where all is right."""
 
     def gather(self) -> None:
@@ -227,15 +225,15 @@ class Task(Protocol[S, B, P]):
         """What `metric` takes, of what an exported model predicts for single images (`phalanx.runtime.Model.predictions`)."""
         return list(made)
 
-    def metric(self) -> Metric[B, P]: ...
+    def metric(self) -> Metric: ...
 
     # What a person sees, and what `phalanx predict` writes.
     def request(self, image: Image) -> S:
         """A bare image, prepared as in evaluation."""
 
-    def results(self, prediction: Any, batch: B) -> list[Any]:
+    def results(self, prediction: P, batch: B) -> list[Any]:
         """A prediction taken apart: the finished result of each image of the batch, at the size of its image."""
-        return list(prediction)
+        return prediction  # type: ignore[return-value]  # which is a list of them in most families
 
     def picture(self, sample: S, result: Any) -> list[tuple[str, Image]]:
         """Captioned pictures of one evaluation sample for the report: image, truth, prediction."""
