@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from phalanx.data.image import normalised
+from phalanx.data.batch import normalised
 from phalanx.families.detection.data import Objects
 from phalanx.families.detection.transforms import Chances, Resize
 

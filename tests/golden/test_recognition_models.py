@@ -24,7 +24,7 @@ import torch
 from torch import Tensor, nn
 
 from golden.weights import FloatArray, draw, images
-from phalanx.families.distillation import DML, Distilled, FeatureDistance, own_losses
+from phalanx.families.distillation import DML, Distilled, FeatureDistance
 from phalanx.families.recognition.loss import CTC, NRTR, Multi
 from phalanx.families.recognition.models.crnn import CRNN, crnn
 from phalanx.families.recognition.models.outputs import Outputs
@@ -117,7 +117,8 @@ class Golden:
 
     def loss(self, outputs: Any) -> Loss:
         if isinstance(outputs, dict):
-            own = own_losses(outputs, lambda each: Multi()(each, self.texts), of=('student', 'teacher'))
+            of_each = {name: Multi()(outputs[name], self.texts) for name in ('student', 'teacher')}
+            own = {f'{term}_{name}': value for name, loss in of_each.items() for term, value in loss.items()}
             return {**own, **DML(output='ctc')(outputs), **DML(output='sar', weight=0.5)(outputs), **FeatureDistance()(outputs)}
         if outputs.nrtr is not None:
             return {**CTC()(outputs, self.texts), **NRTR()(outputs, self.texts)}

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from functools import partial
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -17,14 +18,16 @@ import pytest
 import torch
 
 from phalanx.families.table.annotation import Cell, Table
-from phalanx.families.table.decode import predictions
+from phalanx.families.table.data.rendered import RenderedTables
+from phalanx.families.table.loss import Structure
 from phalanx.families.table.metric import TableMetric, teds
+from phalanx.families.table.models.slanet import slanet
+from phalanx.families.table.task import TableStructure, read_out
 from phalanx.families.table.tokens import CELLS, Vocabulary
-from phalanx.families.table.transforms import network_input, padded
 from phalanx.families.table.tree import Node
 from phalanx.runtime.prepare import fitted_square
 from phalanx.runtime.results import Prediction
-from phalanx.runtime.table import START
+from phalanx.runtime.table import START, steps
 
 DATA = Path(__file__).parent / 'data'
 FACTS = json.loads((DATA / 'table.json').read_text())
@@ -63,7 +66,7 @@ def test_a_table_is_encoded_as_by_the_original(example: dict[str, Any]) -> None:
 def test_a_sequence_is_decoded_as_by_the_original() -> None:
     expected = FACTS['c_table_decode']
     for ids, (tokens, _) in zip(expected['argmax'], expected['structure'], strict=True):
-        assert Vocabulary().decode(ids)[0] == tuple(tokens)
+        assert [Vocabulary().tokens[ids[place]] for place in steps(ids, Vocabulary().end)] == tokens
 
 
 def test_structures_are_compared_as_by_the_original() -> None:
@@ -131,11 +134,9 @@ class Parser(HTMLParser):
 def test_an_image_is_fitted_and_normalised_as_by_the_original(case: dict[str, Any]) -> None:
     """The original's images have blue first, so here they are turned round before and after."""
     image = original_image(case)[..., ::-1]
-    picture = fitted_square(image, 488)
-    np.testing.assert_array_equal(picture[::5, ::5, ::-1], ARRAYS[case['resized']['array_key']])
-    pixels = torch.from_numpy(padded(picture, 488).transpose(2, 0, 1).copy())[None]
-    sizes = torch.tensor([picture.shape[:2]])
-    inputs = network_input(pixels, sizes, (0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
+    np.testing.assert_array_equal(fitted_square(image, 488)[::5, ::5, ::-1], ARRAYS[case['resized']['array_key']])
+    task = TableStructure(TableStructure.Keys(model=partial(slanet), data=partial(RenderedTables), loss=(partial(Structure),)))
+    inputs = task.network_input(task.collate([task.request(image)]))
     expected = case['full_pipeline_image']
     assert inputs.flatten()[:8].tolist() == pytest.approx(expected['first8'], abs=1e-5)
     assert inputs.double().sum().item() == pytest.approx(expected['sum'], rel=1e-5)
@@ -158,7 +159,7 @@ def test_what_a_network_said_is_read_out_as_by_the_original() -> None:
     probabilities[0, 6, 29] = 5
     boxes = torch.from_numpy(rng.random_sample((2, 9, 4)).astype(np.float32))
     sizes = [(int(shape[0]), int(shape[1])) for shape in facts['shape']]
-    found = predictions(Vocabulary(), torch.from_numpy(probabilities), boxes, sizes)
+    found = read_out(torch.from_numpy(probabilities), boxes, sizes, Vocabulary())
     for prediction, (tokens, score), expected in zip(found, facts['structure'], facts['bboxes'], strict=True):
         assert prediction.structure == tuple(tokens)
         assert prediction.score == pytest.approx(score)

@@ -13,7 +13,8 @@ from numpy.testing import assert_array_equal
 from PIL import Image, ImageOps
 
 from phalanx.cli.data.prepare.checks import size_of
-from phalanx.data.image import channels_first, normalised, orientation_of, overlay, palette, read_image, read_labels, stacked
+from phalanx.data.batch import channels_first, normalised, stacked
+from phalanx.data.image import orientation_of, overlay, palette, read_image, read_labels
 from phalanx.data.samples import SampleError
 
 PICTURE = np.random.default_rng(0).integers(0, 256, (12, 20, 3), dtype=np.uint8)

@@ -10,8 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from phalanx.engine.optim.groups import Parameters, parameter_groups
-from phalanx.families.distillation import DML, Distilled, FeatureDistance, own_losses
-from phalanx.families.task import Term
+from phalanx.families.distillation import DML, Distilled, FeatureDistance
 from phalanx.parallel.norms import BatchNorm2d
 
 
@@ -65,9 +64,9 @@ def test_networks_that_are_not_frozen_both_learn() -> None:
 
 
 def test_evaluation_gives_the_outputs_of_the_student_alone() -> None:
-    model = Distilled({**networks(), 'small': Network()}, student='small').eval()
-    torch.testing.assert_close(model(IMAGES), model.networks['small'](IMAGES))
-    assert model.student is model.networks['small']
+    model = Distilled(networks()).eval()
+    torch.testing.assert_close(model(IMAGES), model.networks['student'](IMAGES))
+    assert model.student is model.networks['student']
 
 
 def test_mutual_learning_is_the_mean_of_both_divergences_a_sample() -> None:
@@ -98,12 +97,6 @@ def test_the_distance_is_the_mean_squared_error() -> None:
     total, weight, _ = FeatureDistance(weight=0.5)(outputs)['distance_features_student_teacher']
     expected = 0.5 * F.mse_loss(outputs['student'].features, outputs['teacher'].features)
     assert (total / weight).item() == pytest.approx(expected.item(), rel=1e-6)
-
-
-def test_own_losses_are_named_for_their_network() -> None:
-    outputs = Distilled(networks())(IMAGES)
-    terms = own_losses(outputs, lambda each: {'size': Term(each.logits.sum(), torch.tensor(6))}, of=('teacher',))
-    assert terms == {'size_teacher': Term(outputs['teacher'].logits.sum(), torch.tensor(6))}
 
 
 def test_names_that_are_not_there_are_reported() -> None:

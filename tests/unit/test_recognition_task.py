@@ -278,7 +278,9 @@ def test_networks_that_teach_one_another_each_have_their_losses() -> None:
     ours = distilling()
     model = ours.model().train()
     batch = ours.collate([ours.dataset('train')[Draw(index, 0, 0, 0)] for index in (0, 1)])
-    terms = ours.loss(ours.outputs(model, batch), batch, WholeStep())
+    outputs = ours.outputs(model, batch)
+    terms = ours.loss(outputs, batch, WholeStep())
+    assert terms['ctc_teacher'] == ours.own_loss(outputs['teacher'], batch, WholeStep())['ctc']
     assert set(terms) == {
         *('ctc_student', 'sar_student', 'ctc_teacher', 'sar_teacher'),
         *('dml_ctc_student_teacher', 'distance_features_student_teacher'),

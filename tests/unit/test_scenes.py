@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_array_equal
 
-from phalanx.data.scenes import DIGITS, EDGE, Scene, scene
-from phalanx.data.scenes.scenes import _digits, _pick
+from phalanx.data.scenes import DIGITS, EDGE, Scene, _digits, _pick, scene
 
 SCENES = [scene(number, 'train') for number in range(12)]
 

@@ -1,12 +1,16 @@
-"""What the batches of all families have in common: their tensors travel together."""
+"""What the batches of all families have in common: how images become tensors, and that these travel together."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from itertools import pairwise
 from typing import Any, Self, TypeVar
 
+import numpy as np
 import torch
 from torch import Tensor
+
+from phalanx.data.samples import Image
 
 
 @dataclass(frozen=True)
@@ -51,3 +55,28 @@ def shares(values: T, parts: int) -> list[T]:
     least, longer = divmod(len(values), parts)
     ends = [part * least + min(part, longer) for part in range(parts + 1)]
     return [values[start:end] for start, end in pairwise(ends)]  # type: ignore[misc]
+
+
+def channels_first(image: Image) -> Tensor:  # [H, W, 3] -> [3, H, W]
+    """A view: loading has no time to spare, so `normalised` lays the bytes out in this order, where the network runs."""
+    return torch.from_numpy(np.ascontiguousarray(image).transpose(2, 0, 1))
+
+
+def stacked(images: Sequence[Tensor]) -> Tensor:
+    """[B, 3, H, W] of images [3, H, W] as `channels_first` makes them; in memory it stays pixel by pixel."""
+    return torch.stack([image.permute(1, 2, 0) for image in images]).permute(0, 3, 1, 2)
+
+
+def normalised(images: Tensor, mean: tuple[float, ...], std: tuple[float, ...]) -> Tensor:
+    """What a network takes: `images` [B, 3, H, W] uint8 as float32, per channel `(value / 255 - mean) / std`.
+
+    Called where the network runs: bytes are a quarter of the data to move, and workers have no float work.
+    """
+    floats = images.to(torch.float32, memory_format=torch.contiguous_format)
+    return floats.div_(255).sub_(_per_channel(mean, images.device)).div_(_per_channel(std, images.device))
+
+
+@cache
+def _per_channel(values: tuple[float, ...], device: torch.device) -> Tensor:
+    """`values` as [3, 1, 1] on `device`; kept, because every copy to a device makes it wait."""
+    return torch.tensor(values, device=device).view(-1, 1, 1)

@@ -1,13 +1,10 @@
 """Data sets in folders: what must be there, and lists of what is there. Nothing in them is trusted."""
 
-import inspect
 import os
 from collections import Counter
 from collections.abc import Iterable
-from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Any
 
 SHOWN = 5  # of many missing files, the first few are named
 LONGEST_PATH, LONGEST_NAME = 4095, 255  # bytes, of Linux
@@ -107,11 +104,6 @@ def check_names(names: tuple[str, ...], where: str) -> tuple[str, ...]:
     if repeated:
         raise ValueError(f'{where}: {", ".join(repeated[:SHOWN])} is named twice')
     return names
-
-
-def resolved_classes(data: partial[Any]) -> dict[str, tuple[str, ...]]:
-    """`Task.resolved_names` where data sets have `class_names`, some from the file that `classes` names."""
-    return {'data.classes': data().class_names} if 'classes' in inspect.signature(data.func).parameters else {}
 
 
 def names_from(classes: str | tuple[str, ...], root: Path) -> tuple[str, ...]:

@@ -1,16 +1,14 @@
-"""Images and label maps in files, and pictures made of them. Shapes: K colours or classes."""
+"""Images and label maps in files, and pictures made of them. Shapes: K colours or classes.
 
-from __future__ import annotations
+`phalanx serve` decodes images where torch need not be installed.
+"""
 
 import colorsys
 import io
 import os
 import stat
 import struct
-from collections.abc import Sequence
-from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import cv2
 import numpy as np
@@ -20,10 +18,6 @@ import PIL.Image
 from phalanx.data import jpeg, png
 from phalanx.data.cache import kept
 from phalanx.data.samples import Image, SampleError
-
-if TYPE_CHECKING:  # `phalanx serve` decodes images where torch need not be installed
-    import torch
-    from torch import Tensor
 
 LabelMap = npt.NDArray[np.uint8]  # [H, W] class ids
 AS_RGB = cv2.IMREAD_COLOR_RGB
@@ -119,9 +113,8 @@ def _decoded_labels(path: Path) -> LabelMap:
 
 def if_turned(size: tuple[int, ...], annotated: tuple[int, ...]) -> str:
     """The rest of a message about a picture of another size than its annotation, when its sides are exchanged."""
-    return (
-        '; images are turned as their EXIF data say, so annotate them upright' if size == annotated[::-1] != annotated else ''
-    )
+    cure = '; images are turned as their EXIF data say, so annotate them upright'
+    return cure if size == annotated[::-1] != annotated else ''
 
 
 def orientation_of(path: Path) -> int:
@@ -204,36 +197,3 @@ def overlay(image: Image, colours: Image, alpha: float) -> Image:
 def left_right(image: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
     """The mirror image of [H, W, ...], in memory of its own: OpenCV would copy a view with backward steps, which takes long."""
     return cv2.flip(image, 1).astype(np.uint8, copy=False)
-
-
-def channels_first(image: Image) -> Tensor:  # [H, W, 3] -> [3, H, W]
-    """A view: loading has no time to spare, so `normalised` lays the bytes out in this order, where the network runs."""
-    import torch
-
-    return torch.from_numpy(np.ascontiguousarray(image).transpose(2, 0, 1))
-
-
-def stacked(images: Sequence[Tensor]) -> Tensor:
-    """[B, 3, H, W] of images [3, H, W] as `channels_first` makes them; in memory it stays pixel by pixel."""
-    import torch
-
-    return torch.stack([image.permute(1, 2, 0) for image in images]).permute(0, 3, 1, 2)
-
-
-def normalised(images: Tensor, mean: tuple[float, ...], std: tuple[float, ...]) -> Tensor:
-    """What a network takes: `images` [B, 3, H, W] uint8 as float32, per channel `(value / 255 - mean) / std`.
-
-    Called where the network runs: bytes are a quarter of the data to move, and workers have no float work.
-    """
-    import torch
-
-    floats = images.to(torch.float32, memory_format=torch.contiguous_format)
-    return floats.div_(255).sub_(_per_channel(mean, images.device)).div_(_per_channel(std, images.device))
-
-
-@cache
-def _per_channel(values: tuple[float, ...], device: torch.device) -> Tensor:
-    """`values` as [3, 1, 1] on `device`; kept, because every copy to a device makes it wait."""
-    import torch
-
-    return torch.tensor(values, device=device).view(-1, 1, 1)

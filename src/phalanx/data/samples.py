@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, Protocol, TypeVar
+from typing import Any, ClassVar, Generic, Literal, Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -48,22 +48,6 @@ class SampleError(Exception):
 
     The loader counts it and takes the next sample, up to the number that the recipe allows.
     """
-
-
-class Dataset(Protocol[S_co]):
-    @property
-    def notes(self) -> Sequence[str]:
-        """What a person should know of it: oddities of the annotations, samples left out. Mostly there is nothing."""
-
-    def __len__(self) -> int: ...
-    def __getitem__(self, draw: Draw) -> S_co:
-        """The sample that `draw` asks for. Raises SampleError when its files cannot be used."""
-
-    def name(self, index: int) -> str:
-        """What a person calls the sample: its path, mostly."""
-
-    def original(self, draw: Draw) -> Image:
-        """The picture of a sample before any transform. Raises SampleError."""
 
 
 class Source(Protocol[T_co]):
@@ -134,25 +118,32 @@ class FromSource:
 
     @property
     def notes(self) -> Sequence[str]:
+        """What a person should know of it: oddities of the annotations, samples left out. Mostly there is nothing."""
         return ()
 
     def __len__(self) -> int:
         return len(self.source)
 
     def name(self, index: int) -> str:
+        """What a person calls the sample: its path, mostly."""
         return str(self.source.name(index))
 
     def original(self, draw: Draw) -> Image:
+        """The picture of a sample before any transform. Raises SampleError."""
         image: Image = self.source.read(draw)[0]
         return image
 
 
 @dataclass(frozen=True)
-class Samples(FromSource):
-    """The base of the Dataset of a family: the samples of one split, transformed."""
+class Dataset(FromSource, Generic[S_co]):
+    """The samples of one split, transformed; each family has its own."""
 
     transforms: tuple[Any, ...]
     split: Split
+
+    def __getitem__(self, draw: Draw) -> S_co:
+        """The sample that `draw` asks for. Raises SampleError when its files cannot be used."""
+        raise NotImplementedError
 
 
 @dataclass(frozen=True)

@@ -4,23 +4,21 @@ import copy
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from inspect import signature
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 import torch
 from torch import Tensor, nn
 
 from phalanx.config.options import check_std
-from phalanx.data.folders import resolved_classes
-from phalanx.data.image import normalised
+from phalanx.data.batch import normalised
 from phalanx.data.samples import Split
-from phalanx.families.distillation import DISTILLATIONS, Distilled, NetworkLoss, own_losses
+from phalanx.families.distillation import DISTILLATIONS, STUDENT, Distilled, NetworkLoss
 from phalanx.families.losses import weighted
 from phalanx.families.sizing import sizing_of
-from phalanx.families.task import Loss
+from phalanx.families.task import Loss, Task, Term
 from phalanx.parallel.step import WholeStep
 from phalanx.runtime.prepare import RESIZING
-
-STUDENT = 'student'
 
 Colours = tuple[float, float, float]
 
@@ -52,7 +50,7 @@ class FamilyKeys:  # a family declares again what is chosen from its own catalog
     frozen: tuple[str, ...] = ()
 
 
-class Family:
+class Family(Task[Any, Any, Any]):
     """What the Tasks of all families have in common: each is made from its `Keys`, which a recipe gives."""
 
     Keys: ClassVar[type[FamilyKeys]]
@@ -74,6 +72,7 @@ class Family:
             raise ValueError('distillation needs both: `networks` beside the model, and what is learned `between` them')
         self.network, self.data, self.losses = keys.model, keys.data, weighted(keys.loss, keys.loss_coefficients)
         self.make_metric, self.main_metric = keys.metric, keys.main_metric or names[0]
+        self.tie_breakers: tuple[str, ...] = keys.metric.func.tie_breakers  # type: ignore[attr-defined]
         self.transforms: dict[Split, tuple[Any, ...]] = {
             'train': tuple(transform() for transform in keys.transforms),
             'eval': tuple(transform() for transform in keys.eval_transforms),
@@ -82,16 +81,9 @@ class Family:
         self.networks, self.between, self.frozen = keys.networks or {}, tuple(loss() for loss in keys.between), keys.frozen
         self.from_teacher = tuple(loss() for loss in from_teacher)
 
-    @property
-    def tie_breakers(self) -> tuple[str, ...]:
-        breakers: tuple[str, ...] = self.make_metric.func.tie_breakers  # type: ignore[attr-defined]
-        return breakers
-
     def resolved_names(self) -> Mapping[str, Sequence[str]]:
-        return resolved_classes(self.data)
-
-    def labels(self, names: Sequence[str] | None = None) -> Sequence[Sequence[str]]:
-        return []
+        """The names of classes, which some data sets have from the file that `classes` names."""
+        return {'data.classes': self.data().class_names} if 'classes' in signature(self.data.func).parameters else {}
 
     def built(self, size: int) -> nn.Module:
         """The network for `size` classes (characters, tokens), or all networks of a distillation. Raises ValueError."""
@@ -102,7 +94,7 @@ class Family:
         return self.distilled(networks) if self.networks else networks[STUDENT]
 
     def distilled(self, networks: Mapping[str, nn.Module]) -> Distilled:
-        return Distilled(networks, student=STUDENT, frozen=self.frozen)
+        return Distilled(networks, frozen=self.frozen)
 
     def check_fits(self, network: Any, called: str) -> None:
         """Raises ValueError when the network (`called` so) does not fit the rest of the recipe."""
@@ -131,16 +123,13 @@ class Family:
     def has_fixed_size(self) -> bool:
         return sizing_of(self.transforms['train']) == 'one'
 
-    def align(self, batch: Any, whole: WholeStep) -> Any:
-        return batch
-
-    def outputs(self, model: nn.Module, batch: Any) -> Any:
-        return model(self.network_input(batch))
-
     def loss(self, outputs: Any, batch: Any, whole: WholeStep) -> Loss:
         if not self.networks:
             return self.own_loss(outputs, batch, whole)
-        terms = dict(own_losses(outputs, lambda own: self.own_loss(own, batch, whole), of=self.learners))
+        terms: dict[str, Term] = {}
+        for network in self.learners:
+            own = self.own_loss(outputs[network], batch, whole)
+            terms |= {f'{name}_{network}': term for name, term in own.items()}
         for between in self.between:
             terms |= between(outputs)
         return terms
@@ -165,16 +154,6 @@ class Family:
     def learners(self) -> list[str]:
         """The networks that learn from the truth."""
         return [name for name in (STUDENT, *self.networks) if name not in self.frozen]
-
-    @property
-    def sees_whole_step(self) -> bool:
-        return False
-
-    def predictions(self, made: Sequence[Any]) -> Any:
-        return list(made)
-
-    def results(self, prediction: Any, batch: Any) -> Any:
-        return prediction
 
 
 def checked(part: Callable[[], Any]) -> None:

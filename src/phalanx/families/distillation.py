@@ -1,13 +1,13 @@
 """Distillation: networks that see the same batch and learn from one another; one of them, the student, is for later use.
 
 A network gives outputs with named parts, or a list of them (its parts are then called 0, 1, ...): tensors whose dim 0 is the
-sample. What the networks learn from one another is a loss
-between two of them (DISTILLATIONS); what each learns from the truth is the ordinary loss of its family (`own_losses`).
+sample. What the networks learn from one another is a loss between two of them (DISTILLATIONS); what each learns from the truth
+is the ordinary loss of its family (`Family.loss`).
 """
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol, Self, TypeVar
+from typing import Any, Protocol, Self
 
 import torch
 from torch import Tensor, nn
@@ -16,8 +16,7 @@ from torch.nn import functional as F
 from phalanx.families.task import Loss, Term
 from phalanx.nn.precision import at_least_float32
 
-O = TypeVar('O')  # noqa: E741 - the outputs of one network
-
+STUDENT = 'student'
 EPSILON = 1e-10  # added to probabilities, as in PaddleOCR
 
 
@@ -28,15 +27,15 @@ class Distilled(nn.Module):
     ValueError when the student is not one of the networks or is frozen, or `frozen` names another.
     """
 
-    def __init__(self, networks: Mapping[str, nn.Module], *, student: str = 'student', frozen: Collection[str] = ()) -> None:
+    def __init__(self, networks: Mapping[str, nn.Module], *, frozen: Collection[str] = ()) -> None:
         super().__init__()
-        unknown = {student, *frozen} - networks.keys()
+        unknown = {STUDENT, *frozen} - networks.keys()
         if unknown:
             raise ValueError(f'the networks of the distillation are {", ".join(networks)}; there is no {min(unknown)!r}')
-        if student in frozen:
-            raise ValueError(f'{student!r} is the network that learns, so it cannot be frozen')
+        if STUDENT in frozen:
+            raise ValueError(f'{STUDENT!r} is the network that learns, so it cannot be frozen')
         self.networks = nn.ModuleDict(networks)
-        self.student_name, self.frozen = student, tuple(frozen)
+        self.frozen = tuple(frozen)
         for name in frozen:
             self.networks[name].requires_grad_(False)
         self.train()
@@ -44,7 +43,7 @@ class Distilled(nn.Module):
     @property
     def student(self) -> Any:
         """The network to evaluate and to export."""
-        return self.networks[self.student_name]
+        return self.networks[STUDENT]
 
     def decode(self, *inputs: Any) -> Any:
         return self.student.decode(*inputs)
@@ -84,11 +83,6 @@ def network_of(model: nn.Module, name: str) -> nn.Module:
     if name not in networks:
         raise ValueError(f'there is no network {name!r}; the distillation has {", ".join(networks) or "none: it is not one"}')
     return networks[name]
-
-
-def own_losses(outputs: Mapping[str, O], loss: Callable[[O], Loss], *, of: Collection[str]) -> Loss:
-    """The terms of `loss` for each network in `of`, named for it: `ctc_student`, `ctc_teacher`."""
-    return {f'{term}_{name}': value for name in of for term, value in loss(outputs[name]).items()}
 
 
 class NetworkLoss(Protocol):

@@ -5,21 +5,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, Protocol, Self, TypeVar
 
-import torch
 from torch import Tensor, nn
 
+from phalanx.data.batch import ImageBatch
 from phalanx.data.samples import Dataset, Image, Split
 from phalanx.parallel.step import WholeStep
-
-
-class Batch(Protocol):
-    """Samples collated for one forward pass."""
-
-    def __len__(self) -> int: ...
-    def to(self, device: torch.device) -> Self: ...
-    def pin_memory(self) -> Self: ...
-    def split(self, parts: int) -> list[Self]:
-        """As consecutive micro-batches, whose sizes differ by at most one sample."""
 
 
 class Term(NamedTuple):
@@ -38,10 +28,8 @@ Loss = Mapping[str, Term]  # the loss of a step is the sum over names of (global
 
 
 S = TypeVar('S')  # one sample, as the data set gives it
-B = TypeVar('B', bound=Batch)
+B = TypeVar('B', bound=ImageBatch)  # samples collated for one forward pass
 P = TypeVar('P')  # what the model says about one batch, ready for the metric
-B_contra = TypeVar('B_contra', bound=Batch, contravariant=True)
-P_contra = TypeVar('P_contra', contravariant=True)
 
 
 @dataclass(frozen=True)
@@ -124,7 +112,7 @@ class Grade(NamedTuple):
     said: str  # what is wrong
 
 
-class Metric(Protocol[B_contra, P_contra]):
+class Metric(Protocol):
     """Counts what a rank has seen. All ranks call `gather` once; after it the main rank alone is asked for results."""
 
     names: ClassVar[tuple[str, ...]]  # of the numbers that can pick the best checkpoint, the usual one first; larger is better
@@ -134,7 +122,7 @@ class Metric(Protocol[B_contra, P_contra]):
     def worst(self) -> str:
         """What the samples of the lowest grades are, for a title."""
 
-    def update(self, prediction: P_contra, batch: B_contra) -> Sequence[Grade | None]:
+    def update(self, prediction: Any, batch: Any) -> Sequence[Grade | None]:
         """Counts a batch; the grade of each of its samples, None where all is right."""
 
     def gather(self) -> None:
@@ -176,15 +164,13 @@ class Evaluation:
 
 
 class Task(Protocol[S, B, P]):
-    """What a family must say so that the trainer can train it. Holds settings only; picklable; knows no rank."""
+    """What a family says so that the trainer can train it. Holds settings only; picklable; knows no rank.
 
-    @property
-    def main_metric(self) -> str:
-        """The metric that picks the best checkpoint; larger is better."""
+    What has a body here is right for most families, and is theirs unless they say something else.
+    """
 
-    @property
-    def tie_breakers(self) -> Sequence[str]:
-        """Metrics that pick between checkpoints equal in that one, in order; larger is better."""
+    main_metric: str  # the metric that picks the best checkpoint; larger is better
+    tie_breakers: tuple[str, ...]  # metrics that pick between checkpoints equal in that one, in order; larger is better
 
     def resolved_names(self) -> Mapping[str, Sequence[str]]:
         """Keys of the recipe that leave something to files of the data set (the names of classes, say), and what these say.
@@ -197,6 +183,7 @@ class Task(Protocol[S, B, P]):
 
         `names`: of the classes or characters of other weights of this family; without them, those of the recipe.
         """
+        return []
 
     def model(self) -> nn.Module: ...
     def dataset(self, split: Split) -> Dataset[S]: ...
@@ -214,9 +201,11 @@ class Task(Protocol[S, B, P]):
     # A training step: align, forward pass, loss.
     def align(self, batch: B, whole: WholeStep) -> B:
         """`batch` with what must not differ between ranks (sizes, lengths) made equal, by asking `whole`."""
+        return batch
 
     def outputs(self, model: nn.Module, batch: B) -> Any:
         """The forward pass of training: what `loss` takes."""
+        return model(self.network_input(batch))
 
     def loss(self, outputs: Any, batch: B, whole: WholeStep) -> Loss:
         """The terms of the loss of `batch`; what belongs to the whole step (a hardest-pixel threshold, say) it asks `whole`."""
@@ -227,14 +216,16 @@ class Task(Protocol[S, B, P]):
     @property
     def sees_whole_step(self) -> bool:
         """Whether the loss of a sample depends on the outputs for all others of the step, not only by a common weight."""
+        return False
 
     def predict(self, model: nn.Module, batch: B) -> P:
         """Forward and post-processing: what `metric` and `results` take."""
 
-    def predictions(self, made: Sequence[Any]) -> P:
+    def predictions(self, made: Sequence[Any]) -> Any:
         """What `metric` takes, of what an exported model predicts for single images (`phalanx.runtime.Model.predictions`)."""
+        return list(made)
 
-    def metric(self) -> Metric[B, P]: ...
+    def metric(self) -> Metric: ...
 
     # What a person sees, and what `phalanx predict` writes.
     def request(self, image: Image) -> S:
@@ -242,6 +233,7 @@ class Task(Protocol[S, B, P]):
 
     def results(self, prediction: P, batch: B) -> list[Any]:
         """A prediction taken apart: the finished result of each image of the batch, at the size of its image."""
+        return prediction  # type: ignore[return-value]  # which is a list of them in most families
 
     def picture(self, sample: S, result: Any) -> list[tuple[str, Image]]:
         """Captioned pictures of one evaluation sample for the report: image, truth, prediction."""

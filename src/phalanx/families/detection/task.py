@@ -12,10 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from phalanx.config.options import check_probability
-from phalanx.data import samples
-from phalanx.data.batch import ImageBatch, shares
-from phalanx.data.image import channels_first, stacked
-from phalanx.data.samples import Draw, Image, Split
+from phalanx.data.batch import ImageBatch, channels_first, shares, stacked
+from phalanx.data.samples import Dataset, Draw, Image, Split
 from phalanx.families.base import Colours, Family, FamilyKeys, checked
 from phalanx.families.detection import decode
 from phalanx.families.detection import draw as drawing
@@ -101,7 +99,7 @@ class DetectionBatch(ImageBatch):
 
 
 @dataclass(frozen=True)
-class Samples(samples.Samples):
+class Samples(Dataset[Sample]):
     @property
     def notes(self) -> list[str]:
         return [f'{self.split} data: {count} {what}' for what, count in self.source.notes.items()]

@@ -10,10 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from phalanx.config.options import check_size
-from phalanx.data import samples
-from phalanx.data.batch import ImageBatch, shares
-from phalanx.data.image import channels_first, normalised, stacked
-from phalanx.data.samples import Draw, Image, Rng, SampleError, Split
+from phalanx.data.batch import ImageBatch, channels_first, normalised, shares, stacked
+from phalanx.data.samples import Dataset, Draw, Image, Rng, SampleError, Split
 from phalanx.families.base import Colours, Family, FamilyKeys, checked
 from phalanx.families.losses import summed, weights_of
 from phalanx.families.recognition import draw as drawing
@@ -111,7 +109,7 @@ class Encoder:
 
 
 @dataclass(frozen=True)
-class Samples(samples.Samples):
+class Samples(Dataset[Sample]):
     """The samples of one split, augmented, fitted and encoded."""
 
     encoder: Encoder

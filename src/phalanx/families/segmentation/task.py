@@ -9,10 +9,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from phalanx.data import samples
-from phalanx.data.batch import ImageBatch, shares
-from phalanx.data.image import LabelMap, channels_first, stacked
-from phalanx.data.samples import Draw, Image, Rng, Split
+from phalanx.data.batch import ImageBatch, channels_first, shares, stacked
+from phalanx.data.image import LabelMap
+from phalanx.data.samples import Dataset, Draw, Image, Rng, Split
 from phalanx.families.base import Colours, Family, FamilyKeys, checked
 from phalanx.families.segmentation import draw as drawing
 from phalanx.families.segmentation.data import DATA, Data
@@ -68,7 +67,7 @@ class SegmentationBatch(ImageBatch):
 
 
 @dataclass(frozen=True)
-class Samples(samples.Samples):
+class Samples(Dataset[Sample]):
     def __getitem__(self, draw: Draw) -> Sample:
         image, labels = self.source.read(draw)
         return transformed(image, labels, self.transforms, draw.rng(), keep_labels=self.split == 'eval')

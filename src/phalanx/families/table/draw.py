@@ -85,10 +85,8 @@ def schematic(table: Node, width: int) -> Image:
     xs = np.linspace(4, width - 5, columns + 1).round().astype(int).tolist()
     for square in squares:
         bottom = min(square.row + square.rowspan, rows)
-        start, end = (
-            (xs[square.column], 4 + square.row * ROW_HEIGHT),
-            (xs[square.column + square.colspan], 4 + bottom * ROW_HEIGHT),
-        )
+        start = xs[square.column], 4 + square.row * ROW_HEIGHT
+        end = xs[square.column + square.colspan], 4 + bottom * ROW_HEIGHT
         cv2.rectangle(picture, start, end, HEADER if square.is_header else PAPER, cv2.FILLED)
         cv2.rectangle(picture, start, end, LINE)
     return picture

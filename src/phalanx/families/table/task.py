@@ -10,29 +10,26 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from phalanx.data import samples
-from phalanx.data.batch import ImageBatch
-from phalanx.data.image import channels_first, stacked
+from phalanx.data.batch import ImageBatch, channels_first, stacked
 from phalanx.data.mixing import each_of
-from phalanx.data.samples import Chosen, Draw, Image, Split
+from phalanx.data.samples import Chosen, Dataset, Draw, Image, Split
 from phalanx.families.base import Colours, Family, FamilyKeys, checked
 from phalanx.families.losses import summed, weights_of
 from phalanx.families.table import draw as drawing
 from phalanx.families.table.annotation import Table
 from phalanx.families.table.data import DATA, Data, Source
-from phalanx.families.table.decode import predictions
 from phalanx.families.table.loss import LOSSES, TableLoss, Targets
 from phalanx.families.table.metric import METRICS, TableMetric
 from phalanx.families.table.models import MODELS
 from phalanx.families.table.output import TableOutput
 from phalanx.families.table.survey import CellSurvey
 from phalanx.families.table.tokens import CELLS, Vocabulary
-from phalanx.families.table.transforms import TRANSFORMS, Transform, network_input, padded
+from phalanx.families.table.transforms import TRANSFORMS, Transform
 from phalanx.families.task import Export, Loss
 from phalanx.parallel.step import WholeStep
 from phalanx.runtime.prepare import fitted_square
 from phalanx.runtime.results import Prediction
-from phalanx.runtime.table import START
+from phalanx.runtime.table import START, said
 
 HTML = (
     'tokens need not be well-formed: `phalanx predict` closes what is left open, and passes over what closes or opens nothing'
@@ -60,7 +57,7 @@ class TableBatch(ImageBatch):
 
 
 @dataclass(frozen=True)
-class Samples(samples.Samples):
+class Samples(Dataset[Sample]):
     side: int
     notes: tuple[str, ...] = ()
 
@@ -83,9 +80,11 @@ def evaluated(image: Image, table: Table, transforms: Sequence[Transform], side:
 
 
 def prepared(image: Image, table: Table, side: int) -> Sample:
-    """The sample of an image, fitted into a square."""
+    """The sample of an image, fitted into the upper left corner of a square."""
     picture = fitted_square(image, side)
-    return Sample(channels_first(padded(picture, side)), picture.shape[:2], image.shape[:2], table)
+    h, w = picture.shape[:2]
+    square = np.pad(picture, ((0, side - h), (0, side - w), (0, 0)))
+    return Sample(channels_first(square), (h, w), image.shape[:2], table)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -159,27 +158,26 @@ class TableStructure(Family):
 
     def collate(self, samples: Sequence[Sample]) -> TableBatch:
         targets = [self.vocabulary.encode(sample.table, sample.size) for sample in samples]
-        L = max(len(target.ids) for target in targets)
-        ids = np.full((len(samples), L), START)
-        boxes, has_box = (
-            np.zeros((len(samples), L, self.vocabulary.coordinates), np.float32),
-            np.zeros((len(samples), L), np.bool_),
-        )
-        for row, target in enumerate(targets):
-            end = len(target.ids)
-            ids[row, :end], boxes[row, :end], has_box[row, :end] = target
+        ids, boxes, has_box = (
+            nn.utils.rnn.pad_sequence([torch.from_numpy(part) for part in parts], batch_first=True)
+            for parts in zip(*targets, strict=True)
+        )  # filled up with 0, which is START
         return TableBatch(
             images=stacked([sample.image for sample in samples]),
             fitted=torch.tensor([sample.fitted for sample in samples]),
-            ids=torch.from_numpy(ids),
-            boxes=torch.from_numpy(boxes),
-            has_box=torch.from_numpy(has_box),
+            ids=ids,
+            boxes=boxes,
+            has_box=has_box,
             sizes=tuple(sample.size for sample in samples),
             tables=tuple(sample.table for sample in samples),
         )
 
     def network_input(self, batch: TableBatch) -> Tensor:
-        return network_input(batch.images, batch.fitted, self.mean, self.std)
+        """Padding is 0 after normalisation, as in the training of the published weights."""
+        inputs = super().network_input(batch)
+        places = torch.arange(inputs.shape[-1], device=inputs.device)
+        is_row, is_column = (places < size[:, None] for size in batch.fitted.unbind(1))  # [B, side] each
+        return inputs * (is_row[:, None, :, None] & is_column[:, None, None, :])
 
     has_fixed_size = True
 
@@ -205,7 +203,7 @@ class TableStructure(Family):
 
     def predict(self, model: nn.Module, batch: TableBatch) -> list[Prediction]:
         output: TableOutput = model(self.network_input(batch), None, self.max_length + 1)
-        return predictions(self.vocabulary, output.logits.float().softmax(-1), output.boxes, batch.sizes)
+        return read_out(output.logits.float().softmax(-1), output.boxes, batch.sizes, self.vocabulary)
 
     def metric(self) -> Any:
         return self.make_metric(self.vocabulary, self.max_length)
@@ -237,6 +235,18 @@ class TableStructure(Family):
             preparation,
             {'tokens': self.vocabulary.tokens, 'end': self.vocabulary.end, 'cells': sorted(CELLS), 'html': HTML},
         )
+
+
+def read_out(
+    probabilities: Tensor, boxes: Tensor, sizes: Sequence[tuple[int, int]], vocabulary: Vocabulary
+) -> list[Prediction]:
+    """The likeliest tokens up to the end token, and the boxes of their cells in pixels of images of `sizes` (height, width).
+
+    `probabilities` [B, L, K] of the K tokens of `vocabulary`; `boxes` [B, L, 4] as a `TableOutput` has them.
+    """
+    chances, numbers = (part.cpu().numpy() for part in probabilities.max(-1))
+    shares = boxes.float().cpu().numpy()
+    return [said(*table, vocabulary.tokens, CELLS) for table in zip(numbers, chances, shares, sizes, strict=True)]
 
 
 def targets_of(batch: TableBatch) -> Targets:

@@ -1,4 +1,4 @@
-"""Structure tokens and their numbers, as PaddleOCR's TableLabelEncode and TableLabelDecode have them. Shapes: L tokens."""
+"""Structure tokens and their numbers, as PaddleOCR's TableLabelEncode has them. Shapes: L tokens."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from phalanx.families.table.annotation import CELL_STARTS, Cell, Table
-from phalanx.runtime.table import START, steps
+from phalanx.runtime.table import START
 
 # In the order of table_structure_dict.txt, with which SLANet was published; it follows how often PubTabNet has them.
 PUBLISHED = (
@@ -120,11 +120,3 @@ class Vocabulary:
                 token = f' {token}'
             if token:
                 yield token, cell
-
-    def decode(self, ids: Sequence[int]) -> tuple[tuple[str, ...], list[int]]:
-        """The tokens up to the end token, and the place in `ids` of each; start tokens between them are left out.
-
-        An end token in the very first place is left out too and ends nothing, as in the original.
-        """
-        kept = steps(ids, self.end)
-        return tuple(self.tokens[ids[place]] for place in kept), kept

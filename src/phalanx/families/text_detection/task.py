@@ -10,10 +10,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from phalanx.config.options import check_probability
-from phalanx.data import samples
-from phalanx.data.batch import ImageBatch
-from phalanx.data.image import channels_first
-from phalanx.data.samples import Draw, Image, Split
+from phalanx.data.batch import ImageBatch, channels_first
+from phalanx.data.samples import Dataset, Draw, Image, Split
 from phalanx.families.base import Colours, Family, FamilyKeys, checked
 from phalanx.families.losses import summed
 from phalanx.families.sizing import sizing_of
@@ -113,7 +111,7 @@ class TextBatch(ImageBatch):
 
 
 @dataclass(frozen=True)
-class Samples(samples.Samples):
+class Samples(Dataset[Sample]):
     options: TargetOptions
 
     def __getitem__(self, draw: Draw) -> Sample:

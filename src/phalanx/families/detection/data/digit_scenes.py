@@ -5,6 +5,5 @@ from phalanx.families.detection.data.source import Objects
 
 
 class DigitScenes(scenes.DigitScenes):
-    @staticmethod
-    def truth(scene: scenes.Scene) -> Objects:
+    def truth(self, scene: scenes.Scene) -> Objects:
         return Objects.plain(scene.boxes, scene.classes)

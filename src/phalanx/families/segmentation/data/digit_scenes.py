@@ -10,6 +10,5 @@ assert scenes.EDGE == VOID  # pixels between ink and background are ignored
 class DigitScenes(scenes.DigitScenes):
     class_names = ('background', *scenes.DIGITS)
 
-    @staticmethod
-    def truth(scene: scenes.Scene) -> LabelMap:
+    def truth(self, scene: scenes.Scene) -> LabelMap:
         return scene.labels

@@ -8,12 +8,26 @@ missing one is reported before training starts.
 from __future__ import annotations
 
 from functools import partial
-from typing import Annotated
+from typing import Annotated, Protocol
 
-from phalanx.data import mixing
+import numpy as np
+import numpy.typing as npt
+
+from phalanx.data import mixing, samples
+from phalanx.families.table.annotation import Table
 from phalanx.families.table.data.pubtabnet import PubTabNet, icdar2013_tables
 from phalanx.families.table.data.rendered import RenderedTables
-from phalanx.families.table.data.source import Data, Source
+from phalanx.families.table.tokens import Vocabulary
+
+
+class Source(samples.Source[Table], Protocol):
+    """The tables of one split."""
+
+    def lengths(self, vocabulary: Vocabulary) -> npt.NDArray[np.int64]:
+        """[N] how many tokens each table has; without reading images."""
+
+
+Data = samples.Data[Source]
 
 
 class Mixture(mixing.Mixture):
@@ -22,5 +36,3 @@ class Mixture(mixing.Mixture):
 
 
 DATA = {'rendered_tables': RenderedTables, 'pubtabnet': PubTabNet, 'icdar2013_tables': icdar2013_tables, 'mixture': Mixture}
-
-__all__ = ['DATA', 'Data', 'Source']

@@ -10,6 +10,7 @@ import json
 import math
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -28,6 +29,7 @@ FILENAME = re.compile(rb'"filename":\s*("[^"]*")')
 STRUCTURE = re.compile(rb'"structure":\s*\{\s*"tokens":\s*')
 
 
+@dataclass(frozen=True, kw_only=True)
 class PubTabNet:
     """The data set as its archive unpacks: PubTabNet_2.0.0.jsonl and the images in train/ and val/.
 
@@ -37,24 +39,19 @@ class PubTabNet:
     the same for `eval` with `eval_split: train`.
     """
 
-    def __init__(
-        self,
-        *,
-        root: Path,
-        train: str = 'PubTabNet_2.0.0.jsonl',
-        eval: str = 'PubTabNet_2.0.0.jsonl',
-        train_images: str = 'train',
-        eval_images: str = 'val',
-        train_split: str | None = 'train',
-        eval_split: str | None = 'val',
-    ) -> None:
-        self.root = root
-        self.places = {'train': (train, train_images, train_split), 'eval': (eval, eval_images, eval_split)}
+    root: Path
+    train: str = 'PubTabNet_2.0.0.jsonl'
+    eval: str = 'PubTabNet_2.0.0.jsonl'
+    train_images: str = 'train'
+    eval_images: str = 'val'
+    train_split: str | None = 'train'
+    eval_split: str | None = 'val'
 
     def split(self, split: Split) -> Lines:
-        annotations, images, name = self.places[split]
         check_folder(self.root)
-        return Lines(self.root / annotations, self.root / images, name)
+        if split == 'train':
+            return Lines(self.root / self.train, self.root / self.train_images, self.train_split)
+        return Lines(self.root / self.eval, self.root / self.eval_images, self.eval_split)
 
 
 def icdar2013_tables(*, root: Path) -> PubTabNet:
@@ -73,48 +70,42 @@ class Lines:
             raise FileNotFoundError(f'{annotations}: there is no such file')
         stat = annotations.stat()
         lines = index(annotations, stat.st_mtime_ns, stat.st_size)
-        self.annotations, self.images = annotations, images
         chosen = np.flatnonzero((lines.splits == split) | (lines.splits == '') | (split is None))
         if len(chosen) == 0:
             found = ', '.join(np.unique(lines.splits).tolist())
             raise ValueError(f'{annotations}: no line has the split {split!r}; there are {found or "no lines"}')
-        self.offsets, self.tokens, self.plain = lines.offsets[chosen], lines.tokens[chosen], lines.plain[chosen]
-        self.filenames, self.numbers = lines.filenames[chosen], lines.numbers[chosen]
-        for name in self.filenames:
+        self.annotations, self.images = annotations, images
+        self.lines = Index(*(of_all[chosen] for of_all in lines))  # type: ignore[arg-type]
+        for name in self.lines.filenames:
             check_inside(name.decode(), images, str(annotations))
 
     def __len__(self) -> int:
-        return len(self.offsets)
+        return len(self.lines.offsets)
 
     def check_files(self) -> None:
-        check_present(self.images, (name.decode() for name in self.filenames))
+        check_present(self.images, (name.decode() for name in self.lines.filenames))
 
     def name(self, index: int) -> str:
-        return str(self.images / self.filenames[index].decode())
+        return str(self.images / self.lines.filenames[index].decode())
 
     def lengths(self, vocabulary: Vocabulary) -> npt.NDArray[np.int64]:
-        return self.tokens - self.plain if vocabulary.merge_cells else self.tokens
+        return self.lines.tokens - self.lines.plain if vocabulary.merge_cells else self.lines.tokens
 
     def read(self, draw: Draw) -> tuple[Image, Table]:
-        index = draw.index
-        line, name = self._line(index), self.name(index)
-        try:
-            table = table_of(line['html'])
-        except (KeyError, TypeError, ValueError, OverflowError) as error:
-            what = f'there is no {error}' if isinstance(error, KeyError) else str(error)
-            place = f'{self.annotations.name}:{self.numbers[index]}'
-            raise SampleError(f'{name} ({place}): its annotation cannot be used: {what}') from None
-        return read_image(name), table
-
-    def _line(self, index: int) -> dict[str, Any]:
+        name, number = self.name(draw.index), self.lines.numbers[draw.index]
         with self.annotations.open('rb') as file:
-            file.seek(self.offsets[index])
+            file.seek(self.lines.offsets[draw.index])
             line = file.readline()
         try:
             annotation: dict[str, Any] = json.loads(line)
         except (ValueError, RecursionError) as error:
-            raise SampleError(f'{self.annotations}:{self.numbers[index]}: is not JSON: {error}') from None
-        return annotation
+            raise SampleError(f'{self.annotations}:{number}: is not JSON: {error}') from None
+        try:
+            table = table_of(annotation['html'])
+        except (KeyError, TypeError, ValueError, OverflowError) as error:
+            what = f'there is no {error}' if isinstance(error, KeyError) else str(error)
+            raise SampleError(f'{name} ({self.annotations.name}:{number}): its annotation cannot be used: {what}') from None
+        return read_image(name), table
 
 
 def table_of(html: dict[str, Any]) -> Table:

@@ -24,49 +24,48 @@ RULES = ('grid', 'lines', 'booktabs', 'none')  # around every cell, below every 
 ALIGNMENTS = (0.0, 0.5, 1.0)  # what share of the free room is to the left of a text
 
 
+@dataclass(frozen=True, kw_only=True)
 class RenderedTables:
     """Tables of `rows` and `columns`, fewest and most (a header besides), some cells spanning several or empty.
 
     Rules, alignment, font, spacing and colours differ from table to table.
     """
 
-    def __init__(
-        self,
-        *,
-        train_tables: int = 4000,
-        eval_tables: int = 200,
-        rows: tuple[int, int] = (2, 6),
-        columns: tuple[int, int] = (2, 5),
-        seed: int = 0,
-    ) -> None:
-        for name, (least, most) in (('rows', rows), ('columns', columns)):
+    train_tables: int = 4000
+    eval_tables: int = 200
+    rows: tuple[int, int] = (2, 6)
+    columns: tuple[int, int] = (2, 5)
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name, (least, most) in (('rows', self.rows), ('columns', self.columns)):
             if not 1 <= least <= most <= 10:
                 raise ValueError(f'data.{name} is the fewest and the most, between 1 and 10; got {least}, {most}')
-        self.numbers = {'train': train_tables, 'eval': eval_tables}
-        self.rows, self.columns, self.seed = rows, columns, seed
 
     def split(self, split: Split) -> DrawnTables:
-        return DrawnTables(split, self.numbers[split], self.rows, self.columns, self.seed)
+        return DrawnTables(split, self.train_tables if split == 'train' else self.eval_tables, self)
 
 
 @dataclass(frozen=True)
 class DrawnTables(Drawn):
     kind = 'rendered table'
 
-    rows: tuple[int, int]
-    columns: tuple[int, int]
-    seed: int
+    options: RenderedTables
 
     def read(self, draw: Draw) -> tuple[Image, Table]:
-        rng = self.rng(self.seed, draw.index)
-        layout = plan(self.rows, self.columns, rng)
+        layout, rng = self.planned(draw.index)
         image, boxes = render(layout, rng)
         cells = [Cell(tuple(place.text), box) for place, box in zip(layout.places, boxes, strict=True)]
         return image, Table(layout.structure(), tuple(cells))
 
     def lengths(self, vocabulary: Vocabulary) -> npt.NDArray[np.int64]:
-        plans = (plan(self.rows, self.columns, self.rng(self.seed, number)) for number in range(self.number))
-        return np.array([vocabulary.length(layout.structure()) for layout in plans], np.int64)
+        structures = (self.planned(index)[0].structure() for index in range(len(self)))
+        return np.array([vocabulary.length(structure) for structure in structures], np.int64)
+
+    def planned(self, index: int) -> tuple[Layout, Rng]:
+        """A table before it is drawn, and the random numbers that draw it."""
+        rng = self.rng(self.options.seed, index)
+        return plan(self.options.rows, self.options.columns, rng), rng
 
 
 class Place(NamedTuple):

@@ -4,15 +4,17 @@ Li et al., PP-StructureV2, https://arxiv.org/abs/2210.05391. Layer order and cha
 K tokens of the vocabulary, L tokens of a table, N pixels of the coarsest map, C channels, D hidden.
 """
 
+from __future__ import annotations
+
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from phalanx.families.table.models.csp_pan import CSPPAN
-from phalanx.families.table.models.loop import DecodingLoop, TokenChoice
 from phalanx.families.table.output import TableOutput
 from phalanx.nn.backbones.pp_lcnet import PPLCNet
-from phalanx.nn.layers import initialise_convs
+from phalanx.nn.layers import ConvBNHardswish, DepthwiseSeparable, initialise_as_paddle, initialise_convs
 from phalanx.runtime.table import START
 
 LOOK_EVERY = 16  # steps between looks at whether all tables have ended: each look makes a GPU wait
@@ -59,6 +61,52 @@ class SLANet(nn.Module):
         return maps[-1].flatten(2).transpose(1, 2)
 
 
+class CSPPAN(nn.Module):
+    """Maps [B, ., h, w], from fine to coarse -> maps [B, C, h, w] of the same sizes, with features from one another.
+
+    Yu et al., PP-PicoDet, https://arxiv.org/abs/2111.00902.
+    """
+
+    def __init__(self, in_channels: Sequence[int], channels: int, *, kernel_size: int = 5) -> None:
+        super().__init__()
+        self.inputs = nn.ModuleList(ConvBNHardswish(before, channels, 1) for before in in_channels)
+        steps = range(len(in_channels) - 1)
+        self.top_down = nn.ModuleList(CSPBlock(2 * channels, channels, kernel_size) for _ in steps)
+        self.halve = nn.ModuleList(DepthwiseSeparable(channels, channels, kernel_size, stride=2) for _ in steps)
+        self.bottom_up = nn.ModuleList(CSPBlock(2 * channels, channels, kernel_size) for _ in steps)
+
+    def forward(self, maps: Sequence[Tensor]) -> list[Tensor]:
+        *finer, coarsest = [conv(x) for conv, x in zip(self.inputs, maps, strict=True)]
+        inner = [coarsest]
+        for block, x in zip(self.top_down, reversed(finer), strict=True):
+            enlarged = F.interpolate(inner[0], x.shape[-2:], mode='nearest')
+            inner.insert(0, block(torch.cat([enlarged, x], dim=1)))
+        out = inner[:1]
+        for halve, block, x in zip(self.halve, self.bottom_up, inner[1:], strict=True):
+            out.append(block(torch.cat([halve(out[-1]), x], dim=1)))
+        return out
+
+
+class CSPBlock(nn.Module):
+    """A map [B, in, h, w] -> [B, out, h, w]: half of the channels go through the convolutions, half past them.
+
+    Wang et al., CSPNet, https://arxiv.org/abs/1911.11929.
+    """
+
+    def __init__(self, in_channels: int, out_channels: int, kernel_size: int) -> None:
+        super().__init__()
+        half = out_channels // 2
+        self.main = nn.Sequential(
+            ConvBNHardswish(in_channels, half, 1), ConvBNHardswish(half, half, 1), DepthwiseSeparable(half, half, kernel_size)
+        )
+        self.short = ConvBNHardswish(in_channels, half, 1)
+        self.out = ConvBNHardswish(out_channels, out_channels, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        mixed: Tensor = self.out(torch.cat([self.main(x), self.short(x)], dim=1))
+        return mixed
+
+
 class SLAHead(nn.Module):
     """The pixels [B, N, C] of a map -> `TableOutput`."""
 
@@ -69,7 +117,7 @@ class SLAHead(nn.Module):
         self.cell = nn.GRUCell(channels + num_tokens, hidden)
         self.structure = nn.Sequential(nn.Linear(hidden, hidden), nn.Linear(hidden, num_tokens))
         self.box = nn.Sequential(nn.Linear(hidden, hidden), nn.Linear(hidden, coordinates), nn.Sigmoid())
-        initialise_linears(self)
+        initialise_as_paddle(self)
 
     def forward(self, pixels: Tensor, tokens: Tensor | None, max_steps: int) -> TableOutput:
         said = self.follow(pixels, tokens) if tokens is not None else self.decode(pixels, max_steps)
@@ -134,13 +182,69 @@ class Attention(nn.Module):
         return seen
 
 
-def initialise_linears(head: nn.Module) -> None:
-    """Draws every linear layer of `head` as Paddle does: Xavier uniform, biases zero. Those inside a GRU stay as torch's."""
-    for module in head.modules():
-        if isinstance(module, nn.Linear):
-            nn.init.xavier_uniform_(module.weight)
-            if module.bias is not None:
-                nn.init.zeros_(module.bias)
+class DecodingLoop(nn.Module):
+    """Normalised images [B, 3, H, W] -> probabilities [B, L, K] of the tokens and boxes [B, L, 4]; L is `max_steps`.
+
+    The loop is in the graph, as ONNX has it, and ends when every table of the batch has ended; what stands behind the end of a
+    table means nothing.
+    """
+
+    def __init__(self, network: SLANet, max_steps: int) -> None:
+        super().__init__()
+        self.network, self.max_steps = network, max_steps
+
+    def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        head = self.network.head
+        pixels = self.network.pixels(images)
+        states = self.looped(pixels) if torch.compiler.is_exporting() else self.decoded(pixels)  # [B, L, D]
+        return head.structure(states).softmax(-1), head.box(states)
+
+    def decoded(self, pixels: Tensor) -> Tensor:
+        """The states as the network itself finds them, zeros behind the end."""
+        states = torch.stack(self.network.head.decode(pixels, self.max_steps), dim=1)
+        return F.pad(states, (0, 0, 0, self.max_steps - states.shape[1]))
+
+    def looped(self, pixels: Tensor) -> Tensor:
+        """The same, in words that torch can export: what a step changes is handed from one to the next."""
+        from torch._higher_order_ops import while_loop  # has no public name yet
+
+        head, max_steps = self.network.head, self.max_steps
+        keys = head.attention.keys(pixels)
+        first = head.beginning(pixels)
+        token = pixels.new_full((pixels.shape[0],), START, dtype=torch.long)
+        places = torch.arange(max_steps, device=pixels.device)[:, None]  # [L, 1]
+
+        def goes_on(step: Tensor, token: Tensor, has_ended: Tensor, state: Tensor, states: Tensor) -> Tensor:
+            return (step < max_steps) & ~has_ended.all()
+
+        def said(step: Tensor, token: Tensor, has_ended: Tensor, state: Tensor, states: Tensor) -> tuple[Tensor, ...]:
+            state = head.step(pixels, keys, token, state)
+            token = head.structure(state).argmax(1)
+            has_ended = has_ended | (token == head.num_tokens - 1)
+            return step + 1, token, has_ended, state, states.where(places != step, state[:, None])
+
+        begin = (
+            token.new_zeros(()),
+            token,
+            pixels.new_zeros(pixels.shape[0], dtype=torch.bool),
+            first,
+            first.new_zeros(pixels.shape[0], max_steps, head.cell.hidden_size),
+        )
+        states: Tensor = while_loop(goes_on, said, begin)[-1]  # type: ignore[no-untyped-call]
+        return states
+
+
+class TokenChoice(nn.Module):
+    """Normalised images [B, 3, H, W] -> the likeliest tokens [B, L], their probabilities [B, L] and boxes [B, L, 4]."""
+
+    def __init__(self, loop: DecodingLoop) -> None:
+        super().__init__()
+        self.loop = loop
+
+    def forward(self, images: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        probabilities, boxes = self.loop(images)
+        chances, numbers = probabilities.max(-1)
+        return numbers, chances, boxes
 
 
 def slanet(num_tokens: int, *, scale: float = 1.0, channels: int = 96, hidden: int = 256, corners: bool = False) -> SLANet:

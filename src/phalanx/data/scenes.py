@@ -1,13 +1,13 @@
 """Pictures of handwritten digits over textured backgrounds, with everything that is true of them.
 
-A scene is a function of (seed, split, number) alone; nothing is stored but 1797 digits of 8 x 8 pixels (README.md beside this
+A scene is a function of (seed, split, number) alone; nothing is stored but 1797 digits of 8 x 8 pixels (digits.md beside this
 file says where they come from). Shapes: H, W of the scene, h, w of a part of it, N digits, M lines.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -64,31 +64,25 @@ def scene(
     return canvas.finish(rng)
 
 
+@dataclass(frozen=True, kw_only=True)
 class DigitScenes:
     """Digits over textures, pictures of `size` (height, width) in pixels; the two splits use different handwritten digits.
 
     `digit_height`: the smallest and the largest digit, in pixels.
     """
 
-    class_names: tuple[str, ...] = tuple(DIGITS)
+    class_names: ClassVar[tuple[str, ...]] = tuple(DIGITS)
 
-    def __init__(
-        self,
-        *,
-        train_scenes: int = 2000,
-        eval_scenes: int = 200,
-        size: tuple[int, int] = (128, 192),
-        digit_height: tuple[float, float] = (20, 52),
-        seed: int = 0,
-    ) -> None:
-        self.samples = {'train': train_scenes, 'eval': eval_scenes}
-        self.size, self.digit_height, self.seed = size, digit_height, seed
+    train_scenes: int = 2000
+    eval_scenes: int = 200
+    size: tuple[int, int] = (128, 192)
+    digit_height: tuple[float, float] = (20, 52)
+    seed: int = 0
 
     def split(self, split: Split) -> Series:
-        return Series(split, self.samples[split], self.size, self.digit_height, self.seed, self.truth)
+        return Series(split, self.train_scenes if split == 'train' else self.eval_scenes, self)
 
-    @staticmethod
-    def truth(scene: Scene) -> Any:
+    def truth(self, scene: Scene) -> Any:
         """What a family wants to know of a scene."""
         raise NotImplementedError
 
@@ -100,14 +94,12 @@ class Series(Drawn):
     kind = 'digit scene'
     notes: ClassVar[Mapping[str, int]] = MappingProxyType({})  # nothing is odd about them
 
-    size: tuple[int, int]
-    digit_height: tuple[float, float]
-    seed: int
-    truth: Callable[[Scene], Any]
+    options: DigitScenes
 
     def read(self, draw: Draw) -> tuple[Image, Any]:
-        drawn = scene(draw.index, self.split, size=self.size, digit_height=self.digit_height, seed=self.seed)
-        return drawn.image, self.truth(drawn)
+        of = self.options
+        drawn = scene(draw.index, self.split, size=of.size, digit_height=of.digit_height, seed=of.seed)
+        return drawn.image, of.truth(drawn)
 
 
 class _Canvas:
@@ -227,7 +219,7 @@ def _glyph(bitmap: Array, height: float, rng: Rng) -> Array:
     blurred = np.asarray(cv2.warpAffine(bitmap, to_canvas, (side, side), flags=cv2.INTER_CUBIC), np.float32)
     threshold = rng.uniform(0.28, 0.42)  # a fatter or a thinner pen
     slope = np.float32(max(1.2 * scale, 2))  # makes the blur of enlarging about a pixel wide; at 2 no ink is left on bare paper
-    ink = _clipped((blurred - threshold) * slope + 0.5)
+    ink: Array = np.clip((blurred - threshold) * slope + 0.5, 0, 1)
     x, y, w, h = cv2.boundingRect((ink > 0.05).view(np.uint8))
     return ink[y - 1 : y + h + 1, x - 1 : x + w + 1]
 
@@ -253,18 +245,19 @@ def _background(H: int, W: int, rng: Rng) -> Array:
 
 
 def _clouds(H: int, W: int, rng: Rng) -> Array:
-    return _clipped(_smooth_noise(H, W, int(rng.integers(3, 12)), rng))
+    return np.clip(_smooth_noise(H, W, int(rng.integers(3, 12)), rng), 0, 1)
 
 
 def _gradient(H: int, W: int, rng: Rng) -> Array:
     along = _along(H, W, rng)
-    return _clipped(along / max(H, W) + 0.5 + 0.2 * (_smooth_noise(H, W, 4, rng) - 0.5))
+    return np.clip(along / max(H, W) + 0.5 + 0.2 * (_smooth_noise(H, W, 4, rng) - 0.5), 0, 1)
 
 
 def _stripes(H: int, W: int, rng: Rng) -> Array:
     period, sharpness = rng.uniform(8, 48), rng.uniform(0.5, 3)
     waves = np.sin(_along(H, W, rng) * np.float32(2 * math.pi / period) + 4 * _smooth_noise(H, W, 3, rng))
-    return _clipped(0.5 + np.float32(0.5 * sharpness) * waves)
+    stripes: Array = np.clip(0.5 + np.float32(0.5 * sharpness) * waves, 0, 1)
+    return stripes
 
 
 _PATTERNS = (_clouds, _gradient, _stripes)
@@ -282,12 +275,6 @@ def _along(H: int, W: int, rng: Rng) -> Array:
     y, x = np.arange(H, dtype=np.float32) - H / 2, np.arange(W, dtype=np.float32) - W / 2
     along: Array = y[:, None] * np.float32(math.sin(angle)) + x[None, :] * np.float32(math.cos(angle))
     return along
-
-
-def _clipped(values: Array) -> Array:
-    """`values` held between 0 and 1."""
-    held: Array = values.clip(0, 1)
-    return held
 
 
 def _rgb(hsv: npt.NDArray[np.float64]) -> Array:
