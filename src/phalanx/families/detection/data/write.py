@@ -64,7 +64,7 @@ def _coco(placed: Sequence[Placed], class_names: Sequence[str], out: Path, split
     ]
     annotations: list[dict[str, object]] = []
     for number, one in enumerate(placed, 1):
-        for (x0, y0, x1, y1), label, ignored, area in rows_of(one.objects):
+        for (x0, y0, x1, y1), label, ignored, area in one.objects.rows():
             box = [round(value, DIGITS) for value in (x0, y0, x1 - x0, y1 - y0)]
             own = {'id': len(annotations) + 1, 'image_id': number, 'category_id': label + 1, 'iscrowd': int(ignored)}
             annotations.append(own | {'bbox': box, 'area': round(area, DIGITS)})
@@ -96,7 +96,7 @@ def _voc_tree(one: Placed, class_names: Sequence[str]) -> ElementTree.Element:
     size = ElementTree.SubElement(root, 'size')
     for name, value in zip(('width', 'height', 'depth'), (*one.size, 3), strict=True):
         ElementTree.SubElement(size, name).text = str(value)
-    for box, label, ignored, _ in rows_of(one.objects):
+    for box, label, ignored, _ in one.objects.rows():
         element = ElementTree.SubElement(root, 'object')
         ElementTree.SubElement(element, 'name').text = class_names[label]
         ElementTree.SubElement(element, 'difficult').text = str(int(ignored))
@@ -111,7 +111,7 @@ def _yolo(placed: Sequence[Placed], class_names: Sequence[str], out: Path, split
     folder.mkdir(parents=True, exist_ok=True)
     for one in placed:
         lines = []
-        for (x0, y0, x1, y1), label, _, _ in rows_of(one.objects.at(~one.objects.ignored)):
+        for (x0, y0, x1, y1), label, _, _ in one.objects.at(~one.objects.ignored).rows():
             W, H = one.size
             values = ((x0 + x1) / 2 / W, (y0 + y1) / 2 / H, (x1 - x0) / W, (y1 - y0) / H)
             lines.append(' '.join([str(label), *(f'{value:.7f}' for value in values)]) + '\n')
@@ -119,11 +119,6 @@ def _yolo(placed: Sequence[Placed], class_names: Sequence[str], out: Path, split
     names = {'path': '.', 'train': 'images/train', 'val': 'images/val', 'names': dict(enumerate(class_names))}
     (out / 'data.yaml').write_text(yaml.safe_dump(names, sort_keys=False, allow_unicode=True), encoding='utf-8')
     return {'name': 'yolo', split: f'images/{NAMES[split]}', 'classes': 'data.yaml'}
-
-
-def rows_of(objects: Objects) -> Iterator[tuple[list[float], int, bool, float]]:
-    """Box, class, ignored and area of each object."""
-    return zip(objects.boxes.tolist(), objects.classes.tolist(), objects.ignored.tolist(), objects.areas.tolist(), strict=True)
 
 
 WRITERS: dict[Format, Callable[[Sequence[Placed], Sequence[str], Path, Split], dict[str, str]]] = {
