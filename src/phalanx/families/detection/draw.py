@@ -24,6 +24,7 @@ from phalanx.runtime.results import Found
 UNSAFE = re.compile(r'[^\w.+-]+')  # in the name of a class that becomes part of a file's
 IGNORED = (128, 128, 128)  # the colour of ignored objects
 Colour = tuple[int, int, int]
+Write = Callable[[Sequence[Found], Image, Path], list[Path]]
 
 
 def drawn(image: Image, boxes: Sequence[Sequence[float]], captions: Sequence[str], colours: Sequence[Colour]) -> Image:
@@ -64,13 +65,16 @@ def compared(
     return [('truth', with_objects(image, truth, class_names)), ('prediction', with_found(image, found))]
 
 
+def sure(found: Sequence[Found], least: float) -> list[Found]:
+    """What was found with at least that score."""
+    return [one for one in found if one.score >= least]
+
+
 def writers(shown_from: float) -> Writers:
     """JSON has everything that was found; the other files have what has at least the score `shown_from`."""
 
-    def shown(
-        write: Callable[[Sequence[Found], Image, Path], list[Path]],
-    ) -> Callable[[Sequence[Found], Image, Path], list[Path]]:
-        return lambda found, image, stem: write([one for one in found if one.score >= shown_from], image, stem)
+    def shown(write: Write) -> Write:
+        return lambda found, image, stem: write(sure(found, shown_from), image, stem)
 
     ways = {'json': as_json, 'txt': shown(as_yolo), 'crops': shown(as_crops), 'pictures': shown(as_picture)}
     return Writers(ways, usual=('json', 'pictures'))

@@ -46,21 +46,21 @@ class CocoJson:
 
     def split(self, split: Split) -> AnnotatedImages:
         check_folder(self.root)
-        path, folder = self.root / self.files[split], self.folders[split]
-        return self.source(split, path, lambda file: f'{folder}/{file}' if folder else file)
-
-    def source(self, split: Split, path: Path, place: Callable[[str], str]) -> AnnotatedImages:
-        """What the JSON file at `path` annotates; `place` says where below the root an image of that name lies."""
+        path, place = self.root / self.files[split], self.place_in(self.folders[split])
         found = annotated(path, self.root)
         classes = _classes(found.categories, self.class_names, path)
         return found.annotations.source(keep_empty=split == 'eval' or self.empty_images, place=place, classes=classes)
 
+    def place_in(self, folder: str) -> Callable[[str], str]:
+        """What says where below the root an image lies, by its name in the JSON file."""
+        return lambda file: f'{folder}/{file}' if folder else file
 
-class Objects365:
+
+class Objects365(CocoJson):
     """Objects365 (Shao et al., ICCV 2019): 365 classes; the JSON files and the patches of images in `train` and `val`.
 
     The annotations name an image as `images/v1/patch8/X.jpg`; it may lie below `train` under that name, as `patch8/X.jpg` (as
-    the archives unpack) or as `X.jpg`. `classes` as in `CocoJson`.
+    the archives unpack) or as `X.jpg`. `classes` as in `coco`.
     """
 
     def __init__(
@@ -71,16 +71,9 @@ class Objects365:
         eval: str = 'annotations/zhiyuan_objv2_val.json',
         classes: str | tuple[str, ...] | None = None,
     ) -> None:
-        self.root = root
-        self.files = CocoJson(root=root, train=train, eval=eval, train_images='train', eval_images='val', classes=classes)
+        super().__init__(root=root, train=train, eval=eval, train_images='train', eval_images='val', classes=classes)
 
-    @property
-    def class_names(self) -> tuple[str, ...]:
-        return self.files.class_names
-
-    def split(self, split: Split) -> AnnotatedImages:
-        check_folder(self.root)
-        folder = self.files.folders[split]
+    def place_in(self, folder: str) -> Callable[[str], str]:
         kept: list[int] = []  # how many of the last parts of their names images lie under; as the first image has it
 
         def place(file: str) -> str:
@@ -90,7 +83,7 @@ class Objects365:
                 kept.append(next((n for n in depths if (self.root / folder / Path(*parts[-n:])).is_file()), len(parts)))
             return str(Path(folder, *parts[-kept[0] :]))
 
-        return self.files.source(split, self.root / self.files.files[split], place)
+        return place
 
 
 class Annotated(NamedTuple):
