@@ -53,8 +53,9 @@ def with_found(image: Image, found: Sequence[Found]) -> Image:
 
 def with_objects(image: Image, objects: Objects, class_names: Sequence[str]) -> Image:
     """`image` with what is true of it; ignored objects are grey."""
-    colours = [IGNORED if ignored else _colour(label) for label, ignored in zip(objects.classes, objects.ignored, strict=True)]
-    return drawn(image, objects.boxes.tolist(), [class_names[label] for label in objects.classes], colours)
+    rows = list(objects.rows())
+    colours = [IGNORED if ignored else _colour(label) for _, label, ignored, _ in rows]
+    return drawn(image, [box for box, *_ in rows], [class_names[label] for _, label, *_ in rows], colours)
 
 
 def compared(
@@ -110,14 +111,10 @@ def as_picture(found: Sequence[Found], image: Image, stem: Path) -> list[Path]:
     return write_picture(stem, '_overlay.jpg', with_found(image, found))
 
 
-def _colour(label: int) -> Colour:
-    r, g, b = _colours(int(label) + 1)[label].tolist()
-    return r, g, b
-
-
 @cache
-def _colours(count: int) -> Image:
-    return palette(count)
+def _colour(label: int) -> Colour:
+    r, g, b = palette(label + 1)[label].tolist()
+    return r, g, b
 
 
 def _ink_on(colour: Colour) -> Colour:

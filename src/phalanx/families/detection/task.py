@@ -19,7 +19,7 @@ from phalanx.families.base import Colours, Family, FamilyKeys, checked
 from phalanx.families.detection import decode
 from phalanx.families.detection import draw as drawing
 from phalanx.families.detection.data import DATA, Data, Objects
-from phalanx.families.detection.data.write import FORMATS, Format, write
+from phalanx.families.detection.data.write import WRITERS, write
 from phalanx.families.detection.distilled import DistilledDetector
 from phalanx.families.detection.graph import OUTPUTS, with_suppression
 from phalanx.families.detection.loss import LOSSES, TEACHER_LOSSES, DetectionLoss
@@ -181,9 +181,9 @@ class Detection(Family):
         """The samples of a split as they lie in their files, for `phalanx data check`."""
         return BoxSurvey(self.data().split(split), self.class_names, partial(seen_scale, self.transforms['eval']))
 
-    rewritten_as = FORMATS
+    rewritten_as = tuple(WRITERS)
 
-    def rewrite(self, split: Split, out: Path, *, form: Format) -> dict[str, str]:
+    def rewrite(self, split: Split, out: Path, *, form: str) -> dict[str, str]:
         """Rewrites the samples of a split as they are in their files, for `phalanx data rewrite`; see `data.write`."""
         return write(self.source(split), self.class_names, out, split, form=form)
 

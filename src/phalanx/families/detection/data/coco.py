@@ -4,7 +4,7 @@ import json
 from collections.abc import Callable
 from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from phalanx.data.folders import Problems, check_folder, check_inside, check_names, names_from
 from phalanx.data.samples import Split
@@ -42,14 +42,15 @@ class CocoJson:
             return names_from(self.classes, self.root)
         check_folder(self.root)
         path = self.root / self.files['train']
-        return check_names(tuple(annotated(path, self.root).categories.values()), str(path))
+        categories, _ = annotated(path, self.root)
+        return check_names(tuple(categories.values()), str(path))
 
     def split(self, split: Split) -> AnnotatedImages:
         check_folder(self.root)
         path, place = self.root / self.files[split], self.place_in(self.folders[split])
-        found = annotated(path, self.root)
-        classes = _classes(found.categories, self.class_names, path)
-        return found.annotations.source(keep_empty=split == 'eval' or self.empty_images, place=place, classes=classes)
+        categories, annotations = annotated(path, self.root)
+        classes = _classes(categories, self.class_names, path)
+        return annotations.source(keep_empty=split == 'eval' or self.empty_images, place=place, classes=classes)
 
     def place_in(self, folder: str) -> Callable[[str], str]:
         """What says where below the root an image lies, by its name in the JSON file."""
@@ -86,15 +87,11 @@ class Objects365(CocoJson):
         return place
 
 
-class Annotated(NamedTuple):
-    """What a JSON file holds, whatever a recipe makes of it."""
+def annotated(path: Path, root: Path) -> tuple[dict[Any, str], Annotations]:
+    """The categories of a JSON file (id -> name), and what it annotates below `root`; a label is the place of a category.
 
-    categories: dict[Any, str]  # id -> name
-    annotations: Annotations  # the label of a box is the place of its category in `categories`
-
-
-def annotated(path: Path, root: Path) -> Annotated:
-    """What the file annotates of images below `root`; nothing of it may be changed. Raises FileNotFoundError and ValueError."""
+    Nothing of it may be changed. Raises FileNotFoundError and ValueError.
+    """
     if not path.is_file():
         raise FileNotFoundError(f'{path}: there is no such file')
     stat = path.stat()
@@ -102,7 +99,7 @@ def annotated(path: Path, root: Path) -> Annotated:
 
 
 @lru_cache(maxsize=2)  # of training and of evaluation
-def _annotated(path: Path, root: Path, modified: int, size: int) -> Annotated:
+def _annotated(path: Path, root: Path, modified: int, size: int) -> tuple[dict[Any, str], Annotations]:
     """Kept while the file stays as it is: to read a million boxes takes ten seconds, and a start asks several times."""
     content = _parsed(path)
     categories = _categories(content, path)
@@ -122,7 +119,7 @@ def _annotated(path: Path, root: Path, modified: int, size: int) -> Annotated:
         with problems:
             _add(annotation, annotations, images, labels, path)
     problems.check()
-    return Annotated(categories, annotations)
+    return categories, annotations
 
 
 def _parsed(path: Path) -> dict[str, Any]:

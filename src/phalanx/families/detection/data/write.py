@@ -4,7 +4,7 @@ import json
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Literal, NamedTuple, get_args
+from typing import NamedTuple
 from xml.etree import ElementTree
 
 import PIL.Image
@@ -13,8 +13,6 @@ import yaml
 from phalanx.data.samples import Draw, Split
 from phalanx.families.detection.data.source import Objects, Source
 
-Format = Literal['coco', 'voc', 'yolo']
-FORMATS: tuple[Format, ...] = get_args(Format)
 DIGITS = 3  # behind the point of a pixel
 
 
@@ -26,7 +24,7 @@ class Placed(NamedTuple):
     objects: Objects
 
 
-def write(source: Source, class_names: Sequence[str], out: Path, split: Split, *, form: Format) -> dict[str, str]:
+def write(source: Source, class_names: Sequence[str], out: Path, split: Split, *, form: str) -> dict[str, str]:
     """Writes one split of a data set below the folder `out`, and returns the keys of `data` in a recipe that read it.
 
     YOLO has no way to mark crowds and difficult objects: there they are left out. Raises SampleError for an image that cannot
@@ -58,12 +56,10 @@ def _copied(source: Source, out: Path, folder: str) -> Iterator[Placed]:
 
 
 def _coco(placed: Sequence[Placed], class_names: Sequence[str], out: Path, split: Split) -> dict[str, str]:
-    images = [
-        {'id': number, 'file_name': one.path, 'width': one.size[0], 'height': one.size[1]}
-        for number, one in enumerate(placed, 1)
-    ]
+    images: list[dict[str, object]] = []
     annotations: list[dict[str, object]] = []
     for number, one in enumerate(placed, 1):
+        images.append({'id': number, 'file_name': one.path, 'width': one.size[0], 'height': one.size[1]})
         for (x0, y0, x1, y1), label, ignored, area in one.objects.rows():
             box = [round(value, DIGITS) for value in (x0, y0, x1 - x0, y1 - y0)]
             own = {'id': len(annotations) + 1, 'image_id': number, 'category_id': label + 1, 'iscrowd': int(ignored)}
@@ -121,8 +117,5 @@ def _yolo(placed: Sequence[Placed], class_names: Sequence[str], out: Path, split
     return {'name': 'yolo', split: f'images/{NAMES[split]}', 'classes': 'data.yaml'}
 
 
-WRITERS: dict[Format, Callable[[Sequence[Placed], Sequence[str], Path, Split], dict[str, str]]] = {
-    'coco': _coco,
-    'voc': _voc,
-    'yolo': _yolo,
-}
+Writer = Callable[[Sequence[Placed], Sequence[str], Path, Split], dict[str, str]]
+WRITERS: dict[str, Writer] = {'coco': _coco, 'voc': _voc, 'yolo': _yolo}

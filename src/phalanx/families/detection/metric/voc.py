@@ -57,11 +57,10 @@ class VocAp(Gathered):
         return {name: at_recalls(curve, RECALLS) for name, curve in of_classes if curve.objects}
 
     def _of_classes(self) -> list[Curve]:
-        pairs = list(self.images.values())
-        return [curve_of(pairs, label, self.iou) for label in range(len(self.class_names))]
+        return [curve_of(self.images.values(), label, self.iou) for label in range(len(self.class_names))]
 
 
-def curve_of(pairs: list[tuple[Detections, Objects]], label: int, threshold: float) -> Curve:
+def curve_of(pairs: Iterable[tuple[Detections, Objects]], label: int, threshold: float) -> Curve:
     """The curve of class `label` over images of (found, truth)."""
     scores, hits, num_objects = [np.zeros(0)], [np.zeros(0, np.bool_)], 0
     for found, truth in pairs:
