@@ -26,7 +26,7 @@ from phalanx.families.detection.decode import REACH, Raw
 from phalanx.families.detection.loss import TaskAlignedLoss
 from phalanx.families.detection.loss.assign import Assigned, Truths, padded
 from phalanx.families.detection.models.ppyoloe import PPYOLOE, ppyoloe
-from phalanx.families.detection.nms import multiclass_nms
+from phalanx.families.detection.nms import Nms, multiclass_nms
 from phalanx.parallel.step import WholeStep
 from phalanx.weights.originals import ORIGINALS, load_original
 
@@ -240,7 +240,7 @@ def test_optimizer_steps_are_those_of_the_original(golden: Golden) -> None:
 def test_suppression_keeps_what_the_original_keeps() -> None:
     """300 of the boxes of a network; the original groups them by class."""
     stored = np.load(DATA / 'detection_nms.npz')
-    boxes, scores, classes = multiclass_nms(torch.from_numpy(stored['boxes']), torch.from_numpy(stored['scores']).T)
+    boxes, scores, classes = multiclass_nms(torch.from_numpy(stored['boxes']), torch.from_numpy(stored['scores']).T, Nms())
     assert (scores.diff() <= 0).all()
     ours = np.column_stack([classes, scores, boxes])
     by_class = np.lexsort((-ours[:, 1], ours[:, 0]))

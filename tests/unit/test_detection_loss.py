@@ -133,7 +133,7 @@ def test_the_anchors_that_answer_are_the_first_of_each_image(epoch: int) -> None
     raw = raw_of(3, seed=4)
     boxes = [torch.tensor([[4.0, 4, 60, 50]]), no_boxes(), torch.tensor([[19.0, 19, 40, 36]])]
     assigned = assigned_of(raw, boxes, [torch.zeros(len(of_image)) for of_image in boxes], epoch)
-    for answers, first in zip(assigned.answers, assigned.first(), strict=True):
+    for answers, first in zip(assigned.answers, assigned.positives()[1], strict=True):
         own = answers.nonzero().flatten().tolist()
         assert len(set(first.tolist())) == assigned.most >= len(own)
         assert first[: len(own)].tolist() == own

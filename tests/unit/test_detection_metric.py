@@ -18,7 +18,7 @@ from pycocotools.cocoeval import COCOeval
 from phalanx.families.detection.data import Objects
 from phalanx.families.detection.metric import Detections
 from phalanx.families.detection.metric.coco import CocoAp
-from phalanx.families.detection.metric.figures import confusion, grade, match, precision_over_recall
+from phalanx.families.detection.metric.found import confusion, grade, match, precision_over_recall
 from phalanx.families.detection.metric.gathered import packed
 from phalanx.families.detection.metric.voc import Curve, VocAp, eleven_points, inclusive_iou, under_curve
 from phalanx.families.task import Grade

@@ -16,7 +16,7 @@ import torch
 from phalanx.data.samples import Draw
 from phalanx.families.detection.data.source import Objects
 from phalanx.families.detection.graph import with_suppression
-from phalanx.families.detection.nms import multiclass_nms
+from phalanx.families.detection.nms import Nms, multiclass_nms
 from phalanx.families.detection.task import evaluated
 from phalanx.families.detection.transforms import Resize as DetectionResize
 from phalanx.families.recognition.characters import Characters
@@ -133,7 +133,7 @@ def scattered() -> tuple[Any, Any]:
 def test_overlapping_boxes_are_suppressed_as_by_torchvision() -> None:
     """With a limit on candidates and one on results."""
     boxes, scores = scattered()
-    expected = multiclass_nms(torch.from_numpy(boxes), torch.from_numpy(scores), **LIMITS)
+    expected = multiclass_nms(torch.from_numpy(boxes), torch.from_numpy(scores), Nms(**LIMITS))
     found = detection.suppressed(boxes, scores, **LIMITS)
     assert len(found[0]) > 20
     for own, theirs in zip(found, expected, strict=True):
@@ -163,7 +163,7 @@ def test_the_graph_suppresses_boxes_as_evaluation_does(found_by: Any) -> None:
     model = with_suppression(network, LIMITS)
     onnx.checker.check_model(model)
     found = found_by(model, {'b': boxes[None], 's': scores[None]})
-    expected = multiclass_nms(torch.from_numpy(boxes), torch.from_numpy(scores), **LIMITS)
+    expected = multiclass_nms(torch.from_numpy(boxes), torch.from_numpy(scores), Nms(**LIMITS))
     assert found.shape == (1, len(expected[0]), 6)
     for own, theirs in zip((found[0, :, :4], found[0, :, 4], found[0, :, 5]), expected, strict=True):
         np.testing.assert_array_equal(own, theirs.numpy())

@@ -2,9 +2,8 @@
 
 from typing import Any
 
-from torch import Tensor, nn
+from torch import nn
 
-from phalanx.families.detection.decode import Raw
 from phalanx.families.detection.models.ppyoloe import PPYOLOE
 from phalanx.families.distillation import Distilled
 from phalanx.parallel.norms import BatchNorm2d
@@ -39,12 +38,10 @@ class DistilledDetector(Distilled):
         outputs = super().forward(*inputs)
         if not self.training:
             return outputs
+        norms: Any = self.norms
         student, teacher = outputs['student'], outputs['teacher']
-        maps = [align(x) for align, x in zip(self.aligned, student.maps, strict=True)]
-        teacher = self._normalised('teacher', teacher, teacher.maps)
-        return {'student': self._normalised('student', student, maps)._replace(teacher=teacher), 'teacher': teacher}
-
-    def _normalised(self, name: str, raw: Raw, maps: Any) -> Raw:
-        norms: Any = self.norms[name]
-        normal: tuple[Tensor, ...] = tuple(norm(x) for norm, x in zip(norms, maps, strict=True))
-        return raw._replace(maps=normal)
+        aligned = [align(x) for align, x in zip(self.aligned, student.maps, strict=True)]
+        of_teacher = tuple(norm(x) for norm, x in zip(norms['teacher'], teacher.maps, strict=True))
+        of_student = tuple(norm(x) for norm, x in zip(norms['student'], aligned, strict=True))
+        teacher = teacher._replace(maps=of_teacher)
+        return {'student': student._replace(maps=of_student, teacher=teacher), 'teacher': teacher}

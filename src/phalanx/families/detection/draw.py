@@ -24,6 +24,7 @@ from phalanx.runtime.results import Found
 UNSAFE = re.compile(r'[^\w.+-]+')  # in the name of a class that becomes part of a file's
 IGNORED = (128, 128, 128)  # the colour of ignored objects
 Colour = tuple[int, int, int]
+Write = Callable[[Sequence[Found], Image, Path], list[Path]]
 
 
 def drawn(image: Image, boxes: Sequence[Sequence[float]], captions: Sequence[str], colours: Sequence[Colour]) -> Image:
@@ -52,8 +53,9 @@ def with_found(image: Image, found: Sequence[Found]) -> Image:
 
 def with_objects(image: Image, objects: Objects, class_names: Sequence[str]) -> Image:
     """`image` with what is true of it; ignored objects are grey."""
-    colours = [IGNORED if ignored else _colour(label) for label, ignored in zip(objects.classes, objects.ignored, strict=True)]
-    return drawn(image, objects.boxes.tolist(), [class_names[label] for label in objects.classes], colours)
+    rows = list(objects.rows())
+    colours = [IGNORED if ignored else _colour(label) for _, label, ignored, _ in rows]
+    return drawn(image, [box for box, *_ in rows], [class_names[label] for _, label, *_ in rows], colours)
 
 
 def compared(
@@ -64,13 +66,16 @@ def compared(
     return [('truth', with_objects(image, truth, class_names)), ('prediction', with_found(image, found))]
 
 
+def sure(found: Sequence[Found], least: float) -> list[Found]:
+    """What was found with at least that score."""
+    return [one for one in found if one.score >= least]
+
+
 def writers(shown_from: float) -> Writers:
     """JSON has everything that was found; the other files have what has at least the score `shown_from`."""
 
-    def shown(
-        write: Callable[[Sequence[Found], Image, Path], list[Path]],
-    ) -> Callable[[Sequence[Found], Image, Path], list[Path]]:
-        return lambda found, image, stem: write([one for one in found if one.score >= shown_from], image, stem)
+    def shown(write: Write) -> Write:
+        return lambda found, image, stem: write(sure(found, shown_from), image, stem)
 
     ways = {'json': as_json, 'txt': shown(as_yolo), 'crops': shown(as_crops), 'pictures': shown(as_picture)}
     return Writers(ways, usual=('json', 'pictures'))
@@ -106,14 +111,10 @@ def as_picture(found: Sequence[Found], image: Image, stem: Path) -> list[Path]:
     return write_picture(stem, '_overlay.jpg', with_found(image, found))
 
 
-def _colour(label: int) -> Colour:
-    r, g, b = _colours(int(label) + 1)[label].tolist()
-    return r, g, b
-
-
 @cache
-def _colours(count: int) -> Image:
-    return palette(count)
+def _colour(label: int) -> Colour:
+    r, g, b = palette(label + 1)[label].tolist()
+    return r, g, b
 
 
 def _ink_on(colour: Colour) -> Colour:

@@ -11,21 +11,20 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from phalanx.config.options import check_probability
 from phalanx.data.batch import ImageBatch, channels_first, shares, stacked
 from phalanx.data.samples import Dataset, Draw, Image, Split
 from phalanx.families.base import Colours, Family, FamilyKeys, checked
 from phalanx.families.detection import decode
 from phalanx.families.detection import draw as drawing
 from phalanx.families.detection.data import DATA, Data, Objects
-from phalanx.families.detection.data.write import FORMATS, Format, write
+from phalanx.families.detection.data.write import WRITERS, write
 from phalanx.families.detection.distilled import DistilledDetector
 from phalanx.families.detection.graph import OUTPUTS, with_suppression
 from phalanx.families.detection.loss import LOSSES, TEACHER_LOSSES, DetectionLoss
 from phalanx.families.detection.loss.distill import TeacherLoss
 from phalanx.families.detection.metric import METRICS, CocoAp, Detections
 from phalanx.families.detection.models import MODELS
-from phalanx.families.detection.nms import multiclass_nms
+from phalanx.families.detection.nms import Nms, multiclass_nms
 from phalanx.families.detection.survey import BoxSurvey
 from phalanx.families.detection.transforms import TRANSFORMS, Chances, Shown, Transform
 from phalanx.families.distillation import Distilled
@@ -42,27 +41,6 @@ READ_OUT = (
 )
 TEACHER = 'teacher'  # what the larger network of a distillation is called
 STRIDE = 32  # sides of what a network sees are multiples of it
-
-
-@dataclass(frozen=True, kw_only=True)
-class Nms:
-    """Non-maximum suppression: which of the boxes that a network gives are results."""
-
-    score_threshold: float = 0.01
-    """What is less probable is not a result."""
-    nms_threshold: float = 0.7
-    """Boxes of one class that overlap by more than this IoU are one."""
-    pre_top_k: int = 1000
-    """How many of the most probable boxes of each class are looked at."""
-    keep_top_k: int = 300
-    """How many results an image has at most."""
-
-    def __post_init__(self) -> None:
-        for name in ('score_threshold', 'nms_threshold'):
-            check_probability(name, getattr(self, name))
-        for name in ('pre_top_k', 'keep_top_k'):
-            if getattr(self, name) < 1:
-                raise ValueError(f'{name} must be at least 1, got {getattr(self, name)}')
 
 
 @dataclass(frozen=True)
@@ -86,16 +64,14 @@ class DetectionBatch(ImageBatch):
     indices: tuple[int, ...]
 
     def split(self, parts: int) -> list[Self]:
-        objects = (
-            [torch.cat(part) for part in shares(torch.split(whole, self.counts), parts)] for whole in (self.boxes, self.classes)
-        )
+        objects = ([torch.cat(part) for part in shares(each, parts)] for each in self.of_images())
         rest = (shares(field, parts) for field in (self.frames, self.truths, self.sizes, self.indices))
         return [type(self)(*fields) for fields in zip(shares(self.images, parts), *objects, *rest, strict=True)]
 
-    @property
-    def counts(self) -> list[int]:
-        """How many objects each image shows."""
-        return [len(truth) for truth in self.truths]
+    def of_images(self) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
+        """The boxes [n, 4] and the classes [n] of each image."""
+        counts = [len(truth) for truth in self.truths]
+        return torch.split(self.boxes, counts), torch.split(self.classes, counts)
 
 
 @dataclass(frozen=True)
@@ -159,7 +135,7 @@ class DetectionKeys(FamilyKeys):
     std: Colours = (1.0, 1.0, 1.0)
     networks: dict[str, Annotated[partial[nn.Module], MODELS]] | None = None
     from_teacher: tuple[Annotated[partial[TeacherLoss], TEACHER_LOSSES, checked], ...] = ()
-    nms: Nms = Nms()
+    nms: Nms = Nms()  # noqa: RUF009 - frozen
     shown_from: float = 0.3
 
 
@@ -203,9 +179,9 @@ class Detection(Family):
         """The samples of a split as they lie in their files, for `phalanx data check`."""
         return BoxSurvey(self.data().split(split), self.class_names, partial(seen_scale, self.transforms['eval']))
 
-    rewritten_as = FORMATS
+    rewritten_as = tuple(WRITERS)
 
-    def rewrite(self, split: Split, out: Path, *, form: Format) -> dict[str, str]:
+    def rewrite(self, split: Split, out: Path, *, form: str) -> dict[str, str]:
         """Rewrites the samples of a split as they are in their files, for `phalanx data rewrite`; see `data.write`."""
         return write(self.source(split), self.class_names, out, split, form=form)
 
@@ -230,14 +206,12 @@ class Detection(Family):
         return replace(batch, images=filled_up(list(batch.images), self.mean, least=sides))
 
     def own_loss(self, outputs: Any, batch: DetectionBatch, whole: WholeStep) -> Loss:
-        boxes, classes = (torch.split(part, batch.counts) for part in (batch.boxes, batch.classes))
         taught = {'from_teacher': self.from_teacher} if self.from_teacher else {}  # losses of users need not know of teachers
-        made = ((loss(outputs, boxes, classes, whole, **taught), coefficient) for loss, coefficient in self.losses)
-        return summed(made)
+        objects = batch.of_images()
+        return summed((loss(outputs, *objects, whole, **taught), coefficient) for loss, coefficient in self.losses)
 
     def own_weights(self, batch: DetectionBatch) -> Mapping[str, Tensor] | None:
-        boxes, classes = (torch.split(part, batch.counts) for part in (batch.boxes, batch.classes))
-        return weights_of(loss.weights(boxes, classes) for loss, _ in self.losses)
+        return weights_of(loss.weights(*batch.of_images()) for loss, _ in self.losses)
 
     def predict(self, model: nn.Module, batch: DetectionBatch) -> list[Detections]:
         """What is found on each image, in its own pixels."""
@@ -245,11 +219,8 @@ class Detection(Family):
         sizes = torch.tensor(batch.sizes, device=boxes.device).flip(1)  # [B, 2] width, height
         corners, sides = batch.frames[:, :2], batch.frames[:, 2:] - batch.frames[:, :2]
         boxes = (boxes - corners.repeat(1, 2)[:, None]) * (sizes / sides).repeat(1, 2)[:, None]
-        return [self._detections(*image) for image in zip(boxes, scores, strict=True)]
-
-    def _detections(self, boxes: Tensor, scores: Tensor) -> Detections:
-        found = multiclass_nms(boxes, scores, **asdict(self.nms))
-        return Detections(*(part.cpu().numpy() for part in found))
+        found = (multiclass_nms(*image, self.nms) for image in zip(boxes, scores, strict=True))
+        return [Detections(*(part.cpu().numpy() for part in image)) for image in found]
 
     def predictions(self, made: Sequence[Suppressed]) -> list[Detections]:
         return [Detections(*each) for each in made]
@@ -261,29 +232,24 @@ class Detection(Family):
         return evaluated(image, Objects.none(), self.transforms['eval'], Draw(0, 0, 0, 0))
 
     def results(self, prediction: list[Detections], batch: DetectionBatch) -> list[list[Found]]:
-        return [self._named(found, size) for found, size in zip(prediction, batch.sizes, strict=True)]
-
-    def _named(self, found: Detections, size: tuple[int, int]) -> list[Found]:
         """With the names of classes, and boxes cut off at the edges of the image."""
-        boxes = found.boxes.clip(0, np.array([*size[::-1], *size[::-1]], np.float32))
-        rows = zip(found.classes.tolist(), found.scores.tolist(), boxes.tolist(), strict=True)
-        return [Found(self.class_names[label], label, score, tuple(box)) for label, score, box in rows]
+        results = []
+        for found, (H, W) in zip(prediction, batch.sizes, strict=True):
+            boxes = found.boxes.clip(0, np.array([W, H, W, H], np.float32))
+            rows = zip(found.classes.tolist(), found.scores.tolist(), boxes.tolist(), strict=True)
+            results.append([Found(self.class_names[label], label, score, tuple(box)) for label, score, box in rows])
+        return results
 
     def picture(self, sample: Sample, result: list[Found]) -> list[tuple[str, Image]]:
-        shown = [found for found in result if found.score >= self.shown_from]
+        shown = drawing.sure(result, self.shown_from)
         return drawing.compared(sample.image.permute(1, 2, 0).numpy(), sample.size, sample.objects, self.class_names, shown)
 
     def drawn(self, result: list[Found], image: Image) -> Image:
-        return drawing.with_found(image, [found for found in result if found.score >= self.shown_from])
+        return drawing.with_found(image, drawing.sure(result, self.shown_from))
 
     @property
     def writers(self) -> Writers:
         return drawing.writers(self.shown_from)
-
-    @property
-    def varies(self) -> bool:
-        """Whether images reach the network in several sizes in evaluation."""
-        return sizing_of(self.transforms['eval']) != 'one'
 
     def export(self, model: nn.Module, *, post_processing: bool = False) -> Export:
         """Boxes and scores of all anchors, or of those that suppression leaves; scaling to the image is the caller's."""
@@ -303,7 +269,7 @@ class Detection(Family):
             preparation,
             {'classes': self.class_names, 'nms': asdict(self.nms), 'order': READ_OUT},
             in_graph=GraphPart(partial(with_suppression, nms=asdict(self.nms)), OUTPUTS) if post_processing else None,
-            dynamic={2: STRIDE, 3: STRIDE} if self.varies else {},
+            dynamic={} if sizing_of(self.transforms['eval']) == 'one' else {2: STRIDE, 3: STRIDE},
         )
 
 

@@ -7,7 +7,7 @@ Normalisation is none of them: the Task does it where the network runs, so that 
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal
 
 import cv2
 import numpy as np
@@ -17,7 +17,7 @@ from phalanx.config.options import check_probability, check_size
 from phalanx.data.colour import ColourDistortion
 from phalanx.data.image import left_right
 from phalanx.data.samples import Image, Rng
-from phalanx.families.detection.data.source import Boxes, Objects, have_area
+from phalanx.families.detection.data.source import Boxes, Objects
 from phalanx.families.sizing import Sizing, Sometimes
 from phalanx.runtime.prepare import INTERPOLATIONS, ratio_factor
 
@@ -80,7 +80,7 @@ class RandomExpand:
         sides = (top, height - H - top, left, width - W - left)
         fill = [round(value) for value in self.fill]
         canvas = cv2.copyMakeBorder(image, *sides, cv2.BORDER_CONSTANT, value=fill).astype(np.uint8, copy=False)
-        return canvas, replace(objects, boxes=objects.boxes + np.array([left, top, left, top], np.float32))
+        return canvas, objects.moved(left, top)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -143,11 +143,10 @@ def iou_with(boxes: Boxes, part: Boxes) -> npt.NDArray[np.float32]:  # [N, 4] an
 
 def inside(objects: Objects, part: Boxes) -> Objects:
     """The objects whose middle lies in `part` [4], with what of their boxes does, relative to its corner."""
-    boxes, corner = objects.boxes, part[:2]
-    x, y = (boxes[:, :2] + boxes[:, 2:]).T / 2
-    centred = (part[0] <= x) & (x < part[2]) & (part[1] <= y) & (y < part[3])
-    cut = np.concatenate([np.maximum(boxes[:, :2], corner) - corner, np.minimum(boxes[:, 2:], part[2:]) - corner], 1)
-    return replace(objects, boxes=cut).at(centred & have_area(cut))
+    x0, y0, x1, y1 = part
+    x, y = (objects.boxes[:, :2] + objects.boxes[:, 2:]).T / 2
+    centred = (x0 <= x) & (x < x1) & (y0 <= y) & (y < y1)
+    return objects.at(centred).moved(-x0, -y0).clipped(x1 - x0, y1 - y0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -155,9 +154,7 @@ class RandomFlip(Sometimes):
     """Mirrors left and right."""
 
     def __call__(self, image: Image, objects: Objects, chances: Chances) -> Shown:
-        if not self.happens(chances.rng):
-            return image, objects
-        return mirrored(image, objects)
+        return mirrored(image, objects) if self.happens(chances.rng) else (image, objects)
 
 
 def mirrored(image: Image, objects: Objects) -> Shown:
@@ -186,16 +183,12 @@ class Resize:
         check_size('target_size', self.target_size)
 
     def __call__(self, image: Image, objects: Objects, chances: Chances) -> Shown:
-        return scaled(image, objects, *factors(image, self.target_size, keep_ratio=self.keep_ratio), self.interpolation)
-
-
-def factors(image: Image, size: tuple[int, int], *, keep_ratio: bool) -> tuple[float, float]:
-    """What width and height are to be multiplied by for `size` (height, width), as `Resize` says."""
-    H, W = image.shape[:2]
-    if not keep_ratio:
-        return size[1] / W, size[0] / H
-    factor = ratio_factor(image, size)
-    return factor, factor
+        H, W = image.shape[:2]
+        if self.keep_ratio:
+            x = y = ratio_factor(image, self.target_size)
+        else:
+            x, y = self.target_size[1] / W, self.target_size[0] / H
+        return scaled(image, objects, x, y, self.interpolation)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -219,9 +212,11 @@ class BatchRandomResize:
 
     def __call__(self, image: Image, objects: Objects, chances: Chances) -> Shown:
         rng = chances.step_rng()
-        size, drawn = int(rng.choice(self.sizes)), str(rng.choice(list(INTERPOLATIONS)))
+        size = int(rng.choice(self.sizes))
+        drawn: Any = str(rng.choice(list(INTERPOLATIONS)))
         interpolation = drawn if self.interpolation == 'random' else self.interpolation
-        return scaled(image, objects, *factors(image, (size, size), keep_ratio=self.keep_ratio), interpolation)
+        resize = Resize(target_size=(size, size), keep_ratio=self.keep_ratio, interpolation=interpolation)
+        return resize(image, objects, chances)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -245,11 +240,11 @@ class Mosaic:
         _check_scale(self.scale)
 
     def __call__(self, image: Image, objects: Objects, chances: Chances) -> Shown:
-        if chances.rng.random() >= self.probability:
+        rng = chances.rng
+        if rng.random() >= self.probability:
             return image, objects
-        return self._warped(
-            *self._side_by_side([(image, objects), *(chances.another() for _ in range(3))], chances.rng), chances.rng
-        )
+        parts = [(image, objects), *(chances.another() for _ in range(3))]
+        return self._warped(*self._side_by_side(parts, rng), rng)
 
     def _side_by_side(self, parts: list[Shown], rng: Rng) -> Shown:
         """Four images around one point of a canvas of twice the size; what hangs over its edges is cut off."""
@@ -264,7 +259,7 @@ class Mosaic:
             seen_left, seen_top = max(left, 0), max(top, 0)
             seen = image[seen_top - top : 2 * H - top, seen_left - left : 2 * W - left]
             canvas[seen_top : seen_top + seen.shape[0], seen_left : seen_left + seen.shape[1]] = seen
-            found.append(replace(objects, boxes=objects.boxes + np.array([left, top, left, top], np.float32)))
+            found.append(objects.moved(left, top))
         return canvas, Objects.all_of(found).clipped(2 * W, 2 * H)
 
     def _warped(self, canvas: Image, objects: Objects, rng: Rng) -> Shown:
@@ -309,9 +304,8 @@ class MixUp:
         seen = other[top : top + H, left : left + W]
         under = np.zeros_like(image)
         under[: seen.shape[0], : seen.shape[1]] = seen
-        others = replace(others, boxes=others.boxes - np.array([left, top, left, top], np.float32)).clipped(W, H)
         mixed = cv2.addWeighted(image, 0.5, under, 0.5, 0).astype(np.uint8, copy=False)
-        return mixed, Objects.all_of([objects, others])
+        return mixed, Objects.all_of([objects, others.moved(-left, -top).clipped(W, H)])
 
 
 def _check_scale(scale: tuple[float, float]) -> None:

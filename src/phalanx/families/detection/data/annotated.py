@@ -10,6 +10,7 @@ import os
 from array import array
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -88,18 +89,17 @@ class Annotations:
         counted = np.bincount(owners[~objects.ignored], minlength=len(sizes))
         is_known = counted > 0
         is_known[list(self._missing)] = True
-        kept = np.flatnonzero(is_known) if not keep_empty else np.arange(len(sizes))
         notes['images without objects' + ('' if keep_empty else ', left out')] = (~is_known).sum()
         if not is_known.any():
             raise ValueError(f'{self.place}: not one of {len(sizes)} images has an object; check the annotations')
-        order = np.argsort(owners, kind='stable')
-        firsts = np.searchsorted(owners[order], np.arange(len(sizes) + 1))
-        rows = np.concatenate([order[firsts[number] : firsts[number + 1]] for number in kept])
-        counts = np.diff(firsts)[kept]
+        is_kept = is_known | keep_empty
+        kept, order = np.flatnonzero(is_kept), np.argsort(owners, kind='stable')
+        rows, counts = order[is_kept[owners[order]]], np.bincount(owners, minlength=len(sizes))[kept]
+        starts = np.concatenate([[0], counts.cumsum()])
         paths = np.array([os.fsencode(files[number]) for number in kept])
         odd = {what: int(count) for what, count in notes.items() if count}
         missing = {place: self._missing[number] for place, number in enumerate(kept.tolist()) if number in self._missing}
-        return AnnotatedImages(self.root, paths, sizes[kept], counts, objects.at(rows), self.relative, odd, missing)
+        return AnnotatedImages(self.root, paths, sizes[kept], starts, objects.at(rows), self.relative, odd, missing)
 
     def _reach_out(self, owners: Integers, sizes: Integers, objects: Objects) -> Mask:
         """[N] which boxes stick out by more than a pixel, or a hundredth of the side; where no size is known, none."""
@@ -110,52 +110,45 @@ class Annotations:
         return np.asarray(out & (limits[:, 0] > 0), np.bool_)
 
 
+@dataclass(frozen=True)
 class AnnotatedImages:
     """A Source of image files below `root`."""
 
-    def __init__(
-        self,
-        root: Path,
-        paths: npt.NDArray[np.bytes_],  # [N], not strings: those would be Python objects again
-        sizes: Integers,  # [N, 2] height and width, 0 where unknown
-        counts: Integers,  # [N] objects of each image
-        objects: Objects,  # of all images, one after the other
-        relative: bool,
-        notes: Mapping[str, int],
-        missing: Mapping[int, str],  # number of an image -> the file with its annotation, which is not there
-    ) -> None:
-        self.root, self.relative, self.notes = root, relative, notes
-        self._paths, self._sizes, self._objects = paths, sizes, objects
-        self._ends = np.cumsum(counts)
-        self._counts, self._missing = counts, missing
+    root: Path
+    paths: npt.NDArray[np.bytes_]  # [N], not strings: those would be Python objects again
+    sizes: Integers  # [N, 2] height and width, 0 where unknown
+    starts: Integers  # [N + 1] where the objects of each image begin among all, and the end
+    objects: Objects  # of all images, one after the other
+    relative: bool  # boxes are fractions of width and height
+    notes: Mapping[str, int]
+    missing: Mapping[int, str]  # number of an image -> the file with its annotation, which is not there
 
     def __len__(self) -> int:
-        return len(self._paths)
+        return len(self.paths)
 
     def check_files(self) -> None:
-        check_present(self.root, [*(os.fsdecode(bytes(path)) for path in self._paths), *self._missing.values()])
+        check_present(self.root, [*(os.fsdecode(bytes(path)) for path in self.paths), *self.missing.values()])
 
     def name(self, index: int) -> str:
-        return str(self.root / os.fsdecode(bytes(self._paths[index])))
+        return str(self.root / os.fsdecode(bytes(self.paths[index])))
 
     def read(self, draw: Draw) -> tuple[Image, Objects]:
         """Raises SampleError, also when the image has not the size of its annotation."""
         index = draw.index
-        if index in self._missing:
-            raise SampleError(f'{self.root / self._missing[index]}: there is no such file')
+        if index in self.missing:
+            raise SampleError(f'{self.root / self.missing[index]}: there is no such file')
         path = Path(self.name(index))
         image = read_image(path)
-        size, annotated = image.shape[:2], tuple(self._sizes[index].tolist())
+        size, annotated = image.shape[:2], tuple(self.sizes[index].tolist())
         if annotated not in (UNKNOWN, size):
             raise SampleError(
                 f'{path} is {size[1]} x {size[0]} pixels, but was annotated as {annotated[1]} x {annotated[0]}: '
                 'its boxes may not fit; fix the annotation or leave the image out' + if_turned(size, annotated)
             )
-        end = int(self._ends[index])
-        objects = self._objects.at(np.arange(end - int(self._counts[index]), end))
+        objects = self.objects.at(np.arange(self.starts[index], self.starts[index + 1]))
         if self.relative:
             boxes = objects.boxes * np.array([size[1], size[0]] * 2, np.float32)
-            objects = Objects(boxes, objects.classes, objects.ignored, areas_of(boxes))
+            objects = replace(objects, boxes=boxes, areas=areas_of(boxes))
         return image, objects
 
 

@@ -4,7 +4,7 @@ import json
 from collections.abc import Callable
 from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from phalanx.data.folders import Problems, check_folder, check_inside, check_names, names_from
 from phalanx.data.samples import Split
@@ -42,25 +42,26 @@ class CocoJson:
             return names_from(self.classes, self.root)
         check_folder(self.root)
         path = self.root / self.files['train']
-        return check_names(tuple(annotated(path, self.root).categories.values()), str(path))
+        categories, _ = annotated(path, self.root)
+        return check_names(tuple(categories.values()), str(path))
 
     def split(self, split: Split) -> AnnotatedImages:
         check_folder(self.root)
-        path, folder = self.root / self.files[split], self.folders[split]
-        return self.source(split, path, lambda file: f'{folder}/{file}' if folder else file)
+        path, place = self.root / self.files[split], self.place_in(self.folders[split])
+        categories, annotations = annotated(path, self.root)
+        classes = _classes(categories, self.class_names, path)
+        return annotations.source(keep_empty=split == 'eval' or self.empty_images, place=place, classes=classes)
 
-    def source(self, split: Split, path: Path, place: Callable[[str], str]) -> AnnotatedImages:
-        """What the JSON file at `path` annotates; `place` says where below the root an image of that name lies."""
-        found = annotated(path, self.root)
-        classes = _classes(found.categories, self.class_names, path)
-        return found.annotations.source(keep_empty=split == 'eval' or self.empty_images, place=place, classes=classes)
+    def place_in(self, folder: str) -> Callable[[str], str]:
+        """What says where below the root an image lies, by its name in the JSON file."""
+        return lambda file: f'{folder}/{file}' if folder else file
 
 
-class Objects365:
+class Objects365(CocoJson):
     """Objects365 (Shao et al., ICCV 2019): 365 classes; the JSON files and the patches of images in `train` and `val`.
 
     The annotations name an image as `images/v1/patch8/X.jpg`; it may lie below `train` under that name, as `patch8/X.jpg` (as
-    the archives unpack) or as `X.jpg`. `classes` as in `CocoJson`.
+    the archives unpack) or as `X.jpg`. `classes` as in `coco`.
     """
 
     def __init__(
@@ -71,16 +72,9 @@ class Objects365:
         eval: str = 'annotations/zhiyuan_objv2_val.json',
         classes: str | tuple[str, ...] | None = None,
     ) -> None:
-        self.root = root
-        self.files = CocoJson(root=root, train=train, eval=eval, train_images='train', eval_images='val', classes=classes)
+        super().__init__(root=root, train=train, eval=eval, train_images='train', eval_images='val', classes=classes)
 
-    @property
-    def class_names(self) -> tuple[str, ...]:
-        return self.files.class_names
-
-    def split(self, split: Split) -> AnnotatedImages:
-        check_folder(self.root)
-        folder = self.files.folders[split]
+    def place_in(self, folder: str) -> Callable[[str], str]:
         kept: list[int] = []  # how many of the last parts of their names images lie under; as the first image has it
 
         def place(file: str) -> str:
@@ -90,18 +84,14 @@ class Objects365:
                 kept.append(next((n for n in depths if (self.root / folder / Path(*parts[-n:])).is_file()), len(parts)))
             return str(Path(folder, *parts[-kept[0] :]))
 
-        return self.files.source(split, self.root / self.files.files[split], place)
+        return place
 
 
-class Annotated(NamedTuple):
-    """What a JSON file holds, whatever a recipe makes of it."""
+def annotated(path: Path, root: Path) -> tuple[dict[Any, str], Annotations]:
+    """The categories of a JSON file (id -> name), and what it annotates below `root`; a label is the place of a category.
 
-    categories: dict[Any, str]  # id -> name
-    annotations: Annotations  # the label of a box is the place of its category in `categories`
-
-
-def annotated(path: Path, root: Path) -> Annotated:
-    """What the file annotates of images below `root`; nothing of it may be changed. Raises FileNotFoundError and ValueError."""
+    Nothing of it may be changed. Raises FileNotFoundError and ValueError.
+    """
     if not path.is_file():
         raise FileNotFoundError(f'{path}: there is no such file')
     stat = path.stat()
@@ -109,7 +99,7 @@ def annotated(path: Path, root: Path) -> Annotated:
 
 
 @lru_cache(maxsize=2)  # of training and of evaluation
-def _annotated(path: Path, root: Path, modified: int, size: int) -> Annotated:
+def _annotated(path: Path, root: Path, modified: int, size: int) -> tuple[dict[Any, str], Annotations]:
     """Kept while the file stays as it is: to read a million boxes takes ten seconds, and a start asks several times."""
     content = _parsed(path)
     categories = _categories(content, path)
@@ -129,7 +119,7 @@ def _annotated(path: Path, root: Path, modified: int, size: int) -> Annotated:
         with problems:
             _add(annotation, annotations, images, labels, path)
     problems.check()
-    return Annotated(categories, annotations)
+    return categories, annotations
 
 
 def _parsed(path: Path) -> dict[str, Any]:

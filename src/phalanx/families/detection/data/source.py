@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Protocol, Self
 
 import numpy as np
@@ -48,10 +48,18 @@ class Objects:
     def at(self, chosen: Mask | npt.NDArray[np.integer[Any]]) -> Objects:
         return Objects(self.boxes[chosen], self.classes[chosen], self.ignored[chosen], self.areas[chosen])
 
+    def rows(self) -> Iterator[tuple[list[float], int, bool, float]]:
+        """Box, class, ignored and area of each object."""
+        return zip(self.boxes.tolist(), self.classes.tolist(), self.ignored.tolist(), self.areas.tolist(), strict=True)
+
+    def moved(self, x: float, y: float) -> Objects:
+        """With the boxes so many pixels further to the right and down."""
+        return replace(self, boxes=self.boxes + np.array([x, y, x, y], np.float32))
+
     def clipped(self, width: float, height: float) -> Objects:
         """With the boxes cut off at the edges of an image; what lies outside is gone."""
         boxes = np.clip(self.boxes, 0, np.array([width, height, width, height], np.float32))
-        return Objects(boxes, self.classes, self.ignored, self.areas).at(have_area(boxes))
+        return replace(self, boxes=boxes).at(have_area(boxes))
 
 
 def areas_of(boxes: Boxes) -> npt.NDArray[np.float32]:  # [N, 4] -> [N]

@@ -61,10 +61,10 @@ class PascalVOC:
 
     def _pair(self, line: str, images: dict[str, str], where: str) -> tuple[str, str]:
         """Image and annotation of a line; names may have spaces in them."""
-        if not line.lower().endswith('.xml'):
-            image, xml = f'{IMAGES}/{images.get(line, f"{line}.jpg")}', f'Annotations/{line}.xml'
-            return check_inside(image, self.root, where), check_inside(xml, self.root, where)
-        pairs = [(line[: space.start()], line[space.end() :]) for space in re.finditer(r'\s+', line)]
+        if line.lower().endswith('.xml'):
+            pairs = [(line[: space.start()], line[space.end() :]) for space in re.finditer(r'\s+', line)]
+        else:
+            pairs = [(f'{IMAGES}/{images.get(line, f"{line}.jpg")}', f'Annotations/{line}.xml')]
         if len(pairs) > 1:  # which of the spaces stands between the two, the disk decides
             pairs = [pair for pair in pairs[:MOST_SPACES] if (self.root / check_inside(pair[0], self.root, where)).is_file()]
         if len(pairs) != 1:

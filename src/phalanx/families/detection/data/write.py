@@ -4,7 +4,7 @@ import json
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Literal, NamedTuple, get_args
+from typing import NamedTuple
 from xml.etree import ElementTree
 
 import PIL.Image
@@ -13,8 +13,6 @@ import yaml
 from phalanx.data.samples import Draw, Split
 from phalanx.families.detection.data.source import Objects, Source
 
-Format = Literal['coco', 'voc', 'yolo']
-FORMATS: tuple[Format, ...] = get_args(Format)
 DIGITS = 3  # behind the point of a pixel
 
 
@@ -26,7 +24,7 @@ class Placed(NamedTuple):
     objects: Objects
 
 
-def write(source: Source, class_names: Sequence[str], out: Path, split: Split, *, form: Format) -> dict[str, str]:
+def write(source: Source, class_names: Sequence[str], out: Path, split: Split, *, form: str) -> dict[str, str]:
     """Writes one split of a data set below the folder `out`, and returns the keys of `data` in a recipe that read it.
 
     YOLO has no way to mark crowds and difficult objects: there they are left out. Raises SampleError for an image that cannot
@@ -58,13 +56,11 @@ def _copied(source: Source, out: Path, folder: str) -> Iterator[Placed]:
 
 
 def _coco(placed: Sequence[Placed], class_names: Sequence[str], out: Path, split: Split) -> dict[str, str]:
-    images = [
-        {'id': number, 'file_name': one.path, 'width': one.size[0], 'height': one.size[1]}
-        for number, one in enumerate(placed, 1)
-    ]
+    images: list[dict[str, object]] = []
     annotations: list[dict[str, object]] = []
     for number, one in enumerate(placed, 1):
-        for (x0, y0, x1, y1), label, ignored, area in rows_of(one.objects):
+        images.append({'id': number, 'file_name': one.path, 'width': one.size[0], 'height': one.size[1]})
+        for (x0, y0, x1, y1), label, ignored, area in one.objects.rows():
             box = [round(value, DIGITS) for value in (x0, y0, x1 - x0, y1 - y0)]
             own = {'id': len(annotations) + 1, 'image_id': number, 'category_id': label + 1, 'iscrowd': int(ignored)}
             annotations.append(own | {'bbox': box, 'area': round(area, DIGITS)})
@@ -96,7 +92,7 @@ def _voc_tree(one: Placed, class_names: Sequence[str]) -> ElementTree.Element:
     size = ElementTree.SubElement(root, 'size')
     for name, value in zip(('width', 'height', 'depth'), (*one.size, 3), strict=True):
         ElementTree.SubElement(size, name).text = str(value)
-    for box, label, ignored, _ in rows_of(one.objects):
+    for box, label, ignored, _ in one.objects.rows():
         element = ElementTree.SubElement(root, 'object')
         ElementTree.SubElement(element, 'name').text = class_names[label]
         ElementTree.SubElement(element, 'difficult').text = str(int(ignored))
@@ -111,7 +107,7 @@ def _yolo(placed: Sequence[Placed], class_names: Sequence[str], out: Path, split
     folder.mkdir(parents=True, exist_ok=True)
     for one in placed:
         lines = []
-        for (x0, y0, x1, y1), label, _, _ in rows_of(one.objects.at(~one.objects.ignored)):
+        for (x0, y0, x1, y1), label, _, _ in one.objects.at(~one.objects.ignored).rows():
             W, H = one.size
             values = ((x0 + x1) / 2 / W, (y0 + y1) / 2 / H, (x1 - x0) / W, (y1 - y0) / H)
             lines.append(' '.join([str(label), *(f'{value:.7f}' for value in values)]) + '\n')
@@ -121,13 +117,5 @@ def _yolo(placed: Sequence[Placed], class_names: Sequence[str], out: Path, split
     return {'name': 'yolo', split: f'images/{NAMES[split]}', 'classes': 'data.yaml'}
 
 
-def rows_of(objects: Objects) -> Iterator[tuple[list[float], int, bool, float]]:
-    """Box, class, ignored and area of each object."""
-    return zip(objects.boxes.tolist(), objects.classes.tolist(), objects.ignored.tolist(), objects.areas.tolist(), strict=True)
-
-
-WRITERS: dict[Format, Callable[[Sequence[Placed], Sequence[str], Path, Split], dict[str, str]]] = {
-    'coco': _coco,
-    'voc': _voc,
-    'yolo': _yolo,
-}
+Writer = Callable[[Sequence[Placed], Sequence[str], Path, Split], dict[str, str]]
+WRITERS: dict[str, Writer] = {'coco': _coco, 'voc': _voc, 'yolo': _yolo}

@@ -96,12 +96,10 @@ def _row(fields: list[str], where: str, notes: Counter[str]) -> list[float]:
 
 def labels_of(image: str) -> str:
     """Where the boxes of an image stand: the last folder named `images` on the way becomes `labels`, the suffix `.txt`."""
-    parts = list(Path(image).with_suffix('.txt').parts)
-    for place in range(len(parts) - 2, -1, -1):
-        if parts[place] == 'images':
-            parts[place] = 'labels'
-            break
-    return str(Path(*parts))
+    *folders, name = Path(image).with_suffix('.txt').parts
+    if 'images' in folders:
+        folders[-1 - folders[::-1].index('images')] = 'labels'
+    return str(Path(*folders, name))
 
 
 def _names_in_yaml(root: Path, name: str) -> tuple[str, ...]:

@@ -31,9 +31,11 @@ class Assigned(NamedTuple):
     score: Tensor  # [B, A] what the anchor's probability of the class should be; 0 for background
     most: int  # anchors of an image that can answer
 
-    def first(self) -> Tensor:  # int64 [B, most]
-        """The anchors of each image that answer, in their order, and then background."""
-        return (~self.answers).byte().argsort(dim=1, stable=True)[:, : self.most]
+    def positives(self) -> tuple[Tensor, Tensor, Tensor]:  # int64 [B, 1], int64 [B, most], [B, most]
+        """The images, the anchors of each that answer, in their order and then background, and the scores of these."""
+        anchors = (~self.answers).byte().argsort(dim=1, stable=True)[:, : self.most]
+        images = torch.arange(len(anchors), device=anchors.device)[:, None]
+        return images, anchors, self.score.gather(1, anchors)
 
 
 def padded(boxes: Sequence[Tensor], classes: Sequence[Tensor], dtype: torch.dtype) -> Truths:

@@ -5,7 +5,6 @@ Shapes: B batch, A anchors, K classes, P anchors of an image that can answer for
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -21,10 +20,9 @@ from phalanx.nn.precision import at_least_float32
 EPSILON = 1e-9  # the least weight: a step in which no anchor answers costs 0, not 0/0
 
 
-class TeacherLoss(Protocol):
-    """What every loss of this kind is. `assigned`: which anchors answer for the true boxes, as the own loss has it."""
-
-    def __call__(self, student: Raw, teacher: Raw, truths: Truths, assigned: Assigned) -> Loss: ...
+# What every loss of this kind is: called with the outputs of student and teacher, the true boxes, and which anchors answer for
+# them, as the own loss has it.
+TeacherLoss = Callable[[Raw, Raw, Truths, Assigned], Loss]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,27 +51,21 @@ class LogitsFromTeacher:
         probabilities = own.sigmoid()
         cls = F.binary_cross_entropy_with_logits(own, others, reduction='none') * (probabilities - others).square()
 
-        image, anchor = torch.arange(len(own), device=own.device)[:, None], assigned.first()  # [B, 1], [B, P]
-        score, scores = assigned.score.gather(1, anchor), assigned.score.sum()
+        (image, anchor, score), scores = assigned.positives(), assigned.score.sum()
         ious = generalised_iou(decode.boxes(student)[image, anchor], decode.boxes(teacher)[image, anchor])
         distances = (raw.distances[image, anchor].to(own.dtype).view(*score.shape, 4, -1) for raw in (student, teacher))
         log_shares, shares = (logits.log_softmax(-1) for logits in distances)  # [B, P, 4, bins]
+        dfl = -(shares.exp() * log_shares).sum((2, 3))
         terms = {
             'teacher_cls': Term(self.weight * self.cls_weight * cls.sum(), scores, least=1.0),
             'teacher_iou': Term(self.weight * self.iou_weight * ((1 - ious) * score).sum(), scores, least=EPSILON),
-            'teacher_dfl': Term(
-                self.weight * self.dfl_weight / 4 * (-(shares.exp() * log_shares).sum((2, 3)) * score).sum(),
-                scores,
-                least=EPSILON,
-            ),
+            'teacher_dfl': Term(self.weight * self.dfl_weight / 4 * (dfl * score).sum(), scores, least=EPSILON),
         }
         if self.classes_weight:
             T = self.temperature
-            relations = (
-                F.kl_div((probabilities / T).log_softmax(-1), (others / T).softmax(-1), reduction='none').mean(-1) * T * T
-            )
+            relations = F.kl_div((probabilities / T).log_softmax(-1), (others / T).softmax(-1), reduction='none').mean(-1)
             answers = assigned.answers.to(own.dtype)  # [B, A]
-            total = self.weight * self.classes_weight * (relations * answers).sum()
+            total = self.weight * self.classes_weight * (relations * T * T * answers).sum()
             terms['teacher_classes'] = Term(total, answers.sum(), least=1.0)
         return terms
 

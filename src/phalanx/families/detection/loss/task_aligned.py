@@ -73,15 +73,14 @@ class TaskAlignedLoss:
             else:
                 assigned = self.assign(truths, decode.boxes(teacher), teacher, is_static=False)
             weight = assigned.score.sum()
-        image, anchor = torch.arange(len(predicted), device=predicted.device)[:, None], assigned.first()  # [B, 1], [B, P]
-        score = assigned.score.gather(1, anchor)
+        image, anchor, score = assigned.positives()
         true_boxes = truths.boxes[image, assigned.truth.gather(1, anchor)]  # [B, P, 4]
         targets = to_distances(raw.points[anchor], true_boxes) / raw.strides[anchor, None]
+        dfl = _of_distributions(raw.distances[image, anchor].to(dtype), targets, raw.least)
         totals = {
             'cls': self.cls_weight * self._of_classes(raw.logits.to(dtype), truths, assigned, is_static=is_static),
             'iou': self.iou_weight * ((1 - generalised_iou(predicted[image, anchor], true_boxes)) * score).sum(),
-            'dfl': self.dfl_weight
-            * (_of_distributions(raw.distances[image, anchor].to(dtype), targets, raw.least) * score).sum(),
+            'dfl': self.dfl_weight * (dfl * score).sum(),
         }
         terms = {name: Term(total, weight, least=1.0) for name, total in totals.items()}
         if teacher is not None:

@@ -8,9 +8,8 @@ import numpy.typing as npt
 import torch
 
 from phalanx.families.detection.data.source import Objects
-from phalanx.families.detection.metric.detections import Detections
-from phalanx.families.detection.metric.figures import OVERLAP, SURE, grade
-from phalanx.families.task import Grade
+from phalanx.families.detection.metric.found import OVERLAP, SURE, Detections, confusion, grade, precision_over_recall
+from phalanx.families.task import Figure, Grade, Matrix
 from phalanx.parallel import dist
 
 
@@ -29,10 +28,24 @@ class Labelled(Protocol):
 class Gathered:
     """Predictions and truth of the images that this rank has seen; after `gather`, on the main rank, of all images."""
 
-    def __init__(self) -> None:
+    worst = f'Images with the most mistakes from a score of {SURE:g} and an IoU of {OVERLAP:g}'
+    iou: float  # of `curves`
+
+    def __init__(self, class_names: tuple[str, ...]) -> None:
+        self.class_names = class_names
         self.images: dict[int, tuple[Detections, Objects]] = {}  # by the number of the sample, so that none counts twice
 
-    worst = f'Images with the most mistakes from a score of {SURE:g} and an IoU of {OVERLAP:g}'
+    def curves(self) -> Mapping[str, Sequence[float]]:
+        """The precision of each class at recall 0, 0.01, .. 1; classes that have no object are left out."""
+        raise NotImplementedError
+
+    def figures(self) -> list[Figure]:
+        """Precision over recall, and what is taken for what."""
+        title = f'Classes taken for one another, from a score of {SURE:g} and an IoU of {OVERLAP:g}'
+        counts = confusion(self.images.values(), len(self.class_names))
+        taken = Matrix(title, [*self.class_names, 'nothing'], counts.tolist())
+        curves = self.curves()
+        return [precision_over_recall(curves, self.iou), taken] if curves else [taken]
 
     def update(self, prediction: Sequence[Detections], batch: Labelled) -> list[Grade | None]:
         for index, found, truth in zip(batch.indices, prediction, batch.truths, strict=True):

@@ -1,6 +1,6 @@
 """Average precision as Pascal VOC and PaddleDetection have it (Everingham et al., IJCV 2010)."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -8,10 +8,8 @@ import numpy as np
 import numpy.typing as npt
 
 from phalanx.families.detection.data.source import Boxes, Objects
-from phalanx.families.detection.metric.detections import Detections
-from phalanx.families.detection.metric.figures import RECALLS, figures
+from phalanx.families.detection.metric.found import RECALLS, Detections
 from phalanx.families.detection.metric.gathered import Gathered
-from phalanx.families.task import Figure
 
 Floats = npt.NDArray[np.float64]
 
@@ -36,36 +34,33 @@ class VocAp(Gathered):
     tie_breakers = ()
 
     def __init__(self, class_names: tuple[str, ...], *, iou: float = 0.5, points: Literal['11', 'all'] = '11') -> None:
-        super().__init__()
+        super().__init__(class_names)
         if not 0 < iou < 1:
             raise ValueError(f'iou must lie between 0 and 1, got {iou}')
-        self.class_names, self.iou = class_names, iou
+        self.iou = iou
         self.average = eleven_points if points == '11' else under_curve
 
     def compute(self) -> dict[str, float]:
-        values = [self.average(curve) for curve in self._curves() if curve.objects]
+        values = [self.average(curve) for curve in self._of_classes() if curve.objects]
         return {'mean_ap': float(np.mean(values)) if values else 0.0}
 
     def table(self) -> list[dict[str, str | float]]:
         rows: list[dict[str, str | float]] = []
-        for name, curve in zip(self.class_names, self._curves(), strict=True):
+        for name, curve in zip(self.class_names, self._of_classes(), strict=True):
             ap = self.average(curve) if curve.objects else '-'
             recall = float(curve.recall[-1]) if len(curve.recall) else 0.0
             rows.append({'class': name, 'ap': ap, 'recall': recall if curve.objects else '-', 'objects': curve.objects})
         return rows
 
-    def figures(self) -> list[Figure]:
-        curves = zip(self.class_names, self._curves(), strict=True)
-        precision = {name: at_recalls(curve, RECALLS) for name, curve in curves if curve.objects}
-        return figures(precision, self.images.values(), self.class_names, self.iou)
+    def curves(self) -> Mapping[str, list[float]]:
+        of_classes = zip(self.class_names, self._of_classes(), strict=True)
+        return {name: at_recalls(curve, RECALLS) for name, curve in of_classes if curve.objects}
 
-    def _curves(self) -> list[Curve]:
-        """One a class."""
-        pairs = list(self.images.values())
-        return [curve_of(pairs, label, self.iou) for label in range(len(self.class_names))]
+    def _of_classes(self) -> list[Curve]:
+        return [curve_of(self.images.values(), label, self.iou) for label in range(len(self.class_names))]
 
 
-def curve_of(pairs: list[tuple[Detections, Objects]], label: int, threshold: float) -> Curve:
+def curve_of(pairs: Iterable[tuple[Detections, Objects]], label: int, threshold: float) -> Curve:
     """The curve of class `label` over images of (found, truth)."""
     scores, hits, num_objects = [np.zeros(0)], [np.zeros(0, np.bool_)], 0
     for found, truth in pairs:

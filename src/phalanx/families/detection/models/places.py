@@ -4,8 +4,6 @@ Vaswani et al., Attention Is All You Need, https://arxiv.org/abs/1706.03762. Lay
 PaddleDetection. Shapes: B batch, C channels, N = h * w places of a map.
 """
 
-from itertools import chain
-
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -40,7 +38,7 @@ def place_waves(h: int, w: int, channels: int, device: torch.device) -> Tensor:
     quarter = torch.arange(channels // 4, device=device, dtype=torch.float32) / (channels // 4)
     speeds = TEMPERATURE**-quarter
     angles = [coordinate.float()[:, None] * speeds for coordinate in (places // h, places % h)]
-    return torch.cat(list(chain.from_iterable((angle.sin(), angle.cos()) for angle in angles)), 1)
+    return torch.cat([wave for angle in angles for wave in (angle.sin(), angle.cos())], 1)
 
 
 class EncoderLayer(nn.Module):

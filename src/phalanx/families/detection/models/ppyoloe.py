@@ -33,21 +33,10 @@ CHANNELS = (768, 384, 192, 64)  # of the neck's maps, for size l
 class PPYOLOE(nn.Module):
     """images [B, 3, H, W], H and W multiples of 32 -> Raw, in training and in evaluation."""
 
-    def __init__(
-        self,
-        num_classes: int,
-        backbone: CSPRepResNet,
-        *,
-        width: float,
-        depth: float,
-        neck_alpha: bool = False,
-        encoder: int = 0,
-        reach: tuple[int, int] = REACH,
-    ) -> None:
+    def __init__(self, num_classes: int, backbone: CSPRepResNet, neck: 'CSPPAN', reach: tuple[int, int]) -> None:
         super().__init__()
-        self.backbone, self.reach = backbone, reach
-        self.neck = CSPPAN(backbone.channels[::-1], width=width, depth=depth, alpha=neck_alpha, encoder=encoder)
-        heads = [Head(channels, num_classes, reach[1] - reach[0] + 1) for channels in self.neck.channels]
+        self.backbone, self.neck, self.reach = backbone, neck, reach
+        heads = [Head(channels, num_classes, reach[1] - reach[0] + 1) for channels in neck.channels]
         self.heads = nn.ModuleList(heads)
         initialise_convs(self)
         for head in heads:
@@ -95,9 +84,7 @@ class CSPPAN(nn.Module):
     finest, and back. Each map keeps its size; they become `channels` deep.
     """
 
-    def __init__(
-        self, in_channels: Sequence[int], *, width: float, depth: float, alpha: bool = False, encoder: int = 0
-    ) -> None:
+    def __init__(self, in_channels: Sequence[int], *, width: float, depth: float, alpha: bool, encoder: int) -> None:
         """`in_channels`: of the maps, the coarsest first; `alpha`: as in RepBlock; `encoder`: layers of a PlaceEncoder."""
         super().__init__()
         self.encoder = PlaceEncoder(in_channels[0], encoder) if encoder else nn.Identity()
@@ -117,16 +104,14 @@ class CSPPAN(nn.Module):
     def forward(self, maps: Sequence[Tensor]) -> list[Tensor]:
         outputs: list[Tensor] = []
         for level, own in enumerate([self.encoder(maps[-1]), *reversed(maps[:-1])]):
-            x = own if level == 0 else torch.cat([self._enlarged(self.finer[level - 1](outputs[-1])), own], dim=1)
-            outputs.append(self.top_down[level](x))
+            if level > 0:
+                above = F.interpolate(self.finer[level - 1](outputs[-1]), scale_factor=2.0)
+                own = torch.cat([above, own], dim=1)
+            outputs.append(self.top_down[level](own))
         for level in reversed(range(len(maps) - 1)):
             x = torch.cat([self.coarser[level](outputs[level + 1]), outputs[level]], dim=1)
             outputs[level] = self.bottom_up[level](x)
         return outputs
-
-    @staticmethod
-    def _enlarged(x: Tensor) -> Tensor:
-        return F.interpolate(x, scale_factor=2.0)
 
 
 def neck_stage(in_channels: int, out_channels: int, num_blocks: int, *, alpha: bool, pyramid: bool = False) -> CSPStage:
@@ -215,4 +200,5 @@ def ppyoloe(
         raise ValueError(f'reach must rise from 0 or less, and encoder be at least 0; got {reach[0]}, {reach[1]} and {encoder}')
     depth, width = SIZES[size]
     backbone = CSPRepResNet(width=width, depth=depth, alpha=plus, levels=levels)
-    return PPYOLOE(num_classes, backbone, width=width, depth=depth, neck_alpha=neck_alpha, encoder=encoder, reach=reach)
+    neck = CSPPAN(backbone.channels[::-1], width=width, depth=depth, alpha=neck_alpha, encoder=encoder)
+    return PPYOLOE(num_classes, backbone, neck, reach)
