@@ -78,9 +78,8 @@ class Golden:
         self.images = torch.from_numpy(images(self.facts['input_shape']))
         batch = {key: torch.tensor(values) for key, values in self.facts['batch'].items() if key not in ('texts', 'order')}
         ctc = batch['label'] if 'label' in batch else batch['label_ctc']
-        self.texts = Texts(
-            ctc, batch['length'], batch.get('label_sar', batch.get('label_gtc', torch.zeros(0))), batch.get('valid_ratio')
-        )
+        guide = batch.get('label_sar', batch.get('label_gtc', torch.zeros(0)))
+        self.texts = Texts(ctc, batch['length'], guide, batch.get('valid_ratio', torch.ones(len(ctc))))
 
     def network(self, dtype: torch.dtype = torch.float32) -> nn.Module:
         model = NETWORKS[self.name]().to(dtype)
@@ -273,7 +272,8 @@ def test_a_text_that_does_not_fit_the_line_costs_nothing_as_in_the_original() ->
     logits = golden.network().train()(golden.images).ctc.detach()
     for row, (loss, gradient) in enumerate(zip(case['loss'], case['grad_abs_sum_per_sample'], strict=True)):
         sample = logits[row : row + 1].clone().requires_grad_()
-        texts = Texts(torch.tensor(case['labels'][row])[None], torch.tensor(case['lengths'][row])[None], torch.zeros(0))
+        label, length = (torch.tensor(case[key][row])[None] for key in ('labels', 'lengths'))
+        texts = Texts(label, length, torch.zeros(0), torch.ones(1))
         total, *_ = CTC()(Outputs(sample), texts)['ctc']
         total.backward()
         assert sample.grad is not None
@@ -286,6 +286,6 @@ def test_ctc_of_each_text_is_that_of_the_original(name: str) -> None:
     golden = Golden(name)
     logits = golden.network(torch.float64).train()(golden.images.double()).ctc
     for row, expected in enumerate(golden.facts['ctc_per_sample']):
-        texts = Texts(golden.texts.ctc[row : row + 1], golden.texts.lengths[row : row + 1], torch.zeros(0))
+        texts = golden.texts[row : row + 1]
         total, weight, _ = CTC()(Outputs(logits[row : row + 1]), texts)['ctc']
         assert (total / weight).item() == pytest.approx(expected, rel=1e-5)

@@ -1,18 +1,18 @@
 """Recognition: the text of an image of one line. This file is the family's table of contents, and its part of a recipe."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self, get_args
+from typing import Annotated, Any, Literal, get_args
 
 import torch
 from torch import Tensor, nn
 
 from phalanx.config.options import check_size
 from phalanx.data import samples
-from phalanx.data.batch import ImageBatch, shares
-from phalanx.data.image import channels_first, normalised, stacked
+from phalanx.data.batch import ImageBatch
+from phalanx.data.image import channels_first, stacked
 from phalanx.data.samples import Draw, Image, Rng, SampleError, Split
 from phalanx.families.base import Colours, Family, FamilyKeys, checked
 from phalanx.families.losses import summed, weights_of
@@ -63,14 +63,7 @@ class RecognitionBatch(ImageBatch):
     widths: Tensor  # int64 [B]
     texts: Texts
     labels: tuple[str, ...]
-    unknown: int
-
-    def split(self, parts: int) -> list[Self]:
-        fields = (shares(self.images, parts), shares(self.widths, parts), self.texts.split(parts), shares(self.labels, parts))
-        return [
-            replace(self, images=images, widths=widths, texts=texts, labels=labels)
-            for images, widths, texts, labels in zip(*fields, strict=True)
-        ]
+    unknown: tuple[int, ...]  # how many characters of each text the dictionary has not
 
 
 @dataclass(frozen=True)
@@ -93,8 +86,7 @@ class Encoder:
         """Of the CTC head and of the attention decoder. Raises UnusableTextError when one of them cannot learn the text."""
         if not self.trains:
             return self.characters.compared(text), []
-        guides = {'sar': self.characters.sar, 'nrtr': self.characters.nrtr}
-        return self.characters.encoded(text), guides[self.guide](text) if self.guide else []
+        return self.characters.encoded(text), getattr(self.characters, self.guide)(text) if self.guide else []
 
     def accepts(self, text: str) -> bool:
         """Whether the text can be a target of every head."""
@@ -262,11 +254,14 @@ class Recognition(Family):
             padded([sample.guide for sample in samples], self.dictionary.max_length),
             widths / images.shape[3],
         )
-        labels = tuple(sample.label for sample in samples)
-        return RecognitionBatch(images, widths, texts, labels, sum(sample.unknown for sample in samples))
+        labels, unknown = zip(*((sample.label, sample.unknown) for sample in samples), strict=True)
+        return RecognitionBatch(images, widths, texts, labels, unknown)
 
     def network_input(self, batch: RecognitionBatch) -> Tensor:
-        return network_input(batch, self.mean, self.std)
+        """As of every family, and zero where a line ends."""
+        images = super().network_input(batch)
+        columns = torch.arange(images.shape[3], device=images.device)
+        return images.masked_fill_(columns >= batch.widths[:, None, None, None], 0)
 
     @property
     def has_fixed_size(self) -> bool:
@@ -319,10 +314,3 @@ class Recognition(Family):
             {'characters': self.characters.characters, 'blank': BLANK, 'first_character': BLANK + 1},
             dynamic={3: model.width_step} if self.keep_ratio else {},
         )
-
-
-def network_input(batch: RecognitionBatch, mean: tuple[float, ...], std: tuple[float, ...]) -> Tensor:
-    """Normalised images [B, 3, h, w], BGR as the originals' weights want them, and zero where a line ends."""
-    images = normalised(batch.images.flip(1), mean, std)
-    columns = torch.arange(images.shape[3], device=images.device)
-    return images.masked_fill_(columns >= batch.widths[:, None, None, None], 0)

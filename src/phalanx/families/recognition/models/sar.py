@@ -24,10 +24,7 @@ class SARHead(nn.Module):
 
     def forward(self, features: Tensor, texts: Texts) -> Tensor:
         T = features.shape[3]
-        if texts.valid_ratios is None:
-            filled = torch.full_like(texts.lengths, T)
-        else:
-            filled = (texts.valid_ratios * T).ceil().long().clamp(1, T)
+        filled = (texts.valid_ratios * T).ceil().long().clamp(1, T)
         line = self.encoder(features, filled)
         logits: Tensor = self.decoder(features, filled, line, texts.guide)
         return logits
