@@ -28,7 +28,7 @@ from phalanx.families.distillation import DML, Distilled, FeatureDistance, own_l
 from phalanx.families.recognition.loss import CTC, NRTR, Multi
 from phalanx.families.recognition.models.crnn import CRNN, crnn
 from phalanx.families.recognition.models.outputs import Outputs
-from phalanx.families.recognition.models.svtr_lcnet import svtr_lcnet
+from phalanx.families.recognition.models.svtr_lcnet import SVTRLCNet
 from phalanx.families.recognition.models.svtr_lcnetv3 import SVTRLCNetV3, svtr_lcnetv3
 from phalanx.families.recognition.texts import Texts
 from phalanx.families.task import Loss
@@ -41,9 +41,9 @@ FACTS['ppocrv4_rec'] = json.loads((DATA / 'ppocrv4_rec.json').read_text())
 NETWORKS: dict[str, Callable[[], nn.Module]] = {
     'crnn_mv3': lambda: crnn(36),
     'crnn_ch_lite': lambda: crnn(96, size='small', hidden_size=48),
-    'ppocrv3_rec': lambda: svtr_lcnet(96, dropout=0.0),
+    'ppocrv3_rec': lambda: SVTRLCNet(96, dropout=0.0),
     'ppocrv4_rec': lambda: svtr_lcnetv3(96, scale=0.5, dropout=0.0, nrtr_size=96, nrtr_depth=2),
-    'ppocrv3_distill': lambda: Distilled({name: svtr_lcnet(96, dropout=0.0) for name in ('student', 'teacher')}),
+    'ppocrv3_distill': lambda: Distilled({name: SVTRLCNet(96, dropout=0.0) for name in ('student', 'teacher')}),
 }
 STEPS = {
     'crnn_mv3': 6,

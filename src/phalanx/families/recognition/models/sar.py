@@ -8,8 +8,9 @@ padding, D hidden channels, K characters.
 import torch
 from torch import Tensor, nn
 
-from phalanx.families.recognition.models.blocks import along_the_line, initialise_as_paddle
+from phalanx.families.recognition.models.blocks import along_the_line
 from phalanx.families.recognition.texts import Texts
+from phalanx.nn.layers import initialise_as_paddle
 from phalanx.nn.stochastic import Dropout
 
 
