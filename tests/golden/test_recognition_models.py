@@ -26,7 +26,7 @@ from torch import Tensor, nn
 from golden.weights import FloatArray, draw, images
 from phalanx.families.distillation import DML, Distilled, FeatureDistance, own_losses
 from phalanx.families.recognition.loss import CTC, NRTR, Multi
-from phalanx.families.recognition.models.crnn import CRNN, crnn
+from phalanx.families.recognition.models.crnn import CRNN
 from phalanx.families.recognition.models.outputs import Outputs
 from phalanx.families.recognition.models.svtr_lcnet import SVTRLCNet
 from phalanx.families.recognition.models.svtr_lcnetv3 import SVTRLCNetV3, svtr_lcnetv3
@@ -39,8 +39,8 @@ DATA = Path(__file__).parent / 'data'
 FACTS = json.loads((DATA / 'recognition_models.json').read_text())
 FACTS['ppocrv4_rec'] = json.loads((DATA / 'ppocrv4_rec.json').read_text())
 NETWORKS: dict[str, Callable[[], nn.Module]] = {
-    'crnn_mv3': lambda: crnn(36),
-    'crnn_ch_lite': lambda: crnn(96, size='small', hidden_size=48),
+    'crnn_mv3': lambda: CRNN(36),
+    'crnn_ch_lite': lambda: CRNN(96, size='small', hidden_size=48),
     'ppocrv3_rec': lambda: SVTRLCNet(96, dropout=0.0),
     'ppocrv4_rec': lambda: svtr_lcnetv3(96, scale=0.5, dropout=0.0, nrtr_size=96, nrtr_depth=2),
     'ppocrv3_distill': lambda: Distilled({name: SVTRLCNet(96, dropout=0.0) for name in ('student', 'teacher')}),

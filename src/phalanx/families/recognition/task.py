@@ -68,19 +68,11 @@ class RecognitionBatch(ImageBatch):
 
 @dataclass(frozen=True)
 class Encoder:
-    """A line -> a Sample: fitted to the network's input, and its text in numbers."""
+    """A text -> the numbers that the heads learn."""
 
     characters: Characters
-    keep_ratio: bool
     guide: Guide | None  # the attention decoder whose target the text is too
     trains: bool = True  # else the text is only compared with what is read, and may be of any length
-
-    def sample(self, line: TextImage, size: Size) -> Sample:
-        """Raises UnusableTextError when the text cannot be a target."""
-        image, text = line
-        encoded, guide = self.targets(text)
-        shown, width = fitted_line(image, size, keep_ratio=self.keep_ratio)
-        return Sample(channels_first(shown), width, *encoded, guide)
 
     def targets(self, text: str) -> tuple[Encoded, list[int]]:
         """Of the CTC head and of the attention decoder. Raises UnusableTextError when one of them cannot learn the text."""
@@ -96,17 +88,13 @@ class Encoder:
             return False
         return True
 
-    def request(self, image: Image, size: Size) -> Sample:
-        """A line of unknown text, wider than `size` where it needs to be, as the originals predict."""
-        shown, width = fitted_line(image, size, keep_ratio=self.keep_ratio, grow=self.keep_ratio)
-        return Sample(channels_first(shown), width, '', 0, [], [])
-
 
 @dataclass(frozen=True)
 class Samples(samples.Samples):
     """The samples of one split, augmented, fitted and encoded."""
 
     encoder: Encoder
+    keep_ratio: bool
     sizes: tuple[Size, ...]  # a step draws one of them for all its samples
     concatenate: Concatenate | None = None
 
@@ -120,9 +108,11 @@ class Samples(samples.Samples):
                 image, text = transform(image, text, rng)
         size = self.sizes[draw.step_rng().integers(len(self.sizes))] if len(self.sizes) > 1 else self.sizes[0]
         try:
-            return self.encoder.sample((image, text), size)
+            encoded, guide = self.encoder.targets(text)
         except UnusableTextError as error:
             raise SampleError(f'{self.name(draw.index)}: {error}') from None
+        shown, width = fitted_line(image, size, keep_ratio=self.keep_ratio)
+        return Sample(channels_first(shown), width, *encoded, guide)
 
     def _another(self, draw: Draw, rng: Rng) -> TextImage | None:
         try:
@@ -190,7 +180,7 @@ class Recognition(Family):
 
     def encoder(self, split: Split) -> Encoder:
         guide = next((head for head in get_args(Guide) if head in self.heads), None)
-        return Encoder(self.characters, self.keep_ratio, guide, trains=split == 'train')
+        return Encoder(self.characters, guide, trains=split == 'train')
 
     def resolved_names(self) -> dict[str, tuple[str, ...]]:
         named = self.dictionary.dictionary
@@ -220,8 +210,8 @@ class Recognition(Family):
     def dataset(self, split: Split) -> Samples:
         source, transforms, encoder = self.source(split), self.transforms[split], self.encoder(split)
         if split == 'eval':
-            return Samples(source, transforms, split, encoder, (self.image_size,))
-        return Samples(source, transforms, split, encoder, self.train_image_sizes, self.concatenate)
+            return Samples(source, transforms, split, encoder, self.keep_ratio, (self.image_size,))
+        return Samples(source, transforms, split, encoder, self.keep_ratio, self.train_image_sizes, self.concatenate)
 
     def survey(self, split: Split) -> TextSurvey:
         """The samples of a split as they lie in their files, for `phalanx data check`."""
@@ -284,7 +274,9 @@ class Recognition(Family):
         return self.make_metric()
 
     def request(self, image: Image) -> Sample:
-        return self.encoder('eval').request(image, self.image_size)
+        """A line of unknown text, wider than `image_size` where it needs to be, as the originals predict."""
+        shown, width = fitted_line(image, self.image_size, keep_ratio=self.keep_ratio, grow=self.keep_ratio)
+        return Sample(channels_first(shown), width, '', 0, [], [])
 
     def picture(self, sample: Sample, result: Reading) -> list[tuple[str, Image]]:
         shown = sample.image[:, :, : sample.width].permute(1, 2, 0).numpy()

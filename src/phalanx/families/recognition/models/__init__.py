@@ -14,13 +14,13 @@ from collections.abc import Callable
 
 from torch import nn
 
-from phalanx.families.recognition.models.crnn import crnn
+from phalanx.families.recognition.models.crnn import CRNN
 from phalanx.families.recognition.models.svtr_lcnet import SVTRLCNet
-from phalanx.families.recognition.models.svtr_lcnetv3 import svtr_lcnetv3, svtr_lcnetv4
+from phalanx.families.recognition.models.svtr_lcnetv3 import SVTRLCNetV4, svtr_lcnetv3
 
 MODELS: dict[str, Callable[..., nn.Module]] = {
-    'crnn': crnn,
+    'crnn': CRNN,
     'svtr_lcnet': SVTRLCNet,
     'svtr_lcnetv3': svtr_lcnetv3,
-    'svtr_lcnetv4': svtr_lcnetv4,
+    'svtr_lcnetv4': SVTRLCNetV4,
 }

@@ -88,10 +88,9 @@ class Hmean:
         texts, scores, hits = self._all()
         if not texts or not len(scores):
             return []
-        lines: dict[str, list[tuple[float, float]]] = {'precision': [], 'recall': [], 'hmean': []}
-        for least in np.linspace(float(scores.min()), float(scores.max()), STEPS):
-            for name, value in rates(hits[scores >= least], texts).items():
-                lines[name].append((float(least), value))
+        leasts = np.linspace(float(scores.min()), float(scores.max()), STEPS)
+        rows = [(float(least), rates(hits[scores >= least], texts)) for least in leasts]
+        lines = {name: [(least, shares[name]) for least, shares in rows] for name in ('precision', 'recall', 'hmean')}
         return [Curves('Found texts with at least a score', 'least score', 'share', lines)]
 
     def _all(self) -> tuple[int, npt.NDArray[np.float32], npt.NDArray[np.bool_]]:
