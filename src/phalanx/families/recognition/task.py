@@ -78,7 +78,8 @@ class Encoder:
         """Of the CTC head and of the attention decoder. Raises UnusableTextError when one of them cannot learn the text."""
         if not self.trains:
             return self.characters.compared(text), []
-        return self.characters.encoded(text), getattr(self.characters, self.guide)(text) if self.guide else []
+        guides = {'sar': self.characters.sar, 'nrtr': self.characters.nrtr}
+        return self.characters.encoded(text), guides[self.guide](text) if self.guide else []
 
     def accepts(self, text: str) -> bool:
         """Whether the text can be a target of every head."""

@@ -31,4 +31,5 @@ class Texts(Tensors):
         return replace(super().to(device), lengths=self.lengths)
 
     def __getitem__(self, part: slice) -> Self:
+        """Those of some images, so that a batch is split like its tensors."""
         return type(self)(*(field[part] for field in vars(self).values()))

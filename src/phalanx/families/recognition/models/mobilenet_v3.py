@@ -17,7 +17,7 @@ Size = Literal['large', 'small']
 
 LOWER = (2, 1)  # the stride that halves the height
 BLOCKS: dict[Size, tuple[Block, ...]] = {
-    'large': tuple(  # the published ones, but that blocks of 80 channels keep the size
+    'large': tuple(  # the published ones: what halves the map lowers it, but for the blocks of 80 channels, which keep its size
         block._replace(stride=1 if block.stride == 1 or block.channels == 80 else LOWER) for block in chain(*LARGE)
     ),
     'small': (
