@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from golden.weights import draw, images
-from phalanx.families.recognition.models.svtr_lcnetv3 import svtr_lcnetv4
+from phalanx.families.recognition.models.svtr_lcnetv3 import SVTRLCNetV4
 from phalanx.families.text_detection.models.db import db
 
 EXPECTED = json.loads((Path(__file__).parent / 'data' / 'ppocrv6.json').read_text())
@@ -29,7 +29,7 @@ def filled(model: nn.Module) -> nn.Module:
 
 @torch.no_grad()
 def test_the_recogniser_gives_the_same_probabilities() -> None:
-    ours = filled(svtr_lcnetv4(10))(torch.from_numpy(images((1, 3, 48, 80))).double()).ctc.softmax(2)
+    ours = filled(SVTRLCNetV4(10))(torch.from_numpy(images((1, 3, 48, 80))).double()).ctc.softmax(2)
     np.testing.assert_allclose(ours[0].numpy(), EXPECTED['recognition']['probabilities'], rtol=0, atol=1e-6)
 
 

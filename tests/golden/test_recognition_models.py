@@ -26,9 +26,9 @@ from torch import Tensor, nn
 from golden.weights import FloatArray, draw, images
 from phalanx.families.distillation import DML, Distilled, FeatureDistance
 from phalanx.families.recognition.loss import CTC, NRTR, Multi
-from phalanx.families.recognition.models.crnn import CRNN, crnn
+from phalanx.families.recognition.models.crnn import CRNN
 from phalanx.families.recognition.models.outputs import Outputs
-from phalanx.families.recognition.models.svtr_lcnet import svtr_lcnet
+from phalanx.families.recognition.models.svtr_lcnet import SVTRLCNet
 from phalanx.families.recognition.models.svtr_lcnetv3 import SVTRLCNetV3, svtr_lcnetv3
 from phalanx.families.recognition.texts import Texts
 from phalanx.families.task import Loss
@@ -39,11 +39,11 @@ DATA = Path(__file__).parent / 'data'
 FACTS = json.loads((DATA / 'recognition_models.json').read_text())
 FACTS['ppocrv4_rec'] = json.loads((DATA / 'ppocrv4_rec.json').read_text())
 NETWORKS: dict[str, Callable[[], nn.Module]] = {
-    'crnn_mv3': lambda: crnn(36),
-    'crnn_ch_lite': lambda: crnn(96, size='small', hidden_size=48),
-    'ppocrv3_rec': lambda: svtr_lcnet(96, dropout=0.0),
+    'crnn_mv3': lambda: CRNN(36),
+    'crnn_ch_lite': lambda: CRNN(96, size='small', hidden_size=48),
+    'ppocrv3_rec': lambda: SVTRLCNet(96, dropout=0.0),
     'ppocrv4_rec': lambda: svtr_lcnetv3(96, scale=0.5, dropout=0.0, nrtr_size=96, nrtr_depth=2),
-    'ppocrv3_distill': lambda: Distilled({name: svtr_lcnet(96, dropout=0.0) for name in ('student', 'teacher')}),
+    'ppocrv3_distill': lambda: Distilled({name: SVTRLCNet(96, dropout=0.0) for name in ('student', 'teacher')}),
 }
 STEPS = {
     'crnn_mv3': 6,
@@ -78,9 +78,8 @@ class Golden:
         self.images = torch.from_numpy(images(self.facts['input_shape']))
         batch = {key: torch.tensor(values) for key, values in self.facts['batch'].items() if key not in ('texts', 'order')}
         ctc = batch['label'] if 'label' in batch else batch['label_ctc']
-        self.texts = Texts(
-            ctc, batch['length'], batch.get('label_sar', batch.get('label_gtc', torch.zeros(0))), batch.get('valid_ratio')
-        )
+        guide = batch.get('label_sar', batch.get('label_gtc', torch.zeros(0)))
+        self.texts = Texts(ctc, batch['length'], guide, batch.get('valid_ratio', torch.ones(len(ctc))))
 
     def network(self, dtype: torch.dtype = torch.float32) -> nn.Module:
         model = NETWORKS[self.name]().to(dtype)
@@ -274,7 +273,8 @@ def test_a_text_that_does_not_fit_the_line_costs_nothing_as_in_the_original() ->
     logits = golden.network().train()(golden.images).ctc.detach()
     for row, (loss, gradient) in enumerate(zip(case['loss'], case['grad_abs_sum_per_sample'], strict=True)):
         sample = logits[row : row + 1].clone().requires_grad_()
-        texts = Texts(torch.tensor(case['labels'][row])[None], torch.tensor(case['lengths'][row])[None], torch.zeros(0))
+        label, length = (torch.tensor(case[key][row])[None] for key in ('labels', 'lengths'))
+        texts = Texts(label, length, torch.zeros(0), torch.ones(1))
         total, *_ = CTC()(Outputs(sample), texts)['ctc']
         total.backward()
         assert sample.grad is not None
@@ -287,6 +287,6 @@ def test_ctc_of_each_text_is_that_of_the_original(name: str) -> None:
     golden = Golden(name)
     logits = golden.network(torch.float64).train()(golden.images.double()).ctc
     for row, expected in enumerate(golden.facts['ctc_per_sample']):
-        texts = Texts(golden.texts.ctc[row : row + 1], golden.texts.lengths[row : row + 1], torch.zeros(0))
+        texts = golden.texts[row : row + 1]
         total, weight, _ = CTC()(Outputs(logits[row : row + 1]), texts)['ctc']
         assert (total / weight).item() == pytest.approx(expected, rel=1e-5)

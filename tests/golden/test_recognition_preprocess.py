@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,10 +15,13 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 from phalanx.data.samples import Image
 from phalanx.families.recognition.characters import Characters, Dictionary, Reading, UnusableTextError
+from phalanx.families.recognition.data import DATA as SETS
+from phalanx.families.recognition.loss import CTC
 from phalanx.families.recognition.metric import ReadingAccuracy
-from phalanx.families.recognition.task import RecognitionBatch, network_input
+from phalanx.families.recognition.models import MODELS
+from phalanx.families.recognition.task import Recognition, RecognitionBatch
 from phalanx.families.recognition.texts import Texts
-from phalanx.families.recognition.transforms import joined
+from phalanx.families.recognition.transforms import Concatenate
 from phalanx.runtime.prepare import fitted_line
 
 DATA = Path(__file__).parent / 'data'
@@ -101,7 +105,7 @@ def test_metrics_are_those_of_the_original(name: str, options: dict[str, bool]) 
     pairs, expected = FACTS['metric']['pairs_pred_target'], FACTS['metric'][name]['all']
     metric = ReadingAccuracy(**options)
     for pair in pairs:
-        metric.update([Reading(pair[0], 1.0)], SimpleNamespace(labels=[pair[1]], unknown=0, **NO_LINE))
+        metric.update([Reading(pair[0], 1.0)], SimpleNamespace(labels=[pair[1]], unknown=[0], **NO_LINE))
     found, n = metric.compute(), len(pairs)
     assert found['accuracy'] == pytest.approx(expected['acc'] * (n + 1e-5) / n, rel=1e-9)
     assert 1 - found['edit_similarity'] == pytest.approx((1 - expected['norm_edit_dis']) * (n + 1e-5) / n, rel=1e-9)
@@ -121,8 +125,9 @@ def test_lines_are_fitted_and_normalised_as_in_the_original(case: dict[str, Any]
     )
     images = torch.from_numpy(shown.transpose(2, 0, 1).copy())[None]
     none = torch.zeros(1, 25, dtype=torch.int64)
-    batch = RecognitionBatch(images, torch.tensor([width]), Texts(none, none[:, 0], none), ('',), 0)
-    found = network_input(batch, (0.5, 0.5, 0.5), (0.5, 0.5, 0.5))[0]
+    texts = Texts(none, none[:, 0], none, torch.tensor([width / images.shape[3]]))
+    task = Recognition(Recognition.Keys(model=partial(MODELS['crnn']), data=partial(SETS['digit_lines']), loss=(partial(CTC),)))
+    found = task.network_input(RecognitionBatch(images, torch.tensor([width]), texts, ('',), (0,)))[0]
     assert list(found.shape) == case['out']['shape']
     assert_allclose(found[..., ::3, ::5], ARRAYS[case['out']['array_key']], atol=1e-6)
     assert float(found.double().sum()) == pytest.approx(case['out']['sum'], abs=2e-2)
@@ -132,7 +137,7 @@ def test_lines_are_fitted_and_normalised_as_in_the_original(case: dict[str, Any]
 @pytest.mark.parametrize('case', FACTS['concatenate'], ids=lambda case: case['out']['array_key'])
 def test_lines_are_put_behind_one_another_as_in_the_original(case: dict[str, Any]) -> None:
     lines = [(image(0, height, width), text) for height, width, text in (case['main'], *case['ext'])]
-    found, text = joined(lines[0], lines[1:], (48, 320), 25)
+    found, text = Concatenate(image_size=(48, 320), max_length=25).joined(lines[0], lines[1:], lambda text: True)
     assert text == case['label']
     assert list(found.shape) == case['out']['shape']
     assert int(found.sum()) == case['out']['sum']

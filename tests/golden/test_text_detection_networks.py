@@ -18,9 +18,10 @@ import pytest
 import torch
 
 from golden.weights import FloatArray, draw, images
-from phalanx.families.text_detection.loss import DbLoss, Targets
+from phalanx.families.text_detection.loss import DbLoss
 from phalanx.families.text_detection.models.db import DB, db
 from phalanx.families.text_detection.models.maps import Maps
+from phalanx.families.text_detection.targets import Targets
 from phalanx.parallel.step import WholeStep
 from phalanx.weights.originals import load_original, stored_as_in_paddle
 from phalanx.weights.originals.db import original

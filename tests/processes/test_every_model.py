@@ -15,7 +15,7 @@ import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, Self, get_args, get_origin, get_type_hints
+from typing import Any, Literal, NamedTuple, Self, get_args, get_origin
 
 import pytest
 import torch
@@ -24,6 +24,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch._dynamo.utils import counters
 
+from phalanx.config.bind import hints_of
 from phalanx.data.samples import Draw
 from phalanx.engine.runs import open_job
 from phalanx.engine.trainer import Trainer
@@ -131,7 +132,7 @@ def cases() -> Iterator[Case]:
 def choices(name: str, build: Any) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """The published values of the options of a network that are choices, and each other value."""
     usual, changes = {}, []
-    for option, kind in get_type_hints(build).items():
+    for option, kind in hints_of(build).items():
         values = (False, True) if kind is bool else get_args(kind) if get_origin(kind) is Literal else ()
         if values:
             usual[option] = inspect.signature(build).parameters[option].default

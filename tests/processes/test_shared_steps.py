@@ -17,8 +17,9 @@ from phalanx.families.segmentation.loss.cross_entropy import CrossEntropy
 from phalanx.families.segmentation.loss.lovasz import LovaszHinge, LovaszSoftmax
 from phalanx.families.segmentation.loss.ohem import OhemCrossEntropy
 from phalanx.families.segmentation.loss.pixel_loss import PixelLoss
-from phalanx.families.text_detection.loss import DbLoss, Targets
+from phalanx.families.text_detection.loss import DbLoss
 from phalanx.families.text_detection.models.maps import Maps, RefinedMaps
+from phalanx.families.text_detection.targets import Targets
 from phalanx.parallel import dist, norms
 from phalanx.parallel.norms import BatchNorm2d
 from phalanx.parallel.step import WholeStep

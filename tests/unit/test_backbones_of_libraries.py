@@ -12,7 +12,7 @@ import torchvision
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from phalanx.families.recognition.models.crnn import crnn
+from phalanx.families.recognition.models.crnn import CRNN
 from phalanx.families.segmentation.models.deeplabv3p import deeplabv3p
 from phalanx.families.segmentation.models.ocrnet import ocrnet
 from phalanx.families.segmentation.models.pp_liteseg import pp_liteseg
@@ -239,7 +239,7 @@ def test_stdc_is_that_of_its_authors(tmp_path: Path) -> None:
         ),
         (lambda: deeplabv3p(2, backbone='resnet50_vd'), lambda: timm.create_model('resnet50'), 'is a plain ResNet'),
         (lambda: db(), lambda: torchvision.models.mobilenet_v3_large(), 'no widening convolution, .* slope 1/6, not 0.2'),
-        (lambda: crnn(10), lambda: timm.create_model('mobilenetv3_large_100'), 'is a MobileNetV3 of timm or torchvision'),
+        (lambda: CRNN(10), lambda: timm.create_model('mobilenetv3_large_100'), 'is a MobileNetV3 of timm or torchvision'),
     ],
     ids=['resnet50 of torchvision', 'resnet50 of timm', 'MobileNetV3 of torchvision', 'MobileNetV3 of timm'],
 )

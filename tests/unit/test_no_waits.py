@@ -18,8 +18,9 @@ from phalanx.families.recognition.models import MODELS
 from phalanx.families.recognition.texts import Texts
 from phalanx.families.segmentation.loss.terms import PARTS
 from phalanx.families.task import Loss
-from phalanx.families.text_detection.loss import DbLoss, Targets
+from phalanx.families.text_detection.loss import DbLoss
 from phalanx.families.text_detection.models.db import db
+from phalanx.families.text_detection.targets import Targets
 from phalanx.parallel.step import WholeStep
 
 META = torch.device('meta')

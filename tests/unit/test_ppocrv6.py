@@ -13,7 +13,7 @@ from test_ppocrv4 import texts
 from torch import nn
 
 from phalanx.families.recognition.loss import CTC, NRTR
-from phalanx.families.recognition.models.svtr_lcnetv3 import svtr_lcnetv4
+from phalanx.families.recognition.models.svtr_lcnetv3 import SVTRLCNetV4
 from phalanx.families.text_detection.models.db import db
 from phalanx.nn.layers import ConvBNReLU
 from phalanx.weights.onnx_file import weights_in
@@ -31,7 +31,7 @@ def published(name: str) -> Path:
 
 def test_every_parameter_of_the_recogniser_takes_part_in_training() -> None:
     torch.manual_seed(0)
-    model = svtr_lcnetv4(5, nrtr_size=32, nrtr_depth=1)
+    model = SVTRLCNetV4(5, nrtr_size=32, nrtr_depth=1)
     outputs = model(torch.randn(2, 3, 48, 64), texts())
     assert outputs.ctc.shape == (2, 8, 6)
     terms = [term for loss in (CTC(), NRTR()) for term in loss(outputs, texts()).values()]
@@ -52,7 +52,7 @@ def test_every_parameter_of_the_detector_takes_part_in_training() -> None:
 
 @pytest.mark.parametrize('height', [32, 48, 64])
 def test_a_line_has_a_place_every_eight_columns_whatever_its_height(height: int) -> None:
-    assert svtr_lcnetv4(5).eval()(torch.zeros(1, 3, height, 96)).ctc.shape == (1, 12, 6)
+    assert SVTRLCNetV4(5).eval()(torch.zeros(1, 3, height, 96)).ctc.shape == (1, 12, 6)
 
 
 @pytest.mark.skipif(find_spec('onnx') is None, reason='reading ONNX files needs onnx')
@@ -87,7 +87,7 @@ def test_the_published_weights_give_the_same_probabilities(name: str) -> None:
 
     file = published(name)
     is_reading = 'rec' in name
-    model: nn.Module = svtr_lcnetv4(18709) if is_reading else detector()
+    model: nn.Module = SVTRLCNetV4(18709) if is_reading else detector()
     notes = load_weights(model.eval(), file).notes
     assert notes == [] if is_reading else all('stay as initialised: head.threshold' in note for note in notes)
     image = np.random.default_rng(0).uniform(-1, 1, (1, 3, 48, 160) if is_reading else (1, 3, 96, 160)).astype(np.float32)

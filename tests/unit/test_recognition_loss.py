@@ -63,7 +63,7 @@ def test_a_text_longer_than_the_line_costs_nothing_but_counts(focal: bool) -> No
 
 def test_a_batch_of_empty_texts_asks_for_blanks() -> None:
     logits = torch.randn(2, 4, K + 1, generator=torch.Generator().manual_seed(0)).requires_grad_()
-    nothing = Texts(torch.zeros(2, 3, dtype=torch.int64), torch.zeros(2, dtype=torch.int64), torch.zeros(2, 0))
+    nothing = Texts(torch.zeros(2, 3, dtype=torch.int64), torch.zeros(2, dtype=torch.int64), torch.zeros(2, 0), torch.ones(2))
     loss = CTC()(Outputs(logits), nothing)
     assert value(loss, 'ctc') == pytest.approx(-logits.log_softmax(2)[:, :, 0].sum().item() / 2)
     loss['ctc'].total.backward()
@@ -85,7 +85,7 @@ def test_the_attention_head_is_trained_on_characters_and_ends_but_not_on_padding
 def test_the_nrtr_head_is_judged_on_smoothed_characters_and_ends_but_not_on_padding() -> None:
     """The true one of N = K + 5 classes has 0.9 of the target, each other one 0.1 / (N - 1)."""
     guide = torch.tensor([[2, 4, 5, 3, 0], [2, 6, 3, 0, 0]])
-    text = Texts(torch.tensor([[1, 2], [3, 0]]), torch.tensor([2, 1]), guide)
+    text = Texts(torch.tensor([[1, 2], [3, 0]]), torch.tensor([2, 1]), guide, torch.ones(2))
     logits = torch.randn(2, 4, K + 5, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     expected = 0.0
     for sample, place in ((0, 0), (0, 1), (0, 2), (1, 0), (1, 1)):

@@ -19,7 +19,7 @@ def metric(pairs: Pairs, unknown: int = 0, **options: bool) -> ReadingAccuracy:
 
 
 def batch(labels: list[str], unknown: int = 0) -> SimpleNamespace:
-    return SimpleNamespace(labels=labels, unknown=unknown)
+    return SimpleNamespace(labels=labels, unknown=[unknown])
 
 
 def test_accuracy_and_similarity_by_hand() -> None:

@@ -160,7 +160,7 @@ def test_a_batch_holds_encoded_texts_and_how_far_lines_reach() -> None:
     """The line of 40 x 32 fills 40 of 100 columns; digit d is d + 1 for CTC and d for the attention decoder."""
     ours = task(data=lambda: Lines('12x', '7'), model=SVTR, loss=MULTI)
     batch = ours.collate([ours.dataset('train')[Draw(index, 0, 0, 0)] for index in (0, 1)]).to(torch.device('cpu'))
-    assert (len(batch), batch.labels, batch.unknown) == (2, ('12', '7'), 1)
+    assert (len(batch), batch.labels, batch.unknown) == (2, ('12', '7'), (1, 0))
     assert batch.texts.ctc[:, :3].tolist() == [[2, 3, 0], [8, 0, 0]] and batch.texts.lengths.tolist() == [2, 1]
     assert batch.texts.guide[:, :5].tolist() == [[11, 1, 2, 11, 12], [11, 7, 11, 12, 12]]
     assert batch.texts.valid_ratios.tolist() == pytest.approx([0.4, 0.4])

@@ -13,7 +13,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 from phalanx.data.samples import Image
 from phalanx.families.recognition import transforms
-from phalanx.families.recognition.transforms import Concatenate, RecAug, joined, warp
+from phalanx.families.recognition.transforms import Concatenate, RecAug, warp
 from phalanx.runtime.prepare import fitted_line
 
 NEVER = {
@@ -29,6 +29,10 @@ def smooth(height: int, width: int) -> Image:
 
 def noise(height: int, width: int) -> Image:
     return np.random.default_rng(5).integers(0, 256, (height, width, 3), dtype=np.uint8)
+
+
+def any_text(text: str) -> bool:
+    return True
 
 
 def corners(height: int, width: int) -> list[complex]:
@@ -122,20 +126,21 @@ def test_shaking_smears_by_a_pixel_for_each_hundred() -> None:
 def test_lines_are_joined_while_there_is_room() -> None:
     """The texts may have 5 characters and the line be 6 times as wide as high: the third line would make it 7."""
     line, second, third = (noise(10, 20), 'ab'), (noise(20, 60), 'cd'), (noise(10, 20), 'e')
-    image, text = joined(line, [second, third], (10, 60), 5)
+    image, text = Concatenate(image_size=(10, 60), max_length=5).joined(line, [second, third], any_text)
     assert (image.shape, text) == ((10, 50, 3), 'abcd')
     assert_array_equal(image[:, :20], line[0])
 
 
 def test_no_line_is_skipped_for_a_shorter_one() -> None:
-    image, text = joined((noise(10, 20), 'ab'), [(noise(10, 20), 'too long'), (noise(10, 20), 'c')], (10, 100), 5)
+    ours, others = Concatenate(image_size=(10, 100), max_length=5), [(noise(10, 20), 'too long'), (noise(10, 20), 'c')]
+    image, text = ours.joined((noise(10, 20), 'ab'), others, any_text)
     assert (image.shape, text) == ((10, 20, 3), 'ab')
 
 
 def test_another_line_that_cannot_be_read_is_left_out() -> None:
     lines = iter([None, (noise(10, 20), 'cd')])
     ours = Concatenate(image_size=(10, 100), probability=1.0)
-    image, text = ours((noise(10, 20), 'ab'), lambda: next(lines), np.random.default_rng(0))
+    image, text = ours((noise(10, 20), 'ab'), lambda: next(lines), np.random.default_rng(0), any_text)
     assert (image.shape[1], text) == (40, 'abcd')
 
 

@@ -10,8 +10,9 @@ import torch
 from torch import Tensor
 
 from phalanx.families.task import Loss
-from phalanx.families.text_detection.loss import DbLoss, Targets
+from phalanx.families.text_detection.loss import DbLoss
 from phalanx.families.text_detection.models.maps import Maps, RefinedMaps
+from phalanx.families.text_detection.targets import Targets
 from phalanx.parallel.step import WholeStep
 
 

@@ -1,7 +1,8 @@
 """Models by name, over all families."""
 
+import inspect
 from pathlib import Path
-from typing import Literal, get_args, get_origin, get_type_hints
+from typing import Literal, get_args, get_origin
 
 from torch import nn
 
@@ -25,7 +26,7 @@ def create_model(name: str, *, num_classes: int, weights: str | Path | None = No
         raise ValueError(f'{name!r} is not one of {", ".join(known)}{did_you_mean(name, known)}')
     if not isinstance(num_classes, int) or num_classes < 1:
         raise ValueError(f'num_classes must be a whole number from 1 on, got {num_classes!r}')
-    hints = get_type_hints(known[name])
+    hints = {option.name: option.annotation for option in inspect.signature(known[name], eval_str=True).parameters.values()}
     for option, value in options.items():
         choices = get_args(hints.get(option))
         if get_origin(hints.get(option)) is Literal and value not in choices:

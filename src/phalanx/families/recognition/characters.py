@@ -131,15 +131,6 @@ class Characters:
     def __len__(self) -> int:
         return len(self.characters)
 
-    @property
-    def sar_edge(self) -> int:
-        """The number of begin and end in SAR targets."""
-        return len(self) + 1
-
-    @property
-    def sar_padding(self) -> int:
-        return len(self) + 2
-
     def known(self, text: str) -> str:
         """What is left of a text: in lower case where the dictionary wants it, without characters that it has not."""
         return ''.join(filter(self._numbers.__contains__, self._cased(text)))
@@ -171,7 +162,8 @@ class Characters:
 
         Raises UnusableTextError where `ctc` does, and when there is no room for begin and end.
         """
-        return self._framed(text, self.sar_edge, -1, self.sar_edge, self.sar_padding)
+        edge, padding = len(self) + 1, len(self) + 2
+        return self._framed(text, edge, -1, edge, padding)
 
     def nrtr(self, text: str) -> list[int]:
         """As `sar`, of NRTR."""

@@ -7,7 +7,6 @@ from itertools import pairwise
 
 from phalanx.data.samples import Draw, FromSource, Image, SampleError
 from phalanx.families.recognition.characters import Characters, UnusableTextError
-from phalanx.families.recognition.data.source import TextImage
 from phalanx.families.recognition.draw import with_words
 
 UNKNOWN, TOO_LONG, BLANK = '(not in the dictionary)', '(too long for the width)', '␣'
@@ -26,7 +25,7 @@ class TextSurvey(FromSource):
 
     def count(self, index: int) -> tuple[Image, dict[str, int]]:
         """The image and its characters, a blank as ␣. Raises SampleError, also for a text that cannot be learned."""
-        image, text = self._read(index)
+        image, text = self.source.read(Draw(index))
         try:
             self.targets(text)
         except UnusableTextError as error:
@@ -46,11 +45,7 @@ class TextSurvey(FromSource):
 
     def picture(self, index: int) -> Image:
         """The image with its text below."""
-        return with_words(*self._read(index))
-
-    def _read(self, index: int) -> TextImage:
-        image, text = self.source.read(Draw(index))
-        return image, text
+        return with_words(*self.source.read(Draw(index)))
 
 
 def places_needed(text: str) -> int:

@@ -1,16 +1,16 @@
 """Recognition: the text of an image of one line. This file is the family's table of contents, and its part of a recipe."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self, get_args
+from typing import Annotated, Any, Literal, get_args
 
 import torch
 from torch import Tensor, nn
 
 from phalanx.config.options import check_size
-from phalanx.data.batch import ImageBatch, channels_first, normalised, shares, stacked
+from phalanx.data.batch import ImageBatch, channels_first, stacked
 from phalanx.data.samples import Dataset, Draw, Image, Rng, SampleError, Split
 from phalanx.families.base import Colours, Family, FamilyKeys, checked
 from phalanx.families.losses import summed, weights_of
@@ -61,31 +61,16 @@ class RecognitionBatch(ImageBatch):
     widths: Tensor  # int64 [B]
     texts: Texts
     labels: tuple[str, ...]
-    unknown: int
-
-    def split(self, parts: int) -> list[Self]:
-        fields = (shares(self.images, parts), shares(self.widths, parts), self.texts.split(parts), shares(self.labels, parts))
-        return [
-            replace(self, images=images, widths=widths, texts=texts, labels=labels)
-            for images, widths, texts, labels in zip(*fields, strict=True)
-        ]
+    unknown: tuple[int, ...]  # how many characters of each text the dictionary has not
 
 
 @dataclass(frozen=True)
 class Encoder:
-    """A line -> a Sample: fitted to the network's input, and its text in numbers."""
+    """A text -> the numbers that the heads learn."""
 
     characters: Characters
-    keep_ratio: bool
     guide: Guide | None  # the attention decoder whose target the text is too
     trains: bool = True  # else the text is only compared with what is read, and may be of any length
-
-    def sample(self, line: TextImage, size: Size) -> Sample:
-        """Raises UnusableTextError when the text cannot be a target."""
-        image, text = line
-        encoded, guide = self.targets(text)
-        shown, width = fitted_line(image, size, keep_ratio=self.keep_ratio)
-        return Sample(channels_first(shown), width, *encoded, guide)
 
     def targets(self, text: str) -> tuple[Encoded, list[int]]:
         """Of the CTC head and of the attention decoder. Raises UnusableTextError when one of them cannot learn the text."""
@@ -102,17 +87,13 @@ class Encoder:
             return False
         return True
 
-    def request(self, image: Image, size: Size) -> Sample:
-        """A line of unknown text, wider than `size` where it needs to be, as the originals predict."""
-        shown, width = fitted_line(image, size, keep_ratio=self.keep_ratio, grow=self.keep_ratio)
-        return Sample(channels_first(shown), width, '', 0, [], [])
-
 
 @dataclass(frozen=True)
 class Samples(Dataset[Sample]):
     """The samples of one split, augmented, fitted and encoded."""
 
     encoder: Encoder
+    keep_ratio: bool
     sizes: tuple[Size, ...]  # a step draws one of them for all its samples
     concatenate: Concatenate | None = None
 
@@ -126,9 +107,11 @@ class Samples(Dataset[Sample]):
                 image, text = transform(image, text, rng)
         size = self.sizes[draw.step_rng().integers(len(self.sizes))] if len(self.sizes) > 1 else self.sizes[0]
         try:
-            return self.encoder.sample((image, text), size)
+            encoded, guide = self.encoder.targets(text)
         except UnusableTextError as error:
             raise SampleError(f'{self.name(draw.index)}: {error}') from None
+        shown, width = fitted_line(image, size, keep_ratio=self.keep_ratio)
+        return Sample(channels_first(shown), width, *encoded, guide)
 
     def _another(self, draw: Draw, rng: Rng) -> TextImage | None:
         try:
@@ -196,7 +179,7 @@ class Recognition(Family):
 
     def encoder(self, split: Split) -> Encoder:
         guide = next((head for head in get_args(Guide) if head in self.heads), None)
-        return Encoder(self.characters, self.keep_ratio, guide, trains=split == 'train')
+        return Encoder(self.characters, guide, trains=split == 'train')
 
     def resolved_names(self) -> dict[str, tuple[str, ...]]:
         named = self.dictionary.dictionary
@@ -226,8 +209,8 @@ class Recognition(Family):
     def dataset(self, split: Split) -> Samples:
         source, transforms, encoder = self.source(split), self.transforms[split], self.encoder(split)
         if split == 'eval':
-            return Samples(source, transforms, split, encoder, (self.image_size,))
-        return Samples(source, transforms, split, encoder, self.train_image_sizes, self.concatenate)
+            return Samples(source, transforms, split, encoder, self.keep_ratio, (self.image_size,))
+        return Samples(source, transforms, split, encoder, self.keep_ratio, self.train_image_sizes, self.concatenate)
 
     def survey(self, split: Split) -> TextSurvey:
         """The samples of a split as they lie in their files, for `phalanx data check`."""
@@ -260,11 +243,14 @@ class Recognition(Family):
             padded([sample.guide for sample in samples], self.dictionary.max_length),
             widths / images.shape[3],
         )
-        labels = tuple(sample.label for sample in samples)
-        return RecognitionBatch(images, widths, texts, labels, sum(sample.unknown for sample in samples))
+        labels, unknown = zip(*((sample.label, sample.unknown) for sample in samples), strict=True)
+        return RecognitionBatch(images, widths, texts, labels, unknown)
 
     def network_input(self, batch: RecognitionBatch) -> Tensor:
-        return network_input(batch, self.mean, self.std)
+        """As of every family, and zero where a line ends."""
+        images = super().network_input(batch)
+        columns = torch.arange(images.shape[3], device=images.device)
+        return images.masked_fill_(columns >= batch.widths[:, None, None, None], 0)
 
     @property
     def has_fixed_size(self) -> bool:
@@ -287,7 +273,9 @@ class Recognition(Family):
         return self.make_metric()
 
     def request(self, image: Image) -> Sample:
-        return self.encoder('eval').request(image, self.image_size)
+        """A line of unknown text, wider than `image_size` where it needs to be, as the originals predict."""
+        shown, width = fitted_line(image, self.image_size, keep_ratio=self.keep_ratio, grow=self.keep_ratio)
+        return Sample(channels_first(shown), width, '', 0, [], [])
 
     def picture(self, sample: Sample, result: Reading) -> list[tuple[str, Image]]:
         shown = sample.image[:, :, : sample.width].permute(1, 2, 0).numpy()
@@ -317,10 +305,3 @@ class Recognition(Family):
             {'characters': self.characters.characters, 'blank': BLANK, 'first_character': BLANK + 1},
             dynamic={3: model.width_step} if self.keep_ratio else {},
         )
-
-
-def network_input(batch: RecognitionBatch, mean: tuple[float, ...], std: tuple[float, ...]) -> Tensor:
-    """Normalised images [B, 3, h, w], BGR as the originals' weights want them, and zero where a line ends."""
-    images = normalised(batch.images.flip(1), mean, std)
-    columns = torch.arange(images.shape[3], device=images.device)
-    return images.masked_fill_(columns >= batch.widths[:, None, None, None], 0)

@@ -6,7 +6,7 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from phalanx.data.batch import Tensors, shares
+from phalanx.data.batch import Tensors
 
 
 @dataclass(frozen=True)
@@ -21,7 +21,7 @@ class Texts(Tensors):
     ctc: Tensor  # [B, L] int64, padded with 0
     lengths: Tensor  # [B] int64, characters in each row of `ctc`
     guide: Tensor  # [B, L] int64, from start to end, padded
-    valid_ratios: Tensor | None = None  # [B] float32, the share of the width that an image fills, from the left; None: all
+    valid_ratios: Tensor  # [B] float32, the share of the width that an image fills, from the left
 
     def __len__(self) -> int:
         return len(self.ctc)
@@ -30,7 +30,6 @@ class Texts(Tensors):
         """The lengths stay on the host, where torch's CTC wants them, wherever it computes."""
         return replace(super().to(device), lengths=self.lengths)
 
-    def split(self, parts: int) -> list[Self]:
-        ratios = [None] * parts if self.valid_ratios is None else shares(self.valid_ratios, parts)
-        fields = (shares(field, parts) for field in (self.ctc, self.lengths, self.guide))
-        return [type(self)(*each) for each in zip(*fields, ratios, strict=True)]
+    def __getitem__(self, part: slice) -> Self:
+        """Those of some images, so that a batch is split like its tensors."""
+        return type(self)(*(field[part] for field in vars(self).values()))

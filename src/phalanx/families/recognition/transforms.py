@@ -183,10 +183,6 @@ def inverted(image: Image, rng: Rng) -> Image:
     return 255 - image
 
 
-def any_text(text: str) -> bool:
-    return True
-
-
 @dataclass(frozen=True, kw_only=True)
 class Concatenate:
     """Puts other lines behind the line, with a probability; texts are joined without a blank.
@@ -208,28 +204,23 @@ class Concatenate:
         if self.lines < 1:
             raise ValueError(f'lines must be at least 1, got {self.lines}')
 
-    def __call__(
-        self, line: TextImage, others: Callable[[], TextImage | None], rng: Rng, accepts: Accepts = any_text
-    ) -> TextImage:
+    def __call__(self, line: TextImage, others: Callable[[], TextImage | None], rng: Rng, accepts: Accepts) -> TextImage:
         """`others` gives another line each time it is called, or none when that cannot be read."""
         if rng.random() > self.probability or not accepts(line[1]):
             return line
         found = [other for _ in range(self.lines) if (other := others())]
-        return joined(line, found, self.image_size, self.max_length, accepts)
+        return self.joined(line, found, accepts)
 
-
-def joined(
-    line: TextImage, others: Sequence[TextImage], size: tuple[int, int], max_length: int, accepts: Accepts = any_text
-) -> TextImage:
-    """`line` with as many of `others` behind it as there is room for, as high as `size` (height, width) says."""
-    image, text = line
-    H, W = size
-    for other, more in others:
-        if len(text) + len(more) > max_length or not accepts(text + more) or _ratio(image) + _ratio(other) > W / H:
-            break
-        image = np.concatenate([_of_height(image, H), _of_height(other, H)], axis=1)
-        text += more
-    return image, text
+    def joined(self, line: TextImage, others: Sequence[TextImage], accepts: Accepts) -> TextImage:
+        """`line` with as many of `others` behind it as there is room for, as high as the network's input."""
+        image, text = line
+        H, W = self.image_size
+        for other, more in others:
+            if len(text) + len(more) > self.max_length or not accepts(text + more) or _ratio(image) + _ratio(other) > W / H:
+                break
+            image = np.concatenate([_of_height(image, H), _of_height(other, H)], axis=1)
+            text += more
+        return image, text
 
 
 def _ratio(image: Image) -> float:

@@ -4,7 +4,7 @@ Shapes: B batch.
 """
 
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -12,18 +12,9 @@ from torch.nn import functional as F
 
 from phalanx.families.task import Loss, Term
 from phalanx.families.text_detection.models.maps import Maps, RefinedMaps
+from phalanx.families.text_detection.targets import Targets
 from phalanx.parallel.hardest import kth_largest
 from phalanx.parallel.step import WholeStep
-
-
-class Targets(NamedTuple):
-    """The truth of each pixel, [B, H, W] float32 each."""
-
-    shrink_map: Tensor  # 1 within a text, shrunk, else 0
-    shrink_mask: Tensor  # 1 where that is valid, 0 where a text is to be ignored
-    threshold_map: Tensor  # how near the border of a text is, from the least threshold to the largest
-    threshold_mask: Tensor  # 1 where that is valid: around the border of texts
-
 
 EPSILON = 1e-6  # in every divisor, as in PaddleOCR
 
@@ -56,14 +47,14 @@ class DbLoss:
             if not getattr(self, name) >= 0:
                 raise ValueError(f'{name} must be at least 0, got {getattr(self, name)}')
 
-    def __call__(self, maps: Maps | RefinedMaps, targets: Targets, whole: WholeStep) -> Loss:
+    def __call__(self, maps: Maps | RefinedMaps, targets: Targets[Tensor], whole: WholeStep) -> Loss:
         """`maps` are those of a network in training. The samples of a step see one another: see `Task.sees_whole_step`."""
         assert maps.threshold is not None and maps.binary is not None
         shrink, threshold, binary = (each.squeeze(1) for each in (maps.shrink, maps.threshold, maps.binary))
         truth, valid = targets.shrink_map, targets.shrink_mask
         terms = {
             'shrink': times(self.alpha, self.main_term(shrink, truth, valid, whole)),
-            'threshold': times(self.beta, distance(threshold, targets.threshold_map, targets.threshold_mask, whole)),
+            'threshold': times(self.beta, mean((threshold - targets.threshold_map).abs(), targets.threshold_mask, whole)),
             'binary': dice(binary, truth, valid, whole),
         }
         if isinstance(maps, RefinedMaps):
@@ -105,11 +96,6 @@ def dice(probabilities: Tensor, truth: Tensor, valid: Tensor, whole: WholeStep, 
     share = len(truth) / whole.count(len(truth))
     value = torch.where(text > 0, 1 - 2 * overlap / areas, none)
     return Term(share * value + (sloped - sloped.detach()), truth.new_full((), share, dtype=torch.float64))
-
-
-def distance(predicted: Tensor, truth: Tensor, valid: Tensor, whole: WholeStep) -> Term:
-    """The mean of |p - t| over the valid pixels of the step, of p, t and valid [B, H, W]."""
-    return mean((predicted - truth).abs(), valid, whole)
 
 
 def mean(losses: Tensor, weights: Tensor, whole: WholeStep) -> Term:

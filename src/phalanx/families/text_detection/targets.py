@@ -4,7 +4,7 @@ Liao et al., Real-time Scene Text Detection with Differentiable Binarization, ht
 details are PaddleOCR's. Shapes: H, W of the image, n points, e edges.
 """
 
-from typing import NamedTuple
+from typing import Generic, NamedTuple, TypeVar
 
 import cv2
 import numpy as np
@@ -15,15 +15,16 @@ from phalanx.runtime.text_detection import area_and_length, offset
 
 Mask = npt.NDArray[np.uint8]  # [H, W] 0 or 1
 Floats = npt.NDArray[np.float32]
+M = TypeVar('M')
 
 
-class TargetMaps(NamedTuple):
-    """Of one image; see `loss.targets.Targets`."""
+class Targets(NamedTuple, Generic[M]):
+    """The truth of each pixel: of one image, arrays [H, W], or of a batch, tensors [B, H, W] float32."""
 
-    shrink_map: Mask
-    shrink_mask: Mask
-    threshold_map: Floats
-    threshold_mask: Mask
+    shrink_map: M  # 1 within a text, shrunk, else 0
+    shrink_mask: M  # 1 where that is valid, 0 where a text is to be ignored
+    threshold_map: M  # how near the border of a text is, from the least threshold to the largest
+    threshold_mask: M  # 1 where that is valid: around the border of texts
 
 
 def border_width(points: Points, ratio: float) -> float:

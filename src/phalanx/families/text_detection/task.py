@@ -18,11 +18,11 @@ from phalanx.families.sizing import sizing_of
 from phalanx.families.task import Export, Loss, described
 from phalanx.families.text_detection import draw as drawing
 from phalanx.families.text_detection.data import DATA, Data, Texts
-from phalanx.families.text_detection.loss import LOSSES, DbLoss, Targets
+from phalanx.families.text_detection.loss import LOSSES, DbLoss
 from phalanx.families.text_detection.metric import METRICS, Hmean
 from phalanx.families.text_detection.models import MODELS
 from phalanx.families.text_detection.survey import TextSurvey
-from phalanx.families.text_detection.targets import TargetMaps, shrink_maps, threshold_maps
+from phalanx.families.text_detection.targets import Floats, Mask, Targets, shrink_maps, threshold_maps
 from phalanx.families.text_detection.transforms import MULTIPLE, TRANSFORMS, Chances, Transform
 from phalanx.parallel.step import WholeStep
 from phalanx.runtime.results import TextRegion
@@ -54,10 +54,10 @@ class TargetOptions:
         if not 0 <= self.threshold_min <= self.threshold_max <= 1:
             raise ValueError(f'thresholds must rise within 0 and 1, got {self.threshold_min}, {self.threshold_max}')
 
-    def maps(self, texts: Texts, height: int, width: int) -> TargetMaps:
+    def maps(self, texts: Texts, height: int, width: int) -> Targets[Mask | Floats]:
         """The targets of an image with `texts`."""
         least, most = self.threshold_min, self.threshold_max
-        return TargetMaps(
+        return Targets(
             *shrink_maps(texts, height, width, ratio=self.shrink_ratio, least=self.min_text_size),
             *threshold_maps(texts, height, width, ratio=self.shrink_ratio, least=least, most=most),
         )
@@ -93,7 +93,7 @@ class PostProcessing:
 @dataclass(frozen=True)
 class Sample:
     image: Tensor  # uint8 [3, h, w], what the network will see
-    targets: tuple[Tensor, ...]  # those of TargetMaps, [h, w] each; none in evaluation
+    targets: tuple[Tensor, ...]  # Targets, [h, w] each; none in evaluation
     truth: Texts  # in evaluation in pixels of the image as it was read
     index: int  # the number of the sample in its data set
     size: tuple[int, int]  # (height, width) of the image as it was read
@@ -103,7 +103,7 @@ class Sample:
 class TextBatch(ImageBatch):
     """Samples filled up to one size with black; what was added is ignored."""
 
-    targets: Tensor  # float32 [B, 4, H, W], those of TargetMaps; [B, 0, H, W] in evaluation
+    targets: Tensor  # float32 [B, 4, H, W], Targets; [B, 0, H, W] in evaluation
     fitted: tuple[tuple[int, int], ...]  # (height, width) of each image in `images`
     truths: tuple[Texts, ...]
     sizes: tuple[tuple[int, int], ...]
@@ -122,7 +122,7 @@ class Samples(Dataset[Sample]):
         chances = Chances(rng, lambda: self.source.read(Draw(int(rng.integers(len(self))))))
         for transform in self.transforms:
             image, texts = transform(image, texts, chances)
-        maps: TargetMaps = self.options.maps(texts, *image.shape[:2])
+        maps = self.options.maps(texts, *image.shape[:2])
         return Sample(channels_first(image), tuple(map(torch.from_numpy, maps)), texts, draw.index, size)
 
 

@@ -2,11 +2,11 @@
 
 from pathlib import Path
 
-from phalanx.data.folders import Problems, check_folder, check_inside, check_present, lines_of
-from phalanx.data.image import read_image
+from phalanx.data.folders import Problems, check_folder, check_inside, lines_of
+from phalanx.data.listed import Listed
 from phalanx.data.mixing import Shares
-from phalanx.data.samples import Draw, Split
-from phalanx.families.recognition.data.source import Packed, Source, TextImage
+from phalanx.data.samples import Split
+from phalanx.families.recognition.data.source import Packed, Source
 
 
 class LabelFiles:
@@ -32,35 +32,17 @@ class LabelFiles:
 
     def split(self, split: Split) -> Source:
         check_folder(self.root)
-        lists = [LabelFile(self.root, self.root / file, self.separator) for file in self.files[split]]
-        return Shares(lists, self.shares[split])
+        return Shares([self._listed(self.root / file) for file in self.files[split]], self.shares[split])
 
-
-class LabelFile:
-    """A Source of the samples that one label file names."""
-
-    def __init__(self, root: Path, path: Path, separator: str = '\t') -> None:
-        """Raises FileNotFoundError, and ValueError with everything that is wrong."""
+    def _listed(self, path: Path) -> Listed[str]:
+        """The samples that one label file names. Raises FileNotFoundError, and ValueError with everything that is wrong."""
         pairs: list[tuple[str, str]] = []
         problems = Problems()
         for number, line in lines_of(path):
             with problems:
-                pairs.append(split_line(line, root, f'{path}:{number}', separator))
+                pairs.append(split_line(line, self.root, f'{path}:{number}', self.separator))
         problems.check()
-        self.root = root
-        self.paths, self.texts = Packed([file for file, _ in pairs]), Packed([text for _, text in pairs])
-
-    def __len__(self) -> int:
-        return len(self.paths)
-
-    def check_files(self) -> None:
-        check_present(self.root, (self.paths[index] for index in range(len(self))))
-
-    def name(self, index: int) -> str:
-        return str(self.root / self.paths[index])
-
-    def read(self, draw: Draw) -> TextImage:
-        return read_image(self.name(draw.index)), self.texts[draw.index]
+        return Listed(self.root, Packed([file for file, _ in pairs]), Packed([text for _, text in pairs]))
 
 
 def split_line(line: str, root: Path, where: str, separator: str) -> tuple[str, str]:

@@ -12,7 +12,7 @@ Source = samples.Source[str]
 Data = samples.Data[Source]
 
 
-class Packed:
+class Packed(Sequence[str]):
     """Strings in one block of memory: counting references to millions of strings would make every worker copy them."""
 
     def __init__(self, strings: Sequence[str]) -> None:
@@ -23,5 +23,5 @@ class Packed:
     def __len__(self) -> int:
         return len(self._ends) - 1
 
-    def __getitem__(self, index: int) -> str:
+    def __getitem__(self, index: int) -> str:  # type: ignore[override] # no slices
         return self._block[self._ends[index] : self._ends[index + 1]].decode('utf-8', 'surrogateescape')

@@ -3,7 +3,6 @@
 import string
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
 from rapidfuzz.distance import Levenshtein
@@ -23,25 +22,8 @@ class Labelled(Protocol):
     @property
     def labels(self) -> Sequence[str]: ...
     @property
-    def unknown(self) -> int:
-        """How many characters of the labels the dictionary has not; they were left out of `labels`."""
-
-
-@dataclass(frozen=True)
-class Comparison:
-    """What two texts may differ in and still be equal."""
-
-    ignore_space: bool
-    ignore_case: bool
-    alphanumeric_only: bool
-
-    def compared(self, text: str) -> str:
-        """What of a text counts."""
-        if self.ignore_space:
-            text = text.replace(' ', '')
-        if self.alphanumeric_only:
-            text = ''.join(character for character in text if character in ALPHANUMERIC)
-        return text.lower() if self.ignore_case or self.alphanumeric_only else text
+    def unknown(self) -> Sequence[int]:
+        """How many characters of each label the dictionary has not; they were left out of `labels`."""
 
 
 class ReadingAccuracy:
@@ -55,7 +37,7 @@ class ReadingAccuracy:
     tie_breakers = ('edit_similarity',)
 
     def __init__(self, *, ignore_space: bool = True, ignore_case: bool = False, alphanumeric_only: bool = False) -> None:
-        self._comparison = Comparison(ignore_space, ignore_case, alphanumeric_only)
+        self.ignore_space, self.ignore_case, self.alphanumeric_only = ignore_space, ignore_case, alphanumeric_only
         self._texts = self._right = self._unknown = 0
         self._edits: Counter[int] = Counter()  # length of the longer text -> edits between such texts, added up
         self._mistaken: Counter[tuple[str, str]] = Counter()  # (true, read) characters, '' for one too many or too few
@@ -65,7 +47,7 @@ class ReadingAccuracy:
     def update(self, prediction: Sequence[Reading], batch: Labelled) -> list[Grade | None]:
         grades: list[Grade | None] = []
         for reading, label in zip(prediction, batch.labels, strict=True):
-            read, truth = self._comparison.compared(reading.text), self._comparison.compared(label)
+            read, truth = self._compared(reading.text), self._compared(label)
             edits = Levenshtein.editops(truth, read)
             self._texts += 1
             self._right += read == truth
@@ -76,8 +58,16 @@ class ReadingAccuracy:
                 ('' if edit.tag == 'insert' else truth[edit.src_pos], '' if edit.tag == 'delete' else read[edit.dest_pos])
                 for edit in edits
             )
-        self._unknown += batch.unknown
+        self._unknown += sum(batch.unknown)
         return grades
+
+    def _compared(self, text: str) -> str:
+        """What of a text counts."""
+        if self.ignore_space:
+            text = text.replace(' ', '')
+        if self.alphanumeric_only:
+            text = ''.join(character for character in text if character in ALPHANUMERIC)
+        return text.lower() if self.ignore_case or self.alphanumeric_only else text
 
     def gather(self) -> None:
         """Adds up the counts of all ranks on the main one."""

@@ -2,8 +2,6 @@
 
 from torch import Tensor
 
-from phalanx.nn.layers import initialise_as_paddle as initialise_as_paddle
-
 HEIGHTS = range(17, 49)  # of images that leave each of the backbones one row high: a sixteenth, rounded up, then pooled by two
 
 

@@ -46,38 +46,33 @@ def _in_order(gates: Tensor) -> Tensor:
 
 
 class CRNN(TextNetwork):
-    """images [B, 3, 32, W] -> logits [B, W/4, K+1]."""
-
-    heights = HEIGHTS
-
-    def __init__(self, num_classes: int, backbone: MobileNetV3 | ResNet34vd, *, hidden_size: int) -> None:
-        super().__init__()
-        self.backbone = backbone
-        self.neck = nn.LSTM(backbone.channels, hidden_size, num_layers=2, bidirectional=True, batch_first=True)
-        self.head = nn.Linear(2 * hidden_size, num_classes + 1)  # torch draws LSTM and head as PaddleOCR does
-
-    def forward(self, images: Tensor, texts: Texts | None = None) -> Outputs:
-        features = self.backbone(images)  # [B, C, 1, T]
-        line = along_the_line(features)
-        sequence = onnx_lstm(self.neck, line) if torch.compiler.is_exporting() else self.neck(line)[0]
-        return Outputs(self.head(sequence), features=None if texts is None else features)
-
-
-def crnn(
-    num_classes: int,
-    *,
-    backbone: Literal['mobilenet_v3', 'resnet34_vd'] = 'mobilenet_v3',
-    size: Size = 'large',
-    scale: float = 0.5,
-    hidden_size: int = 96,
-) -> CRNN:
     """CRNN for an alphabet of `num_classes` characters.
 
     `size` and `scale` are those of MobileNetV3. PaddleOCR takes a `hidden_size` of 96 with the large MobileNetV3, 48 with the
     small one and 256 with ResNet34-vd. Raises ValueError for `size` or `scale` beside another backbone.
     """
-    if backbone == 'mobilenet_v3':
-        return CRNN(num_classes, MobileNetV3(size, scale=scale), hidden_size=hidden_size)
-    if (size, scale) != ('large', 0.5):
-        raise ValueError(f'size and scale are options of mobilenet_v3; {backbone} has none')
-    return CRNN(num_classes, ResNet34vd(), hidden_size=hidden_size)
+
+    heights = HEIGHTS
+
+    def __init__(
+        self,
+        num_classes: int,
+        *,
+        backbone: Literal['mobilenet_v3', 'resnet34_vd'] = 'mobilenet_v3',
+        size: Size = 'large',
+        scale: float = 0.5,
+        hidden_size: int = 96,
+    ) -> None:
+        super().__init__()
+        if backbone != 'mobilenet_v3' and (size, scale) != ('large', 0.5):
+            raise ValueError(f'size and scale are options of mobilenet_v3; {backbone} has none')
+        self.backbone = MobileNetV3(size, scale=scale) if backbone == 'mobilenet_v3' else ResNet34vd()
+        self.neck = nn.LSTM(self.backbone.channels, hidden_size, num_layers=2, bidirectional=True, batch_first=True)
+        self.head = nn.Linear(2 * hidden_size, num_classes + 1)  # torch draws LSTM and head as PaddleOCR does
+
+    def forward(self, images: Tensor, texts: Texts | None = None) -> Outputs:
+        """images [B, 3, 32, W] -> logits [B, W/4, K+1]."""
+        features = self.backbone(images)  # [B, C, 1, T]
+        line = along_the_line(features)
+        sequence = onnx_lstm(self.neck, line) if torch.compiler.is_exporting() else self.neck(line)[0]
+        return Outputs(self.head(sequence), features=None if texts is None else features)

@@ -4,35 +4,21 @@ Howard et al., Searching for MobileNetV3, https://arxiv.org/abs/1905.02244. Stri
 hard sigmoid as in PaddleOCR. Shapes: B batch, C channels.
 """
 
+from itertools import chain
 from typing import Literal
 
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from phalanx.families.recognition.models.blocks import initialise_as_paddle
-from phalanx.nn.backbones.mobilenet_v3 import Block, InvertedResidual
-from phalanx.nn.layers import ConvBNHardswish, scaled
+from phalanx.nn.backbones.mobilenet_v3 import LARGE, Block, InvertedResidual
+from phalanx.nn.layers import ConvBNHardswish, initialise_as_paddle, scaled
 
 Size = Literal['large', 'small']
 
 LOWER = (2, 1)  # the stride that halves the height
 BLOCKS: dict[Size, tuple[Block, ...]] = {
-    'large': (
-        Block(3, 16, 16, False, 'relu'),
-        Block(3, 64, 24, False, 'relu', LOWER),
-        Block(3, 72, 24, False, 'relu'),
-        Block(5, 72, 40, True, 'relu', LOWER),
-        Block(5, 120, 40, True, 'relu'),
-        Block(5, 120, 40, True, 'relu'),
-        Block(3, 240, 80, False, 'hardswish'),
-        Block(3, 200, 80, False, 'hardswish'),
-        Block(3, 184, 80, False, 'hardswish'),
-        Block(3, 184, 80, False, 'hardswish'),
-        Block(3, 480, 112, True, 'hardswish'),
-        Block(3, 672, 112, True, 'hardswish'),
-        Block(5, 672, 160, True, 'hardswish', LOWER),
-        Block(5, 960, 160, True, 'hardswish'),
-        Block(5, 960, 160, True, 'hardswish'),
+    'large': tuple(  # the published ones: what halves the map lowers it, but for the blocks of 80 channels, which keep its size
+        block._replace(stride=1 if block.stride == 1 or block.channels == 80 else LOWER) for block in chain(*LARGE)
     ),
     'small': (
         Block(3, 16, 16, True, 'relu'),

@@ -10,8 +10,9 @@ import math
 import torch
 from torch import Tensor, nn
 
-from phalanx.families.recognition.models.blocks import along_the_line, initialise_as_paddle
+from phalanx.families.recognition.models.blocks import along_the_line
 from phalanx.families.recognition.texts import Texts
+from phalanx.nn.layers import initialise_as_paddle
 from phalanx.nn.stochastic import Dropout
 
 SPECIAL_CLASSES = 5  # beside the characters: padding, unknown, begin, end, and one that no text has, as in PaddleOCR

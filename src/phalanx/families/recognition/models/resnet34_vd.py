@@ -7,8 +7,7 @@ and the pooling at the end as in PaddleOCR. Shapes: B batch, C channels.
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from phalanx.families.recognition.models.blocks import initialise_as_paddle
-from phalanx.nn.layers import ConvBN, ConvBNReLU, Stride
+from phalanx.nn.layers import ConvBN, ConvBNReLU, Stride, initialise_as_paddle
 
 
 class ResNet34vd(nn.Module):

@@ -8,8 +8,9 @@ padding, D hidden channels, K characters.
 import torch
 from torch import Tensor, nn
 
-from phalanx.families.recognition.models.blocks import along_the_line, initialise_as_paddle
+from phalanx.families.recognition.models.blocks import along_the_line
 from phalanx.families.recognition.texts import Texts
+from phalanx.nn.layers import initialise_as_paddle
 from phalanx.nn.stochastic import Dropout
 
 
@@ -24,10 +25,7 @@ class SARHead(nn.Module):
 
     def forward(self, features: Tensor, texts: Texts) -> Tensor:
         T = features.shape[3]
-        if texts.valid_ratios is None:
-            filled = torch.full_like(texts.lengths, T)
-        else:
-            filled = (texts.valid_ratios * T).ceil().long().clamp(1, T)
+        filled = (texts.valid_ratios * T).ceil().long().clamp(1, T)
         line = self.encoder(features, filled)
         logits: Tensor = self.decoder(features, filled, line, texts.guide)
         return logits

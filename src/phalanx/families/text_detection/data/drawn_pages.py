@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from phalanx.data.samples import Draw, Drawn, Image, Rng, Split
-from phalanx.families.text_detection.data.source import Points, Texts, texts_of
+from phalanx.families.text_detection.data.source import ILLEGIBLE, Points, Texts, texts_of
 
 Array = npt.NDArray[np.float32]
 
@@ -26,27 +26,7 @@ FACES = (
     cv2.FONT_HERSHEY_SCRIPT_SIMPLEX,
     cv2.FONT_HERSHEY_SCRIPT_COMPLEX,
 )
-SYLLABLES = (
-    'an',
-    'Be',
-    'cor',
-    'du',
-    'el',
-    'Fi',
-    'gro',
-    'ha',
-    'in',
-    'ku',
-    'Lo',
-    'mi',
-    'nor',
-    'pe',
-    'Ra',
-    'si',
-    'tu',
-    'vel',
-    'zy',
-)
+SYLLABLES = 'an Be cor du el Fi gro ha in ku Lo mi nor pe Ra si tu vel zy'
 DRAWN_HEIGHT = 48  # of letters, before they get their size
 APART = 4  # pixels that are left free between two texts
 TOO_SMALL = (4.0, 6.0)  # the heights of texts that nobody can read
@@ -77,61 +57,49 @@ class DrawnPages:
             raise ValueError(f'data.lines is the fewest and the most, got {lines[0]}, {lines[1]}')
         if not 8 <= heights[0] <= heights[1]:
             raise ValueError(f'data.heights is the least and the largest, at least 8 pixels; got {heights[0]}, {heights[1]}')
-        self.numbers = {'train': train_pages, 'eval': eval_pages}
-        self.style = Style(page_size, lines, heights, degrees, ignored_share)
-        self.seed = seed
+        self.numbers, self.seed = {'train': train_pages, 'eval': eval_pages}, seed
+        self.style = page_size, lines, heights, degrees, ignored_share
 
     def split(self, split: Split) -> Series:
-        return Series(split, self.numbers[split], self.style, self.seed)
+        return Series(split, self.numbers[split], self.seed, *self.style)
 
 
 @dataclass(frozen=True)
-class Style:
-    """What pages have in common; see DrawnPages."""
+class Series(Drawn):
+    """The pages of one split; see DrawnPages."""
 
+    kind = 'drawn page'
+
+    seed: int
     size: tuple[int, int]
     lines: tuple[int, int]
     heights: tuple[float, float]
     degrees: float
     ignored_share: float
 
-
-@dataclass(frozen=True)
-class Series(Drawn):
-    """The pages of one split."""
-
-    kind = 'drawn page'
-
-    style: Style
-    seed: int
-
     def read(self, draw: Draw) -> tuple[Image, Texts]:
-        return page(self.style, self.rng(self.seed, draw.index))
-
-
-def page(style: Style, rng: Rng) -> tuple[Image, Texts]:
-    """A page [H, W, 3] and the rectangles around its texts."""
-    H, W = style.size
-    canvas = background(H, W, rng)
-    taken = np.zeros((H, W), np.uint8)
-    pairs: list[tuple[Points, str]] = []
-    for _ in range(rng.integers(*style.lines, endpoint=True)):
-        is_small = bool(rng.random() < style.ignored_share)
-        text = words(rng)
-        placed = place(text, TOO_SMALL if is_small else style.heights, style.degrees, taken, rng)
-        if placed is not None:
-            ink, corners = placed
-            lay(canvas, ink, rng)
-            pairs.append((corners, '###' if is_small else text))
-    canvas += rng.standard_normal(canvas.shape, dtype=np.float32) * np.float32(rng.uniform(1, 8))
-    return canvas.clip(0, 255).astype(np.uint8), texts_of(pairs)
+        """A page [H, W, 3] and the rectangles around its texts."""
+        (H, W), rng = self.size, self.rng(self.seed, draw.index)
+        canvas = background(H, W, rng)
+        taken = np.zeros((H, W), np.uint8)
+        pairs: list[tuple[Points, str]] = []
+        for _ in range(rng.integers(*self.lines, endpoint=True)):
+            is_small = bool(rng.random() < self.ignored_share)
+            text = words(rng)
+            placed = place(text, TOO_SMALL if is_small else self.heights, self.degrees, taken, rng)
+            if placed is not None:
+                ink, corners = placed
+                lay(canvas, ink, rng)
+                pairs.append((corners, ILLEGIBLE if is_small else text))
+        canvas += rng.standard_normal(canvas.shape, dtype=np.float32) * np.float32(rng.uniform(1, 8))
+        return canvas.clip(0, 255).astype(np.uint8), texts_of(pairs)
 
 
 def words(rng: Rng) -> str:
     """One to three words, or a number."""
     if rng.random() < 0.2:
         return str(rng.integers(10, 10**6))
-    return ' '.join(''.join(rng.choice(SYLLABLES, rng.integers(1, 4))) for _ in range(rng.integers(1, 4)))
+    return ' '.join(''.join(rng.choice(SYLLABLES.split(), rng.integers(1, 4))) for _ in range(rng.integers(1, 4)))
 
 
 def written(text: str, rng: Rng) -> Array:

@@ -12,9 +12,8 @@ import numpy as np
 import numpy.typing as npt
 
 from phalanx.data import samples
-from phalanx.data.folders import check_folder, check_present
-from phalanx.data.image import read_image
-from phalanx.data.samples import Draw, Image
+from phalanx.data.folders import check_folder
+from phalanx.data.listed import Listed
 
 Points = npt.NDArray[np.float32]  # [n, 2] x, y in pixels, the outline of a text
 ILLEGIBLE = '###'
@@ -83,24 +82,4 @@ def images_with_labels(images: Path, labels: Path) -> list[str]:
 
 Source = samples.Source[Texts]  # outlines are in pixels of the image
 Data = samples.Data[Source]
-
-
-@dataclass(frozen=True)
-class Pages:
-    """A Source of image files whose texts were read from annotations."""
-
-    root: Path
-    paths: tuple[str, ...]  # of the images, relative to it
-    texts: tuple[Texts, ...]
-
-    def __len__(self) -> int:
-        return len(self.paths)
-
-    def check_files(self) -> None:
-        check_present(self.root, self.paths)
-
-    def name(self, index: int) -> str:
-        return str(self.root / self.paths[index])
-
-    def read(self, draw: Draw) -> tuple[Image, Texts]:
-        return read_image(self.name(draw.index)), self.texts[draw.index]
+Pages = Listed[Texts]

@@ -1,11 +1,11 @@
 """Hmean as ICDAR 2015 evaluates text detection, and PaddleOCR with it."""
 
 from collections.abc import Iterable, Sequence
+from operator import itemgetter
 from typing import NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
-import torch
 
 from phalanx.families.task import Curves, Figure, Grade
 from phalanx.families.text_detection.data.source import Texts
@@ -43,7 +43,7 @@ class Counts(NamedTuple):
         missed, beyond = self.texts - hits, len(self.hits) - hits
         if not missed and not beyond:
             return None
-        hmean = harmonic(ratio(hits, len(self.hits)), ratio(hits, self.texts))
+        hmean = rates(self.hits, self.texts)['hmean']
         return Grade(hmean, f'hmean {hmean:.2f}: {missed} of {self.texts} missed, {beyond} found without a text')
 
 
@@ -70,27 +70,12 @@ class Hmean:
 
     def gather(self) -> None:
         """Brings the counts of all ranks to the main one."""
-        if dist.world_size() > 1:
-            counts = [(index, image.texts, len(image.scores)) for index, image in self.images.items()]
-            rows = [np.column_stack((image.scores, image.hits)) for image in self.images.values()]
-            all_counts, all_rows = (
-                dist.rows_on_main_rank(torch.from_numpy(part)).numpy()
-                for part in (
-                    np.array(counts, np.int64).reshape(-1, 3),
-                    np.concatenate([np.zeros((0, 2)), *rows], dtype=np.float32, casting='same_kind'),
-                )
-            )
-            of_images = np.split(all_rows, all_counts[:, 2].cumsum())[:-1]
-            self.images = {
-                int(index): Counts(int(texts), own[:, 0], own[:, 1] > 0)
-                for (index, texts, _), own in zip(all_counts, of_images, strict=True)
-            }
-        self.images = dict(sorted(self.images.items()))
+        of_ranks = dist.objects_on_main_rank(self.images)
+        self.images = dict(sorted((image for images in of_ranks for image in images.items()), key=itemgetter(0)))
 
     def compute(self) -> dict[str, float]:
         texts, _, hits = self._all()
-        precision, recall = ratio(hits.sum(), len(hits)), ratio(hits.sum(), texts)
-        return {'hmean': harmonic(precision, recall), 'precision': precision, 'recall': recall}
+        return rates(hits, texts)
 
     def table(self) -> list[dict[str, str | float]]:
         texts, _, hits = self._all()
@@ -103,12 +88,9 @@ class Hmean:
         texts, scores, hits = self._all()
         if not texts or not len(scores):
             return []
-        lines: dict[str, list[tuple[float, float]]] = {'precision': [], 'recall': [], 'hmean': []}
-        for least in np.linspace(float(scores.min()), float(scores.max()), STEPS):
-            kept = hits[scores >= least]
-            precision, recall = ratio(kept.sum(), len(kept)), ratio(kept.sum(), texts)
-            for name, value in (('precision', precision), ('recall', recall), ('hmean', harmonic(precision, recall))):
-                lines[name].append((float(least), value))
+        leasts = np.linspace(float(scores.min()), float(scores.max()), STEPS)
+        rows = [(float(least), rates(hits[scores >= least], texts)) for least in leasts]
+        lines = {name: [(least, shares[name]) for least, shares in rows] for name in ('precision', 'recall', 'hmean')}
         return [Curves('Found texts with at least a score', 'least score', 'share', lines)]
 
     def _all(self) -> tuple[int, npt.NDArray[np.float32], npt.NDArray[np.bool_]]:
@@ -145,9 +127,9 @@ def iou(a: npt.NDArray[np.float32], b: npt.NDArray[np.float32]) -> float:
     return common / (area_and_length(a)[0] + area_and_length(b)[0] - common)
 
 
-def ratio(part: float, whole: float) -> float:
-    return float(part) / float(whole) if whole else 0.0
-
-
-def harmonic(a: float, b: float) -> float:
-    return 2 * a * b / (a + b) if a + b else 0.0
+def rates(hits: npt.NDArray[np.bool_], texts: int) -> dict[str, float]:
+    """Hmean, precision and recall of what was found, [n] whether it is one of so many texts."""
+    right = float(hits.sum())
+    precision, recall = right / len(hits) if len(hits) else 0.0, right / texts if texts else 0.0
+    hmean = 2 * precision * recall / (precision + recall) if right else 0.0
+    return {'hmean': hmean, 'precision': precision, 'recall': recall}

@@ -1,12 +1,11 @@
 """How much two outlines overlap. Shapes: n points."""
 
 import numpy as np
-import numpy.typing as npt
 import pyclipper
 
+from phalanx.families.text_detection.data.source import Points
 from phalanx.runtime.text_detection import area_and_length
 
-Points = npt.NDArray[np.float32]  # [n, 2] x, y
 FINENESS = 2**12  # the clipper reckons in whole numbers, of which a pixel has so many
 
 

@@ -4,8 +4,6 @@ Liao et al., Real-time Scene Text Detection with Differentiable Binarization, ht
 backbones, necks and heads of PaddleOCR. Shapes: B batch.
 """
 
-from __future__ import annotations
-
 from typing import Literal, Self
 
 from torch import Tensor, nn
@@ -13,8 +11,9 @@ from torch import Tensor, nn
 from phalanx.families.text_detection.models.heads import DBHead, LocalHead
 from phalanx.families.text_detection.models.maps import Maps, RefinedMaps
 from phalanx.families.text_detection.models.necks import FPN, LKPAN, ResidualSqueeze, WideSqueeze
-from phalanx.nn.backbones import lcnetv4
 from phalanx.nn.backbones.lcnetv3 import DETECTION, PPLCNetV3, merge
+from phalanx.nn.backbones.lcnetv4 import DETECTION as V4_DETECTION
+from phalanx.nn.backbones.lcnetv4 import PPLCNetV4
 from phalanx.nn.backbones.mobilenet_v3 import MobileNetV3
 from phalanx.nn.backbones.resnet_vd import ResNetVD, resnet18_vd, resnet50_vd
 from phalanx.nn.layers import initialise_as_paddle
@@ -23,15 +22,29 @@ MULTIPLE = 32  # of height and width: the coarsest map is of that share
 NARROWED = (16, 24, 56, 480)  # the channels that DB takes of PP-LCNetV3, at scale 1
 SCALES = {'mobilenet_v3': 0.5, 'pp_lcnet_v3': 0.75}  # as published
 STEM_CHANNELS = 24  # of PP-LCNetV4
-LOCAL_SHARES = {'small': 8, 'large': 4}  # see LocalHead
+LOCAL_SHARES = {'local_small': 8, 'local_large': 4}  # see LocalHead
+
+
+class NarrowedLCNetV3(PPLCNetV3):
+    """The same with fewer channels in its maps, but those of the finest."""
+
+    def __init__(self, *, scale: float, merged: bool) -> None:
+        super().__init__(DETECTION, scale=scale, merged=merged)
+        wide, self.channels = self.channels, tuple(int(channels * scale) for channels in NARROWED)
+        self.narrow = nn.ModuleList(nn.Conv2d(*each, 1) for each in zip(wide, self.channels, strict=True))
+        initialise_as_paddle(self.narrow)
+
+    def forward(self, images: Tensor) -> list[Tensor]:
+        return [narrow(x) for narrow, x in zip(self.narrow, super().forward(images), strict=True)]
+
+
+Backbone = MobileNetV3 | ResNetVD | NarrowedLCNetV3 | PPLCNetV4
 
 
 class DB(nn.Module):
     """images [B, 3, H, W], H and W multiples of 32 -> Maps; in training, of a LocalHead, RefinedMaps."""
 
-    def __init__(
-        self, backbone: MobileNetV3 | ResNetVD | NarrowedLCNetV3 | lcnetv4.PPLCNetV4, neck: FPN | LKPAN, head: DBHead
-    ) -> None:
+    def __init__(self, backbone: Backbone, neck: FPN | LKPAN, head: DBHead) -> None:
         super().__init__()
         self.backbone, self.neck, self.head = backbone, neck, head
 
@@ -47,19 +60,6 @@ class DB(nn.Module):
         """This network, which from now on computes the same with fewer convolutions but can only evaluate."""
         merge(self.eval())
         return self
-
-
-class NarrowedLCNetV3(PPLCNetV3):
-    """The same with fewer channels in its maps, but those of the finest."""
-
-    def __init__(self, *, scale: float, merged: bool) -> None:
-        super().__init__(DETECTION, scale=scale, merged=merged)
-        wide, self.channels = self.channels, tuple(int(channels * scale) for channels in NARROWED)
-        self.narrow = nn.ModuleList(nn.Conv2d(*each, 1) for each in zip(wide, self.channels, strict=True))
-        initialise_as_paddle(self.narrow)
-
-    def forward(self, images: Tensor) -> list[Tensor]:
-        return [narrow(x) for narrow, x in zip(self.narrow, super().forward(images), strict=True)]
 
 
 def db(
@@ -93,13 +93,12 @@ def db(
         if given and backbone not in owners:
             raise ValueError(f'{name} is an option of {" and ".join(owners)}; {backbone} has none')
     size = scale or SCALES.get(backbone, 1.0)
-    maps: MobileNetV3 | ResNetVD | NarrowedLCNetV3 | lcnetv4.PPLCNetV4
     if backbone == 'mobilenet_v3':
-        maps = MobileNetV3(scale=size, squeeze=squeeze)
+        maps: Backbone = MobileNetV3(scale=size, squeeze=squeeze)
     elif backbone == 'pp_lcnet_v3':
         maps = NarrowedLCNetV3(scale=size, merged=merged)
     elif backbone == 'pp_lcnet_v4':
-        maps = lcnetv4.PPLCNetV4(lcnetv4.DETECTION, stem_channels=STEM_CHANNELS)
+        maps = PPLCNetV4(V4_DETECTION, stem_channels=STEM_CHANNELS)
     else:
         maps = resnet18_vd() if backbone == 'resnet18_vd' else resnet50_vd(output_stride=32)
     if neck == 'lk_pan':
@@ -111,6 +110,5 @@ def db(
     if head == 'db':
         looking = DBHead(neck_channels, kernel_size=head_kernel, steepness=steepness)
     else:
-        share = LOCAL_SHARES[head.removeprefix('local_')]
-        looking = LocalHead(neck_channels, share=share, kernel_size=head_kernel, steepness=steepness)
+        looking = LocalHead(neck_channels, share=LOCAL_SHARES[head], kernel_size=head_kernel, steepness=steepness)
     return DB(maps, joined, looking)
