@@ -18,7 +18,7 @@ def read_coco(file: Path, images: Path) -> tuple[list[Pair], tuple[str, ...], li
     below small ones. Raises AnnotationError when the file has not the parts of a COCO file.
     """
     content, found = read_json(file), Found()
-    read_content(content, file, lambda name, where: file_below(images, images, name, where), found, outlined=True)
+    read_content(content, file, lambda name, _, where: file_below(images, images, name, where), found, outlined=True)
     names = (BACKGROUND, *found.class_names)
     stems = (str(sample.image.relative_to(images).with_suffix('')) for sample in found.samples)
     pairs = [pair_of(sample, stem, names) for sample, stem in zip(found.samples, stems, strict=True)]
@@ -30,19 +30,15 @@ def find_coco(tree: Tree) -> Found:
     found = Found(boxes_first=True)
     for path, content in tree.jsons.items():
         if isinstance(content, dict) and isinstance(content.get('annotations'), list) and 'images' in content:
-
-            def image_of(name: str, where: str, beside: Path = path) -> Path:
-                return tree.image(name, beside, where)
-
             with found.left_out.noted():
-                read_content(content, path, image_of, found, split=tree.split_of(path))
+                read_content(content, path, tree.image, found, split=tree.split_of(path))
     return found
 
 
 def read_content(
     content: dict[str, Any],
     file: Path,
-    image_of: Callable[[str, str], Path],
+    image_of: Callable[[str, Path, str], Path],
     found: Found,
     *,
     split: SplitName = '',
@@ -58,7 +54,7 @@ def read_content(
         with found.left_out.noted():
             where = f'{file}: images[{number}]'
             annotations = of_image.pop(member(entry, 'id', (int, str), where), [])
-            image = image_of(member(entry, 'file_name', str, where), where)
+            image = image_of(member(entry, 'file_name', str, where), file, where)
             size = check_size((entry.get('width'), entry.get('height')), image, where)
             things = [_thing(one, size, labels, f'{file}: annotations[{place}]', outlined) for place, one in annotations]
             things.sort(key=lambda thing: (not thing.ignored, -sum(shape.area for shape in thing.outline)))

@@ -100,7 +100,7 @@ def _from_coco(given: argparse.Namespace) -> int:
     try:
         if given.family in (None, 'segmentation') and not given.groups:
             return _label_maps(given, *read_coco(given.file, given.images))
-        read_content(read_json(given.file), given.file, lambda name, where: file_below(root, root, name, where), found)
+        read_content(read_json(given.file), given.file, lambda name, _, where: file_below(root, root, name, where), found)
     except AnnotationError as error:
         raise RequestError(str(error)) from None
     picked = chosen({'coco': usable(found, Tree(root))}, given.family)

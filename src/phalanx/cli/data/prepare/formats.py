@@ -51,11 +51,9 @@ def look(tree: Tree, names: Sequence[str] = tuple(FORMATS)) -> dict[str, Found]:
     for name in names:
         if name == 'class_folders' and held:  # any other annotation says more
             continue
-        try:
+        found = Found()
+        with tree.unreadable.noted():  # of a file that is about all images, the names of the classes say
             found = FORMATS[name].find(tree)
-        except AnnotationError as error:  # of a file that is about all images, the names of the classes say
-            tree.unreadable.append(str(error))
-            continue
         if found.samples:
             held[name] = usable(found, tree)
     return dict(sorted(held.items(), key=lambda item: -len({sample.image for sample in item[1].samples})))

@@ -1,11 +1,10 @@
 """Tables as HTML, in the tokens of PubTabNet: a file beside each image, or lines of JSON in its own format."""
 
-import json
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
-from phalanx.cli.data.prepare.checks import AnnotationError, shortened
+from phalanx.cli.data.prepare.checks import AnnotationError, parsed, shortened
 from phalanx.cli.data.prepare.samples import Found, Sample, SplitName
 from phalanx.cli.data.prepare.tree import SPLITS, Tree, text_in
 
@@ -41,10 +40,7 @@ def find_pubtabnet(tree: Tree) -> Found:
 
 
 def _of_line(line: str, where: str, path: Path, tree: Tree) -> Sample | None:
-    try:
-        content = json.loads(line)
-    except (ValueError, RecursionError) as error:
-        raise AnnotationError(f'{where}: is not JSON: {error}') from None
+    content = parsed(line, where)
     if not isinstance(content, dict) or 'filename' not in content or 'html' not in content:
         return None
     image = tree.image(str(content['filename']), path, where)

@@ -11,7 +11,7 @@ import numpy as np
 import PIL.Image
 
 from phalanx.cli.data.prepare.checks import AnnotationError, size_of
-from phalanx.cli.data.prepare.samples import Sample
+from phalanx.cli.data.prepare.samples import LeftOut, Sample
 from phalanx.cli.data.prepare.shapes import Shape, rectangle
 from phalanx.data.image import LabelMap, palette
 
@@ -42,7 +42,7 @@ def painted(shapes: Sequence[tuple[Shape, int]], size: tuple[int, int]) -> Label
 def pair_of(sample: Sample, stem: str, names: Sequence[str]) -> Pair:
     """A sample with its things painted in their order, boxes as rectangles; `names`: the classes, the background first."""
     values = {name: number for number, name in enumerate(names)} | MEANING
-    shapes = [(shape, values[thing.label]) for thing in sample.things for shape in thing.outline or (rectangle(*thing.box),)]
+    shapes = [(shape, values[thing.label]) for thing in sample.things for shape in thing.outline or (rectangle(thing.box),)]
     return Pair(sample.image, stem, lambda: painted(shapes, size_of(sample.image)))
 
 
@@ -59,7 +59,7 @@ def write_label_maps(
             raise ValueError(f'{name!r} cannot be the name of a class, which is one line without blanks around it')
     if len(class_names) > MOST:
         raise ValueError(f'{len(class_names)} classes do not fit a label map of 8 bits; {MOST} do')
-    problems: list[str] = []
+    problems = LeftOut()
     lines: dict[str, str] = {}  # of the lists, by the name of the image
     out.parent.mkdir(parents=True, exist_ok=True)
     with TemporaryDirectory(dir=out.parent, prefix=f'.{out.name}-') as aside:
@@ -68,16 +68,13 @@ def write_label_maps(
         for pair in pairs:
             stem = re.sub(r'\s', '_', pair.stem)  # in a list, a blank ends the path
             image, labels = f'images/{stem}{pair.image.suffix}', f'labels/{stem}.png'
-            try:
+            with problems.noted():
                 if stem in lines:
                     raise AnnotationError(f'{pair.image}: an image before it is named {stem} too')
                 save_labels(pair.labels(), place / labels)
-            except AnnotationError as error:
-                problems.append(str(error))
-                continue
-            (place / image).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(pair.image, place / image)
-            lines[stem] = f'{image} {labels}\n'
+                (place / image).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(pair.image, place / image)
+                lines[stem] = f'{image} {labels}\n'
         if problems and not (skip and lines):
             return {}, problems
         lists = dealt(sorted(lines), shares, seed)

@@ -3,21 +3,19 @@
 import csv
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import cv2
 import numpy as np
-import PIL.Image
 
-from phalanx.cli.data.prepare.checks import AnnotationError, size_of
+from phalanx.cli.data.prepare.checks import AnnotationError, decoded, size_of
 from phalanx.cli.data.prepare.colours import VOID_NAME, Colour, code_of
 from phalanx.cli.data.prepare.label_maps import BACKGROUND, MOST, VOID
 from phalanx.cli.data.prepare.samples import Found, Sample
 from phalanx.cli.data.prepare.tree import Tree, text_in
-from phalanx.data.image import LabelMap, opened
+from phalanx.data.image import LabelMap
 
 WORDS = ('mask', 'masks', 'label', 'labels', 'annotation', 'annotations', 'gt', 'groundtruth', 'segmentation', 'seg', 'trimaps')
 CLASS_FILES = ('classes.txt', 'labels.txt', 'labelmap.txt', 'label_map.txt', 'class_dict.csv', 'label_colors.txt', 'colors.txt')
@@ -162,7 +160,7 @@ def _palettes_differ(masks: Sequence[Path]) -> bool:
     """Whether some number has one colour in one mask and another in the next. Raises AnnotationError."""
     colours: dict[int, tuple[int, ...]] = {}
     for mask in masks:
-        with _told(mask), opened(mask) as picture:
+        with decoded(mask) as picture:
             if picture.mode == 'P':
                 palette = np.array(picture.getpalette('RGB') or [], np.uint8).reshape(-1, 3)
                 for number in np.unique(np.asarray(picture)).tolist():
@@ -172,18 +170,9 @@ def _palettes_differ(masks: Sequence[Path]) -> bool:
     return False
 
 
-@contextmanager
-def _told(mask: Path) -> Iterator[None]:
-    """What opening an image raises, as AnnotationError."""
-    try:
-        yield
-    except (OSError, SyntaxError, ValueError, PIL.Image.DecompressionBombError) as error:
-        raise AnnotationError(f'{mask}: is not an image that can be decoded: {error}') from None
-
-
 def _content(mask: Path, *, by_colour: bool) -> LabelMap:
     """[H, W] of a palette or grey image, else [H, W, 3]. Raises AnnotationError."""
-    with _told(mask), opened(mask) as picture:
+    with decoded(mask) as picture:
         if by_colour:
             return np.array(picture.convert('RGB'))
         if picture.mode in ('1', 'L', 'P'):

@@ -1,6 +1,5 @@
 """The files below a folder, and images found by the names that annotations give them."""
 
-import json
 import os
 import re
 from collections import defaultdict
@@ -8,8 +7,8 @@ from functools import cached_property
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from phalanx.cli.data.prepare.checks import AnnotationError, shortened, size_of
-from phalanx.cli.data.prepare.samples import SplitName
+from phalanx.cli.data.prepare.checks import AnnotationError, parsed, shortened, size_of
+from phalanx.cli.data.prepare.samples import LeftOut, SplitName
 
 IMAGES = ('.jpg', '.jpeg', '.png', '.bmp', '.tif', '.tiff', '.webp', '.gif', '.ppm', '.pgm')
 MOST_TEXT = 2**29  # bytes of an annotation file
@@ -35,7 +34,7 @@ class Tree:
             self._named[path.name.lower()].append(path)
             self._stems[path.stem.lower()].append(path)
         self._sizes: dict[Path, tuple[int, int]] = {}
-        self.unreadable: list[str] = []  # files of JSON that are none
+        self.unreadable = LeftOut()  # files of JSON that are none
 
     def having(self, *suffixes: str) -> list[Path]:
         """The files with one of these suffixes."""
@@ -46,10 +45,8 @@ class Tree:
         """What the JSON files hold, read once for all formats that are JSON."""
         found = {}
         for path in self.having('.json'):
-            try:
-                found[path] = json.loads(text_in(path))
-            except (AnnotationError, ValueError, RecursionError) as error:
-                self.unreadable.append(str(error) if isinstance(error, AnnotationError) else f'{path}: is not JSON: {error}')
+            with self.unreadable.noted():
+                found[path] = parsed(text_in(path), path)
         return found
 
     def size(self, image: Path) -> tuple[int, int]:
