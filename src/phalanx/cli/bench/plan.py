@@ -54,26 +54,22 @@ class Prediction:
 
 def plan(profile: Profile, nodes: Sequence[int], devices: int, network: Network) -> list[Prediction]:
     """A prediction for each number of nodes with `devices` ranks each."""
-    base = simulate(profile, 1, devices, network)
-    return [_predicted(profile, count, devices, simulate(profile, count, devices, network), base) for count in nodes]
-
-
-def _predicted(profile: Profile, nodes: int, devices: int, step: _Rank, base: _Rank) -> Prediction:
-    rate = nodes * devices * profile.samples / step.now
-    return Prediction(
-        nodes=nodes,
-        devices=devices,
-        computing=profile.computing,
-        norms=step.waited['norms'],
-        losses=step.waited['losses'],
-        gradients=step.waited['gradients'],
-        host=step.waited['host'],
-        data=step.waited['data'],
-        samples_per_s=rate,
-        hours=profile.run_samples / rate / 3600,
-        speed_up=nodes * base.now / step.now,
-        efficiency=profile.computing / step.now,
-    )
+    base, predictions = simulate(profile, 1, devices, network), []
+    for count in nodes:
+        step = simulate(profile, count, devices, network)
+        rate = count * devices * profile.samples / step.now
+        prediction = Prediction(
+            nodes=count,
+            devices=devices,
+            computing=profile.computing,
+            **step.waited,
+            samples_per_s=rate,
+            hours=profile.run_samples / rate / 3600,
+            speed_up=count * base.now / step.now,
+            efficiency=profile.computing / step.now,
+        )
+        predictions.append(prediction)
+    return predictions
 
 
 class _Rank:

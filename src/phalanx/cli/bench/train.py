@@ -26,7 +26,6 @@ from phalanx.system.memory import keep_freed_memory
 
 PROFILED = 5  # steps under the profiler
 
-
 Figures = dict[str, Any]  # what was measured of the training steps of one rank, as `--json` prints it
 
 

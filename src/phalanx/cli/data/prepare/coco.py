@@ -1,11 +1,12 @@
 """Instances of COCO: one JSON file with images, categories and annotations (boxes, polygons or run lengths)."""
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from phalanx.cli.data.prepare.checks import AnnotationError, check_size, file_below, floats, member, read_json
-from phalanx.cli.data.prepare.label_maps import BACKGROUND, Pair, pair_of
+from phalanx.cli.data.prepare.label_maps import BACKGROUND, Pair, painted
 from phalanx.cli.data.prepare.samples import Found, Sample, SplitName, Thing, box_around
 from phalanx.cli.data.prepare.shapes import Polygon, Shape, polygon, runs
 from phalanx.cli.data.prepare.tree import Tree
@@ -20,8 +21,10 @@ def read_coco(file: Path, images: Path) -> tuple[list[Pair], tuple[str, ...], li
     content, found = read_json(file), Found()
     read_content(content, file, lambda name, _, where: file_below(images, images, name, where), found, outlined=True)
     names = (BACKGROUND, *found.class_names)
-    stems = (str(sample.image.relative_to(images).with_suffix('')) for sample in found.samples)
-    pairs = [pair_of(sample, stem, names) for sample, stem in zip(found.samples, stems, strict=True)]
+    pairs = [
+        Pair(sample.image, str(sample.image.relative_to(images).with_suffix('')), partial(painted, sample, names))
+        for sample in found.samples
+    ]
     return pairs, names, found.left_out
 
 

@@ -17,12 +17,10 @@ from phalanx.cli.data.prepare.dealing import deal
 from phalanx.cli.data.prepare.formats import FORMATS, chosen, look, usable
 from phalanx.cli.data.prepare.label_maps import Pair, write_label_maps
 from phalanx.cli.data.prepare.labelme import read_labelme
-from phalanx.cli.data.prepare.samples import FAMILIES, Family, Found, SplitName
+from phalanx.cli.data.prepare.samples import FAMILIES, SPLIT_NAMES, Family, Found
 from phalanx.cli.data.prepare.targets import meaning_for, write_copied
 from phalanx.cli.data.prepare.tree import Tree
 from phalanx.system.errors import RequestError
-
-LISTS: tuple[SplitName, ...] = ('train', 'val', 'test')
 
 SHOWN = 50  # problems that are listed
 
@@ -61,7 +59,7 @@ def shares_of(text: str) -> list[float]:
         shares = [float(word) for word in text.split(',')]
     except ValueError:
         shares = []
-    if not 2 <= len(shares) <= len(LISTS) or abs(sum(shares) - 1) > 1e-6 or not all(0 < share < 1 for share in shares):
+    if not 2 <= len(shares) <= len(SPLIT_NAMES) or abs(sum(shares) - 1) > 1e-6 or not all(0 < share < 1 for share in shares):
         raise RequestError(f'--split {text}: give two or three shares that add up to 1, as in 0.8,0.2')
     return shares
 
@@ -159,8 +157,8 @@ def _copied(
         return _refused(found.left_out)
     try:
         dealt = deal(found.samples, shares, given.seed, given.groups, lambda sample: {thing.label for thing in sample.things})
-        lists = dict(zip(LISTS, dealt, strict=False))
-        meaning = meaning_for(family, found.samples, found)
+        lists = dict(zip(SPLIT_NAMES, dealt, strict=False))
+        meaning = meaning_for(family, found)
         written = write_copied(family, found, lists, given.out, root, meaning)
     except (AnnotationError, ValueError) as error:
         raise RequestError(str(error)) from None

@@ -82,17 +82,14 @@ def usable(found: Found, tree: Tree) -> Found:
                     counts['boxes that reach out of their image, cut off at its edges'] += 1
                 things.append(replace(thing, box=box))
             samples.append(replace(sample, things=tuple(things)))
+    samples.sort(key=lambda sample: str(sample.image))
     notes = [f'{what}: {count}' for what, count in counts.items()]
     used = {thing.label for sample in samples for thing in sample.things}
     empty = [name for name in found.class_names if name not in used]
     if used and empty:
         notes.append(f'classes that never occur, left out: {", ".join(empty[:10])}{" ..." if len(empty) > 10 else ""}')
     names = tuple(name for name in found.class_names if name in used) + tuple(sorted(used - {*found.class_names}))
-    return replace(found, samples=sorted(samples, key=_path), class_names=names, notes=[*found.notes, *notes])
-
-
-def _path(sample: Sample) -> str:
-    return str(sample.image)
+    return replace(found, samples=samples, class_names=names, notes=[*found.notes, *notes])
 
 
 def chosen(held: dict[str, Found], family: Family | None) -> tuple[str, Found, Family] | None:

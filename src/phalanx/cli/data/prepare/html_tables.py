@@ -87,12 +87,14 @@ class _Parser(HTMLParser):
             if self.tables > 1:
                 raise AnnotationError(f'{self.where}: has a second table, or a table within a cell')
         elif tag in ('thead', 'tbody'):
-            self._begin(tag, closing=('td', 'tr', 'thead', 'tbody'))
+            for other in ('td', 'tr', 'thead', 'tbody'):
+                self.end_of(other)
+            self._begin(tag)
         elif tag == 'tr':
             self.end_of('tr')
             if not {'thead', 'tbody'} & {*self.open}:
-                self._begin('tbody', closing=())
-            self._begin('tr', closing=())
+                self._begin('tbody')
+            self._begin('tr')
         elif tag == 'td':
             self.end_of('td')
             if 'tr' not in self.open:
@@ -103,9 +105,7 @@ class _Parser(HTMLParser):
         elif tag not in (*INLINE, *BREAKS, *OUTER):
             raise AnnotationError(f'{self.where}: has a tag <{tag}>, which no table of training data has')
 
-    def _begin(self, tag: str, closing: tuple[str, ...]) -> None:
-        for other in closing:
-            self.end_of(other)
+    def _begin(self, tag: str) -> None:
         self.open.append(tag)
         self.tokens.append(f'<{tag}>')
 

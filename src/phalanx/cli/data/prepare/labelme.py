@@ -4,11 +4,12 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from difflib import get_close_matches
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from phalanx.cli.data.prepare.checks import AnnotationError, check_size, file_below, member, read_json
-from phalanx.cli.data.prepare.label_maps import BACKGROUND, MEANING, Pair, pair_of
+from phalanx.cli.data.prepare.label_maps import BACKGROUND, MEANING, Pair, painted
 from phalanx.cli.data.prepare.samples import Found, LeftOut, Sample, Thing, box_around
 from phalanx.cli.data.prepare.shapes import Polygon, corners_of, polygon
 from phalanx.cli.data.prepare.tree import Tree
@@ -38,7 +39,7 @@ def read_labelme(folder: Path, classes: Sequence[str] | None) -> tuple[list[Pair
         unknown = [(n, thing.label) for n, thing in enumerate(sample.things) if thing.label not in (*names, *MEANING)]
         left_out += [f'{path}: shapes[{n}] ({label!r}): is not a class{_hint(label, names)}' for n, label in unknown]
         if not unknown:
-            pairs.append(pair_of(sample, str(path.relative_to(folder).with_suffix('')), names))
+            pairs.append(Pair(sample.image, str(path.relative_to(folder).with_suffix('')), partial(painted, sample, names)))
     return pairs, names, left_out
 
 

@@ -63,7 +63,7 @@ class Meaning:
     """What the values of masks mean: colours of one, numbers of the other kind."""
 
     class_names: tuple[str, ...]
-    values: Mapping[Colour | int, int]  # of a colour or number, the class or VOID
+    values: Mapping[Colour | int, int]  # of a colour or number, the class; others are VOID
     is_plain: bool  # whether masks can be trained on as they are
     is_binary: bool = False  # 0 and something brighter, on whichever side of the middle
     by_colour: bool = False  # palettes differ from file to file, so that their numbers mean nothing
@@ -97,13 +97,13 @@ def meaning_of(masks: Sequence[Path], classes_from: Path | None) -> Meaning:
         raise AnnotationError(f'{masks[0]}: masks have {len(numbers)} different numbers; {MOST} classes fit')
     if names and numbers and numbers[-1] < len(names):
         own: dict[Colour | int, int] = {number: number for number in range(len(names))}
-        return Meaning(tuple(names), own | {VOID: VOID}, is_plain=True)
-    made = f'no file names {numbers[-1] + 1 if numbers else 0} classes (classes.txt): they are called by their number'
-    is_gapless = numbers == [*range(len(numbers))]
+        return Meaning(tuple(names), own, is_plain=True)
     values: dict[Colour | int, int] = {number: place for place, number in enumerate(numbers)}
     if numbers == [0, 1]:
-        return Meaning((BACKGROUND, 'object'), values | {VOID: VOID}, is_plain=True)
-    return Meaning(tuple(f'class_{n}' for n in numbers), values | {VOID: VOID}, is_plain=is_gapless, notes=(made,))
+        return Meaning((BACKGROUND, 'object'), values, is_plain=True)
+    made = f'no file names {numbers[-1] + 1 if numbers else 0} classes (classes.txt): they are called by their number'
+    is_gapless = numbers == [*range(len(numbers))]
+    return Meaning(tuple(f'class_{n}' for n in numbers), values, is_plain=is_gapless, notes=(made,))
 
 
 def _coloured(found: Iterable[Colour | int], named: Mapping[Colour, str]) -> Meaning:
@@ -112,14 +112,10 @@ def _coloured(found: Iterable[Colour | int], named: Mapping[Colour, str]) -> Mea
         names = tuple(
             dict.fromkeys(name for name in named.values() if name.lower() not in (VOID_NAME, 'unlabelled', 'unlabeled'))
         )
-        values: dict[Colour | int, int] = {
-            colour: names.index(name) if name in names else VOID for colour, name in named.items()
-        }
-        unknown = [code_of(colour) for colour in colours if colour not in values]
+        values: dict[Colour | int, int] = {colour: names.index(name) for colour, name in named.items() if name in names}
+        unknown = [code_of(colour) for colour in colours if colour not in named]
         notes = (f'colours that no file names are ignored: {", ".join(unknown[:5])}',) if unknown else ()
-        return Meaning(
-            names, values | {colour: VOID for colour in colours if colour not in values}, is_plain=False, notes=notes
-        )
+        return Meaning(names, values, is_plain=False, notes=notes)
     if len(colours) > FEW:
         raise AnnotationError(
             f'masks have {len(colours)} colours and no file names them (lines `red green blue name` in colors.txt)'

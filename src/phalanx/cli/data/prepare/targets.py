@@ -5,7 +5,7 @@ import os
 import re
 import shutil
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -15,7 +15,7 @@ import cv2
 import numpy as np
 
 from phalanx.cli.data.prepare.checks import size_of
-from phalanx.cli.data.prepare.label_maps import BACKGROUND, MEANING, pair_of, save_labels
+from phalanx.cli.data.prepare.label_maps import BACKGROUND, MEANING, painted, save_labels
 from phalanx.cli.data.prepare.lists import ILLEGIBLE
 from phalanx.cli.data.prepare.masks import Meaning, label_map, meaning_of
 from phalanx.cli.data.prepare.samples import Corners, Family, Found, LeftOut, Sample, SplitName, Thing
@@ -62,11 +62,13 @@ def write(
     elif family == 'segmentation':
         drawn = (name for name in found.class_names if name not in MEANING)
         written.class_names = meaning.class_names if meaning else (BACKGROUND, *drawn)
+        written.notes += meaning.notes if meaning else ()
         if bare := sum(not thing.outline for samples in lists.values() for sample in samples for thing in sample.things):
             written.notes.append(f'boxes without an outline, painted as rectangles: {bare}')
+    text_of, suffix = WRITERS[family]
     for split, samples in lists.items():
-        text, written.counts[split] = WRITERS[family](written, split, samples)
-        file = out / f'{split}{SUFFIXES.get(family, ".txt")}'
+        text, written.counts[split] = text_of(written, split, samples)
+        file = out / f'{split}{suffix}'
         file.write_text(text, encoding='utf-8')
         written.files[split] = written.below(file)
     written.data = {'root': str(written.root), **_keys(family, written)}
@@ -111,9 +113,6 @@ def write_copied(
     return written
 
 
-# Of the samples of a split: the file of their annotations, and how many are in it.
-
-
 def _detection(written: Written, split: SplitName, samples: Sequence[Sample]) -> tuple[str, int]:
     """JSON in the format of COCO."""
     names = written.class_names
@@ -154,7 +153,7 @@ def _labels(sample: Sample, written: Written) -> tuple[LabelMap, Path]:
     """The label map of a sample, and where it is: the user's own file, or one that is written."""
     path = written.out / 'labels' / f'{_file_name(sample.image)}.png'
     if written.meaning is None or sample.mask is None:
-        labels = pair_of(sample, '', written.class_names).labels()
+        labels = painted(sample, written.class_names)
     else:
         labels = label_map(sample.mask, written.meaning, sample.image)
         if written.meaning.is_plain and size_of(sample.mask) == size_of(sample.image):
@@ -252,17 +251,17 @@ def _table(written: Written, split: SplitName, samples: Sequence[Sample]) -> tup
     return ''.join(lines), len(lines)
 
 
-SUFFIXES = {'detection': '.json', 'table': '.jsonl'}  # others: .txt
-WRITERS = {
-    'detection': _detection,
-    'segmentation': _segmentation,
-    'recognition': _recognition,
-    'table': _table,
-    'text_detection': _text_detection,
+# What makes the text of a split's file and says how many samples are in it, and the suffix of that file.
+WRITERS: dict[Family, tuple[Callable[[Written, SplitName, Sequence[Sample]], tuple[str, int]], str]] = {
+    'detection': (_detection, '.json'),
+    'segmentation': (_segmentation, '.txt'),
+    'recognition': (_recognition, '.txt'),
+    'table': (_table, '.jsonl'),
+    'text_detection': (_text_detection, '.txt'),
 }
 
 
-def meaning_for(family: Family, samples: Sequence[Sample], found: Found) -> Meaning | None:
+def meaning_for(family: Family, found: Found) -> Meaning | None:
     """What masks mean, where there are some. Raises AnnotationError."""
-    masks = [sample.mask for sample in samples if sample.mask]
+    masks = [sample.mask for sample in found.samples if sample.mask]
     return meaning_of(masks, found.classes_from) if family == 'segmentation' and masks else None
