@@ -68,14 +68,12 @@ def problem_rows(census: Census) -> list[Row]:
 def duplicate_rows(census: Census) -> list[Row]:
     """Equal images, a row for each group of them; those that two splits share come first."""
     groups = sorted(census.duplicates, key=lambda group: -len({split for split, _ in group}))
-    return [
-        {'equal images': len(group), 'they are': ', '.join(f'{name} ({split})' for split, name in group[:4]) + more(group, 4)}
-        for group in groups[:SHOWN]
-    ]
-
-
-def more(items: Sequence[object], shown: int) -> str:
-    return f' and {len(items) - shown} more' if len(items) > shown else ''
+    rows: list[Row] = []
+    for group in groups[:SHOWN]:
+        names = [f'{name} ({split})' for split, name in group]
+        more = f' and {len(names) - 4} more' if len(names) > 4 else ''
+        rows.append({'equal images': len(names), 'they are': ', '.join(names[:4]) + more})
+    return rows
 
 
 def print_census(census: Census, console: Console) -> None:

@@ -12,17 +12,8 @@ from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
 
-from phalanx.cli.data.new.plan import (
-    EPOCHS,
-    Length,
-    Node,
-    length_of,
-    length_on,
-    line_size,
-    may_be_faster_in_bf16,
-    rounded,
-    this_node,
-)
+from phalanx.cli.data.new import plan
+from phalanx.cli.data.new.plan import Length, Node
 from phalanx.cli.data.new.published import STARTS
 from phalanx.cli.data.new.recipe import text_of
 from phalanx.cli.data.options import new_parser
@@ -147,10 +138,8 @@ def _lists(found: Found, given: argparse.Namespace) -> dict[SplitName, list[Samp
     rest = lists['train'] + lists.get('val', []) if lists else found.samples
     share = given.val or val_share(len(rest))
     train, val = deal(rest, [1 - share, share], given.seed, given.groups, labels_of)
-    print(
-        f'  split at random (seed {given.seed}), {share:.0%} to evaluate with'
-        + ('; the test images stay apart' if test else '')
-    )
+    apart = '; the test images stay apart' if test else ''
+    print(f'  split at random (seed {given.seed}), {share:.0%} to evaluate with{apart}')
     dealt: dict[SplitName, list[Sample]] = {'train': train, 'val': val}
     if test:
         dealt['test'] = test
@@ -172,7 +161,7 @@ def _say(family: Family, found: Found, written: Written, tree: Tree, weights: Pa
         print(f'  {counted(len(shares), "class", "classes")} ({of} in training): {", ".join(shares[:20])}{more}')
     elif family == 'recognition':
         print(f'  {len(written.units)} characters, texts of {min(map(len, written.texts))} to {written.longest}')
-        if not weights and (too_long := line_size(written, this_node()).too_long):
+        if not weights and (too_long := plan.line_size(written, plan.this_node()).too_long):
             print(f'  note: {counted(too_long, "training line")} with more characters than there are places for: not learned')
     elif family == 'text_detection':
         read, ignored = written.units['text'], written.units['ignored']
@@ -206,10 +195,10 @@ def _say(family: Family, found: Found, written: Written, tree: Tree, weights: Pa
 
 def _write_recipe(given: argparse.Namespace, family: Family, written: Written, path: Path, weights: Path | None) -> int:
     """Writes the recipe, tries it, and writes it again with what suits this node; says what comes next."""
-    node, samples, seconds = this_node(), written.counts['train'], None
+    node, samples, seconds = plan.this_node(), written.counts['train'], None
 
     def wanted(seen: int | None = None) -> Length:
-        return length_on(STARTS[family], samples, seen) if weights else length_of(family, samples, node, seen)
+        return plan.length_on(STARTS[family], samples, seen) if weights else plan.length_of(family, samples, node, seen)
 
     def write() -> None:
         head = _head(given, family, written, node, path, seconds)
@@ -221,8 +210,10 @@ def _write_recipe(given: argparse.Namespace, family: Family, written: Written, p
     if not given.no_trial:
         try:
             rate = trial(path)
-            if not weights and may_be_faster_in_bf16(node) and (faster := trial(path, 'precision.dtype=bf16')) > CLEARLY * rate:
-                node, rate = replace(node, bf16=True), faster
+            if not weights and plan.may_be_faster_in_bf16(node):
+                faster = trial(path, 'precision.dtype=bf16')
+                if faster > CLEARLY * rate:
+                    node, rate = replace(node, bf16=True), faster
         except (RunError, BadSampleError, OSError, ValueError, RuntimeError) as error:
             print(f'{shown}: was written, but does not train: {error}', file=sys.stderr)
             return 1
@@ -230,11 +221,11 @@ def _write_recipe(given: argparse.Namespace, family: Family, written: Written, p
         if given.minutes:
             length = wanted(max(length.batch, fitting))
         elif not weights and not node.has_gpu and fitting > length.steps * length.batch:
-            length = wanted(min(fitting, EPOCHS[1] * samples))
+            length = wanted(min(fitting, plan.EPOCHS[1] * samples))
         looks = length.epochs // length.evaluate_epochs * written.counts['val']
         seconds = (length.steps * length.batch + looks / 2) / rate
         write()
-    took = f', {rounded(seconds)} on this node as busy as it is' if seconds is not None else ''
+    took = f', {plan.rounded(seconds)} on this node as busy as it is' if seconds is not None else ''
     print(f'\n{shown}: {counted(length.epochs, "epoch")}, {length.steps:,} steps{took}')
     for line in (
         f'phalanx data check {shown}',
@@ -255,7 +246,7 @@ def _head(
         f'Written by `phalanx new` on {datetime.date.today()}; change what you like.',
         '',
         f'hardware: {node}',
-        f'time:     {rounded(seconds) if seconds is not None else "not measured"}',
+        f'time:     {plan.rounded(seconds) if seconds is not None else "not measured"}',
     ]
     if 'test' in written.counts:
         file = written.files['test']

@@ -17,7 +17,7 @@ from phalanx.cli.data.prepare.masks import find_masks
 from phalanx.cli.data.prepare.samples import Family, Found, Sample
 from phalanx.cli.data.prepare.supervisely import find_supervisely
 from phalanx.cli.data.prepare.tree import Tree
-from phalanx.cli.data.prepare.xml_files import clipped, read_cvat, read_voc
+from phalanx.cli.data.prepare.xml_files import read_cvat, read_voc
 from phalanx.cli.data.prepare.yolo import read_yolo
 
 
@@ -68,16 +68,17 @@ def usable(found: Found, tree: Tree) -> Found:
             continue
         seen.add(sample.image)
         with found.left_out.noted():
-            size = tree.size(sample.image)
+            width, height = tree.size(sample.image)
             if any(break_ in str(sample.image) for break_ in '\t\r\n'):
                 raise AnnotationError(f'{sample.image!r}: has a tab or a line break in its name')
             things = []
             for thing in sample.things:
-                box = clipped(thing.box, size)
+                x0, y0, x1, y1 = thing.box
+                box = max(0.0, x0), max(0.0, y0), min(float(width), x1), min(float(height), y1)
                 if box[2] - box[0] < 1 or box[3] - box[1] < 1:
                     counts['boxes smaller than a pixel or outside their image, left out'] += 1
                     continue
-                slack = max(1.0, 0.005 * max(size))
+                slack = max(1.0, 0.005 * max(width, height))
                 if any(abs(one - other) > slack for one, other in zip(box, thing.box, strict=True)):
                     counts['boxes that reach out of their image, cut off at its edges'] += 1
                 things.append(replace(thing, box=box))

@@ -74,7 +74,8 @@ def meaning_of(masks: Sequence[Path], classes_from: Path | None) -> Meaning:
     """What the values in masks mean, and what of that was guessed. Raises AnnotationError when they are not masks."""
     chosen = [masks[number * len(masks) // min(LOOKED_AT, len(masks))] for number in range(min(LOOKED_AT, len(masks)))]
     pixels = Counter[Colour | int]()
-    coloured, blurred, named = False, False, _names(classes_from)
+    coloured, blurred = False, False
+    names, colours = _names(classes_from)
     by_colour = _palettes_differ(chosen)
     for mask in chosen:
         content = _content(mask, by_colour=by_colour)
@@ -85,14 +86,12 @@ def meaning_of(masks: Sequence[Path], classes_from: Path | None) -> Meaning:
     found = set(pixels)
     greys = {value if isinstance(value, int) else value[0] for value in found if isinstance(value, int) or len({*value}) == 1}
     if len(greys) == len(found) and (blurred or (len(greys) <= 2 and max(greys) > 1)):
-        names = named if len(named) == 2 and not isinstance(named, dict) else [BACKGROUND, 'object']
-        return Meaning(
-            tuple(names), {}, is_plain=False, is_binary=True, notes=(f'two values: {names[0]}, and brighter ones: {names[1]}',)
-        )
+        names = names if len(names) == 2 and not colours else [BACKGROUND, 'object']
+        note = f'two values: {names[0]}, and brighter ones: {names[1]}'
+        return Meaning(tuple(names), {}, is_plain=False, is_binary=True, notes=(note,))
     if coloured:
-        return replace(_coloured(found, named if isinstance(named, dict) else {}), by_colour=by_colour)
+        return replace(_coloured(found, colours), by_colour=by_colour)
     numbers = sorted(value for value in found if isinstance(value, int) and value != VOID)
-    names = list(named.values()) if isinstance(named, dict) else list(named)
     if len(numbers) > MOST:
         raise AnnotationError(f'{masks[0]}: masks have {len(numbers)} different numbers; {MOST} classes fit')
     if names and numbers and numbers[-1] < len(names):
@@ -109,9 +108,8 @@ def meaning_of(masks: Sequence[Path], classes_from: Path | None) -> Meaning:
 def _coloured(found: Iterable[Colour | int], named: Mapping[Colour, str]) -> Meaning:
     colours = {value if isinstance(value, tuple) else (value, value, value) for value in found}
     if named:
-        names = tuple(
-            dict.fromkeys(name for name in named.values() if name.lower() not in (VOID_NAME, 'unlabelled', 'unlabeled'))
-        )
+        void = (VOID_NAME, 'unlabelled', 'unlabeled')
+        names = tuple(dict.fromkeys(name for name in named.values() if name.lower() not in void))
         values: dict[Colour | int, int] = {colour: names.index(name) for colour, name in named.items() if name in names}
         unknown = [code_of(colour) for colour in colours if colour not in named]
         notes = (f'colours that no file names are ignored: {", ".join(unknown[:5])}',) if unknown else ()
@@ -191,13 +189,12 @@ def _values(content: LabelMap) -> dict[Colour | int, int]:
     return {(code >> 16, code >> 8 & 255, code & 255): count for code, count in pairs}
 
 
-def _names(file: Path | None) -> list[str] | dict[Colour, str]:
-    """The names of classes in a file: one a line, or each with its colour before or behind it."""
-    if file is None:
-        return []
+def _names(file: Path | None) -> tuple[list[str], dict[Colour, str]]:
+    """The names of classes in a file, one a line; and by colour, where each has one before or behind it."""
     colours: dict[Colour, str] = {}
     names = []
-    for fields in csv.reader(line for line in text_in(file).splitlines() if line.strip() and not line.startswith('#')):
+    lines = text_in(file).splitlines() if file else []
+    for fields in csv.reader(line for line in lines if line.strip() and not line.startswith('#')):
         words = re.split(r'[,:\s]+', ','.join(fields).strip(' ,:'))
         behind = re.fullmatch(r'(.*?)[,:\s]+(\d+)[,:\s]+(\d+)[,:\s]+(\d+)[,:\s]*', ','.join(fields))
         before = re.fullmatch(r'(\d+)[,\s]+(\d+)[,\s]+(\d+)[,:\s]+(.*)', ','.join(fields))
@@ -207,4 +204,4 @@ def _names(file: Path | None) -> list[str] | dict[Colour, str]:
             colours[(int(behind[2]), int(behind[3]), int(behind[4]))] = behind[1].strip()
         elif words[1:] != ['r', 'g', 'b']:
             names.append(','.join(fields).strip())
-    return colours or names
+    return list(colours.values()) or names, colours

@@ -3,7 +3,7 @@
 import os
 import re
 from collections import defaultdict
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -33,7 +33,7 @@ class Tree:
         for path in self.images:
             self._named[path.name.lower()].append(path)
             self._stems[path.stem.lower()].append(path)
-        self._sizes: dict[Path, tuple[int, int]] = {}
+        self.size = cache(size_of)  # (width, height) of an image; raises AnnotationError
         self.unreadable = LeftOut()  # files of JSON that are none
 
     def having(self, *suffixes: str) -> list[Path]:
@@ -48,12 +48,6 @@ class Tree:
             with self.unreadable.noted():
                 found[path] = parsed(text_in(path), path)
         return found
-
-    def size(self, image: Path) -> tuple[int, int]:
-        """(width, height). Raises AnnotationError."""
-        if image not in self._sizes:
-            self._sizes[image] = size_of(image)
-        return self._sizes[image]
 
     def image(self, name: str, beside: Path, where: str) -> Path:
         """The image that the annotation file `beside` calls `name`. Raises AnnotationError.
