@@ -50,6 +50,9 @@ def prepare(given: argparse.Namespace) -> int:
     """1 when annotations cannot be used. Raises RequestError."""
     if given.out.exists():
         raise RequestError(f'--out {given.out}: is there already; give a new folder')
+    for folder in (vars(given).get(name) for name in ('folder', 'masks', 'images')):
+        if folder is not None and not folder.is_dir():
+            raise RequestError(f'{folder}: there is no such folder')
     return KINDS[given.kind].make(given)
 
 
@@ -64,11 +67,6 @@ def shares_of(text: str) -> list[float]:
     return shares
 
 
-def _check_folder(folder: Path) -> None:
-    if not folder.is_dir():
-        raise RequestError(f'{folder}: there is no such folder')
-
-
 def _labelme_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument('folder', type=Path, help='the folder with the JSON files; their images lie in it too')
     parser.add_argument('--classes', nargs='+', metavar='NAME', help='the classes after the background (default: all labels)')
@@ -76,7 +74,6 @@ def _labelme_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _from_labelme(given: argparse.Namespace) -> int:
-    _check_folder(given.folder)
     if given.family not in (None, 'segmentation') or given.groups:
         if given.classes:
             raise RequestError('--classes: is for label maps without --groups; leave it out')
@@ -93,7 +90,6 @@ def _coco_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _from_coco(given: argparse.Namespace) -> int:
-    _check_folder(given.images)
     root, found = given.images.absolute(), Found(boxes_first=True)
     try:
         if given.family in (None, 'segmentation') and not given.groups:
@@ -116,8 +112,6 @@ def _colours_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _from_colours(given: argparse.Namespace) -> int:
-    _check_folder(given.masks)
-    _check_folder(given.images)
     try:
         colours = colours_in(given.colours) if given.colours else colours_of(given.classes)
     except (OSError, ValueError) as error:
@@ -137,7 +131,6 @@ def _family_options(parser: argparse.ArgumentParser) -> None:
 
 def _from_folder(given: argparse.Namespace) -> int:
     """Any format that `phalanx new` reads, for any family, with copies of the images."""
-    _check_folder(given.folder)
     tree = Tree(given.folder.absolute())
     held = look(tree, [given.kind])
     reasons = [problem for found in held.values() for problem in found.left_out]

@@ -110,6 +110,4 @@ def _columns(header: list[str], lines: list[list[str]], tree: Tree) -> dict[str,
 
 
 def _is_image(name: str, tree: Tree) -> bool:
-    return bool(name) and (
-        tree.has_image(name) or any(tree.has_image(f'{name}{suffix}') for suffix in ('.jpg', '.png', '.jpeg'))
-    )
+    return bool(name) and any(tree.has_image(f'{name}{suffix}') for suffix in ('', '.jpg', '.png', '.jpeg'))

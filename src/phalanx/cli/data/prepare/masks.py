@@ -48,9 +48,8 @@ def find_masks(tree: Tree) -> Found:
 def _is_mask(path: Path, tree: Tree) -> bool:
     folders = path.relative_to(tree.root).parts[:-1]
     words = {word for folder in folders for word in re.split(r'[^a-z]+', re.sub(r'([a-z])([A-Z])', r'\1 \2', folder).lower())}
-    return (bool(words & {*WORDS}) and not words & {'image', 'images', 'img', 'imgs'}) or _without_word(
-        path.stem.lower()
-    ) != path.stem.lower()
+    stem = path.stem.lower()
+    return (bool(words & {*WORDS}) and not words & {'image', 'images', 'img', 'imgs'}) or _without_word(stem) != stem
 
 
 def _without_word(stem: str) -> str:
@@ -139,13 +138,10 @@ def label_map(mask: Path, meaning: Meaning, image: Path) -> LabelMap:
         codes, place = np.unique(whole.astype(np.int32) @ (1 << 16, 1 << 8, 1), return_inverse=True)
         known = [meaning.values.get((code >> 16, code >> 8 & 255, code & 255), VOID) for code in codes.tolist()]
         labels = np.array(known, np.uint8)[place.reshape(whole.shape[:2])]
-    size = size_of(image)
-    if (labels.shape[1], labels.shape[0]) != size:
-        ratio = (labels.shape[1] / size[0]) / (labels.shape[0] / size[1])
-        if not 0.98 < ratio < 1.02:
-            raise AnnotationError(
-                f'{mask}: is {labels.shape[1]} x {labels.shape[0]} pixels, but {image} is {size[0]} x {size[1]}'
-            )
+    size, (height, width) = size_of(image), labels.shape
+    if (width, height) != size:
+        if not 0.98 < (width / size[0]) / (height / size[1]) < 1.02:
+            raise AnnotationError(f'{mask}: is {width} x {height} pixels, but {image} is {size[0]} x {size[1]}')
         labels = cv2.resize(labels, size, interpolation=cv2.INTER_NEAREST).astype(np.uint8, copy=False)
     return labels
 
