@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 import drawn
-from phalanx.cli.data.new import command
+from phalanx.cli.data.new import command, plan
 from phalanx.cli.data.new.published import STARTS
 from phalanx.cli.data.prepare.samples import Family
 from phalanx.config.read import plain
@@ -124,7 +124,7 @@ def test_the_recipe_computes_in_bf16_where_that_was_clearly_faster(
     monkeypatch: pytest.MonkeyPatch, clearly: float, dtype: str
 ) -> None:
     monkeypatch.setattr(command, 'CLEARLY', clearly)
-    monkeypatch.setattr(command, 'may_be_faster_in_bf16', lambda node: True)  # also on processors where it never is
+    monkeypatch.setattr(plan, 'may_be_faster_in_bf16', lambda node: True)  # also on processors where it never is
     drawn.csv_boxes(Path('mine'))
     assert run_here('new', 'mine') == 0
     assert open_job('mine_phalanx/mine.yml').recipe.precision.dtype == dtype

@@ -80,21 +80,18 @@ def choices(job: Job, said: Collection[str] = ()) -> list[Choice]:
     steps = max(1, pace.samples[on_gpu] // batch)
     if {'train.steps', 'train.epochs'} & {*said}:
         steps = train.steps or max(1, round((train.epochs or 1) * samples / batch))
-    evaluations = min(EVALUATIONS, max(2, steps * batch // (2 * max(1, evaluated))))  # which take less time than the training
+    seen = steps * batch
+    evaluations = min(EVALUATIONS, max(2, seen // (2 * max(1, evaluated))))  # which take less time than the training
     every = max(1, steps // evaluations)
-    decay = round(1 - 2 * WINDOWS / steps, 3) if steps > TRIAL else None
+    ema = Choice('ema', None, 'for so few steps')
+    if steps > TRIAL:
+        ema = Choice('ema', {'kind': 'ramp', 'decay': round(1 - 2 * WINDOWS / steps, 3)}, 'that suits so many steps')
     found = [] if train.init_from or train.init_networks else [Choice('train.init_from', *_weights(job))]
     found += [
-        Choice(
-            'train.steps',
-            steps,
-            f'{steps * batch:,} samples, {steps * batch / samples:.2g} times the {samples:,} that there are',
-        ),
+        Choice('train.steps', steps, f'{seen:,} samples, {seen / samples:.2g} times the {samples:,} that there are'),
         Choice('train.global_batch_size', batch),
         *_moving(steps, float(f'{pace.lr * math.sqrt(batch / 8):.2g}')),
-        Choice('ema', {'kind': 'ramp', 'decay': decay}, 'that suits so many steps')
-        if decay
-        else Choice('ema', None, 'for so few steps'),
+        ema,
         Choice('evaluate.every', every),
         Choice('evaluate.patience', max(2, evaluations // 2), 'an early end when so many evaluations bring nothing better'),
         Choice('checkpoint.every', every),

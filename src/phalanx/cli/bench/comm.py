@@ -37,10 +37,10 @@ class Exchange:
         return self.algorithm_bandwidth * 2 * (ranks - 1) / ranks
 
 
-def measure_exchanges(device: torch.device, sizes: Sequence[int] = SIZES, repeats: int = 20) -> list[Exchange]:
+def measure_exchanges(device: torch.device, repeats: int) -> list[Exchange]:
     """One Exchange a size, over all ranks. The division by the number of ranks, which gradients need, is part of it."""
     found = []
-    for size in sizes:
+    for size in SIZES:
         numbers = [torch.ones(size // 4, device=device)]
         once = _seconds(numbers, device)  # also opens the connections
         count = max(3, min(repeats, int(MOST_SECONDS / max(once, 1e-6))))

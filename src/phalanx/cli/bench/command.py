@@ -35,9 +35,6 @@ def command(words: Sequence[str]) -> int:
     return measured[given.command](given, words)
 
 
-# bench train
-
-
 def bench_train(given: argparse.Namespace, words: Sequence[str]) -> int:
     """Each variant in processes of its own, so that none finds memory or compiled code of another."""
     if given.steps < 1 or given.warmup < 1:
@@ -103,9 +100,6 @@ def _print_figures(figures: list[train.Figures], as_json: bool) -> None:
     print(json.dumps({'variants': figures}) if as_json else train.as_table(figures))
 
 
-# bench data
-
-
 def bench_data(given: argparse.Namespace, _: Sequence[str]) -> int:
     job = open_job(given.recipe, assignments(given))
     if given.samples < 1 or (given.rate is not None and given.rate <= 0):
@@ -116,9 +110,6 @@ def bench_data(given: argparse.Namespace, _: Sequence[str]) -> int:
     return 0
 
 
-# bench comm
-
-
 def bench_comm(given: argparse.Namespace, words: Sequence[str]) -> int:
     status = _as_ranks(given, words)
     if status is not None:
@@ -126,16 +117,13 @@ def bench_comm(given: argparse.Namespace, words: Sequence[str]) -> int:
     if not dist.is_launched():
         raise RequestError('one rank has nobody to talk to: give --nproc_per_node, --gpus or --ips, or use `phalanx launch`')
     with joined(given.device) as device:
-        ranks, exchanges = dist.world_size(), comm.measure_exchanges(device, repeats=given.repeats)
+        ranks, exchanges = dist.world_size(), comm.measure_exchanges(device, given.repeats)
         in_work = comm.measure_in_work(device)
     if dist.rank_of_environment() == 0:
         name = train.device_name(device)
         found = (exchanges, in_work, ranks)
         print(json.dumps(comm.record(*found)) if given.json else comm.as_table(*found, name))
     return 0
-
-
-# bench scaling
 
 
 def bench_scaling(given: argparse.Namespace, _: Sequence[str]) -> int:
@@ -161,13 +149,8 @@ def bench_scaling(given: argparse.Namespace, _: Sequence[str]) -> int:
         return 1
     if not runs:
         return 0  # the first node has the results
-    facts, main_metric = scaling.facts_of(job, comparison), job.task.main_metric
-    scaling.write(folder, facts, main_metric, runs)
-    if given.json:
-        print(json.dumps(scaling.record(facts, scaling.compare(runs))))
-    else:
-        print(scaling.text(facts, scaling.table(scaling.compare(runs), main_metric)))
-        print(f'page: {folder / "scaling.html"}')
+    record, text = scaling.write(folder, scaling.facts_of(job, comparison), job.task.main_metric, runs)
+    print(json.dumps(record) if given.json else f'{text}\npage: {folder / "scaling.html"}')
     return 0
 
 
@@ -192,9 +175,6 @@ def _total_steps(job: Job, world: int) -> int:
     train = job.recipe.train
     steps_per_epoch = len(job.task.dataset('train')) / train.global_batch(world)
     return train.steps or in_steps(train.epochs or 0, steps_per_epoch)
-
-
-# What they share.
 
 
 def _cluster_of(given: argparse.Namespace, job: Job | None) -> tuple[Flags, Cluster | None]:

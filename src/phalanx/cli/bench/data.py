@@ -80,12 +80,12 @@ def measure_pipeline(job: Job, *, samples: int) -> PipelineFigures:
     return PipelineFigures(job.name, samples, {part: seconds / samples for part, seconds in clock.seconds.items()})
 
 
-def worker_rate(dataset: Dataset[S], collate: Callable[[Sequence[S]], B], stream: Stream, at_least: float = 1.0) -> float:
-    """Samples a second that a loader worker prepares, from whole batches that take at least so many seconds."""
+def worker_rate(dataset: Dataset[S], collate: Callable[[Sequence[S]], B], stream: Stream) -> float:
+    """Samples a second that a loader worker prepares, from whole batches that take at least a second."""
     with one_thread():
         prepare(dataset, collate, stream.share(0)[:2])
         begin, count = time.perf_counter(), 0
-        while time.perf_counter() - begin < at_least:
+        while time.perf_counter() - begin < 1:
             draws = stream.share(count)
             prepare(dataset, collate, draws)
             count += 1

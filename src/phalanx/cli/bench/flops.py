@@ -20,12 +20,11 @@ def step_flops(trainer: Trainer[S, B, P], batch: B) -> int:
 
     Counted are convolutions, matrix products and attention, as torch.utils.flop_counter knows them; nothing is updated.
     """
+    formulas = {torch.ops.aten.convolution_backward: _convolution_backward}
     network = trainer.with_loss.network
     trainer.with_loss.network = trainer.model  # as it was written: the counter does not see into compiled code
     try:
-        with FlopCounterMode(
-            display=False, custom_mapping={torch.ops.aten.convolution_backward: _convolution_backward}
-        ) as counter:
+        with FlopCounterMode(display=False, custom_mapping=formulas) as counter:
             trainer.passes.arrange_buckets(trainer.at.step, batch)
     finally:
         trainer.with_loss.network = network

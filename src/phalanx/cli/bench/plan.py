@@ -54,26 +54,22 @@ class Prediction:
 
 def plan(profile: Profile, nodes: Sequence[int], devices: int, network: Network) -> list[Prediction]:
     """A prediction for each number of nodes with `devices` ranks each."""
-    base = simulate(profile, 1, devices, network)
-    return [_predicted(profile, count, devices, simulate(profile, count, devices, network), base) for count in nodes]
-
-
-def _predicted(profile: Profile, nodes: int, devices: int, step: _Rank, base: _Rank) -> Prediction:
-    rate = nodes * devices * profile.samples / step.now
-    return Prediction(
-        nodes=nodes,
-        devices=devices,
-        computing=profile.computing,
-        norms=step.waited['norms'],
-        losses=step.waited['losses'],
-        gradients=step.waited['gradients'],
-        host=step.waited['host'],
-        data=step.waited['data'],
-        samples_per_s=rate,
-        hours=profile.run_samples / rate / 3600,
-        speed_up=nodes * base.now / step.now,
-        efficiency=profile.computing / step.now,
-    )
+    base, predictions = simulate(profile, 1, devices, network), []
+    for count in nodes:
+        step = simulate(profile, count, devices, network)
+        rate = count * devices * profile.samples / step.now
+        prediction = Prediction(
+            nodes=count,
+            devices=devices,
+            computing=profile.computing,
+            **step.waited,
+            samples_per_s=rate,
+            hours=profile.run_samples / rate / 3600,
+            speed_up=count * base.now / step.now,
+            efficiency=profile.computing / step.now,
+        )
+        predictions.append(prediction)
+    return predictions
 
 
 class _Rank:
@@ -87,24 +83,21 @@ class _Rank:
         self.now = self.busy = 0.0
         self.waited = dict.fromkeys(('data', 'norms', 'losses', 'gradients', 'host'), 0.0)
 
-    def work(self, seconds: float) -> None:
-        self.now += seconds
-
     def go_through(self, messages: Sequence[tuple[Message, str]], seconds: float, reach: Mapping[str, int]) -> None:
         """A pass of `seconds` that sends messages on its way, each for a reason and over so many nodes."""
         passed = 0.0
         for message, reason in sorted(messages):
-            self.work(message.at - passed)
+            self.now += message.at - passed
             passed = message.at
             self.send(message.size, reason, reach[reason])
-        self.work(seconds - passed)
+        self.now += seconds - passed
 
     def send(self, size: int, reason: str, nodes: int) -> None:
         """Hands `size` bytes over, to be added up over `nodes` nodes; unless they are gradients, the rank waits for the sum."""
         if nodes * self.devices == 1:
             return
         copying = size / self.network.host
-        self.work(copying)
+        self.now += copying
         self.waited['host'] += copying
         under_way = self.network.all_reduce(size, nodes, self.devices)
         if reason == 'gradients':
@@ -126,9 +119,9 @@ def simulate(profile: Profile, nodes: int, devices: int, network: Network) -> _R
     backward = [*((message, 'norms') for message in profile.backward), *((bucket, 'gradients') for bucket in profile.buckets())]
     rank.go_through(backward, seconds.get('backward', 0), reach)
     rank.wait('gradients', rank.busy)
-    rank.work(sum(seconds.get(phase, 0) for phase in ('host to device', 'communication', 'optimizer', 'other')))
+    rank.now += sum(seconds.get(phase, 0) for phase in ('host to device', 'communication', 'optimizer', 'other'))
     loading = profile.samples / (profile.loader_rate * max(profile.workers, 1))
     # Workers load while the rank computes; without any it does that itself.
     rank.waited['data'] = loading if profile.workers == 0 else max(0.0, loading - rank.now)
-    rank.work(rank.waited['data'])
+    rank.now += rank.waited['data']
     return rank

@@ -21,9 +21,9 @@ import torch
 
 from phalanx.cli.bench.show import Row, as_markdown, as_text
 from phalanx.engine.runs import Job
-from phalanx.report.charts import Line, Points, chart
+from phalanx.report.charts import Chart, Line, Points, chart
 from phalanx.report.page import read_lines, rendered
-from phalanx.report.readable import duration, mebibytes, number, percent
+from phalanx.report.readable import counted, duration, mebibytes, number, percent
 from phalanx.system.disk import write_whole
 
 LONGEST_RUN = 7 * 24 * 3600.0  # seconds that a node waits for the others while they do a run without it
@@ -146,7 +146,7 @@ def run_all(comparison: Comparison, total_steps: Mapping[int, int]) -> list[Trai
 
 
 def _train(comparison: Comparison, world: int, folder: Path, log: Path, where: Sequence[str]) -> None:
-    print(f'{world} rank{"s" if world > 1 else ""}, log: {log}', file=sys.stderr, flush=True)
+    print(f'{counted(world, "rank")}, log: {log}', file=sys.stderr, flush=True)
     chosen = list(comparison.assignments)
     if comparison.steps is not None:
         every = max(1, comparison.steps // 5)
@@ -206,7 +206,7 @@ def facts_of(job: Job, comparison: Comparison) -> dict[str, str]:
         'data': str(names['data'].value['name'].value),
         'batch': per_rank,
         'time': f'{length}; median of {comparison.repeats}, the worlds taking turns',
-        'device': f'{device}, {comparison.threads} thread{"s" if comparison.threads > 1 else ""} a rank, {platform.machine()}',
+        'device': f'{device}, {counted(comparison.threads, "thread")} a rank, {platform.machine()}',
         **({'nodes': ', '.join(comparison.nodes.addresses)} if comparison.nodes else {}),
         'versions': f'torch {torch.__version__}, python {platform.python_version()}',
         'date': time.strftime('%Y-%m-%d'),
@@ -232,47 +232,38 @@ def table(lines: Sequence[Mapping[str, Any]], main_metric: str) -> list[Row]:
     ]
 
 
-def record(facts: Mapping[str, str], lines: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    return {**facts, 'worlds': list(lines)}
+def write(folder: Path, facts: Mapping[str, str], main_metric: str, runs: Sequence[TrainingRun]) -> tuple[dict[str, Any], str]:
+    """scaling.txt, .md, .json and .html, the last without network or script; returns what they say, for JSON and as text.
 
-
-def text(facts: Mapping[str, str], rows: Sequence[Row]) -> str:
-    return '\n'.join([*(f'{name}: {fact}' for name, fact in facts.items()), '', as_text(rows)])
-
-
-def write(folder: Path, facts: Mapping[str, str], main_metric: str, runs: Sequence[TrainingRun]) -> None:
-    """scaling.txt, .md, .json and .html. Raises OSError."""
+    Raises OSError.
+    """
     lines = compare(runs)
     rows = table(lines, main_metric)
+    record = {**facts, 'worlds': lines}
+    text = '\n'.join([*(f'{name}: {fact}' for name, fact in facts.items()), '', as_text(rows)])
     markdown = '\n'.join([*(f'- {name}: {fact}' for name, fact in facts.items()), '', as_markdown(rows)])
+    charts = _charts(lines, runs, main_metric)
+    page = rendered('scaling.html', {'title': f'Scaling of {facts["recipe"]}', 'rows': rows, 'charts': charts, 'facts': facts})
     for name, content in (
-        ('scaling.txt', text(facts, rows) + '\n'),
+        ('scaling.txt', text + '\n'),
         ('scaling.md', markdown + '\n'),
-        ('scaling.json', json.dumps(record(facts, lines), indent=1) + '\n'),
-        ('scaling.html', page(facts, rows, lines, runs, main_metric)),
+        ('scaling.json', json.dumps(record, indent=1) + '\n'),
+        ('scaling.html', page),
     ):
         write_whole(folder / name, content.encode())
+    return record, text
 
 
-# The page.
-
-
-def page(
-    facts: Mapping[str, str],
-    rows: Sequence[Row],
-    lines: Sequence[Mapping[str, Any]],
-    runs: Sequence[TrainingRun],
-    main_metric: str,
-) -> str:
-    """One HTML page without network or script: the table, speed-up over ranks, and curves of the first run of each world."""
+def _charts(lines: Sequence[Mapping[str, Any]], runs: Sequence[TrainingRun], main_metric: str) -> list[Chart]:
+    """Speed-up over ranks, and curves of the first run of each world."""
     last = int(max((step for run in runs for step, _ in run.loss), default=1))
-    first = {run.world: run for run in reversed(runs)}
-    names = {world: '1 rank' if world == 1 else f'{world} ranks' for world in first}
-    loss = [Line(names[world], first[world].loss, colour) for colour, world in enumerate(sorted(first))]
-    scores = [Line(names[world], first[world].metrics, colour) for colour, world in enumerate(sorted(first))]
+    first = sorted({run.world: run for run in reversed(runs)}.items())
+    loss = [Line(counted(world, 'rank'), run.loss, colour) for colour, (world, run) in enumerate(first)]
+    scores = [Line(counted(world, 'rank'), run.metrics, colour) for colour, (world, run) in enumerate(first)]
     measured = Line('measured', [(line['world'], line['speed_up']) for line in lines], 0)
     linear = Line('linear', [(line['world'], line['world'] / lines[0]['world']) for line in lines], 5)
-    charts = chart('Speed-up', [measured, linear], lines[-1]['world'], over='ranks', zero=True)
-    charts += [*chart('Loss', loss, last), *chart(main_metric, scores, last)]
-    values = {'title': f'Scaling of {facts["recipe"]}', 'rows': rows, 'charts': charts, 'facts': facts}
-    return rendered('scaling.html', values)
+    return [
+        *chart('Speed-up', [measured, linear], lines[-1]['world'], over='ranks', zero=True),
+        *chart('Loss', loss, last),
+        *chart(main_metric, scores, last),
+    ]

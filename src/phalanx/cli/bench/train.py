@@ -26,7 +26,6 @@ from phalanx.system.memory import keep_freed_memory
 
 PROFILED = 5  # steps under the profiler
 
-
 Figures = dict[str, Any]  # what was measured of the training steps of one rank, as `--json` prints it
 
 
@@ -168,13 +167,10 @@ def as_table(all_figures: Sequence[Figures]) -> str:
     """The variants beside each other, and what the fastest could try next."""
     rows = []
     first, best = all_figures[0], max(all_figures, key=lambda figures: figures['samples_per_s'])
+    compared = ('times the first', lambda f: f'{f["samples_per_s"] / first["samples_per_s"]:.2f}')
     for name, show in (
         ('samples/s', lambda f: number(f['samples_per_s'])),
-        *(
-            [('times the first', lambda f: f'{f["samples_per_s"] / first["samples_per_s"]:.2f}')]
-            if len(all_figures) > 1
-            else []
-        ),
+        *([compared] if len(all_figures) > 1 else []),
         ('step', lambda f: f'{1000 * f["step_s"]:.1f} ms'),
         ('fastest step', lambda f: f'{1000 * f["fastest_step_s"]:.1f} ms'),
         *((f'  {phase}', _phase(phase)) for phase in PHASES),

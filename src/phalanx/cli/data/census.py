@@ -259,11 +259,12 @@ def _look(survey: Survey, split: Split, indices: Sequence[int], workers: int) ->
         yield from found
 
 
+@dataclass
 class _Looks(Dataset[Seen | Problem]):
     """Reads samples in a worker process."""
 
-    def __init__(self, survey: Survey, split: Split) -> None:
-        self.survey, self.split = survey, split
+    survey: Survey
+    split: Split
 
     def __getitem__(self, index: int) -> Seen | Problem:
         try:

@@ -69,17 +69,11 @@ def _census(job: Job, limit: int | None, workers: int) -> Census:
         census = take_census(task, limit=limit, workers=workers, advance=advance)
     census.problems += not_batched(job, census)
     if not census.problems:
-        census.problems += not_trained(job)
+        try:
+            check_parts(job, 1)
+        except RequestError as error:  # the data set and what the recipe makes of it do not fit
+            census.problems.append(Problem('train', '', f'train: {error}'))
     return census
-
-
-def not_trained(job: Job) -> list[Problem]:
-    """What training would refuse before its first step: what the data set is and what the recipe makes of it do not fit."""
-    try:
-        check_parts(job, 1)
-    except RequestError as error:
-        return [Problem('train', '', f'train: {error}')]
-    return []
 
 
 def not_batched(job: Job, census: Census) -> list[Problem]:

@@ -6,6 +6,7 @@ import cv2
 import numpy as np
 
 from phalanx.cli.data.census import Census, spread
+from phalanx.cli.data.prepare.colours import code_of
 from phalanx.cli.data.tables import class_rows, duplicate_rows, problem_rows, size_rows, verdict
 from phalanx.data.image import palette
 from phalanx.data.samples import Image
@@ -19,36 +20,27 @@ WIDTH = 480  # of a picture, in pixels
 def page(census: Census, name: str) -> str:
     """The HTML of the census of the data set of the recipe `name`; reads the samples that it shows once more."""
     classes, sizes = class_rows(census), size_rows(census)
+    expected = {name for survey in census.surveys.values() for name in survey.class_names}
     return rendered(
         'census.html',
         {
             'title': f'Data of {name}',
             'verdict': verdict(census),
-            'tiles': _tiles(census),
+            'tiles': [
+                *((split, number(part.samples), f'{number(len(part.indices))} read') for split, part in census.splits.items()),
+                ('problems', number(len(census.problems)), 'samples that cannot be used'),
+                ('duplicates', number(len(census.duplicates)), 'images that are there twice or more'),
+            ],
             'problems': problem_rows(census),
             'remarks': census.remarks(),
             'classes': classes,
-            'colours': _colours(census),
+            'colours': [code_of(colour) for colour in palette(len(expected)).tolist()],  # of the classes in the pictures
             'sizes': sizes,
             'bars': {column for row in (*classes, *sizes) for column in row if column.endswith('share')},
             'duplicates': duplicate_rows(census),
             'pictures': _pictures(census),
         },
     )
-
-
-def _tiles(census: Census) -> list[tuple[str, str, str]]:
-    return [
-        *((split, number(part.samples), f'{number(len(part.indices))} read') for split, part in census.splits.items()),
-        ('problems', number(len(census.problems)), 'samples that cannot be used'),
-        ('duplicates', number(len(census.duplicates)), 'images that are there twice or more'),
-    ]
-
-
-def _colours(census: Census) -> list[str]:
-    """The colours that the classes have in the pictures."""
-    expected = {name for survey in census.surveys.values() for name in survey.class_names}
-    return [f'#{red:02x}{green:02x}{blue:02x}' for red, green, blue in palette(len(expected)).tolist()]
 
 
 def _pictures(census: Census) -> list[dict[str, str]]:

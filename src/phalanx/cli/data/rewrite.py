@@ -7,12 +7,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
+from phalanx.cli.data.census import SPLITS
 from phalanx.config.arguments import assignments
 from phalanx.data.samples import SampleError, Split
 from phalanx.engine.runs import open_job
 from phalanx.system.errors import RequestError
-
-SPLITS: tuple[Split, ...] = ('train', 'eval')
 
 
 @runtime_checkable

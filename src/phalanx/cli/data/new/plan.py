@@ -5,7 +5,6 @@ scratch, with which rate, and how small an object may be.
 """
 
 import math
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -55,7 +54,7 @@ class Node:
         return self.device == 'cuda'
 
     def __str__(self) -> str:
-        return f'{torch.cuda.get_device_name()}' if self.has_gpu else f'{self.cores} CPU core{"s" * (self.cores > 1)}'
+        return torch.cuda.get_device_name() if self.has_gpu else f'{self.cores} CPU core{"s" * (self.cores > 1)}'
 
 
 def this_node() -> Node:
@@ -93,7 +92,7 @@ def length_of(family: Family, samples: int, node: Node, seen: int | None = None)
     return Length(batch, epochs, steps, max(1, epochs // EVALUATIONS), decay)
 
 
-def length_on(start: Start, samples: int, seen: int | None = None) -> Length:
+def length_on(start: Start, samples: int, seen: int | None) -> Length:
     """Of training published weights on: as many samples as they need, or `seen`; more are all seen once."""
     batch = max(1, min(start.batch, samples))
     epochs = max(1, round((seen or start.samples) / samples))
@@ -110,18 +109,21 @@ def long_side(sizes: Sequence[tuple[int, int]]) -> int:
     return round(float(np.median([max(size) for size in sizes])))
 
 
-def detection_side(written: Written, node: Node) -> int:
-    """The side of the square that images are resized to: small objects are still seen, and no image is blown up much."""
+def _side(written: Written, pixels: int, least: int, most: int) -> int:
+    """A side of an input on which small boxes have so many pixels still, and no image is blown up much."""
     small = float(np.quantile(written.boxes, 0.1)) if written.boxes else 0.1
-    largest = 640 if node.has_gpu else 320
-    return min(multiple(max(SEEN / max(small, 1e-3), 192)), multiple(long_side(written.sizes)), largest)
+    return min(multiple(max(pixels / max(small, 1e-3), least)), multiple(long_side(written.sizes)), most)
+
+
+def detection_side(written: Written, node: Node) -> int:
+    """The side of the square that images are resized to."""
+    return _side(written, SEEN, 192, 640 if node.has_gpu else 320)
 
 
 def text_sides(written: Written, node: Node) -> tuple[int, int]:
     """(the longer side that pages are reduced to, the side of the parts that are trained on)."""
-    small = float(np.quantile(written.boxes, 0.1)) if written.boxes else 0.1
     long, crop = (1280, 640) if node.has_gpu else (640, 320)
-    side = min(multiple(max(WRITTEN / max(small, 1e-3), 320)), multiple(long_side(written.sizes)), long)
+    side = _side(written, WRITTEN, 320, long)
     return side, min(side, crop)
 
 
@@ -158,11 +160,11 @@ class LineSize:
     too_long: int  # training lines that have more characters than places
 
 
-def line_size(written: Written, node: Node, height: int = 32) -> LineSize:
-    """Wide enough for the characters of nearly all lines, and for their shape where lines are longer than words."""
+def line_size(written: Written, node: Node) -> LineSize:
+    """Of lines 32 high: wide enough for the characters of nearly all, and for their shape where lines are longer than words."""
     wide, long = _nearly_all(written)
     keep = wide > 5  # single words are stretched: then each has all places for its letters
-    width = min(multiple(max(height * wide if keep else 0, PLACE * (long + 2), 96), 16), 640 if node.has_gpu else 480)
+    width = min(multiple(max(32 * wide if keep else 0, PLACE * (long + 2), 96), 16), 640 if node.has_gpu else 480)
     return LineSize(width, keep, sum(places(text) > width // PLACE for text in written.texts))
 
 
@@ -181,11 +183,6 @@ def _nearly_all(written: Written) -> tuple[float, float]:
 def places(text: str) -> int:
     """How many places CTC needs: one for each character, and one between two equal ones."""
     return len(text) + sum(one == other for one, other in pairwise(text))
-
-
-def rare(units: Counter[str], class_names: Sequence[str], least: int = 20) -> list[str]:
-    """Classes that are seen so rarely that little can be learned of them."""
-    return [name for name in class_names if units[name] < least]
 
 
 def rounded(seconds: float) -> str:

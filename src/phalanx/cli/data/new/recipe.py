@@ -6,18 +6,8 @@ from typing import Any
 
 import yaml
 
-from phalanx.cli.data.new.plan import (
-    Length,
-    Node,
-    class_weights,
-    detection_side,
-    line_size,
-    long_side,
-    mirrors,
-    segmentation_sides,
-    text_sides,
-    wide_line,
-)
+from phalanx.cli.data.new import plan
+from phalanx.cli.data.new.plan import Length, Node
 from phalanx.cli.data.new.published import STARTS
 from phalanx.cli.data.prepare.samples import Family
 from phalanx.cli.data.prepare.targets import Written
@@ -29,20 +19,15 @@ READING = (
 )
 
 
-def text_of(
-    family: Family, written: Written, length: Length, node: Node, head: Sequence[str], weights: Path | None = None
-) -> str:
+def text_of(family: Family, written: Written, length: Length, node: Node, head: Sequence[str], weights: Path | None) -> str:
     """The recipe, which `head` begins as a comment. `weights`: the published ones that are trained on, if any are."""
-    about, data = '\n'.join(f'# {line}'.rstrip() for line in head), _mapping('data', written.data)
+    about = '\n'.join(f'# {line}'.rstrip() for line in head)
+    data = '\n'.join(['data:', *(f'  {name}: {_flow(value)}' for name, value in written.data.items())])
     if weights:
         own = (f'_base_: {STARTS[family].base}', data, *FITTED[family](written, node), *_trained_on(length, weights))
         return '\n\n'.join([about, *own]) + '\n'
     blocks = [about, f'task: {family}', data, *FAMILY[family](written, length, node), *_general(family, length, node)]
     return '\n\n'.join(blocks) + '\n'
-
-
-def _mapping(key: str, values: dict[str, Any]) -> str:
-    return key + ':\n' + '\n'.join(f'  {name}: {_flow(value)}' for name, value in values.items())
 
 
 def _flow(value: Any) -> str:
@@ -52,12 +37,12 @@ def _flow(value: Any) -> str:
 
 
 def _detection(written: Written, length: Length, node: Node) -> list[str]:
-    side = detection_side(written, node)
+    side = plan.detection_side(written, node)
     step = 64 if side >= 512 else 32
     sizes = [size for size in range(side - 2 * step, side + 2 * step + 1, step) if size >= 64] or [side]
     flip = '  - random_flip                  # take it out where mirrored objects are others (left, right)'
     no_flip = '  # no random_flip: mirrored, these classes would not be themselves'
-    turned = flip if mirrors(written.class_names) else no_flip
+    turned = flip if plan.mirrors(written.class_names) else no_flip
     size, larger, rate = ('s', 'm, l, x', 5.0e-4) if node.has_gpu else ('n', 't, s, m, l, x', 1.0e-3)
     return [
         f'model:\n  name: ppyoloe\n  plus: true\n'
@@ -73,8 +58,8 @@ def _detection(written: Written, length: Length, node: Node) -> list[str]:
 
 
 def _segmentation(written: Written, length: Length, node: Node) -> list[str]:
-    long, crop = segmentation_sides(written, node)
-    weights = _flow(class_weights(written))
+    long, crop = plan.segmentation_sides(written, node)
+    weights = _flow(plan.class_weights(written))
     scale = '0.75, max: 1.5' if crop >= long else '0.5, max: 2.0'
     return [
         'model:\n  name: pp_liteseg\n  backbone: stdc1'
@@ -96,7 +81,7 @@ def _segmentation(written: Written, length: Length, node: Node) -> list[str]:
 
 def _reader(written: Written, node: Node) -> list[str]:
     """What differs from the recipe by which the published recogniser is trained on."""
-    return [_characters(written), f'image_size: [48, {wide_line(written, node)}]', READING]
+    return [_characters(written), f'image_size: [48, {plan.wide_line(written, node)}]', READING]
 
 
 def _tables(written: Written, node: Node) -> list[str]:
@@ -111,7 +96,7 @@ def _tables(written: Written, node: Node) -> list[str]:
 
 def _detector(written: Written, node: Node) -> list[str]:
     """The same of the detector."""
-    if long_side(written.sizes) <= LARGE_PAGE:
+    if plan.long_side(written.sizes) <= LARGE_PAGE:
         return []
     smaller = f'  - {{name: limit_side, side: {LARGE_PAGE}, limit: max}}  # small texts need more pixels'
     return [
@@ -141,7 +126,7 @@ def _trained_on(length: Length, weights: Path) -> list[str]:
 
 
 def _characters(written: Written) -> str:
-    file = Path(written.data['root'], written.data['train'][0]).with_name('characters.txt')
+    file = written.out / 'characters.txt'
     return (
         'characters:                      # those of the training texts; others cannot be read\n'
         f'  dictionary: {_flow(str(file))}\n  space: {str(" " in written.units).lower()}\n  max_length: {written.longest}'
@@ -149,7 +134,7 @@ def _characters(written: Written) -> str:
 
 
 def _recognition(written: Written, length: Length, node: Node) -> list[str]:
-    size = line_size(written, node)
+    size = plan.line_size(written, node)
     small = 'size: small                    # or large' if not node.has_gpu else 'size: large'
     return [
         f'model:\n  name: crnn\n  backbone: mobilenet_v3\n  {small}\n  hidden_size: {96 if node.has_gpu else 48}',
@@ -181,7 +166,7 @@ def _table(written: Written, length: Length, node: Node) -> list[str]:
 
 
 def _text_detection(written: Written, length: Length, node: Node) -> list[str]:
-    side, crop = text_sides(written, node)
+    side, crop = plan.text_sides(written, node)
     model = 'pp_lcnet_v3\n  neck: rse_fpn\n  neck_channels: 96' if node.has_gpu else 'mobilenet_v3\n  neck_channels: 48'
     return [
         f'model:\n  name: db\n  backbone: {model}',

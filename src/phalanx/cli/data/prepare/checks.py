@@ -2,8 +2,12 @@
 
 import json
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+import PIL.Image
 
 from phalanx.data.image import PILLOW_ERRORS, if_turned, opened, orientation_of
 
@@ -14,14 +18,20 @@ class AnnotationError(Exception):
     """An annotation that cannot be used. Its message names the file, which part of it, and what is wrong."""
 
 
+def parsed(text: str | bytes, where: object) -> Any:
+    """What a text of JSON holds. Raises AnnotationError."""
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise AnnotationError(f'{where}: is not JSON: {error}') from None
+
+
 def read_json(path: Path) -> dict[str, Any]:
     """The object in a JSON file. Raises AnnotationError."""
     try:
-        content = json.loads(path.read_bytes())
+        content = parsed(path.read_bytes(), path)
     except OSError as error:
         raise AnnotationError(f'{path}: cannot be read: {error.strerror}') from None
-    except (ValueError, RecursionError) as error:
-        raise AnnotationError(f'{path}: is not JSON: {error}') from None
     if not isinstance(content, dict):
         raise AnnotationError(f'{path}: expected an object, got {type(content).__name__}')
     return content
@@ -54,14 +64,21 @@ def file_below(root: Path, folder: Path, name: str, where: str) -> Path:
     return root / path
 
 
-def size_of(image: Path) -> tuple[int, int]:
-    """(width, height) of the upright image; the pixels themselves are not read. Raises AnnotationError."""
+@contextmanager
+def decoded(image: Path) -> Iterator[PIL.Image.Image]:
+    """The opened image. Raises AnnotationError for what Pillow raises, here or when the block reads its pixels."""
     try:
         with opened(image) as picture:
-            width, height = picture.size
-            return (height, width) if orientation_of(image) >= 5 else (width, height)
+            yield picture
     except PILLOW_ERRORS as error:
         raise AnnotationError(f'{image}: is not an image that can be decoded: {error}') from None
+
+
+def size_of(image: Path) -> tuple[int, int]:
+    """(width, height) of the upright image; the pixels themselves are not read. Raises AnnotationError."""
+    with decoded(image) as picture:
+        width, height = picture.size
+        return (height, width) if orientation_of(image) >= 5 else (width, height)
 
 
 def check_size(said: tuple[Any, Any], image: Path, where: str) -> tuple[int, int]:

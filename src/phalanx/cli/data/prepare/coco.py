@@ -1,11 +1,12 @@
 """Instances of COCO: one JSON file with images, categories and annotations (boxes, polygons or run lengths)."""
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from phalanx.cli.data.prepare.checks import AnnotationError, check_size, file_below, floats, member, read_json
-from phalanx.cli.data.prepare.label_maps import BACKGROUND, Pair, pair_of
+from phalanx.cli.data.prepare.label_maps import BACKGROUND, Pair, painted
 from phalanx.cli.data.prepare.samples import Found, Sample, SplitName, Thing, box_around
 from phalanx.cli.data.prepare.shapes import Polygon, Shape, polygon, runs
 from phalanx.cli.data.prepare.tree import Tree
@@ -18,10 +19,12 @@ def read_coco(file: Path, images: Path) -> tuple[list[Pair], tuple[str, ...], li
     below small ones. Raises AnnotationError when the file has not the parts of a COCO file.
     """
     content, found = read_json(file), Found()
-    read_content(content, file, lambda name, where: file_below(images, images, name, where), found, outlined=True)
+    read_content(content, file, lambda name, _, where: file_below(images, images, name, where), found, outlined=True)
     names = (BACKGROUND, *found.class_names)
-    stems = (str(sample.image.relative_to(images).with_suffix('')) for sample in found.samples)
-    pairs = [pair_of(sample, stem, names) for sample, stem in zip(found.samples, stems, strict=True)]
+    pairs = [
+        Pair(sample.image, str(sample.image.relative_to(images).with_suffix('')), partial(painted, sample, names))
+        for sample in found.samples
+    ]
     return pairs, names, found.left_out
 
 
@@ -30,19 +33,15 @@ def find_coco(tree: Tree) -> Found:
     found = Found(boxes_first=True)
     for path, content in tree.jsons.items():
         if isinstance(content, dict) and isinstance(content.get('annotations'), list) and 'images' in content:
-
-            def image_of(name: str, where: str, beside: Path = path) -> Path:
-                return tree.image(name, beside, where)
-
             with found.left_out.noted():
-                read_content(content, path, image_of, found, split=tree.split_of(path))
+                read_content(content, path, tree.image, found, split=tree.split_of(path))
     return found
 
 
 def read_content(
     content: dict[str, Any],
     file: Path,
-    image_of: Callable[[str, str], Path],
+    image_of: Callable[[str, Path, str], Path],
     found: Found,
     *,
     split: SplitName = '',
@@ -58,7 +57,7 @@ def read_content(
         with found.left_out.noted():
             where = f'{file}: images[{number}]'
             annotations = of_image.pop(member(entry, 'id', (int, str), where), [])
-            image = image_of(member(entry, 'file_name', str, where), where)
+            image = image_of(member(entry, 'file_name', str, where), file, where)
             size = check_size((entry.get('width'), entry.get('height')), image, where)
             things = [_thing(one, size, labels, f'{file}: annotations[{place}]', outlined) for place, one in annotations]
             things.sort(key=lambda thing: (not thing.ignored, -sum(shape.area for shape in thing.outline)))

@@ -17,12 +17,10 @@ from phalanx.cli.data.prepare.dealing import deal
 from phalanx.cli.data.prepare.formats import FORMATS, chosen, look, usable
 from phalanx.cli.data.prepare.label_maps import Pair, write_label_maps
 from phalanx.cli.data.prepare.labelme import read_labelme
-from phalanx.cli.data.prepare.samples import FAMILIES, Family, Found, SplitName
+from phalanx.cli.data.prepare.samples import FAMILIES, SPLIT_NAMES, Family, Found
 from phalanx.cli.data.prepare.targets import meaning_for, write_copied
 from phalanx.cli.data.prepare.tree import Tree
 from phalanx.system.errors import RequestError
-
-LISTS: tuple[SplitName, ...] = ('train', 'val', 'test')
 
 SHOWN = 50  # problems that are listed
 
@@ -52,6 +50,9 @@ def prepare(given: argparse.Namespace) -> int:
     """1 when annotations cannot be used. Raises RequestError."""
     if given.out.exists():
         raise RequestError(f'--out {given.out}: is there already; give a new folder')
+    for folder in (vars(given).get(name) for name in ('folder', 'masks', 'images')):
+        if folder is not None and not folder.is_dir():
+            raise RequestError(f'{folder}: there is no such folder')
     return KINDS[given.kind].make(given)
 
 
@@ -61,14 +62,9 @@ def shares_of(text: str) -> list[float]:
         shares = [float(word) for word in text.split(',')]
     except ValueError:
         shares = []
-    if not 2 <= len(shares) <= len(LISTS) or abs(sum(shares) - 1) > 1e-6 or not all(0 < share < 1 for share in shares):
+    if not 2 <= len(shares) <= len(SPLIT_NAMES) or abs(sum(shares) - 1) > 1e-6 or not all(0 < share < 1 for share in shares):
         raise RequestError(f'--split {text}: give two or three shares that add up to 1, as in 0.8,0.2')
     return shares
-
-
-def _check_folder(folder: Path) -> None:
-    if not folder.is_dir():
-        raise RequestError(f'{folder}: there is no such folder')
 
 
 def _labelme_options(parser: argparse.ArgumentParser) -> None:
@@ -78,7 +74,6 @@ def _labelme_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _from_labelme(given: argparse.Namespace) -> int:
-    _check_folder(given.folder)
     if given.family not in (None, 'segmentation') or given.groups:
         if given.classes:
             raise RequestError('--classes: is for label maps without --groups; leave it out')
@@ -95,12 +90,11 @@ def _coco_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _from_coco(given: argparse.Namespace) -> int:
-    _check_folder(given.images)
     root, found = given.images.absolute(), Found(boxes_first=True)
     try:
         if given.family in (None, 'segmentation') and not given.groups:
             return _label_maps(given, *read_coco(given.file, given.images))
-        read_content(read_json(given.file), given.file, lambda name, where: file_below(root, root, name, where), found)
+        read_content(read_json(given.file), given.file, lambda name, _, where: file_below(root, root, name, where), found)
     except AnnotationError as error:
         raise RequestError(str(error)) from None
     picked = chosen({'coco': usable(found, Tree(root))}, given.family)
@@ -118,8 +112,6 @@ def _colours_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _from_colours(given: argparse.Namespace) -> int:
-    _check_folder(given.masks)
-    _check_folder(given.images)
     try:
         colours = colours_in(given.colours) if given.colours else colours_of(given.classes)
     except (OSError, ValueError) as error:
@@ -139,7 +131,6 @@ def _family_options(parser: argparse.ArgumentParser) -> None:
 
 def _from_folder(given: argparse.Namespace) -> int:
     """Any format that `phalanx new` reads, for any family, with copies of the images."""
-    _check_folder(given.folder)
     tree = Tree(given.folder.absolute())
     held = look(tree, [given.kind])
     reasons = [problem for found in held.values() for problem in found.left_out]
@@ -159,8 +150,8 @@ def _copied(
         return _refused(found.left_out)
     try:
         dealt = deal(found.samples, shares, given.seed, given.groups, lambda sample: {thing.label for thing in sample.things})
-        lists = dict(zip(LISTS, dealt, strict=False))
-        meaning = meaning_for(family, found.samples, found)
+        lists = dict(zip(SPLIT_NAMES, dealt, strict=False))
+        meaning = meaning_for(family, found)
         written = write_copied(family, found, lists, given.out, root, meaning)
     except (AnnotationError, ValueError) as error:
         raise RequestError(str(error)) from None

@@ -11,29 +11,17 @@ from phalanx.cli.data.prepare.tree import SPLITS, Tree, text_in
 
 # Names of columns in lower case without `_`, ` ` and `-`, the likeliest first.
 NAMED = {
-    'image': ('filename', 'imagepath', 'imagename', 'imagefile', 'image', 'img', 'file', 'path', 'imageid', 'name', 'id'),
-    'x0': ('xmin', 'x1', 'x0', 'left', 'bboxx', 'x'),
-    'y0': ('ymin', 'y1', 'y0', 'top', 'bboxy', 'y'),
-    'x1': ('xmax', 'x2', 'right'),
-    'y1': ('ymax', 'y2', 'bottom'),
-    'width': ('boxwidth', 'bboxwidth', 'bboxw', 'w', 'width'),
-    'height': ('boxheight', 'bboxheight', 'bboxh', 'h', 'height'),
-    'label': ('class', 'classname', 'label', 'labelname', 'category', 'object', 'name'),
-    'text': (
-        'text',
-        'words',
-        'word',
-        'transcription',
-        'transcript',
-        'gt',
-        'groundtruth',
-        'sentence',
-        'plate',
-        'caption',
-        'label',
-    ),
-    'html': ('html', 'table', 'structure'),
-    'split': ('split', 'subset', 'set', 'usage'),
+    'image': 'filename imagepath imagename imagefile image img file path imageid name id',
+    'x0': 'xmin x1 x0 left bboxx x',
+    'y0': 'ymin y1 y0 top bboxy y',
+    'x1': 'xmax x2 right',
+    'y1': 'ymax y2 bottom',
+    'width': 'boxwidth bboxwidth bboxw w width',
+    'height': 'boxheight bboxheight bboxh h height',
+    'label': 'class classname label labelname category object name',
+    'text': 'text words word transcription transcript gt groundtruth sentence plate caption label',
+    'html': 'html table structure',
+    'split': 'split subset set usage',
 }
 BARE = ('image', 'x0', 'y0', 'x1', 'y1', 'label')  # the columns of a file without header, as RetinaNet has them
 
@@ -111,7 +99,7 @@ def _columns(header: list[str], lines: list[list[str]], tree: Tree) -> dict[str,
     names = [''.join(filter(str.isalnum, name.lower())) for name in header]
     columns = {}
     for key, known in NAMED.items():
-        places = [names.index(name) for name in known if name in names]
+        places = [names.index(name) for name in known.split() if name in names]
         if key == 'image':
             places = [p for p in places if lines and p < len(lines[0]) and _is_image(lines[0][p], tree)]
         if places:
@@ -122,6 +110,4 @@ def _columns(header: list[str], lines: list[list[str]], tree: Tree) -> dict[str,
 
 
 def _is_image(name: str, tree: Tree) -> bool:
-    return bool(name) and (
-        tree.has_image(name) or any(tree.has_image(f'{name}{suffix}') for suffix in ('.jpg', '.png', '.jpeg'))
-    )
+    return bool(name) and any(tree.has_image(f'{name}{suffix}') for suffix in ('', '.jpg', '.png', '.jpeg'))

@@ -19,7 +19,7 @@ def given_splits(samples: Sequence[Sample]) -> dict[SplitName, list[Sample]]:
     dealt: dict[SplitName, list[Sample]] = defaultdict(list)
     for sample in samples:
         dealt[sample.split or 'train'].append(sample)
-    return dict(dealt) if dealt.keys() & {'train'} and any(sample.split == 'train' for sample in samples) else {}
+    return dict(dealt) if any(sample.split == 'train' for sample in samples) else {}
 
 
 def val_share(count: int) -> float:

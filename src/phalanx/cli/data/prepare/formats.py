@@ -17,7 +17,7 @@ from phalanx.cli.data.prepare.masks import find_masks
 from phalanx.cli.data.prepare.samples import Family, Found, Sample
 from phalanx.cli.data.prepare.supervisely import find_supervisely
 from phalanx.cli.data.prepare.tree import Tree
-from phalanx.cli.data.prepare.xml_files import clipped, read_cvat, read_voc
+from phalanx.cli.data.prepare.xml_files import read_cvat, read_voc
 from phalanx.cli.data.prepare.yolo import read_yolo
 
 
@@ -51,11 +51,9 @@ def look(tree: Tree, names: Sequence[str] = tuple(FORMATS)) -> dict[str, Found]:
     for name in names:
         if name == 'class_folders' and held:  # any other annotation says more
             continue
-        try:
+        found = Found()
+        with tree.unreadable.noted():  # of a file that is about all images, the names of the classes say
             found = FORMATS[name].find(tree)
-        except AnnotationError as error:  # of a file that is about all images, the names of the classes say
-            tree.unreadable.append(str(error))
-            continue
         if found.samples:
             held[name] = usable(found, tree)
     return dict(sorted(held.items(), key=lambda item: -len({sample.image for sample in item[1].samples})))
@@ -70,31 +68,29 @@ def usable(found: Found, tree: Tree) -> Found:
             continue
         seen.add(sample.image)
         with found.left_out.noted():
-            size = tree.size(sample.image)
+            width, height = tree.size(sample.image)
             if any(break_ in str(sample.image) for break_ in '\t\r\n'):
                 raise AnnotationError(f'{sample.image!r}: has a tab or a line break in its name')
             things = []
             for thing in sample.things:
-                box = clipped(thing.box, size)
+                x0, y0, x1, y1 = thing.box
+                box = max(0.0, x0), max(0.0, y0), min(float(width), x1), min(float(height), y1)
                 if box[2] - box[0] < 1 or box[3] - box[1] < 1:
                     counts['boxes smaller than a pixel or outside their image, left out'] += 1
                     continue
-                slack = max(1.0, 0.005 * max(size))
+                slack = max(1.0, 0.005 * max(width, height))
                 if any(abs(one - other) > slack for one, other in zip(box, thing.box, strict=True)):
                     counts['boxes that reach out of their image, cut off at its edges'] += 1
                 things.append(replace(thing, box=box))
             samples.append(replace(sample, things=tuple(things)))
+    samples.sort(key=lambda sample: str(sample.image))
     notes = [f'{what}: {count}' for what, count in counts.items()]
     used = {thing.label for sample in samples for thing in sample.things}
     empty = [name for name in found.class_names if name not in used]
     if used and empty:
         notes.append(f'classes that never occur, left out: {", ".join(empty[:10])}{" ..." if len(empty) > 10 else ""}')
     names = tuple(name for name in found.class_names if name in used) + tuple(sorted(used - {*found.class_names}))
-    return replace(found, samples=sorted(samples, key=_path), class_names=names, notes=[*found.notes, *notes])
-
-
-def _path(sample: Sample) -> str:
-    return str(sample.image)
+    return replace(found, samples=samples, class_names=names, notes=[*found.notes, *notes])
 
 
 def chosen(held: dict[str, Found], family: Family | None) -> tuple[str, Found, Family] | None:

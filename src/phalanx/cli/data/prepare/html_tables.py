@@ -1,11 +1,10 @@
 """Tables as HTML, in the tokens of PubTabNet: a file beside each image, or lines of JSON in its own format."""
 
-import json
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
-from phalanx.cli.data.prepare.checks import AnnotationError, shortened
+from phalanx.cli.data.prepare.checks import AnnotationError, parsed, shortened
 from phalanx.cli.data.prepare.samples import Found, Sample, SplitName
 from phalanx.cli.data.prepare.tree import SPLITS, Tree, text_in
 
@@ -41,10 +40,7 @@ def find_pubtabnet(tree: Tree) -> Found:
 
 
 def _of_line(line: str, where: str, path: Path, tree: Tree) -> Sample | None:
-    try:
-        content = json.loads(line)
-    except (ValueError, RecursionError) as error:
-        raise AnnotationError(f'{where}: is not JSON: {error}') from None
+    content = parsed(line, where)
     if not isinstance(content, dict) or 'filename' not in content or 'html' not in content:
         return None
     image = tree.image(str(content['filename']), path, where)
@@ -91,12 +87,14 @@ class _Parser(HTMLParser):
             if self.tables > 1:
                 raise AnnotationError(f'{self.where}: has a second table, or a table within a cell')
         elif tag in ('thead', 'tbody'):
-            self._begin(tag, closing=('td', 'tr', 'thead', 'tbody'))
+            for other in ('td', 'tr', 'thead', 'tbody'):
+                self.end_of(other)
+            self._begin(tag)
         elif tag == 'tr':
             self.end_of('tr')
             if not {'thead', 'tbody'} & {*self.open}:
-                self._begin('tbody', closing=())
-            self._begin('tr', closing=())
+                self._begin('tbody')
+            self._begin('tr')
         elif tag == 'td':
             self.end_of('td')
             if 'tr' not in self.open:
@@ -107,9 +105,7 @@ class _Parser(HTMLParser):
         elif tag not in (*INLINE, *BREAKS, *OUTER):
             raise AnnotationError(f'{self.where}: has a tag <{tag}>, which no table of training data has')
 
-    def _begin(self, tag: str, closing: tuple[str, ...]) -> None:
-        for other in closing:
-            self.end_of(other)
+    def _begin(self, tag: str) -> None:
         self.open.append(tag)
         self.tokens.append(f'<{tag}>')
 

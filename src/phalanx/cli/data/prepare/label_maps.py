@@ -11,15 +11,14 @@ import numpy as np
 import PIL.Image
 
 from phalanx.cli.data.prepare.checks import AnnotationError, size_of
-from phalanx.cli.data.prepare.samples import Sample
-from phalanx.cli.data.prepare.shapes import Shape, rectangle
+from phalanx.cli.data.prepare.samples import SPLIT_NAMES, LeftOut, Sample
+from phalanx.cli.data.prepare.shapes import rectangle
 from phalanx.data.image import LabelMap, palette
 
 VOID = 255  # of pixels that are ignored
 BACKGROUND = 'background'
 MEANING = {BACKGROUND: 0, '_background_': 0, '__ignore__': VOID}  # labels that are not classes; labelme's own among them
 MOST = 254  # classes that fit a label map of 8 bits
-LISTS = ('train', 'val', 'test')
 
 
 @dataclass(frozen=True)
@@ -31,19 +30,15 @@ class Pair:
     labels: Callable[[], LabelMap]  # raises AnnotationError
 
 
-def painted(shapes: Sequence[tuple[Shape, int]], size: tuple[int, int]) -> LabelMap:
-    """Shapes with their values over a background of 0, later ones over earlier ones."""
-    canvas = np.zeros((size[1], size[0]), np.uint8)
-    for shape, value in shapes:
-        shape.paint(canvas, value)
-    return canvas
-
-
-def pair_of(sample: Sample, stem: str, names: Sequence[str]) -> Pair:
-    """A sample with its things painted in their order, boxes as rectangles; `names`: the classes, the background first."""
+def painted(sample: Sample, names: Sequence[str]) -> LabelMap:
+    """The things of a sample in their order over the background, boxes as rectangles; `names`: the classes, that one first."""
     values = {name: number for number, name in enumerate(names)} | MEANING
-    shapes = [(shape, values[thing.label]) for thing in sample.things for shape in thing.outline or (rectangle(*thing.box),)]
-    return Pair(sample.image, stem, lambda: painted(shapes, size_of(sample.image)))
+    width, height = size_of(sample.image)
+    canvas = np.zeros((height, width), np.uint8)
+    for thing in sample.things:
+        for shape in thing.outline or (rectangle(thing.box),):
+            shape.paint(canvas, values[thing.label])
+    return canvas
 
 
 def write_label_maps(
@@ -59,7 +54,7 @@ def write_label_maps(
             raise ValueError(f'{name!r} cannot be the name of a class, which is one line without blanks around it')
     if len(class_names) > MOST:
         raise ValueError(f'{len(class_names)} classes do not fit a label map of 8 bits; {MOST} do')
-    problems: list[str] = []
+    problems = LeftOut()
     lines: dict[str, str] = {}  # of the lists, by the name of the image
     out.parent.mkdir(parents=True, exist_ok=True)
     with TemporaryDirectory(dir=out.parent, prefix=f'.{out.name}-') as aside:
@@ -68,16 +63,13 @@ def write_label_maps(
         for pair in pairs:
             stem = re.sub(r'\s', '_', pair.stem)  # in a list, a blank ends the path
             image, labels = f'images/{stem}{pair.image.suffix}', f'labels/{stem}.png'
-            try:
+            with problems.noted():
                 if stem in lines:
                     raise AnnotationError(f'{pair.image}: an image before it is named {stem} too')
                 save_labels(pair.labels(), place / labels)
-            except AnnotationError as error:
-                problems.append(str(error))
-                continue
-            (place / image).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(pair.image, place / image)
-            lines[stem] = f'{image} {labels}\n'
+                (place / image).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(pair.image, place / image)
+                lines[stem] = f'{image} {labels}\n'
         if problems and not (skip and lines):
             return {}, problems
         lists = dealt(sorted(lines), shares, seed)
@@ -92,9 +84,9 @@ def dealt(stems: Sequence[str], shares: Sequence[float], seed: int) -> Mapping[s
     """`stems` dealt out at random to a list for each share. Raises ValueError when one would be empty."""
     order = np.random.default_rng(seed).permutation(len(stems))
     edges = np.rint(np.cumsum([0, *shares]) * len(stems)).astype(int)
-    lists = {
+    lists: dict[str, list[str]] = {
         name: sorted(stems[number] for number in order[first:last])
-        for name, first, last in zip(LISTS, edges, edges[1:], strict=False)
+        for name, first, last in zip(SPLIT_NAMES, edges, edges[1:], strict=False)
     }
     for name, chosen in lists.items():
         if not chosen:

@@ -4,13 +4,14 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from difflib import get_close_matches
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from phalanx.cli.data.prepare.checks import AnnotationError, check_size, file_below, member, read_json
-from phalanx.cli.data.prepare.label_maps import BACKGROUND, MEANING, Pair, pair_of
+from phalanx.cli.data.prepare.label_maps import BACKGROUND, MEANING, Pair, painted
 from phalanx.cli.data.prepare.samples import Found, LeftOut, Sample, Thing, box_around
-from phalanx.cli.data.prepare.shapes import Polygon, polygon
+from phalanx.cli.data.prepare.shapes import Polygon, corners_of, polygon
 from phalanx.cli.data.prepare.tree import Tree
 
 CIRCLE = 64  # corners of a circle
@@ -24,11 +25,11 @@ def read_labelme(folder: Path, classes: Sequence[str] | None) -> tuple[list[Pair
     """
     files: list[tuple[Path, Sample]] = []
     left_out = LeftOut()
+
+    def image_of(name: str, beside: Path, where: str) -> Path:
+        return file_below(folder, beside.parent, name, where)
+
     for path in sorted(folder.rglob('*.json')):
-
-        def image_of(name: str, where: str, beside: Path = path.parent) -> Path:
-            return file_below(folder, beside, name, where)
-
         with left_out.noted():
             files.append((path, _sample(read_json(path), path, image_of)))
     labels = sorted({thing.label for _, sample in files for thing in sample.things})
@@ -38,7 +39,7 @@ def read_labelme(folder: Path, classes: Sequence[str] | None) -> tuple[list[Pair
         unknown = [(n, thing.label) for n, thing in enumerate(sample.things) if thing.label not in (*names, *MEANING)]
         left_out += [f'{path}: shapes[{n}] ({label!r}): is not a class{_hint(label, names)}' for n, label in unknown]
         if not unknown:
-            pairs.append(pair_of(sample, str(path.relative_to(folder).with_suffix('')), names))
+            pairs.append(Pair(sample.image, str(path.relative_to(folder).with_suffix('')), partial(painted, sample, names)))
     return pairs, names, left_out
 
 
@@ -47,18 +48,14 @@ def find_labelme(tree: Tree) -> Found:
     found = Found()
     for path, content in tree.jsons.items():
         if isinstance(content, dict) and 'shapes' in content:
-
-            def image_of(name: str, where: str, beside: Path = path) -> Path:
-                return tree.image(name, beside, where)
-
             with found.left_out.noted():
-                sample = _sample(content, path, image_of)
+                sample = _sample(content, path, tree.image)
                 found.samples.append(replace(sample, split=tree.split_of(path)))
     return found
 
 
-def _sample(content: dict[str, Any], path: Path, image_of: Callable[[str, str], Path]) -> Sample:
-    image = image_of(member(content, 'imagePath', str, f'{path}'), f'{path}: imagePath')
+def _sample(content: dict[str, Any], path: Path, image_of: Callable[[str, Path, str], Path]) -> Sample:
+    image = image_of(member(content, 'imagePath', str, f'{path}'), path, f'{path}: imagePath')
     size = check_size((content.get('imageWidth'), content.get('imageHeight')), image, f'{path}')
     things = []
     for number, shape in enumerate(member(content, 'shapes', list, f'{path}')):
@@ -79,7 +76,7 @@ def _outline(shape: dict[str, Any], size: tuple[int, int], where: str) -> Polygo
         raise AnnotationError(f'{where}: a {kind} needs 2 points, got {len(points)}')
     (x0, y0), (x1, y1) = polygon([*points, *points[:1]], size, where).points[:2].tolist()
     if kind == 'rectangle':
-        return polygon([[x0, y0], [x1, y0], [x1, y1], [x0, y1]], size, where)
+        return polygon(corners_of(x0, y0, x1, y1), size, where)
     radius, turn = math.dist((x0, y0), (x1, y1)), 2 * math.pi / CIRCLE  # the first point is the centre
     return polygon([[x0 + radius * math.cos(n * turn), y0 + radius * math.sin(n * turn)] for n in range(CIRCLE)], size, where)
 

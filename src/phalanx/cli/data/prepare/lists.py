@@ -1,14 +1,13 @@
 """Texts in text files: lists of images with their texts, label maps or boxes, and a file for each image."""
 
-import json
 import re
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
-from phalanx.cli.data.prepare.checks import AnnotationError, floats, member, shortened
+from phalanx.cli.data.prepare.checks import AnnotationError, floats, member, parsed, shortened
 from phalanx.cli.data.prepare.samples import Found, Sample, Thing, box_around
+from phalanx.cli.data.prepare.shapes import corners_of
 from phalanx.cli.data.prepare.tree import IMAGES, Tree, text_in
 
 LISTS = ('.txt', '.tsv', '.lst', '.list')
@@ -60,12 +59,8 @@ def _of_line(image: Path, rest: str, where: str, path: Path, tree: Tree) -> Samp
 
 def _page(text: str, where: str) -> tuple[Thing, ...]:
     """The lines of a page as PaddleOCR writes them: `[{"transcription": ..., "points": [[x, y], ...]}, ...]`."""
-    try:
-        entries: Any = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise AnnotationError(f'{where}: is not JSON: {error}') from None
     things = []
-    for number, entry in enumerate(entries):
+    for number, entry in enumerate(parsed(text, where)):
         place = f'{where}: line {number}'
         points = [floats(point, 2, f'{place}: points') for point in member(entry, 'points', list, place)]
         if len(points) < 2:
@@ -113,10 +108,7 @@ def _marked(line: str) -> Thing | None:
         except ValueError:
             continue
         if len(values) == count:
-            corners = [values[place : place + 2] for place in range(0, count, 2)]
-            if count == 4:
-                (x0, y0), (x1, y1) = corners
-                corners = [[x0, y0], [x1, y0], [x1, y1], [x0, y1]]
+            corners = corners_of(*values) if count == 4 else [values[place : place + 2] for place in range(0, count, 2)]
             return _line_of_page([floats(corner, 2, line) for corner in corners], text.strip().strip('"'))
     return None
 

@@ -3,21 +3,19 @@
 import csv
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import cv2
 import numpy as np
-import PIL.Image
 
-from phalanx.cli.data.prepare.checks import AnnotationError, size_of
+from phalanx.cli.data.prepare.checks import AnnotationError, decoded, size_of
 from phalanx.cli.data.prepare.colours import VOID_NAME, Colour, code_of
 from phalanx.cli.data.prepare.label_maps import BACKGROUND, MOST, VOID
 from phalanx.cli.data.prepare.samples import Found, Sample
 from phalanx.cli.data.prepare.tree import Tree, text_in
-from phalanx.data.image import LabelMap, opened
+from phalanx.data.image import LabelMap
 
 WORDS = ('mask', 'masks', 'label', 'labels', 'annotation', 'annotations', 'gt', 'groundtruth', 'segmentation', 'seg', 'trimaps')
 CLASS_FILES = ('classes.txt', 'labels.txt', 'labelmap.txt', 'label_map.txt', 'class_dict.csv', 'label_colors.txt', 'colors.txt')
@@ -50,9 +48,8 @@ def find_masks(tree: Tree) -> Found:
 def _is_mask(path: Path, tree: Tree) -> bool:
     folders = path.relative_to(tree.root).parts[:-1]
     words = {word for folder in folders for word in re.split(r'[^a-z]+', re.sub(r'([a-z])([A-Z])', r'\1 \2', folder).lower())}
-    return (bool(words & {*WORDS}) and not words & {'image', 'images', 'img', 'imgs'}) or _without_word(
-        path.stem.lower()
-    ) != path.stem.lower()
+    stem = path.stem.lower()
+    return (bool(words & {*WORDS}) and not words & {'image', 'images', 'img', 'imgs'}) or _without_word(stem) != stem
 
 
 def _without_word(stem: str) -> str:
@@ -65,7 +62,7 @@ class Meaning:
     """What the values of masks mean: colours of one, numbers of the other kind."""
 
     class_names: tuple[str, ...]
-    values: Mapping[Colour | int, int]  # of a colour or number, the class or VOID
+    values: Mapping[Colour | int, int]  # of a colour or number, the class; others are VOID
     is_plain: bool  # whether masks can be trained on as they are
     is_binary: bool = False  # 0 and something brighter, on whichever side of the middle
     by_colour: bool = False  # palettes differ from file to file, so that their numbers mean nothing
@@ -76,7 +73,8 @@ def meaning_of(masks: Sequence[Path], classes_from: Path | None) -> Meaning:
     """What the values in masks mean, and what of that was guessed. Raises AnnotationError when they are not masks."""
     chosen = [masks[number * len(masks) // min(LOOKED_AT, len(masks))] for number in range(min(LOOKED_AT, len(masks)))]
     pixels = Counter[Colour | int]()
-    coloured, blurred, named = False, False, _names(classes_from)
+    coloured, blurred = False, False
+    names, colours = _names(classes_from)
     by_colour = _palettes_differ(chosen)
     for mask in chosen:
         content = _content(mask, by_colour=by_colour)
@@ -87,41 +85,34 @@ def meaning_of(masks: Sequence[Path], classes_from: Path | None) -> Meaning:
     found = set(pixels)
     greys = {value if isinstance(value, int) else value[0] for value in found if isinstance(value, int) or len({*value}) == 1}
     if len(greys) == len(found) and (blurred or (len(greys) <= 2 and max(greys) > 1)):
-        names = named if len(named) == 2 and not isinstance(named, dict) else [BACKGROUND, 'object']
-        return Meaning(
-            tuple(names), {}, is_plain=False, is_binary=True, notes=(f'two values: {names[0]}, and brighter ones: {names[1]}',)
-        )
+        names = names if len(names) == 2 and not colours else [BACKGROUND, 'object']
+        note = f'two values: {names[0]}, and brighter ones: {names[1]}'
+        return Meaning(tuple(names), {}, is_plain=False, is_binary=True, notes=(note,))
     if coloured:
-        return replace(_coloured(found, named if isinstance(named, dict) else {}), by_colour=by_colour)
+        return replace(_coloured(found, colours), by_colour=by_colour)
     numbers = sorted(value for value in found if isinstance(value, int) and value != VOID)
-    names = list(named.values()) if isinstance(named, dict) else list(named)
     if len(numbers) > MOST:
         raise AnnotationError(f'{masks[0]}: masks have {len(numbers)} different numbers; {MOST} classes fit')
     if names and numbers and numbers[-1] < len(names):
         own: dict[Colour | int, int] = {number: number for number in range(len(names))}
-        return Meaning(tuple(names), own | {VOID: VOID}, is_plain=True)
-    made = f'no file names {numbers[-1] + 1 if numbers else 0} classes (classes.txt): they are called by their number'
-    is_gapless = numbers == [*range(len(numbers))]
+        return Meaning(tuple(names), own, is_plain=True)
     values: dict[Colour | int, int] = {number: place for place, number in enumerate(numbers)}
     if numbers == [0, 1]:
-        return Meaning((BACKGROUND, 'object'), values | {VOID: VOID}, is_plain=True)
-    return Meaning(tuple(f'class_{n}' for n in numbers), values | {VOID: VOID}, is_plain=is_gapless, notes=(made,))
+        return Meaning((BACKGROUND, 'object'), values, is_plain=True)
+    made = f'no file names {numbers[-1] + 1 if numbers else 0} classes (classes.txt): they are called by their number'
+    is_gapless = numbers == [*range(len(numbers))]
+    return Meaning(tuple(f'class_{n}' for n in numbers), values, is_plain=is_gapless, notes=(made,))
 
 
 def _coloured(found: Iterable[Colour | int], named: Mapping[Colour, str]) -> Meaning:
     colours = {value if isinstance(value, tuple) else (value, value, value) for value in found}
     if named:
-        names = tuple(
-            dict.fromkeys(name for name in named.values() if name.lower() not in (VOID_NAME, 'unlabelled', 'unlabeled'))
-        )
-        values: dict[Colour | int, int] = {
-            colour: names.index(name) if name in names else VOID for colour, name in named.items()
-        }
-        unknown = [code_of(colour) for colour in colours if colour not in values]
+        void = (VOID_NAME, 'unlabelled', 'unlabeled')
+        names = tuple(dict.fromkeys(name for name in named.values() if name.lower() not in void))
+        values: dict[Colour | int, int] = {colour: names.index(name) for colour, name in named.items() if name in names}
+        unknown = [code_of(colour) for colour in colours if colour not in named]
         notes = (f'colours that no file names are ignored: {", ".join(unknown[:5])}',) if unknown else ()
-        return Meaning(
-            names, values | {colour: VOID for colour in colours if colour not in values}, is_plain=False, notes=notes
-        )
+        return Meaning(names, values, is_plain=False, notes=notes)
     if len(colours) > FEW:
         raise AnnotationError(
             f'masks have {len(colours)} colours and no file names them (lines `red green blue name` in colors.txt)'
@@ -147,13 +138,10 @@ def label_map(mask: Path, meaning: Meaning, image: Path) -> LabelMap:
         codes, place = np.unique(whole.astype(np.int32) @ (1 << 16, 1 << 8, 1), return_inverse=True)
         known = [meaning.values.get((code >> 16, code >> 8 & 255, code & 255), VOID) for code in codes.tolist()]
         labels = np.array(known, np.uint8)[place.reshape(whole.shape[:2])]
-    size = size_of(image)
-    if (labels.shape[1], labels.shape[0]) != size:
-        ratio = (labels.shape[1] / size[0]) / (labels.shape[0] / size[1])
-        if not 0.98 < ratio < 1.02:
-            raise AnnotationError(
-                f'{mask}: is {labels.shape[1]} x {labels.shape[0]} pixels, but {image} is {size[0]} x {size[1]}'
-            )
+    size, (height, width) = size_of(image), labels.shape
+    if (width, height) != size:
+        if not 0.98 < (width / size[0]) / (height / size[1]) < 1.02:
+            raise AnnotationError(f'{mask}: is {width} x {height} pixels, but {image} is {size[0]} x {size[1]}')
         labels = cv2.resize(labels, size, interpolation=cv2.INTER_NEAREST).astype(np.uint8, copy=False)
     return labels
 
@@ -162,7 +150,7 @@ def _palettes_differ(masks: Sequence[Path]) -> bool:
     """Whether some number has one colour in one mask and another in the next. Raises AnnotationError."""
     colours: dict[int, tuple[int, ...]] = {}
     for mask in masks:
-        with _told(mask), opened(mask) as picture:
+        with decoded(mask) as picture:
             if picture.mode == 'P':
                 palette = np.array(picture.getpalette('RGB') or [], np.uint8).reshape(-1, 3)
                 for number in np.unique(np.asarray(picture)).tolist():
@@ -172,18 +160,9 @@ def _palettes_differ(masks: Sequence[Path]) -> bool:
     return False
 
 
-@contextmanager
-def _told(mask: Path) -> Iterator[None]:
-    """What opening an image raises, as AnnotationError."""
-    try:
-        yield
-    except (OSError, SyntaxError, ValueError, PIL.Image.DecompressionBombError) as error:
-        raise AnnotationError(f'{mask}: is not an image that can be decoded: {error}') from None
-
-
 def _content(mask: Path, *, by_colour: bool) -> LabelMap:
     """[H, W] of a palette or grey image, else [H, W, 3]. Raises AnnotationError."""
-    with _told(mask), opened(mask) as picture:
+    with decoded(mask) as picture:
         if by_colour:
             return np.array(picture.convert('RGB'))
         if picture.mode in ('1', 'L', 'P'):
@@ -206,13 +185,12 @@ def _values(content: LabelMap) -> dict[Colour | int, int]:
     return {(code >> 16, code >> 8 & 255, code & 255): count for code, count in pairs}
 
 
-def _names(file: Path | None) -> list[str] | dict[Colour, str]:
-    """The names of classes in a file: one a line, or each with its colour before or behind it."""
-    if file is None:
-        return []
+def _names(file: Path | None) -> tuple[list[str], dict[Colour, str]]:
+    """The names of classes in a file, one a line; and by colour, where each has one before or behind it."""
     colours: dict[Colour, str] = {}
     names = []
-    for fields in csv.reader(line for line in text_in(file).splitlines() if line.strip() and not line.startswith('#')):
+    lines = text_in(file).splitlines() if file else []
+    for fields in csv.reader(line for line in lines if line.strip() and not line.startswith('#')):
         words = re.split(r'[,:\s]+', ','.join(fields).strip(' ,:'))
         behind = re.fullmatch(r'(.*?)[,:\s]+(\d+)[,:\s]+(\d+)[,:\s]+(\d+)[,:\s]*', ','.join(fields))
         before = re.fullmatch(r'(\d+)[,\s]+(\d+)[,\s]+(\d+)[,:\s]+(.*)', ','.join(fields))
@@ -222,4 +200,4 @@ def _names(file: Path | None) -> list[str] | dict[Colour, str]:
             colours[(int(behind[2]), int(behind[3]), int(behind[4]))] = behind[1].strip()
         elif words[1:] != ['r', 'g', 'b']:
             names.append(','.join(fields).strip())
-    return colours or names
+    return list(colours.values()) or names, colours

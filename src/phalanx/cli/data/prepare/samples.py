@@ -4,14 +4,15 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from phalanx.cli.data.prepare.checks import AnnotationError
 from phalanx.cli.data.prepare.shapes import Shape
 
 Family = Literal['segmentation', 'detection', 'recognition', 'table', 'text_detection']
-FAMILIES: tuple[Family, ...] = ('segmentation', 'detection', 'recognition', 'table', 'text_detection')
+FAMILIES: tuple[Family, ...] = get_args(Family)
 SplitName = Literal['train', 'val', 'test', '']  # '': the annotations do not say
+SPLIT_NAMES: tuple[SplitName, ...] = ('train', 'val', 'test')
 Box = tuple[float, float, float, float]  # x0, y0, x1, y1 in pixels
 Corners = Sequence[Sequence[float]]  # x, y of the corners of a polygon
 

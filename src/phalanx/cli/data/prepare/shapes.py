@@ -78,8 +78,13 @@ def runs(counts: Any, size: tuple[int, int], where: str) -> Runs:
     return Runs(np.array(lengths, np.int64))
 
 
-def rectangle(x0: float, y0: float, x1: float, y1: float) -> Polygon:
-    return Polygon(np.array([[x0, y0], [x1, y0], [x1, y1], [x0, y1]], np.float64))
+def rectangle(box: tuple[float, float, float, float]) -> Polygon:
+    return Polygon(np.array(corners_of(*box), np.float64))
+
+
+def corners_of(x0: float, y0: float, x1: float, y1: float) -> list[list[float]]:
+    """Of a box, from the upper left clockwise."""
+    return [[x0, y0], [x1, y0], [x1, y1], [x0, y1]]
 
 
 def runs_of(mask: Mask) -> Runs:

@@ -5,7 +5,7 @@ import os
 import re
 import shutil
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -14,17 +14,15 @@ from typing import Any
 import cv2
 import numpy as np
 
-from phalanx.cli.data.prepare.checks import AnnotationError, size_of
-from phalanx.cli.data.prepare.label_maps import BACKGROUND, MEANING, pair_of, save_labels
+from phalanx.cli.data.prepare.checks import size_of
+from phalanx.cli.data.prepare.label_maps import BACKGROUND, MEANING, painted, save_labels
 from phalanx.cli.data.prepare.lists import ILLEGIBLE
 from phalanx.cli.data.prepare.masks import Meaning, label_map, meaning_of
-from phalanx.cli.data.prepare.samples import Corners, Family, Found, Sample, SplitName, Thing
-from phalanx.cli.data.prepare.shapes import Polygon
+from phalanx.cli.data.prepare.samples import Corners, Family, Found, LeftOut, Sample, SplitName, Thing
+from phalanx.cli.data.prepare.shapes import Polygon, corners_of
 from phalanx.data.image import LabelMap, read_image
 from phalanx.data.samples import SampleError
 from phalanx.runtime.reading import cut_out
-
-NAMES: dict[SplitName, str] = {'train': 'train', 'val': 'val', 'test': 'test', '': 'train'}
 
 
 @dataclass
@@ -33,6 +31,9 @@ class Written:
 
     root: Path
     data: dict[str, Any]  # the keys of `data` in a recipe
+    out: Path = Path()  # the folder of what was written
+    meaning: Meaning | None = None  # of masks
+    files: dict[SplitName, str] = field(default_factory=dict)  # of annotations, below `root`
     class_names: tuple[str, ...] = ()
     counts: dict[SplitName, int] = field(default_factory=dict)  # samples
     sizes: list[tuple[int, int]] = field(default_factory=list)  # (width, height) of training images
@@ -42,8 +43,12 @@ class Written:
     longest: int = 0  # characters of the longest text of all splits
     tokens: list[int] = field(default_factory=list)  # of each table
     cell_boxes: int = 0
-    left_out: list[str] = field(default_factory=list)
+    left_out: LeftOut = field(default_factory=LeftOut)
     notes: list[str] = field(default_factory=list)
+
+    def below(self, path: Path) -> str:
+        """A file as the recipe names it."""
+        return path.relative_to(self.root).as_posix()
 
 
 def write(
@@ -51,10 +56,38 @@ def write(
 ) -> Written:
     """Writes what `family` reads of these samples below the folder `out`; images stay where they are."""
     images = [sample.image for samples in lists.values() for sample in samples]
-    written = Written(Path(os.path.commonpath([out, *(path.parent for path in images)])), {})
-    WRITERS[family](found, lists, out, written, meaning)
-    written.data = {'root': str(written.root)} | written.data
+    written = Written(Path(os.path.commonpath([out, *(path.parent for path in images)])), {}, out, meaning)
+    if family == 'detection':
+        written.class_names = found.class_names
+    elif family == 'segmentation':
+        drawn = (name for name in found.class_names if name not in MEANING)
+        written.class_names = meaning.class_names if meaning else (BACKGROUND, *drawn)
+        written.notes += meaning.notes if meaning else ()
+        if bare := sum(not thing.outline for samples in lists.values() for sample in samples for thing in sample.things):
+            written.notes.append(f'boxes without an outline, painted as rectangles: {bare}')
+    text_of, suffix = WRITERS[family]
+    for split, samples in lists.items():
+        text, written.counts[split] = text_of(written, split, samples)
+        file = out / f'{split}{suffix}'
+        file.write_text(text, encoding='utf-8')
+        written.files[split] = written.below(file)
+    written.data = {'root': str(written.root), **_keys(family, written)}
     return written
+
+
+def _keys(family: Family, written: Written) -> dict[str, Any]:
+    """What `data` in a recipe says beside its root."""
+    train, val, classes = written.files['train'], written.files['val'], list(written.class_names)
+    lists, images = {'train': train, 'eval': val}, {'train_images': '', 'eval_images': ''}
+    match family:
+        case 'detection':
+            return {'name': 'coco', **lists, **images, 'classes': classes, 'empty_images': True}
+        case 'segmentation':
+            return {'name': 'file_list', **lists, 'classes': classes, 'separator': '\t'}
+        case 'table':
+            return {'name': 'pubtabnet', **lists, **images}
+        case _:
+            return {'name': 'label_files', 'train': [train], 'eval': [val]}
 
 
 def write_copied(
@@ -80,84 +113,50 @@ def write_copied(
     return written
 
 
-def _below(path: Path, written: Written) -> str:
-    return path.relative_to(written.root).as_posix()
-
-
-def _detection(
-    found: Found, lists: Mapping[SplitName, Sequence[Sample]], out: Path, written: Written, meaning: Meaning | None
-) -> None:
-    """JSON in the format of COCO for each split."""
-    names = found.class_names
-    for split, samples in lists.items():
-        images: list[dict[str, Any]] = []
-        annotations: list[dict[str, Any]] = []
-        for number, sample in enumerate(samples, 1):
-            width, height = size_of(sample.image)
-            images.append({'id': number, 'file_name': _below(sample.image, written), 'width': width, 'height': height})
-            for thing in sample.things:
-                x0, y0, x1, y1 = (round(value, 2) for value in thing.box)
-                own = {'id': len(annotations) + 1, 'image_id': number, 'category_id': names.index(thing.label) + 1}
-                box = {'bbox': [x0, y0, round(x1 - x0, 2), round(y1 - y0, 2)], 'area': round((x1 - x0) * (y1 - y0), 2)}
-                annotations.append(own | box | {'iscrowd': int(thing.ignored)})
-                if split == 'train':
-                    written.units[thing.label] += 1
-                    written.boxes.append(min(x1 - x0, y1 - y0) / max(width, height))
+def _detection(written: Written, split: SplitName, samples: Sequence[Sample]) -> tuple[str, int]:
+    """JSON in the format of COCO."""
+    names = written.class_names
+    images: list[dict[str, Any]] = []
+    annotations: list[dict[str, Any]] = []
+    for number, sample in enumerate(samples, 1):
+        width, height = size_of(sample.image)
+        images.append({'id': number, 'file_name': written.below(sample.image), 'width': width, 'height': height})
+        for thing in sample.things:
+            x0, y0, x1, y1 = (round(value, 2) for value in thing.box)
+            own = {'id': len(annotations) + 1, 'image_id': number, 'category_id': names.index(thing.label) + 1}
+            box = {'bbox': [x0, y0, round(x1 - x0, 2), round(y1 - y0, 2)], 'area': round((x1 - x0) * (y1 - y0), 2)}
+            annotations.append(own | box | {'iscrowd': int(thing.ignored)})
             if split == 'train':
-                written.sizes.append((width, height))
-        categories = [{'id': number, 'name': name} for number, name in enumerate(names, 1)]
-        content = {'images': images, 'categories': categories, 'annotations': annotations}
-        (out / f'{split}.json').write_text(json.dumps(content))
-        written.counts[split] = len(samples)
-    lists_of = {key: _below(out / f'{split}.json', written) for key, split in (('train', 'train'), ('eval', 'val'))}
-    written.class_names = names
-    written.data = {
-        'name': 'coco',
-        **lists_of,
-        'train_images': '',
-        'eval_images': '',
-        'classes': list(names),
-        'empty_images': True,
-    }
+                written.units[thing.label] += 1
+                written.boxes.append(min(x1 - x0, y1 - y0) / max(width, height))
+        if split == 'train':
+            written.sizes.append((width, height))
+    categories = [{'id': number, 'name': name} for number, name in enumerate(names, 1)]
+    return json.dumps({'images': images, 'categories': categories, 'annotations': annotations}), len(samples)
 
 
-def _segmentation(
-    found: Found, lists: Mapping[SplitName, Sequence[Sample]], out: Path, written: Written, meaning: Meaning | None
-) -> None:
-    """Lists of images and label maps, which are made of outlines and colours; masks that can be trained on stay as they are."""
-    names = meaning.class_names if meaning else (BACKGROUND, *(name for name in found.class_names if name not in MEANING))
-    pixels = np.zeros(256, np.int64)
-    for split, samples in lists.items():
-        lines = []
-        for sample in samples:
-            try:
-                labels, path = _labels(sample, names, meaning, out)
-            except AnnotationError as error:
-                written.left_out.append(str(error))
-                continue
-            lines.append(f'{_below(sample.image, written)}\t{_below(path, written)}\n')
+def _segmentation(written: Written, split: SplitName, samples: Sequence[Sample]) -> tuple[str, int]:
+    """Lines of images and label maps, which are made of outlines and colours; masks that can be trained on stay as they are."""
+    lines = []
+    for sample in samples:
+        with written.left_out.noted():
+            labels, path = _labels(sample, written)
+            lines.append(f'{written.below(sample.image)}\t{written.below(path)}\n')
             if split == 'train':
                 written.sizes.append(size_of(sample.image))
-                pixels += np.bincount(labels.reshape(-1), minlength=256)
-        (out / f'{split}.txt').write_text(''.join(lines), encoding='utf-8')
-        written.counts[split] = len(lines)
-    written.class_names = names
-    bare = sum(not thing.outline for samples in lists.values() for sample in samples for thing in sample.things)
-    if bare:
-        written.notes.append(f'boxes without an outline, painted as rectangles: {bare}')
-    written.units = Counter({name: int(count) for name, count in zip(names, pixels, strict=False)})
-    lists_of = {key: _below(out / f'{split}.txt', written) for key, split in (('train', 'train'), ('eval', 'val'))}
-    written.data = {'name': 'file_list', **lists_of, 'classes': list(names), 'separator': '\t'}
+                pixels = np.bincount(labels.reshape(-1), minlength=256).tolist()
+                written.units.update(dict(zip(written.class_names, pixels, strict=False)))
+    return ''.join(lines), len(lines)
 
 
-def _labels(sample: Sample, names: Sequence[str], meaning: Meaning | None, out: Path) -> tuple[LabelMap, Path]:
+def _labels(sample: Sample, written: Written) -> tuple[LabelMap, Path]:
     """The label map of a sample, and where it is: the user's own file, or one that is written."""
-    path = out / 'labels' / f'{_file_name(sample.image)}.png'
-    if meaning is None or sample.mask is None:
-        labels = pair_of(sample, '', names).labels()
+    path = written.out / 'labels' / f'{_file_name(sample.image)}.png'
+    if written.meaning is None or sample.mask is None:
+        labels = painted(sample, written.class_names)
     else:
-        labels = label_map(sample.mask, meaning, sample.image)
-        if meaning.is_plain and size_of(sample.mask) == size_of(sample.image):
+        labels = label_map(sample.mask, written.meaning, sample.image)
+        if written.meaning.is_plain and size_of(sample.mask) == size_of(sample.image):
             return labels, sample.mask
     save_labels(labels, path)
     return labels, path
@@ -168,33 +167,27 @@ def _file_name(image: Path) -> str:
     return re.sub(r'[^\w.-]', '_', '_'.join((*image.parts[-3:-1], image.stem)))
 
 
-def _recognition(
-    found: Found, lists: Mapping[SplitName, Sequence[Sample]], out: Path, written: Written, meaning: Meaning | None
-) -> None:
-    """Label files; the lines of pages are cut out of them."""
-    characters = Counter[str]()
-    for split, samples in lists.items():
-        lines = []
-        for sample in samples:
-            for image, text, size in _texts(sample, out, written.left_out):
-                if '\t' in text or '\n' in text or not text.strip():
-                    written.left_out.append(f'{image}: its text is empty, or has a tab in it')
-                    continue
-                lines.append(f'{_below(image, written)}\t{text}\n')
-                written.longest = max(written.longest, len(text))
-                if split == 'train':
-                    written.sizes.append(size)
-                    written.texts.append(text)
-                    characters.update(text)
-        (out / f'{split}.txt').write_text(''.join(lines), encoding='utf-8')
-        written.counts[split] = len(lines)
-    (out / 'characters.txt').write_text(''.join(f'{one}\n' for one in sorted(characters) if one != ' '), encoding='utf-8')
-    written.units = characters
-    lists_of = {key: [_below(out / f'{split}.txt', written)] for key, split in (('train', 'train'), ('eval', 'val'))}
-    written.data = {'name': 'label_files', **lists_of}
+def _recognition(written: Written, split: SplitName, samples: Sequence[Sample]) -> tuple[str, int]:
+    """Lines of images and texts; the lines of pages are cut out of them."""
+    lines = []
+    for sample in samples:
+        for image, text, size in _texts(sample, written):
+            if '\t' in text or '\n' in text or not text.strip():
+                written.left_out.append(f'{image}: its text is empty, or has a tab in it')
+                continue
+            lines.append(f'{written.below(image)}\t{text}\n')
+            written.longest = max(written.longest, len(text))
+            if split == 'train':
+                written.sizes.append(size)
+                written.texts.append(text)
+                written.units.update(text)
+    if split == 'train':
+        characters = ''.join(f'{one}\n' for one in sorted(written.units) if one != ' ')
+        (written.out / 'characters.txt').write_text(characters, encoding='utf-8')
+    return ''.join(lines), len(lines)
 
 
-def _texts(sample: Sample, out: Path, left_out: list[str]) -> list[tuple[Path, str, tuple[int, int]]]:
+def _texts(sample: Sample, written: Written) -> list[tuple[Path, str, tuple[int, int]]]:
     """The image of each line of a sample with its text and size."""
     if sample.text is not None:
         return [(sample.image, sample.text.strip(), size_of(sample.image))]
@@ -202,90 +195,73 @@ def _texts(sample: Sample, out: Path, left_out: list[str]) -> list[tuple[Path, s
     try:
         page = read_image(sample.image)
     except SampleError as error:
-        left_out.append(str(error))
+        written.left_out.append(str(error))
         return []
     for number, thing in enumerate(sample.things):
         if thing.ignored or not (thing.text or '').strip():
-            left_out.append(f'{sample.image}: line {number}: has no text that can be read')
+            written.left_out.append(f'{sample.image}: line {number}: has no text that can be read')
             continue
-        corners = thing.corners if len(thing.corners) == 4 else _corners(thing)
+        corners = thing.corners if len(thing.corners) == 4 else corners_of(*thing.box)
         cut = cut_out(page, tuple((x, y) for x, y in corners))
-        path = out / 'lines' / f'{_file_name(sample.image)}_{number}.png'
+        path = written.out / 'lines' / f'{_file_name(sample.image)}_{number}.png'
         path.parent.mkdir(parents=True, exist_ok=True)
         cv2.imwrite(str(path), cut[..., ::-1])
         lines.append((path, (thing.text or '').strip(), (cut.shape[1], cut.shape[0])))
     return lines
 
 
-def _corners(thing: Thing) -> Corners:
-    """Of the box around a thing, from the upper left clockwise."""
-    x0, y0, x1, y1 = thing.box
-    return (x0, y0), (x1, y0), (x1, y1), (x0, y1)
-
-
-def _text_detection(
-    found: Found, lists: Mapping[SplitName, Sequence[Sample]], out: Path, written: Written, meaning: Meaning | None
-) -> None:
-    """Label files in the format of PaddleOCR."""
-    for split, samples in lists.items():
-        lines = []
-        for sample in samples:
-            width, height = size_of(sample.image)
-            texts = []
-            for thing in sample.things:
-                points = [[round(float(x), 2), round(float(y), 2)] for x, y in _outline(thing)]
-                texts.append({'transcription': ILLEGIBLE[0] if thing.ignored else thing.text or '', 'points': points})
-                if split == 'train':
-                    written.units['ignored' if thing.ignored else 'text'] += 1
-                    written.boxes.append(min(cv2.minAreaRect(np.array(points, np.float32))[1]) / max(width, height))
-            lines.append(f'{_below(sample.image, written)}\t{json.dumps(texts, ensure_ascii=False)}\n')
+def _text_detection(written: Written, split: SplitName, samples: Sequence[Sample]) -> tuple[str, int]:
+    """Lines in the format of PaddleOCR."""
+    lines = []
+    for sample in samples:
+        width, height = size_of(sample.image)
+        texts = []
+        for thing in sample.things:
+            points = [[round(float(x), 2), round(float(y), 2)] for x, y in _outline(thing)]
+            texts.append({'transcription': ILLEGIBLE[0] if thing.ignored else thing.text or '', 'points': points})
             if split == 'train':
-                written.sizes.append((width, height))
-        (out / f'{split}.txt').write_text(''.join(lines), encoding='utf-8')
-        written.counts[split] = len(lines)
-    lists_of = {key: [_below(out / f'{split}.txt', written)] for key, split in (('train', 'train'), ('eval', 'val'))}
-    written.data = {'name': 'label_files', **lists_of}
+                written.units['ignored' if thing.ignored else 'text'] += 1
+                written.boxes.append(min(cv2.minAreaRect(np.array(points, np.float32))[1]) / max(width, height))
+        lines.append(f'{written.below(sample.image)}\t{json.dumps(texts, ensure_ascii=False)}\n')
+        if split == 'train':
+            written.sizes.append((width, height))
+    return ''.join(lines), len(lines)
 
 
 def _outline(thing: Thing) -> Corners:
     """As it was drawn, or else the box."""
     polygons = [shape for shape in thing.outline if isinstance(shape, Polygon)]
-    drawn: Corners = max(polygons, key=lambda shape: shape.area).points.tolist() if polygons else _corners(thing)
+    drawn = max(polygons, key=lambda shape: shape.area).points.tolist() if polygons else corners_of(*thing.box)
     return thing.corners or drawn
 
 
-def _table(
-    found: Found, lists: Mapping[SplitName, Sequence[Sample]], out: Path, written: Written, meaning: Meaning | None
-) -> None:
+def _table(written: Written, split: SplitName, samples: Sequence[Sample]) -> tuple[str, int]:
     """JSON lines in the format of PubTabNet."""
-    for split, samples in lists.items():
-        lines = []
-        for number, sample in enumerate(samples):
-            table = sample.table or {}
-            line = {'filename': _below(sample.image, written), 'split': split, 'imgid': number, 'html': table}
-            lines.append(json.dumps(line, ensure_ascii=False) + '\n')
-            if split == 'train':
-                written.sizes.append(size_of(sample.image))
-                tokens = table['structure']['tokens']
-                written.tokens.append(len(tokens) - tokens.count('<td>'))
-                written.units.update(tokens)
-                written.cell_boxes += sum('bbox' in cell for cell in table['cells'])
-        (out / f'{split}.jsonl').write_text(''.join(lines), encoding='utf-8')
-        written.counts[split] = len(samples)
-    lists_of = {key: _below(out / f'{split}.jsonl', written) for key, split in (('train', 'train'), ('eval', 'val'))}
-    written.data = {'name': 'pubtabnet', **lists_of, 'train_images': '', 'eval_images': ''}
+    lines = []
+    for number, sample in enumerate(samples):
+        table = sample.table or {}
+        line = {'filename': written.below(sample.image), 'split': split, 'imgid': number, 'html': table}
+        lines.append(json.dumps(line, ensure_ascii=False) + '\n')
+        if split == 'train':
+            written.sizes.append(size_of(sample.image))
+            tokens = table['structure']['tokens']
+            written.tokens.append(len(tokens) - tokens.count('<td>'))
+            written.units.update(tokens)
+            written.cell_boxes += sum('bbox' in cell for cell in table['cells'])
+    return ''.join(lines), len(lines)
 
 
-WRITERS = {
-    'detection': _detection,
-    'segmentation': _segmentation,
-    'recognition': _recognition,
-    'table': _table,
-    'text_detection': _text_detection,
+# What makes the text of a split's file and says how many samples are in it, and the suffix of that file.
+WRITERS: dict[Family, tuple[Callable[[Written, SplitName, Sequence[Sample]], tuple[str, int]], str]] = {
+    'detection': (_detection, '.json'),
+    'segmentation': (_segmentation, '.txt'),
+    'recognition': (_recognition, '.txt'),
+    'table': (_table, '.jsonl'),
+    'text_detection': (_text_detection, '.txt'),
 }
 
 
-def meaning_for(family: Family, samples: Sequence[Sample], found: Found) -> Meaning | None:
+def meaning_for(family: Family, found: Found) -> Meaning | None:
     """What masks mean, where there are some. Raises AnnotationError."""
-    masks = [sample.mask for sample in samples if sample.mask]
+    masks = [sample.mask for sample in found.samples if sample.mask]
     return meaning_of(masks, found.classes_from) if family == 'segmentation' and masks else None

@@ -1,15 +1,14 @@
 """The files below a folder, and images found by the names that annotations give them."""
 
-import json
 import os
 import re
 from collections import defaultdict
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from phalanx.cli.data.prepare.checks import AnnotationError, shortened, size_of
-from phalanx.cli.data.prepare.samples import SplitName
+from phalanx.cli.data.prepare.checks import AnnotationError, parsed, shortened, size_of
+from phalanx.cli.data.prepare.samples import LeftOut, SplitName
 
 IMAGES = ('.jpg', '.jpeg', '.png', '.bmp', '.tif', '.tiff', '.webp', '.gif', '.ppm', '.pgm')
 MOST_TEXT = 2**29  # bytes of an annotation file
@@ -34,8 +33,8 @@ class Tree:
         for path in self.images:
             self._named[path.name.lower()].append(path)
             self._stems[path.stem.lower()].append(path)
-        self._sizes: dict[Path, tuple[int, int]] = {}
-        self.unreadable: list[str] = []  # files of JSON that are none
+        self.size = cache(size_of)  # (width, height) of an image; raises AnnotationError
+        self.unreadable = LeftOut()  # files of JSON that are none
 
     def having(self, *suffixes: str) -> list[Path]:
         """The files with one of these suffixes."""
@@ -46,17 +45,9 @@ class Tree:
         """What the JSON files hold, read once for all formats that are JSON."""
         found = {}
         for path in self.having('.json'):
-            try:
-                found[path] = json.loads(text_in(path))
-            except (AnnotationError, ValueError, RecursionError) as error:
-                self.unreadable.append(str(error) if isinstance(error, AnnotationError) else f'{path}: is not JSON: {error}')
+            with self.unreadable.noted():
+                found[path] = parsed(text_in(path), path)
         return found
-
-    def size(self, image: Path) -> tuple[int, int]:
-        """(width, height). Raises AnnotationError."""
-        if image not in self._sizes:
-            self._sizes[image] = size_of(image)
-        return self._sizes[image]
 
     def image(self, name: str, beside: Path, where: str) -> Path:
         """The image that the annotation file `beside` calls `name`. Raises AnnotationError.

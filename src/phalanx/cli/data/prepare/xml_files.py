@@ -5,7 +5,7 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 from phalanx.cli.data.prepare.checks import AnnotationError, shortened
-from phalanx.cli.data.prepare.samples import Box, Found, Sample, SplitName, Thing, box_around
+from phalanx.cli.data.prepare.samples import Found, Sample, SplitName, Thing, box_around
 from phalanx.cli.data.prepare.shapes import polygon
 from phalanx.cli.data.prepare.tree import SPLITS, Tree, text_in
 
@@ -105,9 +105,3 @@ def _number(text: str | None, where: str) -> float:
     if not math.isfinite(value):
         raise AnnotationError(f'{where}: {shortened(text)} is not a number')
     return value
-
-
-def clipped(box: Box, size: tuple[int, int]) -> Box:
-    """The part of a box that lies on an image of (width, height)."""
-    x0, y0, x1, y1 = box
-    return max(0.0, x0), max(0.0, y0), min(float(size[0]), x1), min(float(size[1]), y1)
