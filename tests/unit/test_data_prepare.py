@@ -422,3 +422,32 @@ def test_a_format_that_a_folder_does_not_hold_makes_nothing(source: Path, capsys
     assert prepare('voc', source, '--out', 'out') == 2
     assert 'holds nothing of the format voc' in capsys.readouterr().err
     assert not Path('out').exists()
+
+
+def test_a_box_in_csv_whose_number_is_none_is_reported(source: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """NaN compares with nothing: such a box once became one around the whole image."""
+    lines = ('a 1.png,1,1,5,4,cat', 'b.jpg,2,0,8,6,dog', 'b.jpg,nan,0,8,6,dog', 'b.jpg,2,0,inf,6,dog')
+    (source / 'boxes.csv').write_text('\n'.join(('image,xmin,ymin,xmax,ymax,label', *lines)))
+    assert prepare('csv', source, '--out', 'out', '--split', '0.5,0.5') == 1
+    said = capsys.readouterr().err
+    assert "boxes.csv:4: x0: 'nan' is not a number" in said and "boxes.csv:5: x1: 'inf' is not a number" in said
+    assert not Path('out').exists()
+
+
+def test_a_place_that_cannot_be_written_to_is_named(source: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (source / 'boxes.csv').write_text('image,xmin,ymin,xmax,ymax,label\na 1.png,1,1,5,4,cat\nb.jpg,2,0,8,6,dog\n')
+    Path('file').touch()
+    assert prepare('csv', source, '--out', 'file/out', '--split', '0.5,0.5') == 1
+    assert 'file/out cannot be written: ' in capsys.readouterr().err
+
+
+def test_a_mask_of_another_shape_is_told_by_the_name_that_it_has(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for folder, shape, highest in (('images', (40, 60, 3), 256), ('masks', (40, 60), 3)):
+        (tmp_path / 'set' / folder).mkdir(parents=True)
+        for number in range(4):
+            drawing = np.random.default_rng(number).integers(0, highest, shape, dtype=np.uint8)
+            Image.fromarray(drawing).save(file := tmp_path / 'set' / folder / f'{number}.png')
+    Image.fromarray(drawing[:20]).save(file)
+    assert prepare('masks', tmp_path / 'set', '--out', tmp_path / 'out', '--split', '0.5,0.5', '--skip') == 0
+    image = tmp_path / 'set/images/3.png'
+    assert capsys.readouterr().err == f'left out: {file}: is 60 x 20 pixels, but {image} is 60 x 40\n'

@@ -1,6 +1,7 @@
 """The checks that readers of annotations share, and the error that they raise."""
 
 import json
+import math
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -43,6 +44,17 @@ def member(owner: Any, key: str, kind: type | tuple[type, ...], where: str) -> A
     if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
         wanted = ' or '.join(each.__name__ for each in (kind if isinstance(kind, tuple) else (kind,)))
         raise AnnotationError(f'{where}: {key}: expected {wanted}, got {shortened(value)}')
+    return value
+
+
+def number_in(text: str | None, where: str) -> float:
+    """The number that `text` is. Raises AnnotationError, for NaN and infinity too."""
+    try:
+        value = float(text or '')
+    except ValueError:
+        value = math.nan
+    if not math.isfinite(value):
+        raise AnnotationError(f'{where}: {shortened(text)} is not a number')
     return value
 
 

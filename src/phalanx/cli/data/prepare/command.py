@@ -155,11 +155,18 @@ def _copied(
         written = write_copied(family, found, lists, given.out, root, meaning)
     except (AnnotationError, ValueError) as error:
         raise RequestError(str(error)) from None
+    except OSError as error:
+        return _not_written(given.out, error)
     for problem in [*found.left_out, *written.left_out][:SHOWN]:
         print(f'left out: {problem}', file=sys.stderr)
     print(f'{given.out}: {family}, ' + ', '.join(f'{count} in {split}' for split, count in written.counts.items()))
     print('in a recipe: data: ' + json.dumps(written.data | {'root': str(given.out)}, ensure_ascii=False))
     return 0
+
+
+def _not_written(out: Path, error: OSError) -> int:
+    print(f'{out} cannot be written: {error}', file=sys.stderr)
+    return 1
 
 
 def _refused(problems: Sequence[str]) -> int:
@@ -192,8 +199,7 @@ def _label_maps(given: argparse.Namespace, pairs: Sequence[Pair], class_names: S
         except ValueError as error:
             raise RequestError('\n'.join([*problems[:SHOWN], str(error)])) from None
         except OSError as error:
-            print(f'{given.out} cannot be written: {error}', file=sys.stderr)
-            return 1
+            return _not_written(given.out, error)
         problems = [*problems, *more]
     if not counts:
         return _refused(problems)

@@ -4,7 +4,7 @@ import csv
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from phalanx.cli.data.prepare.checks import AnnotationError, shortened
+from phalanx.cli.data.prepare.checks import AnnotationError, number_in
 from phalanx.cli.data.prepare.html_tables import tokens_of
 from phalanx.cli.data.prepare.samples import Box, Found, Sample, SplitName, Thing
 from phalanx.cli.data.prepare.tree import SPLITS, Tree, text_in
@@ -59,10 +59,7 @@ def _box(row: Mapping[str, str], size: tuple[int, int], where: str) -> Box:
     values = []
     ends = ('x1', 'y1') if 'x1' in row else ('width', 'height')
     for key in ('x0', 'y0', *ends):
-        try:
-            values.append(float(row.get(key, '')))
-        except ValueError:
-            raise AnnotationError(f'{where}: {key}: {shortened(row.get(key))} is not a number') from None
+        values.append(number_in(row.get(key), f'{where}: {key}'))
     x0, y0, x1, y1 = values
     if ends[0] == 'width':
         x1, y1 = x0 + x1, y0 + y1

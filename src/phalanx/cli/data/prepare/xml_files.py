@@ -1,10 +1,9 @@
 """Annotations in XML: Pascal VOC, a file for each image; CVAT for images, one file for all."""
 
-import math
 from pathlib import Path
 from xml.etree import ElementTree
 
-from phalanx.cli.data.prepare.checks import AnnotationError, shortened
+from phalanx.cli.data.prepare.checks import AnnotationError, number_in
 from phalanx.cli.data.prepare.samples import Found, Sample, SplitName, Thing, box_around
 from phalanx.cli.data.prepare.shapes import polygon
 from phalanx.cli.data.prepare.tree import SPLITS, Tree, text_in
@@ -28,7 +27,7 @@ def _voc_thing(element: ElementTree.Element, where: str) -> Thing:
     if not label:
         raise AnnotationError(f'{where}: has no name')
     corners = [element.findtext(f'bndbox/{name}') for name in ('xmin', 'ymin', 'xmax', 'ymax')]
-    x0, y0, x1, y1 = (_number(text, f'{where}: bndbox') for text in corners)
+    x0, y0, x1, y1 = (number_in(text, f'{where}: bndbox') for text in corners)
     return Thing(label, (x0, y0, x1, y1), ignored=(element.findtext('difficult') or '0').strip() not in ('0', ''))
 
 
@@ -71,9 +70,9 @@ def _cvat_thing(shape: ElementTree.Element, size: tuple[int, int], where: str) -
     label = shape.get('label') or ''
     text = next((each.text for each in shape.findall('attribute') if (each.get('name') or '').lower() in TEXTS), None)
     if shape.tag == 'box':
-        x0, y0, x1, y1 = (_number(shape.get(name), where) for name in ('xtl', 'ytl', 'xbr', 'ybr'))
+        x0, y0, x1, y1 = (number_in(shape.get(name), where) for name in ('xtl', 'ytl', 'xbr', 'ybr'))
         return Thing(label, (x0, y0, x1, y1), text=text)
-    points = [[_number(value, where) for value in pair.split(',')] for pair in (shape.get('points') or '').split(';')]
+    points = [[number_in(value, where) for value in pair.split(',')] for pair in (shape.get('points') or '').split(';')]
     return Thing(label, box_around(points), (polygon(points, size, where),), text=text)
 
 
@@ -95,13 +94,3 @@ def _parsed(tree: Tree, tag: str, found: Found) -> list[tuple[Path, ElementTree.
             if root.tag == tag:
                 parsed.append((path, root))
     return parsed
-
-
-def _number(text: str | None, where: str) -> float:
-    try:
-        value = float(text or '')
-    except ValueError:
-        value = math.nan
-    if not math.isfinite(value):
-        raise AnnotationError(f'{where}: {shortened(text)} is not a number')
-    return value
