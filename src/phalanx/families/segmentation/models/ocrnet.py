@@ -4,6 +4,7 @@ Yuan et al., Object-Contextual Representations for Semantic Segmentation, https:
 channels and initial weights as in PaddleSeg. Shapes: B batch, C channels, K classes.
 """
 
+from functools import partial
 from typing import Literal
 
 import torch
@@ -59,14 +60,11 @@ class ClassAttention(nn.Module):
     def __init__(self, channels: int, key_channels: int) -> None:
         super().__init__()
         self.scale = key_channels**-0.5
-        self.query, self.key = (
-            nn.Sequential(
-                ConvBNReLU(channels, key_channels, 1, bias=True), ConvBNReLU(key_channels, key_channels, 1, bias=True)
-            )
-            for _ in range(2)
-        )
-        self.value = ConvBNReLU(channels, key_channels, 1, bias=True)
-        self.out = ConvBNReLU(key_channels, channels, 1, bias=True)
+        mix = partial(ConvBNReLU, kernel_size=1, bias=True)
+        self.query = nn.Sequential(mix(channels, key_channels), mix(key_channels, key_channels))
+        self.key = nn.Sequential(mix(channels, key_channels), mix(key_channels, key_channels))
+        self.value = mix(channels, key_channels)
+        self.out = mix(key_channels, channels)
 
     def forward(self, pixels: Tensor, centres: Tensor) -> Tensor:
         queries = self.query(pixels).flatten(2)  # [B, C', hw]
