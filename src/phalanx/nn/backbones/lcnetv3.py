@@ -81,7 +81,6 @@ class ConvSum(nn.Module):
 
     def __init__(self, in_channels: int, out_channels: int, kernel_size: int, stride: Stride, groups: int) -> None:
         super().__init__()
-        self.form = in_channels, out_channels, kernel_size, stride, groups
         sizes = [kernel_size] * BRANCHES
         self.full = nn.ModuleList(ConvBN(in_channels, out_channels, size, stride=stride, groups=groups) for size in sizes)
         self.small = ConvBN(in_channels, out_channels, 1, stride=stride, groups=groups) if kernel_size > 1 else None
@@ -97,21 +96,18 @@ class ConvSum(nn.Module):
     @torch.no_grad()
     def merged(self) -> nn.Conv2d:
         """The single convolution that does the same in evaluation mode."""
-        in_channels, _, kernel_size, _, groups = self.form
-        middle = kernel_size // 2
-        parts = [_fused(part) for part in self.full]
+        convs = [_fused(part) for part in self.full]
+        single, parts = convs[0], [(conv.weight, conv.bias) for conv in convs]
         if self.small is not None:
-            weight, bias = _fused(self.small)
-            parts.append((F.pad(weight, (middle,) * 4), bias))
+            small, middle = _fused(self.small), single.kernel_size[0] // 2
+            parts.append((F.pad(small.weight, (middle,) * 4), small.bias))
         if self.identity is not None:
             norm = self.identity
             assert norm.running_mean is not None and norm.running_var is not None
             factors = norm.weight / (norm.running_var + norm.eps).sqrt()
-            kernels, channels = torch.zeros_like(parts[0][0]), torch.arange(in_channels, device=factors.device)
-            kernels[channels, channels % (in_channels // groups), middle, middle] = factors
+            kernels = nn.init.dirac_(torch.empty_like(single.weight), single.groups) * factors[:, None, None, None]
             parts.append((kernels, norm.bias - norm.running_mean * factors))
         weights, biases = zip(*parts, strict=True)
-        single = _single(*self.form)
         single.weight, single.bias = (nn.Parameter(torch.stack(each).sum(0)) for each in (weights, biases))
         return single
 
@@ -121,12 +117,10 @@ def _single(in_channels: int, out_channels: int, kernel_size: int, stride: Strid
     return Conv(in_channels, out_channels, kernel_size, stride, kernel_size // 2, groups=groups)
 
 
-def _fused(part: nn.Module) -> tuple[Tensor, Tensor]:
-    """The kernels and the bias of a convolution with its norm, as they are in evaluation mode."""
+def _fused(part: nn.Module) -> nn.Conv2d:
+    """A convolution with its norm, as they are in evaluation mode."""
     assert isinstance(part, ConvBN)
-    conv = fuse_conv_bn_eval(part.conv, part.norm)
-    assert conv.bias is not None
-    return conv.weight, conv.bias
+    return fuse_conv_bn_eval(part.conv, part.norm)
 
 
 class Affine(nn.Module):
