@@ -5,6 +5,7 @@ padding and initial weights as in PaddleSeg. Shapes: B batch, C channels.
 """
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 import torch
 from torch import Tensor, nn
@@ -24,9 +25,7 @@ class HRNet(nn.Module):
         self.stem = nn.Sequential(HalvingConvBNReLU(3, 64), HalvingConvBNReLU(64, 64))
         self.first = nn.Sequential(*(bottleneck(channels) for channels in (64, 256, 256, 256)))
         self.finest = ConvBNReLU(256, width, 3)
-        self.joining = nn.ModuleList(
-            HalvingConvBNReLU(before, after) for before, after in zip((256, *branches[1:3]), branches[1:], strict=True)
-        )
+        self.joining = nn.ModuleList(HalvingConvBNReLU(before, after) for before, after in pairwise((256, *branches[1:])))
         self.stages = nn.ModuleList(
             nn.Sequential(*(Exchange(branches[:count]) for _ in range(modules))) for count, modules in ((2, 1), (3, 4), (4, 3))
         )

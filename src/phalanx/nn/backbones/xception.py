@@ -4,6 +4,8 @@ Chen et al., Encoder-Decoder with Atrous Separable Convolution for Semantic Imag
 Layer order and norms as in PaddleSeg with output stride 16. Shapes: B batch, C channels.
 """
 
+from itertools import pairwise
+
 from torch import Tensor, nn
 
 from phalanx.nn.layers import ConvBN, ConvBNReLU, initialise_convs, maps_of
@@ -21,13 +23,11 @@ class Xception(nn.Module):
         if output_stride != 16:
             raise ValueError(f'output_stride: xception65 has 16 and no other, got {output_stride}')
         self.stem = nn.Sequential(ConvBNReLU(3, 32, 3, stride=2), ConvBNReLU(32, 64, 3))
-        self.entry = nn.ModuleList(
-            Block(before, (after,) * 3, stride=2) for before, after in ((64, 128), (128, 256), (256, 728))
-        )
+        self.entry = nn.ModuleList(Block(before, (after,) * 3, stride=2) for before, after in pairwise((64, 128, 256, 728)))
         self.middle = nn.Sequential(*(Block(728, (728,) * 3) for _ in range(16)))
         self.exit = nn.Sequential(
             Block(728, (728, 1024, 1024)),
-            *(rectified_atrous(before, after) for before, after in ((1024, 1536), (1536, 1536), (1536, 2048))),
+            *(rectified_atrous(before, after) for before, after in pairwise((1024, 1536, 1536, 2048))),
         )
         for module in self.modules():
             if isinstance(module, BatchNorm2d):
