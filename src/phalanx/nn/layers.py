@@ -1,7 +1,7 @@
 """Layers that several networks are made of. Shapes: B batch, C channels."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -108,13 +108,20 @@ class DepthwiseSeparable(nn.Module):
     """x [B, in, H, W] -> [B, out, h, w]: each channel filtered by itself, then all of them mixed in each pixel."""
 
     def __init__(
-        self, in_channels: int, out_channels: int, kernel_size: int, *, stride: Stride = 1, squeeze: bool = False
+        self,
+        in_channels: int,
+        out_channels: int,
+        kernel_size: int,
+        *,
+        stride: Stride = 1,
+        squeeze: bool = False,
+        conv: Callable[..., nn.Module] = ConvBNHardswish,
     ) -> None:
-        """`squeeze`: squeeze-and-excitation between the two convolutions."""
+        """`squeeze`: squeeze-and-excitation between the two convolutions; `conv` makes these."""
         super().__init__()
-        self.depthwise = ConvBNHardswish(in_channels, in_channels, kernel_size, stride=stride, groups=in_channels)
+        self.depthwise = conv(in_channels, in_channels, kernel_size, stride=stride, groups=in_channels)
         self.squeeze = SqueezeExcitation(in_channels) if squeeze else nn.Identity()
-        self.pointwise = ConvBNHardswish(in_channels, out_channels, 1)
+        self.pointwise = conv(in_channels, out_channels, 1)
 
     def forward(self, x: Tensor) -> Tensor:
         out: Tensor = self.pointwise(self.squeeze(self.depthwise(x)))

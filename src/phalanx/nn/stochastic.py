@@ -28,12 +28,13 @@ class SampleKeys:
         if self.keys is None:
             return None
         self.asked += 1
-        return layer_keys(self.keys, self.asked - 1)
+        return _mixed(self.keys ^ _mixed(self.asked))
 
 
 class Dropout(nn.Module):
     """x [B, ...] with each value set to 0 with probability `p`, the others scaled by 1 / (1 - p); x itself in evaluation."""
 
+    axes: int | None = None  # how many of the first axes of x tell apart what is dropped by itself; None: all do
     samples: SampleKeys | None = None  # set by `tie`
 
     def __init__(self, p: float) -> None:
@@ -48,11 +49,9 @@ class Dropout(nn.Module):
         keys = self.samples.of_layer() if self.samples else None
         if keys is None:
             keys = torch.randint(2**32, (len(x),), device=x.device)
-        kept = uniform(keys, self.mask_shape(x)) >= self.p
+        own = x.shape[: self.axes]
+        kept = uniform(keys, torch.Size((*own, *(1,) * (x.ndim - len(own))))) >= self.p
         return x * kept.to(x.dtype).div_(1 - self.p)
-
-    def mask_shape(self, x: Tensor) -> torch.Size:
-        return x.shape
 
     def extra_repr(self) -> str:
         return f'p={self.p}'
@@ -61,15 +60,13 @@ class Dropout(nn.Module):
 class ChannelDropout(Dropout):
     """x [B, C, ...] with whole channels of a sample dropped."""
 
-    def mask_shape(self, x: Tensor) -> torch.Size:
-        return torch.Size((*x.shape[:2], *(1 for _ in x.shape[2:])))
+    axes = 2
 
 
 class DropPath(Dropout):
     """x [B, ...] with whole samples dropped: stochastic depth, on the branch beside a shortcut (Huang et al. 2016)."""
 
-    def mask_shape(self, x: Tensor) -> torch.Size:
-        return torch.Size((len(x), *(1 for _ in x.shape[1:])))
+    axes = 1
 
 
 def tie(model: nn.Module, samples: SampleKeys) -> bool:
@@ -90,11 +87,6 @@ def sample_keys(seed: int, step: int, samples: Tensor) -> Tensor:  # samples [B]
     """A key [B] for each sample of a step: int64 below 2^32."""
     start = _mixed(_mixed(seed & 0xFFFFFFFF) ^ (step & 0xFFFFFFFF))
     return _mixed(start ^ samples)
-
-
-def layer_keys(keys: Tensor, number: int) -> Tensor:
-    """The keys [B] of a step's samples for the `number`-th layer that asks in a forward pass."""
-    return _mixed(keys ^ _mixed(number + 1))
 
 
 def _mixed(x: N) -> N:

@@ -5,6 +5,7 @@ padding and initial weights as in PaddleSeg. Shapes: B batch, C channels.
 """
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 import torch
 from torch import Tensor, nn
@@ -22,11 +23,9 @@ class HRNet(nn.Module):
         branches = [width, 2 * width, 4 * width, 8 * width]
         self.channels = sum(branches)
         self.stem = nn.Sequential(HalvingConvBNReLU(3, 64), HalvingConvBNReLU(64, 64))
-        self.first = nn.Sequential(Bottleneck(64, 64), *(Bottleneck(256, 64) for _ in range(3)))
+        self.first = nn.Sequential(*(bottleneck(channels) for channels in (64, 256, 256, 256)))
         self.finest = ConvBNReLU(256, width, 3)
-        self.joining = nn.ModuleList(
-            HalvingConvBNReLU(before, after) for before, after in zip((256, *branches[1:3]), branches[1:], strict=True)
-        )
+        self.joining = nn.ModuleList(HalvingConvBNReLU(before, after) for before, after in pairwise((256, *branches[1:])))
         self.stages = nn.ModuleList(
             nn.Sequential(*(Exchange(branches[:count]) for _ in range(modules))) for count, modules in ((2, 1), (3, 4), (4, 3))
         )
@@ -57,39 +56,31 @@ class HalvingConvBN(ConvBN):
         return super().forward(F.pad(x, (W % 2, 1, H % 2, 1)))
 
 
-class HalvingConvBNReLU(HalvingConvBN):
+class HalvingConvBNReLU(HalvingConvBN, ConvBNReLU):
     """The same, rectified."""
 
-    def forward(self, x: Tensor) -> Tensor:  # [B, C, H, W]
-        return F.relu(super().forward(x), inplace=True)
 
+class Residual(nn.Module):
+    """x [B, in, h, w] -> [B, out, h, w]: what convolutions make of it, added to it, or to what a 1x1 one makes of it."""
 
-class Bottleneck(nn.Module):
-    """A residual block [B, in, h, w] -> [B, 4 * inner, h, w] whose 3x3 convolution works on few channels."""
-
-    def __init__(self, in_channels: int, inner_channels: int) -> None:
+    def __init__(self, in_channels: int, *convs: ConvBN) -> None:
         super().__init__()
-        out_channels = 4 * inner_channels
-        self.convs = nn.Sequential(
-            ConvBNReLU(in_channels, inner_channels, 1),
-            ConvBNReLU(inner_channels, inner_channels, 3),
-            ConvBN(inner_channels, out_channels, 1),
-        )
+        out_channels = convs[-1].conv.out_channels
+        self.convs = nn.Sequential(*convs)
         self.shortcut = nn.Identity() if in_channels == out_channels else ConvBN(in_channels, out_channels, 1)
 
     def forward(self, x: Tensor) -> Tensor:
         return F.relu(self.convs(x) + self.shortcut(x), inplace=True)
 
 
-class BasicBlock(nn.Module):
-    """A residual block [B, C, h, w] -> [B, C, h, w] of two 3x3 convolutions."""
+def bottleneck(in_channels: int) -> Residual:
+    """[B, in, h, w] -> [B, 256, h, w], by a 3x3 convolution on few channels."""
+    return Residual(in_channels, ConvBNReLU(in_channels, 64, 1), ConvBNReLU(64, 64, 3), ConvBN(64, 256, 1))
 
-    def __init__(self, channels: int) -> None:
-        super().__init__()
-        self.convs = nn.Sequential(ConvBNReLU(channels, channels, 3), ConvBN(channels, channels, 3))
 
-    def forward(self, x: Tensor) -> Tensor:
-        return F.relu(self.convs(x) + x, inplace=True)
+def basic_block(channels: int) -> Residual:
+    """[B, C, h, w] -> the same, by two 3x3 convolutions."""
+    return Residual(channels, ConvBNReLU(channels, channels, 3), ConvBN(channels, channels, 3))
 
 
 class Exchange(nn.Module):
@@ -98,7 +89,7 @@ class Exchange(nn.Module):
     def __init__(self, channels: Sequence[int]) -> None:
         """`channels` of the maps, the finest first."""
         super().__init__()
-        self.branches = nn.ModuleList(nn.Sequential(*(BasicBlock(C) for _ in range(4))) for C in channels)
+        self.branches = nn.ModuleList(nn.Sequential(*(basic_block(C) for _ in range(4))) for C in channels)
         self.sums = nn.ModuleList(Sum(channels, end) for end in range(len(channels)))
 
     def forward(self, maps: list[Tensor]) -> list[Tensor]:  # [B, C, h, w], [B, 2C, h/2, w/2], ... -> the same
@@ -137,11 +128,3 @@ def initialise(model: nn.Module) -> None:
             nn.init.normal_(module.weight, std=0.001)
             if module.bias is not None:
                 nn.init.zeros_(module.bias)
-
-
-def hrnet_w18() -> HRNet:
-    return HRNet(18)
-
-
-def hrnet_w48() -> HRNet:
-    return HRNet(48)

@@ -4,31 +4,18 @@ The backbone of PP-OCRv4 and PP-OCRv5 mobile, of detectors and recognisers; laye
 Vasu et al., MobileOne, https://arxiv.org/abs/2206.04040. Shapes: B batch, C channels.
 """
 
-from typing import NamedTuple
+from functools import partial
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
-from phalanx.nn.layers import ConvBN, DepthwiseConv2d, SqueezeExcitation, Stride, initialise_convs, maps_of, scaled
+from phalanx.nn.backbones.pp_lcnet import Block, PPLCNet, Stages
+from phalanx.nn.layers import ConvBN, DepthwiseConv2d, Stride, initialise_convs
 from phalanx.parallel.norms import BatchNorm2d
 
 BRANCHES = 4  # convolutions of the full kernel in each sum, as published
-
-
-class Block(NamedTuple):
-    """A depthwise separable block of the published network, of scale 1."""
-
-    kernel_size: int
-    out_channels: int
-    stride: Stride = 1
-    squeeze: bool = False  # squeeze-and-excitation between the two convolutions
-
-
-Stages = tuple[tuple[Block, ...], ...]
-
-STEM_CHANNELS = 16
 DETECTION: Stages = (  # the first at 1/2 of the size, then each at half of the one before
     (Block(3, 32),),
     (Block(3, 64, 2), Block(3, 64)),
@@ -45,7 +32,7 @@ RECOGNITION: Stages = (  # the same at 1/2 of the height and width, which fall t
 )
 
 
-class PPLCNetV3(nn.Module):
+class PPLCNetV3(PPLCNet):
     """images [B, 3, H, W] -> the maps of all stages but the first, from fine to coarse, `channels` deep.
 
     With DETECTION they are of 1/4, 1/8, 1/16 and 1/32 of the size (rounded up); the last one of RECOGNITION is of 1/16 of the
@@ -54,38 +41,8 @@ class PPLCNetV3(nn.Module):
 
     def __init__(self, stages: Stages, *, scale: float, merged: bool = False) -> None:
         """`scale`: how many channels there are, as a share of the published ones; `merged`: as in RepConv."""
-        super().__init__()
-        before = scaled(STEM_CHANNELS, scale, multiple=16)
-        self.stem = ConvBN(3, before, 3, stride=2)
-        self.stages = nn.ModuleList()
-        for blocks in stages:
-            stage = nn.Sequential()
-            for block in blocks:
-                after = scaled(block.out_channels, scale, multiple=16)
-                stage.append(LCNetV3Block(before, after, block, merged=merged))
-                before = after
-            self.stages.append(stage)
-        self.channels = tuple(scaled(blocks[-1].out_channels, scale, multiple=16) for blocks in stages[1:])
+        super().__init__(scale, stages, multiple=16, stem=ConvBN, conv=partial(RepConv, merged=merged))
         initialise_convs(self)
-
-    def forward(self, images: Tensor) -> list[Tensor]:
-        return maps_of(self.stages, self.stem(images))[1:]
-
-
-class LCNetV3Block(nn.Module):
-    """x [B, in, H, W] -> [B, out, h, w]: each channel filtered by itself, then all of them mixed in each pixel."""
-
-    def __init__(self, in_channels: int, out_channels: int, block: Block, *, merged: bool) -> None:
-        super().__init__()
-        self.depthwise = RepConv(
-            in_channels, in_channels, block.kernel_size, stride=block.stride, groups=in_channels, merged=merged
-        )
-        self.squeeze = SqueezeExcitation(in_channels) if block.squeeze else nn.Identity()
-        self.pointwise = RepConv(in_channels, out_channels, 1, merged=merged)
-
-    def forward(self, x: Tensor) -> Tensor:
-        out: Tensor = self.pointwise(self.squeeze(self.depthwise(x)))
-        return out
 
 
 class RepConv(nn.Module):
@@ -124,7 +81,6 @@ class ConvSum(nn.Module):
 
     def __init__(self, in_channels: int, out_channels: int, kernel_size: int, stride: Stride, groups: int) -> None:
         super().__init__()
-        self.form = in_channels, out_channels, kernel_size, stride, groups
         sizes = [kernel_size] * BRANCHES
         self.full = nn.ModuleList(ConvBN(in_channels, out_channels, size, stride=stride, groups=groups) for size in sizes)
         self.small = ConvBN(in_channels, out_channels, 1, stride=stride, groups=groups) if kernel_size > 1 else None
@@ -140,21 +96,18 @@ class ConvSum(nn.Module):
     @torch.no_grad()
     def merged(self) -> nn.Conv2d:
         """The single convolution that does the same in evaluation mode."""
-        in_channels, _, kernel_size, _, groups = self.form
-        middle = kernel_size // 2
-        parts = [_fused(part) for part in self.full]
+        convs = [_fused(part) for part in self.full]
+        single, parts = convs[0], [(conv.weight, conv.bias) for conv in convs]
         if self.small is not None:
-            weight, bias = _fused(self.small)
-            parts.append((F.pad(weight, (middle,) * 4), bias))
+            small, middle = _fused(self.small), single.kernel_size[0] // 2
+            parts.append((F.pad(small.weight, (middle,) * 4), small.bias))
         if self.identity is not None:
             norm = self.identity
             assert norm.running_mean is not None and norm.running_var is not None
             factors = norm.weight / (norm.running_var + norm.eps).sqrt()
-            kernels, channels = torch.zeros_like(parts[0][0]), torch.arange(in_channels, device=factors.device)
-            kernels[channels, channels % (in_channels // groups), middle, middle] = factors
+            kernels = nn.init.dirac_(torch.empty_like(single.weight), single.groups) * factors[:, None, None, None]
             parts.append((kernels, norm.bias - norm.running_mean * factors))
         weights, biases = zip(*parts, strict=True)
-        single = _single(*self.form)
         single.weight, single.bias = (nn.Parameter(torch.stack(each).sum(0)) for each in (weights, biases))
         return single
 
@@ -164,12 +117,10 @@ def _single(in_channels: int, out_channels: int, kernel_size: int, stride: Strid
     return Conv(in_channels, out_channels, kernel_size, stride, kernel_size // 2, groups=groups)
 
 
-def _fused(part: nn.Module) -> tuple[Tensor, Tensor]:
-    """The kernels and the bias of a convolution with its norm, as they are in evaluation mode."""
+def _fused(part: nn.Module) -> nn.Conv2d:
+    """A convolution with its norm, as they are in evaluation mode."""
     assert isinstance(part, ConvBN)
-    conv = fuse_conv_bn_eval(part.conv, part.norm)
-    assert conv.bias is not None
-    return conv.weight, conv.bias
+    return fuse_conv_bn_eval(part.conv, part.norm)
 
 
 class Affine(nn.Module):

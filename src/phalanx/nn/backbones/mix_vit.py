@@ -5,6 +5,7 @@ Layer order, norms and initial weights as in PaddleSeg. Shapes: B batch, C chann
 """
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 from torch import Tensor, nn
@@ -14,13 +15,12 @@ from phalanx.nn.layers import DepthwiseConv2d, maps_of
 from phalanx.nn.stochastic import DropPath
 
 HEADS, REDUCTIONS = (1, 2, 5, 8), (8, 4, 2, 1)  # of the four stages
-Channels = tuple[int, int, int, int]
 
 
 class MixViT(nn.Module):
     """images [B, 3, H, W] -> four maps, of 1/4, 1/8, 1/16 and 1/32 of the size (rounded up), `channels` deep."""
 
-    def __init__(self, channels: Channels, blocks: tuple[int, int, int, int], *, drop_path: float) -> None:
+    def __init__(self, channels: Sequence[int], blocks: Sequence[int], *, drop_path: float) -> None:
         """`blocks` of each stage; `drop_path`: how often training skips the last block, the ones before it less and less."""
         super().__init__()
         self.channels = channels
@@ -133,27 +133,3 @@ def initialise(backbone: MixViT) -> None:
             nn.init.normal_(module.weight, std=math.sqrt(2 / fan_out))
             assert module.bias is not None
             nn.init.zeros_(module.bias)
-
-
-def mit_b0(*, drop_path: float) -> MixViT:
-    return MixViT((32, 64, 160, 256), (2, 2, 2, 2), drop_path=drop_path)
-
-
-def mit_b1(*, drop_path: float) -> MixViT:
-    return MixViT((64, 128, 320, 512), (2, 2, 2, 2), drop_path=drop_path)
-
-
-def mit_b2(*, drop_path: float) -> MixViT:
-    return MixViT((64, 128, 320, 512), (3, 4, 6, 3), drop_path=drop_path)
-
-
-def mit_b3(*, drop_path: float) -> MixViT:
-    return MixViT((64, 128, 320, 512), (3, 4, 18, 3), drop_path=drop_path)
-
-
-def mit_b4(*, drop_path: float) -> MixViT:
-    return MixViT((64, 128, 320, 512), (3, 8, 27, 3), drop_path=drop_path)
-
-
-def mit_b5(*, drop_path: float) -> MixViT:
-    return MixViT((64, 128, 320, 512), (3, 6, 40, 3), drop_path=drop_path)

@@ -4,49 +4,68 @@ Cui et al., PP-LCNet: A Lightweight CPU Convolutional Neural Network, https://ar
 PaddleOCR. The classification end of the paper's network is left out. Shapes: B batch, C channels.
 """
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 from torch import Tensor, nn
 
-from phalanx.nn.layers import ConvBNHardswish, DepthwiseSeparable, maps_of, scaled
+from phalanx.nn.layers import ConvBN, ConvBNHardswish, DepthwiseSeparable, Stride, maps_of, scaled
 
 
 class Block(NamedTuple):
-    """A block of the paper's table, at scale 1."""
+    """A block of the published network, at scale 1."""
 
     kernel_size: int
     out_channels: int
-    stride: int
+    stride: Stride = 1
     squeeze: bool = False  # squeeze-and-excitation between the two convolutions
 
 
+Stages = tuple[tuple[Block, ...], ...]
+
 STEM_CHANNELS = 16
-STAGES = (  # the first at 1/2 of the size, then each at half of the one before
-    (Block(3, 32, 1),),
-    (Block(3, 64, 2), Block(3, 64, 1)),
-    (Block(3, 128, 2), Block(3, 128, 1)),
-    (Block(3, 256, 2), *(Block(5, 256, 1),) * 5),
-    (Block(5, 512, 2, squeeze=True), Block(5, 512, 1, squeeze=True)),
+PAPER: Stages = (  # the first at 1/2 of the size, then each at half of the one before
+    (Block(3, 32),),
+    (Block(3, 64, 2), Block(3, 64)),
+    (Block(3, 128, 2), Block(3, 128)),
+    (Block(3, 256, 2), *(Block(5, 256),) * 5),
+    (Block(5, 512, 2, squeeze=True), Block(5, 512, squeeze=True)),
 )
 
 
 class PPLCNet(nn.Module):
-    """images [B, 3, H, W] -> four maps, of 1/4, 1/8, 1/16 and 1/32 of the size (rounded up), `channels` deep."""
+    """images [B, 3, H, W] -> the maps of all stages but the first, from fine to coarse, `channels` deep.
 
-    def __init__(self, scale: float) -> None:
-        """`scale`: how many channels there are, as a share of the paper's."""
+    With those of the PAPER they are of 1/4, 1/8, 1/16 and 1/32 of the size (rounded up).
+    """
+
+    def __init__(
+        self,
+        scale: float,
+        stages: Stages = PAPER,
+        *,
+        multiple: int = 8,
+        stem: type[ConvBN] = ConvBNHardswish,
+        conv: Callable[..., nn.Module] = ConvBNHardswish,
+    ) -> None:
+        """`scale`: how many channels there are, as a share of the published ones, rounded to a `multiple`.
+
+        `stem` and `conv` make its first convolution and those of its blocks.
+        """
         super().__init__()
-        before = scaled(STEM_CHANNELS, scale)
-        self.stem = ConvBNHardswish(3, before, 3, stride=2)
+        before = scaled(STEM_CHANNELS, scale, multiple=multiple)
+        self.stem = stem(3, before, 3, stride=2)
         self.stages = nn.ModuleList()
-        for blocks in STAGES:
+        channels = []
+        for blocks in stages:
             stage = nn.Sequential()
-            for block in blocks:
-                after = scaled(block.out_channels, scale)
-                stage.append(DepthwiseSeparable(before, after, block.kernel_size, stride=block.stride, squeeze=block.squeeze))
+            for kernel_size, out_channels, stride, squeeze in blocks:
+                after = scaled(out_channels, scale, multiple=multiple)
+                stage.append(DepthwiseSeparable(before, after, kernel_size, stride=stride, squeeze=squeeze, conv=conv))
                 before = after
             self.stages.append(stage)
-        self.channels = tuple(scaled(blocks[-1].out_channels, scale) for blocks in STAGES[1:])
+            channels.append(before)
+        self.channels = tuple(channels[1:])
 
     def forward(self, images: Tensor) -> list[Tensor]:
         return maps_of(self.stages, self.stem(images))[1:]

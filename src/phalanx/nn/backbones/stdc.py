@@ -14,7 +14,7 @@ from phalanx.nn.layers import ConvBN, ConvBNReLU, maps_of
 class STDC(nn.Module):
     """images [B, 3, H, W] -> five maps, of 1/2, 1/4, 1/8, 1/16 and 1/32 of the size (rounded up), `channels` deep."""
 
-    def __init__(self, blocks: tuple[int, int, int], width: float = 1.0) -> None:
+    def __init__(self, blocks: tuple[int, int, int], width: float) -> None:
         """`blocks`: how many blocks the last three stages have; `width`: channels as a share of the published ones."""
         super().__init__()
         self.channels = tuple(widened(count, width) for count in (32, 64, 256, 512, 1024))
@@ -55,13 +55,3 @@ class STDCBlock(nn.Module):
 def widened(channels: int, width: float) -> int:
     """`channels` times `width`, as a multiple of 8, which STDC's blocks divide by."""
     return max(8, round(channels * width / 8) * 8)
-
-
-def stdc1(*, width: float = 1.0) -> STDC:
-    """STDC with 6 blocks (STDC813 of the paper). `width`: channels as a share of those of the paper."""
-    return STDC((2, 2, 2), width)
-
-
-def stdc2(*, width: float = 1.0) -> STDC:
-    """STDC with 12 blocks (STDC1446 of the paper). `width`: channels as a share of those of the paper."""
-    return STDC((4, 5, 3), width)

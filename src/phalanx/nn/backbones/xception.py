@@ -4,6 +4,8 @@ Chen et al., Encoder-Decoder with Atrous Separable Convolution for Semantic Imag
 Layer order and norms as in PaddleSeg with output stride 16. Shapes: B batch, C channels.
 """
 
+from itertools import pairwise
+
 from torch import Tensor, nn
 
 from phalanx.nn.layers import ConvBN, ConvBNReLU, initialise_convs, maps_of
@@ -15,16 +17,17 @@ class Xception(nn.Module):
 
     channels = (128, 2048)
 
-    def __init__(self, middle_blocks: int) -> None:
+    def __init__(self, *, output_stride: int) -> None:
+        """Raises ValueError for another output stride than 16."""
         super().__init__()
+        if output_stride != 16:
+            raise ValueError(f'output_stride: xception65 has 16 and no other, got {output_stride}')
         self.stem = nn.Sequential(ConvBNReLU(3, 32, 3, stride=2), ConvBNReLU(32, 64, 3))
-        self.entry = nn.ModuleList(
-            Block(before, (after,) * 3, stride=2) for before, after in ((64, 128), (128, 256), (256, 728))
-        )
-        self.middle = nn.Sequential(*(Block(728, (728,) * 3) for _ in range(middle_blocks)))
+        self.entry = nn.ModuleList(Block(before, (after,) * 3, stride=2) for before, after in pairwise((64, 128, 256, 728)))
+        self.middle = nn.Sequential(*(Block(728, (728,) * 3) for _ in range(16)))
         self.exit = nn.Sequential(
             Block(728, (728, 1024, 1024)),
-            *(rectified_atrous(before, after) for before, after in ((1024, 1536), (1536, 1536), (1536, 2048))),
+            *(rectified_atrous(before, after) for before, after in pairwise((1024, 1536, 1536, 2048))),
         )
         for module in self.modules():
             if isinstance(module, BatchNorm2d):
@@ -62,10 +65,3 @@ def rectified_atrous(in_channels: int, out_channels: int) -> nn.Sequential:
     """The separable convolution of the last block: each of its two halves rectified afterwards, the windows spread by 2."""
     depthwise = ConvBNReLU(in_channels, in_channels, 3, dilation=2, groups=in_channels)
     return nn.Sequential(depthwise, ConvBNReLU(in_channels, out_channels, 1))
-
-
-def xception65(*, output_stride: int = 16) -> Xception:
-    """Raises ValueError for another output stride than 16."""
-    if output_stride != 16:
-        raise ValueError(f'output_stride: xception65 has 16 and no other, got {output_stride}')
-    return Xception(middle_blocks=16)

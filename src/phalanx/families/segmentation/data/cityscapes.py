@@ -2,10 +2,9 @@
 
 from pathlib import Path
 
-from phalanx.data.folders import check_folder
 from phalanx.data.image import LabelMap
 from phalanx.data.samples import Split
-from phalanx.families.segmentation.data.pairs import Pairs, ids_from, own_ids
+from phalanx.families.segmentation.data.pairs import Pairs, ids_from, own_ids, stems_in
 from phalanx.families.segmentation.labels import VOID
 
 CLASSES = {  # name of a class -> its number in `labelIds` files; the 19 classes of the benchmark; the other numbers are void
@@ -30,7 +29,7 @@ CLASSES = {  # name of a class -> its number in `labelIds` files; the 19 classes
     'bicycle': 33,
 }
 NUM_LABEL_IDS = 34
-TRAIN_IDS, LABEL_IDS = '_gtFine_labelTrainIds.png', '_gtFine_labelIds.png'
+IMAGE, TRAIN_IDS, LABEL_IDS = '_leftImg8bit.png', '_gtFine_labelTrainIds.png', '_gtFine_labelIds.png'
 
 
 class Cityscapes:
@@ -44,15 +43,10 @@ class Cityscapes:
 
     def split(self, split: Split) -> Pairs:
         folder = 'train' if split == 'train' else 'val'
-        images = self.root / 'leftImg8bit' / folder
-        check_folder(images)
-        suffix = '_leftImg8bit.png'
-        stems = sorted(str(path.relative_to(images)).removesuffix(suffix) for path in images.glob(f'*/*{suffix}'))
-        if not stems:
-            raise FileNotFoundError(f'{images}: holds no */*{suffix}')
+        stems = stems_in(self.root / 'leftImg8bit' / folder, f'*/*{IMAGE}')
         has_train_ids = (self.root / 'gtFine' / folder / (stems[0] + TRAIN_IDS)).is_file()
         annotation, ids = (TRAIN_IDS, own_ids(len(CLASSES))) if has_train_ids else (LABEL_IDS, ids_of_label_ids())
-        pairs = [(f'leftImg8bit/{folder}/{stem}{suffix}', f'gtFine/{folder}/{stem}{annotation}') for stem in stems]
+        pairs = [(f'leftImg8bit/{folder}/{stem}{IMAGE}', f'gtFine/{folder}/{stem}{annotation}') for stem in stems]
         return Pairs(self.root, pairs, ids)
 
 

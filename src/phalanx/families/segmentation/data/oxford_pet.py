@@ -4,7 +4,7 @@ from pathlib import Path
 
 from phalanx.data.folders import check_folder, lines_of
 from phalanx.data.samples import Split
-from phalanx.families.segmentation.data.pairs import Pairs, ids_from
+from phalanx.families.segmentation.data.pairs import Pairs, check_stem, ids_from
 
 
 class OxfordPet:
@@ -19,9 +19,6 @@ class OxfordPet:
     def split(self, split: Split) -> Pairs:
         check_folder(self.root)
         path = self.root / 'annotations' / ('trainval.txt' if split == 'train' else 'test.txt')
-        stems = [line.split()[0] for _, line in lines_of(path)]  # name, class, species, breed
-        for stem in stems:
-            if '/' in stem or '\\' in stem:
-                raise ValueError(f'{path}: {stem} is not the name of an image')
+        stems = [check_stem(line.split()[0], path) for _, line in lines_of(path)]  # name, class, species, breed
         pairs = [(f'images/{stem}.jpg', f'annotations/trimaps/{stem}.png') for stem in stems]
         return Pairs(self.root, pairs, ids_from({1: 0, 2: 1, 3: 2}))

@@ -8,7 +8,7 @@ import cv2
 import numpy as np
 
 from phalanx.data import samples
-from phalanx.data.folders import check_present
+from phalanx.data.folders import check_folder, check_present
 from phalanx.data.image import LabelMap, if_turned, read_image, read_labels
 from phalanx.data.samples import Draw, Image, SampleError
 from phalanx.families.segmentation.labels import VOID
@@ -54,6 +54,26 @@ class Pairs:
                 f'allowed are {_listed(np.flatnonzero(self.ids != WRONG).tolist())}'
             )
         return image, labels
+
+
+def stems_in(folder: Path, pattern: str) -> list[str]:
+    """The files in `folder` that fit `pattern`, sorted, relative to it and without what stands after the last `*` of `pattern`.
+
+    Raises FileNotFoundError.
+    """
+    check_folder(folder)
+    suffix = pattern.rpartition('*')[2]
+    stems = sorted(str(path.relative_to(folder)).removesuffix(suffix) for path in folder.glob(pattern))
+    if not stems:
+        raise FileNotFoundError(f'{folder}: holds no {pattern}')
+    return stems
+
+
+def check_stem(stem: str, where: Path) -> str:
+    """`stem` itself. Raises ValueError when it would lead to another folder; the list `where` is not trusted."""
+    if '/' in stem or '\\' in stem:
+        raise ValueError(f'{where}: {stem} is not the name of an image')
+    return stem
 
 
 def is_scaled(size: tuple[int, ...], other: tuple[int, ...]) -> bool:

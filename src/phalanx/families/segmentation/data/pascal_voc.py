@@ -5,7 +5,7 @@ from typing import Literal
 
 from phalanx.data.folders import check_folder, lines_of
 from phalanx.data.samples import Split
-from phalanx.families.segmentation.data.pairs import Pairs, own_ids
+from phalanx.families.segmentation.data.pairs import Pairs, check_stem, own_ids
 
 CLASSES = (
     'background',
@@ -37,8 +37,5 @@ class PascalVOC:
 
     def _pairs(self, name: str, folder: str) -> list[tuple[str, str]]:
         path = self.root / YEAR / 'ImageSets' / 'Segmentation' / f'{name}.txt'
-        stems = [line.strip() for _, line in lines_of(path)]
-        for stem in stems:
-            if '/' in stem or '\\' in stem:
-                raise ValueError(f'{path}: {stem} is not the name of an image')
+        stems = [check_stem(line.strip(), path) for _, line in lines_of(path)]
         return [(f'JPEGImages/{stem}.jpg', f'{folder}/{stem}.png') for stem in stems]

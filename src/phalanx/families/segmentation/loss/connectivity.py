@@ -8,7 +8,7 @@ import numpy.typing as npt
 from torch import Tensor
 
 from phalanx.families.segmentation.labels import VOID
-from phalanx.families.segmentation.loss.pixel_loss import samples
+from phalanx.families.segmentation.loss.pixel_loss import PixelLoss, samples
 from phalanx.families.task import Term
 from phalanx.nn.precision import at_least_float32
 from phalanx.parallel.step import WholeStep
@@ -17,7 +17,7 @@ Mask = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True, kw_only=True)
-class SemanticConnectivity:
+class SemanticConnectivity(PixelLoss):
     """The mean over images of 1 - connectivity, itself a mean over the classes of the image, as in PaddleSeg.
 
     Chu et al., PP-HumanSeg, https://arxiv.org/abs/2112.07146. The connectivity of a class is a sum over its true areas, of the
@@ -44,12 +44,6 @@ class SemanticConnectivity:
         costs = [self._cost(*image) for image in zip(predicted, true, strict=True)]
         nothing = 0 * at_least_float32(logits).sum()  # the gradient: every parameter must have one, if it is zero
         return Term(nothing + sum(costs), samples(labels))
-
-    def weight(self, labels: Tensor) -> Tensor:
-        return samples(labels)
-
-    def check(self, num_classes: int) -> None:
-        """Every number of classes will do."""
 
     def _cost(self, predicted: npt.NDArray[np.int64], true: npt.NDArray[np.int64]) -> float:
         """What an image costs; nothing when all of it is void."""

@@ -7,7 +7,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from phalanx.families.segmentation.labels import VOID
-from phalanx.families.segmentation.loss.pixel_loss import check_class_weights, weights_like
+from phalanx.families.segmentation.loss.pixel_loss import PixelLoss, check_class_weights, weights_like
 from phalanx.families.task import Term
 from phalanx.nn.precision import at_least_float32
 from phalanx.parallel.hardest import kth_largest
@@ -18,7 +18,7 @@ EPSILON = 1e-8  # a pixel's addition to the weight, as in PaddleSeg: a batch wit
 
 
 @dataclass(frozen=True, kw_only=True)
-class CrossEntropy:
+class CrossEntropy(PixelLoss):
     """The mean cross-entropy over valid pixels, as in PaddleSeg; each counts as much as `class_weights` says of its class.
 
     Raises ValueError for a `top_k` outside (0, 1], and when `class_weights` are not one for each class.

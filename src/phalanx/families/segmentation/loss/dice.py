@@ -2,11 +2,10 @@
 
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
 from phalanx.families.segmentation.labels import VOID
-from phalanx.families.segmentation.loss.pixel_loss import check_class_weights, samples, weights_like
+from phalanx.families.segmentation.loss.pixel_loss import PixelLoss, check_class_weights, own_classes, samples, weights_like
 from phalanx.families.task import Term
 from phalanx.nn.precision import at_least_float32
 from phalanx.parallel.step import WholeStep
@@ -15,7 +14,7 @@ EPSILON = 1e-8  # as in PaddleSeg: a class that is nowhere, with `smooth` 0, doe
 
 
 @dataclass(frozen=True, kw_only=True)
-class Dice:
+class Dice(PixelLoss):
     """The mean over images and classes of 1 - 2 |p t| / (|p| + |t|), as in PaddleSeg; each class counts by `class_weights`.
 
     p [N] is the probability of the class at each valid pixel, t [N] whether it is true; `smooth` is added above and below the
@@ -38,17 +37,13 @@ class Dice:
         K = logits.shape[1]
         valid = (labels != VOID).flatten(1).unsqueeze(1)  # [B, 1, N]
         predicted = logits.softmax(1).flatten(2) * valid  # [B, K, N]
-        # [B, K, N]; void is not a class
-        true = labels.flatten(1).unsqueeze(1) == torch.arange(K, device=labels.device)[:, None]
+        true = own_classes(labels, K).flatten(2)  # [B, K, N]
         overlap = (predicted * true).sum(2)  # [B, K]
         areas = predicted.sum(2) + true.sum(2)
         losses = 1 - (2 * overlap + self.smooth) / (areas + self.smooth + EPSILON)
         class_weights = weights_like(logits, self.class_weights)
         weighted = losses if class_weights is None else losses * class_weights
         return Term(weighted.sum() / K, samples(labels))
-
-    def weight(self, labels: Tensor) -> Tensor:
-        return samples(labels)
 
     def check(self, num_classes: int) -> None:
         check_class_weights(self.class_weights, num_classes)

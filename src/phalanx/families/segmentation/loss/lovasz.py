@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from phalanx.families.segmentation.labels import VOID
-from phalanx.families.segmentation.loss.pixel_loss import samples
+from phalanx.families.segmentation.loss.pixel_loss import PixelLoss, own_classes, samples
 from phalanx.families.task import Term
 from phalanx.nn.precision import at_least_float32
 from phalanx.parallel.step import WholeStep
@@ -18,7 +18,7 @@ EPSILON = 1e-9  # as in PaddleSeg: keeps the score of a pixel above -21
 
 
 @dataclass(frozen=True, kw_only=True)
-class LovaszSoftmax:
+class LovaszSoftmax(PixelLoss):
     """The Lovász extension of 1 - IoU over the whole step, its mean over the classes that are there, as in PaddleSeg.
 
     Berman et al., The Lovász-Softmax loss, https://arxiv.org/abs/1705.08790. The error of a pixel is how far the probability of
@@ -30,9 +30,8 @@ class LovaszSoftmax:
 
     def __call__(self, logits: Tensor, labels: Tensor, whole: WholeStep) -> Term:  # [B, K, H, W], [B, H, W]
         probabilities = at_least_float32(logits).softmax(1)
-        K = logits.shape[1]
         valid = (labels != VOID).unsqueeze(1)  # [B, 1, H, W]
-        is_own = labels.unsqueeze(1) == torch.arange(K, device=labels.device)[:, None, None]  # [B, K, H, W]
+        is_own = own_classes(labels, logits.shape[1])  # [B, K, H, W]
         errors = torch.where(is_own, 1 - probabilities, probabilities) * valid
         with torch.no_grad():
             places = places_of(errors, is_own)
@@ -45,12 +44,9 @@ class LovaszSoftmax:
     def weight(self, labels: Tensor) -> None:
         """The growth of 1 - IoU at a pixel depends on the errors of all others of the step."""
 
-    def check(self, num_classes: int) -> None:
-        """Every number of classes will do."""
-
 
 @dataclass(frozen=True, kw_only=True)
-class LovaszHinge:
+class LovaszHinge(PixelLoss):
     """The Lovász extension of 1 - IoU over the whole step, for the second of two classes, as in PaddleSeg.
 
     Berman et al. as above; Yu and Blaschko, The Lovász Hinge, https://arxiv.org/abs/1512.07797. The error of a pixel is how

@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from phalanx.families.segmentation.labels import VOID
-from phalanx.families.segmentation.loss.pixel_loss import check_class_weights, weights_like
+from phalanx.families.segmentation.loss.pixel_loss import PixelLoss, check_class_weights, weights_like
 from phalanx.families.task import Term
 from phalanx.nn.precision import at_least_float32
 from phalanx.parallel.hardest import kth_largest
@@ -18,7 +18,7 @@ EPSILON = 1e-5  # a pixel's addition to the weight, as in PaddleSeg
 
 
 @dataclass(frozen=True, kw_only=True)
-class OhemCrossEntropy:
+class OhemCrossEntropy(PixelLoss):
     """The mean cross-entropy over the hard pixels of the whole step, as in PaddleSeg.
 
     Hard is a pixel whose true class got a probability below `threshold`, or below that of the `min_kept`-th least probable

@@ -11,14 +11,18 @@ from phalanx.system.memory import to_device
 
 
 class PixelLoss(Protocol):
+    """A loss that is a mean over images and for any number of classes, unless it says otherwise."""
+
     def __call__(self, logits: Tensor, labels: Tensor, whole: WholeStep) -> Term:
         """The loss of an output [B, K, H, W] against labels [B, H, W], as a part of the step that they belong to."""
 
     def weight(self, labels: Tensor) -> Tensor | None:
         """The weight [] (float64) of the Term for labels [B, H, W]; None where it depends on the outputs for the whole step."""
+        return samples(labels)
 
     def check(self, num_classes: int) -> None:
         """Raises ValueError when the options are not for so many classes."""
+        return
 
 
 def check_class_weights(class_weights: tuple[float, ...] | None, num_classes: int) -> None:
@@ -30,6 +34,11 @@ def check_class_weights(class_weights: tuple[float, ...] | None, num_classes: in
 def samples(labels: Tensor) -> Tensor:
     """How many images they are, as the weight of a loss that is a mean over images."""
     return labels.new_full((), len(labels), dtype=torch.float64)
+
+
+def own_classes(labels: Tensor, num_classes: int) -> Tensor:
+    """Which of the K classes each pixel of `labels` [B, H, W] is, bool [B, K, H, W]; void is none."""
+    return labels.unsqueeze(1) == torch.arange(num_classes, device=labels.device)[:, None, None]
 
 
 def weights_like(logits: Tensor, class_weights: tuple[float, ...] | None) -> Tensor | None:

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from phalanx.families.segmentation.labels import VOID
-from phalanx.families.segmentation.loss.pixel_loss import samples
+from phalanx.families.segmentation.loss.pixel_loss import PixelLoss, own_classes, samples
 from phalanx.families.task import Term
 from phalanx.nn.precision import at_least_float32
 from phalanx.parallel.step import WholeStep
@@ -21,7 +21,7 @@ FLOOR = 1e-6  # added to probabilities, as in PaddleSeg
 
 
 @dataclass(frozen=True, kw_only=True)
-class RegionMutualInformation:
+class RegionMutualInformation(PixelLoss):
     """Half the log-determinant of what the truth varies by once the probabilities are known, as in PaddleSeg.
 
     Zhao et al., Region Mutual Information Loss for Semantic Segmentation, https://arxiv.org/abs/1910.12037, without the
@@ -35,8 +35,7 @@ class RegionMutualInformation:
     def __call__(self, logits: Tensor, labels: Tensor, whole: WholeStep) -> Term:  # [B, K, H, W], [B, H, W]
         probabilities = at_least_float32(logits).sigmoid()
         valid = (labels != VOID).unsqueeze(1)  # [B, 1, H, W]
-        classes = torch.arange(logits.shape[1], device=labels.device)
-        is_own = labels.unsqueeze(1) == classes[:, None, None]  # [B, K, H, W]
+        is_own = own_classes(labels, logits.shape[1])  # [B, K, H, W]
         truth, guess = regions(is_own.to(probabilities.dtype)), regions(probabilities * valid + FLOOR)
         ridge = RIDGE * torch.eye(SIDE**2, dtype=truth.dtype, device=truth.device)
         together = truth @ guess.mT  # [B, K, 9, 9]
@@ -44,12 +43,6 @@ class RegionMutualInformation:
         left = torch.linalg.slogdet(truth @ truth.mT - explained + ridge).logabsdet  # [B, K]
         total = (left / 2 / SIDE**2).sum().to(probabilities.dtype)
         return Term(total, samples(labels))
-
-    def weight(self, labels: Tensor) -> Tensor:
-        return samples(labels)
-
-    def check(self, num_classes: int) -> None:
-        """Every number of classes will do."""
 
 
 def regions(maps: Tensor) -> Tensor:  # [B, K, H, W] -> [B, K, 9, N]

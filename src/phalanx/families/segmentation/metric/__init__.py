@@ -1,7 +1,5 @@
 """Metrics of segmentation."""
 
-from phalanx.families.segmentation.metric.confusion import Confusion
+from phalanx.families.segmentation.metric.confusion import Confusion as Confusion
 
 METRICS = {'confusion': Confusion}
-
-__all__ = ['METRICS', 'Confusion']

@@ -93,20 +93,15 @@ class Confusion:
     def table(self) -> list[dict[str, str | float]]:
         """One row a class; `pixels` is how many have it in truth."""
         hit, predicted, true = _areas(self._counts)
-        columns = {
-            'iou': _ratio(hit, predicted + true - hit, empty=1),
-            'precision': _ratio(hit, predicted, empty=0),
-            'recall': _ratio(hit, true, empty=0),
-            'dice': _ratio(2 * hit, predicted + true, empty=0),
+        columns: dict[str, Sequence[str | float]] = {
+            'class': self.class_names,
+            'iou': _ratio(hit, predicted + true - hit, empty=1).tolist(),
+            'precision': _ratio(hit, predicted, empty=0).tolist(),
+            'recall': _ratio(hit, true, empty=0).tolist(),
+            'dice': _ratio(2 * hit, predicted + true, empty=0).tolist(),
+            'pixels': true.long().tolist(),
         }
-        return [
-            {
-                'class': name,
-                **{column: values[number].item() for column, values in columns.items()},
-                'pixels': int(true[number]),
-            }
-            for number, name in enumerate(self.class_names)
-        ]
+        return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
 
     def figures(self) -> list[Figure]:
         """What was taken for what, and the colours of the classes that there are in truth or prediction."""

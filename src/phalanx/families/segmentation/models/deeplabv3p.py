@@ -12,12 +12,12 @@ from torch import Tensor, nn
 
 from phalanx.nn.backbones.mobilenet_v2 import MobileNetV2
 from phalanx.nn.backbones.resnet_vd import ResNetVD, resnet50_vd, resnet101_vd
-from phalanx.nn.backbones.xception import Xception, xception65
+from phalanx.nn.backbones.xception import Xception
 from phalanx.nn.layers import ConvBN, ConvBNReLU, enlarged_logits, initialise_convs, resize, use_group_norms
 from phalanx.nn.stochastic import Dropout
 
 BACKBONES: dict[str, Callable[..., Xception | ResNetVD | MobileNetV2]] = {
-    'xception65': xception65,
+    'xception65': Xception,
     'resnet50_vd': resnet50_vd,
     'resnet101_vd': resnet101_vd,
     'mobilenet_v2': MobileNetV2,
@@ -42,11 +42,7 @@ class DeepLabV3Plus(nn.Module):
         dropout: float,
         align_corners: bool = False,
     ) -> None:
-        """`dilations` of the windows on the coarsest map; `dropout`: the share of what they see that training hides.
-
-        Without `pyramid` there are no windows, without `decoder` the coarse map is classified as it is. `align_corners`: maps
-        are enlarged with their corners in place.
-        """
+        """The options are those of deeplabv3p."""
         super().__init__()
         self.backbone, self.align_corners = backbone, align_corners
         channels = backbone.channels[-1]

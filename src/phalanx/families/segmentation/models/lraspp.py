@@ -41,9 +41,8 @@ class LRASPP(nn.Module):
         stages = self.backbone.stages
         fine, x = with_last_inner(stages[1].children(), stages[0](self.backbone.stem(images)))  # [B, C, H/8, W/8]
         coarse = self.backbone.last(stages[3](stages[2](x)))  # [B, C, H/32, W/32]
-        mixed = self.mix(coarse) * resize(
-            F.hardsigmoid(self.weigh(self.seen(coarse))), coarse, align_corners=self.align_corners
-        )
+        shares = F.hardsigmoid(self.weigh(self.seen(coarse)))  # of each channel, in each window
+        mixed = self.mix(coarse) * resize(shares, coarse, align_corners=self.align_corners)
         scores = resize(self.classify_coarse(mixed), fine, align_corners=self.align_corners) + self.classify_fine(fine)
         return [enlarged_logits(scores, images, align_corners=self.align_corners)]
 

@@ -4,16 +4,17 @@ Yuan et al., Object-Contextual Representations for Semantic Segmentation, https:
 channels and initial weights as in PaddleSeg. Shapes: B batch, C channels, K classes.
 """
 
+from functools import partial
 from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
-from phalanx.nn.backbones.hrnet import HRNet, hrnet_w18, hrnet_w48, initialise
+from phalanx.nn.backbones.hrnet import HRNet, initialise
 from phalanx.nn.layers import ConvBNReLU, enlarged_logits
 from phalanx.nn.stochastic import ChannelDropout
 
-BACKBONES = {'hrnet_w18': hrnet_w18, 'hrnet_w48': hrnet_w48}
+WIDTHS = {'hrnet_w18': 18, 'hrnet_w48': 48}  # of the backbones
 PIXEL_CHANNELS, KEY_CHANNELS = 512, 256
 
 
@@ -59,14 +60,11 @@ class ClassAttention(nn.Module):
     def __init__(self, channels: int, key_channels: int) -> None:
         super().__init__()
         self.scale = key_channels**-0.5
-        self.query = nn.Sequential(
-            ConvBNReLU(channels, key_channels, 1, bias=True), ConvBNReLU(key_channels, key_channels, 1, bias=True)
-        )
-        self.key = nn.Sequential(
-            ConvBNReLU(channels, key_channels, 1, bias=True), ConvBNReLU(key_channels, key_channels, 1, bias=True)
-        )
-        self.value = ConvBNReLU(channels, key_channels, 1, bias=True)
-        self.out = ConvBNReLU(key_channels, channels, 1, bias=True)
+        mix = partial(ConvBNReLU, kernel_size=1, bias=True)
+        self.query = nn.Sequential(mix(channels, key_channels), mix(key_channels, key_channels))
+        self.key = nn.Sequential(mix(channels, key_channels), mix(key_channels, key_channels))
+        self.value = mix(channels, key_channels)
+        self.out = mix(key_channels, channels)
 
     def forward(self, pixels: Tensor, centres: Tensor) -> Tensor:
         queries = self.query(pixels).flatten(2)  # [B, C', hw]
@@ -79,4 +77,4 @@ class ClassAttention(nn.Module):
 
 def ocrnet(num_classes: int, *, backbone: Literal['hrnet_w18', 'hrnet_w48'] = 'hrnet_w18', dropout: float = 0.1) -> OCRNet:
     """OCRNet on HRNet. `dropout`: the share of the channels that classify which training leaves out."""
-    return OCRNet(num_classes, BACKBONES[backbone](), dropout=dropout)
+    return OCRNet(num_classes, HRNet(WIDTHS[backbone]), dropout=dropout)

@@ -10,9 +10,10 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from phalanx.nn.backbones.stdc import STDC, stdc1, stdc2, widened
+from phalanx.nn.backbones.stdc import STDC, widened
 from phalanx.nn.layers import ConvBN, ConvBNReLU, enlarged_logits, grid_means, initialise_convs, resize
 
+BLOCKS = {'stdc1': (2, 2, 2), 'stdc2': (4, 5, 3)}  # STDC813 and STDC1446 of the paper
 PUBLISHED_CHANNELS = {  # of the fused maps and inside the heads, from 1/8 to 1/32 of the size
     'stdc1': ((32, 64, 128), (32, 64, 64)),
     'stdc2': ((64, 96, 128), (64, 64, 64)),
@@ -124,7 +125,7 @@ def pp_liteseg(
     arms, heads = (tuple(widened(count, width) for count in published) for published in PUBLISHED_CHANNELS[backbone])
     return PPLiteSeg(
         num_classes,
-        (stdc1 if backbone == 'stdc1' else stdc2)(width=width),
+        STDC(BLOCKS[backbone], width),
         arm_channels=arm_channels or arms,
         head_channels=head_channels or heads,
         context_channels=widened(128, width),

@@ -9,11 +9,18 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from phalanx.nn.backbones.mix_vit import MixViT, mit_b0, mit_b1, mit_b2, mit_b3, mit_b4, mit_b5
-from phalanx.nn.layers import ConvBNReLU, enlarged_logits, initialise_convs, resize
+from phalanx.nn.backbones.mix_vit import MixViT
+from phalanx.nn.layers import ConvBNReLU, enlarged_logits, initialise_as_paddle, initialise_convs, resize
 from phalanx.nn.stochastic import ChannelDropout
 
-BACKBONES = {'mit_b0': mit_b0, 'mit_b1': mit_b1, 'mit_b2': mit_b2, 'mit_b3': mit_b3, 'mit_b4': mit_b4, 'mit_b5': mit_b5}
+BACKBONES = {  # channels and blocks of the four stages, and channels of the head, as published
+    'mit_b0': ((32, 64, 160, 256), (2, 2, 2, 2), 256),
+    'mit_b1': ((64, 128, 320, 512), (2, 2, 2, 2), 256),
+    'mit_b2': ((64, 128, 320, 512), (3, 4, 6, 3), 768),
+    'mit_b3': ((64, 128, 320, 512), (3, 4, 18, 3), 768),
+    'mit_b4': ((64, 128, 320, 512), (3, 8, 27, 3), 768),
+    'mit_b5': ((64, 128, 320, 512), (3, 6, 40, 3), 768),
+}
 
 
 class SegFormer(nn.Module):
@@ -29,10 +36,7 @@ class SegFormer(nn.Module):
         self.fuse = ConvBNReLU(4 * head_channels, head_channels, 1)
         self.dropout = ChannelDropout(dropout)
         self.classify = nn.Conv2d(head_channels, num_classes, 1)
-        for module in self.linear.modules():
-            if isinstance(module, nn.Linear):
-                nn.init.xavier_uniform_(module.weight)
-                nn.init.zeros_(module.bias)
+        initialise_as_paddle(self.linear)
         for part in (self.fuse, self.classify):
             initialise_convs(part)
 
@@ -62,10 +66,6 @@ def segformer(
     the channels that classify which training leaves out. `drop_path`: how often training skips the last block of the backbone,
     the ones before it less and less.
     """
-    published_head_channels = 256 if backbone in ('mit_b0', 'mit_b1') else 768
-    return SegFormer(
-        num_classes,
-        BACKBONES[backbone](drop_path=drop_path),
-        head_channels=head_channels or published_head_channels,
-        dropout=dropout,
-    )
+    channels, blocks, published_head_channels = BACKBONES[backbone]
+    mit = MixViT(channels, blocks, drop_path=drop_path)
+    return SegFormer(num_classes, mit, head_channels=head_channels or published_head_channels, dropout=dropout)
