@@ -18,7 +18,7 @@ class Original:
     """The names of an original network, as rules on ours, and what else its files may hold.
 
     `rules` are regular expressions, each applied in turn to a whole name of ours. A replacement that must count otherwise than
-    we do (from 1, say) is a function of the match. The layout of linear layers needs no rule, see `load_original`.
+    we do (from 1, say) is a function of the match. The layout of linear layers needs no rule, see `stored_as_in_paddle`.
     """
 
     rules: tuple[Rule, ...]
