@@ -34,7 +34,7 @@ from phalanx.families.recognition.models.svtr_lcnetv3 import SVTRLCNetV3, svtr_l
 from phalanx.families.recognition.texts import Texts
 from phalanx.families.task import Loss
 from phalanx.weights.originals import ORIGINALS
-from phalanx.weights.originals.distilled import of_network
+from phalanx.weights.reading import of_network
 
 DATA = Path(__file__).parent / 'data'
 FACTS = json.loads((DATA / 'recognition_models.json').read_text())
