@@ -40,7 +40,7 @@ from phalanx.families.table.data.pubtabnet import PubTabNet
 from phalanx.families.table.models.slanet import slanet
 from phalanx.report.page import PageError, write_page
 from phalanx.system.errors import CheckpointError
-from phalanx.weights.checkpoint import Checkpoints, load, weights_at
+from phalanx.weights.checkpoint import Checkpoints, load
 from phalanx.weights.finding import find
 from phalanx.weights.reading import read_exported, read_weights
 
@@ -282,7 +282,7 @@ def readers(folder: Path) -> dict[str, Reader]:
         'label files': Reader('rec_gt_train.txt', ('a.png\t金曜日\na.png\tword\n'.encode(),), label_files),
         'PubTabNet': Reader('t.jsonl', (json.dumps(table).encode() + b'\n',), pubtabnet),
         'pdparams': Reader('a.pdparams', (pickle.dumps(arrays, 4), pickle.dumps(arrays, 2)), weights),
-        'safetensors': Reader('a.safetensors', (safetensors.torch.save({'w': torch.ones(3)}),), weights_at),
+        'safetensors': Reader('a.safetensors', (safetensors.torch.save({'w': torch.ones(3)}),), weights),
         'npz': Reader('a.npz', (saved_by_numpy(np.savez), saved_by_numpy(np.savez_compressed)), weights),
         'torch': Reader('a.pt', (saved_by_torch(), saved_by_torch(_use_new_zipfile_serialization=False)), weights),
         'ONNX': Reader('a.onnx', (exported(),), lambda file: read_exported(find(file), small)),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -33,20 +33,14 @@ class Naming:
     slots: Mapping[str, Slot]  # by the name in the file
     is_redundant: Callable[[str, Weights], bool] = lambda name, weights: False  # whether a left-over says nothing new
 
-    def covered(self, weights: Weights) -> int:
-        """How many of the tensors `weights` have by name."""
-        return len(self.slots.keys() & weights.keys())
-
     def of_part(self, part: str) -> Naming:
         """The same for the tensors of one part of the network."""
-        return Naming(
-            self.whose, {name: slot for name, slot in self.slots.items() if slot.ours.startswith(f'{part}.')}, self.is_redundant
-        )
+        return replace(self, slots={name: slot for name, slot in self.slots.items() if slot.ours.startswith(f'{part}.')})
 
     def alone(self, part: str) -> Naming:
         """The same for a file that holds this part alone, whose names do not begin with it."""
         inside = self.of_part(part).slots
-        return Naming(self.whose, {name.removeprefix(f'{part}.'): slot for name, slot in inside.items()}, self.is_redundant)
+        return replace(self, slots={name.removeprefix(f'{part}.'): slot for name, slot in inside.items()})
 
 
 @dataclass(frozen=True)
@@ -198,7 +192,7 @@ class Fit:
 
 def best_fit(namings: Sequence[Naming], weights: Weights, rows: Rows | None = None) -> Fit:
     """How `weights` compare under the naming that knows most of their names; the first of equals."""
-    return Fit.of(max(namings, key=lambda naming: naming.covered(weights)), weights, rows)
+    return Fit.of(max(namings, key=lambda naming: len(naming.slots.keys() & weights.keys())), weights, rows)
 
 
 def _tensor(value: npt.NDArray[Any] | Tensor) -> Tensor:

@@ -25,8 +25,6 @@ class Published:
     address: str
     licence: str = APACHE
     part: Literal['all', 'backbone'] = 'all'  # what of the network it holds
-    sha256: str | None = None  # of the file at the address, where it is known
-    member: str | None = None  # which file of the archive
 
 
 PUBLISHED: dict[str, Published] = {  # of one network, what to begin with first
@@ -88,17 +86,14 @@ PUBLISHED: dict[str, Published] = {  # of one network, what to begin with first
         )
         for backbone, figure in (('stdc1', '73.30'), ('stdc2', '75.10'))
     },
-    'hrnet_w18_ssld': Published(
-        'ocrnet, backbone: hrnet_w18', 'ImageNet', '', f'{BACKBONES}/hrnet_w18_ssld.tar.gz', part='backbone'
-    ),
-    'hrnet_w48_ssld': Published(
-        'ocrnet, backbone: hrnet_w48', 'ImageNet', '', f'{BACKBONES}/hrnet_w48_ssld.tar.gz', part='backbone'
-    ),
     **{
-        f'PP_STDCNet{number}': Published(
-            f'pp_liteseg, backbone: stdc{number}', 'ImageNet', '', f'{BACKBONES}/PP_STDCNet{number}.tar.gz', part='backbone'
+        name: Published(network, 'ImageNet', '', f'{BACKBONES}/{name}.tar.gz', part='backbone')
+        for name, network in (
+            ('hrnet_w18_ssld', 'ocrnet, backbone: hrnet_w18'),
+            ('hrnet_w48_ssld', 'ocrnet, backbone: hrnet_w48'),
+            ('PP_STDCNet1', 'pp_liteseg, backbone: stdc1'),
+            ('PP_STDCNet2', 'pp_liteseg, backbone: stdc2'),
         )
-        for number in (1, 2)
     },
     **{
         f'segformer_{size}_cityscapes': Published(
@@ -146,36 +141,24 @@ CLASSES: dict[str, tuple[str, ...]] = {
         *('sports ball', 'kite', 'baseball bat', 'baseball glove', 'skateboard', 'surfboard', 'tennis racket', 'bottle'),
         *('wine glass', 'cup', 'fork', 'knife', 'spoon', 'bowl', 'banana', 'apple', 'sandwich', 'orange', 'broccoli', 'carrot'),
         *('hot dog', 'pizza', 'donut', 'cake', 'chair', 'couch', 'potted plant', 'bed', 'dining table', 'toilet', 'tv'),
-        *(
-            'laptop',
-            'mouse',
-            'remote',
-            'keyboard',
-            'cell phone',
-            'microwave',
-            'oven',
-            'toaster',
-            'sink',
-            'refrigerator',
-            'book',
-        ),
-        *('clock', 'vase', 'scissors', 'teddy bear', 'hair drier', 'toothbrush'),
+        *('laptop', 'mouse', 'remote', 'keyboard', 'cell phone', 'microwave', 'oven', 'toaster', 'sink', 'refrigerator'),
+        *('book', 'clock', 'vase', 'scissors', 'teddy bear', 'hair drier', 'toothbrush'),
     ),
 }
 
 
 def class_names(source: str) -> tuple[str, ...]:
     """The classes of the weights that `source` names or is the address of; none where they are not known."""
-    entry = PUBLISHED.get(source) or of_address(source)
+    entry = entry_of(source)
     return CLASSES.get(entry.trained_on, ()) if entry is not None and entry.part == 'all' else ()
 
 
 def recipe_of(source: str) -> str | None:
     """The shipped recipe that the weights which `source` names or is the address of were trained by, where one is."""
-    entry = PUBLISHED.get(source) or of_address(source)
+    entry = entry_of(source)
     return entry.network if entry is not None and entry.part == 'all' and entry.network in shipped() else None
 
 
-def of_address(address: str) -> Published | None:
-    """The entry of the list that is published at `address`."""
-    return next((entry for entry in PUBLISHED.values() if entry.address == address), None)
+def entry_of(source: str) -> Published | None:
+    """The entry of the list with the name `source`, or that is published at the address `source`."""
+    return PUBLISHED.get(source) or next((entry for entry in PUBLISHED.values() if entry.address == source), None)
