@@ -51,6 +51,15 @@ def normalised(image: Image, preparation: Mapping[str, Any]) -> Floats:
     return np.ascontiguousarray(floats.transpose(2, 0, 1))
 
 
+def filled_up(image: Image, step: int, colour: Sequence[int] = (0, 0, 0)) -> Image:
+    """The image at the upper left of one all in `colour` whose sides are the next multiples of `step`."""
+    H, W = image.shape[:2]
+    filled = np.empty((-(-H // step) * step, -(-W // step) * step, 3), np.uint8)
+    filled[:] = colour
+    filled[:H, :W] = image
+    return filled
+
+
 def with_zeros(maps: Floats, height: int, width: int) -> Floats:
     """`maps` [C, h, w] at the upper left of zeros [C, height, width]."""
     filled = np.zeros((len(maps), height, width), np.float32)
@@ -58,10 +67,10 @@ def with_zeros(maps: Floats, height: int, width: int) -> Floats:
     return filled
 
 
-def resized(image: Image, height: int, width: int, interpolation: str = 'linear') -> Image:
+def resized(image: Image, height: int, width: int) -> Image:
     if image.shape[:2] == (height, width):
         return image
-    return cv2.resize(image, (width, height), interpolation=INTERPOLATIONS[interpolation]).astype(np.uint8, copy=False)
+    return cv2.resize(image, (width, height), interpolation=cv2.INTER_LINEAR).astype(np.uint8, copy=False)
 
 
 def resized_maps(maps: Floats, height: int, width: int) -> Floats:

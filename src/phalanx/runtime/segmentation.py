@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from phalanx.runtime.family import Family
 from phalanx.runtime.prepare import Floats, Image, Size, normalised, resized, resized_maps, size_of
 from phalanx.runtime.session import ArtifactError, Run
 
@@ -16,11 +17,8 @@ PADDING = 127  # the byte next to it, where more is done to an image that was fi
 LEFT_RIGHT, TOP_BOTTOM = 3, 2  # the dimensions that a flip turns round
 
 
-class Segmentation:
+class Segmentation(Family):
     """Reads the guide of a segmentation network."""
-
-    def __init__(self, guide: Mapping[str, Any]) -> None:
-        self.preparation, self.reading = guide['preparation'], guide['reading']
 
     def prepare(self, image: Image) -> Floats:
         transforms, size = self.preparation['transforms'], (image.shape[0], image.shape[1])
@@ -87,9 +85,6 @@ class Segmentation:
         for transform, (H, W) in reversed(list(zip(self.preparation['transforms'], way, strict=True))):
             maps = maps[:, :H, :W] if transform['name'] == 'Padding' else resized_maps(maps, H, W)
         return maps.argmax(0).astype(np.uint8)  # type: ignore[no-any-return]
-
-    def result(self, prediction: npt.NDArray[np.uint8], image: Image) -> npt.NDArray[np.uint8]:
-        return prediction
 
 
 def grey_after(mean: Sequence[float], std: Sequence[float]) -> Floats:
