@@ -29,31 +29,19 @@ class Published:
 
 PUBLISHED: dict[str, Published] = {  # of one network, what to begin with first
     **{
-        f'ppyoloe_plus_crn_{size}_80e_coco': Published(
-            f'ppyoloe, size: {size}, plus: true',
-            'COCO',
-            f'mAP {figure}',
-            f'{PADDLEDET}/ppyoloe_plus_crn_{size}_80e_coco.pdparams',
+        name: Published(network, trained_on, figure, f'{folder}/{name}.pdparams')
+        for name, network, trained_on, figure, folder in (
+            ('ppyoloe_plus_crn_s_80e_coco', 'ppyoloe, size: s, plus: true', 'COCO', 'mAP 43.7', PADDLEDET),
+            ('ppyoloe_plus_crn_m_80e_coco', 'ppyoloe, size: m, plus: true', 'COCO', 'mAP 49.8', PADDLEDET),
+            ('ppyoloe_plus_crn_l_80e_coco', 'ppyoloe, size: l, plus: true', 'COCO', 'mAP 52.9', PADDLEDET),
+            ('ppyoloe_plus_crn_x_80e_coco', 'ppyoloe, size: x, plus: true', 'COCO', 'mAP 54.7', PADDLEDET),
+            ('ppyoloe_plus_crn_s_30e_voc', 'ppyoloe, size: s, plus: true', 'VOC', 'mAP50 86.7', PADDLEDET),
+            ('ppyoloe_plus_crn_l_30e_voc', 'ppyoloe, size: l, plus: true', 'VOC', 'mAP50 89.0', PADDLEDET),
+            ('ppyoloe_crn_s_obj365_pretrained', 'ppyoloe, size: s', 'Objects365', 'mAP50 18.1', OBJECTS365),
+            ('ppyoloe_crn_m_obj365_pretrained', 'ppyoloe, size: m', 'Objects365', 'mAP50 25.0', OBJECTS365),
+            ('ppyoloe_crn_l_obj365_pretrained', 'ppyoloe, size: l', 'Objects365', 'mAP50 30.8', OBJECTS365),
+            ('ppyoloe_crn_x_obj365_pretrained', 'ppyoloe, size: x', 'Objects365', 'mAP50 32.7', OBJECTS365),
         )
-        for size, figure in (('s', '43.7'), ('m', '49.8'), ('l', '52.9'), ('x', '54.7'))
-    },
-    **{
-        f'ppyoloe_plus_crn_{size}_30e_voc': Published(
-            f'ppyoloe, size: {size}, plus: true',
-            'VOC',
-            f'mAP50 {figure}',
-            f'{PADDLEDET}/ppyoloe_plus_crn_{size}_30e_voc.pdparams',
-        )
-        for size, figure in (('s', '86.7'), ('l', '89.0'))
-    },
-    **{
-        f'ppyoloe_crn_{size}_obj365_pretrained': Published(
-            f'ppyoloe, size: {size}',
-            'Objects365',
-            f'mAP50 {figure}',
-            f'{OBJECTS365}/ppyoloe_crn_{size}_obj365_pretrained.pdparams',
-        )
-        for size, figure in (('s', '18.1'), ('m', '25.0'), ('l', '30.8'), ('x', '32.7'))
     },
     **{
         f'CSPResNetb_{size}_pretrained': Published(

@@ -217,13 +217,10 @@ def _of_torch(data: bytes) -> Weights:
         ) from None
     except UNREADABLE as error:
         raise RefusedError(f'is not a complete file of torch.save: {error}') from None
-    while isinstance(saved, Mapping) and (
-        inside := next((key for key in WRAPPED if isinstance(saved.get(key), Mapping)), None)
-    ):
+    saved = saved if isinstance(saved, Mapping) else {}
+    while inside := next((key for key in WRAPPED if isinstance(saved.get(key), Mapping)), None):
         saved = saved[inside]
-    tensors = (
-        {str(name): value for name, value in saved.items() if isinstance(value, Tensor)} if isinstance(saved, Mapping) else {}
-    )
+    tensors = {str(name): value for name, value in saved.items() if isinstance(value, Tensor)}
     if not tensors:
         raise RefusedError('holds no weights: expected a state_dict, or a mapping with one')
     for prefix in PREFIXES:
@@ -315,12 +312,9 @@ def _check(model: nn.Module, fit: Fit, part: Part, misshapen: Misshapen, source:
 
 def _hint(model: nn.Module, fit: Fit, part: Part) -> str:
     """What to do about weights of another network."""
-    if part == 'all':
-        backbone = (
-            fit_of(model, fit.weights, 'backbone') if any(n.startswith('backbone.') for n in model.state_dict()) else None
-        )
-        if backbone is not None and backbone.share >= 0.5:
-            return 'its backbone fits: add train.init_part=backbone'
+    has_backbone = any(name.startswith('backbone.') for name in model.state_dict())
+    if part == 'all' and has_backbone and fit_of(model, fit.weights, 'backbone').share >= 0.5:
+        return 'its backbone fits: add train.init_part=backbone'
     if fit.misshapen:
         return f'is it another size of the network? {fit.shapes(fit.misshapen[0])}'
     if type(model) not in ORIGINALS and not fit.loaded:

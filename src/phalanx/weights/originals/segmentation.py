@@ -35,15 +35,11 @@ def pp_liteseg(model: PPLiteSeg) -> Original:
 
 def _stdc_rules(stages: nn.ModuleList) -> list[tuple[str, str]]:
     """PaddleSeg numbers the blocks of all stages through."""
-    rules, number = [], 0
-    for stage_number, stage in enumerate(stages):
-        blocks = len(stage) if isinstance(stage, nn.Sequential) else 1
-        for block in range(blocks):
-            place = rf'{stage_number}\.{block}\.' if isinstance(stage, nn.Sequential) else rf'{stage_number}\.'
-            rules.append((rf'^backbone\.stages\.{place}', f'backbone.features.{number}.'))
-            number += 1
+    places: list[str] = []
+    for number, stage in enumerate(stages):
+        places += [rf'{number}\.{block}' for block in range(len(stage))] if isinstance(stage, nn.Sequential) else [str(number)]
     return [
-        *rules,
+        *((rf'^backbone\.stages\.{place}\.', f'backbone.features.{number}.') for number, place in enumerate(places)),
         (r'^(backbone.*)\.first\.', r'\1.conv_list.0.'),
         *((rf'^(backbone.*)\.rest\.{place}\.', rf'\1.conv_list.{place + 1}.') for place in range(3)),
         (r'^(backbone.*)\.halve\.conv\.', r'\1.avd_layer.0.'),
