@@ -14,7 +14,6 @@ from phalanx.runtime.session import ArtifactError, Run
 
 GREY = 127.5  # images are filled up with the middle of the range
 PADDING = 127  # the byte next to it, where more is done to an image that was filled up
-LEFT_RIGHT, TOP_BOTTOM = 3, 2  # the dimensions that a flip turns round
 
 
 class Segmentation(Family):
@@ -39,7 +38,8 @@ class Segmentation(Family):
     def outputs(self, run: Run, images: Floats) -> dict[str, Any]:
         """One view of the images, or windows, scales and flips, whose logits are averaged, as in `Inference`."""
         inference = self.reading['inference']
-        views = list(product(inference['scales'], self._flips()))
+        turned = flips(horizontal=inference['flip_horizontal'], vertical=inference['flip_vertical'])
+        views = list(product(inference['scales'], turned))
         if views == [(1.0, ())] and windows(inference) is None:
             return run(images)
         H, W = images.shape[2:]
@@ -50,12 +50,6 @@ class Segmentation(Family):
             logits = np.flip(self._logits(run, np.ascontiguousarray(seen)), flip)
             total = total + np.stack([resized_maps(np.ascontiguousarray(one), H, W) for one in logits])
         return {'logits': total / np.float32(len(views))}
-
-    def _flips(self) -> list[tuple[int, ...]]:
-        inference = self.reading['inference']
-        vertical = [(), (TOP_BOTTOM,)] if inference['flip_vertical'] else [()]
-        horizontal = [(), (LEFT_RIGHT,)] if inference['flip_horizontal'] else [()]
-        return [(*first, *second) for first, second in product(vertical, horizontal)]
 
     def _logits(self, run: Run, images: Floats) -> Floats:
         sizes = windows(self.reading['inference'])
@@ -107,6 +101,13 @@ def size_after(size: tuple[int, int], transform: Mapping[str, Any]) -> tuple[int
             factor = transform['side'] / max(H, W)
             return max(1, round(H * factor)), max(1, round(W * factor))
     raise ArtifactError(f'images went through {transform["name"]} in evaluation, which the runtime does not know')
+
+
+def flips(*, horizontal: bool, vertical: bool) -> list[tuple[int, ...]]:
+    """The dimensions to turn round for each way to see images [B, C, H, W], beginning with the images as they are."""
+    rows = [(), (2,)] if vertical else [()]
+    columns = [(), (3,)] if horizontal else [()]
+    return [(*first, *second) for first, second in product(rows, columns)]
 
 
 def windows(inference: Mapping[str, Any]) -> tuple[Size, Size] | None:
