@@ -49,7 +49,7 @@ def check_unpacked_size(data: bytes) -> None:
         raise ArchiveError(f'is not a complete zip archive: {error}') from None
 
 
-def only_weights(data: bytes, wanted: str | None = None) -> bytes:
+def only_weights(data: bytes, wanted: str | None) -> bytes:
     """The content of the only file of weights in the archive `data`, or of the one that `wanted` names.
 
     Where names of members point to does not matter, since nothing is written. Raises ArchiveError.

@@ -29,7 +29,6 @@ class Slot:
 class Naming:
     """The tensors of a network (or of a part of it) under the names that one kind of file has for them."""
 
-    whose: str  # a word for people: Phalanx, the original, timm
     slots: Mapping[str, Slot]  # by the name in the file
     is_redundant: Callable[[str, Weights], bool] = lambda name, weights: False  # whether a left-over says nothing new
 
@@ -188,11 +187,6 @@ class Fit:
             nowhere = dict.fromkeys(table[0], 0) if table else {}
             table.append({**nowhere, 'part': '(no place here)', 'left over': len(self.left_over)})
         return table
-
-
-def best_fit(namings: Sequence[Naming], weights: Weights, rows: Rows | None = None) -> Fit:
-    """How `weights` compare under the naming that knows most of their names; the first of equals."""
-    return Fit.of(max(namings, key=lambda naming: len(naming.slots.keys() & weights.keys())), weights, rows)
 
 
 def _tensor(value: npt.NDArray[Any] | Tensor) -> Tensor:

@@ -20,7 +20,7 @@ from phalanx.system.errors import CheckpointError
 from phalanx.weights.archives import ZIP, ArchiveError, arrays_of, check_unpacked_size, holds_arrays, is_archive, only_weights
 from phalanx.weights.checkpoint import UNREADABLE, weights_at
 from phalanx.weights.finding import Found, find
-from phalanx.weights.matching import COUNTER, Fit, Naming, Rows, Slot, Weights, best_fit, few
+from phalanx.weights.matching import COUNTER, Fit, Naming, Rows, Slot, Weights, few
 from phalanx.weights.onnx_file import weights_in
 from phalanx.weights.originals import IN_ORDER, ORIGINALS, stored_as_in_paddle
 from phalanx.weights.originals.pytorch import LIBRARIES, check_same, slots
@@ -264,29 +264,29 @@ def namings(model: nn.Module, paddles: bool = True) -> list[Naming]:
     PyTorch both are torch's.
     """
     state = model.state_dict()
-    found = [Naming('Phalanx', {name: Slot(name, tensor) for name, tensor in state.items()})]
+    found = [Naming({name: Slot(name, tensor) for name, tensor in state.items()})]
     if type(model) in ORIGINALS:
         original = ORIGINALS[type(model)](model)
         if not paddles:
             original = replace(original, buffers=())
         stored = stored_as_in_paddle(model) if paddles else state
         theirs = {original.name(name): Slot(name, tensor) for name, tensor in stored.items()}
-        found.append(Naming('the original', theirs, original.is_redundant))
+        found.append(Naming(theirs, original.is_redundant))
     inside = {name: tensor for name, tensor in state.items() if name.startswith('backbone.')}
-    for library, rules in LIBRARIES.get(type(getattr(model, 'backbone', None)), ()):
-        found.append(Naming(library, slots(inside, rules)))
-    return found
+    of_libraries = LIBRARIES.get(type(getattr(model, 'backbone', None)), ())
+    return [*found, *(Naming(slots(inside, rules)) for rules in of_libraries)]
 
 
 def fit_of(model: nn.Module, weights: Weights, part: Part, rows: Rows | None = None) -> Fit:
     """How `weights` fit `model`. Raises ValueError when it has no such part, or they are known to be of another network."""
     check_same(getattr(model, 'backbone', None), weights)
-    whole = namings(model, paddles=_is_of_paddle(weights))
-    if part == 'all':
-        return best_fit(whole, weights, rows)
-    if not any(name.startswith(f'{part}.') for name in model.state_dict()):
-        raise ValueError(f'only the {part} was asked for, but the network has no part of that name')
-    return best_fit([*(naming.of_part(part) for naming in whole), *(naming.alone(part) for naming in whole)], weights, rows)
+    known = namings(model, paddles=_is_of_paddle(weights))
+    if part != 'all':
+        if not any(name.startswith(f'{part}.') for name in model.state_dict()):
+            raise ValueError(f'only the {part} was asked for, but the network has no part of that name')
+        known = [*(naming.of_part(part) for naming in known), *(naming.alone(part) for naming in known)]
+    likeliest = max(known, key=lambda naming: len(naming.slots.keys() & weights.keys()))  # the first of equals
+    return Fit.of(likeliest, weights, rows)
 
 
 def _is_of_paddle(weights: Weights) -> bool:

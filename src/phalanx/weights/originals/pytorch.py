@@ -85,11 +85,11 @@ MIT: tuple[Rule, ...] = (  # as files on the hub have them, whatever the version
     (r'\.mlp\.narrow\.', '.mlp.dense2.'),
 )
 
-LIBRARIES: dict[type, tuple[tuple[str, tuple[Rule, ...]], ...]] = {
-    HRNet: (('timm', HRNET),),
-    MixViT: (('transformers', MIT), ('transformers', (*MIT, (r'^', 'segformer.')))),  # alone, and in a whole network
-    ResNetVD: (('timm', RESNET_D),),
-    Xception: (('timm', XCEPTION),),
+LIBRARIES: dict[type, tuple[tuple[Rule, ...], ...]] = {
+    HRNet: (HRNET,),
+    MixViT: (MIT, (*MIT, (r'^', 'segformer.'))),  # alone, and in a whole network
+    ResNetVD: (RESNET_D,),
+    Xception: (XCEPTION,),
 }
 
 _WHY = (
