@@ -40,9 +40,8 @@ from phalanx.families.table.data.pubtabnet import PubTabNet
 from phalanx.families.table.models.slanet import slanet
 from phalanx.report.page import PageError, write_page
 from phalanx.system.errors import CheckpointError
-from phalanx.weights.checkpoint import Checkpoints, load, weights_at
+from phalanx.weights.checkpoint import Checkpoints, load
 from phalanx.weights.finding import find
-from phalanx.weights.pdparams import read_pdparams
 from phalanx.weights.reading import read_exported, read_weights
 
 CLASSES = ('cat', 'dog')
@@ -282,8 +281,8 @@ def readers(folder: Path) -> dict[str, Reader]:
         'file lists': Reader('train.txt', (b'a.png b.png\na.png b.png\n',), file_list),
         'label files': Reader('rec_gt_train.txt', ('a.png\t金曜日\na.png\tword\n'.encode(),), label_files),
         'PubTabNet': Reader('t.jsonl', (json.dumps(table).encode() + b'\n',), pubtabnet),
-        'pdparams': Reader('a.pdparams', (pickle.dumps(arrays, 4), pickle.dumps(arrays, 2)), read_pdparams),
-        'safetensors': Reader('a.safetensors', (safetensors.torch.save({'w': torch.ones(3)}),), weights_at),
+        'pdparams': Reader('a.pdparams', (pickle.dumps(arrays, 4), pickle.dumps(arrays, 2)), weights),
+        'safetensors': Reader('a.safetensors', (safetensors.torch.save({'w': torch.ones(3)}),), weights),
         'npz': Reader('a.npz', (saved_by_numpy(np.savez), saved_by_numpy(np.savez_compressed)), weights),
         'torch': Reader('a.pt', (saved_by_torch(), saved_by_torch(_use_new_zipfile_serialization=False)), weights),
         'ONNX': Reader('a.onnx', (exported(),), lambda file: read_exported(find(file), small)),

@@ -20,6 +20,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from filling import load_original
 from golden.weights import FloatArray, draw, images
 from phalanx.families.detection import decode
 from phalanx.families.detection.decode import REACH, Raw
@@ -28,7 +29,7 @@ from phalanx.families.detection.loss.assign import Assigned, Truths, padded
 from phalanx.families.detection.models.ppyoloe import PPYOLOE, ppyoloe
 from phalanx.families.detection.nms import Nms, multiclass_nms
 from phalanx.parallel.step import WholeStep
-from phalanx.weights.originals import ORIGINALS, load_original
+from phalanx.weights.originals import ORIGINALS
 
 BINS = REACH[1] - REACH[0] + 1
 

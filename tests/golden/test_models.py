@@ -20,6 +20,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from filling import load_original
 from golden.weights import draw, images, segmentation_labels, segmentation_state
 from phalanx.families.segmentation.loss.cross_entropy import CrossEntropy
 from phalanx.families.segmentation.loss.ohem import OhemCrossEntropy
@@ -30,7 +31,7 @@ from phalanx.families.segmentation.models.segformer import SegFormer, segformer
 from phalanx.families.segmentation.models.unet import UNet, unet
 from phalanx.families.task import Term
 from phalanx.parallel.step import WholeStep
-from phalanx.weights.originals import ORIGINALS, load_original
+from phalanx.weights.originals import ORIGINALS
 
 DATA = Path(__file__).parent / 'data'
 FACTS = json.loads((DATA / 'segmentation.json').read_text())

@@ -23,6 +23,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from filling import load_original
 from golden.weights import FloatArray, draw, images
 from phalanx.families.distillation import DML, Distilled, FeatureDistance
 from phalanx.families.recognition.loss import CTC, NRTR, Multi
@@ -32,8 +33,8 @@ from phalanx.families.recognition.models.svtr_lcnet import SVTRLCNet
 from phalanx.families.recognition.models.svtr_lcnetv3 import SVTRLCNetV3, svtr_lcnetv3
 from phalanx.families.recognition.texts import Texts
 from phalanx.families.task import Loss
-from phalanx.weights.originals import ORIGINALS, load_original
-from phalanx.weights.originals.distilled import of_network
+from phalanx.weights.originals import ORIGINALS
+from phalanx.weights.reading import of_network
 
 DATA = Path(__file__).parent / 'data'
 FACTS = json.loads((DATA / 'recognition_models.json').read_text())

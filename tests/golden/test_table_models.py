@@ -16,13 +16,13 @@ import pytest
 import torch
 from torch import Tensor
 
+from filling import load_original
 from golden.weights import draw, images
 from phalanx.engine.optim.clip import Clip, clip
 from phalanx.engine.optim.schedule import piecewise
 from phalanx.families.table.loss import LOSSES, Targets
 from phalanx.families.table.models.slanet import SLANet, slanet
 from phalanx.families.table.output import TableOutput
-from phalanx.weights.originals import load_original
 from phalanx.weights.originals.slanet import original
 
 DATA = Path(__file__).parent / 'data'

@@ -17,13 +17,14 @@ import numpy.typing as npt
 import pytest
 import torch
 
+from filling import load_original
 from golden.weights import FloatArray, draw, images
 from phalanx.families.text_detection.loss import DbLoss
 from phalanx.families.text_detection.models.db import DB, db
 from phalanx.families.text_detection.models.maps import Maps
 from phalanx.families.text_detection.targets import Targets
 from phalanx.parallel.step import WholeStep
-from phalanx.weights.originals import load_original, stored_as_in_paddle
+from phalanx.weights.originals import stored_as_in_paddle
 from phalanx.weights.originals.db import original
 
 DATA = Path(__file__).parent / 'data'

@@ -34,7 +34,9 @@ from phalanx.families.recognition.data.lmdb_sets import LmdbSets
 from phalanx.families.segmentation.data.file_list import FileList
 from phalanx.families.table.data.pubtabnet import PubTabNet
 from phalanx.system.errors import CheckpointError
-from phalanx.weights.checkpoint import Checkpoints, load, weights_at
+from phalanx.weights.checkpoint import Checkpoints, load
+from phalanx.weights.finding import find
+from phalanx.weights.reading import read_weights
 
 INPUTS = int(os.environ.get('READER_INPUTS', 150))
 SETTINGS = settings(
@@ -321,7 +323,7 @@ def test_weights_in_a_file(tmp_path: Path, data: st.DataObject) -> None:
         data.draw(mutated(safetensors.torch.save({'w': torch.ones(3), 'b': torch.zeros(2)})))
     )
     try:
-        weights_at(tmp_path / 'a.safetensors')
+        read_weights(find(tmp_path / 'a.safetensors'))
     except CheckpointError as error:
         assert 'a.safetensors' in str(error)
 

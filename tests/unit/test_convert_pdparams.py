@@ -24,7 +24,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from phalanx.system.errors import CheckpointError
-from phalanx.weights.pdparams import PdparamsError, read_pdparams
+from phalanx.weights.finding import find
+from phalanx.weights.matching import Weights
+from phalanx.weights.reading import read_weights
 
 WEIGHTS = {
     'conv.weight': np.arange(24, dtype=np.float32).reshape(2, 3, 2, 2),
@@ -58,6 +60,10 @@ def archived(path: Path, members: dict[str, bytes], mode: str = 'w:gz') -> Path:
             member.size = len(data)
             archive.addfile(member, io.BytesIO(data))
     return path
+
+
+def read_pdparams(path: Path) -> Weights:
+    return read_weights(find(path))
 
 
 def check_equal(read: dict[str, Any], expected: dict[str, Any]) -> None:
@@ -150,7 +156,7 @@ def test_an_archive_writes_no_file(tmp_path: Path) -> None:
     ('members', 'found'), [({'a/x.txt': b''}, 'none'), ({'a.pdparams': b'', 'b/b.pdparams': b''}, 'a.pdparams, b/b.pdparams')]
 )
 def test_an_archive_with_none_or_several_is_refused(tmp_path: Path, members: dict[str, bytes], found: str) -> None:
-    with pytest.raises(PdparamsError, match=f'must hold one file of weights, holds {found};'):
+    with pytest.raises(CheckpointError, match=f'must hold one file of weights, holds {found};'):
         read_pdparams(archived(tmp_path / 'net.tar.gz', members))
 
 
@@ -184,7 +190,7 @@ def test_what_weights_do_not_need_is_refused_by_name(
     monkeypatch.chdir(tmp_path)
     saved, told = MALICIOUS[name]
     path = written(tmp_path / 'weights.pdparams', saved, protocol)
-    with pytest.raises(PdparamsError) as caught:
+    with pytest.raises(CheckpointError) as caught:
         read_pdparams(path)
     told = told.replace('builtins.', '__builtin__.') if protocol == 2 and 'import__' not in told else told
     assert str(path) in str(caught.value) and told.rpartition('.')[2] in str(caught.value)
@@ -195,7 +201,7 @@ def test_one_stored_array_under_many_names_is_refused(tmp_path: Path) -> None:
     """A file of some kilobytes that would become gigabytes."""
     array = np.zeros(1000, np.float32)
     saved = {f'w{number}': array for number in range(100)}
-    with pytest.raises(PdparamsError, match='bytes claim to hold arrays of 400000'):
+    with pytest.raises(CheckpointError, match='bytes claim to hold arrays of 400000'):
         read_pdparams(written(tmp_path / 'a.pdparams', saved))
 
 
@@ -237,7 +243,7 @@ def test_a_small_file_costs_little(tmp_path: Path, name: str) -> None:
     resource.setrlimit(resource.RLIMIT_AS, (used + (300 << 20), limits[1]))
     begun = time.process_time()
     try:
-        with pytest.raises(PdparamsError):
+        with pytest.raises(CheckpointError):
             read_pdparams(path)
     finally:
         resource.setrlimit(resource.RLIMIT_AS, limits)
@@ -247,12 +253,12 @@ def test_a_small_file_costs_little(tmp_path: Path, name: str) -> None:
 def test_a_gzip_bomb_is_refused(tmp_path: Path) -> None:
     path = tmp_path / 'a.tar.gz'
     path.write_bytes(gzip.compress(bytes(80 << 20), 9))
-    with pytest.raises(PdparamsError, match='no weights are packed so well'):
+    with pytest.raises(CheckpointError, match='no weights are packed so well'):
         read_pdparams(path)
 
 
 def test_protocol_5_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(PdparamsError, match='is a pickle of protocol 5'):
+    with pytest.raises(CheckpointError, match='is a pickle of protocol 5'):
         read_pdparams(written(tmp_path / 'a.pdparams', WEIGHTS, 5))
 
 
@@ -260,13 +266,14 @@ def test_protocol_5_is_refused(tmp_path: Path) -> None:
 def test_another_kind_of_file_is_refused(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / 'a.pdparams'
     path.write_bytes(content)
-    with pytest.raises(PdparamsError, match=r'a\.pdparams: is not a complete file of paddle\.save'):
+    kind = 'zip archive' if content.startswith(b'PK') else r'file of paddle\.save'
+    with pytest.raises(CheckpointError, match=rf'a\.pdparams: is not a complete {kind}'):
         read_pdparams(path)
 
 
 def test_a_missing_file_is_a_checkpoint_error(tmp_path: Path) -> None:
     """So that a command tells it as it tells a damaged checkpoint."""
-    with pytest.raises(CheckpointError, match='cannot be read: No such file'):
+    with pytest.raises(CheckpointError, match='there is no such file'):
         read_pdparams(tmp_path / 'a.pdparams')
 
 
@@ -283,7 +290,7 @@ def test_a_file_that_was_cut_short_is_refused(tmp_path: Path, protocol: int, kin
         whole = len(data) if kind == 'tar.gz' else 512 + whole
     for length in (1, whole // 2, whole - 20):
         path.write_bytes(data[:length])
-        with pytest.raises(PdparamsError):
+        with pytest.raises(CheckpointError):
             read_pdparams(path)
 
 
@@ -295,7 +302,7 @@ GOOD = pickle.dumps({'w': WEIGHTS['half'], 'v': (1, [2], 'x')}, 4)
 def test_any_bytes_are_refused_with_the_reason(tmp_path_factory: pytest.TempPathFactory, content: bytes) -> None:
     path = tmp_path_factory.getbasetemp() / 'any.pdparams'
     path.write_bytes(content)
-    with pytest.raises(PdparamsError):
+    with pytest.raises(CheckpointError):
         read_pdparams(path)
 
 
@@ -311,7 +318,7 @@ def test_changed_bytes_give_weights_or_the_reason(
     path.write_bytes(content)
     try:
         arrays = read_pdparams(path)
-    except PdparamsError:
+    except CheckpointError:
         return
     assert all(isinstance(array, np.ndarray) for array in arrays.values())
 
@@ -327,6 +334,6 @@ def test_a_changed_header_of_an_archive_gives_weights_or_the_reason(
     path.write_bytes(content)
     try:
         arrays = read_pdparams(path)
-    except PdparamsError:
+    except CheckpointError:
         return
     check_equal(arrays, WEIGHTS)

@@ -16,8 +16,7 @@ from torch import Tensor, nn
 from phalanx.deploy.compact import quantise
 from phalanx.deploy.difference import begins
 from phalanx.deploy.options import OLDEST_OPSET
-from phalanx.deploy.readme import readme_of
-from phalanx.deploy.writing import run_onnx, shapes_of, traced, write_onnx
+from phalanx.deploy.writing import readme_of, run_onnx, shapes_of, traced, write_onnx
 
 VARYING = {0: 1, 2: 1, 3: 1}
 IMAGES = torch.linspace(0, 1, 2 * 3 * 64 * 96).reshape(2, 3, 64, 96)

@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from filling import load_original
 from phalanx.families.recognition.loss import CTC, Multi
 from phalanx.families.recognition.models import MODELS
 from phalanx.families.recognition.models.blocks import HEIGHTS
@@ -19,7 +20,7 @@ from phalanx.families.recognition.texts import Texts
 from phalanx.nn import stochastic
 from phalanx.nn.stochastic import SampleKeys
 from phalanx.parallel.norms import BatchNorm2d
-from phalanx.weights.originals import ORIGINALS, load_original
+from phalanx.weights.originals import ORIGINALS
 
 VARIANTS: dict[str, Callable[[], nn.Module]] = {
     'crnn': lambda: MODELS['crnn'](5),

@@ -21,7 +21,7 @@ ANIMALS = ('bird', 'cat', 'cow', 'dog')  # in the file
 
 
 def filled(model: nn.Module, weights: dict[str, Tensor], rows: Rows) -> Fit:
-    fit = Fit.of(Naming('Phalanx', {name: Slot(name, tensor) for name, tensor in model.state_dict().items()}), weights, rows)
+    fit = Fit.of(Naming({name: Slot(name, tensor) for name, tensor in model.state_dict().items()}), weights, rows)
     fit.fill()
     return fit
 
@@ -51,7 +51,7 @@ def test_rows_of_a_head_laid_out_as_in_paddle_lie_along_the_other_axis() -> None
     slots = {'fc.weight': Slot('fc.weight', linear.weight.detach().T)}
     with torch.no_grad():
         linear.weight.fill_(-1)
-    fit = Fit.of(Naming('the original', slots), {'fc.weight': torch.arange(8.0).view(2, 4).numpy()}, Rows([PETS], [ANIMALS]))
+    fit = Fit.of(Naming(slots), {'fc.weight': torch.arange(8.0).view(2, 4).numpy()}, Rows([PETS], [ANIMALS]))
     fit.fill()
     assert linear.weight.tolist() == [[3, 7], [1, 5], [-1, -1]]
 

@@ -1,7 +1,7 @@
 """Exported networks in fewer bits: float16, or 8-bit integers calibrated on images. Files of ONNX in, files of ONNX out."""
 
 import tempfile
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any, Literal
@@ -9,7 +9,7 @@ from typing import Any, Literal
 import numpy as np
 
 from phalanx.runtime.prepare import Floats
-from phalanx.runtime.session import INPUT
+from phalanx.runtime.session import INPUT, onnx_session
 
 Precision = Literal['fp32', 'fp16', 'int8']
 # What onnxruntime computes in float32 alone, on CPUs at least.
@@ -129,7 +129,6 @@ def losses(exact: Path, rounded: Path, images: Iterable[Floats]) -> dict[str, fl
     """
     import onnx
     import onnx.compose
-    import onnxruntime  # type: ignore[import-untyped]
 
     both, other = onnx.load(exact), onnx.compose.add_prefix(onnx.load(rounded), ROUNDED)
     values = {INPUT, *(name for node in both.graph.node for name in node.output)}
@@ -145,18 +144,22 @@ def losses(exact: Path, rounded: Path, images: Iterable[Floats]) -> dict[str, fl
     both.opset_import.extend(one for one in other.opset_import if one.domain not in {own.domain for own in both.opset_import})
     again = rounded_again(both)
     made = {name: (layers[name], wanted[name], again.get(layers[name], layers[name])) for name in layers if name in wanted}
-    asked = list(dict.fromkeys(name for values in made.values() for name in values))
-    del both.graph.output[:]
-    both.graph.output.extend(onnx.helper.make_empty_tensor_value_info(name) for name in asked)
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 3  # errors
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL  # else layers are fused
-    session = onnxruntime.InferenceSession(both.SerializeToString(), options, providers=['CPUExecutionProvider'])
+    compute = values_in(both, list(dict.fromkeys(name for values in made.values() for name in values)))
     errors, squares = dict.fromkeys(made, 0.0), dict.fromkeys(made, 0.0)
     for image in images:
-        found = dict(zip(asked, session.run(asked, {INPUT: image[None]}), strict=True))
+        found = compute(image[None])
         for name, outputs in made.items():
             right, *given = (found[output] for output in outputs)
             errors[name] += sum(float(np.square(right - one).mean()) for one in given)
             squares[name] += float(np.square(right).mean())
     return {name: errors[name] / squares[name] for name in made if squares[name]}
+
+
+def values_in(model: Any, names: Sequence[str]) -> Callable[[Floats], dict[str, Any]]:
+    """Gives, for prepared images, the values `names` inside a network, none of whose layers are fused; changes `model`."""
+    import onnx
+
+    outputs = {value.name for value in model.graph.output}
+    model.graph.output.extend(onnx.helper.make_empty_tensor_value_info(name) for name in names if name not in outputs)
+    session = onnx_session(model.SerializeToString(), fused=False)
+    return lambda images: dict(zip(names, session.run(names, {INPUT: images}), strict=True))

@@ -27,7 +27,6 @@ from phalanx.deploy import compact
 from phalanx.deploy.compact import Precision
 from phalanx.deploy.difference import begins
 from phalanx.deploy.options import AXES, FORMATS, OLDEST_OPSET, export_parser
-from phalanx.deploy.readme import readme_of
 from phalanx.deploy.writing import (
     LEAST,
     Arrays,
@@ -35,6 +34,7 @@ from phalanx.deploy.writing import (
     Shapes,
     as_openvino,
     label,
+    readme_of,
     run_onnx,
     shapes_of,
     traced,

@@ -1,22 +1,25 @@
-"""The files of each format: a network is traced by torch.export and written as ONNX, OpenVINO or torch's own."""
+"""The files of each format: a network is traced by torch.export and written as ONNX, OpenVINO or torch's own; their README."""
 
 import json
 import re
 import warnings
 from collections.abc import Mapping, Sequence
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
+from jinja2 import Environment, StrictUndefined
 from torch import Tensor, nn
 
 from phalanx.deploy.options import AXES
-from phalanx.runtime.session import GUIDE, INPUT
+from phalanx.runtime.session import GUIDE, INPUT, onnx_session
 
 NAMES = {0: ('batch', ''), 2: ('height', 'rows'), 3: ('width', 'columns')}  # of a size, of the cells in it
 TRACED = {2: 192, 3: 256}  # least sides in tracing, where they may vary: a coarse map one pixel wide would be a special case
+LARGEST_BATCH = 8  # in TensorRT's ranges
 LEAST = {0: 1, 2: 96, 3: 128}  # sizes that a file of torch's own takes; those of other formats do not enforce it
 
 Arrays = list[npt.NDArray[np.float32]]
@@ -119,6 +122,31 @@ def label(file: Path, guide: Mapping[str, Any]) -> None:
     onnx.save(model, file)
 
 
+def readme_of(said: Mapping[str, Any], varying: Mapping[int, int], shape: Sequence[int]) -> str:
+    """The README beside a file, for whoever gets it without Phalanx.
+
+    `said`: what the file says about itself; `varying`: see `Export.dynamic`; `shape` [4] of a usual input.
+    """
+    template = files('phalanx.deploy').joinpath('readme.md').read_text(encoding='utf-8')
+    file = Path(said['file'])
+    page = Environment(undefined=StrictUndefined, keep_trailing_newline=True).from_string(template)
+    return page.render(
+        said=said, stem=file.stem, suffix=file.suffix, least=LEAST, trtexec_shapes=trtexec_shapes(varying, shape)
+    )
+
+
+def trtexec_shapes(varying: Mapping[int, int], shape: Sequence[int]) -> str:
+    """The options of trtexec that say how sizes vary: half to twice the sides of `shape`, batches of 1 to LARGEST_BATCH."""
+    if not varying:
+        return ''
+    ranges = {'min': list(shape), 'opt': list(shape), 'max': list(shape)}
+    for axis, step in varying.items():
+        least, most = (1, LARGEST_BATCH) if axis == 0 else (-(-shape[axis] // (2 * step)) * step, 2 * shape[axis])
+        ranges['min'][axis], ranges['max'][axis] = least, most
+        ranges['opt'][axis] = 1 if axis == 0 else shape[axis]
+    return ''.join(f' --{which}Shapes=images:{"x".join(map(str, sides))}' for which, sides in ranges.items())
+
+
 def as_openvino(file: Path, guide: Mapping[str, Any]) -> Path:
     """The .xml file that OpenVINO makes of an ONNX file, with the same guide; a .bin file is beside it."""
     import openvino
@@ -131,10 +159,6 @@ def as_openvino(file: Path, guide: Mapping[str, Any]) -> Path:
 
 def run_onnx(file: Path, trials: Sequence[Tensor]) -> tuple[Shapes, list[Arrays]]:
     """The shapes that a file names for its input and outputs, and what onnxruntime computes for each of the trials."""
-    import onnxruntime  # type: ignore[import-untyped]  # optional: it comes with the extra `export`
-
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 3  # errors
-    session = onnxruntime.InferenceSession(file, options, providers=['CPUExecutionProvider'])
+    session = onnx_session(file)
     shapes = {node.name: node.shape for node in (*session.get_inputs(), *session.get_outputs())}
     return shapes, [session.run(None, {INPUT: images.numpy()}) for images in trials]

@@ -7,18 +7,16 @@ import cv2
 import numpy as np
 import numpy.typing as npt
 
-from phalanx.runtime.prepare import INTERPOLATIONS, Floats, Image, normalised, ratio_factor, size_of
+from phalanx.runtime.family import Family
+from phalanx.runtime.prepare import INTERPOLATIONS, Floats, Image, filled_up, normalised, ratio_factor, size_of
 from phalanx.runtime.results import Found
-from phalanx.runtime.session import ArtifactError, Run
+from phalanx.runtime.session import ArtifactError
 
 Suppressed = tuple[Floats, Floats, npt.NDArray[np.int64]]  # boxes [n, 4], scores [n], classes [n]
 
 
-class Detection:
+class Detection(Family):
     """Reads the guide of a detection network."""
-
-    def __init__(self, guide: Mapping[str, Any]) -> None:
-        self.preparation, self.reading = guide['preparation'], guide['reading']
 
     def prepare(self, image: Image) -> Floats:
         for transform in self.preparation['transforms']:
@@ -26,14 +24,7 @@ class Detection:
             if (x, y) != (1, 1):
                 interpolation = INTERPOLATIONS[transform['interpolation']]
                 image = cv2.resize(image, None, fx=x, fy=y, interpolation=interpolation).astype(np.uint8, copy=False)
-        step = self.preparation['multiple_of']
-        canvas = np.empty((*(-(-side // step) * step for side in image.shape[:2]), 3), np.uint8)
-        canvas[:] = self.preparation['fill']
-        canvas[: image.shape[0], : image.shape[1]] = image
-        return normalised(canvas, self.preparation)
-
-    def outputs(self, run: Run, images: Floats) -> dict[str, Any]:
-        return run(images)
+        return normalised(filled_up(image, self.preparation['multiple_of'], self.preparation['fill']), self.preparation)
 
     def prediction(self, outputs: Mapping[str, Any], image: Image) -> Suppressed:
         """What is left of the boxes once they are suppressed, in pixels of the image, the most probable first; not clipped."""

@@ -1,37 +1,21 @@
 """An exported model with its pre- and post-processing, ready to call on an image."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
 from phalanx.runtime.detection import Detection
-from phalanx.runtime.prepare import Floats, Image, checked
+from phalanx.runtime.family import Family
+from phalanx.runtime.prepare import Image, checked
 from phalanx.runtime.recognition import Recognition
 from phalanx.runtime.segmentation import Segmentation
 from phalanx.runtime.session import ArtifactError, Run, opened
 from phalanx.runtime.table import Table
 from phalanx.runtime.text_detection import TextDetection
 
-
-class Family(Protocol):
-    """What a guide means."""
-
-    def prepare(self, image: Image) -> Floats:
-        """What the network takes of an image, [3, h, w]."""
-
-    def outputs(self, run: Run, images: Floats) -> Mapping[str, Any]:
-        """What it says about prepared images [B, 3, h, w] of one size: arrays [B, ...]."""
-
-    def prediction(self, outputs: Mapping[str, Any], image: Image) -> Any:
-        """What the outputs mean, a row of each, for the image that they belong to: what a metric takes."""
-
-    def result(self, prediction: Any, image: Image) -> Any:
-        """The same as a person wants it."""
-
-
-FAMILIES: dict[str, Callable[[Mapping[str, Any]], Family]] = {
+FAMILIES: dict[str, type[Family]] = {
     'segmentation': Segmentation,
     'detection': Detection,
     'recognition': Recognition,

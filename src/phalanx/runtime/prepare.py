@@ -51,6 +51,15 @@ def normalised(image: Image, preparation: Mapping[str, Any]) -> Floats:
     return np.ascontiguousarray(floats.transpose(2, 0, 1))
 
 
+def filled_up(image: Image, step: int, colour: Sequence[int] = (0, 0, 0)) -> Image:
+    """The image at the upper left of one all in `colour` whose sides are the next multiples of `step`."""
+    H, W = image.shape[:2]
+    filled = np.empty((-(-H // step) * step, -(-W // step) * step, 3), np.uint8)
+    filled[:] = colour
+    filled[:H, :W] = image
+    return filled
+
+
 def with_zeros(maps: Floats, height: int, width: int) -> Floats:
     """`maps` [C, h, w] at the upper left of zeros [C, height, width]."""
     filled = np.zeros((len(maps), height, width), np.float32)
@@ -58,10 +67,10 @@ def with_zeros(maps: Floats, height: int, width: int) -> Floats:
     return filled
 
 
-def resized(image: Image, height: int, width: int, interpolation: str = 'linear') -> Image:
+def resized(image: Image, height: int, width: int) -> Image:
     if image.shape[:2] == (height, width):
         return image
-    return cv2.resize(image, (width, height), interpolation=INTERPOLATIONS[interpolation]).astype(np.uint8, copy=False)
+    return cv2.resize(image, (width, height), interpolation=cv2.INTER_LINEAR).astype(np.uint8, copy=False)
 
 
 def resized_maps(maps: Floats, height: int, width: int) -> Floats:
@@ -71,23 +80,17 @@ def resized_maps(maps: Floats, height: int, width: int) -> Floats:
     return np.stack([cv2.resize(one, (width, height), interpolation=cv2.INTER_LINEAR) for one in maps]).astype(np.float32)
 
 
-def line_size(image: Image, size: Size, *, keep_ratio: bool, grow: bool) -> tuple[int, int]:
-    """The width of the input, and how many of its columns, from the left, a line of text fills; see `fitted_line`."""
-    H, W = size
-    ratio = image.shape[1] / image.shape[0]
-    if grow:
-        W = int(H * max(W / H, ratio))
-    return W, min(W, math.ceil(H * ratio)) if keep_ratio else W
-
-
 def fitted_line(image: Image, size: Size, *, keep_ratio: bool = True, grow: bool = False) -> tuple[Image, int]:
     """What the network sees, an image of `size` (height, width), and how many of its columns, from the left, the line fills.
 
     With `keep_ratio` the line gets the height of `size` and as much width as it needs, at most all of it; else it is stretched
     to all. The rest is black; the Task makes it zero. With `grow` the result is wider than `size` where the line needs it.
     """
-    W, width = line_size(image, size, keep_ratio=keep_ratio, grow=grow)
-    H = size[0]
+    H, W = size
+    ratio = image.shape[1] / image.shape[0]
+    if grow:
+        W = int(H * max(W / H, ratio))
+    width = min(W, math.ceil(H * ratio)) if keep_ratio else W
     line = cv2.resize(image, (width, H), interpolation=cv2.INTER_LINEAR).astype(np.uint8, copy=False)
     if width == W:
         return line, width

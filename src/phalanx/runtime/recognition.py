@@ -5,26 +5,20 @@ from typing import Any
 
 import numpy as np
 
+from phalanx.runtime.family import Family
 from phalanx.runtime.prepare import Floats, Image, fitted_line, normalised, size_of, with_zeros
 from phalanx.runtime.results import Reading
-from phalanx.runtime.session import Run
 
 BLANK = 0
 
 
-class Recognition:
+class Recognition(Family):
     """Reads the guide of a recognition network."""
-
-    def __init__(self, guide: Mapping[str, Any]) -> None:
-        self.preparation, self.reading = guide['preparation'], guide['reading']
 
     def prepare(self, image: Image) -> Floats:
         size, keep_ratio = size_of(self.preparation, 'image_size'), self.preparation['keep_ratio']
         seen, width = fitted_line(image, size, keep_ratio=keep_ratio, grow=keep_ratio)
         return with_zeros(normalised(seen[:, :width], self.preparation), *seen.shape[:2])
-
-    def outputs(self, run: Run, images: Floats) -> dict[str, Any]:
-        return run(images)
 
     def prediction(self, outputs: Mapping[str, Any], image: Image) -> Reading:
         if 'numbers' in outputs:  # the likeliest of each place, chosen in the graph
@@ -33,9 +27,6 @@ class Recognition:
             shares = softmax(outputs['logits'])
             numbers, probabilities = shares.argmax(1), shares.max(1)
         return collapsed(numbers.tolist(), probabilities.tolist(), self.reading['characters'])
-
-    def result(self, prediction: Reading, image: Image) -> Reading:
-        return prediction
 
 
 def collapsed(numbers: Sequence[int], probabilities: Sequence[float], characters: Sequence[str]) -> Reading:

@@ -8,19 +8,16 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from phalanx.runtime.family import Family
 from phalanx.runtime.prepare import Floats, Image, Size, normalised, resized, resized_maps, size_of
 from phalanx.runtime.session import ArtifactError, Run
 
 GREY = 127.5  # images are filled up with the middle of the range
 PADDING = 127  # the byte next to it, where more is done to an image that was filled up
-LEFT_RIGHT, TOP_BOTTOM = 3, 2  # the dimensions that a flip turns round
 
 
-class Segmentation:
+class Segmentation(Family):
     """Reads the guide of a segmentation network."""
-
-    def __init__(self, guide: Mapping[str, Any]) -> None:
-        self.preparation, self.reading = guide['preparation'], guide['reading']
 
     def prepare(self, image: Image) -> Floats:
         transforms, size = self.preparation['transforms'], (image.shape[0], image.shape[1])
@@ -41,7 +38,8 @@ class Segmentation:
     def outputs(self, run: Run, images: Floats) -> dict[str, Any]:
         """One view of the images, or windows, scales and flips, whose logits are averaged, as in `Inference`."""
         inference = self.reading['inference']
-        views = list(product(inference['scales'], self._flips()))
+        turned = flips(horizontal=inference['flip_horizontal'], vertical=inference['flip_vertical'])
+        views = list(product(inference['scales'], turned))
         if views == [(1.0, ())] and windows(inference) is None:
             return run(images)
         H, W = images.shape[2:]
@@ -52,12 +50,6 @@ class Segmentation:
             logits = np.flip(self._logits(run, np.ascontiguousarray(seen)), flip)
             total = total + np.stack([resized_maps(np.ascontiguousarray(one), H, W) for one in logits])
         return {'logits': total / np.float32(len(views))}
-
-    def _flips(self) -> list[tuple[int, ...]]:
-        inference = self.reading['inference']
-        vertical = [(), (TOP_BOTTOM,)] if inference['flip_vertical'] else [()]
-        horizontal = [(), (LEFT_RIGHT,)] if inference['flip_horizontal'] else [()]
-        return [(*first, *second) for first, second in product(vertical, horizontal)]
 
     def _logits(self, run: Run, images: Floats) -> Floats:
         sizes = windows(self.reading['inference'])
@@ -88,9 +80,6 @@ class Segmentation:
             maps = maps[:, :H, :W] if transform['name'] == 'Padding' else resized_maps(maps, H, W)
         return maps.argmax(0).astype(np.uint8)  # type: ignore[no-any-return]
 
-    def result(self, prediction: npt.NDArray[np.uint8], image: Image) -> npt.NDArray[np.uint8]:
-        return prediction
-
 
 def grey_after(mean: Sequence[float], std: Sequence[float]) -> Floats:
     """What GREY is in each channel [3] after normalisation."""
@@ -112,6 +101,13 @@ def size_after(size: tuple[int, int], transform: Mapping[str, Any]) -> tuple[int
             factor = transform['side'] / max(H, W)
             return max(1, round(H * factor)), max(1, round(W * factor))
     raise ArtifactError(f'images went through {transform["name"]} in evaluation, which the runtime does not know')
+
+
+def flips(*, horizontal: bool, vertical: bool) -> list[tuple[int, ...]]:
+    """The dimensions to turn round for each way to see images [B, C, H, W], beginning with the images as they are."""
+    rows = [(), (2,)] if vertical else [()]
+    columns = [(), (3,)] if horizontal else [()]
+    return [(*first, *second) for first, second in product(rows, columns)]
 
 
 def windows(inference: Mapping[str, Any]) -> tuple[Size, Size] | None:

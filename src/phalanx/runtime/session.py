@@ -13,6 +13,7 @@ INPUT = 'images'
 PARTS = ('phalanx', 'task', 'input', 'preparation', 'reading')  # of the guide, without which nothing can be done
 
 Run = Callable[[Floats], dict[str, Any]]  # [B, 3, H, W] -> an array for each output
+Opened = tuple[str | None, list[int | str], Run]  # the guide as text, and the shape of the input, where what may vary is a word
 
 
 class ArtifactError(Exception):
@@ -32,38 +33,50 @@ def opened(file: Path, threads: int) -> Session:
         raise ArtifactError(f'{file}: there is no such file')
     if file.suffix not in OPENERS:
         raise ArtifactError(f'{file}: is not one of {", ".join(OPENERS)}, which `phalanx export` writes')
-    return OPENERS[file.suffix](file, threads)
-
-
-def by_onnxruntime(file: Path, threads: int) -> Session:
-    try:
-        import onnxruntime  # type: ignore[import-untyped]
-    except ImportError:
-        raise ArtifactError(f'{file}: needs onnxruntime: pip install "phalanx-vision[runtime]"') from None
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 3  # errors
-    options.intra_op_num_threads = threads
-    try:
-        session = onnxruntime.InferenceSession(file, options, providers=['CPUExecutionProvider'])
-    except Exception as error:  # noqa: BLE001 - onnxruntime's have no other class in common
-        cure = f'onnxruntime {onnxruntime.__version__} cannot read it; it is damaged, or made for a newer one'
-        raise ArtifactError(f'{file}: {cure}: {_first_line(error)}') from None
-    guide = understood(session.get_modelmeta().custom_metadata_map.get(GUIDE), file)
-    names = [output.name for output in session.get_outputs()]
-    shape = session.get_inputs()[0].shape
+    guide, shape, compute = OPENERS[file.suffix](file, threads)
 
     def run(images: Floats) -> dict[str, Any]:
         check_shape(images.shape, shape, file)
         try:
-            return dict(zip(names, session.run(names, {INPUT: images}), strict=True))
-        except Exception as error:  # noqa: BLE001
+            return compute(images)
+        except Exception as error:  # noqa: BLE001 - onnxruntime's have no other class in common
             size = f'{images.shape[3]} x {images.shape[2]}'
             raise ArtifactError(f'{file}: does not take images of {size}: {_first_line(error)}') from None
 
-    return Session(guide, run)
+    return Session(understood(guide, file), run)
 
 
-def by_openvino(file: Path, threads: int) -> Session:
+def by_onnxruntime(file: Path, threads: int) -> Opened:
+    try:
+        import onnxruntime  # type: ignore[import-untyped]
+    except ImportError:
+        raise ArtifactError(f'{file}: needs onnxruntime: pip install "phalanx-vision[runtime]"') from None
+    try:
+        session = onnx_session(file, threads)
+    except Exception as error:  # noqa: BLE001 - as above
+        cure = f'onnxruntime {onnxruntime.__version__} cannot read it; it is damaged, or made for a newer one'
+        raise ArtifactError(f'{file}: {cure}: {_first_line(error)}') from None
+    names = [output.name for output in session.get_outputs()]
+
+    def run(images: Floats) -> dict[str, Any]:
+        return dict(zip(names, session.run(names, {INPUT: images}), strict=True))
+
+    return session.get_modelmeta().custom_metadata_map.get(GUIDE), session.get_inputs()[0].shape, run
+
+
+def onnx_session(model: Path | bytes, threads: int = 0, *, fused: bool = True) -> Any:
+    """onnxruntime's session for an ONNX file, or the content of one; not `fused`: each layer is computed by itself."""
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3  # errors
+    options.intra_op_num_threads = threads
+    if not fused:
+        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    return onnxruntime.InferenceSession(model, options, providers=['CPUExecutionProvider'])
+
+
+def by_openvino(file: Path, threads: int) -> Opened:
     try:
         import openvino
     except ImportError:
@@ -75,23 +88,18 @@ def by_openvino(file: Path, threads: int) -> Session:
         compiled = core.compile_model(model, 'CPU', options)
     except RuntimeError as error:
         raise ArtifactError(f'{file}: OpenVINO cannot read it, or the .bin file beside it: {_first_line(error)}') from None
-    guide = understood(model.get_rt_info(GUIDE).astype(str) if model.has_rt_info(GUIDE) else None, file)
     names = [output.any_name for output in compiled.outputs]
     shape = [side.get_length() if side.is_static else '' for side in compiled.input(0).partial_shape]
 
     def run(images: Floats) -> dict[str, Any]:
-        check_shape(images.shape, shape, file)
-        try:
-            found = compiled.create_infer_request().infer([images])  # a request of its own: threads may share the model
-        except RuntimeError as error:
-            size = f'{images.shape[3]} x {images.shape[2]}'
-            raise ArtifactError(f'{file}: does not take images of {size}: {_first_line(error)}') from None
+        found = compiled.create_infer_request().infer([images])  # a request of its own: threads may share the model
         return {name: found[name] for name in names}
 
-    return Session(guide, run)
+    guide = model.get_rt_info(GUIDE).astype(str) if model.has_rt_info(GUIDE) else None
+    return guide, shape, run
 
 
-OPENERS: dict[str, Callable[[Path, int], Session]] = {'.onnx': by_onnxruntime, '.xml': by_openvino}
+OPENERS: dict[str, Callable[[Path, int], Opened]] = {'.onnx': by_onnxruntime, '.xml': by_openvino}
 
 
 def understood(guide: str | None, file: Path) -> Mapping[str, Any]:

@@ -6,25 +6,19 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from phalanx.runtime.family import Family
 from phalanx.runtime.prepare import Floats, Image, fitted_square, normalised, with_zeros
 from phalanx.runtime.results import Prediction
-from phalanx.runtime.session import Run
 
 START = 0  # the number of the token before the first; also what fills up shorter sequences
 
 
-class Table:
+class Table(Family):
     """Reads the guide of a table network."""
-
-    def __init__(self, guide: Mapping[str, Any]) -> None:
-        self.preparation, self.reading = guide['preparation'], guide['reading']
 
     def prepare(self, image: Image) -> Floats:
         side = self.preparation['side']
         return with_zeros(normalised(fitted_square(image, side), self.preparation), side, side)
-
-    def outputs(self, run: Run, images: Floats) -> dict[str, Any]:
-        return run(images)
 
     def prediction(self, outputs: Mapping[str, Any], image: Image) -> Prediction:
         if 'numbers' in outputs:  # the likeliest of each step, chosen in the graph
@@ -33,9 +27,6 @@ class Table:
             numbers, chances = outputs['probabilities'].argmax(1), outputs['probabilities'].max(1)
         size, reading = (image.shape[0], image.shape[1]), self.reading
         return said(numbers, chances, outputs['boxes'], size, reading['tokens'], reading['cells'])
-
-    def result(self, prediction: Prediction, image: Image) -> Prediction:
-        return prediction
 
 
 def said(

@@ -11,9 +11,10 @@ import cv2
 import numpy as np
 import numpy.typing as npt
 
-from phalanx.runtime.prepare import Floats, Image, limited_size, normalised, resized, size_of
+from phalanx.runtime.family import Family
+from phalanx.runtime.prepare import Floats, Image, filled_up, limited_size, normalised, resized, size_of
 from phalanx.runtime.results import TextRegion
-from phalanx.runtime.session import ArtifactError, Run
+from phalanx.runtime.session import ArtifactError
 
 Points = npt.NDArray[Any]  # [n, 2] x, y
 Shape = Literal['quad', 'polygon']
@@ -23,30 +24,18 @@ LEAST_SIDE = 3  # of a text on the map, in pixels; once it is unclipped, two mor
 ROUNDING = 0.002  # how far the outline of a polygon may be from the contour, as a share of the contour's length
 
 
-class TextDetection:
+class TextDetection(Family):
     """Reads the guide of a network that finds text."""
-
-    def __init__(self, guide: Mapping[str, Any]) -> None:
-        self.preparation, self.reading = guide['preparation'], guide['reading']
 
     def prepare(self, image: Image) -> Floats:
         for transform in self.preparation['transforms']:
             image = resized(image, *size_after(transform, image))
-        step, (H, W) = self.preparation['multiple_of'], image.shape[:2]
-        filled_up = np.zeros((-(-H // step) * step, -(-W // step) * step, 3), np.uint8)
-        filled_up[:H, :W] = image
-        return normalised(filled_up, self.preparation)
-
-    def outputs(self, run: Run, images: Floats) -> dict[str, Any]:
-        return run(images)
+        return normalised(filled_up(image, self.preparation['multiple_of']), self.preparation)
 
     def prediction(self, outputs: Mapping[str, Any], image: Image) -> list[TextRegion]:
         H, W = image.shape[:2]
         h, w = self._fitted(image)
         return text_regions(outputs['probabilities'][:h, :w], (W, H), **self.reading['post_processing'])
-
-    def result(self, prediction: list[TextRegion], image: Image) -> list[TextRegion]:
-        return prediction
 
     def _fitted(self, image: Image) -> tuple[int, int]:
         """How many rows and columns of the input the image has; the rest is black."""

@@ -1,6 +1,7 @@
 """Files that matter: written aside and renamed, and the only place that removes anything from a disk."""
 
 import contextlib
+import hashlib
 import os
 import shutil
 from collections.abc import Iterator
@@ -49,6 +50,12 @@ def remove_own(path: Path) -> None:
             shutil.rmtree(path)
         else:
             path.unlink()
+
+
+def digest_of(path: Path) -> str:
+    """The sha256 of a file."""
+    with path.open('rb') as file:
+        return hashlib.file_digest(file, 'sha256').hexdigest()
 
 
 def flush(path: Path) -> None:

@@ -13,19 +13,8 @@ GZIP, ZIP = b'\x1f\x8b', b'PK\x03\x04'
 MOST_INFLATED, ALWAYS_ALLOWED = 100, 64 << 20  # unpacked, an archive may be so many times its size, or so many bytes
 LONGEST_HEADER, ALL_HEADERS = 4096, 2 << 20  # bytes in a tar archive: of one, and together, which makes 4096 members
 
-UNREADABLE_ZIP = (  # what zipfile raises for bytes that are not an archive, or one that it does not know
-    *(
-        zipfile.BadZipFile,
-        zlib.error,
-        OSError,
-        EOFError,
-        ValueError,
-        KeyError,
-        RuntimeError,
-        NotImplementedError,
-        OverflowError,
-    ),
-)
+# What zipfile raises for bytes that are not an archive, or one that it does not know.
+UNREADABLE_ZIP = (zipfile.BadZipFile, zlib.error, OSError, EOFError, ValueError, KeyError, RuntimeError, OverflowError)
 
 
 class ArchiveError(Exception):
@@ -37,7 +26,7 @@ def is_archive(data: bytes) -> bool:
     if data.startswith(ZIP):
         names = _zip_names(data)
         return bool(names) and not any(name.endswith(('.npy', '/data.pkl')) for name in names)  # arrays of numpy, of torch
-    return data.startswith(GZIP) or data[257:262] == b'ustar'
+    return data.startswith(GZIP) or _is_tar(data)
 
 
 def holds_arrays(data: bytes) -> bool:
@@ -60,7 +49,7 @@ def check_unpacked_size(data: bytes) -> None:
         raise ArchiveError(f'is not a complete zip archive: {error}') from None
 
 
-def only_weights(data: bytes, wanted: str | None = None) -> bytes:
+def only_weights(data: bytes, wanted: str | None) -> bytes:
     """The content of the only file of weights in the archive `data`, or of the one that `wanted` names.
 
     Where names of members point to does not matter, since nothing is written. Raises ArchiveError.
@@ -69,7 +58,11 @@ def only_weights(data: bytes, wanted: str | None = None) -> bytes:
         return _chosen(_in_zip(data, _is_weights), wanted)
     if data.startswith(GZIP):
         data = _inflated(data)
-    return _chosen(_in_tar(data), wanted) if data[257:262] == b'ustar' else data
+    return _chosen(_in_tar(data), wanted) if _is_tar(data) else data
+
+
+def _is_tar(data: bytes) -> bool:
+    return data[257:262] == b'ustar'
 
 
 def _inflated(data: bytes) -> bytes:

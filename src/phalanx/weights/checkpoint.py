@@ -28,7 +28,7 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
-from phalanx.system.disk import flush, remove_own
+from phalanx.system.disk import digest_of, flush, remove_own
 from phalanx.system.errors import CheckpointError
 
 LONGEST_NAME = 255  # bytes, of a file in Linux
@@ -225,7 +225,7 @@ def load(path: Path) -> Loaded:
             raise CheckpointError(f'{file}: is missing')
         if file.stat().st_size != size:
             raise CheckpointError(f'{file}: has {file.stat().st_size} bytes, {size} were written; it was cut short')
-        if _digest(file) != digest:
+        if digest_of(file) != digest:
             raise CheckpointError(f'{file}: its bytes are not those that were written (sha256 differs)')
     averaged = path / 'averaged.safetensors'
     try:
@@ -241,16 +241,11 @@ def load(path: Path) -> Loaded:
 
 
 def weights_at(path: Path, *, raw: bool = False) -> dict[str, Tensor]:
-    """The weights to use from a run folder (its best, else its latest), a checkpoint folder or a `.safetensors` file.
+    """The weights to use from a run folder (its best, else its latest) or a checkpoint folder.
 
     `raw`: of a checkpoint those as trained, even where it has their EMA.
     Raises CheckpointError when there are none or they are damaged.
     """
-    if path.is_file():
-        try:
-            return safetensors.torch.load_file(path)
-        except safetensors.SafetensorError as error:
-            raise CheckpointError(f'{path}: is not a complete .safetensors file: {error}') from None
     loaded = load(chosen(path))
     return loaded.model if raw or loaded.averaged is None else loaded.averaged
 
@@ -332,8 +327,3 @@ def _saved(state: Mapping[str, Any]) -> bytes:
     file = io.BytesIO()
     torch.save(dict(state), file)
     return file.getvalue()
-
-
-def _digest(path: Path) -> str:
-    with path.open('rb') as file:
-        return hashlib.file_digest(file, 'sha256').hexdigest()

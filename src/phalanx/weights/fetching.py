@@ -9,7 +9,6 @@ FOLDER/lock         held by the process that fetches
 import contextlib
 import errno
 import fcntl
-import hashlib
 import http.client
 import json
 import logging
@@ -28,7 +27,7 @@ from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 
 import phalanx
-from phalanx.system.disk import remove_own, write_whole
+from phalanx.system.disk import digest_of, remove_own, write_whole
 from phalanx.system.errors import CheckpointError
 
 log = logging.getLogger('phalanx')
@@ -100,11 +99,6 @@ def check_address(address: str, sha256: str | None) -> None:
         raise FetchError(f'{address}: could be changed on its way; use https://, or say what it must be: {address}#sha256=HEX')
 
 
-def digest_of(path: Path) -> str:
-    with path.open('rb') as file:
-        return hashlib.file_digest(file, 'sha256').hexdigest()
-
-
 def _fetch(address: str, folder: Path, headers: Mapping[str, str], sha256: str | None, pause: float) -> Fetched:
     """Fetches into `folder`, which this process has locked."""
     name = re.sub(r'[^\w.+-]', '_', unquote(urlsplit(address).path).rpartition('/')[2]).lstrip('.') or 'weights'
@@ -124,7 +118,8 @@ def _fetch(address: str, folder: Path, headers: Mapping[str, str], sha256: str |
         cure = 'behind a proxy, set https_proxy; without a network, copy the file here and name its path'
         raise FetchError(f'{address}: {cut} ({ATTEMPTS} attempts); {kept}{cure}')
     remembered = _read_json(folder / 'facts.json')
-    found = Fetched(folder / name, address, part.stat().st_size, digest_of(part), _now())
+    now = time.strftime('%Y-%m-%d %H:%M:%S UTC', time.gmtime())
+    found = Fetched(folder / name, address, part.stat().st_size, digest_of(part), now)
     expected = sha256.lower() if sha256 else remembered.get('sha256')
     if expected not in (None, found.sha256):
         remove_own(part)
@@ -265,7 +260,3 @@ def _read_json(path: Path) -> dict[str, Any]:
         return dict(json.loads(path.read_text()))
     except (OSError, ValueError, TypeError):
         return {}
-
-
-def _now() -> str:
-    return time.strftime('%Y-%m-%d %H:%M:%S UTC', time.gmtime())

@@ -18,7 +18,7 @@ from phalanx.config.read import did_you_mean
 from phalanx.system.disk import write_whole
 from phalanx.weights.archives import SUFFIXES
 from phalanx.weights.fetching import SILENCE, Fetched, FetchError, check_address, fetch, fetched
-from phalanx.weights.published import PUBLISHED, of_address
+from phalanx.weights.published import PUBLISHED, entry_of
 
 HUB = 'https://huggingface.co'
 HUB_FILE = re.compile(r'hf://(?P<repo>[\w.-]+/[\w.-]+)(@(?P<revision>[^/]+))?(/(?P<file>.+))?')
@@ -67,17 +67,14 @@ def find(source: str | Path) -> Found:
     member, sha256 = options.get('file'), options.get('sha256')
     if (path := _local(place)) is not None:
         return Found(text, path, member)
-    if place in PUBLISHED:
-        entry = PUBLISHED[place]
-        there = _cached(place, entry.address) or fetch(entry.address, folder_of(entry.address), sha256=sha256 or entry.sha256)
-        return Found(text, there.path, member or entry.member, there, entry.licence, entry.part)
     if place.startswith('hf://'):
         return _of_hub(place, sha256, member)
-    if place.startswith(('https://', 'http://')):
-        check_address(place, sha256)
-        known = of_address(place)
-        there = _cached(place, place) or fetch(place, folder_of(place), sha256=sha256)
-        return Found(text, there.path, member, there, known.licence if known else None, known.part if known else 'all')
+    entry = entry_of(place)
+    if entry is not None or place.startswith(('https://', 'http://')):
+        address = entry.address if entry else place
+        check_address(address, sha256)
+        there = _cached(place, address) or fetch(address, folder_of(address), sha256=sha256)
+        return Found(text, there.path, member, there, entry.licence if entry else None, entry.part if entry else 'all')
     raise NotFoundError(
         f'{text}: there is no such file, run folder or name of published weights{did_you_mean(place, PUBLISHED)} '
         '(`phalanx weights` lists the names)'

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -29,24 +29,17 @@ class Slot:
 class Naming:
     """The tensors of a network (or of a part of it) under the names that one kind of file has for them."""
 
-    whose: str  # a word for people: Phalanx, the original, timm
     slots: Mapping[str, Slot]  # by the name in the file
     is_redundant: Callable[[str, Weights], bool] = lambda name, weights: False  # whether a left-over says nothing new
 
-    def covered(self, weights: Weights) -> int:
-        """How many of the tensors `weights` have by name."""
-        return len(self.slots.keys() & weights.keys())
-
     def of_part(self, part: str) -> Naming:
         """The same for the tensors of one part of the network."""
-        return Naming(
-            self.whose, {name: slot for name, slot in self.slots.items() if slot.ours.startswith(f'{part}.')}, self.is_redundant
-        )
+        return replace(self, slots={name: slot for name, slot in self.slots.items() if slot.ours.startswith(f'{part}.')})
 
     def alone(self, part: str) -> Naming:
         """The same for a file that holds this part alone, whose names do not begin with it."""
         inside = self.of_part(part).slots
-        return Naming(self.whose, {name.removeprefix(f'{part}.'): slot for name, slot in inside.items()}, self.is_redundant)
+        return replace(self, slots={name.removeprefix(f'{part}.'): slot for name, slot in inside.items()})
 
 
 @dataclass(frozen=True)
@@ -194,11 +187,6 @@ class Fit:
             nowhere = dict.fromkeys(table[0], 0) if table else {}
             table.append({**nowhere, 'part': '(no place here)', 'left over': len(self.left_over)})
         return table
-
-
-def best_fit(namings: Sequence[Naming], weights: Weights, rows: Rows | None = None) -> Fit:
-    """How `weights` compare under the naming that knows most of their names; the first of equals."""
-    return Fit.of(max(namings, key=lambda naming: naming.covered(weights)), weights, rows)
 
 
 def _tensor(value: npt.NDArray[Any] | Tensor) -> Tensor:

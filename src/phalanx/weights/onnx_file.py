@@ -97,11 +97,8 @@ def _layers(graph: Any) -> list[Layer]:
         if not fixed:
             continue
         given = next((name for name in node.input if name not in constants), '')
-        if node.op_type == 'MatMul':
-            layer = Layer('MatMul', [fixed[0].T])
-            layers.append(layer)
-        elif node.op_type in PARTS:
-            layer = Layer(node.op_type, fixed)
+        if node.op_type in PARTS:
+            layer = Layer(node.op_type, [fixed[0].T] if node.op_type == 'MatMul' else fixed)
             layers.append(layer)
         elif node.op_type == 'Mul' and fixed[0].size == 1:
             layer = Layer('Affine', [fixed[0].reshape(1)])

@@ -1,4 +1,4 @@
-"""Reads weight files of Paddle: `.pdparams`, and `.tar` or `.tar.gz` that hold one.
+"""Reads weight files of Paddle, `.pdparams`.
 
 A `.pdparams` is a pickle, that is, a program. It is run by Python's own unpickler, reduced to the opcodes that weights need and
 to the constructions in ALLOWED, none of which runs code of the file. Memory is bounded by the size of the file.
@@ -9,14 +9,10 @@ import math
 import pickle
 import struct
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
-
-from phalanx.system.errors import CheckpointError
-from phalanx.weights.archives import ArchiveError, is_archive, only_weights
 
 Array = npt.NDArray[Any]
 
@@ -33,30 +29,15 @@ MOST_BUILT = 4  # what the constructions make may be so many times the size of t
 MALFORMED = (pickle.UnpicklingError, struct.error, EOFError, ValueError, TypeError, LookupError, AttributeError, OverflowError)
 
 
-class PdparamsError(CheckpointError):
-    """A weight file of Paddle that is damaged, or holds what weights do not need; says which file and what."""
-
-
 class RefusedError(Exception):
     """What is wrong, without the name of the file."""
 
 
-def read_pdparams(path: Path) -> dict[str, Array]:
-    """{name: array} as `paddle.save` wrote it, from a `.pdparams` or from the only one in a `.tar` or `.tar.gz`.
-
-    A file with a dict `model` among other things (an optimizer's state, say) gives what is in there. Raises PdparamsError.
-    """
-    try:
-        data = path.read_bytes()
-        return arrays_in(only_weights(data) if is_archive(data) else data)
-    except OSError as error:
-        raise PdparamsError(f'{path}: cannot be read: {error.strerror}') from None
-    except (RefusedError, ArchiveError) as error:
-        raise PdparamsError(f'{path}: {error}') from None
-
-
 def arrays_in(data: bytes) -> dict[str, Array]:
-    """As `read_pdparams`, from the bytes of a `.pdparams`. Raises RefusedError."""
+    """{name: array} as `paddle.save` wrote it, from the bytes of a `.pdparams`.
+
+    A file with a dict `model` among other things (an optimizer's state, say) gives what is in there. Raises RefusedError.
+    """
     try:
         return _arrays(_Unpickler(data).load(), len(data))
     except MALFORMED as error:

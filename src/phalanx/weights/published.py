@@ -25,37 +25,23 @@ class Published:
     address: str
     licence: str = APACHE
     part: Literal['all', 'backbone'] = 'all'  # what of the network it holds
-    sha256: str | None = None  # of the file at the address, where it is known
-    member: str | None = None  # which file of the archive
 
 
 PUBLISHED: dict[str, Published] = {  # of one network, what to begin with first
     **{
-        f'ppyoloe_plus_crn_{size}_80e_coco': Published(
-            f'ppyoloe, size: {size}, plus: true',
-            'COCO',
-            f'mAP {figure}',
-            f'{PADDLEDET}/ppyoloe_plus_crn_{size}_80e_coco.pdparams',
+        name: Published(network, trained_on, figure, f'{folder}/{name}.pdparams')
+        for name, network, trained_on, figure, folder in (
+            ('ppyoloe_plus_crn_s_80e_coco', 'ppyoloe, size: s, plus: true', 'COCO', 'mAP 43.7', PADDLEDET),
+            ('ppyoloe_plus_crn_m_80e_coco', 'ppyoloe, size: m, plus: true', 'COCO', 'mAP 49.8', PADDLEDET),
+            ('ppyoloe_plus_crn_l_80e_coco', 'ppyoloe, size: l, plus: true', 'COCO', 'mAP 52.9', PADDLEDET),
+            ('ppyoloe_plus_crn_x_80e_coco', 'ppyoloe, size: x, plus: true', 'COCO', 'mAP 54.7', PADDLEDET),
+            ('ppyoloe_plus_crn_s_30e_voc', 'ppyoloe, size: s, plus: true', 'VOC', 'mAP50 86.7', PADDLEDET),
+            ('ppyoloe_plus_crn_l_30e_voc', 'ppyoloe, size: l, plus: true', 'VOC', 'mAP50 89.0', PADDLEDET),
+            ('ppyoloe_crn_s_obj365_pretrained', 'ppyoloe, size: s', 'Objects365', 'mAP50 18.1', OBJECTS365),
+            ('ppyoloe_crn_m_obj365_pretrained', 'ppyoloe, size: m', 'Objects365', 'mAP50 25.0', OBJECTS365),
+            ('ppyoloe_crn_l_obj365_pretrained', 'ppyoloe, size: l', 'Objects365', 'mAP50 30.8', OBJECTS365),
+            ('ppyoloe_crn_x_obj365_pretrained', 'ppyoloe, size: x', 'Objects365', 'mAP50 32.7', OBJECTS365),
         )
-        for size, figure in (('s', '43.7'), ('m', '49.8'), ('l', '52.9'), ('x', '54.7'))
-    },
-    **{
-        f'ppyoloe_plus_crn_{size}_30e_voc': Published(
-            f'ppyoloe, size: {size}, plus: true',
-            'VOC',
-            f'mAP50 {figure}',
-            f'{PADDLEDET}/ppyoloe_plus_crn_{size}_30e_voc.pdparams',
-        )
-        for size, figure in (('s', '86.7'), ('l', '89.0'))
-    },
-    **{
-        f'ppyoloe_crn_{size}_obj365_pretrained': Published(
-            f'ppyoloe, size: {size}',
-            'Objects365',
-            f'mAP50 {figure}',
-            f'{OBJECTS365}/ppyoloe_crn_{size}_obj365_pretrained.pdparams',
-        )
-        for size, figure in (('s', '18.1'), ('m', '25.0'), ('l', '30.8'), ('x', '32.7'))
     },
     **{
         f'CSPResNetb_{size}_pretrained': Published(
@@ -88,17 +74,14 @@ PUBLISHED: dict[str, Published] = {  # of one network, what to begin with first
         )
         for backbone, figure in (('stdc1', '73.30'), ('stdc2', '75.10'))
     },
-    'hrnet_w18_ssld': Published(
-        'ocrnet, backbone: hrnet_w18', 'ImageNet', '', f'{BACKBONES}/hrnet_w18_ssld.tar.gz', part='backbone'
-    ),
-    'hrnet_w48_ssld': Published(
-        'ocrnet, backbone: hrnet_w48', 'ImageNet', '', f'{BACKBONES}/hrnet_w48_ssld.tar.gz', part='backbone'
-    ),
     **{
-        f'PP_STDCNet{number}': Published(
-            f'pp_liteseg, backbone: stdc{number}', 'ImageNet', '', f'{BACKBONES}/PP_STDCNet{number}.tar.gz', part='backbone'
+        name: Published(network, 'ImageNet', '', f'{BACKBONES}/{name}.tar.gz', part='backbone')
+        for name, network in (
+            ('hrnet_w18_ssld', 'ocrnet, backbone: hrnet_w18'),
+            ('hrnet_w48_ssld', 'ocrnet, backbone: hrnet_w48'),
+            ('PP_STDCNet1', 'pp_liteseg, backbone: stdc1'),
+            ('PP_STDCNet2', 'pp_liteseg, backbone: stdc2'),
         )
-        for number in (1, 2)
     },
     **{
         f'segformer_{size}_cityscapes': Published(
@@ -146,36 +129,24 @@ CLASSES: dict[str, tuple[str, ...]] = {
         *('sports ball', 'kite', 'baseball bat', 'baseball glove', 'skateboard', 'surfboard', 'tennis racket', 'bottle'),
         *('wine glass', 'cup', 'fork', 'knife', 'spoon', 'bowl', 'banana', 'apple', 'sandwich', 'orange', 'broccoli', 'carrot'),
         *('hot dog', 'pizza', 'donut', 'cake', 'chair', 'couch', 'potted plant', 'bed', 'dining table', 'toilet', 'tv'),
-        *(
-            'laptop',
-            'mouse',
-            'remote',
-            'keyboard',
-            'cell phone',
-            'microwave',
-            'oven',
-            'toaster',
-            'sink',
-            'refrigerator',
-            'book',
-        ),
-        *('clock', 'vase', 'scissors', 'teddy bear', 'hair drier', 'toothbrush'),
+        *('laptop', 'mouse', 'remote', 'keyboard', 'cell phone', 'microwave', 'oven', 'toaster', 'sink', 'refrigerator'),
+        *('book', 'clock', 'vase', 'scissors', 'teddy bear', 'hair drier', 'toothbrush'),
     ),
 }
 
 
 def class_names(source: str) -> tuple[str, ...]:
     """The classes of the weights that `source` names or is the address of; none where they are not known."""
-    entry = PUBLISHED.get(source) or of_address(source)
+    entry = entry_of(source)
     return CLASSES.get(entry.trained_on, ()) if entry is not None and entry.part == 'all' else ()
 
 
 def recipe_of(source: str) -> str | None:
     """The shipped recipe that the weights which `source` names or is the address of were trained by, where one is."""
-    entry = PUBLISHED.get(source) or of_address(source)
+    entry = entry_of(source)
     return entry.network if entry is not None and entry.part == 'all' and entry.network in shipped() else None
 
 
-def of_address(address: str) -> Published | None:
-    """The entry of the list that is published at `address`."""
-    return next((entry for entry in PUBLISHED.values() if entry.address == address), None)
+def entry_of(source: str) -> Published | None:
+    """The entry of the list with the name `source`, or that is published at the address `source`."""
+    return PUBLISHED.get(source) or next((entry for entry in PUBLISHED.values() if entry.address == source), None)

@@ -15,25 +15,14 @@ import safetensors.torch
 import torch
 from torch import Tensor, nn
 
-from phalanx.families.distillation import network_of
+from phalanx.families.distillation import Distilled, network_of
 from phalanx.system.errors import CheckpointError
-from phalanx.weights.archives import (
-    GZIP,
-    ZIP,
-    ArchiveError,
-    arrays_of,
-    check_unpacked_size,
-    holds_arrays,
-    is_archive,
-    only_weights,
-)
+from phalanx.weights.archives import ZIP, ArchiveError, arrays_of, check_unpacked_size, holds_arrays, is_archive, only_weights
 from phalanx.weights.checkpoint import UNREADABLE, weights_at
 from phalanx.weights.finding import Found, find
-from phalanx.weights.matching import COUNTER, Fit, Naming, Rows, Slot, Weights, best_fit, few
+from phalanx.weights.matching import COUNTER, Fit, Naming, Rows, Slot, Weights, few
 from phalanx.weights.onnx_file import weights_in
 from phalanx.weights.originals import IN_ORDER, ORIGINALS, stored_as_in_paddle
-from phalanx.weights.originals.distilled import networks_in
-from phalanx.weights.originals.original import PADDLE_BUFFERS
 from phalanx.weights.originals.pytorch import LIBRARIES, check_same, slots
 from phalanx.weights.pdparams import RefusedError, arrays_in
 
@@ -46,6 +35,7 @@ LEGACY_TORCH = b'\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19.'  # how files of torch
 WRAPPED = ('state_dict', 'model_state_dict', 'model', 'model_ema', 'net', 'params')  # under which training scripts keep weights
 PREFIXES = ('module.', '_orig_mod.')  # of DataParallel and torch.compile
 READ_HEADER = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}  # of .npy, by version
+STUDENTS = ('Student', 'networks.student')  # of a distillation the network for later use, as PaddleOCR names it and as we do
 OTHERS = {  # what is beside weights, by suffix
     '.pdopt': 'holds the state of an optimizer; the weights are in the .pdparams beside it',
     '.pdiparams': 'belongs to an exported inference model, whose names are lost; give the .pdparams of its training',
@@ -145,12 +135,10 @@ def read_weights(found: Found, *, raw: bool = False) -> Weights:
     try:
         with path.open('rb') as file:
             head = file.read(512)
-        if head.startswith((GZIP, ZIP)) or head[257:262] == b'ustar':
-            data = path.read_bytes()
-            return _parsed(only_weights(data, found.member) if is_archive(data) else data, path.suffix)
         if _is_safetensors(head):
             return safetensors.torch.load_file(path)
-        return _parsed(path.read_bytes(), path.suffix)
+        data = path.read_bytes()
+        return _parsed(only_weights(data, found.member) if is_archive(data) else data, path.suffix)
     except OSError as error:
         raise CheckpointError(f'{path}: cannot be read: {error.strerror}') from None
     except safetensors.SafetensorError as error:
@@ -229,19 +217,44 @@ def _of_torch(data: bytes) -> Weights:
         ) from None
     except UNREADABLE as error:
         raise RefusedError(f'is not a complete file of torch.save: {error}') from None
-    while isinstance(saved, Mapping) and (
-        inside := next((key for key in WRAPPED if isinstance(saved.get(key), Mapping)), None)
-    ):
+    saved = saved if isinstance(saved, Mapping) else {}
+    while inside := next((key for key in WRAPPED if isinstance(saved.get(key), Mapping)), None):
         saved = saved[inside]
-    tensors = (
-        {str(name): value for name, value in saved.items() if isinstance(value, Tensor)} if isinstance(saved, Mapping) else {}
-    )
+    tensors = {str(name): value for name, value in saved.items() if isinstance(value, Tensor)}
     if not tensors:
         raise RefusedError('holds no weights: expected a state_dict, or a mapping with one')
     for prefix in PREFIXES:
         if all(name.startswith(prefix) for name in tensors):
             tensors = {name.removeprefix(prefix): value for name, value in tensors.items()}
     return tensors
+
+
+def networks_in(arrays: Weights, model: nn.Module) -> list[tuple[nn.Module, Weights]]:
+    """The networks that the arrays of a file are for, each with its own: all of a distillation, or `model`.
+
+    A model that is not a distillation takes the student of one. Raises ValueError when a network is not there.
+    """
+    if arrays.keys() & model.state_dict().keys():
+        return [(model, arrays)]
+    if isinstance(model, Distilled):
+        return [(network, of_network(arrays, name.capitalize())) for name, network in model.networks.items()]
+    for student in STUDENTS:
+        if any(name.startswith(f'{student}.') for name in arrays):
+            return [(model, of_network(arrays, student))]
+    return [(model, arrays)]
+
+
+def of_network(arrays: Weights, name: str) -> Weights:
+    """The arrays of the network `name`, by the names they have without the others.
+
+    Raises ValueError, with the names there are, when none is of that network.
+    """
+    prefix = f'{name}.'
+    found = {array.removeprefix(prefix): values for array, values in arrays.items() if array.startswith(prefix)}
+    if not found:
+        there = ', '.join(sorted({array.partition('.')[0] for array in arrays}))
+        raise ValueError(f'the weights hold no network {name!r}; their names start with {there}')
+    return found
 
 
 def namings(model: nn.Module, paddles: bool = True) -> list[Naming]:
@@ -251,29 +264,29 @@ def namings(model: nn.Module, paddles: bool = True) -> list[Naming]:
     PyTorch both are torch's.
     """
     state = model.state_dict()
-    found = [Naming('Phalanx', {name: Slot(name, tensor) for name, tensor in state.items()})]
+    found = [Naming({name: Slot(name, tensor) for name, tensor in state.items()})]
     if type(model) in ORIGINALS:
         original = ORIGINALS[type(model)](model)
         if not paddles:
-            original = replace(original, rules=tuple(rule for rule in original.rules if rule not in PADDLE_BUFFERS))
+            original = replace(original, buffers=())
         stored = stored_as_in_paddle(model) if paddles else state
         theirs = {original.name(name): Slot(name, tensor) for name, tensor in stored.items()}
-        found.append(Naming('the original', theirs, original.is_redundant))
+        found.append(Naming(theirs, original.is_redundant))
     inside = {name: tensor for name, tensor in state.items() if name.startswith('backbone.')}
-    for library, rules in LIBRARIES.get(type(getattr(model, 'backbone', None)), ()):
-        found.append(Naming(library, slots(inside, rules)))
-    return found
+    of_libraries = LIBRARIES.get(type(getattr(model, 'backbone', None)), ())
+    return [*found, *(Naming(slots(inside, rules)) for rules in of_libraries)]
 
 
 def fit_of(model: nn.Module, weights: Weights, part: Part, rows: Rows | None = None) -> Fit:
     """How `weights` fit `model`. Raises ValueError when it has no such part, or they are known to be of another network."""
     check_same(getattr(model, 'backbone', None), weights)
-    whole = namings(model, paddles=_is_of_paddle(weights))
-    if part == 'all':
-        return best_fit(whole, weights, rows)
-    if not any(name.startswith(f'{part}.') for name in model.state_dict()):
-        raise ValueError(f'only the {part} was asked for, but the network has no part of that name')
-    return best_fit([*(naming.of_part(part) for naming in whole), *(naming.alone(part) for naming in whole)], weights, rows)
+    known = namings(model, paddles=_is_of_paddle(weights))
+    if part != 'all':
+        if not any(name.startswith(f'{part}.') for name in model.state_dict()):
+            raise ValueError(f'only the {part} was asked for, but the network has no part of that name')
+        known = [*(naming.of_part(part) for naming in known), *(naming.alone(part) for naming in known)]
+    likeliest = max(known, key=lambda naming: len(naming.slots.keys() & weights.keys()))  # the first of equals
+    return Fit.of(likeliest, weights, rows)
 
 
 def _is_of_paddle(weights: Weights) -> bool:
@@ -299,12 +312,9 @@ def _check(model: nn.Module, fit: Fit, part: Part, misshapen: Misshapen, source:
 
 def _hint(model: nn.Module, fit: Fit, part: Part) -> str:
     """What to do about weights of another network."""
-    if part == 'all':
-        backbone = (
-            fit_of(model, fit.weights, 'backbone') if any(n.startswith('backbone.') for n in model.state_dict()) else None
-        )
-        if backbone is not None and backbone.share >= 0.5:
-            return 'its backbone fits: add train.init_part=backbone'
+    has_backbone = any(name.startswith('backbone.') for name in model.state_dict())
+    if part == 'all' and has_backbone and fit_of(model, fit.weights, 'backbone').share >= 0.5:
+        return 'its backbone fits: add train.init_part=backbone'
     if fit.misshapen:
         return f'is it another size of the network? {fit.shapes(fit.misshapen[0])}'
     if type(model) not in ORIGINALS and not fit.loaded:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from phalanx.runtime.segmentation import LEFT_RIGHT, TOP_BOTTOM, starts
+from phalanx.runtime.segmentation import flips, starts
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,7 +47,7 @@ class Inference:
                 )
 
     def __call__(self, network: nn.Module, images: Tensor) -> Tensor:
-        views = list(product(self.scales, self.flips()))
+        views = list(product(self.scales, flips(horizontal=self.flip_horizontal, vertical=self.flip_vertical)))
         total = self.view(network, images, *views[0])
         for scale, flip in views[1:]:
             total = total + self.view(network, images, scale, flip)
@@ -59,12 +59,6 @@ class Inference:
         size = (max(1, int(H * scale + 0.5)), max(1, int(W * scale + 0.5)))
         logits = self.logits(network, resized(images, size).flip(flip)).flip(flip)
         return resized(logits.float(), (H, W))
-
-    def flips(self) -> list[tuple[int, ...]]:
-        """The dimensions to turn round for each way to see an image, beginning with the image as it is."""
-        vertical = [(), (TOP_BOTTOM,)] if self.flip_vertical else [()]
-        horizontal = [(), (LEFT_RIGHT,)] if self.flip_horizontal else [()]
-        return [(*first, *second) for first, second in product(vertical, horizontal)]
 
     def logits(self, network: nn.Module, images: Tensor) -> Tensor:
         """[B, K, H, W] for one view of the images."""

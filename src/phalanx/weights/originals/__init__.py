@@ -1,9 +1,8 @@
 """Weights of the original projects, put into our networks. A function an architecture says which array goes where."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
-import numpy.typing as npt
 from torch import Tensor, nn
 
 from phalanx.families.detection.models.ppyoloe import PPYOLOE
@@ -17,7 +16,6 @@ from phalanx.families.segmentation.models.segformer import SegFormer
 from phalanx.families.segmentation.models.unet import UNet
 from phalanx.families.table.models.slanet import SLANet
 from phalanx.families.text_detection.models.db import DB
-from phalanx.weights.matching import Fit, Naming, Slot
 from phalanx.weights.originals import db, ppyoloe, recognition, segmentation, slanet
 from phalanx.weights.originals.original import Original
 
@@ -42,22 +40,6 @@ IN_ORDER: dict[type[nn.Module], Callable[[Any], list[str]]] = {
     SVTRLCNetV3: recognition.svtr_in_order,
     SVTRLCNetV4: recognition.svtr_v4_in_order,
 }
-
-
-def load_original(model: nn.Module, arrays: Mapping[str, npt.NDArray[Any]]) -> None:
-    """Fills `model`, whose dtype and device stay, from `arrays`: {original parameter name: array laid out as in Paddle}.
-
-    Raises ValueError, before anything is filled, listing by its original name every array left over, missing or misshapen.
-    """
-    if type(model) not in ORIGINALS:
-        known = ', '.join(kind.__name__ for kind in ORIGINALS)
-        raise ValueError(f'there is no conversion for {type(model).__name__}; there is for {known}')
-    original = ORIGINALS[type(model)](model)
-    slots = {original.name(name): Slot(name, tensor) for name, tensor in stored_as_in_paddle(model).items()}
-    fit = Fit.of(Naming('the original', slots, original.is_redundant), arrays)
-    if problems := fit.problems():
-        raise ValueError(f'the weights do not fit {type(model).__name__}:\n' + '\n'.join(problems))
-    fit.fill()
 
 
 def stored_as_in_paddle(model: nn.Module) -> dict[str, Tensor]:

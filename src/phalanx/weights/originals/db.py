@@ -6,49 +6,17 @@ import numpy.typing as npt
 
 from phalanx.families.text_detection.models.db import DB
 from phalanx.families.text_detection.models.necks import LKPAN, ResidualSqueeze
-from phalanx.nn.backbones.lcnetv3 import ConvSum, PPLCNetV3, RepConv
+from phalanx.nn.backbones.lcnetv3 import PPLCNetV3, RepConv
 from phalanx.nn.backbones.lcnetv4 import PPLCNetV4
 from phalanx.nn.backbones.mobilenet_v3 import MobileNetV3
-from phalanx.weights.originals.original import PADDLE_BUFFERS, Original, Rule, layers_with_weights
+from phalanx.weights.originals import backbones
+from phalanx.weights.originals.original import Original, Rule, check_merged, layers_with_weights, within
 
-PP_LCNET_V3: tuple[Rule, ...] = (  # of recognisers too
-    (r'^backbone\.stem\.', 'backbone.conv1.'),
-    (r'^backbone\.stages\.(\d)\.', lambda match: f'backbone.blocks{int(match[1]) + 2}.'),
-    (r'^backbone\.narrow\.', 'backbone.layer_list.'),
-    (r'^(backbone.*)\.depthwise\.', r'\1.dw_conv.'),
-    (r'^(backbone.*)\.pointwise\.', r'\1.pw_conv.'),
-    (r'^(backbone.*)\.squeeze\.squeeze\.', r'\1.se.conv1.'),
-    (r'^(backbone.*)\.squeeze\.excite\.', r'\1.se.conv2.'),
-    (r'^(backbone.*)\.conv\.full\.', r'\1.conv_kxk.'),
-    (r'^(backbone.*)\.conv\.small\.', r'\1.conv_1x1.'),
-    (r'^(backbone.*)\.conv\.identity\.', r'\1.identity.'),
-    (r'^(backbone.*_conv)\.conv\.', r'\1.reparam_conv.'),  # of a merged sum
-    (r'^(backbone.*)\.before\.', r'\1.lab.'),
-    (r'^(backbone.*)\.after\.', r'\1.act.lab.'),
-    (r'^(backbone.*)\.norm\.', r'\1.bn.'),
-)
 MOBILENET_V3: tuple[Rule, ...] = (
     (r'^backbone\.stem\.', 'backbone.conv.'),
     (r'^backbone\.stages\.(\d)\.', r'backbone.stage\1.'),
     (r'^backbone\.last\.', 'backbone.stage3.3.'),
-    (r'^(backbone.*)\.widen\.', r'\1.expand_conv.'),
-    (r'^(backbone.*)\.filter\.', r'\1.bottleneck_conv.'),
-    (r'^(backbone.*)\.squeeze\.squeeze\.', r'\1.mid_se.conv1.'),
-    (r'^(backbone.*)\.squeeze\.excite\.', r'\1.mid_se.conv2.'),
-    (r'^(backbone.*)\.narrow\.', r'\1.linear_conv.'),
-    (r'^(backbone.*)\.norm\.', r'\1.bn.'),
-)
-RESNET_VD: tuple[Rule, ...] = (
-    (r'^backbone\.stem\.(\d)\.', lambda match: f'backbone.conv1_{int(match[1]) + 1}.'),
-    (r'^backbone\.stages\.(\d)\.(\d+)\.', r'backbone.bb_\1_\2.'),
-    (r'^(backbone.*)\.conv\.', r'\1._conv.'),
-    (r'^(backbone.*)\.norm\.', r'\1._batch_norm.'),
-    (r'^(backbone.*)\.shortcut\.', r'\1.short.'),
-)
-BOTTLENECK: tuple[Rule, ...] = (
-    (r'^(backbone.*)\.squeeze\.', r'\1.conv0.'),
-    (r'^(backbone.*)\.spatial\.', r'\1.conv1.'),
-    (r'^(backbone.*)\.widen\.', r'\1.conv2.'),
+    *backbones.MOBILENET_V3,
 )
 RESIDUAL: tuple[Rule, ...] = ((r'^(backbone.*)\.spatial\.', r'\1.conv0.'), (r'^(backbone.*)\.mix\.', r'\1.conv1.'))
 
@@ -88,7 +56,7 @@ HEAD: tuple[Rule, ...] = (
 
 def original(model: DB) -> Original:
     """How PaddleOCR names the parameters of `model`."""
-    names = Original(rules=(*_backbone_rules(model), *_neck_rules(model), *HEAD, *PADDLE_BUFFERS))
+    names = Original(rules=(*_backbone_rules(model), *_neck_rules(model), *HEAD))
     return Original(names.rules, constants=_unused(model, names))
 
 
@@ -98,8 +66,7 @@ def in_order(model: DB) -> list[str]:
     It begins with the coarsest map, where we begin with the finest, and has no threshold head then. Raises ValueError where
     exported files have other layers.
     """
-    if any(isinstance(module, ConvSum) for module in model.modules()):
-        raise ValueError('exported files of pp_lcnet_v3 have a single convolution for each sum: build it with `merged: true`')
+    check_merged(model, 'pp_lcnet_v3')
     layers = layers_with_weights(model)
     if isinstance(model.backbone, PPLCNetV4):  # their norms are parts of the convolutions
         layers = [name for name in layers if not name.endswith('.norm')]
@@ -109,7 +76,7 @@ def in_order(model: DB) -> list[str]:
     else:
         of_neck = [*_levels('inputs', coarsest_first=True), *_levels('outputs', coarsest_first=True)]
     parts = ['backbone', *of_neck, 'head.shrink', 'head.look', 'head.decide']
-    return [name for part in parts for name in layers if f'{name}.'.startswith(f'{part}.')]
+    return within(layers, parts)
 
 
 def _levels(part: str, *, coarsest_first: bool = False) -> list[str]:
@@ -118,12 +85,12 @@ def _levels(part: str, *, coarsest_first: bool = False) -> list[str]:
 
 def _backbone_rules(model: DB) -> tuple[Rule, ...]:
     if isinstance(model.backbone, PPLCNetV3):
-        return PP_LCNET_V3
+        return backbones.PP_LCNET_V3
     if isinstance(model.backbone, MobileNetV3):
         return MOBILENET_V3
     if isinstance(model.backbone, PPLCNetV4):
         return ()  # its names in PaddleOCR are not known here; exported files are read
-    return *RESNET_VD, *(BOTTLENECK if model.backbone.channels[0] == 256 else RESIDUAL)
+    return *backbones.RESNET_VD, *(backbones.BOTTLENECK if model.backbone.channels[0] == 256 else RESIDUAL)
 
 
 def _neck_rules(model: DB) -> tuple[Rule, ...]:

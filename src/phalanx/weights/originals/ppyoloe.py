@@ -4,7 +4,7 @@ import numpy as np
 
 from phalanx.families.detection.models.ppyoloe import PPYOLOE, PyramidPooling
 from phalanx.nn.backbones.csp_rep_resnet import CSPStage
-from phalanx.weights.originals.original import PADDLE_BUFFERS, Original, Rule
+from phalanx.weights.originals.original import Original, Rule, counted
 
 
 def original(model: PPYOLOE) -> Original:
@@ -12,7 +12,7 @@ def original(model: PPYOLOE) -> Original:
     bins = np.arange(model.reach[0], model.reach[1] + 1)
     return Original(
         rules=(
-            (r'^backbone\.stem\.(\d)\.', lambda match: f'backbone.stem.conv{int(match[1]) + 1}.'),
+            (r'^backbone\.stem\.(\d)\.', counted('backbone.stem.conv{}.')),
             (r'^(backbone\.stages\.\d)\.0\.', r'\1.conv_down.'),
             (r'^(backbone\.stages\.\d)\.1\.', r'\1.'),
             *_pyramid_rules(model),
@@ -35,7 +35,6 @@ def original(model: PPYOLOE) -> Original:
             (r'^heads\.(\d)\.classify\.', r'yolo_head.pred_cls.\1.'),
             (r'^heads\.(\d)\.measure\.', r'yolo_head.pred_reg.\1.'),
             (r'\.norm\.', '.bn.'),
-            *PADDLE_BUFFERS,
         ),
         constants={'yolo_head.proj_conv.weight': bins.reshape(1, -1, 1, 1)},
     )

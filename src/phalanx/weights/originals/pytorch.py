@@ -18,14 +18,14 @@ from phalanx.nn.backbones.mobilenet_v3 import MobileNetV3
 from phalanx.nn.backbones.resnet_vd import ResNetVD
 from phalanx.nn.backbones.xception import Xception
 from phalanx.weights.matching import Slot
-from phalanx.weights.originals.original import Rule
+from phalanx.weights.originals.original import Rule, counted, renamed
 
 RESNET_D: tuple[Rule, ...] = (
     (r'^stem\.([01])\.conv\.', lambda match: f'conv1.{3 * int(match[1])}.'),
     (r'^stem\.([01])\.norm\.', lambda match: f'conv1.{3 * int(match[1]) + 1}.'),
     (r'^stem\.2\.conv\.', 'conv1.6.'),
     (r'^stem\.2\.norm\.', 'bn1.'),
-    (r'^stages\.(\d)\.', lambda match: f'layer{int(match[1]) + 1}.'),
+    (r'^stages\.(\d)\.', counted('layer{}.')),
     (r'\.squeeze\.conv\.', '.conv1.'),
     (r'\.squeeze\.norm\.', '.bn1.'),
     (r'\.spatial\.conv\.', '.conv2.'),
@@ -48,7 +48,7 @@ HRNET: tuple[Rule, ...] = (
     (r'^first\.', 'layer1.'),
     (r'^finest\.', 'transition1.0.'),
     (r'^joining\.(\d)\.', lambda match: f'transition{int(match[1]) + 1}.{int(match[1]) + 1}.0.'),
-    (r'^stages\.(\d)\.', lambda match: f'stage{int(match[1]) + 2}.'),
+    (r'^stages\.(\d)\.', counted('stage{}.', 2)),
     (r'\.convs\.(\d)\.(conv|norm)\.', _numbered),
     (r'\.shortcut\.', '.downsample.'),
     (r'\.sums\.(\d)\.paths\.(\d)\.', r'.fuse_layers.\1.\2.'),
@@ -63,7 +63,7 @@ def _separable(match: re.Match[str]) -> str:
 
 XCEPTION: tuple[Rule, ...] = (
     (r'^entry\.', 'blocks.'),
-    (r'^middle\.(\d+)\.', lambda match: f'blocks.{int(match[1]) + 3}.'),
+    (r'^middle\.(\d+)\.', counted('blocks.{}.', 3)),
     (r'^exit\.0\.', 'blocks.19.'),
     (r'^exit\.(\d)\.([01])\.', lambda match: f'blocks.20.convs.{int(match[1]) - 1}.{int(match[2]) + 1}.'),
     (r'\.convs\.(\d)\.([12])\.(conv|norm)\.', _separable),
@@ -85,11 +85,11 @@ MIT: tuple[Rule, ...] = (  # as files on the hub have them, whatever the version
     (r'\.mlp\.narrow\.', '.mlp.dense2.'),
 )
 
-LIBRARIES: dict[type, tuple[tuple[str, tuple[Rule, ...]], ...]] = {
-    HRNet: (('timm', HRNET),),
-    MixViT: (('transformers', MIT), ('transformers', (*MIT, (r'^', 'segformer.')))),  # alone, and in a whole network
-    ResNetVD: (('timm', RESNET_D),),
-    Xception: (('timm', XCEPTION),),
+LIBRARIES: dict[type, tuple[tuple[Rule, ...], ...]] = {
+    HRNet: (HRNET,),
+    MixViT: (MIT, (*MIT, (r'^', 'segformer.'))),  # alone, and in a whole network
+    ResNetVD: (RESNET_D,),
+    Xception: (XCEPTION,),
 }
 
 _WHY = (
@@ -134,10 +134,3 @@ def slots(inside: Mapping[str, Tensor], rules: tuple[Rule, ...]) -> dict[str, Sl
         for name, part in parts.items():
             found[f'backbone.{renamed(name.removeprefix("backbone."), rules)}'] = Slot(ours, part)
     return found
-
-
-def renamed(name: str, rules: tuple[Rule, ...]) -> str:
-    """The name that the library has for `name` of ours, both within the backbone."""
-    for pattern, replacement in rules:
-        name = re.sub(pattern, replacement, name)
-    return name

@@ -4,9 +4,8 @@ from phalanx.families.recognition.models.crnn import CRNN
 from phalanx.families.recognition.models.mobilenet_v3 import MobileNetV3
 from phalanx.families.recognition.models.svtr_lcnet import SVTRLCNet
 from phalanx.families.recognition.models.svtr_lcnetv3 import SVTRLCNetV3, SVTRLCNetV4
-from phalanx.nn.backbones.lcnetv3 import ConvSum
-from phalanx.weights.originals.db import PP_LCNET_V3
-from phalanx.weights.originals.original import PADDLE_BUFFERS, Original, Rule, layers_with_weights
+from phalanx.weights.originals import backbones
+from phalanx.weights.originals.original import Original, Rule, check_merged, layers_with_weights
 
 
 def lstm_aliases(place: str, *, layers: int, bidirectional: bool = False) -> dict[str, str]:
@@ -23,21 +22,13 @@ def lstm_aliases(place: str, *, layers: int, bidirectional: bool = False) -> dic
 MOBILENET_V3: tuple[Rule, ...] = (
     (r'^backbone\.stem\.', 'backbone.conv1.'),
     (r'^backbone\.last\.', 'backbone.conv2.'),
-    (r'\.widen\.', '.expand_conv.'),
-    (r'\.filter\.', '.bottleneck_conv.'),
-    (r'\.squeeze\.squeeze\.', '.mid_se.conv1.'),
-    (r'\.squeeze\.excite\.', '.mid_se.conv2.'),
-    (r'\.narrow\.', '.linear_conv.'),
-    (r'\.norm\.', '.bn.'),
+    *backbones.MOBILENET_V3,
 )
 RESNET34_VD: tuple[Rule, ...] = (
-    (r'^backbone\.stem\.(\d)\.', lambda match: f'backbone.conv1_{int(match[1]) + 1}.'),
-    (r'^backbone\.stages\.(\d)\.(\d)\.', r'backbone.bb_\1_\2.'),
+    (r'\.shortcut\.1\.', '.shortcut.'),
+    *backbones.RESNET_VD,
     (r'\.first\.', '.conv0.'),
     (r'\.second\.', '.conv1.'),
-    (r'\.shortcut\.(1\.)?', '.short.'),
-    (r'\.conv\.weight$', '._conv.weight'),
-    (r'\.norm\.', '._batch_norm.'),
 )
 
 
@@ -47,7 +38,6 @@ def crnn(model: CRNN) -> Original:
             *(MOBILENET_V3 if isinstance(model.backbone, MobileNetV3) else RESNET34_VD),
             (r'^neck\.', 'neck.encoder.lstm.'),
             (r'^head\.', 'head.fc.'),
-            *PADDLE_BUFFERS,
         ),
         aliases=lstm_aliases('neck.encoder.lstm', layers=2, bidirectional=True),
     )
@@ -89,7 +79,6 @@ def svtr_lcnet(model: SVTRLCNet) -> Original:
             (r'^sar\.decoder\.score\.', 'sar.decoder.conv1x1_2.'),
             (r'^sar\.decoder\.classify\.', 'sar.decoder.prediction.'),
             (r'^sar\.', 'head.sar_head.'),
-            *PADDLE_BUFFERS,
         ),
         aliases=lstm_aliases('head.sar_head.encoder.rnn_encoder', layers=2)
         | lstm_aliases('head.sar_head.decoder.rnn_decoder', layers=2),
@@ -113,7 +102,7 @@ NRTR: tuple[Rule, ...] = (
 def svtr_lcnetv3(model: SVTRLCNetV3) -> Original:
     """How PaddleOCR names the parameters of `model`. Where that has no NRTR head, the one of a file is left over."""
     return Original(
-        rules=((r'^head\.', 'head.ctc_head.fc.'), *PP_LCNET_V3, *NECK, *NRTR, *PADDLE_BUFFERS),
+        rules=((r'^head\.', 'head.ctc_head.fc.'), *backbones.PP_LCNET_V3, *NECK, *NRTR),
         computed=frozenset({'head.gtc_head.positional_encoding.pe'}),
     )
 
@@ -123,8 +112,7 @@ def svtr_in_order(model: SVTRLCNetV3) -> list[str]:
 
     Raises ValueError where exported files have other layers.
     """
-    if any(isinstance(module, ConvSum) for module in model.modules()):
-        raise ValueError('exported files of svtr_lcnetv3 have a single convolution for each sum: build it with `merged: true`')
+    check_merged(model, 'svtr_lcnetv3')
     return [name for name in layers_with_weights(model) if not name.startswith('nrtr.')]
 
 

@@ -11,7 +11,8 @@ from phalanx.families.segmentation.models.segformer import SegFormer
 from phalanx.families.segmentation.models.unet import UNet
 from phalanx.nn.backbones.mobilenet_v2 import MobileNetV2
 from phalanx.nn.backbones.xception import Xception
-from phalanx.weights.originals.original import PADDLE_BUFFERS, Original, Rule
+from phalanx.weights.originals.backbones import BOTTLENECK, RESNET_VD
+from phalanx.weights.originals.original import Original, Rule, counted
 
 
 def pp_liteseg(model: PPLiteSeg) -> Original:
@@ -27,7 +28,6 @@ def pp_liteseg(model: PPLiteSeg) -> Original:
             (r'^heads\.(\d)\.conv\.', r'seg_heads.\1.conv.'),
             (r'^(ppseg_head|seg_heads)(.*)\.conv\.(weight|bias)$', r'\1\2._conv.\3'),
             (r'^(ppseg_head|seg_heads)(.*)\.norm\.', r'\1\2._batch_norm.'),
-            *PADDLE_BUFFERS,
         ),
         constants={f'ppseg_head.arm_list.{number}._scale': 1.0 for number in range(len(model.fusions))},
     )
@@ -35,15 +35,11 @@ def pp_liteseg(model: PPLiteSeg) -> Original:
 
 def _stdc_rules(stages: nn.ModuleList) -> list[tuple[str, str]]:
     """PaddleSeg numbers the blocks of all stages through."""
-    rules, number = [], 0
-    for stage_number, stage in enumerate(stages):
-        blocks = len(stage) if isinstance(stage, nn.Sequential) else 1
-        for block in range(blocks):
-            place = rf'{stage_number}\.{block}\.' if isinstance(stage, nn.Sequential) else rf'{stage_number}\.'
-            rules.append((rf'^backbone\.stages\.{place}', f'backbone.features.{number}.'))
-            number += 1
+    places: list[str] = []
+    for number, stage in enumerate(stages):
+        places += [rf'{number}\.{block}' for block in range(len(stage))] if isinstance(stage, nn.Sequential) else [str(number)]
     return [
-        *rules,
+        *((rf'^backbone\.stages\.{place}\.', f'backbone.features.{number}.') for number, place in enumerate(places)),
         (r'^(backbone.*)\.first\.', r'\1.conv_list.0.'),
         *((rf'^(backbone.*)\.rest\.{place}\.', rf'\1.conv_list.{place + 1}.') for place in range(3)),
         (r'^(backbone.*)\.halve\.conv\.', r'\1.avd_layer.0.'),
@@ -66,7 +62,6 @@ def unet(model: UNet) -> Original:
             (r'^decoder\.(\d)\.enlarge\.', r'decode.up_sample_list.\1.deconv.'),
             (r'\.conv\.(weight|bias)$', r'._conv.\1'),
             (r'\.norm\.', '._batch_norm.'),
-            *PADDLE_BUFFERS,
         ),
         aliases={'conv.weight': 'cls.weight', 'conv.bias': 'cls.bias'},  # PaddleSeg registers its last convolution twice
     )
@@ -75,7 +70,7 @@ def unet(model: UNet) -> Original:
 def segformer(model: SegFormer) -> Original:
     return Original(
         rules=(
-            (r'^backbone\.stages\.(\d)\.', lambda match: f'backbone.{int(match[1]) + 1}.'),
+            (r'^backbone\.stages\.(\d)\.', counted('backbone.{}.')),
             (r'^backbone\.(\d)\.embed\.', r'backbone.patch_embed\1.proj.'),
             (r'^backbone\.(\d)\.embed_norm\.', r'backbone.patch_embed\1.norm.'),
             (r'^backbone\.(\d)\.norm\.', r'backbone.norm\1.'),
@@ -88,11 +83,10 @@ def segformer(model: SegFormer) -> Original:
             (r'\.mlp\.widen\.', '.mlp.fc1.'),
             (r'\.mlp\.mix\.', '.mlp.dwconv.dwconv.'),
             (r'\.mlp\.narrow\.', '.mlp.fc2.'),
-            (r'^linear\.(\d)\.', lambda match: f'linear_c{int(match[1]) + 1}.proj.'),
+            (r'^linear\.(\d)\.', counted('linear_c{}.proj.')),
             (r'^fuse\.conv\.', 'linear_fuse._conv.'),
             (r'^fuse\.norm\.', 'linear_fuse._batch_norm.'),
             (r'^classify\.', 'linear_pred.'),
-            *PADDLE_BUFFERS,
         )
     )
 
@@ -100,13 +94,13 @@ def segformer(model: SegFormer) -> Original:
 def ocrnet(model: OCRNet) -> Original:
     return Original(
         rules=(
-            (r'^backbone\.stem\.(\d)\.', lambda match: f'backbone.conv_layer1_{_from_1(match)[0]}.'),
-            (r'^backbone\.first\.(\d)\.', lambda match: f'backbone.la1.bb_layer2_{_from_1(match)[0]}.'),
+            (r'^backbone\.stem\.(\d)\.', counted('backbone.conv_layer1_{}.')),
+            (r'^backbone\.first\.(\d)\.', counted('backbone.la1.bb_layer2_{}.')),
             (r'^backbone\.finest\.', 'backbone.tr1.transition_tr1_layer_1.'),
             (r'^backbone\.joining\.(\d)\.', _joining),
             (r'^backbone\.stages\.(\d)\.(\d)\.branches\.(\d)\.(\d)\.', _block),
             (r'^backbone\.stages\.(\d)\.(\d)\.sums\.(\d)\.paths\.(\d)(?:\.(\d))?\.', _path),
-            (r'\.convs\.(\d)\.', lambda match: f'.conv{_from_1(match)[0]}.'),
+            (r'\.convs\.(\d)\.', counted('.conv{}.')),
             (r'\.shortcut\.', '.conv_down.'),
             (r'^guess\.', 'head.aux_head.'),
             (r'^pixels\.', 'head.conv3x3_ocr.'),
@@ -118,7 +112,6 @@ def ocrnet(model: OCRNet) -> Original:
             (r'^classify\.', 'head.cls_head.'),
             (r'\.conv\.(weight|bias)$', r'._conv.\1'),
             (r'\.norm\.', '._batch_norm.'),
-            *PADDLE_BUFFERS,
         )
     )
 
@@ -153,13 +146,12 @@ def deeplabv3p(model: DeepLabV3Plus) -> Original:
             (r'^pyramid\.mean\.', 'head.aspp.global_avg_pool.1.'),
             (r'^pyramid\.mix\.', 'head.aspp.conv_bn_relu.'),
             (r'^fine\.', 'head.decoder.conv_bn_relu1.'),
-            (r'^decoder\.(\d)\.', lambda match: f'head.decoder.conv_bn_relu{int(match[1]) + 2}.'),
+            (r'^decoder\.(\d)\.', counted('head.decoder.conv_bn_relu{}.', 2)),
             (r'^(head\.\w+\.(?:aspp_blocks\.|conv_bn_relu)\d)\.0\.', r'\1.depthwise_conv.'),
             (r'^(head\.\w+\.(?:aspp_blocks\.|conv_bn_relu)\d)\.1\.', r'\1.piontwise_conv.'),  # as it is spelt there
             (r'^(head.*)\.conv\.(weight|bias)$', r'\1._conv.\2'),
             (r'^(head.*)\.norm\.', r'\1._batch_norm.'),
             (r'^classify\.', 'head.decoder.conv.'),
-            *PADDLE_BUFFERS,
         )
     )
 
@@ -167,7 +159,7 @@ def deeplabv3p(model: DeepLabV3Plus) -> Original:
 def _backbone_rules(model: DeepLabV3Plus) -> tuple[Rule, ...]:
     if isinstance(model.backbone, MobileNetV2):
         return MOBILENET_V2
-    return XCEPTION if isinstance(model.backbone, Xception) else RESNET_VD
+    return XCEPTION if isinstance(model.backbone, Xception) else (*RESNET_VD, *BOTTLENECK)
 
 
 def _mobilenet_block(match: re.Match[str]) -> str:
@@ -186,25 +178,15 @@ MOBILENET_V2: tuple[Rule, ...] = (
     (r'^(backbone.*)\.norm\.', r'\1._batch_norm.'),
 )
 XCEPTION: tuple[Rule, ...] = (
-    (r'^backbone\.stem\.(\d)\.conv\.', lambda match: f'backbone._conv{int(match[1]) + 1}._conv.'),
-    (r'^backbone\.stem\.(\d)\.norm\.', lambda match: f'backbone._conv{int(match[1]) + 1}._bn.'),
+    (r'^backbone\.stem\.(\d)\.conv\.', counted('backbone._conv{}._conv.')),
+    (r'^backbone\.stem\.(\d)\.norm\.', counted('backbone._conv{}._bn.')),
     (r'^backbone\.(entry|middle)\.(\d+)\.', lambda match: f'backbone.xception_65/{match[1]}_flow/block{int(match[2]) + 1}.'),
     (r'^backbone\.exit\.0\.', 'backbone._exit_flow_1.'),
     (r'^backbone\.exit\.(\d)\.0\.', r'backbone._exit_flow_2._conv\1.1.'),
     (r'^backbone\.exit\.(\d)\.1\.', r'backbone._exit_flow_2._conv\1.2.'),
-    (r'\.convs\.(\d)\.', lambda match: f'._conv{int(match[1]) + 1}.'),
+    (r'\.convs\.(\d)\.', counted('._conv{}.')),
     (r'(\._conv\d)\.(\d)\.conv\.', r'\1._conv\2.'),
     (r'(\._conv\d)\.(\d)\.norm\.', r'\1._bn\2.'),
     (r'\.shortcut\.conv\.', '._short._conv.'),
     (r'\.shortcut\.norm\.', '._short._bn.'),
-)
-RESNET_VD: tuple[Rule, ...] = (
-    (r'^backbone\.stem\.(\d)\.', lambda match: f'backbone.conv1_{int(match[1]) + 1}.'),
-    (r'^backbone\.stages\.(\d)\.(\d+)\.', r'backbone.bb_\1_\2.'),
-    (r'^(backbone\.bb_\d_\d+)\.squeeze\.', r'\1.conv0.'),
-    (r'^(backbone\.bb_\d_\d+)\.spatial\.', r'\1.conv1.'),
-    (r'^(backbone\.bb_\d_\d+)\.widen\.', r'\1.conv2.'),
-    (r'^(backbone\.bb_\d_\d+)\.shortcut\.', r'\1.short.'),
-    (r'^(backbone.*)\.conv\.', r'\1._conv.'),
-    (r'^(backbone.*)\.norm\.', r'\1._batch_norm.'),
 )

@@ -1,19 +1,15 @@
 """Names of PaddleOCR's SLANet."""
 
 from phalanx.families.table.models.slanet import SLANet
-from phalanx.weights.originals.original import PADDLE_BUFFERS, Original, layers_with_weights
+from phalanx.weights.originals.backbones import PP_LCNET
+from phalanx.weights.originals.original import Original, layers_with_weights, within
 
 
 def original(model: SLANet) -> Original:
     """How PaddleOCR names the parameters of `model`."""
     return Original(
         rules=(
-            (r'^backbone\.stem\.', r'backbone.conv1.'),
-            *((rf'^backbone\.stages\.{stage}\.', f'backbone.blocks{stage + 2}.') for stage in range(5)),
-            (r'^(backbone.*)\.depthwise\.', r'\1.dw_conv.'),
-            (r'^(backbone.*)\.pointwise\.', r'\1.pw_conv.'),
-            (r'\.squeeze\.squeeze\.', r'.se.conv1.'),
-            (r'\.squeeze\.excite\.', r'.se.conv2.'),
+            *PP_LCNET,
             (r'^neck\.inputs\.', r'neck.conv_t.convs.'),
             (r'^neck\.top_down\.', r'neck.top_down_blocks.'),
             (r'^neck\.bottom_up\.', r'neck.bottom_up_blocks.'),
@@ -34,7 +30,6 @@ def original(model: SLANet) -> Original:
             (r'^head\.cell\.', r'head.structure_attention_cell.rnn.'),
             (r'^head\.structure\.', r'head.structure_generator.'),
             (r'^head\.box\.', r'head.loc_generator.'),
-            *PADDLE_BUFFERS,
         )
     )
 
@@ -45,15 +40,7 @@ def in_order(model: SLANet) -> list[str]:
     parts += [f'neck.top_down.{level}.{part}' for level in range(3) for part in of_block]
     for level in range(3):
         parts += [f'neck.halve.{level}', *(f'neck.bottom_up.{level}.{part}' for part in of_block)]
-    layers = layers_with_weights(model)
     attention = [f'head.attention.{part}' for part in ('of_pixel', 'of_state', 'score')]
-    of_head = [
-        *attention,
-        'head.cell.{}_ih',
-        'head.cell.{}_hh',
-        'head.structure.0',
-        'head.structure.1',
-        'head.box.0',
-        'head.box.1',
-    ]
-    return [*(name for part in parts for name in layers if f'{name}.'.startswith(f'{part}.')), *of_head]
+    cell = ['head.cell.{}_ih', 'head.cell.{}_hh']
+    outputs = ['head.structure.0', 'head.structure.1', 'head.box.0', 'head.box.1']
+    return [*within(layers_with_weights(model), parts), *attention, *cell, *outputs]
