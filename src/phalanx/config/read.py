@@ -298,9 +298,9 @@ def _kind(node: Node) -> str:
     return 'a list' if isinstance(node.value, list) else f'the value {node.value!r}'
 
 
-def did_you_mean(word: Any, known: Iterable[Any]) -> str:
+def did_you_mean(word: Any, known: Iterable[Any], cutoff: float = 0.6) -> str:
     """The rest of a message about a wrong `word`, naming the nearest of those that are `known`; empty when none is near."""
-    near = difflib.get_close_matches(str(word), [str(option) for option in known], n=1, cutoff=0.6)
+    near = difflib.get_close_matches(str(word), [str(option) for option in known], n=1, cutoff=cutoff)
     return f'; did you mean {near[0]!r}?' if near else ''
 
 

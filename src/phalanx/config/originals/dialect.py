@@ -5,14 +5,13 @@ Every key of a configuration is used, ignored with a reason, or a problem.
 
 from __future__ import annotations
 
-import difflib
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from phalanx.config.read import Node, plain
+from phalanx.config.read import Node, did_you_mean, plain
 
 
 @dataclass
@@ -66,7 +65,7 @@ class Section:
         if isinstance(node.value, dict):
             self.left = dict(node.value)
         elif node.value is not None:  # `Normalize:` without anything is an empty mapping
-            self.problem(node, path, f'expected a mapping of keys, got {plain(node)!r}')
+            self.problem(node, '', f'expected a mapping of keys, got {plain(node)!r}')
 
     def take(self, key: str, default: Any = None) -> Node:
         """The value of `key`, or the `default` that the original has."""
@@ -80,7 +79,7 @@ class Section:
 
     def required(self, key: str) -> Node:
         if key not in self.left:
-            self.problem(self.node, self.named(key), f'missing; {self.reading.project} needs it')
+            self.problem(self.node, key, f'missing; {self.reading.project} needs it')
         return self.take(key)
 
     def section(self, key: str) -> Section:
@@ -94,7 +93,7 @@ class Section:
         node = self.take(key, [])
         if isinstance(node.value, list):
             return node.value
-        self.problem(node, self.named(key), f'expected a list, got {plain(node)!r}')
+        self.problem(node, key, f'expected a list, got {plain(node)!r}')
         return []
 
     def sections(self, key: str) -> list[Section]:
@@ -109,7 +108,7 @@ class Section:
                 ((name, under),) = node.value.items()
                 found.append((name, Section(under, self.named(f'{key}[{place}].{name}'), self.reading)))
             else:
-                self.problem(node, self.named(f'{key}[{place}]'), f'expected one name with its options, got {plain(node)!r}')
+                self.problem(node, f'{key}[{place}]', f'expected one name with its options, got {plain(node)!r}')
         return found
 
     def word(self, key: str, default: str | None = None) -> Node:
@@ -119,7 +118,7 @@ class Section:
         if isinstance(node.value, str):
             return node
         if node.value is not None or not is_reported:
-            self.problem(node, self.named(key), f'expected a word, got {plain(node)!r}')
+            self.problem(node, key, f'expected a word, got {plain(node)!r}')
         return Node('', node.origin, '')
 
     def number(self, key: str, default: float | None = None) -> float:
@@ -129,7 +128,7 @@ class Section:
         number = as_number(node)
         if number is None:
             if not is_reported:
-                self.problem(node, self.named(key), f'expected a number, got {plain(node)!r}')
+                self.problem(node, key, f'expected a number, got {plain(node)!r}')
             return 1.0
         return number
 
@@ -138,7 +137,7 @@ class Section:
         is_reported = key not in self.left
         node = self.required(key)
         if not is_reported and (as_number(node) or 0) < 1:
-            self.problem(node, self.named(key), f'expected a number from 1 on, got {plain(node)!r}')
+            self.problem(node, key, f'expected a number from 1 on, got {plain(node)!r}')
         return node
 
     def only(self, key: str, *allowed: Any) -> Node:
@@ -146,8 +145,8 @@ class Section:
         node = self.take(key, allowed[0])
         value = plain(node)
         if value not in allowed and str(value) not in map(str, allowed):
-            shown = ' or '.join(_shown(option) for option in allowed)
-            self.problem(node, self.named(key), f'{value!r} has no counterpart in Phalanx, which knows only {shown}')
+            shown = ' or '.join('none' if option is None else str(option) for option in allowed)
+            self.problem(node, key, f'{value!r} has no counterpart in Phalanx, which knows only {shown}')
         return node
 
     def fixed(self, values: Mapping[str, Any]) -> None:
@@ -155,30 +154,30 @@ class Section:
         for key, value in values.items():
             self.only(key, value)
 
-    def must(self, key: str, value: Any) -> None:
-        """Takes `key`, which must be there and have this `value`: the default of the original has no counterpart here."""
-        if key not in self.left:
-            self.problem(self.node, self.named(key), f'missing; Phalanx knows nothing but {value}')
-        self.only(key, value)
+    def must(self, values: Mapping[str, Any]) -> None:
+        """Takes keys that must be there and have these `values`: the default of the original has no counterpart here."""
+        for key, value in values.items():
+            if key not in self.left:
+                self.problem(self.node, key, f'missing; Phalanx knows nothing but {value}')
+            self.only(key, value)
 
     def same(self, key: str, other: Node, whose: str) -> None:
         """Takes `key`, which the original has in two places and Phalanx in one: both must agree."""
         node = self.take(key, plain(other))
         if plain(node) != plain(other):
-            self.problem(
-                node, self.named(key), f'{plain(node)!r} is not that of {whose}, {plain(other)!r}; Phalanx has one for both'
-            )
+            self.problem(node, key, f'{plain(node)!r} is not that of {whose}, {plain(other)!r}; Phalanx has one for both')
 
-    def ignore(self, key: str, reason: str) -> None:
-        """Takes `key`, if it is there, and notes why it has no effect."""
-        if self.has(key):
-            self.reading.notes.append(f'{self.left.pop(key).origin}: {self.named(key)} is ignored: {reason}')
-        self.left.pop(key, None)
+    def ignore(self, *keys: str, reason: str) -> None:
+        """Takes those `keys` that are there, and notes why they have no effect."""
+        for key in keys:
+            if self.has(key):
+                self.reading.notes.append(f'{self.left[key].origin}: {self.named(key)} is ignored: {reason}')
+            self.left.pop(key, None)
 
     def always(self, key: str, value: Any, reason: str) -> None:
         """Takes `key`, which is always `value` here, and notes why another value has no effect."""
         if self.has(key) and plain(self.left[key]) != value:
-            self.ignore(key, reason)
+            self.ignore(key, reason=reason)
         self.left.pop(key, None)
 
     def weights(self, key: str) -> Node | None:
@@ -193,9 +192,8 @@ class Section:
     def end(self) -> None:
         """Every key that nobody took is a problem."""
         for key, node in self.left.items():
-            near = difflib.get_close_matches(key, self.asked, n=1, cutoff=0.6)
-            hint = f'; did you mean {near[0]!r}?' if near else f' (known: {", ".join(sorted(self.asked))})'
-            self.problem(node, self.named(key), f'not known here{hint}')
+            hint = did_you_mean(key, self.asked) or f' (known: {", ".join(sorted(self.asked))})'
+            self.problem(node, key, f'not known here{hint}')
 
     def becomes(self, keys: Mapping[str, Any]) -> Node:
         """The mapping of `keys` (without those that are None) that takes the place of this one."""
@@ -203,18 +201,21 @@ class Section:
         return Node(self.reading.tree({**first, **keys}).value, self.node.origin)
 
     def named(self, key: str) -> str:
-        return f'{self.path}.{key}' if self.path else key
+        return '.'.join(filter(None, (self.path, key)))
 
-    def problem(self, node: Node, path: str, text: str) -> None:
-        self.reading.problems.append(f'{node.origin}: {path}: {text}')
+    def problem(self, node: Node, key: str, text: str) -> None:
+        """Reports what is wrong with `key`, whose value is `node`; the section itself where `key` is empty."""
+        self.reading.problems.append(f'{node.origin}: {self.named(key)}: {text}')
+
+    def note(self, node: Node, key: str, text: str) -> None:
+        self.reading.notes.append(f'{node.origin}: {self.named(key)}: {text}')
 
     def not_one_of(self, node: Node, key: str, known: Iterable[str]) -> None:
         """Reports that the value of `key` names nothing that has a counterpart."""
         if node.value in (None, ''):  # reported already
             return
-        near = difflib.get_close_matches(str(node.value), list(known), n=1, cutoff=0.8)
-        hint = f'; did you mean {near[0]!r}?' if near else ''
-        self.problem(node, self.named(key), f'{node.value!r} has no counterpart in Phalanx{hint} (it has {", ".join(known)})')
+        hint = did_you_mean(node.value, known, cutoff=0.8)
+        self.problem(node, key, f'{node.value!r} has no counterpart in Phalanx{hint} (it has {", ".join(known)})')
 
 
 @dataclass(frozen=True)
@@ -302,7 +303,3 @@ def holds(root: Node, keys: list[str]) -> bool:
     if isinstance(root.value, list):
         return key.isdecimal() and int(key) < len(root.value) and holds(root.value[int(key)], rest)
     return isinstance(root.value, dict) and key in root.value and holds(root.value[key], rest)
-
-
-def _shown(value: Any) -> str:
-    return 'none' if value is None else str(value)

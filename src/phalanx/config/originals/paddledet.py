@@ -52,7 +52,7 @@ def translate(root: Node, reading: Reading) -> Node:
     eval_transforms, eval_normalise = read_transforms(evaluation)
     if differ(normalise, eval_normalise):
         said = 'NormalizeImage differs from that of TrainReader; Phalanx has one for both'
-        evaluation.problem(evaluation.node, evaluation.path, said)
+        evaluation.problem(evaluation.node, '', said)
     snapshots, initial = top.take('snapshot_epoch', 1), read_initial(top)
     distillation, initial = read_distillation(top, model, initial)
     recipe = {
@@ -91,7 +91,7 @@ def translate(root: Node, reading: Reading) -> Node:
         reader.always('collate_batch', True, 'images always become one batch, and boxes stay in lists')
         reader.end()
     for key, reason in IGNORED.items():
-        top.ignore(key, reason)
+        top.ignore(key, reason=reason)
     top.end()
     return top.becomes(recipe)
 

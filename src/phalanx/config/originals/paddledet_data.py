@@ -19,7 +19,7 @@ def read_data(top: Section) -> Node:
         train.not_one_of(kinds[0], 'name', ('COCODataSet', 'VOCDataSet'))
     if kinds[1].value != kinds[0].value:
         said = f'{kinds[1].value!r} is not that of TrainDataset, {kinds[0].value!r}; Phalanx has one for both'
-        evaluation.problem(kinds[1], evaluation.named('name'), said)
+        evaluation.problem(kinds[1], 'name', said)
         return train.becomes({})
     keys: dict[str, Any] = {'train': train.required('anno_path'), 'eval': evaluation.required('anno_path')}
     keys['empty_images'] = train.take('allow_empty', False)
@@ -40,7 +40,7 @@ def read_data(top: Section) -> Node:
             evaluation.give_up()
     for section in (train, evaluation):
         section.take('name')  # beside `type`, which has been read
-        section.ignore('data_fields', 'what training and metric need is always read')
+        section.ignore('data_fields', reason='what training and metric need is always read')
         section.fixed({'sample_num': -1, 'repeat': 1, 'load_crowd': False})
         section.end()
     return train.becomes(keys)
@@ -56,7 +56,7 @@ def _below_one_root(train: Section, evaluation: Section, keys: dict[str, Any]) -
         said = (
             f'{paths["eval"]!r} and {paths["train"]!r} of TrainDataset: give both as absolute paths, or both as relative ones'
         )
-        evaluation.problem(folders['eval'], evaluation.named('dataset_dir'), said)
+        evaluation.problem(folders['eval'], 'dataset_dir', said)
         return {'root': folders['train'], **keys}
     root = os.path.commonpath(paths.values()) or '.'
     below = dict(keys)
@@ -140,7 +140,7 @@ def _transform(name: str, step: Section) -> Node:
             is_random, fixed = step.take('random_interp', False), _interpolation(step, 2)
             keys['interpolation'] = renamed(is_random, 'random') if is_random.value else fixed
         case _:
-            step.problem(step.node, step.path, f'has no counterpart in Phalanx (it has {", ".join(STEPS)})')
+            step.problem(step.node, '', f'has no counterpart in Phalanx (it has {", ".join(STEPS)})')
             step.give_up()
     return step.becomes(keys)
 

@@ -57,7 +57,7 @@ def read_optimizer(section: Section, lr: Node) -> tuple[Node, dict[str, Any] | N
     decay = section.reading.default(0.0001)  # of a configuration that has no regularizer
     if section.has('regularizer') and section.left['regularizer'].value is not False:
         regularizer = section.section('regularizer')
-        regularizer.must('type', 'L2')
+        regularizer.must({'type': 'L2'})
         decay = regularizer.required('factor')
         regularizer.end()
     elif 'regularizer' in section.left:  # there, and null or false

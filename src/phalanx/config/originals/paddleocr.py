@@ -72,9 +72,7 @@ def translate(root: Node, reading: Reading) -> Node:
     architecture, settings = top.section('Architecture'), top.section('Global')
     if architecture.has('function'):
         node = architecture.take('function')
-        architecture.problem(
-            node, architecture.named('function'), 'is of PaddleOCR 1; configurations of 2.0 and later are read'
-        )
+        architecture.problem(node, 'function', 'is of PaddleOCR 1; configurations of 2.0 and later are read')
         return root
     kind = architecture.word('model_type')
     if not _is_known(architecture, kind):
@@ -98,16 +96,16 @@ def translate(root: Node, reading: Reading) -> Node:
     }
     family = FAMILIES[kind.value].translate(top, architecture, settings, *datasets, decay) | train_sizes
     for key, reason in IGNORED.items():
-        settings.ignore(key, reason)
+        settings.ignore(key, reason=reason)
     for loader in loaders:
         said = 'training samples are always shuffled, those of an evaluation never'
         loader.always('shuffle', loader is loaders[0], said)
         loader.always('drop_last', False, 'no sample is dropped: the next epoch goes on where this one ends')
-        loader.ignore('num_workers', 'train.workers says it for both')
+        loader.ignore('num_workers', reason='train.workers says it for both')
         loader.always('use_shared_memory', True, 'loader workers always hand batches over in shared memory')
     for section in (*loaders, *datasets, train, evaluation, architecture, settings):
         section.end()
-    top.ignore('profiler_options', '`phalanx bench` measures')
+    top.ignore('profiler_options', reason='`phalanx bench` measures')
     top.end()
     return top.becomes({**family, **recipe, 'parameters': family.get('parameters')})
 
@@ -127,7 +125,7 @@ def _is_known(architecture: Section, kind: Node) -> bool:
         named = node.value.get('name') if node is not None and isinstance(node.value, dict) else None
         if named is not None and named.value not in parts:
             said = f'{algorithm.value} with the {part} {plain(named)!r} has no counterpart in Phalanx'
-            architecture.problem(named, architecture.named(f'{part}.name'), f'{said} (it has {", ".join(parts)})')
+            architecture.problem(named, f'{part}.name', f'{said} (it has {", ".join(parts)})')
             return False
     return True
 
@@ -142,7 +140,7 @@ def _train(settings: Section, loader: Section, batch_size: Node) -> dict[str, An
     }
     if settings.has('checkpoints'):
         said = 'name the weights to evaluate with --weights, and the run to go on with by --resume'
-        settings.problem(settings.take('checkpoints'), settings.named('checkpoints'), said)
+        settings.problem(settings.take('checkpoints'), 'checkpoints', said)
     settings.take('checkpoints')
     weights = settings.weights('pretrained_model')
     if weights is not None and PurePath(str(weights.value)).name.startswith(OF_BACKBONES):
@@ -153,8 +151,7 @@ def _train(settings: Section, loader: Section, batch_size: Node) -> dict[str, An
 def _precision(settings: Section) -> dict[str, Any] | None:
     settings.only('amp_level', 'O2', 'O1')
     if not settings.take('use_amp', False).value:
-        for key in ('use_dynamic_loss_scaling', 'scale_loss', 'amp_dtype'):
-            settings.ignore(key, 'it counts only with use_amp: True')
+        settings.ignore('use_dynamic_loss_scaling', 'scale_loss', 'amp_dtype', reason='it counts only with use_amp: True')
         return None
     dynamic, scale = settings.take('use_dynamic_loss_scaling', False), settings.take('scale_loss', 1.0)
     dtype = settings.take('amp_dtype', 'float16')
@@ -177,7 +174,7 @@ def _evaluate_every(settings: Section) -> Node:
     every: Node = node.value[-1]
     start: Node = node.value[0]
     if len(node.value) > 1 and start.value != 0:
-        settings.reading.notes.append(f'{start.origin}: Global.eval_batch_step: the start, {start.value}, is ignored')
+        settings.note(start, 'eval_batch_step', f'the start, {start.value}, is ignored')
     return every
 
 
@@ -187,7 +184,7 @@ def _optimizer(section: Section, settings: Section) -> tuple[Node, Node, Any, No
     lr, schedule = _schedule(section.section('lr'), settings)
     if section.has('regularizer'):
         regularizer = section.section('regularizer')
-        regularizer.must('name', 'L2')
+        regularizer.must({'name': 'L2'})
         decay = regularizer.take('factor', 0.0)
         regularizer.end()
     else:
@@ -220,7 +217,7 @@ def _schedule(section: Section, settings: Section) -> tuple[Node, Node]:
     if kind.value == 'Piecewise':
         rates = section.items('values')
         lr = rates[0] if rates else section.required('values')
-        section.ignore('learning_rate', 'the first of the values is the rate to begin with')
+        section.ignore('learning_rate', reason='the first of the values is the rate to begin with')
     else:
         lr = section.required('learning_rate')
     whole = renamed(kind, warmup + epochs)
@@ -247,7 +244,7 @@ def _schedule(section: Section, settings: Section) -> tuple[Node, Node]:
             listed = section.items('decay_epochs')
             for node in listed[max(len(rates) - 1, 0) :]:
                 said = f'the boundary {plain(node)} is ignored: there is no rate for what comes after it'
-                section.reading.notes.append(f'{node.origin}: {section.named("decay_epochs")}: {said}')
+                section.note(node, 'decay_epochs', said)
             boundaries = [_plus(node, warmup) for node in listed][: len(rates) - 1]
             first = as_number(lr) or 1.0
             factors = [renamed(node, (as_number(node) or 0.0) / first) for node in rates[1:]]

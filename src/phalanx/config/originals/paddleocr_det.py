@@ -25,14 +25,14 @@ def translate(
 ) -> dict[str, Any]:
     """The part of the recipe that belongs to the family, and its parameter rules."""
     metric = top.section('Metric')
-    metric.must('name', 'DetMetric')
+    metric.must({'name': 'DetMetric'})
     main = metric.take('main_indicator', 'hmean')
     metric.end()
     transforms, targets, normalise = _train_transforms(train)
     eval_transforms, eval_normalise = _eval_transforms(evaluation)
     if differ(normalise, eval_normalise):
         said = 'NormalizeImage differs from that of Train.dataset; Phalanx has one for both'
-        evaluation.problem(evaluation.node, evaluation.named('transforms'), said)
+        evaluation.problem(evaluation.node, 'transforms', said)
     model, rules = _network(architecture, decay)
     return {
         'task': 'text_detection',
@@ -58,7 +58,7 @@ def _data(train: Section, evaluation: Section) -> Node:
     for node in shares.value if isinstance(shares.value, list) else [shares]:
         if as_number(node) != 1:
             said = f'{plain(node)!r}: Phalanx takes all pages of a list'
-            train.problem(node, train.named('ratio_list'), said)
+            train.problem(node, 'ratio_list', said)
     return train.becomes(label_files(train, evaluation))
 
 
@@ -89,11 +89,11 @@ def _train_transforms(dataset: Section) -> tuple[list[Node], dict[str, Any], dic
                 ratio = step.take('shrink_ratio', 0.4)
                 targets |= {'threshold_min': step.take('thresh_min', 0.3), 'threshold_max': step.take('thresh_max', 0.7)}
                 targets['shrink_ratio'] = _one_ratio(dataset, targets, ratio)
-                step.ignore('total_epoch', 'the ratio does not grow in the course of the training')
+                step.ignore('total_epoch', reason='the ratio does not grow in the course of the training')
             case 'MakeShrinkMap':
                 targets['shrink_ratio'] = _one_ratio(dataset, targets, step.take('shrink_ratio', 0.4))
                 targets['min_text_size'] = step.take('min_text_size', 8)
-                step.ignore('total_epoch', 'the ratio does not grow in the course of the training')
+                step.ignore('total_epoch', reason='the ratio does not grow in the course of the training')
             case 'NormalizeImage':
                 normalise = normalised(step)
             case _ if not common_step(name, step):
@@ -107,7 +107,7 @@ def _one_ratio(dataset: Section, targets: dict[str, Any], ratio: Node) -> Node:
     other = targets.get('shrink_ratio', ratio)
     if plain(other) != plain(ratio):
         said = f'shrink_ratio {plain(ratio)} is not that of the other map, {plain(other)}; Phalanx has one for both'
-        dataset.problem(ratio, dataset.named('transforms'), said)
+        dataset.problem(ratio, 'transforms', said)
     return ratio
 
 
@@ -158,7 +158,7 @@ def _eval_transforms(dataset: Section) -> tuple[list[Node], dict[str, Node]]:
                 )
         step.end()
     if not transforms:
-        dataset.problem(dataset.node, dataset.named('transforms'), 'DetResizeForTest is missing; Phalanx needs a size')
+        dataset.problem(dataset.node, 'transforms', 'DetResizeForTest is missing; Phalanx needs a size')
     return transforms, normalise
 
 
@@ -173,7 +173,7 @@ def _resized(step: Section) -> Node:
 
 def _network(section: Section, decay: Node) -> tuple[Node, list[dict[str, Any]]]:
     """The network, and what differs for some of its parameters."""
-    section.must('algorithm', 'DB')
+    section.must({'algorithm': 'DB'})
     section.only('Transform', None)
     backbone, neck, head = section.section('Backbone'), section.section('Neck'), section.section('Head')
     rules: list[dict[str, Any]] = []
@@ -193,10 +193,10 @@ def _network(section: Section, decay: Node) -> tuple[Node, list[dict[str, Any]]]
                 backbone.not_one_of(layers, 'layers', [str(count) for count in RESNETS])
             keys['backbone'] = renamed(layers, size)
             backbone.fixed({'dcn_stage': None, 'out_indices': None})
-            backbone.ignore('disable_se', 'a ResNet has no squeeze-and-excitation')
+            backbone.ignore('disable_se', reason='a ResNet has no squeeze-and-excitation')
         case 'PPLCNetV3':
             keys |= {'backbone': renamed(kind, 'pp_lcnet_v3'), 'scale': backbone.take('scale', 1.0)}
-            backbone.must('det', True)
+            backbone.must({'det': True})
             backbone.fixed({'conv_kxk_num': 4, 'lr_mult_list': [1.0] * 6})
             factor = backbone.take('lab_lr', 0.1)
             rules = [{'match': f'backbone.*.{part}.*', 'lr_factor': factor} for part in ('before', 'after')]
@@ -213,10 +213,7 @@ def _neck(neck: Section) -> dict[str, Any]:
     kind = neck.word('name')
     if kind.value not in NECKS:
         neck.not_one_of(kind, 'name', NECKS)
-    neck.only('use_asf', False)
-    neck.only('shortcut', True)
-    neck.only('mode', 'large')
-    neck.only('intracl', False)
+    neck.fixed({'use_asf': False, 'shortcut': True, 'mode': 'large', 'intracl': False})
     return {'neck': renamed(kind, NECKS.get(str(kind.value), '')), 'neck_channels': neck.required('out_channels')}
 
 
@@ -226,10 +223,10 @@ def _head(head: Section) -> dict[str, Any]:
     kernels = head.take('kernel_list', [3, 2, 2])
     if not isinstance(kernels.value, list) or [node.value for node in kernels.value[1:]] != [2, 2]:
         said = f'{plain(kernels)!r}: Phalanx knows only a kernel size followed by 2 and 2'
-        head.problem(kernels, head.named('kernel_list'), said)
+        head.problem(kernels, 'kernel_list', said)
         return keys
     keys['head_kernel'] = kernels.value[0]
-    head.ignore('fix_nan', 'a step without a finite loss is reported')
+    head.ignore('fix_nan', reason='a step without a finite loss is reported')
     if kind.value == 'PFHeadLocal':
         mode = head.take('mode', 'small')
         keys['head'] = renamed(mode, f'local_{mode.value}')
@@ -239,7 +236,7 @@ def _head(head: Section) -> dict[str, Any]:
 
 
 def _loss(section: Section) -> list[Node]:
-    section.must('name', 'DBLoss')
+    section.must({'name': 'DBLoss'})
     kind = section.word('main_loss_type', 'DiceLoss')
     if kind.value not in MAIN_LOSSES:
         section.not_one_of(kind, 'main_loss_type', MAIN_LOSSES)
@@ -257,7 +254,7 @@ def _loss(section: Section) -> list[Node]:
 
 
 def _post_processing(section: Section) -> Node:
-    section.must('name', 'DBPostProcess')
+    section.must({'name': 'DBPostProcess'})
     keys = {
         'threshold': section.take('thresh', 0.3),
         'box_threshold': section.take('box_thresh', 0.7),

@@ -91,7 +91,7 @@ def translate(root: Node, reading: Reading) -> Node:
         'checkpoint': {'every': 1000, 'keep': 5},
     }
     for key, reason in IGNORED.items():
-        top.ignore(key, reason)
+        top.ignore(key, reason=reason)
     top.only('distill_loss', None)
     top.end()
     return top.becomes(recipe)
@@ -107,11 +107,9 @@ def _inference(section: Section) -> Node | None:
     if section.take('is_slide', False).value:
         sizes = {'window': section.required('crop_size'), 'window_stride': section.required('stride')}
         keys |= {key: swapped(size) for key, size in sizes.items()}
-    for key in ('scales', 'flip_horizontal', 'flip_vertical'):
-        section.ignore(key, 'it counts only with aug_eval: True')
-    for key in ('crop_size', 'stride'):
-        section.ignore(key, 'it counts only with is_slide: True')
-    section.ignore('auc_roc', 'there is no such metric')
+    section.ignore('scales', 'flip_horizontal', 'flip_vertical', reason='it counts only with aug_eval: True')
+    section.ignore('crop_size', 'stride', reason='it counts only with is_slide: True')
+    section.ignore('auc_roc', reason='there is no such metric')
     section.only('use_multilabel', False)
     section.end()
     return section.becomes(keys) if keys else None

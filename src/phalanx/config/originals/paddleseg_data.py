@@ -83,15 +83,13 @@ def read_data(top: Section) -> tuple[Node, dict[str, Any], int]:
             train.not_one_of(kind, 'type', [*NUM_CLASSES, 'Dataset'])
             return top.reading.default(None), {}, 0
     for section in (train, val):
-        section.only('edge', False)
-        section.only('img_channels', 3)
-        section.only('ignore_index', 255)
+        section.fixed({'edge': False, 'img_channels': 3, 'ignore_index': 255})
     train.always('shuffle', True, 'training samples are always shuffled')
     data = train.becomes({'name': renamed(kind, name), **keys})
     transforms, normalise = _transforms(train)
     eval_transforms, eval_normalise = _transforms(val)
     if eval_normalise and differ(eval_normalise, normalise):
-        val.problem(val.node, val.named('transforms'), 'Normalize differs from that of train_dataset; Phalanx has one for both')
+        val.problem(val.node, 'transforms', 'Normalize differs from that of train_dataset; Phalanx has one for both')
     train.end()
     val.end()
     return data, {'transforms': transforms, 'eval_transforms': eval_transforms, **normalise}, num_classes
@@ -104,8 +102,7 @@ def _lists(train: Section, val: Section, root: str, classes: Node, num_classes: 
         node = section.word(path)
         lists[key] = renamed(node, os.path.relpath(str(node.value), root))
     for section in (train, val):
-        for path in ('train_path', 'val_path', 'test_path'):
-            section.ignore(path, 'it belongs to another split')
+        section.ignore('train_path', 'val_path', 'test_path', reason='it belongs to another split')
     separator = train.take('separator', ' ')
     val.same('separator', separator, 'train_dataset')
     val.same('num_classes', classes, 'train_dataset')
@@ -129,7 +126,7 @@ def _transforms(section: Section) -> tuple[list[Node], dict[str, Node]]:
             step.give_up()
         step.end()
     if not normalise and section.node.value:
-        section.problem(section.node, section.named('transforms'), 'do not end with Normalize, but Phalanx always normalises')
+        section.problem(section.node, 'transforms', 'do not end with Normalize, but Phalanx always normalises')
     return transforms, normalise
 
 

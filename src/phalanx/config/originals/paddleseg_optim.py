@@ -31,7 +31,7 @@ def read_schedule(section: Section, steps: int) -> tuple[Node, Node]:
             own = {'name': 'cosine', 'steps': _later(period, warmup), 'end_lr': section.take('eta_min', 0)}
             if (as_number(period) or 0) + warmup < steps:
                 said = f'the rate would rise again after step {plain(own["steps"])}, before the end of training'
-                section.problem(period, section.named('T_max'), f'{said}; Phalanx has no such schedule')
+                section.problem(period, 'T_max', f'{said}; Phalanx has no such schedule')
         case 'StepDecay' if not warmup:
             own = {'name': 'step', 'every': section.required('step_size'), 'gamma': section.take('gamma', 0.1)}
         case 'StepDecay':  # ours counts intervals from the start of training
@@ -46,7 +46,7 @@ def read_schedule(section: Section, steps: int) -> tuple[Node, Node]:
             section.not_one_of(kind, 'type', SCHEDULES)
             section.give_up()
     section.only('last_epoch', -1)
-    section.ignore('verbose', 'the rate is in every log line')
+    section.ignore('verbose', reason='the rate is in every log line')
     section.end()
     return lr, section.becomes({**own, 'name': renamed(kind, own.get('name', '')), **keys})
 
