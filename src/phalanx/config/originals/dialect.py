@@ -56,12 +56,13 @@ class Dialect:
 
 
 class Section:
-    """A mapping whose keys are taken one after the other; `end` reports those that nobody took."""
+    """A mapping whose keys are taken one after the other; `end` reports those that nobody took, here and within."""
 
     def __init__(self, node: Node, path: str, reading: Reading) -> None:
         self.node, self.path, self.reading = node, path, reading
         self.left: dict[str, Node] = {}
         self.asked: set[str] = set()
+        self.within: list[Section] = []
         if isinstance(node.value, dict):
             self.left = dict(node.value)
         elif node.value is not None:  # `Normalize:` without anything is an empty mapping
@@ -86,7 +87,12 @@ class Section:
         """The mapping under `key`; an empty one where it is missing or null."""
         node = self.left[key] if key in self.left else Node({}, self.node.origin)
         self.take(key)
-        return Section(node, self.named(key), self.reading)
+        return self.opened(node, key)
+
+    def opened(self, node: Node, key: str) -> Section:
+        """The mapping `node`, which stands at `key`; it ends with this one."""
+        self.within.append(Section(node, self.named(key), self.reading))
+        return self.within[-1]
 
     def items(self, key: str) -> list[Node]:
         """The list under `key`."""
@@ -98,7 +104,7 @@ class Section:
 
     def sections(self, key: str) -> list[Section]:
         """The mappings in the list under `key`."""
-        return [Section(node, self.named(f'{key}[{place}]'), self.reading) for place, node in enumerate(self.items(key))]
+        return [self.opened(node, f'{key}[{place}]') for place, node in enumerate(self.items(key))]
 
     def named_items(self, key: str) -> list[tuple[str, Section]]:
         """The list under `key` of items such as `- CTCLoss: {weight: 1}`: their names, and what stands under these."""
@@ -106,7 +112,7 @@ class Section:
         for place, node in enumerate(self.items(key)):
             if isinstance(node.value, dict) and len(node.value) == 1:
                 ((name, under),) = node.value.items()
-                found.append((name, Section(under, self.named(f'{key}[{place}].{name}'), self.reading)))
+                found.append((name, self.opened(under, f'{key}[{place}].{name}')))
             else:
                 self.problem(node, f'{key}[{place}]', f'expected one name with its options, got {plain(node)!r}')
         return found
@@ -190,7 +196,9 @@ class Section:
         self.left.clear()
 
     def end(self) -> None:
-        """Every key that nobody took is a problem."""
+        """Every key that nobody took is a problem, in the sections within, too."""
+        for section in self.within:
+            section.end()
         for key, node in self.left.items():
             hint = did_you_mean(key, self.asked) or f' (known: {", ".join(sorted(self.asked))})'
             self.problem(node, key, f'not known here{hint}')

@@ -89,7 +89,6 @@ def translate(root: Node, reading: Reading) -> Node:
         reader.always('drop_empty', False, 'TrainDataset.allow_empty says whether to train on images without objects')
         reader.always('use_shared_memory', True, 'loader workers always hand batches over in shared memory')
         reader.always('collate_batch', True, 'images always become one batch, and boxes stay in lists')
-        reader.end()
     for key, reason in IGNORED.items():
         top.ignore(key, reason=reason)
     top.end()

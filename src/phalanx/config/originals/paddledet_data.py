@@ -20,6 +20,8 @@ def read_data(top: Section) -> Node:
     if kinds[1].value != kinds[0].value:
         said = f'{kinds[1].value!r} is not that of TrainDataset, {kinds[0].value!r}; Phalanx has one for both'
         evaluation.problem(kinds[1], 'name', said)
+        train.give_up()
+        evaluation.give_up()
         return train.becomes({})
     keys: dict[str, Any] = {'train': train.required('anno_path'), 'eval': evaluation.required('anno_path')}
     keys['empty_images'] = train.take('allow_empty', False)
@@ -42,7 +44,6 @@ def read_data(top: Section) -> Node:
         section.take('name')  # beside `type`, which has been read
         section.ignore('data_fields', reason='what training and metric need is always read')
         section.fixed({'sample_num': -1, 'repeat': 1, 'load_crowd': False})
-        section.end()
     return train.becomes(keys)
 
 
@@ -92,7 +93,6 @@ def read_transforms(reader: Section) -> tuple[list[Node], dict[str, Any]]:
                 normalise = {key: step.reading.tree(value) for key, value in normalise.items()}
             case _:
                 transforms.append(_transform(name, step))
-        step.end()
     return transforms, normalise
 
 

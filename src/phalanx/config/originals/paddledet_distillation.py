@@ -29,6 +29,7 @@ def read_distillation(top: Section, student: Node, initial: dict[str, Any]) -> t
     from_teacher = _from_teacher(slim.section('DistillPPYOLOELoss'), student, teacher)
     weights = {'student': initial.get('init_from'), 'teacher': read_initial(slim).get('init_from')}
     slim.give_up()
+    slim.end()
     said = 'the network, its weights and DistillPPYOLOELoss count; the training is that of the other configuration'
     top.note(node, 'slim_config', f'of {path} {said}')
     keys = {'networks': {'teacher': teacher}, 'from_teacher': from_teacher, 'loss_coefficients': [DISTILLED]}
@@ -60,6 +61,4 @@ def _from_teacher(section: Section, student: Node, teacher: Node) -> list[dict[s
         node, size = section.take(key, default), str(network.value['size'].value)
         if as_number(node) != widths.get(size):
             section.problem(node, key, f'{plain(node)} is not that of the network, which has the size {size!r}')
-    for part in (weights, parts, relations, section):
-        part.end()
     return learned

@@ -83,8 +83,6 @@ def read_network(top: Section, architecture: Node) -> tuple[Node, Node, dict[str
     keys |= {'encoder': _encoder(neck), 'reach': _reach(head)}
     model = whole.becomes(keys)
     loss, nms = _head(head, count)
-    for section in (whole, backbone, neck):
-        section.end()
     return model, loss, nms
 
 
@@ -141,8 +139,6 @@ def _head(head: Section, levels: int) -> tuple[Node, dict[str, Any]]:
         'pre_top_k': nms.take('nms_top_k', -1),
         'keep_top_k': nms.take('keep_top_k', 100),
     }
-    for section in (weights, static, dynamic, nms, head):
-        section.end()
     return head.becomes(loss), picks
 
 

@@ -15,7 +15,7 @@ def read_schedule(section: Section) -> tuple[Node, Node]:
     base = as_number(lr) or 0.0
     keys: dict[str, Any] = {}
     for node in section.items('schedulers'):
-        part = Section(node, section.named('schedulers'), section.reading)
+        part = section.opened(node, 'schedulers')
         kind = part.word('type') if part.has('type') else part.word('name')
         part.path = section.named(str(kind.value))
         match kind.value:
@@ -34,8 +34,6 @@ def read_schedule(section: Section) -> tuple[Node, Node]:
             case _:
                 part.not_one_of(kind, 'name', (*SCHEDULES, 'LinearWarmup'))
                 part.give_up()
-        part.end()
-    section.end()
     return lr, section.becomes(keys)
 
 
@@ -59,7 +57,6 @@ def read_optimizer(section: Section, lr: Node) -> tuple[Node, dict[str, Any] | N
         regularizer = section.section('regularizer')
         regularizer.must({'type': 'L2'})
         decay = regularizer.required('factor')
-        regularizer.end()
     elif 'regularizer' in section.left:  # there, and null or false
         section.take('regularizer')
         decay = section.reading.default(0.0)
@@ -71,8 +68,6 @@ def read_optimizer(section: Section, lr: Node) -> tuple[Node, dict[str, Any] | N
         inner.give_up()
     clip = {'norm': section.take('clip_grad_by_norm')} if section.has('clip_grad_by_norm') else None
     section.only('clip_grad_by_value', None)
-    inner.end()
-    section.end()
     return section.becomes({**keys, 'name': renamed(kind, keys.get('name', ''))}), clip
 
 

@@ -103,8 +103,6 @@ def translate(root: Node, reading: Reading) -> Node:
         loader.always('drop_last', False, 'no sample is dropped: the next epoch goes on where this one ends')
         loader.ignore('num_workers', reason='train.workers says it for both')
         loader.always('use_shared_memory', True, 'loader workers always hand batches over in shared memory')
-    for section in (*loaders, *datasets, train, evaluation, architecture, settings):
-        section.end()
     top.ignore('profiler_options', reason='`phalanx bench` measures')
     top.end()
     return top.becomes({**family, **recipe, 'parameters': family.get('parameters')})
@@ -186,7 +184,6 @@ def _optimizer(section: Section, settings: Section) -> tuple[Node, Node, Any, No
         regularizer = section.section('regularizer')
         regularizer.must({'name': 'L2'})
         decay = regularizer.take('factor', 0.0)
-        regularizer.end()
     else:
         section.take('regularizer')
         decay = section.take('weight_decay', 0.01) if kind.value == 'AdamW' else section.reading.default(0.0)
@@ -205,7 +202,6 @@ def _optimizer(section: Section, settings: Section) -> tuple[Node, Node, Any, No
     for key, per_tensor in (('clip_norm', True), ('clip_norm_global', False)):
         if section.has(key):
             clip = {'norm': section.take(key), 'per_tensor': per_tensor}
-    section.end()
     return section.becomes(keys), schedule, clip, decay
 
 
@@ -253,7 +249,6 @@ def _schedule(section: Section, settings: Section) -> tuple[Node, Node]:
             section.not_one_of(kind, 'name', SCHEDULES)
             section.give_up()
     section.only('last_epoch', -1)
-    section.end()
     if warmup:
         keys['warmup_epochs'] = section.node.value['warmup_epoch']
     return lr, section.becomes({**keys, 'name': renamed(kind, keys.get('name', ''))})

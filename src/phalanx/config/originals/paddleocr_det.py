@@ -27,7 +27,6 @@ def translate(
     metric = top.section('Metric')
     metric.must({'name': 'DetMetric'})
     main = metric.take('main_indicator', 'hmean')
-    metric.end()
     transforms, targets, normalise = _train_transforms(train)
     eval_transforms, eval_normalise = _eval_transforms(evaluation)
     if differ(normalise, eval_normalise):
@@ -98,7 +97,6 @@ def _train_transforms(dataset: Section) -> tuple[list[Node], dict[str, Any], dic
                 normalise = normalised(step)
             case _ if not common_step(name, step):
                 unknown_step(step, TRAIN_STEPS)
-        step.end()
     return transforms, targets, normalise
 
 
@@ -118,8 +116,7 @@ def _augmenters(step: Section) -> list[Node]:
         usual = [{'type': name, 'args': options} for name, options in USUAL]
         step.left['augmenter_args'] = step.reading.tree(usual)
     found = []
-    for place, node in enumerate(step.items('augmenter_args')):
-        one = Section(node, step.named(f'augmenter_args[{place}]'), step.reading)
+    for one in step.sections('augmenter_args'):
         kind, options = one.word('type'), one.section('args')
         keys: dict[str, Any] = {}
         match kind.value:
@@ -135,8 +132,6 @@ def _augmenters(step: Section) -> list[Node]:
             case _:
                 one.not_one_of(kind, 'type', AUGMENTERS)
                 options.give_up()
-        options.end()
-        one.end()
         found.append(one.becomes(keys))
     return found
 
@@ -156,7 +151,6 @@ def _eval_transforms(dataset: Section) -> tuple[list[Node], dict[str, Node]]:
                 unknown_step(
                     step, ('DecodeImage', 'DetLabelEncode', 'DetResizeForTest', 'NormalizeImage', 'ToCHWImage', 'KeepKeys')
                 )
-        step.end()
     if not transforms:
         dataset.problem(dataset.node, 'transforms', 'DetResizeForTest is missing; Phalanx needs a size')
     return transforms, normalise
@@ -204,8 +198,6 @@ def _network(section: Section, decay: Node) -> tuple[Node, list[dict[str, Any]]]
                 rules.append({'match': 'backbone.*.norm.*', 'weight_decay': 0.0})
     note_of_pretrained(backbone, default=False)
     keys |= _neck(neck) | _head(head)
-    for part in (backbone, neck, head):
-        part.end()
     return section.becomes(keys), rules
 
 
@@ -249,7 +241,6 @@ def _loss(section: Section) -> list[Node]:
         'ohem_ratio': section.take('ohem_ratio', 3),
     }
     section.only('eps', 1e-6)
-    section.end()
     return [section.becomes(keys)]
 
 
@@ -266,5 +257,4 @@ def _post_processing(section: Section) -> Node:
     }
     if keys['shape'].value == 'poly':
         keys['shape'] = renamed(keys['shape'], 'polygon')
-    section.end()
     return section.becomes(keys)

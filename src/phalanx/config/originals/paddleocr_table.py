@@ -60,8 +60,6 @@ def translate(
     metric.same('loc_reg_num', numbers, 'Global.box_format')
     metric.same('box_format', box_format, 'Global')
     ignores = metric.take('del_thead_tbody', False)
-    for section in (loss, post, metric):
-        section.end()
     return {
         'task': 'table',
         'model': _network(architecture, max_length, numbers),
@@ -119,8 +117,6 @@ def _network(section: Section, max_length: Node, numbers: Node) -> Node:
         'hidden': head.take('hidden_size', 256),
         'corners': renamed(numbers, numbers.value == 8),
     }
-    for part in (backbone, neck, head):
-        part.end()
     return section.becomes(keys)
 
 
@@ -174,7 +170,6 @@ def _transforms(dataset: Section, box_format: Node, numbers: Node) -> dict[str, 
                 size = step.required('size')
             case _ if not common_step(name, step):
                 unknown_step(step, TRANSFORMS)
-        step.end()
     if longer is None or size is None or plain(size) != [plain(longer)] * 2:
         said = 'must have ResizeTableImage, and PaddingTableImage to the square of that size'
         dataset.problem(dataset.node, 'transforms', said)

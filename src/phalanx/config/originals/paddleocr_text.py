@@ -87,7 +87,6 @@ def _metric(section: Section) -> tuple[Any, dict[str, Any]]:
     if main.value not in INDICATORS:
         section.not_one_of(main, 'main_indicator', INDICATORS)
     compared = {'ignore_space': section.take('ignore_space', True), 'alphanumeric_only': section.take('is_filter', False)}
-    section.end()
     return renamed(main, INDICATORS.get(main.value, '')), {'name': 'reading', **compared}
 
 
@@ -148,7 +147,6 @@ def _transforms(dataset: Section) -> tuple[dict[str, Any], Node, bool]:
                 step.ignore('max_text_length', 'character_dict_path', 'use_space_char', reason='Global says it, there too')
             case _ if not common_step(name, step):
                 unknown_step(step, TRANSFORMS)
-        step.end()
     dataset.always('ext_op_transform_idx', 1, 'lines to concatenate are read, and not transformed before')
     if size.value is None and not _is_multi_scale(dataset):
         dataset.problem(dataset.node, 'transforms', 'RecResizeImg is missing; Phalanx needs a size')
@@ -175,7 +173,6 @@ def multi_scale(train: Section, dataset: Section, loader: Section) -> tuple[dict
     loader.always('batch_size_per_card', plain(first), 'Train.sampler.first_bs says it')
     sampler.ignore('ratio_wh', 'max_w', reason='the widths are those of `scales`')
     listed = sampler.items('scales')
-    sampler.end()
     scales = [scale for scale in map(_pair_of_numbers, listed) if scale is not None]
     if len(scales) < len(listed) or not scales:
         return {'train_image_sizes': listed}, first  # which the binder tells
@@ -224,7 +221,6 @@ def _networks(architecture: Section, top: Section, max_length: Node, decay: Node
     if architecture.has('Models'):
         return _distillation(architecture, loss, post, max_length, decay)
     post.must({'name': 'CTCLabelDecode'})
-    post.end()
     model, rules = _network(architecture, max_length, decay)
     return {'model': model, **_loss(loss), 'parameters': {'rules': rules} if rules else None}
 
@@ -246,8 +242,6 @@ def _network(section: Section, max_length: Node, decay: Node) -> tuple[Node, lis
             for part in (backbone, neck, head, section):
                 part.give_up()
             return section.becomes({}), []
-    for part in (backbone, neck, head):
-        part.end()
     rules: list[dict[str, Any]] = []
     if norms and as_number(decay) != 0:
         rules.append({'match': 'backbone.*.norm.*', 'weight_decay': 0.0})
@@ -293,8 +287,6 @@ def _svtr_lcnet(backbone: Section, head: Section, max_length: Node) -> tuple[dic
     keys['sar_size'] = sar.take('enc_dim', 512)
     sar.same('max_text_length', max_length, 'Global')
     fc_decay = fc.take('fc_decay', 0.0004)
-    for part in (neck, fc, ctc, sar):
-        part.end()
     return keys, fc_decay
 
 
@@ -312,8 +304,6 @@ def _svtr_lcnetv3(backbone: Section, head: Section, max_length: Node) -> tuple[d
     keys |= {'nrtr_size': nrtr.take('nrtr_dim', 256), 'nrtr_depth': nrtr.take('num_decoder_layers', 4)}
     nrtr.same('max_text_length', max_length, 'Global')
     fc_decay = fc.take('fc_decay', 0.0004)
-    for part in (neck, fc, ctc, nrtr):
-        part.end()
     return keys, fc_decay
 
 
@@ -331,19 +321,14 @@ def _loss(section: Section) -> dict[str, Any]:
             ]
             nrtr.only('ignore_index', 0)
             coefficients = [section.take('weight_1', 1.0), section.take('weight_2', 1.0)]
-            for part in (ctc, nrtr, section):
-                part.end()
             return {'loss': losses, 'loss_coefficients': coefficients}
         case 'MultiLoss':
-            ctc, sar = _pair(section, 'loss_config_list', 'CTCLoss', 'SARLoss')
+            ctc, _ = _pair(section, 'loss_config_list', 'CTCLoss', 'SARLoss')
             keys = {'name': renamed(kind, 'multi'), 'focal': ctc.take('use_focal_loss', False)}
             keys |= {'ctc_weight': section.take('weight_1', 1.0), 'sar_weight': section.take('weight_2', 1.0)}
-            for part in (ctc, sar):
-                part.end()
         case _:
             section.not_one_of(kind, 'name', LOSSES)
             section.give_up()
-    section.end()
     return {'loss': section.becomes(keys)}
 
 
@@ -360,6 +345,8 @@ def _pair(section: Section, key: str, first: str, second: str) -> tuple[Section,
     for name in sorted({first, second} ^ found.keys()):
         said = 'not one of them' if name in found else 'missing'
         section.problem(section.node, key, f'Phalanx knows {first} with {second}; {name} is {said}')
+        if name in found:
+            found[name].give_up()
     empty = Section(Node({}, section.node.origin), section.named(key), section.reading)
     return found.get(first, empty), found.get(second, empty)
 
@@ -370,7 +357,6 @@ def _distillation(architecture: Section, loss: Section, post: Section, max_lengt
     post.must({'name': 'DistillationCTCLabelDecode'})
     post.fixed({'multi_head': True, 'key': 'head_out'})
     post.ignore('model_name', reason='the network that Metric.key names is evaluated')
-    post.end()
     models = architecture.section('Models')
     names = {name: name.lower() for name in models.left}
     if 'Student' not in names:
@@ -389,7 +375,6 @@ def _distillation(architecture: Section, loss: Section, post: Section, max_lengt
         model.take('pretrained')
         networks[ours], own = _network(model, max_length, decay)
         rules += [{**rule, 'match': f'networks.{ours}.{rule["match"]}'} for rule in own]
-        model.end()
     student = networks.pop('student', None)
     return {
         'model': student,
@@ -429,10 +414,8 @@ def _combined(section: Section, names: dict[str, str], frozen: list[str]) -> dic
             case _:
                 part.problem(part.node, '', 'has no counterpart in Phalanx')
                 part.give_up()
-        part.end()
     for name in {'CTCLoss', 'SARLoss'} - weights.keys():
         section.problem(section.node, 'loss_config_list', f'Distillation{name} is missing; Phalanx has both')
-    section.end()
     loss = {'name': 'multi', 'ctc_weight': weights.get('CTCLoss'), 'sar_weight': weights.get('SARLoss')}
     return {'loss': section.becomes(loss), 'between': between}
 

@@ -111,7 +111,6 @@ def _inference(section: Section) -> Node | None:
     section.ignore('crop_size', 'stride', reason='it counts only with is_slide: True')
     section.ignore('auc_roc', reason='there is no such metric')
     section.only('use_multilabel', False)
-    section.end()
     return section.becomes(keys) if keys else None
 
 

@@ -81,6 +81,8 @@ def read_data(top: Section) -> tuple[Node, dict[str, Any], int]:
             keys |= _lists(train, val, str(root.value), classes, num_classes)
         case _:
             train.not_one_of(kind, 'type', [*NUM_CLASSES, 'Dataset'])
+            train.give_up()
+            val.give_up()
             return top.reading.default(None), {}, 0
     for section in (train, val):
         section.fixed({'edge': False, 'img_channels': 3, 'ignore_index': 255})
@@ -90,8 +92,6 @@ def read_data(top: Section) -> tuple[Node, dict[str, Any], int]:
     eval_transforms, eval_normalise = _transforms(val)
     if eval_normalise and differ(eval_normalise, normalise):
         val.problem(val.node, 'transforms', 'Normalize differs from that of train_dataset; Phalanx has one for both')
-    train.end()
-    val.end()
     return data, {'transforms': transforms, 'eval_transforms': eval_transforms, **normalise}, num_classes
 
 
@@ -124,7 +124,6 @@ def _transforms(section: Section) -> tuple[list[Node], dict[str, Node]]:
         else:
             step.not_one_of(kind, 'type', [*TRANSFORMS, 'Normalize'])
             step.give_up()
-        step.end()
     if not normalise and section.node.value:
         section.problem(section.node, 'transforms', 'do not end with Normalize, but Phalanx always normalises')
     return transforms, normalise

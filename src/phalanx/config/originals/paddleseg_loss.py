@@ -34,7 +34,6 @@ def read_losses(section: Section, batch_size: float) -> tuple[list[Node], Node]:
         losses = losses * count
     if len(losses) != count:
         section.problem(section.node, 'types', f'there are {len(losses)} losses and {count} coefficients')
-    section.end()
     return losses, coefficients
 
 
@@ -57,5 +56,4 @@ def _loss(section: Section, batch_size: float) -> Node:
         section.ignore('num_classes', reason='the data set has them')
         section.ignore('loss_weight_lambda', reason='it has no effect in PaddleSeg either')
     section.only('ignore_index', 255)
-    section.end()
     return section.becomes({'name': renamed(kind, name), **keys})

@@ -75,8 +75,6 @@ def read_model(section: Section, num_classes: int) -> tuple[Node, dict[str, Any]
             section.give_up()
             backbone.give_up()
     initial = _initial(section, backbone)
-    backbone.end()
-    section.end()
     return section.becomes({'name': renamed(kind, name), **keys}), initial
 
 

@@ -47,7 +47,6 @@ def read_schedule(section: Section, steps: int) -> tuple[Node, Node]:
             section.give_up()
     section.only('last_epoch', -1)
     section.ignore('verbose', reason='the rate is in every log line')
-    section.end()
     return lr, section.becomes({**own, 'name': renamed(kind, own.get('name', '')), **keys})
 
 
@@ -86,7 +85,6 @@ def read_optimizer(section: Section, lr: Node) -> tuple[Node, Any, Any]:
         section.give_up()
     rules = [_rule(rule, as_number(decay) or 0.0) for rule in section.sections('custom_cfg')]
     clip = _clip(section.section('grad_clip_cfg')) if section.has('grad_clip_cfg') else None
-    section.end()
     optimizer = section.becomes({**keys, 'name': renamed(kind, keys.get('name', ''))})
     return optimizer, {'rules': rules} if rules else None, clip
 
@@ -97,7 +95,6 @@ def _rule(rule: Section, weight_decay: float) -> Node:
     keys: dict[str, Any] = {'match': 'backbone.*', 'lr_factor': rule.take('lr_mult', 1.0)}
     if rule.has('weight_decay_mult'):
         keys['weight_decay'] = renamed(rule.node.value['weight_decay_mult'], weight_decay * rule.number('weight_decay_mult'))
-    rule.end()
     return rule.becomes(keys)
 
 
@@ -107,5 +104,4 @@ def _clip(section: Section) -> Node:
     section.left['name'] = kind
     section.only('name', 'ClipGradByGlobalNorm', 'ClipGradByNorm')
     norm = section.required('clip_norm')
-    section.end()
     return section.becomes({'norm': norm, 'per_tensor': per_tensor})

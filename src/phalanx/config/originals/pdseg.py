@@ -13,7 +13,7 @@ from typing import Any
 from phalanx.config.originals.dialect import Dialect, Reading, Section, as_number, renamed, swapped
 from phalanx.config.read import Node, document, plain
 
-MODELS = {'unet': 'unet', 'deeplabv3p': 'deeplabv3p', 'ocrnet': 'ocrnet'}
+MODELS = {'unet': ('UNET',), 'deeplabv3p': ('DEEPLAB',), 'ocrnet': ('HRNET', 'OCR')}  # and the sections within MODEL of each
 BACKBONES = {  # of deeplabv3p
     'xception_65': 'xception65',
     'mobilenet': 'mobilenet_v2',
@@ -120,8 +120,7 @@ def translate(root: Node, reading: Reading) -> Node:
     loading.ignore('BUF_SIZE', reason='the loader prepares a few batches ahead')
     for key, reason in IGNORED_SECTIONS.items():
         top.ignore(key, reason=reason)
-    for section in (model, solver, train, augmentation, loading, top):
-        section.end()
+    top.end()
     return top.becomes(recipe)
 
 
@@ -130,7 +129,7 @@ def _network(model: Section, name: Node, classes: Node | None, decay: Node) -> t
 
     None where the backbone has no counterpart: that is then the one problem.
     """
-    keys: dict[str, Any] = {'name': renamed(name, MODELS[str(name.value)])}
+    keys: dict[str, Any] = {'name': name}
     parts = {part: model.section(part) for part in ('UNET', 'DEEPLAB', 'HRNET', 'OCR', 'ICNET', 'PSPNET')}
     norms: tuple[str, ...] = ('bn',)
     rules: list[Node] = []
@@ -154,7 +153,6 @@ def _network(model: Section, name: Node, classes: Node | None, decay: Node) -> t
                 return None
             keys['align_corners'] = True
             rules = _rules(deeplab, backbone, decay)
-            deeplab.end()
         case _:
             hrnet, ocr = parts['HRNET'], parts['OCR']
             channels = [hrnet.section(f'STAGE{number}') for number in (2, 3, 4)]
@@ -168,13 +166,11 @@ def _network(model: Section, name: Node, classes: Node | None, decay: Node) -> t
                 return None
             for stage, modules in zip(channels, (1, 4, 3), strict=True):
                 stage.only('NUM_MODULES', modules)
-                stage.end()
             ocr.fixed({'OCR_MID_CHANNELS': 512, 'OCR_KEY_CHANNELS': 256})
-            hrnet.end()
-            ocr.end()
             keys['backbone'] = renamed(width, known)
     for part, section in parts.items():
-        section.ignore(*section.left, reason=f'MODEL_NAME is {name.value}, which has no {part}')
+        if part not in MODELS[str(name.value)]:
+            section.ignore(*section.left, reason=f'MODEL_NAME is {name.value}, which has no {part}')
     if model.only('DEFAULT_NORM_TYPE', *norms).value == 'gn':
         keys['norm_groups'] = model.take('DEFAULT_GROUP_NUMBER', 32)
     model.ignore('DEFAULT_GROUP_NUMBER', reason='DEFAULT_NORM_TYPE is bn')
@@ -195,8 +191,6 @@ def _deeplab(deeplab: Section, backbone: Node) -> dict[str, Any]:
     encoder.fixed({'ASPP_CONVS_FILTERS': 256, 'ASPP_WITH_CONCAT_PROJECTION': True, 'ADD_IMAGE_LEVEL_FEATURE': True})
     decoder.fixed({'USE_SUM_MERGE': False, 'CONV_FILTERS': 256, 'OUTPUT_IS_LOGITS': False})
     deeplab.fixed({'ASPP_WITH_SEP_CONV': True, 'DECODER_USE_SEP_CONV': True, 'DEPTH_MULTIPLIER': 1.0})
-    for section in (encoder, decoder):
-        section.end()
     return {
         'output_stride': stride,
         'dilations': ratios if ratios.value else None,
@@ -221,8 +215,6 @@ def _lite(deeplab: Section, classes: Any) -> dict[str, Any]:
     decoder.must({'USE_SUM_MERGE': True, 'OUTPUT_IS_LOGITS': True, 'CONV_FILTERS': classes})
     deeplab.fixed({'ENCODER_WITH_ASPP': True, 'ENABLE_DECODER': True, 'DEPTH_MULTIPLIER': 1.0})
     deeplab.fixed({'ASPP_WITH_SEP_CONV': True, 'DECODER_USE_SEP_CONV': True})
-    for section in (encoder, decoder):
-        section.end()
     return {'window': window.value[0] if sides else None}
 
 
@@ -270,7 +262,6 @@ def _data(section: Section) -> Node:
     section.ignore('PADDING_VALUE', reason='PaddleSeg 0.x itself replaces it by the mean')
     section.ignore('TEST_FILE_LIST', 'VIS_FILE_LIST', reason=OTHER_PROGRAMS)
     section.ignore('TRAIN_TOTAL_IMAGES', 'VAL_TOTAL_IMAGES', 'TEST_TOTAL_IMAGES', reason='the lists say it')
-    section.end()
     return section.becomes(keys)
 
 
