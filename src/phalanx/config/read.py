@@ -4,6 +4,7 @@ import difflib
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
@@ -50,14 +51,8 @@ def read(path: Path) -> Node:
 
     Raises ConfigError for a missing file, text that is not YAML, a key written twice, a circle of bases and too many of them.
     """
-
-    def joined(own: Node, bases: Iterable[Node]) -> Node:
-        merged = Node({}, own.origin)
-        for base in bases:
-            merged = merge(merged, base)
-        return merge(merged, own)
-
-    return over_bases(path.resolve(), '_base_', document, joined, shipped(parts=True))
+    known = shipped(parts=True)
+    return over_bases(path.resolve(), '_base_', document, lambda own, bases: reduce(merge, [*bases, own]), known)
 
 
 def over_bases(

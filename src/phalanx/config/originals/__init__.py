@@ -27,6 +27,8 @@ class Translation:
     rest: tuple[Assignment, ...]  # assignments to keys of a recipe, still to be made
 
 
+# What differs from all of them.
+OWN_MEANS = 'a loss is the mean over what all ranks and micro-batches see in a step; there every rank takes the mean of its own'
 DIALECTS = (paddleseg.DIALECT, pdseg.DIALECT, paddleocr.DIALECT, paddledet.DIALECT)
 
 
@@ -35,7 +37,7 @@ def dialect_of(path: Path) -> Dialect | None:
     keys = _keys(path, set())
     if 'task' in keys:
         return None
-    return next((dialect for dialect in DIALECTS if dialect.is_dialect(keys)), None)
+    return next((dialect for dialect in DIALECTS if any(told <= keys for told in dialect.told_by)), None)
 
 
 def _keys(path: Path, seen: set[Path]) -> set[str]:
@@ -69,7 +71,7 @@ def translate(path: Path, dialect: Dialect, assignments: Sequence[Assignment] = 
     recipe = dialect.translate(root, reading)
     if reading.problems:
         raise ConfigError([f'{problem} [{dialect.project}]' for problem in reading.problems])
-    differs = tuple(f'differs from {dialect.project} on purpose: {said}' for said in dialect.differs)
+    differs = tuple(f'differs from {dialect.project} on purpose: {said}' for said in (OWN_MEANS, *dialect.differs))
     return Translation(recipe, tuple(dict.fromkeys(reading.notes)), differs, tuple(rest))
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from phalanx.config.read import Node, did_you_mean, plain
+from phalanx.config.read import Node, did_you_mean, document, plain
 
 
 @dataclass
@@ -37,7 +37,13 @@ class Reading:
         return self.default(value)
 
 
+def read_alone(path: Path, reading: Reading) -> Node:
+    """The configuration at `path`, which has no bases. Raises ConfigError."""
+    return document(path, reading.notes)
+
+
 REQUIRED = object()  # in place of a default: the original has none
+OTHER_DEVICES = {f'use_{device}': 'Phalanx knows CUDA devices and CPUs' for device in ('xpu', 'npu', 'mlu')}  # ignored
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,12 +53,12 @@ class Dialect:
     project: str
     keys: frozenset[str]  # of the top level
     bases: str | None  # the key that names the files underneath
-    is_dialect: Callable[[set[str]], bool]  # of the keys of a configuration
-    read: Callable[[Path, Reading], Node]  # a file and what lies under it, in one
+    told_by: tuple[set[str], ...]  # keys of a configuration, of which one set must be there as a whole
+    read: Callable[[Path, Reading], Node] = read_alone  # a file and what lies under it, in one
     translate: Callable[[Node, Reading], Node]  # into a recipe; what goes wrong is noted in the Reading
     options: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # of its train.py, as assignments to its own keys
     evaluates_on_request: bool  # whether its train.py evaluates only with --do_eval or --eval
-    differs: tuple[str, ...]  # what Phalanx does differently on purpose
+    differs: tuple[str, ...]  # what Phalanx does differently on purpose, besides what it does with all of them
 
 
 class Section:

@@ -4,7 +4,7 @@ Rules and defaults are those of its release 2.6 (ppdet/core/workspace.py, ppdet/
 names). A configuration is a set of sections called like these classes, and of values that several of them share.
 """
 
-from phalanx.config.originals.dialect import Dialect, Reading, Section, differ, renamed
+from phalanx.config.originals.dialect import OTHER_DEVICES, Dialect, Reading, Section, differ, renamed
 from phalanx.config.originals.paddledet_data import read_data, read_metric, read_transforms
 from phalanx.config.originals.paddledet_distillation import read_distillation
 from phalanx.config.originals.paddledet_file import BASE, read
@@ -29,13 +29,8 @@ IGNORED = {
     'custom_white_list': "torch's autocast knows which operations are safe",
     'use_vdl': 'metrics.jsonl and TensorBoard records are always written; --use_vdl adds VisualDL',
     **dict.fromkeys(('eval_height', 'eval_width', 'eval_size'), 'it only names a value that others refer to'),
-    **{f'use_{device}': 'Phalanx knows CUDA devices and CPUs' for device in ('xpu', 'npu', 'mlu')},
+    **OTHER_DEVICES,
 }
-
-
-def is_dialect(keys: set[str]) -> bool:
-    """Whether a configuration with these keys is one of PaddleDetection."""
-    return 'architecture' in keys and bool(keys & {'LearningRate', 'OptimizerBuilder', 'TrainReader', 'TrainDataset'})
 
 
 def translate(root: Node, reading: Reading) -> Node:
@@ -113,12 +108,9 @@ DIALECT = Dialect(
         )
     ),
     bases=BASE,
-    is_dialect=is_dialect,
+    told_by=tuple({'architecture', key} for key in ('LearningRate', 'OptimizerBuilder', 'TrainReader', 'TrainDataset')),
     read=read,
     translate=translate,
     evaluates_on_request=True,
-    differs=(
-        'a loss is the mean over what all ranks and micro-batches see in a step; there every rank takes the mean of its own',
-        'each epoch sees every sample: none is dropped, and the next one goes on within the same batch',
-    ),
+    differs=('each epoch sees every sample: none is dropped, and the next one goes on within the same batch',),
 )

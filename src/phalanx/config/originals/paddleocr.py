@@ -4,33 +4,20 @@ Rules and defaults are those of its code at 2.7 (tools/program.py, ppocr/optimiz
 names). Its files have no bases.
 """
 
-from collections.abc import Callable
-from pathlib import Path, PurePath
-from typing import Any, NamedTuple
+from pathlib import PurePath
+from typing import Any
 
 from phalanx.config.originals import paddleocr_det, paddleocr_table, paddleocr_text
-from phalanx.config.originals.dialect import Dialect, Reading, Section, as_number, decay_factors, renamed
-from phalanx.config.read import Node, document, plain
+from phalanx.config.originals.dialect import OTHER_DEVICES, Dialect, Reading, Section, as_number, decay_factors, renamed
+from phalanx.config.read import Node, plain
 
 OPTIMIZERS = ('Adam', 'AdamW', 'Momentum')
 DTYPES = {'float16': 'fp16', 'bfloat16': 'bf16'}
 SCHEDULES = ('Const', 'Linear', 'Cosine', 'Step', 'MultiStepDecay', 'Piecewise')
 
 
-class Family(NamedTuple):
-    """How the configurations of one `model_type` are read, and what of them there is a counterpart for."""
-
-    translate: Callable[[Section, Section, Section, Section, Section, Node], dict[str, Any]]
-    algorithms: tuple[str, ...]
-    backbones: tuple[str, ...]
-    heads: tuple[str, ...]
-
-
-FAMILIES = {
-    'rec': Family(paddleocr_text.translate, paddleocr_text.ALGORITHMS, paddleocr_text.BACKBONES, paddleocr_text.HEADS),
-    'det': Family(paddleocr_det.translate, paddleocr_det.ALGORITHMS, paddleocr_det.BACKBONES, paddleocr_det.HEADS),
-    'table': Family(paddleocr_table.translate, paddleocr_table.ALGORITHMS, paddleocr_table.BACKBONES, paddleocr_table.HEADS),
-}
+# By `model_type`: the module that reads these configurations, with the ALGORITHMS, BACKBONES and HEADS that have a counterpart.
+FAMILIES = {'rec': paddleocr_text, 'det': paddleocr_det, 'table': paddleocr_table}
 # How files of weights are called that have a backbone alone, from its training on ImageNet.
 OF_BACKBONES = ('MobileNetV3', 'ResNet', 'PPLCNet')
 
@@ -52,18 +39,8 @@ IGNORED = {  # in Global
     'd2s_train_image_shape': 'it belongs to the export',
     'amp_custom_white_list': "torch's autocast knows which operations are safe",
     'amp_custom_black_list': "torch's autocast knows which operations are safe",
-    **{f'use_{device}': 'Phalanx knows CUDA devices and CPUs' for device in ('xpu', 'npu', 'mlu')},
+    **OTHER_DEVICES,
 }
-
-
-def is_dialect(keys: set[str]) -> bool:
-    """Whether a configuration with these keys is one of PaddleOCR."""
-    return {'Global', 'Architecture'} <= keys
-
-
-def read(path: Path, reading: Reading) -> Node:
-    """The configuration at `path`. Raises ConfigError."""
-    return document(path, reading.notes)
 
 
 def translate(root: Node, reading: Reading) -> Node:
@@ -115,10 +92,10 @@ def _is_known(architecture: Section, kind: Node) -> bool:
         return False
     family = FAMILIES[kind.value]
     algorithm = architecture.left.get('algorithm', kind)
-    if algorithm.value not in family.algorithms:
-        architecture.not_one_of(algorithm, 'algorithm', family.algorithms)
+    if algorithm.value not in family.ALGORITHMS:
+        architecture.not_one_of(algorithm, 'algorithm', family.ALGORITHMS)
         return False
-    for part, parts in (('Backbone', family.backbones), ('Head', family.heads)):
+    for part, parts in (('Backbone', family.BACKBONES), ('Head', family.HEADS)):
         node = architecture.left.get(part)
         named = node.value.get('name') if node is not None and isinstance(node.value, dict) else None
         if named is not None and named.value not in parts:
@@ -267,12 +244,8 @@ DIALECT = Dialect(
     project='PaddleOCR',
     keys=frozenset(('Global', 'Optimizer', 'Architecture', 'Loss', 'PostProcess', 'Metric', 'Train', 'Eval')),
     bases=None,
-    is_dialect=is_dialect,
-    read=read,
+    told_by=({'Global', 'Architecture'},),
     translate=translate,
     evaluates_on_request=False,
-    differs=(
-        'a loss is the mean over what all ranks and micro-batches see in a step; there every rank takes the mean of its own',
-        'each epoch sees every sample: none is dropped, and the next one goes on within the same batch',
-    ),
+    differs=('each epoch sees every sample: none is dropped, and the next one goes on within the same batch',),
 )

@@ -4,7 +4,7 @@ Rules and defaults are those of its release 2.10 (paddleseg/cvlibs/config.py and
 configuration names). What its files leave out stands in that code, so defaults are written out even where ours are the same.
 """
 
-from collections.abc import Iterable
+from functools import partial, reduce
 from pathlib import Path
 from typing import Any
 
@@ -25,20 +25,10 @@ IGNORED = {
 }
 
 
-def is_dialect(keys: set[str]) -> bool:
-    """Whether a configuration with these keys is one of PaddleSeg."""
-    return {'model', 'train_dataset'} <= keys or bool(keys & {'iters', 'lr_scheduler', 'test_config'})
-
-
 def read(path: Path, reading: Reading) -> Node:
     """The configuration at `path` merged with the files of its `_base_`, of which an earlier one wins. Raises ConfigError."""
-
-    def joined(own: Node, bases: Iterable[Node]) -> Node:
-        for base in bases:
-            own = _merged(own, base)
-        return own
-
-    return _without_marks(over_bases(path, BASE, lambda file: document(file, reading.notes), joined))
+    load = partial(document, notes=reading.notes)
+    return _without_marks(over_bases(path, BASE, load, lambda own, bases: reduce(_merged, bases, own)))
 
 
 def _merged(own: Node, base: Node) -> Node:
@@ -120,7 +110,7 @@ DIALECT = Dialect(
         ('batch_size', 'iters', 'train_dataset', 'val_dataset', 'optimizer', 'lr_scheduler', 'loss', 'model', 'test_config')
     ),
     bases=BASE,
-    is_dialect=is_dialect,
+    told_by=({'model', 'train_dataset'}, {'iters'}, {'lr_scheduler'}, {'test_config'}),
     read=read,
     translate=translate,
     options={
@@ -130,8 +120,5 @@ DIALECT = Dialect(
         'save_interval': ('checkpoint.every={}', 'evaluate.every={}'),
     },
     evaluates_on_request=True,
-    differs=(
-        'a loss is the mean over what all ranks and micro-batches see in a step; there every rank takes the mean of its own',
-        'batch norms take the statistics of all ranks (norm_sync: global), on CPUs too',
-    ),
+    differs=('batch norms take the statistics of all ranks (norm_sync: global), on CPUs too',),
 )

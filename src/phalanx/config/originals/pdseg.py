@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from phalanx.config.originals.dialect import Dialect, Reading, Section, as_number, renamed, swapped
-from phalanx.config.read import Node, document, plain
+from phalanx.config.read import Node, plain
 
 MODELS = {'unet': ('UNET',), 'deeplabv3p': ('DEEPLAB',), 'ocrnet': ('HRNET', 'OCR')}  # and the sections within MODEL of each
 BACKBONES = {  # of deeplabv3p
@@ -47,16 +47,6 @@ SIZES = (  # in AUG, each for one AUG_METHOD
 )
 OTHER_PROGRAMS = 'it belongs to other programs than training'
 IGNORED_SECTIONS = {'FREEZE': '`phalanx export` takes its own options', 'TEST': OTHER_PROGRAMS, 'SLIM': OTHER_PROGRAMS}
-
-
-def is_dialect(keys: set[str]) -> bool:
-    """Whether a configuration with these keys is one of PaddleSeg 0.x."""
-    return {'MODEL', 'DATASET'} <= keys or 'SOLVER' in keys
-
-
-def read(path: Path, reading: Reading) -> Node:
-    """The configuration at `path`. Raises ConfigError."""
-    return document(path, reading.notes)
 
 
 def literal(node: Node) -> Node:
@@ -428,12 +418,8 @@ DIALECT = Dialect(
         )
     ),
     bases=None,
-    is_dialect=is_dialect,
-    read=read,
+    told_by=({'MODEL', 'DATASET'}, {'SOLVER'}),
     translate=translate,
     evaluates_on_request=True,
-    differs=(
-        'a loss is the mean over what all ranks and micro-batches see in a step; there every rank takes the mean of its own',
-        'label maps are evaluated in their own size, and running statistics of norms move by 0.1 a step, not 0.01',
-    ),
+    differs=('label maps are evaluated in their own size, and running statistics of norms move by 0.1 a step, not 0.01',),
 )
