@@ -192,6 +192,12 @@ class Section:
             self.ignore(key, reason=reason)
         self.left.pop(key, None)
 
+    def counterpart(self, node: Node, key: str, known: Mapping[str, Any]) -> Node:
+        """What `known` has for the value of `key`, which is `node`; nothing is a problem."""
+        if str(node.value) not in known:
+            self.not_one_of(node, key, known)
+        return renamed(node, known.get(str(node.value), ''))
+
     def weights(self, key: str) -> Node | None:
         """The weights that `key` names, a file or an address; None when it names none."""
         node = self.take(key)
@@ -288,6 +294,11 @@ def as_number(node: Node) -> float | None:
 def renamed(node: Node, value: Any) -> Node:
     """`value`, which stands for `node` of the original and keeps its origin."""
     return Node(value, node.origin, str(value))
+
+
+def norm_sync(synchronised: Node) -> Node:
+    """Of a yes or no to batch norms that see all ranks."""
+    return renamed(synchronised, 'global' if synchronised.value else 'off')
 
 
 def swapped(size: Node) -> Node:

@@ -67,11 +67,8 @@ def _below_one_root(train: Section, evaluation: Section, keys: dict[str, Any]) -
 
 
 def read_metric(top: Section) -> Node:
-    kind = top.word('metric')
-    if kind.value not in METRICS:
-        top.not_one_of(kind, 'metric', METRICS)
-    points = top.take('map_type', '11point')
-    keys: dict[str, Any] = {'name': renamed(kind, METRICS.get(str(kind.value), ''))}
+    kind, points = top.word('metric'), top.take('map_type', '11point')
+    keys: dict[str, Any] = {'name': top.counterpart(kind, 'metric', METRICS)}
     if kind.value == 'VOC':
         keys['points'] = renamed(points, {'11point': '11', 'integral': 'all'}.get(str(points.value), points.value))
     return top.becomes(keys)

@@ -8,7 +8,16 @@ from pathlib import PurePath
 from typing import Any
 
 from phalanx.config.originals import paddleocr_det, paddleocr_table, paddleocr_text
-from phalanx.config.originals.dialect import OTHER_DEVICES, Dialect, Reading, Section, as_number, decay_factors, renamed
+from phalanx.config.originals.dialect import (
+    OTHER_DEVICES,
+    Dialect,
+    Reading,
+    Section,
+    as_number,
+    decay_factors,
+    norm_sync,
+    renamed,
+)
 from phalanx.config.read import Node, plain
 
 OPTIMIZERS = ('Adam', 'AdamW', 'Momentum')
@@ -65,7 +74,7 @@ def translate(root: Node, reading: Reading) -> Node:
         'schedule': schedule,
         'clip': clip,
         'precision': _precision(settings),
-        'norm_sync': _norm_sync(settings),
+        'norm_sync': norm_sync(settings.take('use_sync_bn', False)),
         'evaluate': {'every': _evaluate_every(settings), 'batch_size': loaders[1].take('batch_size_per_card', 1)},
         'checkpoint': {'every_epochs': 1},
         'report': {'every': settings.take('print_batch_step', 10), 'visualdl': settings.take('use_visualdl', False)},
@@ -129,16 +138,8 @@ def _precision(settings: Section) -> dict[str, Any] | None:
         settings.ignore('use_dynamic_loss_scaling', 'scale_loss', 'amp_dtype', reason='it counts only with use_amp: True')
         return None
     dynamic, scale = settings.take('use_dynamic_loss_scaling', False), settings.take('scale_loss', 1.0)
-    dtype = settings.take('amp_dtype', 'float16')
-    if str(dtype.value) not in DTYPES:
-        settings.not_one_of(dtype, 'amp_dtype', DTYPES)
-    loss_scale = renamed(dynamic, 'dynamic') if dynamic.value else scale
-    return {'dtype': renamed(dtype, DTYPES.get(str(dtype.value), '')), 'loss_scale': loss_scale}
-
-
-def _norm_sync(settings: Section) -> Node:
-    synchronised = settings.take('use_sync_bn', False)
-    return renamed(synchronised, 'global' if synchronised.value else 'off')
+    dtype = settings.counterpart(settings.take('amp_dtype', 'float16'), 'amp_dtype', DTYPES)
+    return {'dtype': dtype, 'loss_scale': renamed(dynamic, 'dynamic') if dynamic.value else scale}
 
 
 def _evaluate_every(settings: Section) -> Node:

@@ -11,7 +11,7 @@ BACKBONES = ('MobileNetV3', 'ResNet_vd', 'PPLCNetV3')
 NECKS = {'DBFPN': 'fpn', 'RSEFPN': 'rse_fpn', 'LKPAN': 'lk_pan'}
 HEADS = ('DBHead', 'PFHeadLocal')
 MAIN_LOSSES = {'DiceLoss': 'dice', 'BCELoss': 'bce'}
-RESNETS = {18: 'resnet18_vd', 50: 'resnet50_vd'}
+RESNETS = {'18': 'resnet18_vd', '50': 'resnet50_vd'}
 AUGMENTERS = ('Fliplr', 'HorizontalFlip', 'Affine', 'Resize', 'RandomScale')
 USUAL = (('Fliplr', {'p': 0.5}), ('Affine', {'rotate': [-10, 10]}), ('Resize', {'size': [0.5, 3]}))
 TRAIN_STEPS = (
@@ -181,11 +181,7 @@ def _network(section: Section, decay: Node) -> tuple[Node, list[dict[str, Any]]]
             plain_blocks = backbone.take('disable_se', False)
             keys['squeeze'] = renamed(plain_blocks, not plain_blocks.value)
         case 'ResNet_vd':
-            layers = backbone.take('layers', 50)
-            size = RESNETS.get(int(as_number(layers) or 0), '')
-            if not size:
-                backbone.not_one_of(layers, 'layers', [str(count) for count in RESNETS])
-            keys['backbone'] = renamed(layers, size)
+            keys['backbone'] = backbone.counterpart(backbone.take('layers', 50), 'layers', RESNETS)
             backbone.fixed({'dcn_stage': None, 'out_indices': None})
             backbone.ignore('disable_se', reason='a ResNet has no squeeze-and-excitation')
         case 'PPLCNetV3':
@@ -202,11 +198,9 @@ def _network(section: Section, decay: Node) -> tuple[Node, list[dict[str, Any]]]
 
 
 def _neck(neck: Section) -> dict[str, Any]:
-    kind = neck.word('name')
-    if kind.value not in NECKS:
-        neck.not_one_of(kind, 'name', NECKS)
+    kind = neck.counterpart(neck.word('name'), 'name', NECKS)
     neck.fixed({'use_asf': False, 'shortcut': True, 'mode': 'large', 'intracl': False})
-    return {'neck': renamed(kind, NECKS.get(str(kind.value), '')), 'neck_channels': neck.required('out_channels')}
+    return {'neck': kind, 'neck_channels': neck.required('out_channels')}
 
 
 def _head(head: Section) -> dict[str, Any]:
@@ -229,12 +223,9 @@ def _head(head: Section) -> dict[str, Any]:
 
 def _loss(section: Section) -> list[Node]:
     section.must({'name': 'DBLoss'})
-    kind = section.word('main_loss_type', 'DiceLoss')
-    if kind.value not in MAIN_LOSSES:
-        section.not_one_of(kind, 'main_loss_type', MAIN_LOSSES)
     keys = {
         'name': 'db',
-        'main': renamed(kind, MAIN_LOSSES.get(str(kind.value), '')),
+        'main': section.counterpart(section.word('main_loss_type', 'DiceLoss'), 'main_loss_type', MAIN_LOSSES),
         'balanced': section.take('balance_loss', True),
         'alpha': section.take('alpha', 5),
         'beta': section.take('beta', 10),

@@ -83,11 +83,9 @@ def _metric(section: Section) -> tuple[Any, dict[str, Any]]:
         section.must({'base_metric_name': 'RecMetric', 'key': 'Student'})
     elif name.value != 'RecMetric':
         section.not_one_of(name, 'name', ('RecMetric', 'DistillationMetric'))
-    main = section.word('main_indicator', 'acc')
-    if main.value not in INDICATORS:
-        section.not_one_of(main, 'main_indicator', INDICATORS)
+    main = section.counterpart(section.word('main_indicator', 'acc'), 'main_indicator', INDICATORS)
     compared = {'ignore_space': section.take('ignore_space', True), 'alphanumeric_only': section.take('is_filter', False)}
-    return renamed(main, INDICATORS.get(main.value, '')), {'name': 'reading', **compared}
+    return main, {'name': 'reading', **compared}
 
 
 def _data(train: Section, evaluation: Section) -> Node:

@@ -96,11 +96,9 @@ def _deeplabv3p(section: Section, backbone: Section) -> dict[str, Any]:
 
 
 def _backbone(section: Section, known: dict[str, str], fixed: dict[str, Any]) -> Node:
-    kind = section.word('type')
-    if kind.value is not None and kind.value not in known:
-        section.not_one_of(kind, 'type', known)
+    backbone = section.counterpart(section.word('type'), 'type', known)
     section.fixed(fixed)
-    return renamed(kind, known.get(str(kind.value), ''))
+    return backbone
 
 
 def _initial(model: Section, backbone: Section) -> dict[str, Any]:

@@ -10,7 +10,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from phalanx.config.originals.dialect import Dialect, Reading, Section, as_number, renamed, swapped
+from phalanx.config.originals.dialect import Dialect, Reading, Section, as_number, norm_sync, renamed, swapped
 from phalanx.config.read import Node, plain
 
 MODELS = {'unet': ('UNET',), 'deeplabv3p': ('DEEPLAB',), 'ocrnet': ('HRNET', 'OCR')}  # and the sections within MODEL of each
@@ -103,7 +103,7 @@ def translate(root: Node, reading: Reading) -> Node:
         'parameters': {'decay_norms': False, 'rules': rules},
         'schedule': schedule,
         'precision': _precision(model),
-        'norm_sync': _norm_sync(train, model),
+        'norm_sync': norm_sync(train.take('SYNC_BATCH_NORM', False)),
         'evaluate': {'every_epochs': snapshots},
         'checkpoint': {'every_epochs': snapshots, 'keep': 5},
     }
@@ -127,7 +127,6 @@ def _network(model: Section, name: Node, classes: Node | None, decay: Node) -> t
         case 'unet':
             mode = parts['UNET'].take('UPSAMPLE_MODE', 'bilinear')
             keys['upsampling'] = renamed(mode, 'bilinear' if mode.value == 'bilinear' else 'transposed')
-            parts['UNET'].end()
         case 'deeplabv3p':
             deeplab = parts['DEEPLAB']
             backbone = deeplab.word('BACKBONE', 'xception_65')
@@ -381,11 +380,6 @@ def _precision(model: Section) -> dict[str, Any] | None:
     if not half.value:
         return None
     return {'dtype': renamed(half, 'fp16'), 'loss_scale': renamed(scale, 'dynamic') if word == 'dynamic' else scale}
-
-
-def _norm_sync(train: Section, model: Section) -> Node:
-    synchronised = train.take('SYNC_BATCH_NORM', False)
-    return renamed(synchronised, 'global' if synchronised.value else 'off')
 
 
 def _initial(train: Section) -> dict[str, Any]:
