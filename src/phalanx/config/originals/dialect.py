@@ -269,6 +269,13 @@ def optimizer_options(section: Section, optimizer: str) -> dict[str, Any]:
             return {}
 
 
+def piecewise_rates(section: Section) -> tuple[Node, list[Node]]:
+    """The first of the rates in `values`, and the others as factors of it."""
+    rates = section.items('values')
+    lr = rates[0] if rates else section.required('values')
+    return lr, [renamed(node, (as_number(node) or 0.0) / (as_number(lr) or 1.0)) for node in rates[1:]]
+
+
 def decay_factors(gamma: float, count: int) -> list[float]:
     """The factors of the base rate after each of `count` boundaries that multiply the rate by `gamma`."""
     return [gamma**number for number in range(1, count + 1)]

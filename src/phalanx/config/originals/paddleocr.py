@@ -16,6 +16,8 @@ from phalanx.config.originals.dialect import (
     as_number,
     decay_factors,
     norm_sync,
+    optimizer_options,
+    piecewise_rates,
     renamed,
 )
 from phalanx.config.read import Node, plain
@@ -165,14 +167,13 @@ def _optimizer(section: Section, settings: Section) -> tuple[Node, Node, Any, No
     else:
         section.take('regularizer')
         decay = section.take('weight_decay', 0.01) if kind.value == 'AdamW' else section.reading.default(0.0)
-    keys: dict[str, Any] = {'name': renamed(kind, str(kind.value).lower()), 'lr': lr, 'weight_decay': decay}
+    keys: dict[str, Any] = {'lr': lr, 'weight_decay': decay}
     match kind.value:
         case 'Adam' | 'AdamW':
-            keys['betas'] = [section.take('beta1', 0.9), section.take('beta2', 0.999)]
-            keys['eps'] = section.take('epsilon', 1e-8)
+            keys |= optimizer_options(section, kind.value)
             section.fixed({'lazy_mode': False, 'no_weight_decay_name': None, 'one_dim_param_no_weight_decay': False})
         case 'Momentum':
-            keys |= {'name': renamed(kind, 'sgd'), 'momentum': section.required('momentum')}
+            keys |= {'name': 'sgd', 'momentum': section.required('momentum')}
         case _:
             section.not_one_of(kind, 'name', OPTIMIZERS)
             section.give_up()
@@ -180,7 +181,7 @@ def _optimizer(section: Section, settings: Section) -> tuple[Node, Node, Any, No
     for key, per_tensor in (('clip_norm', True), ('clip_norm_global', False)):
         if section.has(key):
             clip = {'norm': section.take(key), 'per_tensor': per_tensor}
-    return section.becomes(keys), schedule, clip, decay
+    return section.becomes({**keys, 'name': renamed(kind, keys.get('name', ''))}), schedule, clip, decay
 
 
 def _schedule(section: Section, settings: Section) -> tuple[Node, Node]:
@@ -189,8 +190,7 @@ def _schedule(section: Section, settings: Section) -> tuple[Node, Node]:
     warmup, epochs = section.number('warmup_epoch', 0), as_number(settings.left.get('epoch_num', kind)) or 0.0
     keys: dict[str, Any] = {}
     if kind.value == 'Piecewise':
-        rates = section.items('values')
-        lr = rates[0] if rates else section.required('values')
+        lr, factors = piecewise_rates(section)
         section.ignore('learning_rate', reason='the first of the values is the rate to begin with')
     else:
         lr = section.required('learning_rate')
@@ -199,29 +199,23 @@ def _schedule(section: Section, settings: Section) -> tuple[Node, Node]:
         case 'Const':
             keys = {'name': 'constant'}
         case 'Linear':
-            keys = {
-                'name': 'polynomial',
-                'epochs': whole,
-                'end_lr': section.take('end_lr', 0.0),
-                'power': section.take('power', 1.0),
-            }
+            end, power = section.take('end_lr', 0.0), section.take('power', 1.0)
+            keys = {'name': 'polynomial', 'epochs': whole, 'end_lr': end, 'power': power}
         case 'Cosine':
             keys = {'name': 'cosine', 'epochs': whole}
         case 'Step':
             size, gamma = section.number('step_size'), section.number('gamma')
             count = int(epochs // max(size, 1e-9))
-            keys = {'name': 'piecewise', **_falling([warmup + size * number for number in range(1, count + 1)], gamma)}
+            keys = _falling([warmup + size * number for number in range(1, count + 1)], gamma)
         case 'MultiStepDecay':
             milestones = [_plus(node, warmup) for node in section.items('milestones')]
-            keys = {'name': 'piecewise', **_falling(milestones, section.number('gamma'))}
+            keys = _falling(milestones, section.number('gamma'))
         case 'Piecewise':
             listed = section.items('decay_epochs')
-            for node in listed[max(len(rates) - 1, 0) :]:
+            for node in listed[len(factors) :]:
                 said = f'the boundary {plain(node)} is ignored: there is no rate for what comes after it'
                 section.note(node, 'decay_epochs', said)
-            boundaries = [_plus(node, warmup) for node in listed][: len(rates) - 1]
-            first = as_number(lr) or 1.0
-            factors = [renamed(node, (as_number(node) or 0.0) / first) for node in rates[1:]]
+            boundaries = [_plus(node, warmup) for node in listed[: len(factors)]]
             keys = {'name': 'piecewise', 'boundary_epochs': boundaries, 'factors': factors}
         case _:
             section.not_one_of(kind, 'name', SCHEDULES)
@@ -233,7 +227,7 @@ def _schedule(section: Section, settings: Section) -> tuple[Node, Node]:
 
 
 def _falling(boundaries: list[Any], gamma: float) -> dict[str, Any]:
-    return {'boundary_epochs': boundaries, 'factors': decay_factors(gamma, len(boundaries))}
+    return {'name': 'piecewise', 'boundary_epochs': boundaries, 'factors': decay_factors(gamma, len(boundaries))}
 
 
 def _plus(node: Node, epochs: float) -> Node:

@@ -11,7 +11,7 @@ BACKBONES = ('MobileNetV3', 'ResNet_vd', 'PPLCNetV3')
 NECKS = {'DBFPN': 'fpn', 'RSEFPN': 'rse_fpn', 'LKPAN': 'lk_pan'}
 HEADS = ('DBHead', 'PFHeadLocal')
 MAIN_LOSSES = {'DiceLoss': 'dice', 'BCELoss': 'bce'}
-RESNETS = {'18': 'resnet18_vd', '50': 'resnet50_vd'}
+RESNETS = {18: 'resnet18_vd', 50: 'resnet50_vd'}
 AUGMENTERS = ('Fliplr', 'HorizontalFlip', 'Affine', 'Resize', 'RandomScale')
 USUAL = (('Fliplr', {'p': 0.5}), ('Affine', {'rotate': [-10, 10]}), ('Resize', {'size': [0.5, 3]}))
 TRAIN_STEPS = (
@@ -181,7 +181,11 @@ def _network(section: Section, decay: Node) -> tuple[Node, list[dict[str, Any]]]
             plain_blocks = backbone.take('disable_se', False)
             keys['squeeze'] = renamed(plain_blocks, not plain_blocks.value)
         case 'ResNet_vd':
-            keys['backbone'] = backbone.counterpart(backbone.take('layers', 50), 'layers', RESNETS)
+            layers = backbone.take('layers', 50)
+            size = RESNETS.get(int(as_number(layers) or 0), '')
+            if not size:
+                backbone.not_one_of(layers, 'layers', [str(count) for count in RESNETS])
+            keys['backbone'] = renamed(layers, size)
             backbone.fixed({'dcn_stage': None, 'out_indices': None})
             backbone.ignore('disable_se', reason='a ResNet has no squeeze-and-excitation')
         case 'PPLCNetV3':

@@ -134,10 +134,8 @@ def _transforms(dataset: Section) -> tuple[dict[str, Any], Node, bool]:
                 probabilities = {ours: step.take(theirs, 0.4) for ours, theirs in AUGMENTATION.items()}
                 augmented['transforms'] = [{'name': 'rec_aug', **probabilities}]
             case 'RecResizeImg':
-                size, keep_ratio = (
-                    _size(step, step.required('image_shape'), height=1, width=2),
-                    bool(step.take('padding', True).value),
-                )
+                size = _size(step, step.required('image_shape'), height=1, width=2)
+                keep_ratio = bool(step.take('padding', True).value)
                 step.fixed({'infer_mode': False, 'character_dict_path': None})
                 step.always('eval_mode', False, 'in an evaluation longer lines are squeezed, as in training')
             case 'CTCLabelEncode' | 'MultiLabelEncode':
@@ -175,11 +173,8 @@ def multi_scale(train: Section, dataset: Section, loader: Section) -> tuple[dict
     if len(scales) < len(listed) or not scales:
         return {'train_image_sizes': listed}, first  # which the binder tells
     sizes = [[int(side // max(by, 1) * max(by, 1)) for side, by in zip(scale, factors, strict=True)] for scale in scales]
-    keys = {
-        'train_image_sizes': [
-            Node([renamed(node, side) for side in size[::-1]], node.origin) for node, size in zip(listed, sizes, strict=True)
-        ]
-    }
+    of_nodes = zip(listed, sizes, strict=True)
+    keys = {'train_image_sizes': [Node([renamed(node, side) for side in size[::-1]], node.origin) for node, size in of_nodes]}
     if [*map(list, scales)] != sizes:
         said = f'what is beyond multiples of {factors[0]:g} and {factors[1]:g} is cut off'
         sampler.note(listed[0], 'scales', said)
@@ -230,18 +225,15 @@ def _network(section: Section, max_length: Node, decay: Node) -> tuple[Node, lis
     match algorithm.value:
         case 'CRNN':
             keys, fc_decay = _crnn(backbone, neck, head)
-            norms = False
         case 'SVTR_LCNet' | 'SVTR':
-            build = _svtr_lcnetv3 if backbone.left.get('name', algorithm).value == 'PPLCNetV3' else _svtr_lcnet
-            keys, fc_decay = build(backbone, head, max_length)
-            norms = True
+            keys, fc_decay = _svtr_lcnet(backbone, head, max_length)
         case _:
             section.not_one_of(algorithm, 'algorithm', ALGORITHMS)
             for part in (backbone, neck, head, section):
                 part.give_up()
             return section.becomes({}), []
     rules: list[dict[str, Any]] = []
-    if norms and as_number(decay) != 0:
+    if keys['name'] != 'crnn' and as_number(decay) != 0:
         rules.append({'match': 'backbone.*.norm.*', 'weight_decay': 0.0})
     if as_number(fc_decay) != as_number(decay):
         rules.append({'match': 'head.*', 'weight_decay': fc_decay})
@@ -272,37 +264,34 @@ def _crnn(backbone: Section, neck: Section, head: Section) -> tuple[dict[str, An
 
 
 def _svtr_lcnet(backbone: Section, head: Section, max_length: Node) -> tuple[dict[str, Any], Node]:
-    backbone.must({'name': 'MobileNetV1Enhance', 'last_conv_stride': [1, 2], 'last_pool_type': 'avg'})
-    backbone.only('last_pool_kernel_size', [2, 2])
-    keys: dict[str, Any] = {'name': 'svtr_lcnet', 'scale': backbone.take('scale', 0.5)}
+    is_v3 = 'name' in backbone.left and backbone.left['name'].value == 'PPLCNetV3'
+    if is_v3:
+        backbone.must({'name': 'PPLCNetV3'})
+        backbone.fixed({'conv_kxk_num': 4, 'lr_mult_list': [1.0] * 6, 'lab_lr': 0.1, 'det': False})
+        head.fixed({'use_pool': False, 'use_pos': False})
+    else:
+        backbone.must({'name': 'MobileNetV1Enhance', 'last_conv_stride': [1, 2], 'last_pool_type': 'avg'})
+        backbone.only('last_pool_kernel_size', [2, 2])
     head.must({'name': 'MultiHead'})
-    ctc, sar = _pair(head, 'head_list', 'CTCHead', 'SARHead')
+    ctc, guide = _pair(head, 'head_list', 'CTCHead', 'NRTRHead' if is_v3 else 'SARHead')
     neck, fc = ctc.section('Neck'), ctc.section('Head')
     neck.must({'name': 'svtr'})
-    keys |= {'neck_channels': neck.take('dims', 64), 'depth': neck.take('depth', 2)}
-    keys |= {'hidden_size': neck.take('hidden_dims', 120), 'use_guide': neck.take('use_guide', False)}
-    neck.only('kernel_size', [3, 3])
-    keys['sar_size'] = sar.take('enc_dim', 512)
-    sar.same('max_text_length', max_length, 'Global')
-    fc_decay = fc.take('fc_decay', 0.0004)
-    return keys, fc_decay
-
-
-def _svtr_lcnetv3(backbone: Section, head: Section, max_length: Node) -> tuple[dict[str, Any], Node]:
-    backbone.must({'name': 'PPLCNetV3'})
-    keys: dict[str, Any] = {'name': 'svtr_lcnetv3', 'scale': backbone.take('scale', 1.0)}
-    backbone.fixed({'conv_kxk_num': 4, 'lr_mult_list': [1.0] * 6, 'lab_lr': 0.1, 'det': False})
-    head.must({'name': 'MultiHead'})
-    head.fixed({'use_pool': False, 'use_pos': False})
-    ctc, nrtr = _pair(head, 'head_list', 'CTCHead', 'NRTRHead')
-    neck, fc = ctc.section('Neck'), ctc.section('Head')
-    neck.must({'name': 'svtr', 'kernel_size': [1, 3]})
-    keys |= {'neck_channels': neck.take('dims', 64), 'depth': neck.take('depth', 2)}
-    keys |= {'hidden_size': neck.take('hidden_dims', 120), 'use_guide': neck.take('use_guide', False)}
-    keys |= {'nrtr_size': nrtr.take('nrtr_dim', 256), 'nrtr_depth': nrtr.take('num_decoder_layers', 4)}
-    nrtr.same('max_text_length', max_length, 'Global')
-    fc_decay = fc.take('fc_decay', 0.0004)
-    return keys, fc_decay
+    keys: dict[str, Any] = {
+        'name': 'svtr_lcnetv3' if is_v3 else 'svtr_lcnet',
+        'scale': backbone.take('scale', 1.0 if is_v3 else 0.5),
+        'neck_channels': neck.take('dims', 64),
+        'depth': neck.take('depth', 2),
+        'hidden_size': neck.take('hidden_dims', 120),
+        'use_guide': neck.take('use_guide', False),
+    }
+    guide.same('max_text_length', max_length, 'Global')
+    if is_v3:
+        neck.must({'kernel_size': [1, 3]})
+        keys |= {'nrtr_size': guide.take('nrtr_dim', 256), 'nrtr_depth': guide.take('num_decoder_layers', 4)}
+    else:
+        neck.only('kernel_size', [3, 3])
+        keys['sar_size'] = guide.take('enc_dim', 512)
+    return keys, fc.take('fc_decay', 0.0004)
 
 
 def _loss(section: Section) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from phalanx.config.originals.dialect import Section, as_number, decay_factors, optimizer_options, renamed
+from phalanx.config.originals.dialect import Section, as_number, decay_factors, optimizer_options, piecewise_rates, renamed
 from phalanx.config.read import Node, plain
 
 SCHEDULES = ('PolynomialDecay', 'CosineAnnealingDecay', 'StepDecay', 'MultiStepDecay', 'PiecewiseDecay')
@@ -16,10 +16,11 @@ def read_schedule(section: Section, steps: int) -> tuple[Node, Node]:
     if section.has('warmup_iters'):
         warmup = int(section.number('warmup_iters'))
         keys = {'warmup_steps': section.node.value['warmup_iters'], 'warmup_start_lr': section.required('warmup_start_lr')}
+    own: dict[str, Any] = {}
     if kind.value == 'PiecewiseDecay':
-        lr, own = _piecewise(section, warmup)
+        lr, factors = piecewise_rates(section)
     else:
-        lr, own = section.required('learning_rate'), dict[str, Any]()
+        lr = section.required('learning_rate')
     match kind.value:
         case 'PolynomialDecay':
             own = {'name': 'polynomial', 'power': section.take('power', 1.0), 'end_lr': section.take('end_lr', 0.0001)}
@@ -41,23 +42,14 @@ def read_schedule(section: Section, steps: int) -> tuple[Node, Node]:
             milestones = [_later(node, warmup) for node in section.items('milestones')]
             own = _decaying(milestones, section.number('gamma', 0.1))
         case 'PiecewiseDecay':
-            pass
+            boundaries = [_later(node, warmup) for node in section.items('boundaries')]
+            own = {'name': 'piecewise', 'boundaries': boundaries, 'factors': factors}
         case _:
             section.not_one_of(kind, 'type', SCHEDULES)
             section.give_up()
     section.only('last_epoch', -1)
     section.ignore('verbose', reason='the rate is in every log line')
     return lr, section.becomes({**own, 'name': renamed(kind, own.get('name', '')), **keys})
-
-
-def _piecewise(section: Section, warmup: int) -> tuple[Node, dict[str, Any]]:
-    """The first rate, and the schedule with all rates as factors of it."""
-    rates = section.items('values')
-    numbers = [as_number(node) or 0.0 for node in rates]
-    lr = rates[0] if rates else section.required('values')
-    factors = [renamed(node, number / (numbers[0] or 1.0)) for node, number in zip(rates[1:], numbers[1:], strict=True)]
-    boundaries = [_later(node, warmup) for node in section.items('boundaries')]
-    return lr, {'name': 'piecewise', 'boundaries': boundaries, 'factors': factors}
 
 
 def _decaying(boundaries: list[Any], gamma: float) -> dict[str, Any]:

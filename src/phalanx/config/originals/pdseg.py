@@ -10,7 +10,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from phalanx.config.originals.dialect import Dialect, Reading, Section, as_number, norm_sync, renamed, swapped
+from phalanx.config.originals.dialect import Dialect, Reading, Section, as_number, decay_factors, norm_sync, renamed, swapped
 from phalanx.config.read import Node, plain
 
 MODELS = {'unet': ('UNET',), 'deeplabv3p': ('DEEPLAB',), 'ocrnet': ('HRNET', 'OCR')}  # and the sections within MODEL of each
@@ -347,8 +347,7 @@ def _schedule(solver: Section) -> tuple[Node, Node]:
             solver.problem(warmup, 'LR_WARMUP', 'a warm-up before piecewise has no counterpart in Phalanx')
         case 'piecewise':
             at = milestones or [solver.reading.default(epoch) for epoch in (10, 20)]
-            factors = [gamma**number for number in range(1, len(at) + 1)]
-            keys = {'name': renamed(kind, 'piecewise'), 'boundary_epochs': at, 'factors': factors}
+            keys = {'name': renamed(kind, 'piecewise'), 'boundary_epochs': at, 'factors': decay_factors(gamma, len(at))}
         case _:
             solver.not_one_of(kind, 'LR_POLICY', SCHEDULES)
     if warmup.value:
