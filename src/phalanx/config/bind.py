@@ -176,7 +176,8 @@ class _Binder:
             if dataclasses.is_dataclass(hints[name]):  # a section, which says itself what it needs
                 given[name], resolved[name] = self.any(Node({}, node.origin), hints[name], dot + name)
             else:
-                self.problems.append(f'{node.origin}: {dot}{name}: missing; {called} needs it{_choices(hints[name])}')
+                choices = f', {words_for(hints[name])}' if get_origin(hints[name]) is Annotated else ''
+                self.problems.append(f'{node.origin}: {dot}{name}: missing; {called} needs it{choices}')
         for name in hints:
             if name not in resolved and name in defaults:
                 resolved[name] = default_node(hints[name], defaults[name])
@@ -241,11 +242,6 @@ def as_node(value: Any) -> Node:
     if isinstance(value, list | tuple):
         return Node([as_node(item) for item in value], DEFAULT)
     return Node(str(value) if isinstance(value, Path) else value, DEFAULT)
-
-
-def _choices(kind: Any) -> str:
-    """What a component may be, for a message."""
-    return f', {words_for(kind)}' if get_origin(kind) is Annotated else ''
 
 
 def words_for(kind: Any) -> str:

@@ -102,7 +102,8 @@ def document(path: Path, notes: list[str] | None = None) -> Node:
     problems: list[str] = []
     own = _node(tree, shown, problems, notes=notes) if tree is not None else Node({}, f'{shown}:1')
     if not isinstance(own.value, dict):
-        problems.append(f'{own.origin}: expected a mapping of keys, this is {_kind(own)}')
+        kind = 'a list' if isinstance(own.value, list) else f'the value {own.value!r}'
+        problems.append(f'{own.origin}: expected a mapping of keys, this is {kind}')
     if problems:
         raise ConfigError(problems)
     return own
@@ -287,10 +288,6 @@ def _node(
         problems.append(f'{origin}: {tree.value[:60]!r} cannot be read as {tree.tag.rpartition(":")[2]}: {str(error)[:200]}')
         value = None
     return Node(value, origin, str(tree.value))
-
-
-def _kind(node: Node) -> str:
-    return 'a list' if isinstance(node.value, list) else f'the value {node.value!r}'
 
 
 def did_you_mean(word: Any, known: Iterable[Any], cutoff: float = 0.6) -> str:

@@ -6,7 +6,7 @@ Every key of a configuration is used, ignored with a reason, or a problem.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Set
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -51,7 +51,7 @@ class Dialect:
     """How one project writes its configurations."""
 
     project: str
-    keys: frozenset[str]  # of the top level
+    keys: Set[str]  # of the top level; an assignment below one of them is to the original
     bases: str | None  # the key that names the files underneath
     told_by: tuple[set[str], ...]  # keys of a configuration, of which one set must be there as a whole
     read: Callable[[Path, Reading], Node] = read_alone  # a file and what lies under it, in one

@@ -99,14 +99,12 @@ def _norm_sync(top: Section) -> Node:
 
 DIALECT = Dialect(
     project='PaddleDetection',
-    keys=frozenset(
-        (
-            *('architecture', 'epoch', 'depth_mult', 'width_mult', 'snapshot_epoch', 'log_iter', 'worker_num', 'norm_type'),
-            *('use_ema', 'ema_decay', 'use_gpu', 'pretrain_weights', 'num_classes', 'map_type', 'LearningRate'),
-            *('OptimizerBuilder', 'TrainReader', 'EvalReader', 'TestReader', 'TrainDataset', 'EvalDataset', 'TestDataset'),
-            *('YOLOv3', 'PPYOLOE', 'slim_config', 'CSPResNet', 'CustomCSPPAN', 'PPYOLOEHead', *METHODS),
-        )
-    ),
+    keys={
+        *('architecture', 'epoch', 'depth_mult', 'width_mult', 'snapshot_epoch', 'log_iter', 'worker_num', 'norm_type'),
+        *('use_ema', 'ema_decay', 'use_gpu', 'pretrain_weights', 'num_classes', 'map_type', 'LearningRate'),
+        *('OptimizerBuilder', 'TrainReader', 'EvalReader', 'TestReader', 'TrainDataset', 'EvalDataset', 'TestDataset'),
+        *('YOLOv3', 'PPYOLOE', 'slim_config', 'CSPResNet', 'CustomCSPPAN', 'PPYOLOEHead', *METHODS),
+    },
     bases=BASE,
     told_by=tuple({'architecture', key} for key in ('LearningRate', 'OptimizerBuilder', 'TrainReader', 'TrainDataset')),
     read=read,

@@ -97,10 +97,9 @@ def _encoder(neck: Section) -> Node | None:
 
 def _reach(head: Section) -> Node | None:
     """The least and the largest distance, of which `reg_range` names the one beyond the largest."""
-    if not head.has('reg_range'):
-        head.take('reg_range')
-        return None
     node = head.take('reg_range')
+    if node.value is None:
+        return None
     ends = [as_number(end) for end in node.value] if isinstance(node.value, list) else []
     if len(ends) != 2 or None in ends:
         head.problem(node, 'reg_range', f'expected two numbers, got {plain(node)!r}')

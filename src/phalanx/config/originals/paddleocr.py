@@ -237,7 +237,7 @@ def _plus(node: Node, epochs: float) -> Node:
 
 DIALECT = Dialect(
     project='PaddleOCR',
-    keys=frozenset(('Global', 'Optimizer', 'Architecture', 'Loss', 'PostProcess', 'Metric', 'Train', 'Eval')),
+    keys={'Global', 'Optimizer', 'Architecture', 'Loss', 'PostProcess', 'Metric', 'Train', 'Eval'},
     bases=None,
     told_by=({'Global', 'Architecture'},),
     translate=translate,

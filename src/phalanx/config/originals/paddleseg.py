@@ -106,9 +106,7 @@ def _inference(section: Section) -> Node | None:
 
 DIALECT = Dialect(
     project='PaddleSeg',
-    keys=frozenset(
-        ('batch_size', 'iters', 'train_dataset', 'val_dataset', 'optimizer', 'lr_scheduler', 'loss', 'model', 'test_config')
-    ),
+    keys={'batch_size', 'iters', 'train_dataset', 'val_dataset', 'lr_scheduler', 'loss', 'test_config'},
     bases=BASE,
     told_by=({'model', 'train_dataset'}, {'iters'}, {'lr_scheduler'}, {'test_config'}),
     read=read,

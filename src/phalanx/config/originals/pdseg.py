@@ -384,9 +384,8 @@ def _precision(model: Section) -> dict[str, Any] | None:
 def _initial(train: Section) -> dict[str, Any]:
     """What the network starts from. As in PaddleSeg 0.x, a folder that is not there means from scratch, which is noted."""
     train.ignore('MODEL_SAVE_DIR', reason='--save_dir names the run folder')
-    if train.has('RESUME_MODEL_DIR') and train.left['RESUME_MODEL_DIR'].value:
-        train.problem(train.take('RESUME_MODEL_DIR'), 'RESUME_MODEL_DIR', 'the run to go on with is named by --resume')
-    train.take('RESUME_MODEL_DIR')
+    if resumed := train.weights('RESUME_MODEL_DIR'):
+        train.problem(resumed, 'RESUME_MODEL_DIR', 'the run to go on with is named by --resume')
     folder = train.take('PRETRAINED_MODEL_DIR', '')
     if not folder.value:
         return {}
@@ -404,12 +403,10 @@ def _initial(train: Section) -> dict[str, Any]:
 
 DIALECT = Dialect(
     project='PaddleSeg 0.x',
-    keys=frozenset(
-        (
-            *('DATASET', 'MODEL', 'TRAIN', 'SOLVER', 'AUG', 'DATALOADER', 'FREEZE', 'TEST', 'SLIM'),
-            *('BATCH_SIZE', 'TRAIN_CROP_SIZE', 'EVAL_CROP_SIZE', 'MEAN', 'STD'),
-        )
-    ),
+    keys={
+        *('DATASET', 'MODEL', 'TRAIN', 'SOLVER', 'AUG', 'DATALOADER', 'FREEZE', 'TEST', 'SLIM'),
+        *('BATCH_SIZE', 'TRAIN_CROP_SIZE', 'EVAL_CROP_SIZE', 'MEAN', 'STD'),
+    },
     bases=None,
     told_by=({'MODEL', 'DATASET'}, {'SOLVER'}),
     translate=translate,
