@@ -52,17 +52,18 @@ def read(path: Path) -> Node:
     Raises ConfigError for a missing file, text that is not YAML, a key written twice, a circle of bases and too many of them.
     """
     known = shipped(parts=True)
-    return over_bases(path.resolve(), '_base_', document, lambda own, bases: reduce(merge, [*bases, own]), known)
+    return over_bases(path.resolve(), '_base_', lambda own, bases: reduce(merge, [*bases, own]), known)
 
 
 def over_bases(
     path: Path,
     key: str,
-    load: Callable[[Path], Node],
     joined: Callable[[Node, Iterable[Node]], Node],
     known: Mapping[str, Path] | None = None,
+    notes: list[str] | None = None,
 ) -> Node:
-    """The file at `path`, `joined` with the files that its `key` names, and so these with theirs; `known` as in `base_file`.
+    """The file at `path`, `joined` with the files that its `key` names, and so these with theirs; `known` as in `base_file`,
+    `notes` as in `document`.
 
     Each file is loaded and joined once, however many lie over it. Raises ConfigError for a circle and for too many files.
     """
@@ -74,7 +75,7 @@ def over_bases(
             circle = ' -> '.join(_shown(each) for each in (*above[above.index(file) :], file))
             raise ConfigError([f'{_shown(path)}: `{key}` comes back to itself: {circle}'])
         if file not in whole:
-            own = load(path)
+            own = document(path, notes)
             bases = own.value.pop(key, None)
             named = bases.value if bases and isinstance(bases.value, list) else list(filter(None, [bases]))
             if max(len(named), len(whole), len(above)) > MOST_BASES:

@@ -237,6 +237,11 @@ class Section:
         hint = did_you_mean(node.value, known, cutoff=0.8)
         self.problem(node, key, f'{node.value!r} has no counterpart in Phalanx{hint} (it has {", ".join(known)})')
 
+    def unknown(self, node: Node, key: str, known: Iterable[str]) -> None:
+        """Reports it as `not_one_of` does, and gives up."""
+        self.not_one_of(node, key, known)
+        self.give_up()
+
 
 @dataclass(frozen=True)
 class Counterpart:

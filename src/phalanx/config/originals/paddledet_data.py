@@ -54,9 +54,8 @@ def _below_one_root(train: Section, evaluation: Section, keys: dict[str, Any]) -
     if paths['train'] == paths['eval']:
         return {'root': folders['train'], **keys}
     if Path(paths['train']).is_absolute() != Path(paths['eval']).is_absolute():
-        said = (
-            f'{paths["eval"]!r} and {paths["train"]!r} of TrainDataset: give both as absolute paths, or both as relative ones'
-        )
+        both = f'{paths["eval"]!r} and {paths["train"]!r} of TrainDataset'
+        said = f'{both}: give both as absolute paths, or both as relative ones'
         evaluation.problem(folders['eval'], 'dataset_dir', said)
         return {'root': folders['train'], **keys}
     root = os.path.commonpath(paths.values()) or '.'

@@ -65,9 +65,8 @@ def read_network(top: Section, architecture: Node) -> tuple[Node, Node, dict[str
     size = SIZES.get((as_number(depth) or 0.0, as_number(width) or 0.0))
     if size is None:
         known = ', '.join(f'{depth} and {width}' for depth, width in SIZES)
-        top.problem(
-            depth, 'depth_mult', f'{depth.value} with a width_mult of {width.value} is not a size that Phalanx has ({known})'
-        )
+        said = f'{depth.value} with a width_mult of {width.value} is not a size that Phalanx has ({known})'
+        top.problem(depth, 'depth_mult', said)
     backbone.fixed({'layers': [3, 6, 6, 3], 'channels': [64, 128, 256, 512, 1024], 'act': 'swish'})
     levels = backbone.take('return_idx', [0, 1, 2, 3, 4])
     count = len(levels.value) if isinstance(levels.value, list) else 0

@@ -32,8 +32,7 @@ def read_schedule(section: Section) -> tuple[Node, Node]:
                 keys |= {'warmup_epochs': epochs} if epochs.value is not None else {'warmup_steps': steps}
                 keys['warmup_start_lr'] = base * part.number('start_factor', 1 / 3)
             case _:
-                part.not_one_of(kind, 'name', (*SCHEDULES, 'LinearWarmup'))
-                part.give_up()
+                part.unknown(kind, 'name', (*SCHEDULES, 'LinearWarmup'))
     return lr, section.becomes(keys)
 
 
@@ -64,8 +63,7 @@ def read_optimizer(section: Section, lr: Node) -> tuple[Node, dict[str, Any] | N
     if kind.value == 'AdamW':
         keys['weight_decay'] = inner.take('weight_decay', 0.01)
     elif kind.value not in OPTIMIZERS:
-        inner.not_one_of(kind, 'type', OPTIMIZERS)
-        inner.give_up()
+        inner.unknown(kind, 'type', OPTIMIZERS)
     clip = {'norm': section.take('clip_grad_by_norm')} if section.has('clip_grad_by_norm') else None
     section.only('clip_grad_by_value', None)
     return section.becomes({**keys, 'name': renamed(kind, keys.get('name', ''))}), clip

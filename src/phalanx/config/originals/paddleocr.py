@@ -175,8 +175,7 @@ def _optimizer(section: Section, settings: Section) -> tuple[Node, Node, Any, No
         case 'Momentum':
             keys |= {'name': 'sgd', 'momentum': section.required('momentum')}
         case _:
-            section.not_one_of(kind, 'name', OPTIMIZERS)
-            section.give_up()
+            section.unknown(kind, 'name', OPTIMIZERS)
     clip = None
     for key, per_tensor in (('clip_norm', True), ('clip_norm_global', False)):
         if section.has(key):
@@ -218,8 +217,7 @@ def _schedule(section: Section, settings: Section) -> tuple[Node, Node]:
             boundaries = [_plus(node, warmup) for node in listed[: len(factors)]]
             keys = {'name': 'piecewise', 'boundary_epochs': boundaries, 'factors': factors}
         case _:
-            section.not_one_of(kind, 'name', SCHEDULES)
-            section.give_up()
+            section.unknown(kind, 'name', SCHEDULES)
     section.only('last_epoch', -1)
     if warmup:
         keys['warmup_epochs'] = section.node.value['warmup_epoch']

@@ -13,7 +13,11 @@ HEADS = ('DBHead', 'PFHeadLocal')
 MAIN_LOSSES = {'DiceLoss': 'dice', 'BCELoss': 'bce'}
 RESNETS = {18: 'resnet18_vd', 50: 'resnet50_vd'}
 AUGMENTERS = ('Fliplr', 'HorizontalFlip', 'Affine', 'Resize', 'RandomScale')
-USUAL = (('Fliplr', {'p': 0.5}), ('Affine', {'rotate': [-10, 10]}), ('Resize', {'size': [0.5, 3]}))
+USUAL = (
+    {'type': 'Fliplr', 'args': {'p': 0.5}},
+    {'type': 'Affine', 'args': {'rotate': [-10, 10]}},
+    {'type': 'Resize', 'args': {'size': [0.5, 3]}},
+)
 TRAIN_STEPS = (
     *('DecodeImage', 'DetLabelEncode', 'CopyPaste', 'IaaAugment', 'EastRandomCropData', 'MakeBorderMap', 'MakeShrinkMap'),
     *('NormalizeImage', 'ToCHWImage', 'KeepKeys'),
@@ -56,8 +60,7 @@ def _data(train: Section, evaluation: Section) -> Node:
     shares = train.take('ratio_list', 1.0)
     for node in shares.value if isinstance(shares.value, list) else [shares]:
         if as_number(node) != 1:
-            said = f'{plain(node)!r}: Phalanx takes all pages of a list'
-            train.problem(node, 'ratio_list', said)
+            train.problem(node, 'ratio_list', f'{plain(node)!r}: Phalanx takes all pages of a list')
     return train.becomes(label_files(train, evaluation))
 
 
@@ -85,9 +88,8 @@ def _train_transforms(dataset: Section) -> tuple[list[Node], dict[str, Any], dic
                 step.only('keep_ratio', True)
                 transforms.append(step.becomes(keys))
             case 'MakeBorderMap':
-                ratio = step.take('shrink_ratio', 0.4)
                 targets |= {'threshold_min': step.take('thresh_min', 0.3), 'threshold_max': step.take('thresh_max', 0.7)}
-                targets['shrink_ratio'] = _one_ratio(dataset, targets, ratio)
+                targets['shrink_ratio'] = _one_ratio(dataset, targets, step.take('shrink_ratio', 0.4))
                 step.ignore('total_epoch', reason='the ratio does not grow in the course of the training')
             case 'MakeShrinkMap':
                 targets['shrink_ratio'] = _one_ratio(dataset, targets, step.take('shrink_ratio', 0.4))
@@ -112,9 +114,7 @@ def _one_ratio(dataset: Section, targets: dict[str, Any], ratio: Node) -> Node:
 def _augmenters(step: Section) -> list[Node]:
     """The augmentations that PaddleOCR hands to imgaug, since 2.8 to albumentations, whose scales begin at 1."""
     if not step.has('augmenter_args'):
-        step.take('augmenter_args')
-        usual = [{'type': name, 'args': options} for name, options in USUAL]
-        step.left['augmenter_args'] = step.reading.tree(usual)
+        step.left['augmenter_args'] = step.reading.tree(USUAL)
     found = []
     for one in step.sections('augmenter_args'):
         kind, options = one.word('type'), one.section('args')

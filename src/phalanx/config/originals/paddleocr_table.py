@@ -69,7 +69,7 @@ def translate(
         **options,
         'tokens': tokens,
         'metric': {'name': 'teds', 'ignore_sections': ignores},
-        'parameters': _rules(decay),
+        'parameters': None if as_number(decay) == 0 else {'rules': [{'match': 'backbone.*.norm.*', 'weight_decay': 0.0}]},
     }
 
 
@@ -88,13 +88,6 @@ def _tokens(settings: Section) -> Node | None:
         settings.problem(node, 'character_dict_path', f'{path} {said}')
         return None
     return renamed(node, tokens)
-
-
-def _rules(decay: Node) -> dict[str, Any] | None:
-    """The norms of the backbone never decay."""
-    if as_number(decay) == 0:
-        return None
-    return {'rules': [{'match': 'backbone.*.norm.*', 'weight_decay': 0.0}]}
 
 
 def _network(section: Section, max_length: Node, numbers: Node) -> Node:

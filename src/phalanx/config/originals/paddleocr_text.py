@@ -254,8 +254,7 @@ def _crnn(backbone: Section, neck: Section, head: Section) -> tuple[dict[str, An
             keys['backbone'] = renamed(kind, 'resnet34_vd')
             backbone.must({'layers': 34})
         case _:
-            backbone.not_one_of(kind, 'name', ('MobileNetV3', 'ResNet'))
-            backbone.give_up()
+            backbone.unknown(kind, 'name', ('MobileNetV3', 'ResNet'))
     neck.must({'name': 'SequenceEncoder', 'encoder_type': 'rnn'})
     keys['hidden_size'] = neck.take('hidden_size', 48)
     head.must({'name': 'CTCHead'})
@@ -314,8 +313,7 @@ def _loss(section: Section) -> dict[str, Any]:
             keys = {'name': renamed(kind, 'multi'), 'focal': ctc.take('use_focal_loss', False)}
             keys |= {'ctc_weight': section.take('weight_1', 1.0), 'sar_weight': section.take('weight_2', 1.0)}
         case _:
-            section.not_one_of(kind, 'name', LOSSES)
-            section.give_up()
+            section.unknown(kind, 'name', LOSSES)
     return {'loss': section.becomes(keys)}
 
 

@@ -4,7 +4,7 @@ Rules and defaults are those of its release 2.10 (paddleseg/cvlibs/config.py and
 configuration names). What its files leave out stands in that code, so defaults are written out even where ours are the same.
 """
 
-from functools import partial, reduce
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ from phalanx.config.originals.paddleseg_data import read_data
 from phalanx.config.originals.paddleseg_loss import read_losses
 from phalanx.config.originals.paddleseg_model import is_known, read_model
 from phalanx.config.originals.paddleseg_optim import read_optimizer, read_schedule
-from phalanx.config.read import Node, document, over_bases
+from phalanx.config.read import Node, over_bases
 
 BASE, INHERITED = '_base_', '_inherited_'
 IGNORED = {
@@ -27,8 +27,8 @@ IGNORED = {
 
 def read(path: Path, reading: Reading) -> Node:
     """The configuration at `path` merged with the files of its `_base_`, of which an earlier one wins. Raises ConfigError."""
-    load = partial(document, notes=reading.notes)
-    return _without_marks(over_bases(path, BASE, load, lambda own, bases: reduce(_merged, bases, own)))
+    merged = over_bases(path, BASE, lambda own, bases: reduce(_merged, bases, own), notes=reading.notes)
+    return _without_marks(merged)
 
 
 def _merged(own: Node, base: Node) -> Node:

@@ -62,8 +62,7 @@ def read_data(top: Section) -> tuple[Node, dict[str, Any], int]:
     val.same('dataset_root', root, 'train_dataset')
     val.only('mode', 'val')
     if kind.value not in (*DATA_SETS, 'Dataset', 'SegDataset'):
-        train.not_one_of(kind, 'type', [*DATA_SETS, 'Dataset'])
-        train.give_up()
+        train.unknown(kind, 'type', [*DATA_SETS, 'Dataset'])
         val.give_up()
         return top.reading.default(None), {}, 0
     keys: dict[str, Any] = {'root': root}
@@ -116,8 +115,7 @@ def _transforms(section: Section) -> tuple[list[Node], dict[str, Node]]:
             options |= {key: swapped(size) for key, size in options.items() if key in SIZES}
             transforms.append(step.becomes({'name': renamed(kind, counterpart.name), **options}))
         else:
-            step.not_one_of(kind, 'type', [*TRANSFORMS, 'Normalize'])
-            step.give_up()
+            step.unknown(kind, 'type', [*TRANSFORMS, 'Normalize'])
     if not normalise and section.node.value:
         section.problem(section.node, 'transforms', 'do not end with Normalize, but Phalanx always normalises')
     return transforms, normalise

@@ -47,8 +47,7 @@ def _loss(section: Section, batch_size: float) -> Node:
         counterpart = LOSSES[kind.value]
         name, keys = counterpart.name, counterpart.take_options(section)
     else:
-        section.not_one_of(kind, 'type', (*LOSSES, MIXED))
-        section.give_up()
+        section.unknown(kind, 'type', (*LOSSES, MIXED))
     if name == 'ohem':  # theirs counts pixels of the batch of one rank
         min_kept = keys['min_kept_per_sample']
         keys['min_kept_per_sample'] = renamed(min_kept, (as_number(min_kept) or 0) / batch_size)

@@ -71,8 +71,7 @@ def read_model(section: Section, num_classes: int) -> tuple[Node, dict[str, Any]
         case 'DeepLabV3P':
             name, keys = 'deeplabv3p', _deeplabv3p(section, backbone)
         case _:
-            section.not_one_of(kind, 'type', MODELS)
-            section.give_up()
+            section.unknown(kind, 'type', MODELS)
             backbone.give_up()
     initial = _initial(section, backbone)
     return section.becomes({'name': renamed(kind, name), **keys}), initial

@@ -45,8 +45,7 @@ def read_schedule(section: Section, steps: int) -> tuple[Node, Node]:
             boundaries = [_later(node, warmup) for node in section.items('boundaries')]
             own = {'name': 'piecewise', 'boundaries': boundaries, 'factors': factors}
         case _:
-            section.not_one_of(kind, 'type', SCHEDULES)
-            section.give_up()
+            section.unknown(kind, 'type', SCHEDULES)
     section.only('last_epoch', -1)
     section.ignore('verbose', reason='the rate is in every log line')
     return lr, section.becomes({**own, 'name': renamed(kind, own.get('name', '')), **keys})
@@ -73,8 +72,7 @@ def read_optimizer(section: Section, lr: Node) -> tuple[Node, Any, Any]:
     if word in ('Adam', 'AdamW'):
         section.only('lazy_mode', False)
     elif word not in OPTIMIZERS:
-        section.not_one_of(kind, 'type', OPTIMIZERS)
-        section.give_up()
+        section.unknown(kind, 'type', OPTIMIZERS)
     rules = [_rule(rule, as_number(decay) or 0.0) for rule in section.sections('custom_cfg')]
     clip = _clip(section.section('grad_clip_cfg')) if section.has('grad_clip_cfg') else None
     optimizer = section.becomes({**keys, 'name': renamed(kind, keys.get('name', ''))})
