@@ -138,9 +138,8 @@ class _Binder:
 
         `check` raises ValueError when nothing can be made of it.
         """
-        keys = (
-            node.value if isinstance(node.value, dict) else {'name': node}
-        )  # `- random_flip` is short for `- {name: random_flip}`
+        # `- random_flip` is short for `- {name: random_flip}`
+        keys = node.value if isinstance(node.value, dict) else {'name': node}
         name = keys['name'].text if 'name' in keys else None
         if name is None or name not in catalog:
             where = keys['name'].origin if 'name' in keys else node.origin

@@ -72,7 +72,7 @@ class Section:
         if isinstance(node.value, dict):
             self.left = dict(node.value)
         elif node.value is not None:  # `Normalize:` without anything is an empty mapping
-            self.problem(node, '', f'expected a mapping of keys, got {plain(node)!r}')
+            self.problem(node, None, f'expected a mapping of keys, got {plain(node)!r}')
 
     def take(self, key: str, default: Any = None) -> Node:
         """The value of `key`, or the `default` that the original has."""
@@ -221,11 +221,11 @@ class Section:
         return Node(self.reading.tree({**first, **keys}).value, self.node.origin)
 
     def named(self, key: str) -> str:
-        return '.'.join(filter(None, (self.path, key)))
+        return f'{self.path}.{key}' if self.path else key
 
-    def problem(self, node: Node, key: str, text: str) -> None:
-        """Reports what is wrong with `key`, whose value is `node`; the section itself where `key` is empty."""
-        self.reading.problems.append(f'{node.origin}: {self.named(key)}: {text}')
+    def problem(self, node: Node, key: str | None, text: str) -> None:
+        """Reports what is wrong with `key`, whose value is `node`; without a key, with the section itself."""
+        self.reading.problems.append(f'{node.origin}: {self.path if key is None else self.named(key)}: {text}')
 
     def note(self, node: Node, key: str, text: str) -> None:
         self.reading.notes.append(f'{node.origin}: {self.named(key)}: {text}')
@@ -281,9 +281,10 @@ def piecewise_rates(section: Section) -> tuple[Node, list[Node]]:
     return lr, [renamed(node, (as_number(node) or 0.0) / (as_number(lr) or 1.0)) for node in rates[1:]]
 
 
-def decay_factors(gamma: float, count: int) -> list[float]:
-    """The factors of the base rate after each of `count` boundaries that multiply the rate by `gamma`."""
-    return [gamma**number for number in range(1, count + 1)]
+def decaying(key: str, boundaries: list[Any], gamma: float) -> dict[str, Any]:
+    """The schedule that multiplies the rate by `gamma` at each of the `boundaries`, which are the value of `key`."""
+    factors = [gamma**number for number in range(1, len(boundaries) + 1)]
+    return {'name': 'piecewise', key: boundaries, 'factors': factors}
 
 
 def differ(options: Mapping[str, Any], others: Mapping[str, Any]) -> bool:

@@ -47,7 +47,7 @@ def translate(root: Node, reading: Reading) -> Node:
     eval_transforms, eval_normalise = read_transforms(evaluation)
     if differ(normalise, eval_normalise):
         said = 'NormalizeImage differs from that of TrainReader; Phalanx has one for both'
-        evaluation.problem(evaluation.node, '', said)
+        evaluation.problem(evaluation.node, None, said)
     snapshots, initial = top.take('snapshot_epoch', 1), read_initial(top)
     distillation, initial = read_distillation(top, model, initial)
     recipe = {

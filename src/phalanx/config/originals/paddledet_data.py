@@ -85,8 +85,8 @@ def read_transforms(reader: Section) -> tuple[list[Node], dict[str, Any]]:
                 step.only('is_scale', True)
                 is_plain = step.take('norm_type', 'mean_std').value == 'none'
                 mean, std = step.take('mean', [0.485, 0.456, 0.406]), step.take('std', [1, 1, 1])
-                normalise = {'mean': [0, 0, 0], 'std': [1, 1, 1]} if is_plain else {'mean': mean, 'std': std}
-                normalise = {key: step.reading.tree(value) for key, value in normalise.items()}
+                used = {'mean': [0, 0, 0], 'std': [1, 1, 1]} if is_plain else {'mean': mean, 'std': std}
+                normalise = step.reading.tree(used).value
             case _:
                 transforms.append(_transform(name, step))
     return transforms, normalise
@@ -136,7 +136,7 @@ def _transform(name: str, step: Section) -> Node:
             is_random, fixed = step.take('random_interp', False), _interpolation(step, 2)
             keys['interpolation'] = renamed(is_random, 'random') if is_random.value else fixed
         case _:
-            step.problem(step.node, '', f'has no counterpart in Phalanx (it has {", ".join(STEPS)})')
+            step.problem(step.node, None, f'has no counterpart in Phalanx (it has {", ".join(STEPS)})')
             step.give_up()
     return step.becomes(keys)
 

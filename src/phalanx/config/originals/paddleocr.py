@@ -14,7 +14,7 @@ from phalanx.config.originals.dialect import (
     Reading,
     Section,
     as_number,
-    decay_factors,
+    decaying,
     norm_sync,
     optimizer_options,
     piecewise_rates,
@@ -188,10 +188,7 @@ def _schedule(section: Section, settings: Section) -> tuple[Node, Node]:
     kind = section.word('name', 'Const')
     warmup, epochs = section.number('warmup_epoch', 0), as_number(settings.left.get('epoch_num', kind)) or 0.0
     keys: dict[str, Any] = {}
-    if kind.value == 'Piecewise':
-        lr, factors = piecewise_rates(section)
-        section.ignore('learning_rate', reason='the first of the values is the rate to begin with')
-    else:
+    if kind.value != 'Piecewise':
         lr = section.required('learning_rate')
     whole = renamed(kind, warmup + epochs)
     match kind.value:
@@ -205,11 +202,13 @@ def _schedule(section: Section, settings: Section) -> tuple[Node, Node]:
         case 'Step':
             size, gamma = section.number('step_size'), section.number('gamma')
             count = int(epochs // max(size, 1e-9))
-            keys = _falling([warmup + size * number for number in range(1, count + 1)], gamma)
+            keys = decaying('boundary_epochs', [warmup + size * number for number in range(1, count + 1)], gamma)
         case 'MultiStepDecay':
             milestones = [_plus(node, warmup) for node in section.items('milestones')]
-            keys = _falling(milestones, section.number('gamma'))
+            keys = decaying('boundary_epochs', milestones, section.number('gamma'))
         case 'Piecewise':
+            lr, factors = piecewise_rates(section)
+            section.ignore('learning_rate', reason='the first of the values is the rate to begin with')
             listed = section.items('decay_epochs')
             for node in listed[len(factors) :]:
                 said = f'the boundary {plain(node)} is ignored: there is no rate for what comes after it'
@@ -222,10 +221,6 @@ def _schedule(section: Section, settings: Section) -> tuple[Node, Node]:
     if warmup:
         keys['warmup_epochs'] = section.node.value['warmup_epoch']
     return lr, section.becomes({**keys, 'name': renamed(kind, keys.get('name', ''))})
-
-
-def _falling(boundaries: list[Any], gamma: float) -> dict[str, Any]:
-    return {'name': 'piecewise', 'boundary_epochs': boundaries, 'factors': decay_factors(gamma, len(boundaries))}
 
 
 def _plus(node: Node, epochs: float) -> Node:

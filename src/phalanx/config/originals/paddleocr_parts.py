@@ -66,7 +66,7 @@ def normalised(step: Section) -> dict[str, Node]:
 
 
 def unknown_step(step: Section, known: tuple[str, ...]) -> None:
-    step.problem(step.node, '', f'has no counterpart in Phalanx (it has {", ".join(known)})')
+    step.problem(step.node, None, f'has no counterpart in Phalanx (it has {", ".join(known)})')
     step.give_up()
 
 

@@ -345,7 +345,7 @@ def _distillation(architecture: Section, loss: Section, post: Section, max_lengt
     models = architecture.section('Models')
     names = {name: name.lower() for name in models.left}
     if 'Student' not in names:
-        models.problem(models.node, '', 'there is no network called Student')
+        models.problem(models.node, None, 'there is no network called Student')
     networks, rules, frozen = dict[str, Node](), list[dict[str, Any]](), list[str]()
     for theirs, ours in names.items():
         model = models.section(theirs)
@@ -397,7 +397,7 @@ def _combined(section: Section, names: dict[str, str], frozen: list[str]) -> dic
                 if sorted(str(node.value) for node in part.items('model_name_list')) != sorted(learners):
                     part.problem(part.node, 'model_name_list', f'must be all that learn: {", ".join(learners)}')
             case _:
-                part.problem(part.node, '', 'has no counterpart in Phalanx')
+                part.problem(part.node, None, 'has no counterpart in Phalanx')
                 part.give_up()
     for name in {'CTCLoss', 'SARLoss'} - weights.keys():
         section.problem(section.node, 'loss_config_list', f'Distillation{name} is missing; Phalanx has both')

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from phalanx.config.originals.dialect import Section, as_number, decay_factors, optimizer_options, piecewise_rates, renamed
+from phalanx.config.originals.dialect import Section, as_number, decaying, optimizer_options, piecewise_rates, renamed
 from phalanx.config.read import Node, plain
 
 SCHEDULES = ('PolynomialDecay', 'CosineAnnealingDecay', 'StepDecay', 'MultiStepDecay', 'PiecewiseDecay')
@@ -17,9 +17,7 @@ def read_schedule(section: Section, steps: int) -> tuple[Node, Node]:
         warmup = int(section.number('warmup_iters'))
         keys = {'warmup_steps': section.node.value['warmup_iters'], 'warmup_start_lr': section.required('warmup_start_lr')}
     own: dict[str, Any] = {}
-    if kind.value == 'PiecewiseDecay':
-        lr, factors = piecewise_rates(section)
-    else:
+    if kind.value != 'PiecewiseDecay':
         lr = section.required('learning_rate')
     match kind.value:
         case 'PolynomialDecay':
@@ -37,11 +35,12 @@ def read_schedule(section: Section, steps: int) -> tuple[Node, Node]:
             own = {'name': 'step', 'every': section.required('step_size'), 'gamma': section.take('gamma', 0.1)}
         case 'StepDecay':  # ours counts intervals from the start of training
             size, gamma = int(section.number('step_size')), section.number('gamma', 0.1)
-            own = _decaying(list(range(warmup + size, steps, max(size, 1))), gamma)
+            own = decaying('boundaries', list(range(warmup + size, steps, max(size, 1))), gamma)
         case 'MultiStepDecay':
             milestones = [_later(node, warmup) for node in section.items('milestones')]
-            own = _decaying(milestones, section.number('gamma', 0.1))
+            own = decaying('boundaries', milestones, section.number('gamma', 0.1))
         case 'PiecewiseDecay':
+            lr, factors = piecewise_rates(section)
             boundaries = [_later(node, warmup) for node in section.items('boundaries')]
             own = {'name': 'piecewise', 'boundaries': boundaries, 'factors': factors}
         case _:
@@ -49,11 +48,6 @@ def read_schedule(section: Section, steps: int) -> tuple[Node, Node]:
     section.only('last_epoch', -1)
     section.ignore('verbose', reason='the rate is in every log line')
     return lr, section.becomes({**own, 'name': renamed(kind, own.get('name', '')), **keys})
-
-
-def _decaying(boundaries: list[Any], gamma: float) -> dict[str, Any]:
-    """The schedule that multiplies the rate by `gamma` at each boundary."""
-    return {'name': 'piecewise', 'boundaries': boundaries, 'factors': decay_factors(gamma, len(boundaries))}
 
 
 def _later(step: Node, warmup: int) -> Node:

@@ -10,7 +10,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from phalanx.config.originals.dialect import Dialect, Reading, Section, as_number, decay_factors, norm_sync, renamed, swapped
+from phalanx.config.originals.dialect import Dialect, Reading, Section, as_number, decaying, norm_sync, renamed, swapped
 from phalanx.config.read import Node, plain
 
 MODELS = {'unet': ('UNET',), 'deeplabv3p': ('DEEPLAB',), 'ocrnet': ('HRNET', 'OCR')}  # and the sections within MODEL of each
@@ -151,7 +151,7 @@ def _network(model: Section, name: Node, classes: Node | None, decay: Node) -> t
             expected = [[width.value * 2**power for power in range(count)] for count in (2, 3, 4)] if known else None
             if [plain(node) for node in listed] != expected:
                 said = f'ocrnet with channels {[plain(node) for node in listed]} has no counterpart (Phalanx has 18 and 48)'
-                hrnet.problem(width, '', said)
+                hrnet.problem(width, None, said)
                 return None
             for stage, modules in zip(channels, (1, 4, 3), strict=True):
                 stage.only('NUM_MODULES', modules)
@@ -282,9 +282,8 @@ def _transforms(top: Section, section: Section) -> dict[str, Any]:
     if section.take('FLIP', False).value:
         ratio = section.take('FLIP_RATIO', 0.5)
         every = as_number(ratio) or 0.0  # of every n-th image, n being whole
-        flips.append(
-            {'name': 'random_vertical_flip', 'probability': renamed(ratio, 1 / int(1 / every) if 0 < every < 1 else every)}
-        )
+        share = 1 / int(1 / every) if 0 < every < 1 else every
+        flips.append({'name': 'random_vertical_flip', 'probability': renamed(ratio, share)})
     if section.take('MIRROR', True).value:
         flips.append({'name': 'random_flip', 'probability': 0.5})
     section.ignore('FLIP_RATIO', reason='FLIP is off')
@@ -347,7 +346,7 @@ def _schedule(solver: Section) -> tuple[Node, Node]:
             solver.problem(warmup, 'LR_WARMUP', 'a warm-up before piecewise has no counterpart in Phalanx')
         case 'piecewise':
             at = milestones or [solver.reading.default(epoch) for epoch in (10, 20)]
-            keys = {'name': renamed(kind, 'piecewise'), 'boundary_epochs': at, 'factors': decay_factors(gamma, len(at))}
+            keys = {**decaying('boundary_epochs', at, gamma), 'name': renamed(kind, 'piecewise')}
         case _:
             solver.not_one_of(kind, 'LR_POLICY', SCHEDULES)
     if warmup.value:
