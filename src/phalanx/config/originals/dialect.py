@@ -242,6 +242,11 @@ class Section:
         self.not_one_of(node, key, known)
         self.give_up()
 
+    def none_of(self, known: Iterable[str]) -> None:
+        """Reports that what the section is for has no counterpart, unlike those `known`, and gives up."""
+        self.problem(self.node, None, f'has no counterpart in Phalanx (it has {", ".join(known)})')
+        self.give_up()
+
 
 @dataclass(frozen=True)
 class Counterpart:

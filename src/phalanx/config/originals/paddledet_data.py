@@ -136,8 +136,7 @@ def _transform(name: str, step: Section) -> Node:
             is_random, fixed = step.take('random_interp', False), _interpolation(step, 2)
             keys['interpolation'] = renamed(is_random, 'random') if is_random.value else fixed
         case _:
-            step.problem(step.node, None, f'has no counterpart in Phalanx (it has {", ".join(STEPS)})')
-            step.give_up()
+            step.none_of(STEPS)
     return step.becomes(keys)
 
 

@@ -3,7 +3,7 @@
 from typing import Any
 
 from phalanx.config.originals.dialect import Section, as_number, differ, renamed, swapped
-from phalanx.config.originals.paddleocr_parts import common_step, label_files, normalised, note_of_pretrained, unknown_step
+from phalanx.config.originals.paddleocr_parts import common_step, label_files, normalised, note_of_pretrained
 from phalanx.config.read import Node, plain
 
 ALGORITHMS = ('DB',)
@@ -98,7 +98,7 @@ def _train_transforms(dataset: Section) -> tuple[list[Node], dict[str, Any], dic
             case 'NormalizeImage':
                 normalise = normalised(step)
             case _ if not common_step(name, step):
-                unknown_step(step, TRAIN_STEPS)
+                step.none_of(TRAIN_STEPS)
     return transforms, targets, normalise
 
 
@@ -148,9 +148,7 @@ def _eval_transforms(dataset: Section) -> tuple[list[Node], dict[str, Node]]:
             case 'NormalizeImage':
                 normalise = normalised(step)
             case _ if not common_step(name, step):
-                unknown_step(
-                    step, ('DecodeImage', 'DetLabelEncode', 'DetResizeForTest', 'NormalizeImage', 'ToCHWImage', 'KeepKeys')
-                )
+                step.none_of(('DecodeImage', 'DetLabelEncode', 'DetResizeForTest', 'NormalizeImage', 'ToCHWImage', 'KeepKeys'))
     if not transforms:
         dataset.problem(dataset.node, 'transforms', 'DetResizeForTest is missing; Phalanx needs a size')
     return transforms, normalise

@@ -65,11 +65,6 @@ def normalised(step: Section) -> dict[str, Node]:
     return {key: step.take(key, default) for key, default in IMAGENET.items()}
 
 
-def unknown_step(step: Section, known: tuple[str, ...]) -> None:
-    step.problem(step.node, None, f'has no counterpart in Phalanx (it has {", ".join(known)})')
-    step.give_up()
-
-
 def note_of_pretrained(backbone: Section, *, default: bool) -> None:
     """Takes `pretrained`, which fetches weights of ImageNet from where the code of the project says."""
     if backbone.take('pretrained', default).value:

@@ -6,7 +6,7 @@ from pathlib import Path, PurePath
 from typing import Any
 
 from phalanx.config.originals.dialect import Section, as_number, differ, renamed
-from phalanx.config.originals.paddleocr_parts import common_step, dictionary_of, normalised, note_of_pretrained, unknown_step
+from phalanx.config.originals.paddleocr_parts import common_step, dictionary_of, normalised, note_of_pretrained
 from phalanx.config.read import Node, plain
 
 ALGORITHMS = ('SLANet',)
@@ -162,7 +162,7 @@ def _transforms(dataset: Section, box_format: Node, numbers: Node) -> dict[str, 
             case 'PaddingTableImage':
                 size = step.required('size')
             case _ if not common_step(name, step):
-                unknown_step(step, TRANSFORMS)
+                step.none_of(TRANSFORMS)
     if longer is None or size is None or plain(size) != [plain(longer)] * 2:
         said = 'must have ResizeTableImage, and PaddingTableImage to the square of that size'
         dataset.problem(dataset.node, 'transforms', said)

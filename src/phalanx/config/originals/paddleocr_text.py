@@ -5,7 +5,7 @@ import os
 from typing import Any
 
 from phalanx.config.originals.dialect import Section, as_number, renamed
-from phalanx.config.originals.paddleocr_parts import common_step, dictionary_of, label_files, unknown_step
+from phalanx.config.originals.paddleocr_parts import common_step, dictionary_of, label_files
 from phalanx.config.read import Node, plain
 
 # Where PaddleOCR has the dictionaries that come along, and their names here. Several of its files are called en_dict.txt.
@@ -142,7 +142,7 @@ def _transforms(dataset: Section) -> tuple[dict[str, Any], Node, bool]:
                 step.only('gtc_encode', None, 'NRTRLabelEncode')
                 step.ignore('max_text_length', 'character_dict_path', 'use_space_char', reason='Global says it, there too')
             case _ if not common_step(name, step):
-                unknown_step(step, TRANSFORMS)
+                step.none_of(TRANSFORMS)
     dataset.always('ext_op_transform_idx', 1, 'lines to concatenate are read, and not transformed before')
     if size.value is None and not _is_multi_scale(dataset):
         dataset.problem(dataset.node, 'transforms', 'RecResizeImg is missing; Phalanx needs a size')
