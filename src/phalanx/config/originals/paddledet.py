@@ -109,6 +109,5 @@ DIALECT = Dialect(
     told_by=tuple({'architecture', key} for key in ('LearningRate', 'OptimizerBuilder', 'TrainReader', 'TrainDataset')),
     read=read,
     translate=translate,
-    evaluates_on_request=True,
     differs=('each epoch sees every sample: none is dropped, and the next one goes on within the same batch',),
 )

@@ -124,10 +124,10 @@ def _train(settings: Section, loader: Section, batch_size: Node) -> dict[str, An
         'bad_samples': 10000,  # what cannot be read or encoded is replaced, without end
         'workers': loader.take('num_workers', 8),
     }
-    if settings.has('checkpoints'):
+    checkpoints = settings.take('checkpoints')
+    if checkpoints.value is not None:
         said = 'name the weights to evaluate with --weights, and the run to go on with by --resume'
-        settings.problem(settings.take('checkpoints'), 'checkpoints', said)
-    settings.take('checkpoints')
+        settings.problem(checkpoints, 'checkpoints', said)
     weights = settings.weights('pretrained_model')
     if weights is not None and PurePath(str(weights.value)).name.startswith(OF_BACKBONES):
         keys['init_part'] = renamed(weights, 'backbone')
@@ -231,7 +231,6 @@ def _plus(node: Node, epochs: float) -> Node:
 DIALECT = Dialect(
     project='PaddleOCR',
     keys={'Global', 'Optimizer', 'Architecture', 'Loss', 'PostProcess', 'Metric', 'Train', 'Eval'},
-    bases=None,
     told_by=({'Global', 'Architecture'},),
     translate=translate,
     evaluates_on_request=False,

@@ -353,11 +353,10 @@ def _distillation(architecture: Section, loss: Section, post: Section, max_lengt
         model.always('return_all_feats', True, 'the losses say which features they compare')
         if model.take('freeze_params', False).value:
             frozen.append(ours)
-        if model.has('pretrained'):
-            node = model.take('pretrained')
+        node = model.take('pretrained')
+        if node.value is not None:
             cure = f'leave it out and set train.init_networks.{ours}={plain(node)}'
             model.problem(node, 'pretrained', f'weights of one network are named elsewhere: {cure}')
-        model.take('pretrained')
         networks[ours], own = _network(model, max_length, decay)
         rules += [{**rule, 'match': f'networks.{ours}.{rule["match"]}'} for rule in own]
     student = networks.pop('student', None)

@@ -117,6 +117,5 @@ DIALECT = Dialect(
         'learning_rate': ('lr_scheduler.learning_rate={}',),
         'save_interval': ('checkpoint.every={}', 'evaluate.every={}'),
     },
-    evaluates_on_request=True,
     differs=('batch norms take the statistics of all ranks (norm_sync: global), on CPUs too',),
 )
