@@ -326,7 +326,11 @@ def _names(section: Section, key: str) -> set[str]:
 
 def _pair(section: Section, key: str, first: str, second: str) -> tuple[Section, Section]:
     """The two named items under `key`; any others, and missing ones, are problems."""
-    found = dict(section.named_items(key))
+    found: dict[str, Section] = {}
+    for name, item in section.named_items(key):
+        if name in found:  # the last one counts
+            found[name].give_up()
+        found[name] = item
     for name in sorted({first, second} ^ found.keys()):
         said = 'not one of them' if name in found else 'missing'
         section.problem(section.node, key, f'Phalanx knows {first} with {second}; {name} is {said}')
