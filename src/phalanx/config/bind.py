@@ -138,9 +138,8 @@ class _Binder:
 
         `check` raises ValueError when nothing can be made of it.
         """
-        keys = (
-            node.value if isinstance(node.value, dict) else {'name': node}
-        )  # `- random_flip` is short for `- {name: random_flip}`
+        # `- random_flip` is short for `- {name: random_flip}`
+        keys = node.value if isinstance(node.value, dict) else {'name': node}
         name = keys['name'].text if 'name' in keys else None
         if name is None or name not in catalog:
             where = keys['name'].origin if 'name' in keys else node.origin
@@ -176,7 +175,8 @@ class _Binder:
             if dataclasses.is_dataclass(hints[name]):  # a section, which says itself what it needs
                 given[name], resolved[name] = self.any(Node({}, node.origin), hints[name], dot + name)
             else:
-                self.problems.append(f'{node.origin}: {dot}{name}: missing; {called} needs it{_choices(hints[name])}')
+                choices = f', {words_for(hints[name])}' if get_origin(hints[name]) is Annotated else ''
+                self.problems.append(f'{node.origin}: {dot}{name}: missing; {called} needs it{choices}')
         for name in hints:
             if name not in resolved and name in defaults:
                 resolved[name] = default_node(hints[name], defaults[name])
@@ -241,11 +241,6 @@ def as_node(value: Any) -> Node:
     if isinstance(value, list | tuple):
         return Node([as_node(item) for item in value], DEFAULT)
     return Node(str(value) if isinstance(value, Path) else value, DEFAULT)
-
-
-def _choices(kind: Any) -> str:
-    """What a component may be, for a message."""
-    return f', {words_for(kind)}' if get_origin(kind) is Annotated else ''
 
 
 def words_for(kind: Any) -> str:

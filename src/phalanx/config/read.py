@@ -4,6 +4,7 @@ import difflib
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
@@ -50,24 +51,19 @@ def read(path: Path) -> Node:
 
     Raises ConfigError for a missing file, text that is not YAML, a key written twice, a circle of bases and too many of them.
     """
-
-    def joined(own: Node, bases: Iterable[Node]) -> Node:
-        merged = Node({}, own.origin)
-        for base in bases:
-            merged = merge(merged, base)
-        return merge(merged, own)
-
-    return over_bases(path.resolve(), '_base_', document, joined, shipped(parts=True))
+    known = shipped(parts=True)
+    return over_bases(path.resolve(), '_base_', lambda own, bases: reduce(merge, [*bases, own]), known)
 
 
 def over_bases(
     path: Path,
     key: str,
-    load: Callable[[Path], Node],
     joined: Callable[[Node, Iterable[Node]], Node],
     known: Mapping[str, Path] | None = None,
+    notes: list[str] | None = None,
 ) -> Node:
-    """The file at `path`, `joined` with the files that its `key` names, and so these with theirs; `known` as in `base_file`.
+    """The file at `path`, `joined` with the files that its `key` names, and so these with theirs; `known` as in `base_file`,
+    `notes` as in `document`.
 
     Each file is loaded and joined once, however many lie over it. Raises ConfigError for a circle and for too many files.
     """
@@ -79,7 +75,7 @@ def over_bases(
             circle = ' -> '.join(_shown(each) for each in (*above[above.index(file) :], file))
             raise ConfigError([f'{_shown(path)}: `{key}` comes back to itself: {circle}'])
         if file not in whole:
-            own = load(path)
+            own = document(path, notes)
             bases = own.value.pop(key, None)
             named = bases.value if bases and isinstance(bases.value, list) else list(filter(None, [bases]))
             if max(len(named), len(whole), len(above)) > MOST_BASES:
@@ -107,7 +103,8 @@ def document(path: Path, notes: list[str] | None = None) -> Node:
     problems: list[str] = []
     own = _node(tree, shown, problems, notes=notes) if tree is not None else Node({}, f'{shown}:1')
     if not isinstance(own.value, dict):
-        problems.append(f'{own.origin}: expected a mapping of keys, this is {_kind(own)}')
+        kind = 'a list' if isinstance(own.value, list) else f'the value {own.value!r}'
+        problems.append(f'{own.origin}: expected a mapping of keys, this is {kind}')
     if problems:
         raise ConfigError(problems)
     return own
@@ -294,13 +291,9 @@ def _node(
     return Node(value, origin, str(tree.value))
 
 
-def _kind(node: Node) -> str:
-    return 'a list' if isinstance(node.value, list) else f'the value {node.value!r}'
-
-
-def did_you_mean(word: Any, known: Iterable[Any]) -> str:
+def did_you_mean(word: Any, known: Iterable[Any], cutoff: float = 0.6) -> str:
     """The rest of a message about a wrong `word`, naming the nearest of those that are `known`; empty when none is near."""
-    near = difflib.get_close_matches(str(word), [str(option) for option in known], n=1, cutoff=0.6)
+    near = difflib.get_close_matches(str(word), [str(option) for option in known], n=1, cutoff=cutoff)
     return f'; did you mean {near[0]!r}?' if near else ''
 
 

@@ -27,6 +27,8 @@ class Translation:
     rest: tuple[Assignment, ...]  # assignments to keys of a recipe, still to be made
 
 
+# What differs from all of them.
+OWN_MEANS = 'a loss is the mean over what all ranks and micro-batches see in a step; there every rank takes the mean of its own'
 DIALECTS = (paddleseg.DIALECT, pdseg.DIALECT, paddleocr.DIALECT, paddledet.DIALECT)
 
 
@@ -35,7 +37,7 @@ def dialect_of(path: Path) -> Dialect | None:
     keys = _keys(path, set())
     if 'task' in keys:
         return None
-    return next((dialect for dialect in DIALECTS if dialect.is_dialect(keys)), None)
+    return next((dialect for dialect in DIALECTS if any(told <= keys for told in dialect.told_by)), None)
 
 
 def _keys(path: Path, seen: set[Path]) -> set[str]:
@@ -53,7 +55,8 @@ def _keys(path: Path, seen: set[Path]) -> set[str]:
 
 
 def translate(path: Path, dialect: Dialect, assignments: Sequence[Assignment] = ()) -> Translation:
-    """The recipe that says what the configuration at `path` says, after those `assignments` that are to its own keys.
+    """The recipe that says what the configuration at `path` says, after those `assignments` that are to its own keys: to
+    those that are there, or stand in a section that recipes have not.
 
     Raises ConfigError with every problem found, each with the line of the original.
     """
@@ -62,17 +65,12 @@ def translate(path: Path, dialect: Dialect, assignments: Sequence[Assignment] = 
     rest = []
     for text, origin in assignments:
         keys, value = parsed_assignment(text, origin)
-        if _is_theirs(root, keys, dialect):
+        if holds(root, keys) or keys[0] in dialect.keys:
             root = assigned(root, keys, value)
         else:
             rest.append((text, origin))
     recipe = dialect.translate(root, reading)
     if reading.problems:
         raise ConfigError([f'{problem} [{dialect.project}]' for problem in reading.problems])
-    differs = tuple(f'differs from {dialect.project} on purpose: {said}' for said in dialect.differs)
+    differs = tuple(f'differs from {dialect.project} on purpose: {said}' for said in (OWN_MEANS, *dialect.differs))
     return Translation(recipe, tuple(dict.fromkeys(reading.notes)), differs, tuple(rest))
-
-
-def _is_theirs(root: Node, keys: list[str], dialect: Dialect) -> bool:
-    """Whether an assignment is to a key of the original: one that is there, or stands in a section that recipes have not."""
-    return holds(root, keys) or (keys[0] in dialect.keys and keys[0] not in ('model', 'optimizer'))

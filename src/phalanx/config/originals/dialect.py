@@ -5,14 +5,13 @@ Every key of a configuration is used, ignored with a reason, or a problem.
 
 from __future__ import annotations
 
-import difflib
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Set
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from phalanx.config.read import Node, plain
+from phalanx.config.read import Node, did_you_mean, document, plain
 
 
 @dataclass
@@ -38,7 +37,13 @@ class Reading:
         return self.default(value)
 
 
+def read_alone(path: Path, reading: Reading) -> Node:
+    """The configuration at `path`, which has no bases. Raises ConfigError."""
+    return document(path, reading.notes)
+
+
 REQUIRED = object()  # in place of a default: the original has none
+OTHER_DEVICES = {f'use_{device}': 'Phalanx knows CUDA devices and CPUs' for device in ('xpu', 'npu', 'mlu')}  # ignored
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,27 +51,28 @@ class Dialect:
     """How one project writes its configurations."""
 
     project: str
-    keys: frozenset[str]  # of the top level
-    bases: str | None  # the key that names the files underneath
-    is_dialect: Callable[[set[str]], bool]  # of the keys of a configuration
-    read: Callable[[Path, Reading], Node]  # a file and what lies under it, in one
+    keys: Set[str]  # of the top level; an assignment below one of them is to the original
+    bases: str | None = None  # the key that names the files underneath
+    told_by: tuple[set[str], ...]  # keys of a configuration, of which one set must be there as a whole
+    read: Callable[[Path, Reading], Node] = read_alone  # a file and what lies under it, in one
     translate: Callable[[Node, Reading], Node]  # into a recipe; what goes wrong is noted in the Reading
     options: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # of its train.py, as assignments to its own keys
-    evaluates_on_request: bool  # whether its train.py evaluates only with --do_eval or --eval
-    differs: tuple[str, ...]  # what Phalanx does differently on purpose
+    evaluates_on_request: bool = True  # whether its train.py evaluates only with --do_eval or --eval
+    differs: tuple[str, ...]  # what Phalanx does differently on purpose, besides what it does with all of them
 
 
 class Section:
-    """A mapping whose keys are taken one after the other; `end` reports those that nobody took."""
+    """A mapping whose keys are taken one after the other; `end` reports those that nobody took, here and within."""
 
     def __init__(self, node: Node, path: str, reading: Reading) -> None:
         self.node, self.path, self.reading = node, path, reading
         self.left: dict[str, Node] = {}
         self.asked: set[str] = set()
+        self.within: list[Section] = []
         if isinstance(node.value, dict):
             self.left = dict(node.value)
         elif node.value is not None:  # `Normalize:` without anything is an empty mapping
-            self.problem(node, path, f'expected a mapping of keys, got {plain(node)!r}')
+            self.problem(node, None, f'expected a mapping of keys, got {plain(node)!r}')
 
     def take(self, key: str, default: Any = None) -> Node:
         """The value of `key`, or the `default` that the original has."""
@@ -80,26 +86,31 @@ class Section:
 
     def required(self, key: str) -> Node:
         if key not in self.left:
-            self.problem(self.node, self.named(key), f'missing; {self.reading.project} needs it')
+            self.problem(self.node, key, f'missing; {self.reading.project} needs it')
         return self.take(key)
 
     def section(self, key: str) -> Section:
         """The mapping under `key`; an empty one where it is missing or null."""
         node = self.left[key] if key in self.left else Node({}, self.node.origin)
         self.take(key)
-        return Section(node, self.named(key), self.reading)
+        return self.opened(node, key)
+
+    def opened(self, node: Node, key: str) -> Section:
+        """The mapping `node`, which stands at `key`; it ends with this one."""
+        self.within.append(Section(node, self.named(key), self.reading))
+        return self.within[-1]
 
     def items(self, key: str) -> list[Node]:
         """The list under `key`."""
         node = self.take(key, [])
         if isinstance(node.value, list):
             return node.value
-        self.problem(node, self.named(key), f'expected a list, got {plain(node)!r}')
+        self.problem(node, key, f'expected a list, got {plain(node)!r}')
         return []
 
     def sections(self, key: str) -> list[Section]:
         """The mappings in the list under `key`."""
-        return [Section(node, self.named(f'{key}[{place}]'), self.reading) for place, node in enumerate(self.items(key))]
+        return [self.opened(node, f'{key}[{place}]') for place, node in enumerate(self.items(key))]
 
     def named_items(self, key: str) -> list[tuple[str, Section]]:
         """The list under `key` of items such as `- CTCLoss: {weight: 1}`: their names, and what stands under these."""
@@ -107,9 +118,9 @@ class Section:
         for place, node in enumerate(self.items(key)):
             if isinstance(node.value, dict) and len(node.value) == 1:
                 ((name, under),) = node.value.items()
-                found.append((name, Section(under, self.named(f'{key}[{place}].{name}'), self.reading)))
+                found.append((name, self.opened(under, f'{key}[{place}].{name}')))
             else:
-                self.problem(node, self.named(f'{key}[{place}]'), f'expected one name with its options, got {plain(node)!r}')
+                self.problem(node, f'{key}[{place}]', f'expected one name with its options, got {plain(node)!r}')
         return found
 
     def word(self, key: str, default: str | None = None) -> Node:
@@ -119,7 +130,7 @@ class Section:
         if isinstance(node.value, str):
             return node
         if node.value is not None or not is_reported:
-            self.problem(node, self.named(key), f'expected a word, got {plain(node)!r}')
+            self.problem(node, key, f'expected a word, got {plain(node)!r}')
         return Node('', node.origin, '')
 
     def number(self, key: str, default: float | None = None) -> float:
@@ -129,7 +140,7 @@ class Section:
         number = as_number(node)
         if number is None:
             if not is_reported:
-                self.problem(node, self.named(key), f'expected a number, got {plain(node)!r}')
+                self.problem(node, key, f'expected a number, got {plain(node)!r}')
             return 1.0
         return number
 
@@ -138,7 +149,7 @@ class Section:
         is_reported = key not in self.left
         node = self.required(key)
         if not is_reported and (as_number(node) or 0) < 1:
-            self.problem(node, self.named(key), f'expected a number from 1 on, got {plain(node)!r}')
+            self.problem(node, key, f'expected a number from 1 on, got {plain(node)!r}')
         return node
 
     def only(self, key: str, *allowed: Any) -> Node:
@@ -146,8 +157,8 @@ class Section:
         node = self.take(key, allowed[0])
         value = plain(node)
         if value not in allowed and str(value) not in map(str, allowed):
-            shown = ' or '.join(_shown(option) for option in allowed)
-            self.problem(node, self.named(key), f'{value!r} has no counterpart in Phalanx, which knows only {shown}')
+            shown = ' or '.join('none' if option is None else str(option) for option in allowed)
+            self.problem(node, key, f'{value!r} has no counterpart in Phalanx, which knows only {shown}')
         return node
 
     def fixed(self, values: Mapping[str, Any]) -> None:
@@ -155,31 +166,37 @@ class Section:
         for key, value in values.items():
             self.only(key, value)
 
-    def must(self, key: str, value: Any) -> None:
-        """Takes `key`, which must be there and have this `value`: the default of the original has no counterpart here."""
-        if key not in self.left:
-            self.problem(self.node, self.named(key), f'missing; Phalanx knows nothing but {value}')
-        self.only(key, value)
+    def must(self, values: Mapping[str, Any]) -> None:
+        """Takes keys that must be there and have these `values`: the default of the original has no counterpart here."""
+        for key, value in values.items():
+            if key not in self.left:
+                self.problem(self.node, key, f'missing; Phalanx knows nothing but {value}')
+            self.only(key, value)
 
     def same(self, key: str, other: Node, whose: str) -> None:
         """Takes `key`, which the original has in two places and Phalanx in one: both must agree."""
         node = self.take(key, plain(other))
         if plain(node) != plain(other):
-            self.problem(
-                node, self.named(key), f'{plain(node)!r} is not that of {whose}, {plain(other)!r}; Phalanx has one for both'
-            )
+            self.problem(node, key, f'{plain(node)!r} is not that of {whose}, {plain(other)!r}; Phalanx has one for both')
 
-    def ignore(self, key: str, reason: str) -> None:
-        """Takes `key`, if it is there, and notes why it has no effect."""
-        if self.has(key):
-            self.reading.notes.append(f'{self.left.pop(key).origin}: {self.named(key)} is ignored: {reason}')
-        self.left.pop(key, None)
+    def ignore(self, *keys: str, reason: str) -> None:
+        """Takes those `keys` that are there, and notes why they have no effect."""
+        for key in keys:
+            if self.has(key):
+                self.reading.notes.append(f'{self.left[key].origin}: {self.named(key)} is ignored: {reason}')
+            self.left.pop(key, None)
 
     def always(self, key: str, value: Any, reason: str) -> None:
         """Takes `key`, which is always `value` here, and notes why another value has no effect."""
         if self.has(key) and plain(self.left[key]) != value:
-            self.ignore(key, reason)
+            self.ignore(key, reason=reason)
         self.left.pop(key, None)
+
+    def counterpart(self, node: Node, key: str, known: Mapping[str, Any]) -> Node:
+        """What `known` has for the value of `key`, which is `node`; nothing is a problem."""
+        if str(node.value) not in known:
+            self.not_one_of(node, key, known)
+        return renamed(node, known.get(str(node.value), ''))
 
     def weights(self, key: str) -> Node | None:
         """The weights that `key` names, a file or an address; None when it names none."""
@@ -191,11 +208,12 @@ class Section:
         self.left.clear()
 
     def end(self) -> None:
-        """Every key that nobody took is a problem."""
+        """Every key that nobody took is a problem, in the sections within, too."""
+        for section in self.within:
+            section.end()
         for key, node in self.left.items():
-            near = difflib.get_close_matches(key, self.asked, n=1, cutoff=0.6)
-            hint = f'; did you mean {near[0]!r}?' if near else f' (known: {", ".join(sorted(self.asked))})'
-            self.problem(node, self.named(key), f'not known here{hint}')
+            hint = did_you_mean(key, self.asked) or f' (known: {", ".join(sorted(self.asked))})'
+            self.problem(node, key, f'not known here{hint}')
 
     def becomes(self, keys: Mapping[str, Any]) -> Node:
         """The mapping of `keys` (without those that are None) that takes the place of this one."""
@@ -205,16 +223,29 @@ class Section:
     def named(self, key: str) -> str:
         return f'{self.path}.{key}' if self.path else key
 
-    def problem(self, node: Node, path: str, text: str) -> None:
-        self.reading.problems.append(f'{node.origin}: {path}: {text}')
+    def problem(self, node: Node, key: str | None, text: str) -> None:
+        """Reports what is wrong with `key`, whose value is `node`; without a key, with the section itself."""
+        self.reading.problems.append(f'{node.origin}: {self.path if key is None else self.named(key)}: {text}')
+
+    def note(self, node: Node, key: str, text: str) -> None:
+        self.reading.notes.append(f'{node.origin}: {self.named(key)}: {text}')
 
     def not_one_of(self, node: Node, key: str, known: Iterable[str]) -> None:
         """Reports that the value of `key` names nothing that has a counterpart."""
         if node.value in (None, ''):  # reported already
             return
-        near = difflib.get_close_matches(str(node.value), list(known), n=1, cutoff=0.8)
-        hint = f'; did you mean {near[0]!r}?' if near else ''
-        self.problem(node, self.named(key), f'{node.value!r} has no counterpart in Phalanx{hint} (it has {", ".join(known)})')
+        hint = did_you_mean(node.value, known, cutoff=0.8)
+        self.problem(node, key, f'{node.value!r} has no counterpart in Phalanx{hint} (it has {", ".join(known)})')
+
+    def unknown(self, node: Node, key: str, known: Iterable[str]) -> None:
+        """Reports it as `not_one_of` does, and gives up."""
+        self.not_one_of(node, key, known)
+        self.give_up()
+
+    def none_of(self, known: Iterable[str]) -> None:
+        """Reports that what the section is for has no counterpart, unlike those `known`, and gives up."""
+        self.problem(self.node, None, f'has no counterpart in Phalanx (it has {", ".join(known)})')
+        self.give_up()
 
 
 @dataclass(frozen=True)
@@ -248,9 +279,17 @@ def optimizer_options(section: Section, optimizer: str) -> dict[str, Any]:
             return {}
 
 
-def decay_factors(gamma: float, count: int) -> list[float]:
-    """The factors of the base rate after each of `count` boundaries that multiply the rate by `gamma`."""
-    return [gamma**number for number in range(1, count + 1)]
+def piecewise_rates(section: Section) -> tuple[Node, list[Node]]:
+    """The first of the rates in `values`, and the others as factors of it."""
+    rates = section.items('values')
+    lr = rates[0] if rates else section.required('values')
+    return lr, [renamed(node, (as_number(node) or 0.0) / (as_number(lr) or 1.0)) for node in rates[1:]]
+
+
+def decaying(key: str, boundaries: list[Any], gamma: float) -> dict[str, Any]:
+    """The schedule that multiplies the rate by `gamma` at each of the `boundaries`, which are the value of `key`."""
+    factors = [gamma**number for number in range(1, len(boundaries) + 1)]
+    return {'name': 'piecewise', key: boundaries, 'factors': factors}
 
 
 def differ(options: Mapping[str, Any], others: Mapping[str, Any]) -> bool:
@@ -273,6 +312,11 @@ def as_number(node: Node) -> float | None:
 def renamed(node: Node, value: Any) -> Node:
     """`value`, which stands for `node` of the original and keeps its origin."""
     return Node(value, node.origin, str(value))
+
+
+def norm_sync(synchronised: Node) -> Node:
+    """Of a yes or no to batch norms that see all ranks."""
+    return renamed(synchronised, 'global' if synchronised.value else 'off')
 
 
 def swapped(size: Node) -> Node:
@@ -302,7 +346,3 @@ def holds(root: Node, keys: list[str]) -> bool:
     if isinstance(root.value, list):
         return key.isdecimal() and int(key) < len(root.value) and holds(root.value[int(key)], rest)
     return isinstance(root.value, dict) and key in root.value and holds(root.value[key], rest)
-
-
-def _shown(value: Any) -> str:
-    return 'none' if value is None else str(value)

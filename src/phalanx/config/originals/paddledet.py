@@ -4,7 +4,7 @@ Rules and defaults are those of its release 2.6 (ppdet/core/workspace.py, ppdet/
 names). A configuration is a set of sections called like these classes, and of values that several of them share.
 """
 
-from phalanx.config.originals.dialect import Dialect, Reading, Section, differ, renamed
+from phalanx.config.originals.dialect import OTHER_DEVICES, Dialect, Reading, Section, differ, renamed
 from phalanx.config.originals.paddledet_data import read_data, read_metric, read_transforms
 from phalanx.config.originals.paddledet_distillation import read_distillation
 from phalanx.config.originals.paddledet_file import BASE, read
@@ -29,13 +29,8 @@ IGNORED = {
     'custom_white_list': "torch's autocast knows which operations are safe",
     'use_vdl': 'metrics.jsonl and TensorBoard records are always written; --use_vdl adds VisualDL',
     **dict.fromkeys(('eval_height', 'eval_width', 'eval_size'), 'it only names a value that others refer to'),
-    **{f'use_{device}': 'Phalanx knows CUDA devices and CPUs' for device in ('xpu', 'npu', 'mlu')},
+    **OTHER_DEVICES,
 }
-
-
-def is_dialect(keys: set[str]) -> bool:
-    """Whether a configuration with these keys is one of PaddleDetection."""
-    return 'architecture' in keys and bool(keys & {'LearningRate', 'OptimizerBuilder', 'TrainReader', 'TrainDataset'})
 
 
 def translate(root: Node, reading: Reading) -> Node:
@@ -52,7 +47,7 @@ def translate(root: Node, reading: Reading) -> Node:
     eval_transforms, eval_normalise = read_transforms(evaluation)
     if differ(normalise, eval_normalise):
         said = 'NormalizeImage differs from that of TrainReader; Phalanx has one for both'
-        evaluation.problem(evaluation.node, evaluation.path, said)
+        evaluation.problem(evaluation.node, None, said)
     snapshots, initial = top.take('snapshot_epoch', 1), read_initial(top)
     distillation, initial = read_distillation(top, model, initial)
     recipe = {
@@ -89,9 +84,8 @@ def translate(root: Node, reading: Reading) -> Node:
         reader.always('drop_empty', False, 'TrainDataset.allow_empty says whether to train on images without objects')
         reader.always('use_shared_memory', True, 'loader workers always hand batches over in shared memory')
         reader.always('collate_batch', True, 'images always become one batch, and boxes stay in lists')
-        reader.end()
     for key, reason in IGNORED.items():
-        top.ignore(key, reason)
+        top.ignore(key, reason=reason)
     top.end()
     return top.becomes(recipe)
 
@@ -105,21 +99,15 @@ def _norm_sync(top: Section) -> Node:
 
 DIALECT = Dialect(
     project='PaddleDetection',
-    keys=frozenset(
-        (
-            *('architecture', 'epoch', 'depth_mult', 'width_mult', 'snapshot_epoch', 'log_iter', 'worker_num', 'norm_type'),
-            *('use_ema', 'ema_decay', 'use_gpu', 'pretrain_weights', 'num_classes', 'map_type', 'LearningRate'),
-            *('OptimizerBuilder', 'TrainReader', 'EvalReader', 'TestReader', 'TrainDataset', 'EvalDataset', 'TestDataset'),
-            *('YOLOv3', 'PPYOLOE', 'slim_config', 'CSPResNet', 'CustomCSPPAN', 'PPYOLOEHead', *METHODS),
-        )
-    ),
+    keys={
+        *('architecture', 'epoch', 'depth_mult', 'width_mult', 'snapshot_epoch', 'log_iter', 'worker_num', 'norm_type'),
+        *('use_ema', 'ema_decay', 'use_gpu', 'pretrain_weights', 'num_classes', 'map_type', 'LearningRate'),
+        *('OptimizerBuilder', 'TrainReader', 'EvalReader', 'TestReader', 'TrainDataset', 'EvalDataset', 'TestDataset'),
+        *('YOLOv3', 'PPYOLOE', 'slim_config', 'CSPResNet', 'CustomCSPPAN', 'PPYOLOEHead', *METHODS),
+    },
     bases=BASE,
-    is_dialect=is_dialect,
+    told_by=tuple({'architecture', key} for key in ('LearningRate', 'OptimizerBuilder', 'TrainReader', 'TrainDataset')),
     read=read,
     translate=translate,
-    evaluates_on_request=True,
-    differs=(
-        'a loss is the mean over what all ranks and micro-batches see in a step; there every rank takes the mean of its own',
-        'each epoch sees every sample: none is dropped, and the next one goes on within the same batch',
-    ),
+    differs=('each epoch sees every sample: none is dropped, and the next one goes on within the same batch',),
 )

@@ -19,7 +19,9 @@ def read_data(top: Section) -> Node:
         train.not_one_of(kinds[0], 'name', ('COCODataSet', 'VOCDataSet'))
     if kinds[1].value != kinds[0].value:
         said = f'{kinds[1].value!r} is not that of TrainDataset, {kinds[0].value!r}; Phalanx has one for both'
-        evaluation.problem(kinds[1], evaluation.named('name'), said)
+        evaluation.problem(kinds[1], 'name', said)
+        train.give_up()
+        evaluation.give_up()
         return train.becomes({})
     keys: dict[str, Any] = {'train': train.required('anno_path'), 'eval': evaluation.required('anno_path')}
     keys['empty_images'] = train.take('allow_empty', False)
@@ -40,9 +42,8 @@ def read_data(top: Section) -> Node:
             evaluation.give_up()
     for section in (train, evaluation):
         section.take('name')  # beside `type`, which has been read
-        section.ignore('data_fields', 'what training and metric need is always read')
+        section.ignore('data_fields', reason='what training and metric need is always read')
         section.fixed({'sample_num': -1, 'repeat': 1, 'load_crowd': False})
-        section.end()
     return train.becomes(keys)
 
 
@@ -53,10 +54,9 @@ def _below_one_root(train: Section, evaluation: Section, keys: dict[str, Any]) -
     if paths['train'] == paths['eval']:
         return {'root': folders['train'], **keys}
     if Path(paths['train']).is_absolute() != Path(paths['eval']).is_absolute():
-        said = (
-            f'{paths["eval"]!r} and {paths["train"]!r} of TrainDataset: give both as absolute paths, or both as relative ones'
-        )
-        evaluation.problem(folders['eval'], evaluation.named('dataset_dir'), said)
+        both = f'{paths["eval"]!r} and {paths["train"]!r} of TrainDataset'
+        said = f'{both}: give both as absolute paths, or both as relative ones'
+        evaluation.problem(folders['eval'], 'dataset_dir', said)
         return {'root': folders['train'], **keys}
     root = os.path.commonpath(paths.values()) or '.'
     below = dict(keys)
@@ -66,11 +66,8 @@ def _below_one_root(train: Section, evaluation: Section, keys: dict[str, Any]) -
 
 
 def read_metric(top: Section) -> Node:
-    kind = top.word('metric')
-    if kind.value not in METRICS:
-        top.not_one_of(kind, 'metric', METRICS)
-    points = top.take('map_type', '11point')
-    keys: dict[str, Any] = {'name': renamed(kind, METRICS.get(str(kind.value), ''))}
+    kind, points = top.word('metric'), top.take('map_type', '11point')
+    keys: dict[str, Any] = {'name': top.counterpart(kind, 'metric', METRICS)}
     if kind.value == 'VOC':
         keys['points'] = renamed(points, {'11point': '11', 'integral': 'all'}.get(str(points.value), points.value))
     return top.becomes(keys)
@@ -88,11 +85,10 @@ def read_transforms(reader: Section) -> tuple[list[Node], dict[str, Any]]:
                 step.only('is_scale', True)
                 is_plain = step.take('norm_type', 'mean_std').value == 'none'
                 mean, std = step.take('mean', [0.485, 0.456, 0.406]), step.take('std', [1, 1, 1])
-                normalise = {'mean': [0, 0, 0], 'std': [1, 1, 1]} if is_plain else {'mean': mean, 'std': std}
-                normalise = {key: step.reading.tree(value) for key, value in normalise.items()}
+                used = {'mean': [0, 0, 0], 'std': [1, 1, 1]} if is_plain else {'mean': mean, 'std': std}
+                normalise = step.reading.tree(used).value
             case _:
                 transforms.append(_transform(name, step))
-        step.end()
     return transforms, normalise
 
 
@@ -140,8 +136,7 @@ def _transform(name: str, step: Section) -> Node:
             is_random, fixed = step.take('random_interp', False), _interpolation(step, 2)
             keys['interpolation'] = renamed(is_random, 'random') if is_random.value else fixed
         case _:
-            step.problem(step.node, step.path, f'has no counterpart in Phalanx (it has {", ".join(STEPS)})')
-            step.give_up()
+            step.none_of(STEPS)
     return step.becomes(keys)
 
 

@@ -21,8 +21,7 @@ def read_distillation(top: Section, student: Node, initial: dict[str, Any]) -> t
         top.problem(node, 'slim_config', f'there is no file {path}')
         return {}, initial
     slim = Section(read(path, top.reading), '', top.reading)
-    slim.must('slim_method', 'PPYOLOEDistill')
-    slim.must('distill_loss', 'DistillPPYOLOELoss')
+    slim.must({'slim_method': 'PPYOLOEDistill', 'distill_loss': 'DistillPPYOLOELoss'})
     architecture = slim.word('architecture')
     if not is_known(slim, architecture):
         return {}, initial
@@ -30,8 +29,9 @@ def read_distillation(top: Section, student: Node, initial: dict[str, Any]) -> t
     from_teacher = _from_teacher(slim.section('DistillPPYOLOELoss'), student, teacher)
     weights = {'student': initial.get('init_from'), 'teacher': read_initial(slim).get('init_from')}
     slim.give_up()
+    slim.end()
     said = 'the network, its weights and DistillPPYOLOELoss count; the training is that of the other configuration'
-    top.reading.notes.append(f'{node.origin}: slim_config: of {path} {said}')
+    top.note(node, 'slim_config', f'of {path} {said}')
     keys = {'networks': {'teacher': teacher}, 'from_teacher': from_teacher, 'loss_coefficients': [DISTILLED]}
     return keys, {'init_networks': {name: each for name, each in weights.items() if each is not None}}
 
@@ -60,7 +60,5 @@ def _from_teacher(section: Section, student: Node, teacher: Node) -> list[dict[s
     for key, default, network in (('teacher_width_mult', 1.0, teacher), ('student_width_mult', 0.75, student)):
         node, size = section.take(key, default), str(network.value['size'].value)
         if as_number(node) != widths.get(size):
-            section.problem(node, section.named(key), f'{plain(node)} is not that of the network, which has the size {size!r}')
-    for part in (weights, parts, relations, section):
-        part.end()
+            section.problem(node, key, f'{plain(node)} is not that of the network, which has the size {size!r}')
     return learned

@@ -1,24 +1,17 @@
 """How a configuration of PaddleDetection is read: its files, the ones that its `_BASE_` names first, merged into one."""
 
-from collections.abc import Iterable
+from functools import reduce
 from pathlib import Path
 
 from phalanx.config.originals.dialect import Reading
-from phalanx.config.read import Node, document, over_bases
+from phalanx.config.read import Node, over_bases
 
 BASE = '_BASE_'
 
 
 def read(path: Path, reading: Reading) -> Node:
     """The configuration at `path` merged with the files of its `_BASE_`, of which a later one wins. Raises ConfigError."""
-
-    def joined(own: Node, bases: Iterable[Node]) -> Node:
-        under = Node({}, own.origin)
-        for base in bases:
-            under = _merged(under, base)
-        return _merged(under, own)
-
-    return over_bases(path, BASE, lambda file: document(file, reading.notes), joined)
+    return over_bases(path, BASE, lambda own, bases: reduce(_merged, [*bases, own]), notes=reading.notes)
 
 
 def _merged(under: Node, over: Node) -> Node:

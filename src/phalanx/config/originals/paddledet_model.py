@@ -58,35 +58,30 @@ def read_network(top: Section, architecture: Node) -> tuple[Node, Node, dict[str
     whole, backbone = top.section(str(architecture.value)), top.section('CSPResNet')
     neck, head = top.section('CustomCSPPAN'), top.section('PPYOLOEHead')
     for other in set(ARCHITECTURES) - {architecture.value}:
-        top.ignore(other, f'the architecture is {architecture.value}')
-    for part, known in PARTS.items():
-        whole.must(part, known)
+        top.ignore(other, reason=f'the architecture is {architecture.value}')
+    whole.must(PARTS)
     whole.only('post_process', None)
     depth, width = top.take('depth_mult', 1.0), top.take('width_mult', 1.0)
     size = SIZES.get((as_number(depth) or 0.0, as_number(width) or 0.0))
     if size is None:
         known = ', '.join(f'{depth} and {width}' for depth, width in SIZES)
-        top.problem(
-            depth, 'depth_mult', f'{depth.value} with a width_mult of {width.value} is not a size that Phalanx has ({known})'
-        )
+        said = f'{depth.value} with a width_mult of {width.value} is not a size that Phalanx has ({known})'
+        top.problem(depth, 'depth_mult', said)
     backbone.fixed({'layers': [3, 6, 6, 3], 'channels': [64, 128, 256, 512, 1024], 'act': 'swish'})
     levels = backbone.take('return_idx', [0, 1, 2, 3, 4])
     count = len(levels.value) if isinstance(levels.value, list) else 0
     if plain(levels) not in ([1, 2, 3], [0, 1, 2, 3]):
-        backbone.problem(levels, backbone.named('return_idx'), f'{plain(levels)} is neither [1, 2, 3] nor [0, 1, 2, 3]')
-    backbone.must('use_large_stem', True)
+        backbone.problem(levels, 'return_idx', f'{plain(levels)} is neither [1, 2, 3] nor [0, 1, 2, 3]')
+    backbone.must({'use_large_stem': True})
     plus = backbone.take('use_alpha', False)
-    neck.must('out_channels', [768, 384, 192, 64][:count])
+    neck.must({'out_channels': [768, 384, 192, 64][:count]})
     neck.fixed({'stage_num': 1, 'block_num': 3})
-    neck.must('act', 'swish')
-    neck.must('spp', True)
+    neck.must({'act': 'swish', 'spp': True})
     keys: dict[str, Any] = {'name': renamed(architecture, 'ppyoloe'), 'size': renamed(depth, size), 'plus': plus}
     keys |= {'levels': renamed(levels, count), 'neck_alpha': neck.take('use_alpha', False)}
     keys |= {'encoder': _encoder(neck), 'reach': _reach(head)}
     model = whole.becomes(keys)
     loss, nms = _head(head, count)
-    for section in (whole, backbone, neck):
-        section.end()
     return model, loss, nms
 
 
@@ -95,20 +90,18 @@ def _encoder(neck: Section) -> Node | None:
     if neck.take('use_trans', False).value:
         neck.fixed(ENCODER)
         return neck.take('num_layers', 4)
-    for key in ('num_layers', *ENCODER):
-        neck.ignore(key, 'it counts only with use_trans: True')
+    neck.ignore('num_layers', *ENCODER, reason='it counts only with use_trans: True')
     return None
 
 
 def _reach(head: Section) -> Node | None:
     """The least and the largest distance, of which `reg_range` names the one beyond the largest."""
-    if not head.has('reg_range'):
-        head.take('reg_range')
-        return None
     node = head.take('reg_range')
+    if node.value is None:
+        return None
     ends = [as_number(end) for end in node.value] if isinstance(node.value, list) else []
     if len(ends) != 2 or None in ends:
-        head.problem(node, head.named('reg_range'), f'expected two numbers, got {plain(node)!r}')
+        head.problem(node, 'reg_range', f'expected two numbers, got {plain(node)!r}')
         return None
     return Node([node.value[0], renamed(node.value[1], int((ends[1] or 0) - 1))], node.origin)
 
@@ -116,7 +109,7 @@ def _reach(head: Section) -> Node | None:
 def _head(head: Section, levels: int) -> tuple[Node, dict[str, Any]]:
     head.only('fpn_strides', [32, 16, 8, 4][:levels])
     head.fixed({'grid_cell_offset': 0.5, 'reg_max': 16, 'act': 'swish'})
-    head.ignore('eval_input_size', 'anchors follow the image')
+    head.ignore('eval_input_size', reason='anchors follow the image')
     weights, static, dynamic = head.section('loss_weight'), head.section('static_assigner'), head.section('assigner')
     static.only('name', 'ATSSAssigner')
     kind = dynamic.take('name', 'TaskAlignedAssigner')
@@ -144,8 +137,6 @@ def _head(head: Section, levels: int) -> tuple[Node, dict[str, Any]]:
         'pre_top_k': nms.take('nms_top_k', -1),
         'keep_top_k': nms.take('keep_top_k', 100),
     }
-    for section in (weights, static, dynamic, nms, head):
-        section.end()
     return head.becomes(loss), picks
 
 

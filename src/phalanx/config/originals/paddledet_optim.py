@@ -15,7 +15,7 @@ def read_schedule(section: Section) -> tuple[Node, Node]:
     base = as_number(lr) or 0.0
     keys: dict[str, Any] = {}
     for node in section.items('schedulers'):
-        part = Section(node, section.named('schedulers'), section.reading)
+        part = section.opened(node, 'schedulers')
         kind = part.word('type') if part.has('type') else part.word('name')
         part.path = section.named(str(kind.value))
         match kind.value:
@@ -32,10 +32,7 @@ def read_schedule(section: Section) -> tuple[Node, Node]:
                 keys |= {'warmup_epochs': epochs} if epochs.value is not None else {'warmup_steps': steps}
                 keys['warmup_start_lr'] = base * part.number('start_factor', 1 / 3)
             case _:
-                part.not_one_of(kind, 'name', (*SCHEDULES, 'LinearWarmup'))
-                part.give_up()
-        part.end()
-    section.end()
+                part.unknown(kind, 'name', (*SCHEDULES, 'LinearWarmup'))
     return lr, section.becomes(keys)
 
 
@@ -57,9 +54,8 @@ def read_optimizer(section: Section, lr: Node) -> tuple[Node, dict[str, Any] | N
     decay = section.reading.default(0.0001)  # of a configuration that has no regularizer
     if section.has('regularizer') and section.left['regularizer'].value is not False:
         regularizer = section.section('regularizer')
-        regularizer.must('type', 'L2')
+        regularizer.must({'type': 'L2'})
         decay = regularizer.required('factor')
-        regularizer.end()
     elif 'regularizer' in section.left:  # there, and null or false
         section.take('regularizer')
         decay = section.reading.default(0.0)
@@ -67,12 +63,9 @@ def read_optimizer(section: Section, lr: Node) -> tuple[Node, dict[str, Any] | N
     if kind.value == 'AdamW':
         keys['weight_decay'] = inner.take('weight_decay', 0.01)
     elif kind.value not in OPTIMIZERS:
-        inner.not_one_of(kind, 'type', OPTIMIZERS)
-        inner.give_up()
+        inner.unknown(kind, 'type', OPTIMIZERS)
     clip = {'norm': section.take('clip_grad_by_norm')} if section.has('clip_grad_by_norm') else None
     section.only('clip_grad_by_value', None)
-    inner.end()
-    section.end()
     return section.becomes({**keys, 'name': renamed(kind, keys.get('name', ''))}), clip
 
 

@@ -4,33 +4,31 @@ Rules and defaults are those of its code at 2.7 (tools/program.py, ppocr/optimiz
 names). Its files have no bases.
 """
 
-from collections.abc import Callable
-from pathlib import Path, PurePath
-from typing import Any, NamedTuple
+from pathlib import PurePath
+from typing import Any
 
 from phalanx.config.originals import paddleocr_det, paddleocr_table, paddleocr_text
-from phalanx.config.originals.dialect import Dialect, Reading, Section, as_number, decay_factors, renamed
-from phalanx.config.read import Node, document, plain
+from phalanx.config.originals.dialect import (
+    OTHER_DEVICES,
+    Dialect,
+    Reading,
+    Section,
+    as_number,
+    decaying,
+    norm_sync,
+    optimizer_options,
+    piecewise_rates,
+    renamed,
+)
+from phalanx.config.read import Node, plain
 
 OPTIMIZERS = ('Adam', 'AdamW', 'Momentum')
 DTYPES = {'float16': 'fp16', 'bfloat16': 'bf16'}
 SCHEDULES = ('Const', 'Linear', 'Cosine', 'Step', 'MultiStepDecay', 'Piecewise')
 
 
-class Family(NamedTuple):
-    """How the configurations of one `model_type` are read, and what of them there is a counterpart for."""
-
-    translate: Callable[[Section, Section, Section, Section, Section, Node], dict[str, Any]]
-    algorithms: tuple[str, ...]
-    backbones: tuple[str, ...]
-    heads: tuple[str, ...]
-
-
-FAMILIES = {
-    'rec': Family(paddleocr_text.translate, paddleocr_text.ALGORITHMS, paddleocr_text.BACKBONES, paddleocr_text.HEADS),
-    'det': Family(paddleocr_det.translate, paddleocr_det.ALGORITHMS, paddleocr_det.BACKBONES, paddleocr_det.HEADS),
-    'table': Family(paddleocr_table.translate, paddleocr_table.ALGORITHMS, paddleocr_table.BACKBONES, paddleocr_table.HEADS),
-}
+# By `model_type`: the module that reads these configurations, with the ALGORITHMS, BACKBONES and HEADS that have a counterpart.
+FAMILIES = {'rec': paddleocr_text, 'det': paddleocr_det, 'table': paddleocr_table}
 # How files of weights are called that have a backbone alone, from its training on ImageNet.
 OF_BACKBONES = ('MobileNetV3', 'ResNet', 'PPLCNet')
 
@@ -52,18 +50,8 @@ IGNORED = {  # in Global
     'd2s_train_image_shape': 'it belongs to the export',
     'amp_custom_white_list': "torch's autocast knows which operations are safe",
     'amp_custom_black_list': "torch's autocast knows which operations are safe",
-    **{f'use_{device}': 'Phalanx knows CUDA devices and CPUs' for device in ('xpu', 'npu', 'mlu')},
+    **OTHER_DEVICES,
 }
-
-
-def is_dialect(keys: set[str]) -> bool:
-    """Whether a configuration with these keys is one of PaddleOCR."""
-    return {'Global', 'Architecture'} <= keys
-
-
-def read(path: Path, reading: Reading) -> Node:
-    """The configuration at `path`. Raises ConfigError."""
-    return document(path, reading.notes)
 
 
 def translate(root: Node, reading: Reading) -> Node:
@@ -72,9 +60,7 @@ def translate(root: Node, reading: Reading) -> Node:
     architecture, settings = top.section('Architecture'), top.section('Global')
     if architecture.has('function'):
         node = architecture.take('function')
-        architecture.problem(
-            node, architecture.named('function'), 'is of PaddleOCR 1; configurations of 2.0 and later are read'
-        )
+        architecture.problem(node, 'function', 'is of PaddleOCR 1; configurations of 2.0 and later are read')
         return root
     kind = architecture.word('model_type')
     if not _is_known(architecture, kind):
@@ -90,7 +76,7 @@ def translate(root: Node, reading: Reading) -> Node:
         'schedule': schedule,
         'clip': clip,
         'precision': _precision(settings),
-        'norm_sync': _norm_sync(settings),
+        'norm_sync': norm_sync(settings.take('use_sync_bn', False)),
         'evaluate': {'every': _evaluate_every(settings), 'batch_size': loaders[1].take('batch_size_per_card', 1)},
         'checkpoint': {'every_epochs': 1},
         'report': {'every': settings.take('print_batch_step', 10), 'visualdl': settings.take('use_visualdl', False)},
@@ -98,16 +84,14 @@ def translate(root: Node, reading: Reading) -> Node:
     }
     family = FAMILIES[kind.value].translate(top, architecture, settings, *datasets, decay) | train_sizes
     for key, reason in IGNORED.items():
-        settings.ignore(key, reason)
+        settings.ignore(key, reason=reason)
     for loader in loaders:
         said = 'training samples are always shuffled, those of an evaluation never'
         loader.always('shuffle', loader is loaders[0], said)
         loader.always('drop_last', False, 'no sample is dropped: the next epoch goes on where this one ends')
-        loader.ignore('num_workers', 'train.workers says it for both')
+        loader.ignore('num_workers', reason='train.workers says it for both')
         loader.always('use_shared_memory', True, 'loader workers always hand batches over in shared memory')
-    for section in (*loaders, *datasets, train, evaluation, architecture, settings):
-        section.end()
-    top.ignore('profiler_options', '`phalanx bench` measures')
+    top.ignore('profiler_options', reason='`phalanx bench` measures')
     top.end()
     return top.becomes({**family, **recipe, 'parameters': family.get('parameters')})
 
@@ -119,15 +103,15 @@ def _is_known(architecture: Section, kind: Node) -> bool:
         return False
     family = FAMILIES[kind.value]
     algorithm = architecture.left.get('algorithm', kind)
-    if algorithm.value not in family.algorithms:
-        architecture.not_one_of(algorithm, 'algorithm', family.algorithms)
+    if algorithm.value not in family.ALGORITHMS:
+        architecture.not_one_of(algorithm, 'algorithm', family.ALGORITHMS)
         return False
-    for part, parts in (('Backbone', family.backbones), ('Head', family.heads)):
+    for part, parts in (('Backbone', family.BACKBONES), ('Head', family.HEADS)):
         node = architecture.left.get(part)
         named = node.value.get('name') if node is not None and isinstance(node.value, dict) else None
         if named is not None and named.value not in parts:
             said = f'{algorithm.value} with the {part} {plain(named)!r} has no counterpart in Phalanx'
-            architecture.problem(named, architecture.named(f'{part}.name'), f'{said} (it has {", ".join(parts)})')
+            architecture.problem(named, f'{part}.name', f'{said} (it has {", ".join(parts)})')
             return False
     return True
 
@@ -140,10 +124,10 @@ def _train(settings: Section, loader: Section, batch_size: Node) -> dict[str, An
         'bad_samples': 10000,  # what cannot be read or encoded is replaced, without end
         'workers': loader.take('num_workers', 8),
     }
-    if settings.has('checkpoints'):
+    checkpoints = settings.take('checkpoints')
+    if checkpoints.value is not None:
         said = 'name the weights to evaluate with --weights, and the run to go on with by --resume'
-        settings.problem(settings.take('checkpoints'), settings.named('checkpoints'), said)
-    settings.take('checkpoints')
+        settings.problem(checkpoints, 'checkpoints', said)
     weights = settings.weights('pretrained_model')
     if weights is not None and PurePath(str(weights.value)).name.startswith(OF_BACKBONES):
         keys['init_part'] = renamed(weights, 'backbone')
@@ -153,20 +137,11 @@ def _train(settings: Section, loader: Section, batch_size: Node) -> dict[str, An
 def _precision(settings: Section) -> dict[str, Any] | None:
     settings.only('amp_level', 'O2', 'O1')
     if not settings.take('use_amp', False).value:
-        for key in ('use_dynamic_loss_scaling', 'scale_loss', 'amp_dtype'):
-            settings.ignore(key, 'it counts only with use_amp: True')
+        settings.ignore('use_dynamic_loss_scaling', 'scale_loss', 'amp_dtype', reason='it counts only with use_amp: True')
         return None
     dynamic, scale = settings.take('use_dynamic_loss_scaling', False), settings.take('scale_loss', 1.0)
-    dtype = settings.take('amp_dtype', 'float16')
-    if str(dtype.value) not in DTYPES:
-        settings.not_one_of(dtype, 'amp_dtype', DTYPES)
-    loss_scale = renamed(dynamic, 'dynamic') if dynamic.value else scale
-    return {'dtype': renamed(dtype, DTYPES.get(str(dtype.value), '')), 'loss_scale': loss_scale}
-
-
-def _norm_sync(settings: Section) -> Node:
-    synchronised = settings.take('use_sync_bn', False)
-    return renamed(synchronised, 'global' if synchronised.value else 'off')
+    dtype = settings.counterpart(settings.take('amp_dtype', 'float16'), 'amp_dtype', DTYPES)
+    return {'dtype': dtype, 'loss_scale': renamed(dynamic, 'dynamic') if dynamic.value else scale}
 
 
 def _evaluate_every(settings: Section) -> Node:
@@ -177,7 +152,7 @@ def _evaluate_every(settings: Section) -> Node:
     every: Node = node.value[-1]
     start: Node = node.value[0]
     if len(node.value) > 1 and start.value != 0:
-        settings.reading.notes.append(f'{start.origin}: Global.eval_batch_step: the start, {start.value}, is ignored')
+        settings.note(start, 'eval_batch_step', f'the start, {start.value}, is ignored')
     return every
 
 
@@ -187,29 +162,25 @@ def _optimizer(section: Section, settings: Section) -> tuple[Node, Node, Any, No
     lr, schedule = _schedule(section.section('lr'), settings)
     if section.has('regularizer'):
         regularizer = section.section('regularizer')
-        regularizer.must('name', 'L2')
+        regularizer.must({'name': 'L2'})
         decay = regularizer.take('factor', 0.0)
-        regularizer.end()
     else:
         section.take('regularizer')
         decay = section.take('weight_decay', 0.01) if kind.value == 'AdamW' else section.reading.default(0.0)
-    keys: dict[str, Any] = {'name': renamed(kind, str(kind.value).lower()), 'lr': lr, 'weight_decay': decay}
+    keys: dict[str, Any] = {'lr': lr, 'weight_decay': decay}
     match kind.value:
         case 'Adam' | 'AdamW':
-            keys['betas'] = [section.take('beta1', 0.9), section.take('beta2', 0.999)]
-            keys['eps'] = section.take('epsilon', 1e-8)
+            keys |= optimizer_options(section, kind.value)
             section.fixed({'lazy_mode': False, 'no_weight_decay_name': None, 'one_dim_param_no_weight_decay': False})
         case 'Momentum':
-            keys |= {'name': renamed(kind, 'sgd'), 'momentum': section.required('momentum')}
+            keys |= {'name': 'sgd', 'momentum': section.required('momentum')}
         case _:
-            section.not_one_of(kind, 'name', OPTIMIZERS)
-            section.give_up()
+            section.unknown(kind, 'name', OPTIMIZERS)
     clip = None
     for key, per_tensor in (('clip_norm', True), ('clip_norm_global', False)):
         if section.has(key):
             clip = {'norm': section.take(key), 'per_tensor': per_tensor}
-    section.end()
-    return section.becomes(keys), schedule, clip, decay
+    return section.becomes({**keys, 'name': renamed(kind, keys.get('name', ''))}), schedule, clip, decay
 
 
 def _schedule(section: Section, settings: Section) -> tuple[Node, Node]:
@@ -217,53 +188,39 @@ def _schedule(section: Section, settings: Section) -> tuple[Node, Node]:
     kind = section.word('name', 'Const')
     warmup, epochs = section.number('warmup_epoch', 0), as_number(settings.left.get('epoch_num', kind)) or 0.0
     keys: dict[str, Any] = {}
-    if kind.value == 'Piecewise':
-        rates = section.items('values')
-        lr = rates[0] if rates else section.required('values')
-        section.ignore('learning_rate', 'the first of the values is the rate to begin with')
-    else:
+    if kind.value != 'Piecewise':
         lr = section.required('learning_rate')
     whole = renamed(kind, warmup + epochs)
     match kind.value:
         case 'Const':
             keys = {'name': 'constant'}
         case 'Linear':
-            keys = {
-                'name': 'polynomial',
-                'epochs': whole,
-                'end_lr': section.take('end_lr', 0.0),
-                'power': section.take('power', 1.0),
-            }
+            end, power = section.take('end_lr', 0.0), section.take('power', 1.0)
+            keys = {'name': 'polynomial', 'epochs': whole, 'end_lr': end, 'power': power}
         case 'Cosine':
             keys = {'name': 'cosine', 'epochs': whole}
         case 'Step':
             size, gamma = section.number('step_size'), section.number('gamma')
             count = int(epochs // max(size, 1e-9))
-            keys = {'name': 'piecewise', **_falling([warmup + size * number for number in range(1, count + 1)], gamma)}
+            keys = decaying('boundary_epochs', [warmup + size * number for number in range(1, count + 1)], gamma)
         case 'MultiStepDecay':
             milestones = [_plus(node, warmup) for node in section.items('milestones')]
-            keys = {'name': 'piecewise', **_falling(milestones, section.number('gamma'))}
+            keys = decaying('boundary_epochs', milestones, section.number('gamma'))
         case 'Piecewise':
+            lr, factors = piecewise_rates(section)
+            section.ignore('learning_rate', reason='the first of the values is the rate to begin with')
             listed = section.items('decay_epochs')
-            for node in listed[max(len(rates) - 1, 0) :]:
+            for node in listed[len(factors) :]:
                 said = f'the boundary {plain(node)} is ignored: there is no rate for what comes after it'
-                section.reading.notes.append(f'{node.origin}: {section.named("decay_epochs")}: {said}')
-            boundaries = [_plus(node, warmup) for node in listed][: len(rates) - 1]
-            first = as_number(lr) or 1.0
-            factors = [renamed(node, (as_number(node) or 0.0) / first) for node in rates[1:]]
+                section.note(node, 'decay_epochs', said)
+            boundaries = [_plus(node, warmup) for node in listed[: len(factors)]]
             keys = {'name': 'piecewise', 'boundary_epochs': boundaries, 'factors': factors}
         case _:
-            section.not_one_of(kind, 'name', SCHEDULES)
-            section.give_up()
+            section.unknown(kind, 'name', SCHEDULES)
     section.only('last_epoch', -1)
-    section.end()
     if warmup:
         keys['warmup_epochs'] = section.node.value['warmup_epoch']
     return lr, section.becomes({**keys, 'name': renamed(kind, keys.get('name', ''))})
-
-
-def _falling(boundaries: list[Any], gamma: float) -> dict[str, Any]:
-    return {'boundary_epochs': boundaries, 'factors': decay_factors(gamma, len(boundaries))}
 
 
 def _plus(node: Node, epochs: float) -> Node:
@@ -273,14 +230,9 @@ def _plus(node: Node, epochs: float) -> Node:
 
 DIALECT = Dialect(
     project='PaddleOCR',
-    keys=frozenset(('Global', 'Optimizer', 'Architecture', 'Loss', 'PostProcess', 'Metric', 'Train', 'Eval')),
-    bases=None,
-    is_dialect=is_dialect,
-    read=read,
+    keys={'Global', 'Optimizer', 'Architecture', 'Loss', 'PostProcess', 'Metric', 'Train', 'Eval'},
+    told_by=({'Global', 'Architecture'},),
     translate=translate,
     evaluates_on_request=False,
-    differs=(
-        'a loss is the mean over what all ranks and micro-batches see in a step; there every rank takes the mean of its own',
-        'each epoch sees every sample: none is dropped, and the next one goes on within the same batch',
-    ),
+    differs=('each epoch sees every sample: none is dropped, and the next one goes on within the same batch',),
 )

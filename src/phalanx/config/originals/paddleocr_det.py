@@ -3,7 +3,7 @@
 from typing import Any
 
 from phalanx.config.originals.dialect import Section, as_number, differ, renamed, swapped
-from phalanx.config.originals.paddleocr_parts import common_step, label_files, normalised, note_of_pretrained, unknown_step
+from phalanx.config.originals.paddleocr_parts import common_step, label_files, normalised, note_of_pretrained
 from phalanx.config.read import Node, plain
 
 ALGORITHMS = ('DB',)
@@ -13,7 +13,11 @@ HEADS = ('DBHead', 'PFHeadLocal')
 MAIN_LOSSES = {'DiceLoss': 'dice', 'BCELoss': 'bce'}
 RESNETS = {18: 'resnet18_vd', 50: 'resnet50_vd'}
 AUGMENTERS = ('Fliplr', 'HorizontalFlip', 'Affine', 'Resize', 'RandomScale')
-USUAL = (('Fliplr', {'p': 0.5}), ('Affine', {'rotate': [-10, 10]}), ('Resize', {'size': [0.5, 3]}))
+USUAL = (
+    {'type': 'Fliplr', 'args': {'p': 0.5}},
+    {'type': 'Affine', 'args': {'rotate': [-10, 10]}},
+    {'type': 'Resize', 'args': {'size': [0.5, 3]}},
+)
 TRAIN_STEPS = (
     *('DecodeImage', 'DetLabelEncode', 'CopyPaste', 'IaaAugment', 'EastRandomCropData', 'MakeBorderMap', 'MakeShrinkMap'),
     *('NormalizeImage', 'ToCHWImage', 'KeepKeys'),
@@ -25,14 +29,13 @@ def translate(
 ) -> dict[str, Any]:
     """The part of the recipe that belongs to the family, and its parameter rules."""
     metric = top.section('Metric')
-    metric.must('name', 'DetMetric')
+    metric.must({'name': 'DetMetric'})
     main = metric.take('main_indicator', 'hmean')
-    metric.end()
     transforms, targets, normalise = _train_transforms(train)
     eval_transforms, eval_normalise = _eval_transforms(evaluation)
     if differ(normalise, eval_normalise):
         said = 'NormalizeImage differs from that of Train.dataset; Phalanx has one for both'
-        evaluation.problem(evaluation.node, evaluation.named('transforms'), said)
+        evaluation.problem(evaluation.node, 'transforms', said)
     model, rules = _network(architecture, decay)
     return {
         'task': 'text_detection',
@@ -57,8 +60,7 @@ def _data(train: Section, evaluation: Section) -> Node:
     shares = train.take('ratio_list', 1.0)
     for node in shares.value if isinstance(shares.value, list) else [shares]:
         if as_number(node) != 1:
-            said = f'{plain(node)!r}: Phalanx takes all pages of a list'
-            train.problem(node, train.named('ratio_list'), said)
+            train.problem(node, 'ratio_list', f'{plain(node)!r}: Phalanx takes all pages of a list')
     return train.becomes(label_files(train, evaluation))
 
 
@@ -86,19 +88,17 @@ def _train_transforms(dataset: Section) -> tuple[list[Node], dict[str, Any], dic
                 step.only('keep_ratio', True)
                 transforms.append(step.becomes(keys))
             case 'MakeBorderMap':
-                ratio = step.take('shrink_ratio', 0.4)
                 targets |= {'threshold_min': step.take('thresh_min', 0.3), 'threshold_max': step.take('thresh_max', 0.7)}
-                targets['shrink_ratio'] = _one_ratio(dataset, targets, ratio)
-                step.ignore('total_epoch', 'the ratio does not grow in the course of the training')
+                targets['shrink_ratio'] = _one_ratio(dataset, targets, step.take('shrink_ratio', 0.4))
+                step.ignore('total_epoch', reason='the ratio does not grow in the course of the training')
             case 'MakeShrinkMap':
                 targets['shrink_ratio'] = _one_ratio(dataset, targets, step.take('shrink_ratio', 0.4))
                 targets['min_text_size'] = step.take('min_text_size', 8)
-                step.ignore('total_epoch', 'the ratio does not grow in the course of the training')
+                step.ignore('total_epoch', reason='the ratio does not grow in the course of the training')
             case 'NormalizeImage':
                 normalise = normalised(step)
             case _ if not common_step(name, step):
-                unknown_step(step, TRAIN_STEPS)
-        step.end()
+                step.none_of(TRAIN_STEPS)
     return transforms, targets, normalise
 
 
@@ -107,19 +107,16 @@ def _one_ratio(dataset: Section, targets: dict[str, Any], ratio: Node) -> Node:
     other = targets.get('shrink_ratio', ratio)
     if plain(other) != plain(ratio):
         said = f'shrink_ratio {plain(ratio)} is not that of the other map, {plain(other)}; Phalanx has one for both'
-        dataset.problem(ratio, dataset.named('transforms'), said)
+        dataset.problem(ratio, 'transforms', said)
     return ratio
 
 
 def _augmenters(step: Section) -> list[Node]:
     """The augmentations that PaddleOCR hands to imgaug, since 2.8 to albumentations, whose scales begin at 1."""
     if not step.has('augmenter_args'):
-        step.take('augmenter_args')
-        usual = [{'type': name, 'args': options} for name, options in USUAL]
-        step.left['augmenter_args'] = step.reading.tree(usual)
+        step.left['augmenter_args'] = step.reading.tree(USUAL)
     found = []
-    for place, node in enumerate(step.items('augmenter_args')):
-        one = Section(node, step.named(f'augmenter_args[{place}]'), step.reading)
+    for one in step.sections('augmenter_args'):
         kind, options = one.word('type'), one.section('args')
         keys: dict[str, Any] = {}
         match kind.value:
@@ -135,8 +132,6 @@ def _augmenters(step: Section) -> list[Node]:
             case _:
                 one.not_one_of(kind, 'type', AUGMENTERS)
                 options.give_up()
-        options.end()
-        one.end()
         found.append(one.becomes(keys))
     return found
 
@@ -153,12 +148,9 @@ def _eval_transforms(dataset: Section) -> tuple[list[Node], dict[str, Node]]:
             case 'NormalizeImage':
                 normalise = normalised(step)
             case _ if not common_step(name, step):
-                unknown_step(
-                    step, ('DecodeImage', 'DetLabelEncode', 'DetResizeForTest', 'NormalizeImage', 'ToCHWImage', 'KeepKeys')
-                )
-        step.end()
+                step.none_of(('DecodeImage', 'DetLabelEncode', 'DetResizeForTest', 'NormalizeImage', 'ToCHWImage', 'KeepKeys'))
     if not transforms:
-        dataset.problem(dataset.node, dataset.named('transforms'), 'DetResizeForTest is missing; Phalanx needs a size')
+        dataset.problem(dataset.node, 'transforms', 'DetResizeForTest is missing; Phalanx needs a size')
     return transforms, normalise
 
 
@@ -173,7 +165,7 @@ def _resized(step: Section) -> Node:
 
 def _network(section: Section, decay: Node) -> tuple[Node, list[dict[str, Any]]]:
     """The network, and what differs for some of its parameters."""
-    section.must('algorithm', 'DB')
+    section.must({'algorithm': 'DB'})
     section.only('Transform', None)
     backbone, neck, head = section.section('Backbone'), section.section('Neck'), section.section('Head')
     rules: list[dict[str, Any]] = []
@@ -193,10 +185,10 @@ def _network(section: Section, decay: Node) -> tuple[Node, list[dict[str, Any]]]
                 backbone.not_one_of(layers, 'layers', [str(count) for count in RESNETS])
             keys['backbone'] = renamed(layers, size)
             backbone.fixed({'dcn_stage': None, 'out_indices': None})
-            backbone.ignore('disable_se', 'a ResNet has no squeeze-and-excitation')
+            backbone.ignore('disable_se', reason='a ResNet has no squeeze-and-excitation')
         case 'PPLCNetV3':
             keys |= {'backbone': renamed(kind, 'pp_lcnet_v3'), 'scale': backbone.take('scale', 1.0)}
-            backbone.must('det', True)
+            backbone.must({'det': True})
             backbone.fixed({'conv_kxk_num': 4, 'lr_mult_list': [1.0] * 6})
             factor = backbone.take('lab_lr', 0.1)
             rules = [{'match': f'backbone.*.{part}.*', 'lr_factor': factor} for part in ('before', 'after')]
@@ -204,20 +196,13 @@ def _network(section: Section, decay: Node) -> tuple[Node, list[dict[str, Any]]]
                 rules.append({'match': 'backbone.*.norm.*', 'weight_decay': 0.0})
     note_of_pretrained(backbone, default=False)
     keys |= _neck(neck) | _head(head)
-    for part in (backbone, neck, head):
-        part.end()
     return section.becomes(keys), rules
 
 
 def _neck(neck: Section) -> dict[str, Any]:
-    kind = neck.word('name')
-    if kind.value not in NECKS:
-        neck.not_one_of(kind, 'name', NECKS)
-    neck.only('use_asf', False)
-    neck.only('shortcut', True)
-    neck.only('mode', 'large')
-    neck.only('intracl', False)
-    return {'neck': renamed(kind, NECKS.get(str(kind.value), '')), 'neck_channels': neck.required('out_channels')}
+    kind = neck.counterpart(neck.word('name'), 'name', NECKS)
+    neck.fixed({'use_asf': False, 'shortcut': True, 'mode': 'large', 'intracl': False})
+    return {'neck': kind, 'neck_channels': neck.required('out_channels')}
 
 
 def _head(head: Section) -> dict[str, Any]:
@@ -226,10 +211,10 @@ def _head(head: Section) -> dict[str, Any]:
     kernels = head.take('kernel_list', [3, 2, 2])
     if not isinstance(kernels.value, list) or [node.value for node in kernels.value[1:]] != [2, 2]:
         said = f'{plain(kernels)!r}: Phalanx knows only a kernel size followed by 2 and 2'
-        head.problem(kernels, head.named('kernel_list'), said)
+        head.problem(kernels, 'kernel_list', said)
         return keys
     keys['head_kernel'] = kernels.value[0]
-    head.ignore('fix_nan', 'a step without a finite loss is reported')
+    head.ignore('fix_nan', reason='a step without a finite loss is reported')
     if kind.value == 'PFHeadLocal':
         mode = head.take('mode', 'small')
         keys['head'] = renamed(mode, f'local_{mode.value}')
@@ -239,25 +224,21 @@ def _head(head: Section) -> dict[str, Any]:
 
 
 def _loss(section: Section) -> list[Node]:
-    section.must('name', 'DBLoss')
-    kind = section.word('main_loss_type', 'DiceLoss')
-    if kind.value not in MAIN_LOSSES:
-        section.not_one_of(kind, 'main_loss_type', MAIN_LOSSES)
+    section.must({'name': 'DBLoss'})
     keys = {
         'name': 'db',
-        'main': renamed(kind, MAIN_LOSSES.get(str(kind.value), '')),
+        'main': section.counterpart(section.word('main_loss_type', 'DiceLoss'), 'main_loss_type', MAIN_LOSSES),
         'balanced': section.take('balance_loss', True),
         'alpha': section.take('alpha', 5),
         'beta': section.take('beta', 10),
         'ohem_ratio': section.take('ohem_ratio', 3),
     }
     section.only('eps', 1e-6)
-    section.end()
     return [section.becomes(keys)]
 
 
 def _post_processing(section: Section) -> Node:
-    section.must('name', 'DBPostProcess')
+    section.must({'name': 'DBPostProcess'})
     keys = {
         'threshold': section.take('thresh', 0.3),
         'box_threshold': section.take('box_thresh', 0.7),
@@ -269,5 +250,4 @@ def _post_processing(section: Section) -> Node:
     }
     if keys['shape'].value == 'poly':
         keys['shape'] = renamed(keys['shape'], 'polygon')
-    section.end()
     return section.becomes(keys)

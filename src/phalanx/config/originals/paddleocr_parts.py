@@ -17,9 +17,7 @@ def label_files(train: Section, evaluation: Section) -> dict[str, Any]:
     root = os.path.normpath(str(roots[0].value))
     if os.path.normpath(str(roots[1].value)) != root:
         said = f'{roots[1].value!r} is not that of Train.dataset, {roots[0].value!r}'
-        evaluation.problem(
-            roots[1], evaluation.named('data_dir'), f'{said}; Phalanx has one for both, below which the lists lie'
-        )
+        evaluation.problem(roots[1], 'data_dir', f'{said}; Phalanx has one for both, below which the lists lie')
     keys: dict[str, Any] = {'name': 'label_files', 'root': renamed(roots[0], root)}
     for section, split in ((train, 'train'), (evaluation, 'eval')):
         files = section.required('label_file_list')
@@ -41,7 +39,7 @@ def dictionary_of(settings: Section, node: Node, built_in: Mapping[str, str]) ->
         if path.parts[-len(PurePath(original).parts) :] == PurePath(original).parts:
             return renamed(node, name)
     cure = 'start in the folder that the path begins in, or set -o Global.character_dict_path=FILE'
-    settings.problem(node, settings.named('character_dict_path'), f'there is no file {path}; {cure}')
+    settings.problem(node, 'character_dict_path', f'there is no file {path}; {cure}')
     return node
 
 
@@ -49,10 +47,10 @@ def common_step(name: str, step: Section) -> bool:
     """Takes a step that the transforms of all tasks have, and that needs no counterpart; whether it is one."""
     match name:
         case 'DecodeImage':
-            step.must('img_mode', 'BGR')
+            step.must({'img_mode': 'BGR'})
             step.only('channel_first', False)
         case 'KeepKeys':
-            step.ignore('keep_keys', 'what the loss takes is always kept')
+            step.ignore('keep_keys', reason='what the loss takes is always kept')
         case 'ToCHWImage':
             pass
         case _:
@@ -67,15 +65,10 @@ def normalised(step: Section) -> dict[str, Node]:
     return {key: step.take(key, default) for key, default in IMAGENET.items()}
 
 
-def unknown_step(step: Section, known: tuple[str, ...]) -> None:
-    step.problem(step.node, step.path, f'has no counterpart in Phalanx (it has {", ".join(known)})')
-    step.give_up()
-
-
 def note_of_pretrained(backbone: Section, *, default: bool) -> None:
     """Takes `pretrained`, which fetches weights of ImageNet from where the code of the project says."""
     if backbone.take('pretrained', default).value:
         cure = 'add them by --set train.init_from=FILE_OR_ADDRESS train.init_part=backbone'
         said = 'the configuration does not say where the weights of its training on ImageNet are'
         backbone.reading.notes.append(f'{backbone.node.origin}: {backbone.named("pretrained")} is ignored: {said}; {cure}')
-    backbone.ignore('use_ssld', 'it says which of those weights to fetch')
+    backbone.ignore('use_ssld', reason='it says which of those weights to fetch')

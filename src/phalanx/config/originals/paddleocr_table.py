@@ -6,7 +6,7 @@ from pathlib import Path, PurePath
 from typing import Any
 
 from phalanx.config.originals.dialect import Section, as_number, differ, renamed
-from phalanx.config.originals.paddleocr_parts import common_step, dictionary_of, normalised, note_of_pretrained, unknown_step
+from phalanx.config.originals.paddleocr_parts import common_step, dictionary_of, normalised, note_of_pretrained
 from phalanx.config.read import Node, plain
 
 ALGORITHMS = ('SLANet',)
@@ -45,24 +45,21 @@ def translate(
     options, eval_options = (_transforms(dataset, box_format, numbers) for dataset in (train, evaluation))
     if differ(options, eval_options):
         said = 'differ from those of Train.dataset; Phalanx has one set for both'
-        evaluation.problem(evaluation.node, evaluation.named('transforms'), said)
+        evaluation.problem(evaluation.node, 'transforms', said)
     max_length = options.get('max_length', settings.reading.default(None))
     settings.same('max_text_length', max_length, 'TableLabelEncode')
-    settings.ignore('use_space_char', 'the tokens are fixed')
+    settings.ignore('use_space_char', reason='the tokens are fixed')
     loss, post, metric = top.section('Loss'), top.section('PostProcess'), top.section('Metric')
-    loss.must('name', 'SLALoss')
+    loss.must({'name': 'SLALoss'})
     kind = loss.take('loc_loss', 'mse')
     coefficients = [loss.take('structure_weight'), loss.take('loc_weight')]
-    post.must('name', 'TableLabelDecode')
+    post.must({'name': 'TableLabelDecode'})
     post.same('merge_no_span_structure', options.get('merge_cells', settings.reading.default(None)), 'TableLabelEncode')
-    metric.must('name', 'TableMetric')
-    metric.only('main_indicator', 'acc')
-    metric.only('compute_bbox_metric', False)
+    metric.must({'name': 'TableMetric'})
+    metric.fixed({'main_indicator': 'acc', 'compute_bbox_metric': False})
     metric.same('loc_reg_num', numbers, 'Global.box_format')
     metric.same('box_format', box_format, 'Global')
     ignores = metric.take('del_thead_tbody', False)
-    for section in (loss, post, metric):
-        section.end()
     return {
         'task': 'table',
         'model': _network(architecture, max_length, numbers),
@@ -72,7 +69,7 @@ def translate(
         **options,
         'tokens': tokens,
         'metric': {'name': 'teds', 'ignore_sections': ignores},
-        'parameters': _rules(decay),
+        'parameters': None if as_number(decay) == 0 else {'rules': [{'match': 'backbone.*.norm.*', 'weight_decay': 0.0}]},
     }
 
 
@@ -81,23 +78,16 @@ def _tokens(settings: Section) -> Node | None:
     node = settings.required('character_dict_path')
     if not isinstance(node.value, str):
         return None
-    path, name = Path(node.value), settings.named('character_dict_path')
+    path = Path(node.value)
     if not path.is_file():
         return dictionary_of(settings, node, PUBLISHED)
     lines = path.read_text('utf-8', errors='replace').splitlines()
     tokens = TOKENS.get(hashlib.sha256('\n'.join(lines).encode()).hexdigest())
     if tokens is None:
         said = "has neither the tokens of PaddleOCR's table_structure_dict.txt nor those of table_structure_dict_ch.txt"
-        settings.problem(node, name, f'{path} {said}')
+        settings.problem(node, 'character_dict_path', f'{path} {said}')
         return None
     return renamed(node, tokens)
-
-
-def _rules(decay: Node) -> dict[str, Any] | None:
-    """The norms of the backbone never decay."""
-    if as_number(decay) == 0:
-        return None
-    return {'rules': [{'match': 'backbone.*.norm.*', 'weight_decay': 0.0}]}
 
 
 def _network(section: Section, max_length: Node, numbers: Node) -> Node:
@@ -106,10 +96,10 @@ def _network(section: Section, max_length: Node, numbers: Node) -> Node:
         section.not_one_of(kind, 'algorithm', ALGORITHMS)
     section.only('Transform', None)
     backbone, neck, head = section.section('Backbone'), section.section('Neck'), section.section('Head')
-    backbone.must('name', 'PPLCNet')
+    backbone.must({'name': 'PPLCNet'})
     note_of_pretrained(backbone, default=True)
-    neck.must('name', 'CSPPAN')
-    head.must('name', 'SLAHead')
+    neck.must({'name': 'CSPPAN'})
+    head.must({'name': 'SLAHead'})
     head.same('loc_reg_num', numbers, 'Global.box_format')
     head.fixed({'fc_decay': 0.0, 'use_attn': False})
     head.same('max_text_length', max_length, 'TableLabelEncode')
@@ -120,8 +110,6 @@ def _network(section: Section, max_length: Node, numbers: Node) -> Node:
         'hidden': head.take('hidden_size', 256),
         'corners': renamed(numbers, numbers.value == 8),
     }
-    for part in (backbone, neck, head):
-        part.end()
     return section.becomes(keys)
 
 
@@ -136,13 +124,13 @@ def _data(train: Section, evaluation: Section) -> Node:
         files = section.required('label_file_list')
         listed = files.value if isinstance(files.value, list) else [files]
         if len(listed) != 1:
-            section.problem(files, section.named('label_file_list'), f'Phalanx takes one file, got {len(listed)}')
+            section.problem(files, 'label_file_list', f'Phalanx takes one file, got {len(listed)}')
         places[split] = listed[0] if listed else files
         places[f'{split}_images'] = section.required('data_dir')
         section.only('ratio_list', 1.0, [1.0])
     paths = {name: PurePath(os.path.normpath(str(node.value))) for name, node in places.items()}
     if len({path.is_absolute() for path in paths.values()}) > 1:
-        train.problem(train.node, train.named('data_dir'), 'absolute and relative paths cannot be mixed')
+        train.problem(train.node, 'data_dir', 'absolute and relative paths cannot be mixed')
         return train.becomes({})
     root = os.path.commonpath([paths['train'].parent, paths['eval'].parent, paths['train_images'], paths['eval_images']])
     below = {name: renamed(node, os.path.relpath(paths[name], root)) for name, node in places.items()}
@@ -174,9 +162,8 @@ def _transforms(dataset: Section, box_format: Node, numbers: Node) -> dict[str, 
             case 'PaddingTableImage':
                 size = step.required('size')
             case _ if not common_step(name, step):
-                unknown_step(step, TRANSFORMS)
-        step.end()
+                step.none_of(TRANSFORMS)
     if longer is None or size is None or plain(size) != [plain(longer)] * 2:
         said = 'must have ResizeTableImage, and PaddingTableImage to the square of that size'
-        dataset.problem(dataset.node, dataset.named('transforms'), said)
+        dataset.problem(dataset.node, 'transforms', said)
     return {**options, 'image_size': longer}

@@ -5,7 +5,7 @@ import os
 from typing import Any
 
 from phalanx.config.originals.dialect import Section, as_number, renamed
-from phalanx.config.originals.paddleocr_parts import common_step, dictionary_of, label_files, unknown_step
+from phalanx.config.originals.paddleocr_parts import common_step, dictionary_of, label_files
 from phalanx.config.read import Node, plain
 
 # Where PaddleOCR has the dictionaries that come along, and their names here. Several of its files are called en_dict.txt.
@@ -52,7 +52,7 @@ def translate(
         size, keep_ratio = eval_size, eval_keep_ratio
     if plain(size) != plain(eval_size) or keep_ratio != eval_keep_ratio:
         said = 'differs from that of Train.dataset; Phalanx has one for both'
-        evaluation.problem(evaluation.node, evaluation.named('transforms'), f'RecResizeImg {said}')
+        evaluation.problem(evaluation.node, 'transforms', f'RecResizeImg {said}')
     return {
         'task': 'recognition',
         **_networks(architecture, top, max_length, decay),
@@ -70,7 +70,7 @@ def _characters(settings: Section, max_length: Node) -> dict[str, Any]:
     """Without a dictionary there are the ten digits and the lower-case letters, and never a space."""
     path = settings.take('character_dict_path')
     if not path.value:
-        settings.ignore('use_space_char', 'without a dictionary there is no space')
+        settings.ignore('use_space_char', reason='without a dictionary there is no space')
         return {'dictionary': renamed(path, 'alphanumeric'), 'max_length': max_length}
     space = settings.take('use_space_char', False)
     named = path if path.value in NAMES else dictionary_of(settings, path, DICTIONARIES)
@@ -80,16 +80,12 @@ def _characters(settings: Section, max_length: Node) -> dict[str, Any]:
 def _metric(section: Section) -> tuple[Any, dict[str, Any]]:
     name = section.word('name')
     if name.value == 'DistillationMetric':
-        section.must('base_metric_name', 'RecMetric')
-        section.must('key', 'Student')
+        section.must({'base_metric_name': 'RecMetric', 'key': 'Student'})
     elif name.value != 'RecMetric':
         section.not_one_of(name, 'name', ('RecMetric', 'DistillationMetric'))
-    main = section.word('main_indicator', 'acc')
-    if main.value not in INDICATORS:
-        section.not_one_of(main, 'main_indicator', INDICATORS)
+    main = section.counterpart(section.word('main_indicator', 'acc'), 'main_indicator', INDICATORS)
     compared = {'ignore_space': section.take('ignore_space', True), 'alphanumeric_only': section.take('is_filter', False)}
-    section.end()
-    return renamed(main, INDICATORS.get(main.value, '')), {'name': 'reading', **compared}
+    return main, {'name': 'reading', **compared}
 
 
 def _data(train: Section, evaluation: Section) -> Node:
@@ -138,22 +134,18 @@ def _transforms(dataset: Section) -> tuple[dict[str, Any], Node, bool]:
                 probabilities = {ours: step.take(theirs, 0.4) for ours, theirs in AUGMENTATION.items()}
                 augmented['transforms'] = [{'name': 'rec_aug', **probabilities}]
             case 'RecResizeImg':
-                size, keep_ratio = (
-                    _size(step, step.required('image_shape'), height=1, width=2),
-                    bool(step.take('padding', True).value),
-                )
+                size = _size(step, step.required('image_shape'), height=1, width=2)
+                keep_ratio = bool(step.take('padding', True).value)
                 step.fixed({'infer_mode': False, 'character_dict_path': None})
                 step.always('eval_mode', False, 'in an evaluation longer lines are squeezed, as in training')
             case 'CTCLabelEncode' | 'MultiLabelEncode':
                 step.only('gtc_encode', None, 'NRTRLabelEncode')
-                for key in ('max_text_length', 'character_dict_path', 'use_space_char'):
-                    step.ignore(key, 'Global says it, there too')
+                step.ignore('max_text_length', 'character_dict_path', 'use_space_char', reason='Global says it, there too')
             case _ if not common_step(name, step):
-                unknown_step(step, TRANSFORMS)
-        step.end()
+                step.none_of(TRANSFORMS)
     dataset.always('ext_op_transform_idx', 1, 'lines to concatenate are read, and not transformed before')
     if size.value is None and not _is_multi_scale(dataset):
-        dataset.problem(dataset.node, dataset.named('transforms'), 'RecResizeImg is missing; Phalanx needs a size')
+        dataset.problem(dataset.node, 'transforms', 'RecResizeImg is missing; Phalanx needs a size')
     return augmented, size, keep_ratio
 
 
@@ -170,27 +162,22 @@ def multi_scale(train: Section, dataset: Section, loader: Section) -> tuple[dict
     if not _is_multi_scale(dataset):
         return {}, loader.required('batch_size_per_card')
     sampler = train.section('sampler')
-    sampler.must('name', 'MultiScaleSampler')
+    sampler.must({'name': 'MultiScaleSampler'})
     sampler.only('is_training', True)
     first, is_fixed = sampler.take('first_bs', 128), bool(sampler.take('fix_bs', True).value)
     factors = _pair_of_numbers(sampler.take('divided_factor', [8, 16])) or (1.0, 1.0)
     loader.always('batch_size_per_card', plain(first), 'Train.sampler.first_bs says it')
-    for key in ('ratio_wh', 'max_w'):
-        sampler.ignore(key, 'the widths are those of `scales`')
+    sampler.ignore('ratio_wh', 'max_w', reason='the widths are those of `scales`')
     listed = sampler.items('scales')
-    sampler.end()
     scales = [scale for scale in map(_pair_of_numbers, listed) if scale is not None]
     if len(scales) < len(listed) or not scales:
         return {'train_image_sizes': listed}, first  # which the binder tells
     sizes = [[int(side // max(by, 1) * max(by, 1)) for side, by in zip(scale, factors, strict=True)] for scale in scales]
-    keys = {
-        'train_image_sizes': [
-            Node([renamed(node, side) for side in size[::-1]], node.origin) for node, size in zip(listed, sizes, strict=True)
-        ]
-    }
+    of_nodes = zip(listed, sizes, strict=True)
+    keys = {'train_image_sizes': [Node([renamed(node, side) for side in size[::-1]], node.origin) for node, size in of_nodes]}
     if [*map(list, scales)] != sizes:
         said = f'what is beyond multiples of {factors[0]:g} and {factors[1]:g} is cut off'
-        sampler.reading.notes.append(f'{listed[0].origin}: {sampler.named("scales")}: {said}')
+        sampler.note(listed[0], 'scales', said)
     count = as_number(first)
     if is_fixed or count is None:
         return keys, first
@@ -198,7 +185,7 @@ def multi_scale(train: Section, dataset: Section, loader: Section) -> tuple[dict
     counts = [max(1, base // max(math.prod(size), 1)) for size in sizes]
     mean = round(sum(counts) / len(counts))
     said = f'every step has {mean} samples, the mean of what steps have there by their size'
-    sampler.reading.notes.append(f'{first.origin}: {sampler.named("first_bs")}: {said}')
+    sampler.note(first, 'first_bs', said)
     return keys, renamed(first, mean)
 
 
@@ -215,7 +202,7 @@ def _size(step: Section, shape: Node, *, height: int, width: int) -> Node:
     """(height, width) of a shape that has them at these places, and whose third number is the channels."""
     channels = shape.value[3 - width - height] if isinstance(shape.value, list) and len(shape.value) == 3 else shape
     if channels is not shape and channels.value != 3:
-        step.problem(channels, step.named('image_shape'), f'{plain(channels)!r} channels; Phalanx reads images of 3')
+        step.problem(channels, 'image_shape', f'{plain(channels)!r} channels; Phalanx reads images of 3')
     if not isinstance(shape.value, list) or len(shape.value) <= max(width, height):
         return shape  # which the binder tells
     return Node([shape.value[height], shape.value[width]], shape.origin)
@@ -226,8 +213,7 @@ def _networks(architecture: Section, top: Section, max_length: Node, decay: Node
     loss, post = top.section('Loss'), top.section('PostProcess')
     if architecture.has('Models'):
         return _distillation(architecture, loss, post, max_length, decay)
-    post.must('name', 'CTCLabelDecode')
-    post.end()
+    post.must({'name': 'CTCLabelDecode'})
     model, rules = _network(architecture, max_length, decay)
     return {'model': model, **_loss(loss), 'parameters': {'rules': rules} if rules else None}
 
@@ -239,20 +225,15 @@ def _network(section: Section, max_length: Node, decay: Node) -> tuple[Node, lis
     match algorithm.value:
         case 'CRNN':
             keys, fc_decay = _crnn(backbone, neck, head)
-            norms = False
         case 'SVTR_LCNet' | 'SVTR':
-            build = _svtr_lcnetv3 if backbone.left.get('name', algorithm).value == 'PPLCNetV3' else _svtr_lcnet
-            keys, fc_decay = build(backbone, head, max_length)
-            norms = True
+            keys, fc_decay = _svtr_lcnet(backbone, head, max_length)
         case _:
             section.not_one_of(algorithm, 'algorithm', ALGORITHMS)
             for part in (backbone, neck, head, section):
                 part.give_up()
             return section.becomes({}), []
-    for part in (backbone, neck, head):
-        part.end()
     rules: list[dict[str, Any]] = []
-    if norms and as_number(decay) != 0:
+    if keys['name'] != 'crnn' and as_number(decay) != 0:
         rules.append({'match': 'backbone.*.norm.*', 'weight_decay': 0.0})
     if as_number(fc_decay) != as_number(decay):
         rules.append({'match': 'head.*', 'weight_decay': fc_decay})
@@ -271,57 +252,45 @@ def _crnn(backbone: Section, neck: Section, head: Section) -> tuple[dict[str, An
             backbone.fixed({'small_stride': [1, 2, 2, 2], 'large_stride': [1, 2, 2, 2], 'disable_se': False})
         case 'ResNet':
             keys['backbone'] = renamed(kind, 'resnet34_vd')
-            backbone.must('layers', 34)
+            backbone.must({'layers': 34})
         case _:
-            backbone.not_one_of(kind, 'name', ('MobileNetV3', 'ResNet'))
-            backbone.give_up()
-    neck.must('name', 'SequenceEncoder')
-    neck.must('encoder_type', 'rnn')
+            backbone.unknown(kind, 'name', ('MobileNetV3', 'ResNet'))
+    neck.must({'name': 'SequenceEncoder', 'encoder_type': 'rnn'})
     keys['hidden_size'] = neck.take('hidden_size', 48)
-    head.must('name', 'CTCHead')
+    head.must({'name': 'CTCHead'})
     head.fixed({'mid_channels': None, 'return_feats': False})
     return keys, head.take('fc_decay', 0.0004)
 
 
 def _svtr_lcnet(backbone: Section, head: Section, max_length: Node) -> tuple[dict[str, Any], Node]:
-    backbone.must('name', 'MobileNetV1Enhance')
-    backbone.must('last_conv_stride', [1, 2])
-    backbone.must('last_pool_type', 'avg')
-    backbone.only('last_pool_kernel_size', [2, 2])
-    keys: dict[str, Any] = {'name': 'svtr_lcnet', 'scale': backbone.take('scale', 0.5)}
-    head.must('name', 'MultiHead')
-    ctc, sar = _pair(head, 'head_list', 'CTCHead', 'SARHead')
+    is_v3 = 'name' in backbone.left and backbone.left['name'].value == 'PPLCNetV3'
+    if is_v3:
+        backbone.must({'name': 'PPLCNetV3'})
+        backbone.fixed({'conv_kxk_num': 4, 'lr_mult_list': [1.0] * 6, 'lab_lr': 0.1, 'det': False})
+        head.fixed({'use_pool': False, 'use_pos': False})
+    else:
+        backbone.must({'name': 'MobileNetV1Enhance', 'last_conv_stride': [1, 2], 'last_pool_type': 'avg'})
+        backbone.only('last_pool_kernel_size', [2, 2])
+    head.must({'name': 'MultiHead'})
+    ctc, guide = _pair(head, 'head_list', 'CTCHead', 'NRTRHead' if is_v3 else 'SARHead')
     neck, fc = ctc.section('Neck'), ctc.section('Head')
-    neck.must('name', 'svtr')
-    keys |= {'neck_channels': neck.take('dims', 64), 'depth': neck.take('depth', 2)}
-    keys |= {'hidden_size': neck.take('hidden_dims', 120), 'use_guide': neck.take('use_guide', False)}
-    neck.only('kernel_size', [3, 3])
-    keys['sar_size'] = sar.take('enc_dim', 512)
-    sar.same('max_text_length', max_length, 'Global')
-    fc_decay = fc.take('fc_decay', 0.0004)
-    for part in (neck, fc, ctc, sar):
-        part.end()
-    return keys, fc_decay
-
-
-def _svtr_lcnetv3(backbone: Section, head: Section, max_length: Node) -> tuple[dict[str, Any], Node]:
-    backbone.must('name', 'PPLCNetV3')
-    keys: dict[str, Any] = {'name': 'svtr_lcnetv3', 'scale': backbone.take('scale', 1.0)}
-    backbone.fixed({'conv_kxk_num': 4, 'lr_mult_list': [1.0] * 6, 'lab_lr': 0.1, 'det': False})
-    head.must('name', 'MultiHead')
-    head.fixed({'use_pool': False, 'use_pos': False})
-    ctc, nrtr = _pair(head, 'head_list', 'CTCHead', 'NRTRHead')
-    neck, fc = ctc.section('Neck'), ctc.section('Head')
-    neck.must('name', 'svtr')
-    neck.must('kernel_size', [1, 3])
-    keys |= {'neck_channels': neck.take('dims', 64), 'depth': neck.take('depth', 2)}
-    keys |= {'hidden_size': neck.take('hidden_dims', 120), 'use_guide': neck.take('use_guide', False)}
-    keys |= {'nrtr_size': nrtr.take('nrtr_dim', 256), 'nrtr_depth': nrtr.take('num_decoder_layers', 4)}
-    nrtr.same('max_text_length', max_length, 'Global')
-    fc_decay = fc.take('fc_decay', 0.0004)
-    for part in (neck, fc, ctc, nrtr):
-        part.end()
-    return keys, fc_decay
+    neck.must({'name': 'svtr'})
+    keys: dict[str, Any] = {
+        'name': 'svtr_lcnetv3' if is_v3 else 'svtr_lcnet',
+        'scale': backbone.take('scale', 1.0 if is_v3 else 0.5),
+        'neck_channels': neck.take('dims', 64),
+        'depth': neck.take('depth', 2),
+        'hidden_size': neck.take('hidden_dims', 120),
+        'use_guide': neck.take('use_guide', False),
+    }
+    guide.same('max_text_length', max_length, 'Global')
+    if is_v3:
+        neck.must({'kernel_size': [1, 3]})
+        keys |= {'nrtr_size': guide.take('nrtr_dim', 256), 'nrtr_depth': guide.take('num_decoder_layers', 4)}
+    else:
+        neck.only('kernel_size', [3, 3])
+        keys['sar_size'] = guide.take('enc_dim', 512)
+    return keys, fc.take('fc_decay', 0.0004)
 
 
 def _loss(section: Section) -> dict[str, Any]:
@@ -338,19 +307,13 @@ def _loss(section: Section) -> dict[str, Any]:
             ]
             nrtr.only('ignore_index', 0)
             coefficients = [section.take('weight_1', 1.0), section.take('weight_2', 1.0)]
-            for part in (ctc, nrtr, section):
-                part.end()
             return {'loss': losses, 'loss_coefficients': coefficients}
         case 'MultiLoss':
-            ctc, sar = _pair(section, 'loss_config_list', 'CTCLoss', 'SARLoss')
+            ctc, _ = _pair(section, 'loss_config_list', 'CTCLoss', 'SARLoss')
             keys = {'name': renamed(kind, 'multi'), 'focal': ctc.take('use_focal_loss', False)}
             keys |= {'ctc_weight': section.take('weight_1', 1.0), 'sar_weight': section.take('weight_2', 1.0)}
-            for part in (ctc, sar):
-                part.end()
         case _:
-            section.not_one_of(kind, 'name', LOSSES)
-            section.give_up()
-    section.end()
+            section.unknown(kind, 'name', LOSSES)
     return {'loss': section.becomes(keys)}
 
 
@@ -363,45 +326,43 @@ def _names(section: Section, key: str) -> set[str]:
 
 def _pair(section: Section, key: str, first: str, second: str) -> tuple[Section, Section]:
     """The two named items under `key`; any others, and missing ones, are problems."""
-    found = dict(section.named_items(key))
+    found: dict[str, Section] = {}
+    for name, item in section.named_items(key):
+        if name in found:  # the last one counts
+            found[name].give_up()
+        found[name] = item
     for name in sorted({first, second} ^ found.keys()):
-        section.problem(
-            section.node,
-            section.named(key),
-            f'Phalanx knows {first} with {second}; {name} is {"not one of them" if name in found else "missing"}',
-        )
+        said = 'not one of them' if name in found else 'missing'
+        section.problem(section.node, key, f'Phalanx knows {first} with {second}; {name} is {said}')
+        if name in found:
+            found[name].give_up()
     empty = Section(Node({}, section.node.origin), section.named(key), section.reading)
     return found.get(first, empty), found.get(second, empty)
 
 
 def _distillation(architecture: Section, loss: Section, post: Section, max_length: Node, decay: Node) -> dict[str, Any]:
     """Several networks that learn from one another; the one called Student is for later use."""
-    architecture.must('name', 'DistillationModel')
-    architecture.must('algorithm', 'Distillation')
-    post.must('name', 'DistillationCTCLabelDecode')
-    post.only('multi_head', True)
-    post.only('key', 'head_out')
-    post.ignore('model_name', 'the network that Metric.key names is evaluated')
-    post.end()
+    architecture.must({'name': 'DistillationModel', 'algorithm': 'Distillation'})
+    post.must({'name': 'DistillationCTCLabelDecode'})
+    post.fixed({'multi_head': True, 'key': 'head_out'})
+    post.ignore('model_name', reason='the network that Metric.key names is evaluated')
     models = architecture.section('Models')
     names = {name: name.lower() for name in models.left}
     if 'Student' not in names:
-        models.problem(models.node, models.path, 'there is no network called Student')
+        models.problem(models.node, None, 'there is no network called Student')
     networks, rules, frozen = dict[str, Node](), list[dict[str, Any]](), list[str]()
     for theirs, ours in names.items():
         model = models.section(theirs)
-        model.must('model_type', 'rec')
+        model.must({'model_type': 'rec'})
         model.always('return_all_feats', True, 'the losses say which features they compare')
         if model.take('freeze_params', False).value:
             frozen.append(ours)
-        if model.has('pretrained'):
-            node = model.take('pretrained')
+        node = model.take('pretrained')
+        if node.value is not None:
             cure = f'leave it out and set train.init_networks.{ours}={plain(node)}'
-            model.problem(node, model.named('pretrained'), f'weights of one network are named elsewhere: {cure}')
-        model.take('pretrained')
+            model.problem(node, 'pretrained', f'weights of one network are named elsewhere: {cure}')
         networks[ours], own = _network(model, max_length, decay)
         rules += [{**rule, 'match': f'networks.{ours}.{rule["match"]}'} for rule in own]
-        model.end()
     student = networks.pop('student', None)
     return {
         'model': student,
@@ -414,39 +375,35 @@ def _distillation(architecture: Section, loss: Section, post: Section, max_lengt
 
 def _combined(section: Section, names: dict[str, str], frozen: list[str]) -> dict[str, Any]:
     """What networks learn from one another, and from the truth."""
-    section.must('name', 'CombinedLoss')
+    section.must({'name': 'CombinedLoss'})
     between: list[Node] = []
     weights: dict[str, Node] = {}
     learners = [theirs for theirs, ours in names.items() if ours not in frozen]
     for name, part in section.named_items('loss_config_list'):
         weight = part.take('weight', 1.0)
-        part.ignore('name', 'log lines name the terms themselves')
+        part.ignore('name', reason='log lines name the terms themselves')
         match name:
             case 'DistillationDMLLoss':
-                part.must('act', 'softmax')
-                part.must('use_log', True)
-                part.must('multi_head', True)
+                part.must({'act': 'softmax', 'use_log': True, 'multi_head': True})
                 part.only('key', 'head_out')
                 output = part.required('dis_head')
                 between += [_between(part, 'dml', pair, names, weight, output) for pair in part.items('model_name_pairs')]
             case 'DistillationDistanceLoss':
                 part.only('mode', 'l2')
-                part.must('key', 'backbone_out')
+                part.must({'key': 'backbone_out'})
                 pairs = part.items('model_name_pairs')
                 between += [_between(part, 'feature_distance', pair, names, weight, None) for pair in pairs]
             case 'DistillationCTCLoss' | 'DistillationSARLoss':
                 weights[name.removeprefix('Distillation')] = weight
-                part.must('multi_head', True)
+                part.must({'multi_head': True})
                 part.only('key', 'head_out')
                 if sorted(str(node.value) for node in part.items('model_name_list')) != sorted(learners):
-                    part.problem(part.node, part.named('model_name_list'), f'must be all that learn: {", ".join(learners)}')
+                    part.problem(part.node, 'model_name_list', f'must be all that learn: {", ".join(learners)}')
             case _:
-                part.problem(part.node, part.path, 'has no counterpart in Phalanx')
+                part.problem(part.node, None, 'has no counterpart in Phalanx')
                 part.give_up()
-        part.end()
     for name in {'CTCLoss', 'SARLoss'} - weights.keys():
-        section.problem(section.node, section.named('loss_config_list'), f'Distillation{name} is missing; Phalanx has both')
-    section.end()
+        section.problem(section.node, 'loss_config_list', f'Distillation{name} is missing; Phalanx has both')
     loss = {'name': 'multi', 'ctc_weight': weights.get('CTCLoss'), 'sar_weight': weights.get('SARLoss')}
     return {'loss': section.becomes(loss), 'between': between}
 
@@ -454,6 +411,6 @@ def _combined(section: Section, names: dict[str, str], frozen: list[str]) -> dic
 def _between(part: Section, kind: str, pair: Node, names: dict[str, str], weight: Node, output: Node | None) -> Node:
     listed = [str(node.value) for node in pair.value] if isinstance(pair.value, list) else []
     if len(listed) != 2 or not all(name in names for name in listed):
-        part.problem(pair, part.named('model_name_pairs'), f'expected two of {", ".join(names)}, got {plain(pair)!r}')
+        part.problem(pair, 'model_name_pairs', f'expected two of {", ".join(names)}, got {plain(pair)!r}')
     ours = [names.get(name, '') for name in listed]
     return part.becomes({'name': kind, 'between': ours, 'output': output, 'weight': weight})

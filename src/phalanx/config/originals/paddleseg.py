@@ -4,7 +4,7 @@ Rules and defaults are those of its release 2.10 (paddleseg/cvlibs/config.py and
 configuration names). What its files leave out stands in that code, so defaults are written out even where ours are the same.
 """
 
-from collections.abc import Iterable
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ from phalanx.config.originals.paddleseg_data import read_data
 from phalanx.config.originals.paddleseg_loss import read_losses
 from phalanx.config.originals.paddleseg_model import is_known, read_model
 from phalanx.config.originals.paddleseg_optim import read_optimizer, read_schedule
-from phalanx.config.read import Node, document, over_bases
+from phalanx.config.read import Node, over_bases
 
 BASE, INHERITED = '_base_', '_inherited_'
 IGNORED = {
@@ -25,20 +25,10 @@ IGNORED = {
 }
 
 
-def is_dialect(keys: set[str]) -> bool:
-    """Whether a configuration with these keys is one of PaddleSeg."""
-    return {'model', 'train_dataset'} <= keys or bool(keys & {'iters', 'lr_scheduler', 'test_config'})
-
-
 def read(path: Path, reading: Reading) -> Node:
     """The configuration at `path` merged with the files of its `_base_`, of which an earlier one wins. Raises ConfigError."""
-
-    def joined(own: Node, bases: Iterable[Node]) -> Node:
-        for base in bases:
-            own = _merged(own, base)
-        return own
-
-    return _without_marks(over_bases(path, BASE, lambda file: document(file, reading.notes), joined))
+    merged = over_bases(path, BASE, lambda own, bases: reduce(_merged, bases, own), notes=reading.notes)
+    return _without_marks(merged)
 
 
 def _merged(own: Node, base: Node) -> Node:
@@ -91,7 +81,7 @@ def translate(root: Node, reading: Reading) -> Node:
         'checkpoint': {'every': 1000, 'keep': 5},
     }
     for key, reason in IGNORED.items():
-        top.ignore(key, reason)
+        top.ignore(key, reason=reason)
     top.only('distill_loss', None)
     top.end()
     return top.becomes(recipe)
@@ -107,23 +97,18 @@ def _inference(section: Section) -> Node | None:
     if section.take('is_slide', False).value:
         sizes = {'window': section.required('crop_size'), 'window_stride': section.required('stride')}
         keys |= {key: swapped(size) for key, size in sizes.items()}
-    for key in ('scales', 'flip_horizontal', 'flip_vertical'):
-        section.ignore(key, 'it counts only with aug_eval: True')
-    for key in ('crop_size', 'stride'):
-        section.ignore(key, 'it counts only with is_slide: True')
-    section.ignore('auc_roc', 'there is no such metric')
+    section.ignore('scales', 'flip_horizontal', 'flip_vertical', reason='it counts only with aug_eval: True')
+    section.ignore('crop_size', 'stride', reason='it counts only with is_slide: True')
+    section.ignore('auc_roc', reason='there is no such metric')
     section.only('use_multilabel', False)
-    section.end()
     return section.becomes(keys) if keys else None
 
 
 DIALECT = Dialect(
     project='PaddleSeg',
-    keys=frozenset(
-        ('batch_size', 'iters', 'train_dataset', 'val_dataset', 'optimizer', 'lr_scheduler', 'loss', 'model', 'test_config')
-    ),
+    keys={'batch_size', 'iters', 'train_dataset', 'val_dataset', 'lr_scheduler', 'loss', 'test_config'},
     bases=BASE,
-    is_dialect=is_dialect,
+    told_by=({'model', 'train_dataset'}, {'iters'}, {'lr_scheduler'}, {'test_config'}),
     read=read,
     translate=translate,
     options={
@@ -132,9 +117,5 @@ DIALECT = Dialect(
         'learning_rate': ('lr_scheduler.learning_rate={}',),
         'save_interval': ('checkpoint.every={}', 'evaluate.every={}'),
     },
-    evaluates_on_request=True,
-    differs=(
-        'a loss is the mean over what all ranks and micro-batches see in a step; there every rank takes the mean of its own',
-        'batch norms take the statistics of all ranks (norm_sync: global), on CPUs too',
-    ),
+    differs=('batch norms take the statistics of all ranks (norm_sync: global), on CPUs too',),
 )

@@ -6,17 +6,16 @@ from typing import Any
 from phalanx.config.originals.dialect import REQUIRED, Counterpart, Section, as_number, differ, renamed, swapped
 from phalanx.config.read import Node
 
-VESSELS = {'train': 'train_list.txt', 'eval': 'val_list.txt', 'classes': ['background', 'vessel']}
-ROADS = {'train': 'train.txt', 'eval': 'val.txt', 'classes': ['background', 'road'], 'separator': '|'}
-FILE_LISTS: dict[str, dict[str, Any]] = {  # data sets that are two lists of files below their root: the keys of `data`
-    'CHASEDB1': VESSELS,
-    'DRIVE': VESSELS,
-    'HRF': VESSELS,
-    'STARE': VESSELS,
-    'MiniDeepGlobeRoadExtraction': ROADS,
-    'OpticDiscSeg': {**VESSELS, 'classes': ['background', 'optic disc']},
+VESSELS = {'name': 'file_list', 'train': 'train_list.txt', 'eval': 'val_list.txt', 'classes': ['background', 'vessel']}
+ROADS = {'name': 'file_list', 'train': 'train.txt', 'eval': 'val.txt', 'classes': ['background', 'road'], 'separator': '|'}
+DATA_SETS: dict[str, tuple[int, dict[str, Any]]] = {  # how many classes they have, and the keys of `data`
+    'Cityscapes': (19, {'name': 'cityscapes'}),
+    'ADE20K': (150, {'name': 'ade20k'}),
+    'PascalVOC': (21, {'name': 'pascal_voc'}),
+    **dict.fromkeys(('CHASEDB1', 'DRIVE', 'HRF', 'STARE'), (2, VESSELS)),
+    'MiniDeepGlobeRoadExtraction': (2, ROADS),
+    'OpticDiscSeg': (2, {**VESSELS, 'classes': ['background', 'optic disc']}),
 }
-NUM_CLASSES = {'Cityscapes': 19, 'ADE20K': 150, 'PascalVOC': 21, **dict.fromkeys(FILE_LISTS, 2)}
 
 COLOURS = ('brightness', 'contrast', 'saturation')
 FILL = {'im_padding_value': 127.5, 'label_padding_value': 255}
@@ -62,50 +61,40 @@ def read_data(top: Section) -> tuple[Node, dict[str, Any], int]:
     val.same('type', kind, 'train_dataset')
     val.same('dataset_root', root, 'train_dataset')
     val.only('mode', 'val')
+    if kind.value not in (*DATA_SETS, 'Dataset', 'SegDataset'):
+        train.unknown(kind, 'type', [*DATA_SETS, 'Dataset'])
+        val.give_up()
+        return top.reading.default(None), {}, 0
     keys: dict[str, Any] = {'root': root}
-    num_classes = NUM_CLASSES.get(str(kind.value), 0)
-    match kind.value:
-        case 'Cityscapes' | 'ADE20K':
-            train.only('mode', 'train')
-            name = {'Cityscapes': 'cityscapes', 'ADE20K': 'ade20k'}[kind.value]
-        case 'PascalVOC':
-            name, keys['train'] = 'pascal_voc', train.take('mode', 'train')
-        case listed if listed in FILE_LISTS:
-            train.only('mode', 'train')
-            name = 'file_list'
-            keys |= FILE_LISTS[listed]
-        case 'Dataset' | 'SegDataset':
-            train.only('mode', 'train')
-            name, classes = 'file_list', train.count('num_classes')
-            num_classes = int(as_number(classes) or 0)
-            keys |= _lists(train, val, str(root.value), classes, num_classes)
-        case _:
-            train.not_one_of(kind, 'type', [*NUM_CLASSES, 'Dataset'])
-            return top.reading.default(None), {}, 0
+    if kind.value == 'PascalVOC':
+        keys['train'] = train.take('mode', 'train')
+    else:
+        train.only('mode', 'train')
+    if kind.value in DATA_SETS:
+        num_classes, known = DATA_SETS[kind.value]
+        keys |= known
+    else:
+        classes = train.count('num_classes')
+        num_classes = int(as_number(classes) or 0)
+        keys |= _lists(train, val, str(root.value), classes, num_classes)
     for section in (train, val):
-        section.only('edge', False)
-        section.only('img_channels', 3)
-        section.only('ignore_index', 255)
+        section.fixed({'edge': False, 'img_channels': 3, 'ignore_index': 255})
     train.always('shuffle', True, 'training samples are always shuffled')
-    data = train.becomes({'name': renamed(kind, name), **keys})
+    data = train.becomes({**keys, 'name': renamed(kind, keys['name'])})
     transforms, normalise = _transforms(train)
     eval_transforms, eval_normalise = _transforms(val)
     if eval_normalise and differ(eval_normalise, normalise):
-        val.problem(val.node, val.named('transforms'), 'Normalize differs from that of train_dataset; Phalanx has one for both')
-    train.end()
-    val.end()
+        val.problem(val.node, 'transforms', 'Normalize differs from that of train_dataset; Phalanx has one for both')
     return data, {'transforms': transforms, 'eval_transforms': eval_transforms, **normalise}, num_classes
 
 
 def _lists(train: Section, val: Section, root: str, classes: Node, num_classes: int) -> dict[str, Any]:
     """The keys of a data set that lists its files. PaddleSeg looks for the lists in the working folder, Phalanx in `root`."""
-    lists = {}
+    lists: dict[str, Any] = {'name': 'file_list'}
     for section, key, path in ((train, 'train', 'train_path'), (val, 'eval', 'val_path')):
         node = section.word(path)
         lists[key] = renamed(node, os.path.relpath(str(node.value), root))
-    for section in (train, val):
-        for path in ('train_path', 'val_path', 'test_path'):
-            section.ignore(path, 'it belongs to another split')
+        section.ignore('train_path', 'val_path', 'test_path', reason='it belongs to another split')
     separator = train.take('separator', ' ')
     val.same('separator', separator, 'train_dataset')
     val.same('num_classes', classes, 'train_dataset')
@@ -125,11 +114,9 @@ def _transforms(section: Section) -> tuple[list[Node], dict[str, Node]]:
             options |= {key: swapped(size) for key, size in options.items() if key in SIZES}
             transforms.append(step.becomes({'name': renamed(kind, counterpart.name), **options}))
         else:
-            step.not_one_of(kind, 'type', [*TRANSFORMS, 'Normalize'])
-            step.give_up()
-        step.end()
+            step.unknown(kind, 'type', [*TRANSFORMS, 'Normalize'])
     if not normalise and section.node.value:
-        section.problem(section.node, section.named('transforms'), 'do not end with Normalize, but Phalanx always normalises')
+        section.problem(section.node, 'transforms', 'do not end with Normalize, but Phalanx always normalises')
     return transforms, normalise
 
 

@@ -33,8 +33,7 @@ def read_losses(section: Section, batch_size: float) -> tuple[list[Node], Node]:
     if len(losses) == 1:  # stands for all outputs
         losses = losses * count
     if len(losses) != count:
-        section.problem(section.node, section.named('types'), f'there are {len(losses)} losses and {count} coefficients')
-    section.end()
+        section.problem(section.node, 'types', f'there are {len(losses)} losses and {count} coefficients')
     return losses, coefficients
 
 
@@ -48,14 +47,12 @@ def _loss(section: Section, batch_size: float) -> Node:
         counterpart = LOSSES[kind.value]
         name, keys = counterpart.name, counterpart.take_options(section)
     else:
-        section.not_one_of(kind, 'type', (*LOSSES, MIXED))
-        section.give_up()
+        section.unknown(kind, 'type', (*LOSSES, MIXED))
     if name == 'ohem':  # theirs counts pixels of the batch of one rank
         min_kept = keys['min_kept_per_sample']
         keys['min_kept_per_sample'] = renamed(min_kept, (as_number(min_kept) or 0) / batch_size)
     if name == 'rmi':
-        section.ignore('num_classes', 'the data set has them')
-        section.ignore('loss_weight_lambda', 'it has no effect in PaddleSeg either')
+        section.ignore('num_classes', reason='the data set has them')
+        section.ignore('loss_weight_lambda', reason='it has no effect in PaddleSeg either')
     section.only('ignore_index', 255)
-    section.end()
     return section.becomes({'name': renamed(kind, name), **keys})

@@ -28,7 +28,7 @@ def is_known(model: Section) -> bool:
     known = BACKBONES.get(kind.value, {})
     if named is not None and known and str(named.value) not in known:
         said = f'{kind.value} with the backbone {plain(named)!r} has no counterpart in Phalanx (it has {", ".join(known)})'
-        model.problem(named, model.named('backbone.type'), said)
+        model.problem(named, 'backbone.type', said)
         return False
     return True
 
@@ -71,12 +71,9 @@ def read_model(section: Section, num_classes: int) -> tuple[Node, dict[str, Any]
         case 'DeepLabV3P':
             name, keys = 'deeplabv3p', _deeplabv3p(section, backbone)
         case _:
-            section.not_one_of(kind, 'type', MODELS)
-            section.give_up()
+            section.unknown(kind, 'type', MODELS)
             backbone.give_up()
     initial = _initial(section, backbone)
-    backbone.end()
-    section.end()
     return section.becomes({'name': renamed(kind, name), **keys}), initial
 
 
@@ -88,21 +85,19 @@ def _deeplabv3p(section: Section, backbone: Section) -> dict[str, Any]:
         'align_corners': section.take('align_corners', False),
     }
     if is_resnet:
-        backbone.must('multi_grid', [1, 2, 4])
+        backbone.must({'multi_grid': [1, 2, 4]})
     section.fixed({'backbone_indices': [0, 3] if is_resnet else [0, 1], 'aspp_out_channels': 256, 'data_format': 'NCHW'})
     ratios = section.take('aspp_ratios', [1, 6, 12, 18])
     if not isinstance(ratios.value, list) or not ratios.value or ratios.value[0].value != 1:
-        section.problem(ratios, section.named('aspp_ratios'), 'must begin with 1, a window of a single place')
+        section.problem(ratios, 'aspp_ratios', 'must begin with 1, a window of a single place')
         return keys
     return {**keys, 'dilations': Node(ratios.value[1:], ratios.origin)}
 
 
 def _backbone(section: Section, known: dict[str, str], fixed: dict[str, Any]) -> Node:
-    kind = section.word('type')
-    if kind.value is not None and kind.value not in known:
-        section.not_one_of(kind, 'type', known)
+    backbone = section.counterpart(section.word('type'), 'type', known)
     section.fixed(fixed)
-    return renamed(kind, known.get(str(kind.value), ''))
+    return backbone
 
 
 def _initial(model: Section, backbone: Section) -> dict[str, Any]:

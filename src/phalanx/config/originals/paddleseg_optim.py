@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from phalanx.config.originals.dialect import Section, as_number, decay_factors, optimizer_options, renamed
+from phalanx.config.originals.dialect import Section, as_number, decaying, optimizer_options, piecewise_rates, renamed
 from phalanx.config.read import Node, plain
 
 SCHEDULES = ('PolynomialDecay', 'CosineAnnealingDecay', 'StepDecay', 'MultiStepDecay', 'PiecewiseDecay')
@@ -16,10 +16,9 @@ def read_schedule(section: Section, steps: int) -> tuple[Node, Node]:
     if section.has('warmup_iters'):
         warmup = int(section.number('warmup_iters'))
         keys = {'warmup_steps': section.node.value['warmup_iters'], 'warmup_start_lr': section.required('warmup_start_lr')}
-    if kind.value == 'PiecewiseDecay':
-        lr, own = _piecewise(section, warmup)
-    else:
-        lr, own = section.required('learning_rate'), dict[str, Any]()
+    own: dict[str, Any] = {}
+    if kind.value != 'PiecewiseDecay':
+        lr = section.required('learning_rate')
     match kind.value:
         case 'PolynomialDecay':
             own = {'name': 'polynomial', 'power': section.take('power', 1.0), 'end_lr': section.take('end_lr', 0.0001)}
@@ -31,39 +30,24 @@ def read_schedule(section: Section, steps: int) -> tuple[Node, Node]:
             own = {'name': 'cosine', 'steps': _later(period, warmup), 'end_lr': section.take('eta_min', 0)}
             if (as_number(period) or 0) + warmup < steps:
                 said = f'the rate would rise again after step {plain(own["steps"])}, before the end of training'
-                section.problem(period, section.named('T_max'), f'{said}; Phalanx has no such schedule')
+                section.problem(period, 'T_max', f'{said}; Phalanx has no such schedule')
         case 'StepDecay' if not warmup:
             own = {'name': 'step', 'every': section.required('step_size'), 'gamma': section.take('gamma', 0.1)}
         case 'StepDecay':  # ours counts intervals from the start of training
             size, gamma = int(section.number('step_size')), section.number('gamma', 0.1)
-            own = _decaying(list(range(warmup + size, steps, max(size, 1))), gamma)
+            own = decaying('boundaries', list(range(warmup + size, steps, max(size, 1))), gamma)
         case 'MultiStepDecay':
             milestones = [_later(node, warmup) for node in section.items('milestones')]
-            own = _decaying(milestones, section.number('gamma', 0.1))
+            own = decaying('boundaries', milestones, section.number('gamma', 0.1))
         case 'PiecewiseDecay':
-            pass
+            lr, factors = piecewise_rates(section)
+            boundaries = [_later(node, warmup) for node in section.items('boundaries')]
+            own = {'name': 'piecewise', 'boundaries': boundaries, 'factors': factors}
         case _:
-            section.not_one_of(kind, 'type', SCHEDULES)
-            section.give_up()
+            section.unknown(kind, 'type', SCHEDULES)
     section.only('last_epoch', -1)
-    section.ignore('verbose', 'the rate is in every log line')
-    section.end()
+    section.ignore('verbose', reason='the rate is in every log line')
     return lr, section.becomes({**own, 'name': renamed(kind, own.get('name', '')), **keys})
-
-
-def _piecewise(section: Section, warmup: int) -> tuple[Node, dict[str, Any]]:
-    """The first rate, and the schedule with all rates as factors of it."""
-    rates = section.items('values')
-    numbers = [as_number(node) or 0.0 for node in rates]
-    lr = rates[0] if rates else section.required('values')
-    factors = [renamed(node, number / (numbers[0] or 1.0)) for node, number in zip(rates[1:], numbers[1:], strict=True)]
-    boundaries = [_later(node, warmup) for node in section.items('boundaries')]
-    return lr, {'name': 'piecewise', 'boundaries': boundaries, 'factors': factors}
-
-
-def _decaying(boundaries: list[Any], gamma: float) -> dict[str, Any]:
-    """The schedule that multiplies the rate by `gamma` at each boundary."""
-    return {'name': 'piecewise', 'boundaries': boundaries, 'factors': decay_factors(gamma, len(boundaries))}
 
 
 def _later(step: Node, warmup: int) -> Node:
@@ -82,11 +66,9 @@ def read_optimizer(section: Section, lr: Node) -> tuple[Node, Any, Any]:
     if word in ('Adam', 'AdamW'):
         section.only('lazy_mode', False)
     elif word not in OPTIMIZERS:
-        section.not_one_of(kind, 'type', OPTIMIZERS)
-        section.give_up()
+        section.unknown(kind, 'type', OPTIMIZERS)
     rules = [_rule(rule, as_number(decay) or 0.0) for rule in section.sections('custom_cfg')]
     clip = _clip(section.section('grad_clip_cfg')) if section.has('grad_clip_cfg') else None
-    section.end()
     optimizer = section.becomes({**keys, 'name': renamed(kind, keys.get('name', ''))})
     return optimizer, {'rules': rules} if rules else None, clip
 
@@ -97,7 +79,6 @@ def _rule(rule: Section, weight_decay: float) -> Node:
     keys: dict[str, Any] = {'match': 'backbone.*', 'lr_factor': rule.take('lr_mult', 1.0)}
     if rule.has('weight_decay_mult'):
         keys['weight_decay'] = renamed(rule.node.value['weight_decay_mult'], weight_decay * rule.number('weight_decay_mult'))
-    rule.end()
     return rule.becomes(keys)
 
 
@@ -107,5 +88,4 @@ def _clip(section: Section) -> Node:
     section.left['name'] = kind
     section.only('name', 'ClipGradByGlobalNorm', 'ClipGradByNorm')
     norm = section.required('clip_norm')
-    section.end()
     return section.becomes({'norm': norm, 'per_tensor': per_tensor})
