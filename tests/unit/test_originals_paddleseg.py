@@ -258,6 +258,15 @@ val_dataset: {{_inherited_: False, {common}, mode: val, val_path: lists/val.txt,
     assert [loss['name'] for loss in got['loss']] == ['cross_entropy'] * 3
 
 
+def test_a_custom_data_set_without_its_lists_is_reported(folder: Path) -> None:
+    write(folder, 'run', '_base_: liteseg.yml\ntrain_dataset: {type: Dataset}\nval_dataset: {type: Dataset}\n')
+    with pytest.raises(ConfigError) as caught:
+        recipe('run')
+    told = str(caught.value)
+    assert 'train_dataset.train_path: missing; PaddleSeg needs it' in told
+    assert 'val_dataset.val_path: missing; PaddleSeg needs it' in told
+
+
 def test_losses_are_mixed_for_each_output(folder: Path) -> None:
     """As in OCRNet's configuration with Lovász-Softmax; a batch of 2 has `min_kept` 100000 pixels."""
     mixed = '{type: MixedLoss, losses: [{type: CrossEntropyLoss}, {type: LovaszSoftmaxLoss}], coef: [0.8, 0.2]}'

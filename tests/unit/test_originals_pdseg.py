@@ -263,6 +263,7 @@ def test_another_model_is_the_only_thing_that_is_said(name: str, wrong: str, tol
         ('MODEL.SCALE_LOSS=sometimes', 'expected a number or "dynamic", got \'sometimes\''),
         ('SOLVER.LR_POLICY=cosine', "SOLVER.LR_POLICY: 'cosine' has no counterpart"),
         ('SOLVER.LOSS=["dice_loss"]', "SOLVER.LOSS: 'dice_loss' has no counterpart"),
+        ('SOLVER.LOSS={a: 1}', "SOLVER.LOSS: {'a': 1} has no counterpart"),
         ('AUG.RICH_CROP.ENABLE=True', 'AUG.RICH_CROP.ENABLE: True has no counterpart'),
         ('SOLVER.LEARNING=1', 'SOLVER.LEARNING: not known here'),
         ('MODEL.DEFAULT_NORM_TYPE=gn', "MODEL.DEFAULT_NORM_TYPE: 'gn' has no counterpart"),

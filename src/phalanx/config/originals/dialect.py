@@ -235,7 +235,7 @@ class Section:
         if node.value in (None, ''):  # reported already
             return
         hint = did_you_mean(node.value, known, cutoff=0.8)
-        self.problem(node, key, f'{node.value!r} has no counterpart in Phalanx{hint} (it has {", ".join(known)})')
+        self.problem(node, key, f'{plain(node)!r} has no counterpart in Phalanx{hint} (it has {", ".join(known)})')
 
     def unknown(self, node: Node, key: str, known: Iterable[str]) -> None:
         """Reports it as `not_one_of` does, and gives up."""

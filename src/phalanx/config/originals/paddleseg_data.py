@@ -93,7 +93,7 @@ def _lists(train: Section, val: Section, root: str, classes: Node, num_classes: 
     lists: dict[str, Any] = {'name': 'file_list'}
     for section, key, path in ((train, 'train', 'train_path'), (val, 'eval', 'val_path')):
         node = section.word(path)
-        lists[key] = renamed(node, os.path.relpath(str(node.value), root))
+        lists[key] = renamed(node, os.path.relpath(node.value, root)) if node.value else node  # reported already
         section.ignore('train_path', 'val_path', 'test_path', reason='it belongs to another split')
     separator = train.take('separator', ' ')
     val.same('separator', separator, 'train_dataset')

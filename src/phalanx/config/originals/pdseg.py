@@ -311,7 +311,7 @@ def _loss(solver: Section) -> Node:
         solver.problem(class_weights, 'CROSS_ENTROPY_WEIGHT', f'{plain(class_weights)!r} has no counterpart')
     losses, coefficients = list[dict[str, Any]](), list[Node]()
     for node in names.value if isinstance(names.value, list) else [names]:
-        if node.value not in LOSSES:
+        if str(node.value) not in LOSSES:
             solver.not_one_of(node, 'LOSS', LOSSES)
             continue
         keys: dict[str, Any] = {'name': renamed(node, LOSSES[str(node.value)])}
