@@ -16,7 +16,7 @@ from phalanx.engine import account
 from phalanx.engine.ema import Ema
 from phalanx.engine.evaluator import Evaluator
 from phalanx.engine.loader import Loader, Stream, check_bad
-from phalanx.engine.meters import Stopwatch
+from phalanx.engine.meters import StepNumbers, Stopwatch
 from phalanx.engine.news import News
 from phalanx.engine.optim.clip import clip
 from phalanx.engine.optim.frozen import FrozenAtFirst, freeze
@@ -29,7 +29,6 @@ from phalanx.engine.runs import load_initial
 from phalanx.engine.saving import Saver
 from phalanx.engine.schema import Recipe
 from phalanx.engine.standing import Standing
-from phalanx.engine.step_numbers import StepNumbers
 from phalanx.families.task import B, P, S, Task
 from phalanx.nn.precision import Precision
 from phalanx.parallel import dist, norms
