@@ -11,6 +11,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache, partial
 from typing import Any, Generic, NamedTuple
 
 import cv2
@@ -66,17 +67,7 @@ class Stream:
 
     def draw(self, position: int, step: int) -> Draw:
         epoch, offset = divmod(position, self.size)
-        return Draw(int(self.order(epoch)[offset]), epoch, step, self.seed)
-
-    def order(self, epoch: int) -> np.ndarray[Any, np.dtype[np.int64]]:
-        """The samples of an epoch in the order of their use; the last two epochs are kept, for steps that span both."""
-        cached = _ORDERS.get((self.seed, epoch, self.size))
-        if cached is None:
-            cached = np.random.default_rng((self.seed, 0, epoch)).permutation(self.size)
-            while len(_ORDERS) > 1:
-                _ORDERS.pop(next(iter(_ORDERS)))
-            _ORDERS[self.seed, epoch, self.size] = cached
-        return cached
+        return Draw(int(order(self.seed, epoch, self.size)[offset]), epoch, step, self.seed)
 
     def epoch_of(self, step: int) -> int:
         """The epoch of the global batch of `step`: the mean over its samples, rounded down, where it spans the end of one."""
@@ -89,7 +80,10 @@ class Stream:
         return step * self.global_batch_size / self.size
 
 
-_ORDERS: dict[tuple[int, int, int], np.ndarray[Any, np.dtype[np.int64]]] = {}
+@lru_cache(maxsize=2)  # for steps that span two epochs
+def order(seed: int, epoch: int, size: int) -> np.ndarray[Any, np.dtype[np.int64]]:
+    """The samples of an epoch in the order of their use."""
+    return np.random.default_rng((seed, 0, epoch)).permutation(size)
 
 
 class Loaded(NamedTuple):
@@ -137,7 +131,7 @@ class Loader(Generic[S, B]):
         loader: DataLoader[Loaded] = DataLoader(
             reader,  # type: ignore[arg-type]  # a map from Draw, not from int
             batch_sampler=draws,
-            collate_fn=_Collate(self.collate),
+            collate_fn=partial(_collated, self.collate),
             num_workers=self.workers,
             worker_init_fn=_start_worker,
             pin_memory=self.device.type == 'cuda',
@@ -200,19 +194,15 @@ class _Reader(Generic[S]):
         return None, bad
 
 
-class _Collate(Generic[S, B]):
-    def __init__(self, collate: Callable[[Sequence[S]], B]) -> None:
-        self.collate = collate
-
-    def __call__(self, read: Sequence[tuple[S | None, dict[int, str]]]) -> Loaded | Transfer:
-        samples = [sample for sample, _ in read if sample is not None]
-        bad = {index: message for _, found in read for index, message in found.items()}
-        try:
-            loaded = Loaded(self.collate(samples) if samples else None, bad)
-        except ValueError as error:
-            loaded = Loaded(None, bad, str(error))
-        in_worker = get_worker_info() is not None
-        return Transfer(loaded) if in_worker and sys.platform == 'linux' else loaded
+def _collated(collate: Callable[[Sequence[S]], Any], read: Sequence[tuple[S | None, dict[int, str]]]) -> Loaded | Transfer:
+    samples = [sample for sample, _ in read if sample is not None]
+    bad = {index: message for _, found in read for index, message in found.items()}
+    try:
+        loaded = Loaded(collate(samples) if samples else None, bad)
+    except ValueError as error:
+        loaded = Loaded(None, bad, str(error))
+    in_worker = get_worker_info() is not None
+    return Transfer(loaded) if in_worker and sys.platform == 'linux' else loaded
 
 
 @contextlib.contextmanager
