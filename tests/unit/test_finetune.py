@@ -85,8 +85,8 @@ def test_norms_that_the_recipe_freezes_stay_frozen_after_the_first_steps() -> No
     model = pp_liteseg(2)
     norms.freeze(model)
     held = FrozenAtFirst(model, ['backbone'], 1)
-    held.before_passes(1)
-    assert all(norm.is_frozen for norm in model.modules() if isinstance(norm, norms.BatchNorm2d))
+    with held.during(1):
+        assert all(norm.is_frozen for norm in model.modules() if isinstance(norm, norms.BatchNorm2d))
 
 
 def test_what_cannot_be_frozen_at_first_is_refused() -> None:

@@ -1,6 +1,7 @@
 """Parts of a network that keep the weights it starts from."""
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterator, Sequence
 
 from torch import nn
 
@@ -23,11 +24,12 @@ class FrozenAtFirst:
         inside = {each for module in modules for each in module.modules()}
         self.norms = [norm for norm in inside if isinstance(norm, norms.BatchNorm2d) and not norm.is_frozen]
 
-    def before_passes(self, step: int) -> None:
+    @contextlib.contextmanager
+    def during(self, step: int) -> Iterator[None]:
+        """The passes of `step` are to be made within this context."""
         for norm in self.norms:
             norm.is_frozen = step < self.steps
-
-    def after_passes(self, step: int) -> None:
+        yield
         if step < self.steps:
             for parameter in self.parameters:
                 parameter.grad = None
