@@ -16,7 +16,7 @@ from phalanx.engine.runs import Job, check_folder, check_initial, check_parts, o
 from phalanx.report.report import Callback
 from phalanx.system.errors import StoppedError
 from phalanx.system.stops import wanted
-from phalanx.weights.checkpoint import Checkpoints, step_of
+from phalanx.weights.checkpoint import step_of
 from phalanx.weights.reading import load_weights
 
 AnImage = Image | str | Path
@@ -118,11 +118,10 @@ def train(
     job = open_job(str(recipe), assignments, Path(save_dir) if save_dir is not None else None)
     check_parts(job, 1)
     check_folder(job, None, fresh)
-    if fresh or not Checkpoints(job.folder, keep=1).all():
-        check_initial(job)
+    check_initial(job, fresh)
     handlers = {number: signal.getsignal(number) for number in wanted()}
     try:
-        status = worker.train(job, worker.Start(fresh=fresh), callback)
+        status = worker.train(job, fresh=fresh, callback=callback)
     finally:
         for number, handler in handlers.items():
             signal.signal(number, handler)
