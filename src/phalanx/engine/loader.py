@@ -10,7 +10,7 @@ import signal
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass, field
 from functools import lru_cache, partial
 from typing import Any, Generic, NamedTuple
 
@@ -94,32 +94,27 @@ class Loaded(NamedTuple):
     refused: str = ''  # why the samples make no batch
 
 
+@dataclass
 class Loader(Generic[S, B]):
-    """Batches of this rank, read ahead by worker processes; keeps count of what could not be read."""
+    """Batches of this rank, read ahead by worker processes; keeps count of what could not be read.
 
-    def __init__(
-        self,
-        dataset: Dataset[S],
-        collate: Callable[[Sequence[S]], B],
-        *,
-        workers: int,
-        bad_samples: int,
-        device: torch.device,
-        replace: bool,
-        cache: PictureCache | None = None,
-    ) -> None:
-        """`replace`: whether an unusable sample is replaced by the next one (training) or left out (evaluation).
+    Raises OSError when the workers could not hand over what they read.
+    """
 
-        `cache`: where decoded pictures are kept.
+    dataset: Dataset[S]
+    collate: Callable[[Sequence[S]], B]
+    _: KW_ONLY
+    workers: int
+    bad_samples: int
+    device: torch.device
+    replace: bool  # whether an unusable sample is replaced by the next one (training) or left out (evaluation)
+    cache: PictureCache | None = None  # where decoded pictures are kept
+    bad: dict[int, str] = field(default_factory=dict, init=False)  # what this rank could not use so far
 
-        Raises OSError when the workers could not hand over what they read.
-        """
-        if workers and len(folder := tempfile.gettempdir()) > LONGEST_TMPDIR:
+    def __post_init__(self) -> None:
+        if self.workers and len(folder := tempfile.gettempdir()) > LONGEST_TMPDIR:
             cure = f'loader workers need a TMPDIR of at most {LONGEST_TMPDIR} letters; set another one, or train.workers=0'
             raise OSError(errno.ENAMETOOLONG, cure, folder)
-        self.dataset, self.collate = dataset, collate
-        self.workers, self.bad_samples, self.device, self.replace, self.cache = workers, bad_samples, device, replace, cache
-        self.bad: dict[int, str] = {}  # what this rank could not use so far
 
     def batches(self, draws: Iterator[list[Draw]]) -> Iterator[B]:
         """One batch a list of draws, in that order.
