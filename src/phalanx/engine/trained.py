@@ -3,6 +3,7 @@
 import json
 import signal
 from collections.abc import Mapping, Sequence
+from itertools import groupby, islice
 from pathlib import Path
 from typing import Any
 
@@ -64,17 +65,11 @@ class Trained:
     def _results(self, images: Sequence[Image], batch_size: int) -> list[Any]:
         """A batch holds consecutive images that are prepared to one size, so that each result is that of its image alone."""
         results: list[Any] = []
-        waiting: list[Any] = []
-        for prepared in map(self._task.request, images):
-            if waiting and (len(waiting) == batch_size or prepared.image.shape != waiting[0].image.shape):
-                results += self._batch(waiting)
-                waiting = []
-            waiting.append(prepared)
-        return results + (self._batch(waiting) if waiting else [])
-
-    def _batch(self, samples: list[Any]) -> list[Any]:
-        batch = self._task.collate(samples).to(self._device)
-        return self._task.results(self._task.predict(self.network, batch), batch)
+        for _, alike in groupby(map(self._task.request, images), key=lambda prepared: prepared.image.shape):
+            while samples := list(islice(alike, max(1, batch_size))):
+                batch = self._task.collate(samples).to(self._device)
+                results += self._task.results(self._task.predict(self.network, batch), batch)
+        return results
 
 
 def pixels_of(image: AnImage) -> Image:
