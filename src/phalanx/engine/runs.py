@@ -209,14 +209,13 @@ def differences(job: Job) -> list[str]:
     ]
 
 
-def _leaves(tree: Any, path: str = '') -> Iterator[tuple[str, Any, str]]:
-    """The key, plain value and origin of everything in a tree of nodes or plain values that holds no further keys."""
-    value, origin = (tree.value, tree.origin) if isinstance(tree, Node) else (tree, '')
-    if isinstance(value, dict) and value:
-        for key, child in value.items():
+def _leaves(node: Node, path: str = '') -> Iterator[tuple[str, Any, str]]:
+    """The key, plain value and origin of everything under `node` that holds no further keys."""
+    if isinstance(node.value, dict) and node.value:
+        for key, child in node.value.items():
             yield from _leaves(child, f'{path}.{key}' if path else str(key))
     else:
-        yield path, plain(tree) if isinstance(tree, Node) else tree, origin
+        yield path, plain(node), node.origin
 
 
 def hold(folder: Path) -> IO[str]:

@@ -16,7 +16,7 @@ from phalanx.engine import account
 from phalanx.engine.ema import Ema
 from phalanx.engine.evaluation import Setup
 from phalanx.engine.evaluator import Evaluator
-from phalanx.engine.loader import Loader, Stream, check_bad
+from phalanx.engine.loader import Stream, check_bad
 from phalanx.engine.meters import StepNumbers, Stopwatch
 from phalanx.engine.news import News
 from phalanx.engine.optim.clip import clip
@@ -96,14 +96,10 @@ class Trainer(Generic[S, B, P]):
         self.checkpoints = Checkpoints(folder, keep=recipe.checkpoint.keep)
         parts = self.model, self.optimizer, self.precision, self.ema, self.passes.compression
         self.saver = Saver(self.checkpoints, *parts, asynchronous=recipe.checkpoint.asynchronous)
-        self.cache = cache.of_node(train.cache)
-        workers, bad_samples = train.workers, train.bad_samples
-        self.loader = Loader(
-            self.dataset, task.collate, workers=workers, bad_samples=bad_samples, device=device, replace=True, cache=self.cache
-        )
+        setup = Setup(recipe, device, self.precision, cache.of_node(train.cache))
+        self.loader = setup.loader(task, self.dataset, replace=True)
         self.news = News(self.loader)
         self.heartbeat = Heartbeat(dist.rank())
-        setup = Setup(recipe, device, self.precision, self.cache)
         about = self.model, self.ema, setup, self.heartbeat, self.news, self.with_loss.whole
         self.evaluator = Evaluator(task, self.evalset, *about)
         self.clock = Stopwatch()
