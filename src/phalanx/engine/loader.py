@@ -169,9 +169,6 @@ class _Reader(Generic[S]):
     def __init__(self, dataset: Dataset[S], bad_samples: int, replace: bool, cache: PictureCache | None) -> None:
         self.dataset, self.bad_samples, self.replace, self.cache = dataset, bad_samples, replace, cache
 
-    def __len__(self) -> int:
-        return len(self.dataset)
-
     def __getitems__(self, draws: Sequence[Draw]) -> list[tuple[S | None, dict[int, str]]]:
         with using(self.cache):
             return [self.read(draw) for draw in draws]

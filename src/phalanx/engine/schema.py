@@ -130,7 +130,6 @@ class Evaluate:
     start: bool = True
     """Where `train.init_from` gives the whole network, heads included, evaluate it before the first step too: the run then says
     when it did not become better than that."""
-
     loss: bool = False
     """Also the loss of these samples (`validation_loss`), which takes as long again. They are transformed as those to train
     with, always by the same random numbers, so that it can be compared with the loss of the training."""
