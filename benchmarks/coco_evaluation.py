@@ -12,7 +12,9 @@ import multiprocessing
 import os
 import sys
 import time
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -49,10 +51,10 @@ def image(index: int, boxes: int) -> tuple[Detections, Objects]:
     return Detections(found, -np.sort(-rng.random(boxes)).astype(np.float32), classes), truth
 
 
-def evaluate(rank: int, given: argparse.Namespace, folder: Path) -> None:
-    """What one rank does; it writes what it measured to `folder`."""
+def evaluate(rank: int, given: argparse.Namespace, store: Path) -> dict[str, float]:
+    """What one rank does and measures; the ranks find each other by the file `store`."""
     torch.set_num_threads(1)
-    os.environ |= {'RANK': str(rank), 'WORLD_SIZE': str(given.ranks), 'PHALANX_INIT_METHOD': f'file://{folder}/store'}
+    os.environ |= {'RANK': str(rank), 'WORLD_SIZE': str(given.ranks), 'PHALANX_INIT_METHOD': f'file://{store}'}
     dist.join(CPU)
     before = peak_memory_mb(CPU)
     metric = CocoAp(tuple(map(str, range(CLASSES))))
@@ -69,9 +71,8 @@ def evaluate(rank: int, given: argparse.Namespace, folder: Path) -> None:
     seconds = {'gather_s': round(gathered - begin, 2), 'compute_s': round(time.perf_counter() - gathered, 2)}
     peak = peak_memory_mb(CPU)
     memory = {'mb': round(peak), 'of_them_evaluation_mb': round(peak - before)}
-    result = {'rank': rank, **memory, **seconds, 'mean_ap': metrics['mean_ap']}
-    (folder / f'{rank}.json').write_text(json.dumps(result))
     dist.leave()
+    return {'rank': rank, **memory, **seconds, 'mean_ap': metrics['mean_ap']}
 
 
 def main() -> int:
@@ -79,17 +80,9 @@ def main() -> int:
     for name, default in (('--ranks', 8), ('--images', 5000), ('--boxes', 300), ('--limit_mb', 1000)):
         parser.add_argument(name, type=int, default=default)
     given = parser.parse_args()
-    with TemporaryDirectory() as temporary:
-        folder = Path(temporary)
-        fork = multiprocessing.get_context('fork')  # torch is imported once
-        ranks = [fork.Process(target=evaluate, args=(rank, given, folder)) for rank in range(given.ranks)]
-        for process in ranks:
-            process.start()
-        for process in ranks:
-            process.join()
-        if any(process.exitcode for process in ranks):
-            return 1
-        results = [json.loads((folder / f'{rank}.json').read_text()) for rank in range(given.ranks)]
+    fork = multiprocessing.get_context('fork')  # torch is imported once
+    with TemporaryDirectory() as folder, ProcessPoolExecutor(given.ranks, fork) as pool:  # a process each: they wait in `join`
+        results = [*pool.map(partial(evaluate, given=given, store=Path(folder) / 'store'), range(given.ranks))]
     for result in results:
         print(*(f'{key} {value}' for key, value in result.items()), sep=', ')
     print(json.dumps(results))

@@ -36,6 +36,7 @@ from phalanx.engine.runs import Job, open_job
 from phalanx.runtime import Model
 from phalanx.runtime.prepare import Floats
 from phalanx.runtime.session import Run, opened
+from phalanx.weights.onnx_file import characters_in
 from phalanx.weights.reading import load_weights
 
 IMAGES = 20  # of the evaluation set, that are timed
@@ -117,11 +118,8 @@ def weights_of(subject: Subject, out: Path) -> Path | None:
 
 def write_words(recogniser: Path, out: Path) -> None:
     """The characters of the published recogniser, and words to draw: those of Phalanx's licence."""
-    import onnx
-
-    own = {entry.key: entry.value for entry in onnx.load(recogniser).metadata_props}
-    if 'character' in own:
-        (out / 'characters.txt').write_text('\n'.join(own['character'].split('\n')), encoding='utf-8')
+    if characters := characters_in(recogniser):
+        (out / 'characters.txt').write_text('\n'.join(characters[:-1]), encoding='utf-8')  # the recipe adds the space
         licence = Path(__file__).parents[1].joinpath('LICENSE').read_text(encoding='utf-8')
         (out / 'words.txt').write_text('\n'.join(sorted(set(re.findall('[A-Za-z]{3,}', licence)))), encoding='utf-8')
 
@@ -169,19 +167,18 @@ def measured(subject: Subject, out: Path, rounds: int) -> list[Measured]:
     models = {form: Model(guide if own is None else own, run) for form, own, run in found}
     images = images_of(job, models[EAGER])
     seconds: dict[str, list[float]] = {form: [] for form in models}
-    for turn in range(-1, rounds):  # in the first, sizes are met for the first time
+    for turn in range(rounds + 1):
         for form, model in models.items():
-            for seen in (*images[:WARMUP], *images):
+            for seen in images[:WARMUP]:
+                model.run(seen)
+            for seen in images:
                 begin = time.perf_counter()
                 model.run(seen)
-                seconds[form].append(time.perf_counter() - begin)
-            if turn < 0:
-                seconds[form].clear()
-            else:
-                del seconds[form][-len(images) - WARMUP : -len(images)]
+                if turn > 0:  # in the first, sizes are met for the first time
+                    seconds[form].append(time.perf_counter() - begin)
     rows = []
     for form, model in models.items():
-        metrics = evaluate(job, model, folder / 'fp32.onnx', 0, batches=(1,)).metrics
+        metrics = evaluate(job, model, folder / 'fp32.onnx', 0, batches=(1,)).evaluation.metrics
         median, p95 = (float(value) for value in np.percentile(seconds[form], (50, 95)) * 1000)
         name = job.task.main_metric
         rows.append(Measured(subject.name, form, images[0].shape[1:], name, metrics[name], median, p95))

@@ -37,7 +37,7 @@ class Pipeline(NamedTuple):
     """A family's recipe on files made in a folder, and what the plain functions take: one thing a file."""
 
     recipe: str
-    settings: Callable[[Path], tuple[str, ...]]
+    setting: str  # {} is the folder
     make: Callable[[Path, Rng], Sequence[Any]]
     plain: Callable[[Any, Rng], Any]
     batch: int
@@ -124,23 +124,16 @@ def tables(root: Path, rng: Rng) -> list[tuple[Path, str]]:
     return files
 
 
-def at(root: Path) -> tuple[str, ...]:
-    return (f'data.root={root}',)
-
-
+AT = 'data.root={}'
 CITYSCAPES = 'pp_liteseg_stdc1_cityscapes_1024x512_scale0.5_160k'
 PIPELINES = {
-    'segmentation': Pipeline(CITYSCAPES, at, partial(street_scenes, write=by_opencv), plain.segmentation, batch=4),
-    'segmentation_pillow': Pipeline(CITYSCAPES, at, partial(street_scenes, write=by_pillow), plain.segmentation, batch=4),
-    'detection': Pipeline('ppyoloe_crn_s_300e_coco', at, photographs, plain.detection, batch=8),
+    'segmentation': Pipeline(CITYSCAPES, AT, partial(street_scenes, write=by_opencv), plain.segmentation, batch=4),
+    'segmentation_pillow': Pipeline(CITYSCAPES, AT, partial(street_scenes, write=by_pillow), plain.segmentation, batch=4),
+    'detection': Pipeline('ppyoloe_crn_s_300e_coco', AT, photographs, plain.detection, batch=8),
     'recognition': Pipeline(
-        'rec_mv3_none_bilstm_ctc',
-        lambda root: (f'data={{name: label_files, root: {root}}}',),
-        words,
-        plain.recognition,
-        batch=64,
+        'rec_mv3_none_bilstm_ctc', 'data={{name: label_files, root: {}}}', words, plain.recognition, batch=64
     ),
-    'table': Pipeline('SLANet', at, tables, plain.table, batch=8),
+    'table': Pipeline('SLANet', AT, tables, plain.table, batch=8),
 }
 
 
@@ -179,7 +172,7 @@ def row_of(family: str, root: Path, seconds: float, repeats: int) -> dict[str, s
 
 def ours(pipeline: Pipeline, root: Path, stream: Stream) -> Prepare:
     """As in a loader worker."""
-    job = open_job(pipeline.recipe, [(key, key) for key in pipeline.settings(root)])
+    job = open_job(pipeline.recipe, [(pipeline.setting.format(root), 'the folder')])
     dataset = job.task.dataset('train')
     return lambda step: prepare(dataset, job.task.collate, stream.share(step))
 

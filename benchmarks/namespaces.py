@@ -8,7 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,13 +32,6 @@ class Node:
             stdout=subprocess.PIPE,
             text=True,
         )
-
-    def limit(self, rate: str) -> None:
-        """Sets the rate of this end of the cable, such as `200mbit`, or `unlimited`."""
-        subprocess.run(['tc', '-n', self.name, 'qdisc', 'del', 'dev', 'cable', 'root'], check=False, capture_output=True)
-        if rate != 'unlimited':
-            queue = ['tbf', 'rate', rate, 'burst', '256kb', 'latency', '50ms']
-            subprocess.run(['tc', '-n', self.name, 'qdisc', 'add', 'dev', 'cable', 'root', *queue], check=True)
 
 
 @contextmanager
@@ -70,7 +63,27 @@ def ip(*words: str) -> None:
     subprocess.run(['ip', *words], check=True)
 
 
-def outputs(started: list[subprocess.Popen[str]]) -> list[str]:
+def limit(nodes: Sequence[Node], rate: str) -> None:
+    """Sets the rate of both ends of the cable, such as `200mbit`, or `unlimited`."""
+    for node in nodes:
+        subprocess.run(['tc', '-n', node.name, 'qdisc', 'del', 'dev', 'cable', 'root'], check=False, capture_output=True)
+        if rate != 'unlimited':
+            queue = ['tbf', 'rate', rate, 'burst', '256kb', 'latency', '50ms']
+            subprocess.run(['tc', '-n', node.name, 'qdisc', 'add', 'dev', 'cable', 'root', *queue], check=True)
+
+
+def on_all(nodes: Sequence[Node], *words: str) -> list[str]:
+    """What `phalanx bench` with `words` says at its end, run on all nodes at once. Raises RuntimeError."""
+    return outputs([node.start('-m', 'phalanx', 'bench', *words) for node in nodes])
+
+
+def together(nodes: Sequence[Node], *words: str) -> str:
+    """The JSON that rank 0 prints of a benchmark over the ranks of all nodes, one on each. Raises RuntimeError."""
+    flags = ['--ips', ','.join(node.address for node in nodes), '--nproc_per_node', '1'] if len(nodes) > 1 else []
+    return on_all(nodes, *words, *flags, '--json')[0]
+
+
+def outputs(started: Sequence[subprocess.Popen[str]]) -> list[str]:
     """The last line that each writes to its standard output. Raises RuntimeError when one failed."""
     said = [process.communicate()[0] for process in started]
     if failed := [process for process in started if process.returncode]:

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from namespaces import Node, outputs, two_nodes
+from namespaces import limit, on_all, together, two_nodes
 
 from phalanx.cli.bench.network import FREE, Link, Network, through_cable
 from phalanx.cli.bench.plan import plan
@@ -24,17 +24,6 @@ from phalanx.cli.bench.profile import Profile
 from phalanx.cli.bench.show import as_text
 
 PER_RANK = ('device=cpu', 'train.global_batch_size=null', 'train.workers=0')
-
-
-def on_all(nodes: Sequence[Node], *words: str) -> list[str]:
-    """What `phalanx bench` with `words` says at its end, run on all nodes at once. Raises RuntimeError."""
-    return outputs([node.start('-m', 'phalanx', 'bench', *words) for node in nodes])
-
-
-def together(nodes: Sequence[Node], *words: str) -> dict[str, Any]:
-    """The JSON object that rank 0 prints of a benchmark over the ranks of all nodes."""
-    ips = ','.join(node.address for node in nodes)
-    return json.loads(on_all(nodes, *words, '--ips', ips, '--nproc_per_node', '1', '--json')[0])  # type: ignore[no-any-return]
 
 
 def main() -> None:
@@ -53,15 +42,13 @@ def main() -> None:
         measured: dict[str, list[float]] = {rate: [] for rate in given.rates}
         exchanges: list[dict[str, Any]] = []
         for _ in range(given.repeats):
-            exchanges.append(together(nodes, 'comm'))
+            exchanges.append(json.loads(together(nodes, 'comm')))
             on_all(nodes, *run, '--profile', 'profile.json')
             alone += [Profile.read(node.folder / 'profile.json') for node in nodes]
             for rate in given.rates:
-                for node in nodes:
-                    node.limit(rate)
-                measured[rate].append(together(nodes, *run)['variants'][0]['step_s'])
-                for node in nodes:
-                    node.limit('unlimited')
+                limit(nodes, rate)
+                measured[rate].append(json.loads(together(nodes, *run))['variants'][0]['step_s'])
+                limit(nodes, 'unlimited')
     print(report(given.rates, alone, measured, exchanges))
 
 

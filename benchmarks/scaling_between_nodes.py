@@ -10,13 +10,12 @@ gradients. Needs root.
 import argparse
 import json
 import statistics
-import subprocess
 import tempfile
 from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
 
-from namespaces import Node, outputs, two_nodes
+from namespaces import Node, limit, on_all, outputs, together, two_nodes
 
 from phalanx.cli.bench.show import as_text
 
@@ -50,18 +49,16 @@ def one_round(
     """Every run once."""
     seconds['plain DDP', 'alone'] += plain(nodes[:1], keys, steps)
     seconds['Phalanx', 'alone'] += phalanx(nodes[:1], keys, steps)
-    at_once = outputs([start_phalanx(node, keys, steps) for node in nodes])
+    at_once = on_all(nodes, *training(keys, steps), '--json')
     seconds['two at once', 'alone'].append(statistics.fmean(map(without_data, at_once)))
     for rate in rates:
-        for node in nodes:
-            node.limit(rate)
+        limit(nodes, rate)
         seconds['plain DDP', rate] += plain(nodes, keys, steps)
         seconds['Phalanx', rate] += phalanx(nodes, keys, steps)
         for compression in COMPRESSIONS if rate == rates[-1] else ():
             chosen = (*keys, f'gradients={{compression: {compression}, plain_steps: 1}}')
             seconds[f'Phalanx, {compression}', rate] += phalanx(nodes, chosen, steps)
-        for node in nodes:
-            node.limit('unlimited')
+        limit(nodes, 'unlimited')
 
 
 def plain(nodes: Sequence[Node], keys: Sequence[str], steps: int) -> list[float]:
@@ -76,13 +73,12 @@ def plain(nodes: Sequence[Node], keys: Sequence[str], steps: int) -> list[float]
 
 def phalanx(nodes: Sequence[Node], keys: Sequence[str], steps: int) -> list[float]:
     """The mean step of Phalanx over the nodes."""
-    flags = ['--ips', ','.join(node.address for node in nodes), '--nproc_per_node', '1'] if len(nodes) > 1 else []
-    return [without_data(outputs([start_phalanx(node, keys, steps, *flags) for node in nodes])[0])]
+    return [without_data(together(nodes, *training(keys, steps)))]
 
 
-def start_phalanx(node: Node, keys: Sequence[str], steps: int, *flags: str) -> subprocess.Popen[str]:
-    words = ['bench', 'train', RECIPE, '--steps', str(steps), '--warmup', '3', '--json', *flags, '--set', *keys]
-    return node.start('-m', 'phalanx', *words)
+def training(keys: Sequence[str], steps: int) -> list[str]:
+    """What `phalanx bench` is asked for."""
+    return ['train', RECIPE, '--steps', str(steps), '--warmup', '3', '--set', *keys]
 
 
 def without_data(said: str) -> float:

@@ -22,8 +22,7 @@ import numpy as np
 
 
 def free_port() -> int:
-    with socket.socket() as taken:
-        taken.bind(('127.0.0.1', 0))
+    with socket.create_server(('127.0.0.1', 0)) as taken:
         return int(taken.getsockname()[1])
 
 

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 SCRIPT = """
@@ -28,9 +28,17 @@ LAUNCHERS = {
     'torchrun': ['-m', 'torch.distributed.run', '--standalone', '--nproc_per_node', '2'],
     'phalanx launch': ['-m', 'phalanx.launch', '--nproc_per_node', '2'],
 }
-
-
 COMMANDS = ('--help', 'train --help', 'config', 'weights list', 'config crnn_digits')
+
+
+def first_step(words: Sequence[str]) -> float:
+    """Seconds from the start of a launcher to the first step of its script."""
+    with tempfile.TemporaryDirectory() as folder:
+        script, mark = Path(folder) / 'train.py', Path(folder) / 'first_step'
+        script.write_text(SCRIPT)
+        begun = time.time()
+        subprocess.run([sys.executable, *words, str(script), str(mark)], cwd=folder, check=True, capture_output=True)
+        return float(mark.read_text()) - begun
 
 
 def processor_time(words: Sequence[str]) -> float:
@@ -43,31 +51,19 @@ def processor_time(words: Sequence[str]) -> float:
 
 def main() -> None:
     runs = int(sys.argv[1]) if len(sys.argv) > 1 else 5
-    launches(runs)
-    lines = {'import torch': ['-c', 'import torch']} | {f'phalanx {one}': ['-m', 'phalanx', *one.split()] for one in COMMANDS}
-    spent: dict[str, list[float]] = {name: [] for name in lines}
-    for _ in range(runs + 1):
-        for name, words in lines.items():
-            spent[name].append(processor_time(words))
-    for name, values in spent.items():
-        print(f'{name:<55} {statistics.median(values[1:]):6.2f} s of processor time')
-
-
-def launches(runs: int) -> None:
-    seconds: dict[str, list[float]] = {name: [] for name in LAUNCHERS}
-    with tempfile.TemporaryDirectory() as folder:
-        script, mark = Path(folder) / 'train.py', Path(folder) / 'first_step'
-        script.write_text(SCRIPT)
-        for _ in range(runs + 1):  # the first of each fills the file cache and does not count
-            for name, words in LAUNCHERS.items():
-                begun = time.time()
-                command = [sys.executable, *words, str(script), str(mark)]
-                subprocess.run(command, cwd=folder, check=True, capture_output=True)
-                seconds[name].append(float(mark.read_text()) - begun)
-    medians = {name: statistics.median(values[1:]) for name, values in seconds.items()}
-    for name, median in medians.items():
+    first = in_turns(runs, first_step, LAUNCHERS)
+    for name, median in first.items():
         print(f'{name:<16} {median:6.2f} s to the first step (median of {runs})')
-    print(f'ratio            {medians["phalanx launch"] / medians["torchrun"]:6.2f}')
+    print(f'ratio            {first["phalanx launch"] / first["torchrun"]:6.2f}')
+    lines = {'import torch': ['-c', 'import torch']} | {f'phalanx {one}': ['-m', 'phalanx', *one.split()] for one in COMMANDS}
+    for name, median in in_turns(runs, processor_time, lines).items():
+        print(f'{name:<55} {median:6.2f} s of processor time')
+
+
+def in_turns(runs: int, measure: Callable[[Sequence[str]], float], commands: Mapping[str, Sequence[str]]) -> dict[str, float]:
+    """The median of what is measured of each; the first time fills the file cache and does not count."""
+    measured = [[measure(words) for words in commands.values()] for _ in range(runs + 1)]
+    return dict(zip(commands, map(statistics.median, zip(*measured[1:], strict=True)), strict=True))
 
 
 if __name__ == '__main__':

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -84,8 +85,8 @@ def test_norms_that_the_recipe_freezes_stay_frozen_after_the_first_steps() -> No
     model = pp_liteseg(2)
     norms.freeze(model)
     held = FrozenAtFirst(model, ['backbone'], 1)
-    held.before_passes(1)
-    assert all(norm.is_frozen for norm in model.modules() if isinstance(norm, norms.BatchNorm2d))
+    with held.during(1):
+        assert all(norm.is_frozen for norm in model.modules() if isinstance(norm, norms.BatchNorm2d))
 
 
 def test_what_cannot_be_frozen_at_first_is_refused() -> None:
@@ -128,7 +129,7 @@ def test_evaluations_that_are_no_better_are_counted_since_the_best() -> None:
         at.evaluated_as({'score': score}, ('score',))
         counts.append(at.no_better)
     assert counts == [0, 1, 2, 0, 1]
-    assert Standing.of(at.state(), 5).no_better == 1
+    assert Standing.of(asdict(at), 5).no_better == 1
 
 
 def test_norms_that_are_part_of_convolutions_stay_so_and_train_in_a_resumed_run_too(weights: str, tmp_path: Path) -> None:

@@ -18,7 +18,17 @@ from hypothesis import strategies as st
 
 from phalanx.data.batch import shares
 from phalanx.data.samples import Draw, SampleError
-from phalanx.engine.loader import LONGEST_TMPDIR, BadSampleError, Loaded, Loader, Stream, check_bad, evaluation_draws, received
+from phalanx.engine.loader import (
+    LONGEST_TMPDIR,
+    BadSampleError,
+    Loaded,
+    Loader,
+    Stream,
+    check_bad,
+    evaluation_draws,
+    order,
+    received,
+)
 
 worlds = st.integers(1, 5)
 
@@ -53,7 +63,7 @@ def test_an_epoch_holds_each_sample_once(size: int, batch: int) -> None:
 
 
 def test_epochs_and_seeds_have_orders_of_their_own() -> None:
-    orders = {tuple(Stream(50, 4, 1, seed, 0, 1).order(epoch)) for seed in (0, 1) for epoch in (0, 1)}
+    orders = {tuple(order(seed, epoch, 50)) for seed in (0, 1) for epoch in (0, 1)}
     assert len(orders) == 4
 
 

@@ -21,7 +21,6 @@ from phalanx.launch.remote import everywhere
 from phalanx.parallel import dist
 from phalanx.system.errors import CheckpointError, RunError, told
 from phalanx.system.process import loading
-from phalanx.weights.checkpoint import Checkpoints
 
 
 def command(words: Sequence[str]) -> int:
@@ -42,8 +41,7 @@ def command(words: Sequence[str]) -> int:
         check_folder(job, given.resume, given.fresh)
         if given.fresh and (aside := set_aside(job.folder)):
             print(f'the earlier run is kept in {aside}')
-    if given.fresh or not Checkpoints(job.folder, keep=1).all():
-        check_initial(job)
+    check_initial(job, given.fresh)
     if cluster is None:
         return _as_rank(job, given.resume, fresh=False)
     return launched('train', [word for word in words if word != '--fresh'], cluster, flags, job.folder / 'log', job)
@@ -91,7 +89,7 @@ def _as_rank(job: Job, resume: str | None, fresh: bool) -> int:
         look_here(job.folder)
     try:
         train = record(worker.train) if dist.is_launched() else worker.train  # recorded for the launcher
-        return train(job, worker.Start(resume, fresh)) or 0
+        return train(job, resume, fresh) or 0
     except (RunError, BadSampleError, CheckpointError, OSError) as error:
         print(f'the run failed: {told(error)}', file=sys.stderr)
         return 1

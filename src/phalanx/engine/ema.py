@@ -110,12 +110,12 @@ class Ema:
     @contextlib.contextmanager
     def applied(self) -> Iterator[None]:
         """Within this context the model has the averaged weights; on leaving it, by an exception too, its own again."""
-        own = {name: value.clone() for name, value in self._own.items()}
-        _fill(self._own, self.weights())
+        own = [value.clone() for value in self._own.values()]
+        torch._foreach_copy_(list(self._own.values()), list(self.weights().values()))  # of the same names, in the same order
         try:
             yield
         finally:
-            _fill(self._own, own)
+            torch._foreach_copy_(list(self._own.values()), own)
 
     def state(self) -> dict[str, Any]:
         """What a resumed run needs; the tensors are not copies."""
@@ -130,9 +130,3 @@ class Ema:
         for name, average in self._averages.items():
             average.copy_(averages[name])
         self._updates = state['updates']
-
-
-@torch.no_grad()
-def _fill(tensors: dict[str, Tensor], values: dict[str, Tensor]) -> None:
-    for name, own in tensors.items():
-        own.copy_(values[name])

@@ -30,23 +30,23 @@ class EvaluationStoppedError(Exception):
 
 @dataclass(frozen=True)
 class Setup:
-    """How a pass over the evaluation samples is made."""
+    """How a pass over samples is made."""
 
     recipe: Recipe
     device: torch.device
     precision: Precision
     cache: PictureCache | None = None
-    beat: Callable[[], None] = lambda: None  # called before each batch
+    beat: Callable[[], None] = lambda: None  # called before each batch of an evaluation
 
-    def loader(self, task: Task[Any, Any, Any], dataset: Dataset[Any]) -> Loader[Any, Any]:
-        """What reads `dataset`, leaving out what cannot be read."""
+    def loader(self, task: Task[Any, Any, Any], dataset: Dataset[Any], replace: bool = False) -> Loader[Any, Any]:
+        """What reads `dataset`; a sample that cannot be read is left out, or, to train with, replaced by another."""
         return Loader(
             dataset,
             task.collate,
             workers=self.recipe.train.workers,
             bad_samples=self.recipe.train.bad_samples,
             device=self.device,
-            replace=False,
+            replace=replace,
             cache=self.cache,
         )
 

@@ -9,16 +9,13 @@ from typing import Any
 import torch
 from torch import nn
 
-from phalanx.data.cache import PictureCache
 from phalanx.data.samples import Dataset
 from phalanx.engine.ema import Ema
 from phalanx.engine.evaluation import EvaluationStoppedError, Setup, Shown, evaluate, pictures, with_worst
 from phalanx.engine.news import News
-from phalanx.engine.schema import Recipe
 from phalanx.engine.standing import Standing
 from phalanx.engine.validation import validation_loss
 from phalanx.families.task import Evaluation, Task
-from phalanx.nn.precision import Precision
 from phalanx.parallel import dist
 from phalanx.parallel.heartbeat import Heartbeat
 from phalanx.parallel.step import WholeStep
@@ -35,14 +32,11 @@ class Evaluator:
     Nothing comes of an evaluation during which the run is asked to stop: a resumed run begins with it.
     """
 
-    recipe: Recipe
     task: Task[Any, Any, Any]
     samples: Dataset[Any]
     model: nn.Module
     ema: Ema | None
-    precision: Precision
-    device: torch.device
-    cache: PictureCache | None
+    setup: Setup
     heartbeat: Heartbeat
     news: News
     whole: WholeStep
@@ -75,22 +69,21 @@ class Evaluator:
         return best
 
     def raw_every(self, every: int) -> int:
-        trained = every * self.recipe.train.global_batch(dist.world_size())  # samples between two evaluations
+        trained = every * self.setup.recipe.train.global_batch(dist.world_size())  # samples between two evaluations
         return every * math.ceil(len(self.samples) / (RAW_SHARE * trained))
 
     def found(self, step: int, pictured: Report | None = None) -> Evaluation | None:
         """What an evaluation of the network as it is now finds, None when it was stopped; pictures go to `pictured`."""
-        seed = self.recipe.train.seed
-        beat = partial(self.heartbeat.beat, step, 'evaluating')
-        setup = Setup(self.recipe, self.device, self.precision, self.cache, beat)
+        setup = replace(self.setup, beat=partial(self.heartbeat.beat, step, 'evaluating'))
+        recipe = setup.recipe
         try:
             found = evaluate(self.task, self.model, setup, goes_on=self.goes_on)
             if pictured is not None and dist.rank() == 0:
-                first = range(min(self.recipe.report.pictures, len(self.samples)))
-                shown = Shown.by(self.model, self.task, self.samples, seed, self.device)
+                first = range(min(recipe.report.pictures, len(self.samples)))
+                shown = Shown.by(self.model, self.task, self.samples, recipe.train.seed, setup.device)
                 pictured.pictures(pictures(shown, first))
                 found = with_worst(found, shown, WORST_PICTURES * len(first))
-            if self.recipe.evaluate.loss:
+            if recipe.evaluate.loss:
                 if not self.goes_on():
                     raise EvaluationStoppedError
                 loss = validation_loss(self.task, self.model, setup, self.whole)
@@ -108,7 +101,7 @@ class Evaluator:
 
     def agree_on_statistics(self) -> None:
         """Where norms are not those of the step, gives all ranks the mean of theirs: one model is evaluated, and saved."""
-        if self.recipe.norm_sync in ('node', 'off'):
+        if self.setup.recipe.norm_sync in ('node', 'off'):
             names = [name for name, buffer in self.model.named_buffers() if buffer.is_floating_point()]
             averaged = self.ema.averages(names) if self.ema else []
             dist.average_many_over_ranks([*map(self.model.get_buffer, names), *averaged])

@@ -10,7 +10,8 @@ import signal
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass, field
+from functools import lru_cache, partial
 from typing import Any, Generic, NamedTuple
 
 import cv2
@@ -66,17 +67,7 @@ class Stream:
 
     def draw(self, position: int, step: int) -> Draw:
         epoch, offset = divmod(position, self.size)
-        return Draw(int(self.order(epoch)[offset]), epoch, step, self.seed)
-
-    def order(self, epoch: int) -> np.ndarray[Any, np.dtype[np.int64]]:
-        """The samples of an epoch in the order of their use; the last two epochs are kept, for steps that span both."""
-        cached = _ORDERS.get((self.seed, epoch, self.size))
-        if cached is None:
-            cached = np.random.default_rng((self.seed, 0, epoch)).permutation(self.size)
-            while len(_ORDERS) > 1:
-                _ORDERS.pop(next(iter(_ORDERS)))
-            _ORDERS[self.seed, epoch, self.size] = cached
-        return cached
+        return Draw(int(order(self.seed, epoch, self.size)[offset]), epoch, step, self.seed)
 
     def epoch_of(self, step: int) -> int:
         """The epoch of the global batch of `step`: the mean over its samples, rounded down, where it spans the end of one."""
@@ -89,7 +80,10 @@ class Stream:
         return step * self.global_batch_size / self.size
 
 
-_ORDERS: dict[tuple[int, int, int], np.ndarray[Any, np.dtype[np.int64]]] = {}
+@lru_cache(maxsize=2)  # for steps that span two epochs
+def order(seed: int, epoch: int, size: int) -> np.ndarray[Any, np.dtype[np.int64]]:
+    """The samples of an epoch in the order of their use."""
+    return np.random.default_rng((seed, 0, epoch)).permutation(size)
 
 
 class Loaded(NamedTuple):
@@ -100,32 +94,27 @@ class Loaded(NamedTuple):
     refused: str = ''  # why the samples make no batch
 
 
+@dataclass
 class Loader(Generic[S, B]):
-    """Batches of this rank, read ahead by worker processes; keeps count of what could not be read."""
+    """Batches of this rank, read ahead by worker processes; keeps count of what could not be read.
 
-    def __init__(
-        self,
-        dataset: Dataset[S],
-        collate: Callable[[Sequence[S]], B],
-        *,
-        workers: int,
-        bad_samples: int,
-        device: torch.device,
-        replace: bool,
-        cache: PictureCache | None = None,
-    ) -> None:
-        """`replace`: whether an unusable sample is replaced by the next one (training) or left out (evaluation).
+    Raises OSError when the workers could not hand over what they read.
+    """
 
-        `cache`: where decoded pictures are kept.
+    dataset: Dataset[S]
+    collate: Callable[[Sequence[S]], B]
+    _: KW_ONLY
+    workers: int
+    bad_samples: int
+    device: torch.device
+    replace: bool  # whether an unusable sample is replaced by the next one (training) or left out (evaluation)
+    cache: PictureCache | None = None  # where decoded pictures are kept
+    bad: dict[int, str] = field(default_factory=dict, init=False)  # what this rank could not use so far
 
-        Raises OSError when the workers could not hand over what they read.
-        """
-        if workers and len(folder := tempfile.gettempdir()) > LONGEST_TMPDIR:
+    def __post_init__(self) -> None:
+        if self.workers and len(folder := tempfile.gettempdir()) > LONGEST_TMPDIR:
             cure = f'loader workers need a TMPDIR of at most {LONGEST_TMPDIR} letters; set another one, or train.workers=0'
             raise OSError(errno.ENAMETOOLONG, cure, folder)
-        self.dataset, self.collate = dataset, collate
-        self.workers, self.bad_samples, self.device, self.replace, self.cache = workers, bad_samples, device, replace, cache
-        self.bad: dict[int, str] = {}  # what this rank could not use so far
 
     def batches(self, draws: Iterator[list[Draw]]) -> Iterator[B]:
         """One batch a list of draws, in that order.
@@ -137,7 +126,7 @@ class Loader(Generic[S, B]):
         loader: DataLoader[Loaded] = DataLoader(
             reader,  # type: ignore[arg-type]  # a map from Draw, not from int
             batch_sampler=draws,
-            collate_fn=_Collate(self.collate),
+            collate_fn=partial(_collated, self.collate),
             num_workers=self.workers,
             worker_init_fn=_start_worker,
             pin_memory=self.device.type == 'cuda',
@@ -180,9 +169,6 @@ class _Reader(Generic[S]):
     def __init__(self, dataset: Dataset[S], bad_samples: int, replace: bool, cache: PictureCache | None) -> None:
         self.dataset, self.bad_samples, self.replace, self.cache = dataset, bad_samples, replace, cache
 
-    def __len__(self) -> int:
-        return len(self.dataset)
-
     def __getitems__(self, draws: Sequence[Draw]) -> list[tuple[S | None, dict[int, str]]]:
         with using(self.cache):
             return [self.read(draw) for draw in draws]
@@ -200,19 +186,15 @@ class _Reader(Generic[S]):
         return None, bad
 
 
-class _Collate(Generic[S, B]):
-    def __init__(self, collate: Callable[[Sequence[S]], B]) -> None:
-        self.collate = collate
-
-    def __call__(self, read: Sequence[tuple[S | None, dict[int, str]]]) -> Loaded | Transfer:
-        samples = [sample for sample, _ in read if sample is not None]
-        bad = {index: message for _, found in read for index, message in found.items()}
-        try:
-            loaded = Loaded(self.collate(samples) if samples else None, bad)
-        except ValueError as error:
-            loaded = Loaded(None, bad, str(error))
-        in_worker = get_worker_info() is not None
-        return Transfer(loaded) if in_worker and sys.platform == 'linux' else loaded
+def _collated(collate: Callable[[Sequence[S]], Any], read: Sequence[tuple[S | None, dict[int, str]]]) -> Loaded | Transfer:
+    samples = [sample for sample, _ in read if sample is not None]
+    bad = {index: message for _, found in read for index, message in found.items()}
+    try:
+        loaded = Loaded(collate(samples) if samples else None, bad)
+    except ValueError as error:
+        loaded = Loaded(None, bad, str(error))
+    in_worker = get_worker_info() is not None
+    return Transfer(loaded) if in_worker and sys.platform == 'linux' else loaded
 
 
 @contextlib.contextmanager

@@ -1,5 +1,6 @@
 """What a run measures of itself: waiting, slow ranks, memory, and numbers that reach the host without stopping the device."""
 
+import math
 import resource
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -25,20 +26,43 @@ class Later:
     """The values of a small device tensor, copied to the host while the device goes on."""
 
     def __init__(self, values: Tensor) -> None:
-        self._ready: torch.cuda.Event | None = None
-        if values.device.type == 'cuda':
-            self._host = torch.empty(values.shape, dtype=values.dtype, pin_memory=True)
-            self._host.copy_(values, non_blocking=True)
-            self._ready = torch.cuda.Event()  # type: ignore[no-untyped-call]
+        self._host = values.to('cpu', non_blocking=True)  # into pinned memory, where it comes from a device
+        self._ready = torch.cuda.Event() if values.is_cuda else None  # type: ignore[no-untyped-call]
+        if self._ready is not None:
             self._ready.record()
-        else:
-            self._host = values
 
     def read(self) -> list[float]:
         """The values; waits for the copy, and for nothing that was enqueued after it."""
         if self._ready is not None:
             self._ready.synchronize()
         return self._host.tolist()
+
+
+class StepNumbers:
+    """What ranks said of each step, summed over them: the terms of the loss, the gradient norm, and the news."""
+
+    def __init__(self) -> None:
+        self.unread: list[tuple[int, Later]] = []  # of the last steps, still on their way to the host
+        self.logged: list[list[float]] = []  # of the steps since the last log line: terms, total
+
+    def add(self, step: int, numbers: Tensor, terms: int, norm: Tensor) -> None:
+        """`numbers`: totals and weights of so many terms, then news; `norm` [] that of the gradients. Nothing is read yet."""
+        means = numbers[:terms] / numbers[terms : 2 * terms]
+        self.unread.append((step, Later(torch.cat([means, means.sum()[None], numbers[2 * terms :], norm[None]]))))
+
+    def read(self, keep: int) -> Iterator[tuple[int, list[float], float, Sequence[float]]]:
+        """(step, terms and total, gradient norm, news) of all but the last `keep` steps, of each once."""
+        while len(self.unread) > keep:
+            step, later = self.unread.pop(0)
+            *values, stop, new_bad, norm = later.read()
+            self.logged.append(values)
+            yield step, values, norm, (stop, new_bad)
+
+    def means(self) -> tuple[int, list[float]]:
+        """How many steps there were since the last call, and the means of their terms and total."""
+        steps, logged = len(self.logged), self.logged
+        self.logged = []
+        return steps, [math.fsum(column) / steps for column in zip(*logged, strict=True)]
 
 
 class Stopwatch:

@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 from phalanx.config.bind import DEFAULT, bind, hints_of
-from phalanx.config.originals import dialect_of, translate
+from phalanx.config.originals import Translation, dialect_of, translate
 from phalanx.config.read import ConfigError, Node, did_you_mean, document, override, placed, plain, read
 from phalanx.config.shipped import shipped
 from phalanx.data.cache import check_room
@@ -31,7 +31,7 @@ from phalanx.families.base import Family
 from phalanx.families.catalog import FAMILIES
 from phalanx.families.plugins import load_plugins
 from phalanx.families.task import Task
-from phalanx.parallel.norms import keep_folded
+from phalanx.parallel.norms import NormSync, keep_folded
 from phalanx.parallel.step import WholeStep
 from phalanx.report.readable import counted
 from phalanx.system.compiler import check_cache, use_own_cache
@@ -93,31 +93,26 @@ def open_job(recipe: str, assignments: Sequence[tuple[str, str]] = (), folder: P
     """
     load_plugins()
     path = find_recipe(recipe)
-    root, notes, differs = _read(path, assignments)
-    bound, task, resolved = bind(root, Recipe, _family(root))
+    found = _read(path, assignments)
+    bound, task, resolved = bind(found.root, Recipe, _family(found.root))
     name = path.parent.name if path.name == 'config.yml' else path.stem
     folder = folder or (path.parent if path.name == 'config.yml' else Path('runs') / name)
-    return Job(bound, task, resolved, name, folder, notes, differs)
+    return Job(bound, task, resolved, name, folder, found.notes, found.differs)
 
 
-def _read(path: Path, assignments: Sequence[tuple[str, str]]) -> tuple[Node, tuple[str, ...], tuple[str, ...]]:
-    """What is written in a recipe and its assignments, and what of an original configuration was ignored, and differs."""
-    notes: tuple[str, ...] = ()
-    differs: tuple[str, ...] = ()
-    if dialect := dialect_of(path):
-        translation = translate(path, dialect, assignments)
-        root, notes, differs, assignments = translation.root, translation.notes, translation.differs, translation.rest
-    else:
-        root = read(path)
-    problems = []
-    for text, origin in names_first(assignments):
+def _read(path: Path, assignments: Sequence[tuple[str, str]]) -> Translation:
+    """What is written in a recipe, or made of an original configuration, and its assignments."""
+    dialect = dialect_of(path)
+    found = translate(path, dialect, assignments) if dialect else Translation(read(path), (), (), tuple(assignments))
+    root, problems = found.root, []
+    for text, origin in names_first(found.rest):
         try:
             root = override(root, text, origin)
         except ConfigError as error:
             problems += error.problems
     if problems:
         raise ConfigError(problems)
-    return root, notes, differs
+    return replace(found, root=root, rest=())
 
 
 def families_of(recipe: str | None) -> dict[str, type[Family]]:
@@ -130,7 +125,7 @@ def families_of(recipe: str | None) -> dict[str, type[Family]]:
         return FAMILIES
     path = find_recipe(recipe)
     try:
-        family = _family(_read(path, ())[0])
+        family = _family(_read(path, ()).root)
     except ConfigError as error:
         log.info('%s', error)
         return FAMILIES
@@ -214,14 +209,13 @@ def differences(job: Job) -> list[str]:
     ]
 
 
-def _leaves(tree: Any, path: str = '') -> Iterator[tuple[str, Any, str]]:
-    """The key, plain value and origin of everything in a tree of nodes or plain values that holds no further keys."""
-    value, origin = (tree.value, tree.origin) if isinstance(tree, Node) else (tree, '')
-    if isinstance(value, dict) and value:
-        for key, child in value.items():
+def _leaves(node: Node, path: str = '') -> Iterator[tuple[str, Any, str]]:
+    """The key, plain value and origin of everything under `node` that holds no further keys."""
+    if isinstance(node.value, dict) and node.value:
+        for key, child in node.value.items():
             yield from _leaves(child, f'{path}.{key}' if path else str(key))
     else:
-        yield path, plain(tree) if isinstance(tree, Node) else tree, origin
+        yield path, plain(node), node.origin
 
 
 def hold(folder: Path) -> IO[str]:
@@ -328,28 +322,23 @@ def load_initial(model: nn.Module, recipe: Recipe, task: Task[Any, Any, Any]) ->
         theirs = _their_labels(train.init_from, train.init_classes, task)
         rows = Rows(task.labels(), theirs) if theirs else None
         found = load_weights(model, train.init_from, part=train.init_part, misshapen=train.init_misshapen, rows=rows)
-        taken.append(with_folded_remark(found, keep_folded(model)))
+        taken.append(with_remarks(found, keep_folded(model), recipe.norm_sync))
     for name, source in (train.init_networks or {}).items():
         found = load_weights(model, source, misshapen=train.init_misshapen, network=name)
-        taken.append(with_folded_remark(found, keep_folded(model)))
-    return [with_frozen_norms_remark(each) for each in taken] if recipe.norm_sync == 'frozen' else taken
+        taken.append(with_remarks(found, keep_folded(model), recipe.norm_sync))
+    return taken
 
 
-def with_folded_remark(taken: Taken, count: int) -> Taken:
-    """`taken` with a remark on `count` batch norms that are part of a convolution in its file."""
-    if not count:
-        return taken
-    many = counted(count, 'batch norm is', 'batch norms are')
-    remark = f'{many} part of a convolution there, and so here: a scale and an offset that train, without statistics'
-    return replace(taken, remarks=(*taken.remarks, remark))
-
-
-def with_frozen_norms_remark(taken: Taken) -> Taken:
-    """`taken` with a remark on fresh norms, which would stay as they are."""
-    if not (fresh := taken.fresh_norms):
-        return taken
-    text = f'norm_sync: frozen keeps fresh batch norms from seeing any data ({few(fresh)}); norm_sync: off or global does not'
-    return replace(taken, remarks=(*taken.remarks, text))
+def with_remarks(taken: Taken, folded: int, norm_sync: NormSync) -> Taken:
+    """`taken` with what is to be said of so many batch norms that are part of a convolution in its file, and of fresh ones."""
+    remarks = list(taken.remarks)
+    if folded:
+        many = counted(folded, 'batch norm is', 'batch norms are')
+        remarks.append(f'{many} part of a convolution there, and so here: a scale and an offset that train, without statistics')
+    if norm_sync == 'frozen' and (fresh := taken.fresh_norms):
+        frozen = f'norm_sync: frozen keeps fresh batch norms from seeing any data ({few(fresh)})'
+        remarks.append(f'{frozen}; norm_sync: off or global does not')
+    return replace(taken, remarks=tuple(remarks))
 
 
 def _their_labels(source: str, given: tuple[str, ...] | Path | None, task: Task[Any, Any, Any]) -> Sequence[Sequence[str]]:
@@ -374,8 +363,13 @@ def _their_labels(source: str, given: tuple[str, ...] | Path | None, task: Task[
         return ()
 
 
-def check_initial(job: Job) -> None:
-    """Loads the weights that the run starts from, once for trial, and fetches them before. Raises RequestError."""
+def check_initial(job: Job, fresh: bool) -> None:
+    """Loads the weights that the run starts from, once for trial, and fetches them before. Raises RequestError.
+
+    Unless it goes on from a checkpoint in its folder.
+    """
+    if not fresh and Checkpoints(job.folder, keep=1).all():
+        return
     try:
         load_initial(job.task.model(), job.recipe, job.task)
     except CheckpointError as error:

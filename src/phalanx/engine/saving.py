@@ -1,6 +1,6 @@
 """The checkpoints of a run in progress: what goes into one, when it is on disk, and how a run goes back to one."""
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from torch import nn
@@ -96,7 +96,7 @@ class Saver:
         All ranks take part; the main rank has it.
         """
         return {
-            **at.state(),
+            **asdict(at),
             'optimizer': self.optimizer.state_dict(),
             'precision': self.precision.state(),
             'ema': self.ema.state() if self.ema else None,

@@ -1,6 +1,6 @@
 """Every general option of a recipe: its key, type, default and meaning. What belongs to a family stands in its `task.py`."""
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -20,20 +20,21 @@ from phalanx.parallel.gradients import GradientOptions
 from phalanx.parallel.norms import NormSync
 
 
-def exactly_one(*groups: Mapping[str, object]) -> None:
+def exactly_one(options: object, *groups: Sequence[str]) -> None:
     """Raises ValueError, naming all groups that are wrong, unless of each exactly one of the named options is set."""
     wrong = []
     for group in groups:
-        said = [name for name, value in group.items() if value is not None]
+        said = [name for name in group if getattr(options, name) is not None]
         if len(said) != 1:
             wrong.append(f'give exactly one of {", ".join(group)}{", not " + " and ".join(said) if said else ""}')
     if wrong:
         raise ValueError('; '.join(wrong))
 
 
-def positive(given: Mapping[str, float | None]) -> None:
+def positive(options: object, *names: str) -> None:
     """Raises ValueError when one of the named options is set and not above zero."""
-    for name, value in given.items():
+    for name in names:
+        value = getattr(options, name)
         if value is not None and value <= 0:
             raise ValueError(f'{name} must be above 0, got {value}')
 
@@ -101,13 +102,8 @@ class Train:
         return self.global_batch_size or (self.batch_size_per_rank or 0) * world_size
 
     def __post_init__(self) -> None:
-        exactly_one(
-            {'steps': self.steps, 'epochs': self.epochs},
-            {'global_batch_size': self.global_batch_size, 'batch_size_per_rank': self.batch_size_per_rank},
-        )
-        positive({'steps': self.steps, 'epochs': self.epochs, 'until': self.until, 'micro_batches': self.micro_batches})
-        positive({'global_batch_size': self.global_batch_size, 'batch_size_per_rank': self.batch_size_per_rank})
-        positive({'freeze_steps': self.freeze_steps})
+        exactly_one(self, ('steps', 'epochs'), ('global_batch_size', 'batch_size_per_rank'))
+        positive(self, 'steps', 'epochs', 'until', 'micro_batches', 'global_batch_size', 'batch_size_per_rank', 'freeze_steps')
         if self.freeze_steps is not None and not self.freeze:
             raise ValueError(f'freeze_steps: {self.freeze_steps} is for the parts in train.freeze, which names none')
         for name in ('workers', 'bad_samples', 'seed'):
@@ -134,14 +130,12 @@ class Evaluate:
     start: bool = True
     """Where `train.init_from` gives the whole network, heads included, evaluate it before the first step too: the run then says
     when it did not become better than that."""
-
     loss: bool = False
     """Also the loss of these samples (`validation_loss`), which takes as long again. They are transformed as those to train
     with, always by the same random numbers, so that it can be compared with the loss of the training."""
 
     def __post_init__(self) -> None:
-        positive({'every': self.every, 'every_epochs': self.every_epochs, 'batch_size': self.batch_size})
-        positive({'patience': self.patience})
+        positive(self, 'every', 'every_epochs', 'batch_size', 'patience')
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -159,7 +153,7 @@ class Checkpoint:
     every checkpoint costs the time of writing it, and a kill one interval at most."""
 
     def __post_init__(self) -> None:
-        positive({'every': self.every, 'every_epochs': self.every_epochs, 'keep': self.keep})
+        positive(self, 'every', 'every_epochs', 'keep')
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -174,7 +168,7 @@ class ReportOptions:
     """Evaluation samples shown in the report."""
 
     def __post_init__(self) -> None:
-        positive({'every': self.every})
+        positive(self, 'every')
         if self.pictures < 0:
             raise ValueError(f'pictures cannot be negative, got {self.pictures}')
 

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field, fields
 from typing import Any, Self
 
 
@@ -34,9 +34,6 @@ class Standing:
         if is_best:
             self.best, self.best_ties, self.best_step = first, ties, self.step
         return is_best
-
-    def state(self) -> dict[str, Any]:
-        return asdict(self)
 
     @classmethod
     def of(cls, state: dict[str, Any], step: int) -> Self:

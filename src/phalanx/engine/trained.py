@@ -3,6 +3,7 @@
 import json
 import signal
 from collections.abc import Mapping, Sequence
+from itertools import groupby, islice
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from phalanx.engine.runs import Job, check_folder, check_initial, check_parts, o
 from phalanx.report.report import Callback
 from phalanx.system.errors import StoppedError
 from phalanx.system.stops import wanted
-from phalanx.weights.checkpoint import Checkpoints, step_of
+from phalanx.weights.checkpoint import step_of
 from phalanx.weights.reading import load_weights
 
 AnImage = Image | str | Path
@@ -64,17 +65,11 @@ class Trained:
     def _results(self, images: Sequence[Image], batch_size: int) -> list[Any]:
         """A batch holds consecutive images that are prepared to one size, so that each result is that of its image alone."""
         results: list[Any] = []
-        waiting: list[Any] = []
-        for prepared in map(self._task.request, images):
-            if waiting and (len(waiting) == batch_size or prepared.image.shape != waiting[0].image.shape):
-                results += self._batch(waiting)
-                waiting = []
-            waiting.append(prepared)
-        return results + (self._batch(waiting) if waiting else [])
-
-    def _batch(self, samples: list[Any]) -> list[Any]:
-        batch = self._task.collate(samples).to(self._device)
-        return self._task.results(self._task.predict(self.network, batch), batch)
+        for _, alike in groupby(map(self._task.request, images), key=lambda prepared: prepared.image.shape):
+            while samples := list(islice(alike, max(1, batch_size))):
+                batch = self._task.collate(samples).to(self._device)
+                results += self._task.results(self._task.predict(self.network, batch), batch)
+        return results
 
 
 def pixels_of(image: AnImage) -> Image:
@@ -118,11 +113,10 @@ def train(
     job = open_job(str(recipe), assignments, Path(save_dir) if save_dir is not None else None)
     check_parts(job, 1)
     check_folder(job, None, fresh)
-    if fresh or not Checkpoints(job.folder, keep=1).all():
-        check_initial(job)
+    check_initial(job, fresh)
     handlers = {number: signal.getsignal(number) for number in wanted()}
     try:
-        status = worker.train(job, worker.Start(fresh=fresh), callback)
+        status = worker.train(job, fresh=fresh, callback=callback)
     finally:
         for number, handler in handlers.items():
             signal.signal(number, handler)

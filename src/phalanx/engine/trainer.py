@@ -14,9 +14,10 @@ from torch import nn
 from phalanx.data import cache
 from phalanx.engine import account
 from phalanx.engine.ema import Ema
+from phalanx.engine.evaluation import Setup
 from phalanx.engine.evaluator import Evaluator
-from phalanx.engine.loader import Loader, Stream, check_bad
-from phalanx.engine.meters import Stopwatch
+from phalanx.engine.loader import Stream, check_bad
+from phalanx.engine.meters import StepNumbers, Stopwatch
 from phalanx.engine.news import News
 from phalanx.engine.optim.clip import clip
 from phalanx.engine.optim.frozen import FrozenAtFirst, freeze
@@ -29,7 +30,6 @@ from phalanx.engine.runs import load_initial
 from phalanx.engine.saving import Saver
 from phalanx.engine.schema import Recipe
 from phalanx.engine.standing import Standing
-from phalanx.engine.step_numbers import StepNumbers
 from phalanx.families.task import B, P, S, Task
 from phalanx.nn.precision import Precision
 from phalanx.parallel import dist, norms
@@ -73,7 +73,7 @@ class Trainer(Generic[S, B, P]):
         if train.channels_last:
             self.model.to(memory_format=torch.channels_last)
         statistics = norms.synchronise(self.model, recipe.norm_sync, dist.node_group() if recipe.norm_sync == 'node' else None)
-        self.at_first = FrozenAtFirst(self.model, train.freeze, train.freeze_steps) if train.freeze_steps else None
+        self.at_first = FrozenAtFirst(self.model, train.freeze, train.freeze_steps or 0)
 
         # What moves it.
         groups = parameter_groups(self.model, recipe.parameters)
@@ -96,15 +96,12 @@ class Trainer(Generic[S, B, P]):
         self.checkpoints = Checkpoints(folder, keep=recipe.checkpoint.keep)
         parts = self.model, self.optimizer, self.precision, self.ema, self.passes.compression
         self.saver = Saver(self.checkpoints, *parts, asynchronous=recipe.checkpoint.asynchronous)
-        self.cache = cache.of_node(train.cache)
-        workers, bad_samples = train.workers, train.bad_samples
-        self.loader = Loader(
-            self.dataset, task.collate, workers=workers, bad_samples=bad_samples, device=device, replace=True, cache=self.cache
-        )
+        setup = Setup(recipe, device, self.precision, cache.of_node(train.cache))
+        self.loader = setup.loader(task, self.dataset, replace=True)
         self.news = News(self.loader)
         self.heartbeat = Heartbeat(dist.rank())
-        about = self.model, self.ema, self.precision, device, self.cache, self.heartbeat, self.news, self.with_loss.whole
-        self.evaluator = Evaluator(recipe, task, self.evalset, *about)
+        about = self.model, self.ema, setup, self.heartbeat, self.news, self.with_loss.whole
+        self.evaluator = Evaluator(task, self.evalset, *about)
         self.clock = Stopwatch()
         self.numbers = StepNumbers()
         self.report = Report(folder, main=False, name='', total_steps=self.until)  # a silent one, until `train` gets another
@@ -150,11 +147,8 @@ class Trainer(Generic[S, B, P]):
         set_lr(self.optimizer, self.schedule(step))  # a function of the step alone, so a resume needs no state of it
         # Forward, the sums over ranks that the loss is divided by, backward; DDP averages gradients meanwhile. The sums carry
         # the news of each rank, so a step has no exchange besides them, gradients and shared norms.
-        if self.at_first is not None:
-            self.at_first.before_passes(step)
-        numbers = self.passes(step, batch, self.news.own())
-        if self.at_first is not None:
-            self.at_first.after_passes(step)
+        with self.at_first.during(step):
+            numbers = self.passes(step, batch, self.news.own())
         norm = self.precision.step(self.optimizer, partial(clip, self.model.parameters(), self.recipe.clip))
         self.optimizer.zero_grad(set_to_none=True)
         if self.ema is not None:

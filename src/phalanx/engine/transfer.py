@@ -62,10 +62,7 @@ def _tensor(data: memoryview, dtype: torch.dtype, size: torch.Size, stride: tupl
 
 
 def _received(sent: Any, pickled: bytes, spans: list[Span]) -> Any:
-    file = sent.detach()
-    try:
-        end = spans[-1][1] if spans else 0
-        memory = memoryview(mmap.mmap(file, end) if end else b'')
-    finally:
-        os.close(file)
+    end = spans[-1][1] if spans else 0
+    with os.fdopen(sent.detach(), 'rb') as file:
+        memory = memoryview(mmap.mmap(file.fileno(), end) if end else b'')
     return pickle.loads(pickled, buffers=[memory[begin:end] for begin, end in spans])  # noqa: S301 - from our own worker

@@ -1,14 +1,15 @@
 """The loss of the evaluation samples, to be seen beside that of the training: where it rises again, a run learns by heart."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from itertools import islice
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from phalanx.data.samples import Draw
 from phalanx.engine.evaluation import Setup
+from phalanx.engine.loader import evaluation_draws
 from phalanx.engine.passes import NetworkWithLoss
 from phalanx.families.task import Task
 from phalanx.nn.stochastic import Dropout
@@ -45,10 +46,9 @@ def validation_loss(task: Task[Any, Any, Any], model: nn.Module, setup: Setup, w
         if isinstance(module, ONLY_TRAINING):
             module.eval()
     terms = list[Tensor]()  # [2, terms] float64 of each batch: totals, and their weights
+    everywhere = evaluation_draws(len(dataset), setup.recipe.evaluate.batch_size, setup.recipe.train.seed, 0, 1)
     with setup.precision.autocast():
-        for batch in setup.loader(task, dataset).batches(
-            draws(len(dataset), setup.recipe.evaluate.batch_size, setup.recipe.train.seed)
-        ):
+        for batch in setup.loader(task, dataset).batches(islice(everywhere, dist.rank(), None, dist.world_size())):
             setup.beat()
             totals, weights = with_loss(task.align(batch.to(setup.device), alone))
             terms.append(torch.stack([totals.double(), weights]))
@@ -60,9 +60,3 @@ def validation_loss(task: Task[Any, Any, Any], model: nn.Module, setup: Setup, w
     totals, weights = torch.stack([sums for sums, _ in of_ranks]).sum(0)
     _, least = of_ranks[0]
     return float((totals / weights.clamp(min=torch.tensor(least, dtype=weights.dtype))).sum())
-
-
-def draws(size: int, batch_size: int, seed: int) -> Iterator[list[Draw]]:
-    """Every rank's share of the whole batches."""
-    for start in range(dist.rank() * batch_size, size, dist.world_size() * batch_size):
-        yield [Draw(index, 0, 0, seed) for index in range(start, min(start + batch_size, size))]

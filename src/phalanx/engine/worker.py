@@ -12,7 +12,6 @@ import time
 import weakref
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
-from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -54,24 +53,17 @@ CURES = {  # a part of what torch says -> what it means
 }
 
 
-@dataclass(frozen=True)
-class Start:
-    """How a run begins: from what is in its folder (the usual way, and `auto`), from a given checkpoint, or from the start."""
-
-    resume: str | None = None
-    fresh: bool = False
-
-
-def train(job: Job, start: Start, callback: Callback | None = None) -> int:
+def train(job: Job, resume: str | None = None, fresh: bool = False, callback: Callback | None = None) -> int:
     """The exit status of one rank: 0 when the run came to its end, 128 + signal when it was stopped and saved.
 
-    `callback` hears what the report does (`Report`). Raises what ended the run otherwise: RunError, BadSampleError,
-    CheckpointError, OSError.
+    The run goes on from what is in its folder (the usual way, and `resume='auto'`), from the checkpoint that `resume` names, or
+    begins anew (`fresh`). `callback` hears what the report does (`Report`). Raises what ended the run otherwise: RunError,
+    BadSampleError, CheckpointError, OSError.
     """
     with joined(job.recipe.device) as device:
         keep_log()
         with faults_explained():
-            status = run(job, start, device, callback)
+            status = run(job, resume, fresh, device, callback)
         gc.collect()  # DDP holds the process group; what is left of it at the end of the interpreter can abort the process
         dist.barrier()
     return status
@@ -111,12 +103,12 @@ def faults_explained() -> Iterator[None]:
         raise RunError(cure.format(said.partition('\n')[0])) from error
 
 
-def run(job: Job, start: Start, device: torch.device, callback: Callback | None = None) -> int:
+def run(job: Job, resume: str | None, fresh: bool, device: torch.device, callback: Callback | None) -> int:
     """The exit status of the run, with all that it built gone again."""
     with contextlib.ExitStack() as held:
         if job.recipe.train.compile:
             use_own_cache()
-        found, notes = prepare(job, start, held) if dist.rank() == 0 else (None, [])
+        found, notes = prepare(job, resume, fresh, held) if dist.rank() == 0 else (None, [])
         resumes = bool(dist.from_main_rank(found is not None))
         if not resumes:
             fetch_together(job.recipe.train)
@@ -211,23 +203,23 @@ def keep_log() -> None:
     log.setLevel(logging.INFO)
 
 
-def prepare(job: Job, start: Start, held: contextlib.ExitStack) -> tuple[Loaded | None, list[str]]:
+def prepare(job: Job, resume: str | None, fresh: bool, held: contextlib.ExitStack) -> tuple[Loaded | None, list[str]]:
     """On the main rank: makes the run folder ready and finds the checkpoint to go on from, with what is to be said about it.
 
     The folder is kept from other runs until `held` is closed.
     """
     notes: list[str] = []
-    if start.fresh and (aside := set_aside(job.folder)):
+    if fresh and (aside := set_aside(job.folder)):
         notes.append(f'the earlier run is kept in {aside}')
     job.folder.mkdir(parents=True, exist_ok=True)
     held.enter_context(hold(job.folder))
     remove_parts(job.folder)
     own = Checkpoints(job.folder, keep=1)
     own.remove_leftovers()
-    if start.resume in (None, 'auto'):
+    if resume is None or resume == 'auto':
         checkpoint, damaged = own.newest()
     else:
-        checkpoint, damaged = given_checkpoint(str(start.resume))
+        checkpoint, damaged = given_checkpoint(resume)
         if dist.restarts() == 0:
             notes += [f'abandoned, and kept as {path}' for path in own.abandon(checkpoint)]
         elif (since := own.newest()[0]) is not None and since.step > checkpoint.step:

@@ -1,6 +1,7 @@
 """Parts of a network that keep the weights it starts from."""
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterator, Sequence
 
 from torch import nn
 
@@ -22,14 +23,13 @@ class FrozenAtFirst:
         self.parameters = {parameter for module in modules for parameter in module.parameters()}
         inside = {each for module in modules for each in module.modules()}
         self.norms = [norm for norm in inside if isinstance(norm, norms.BatchNorm2d) and not norm.is_frozen]
-        if all(parameter in self.parameters for parameter in model.parameters() if parameter.requires_grad):
-            raise ValueError(f'train.freeze: {_nothing_left(parts)}')
 
-    def before_passes(self, step: int) -> None:
+    @contextlib.contextmanager
+    def during(self, step: int) -> Iterator[None]:
+        """The passes of `step` are to be made within this context."""
         for norm in self.norms:
             norm.is_frozen = step < self.steps
-
-    def after_passes(self, step: int) -> None:
+        yield
         if step < self.steps:
             for parameter in self.parameters:
                 parameter.grad = None
@@ -43,18 +43,17 @@ def freeze(model: nn.Module, parts: Sequence[str]) -> None:
     for module in _modules(model, parts):
         module.requires_grad_(False)
         norms.freeze(module)
-    if not any(parameter.requires_grad for parameter in model.parameters()):
-        raise ValueError(f'train.freeze: {_nothing_left(parts)}')
 
 
 def _modules(model: nn.Module, parts: Sequence[str]) -> list[nn.Module]:
+    """`parts` of `model`. Raises ValueError for one that there is not, and when nothing is left to train beside them."""
     modules = dict(model.named_modules())
     for name in parts:
         if name not in modules:
             top = ', '.join(name for name, _ in model.named_children())
             raise ValueError(f'train.freeze: the network has no part {name!r}{did_you_mean(name, modules)} (it has {top})')
-    return [modules[name] for name in parts]
-
-
-def _nothing_left(parts: Sequence[str]) -> str:
-    return f'{", ".join(parts)} is all there is; nothing would be trained'
+    chosen = [modules[name] for name in parts]
+    inside = {parameter for module in chosen for parameter in module.parameters()}
+    if all(parameter in inside for parameter in model.parameters() if parameter.requires_grad):
+        raise ValueError(f'train.freeze: {", ".join(parts)} is all there is; nothing would be trained')
+    return chosen

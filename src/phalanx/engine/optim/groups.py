@@ -83,21 +83,15 @@ def parameter_groups(model: nn.Module, parameters: Parameters) -> list[Group]:
         if not parameter.requires_grad:
             continue
         rule, layer = rules.get(name, OTHERS), layers.get(name, OTHERS)
-        decay = rule.weight_decay
-        if decay is None and not _decays(name, id(parameter) in norms, parameters):
-            decay = 0.0
+        is_bias = name.rpartition('.')[2].startswith('bias')  # an LSTM has `bias_ih_l0`
+        decays = parameters.decay_norms if id(parameter) in norms else parameters.decay_biases or not is_bias
+        decay = 0.0 if rule.weight_decay is None and not decays else rule.weight_decay
         fresh: Group = {'params': [], 'lr_factor': rule.lr_factor * layer.lr_factor, 'name': rule.match}
         group = groups.setdefault((rule.match, layer.match, decay), fresh)
         group['params'].append(parameter)
         if decay is not None:  # else the optimizer's own
             group['weight_decay'] = decay
     return list(groups.values())
-
-
-def _decays(name: str, in_norm: bool, parameters: Parameters) -> bool:
-    if in_norm:
-        return parameters.decay_norms
-    return parameters.decay_biases or not name.rpartition('.')[2].startswith('bias')  # an LSTM has `bias_ih_l0`
 
 
 def _rules_by_name(names: Sequence[str], rules: Sequence[ParameterRule], key: str) -> dict[str, ParameterRule]:

@@ -8,6 +8,8 @@ the authors' code and most others: a group whose weight decay is 0 learns at the
 `parameters: {decay_norms: false, decay_biases: false}`.
 """
 
+from collections.abc import Iterator
+
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
@@ -35,10 +37,7 @@ class Lars(Optimizer):
 
     @torch.no_grad()
     def step(self) -> None:  # type: ignore[override]  # takes no closure
-        for group in self.param_groups:
-            weights, gradients = _with_gradients(group)
-            if not weights:
-                continue
+        for group, weights, gradients in _with_gradients(self):
             decay, rate = group['weight_decay'], group['lr']
             updates = torch._foreach_add(gradients, weights, alpha=decay)
             if decay:
@@ -74,10 +73,7 @@ class Lamb(Optimizer):
 
     @torch.no_grad()
     def step(self) -> None:  # type: ignore[override]  # takes no closure
-        for group in self.param_groups:
-            weights, gradients = _with_gradients(group)
-            if not weights:
-                continue
+        for group, weights, gradients in _with_gradients(self):
             (first, second), decay = group['betas'], group['weight_decay']
             group['steps'] += 1
             means = [_state(self, weight, 'mean') for weight in weights]
@@ -102,10 +98,11 @@ def _check_decay(optimizer: Optimizer) -> None:
         raise ValueError(f'{name} adapts the rate of what decays, and here nothing does: give optimizer.weight_decay above 0')
 
 
-def _with_gradients(group: Group) -> tuple[list[Tensor], list[Tensor]]:
-    """The weights of a group that have a gradient, and their gradients."""
-    weights = [weight for weight in group['params'] if weight.grad is not None]
-    return weights, [weight.grad for weight in weights]
+def _with_gradients(optimizer: Optimizer) -> Iterator[tuple[Group, list[Tensor], list[Tensor]]]:
+    """Each group of which some weights have a gradient, with these weights and their gradients."""
+    for group in optimizer.param_groups:
+        if weights := [weight for weight in group['params'] if weight.grad is not None]:
+            yield group, weights, [weight.grad for weight in weights]
 
 
 def _state(optimizer: Optimizer, weight: Tensor, name: str) -> Tensor:

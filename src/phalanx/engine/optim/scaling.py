@@ -27,12 +27,5 @@ class Scaling:
 def scaled(lr: float, scaling: Scaling, global_batch_size: int) -> float:
     """`lr` as it should be at `global_batch_size`."""
     ratio = global_batch_size / (scaling.reference_batch_size or global_batch_size)
-    match scaling.rule:
-        case 'linear':
-            return lr * ratio
-        case 'sqrt':
-            return lr * math.sqrt(ratio)
-        case 'none':
-            return lr
-        case factor:
-            return lr * factor
+    factors = {'linear': ratio, 'sqrt': math.sqrt(ratio), 'none': 1.0}
+    return lr * (factors[scaling.rule] if isinstance(scaling.rule, str) else scaling.rule)
