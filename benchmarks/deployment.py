@@ -29,7 +29,8 @@ import torch
 import phalanx
 from phalanx.cli.bench.show import as_markdown, as_text
 from phalanx.deploy.deployed import evaluate
-from phalanx.deploy.export import FORMATS, Options, answers, export
+from phalanx.deploy.export import Options, answers, export
+from phalanx.deploy.options import FORMATS
 from phalanx.deploy.writing import ExportError
 from phalanx.engine.loader import evaluation_draws
 from phalanx.engine.runs import Job, open_job

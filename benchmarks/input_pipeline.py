@@ -78,7 +78,7 @@ def photographs(root: Path, rng: Rng) -> list[tuple[Path, plain.Array]]:
     folder = root / 'train2017'
     folder.mkdir()
     (root / 'annotations').mkdir()
-    files, images, annotations = [], [], []
+    files, images, annotations = [], [], list[dict[str, Any]]()
     for number in range(24):
         path = folder / f'{number:012}.jpg'
         cv2.imwrite(str(path), picture(rng, 640, 480))

@@ -49,15 +49,15 @@ def main() -> None:
     dataset = job.task.dataset('train')
     batch = job.task.collate([dataset[Draw(rank * size + number, 0, 0, 0)] for number in range(size)])
     model = with_norms_of_torch(job.task.model()).train()
-    replica = DistributedDataParallel(model, gradient_as_bucket_view=True) if dist.is_initialized() else model
+    replica = DistributedDataParallel(model, gradient_as_bucket_view=True) if dist.is_initialized() else None
     optimizer = job.recipe.optimizer(model.parameters())
     base, seconds = peak_memory_mb(CPU), []
     for _ in range(WARMUP + int(steps)):
         begin = time.perf_counter()
         for number, part in enumerate(batch.split(parts) if parts > 1 else [batch]):
-            with replica.no_sync() if number < parts - 1 and dist.is_initialized() else nullcontext():
-                loss = job.task.loss(job.task.outputs(replica, part), part, BatchAlone())
-                (torch.stack([term.total / term.weight for term in loss.values()]).sum() / parts).backward()
+            with replica.no_sync() if replica and number < parts - 1 else nullcontext():
+                loss = job.task.loss(job.task.outputs(replica or model, part), part, BatchAlone())
+                torch.autograd.backward(torch.stack([term.total / term.weight for term in loss.values()]).sum() / parts)
         optimizer.step()
         optimizer.zero_grad()
         seconds.append(time.perf_counter() - begin)

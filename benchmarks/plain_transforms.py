@@ -21,7 +21,9 @@ IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 
 
 def decoded(path: Path) -> Array:
-    return cv2.cvtColor(cv2.imdecode(np.frombuffer(path.read_bytes(), np.uint8), cv2.IMREAD_COLOR), cv2.COLOR_BGR2RGB)
+    image = cv2.imdecode(np.frombuffer(path.read_bytes(), np.uint8), cv2.IMREAD_COLOR)
+    assert image is not None
+    return cv2.cvtColor(image, cv2.COLOR_BGR2RGB)
 
 
 def normalised(image: Array, mean: Sequence[float], std: Sequence[float]) -> Array:

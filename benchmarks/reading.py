@@ -21,9 +21,9 @@ from typing import Any
 import cv2
 import numpy as np
 
-from phalanx import Reader
 from phalanx.data.image import read_image
 from phalanx.data.samples import Draw, Image
+from phalanx.deploy.read import Reader
 from phalanx.families.text_detection.data.drawn_pages import DrawnPages
 from phalanx.runtime import load
 

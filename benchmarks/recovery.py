@@ -45,7 +45,7 @@ class Run:
     def __init__(self, folder: Path, ranks: int, every: int, restarts: int) -> None:
         self.folder, self.output = folder / 'run', folder / 'output.txt'
         words = ['train', 'pp_liteseg_digits', '--nproc_per_node', str(ranks), '--max_restart', str(restarts)]
-        keys = ['--save_dir', self.folder, '--set', *SETTINGS, f'checkpoint.every={every}']
+        keys = ['--save_dir', str(self.folder), '--set', *SETTINGS, f'checkpoint.every={every}']
         with self.output.open('w') as output:
             self.launcher = psutil.Popen(
                 [sys.executable, '-m', 'phalanx', *words, *keys],
