@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from phalanx.config.arguments import Parser, add_assignments, add_brought_recipe, add_json, add_offline
+from phalanx.deploy.options import WEIGHTS
 from phalanx.launch.flags import add_flags
 
 # Options that people bring along, as assignments to the recipe.
@@ -28,7 +29,6 @@ TAKEN_ALONG = {  # options of the originals that say nothing here
     'vdl_log_dir': 'VisualDL records lie in the run folder',
     'amp_level': "torch's autocast is what level O1 is",
 }
-WEIGHTS = 'a checkpoint, run folder, file, https:// or hf:// address, or a name that `phalanx weights` lists'
 
 TRAIN_EXAMPLES = (
     'phalanx train pp_liteseg_digits                                 # on data that comes with the package; some minutes',
@@ -43,15 +43,6 @@ EVAL_EXAMPLES = (
     'phalanx eval runs/mine --page eval.html                         # with pictures of the worst samples',
     'phalanx eval mine.yml --weights model.pdparams',
     'phalanx eval runs/mine/model.onnx                               # the exported file, beside the weights of its run',
-)
-PREDICT_EXAMPLES = (
-    'phalanx predict runs/mine photos --out results',
-    'phalanx predict runs/mine photos clip.mp4 --out results --threshold 0.5 --set device=cpu',
-    'phalanx predict runs/mine photos --out results --save txt,crops # labels as YOLO has them, and the objects cut out',
-    'find photos -newer seen | phalanx predict runs/mine - --out results',
-    'phalanx predict runs/mine 0 --out results                        # camera 0, until Ctrl-C',
-    'phalanx predict mine.yml a.jpg b.jpg --weights w.pdparams --out results',
-    'phalanx predict ppyoloe_plus_crn_s_80e_coco photos --weights ppyoloe_plus_crn_s_80e_coco --out results',
 )
 CONFIG_EXAMPLES = (
     'phalanx config                                # the shipped recipes',
@@ -125,22 +116,6 @@ def eval_parser() -> Parser:
     parser.add_argument('--page', type=Path, metavar='FILE', help=page)
     add_json(parser)
     add_flags(parser)
-    return parser
-
-
-def predict_parser() -> Parser:
-    parser = Parser('phalanx predict', 'Writes the results of a trained model for images and videos.', PREDICT_EXAMPLES)
-    parser.add_argument('run', metavar='RUN', help='a run folder, or a recipe with --weights')
-    what = 'files, folders, patterns in quotes; `-` reads paths from standard input, a number is a camera'
-    parser.add_argument('images', metavar='IMAGE', nargs='+', type=Path, help=what)
-    parser.add_argument('--out', type=Path, metavar='DIR', required=True, help='the folder to write to')
-    parser.add_argument('--weights', metavar='WEIGHTS', help=WEIGHTS)
-    ways = 'which files, of json, txt, crops, pictures, masks and html those that the family has (default: the usual ones)'
-    parser.add_argument('--save', metavar='A,B,..', help=ways)
-    shown = 'draw, cut out and list as txt objects of this score or more (shown_from)'
-    parser.add_argument('--threshold', type=float, metavar='SCORE', help=shown)
-    add_offline(parser)
-    add_assignments(parser)
     return parser
 
 
