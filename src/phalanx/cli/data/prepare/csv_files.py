@@ -26,9 +26,8 @@ NAMED = {
 BARE = ('image', 'x0', 'y0', 'x1', 'y1', 'label')  # the columns of a file without header, as RetinaNet has them
 
 
-def find_csv(tree: Tree) -> Found:
+def find_csv(tree: Tree, found: Found) -> None:
     """All CSV and TSV files with a column of images."""
-    found = Found()
     boxes: dict[Path, tuple[SplitName, list[Thing]]] = {}
     for path in tree.having('.csv', '.tsv'):
         with found.left_out.noted():
@@ -36,7 +35,6 @@ def find_csv(tree: Tree) -> Found:
                 with found.left_out.noted():
                     _add(row, f'{path}:{number}', path, tree, found, boxes)
     found.samples += [Sample(image, split, tuple(things)) for image, (split, things) in boxes.items()]
-    return found
 
 
 def _add(
@@ -56,10 +54,8 @@ def _add(
 
 
 def _box(row: Mapping[str, str], size: tuple[int, int], where: str) -> Box:
-    values = []
     ends = ('x1', 'y1') if 'x1' in row else ('width', 'height')
-    for key in ('x0', 'y0', *ends):
-        values.append(number_in(row.get(key), f'{where}: {key}'))
+    values = [number_in(row.get(key), f'{where}: {key}') for key in ('x0', 'y0', *ends)]
     x0, y0, x1, y1 = values
     if ends[0] == 'width':
         x1, y1 = x0 + x1, y0 + y1

@@ -23,7 +23,7 @@ from phalanx.cli.data.prepare.yolo import read_yolo
 
 class Format(NamedTuple):
     about: str
-    find: Callable[[Tree], Found]
+    find: Callable[[Tree, Found], None]  # adds what there is of this format
 
 
 # In the order of trust: of two that annotate as many images, the first is taken.
@@ -53,7 +53,7 @@ def look(tree: Tree, names: Sequence[str] = tuple(FORMATS)) -> dict[str, Found]:
             continue
         found = Found()
         with tree.unreadable.noted():  # of a file that is about all images, the names of the classes say
-            found = FORMATS[name].find(tree)
+            FORMATS[name].find(tree, found)
         if found.samples:
             held[name] = usable(found, tree)
     return dict(sorted(held.items(), key=lambda item: -len({sample.image for sample in item[1].samples})))
