@@ -42,14 +42,6 @@ class Cost:
     size_mib: float  # of the file
 
 
-@dataclass(frozen=True)
-class Deployed:
-    """What came of evaluating a file."""
-
-    evaluation: Evaluation
-    cost: Cost
-
-
 def command(
     file: Path, data: str | None, weights: Path | None, assigned: Assignments, *, as_json: bool, page: Path | None = None
 ) -> None:
@@ -67,25 +59,20 @@ def command(
         model = load(file)
     except ArtifactError as error:
         raise RequestError(str(error)) from None
-    check_family(job, model, file)
-    found = evaluate(job, model, file, before)
+    task = job.resolved.value['task'].value
+    if model.guide['task'] != task:
+        raise RequestError(f'{file}: is a {model.guide["task"]} model, the recipe is for {task}; --data names another')
+    found, cost = evaluate(job, model, file, before)
     if page:
-        write_evaluation(page, job.name, str(file), with_pictures(found.evaluation, job, model))
+        write_evaluation(page, job.name, str(file), with_pictures(found, job, model))
     try:
         own: Mapping[str, float] | None = worker.evaluate(job, weights).metrics
     except CheckpointError:  # a recipe, or a run without weights
         own = None
-    _say(found, own, as_json)
+    _say(found, cost, own, as_json)
 
 
-def check_family(job: Job, model: Model, file: Path) -> None:
-    """Raises RequestError when the file is of another family than the recipe."""
-    task = job.resolved.value['task'].value
-    if model.guide['task'] != task:
-        raise RequestError(f'{file}: is a {model.guide["task"]} model, the recipe is for {task}; --data names another')
-
-
-def evaluate(job: Job, model: Model, file: Path, before: int, batches: Sequence[int] = BATCHES) -> Deployed:
+def evaluate(job: Job, model: Model, file: Path, before: int, batches: Sequence[int] = BATCHES) -> tuple[Evaluation, Cost]:
     """The metrics of `model` on the evaluation samples, one by one; then `batches` of them are timed.
 
     `before`: the memory of the process without the model.
@@ -120,7 +107,7 @@ def evaluate(job: Job, model: Model, file: Path, before: int, batches: Sequence[
         seconds=time.perf_counter() - begun,
         missed=missed,
     )
-    return Deployed(found, cost)
+    return found, cost
 
 
 def with_pictures(found: Evaluation, job: Job, model: Model) -> Evaluation:
@@ -144,18 +131,17 @@ def best_batch(model: Model, images: Sequence[Image], batches: Sequence[int]) ->
     return best, taken[best]
 
 
-def _say(found: Deployed, own: Mapping[str, float] | None, as_json: bool) -> None:
-    metrics, samples = found.evaluation.metrics, found.evaluation.samples
+def _say(found: Evaluation, cost: Cost, own: Mapping[str, float] | None, as_json: bool) -> None:
+    metrics, samples = found.metrics, found.samples
     differences = {name: value - own[name] for name, value in metrics.items()} if own else None
     if as_json:
-        facts = {'metrics': metrics, 'samples': samples, 'cost': asdict(found.cost)}
+        facts = {'metrics': metrics, 'samples': samples, 'cost': asdict(cost)}
         print(json.dumps({**facts, 'checkpoint': own, 'differences': differences}))
         return
     width = max(map(len, metrics))
     print(f'{"":<{width}}  {"exported":>10}' + (f'  {"checkpoint":>10}  {"difference":>10}' if own else ''))
     for name, value in metrics.items():
         print(f'{name:<{width}}  {value:>10.4f}' + (f'  {own[name]:>10.4f}  {value - own[name]:>+10.4f}' if own else ''))
-    cost = found.cost
     print(
         f'{samples} samples; {cost.median_ms:.1f} ms an image (median; 95 % within {cost.p95_ms:.1f} ms), '
         f'{cost.best_batch_ms:.1f} ms in batches of {cost.best_batch}; '
