@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from phalanx.config.arguments import Parser, add_assignments, add_brought_recipe, add_json, add_offline
+from phalanx.config.arguments import Parser, add_assignments, add_brought_recipe, add_command, add_json, add_offline
 from phalanx.deploy.options import WEIGHTS
 from phalanx.launch.flags import add_flags
 
@@ -85,10 +85,18 @@ def train_parser() -> Parser:
     add_offline(parser)
     add_flags(parser)
     brought = parser.add_argument_group('other names for keys of the recipe, as people know them')
-    for option in ('iters', 'batch_size', 'learning_rate', 'log_iters', 'keep_checkpoint_max', 'save_interval', 'num_workers'):
+    for option in (
+        'iters',
+        'batch_size',
+        'learning_rate',
+        'log_iters',
+        'keep_checkpoint_max',
+        'save_interval',
+        'num_workers',
+        'seed',
+    ):
         names = ('--log_iters', '--log_steps') if option == 'log_iters' else (f'--{option}',)
         brought.add_argument(*names, dest=option, metavar='N', help=BROUGHT_ALONG[option].removesuffix('={}'))
-    brought.add_argument('--seed', metavar='N', help='train.seed')
     brought.add_argument('--precision', metavar='DTYPE', help='precision.dtype: fp32, bf16 or fp16')
     brought.add_argument('--amp', action='store_true', help='precision.dtype=fp16')
     brought.add_argument('--do_eval', '--eval', dest='eval', action='store_true', help='evaluate.enabled=true')
@@ -140,10 +148,9 @@ def weights_parser() -> Parser:
     parser = Parser('phalanx weights', about, WEIGHTS_EXAMPLES)
     commands = parser.add_subparsers(dest='command')
     about = 'list the names: network, training data, published figure, licence (with --json also the address)'
-    listing = commands.add_parser('list', help=about, description=about)
+    listing = add_command(commands, 'list', about)
     add_json(listing)
-    about = 'fetch weights into the cache, and print where they are'
-    getting = commands.add_parser('get', help=about, description=about)
+    getting = add_command(commands, 'get', 'fetch weights into the cache, and print where they are')
     getting.add_argument('names', metavar='NAME', nargs='+', help='a name of the list, an https:// or hf:// address')
     add_offline(getting)
     return parser
@@ -153,13 +160,11 @@ def convert_parser() -> Parser:
     about = 'Writes a configuration or weights of a Paddle project as files of ours.'
     parser = Parser('phalanx convert', about, CONVERT_EXAMPLES)
     commands = parser.add_subparsers(dest='command', required=True)
-    about = 'write a configuration of a Paddle project as a recipe'
-    recipe = commands.add_parser('recipe', help=about, description=about)
+    recipe = add_command(commands, 'recipe', 'write a configuration of a Paddle project as a recipe')
     recipe.add_argument('file', metavar='FILE', help='the configuration')
     recipe.add_argument('--out', type=Path, metavar='FILE', help='where to write it (default: standard output)')
     add_assignments(recipe)
-    about = 'write weights of a Paddle project as .safetensors'
-    weights = commands.add_parser('weights', help=about, description=about)
+    weights = add_command(commands, 'weights', 'write weights of a Paddle project as .safetensors')
     weights.add_argument('file', metavar='FILE', type=Path, help='a .pdparams, or a .tar or .tar.gz that holds one')
     which = weights.add_mutually_exclusive_group(required=True)
     which.add_argument('--recipe', metavar='RECIPE', help='the recipe (ours or theirs) of the network that they belong to')
