@@ -18,6 +18,7 @@ from phalanx.cli.data.tables import print_census
 from phalanx.config.arguments import assignments
 from phalanx.data.samples import Draw, SampleError, Split
 from phalanx.engine.runs import Job, check_parts, open_job
+from phalanx.report.terminal import terminal
 from phalanx.system.cores import cores
 from phalanx.system.disk import write_whole
 from phalanx.system.errors import RequestError
@@ -60,7 +61,7 @@ def check(given: argparse.Namespace) -> int:
     if given.json:
         print(json.dumps(census.record() | {'page': str(place)}))
     else:
-        console = Console(width=None if sys.stdout.isatty() else 160)
+        console = terminal()
         print_census(census, console)
         console.print(f'page: {place}', soft_wrap=True)
     return 1 if census.problems else 0
