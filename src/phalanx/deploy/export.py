@@ -101,7 +101,11 @@ def command(words: Sequence[str]) -> int:
     if given.format == 'torch_export' and (given.precision != 'fp32' or given.with_post_processing):
         raise RequestError('--format torch_export is the network in fp32 alone; use onnx or openvino for the rest')
     if given.opset is not None:
-        check_opset(given.opset)
+        import onnx  # it comes with the extra `export`
+
+        newest = onnx.defs.onnx_opset_version()
+        if not OLDEST_OPSET <= given.opset <= newest:
+            raise RequestError(f'--opset {given.opset}: torch writes ONNX operators of version {OLDEST_OPSET} to {newest} only')
     job = open_job(given.run, assignments(given))
     out = given.out or job.folder / f'model{FORMATS[given.format]}'
     if out.suffix != FORMATS[given.format]:
@@ -123,15 +127,6 @@ def command(words: Sequence[str]) -> int:
         return 1
     _say(written)
     return 0
-
-
-def check_opset(opset: int) -> None:
-    """Raises RequestError for a version of ONNX's operators that no file is written in."""
-    import onnx  # it comes with the extra `export`
-
-    newest = onnx.defs.onnx_opset_version()
-    if not OLDEST_OPSET <= opset <= newest:
-        raise RequestError(f'--opset {opset}: torch writes ONNX operators of version {OLDEST_OPSET} to {newest} only')
 
 
 def export(job: Job, out: Path, options: Options) -> Written:

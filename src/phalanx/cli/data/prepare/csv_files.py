@@ -7,7 +7,7 @@ from pathlib import Path
 from phalanx.cli.data.prepare.checks import AnnotationError, number_in
 from phalanx.cli.data.prepare.html_tables import tokens_of
 from phalanx.cli.data.prepare.samples import Box, Found, Sample, SplitName, Thing
-from phalanx.cli.data.prepare.tree import SPLITS, Tree, text_in
+from phalanx.cli.data.prepare.tree import Tree, text_in
 
 # Names of columns in lower case without `_`, ` ` and `-`, the likeliest first.
 NAMED = {
@@ -41,7 +41,7 @@ def _add(
     row: Mapping[str, str], where: str, path: Path, tree: Tree, found: Found, boxes: dict[Path, tuple[SplitName, list[Thing]]]
 ) -> None:
     image = tree.image(row['image'], path, where)
-    split: SplitName = SPLITS.get(row.get('split', '').lower(), '') or tree.split_of(path)
+    split = tree.split_of(path, row.get('split', ''))
     if 'x0' in row:
         things = boxes.setdefault(image, (split, []))[1]
         if any(row.get(key) for key in ('x0', 'label')):  # a line without both names an image that shows nothing

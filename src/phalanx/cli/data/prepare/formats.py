@@ -1,7 +1,7 @@
 """The formats of annotations, and which of them a folder holds."""
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
@@ -45,7 +45,7 @@ FORMATS = {
 }
 
 
-def look(tree: Tree, names: Sequence[str] = tuple(FORMATS)) -> dict[str, Found]:
+def look(tree: Tree, names: Iterable[str] = FORMATS) -> dict[str, Found]:
     """What each format holds of a folder, those that hold most images first; formats that hold nothing are not there."""
     held: dict[str, Found] = {}
     for name in names:

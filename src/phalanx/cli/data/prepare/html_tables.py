@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from phalanx.cli.data.prepare.checks import AnnotationError, parsed, shortened
-from phalanx.cli.data.prepare.samples import Found, Sample, SplitName
-from phalanx.cli.data.prepare.tree import SPLITS, Tree, text_in
+from phalanx.cli.data.prepare.samples import Found, Sample
+from phalanx.cli.data.prepare.tree import Tree, text_in
 
 INLINE = ('b', 'i', 'sup', 'sub', 'u', 'strong', 'em')  # tags that are kept as part of the text
 BREAKS = ('br', 'p', 'div', 'span', 'a', 'font', 'small')  # tags within a cell that are left out
@@ -40,7 +40,7 @@ def _of_line(line: str, where: str, path: Path, tree: Tree) -> Sample | None:
     if not isinstance(content, dict) or 'filename' not in content or 'html' not in content:
         return None
     image = tree.image(str(content['filename']), path, where)
-    split: SplitName = SPLITS.get(str(content.get('split')).lower(), '') or tree.split_of(path)
+    split = tree.split_of(path, str(content.get('split')))
     html = content['html']
     if isinstance(html, str):
         return Sample(image, split, table=tokens_of(html, where))

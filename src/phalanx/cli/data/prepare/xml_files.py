@@ -52,7 +52,6 @@ def read_cvat(tree: Tree, found: Found) -> None:
             where = f'{path}: image {element.get("id")}'
             with found.left_out.noted():
                 image = tree.image(element.get('name') or '', path, where)
-                subset: SplitName = SPLITS.get((element.get('subset') or '').lower(), '') or tree.split_of(path)
                 size = tree.size(image)
                 things = [
                     _cvat_thing(shape, size, f'{where}: {shape.tag}') for shape in element if shape.tag in ('box', 'polygon')
@@ -60,7 +59,7 @@ def read_cvat(tree: Tree, found: Found) -> None:
                 others = sorted({shape.tag for shape in element} - {'box', 'polygon', 'tag'})
                 if others:
                     found.left_out.append(f'{where}: {", ".join(others)} are neither boxes nor polygons')
-                found.samples.append(Sample(image, subset, tuple(things)))
+                found.samples.append(Sample(image, tree.split_of(path, element.get('subset') or ''), tuple(things)))
 
 
 def _cvat_thing(shape: ElementTree.Element, size: tuple[int, int], where: str) -> Thing:
