@@ -65,7 +65,7 @@ def predict_files(job: Job, given: Sequence[Path], out: Path, weights: str | Non
     are no weights.
     """
     writers = job.task.writers
-    check_ways(ways, list(writers.ways))
+    check_ways(ways, writers)
     files = list_files(given, out)
     predict = Trained(job, weights, job.recipe.device)
     print(f'weights: {predict.weights}', file=sys.stderr)
@@ -88,10 +88,10 @@ def predict_files(job: Job, given: Sequence[Path], out: Path, weights: str | Non
     return images, frames, failed
 
 
-def check_ways(chosen: Sequence[str], ways: Sequence[str]) -> None:
+def check_ways(chosen: Sequence[str], writers: Writers) -> None:
     """Raises RequestError when `--save` names a way to write results that there is not."""
-    if unknown := [way for way in chosen if way not in ways]:
-        raise RequestError(f'--save: {unknown[0]!r} is none of {", ".join(ways)}')
+    if unknown := [way for way in chosen if way not in writers.ways]:
+        raise RequestError(f'--save: {unknown[0]!r} is none of {", ".join(writers.ways)}')
 
 
 def predict_video(
