@@ -4,6 +4,7 @@ The file is run by `phalanx.runtime`, which prepares each picture itself and rea
 get. The metric is that of the recipe.
 """
 
+import argparse
 import json
 import time
 from collections.abc import Mapping, Sequence
@@ -42,18 +43,16 @@ class Cost:
     size_mib: float  # of the file
 
 
-def command(
-    file: Path, data: str | None, weights: Path | None, assigned: Assignments, *, as_json: bool, page: Path | None = None
-) -> None:
-    """Prints the metrics of the file, those of the weights of its run, and the differences; `page` shows its worst samples.
+def command(file: Path, given: argparse.Namespace, assigned: Assignments) -> None:
+    """Prints the metrics of the file, those of the weights of its run, and the differences; `--page` shows its worst samples.
 
     Raises RequestError, ConfigError, BadSampleError, and ArtifactError when the file does not take a sample.
     """
-    if data is None and not (file.parent / 'config.yml').is_file():
+    if given.data is None and not (file.parent / 'config.yml').is_file():
         raise RequestError(
             f'{file}: lies in no run folder; name the run or recipe whose data it is to be evaluated on: --data RUN'
         )
-    job = open_job(data or str(file.parent), assigned)
+    job = open_job(given.data or str(file.parent), assigned)
     before = psutil.Process().memory_info().rss
     try:
         model = load(file)
@@ -63,13 +62,13 @@ def command(
     if model.guide['task'] != task:
         raise RequestError(f'{file}: is a {model.guide["task"]} model, the recipe is for {task}; --data names another')
     found, cost = evaluate(job, model, file, before)
-    if page:
-        write_evaluation(page, job.name, str(file), with_pictures(found, job, model))
+    if given.page:
+        write_evaluation(given.page, job.name, str(file), with_pictures(found, job, model))
     try:
-        own: Mapping[str, float] | None = worker.evaluate(job, weights).metrics
+        own: Mapping[str, float] | None = worker.evaluate(job, given.weights).metrics
     except CheckpointError:  # a recipe, or a run without weights
         own = None
-    _say(found, cost, own, as_json)
+    _say(found, cost, own, given.json)
 
 
 def evaluate(job: Job, model: Model, file: Path, before: int, batches: Sequence[int] = BATCHES) -> tuple[Evaluation, Cost]:
