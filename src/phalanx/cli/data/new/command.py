@@ -140,10 +140,8 @@ def _lists(found: Found, given: argparse.Namespace) -> dict[SplitName, list[Samp
     train, val = deal(rest, [1 - share, share], given.seed, given.groups, labels_of)
     apart = '; the test images stay apart' if test else ''
     print(f'  split at random (seed {given.seed}), {share:.0%} to evaluate with{apart}')
-    dealt: dict[SplitName, list[Sample]] = {'train': train, 'val': val}
-    if test:
-        dealt['test'] = test
-    return dealt
+    dealt: dict[SplitName, list[Sample]] = {'train': train, 'val': val, 'test': test}
+    return {split: samples for split, samples in dealt.items() if samples}
 
 
 def _say(family: Family, found: Found, written: Written, tree: Tree, weights: Path | None) -> None:
