@@ -239,14 +239,14 @@ def test_a_line_that_is_turned_by_less_than_a_quarter_is_read_from_its_beginning
 def test_hocr_says_how_far_a_text_is_turned(page: Image, tmp_path: Path) -> None:
     """Counter-clockwise, as hOCR counts: 45 degrees upwards, and 270 for a text that goes from top to bottom."""
     rising = Line('up', 0.9, 0.8, ((10.0, 60.0), (60.0, 10.0), (70.0, 20.0), (20.0, 70.0)))
-    file = as_hocr([rising, line('down', 0, 0, 10, 60), line('level', 0, 0, 60, 10)], page, tmp_path / 'a')
+    (file,) = as_hocr([rising, line('down', 0, 0, 10, 60), line('level', 0, 0, 60, 10)], page, tmp_path / 'a')
     titles = {''.join(each.itertext()): each.get('title', '').partition('; textangle ')[2] for each in spans(file, 'ocr_line')}
     assert titles == {'up': '45', 'down': '270', 'level': ''}
 
 
 def test_hocr_has_the_words_of_a_line_which_tools_lay_over_a_scan(page: Image, tmp_path: Path) -> None:
     """Boxes by hand: nine characters in 90 pixels, along the line, which may go down the page."""
-    file = as_hocr([line('ab cde fg', 10, 20, 100, 40), line('ab cde fg', 10, 20, 30, 110)], page, tmp_path / 'a')
+    (file,) = as_hocr([line('ab cde fg', 10, 20, 100, 40), line('ab cde fg', 10, 20, 30, 110)], page, tmp_path / 'a')
     assert [(word.text, word.get('title')) for word in spans(file, 'ocrx_word')] == [
         ('ab', 'bbox 10 20 30 40; x_wconf 90'),
         ('cde', 'bbox 40 20 70 40; x_wconf 90'),
@@ -258,7 +258,7 @@ def test_hocr_has_the_words_of_a_line_which_tools_lay_over_a_scan(page: Image, t
 
 
 def test_hocr_escapes_what_it_holds(page: Image, tmp_path: Path) -> None:
-    file = as_hocr([line('a < b & "c"', 20, 20, 99, 39)], page, tmp_path / 'a"b')
+    (file,) = as_hocr([line('a < b & "c"', 20, 20, 99, 39)], page, tmp_path / 'a"b')
     (found,) = spans(file, 'ocr_line')
     assert ''.join(found.itertext()) == 'a < b & "c"'
     assert found.get('title') == 'bbox 20 20 99 39'

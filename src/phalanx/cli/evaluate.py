@@ -62,7 +62,7 @@ def _evaluate_exported(file: Path, given: argparse.Namespace, assigned: Assignme
     from phalanx.runtime import ArtifactError
 
     try:
-        deployed.command(file, given.data, given.weights, assigned, as_json=given.json, page=given.page)
+        deployed.command(file, given, assigned)
     except (ArtifactError, BadSampleError, OSError, ValueError) as error:
         print(f'evaluation failed: {told(error)}', file=sys.stderr)
         return 1

@@ -24,7 +24,7 @@ COMMANDS = {
     'new': Command('cli.data.new.command', 'cli.data.options', 'Writes a recipe for a folder of images and their annotations.'),
     'train': Command('cli.train', 'cli.options', 'Trains a recipe, on one rank or several.'),
     'eval': Command('cli.evaluate', 'cli.options', 'Evaluates the weights of a run, or others.'),
-    'predict': Command('cli.predict', 'cli.options', 'Writes the results of a trained model for images.'),
+    'predict': Command('deploy.predict', 'deploy.options', 'Writes the results of a trained model for images.'),
     'read': Command('deploy.read', 'deploy.options', 'Reads pages: finds their texts and writes them in reading order.'),
     'config': Command('cli.config', 'cli.options', 'Lists the shipped recipes; of one, prints each value with its origin.'),
     'weights': Command('cli.weights', 'cli.options', 'Lists published weights by name, and fetches them.'),

@@ -2,7 +2,8 @@
 
 from pathlib import Path
 
-from phalanx.config.arguments import Parser, add_assignments, add_brought_recipe, add_json, add_offline
+from phalanx.config.arguments import Parser, add_assignments, add_brought_recipe, add_command, add_json, add_offline
+from phalanx.deploy.options import WEIGHTS
 from phalanx.launch.flags import add_flags
 
 # Options that people bring along, as assignments to the recipe.
@@ -28,7 +29,6 @@ TAKEN_ALONG = {  # options of the originals that say nothing here
     'vdl_log_dir': 'VisualDL records lie in the run folder',
     'amp_level': "torch's autocast is what level O1 is",
 }
-WEIGHTS = 'a checkpoint, run folder, file, https:// or hf:// address, or a name that `phalanx weights` lists'
 
 TRAIN_EXAMPLES = (
     'phalanx train pp_liteseg_digits                                 # on data that comes with the package; some minutes',
@@ -43,15 +43,6 @@ EVAL_EXAMPLES = (
     'phalanx eval runs/mine --page eval.html                         # with pictures of the worst samples',
     'phalanx eval mine.yml --weights model.pdparams',
     'phalanx eval runs/mine/model.onnx                               # the exported file, beside the weights of its run',
-)
-PREDICT_EXAMPLES = (
-    'phalanx predict runs/mine photos --out results',
-    'phalanx predict runs/mine photos clip.mp4 --out results --threshold 0.5 --set device=cpu',
-    'phalanx predict runs/mine photos --out results --save txt,crops # labels as YOLO has them, and the objects cut out',
-    'find photos -newer seen | phalanx predict runs/mine - --out results',
-    'phalanx predict runs/mine 0 --out results                        # camera 0, until Ctrl-C',
-    'phalanx predict mine.yml a.jpg b.jpg --weights w.pdparams --out results',
-    'phalanx predict ppyoloe_plus_crn_s_80e_coco photos --weights ppyoloe_plus_crn_s_80e_coco --out results',
 )
 CONFIG_EXAMPLES = (
     'phalanx config                                # the shipped recipes',
@@ -94,10 +85,18 @@ def train_parser() -> Parser:
     add_offline(parser)
     add_flags(parser)
     brought = parser.add_argument_group('other names for keys of the recipe, as people know them')
-    for option in ('iters', 'batch_size', 'learning_rate', 'log_iters', 'keep_checkpoint_max', 'save_interval', 'num_workers'):
+    for option in (
+        'iters',
+        'batch_size',
+        'learning_rate',
+        'log_iters',
+        'keep_checkpoint_max',
+        'save_interval',
+        'num_workers',
+        'seed',
+    ):
         names = ('--log_iters', '--log_steps') if option == 'log_iters' else (f'--{option}',)
         brought.add_argument(*names, dest=option, metavar='N', help=BROUGHT_ALONG[option].removesuffix('={}'))
-    brought.add_argument('--seed', metavar='N', help='train.seed')
     brought.add_argument('--precision', metavar='DTYPE', help='precision.dtype: fp32, bf16 or fp16')
     brought.add_argument('--amp', action='store_true', help='precision.dtype=fp16')
     brought.add_argument('--do_eval', '--eval', dest='eval', action='store_true', help='evaluate.enabled=true')
@@ -128,22 +127,6 @@ def eval_parser() -> Parser:
     return parser
 
 
-def predict_parser() -> Parser:
-    parser = Parser('phalanx predict', 'Writes the results of a trained model for images and videos.', PREDICT_EXAMPLES)
-    parser.add_argument('run', metavar='RUN', help='a run folder, or a recipe with --weights')
-    what = 'files, folders, patterns in quotes; `-` reads paths from standard input, a number is a camera'
-    parser.add_argument('images', metavar='IMAGE', nargs='+', type=Path, help=what)
-    parser.add_argument('--out', type=Path, metavar='DIR', required=True, help='the folder to write to')
-    parser.add_argument('--weights', metavar='WEIGHTS', help=WEIGHTS)
-    ways = 'which files, of json, txt, crops, pictures, masks and html those that the family has (default: the usual ones)'
-    parser.add_argument('--save', metavar='A,B,..', help=ways)
-    shown = 'draw, cut out and list as txt objects of this score or more (shown_from)'
-    parser.add_argument('--threshold', type=float, metavar='SCORE', help=shown)
-    add_offline(parser)
-    add_assignments(parser)
-    return parser
-
-
 def config_parser() -> Parser:
     about = 'Prints the resolved recipe, each value followed by where it was written; without a recipe, lists the shipped ones.'
     parser = Parser('phalanx config', about, CONFIG_EXAMPLES)
@@ -165,10 +148,9 @@ def weights_parser() -> Parser:
     parser = Parser('phalanx weights', about, WEIGHTS_EXAMPLES)
     commands = parser.add_subparsers(dest='command')
     about = 'list the names: network, training data, published figure, licence (with --json also the address)'
-    listing = commands.add_parser('list', help=about, description=about)
+    listing = add_command(commands, 'list', about)
     add_json(listing)
-    about = 'fetch weights into the cache, and print where they are'
-    getting = commands.add_parser('get', help=about, description=about)
+    getting = add_command(commands, 'get', 'fetch weights into the cache, and print where they are')
     getting.add_argument('names', metavar='NAME', nargs='+', help='a name of the list, an https:// or hf:// address')
     add_offline(getting)
     return parser
@@ -178,13 +160,11 @@ def convert_parser() -> Parser:
     about = 'Writes a configuration or weights of a Paddle project as files of ours.'
     parser = Parser('phalanx convert', about, CONVERT_EXAMPLES)
     commands = parser.add_subparsers(dest='command', required=True)
-    about = 'write a configuration of a Paddle project as a recipe'
-    recipe = commands.add_parser('recipe', help=about, description=about)
+    recipe = add_command(commands, 'recipe', 'write a configuration of a Paddle project as a recipe')
     recipe.add_argument('file', metavar='FILE', help='the configuration')
     recipe.add_argument('--out', type=Path, metavar='FILE', help='where to write it (default: standard output)')
     add_assignments(recipe)
-    about = 'write weights of a Paddle project as .safetensors'
-    weights = commands.add_parser('weights', help=about, description=about)
+    weights = add_command(commands, 'weights', 'write weights of a Paddle project as .safetensors')
     weights.add_argument('file', metavar='FILE', type=Path, help='a .pdparams, or a .tar or .tar.gz that holds one')
     which = weights.add_mutually_exclusive_group(required=True)
     which.add_argument('--recipe', metavar='RECIPE', help='the recipe (ours or theirs) of the network that they belong to')

@@ -5,11 +5,8 @@ import json
 import sys
 from collections.abc import Sequence
 
-from rich import box
-from rich.console import Console
-from rich.table import Table
-
 from phalanx.cli.options import weights_parser
+from phalanx.report.terminal import table_of, terminal
 from phalanx.weights.fetching import FetchError
 from phalanx.weights.finding import find, folder_of
 from phalanx.weights.published import PUBLISHED
@@ -36,12 +33,9 @@ def show(given: argparse.Namespace) -> int:
     if given.json:
         print(json.dumps([{**row, 'address': PUBLISHED[row['name']].address} for row in rows]))
         return 0
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for column in rows[0]:
-        table.add_column(column, overflow='fold', no_wrap=column == 'name')
-    for row in rows:
-        table.add_row(*row.values())
-    Console(width=None if sys.stdout.isatty() else 160).print(table)
+    table = table_of(rows, overflow='fold')
+    table.columns[0].no_wrap = True
+    terminal().print(table)
     return 0
 
 

@@ -64,6 +64,12 @@ def with_values(words: Sequence[str], flags: Sequence[str]) -> list[str]:
     ]
 
 
+def add_command(commands: Any, name: str, about: str) -> argparse.ArgumentParser:
+    """The parser of a subcommand, whose line in the help of all is its own description too."""
+    parser: argparse.ArgumentParser = commands.add_parser(name, help=about, description=about)
+    return parser
+
+
 def add_json(parser: argparse.ArgumentParser) -> None:
     parser.add_argument('--json', action='store_true', help='print one JSON object and nothing else')
 

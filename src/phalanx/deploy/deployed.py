@@ -4,6 +4,7 @@ The file is run by `phalanx.runtime`, which prepares each picture itself and rea
 get. The metric is that of the recipe.
 """
 
+import argparse
 import json
 import time
 from collections.abc import Mapping, Sequence
@@ -42,50 +43,35 @@ class Cost:
     size_mib: float  # of the file
 
 
-@dataclass(frozen=True)
-class Deployed:
-    """What came of evaluating a file."""
-
-    evaluation: Evaluation
-    cost: Cost
-
-
-def command(
-    file: Path, data: str | None, weights: Path | None, assigned: Assignments, *, as_json: bool, page: Path | None = None
-) -> None:
-    """Prints the metrics of the file, those of the weights of its run, and the differences; `page` shows its worst samples.
+def command(file: Path, given: argparse.Namespace, assigned: Assignments) -> None:
+    """Prints the metrics of the file, those of the weights of its run, and the differences; `--page` shows its worst samples.
 
     Raises RequestError, ConfigError, BadSampleError, and ArtifactError when the file does not take a sample.
     """
-    if data is None and not (file.parent / 'config.yml').is_file():
+    if given.data is None and not (file.parent / 'config.yml').is_file():
         raise RequestError(
             f'{file}: lies in no run folder; name the run or recipe whose data it is to be evaluated on: --data RUN'
         )
-    job = open_job(data or str(file.parent), assigned)
+    job = open_job(given.data or str(file.parent), assigned)
     before = psutil.Process().memory_info().rss
     try:
         model = load(file)
     except ArtifactError as error:
         raise RequestError(str(error)) from None
-    check_family(job, model, file)
-    found = evaluate(job, model, file, before)
-    if page:
-        write_evaluation(page, job.name, str(file), with_pictures(found.evaluation, job, model))
-    try:
-        own: Mapping[str, float] | None = worker.evaluate(job, weights).metrics
-    except CheckpointError:  # a recipe, or a run without weights
-        own = None
-    _say(found, own, as_json)
-
-
-def check_family(job: Job, model: Model, file: Path) -> None:
-    """Raises RequestError when the file is of another family than the recipe."""
     task = job.resolved.value['task'].value
     if model.guide['task'] != task:
         raise RequestError(f'{file}: is a {model.guide["task"]} model, the recipe is for {task}; --data names another')
+    found, cost = evaluate(job, model, file, before)
+    if given.page:
+        write_evaluation(given.page, job.name, str(file), with_pictures(found, job, model))
+    try:
+        own: Mapping[str, float] | None = worker.evaluate(job, given.weights).metrics
+    except CheckpointError:  # a recipe, or a run without weights
+        own = None
+    _say(found, cost, own, given.json)
 
 
-def evaluate(job: Job, model: Model, file: Path, before: int, batches: Sequence[int] = BATCHES) -> Deployed:
+def evaluate(job: Job, model: Model, file: Path, before: int, batches: Sequence[int] = BATCHES) -> tuple[Evaluation, Cost]:
     """The metrics of `model` on the evaluation samples, one by one; then `batches` of them are timed.
 
     `before`: the memory of the process without the model.
@@ -120,7 +106,7 @@ def evaluate(job: Job, model: Model, file: Path, before: int, batches: Sequence[
         seconds=time.perf_counter() - begun,
         missed=missed,
     )
-    return Deployed(found, cost)
+    return found, cost
 
 
 def with_pictures(found: Evaluation, job: Job, model: Model) -> Evaluation:
@@ -144,18 +130,17 @@ def best_batch(model: Model, images: Sequence[Image], batches: Sequence[int]) ->
     return best, taken[best]
 
 
-def _say(found: Deployed, own: Mapping[str, float] | None, as_json: bool) -> None:
-    metrics, samples = found.evaluation.metrics, found.evaluation.samples
+def _say(found: Evaluation, cost: Cost, own: Mapping[str, float] | None, as_json: bool) -> None:
+    metrics, samples = found.metrics, found.samples
     differences = {name: value - own[name] for name, value in metrics.items()} if own else None
     if as_json:
-        facts = {'metrics': metrics, 'samples': samples, 'cost': asdict(found.cost)}
+        facts = {'metrics': metrics, 'samples': samples, 'cost': asdict(cost)}
         print(json.dumps({**facts, 'checkpoint': own, 'differences': differences}))
         return
     width = max(map(len, metrics))
     print(f'{"":<{width}}  {"exported":>10}' + (f'  {"checkpoint":>10}  {"difference":>10}' if own else ''))
     for name, value in metrics.items():
         print(f'{name:<{width}}  {value:>10.4f}' + (f'  {own[name]:>10.4f}  {value - own[name]:>+10.4f}' if own else ''))
-    cost = found.cost
     print(
         f'{samples} samples; {cost.median_ms:.1f} ms an image (median; 95 % within {cost.p95_ms:.1f} ms), '
         f'{cost.best_batch_ms:.1f} ms in batches of {cost.best_batch}; '

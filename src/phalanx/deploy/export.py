@@ -101,7 +101,11 @@ def command(words: Sequence[str]) -> int:
     if given.format == 'torch_export' and (given.precision != 'fp32' or given.with_post_processing):
         raise RequestError('--format torch_export is the network in fp32 alone; use onnx or openvino for the rest')
     if given.opset is not None:
-        check_opset(given.opset)
+        import onnx  # it comes with the extra `export`
+
+        newest = onnx.defs.onnx_opset_version()
+        if not OLDEST_OPSET <= given.opset <= newest:
+            raise RequestError(f'--opset {given.opset}: torch writes ONNX operators of version {OLDEST_OPSET} to {newest} only')
     job = open_job(given.run, assignments(given))
     out = given.out or job.folder / f'model{FORMATS[given.format]}'
     if out.suffix != FORMATS[given.format]:
@@ -123,15 +127,6 @@ def command(words: Sequence[str]) -> int:
         return 1
     _say(written)
     return 0
-
-
-def check_opset(opset: int) -> None:
-    """Raises RequestError for a version of ONNX's operators that no file is written in."""
-    import onnx  # it comes with the extra `export`
-
-    newest = onnx.defs.onnx_opset_version()
-    if not OLDEST_OPSET <= opset <= newest:
-        raise RequestError(f'--opset {opset}: torch writes ONNX operators of version {OLDEST_OPSET} to {newest} only')
 
 
 def export(job: Job, out: Path, options: Options) -> Written:
@@ -159,7 +154,12 @@ def export(job: Job, out: Path, options: Options) -> Written:
     with tempfile.TemporaryDirectory(dir=out.parent, prefix='.export') as aside:
         file, guide = (Path(aside) / f'{out.stem}{suffix}' for suffix in (FORMATS['onnx'], '.json'))
         if out.suffix == FORMATS['torch_export']:
-            file, shapes, differences = checked_program(exported, program, varying, file, trials, expected, options)
+            file = file.with_suffix(out.suffix)
+            torch.export.save(program, file)
+            program = torch.export.load(file)
+            shapes = shapes_of(program, list(exported.outputs), varying)
+            found = [answers(program.module(), images) for images in trials]
+            differences = compare(exported, expected, found) if options.check else {}
         else:
             shapes, differences = checked_onnx(job, exported, program, varying, file, trials, expected, options)
         said = description(job, exported, out, shapes, differences, options)
@@ -208,24 +208,6 @@ def checked_onnx(
         onnx.save(exported.in_graph.add(onnx.load(file)), file)
         shapes, _ = run_onnx(file, trials[:1])
     return shapes, found
-
-
-def checked_program(
-    exported: Export,
-    program: torch.export.ExportedProgram,
-    varying: Mapping[int, int],
-    file: Path,
-    trials: Sequence[Tensor],
-    expected: Sequence[Arrays],
-    options: Options,
-) -> tuple[Path, Shapes, dict[str, float]]:
-    """As `checked_onnx`, of torch's own format."""
-    file = file.with_suffix(FORMATS['torch_export'])
-    torch.export.save(program, file)
-    loaded = torch.export.load(file)
-    found = [answers(loaded.module(), images) for images in trials]
-    differences = compare(exported, expected, found, TOLERANCE) if options.check else {}
-    return file, shapes_of(loaded, list(exported.outputs), varying), differences
 
 
 def examples(task: Task[Any, Any, Any], image_size: tuple[int, int] | None, check: bool) -> Tensor:

@@ -1,4 +1,4 @@
-"""The options of `phalanx export`, `read` and `serve`. Nothing here loads torch, so `--help` does not wait for it."""
+"""The options of the commands in this folder. Nothing here loads torch, so `--help` does not wait for it."""
 
 import argparse
 from pathlib import Path
@@ -14,7 +14,17 @@ POST_PROCESSING_HELP = 'put the suppression of boxes, or the choice of classes, 
 DYNAMIC_HELP = 'which sizes may vary, of batch,height,width (default: all that differ between images)'
 OPSET_HELP = f"version of ONNX's operators, for a runtime that is older ({OLDEST_OPSET} or later; default: as torch recommends)"
 
+WEIGHTS = 'a checkpoint, run folder, file, https:// or hf:// address, or a name that `phalanx weights` lists'
 MODEL = 'a run folder, an exported file (.onnx, .xml), or a name that `phalanx weights` lists'
+PREDICT_EXAMPLES = (
+    'phalanx predict runs/mine photos --out results',
+    'phalanx predict runs/mine photos clip.mp4 --out results --threshold 0.5 --set device=cpu',
+    'phalanx predict runs/mine photos --out results --save txt,crops # labels as YOLO has them, and the objects cut out',
+    'find photos -newer seen | phalanx predict runs/mine - --out results',
+    'phalanx predict runs/mine 0 --out results                        # camera 0, until Ctrl-C',
+    'phalanx predict mine.yml a.jpg b.jpg --weights w.pdparams --out results',
+    'phalanx predict ppyoloe_plus_crn_s_80e_coco photos --weights ppyoloe_plus_crn_s_80e_coco --out results',
+)
 READ_EXAMPLES = (
     'phalanx read scans --det runs/det --rec runs/rec --out texts',
     'phalanx read page.jpg --det det.onnx --rec rec.onnx --out texts --save json,hocr',
@@ -23,6 +33,22 @@ SERVE_EXAMPLES = (
     'phalanx serve runs/mine/model.onnx                     # a page on http://127.0.0.1:8000',
     'curl --data-binary @photo.jpg http://127.0.0.1:8000/predict',
 )
+
+
+def predict_parser() -> Parser:
+    parser = Parser('phalanx predict', 'Writes the results of a trained model for images and videos.', PREDICT_EXAMPLES)
+    parser.add_argument('run', metavar='RUN', help='a run folder, or a recipe with --weights')
+    what = 'files, folders, patterns in quotes; `-` reads paths from standard input, a number is a camera'
+    parser.add_argument('images', metavar='IMAGE', nargs='+', type=Path, help=what)
+    parser.add_argument('--out', type=Path, metavar='DIR', required=True, help='the folder to write to')
+    parser.add_argument('--weights', metavar='WEIGHTS', help=WEIGHTS)
+    ways = 'which files, of json, txt, crops, pictures, masks and html those that the family has (default: the usual ones)'
+    parser.add_argument('--save', metavar='A,B,..', help=ways)
+    shown = 'draw, cut out and list as txt objects of this score or more (shown_from)'
+    parser.add_argument('--threshold', type=float, metavar='SCORE', help=shown)
+    add_offline(parser)
+    add_assignments(parser)
+    return parser
 
 
 def export_parser() -> Parser:

@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from html import escape
 from pathlib import Path
@@ -14,6 +14,7 @@ import PIL.ImageDraw
 import phalanx
 from phalanx.data.samples import Image
 from phalanx.families.recognition.draw import font_for, fonts_for
+from phalanx.families.task import Writers
 from phalanx.families.text_detection.draw import JUDGED, with_outlines
 from phalanx.families.writing import write_picture, write_text
 from phalanx.runtime.reading import angle_of, is_upright, rows_of
@@ -37,18 +38,18 @@ HOCR = """<?xml version="1.0" encoding="UTF-8"?>
 """
 
 
-def as_json(lines: Sequence[Line], page: Image, stem: Path) -> Path:
+def as_json(lines: Sequence[Line], page: Image, stem: Path) -> list[Path]:
     rows = ',\n '.join(json.dumps(asdict(line), ensure_ascii=False) for line in lines)
-    return write_text(stem, '.json', f'[{rows}]\n')[0]
+    return write_text(stem, '.json', f'[{rows}]\n')
 
 
-def as_text(lines: Sequence[Line], page: Image, stem: Path) -> Path:
+def as_text(lines: Sequence[Line], page: Image, stem: Path) -> list[Path]:
     """One row of the page a line; texts side by side are a tab apart."""
     rows = ('\t'.join(line.text for line in row) for row in rows_of(lines))
-    return write_text(stem, '.txt', ''.join(f'{row}\n' for row in rows))[0]
+    return write_text(stem, '.txt', ''.join(f'{row}\n' for row in rows))
 
 
-def as_hocr(lines: Sequence[Line], page: Image, stem: Path) -> Path:
+def as_hocr(lines: Sequence[Line], page: Image, stem: Path) -> list[Path]:
     """hOCR 1.2, from which other tools make searchable PDF files: lines and words with their boxes.
 
     A word has as much of its line as of the line's characters, and the confidence of the line in per cent. The angle of a
@@ -66,7 +67,7 @@ def as_hocr(lines: Sequence[Line], page: Image, stem: Path) -> Path:
         spans.append(f'<span class="ocr_line" id="line_{number}" title="{title}">{words}</span><br/>')
     height, width = page.shape[:2]
     said = HOCR.format(name=escape(stem.name), version=phalanx.__version__, width=width, height=height, lines='\n'.join(spans))
-    return write_text(stem, '.hocr', said)[0]
+    return write_text(stem, '.hocr', said)
 
 
 def bbox(points: Outline) -> str:
@@ -88,8 +89,8 @@ def words_of(line: Line) -> list[tuple[str, Outline]]:
     return found
 
 
-def as_picture(lines: Sequence[Line], page: Image, stem: Path) -> Path:
-    return write_picture(stem, '_read.jpg', drawn(lines, page))[0]
+def as_picture(lines: Sequence[Line], page: Image, stem: Path) -> list[Path]:
+    return write_picture(stem, '_read.jpg', drawn(lines, page))
 
 
 def drawn(lines: Sequence[Line], page: Image) -> Image:
@@ -109,9 +110,6 @@ def drawn(lines: Sequence[Line], page: Image) -> Image:
     return np.concatenate([outlined, np.asarray(beside)], axis=1)
 
 
-SAVED: dict[str, Callable[[Sequence[Line], Image, Path], Path]] = {
-    'json': as_json,
-    'text': as_text,
-    'hocr': as_hocr,
-    'picture': as_picture,
-}
+WRITERS = Writers(
+    {'json': as_json, 'text': as_text, 'hocr': as_hocr, 'picture': as_picture}, usual=('json', 'text', 'hocr', 'picture')
+)

@@ -1,42 +1,71 @@
-"""Results of a trained run for images and videos, from files, a list of them, or a camera."""
+"""`phalanx predict`: results of a trained run for images and videos, from files, a list of them, or a camera."""
 
 import contextlib
+import json
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 from rich.console import Console
 from rich.progress import track
 
+from phalanx.config.arguments import assignments
+from phalanx.config.read import plain
 from phalanx.data.image import read_image
 from phalanx.data.samples import Image, SampleError
 from phalanx.data.video import VIDEOS, Video, VideoWriter
-from phalanx.engine.runs import Job
+from phalanx.deploy.options import predict_parser
+from phalanx.engine.runs import Job, open_job
 from phalanx.engine.trained import Trained
 from phalanx.families.task import Writers
-from phalanx.system.errors import RequestError
+from phalanx.report.readable import counted
+from phalanx.system.errors import CheckpointError, RequestError, told
+from phalanx.weights.published import class_names
 
 SUFFIXES = {'.jpg', '.jpeg', '.png', '.bmp', '.tif', '.tiff', '.webp'}
 
 
-class Done(NamedTuple):
-    """How many images and frames of videos were predicted, and how many files could not be read."""
+def command(words: Sequence[str]) -> int:
+    """The exit status: 0 done, 1 when the weights or an image could not be read. Raises ConfigError or RequestError."""
+    given = predict_parser().parse_args(words)
+    job = open_job(given.run, assignments(given))
+    if given.threshold is not None:
+        if 'shown_from' not in job.resolved.value:
+            raise RequestError(f'--threshold: a {plain(job.resolved.value["task"])} has no objects with scores; leave it out')
+        if not 0 <= given.threshold <= 1:
+            raise RequestError(f'--threshold: a score is between 0 and 1, got {given.threshold:g}')
+        given.set.append(f'shown_from={given.threshold}')
+        job = open_job(given.run, assignments(given))
+    data = job.resolved.value['data'].value
+    if (names := class_names(given.weights or '')) and 'classes' in data and data['classes'].value is None:
+        classes = json.dumps(names)  # published weights can predict where the data set that they were trained on is not
+        job = open_job(given.run, [*assignments(given), (f'data.classes={classes}', f'--weights {given.weights}')])
 
-    images: int
-    frames: int
-    failed: int
+    try:
+        images, frames, failed = predict_files(
+            job, given.images, given.out, given.weights, given.save.split(',') if given.save else ()
+        )
+    except (CheckpointError, OSError, ValueError) as error:  # no weights; a folder that cannot be written to; no classes
+        print(f'prediction failed: {told(error)}', file=sys.stderr)
+        return 1
+    counts = [counted(images, 'image')] if images or not frames else []
+    counts += [counted(frames, 'frame')] if frames else []
+    unread = f'; {failed} could not be read' if failed else ''
+    print(f'{" and ".join(counts)} predicted, results in {given.out}{unread}')
+    return 1 if failed else 0
 
 
-def predict_files(job: Job, given: Sequence[Path], out: Path, weights: str | None, ways: Sequence[str] = ()) -> Done:
-    """The results lie in `out`, named as the images and written in `ways` (`Task.writers`).
+def predict_files(job: Job, given: Sequence[Path], out: Path, weights: str | None, ways: Sequence[str]) -> tuple[int, int, int]:
+    """How many images and frames of videos were predicted, and how many files could not be read.
+
+    The results lie in `out`, named as the images and written in `ways` (`Task.writers`).
 
     Of a video, or of camera N (the path `N`), `pictures` is a video with the results drawn on each frame; the other ways write
     files of each frame. Raises RequestError when there is no image or a result would take its place, CheckpointError when there
     are no weights.
     """
     writers = job.task.writers
-    check_ways(ways, list(writers.ways))
+    check_ways(ways, writers)
     files = list_files(given, out)
     predict = Trained(job, weights, job.recipe.device)
     print(f'weights: {predict.weights}', file=sys.stderr)
@@ -56,13 +85,13 @@ def predict_files(job: Job, given: Sequence[Path], out: Path, weights: str | Non
             continue
         writers.write(predict(image), image, out / stem, ways)
         images += 1
-    return Done(images, frames, failed)
+    return images, frames, failed
 
 
-def check_ways(chosen: Sequence[str], ways: Sequence[str]) -> None:
+def check_ways(chosen: Sequence[str], writers: Writers) -> None:
     """Raises RequestError when `--save` names a way to write results that there is not."""
-    if unknown := [way for way in chosen if way not in ways]:
-        raise RequestError(f'--save: {unknown[0]!r} is none of {", ".join(ways)}')
+    if unknown := [way for way in chosen if way not in writers.ways]:
+        raise RequestError(f'--save: {unknown[0]!r} is none of {", ".join(writers.ways)}')
 
 
 def predict_video(

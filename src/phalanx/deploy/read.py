@@ -13,7 +13,7 @@ from phalanx.data.image import read_image
 from phalanx.data.samples import Image, SampleError
 from phalanx.data.video import VIDEOS
 from phalanx.deploy.options import read_parser
-from phalanx.deploy.pages import SAVED, drawn
+from phalanx.deploy.pages import WRITERS, drawn
 from phalanx.deploy.predict import check_ways, is_camera, list_files
 from phalanx.engine.runs import open_job
 from phalanx.engine.trained import AnImage, Trained, pixels_of
@@ -89,8 +89,8 @@ def _opened(role: str, given: Model | str | Path, device: str) -> Model:
 def command(words: Sequence[str]) -> int:
     """The exit status: 0 done, 1 when a page or a model could not be read. Raises RequestError."""
     given = read_parser().parse_args(words)
-    save = given.save.split(',') if given.save else list(SAVED)
-    check_ways(save, list(SAVED))
+    save = given.save.split(',') if given.save else ()
+    check_ways(save, WRITERS)
     listed = list_files(given.pages, given.out).items()
     pages = {file: stem for file, stem in listed if not is_camera(file) and file.suffix.lower() not in VIDEOS}
     if not pages:
@@ -118,7 +118,6 @@ def read_files(reader: Reader, pages: dict[Path, Path], out: Path, save: Sequenc
             continue
         found = reader(page)
         (out / stem).parent.mkdir(parents=True, exist_ok=True)
-        for name in save:
-            SAVED[name](found, page, out / stem)
+        WRITERS.write(found, page, out / stem, save)
         lines += len(found)
     return lines, failed

@@ -13,7 +13,6 @@ import json
 import logging
 import math
 import os
-import sys
 import tempfile
 import time
 from collections import Counter
@@ -25,15 +24,14 @@ from typing import Any, Protocol, Self
 import numpy as np
 import numpy.typing as npt
 from PIL import Image
-from rich import box
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-from rich.table import Table
 from rich.text import Text
 
 from phalanx.families.task import Curves, Evaluation, Figure, Legend, Matrix
 from phalanx.report.page import in_detail, read_lines, rendered, write_page
 from phalanx.report.readable import counted, duration, mebibytes, number, percent
+from phalanx.report.terminal import table_of, terminal
 from phalanx.system.disk import write_whole
 
 log = logging.getLogger('phalanx')
@@ -92,7 +90,7 @@ class Report:
         self._visualdl = _visualdl_writer() if visualdl and main else None
         self._table: list[dict[str, str | float]] = []
         self._page_is_due = self._loss_was_nothing = False
-        self._console = console or _console()
+        self._console = console or terminal()
         self._progress = Progress(
             MofNCompleteColumn(),
             BarColumn(bar_width=None),
@@ -268,7 +266,7 @@ class Report:
     def _say_table(self, rows: Sequence[Mapping[str, Any]]) -> None:
         if self.main and rows:
             with self._tolerating('output'):
-                self._console.print(_table(rows))
+                self._console.print(table_of(rows))
 
     def _missing(self) -> dict[str, str]:
         """What could not be written, for the end of the report."""
@@ -367,9 +365,9 @@ class _Lines:
 
 def print_evaluation(found: Evaluation) -> None:
     """Prints what an evaluation by itself came to."""
-    console = _console()
+    console = terminal()
     if found.table:
-        console.print(_table(found.table))
+        console.print(table_of(found.table))
     words = {name: number(value) for name, value in found.metrics.items()}
     words |= {'samples': number(found.samples), 'time': duration(found.seconds)}
     mistaken = '; '.join(line for figure in found.figures if isinstance(figure, Matrix) for line in mistakes(figure))
@@ -421,24 +419,10 @@ def _save_pictures(cells: Sequence[tuple[str, npt.NDArray[np.uint8]]], folder: P
     ]
 
 
-def _table(rows: Sequence[Mapping[str, Any]]) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, header_style='bold', pad_edge=False)
-    for column, value in rows[0].items():
-        table.add_column(Text(column), justify='left' if isinstance(value, str) else 'right')
-    for row in rows:
-        table.add_row(*(Text(number(row.get(column))) for column in rows[0]))
-    return table
-
-
 def _aligned(pairs: Mapping[str, str]) -> list[Text]:
     """A line for each pair, values under one another."""
     width = max(map(len, pairs), default=0)
     return [Text.assemble((f'{key:<{width}}', 'dim'), '  ', value) for key, value in pairs.items()]
-
-
-def _console() -> Console:
-    """The terminal; or a file, whose lines are not broken at 80 columns."""
-    return Console(width=None if sys.stdout.isatty() else 160)
 
 
 def _visualdl_writer() -> Callable[[str], Scalars] | None:

@@ -83,12 +83,11 @@ def _seconds(numbers: list[torch.Tensor], device: torch.device) -> float:
 
 
 def record(exchanges: Sequence[Exchange], in_work: float, ranks: int) -> dict[str, Any]:
-    largest = exchanges[-1]
     return {
         'world_size': ranks,
         'latency_s': exchanges[0].seconds,
         'in_work_s': in_work,
-        'bandwidth': largest.bus_bandwidth(ranks),
+        'bandwidth': exchanges[-1].bus_bandwidth(ranks),
         'sizes': [
             {'bytes': each.size, 'seconds': each.seconds, 'bus_bandwidth': each.bus_bandwidth(ranks)} for each in exchanges
         ],

@@ -144,7 +144,7 @@ def bench_scaling(given: argparse.Namespace, _: Sequence[str]) -> int:
     )
     try:
         runs = scaling.run_all(comparison, {world: _total_steps(job, world) for world in worlds})
-    except scaling.RunFailedError as error:
+    except RunError as error:
         print(f'the comparison failed: {error}', file=sys.stderr)
         return 1
     if not runs:

@@ -49,10 +49,6 @@ class Peak(NamedTuple):
     convolution: float
     matrix: float
 
-    @property
-    def best(self) -> float:
-        return max(self)
-
 
 def measured_peak(device: torch.device, dtype: torch.dtype, *, channels_last: bool) -> Peak:
     """What a large convolution (3 x 3, 256 -> 256) and a large matrix product reach, the best of REPEATS."""

@@ -1,9 +1,8 @@
 """The options of `phalanx bench` and `phalanx plan`. Nothing here loads torch, so `--help` does not wait for it."""
 
-import argparse
 from pathlib import Path
 
-from phalanx.config.arguments import Parser, add_assignments, add_json, add_recipe
+from phalanx.config.arguments import Parser, add_assignments, add_command, add_json, add_recipe
 from phalanx.launch.flags import add_flags
 
 ON_OFF = {'on': ('on',), 'off': ('off',), 'both': ('off', 'on')}
@@ -18,53 +17,37 @@ EXAMPLES = (
 def bench_parser() -> Parser:
     parser = Parser('phalanx bench', 'Measures training, its input pipeline, the network, or the scaling.', EXAMPLES)
     commands = parser.add_subparsers(dest='command', required=True)
-    for name, add_options, about in (
-        ('train', _add_train, 'samples/s, where the time of a step goes, what to try'),
-        ('data', _add_data, 'the input pipeline alone, by transform'),
-        ('comm', _add_comm, 'what a sum over the ranks costs, by size'),
-        ('scaling', _add_scaling, 'one rank against several, as a table and a page'),
-    ):
-        own = commands.add_parser(name, help=about, description=about)
-        add_options(own)
+    training = add_command(commands, 'train', 'samples/s, where the time of a step goes, what to try')
+    add_recipe(training)
+    add_json(training)
+    training.add_argument('--steps', type=int, default=20, metavar='N', help='how many are measured (20)')
+    training.add_argument('--warmup', type=int, default=5, metavar='N', help='how many go before (5)')
+    training.add_argument('--precision', metavar='A,B,..', help='fp32, bf16, fp16, one after the other')
+    training.add_argument('--channels_last', nargs='?', const='on', choices=ON_OFF, help='NHWC maps')
+    training.add_argument('--compile', nargs='?', const='on', choices=ON_OFF, help='torch.compile')
+    training.add_argument('--profile', type=Path, metavar='FILE', help='write what `phalanx plan` needs')
+    add_flags(training)
+    loading = add_command(commands, 'data', 'the input pipeline alone, by transform')
+    add_recipe(loading)
+    add_json(loading)
+    loading.add_argument('--samples', type=int, default=200, metavar='N', help='how many are prepared (200)')
+    loading.add_argument('--rate', type=float, metavar='R', help='samples/s that one device trains, as `bench train` says')
+    summing = add_command(commands, 'comm', 'what a sum over the ranks costs, by size')
+    summing.add_argument('--device', choices=('auto', 'cpu', 'cuda'), default='auto', help='between what')
+    summing.add_argument('--repeats', type=int, default=20, metavar='N', help='how often each size is sent (20)')
+    add_json(summing)
+    add_flags(summing)
+    scaling = add_command(commands, 'scaling', 'one rank against several, as a table and a page')
+    add_recipe(scaling)
+    add_json(scaling)
+    scaling.add_argument('--world', default='1,2', metavar='1,2,..', help='numbers of ranks (1,2)')
+    scaling.add_argument('--steps', type=int, default=30, metavar='N', help='of each run; the first fifth is not counted (30)')
+    scaling.add_argument('--repeats', type=int, default=3, metavar='K', help='of each world, taking turns (3)')
+    scaling.add_argument('--full', action='store_true', help='train to the end instead, and compare accuracy')
+    scaling.add_argument('--threads', type=int, metavar='N', help='of each rank on CPUs (default: cores / largest world)')
+    scaling.add_argument('--out', type=Path, metavar='FOLDER', help='where runs and tables go (default: runs/scaling/<recipe>)')
+    add_flags(scaling)
     return parser
-
-
-def _add_train(parser: argparse.ArgumentParser) -> None:
-    add_recipe(parser)
-    add_json(parser)
-    parser.add_argument('--steps', type=int, default=20, metavar='N', help='how many are measured (20)')
-    parser.add_argument('--warmup', type=int, default=5, metavar='N', help='how many go before (5)')
-    parser.add_argument('--precision', metavar='A,B,..', help='fp32, bf16, fp16, one after the other')
-    parser.add_argument('--channels_last', nargs='?', const='on', choices=ON_OFF, help='NHWC maps')
-    parser.add_argument('--compile', nargs='?', const='on', choices=ON_OFF, help='torch.compile')
-    parser.add_argument('--profile', type=Path, metavar='FILE', help='write what `phalanx plan` needs')
-    add_flags(parser)
-
-
-def _add_data(parser: argparse.ArgumentParser) -> None:
-    add_recipe(parser)
-    add_json(parser)
-    parser.add_argument('--samples', type=int, default=200, metavar='N', help='how many are prepared (200)')
-    parser.add_argument('--rate', type=float, metavar='R', help='samples/s that one device trains, as `bench train` says')
-
-
-def _add_comm(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument('--device', choices=('auto', 'cpu', 'cuda'), default='auto', help='between what')
-    parser.add_argument('--repeats', type=int, default=20, metavar='N', help='how often each size is sent (20)')
-    add_json(parser)
-    add_flags(parser)
-
-
-def _add_scaling(parser: argparse.ArgumentParser) -> None:
-    add_recipe(parser)
-    add_json(parser)
-    parser.add_argument('--world', default='1,2', metavar='1,2,..', help='numbers of ranks (1,2)')
-    parser.add_argument('--steps', type=int, default=30, metavar='N', help='of each run; the first fifth is not counted (30)')
-    parser.add_argument('--repeats', type=int, default=3, metavar='K', help='of each world, taking turns (3)')
-    parser.add_argument('--full', action='store_true', help='train to the end instead, and compare accuracy')
-    parser.add_argument('--threads', type=int, metavar='N', help='of each rank on CPUs (default: cores / largest world)')
-    parser.add_argument('--out', type=Path, metavar='FOLDER', help='where runs and tables go (default: runs/scaling/<recipe>)')
-    add_flags(parser)
 
 
 def plan_parser() -> Parser:

@@ -25,12 +25,9 @@ from phalanx.report.charts import Chart, Line, Points, chart
 from phalanx.report.page import read_lines, rendered
 from phalanx.report.readable import counted, duration, mebibytes, number, percent
 from phalanx.system.disk import write_whole
+from phalanx.system.errors import RunError
 
 LONGEST_RUN = 7 * 24 * 3600.0  # seconds that a node waits for the others while they do a run without it
-
-
-class RunFailedError(Exception):
-    """A run of the comparison ended with an error; the message says which, and where its log is."""
 
 
 @dataclass(frozen=True)
@@ -120,7 +117,7 @@ class TrainingRun:
 def run_all(comparison: Comparison, total_steps: Mapping[int, int]) -> list[TrainingRun]:
     """Every run, one after the other; `total_steps` of the whole training by world. Only the first node has results.
 
-    Raises RunFailedError: at once, but with several nodes at the end, since the others go on with the next run.
+    Raises RunError: at once, but with several nodes at the end, since the others go on with the next run.
     """
     comparison.folder.mkdir(parents=True, exist_ok=True)
     full, nodes, runs, failed = comparison.steps is None, comparison.nodes, [], []
@@ -133,7 +130,7 @@ def run_all(comparison: Comparison, total_steps: Mapping[int, int]) -> list[Trai
             where = nodes.flags(world, number) if nodes else ['--nproc_per_node', str(world)]
             try:
                 _train(comparison, world, folder, comparison.folder / f'{name}.log', where)
-            except RunFailedError as error:
+            except RunError as error:
                 failed.append(str(error))
                 if nodes is None:
                     break
@@ -141,7 +138,7 @@ def run_all(comparison: Comparison, total_steps: Mapping[int, int]) -> list[Trai
                 if nodes is None or nodes.own == nodes.addresses[0]:
                     runs.append(TrainingRun.read(folder, world, total_steps[world], full))
     if failed:
-        raise RunFailedError('\n'.join(failed))
+        raise RunError('\n'.join(failed))
     return runs
 
 
@@ -162,7 +159,7 @@ def _train(comparison: Comparison, world: int, folder: Path, log: Path, where: S
         )
     if ended.returncode != 0:
         last = log.read_text(errors='replace').rstrip().rpartition('\n')[2]
-        raise RunFailedError(f'{world} ranks ended with status {ended.returncode} (log: {log}): {last}')
+        raise RunError(f'{world} ranks ended with status {ended.returncode} (log: {log}): {last}')
 
 
 # The table.

@@ -80,7 +80,7 @@ def measure(job: Job, device: torch.device, *, steps: int, warmup: int) -> tuple
         'gflops_per_s': flops / step / 1e9,
         'peak_convolution': peak.convolution / 1e9,  # billions of operations a second
         'peak_matrix': peak.matrix / 1e9,
-        'share_of_peak': flops / step / peak.best,
+        'share_of_peak': flops / step / max(peak),
         'exchanges': usual.exchanges,  # that a step waits for
         'gradients_mb': gradients_mb(trainer.model),
         'workers': train.workers,

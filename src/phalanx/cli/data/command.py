@@ -1,27 +1,41 @@
-"""`phalanx data check|prepare|rewrite`: reads what was asked for and hands it on."""
+"""`phalanx data check|prepare|rewrite`: reads all of a data set, makes one of annotations, or writes one in another format."""
 
 import argparse
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Protocol, runtime_checkable
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from phalanx.cli.data.census import Census, Problem, Surveyed, take_census
+from phalanx.cli.data.census import SPLITS, Census, Problem, Surveyed, take_census
 from phalanx.cli.data.options import data_parser
 from phalanx.cli.data.page import page
 from phalanx.cli.data.prepare.command import prepare
-from phalanx.cli.data.rewrite import rewrite
 from phalanx.cli.data.tables import print_census
 from phalanx.config.arguments import assignments
 from phalanx.data.samples import Draw, SampleError, Split
 from phalanx.engine.runs import Job, check_parts, open_job
+from phalanx.report.terminal import terminal
 from phalanx.system.cores import cores
 from phalanx.system.disk import write_whole
 from phalanx.system.errors import RequestError
 
 TRIED = 8  # samples that are tried as one batch, of different sizes as far as there are any
+
+
+@runtime_checkable
+class Rewritable(Protocol):
+    """A Task whose data can be written in other formats."""
+
+    @property
+    def rewritten_as(self) -> tuple[str, ...]:
+        """The names of those formats."""
+
+    def rewrite(self, split: Split, out: Path, *, form: str) -> Mapping[str, object]:
+        """Writes a split below `out`, and returns the keys of `data` that read it. Raises SampleError, OSError, ValueError."""
 
 
 def command(words: Sequence[str]) -> int:
@@ -47,7 +61,7 @@ def check(given: argparse.Namespace) -> int:
     if given.json:
         print(json.dumps(census.record() | {'page': str(place)}))
     else:
-        console = Console(width=None if sys.stdout.isatty() else 160)
+        console = terminal()
         print_census(census, console)
         console.print(f'page: {place}', soft_wrap=True)
     return 1 if census.problems else 0
@@ -93,3 +107,25 @@ def not_batched(job: Job, census: Census) -> list[Problem]:
         except ValueError as error:
             problems.append(Problem(split, '', f'{split}: {error}'))
     return problems
+
+
+def rewrite(given: argparse.Namespace) -> int:
+    """The exit status: 1 when a sample cannot be read or a file not be written. Raises ConfigError or RequestError."""
+    job = open_job(given.recipe, assignments(given))
+    task: object = job.task
+    if not isinstance(task, Rewritable):
+        raise RequestError(f'{job.name}: the data of {type(task).__name__} have no other format to be written in')
+    if given.form not in task.rewritten_as:
+        formats = ', '.join(task.rewritten_as)
+        raise RequestError(f'--as {given.form}: the data of {type(task).__name__} can be written as {formats}')
+    if given.out.exists():
+        raise RequestError(f'--out {given.out}: is there already; give a new folder')
+    keys: dict[str, object] = {}
+    try:
+        for split in SPLITS:
+            keys |= task.rewrite(split, given.out, form=given.form)
+    except (OSError, ValueError, SampleError) as error:
+        print(f'the data set cannot be rewritten: {error}', file=sys.stderr)
+        return 1
+    print(f'in a recipe: data: {json.dumps({"root": str(given.out)} | keys)}')
+    return 0

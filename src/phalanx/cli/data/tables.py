@@ -1,17 +1,15 @@
 """A census as rows for people, on the terminal and on the page: a row is {column: value}, the same columns in each."""
 
 from collections import Counter
-from collections.abc import Sequence
 from itertools import pairwise
 
-from rich import box
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from phalanx.cli.data.census import Census, Size
 from phalanx.report.charts import nice_ticks
-from phalanx.report.readable import counted, number
+from phalanx.report.readable import counted
+from phalanx.report.terminal import table_of
 
 Row = dict[str, str | int | float | None]
 FEW = 12  # sizes that are listed each by itself
@@ -84,7 +82,7 @@ def print_census(census: Census, console: Console) -> None:
         ('duplicates', duplicate_rows(census)),
     ):
         if rows:
-            console.print(_table(title, rows))
+            console.print(table_of(rows, title, overflow='fold'))
     for remark in census.remarks():
         console.print(Text(f'remark: {remark}', style='yellow'), soft_wrap=True)
     console.print(verdict(census), soft_wrap=True)
@@ -98,12 +96,3 @@ def verdict(census: Census) -> str:
     if wrong:
         return f'{read}, {wrong:,} cannot'
     return f'{read}, but see the remarks' if census.remarks() else f'{read}, nothing is wrong'
-
-
-def _table(title: str, rows: Sequence[Row]) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, header_style='bold', pad_edge=False, title=title, title_justify='left')
-    for column, value in rows[0].items():
-        table.add_column(Text(column), justify='left' if isinstance(value, str) else 'right', overflow='fold')
-    for row in rows:
-        table.add_row(*(Text(number(value)) for value in row.values()))
-    return table

@@ -68,7 +68,7 @@ def _new(given: argparse.Namespace, folder: Path, out: Path) -> int:
         tree = Tree(unpacked(folder, out / UNPACKED))
     except (OSError, zipfile.BadZipFile, AnnotationError) as error:
         raise RequestError(f'{given.folder}: cannot be unpacked: {error}') from None
-    held = look(tree, [given.format] if given.format else tuple(FORMATS))
+    held = look(tree, [given.format] if given.format else FORMATS)
     picked = chosen(held, given.family)
     if picked is None:
         raise RequestError(_nothing(tree, held, given))
@@ -140,10 +140,8 @@ def _lists(found: Found, given: argparse.Namespace) -> dict[SplitName, list[Samp
     train, val = deal(rest, [1 - share, share], given.seed, given.groups, labels_of)
     apart = '; the test images stay apart' if test else ''
     print(f'  split at random (seed {given.seed}), {share:.0%} to evaluate with{apart}')
-    dealt: dict[SplitName, list[Sample]] = {'train': train, 'val': val}
-    if test:
-        dealt['test'] = test
-    return dealt
+    dealt: dict[SplitName, list[Sample]] = {'train': train, 'val': val, 'test': test}
+    return {split: samples for split, samples in dealt.items() if samples}
 
 
 def _say(family: Family, found: Found, written: Written, tree: Tree, weights: Path | None) -> None:
@@ -227,12 +225,9 @@ def _write_recipe(given: argparse.Namespace, family: Family, written: Written, p
         write()
     took = f', {plan.rounded(seconds)} on this node as busy as it is' if seconds is not None else ''
     print(f'\n{shown}: {counted(length.epochs, "epoch")}, {length.steps:,} steps{took}')
-    for line in (
-        f'phalanx data check {shown}',
-        f'phalanx train {shown}',
-        f'phalanx predict runs/{path.stem} IMAGES --out results',
-    ):
-        print(f'  {line}')
+    print(f'  phalanx data check {shown}')
+    print(f'  phalanx train {shown}')
+    print(f'  phalanx predict runs/{path.stem} IMAGES --out results')
     return 0
 
 

@@ -28,14 +28,13 @@ def read_coco(file: Path, images: Path) -> tuple[list[Pair], tuple[str, ...], li
     return pairs, names, found.left_out
 
 
-def find_coco(tree: Tree) -> Found:
+def find_coco(tree: Tree, found: Found) -> None:
     """All JSON files with `images`, `annotations` and `categories`."""
-    found = Found(boxes_first=True)
+    found.boxes_first = True
     for path, content in tree.jsons.items():
         if isinstance(content, dict) and isinstance(content.get('annotations'), list) and 'images' in content:
             with found.left_out.noted():
                 read_content(content, path, tree.image, found, split=tree.split_of(path))
-    return found
 
 
 def read_content(

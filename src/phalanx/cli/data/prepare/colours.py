@@ -5,10 +5,12 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 
 from phalanx.cli.data.prepare.checks import AnnotationError, check_size, size_of
 from phalanx.cli.data.prepare.label_maps import VOID, Pair
 from phalanx.data.image import PILLOW_ERRORS, LabelMap, opened
+from phalanx.data.samples import Image
 
 SUFFIXES = ('.png', '.bmp', '.tif', '.tiff', '.jpg', '.jpeg', '.webp')
 VOID_NAME = 'void'  # the name of a colour that is not a class
@@ -74,24 +76,29 @@ def _labels(mask: Path, image: Path, values: Mapping[Colour, int], names: Mappin
     check_size(size_of(mask), image, f'{mask}')
     try:
         with opened(mask) as picture:
-            pixels = np.array(picture.convert('RGB'), np.int32)
+            pixels = np.array(picture.convert('RGB'))
     except PILLOW_ERRORS as error:
         raise AnnotationError(f'{mask}: cannot be decoded: {error}') from None
-    codes, place = np.unique(pixels @ (1 << 16, 1 << 8, 1), return_inverse=True)
-    table = np.zeros(len(codes), np.uint8)
-    for number, code in enumerate(codes.tolist()):
-        colour = (code >> 16, code >> 8 & 255, code & 255)
+    found, place, counts = found_in(pixels)
+    table = np.zeros(len(found), np.uint8)
+    for number, colour in enumerate(found):
         if colour not in values:
-            count = int((place == number).sum())
             nearest = min(values, key=lambda known: sum((a - b) ** 2 for a, b in zip(known, colour, strict=True)))
             raise AnnotationError(
-                f'{mask}: {count} pixels are {code_of(colour)}, which is not a class '
+                f'{mask}: {counts[number]} pixels are {code_of(colour)}, which is not a class '
                 f'(nearest: {names[nearest]} {code_of(nearest)})'
                 + ('; JPEG changes colours, keep masks as PNG' if mask.suffix.lower() in ('.jpg', '.jpeg') else '')
             )
         table[number] = values[colour]
-    labels: LabelMap = table[place.reshape(pixels.shape[:2])]
+    labels: LabelMap = table[place]
     return labels
+
+
+def found_in(pixels: Image) -> tuple[list[Colour], npt.NDArray[np.intp], list[int]]:
+    """The colours of an image [H, W, 3], which of them each pixel [H, W] has, and how many pixels have each."""
+    codes, place, counts = np.unique(pixels.astype(np.int32) @ (1 << 16, 1 << 8, 1), return_inverse=True, return_counts=True)
+    colours = [(code >> 16, code >> 8 & 255, code & 255) for code in codes.tolist()]
+    return colours, place.reshape(pixels.shape[:2]), counts.tolist()
 
 
 def code_of(colour: Colour) -> str:

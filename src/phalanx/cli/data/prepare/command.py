@@ -20,6 +20,7 @@ from phalanx.cli.data.prepare.labelme import read_labelme
 from phalanx.cli.data.prepare.samples import FAMILIES, SPLIT_NAMES, Family, Found
 from phalanx.cli.data.prepare.targets import meaning_for, write_copied
 from phalanx.cli.data.prepare.tree import Tree
+from phalanx.config.arguments import add_command
 from phalanx.system.errors import RequestError
 
 SHOWN = 50  # problems that are listed
@@ -36,7 +37,7 @@ class Kind(NamedTuple):
 def add_kinds(parser: argparse.ArgumentParser) -> None:
     kinds = parser.add_subparsers(dest='kind', required=True)
     for name, kind in KINDS.items():
-        own = kinds.add_parser(name, help=kind.about, description=kind.about)
+        own = add_command(kinds, name, kind.about)
         kind.add_options(own)
         own.add_argument('--out', type=Path, required=True, metavar='DIR', help='the folder to make; it must not be there yet')
         own.add_argument(

@@ -7,7 +7,7 @@ from pathlib import Path
 from phalanx.cli.data.prepare.checks import AnnotationError, number_in
 from phalanx.cli.data.prepare.html_tables import tokens_of
 from phalanx.cli.data.prepare.samples import Box, Found, Sample, SplitName, Thing
-from phalanx.cli.data.prepare.tree import SPLITS, Tree, text_in
+from phalanx.cli.data.prepare.tree import Tree, text_in
 
 # Names of columns in lower case without `_`, ` ` and `-`, the likeliest first.
 NAMED = {
@@ -26,9 +26,8 @@ NAMED = {
 BARE = ('image', 'x0', 'y0', 'x1', 'y1', 'label')  # the columns of a file without header, as RetinaNet has them
 
 
-def find_csv(tree: Tree) -> Found:
+def find_csv(tree: Tree, found: Found) -> None:
     """All CSV and TSV files with a column of images."""
-    found = Found()
     boxes: dict[Path, tuple[SplitName, list[Thing]]] = {}
     for path in tree.having('.csv', '.tsv'):
         with found.left_out.noted():
@@ -36,14 +35,13 @@ def find_csv(tree: Tree) -> Found:
                 with found.left_out.noted():
                     _add(row, f'{path}:{number}', path, tree, found, boxes)
     found.samples += [Sample(image, split, tuple(things)) for image, (split, things) in boxes.items()]
-    return found
 
 
 def _add(
     row: Mapping[str, str], where: str, path: Path, tree: Tree, found: Found, boxes: dict[Path, tuple[SplitName, list[Thing]]]
 ) -> None:
     image = tree.image(row['image'], path, where)
-    split: SplitName = SPLITS.get(row.get('split', '').lower(), '') or tree.split_of(path)
+    split = tree.split_of(path, row.get('split', ''))
     if 'x0' in row:
         things = boxes.setdefault(image, (split, []))[1]
         if any(row.get(key) for key in ('x0', 'label')):  # a line without both names an image that shows nothing
@@ -56,10 +54,8 @@ def _add(
 
 
 def _box(row: Mapping[str, str], size: tuple[int, int], where: str) -> Box:
-    values = []
     ends = ('x1', 'y1') if 'x1' in row else ('width', 'height')
-    for key in ('x0', 'y0', *ends):
-        values.append(number_in(row.get(key), f'{where}: {key}'))
+    values = [number_in(row.get(key), f'{where}: {key}') for key in ('x0', 'y0', *ends)]
     x0, y0, x1, y1 = values
     if ends[0] == 'width':
         x1, y1 = x0 + x1, y0 + y1

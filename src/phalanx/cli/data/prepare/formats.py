@@ -1,7 +1,7 @@
 """The formats of annotations, and which of them a folder holds."""
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
@@ -23,7 +23,7 @@ from phalanx.cli.data.prepare.yolo import read_yolo
 
 class Format(NamedTuple):
     about: str
-    find: Callable[[Tree], Found]
+    find: Callable[[Tree, Found], None]  # adds what there is of this format
 
 
 # In the order of trust: of two that annotate as many images, the first is taken.
@@ -45,7 +45,7 @@ FORMATS = {
 }
 
 
-def look(tree: Tree, names: Sequence[str] = tuple(FORMATS)) -> dict[str, Found]:
+def look(tree: Tree, names: Iterable[str] = FORMATS) -> dict[str, Found]:
     """What each format holds of a folder, those that hold most images first; formats that hold nothing are not there."""
     held: dict[str, Found] = {}
     for name in names:
@@ -53,7 +53,7 @@ def look(tree: Tree, names: Sequence[str] = tuple(FORMATS)) -> dict[str, Found]:
             continue
         found = Found()
         with tree.unreadable.noted():  # of a file that is about all images, the names of the classes say
-            found = FORMATS[name].find(tree)
+            FORMATS[name].find(tree, found)
         if found.samples:
             held[name] = usable(found, tree)
     return dict(sorted(held.items(), key=lambda item: -len({sample.image for sample in item[1].samples})))

@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from phalanx.cli.data.prepare.checks import AnnotationError, parsed, shortened
-from phalanx.cli.data.prepare.samples import Found, Sample, SplitName
-from phalanx.cli.data.prepare.tree import SPLITS, Tree, text_in
+from phalanx.cli.data.prepare.samples import Found, Sample
+from phalanx.cli.data.prepare.tree import Tree, text_in
 
 INLINE = ('b', 'i', 'sup', 'sub', 'u', 'strong', 'em')  # tags that are kept as part of the text
 BREAKS = ('br', 'p', 'div', 'span', 'a', 'font', 'small')  # tags within a cell that are left out
@@ -14,19 +14,16 @@ OUTER = ('table', 'html', 'head', 'body', 'title', 'meta', 'colgroup', 'col', 'c
 MOST_SPAN = 100
 
 
-def find_html(tree: Tree) -> Found:
+def find_html(tree: Tree, found: Found) -> None:
     """Files .html and .htm that are named like an image."""
-    found = Found()
     for path in tree.having('.html', '.htm'):
         with found.left_out.noted():
             image = tree.image(path.stem, path, f'{path}')
             found.samples.append(Sample(image, tree.split_of(image), table=tokens_of(text_in(path), f'{path}')))
-    return found
 
 
-def find_pubtabnet(tree: Tree) -> Found:
+def find_pubtabnet(tree: Tree, found: Found) -> None:
     """Files .jsonl with an object a line: `filename` and `html`, which is an object of PubTabNet's or text; also `split`."""
-    found = Found()
     for path in tree.having('.jsonl', '.json', '.ndjson'):
         if path.suffix == '.json' and path in tree.jsons:
             continue
@@ -36,7 +33,6 @@ def find_pubtabnet(tree: Tree) -> Found:
                     with found.left_out.noted():
                         sample = _of_line(line, f'{path}:{number}', path, tree)
                         found.samples += [sample] if sample else []
-    return found
 
 
 def _of_line(line: str, where: str, path: Path, tree: Tree) -> Sample | None:
@@ -44,7 +40,7 @@ def _of_line(line: str, where: str, path: Path, tree: Tree) -> Sample | None:
     if not isinstance(content, dict) or 'filename' not in content or 'html' not in content:
         return None
     image = tree.image(str(content['filename']), path, where)
-    split: SplitName = SPLITS.get(str(content.get('split')).lower(), '') or tree.split_of(path)
+    split = tree.split_of(path, str(content.get('split')))
     html = content['html']
     if isinstance(html, str):
         return Sample(image, split, table=tokens_of(html, where))
@@ -63,9 +59,8 @@ def tokens_of(html: str, where: str) -> dict[str, Any]:
     parser = _Parser(where)
     parser.feed(html)
     parser.close()
-    parser.end_of('tr')
-    parser.end_of('thead')
-    parser.end_of('tbody')
+    for tag in ('tr', 'thead', 'tbody'):
+        parser.end_of(tag)
     if not parser.cells:
         raise AnnotationError(f'{where}: has no table with cells')
     return {'structure': {'tokens': parser.tokens}, 'cells': parser.cells}

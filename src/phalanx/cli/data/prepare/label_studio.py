@@ -16,9 +16,8 @@ KINDS = ('rectanglelabels', 'polygonlabels', 'rectangle', 'polygon')
 UPLOADED = re.compile(r'^[0-9a-f]{8}-')  # what Label Studio puts before the name of an image that was uploaded
 
 
-def find_label_studio(tree: Tree) -> Found:
+def find_label_studio(tree: Tree, found: Found) -> None:
     """All JSON files that are lists of tasks. Of several annotations of a task, the first that was not cancelled counts."""
-    found = Found()
     for path, content in tree.jsons.items():
         if not isinstance(content, list) or not all(isinstance(task, dict) for task in content):
             continue
@@ -40,7 +39,6 @@ def find_label_studio(tree: Tree) -> Found:
                 things = [_thing(result, size, texts, labels, where) for result in marked]
                 text = None if marked or not texts else next(iter(texts.values()))
                 found.samples.append(Sample(image, tree.split_of(path), tuple(things), text=text))
-    return found
 
 
 def _image_name(task: dict[str, Any]) -> str | None:

@@ -43,15 +43,13 @@ def read_labelme(folder: Path, classes: Sequence[str] | None) -> tuple[list[Pair
     return pairs, names, left_out
 
 
-def find_labelme(tree: Tree) -> Found:
+def find_labelme(tree: Tree, found: Found) -> None:
     """All JSON files with `shapes`."""
-    found = Found()
     for path, content in tree.jsons.items():
         if isinstance(content, dict) and 'shapes' in content:
             with found.left_out.noted():
                 sample = _sample(content, path, tree.image)
                 found.samples.append(replace(sample, split=tree.split_of(path)))
-    return found
 
 
 def _sample(content: dict[str, Any], path: Path, image_of: Callable[[str, Path, str], Path]) -> Sample:

@@ -16,12 +16,11 @@ LINE = 'text'  # the label of a line on a page
 SEEN = 'fileState.txt'  # where PPOCRLabel keeps which images were looked at
 
 
-def find_lists(tree: Tree) -> Found:
+def find_lists(tree: Tree, found: Found) -> None:
     """Files whose lines begin with an image, behind it a text, a label map, or the JSON list of a page's lines.
 
     A tab stands between them, or a comma, or blanks.
     """
-    found = Found()
     for path in (path for path in tree.having(*LISTS) if path.name != SEEN):
         with found.left_out.noted():
             for number, name, rest in _lines(path, tree):
@@ -29,7 +28,6 @@ def find_lists(tree: Tree) -> Found:
                 with found.left_out.noted():
                     found.samples.append(_of_line(tree.image(name, path, where), rest, where, path, tree))
     found.classes_from = next((file for file in tree.files if file.name in ('classes.txt', 'labels.txt')), None)
-    return found
 
 
 def _lines(path: Path, tree: Tree) -> Iterator[tuple[int, str, str]]:
@@ -75,12 +73,12 @@ def _line_of_page(points: list[list[float]], text: str) -> Thing:
     return Thing(LINE, box_around(points), (), corners, text, ignored=text in ILLEGIBLE)
 
 
-def find_text_files(tree: Tree) -> Found:
+def find_text_files(tree: Tree, found: Found) -> None:
     """A text file for each image, NAME.txt or NAME.gt.txt: what is written on it.
 
     Or, as ICDAR has it, `gt_NAME.txt`, or lines `x0,y0,x1,y1,x2,y2,x3,y3,text` or `x0,y0,x1,y1,text` in it: those of a page.
     """
-    found, files = Found(), defaultdict(list)
+    files = defaultdict(list)
     for path in tree.having('.txt'):
         files[path.name.removesuffix('.txt').removesuffix('.gt').removeprefix('gt_')].append(path)
     for image in tree.images:
@@ -96,7 +94,6 @@ def find_text_files(tree: Tree) -> Found:
                     found.samples.append(Sample(image, tree.split_of(image), text=lines[0]))
                 else:
                     raise AnnotationError(f'{path}: has {len(lines)} lines; an image of a line has one: {shortened(lines[:1])}')
-    return found
 
 
 def _marked(line: str) -> Thing | None:
@@ -113,7 +110,7 @@ def _marked(line: str) -> Thing | None:
     return None
 
 
-def find_class_folders(tree: Tree) -> Found:
+def find_class_folders(tree: Tree, found: Found) -> None:
     """Images sorted into folders by what they show, of which each is a class."""
     folders = defaultdict(list)
     for image in tree.images:
@@ -122,7 +119,9 @@ def find_class_folders(tree: Tree) -> Found:
     if len(folders) < 2 or any(
         name.lower() in usual or (tree.split_of(images[0]) and len(folders) <= 3) for name, images in folders.items()
     ):
-        return Found()
-    samples = [Sample(image, tree.split_of(image), text=folder) for folder, images in folders.items() for image in images]
+        return
+    found.samples += [
+        Sample(image, tree.split_of(image), text=folder) for folder, images in folders.items() for image in images
+    ]
     note = f'images in {len(folders)} folders by what they show: the name of the folder is taken as the text of each image'
-    return Found(samples, notes=[note])
+    found.notes.append(note)

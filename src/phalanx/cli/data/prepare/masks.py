@@ -11,7 +11,7 @@ import cv2
 import numpy as np
 
 from phalanx.cli.data.prepare.checks import AnnotationError, decoded, size_of
-from phalanx.cli.data.prepare.colours import VOID_NAME, Colour, code_of
+from phalanx.cli.data.prepare.colours import VOID_NAME, Colour, code_of, found_in
 from phalanx.cli.data.prepare.label_maps import BACKGROUND, MOST, VOID
 from phalanx.cli.data.prepare.samples import Found, Sample
 from phalanx.cli.data.prepare.tree import Tree, text_in
@@ -23,9 +23,8 @@ LOOKED_AT = 200  # masks that are read to learn which values there are
 FEW = 64  # more colours than that are a photograph, or JPEG's work
 
 
-def find_masks(tree: Tree) -> Found:
+def find_masks(tree: Tree, found: Found) -> None:
     """Images that lie in a folder `masks` (labels, annotations, ...), or whose names end so, beside images named like them."""
-    found = Found()
     is_mask = {path: _is_mask(path, tree) for path in tree.images}
     of_stem = defaultdict(list)
     for path in tree.images:
@@ -42,7 +41,6 @@ def find_masks(tree: Tree) -> Found:
             found.samples.append(Sample(image, tree.split_of(image), mask=mask))
     if found.samples:
         found.classes_from = next((file for file in tree.files if file.name.lower() in CLASS_FILES), None)
-    return found
 
 
 def _is_mask(path: Path, tree: Tree) -> bool:
@@ -134,10 +132,8 @@ def label_map(mask: Path, meaning: Meaning, image: Path) -> LabelMap:
             table[value] = label
         labels = table[content]
     else:
-        whole = content if content.ndim == 3 else np.repeat(content[..., None], 3, 2)
-        codes, place = np.unique(whole.astype(np.int32) @ (1 << 16, 1 << 8, 1), return_inverse=True)
-        known = [meaning.values.get((code >> 16, code >> 8 & 255, code & 255), VOID) for code in codes.tolist()]
-        labels = np.array(known, np.uint8)[place.reshape(whole.shape[:2])]
+        colours, place, _ = found_in(content if content.ndim == 3 else np.repeat(content[..., None], 3, 2))
+        labels = np.array([meaning.values.get(colour, VOID) for colour in colours], np.uint8)[place]
     size, (height, width) = size_of(image), labels.shape
     if (width, height) != size:
         if not 0.98 < (width / size[0]) / (height / size[1]) < 1.02:
@@ -177,12 +173,11 @@ def _content(mask: Path, *, by_colour: bool) -> LabelMap:
 
 def _values(content: LabelMap) -> dict[Colour | int, int]:
     """How many pixels have each value."""
-    flat = content if content.ndim == 2 else content.astype(np.int32) @ (1 << 16, 1 << 8, 1)
-    values, counts = np.unique(flat, return_counts=True)
-    pairs = zip(values.tolist(), counts.tolist(), strict=True)
-    if content.ndim == 2:
-        return dict(pairs)
-    return {(code >> 16, code >> 8 & 255, code & 255): count for code, count in pairs}
+    if content.ndim == 3:
+        colours, _, of_each = found_in(content)
+        return dict(zip(colours, of_each, strict=True))
+    values, counts = np.unique(content, return_counts=True)
+    return dict(zip(values.tolist(), counts.tolist(), strict=True))
 
 
 def _names(file: Path | None) -> tuple[list[str], dict[Colour, str]]:

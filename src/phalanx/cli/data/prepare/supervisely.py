@@ -16,9 +16,8 @@ from phalanx.data.image import opened
 MOST_BITMAP = 2**24  # bytes of a bitmap once decompressed; it is a PNG file
 
 
-def find_supervisely(tree: Tree) -> Found:
+def find_supervisely(tree: Tree, found: Found) -> None:
     """All JSON files with `objects` and `size`; meta.json names the classes."""
-    found = Found()
     for path, content in tree.jsons.items():
         if path.name == 'meta.json' and isinstance(content, dict) and isinstance(content.get('classes'), list):
             found.class_names = tuple(str(one.get('title')) for one in content['classes'] if isinstance(one, dict))
@@ -30,7 +29,6 @@ def find_supervisely(tree: Tree) -> Found:
             size = check_size((said.get('width'), said.get('height')), image, f'{path}')
             things = [_thing(one, size, f'{path}: objects[{n}]') for n, one in enumerate(content['objects'])]
             found.samples.append(Sample(image, tree.split_of(path), tuple(things)))
-    return found
 
 
 def _thing(entry: Any, size: tuple[int, int], where: str) -> Thing:

@@ -70,15 +70,12 @@ class Tree:
         last = PurePosixPath(name.replace('\\', '/')).name.lower()
         return last in self._named
 
-    def split_of(self, file: Path) -> SplitName:
-        """The split that the name of an annotation file, or of a folder that a file lies in, says; the nearest counts."""
+    def split_of(self, file: Path, said: str = '') -> SplitName:
+        """The split that `said` is; else what an annotation file, or a folder that a file lies in, is called: the nearest."""
         parts = file.relative_to(self.root).parts
         named = parts if file.suffix.lower() not in IMAGES else parts[:-1]
-        for part in reversed(named):
-            for word in reversed(re.split(r'[^a-z]+', part.lower())):
-                if word in SPLITS:
-                    return SPLITS[word]
-        return ''
+        words = (word for part in reversed(named) for word in reversed(re.split(r'[^a-z]+', part.lower())))
+        return next((SPLITS[word] for word in (said.lower(), *words) if word in SPLITS), '')
 
 
 def _alike(path: Path, parts: tuple[str, ...]) -> int:

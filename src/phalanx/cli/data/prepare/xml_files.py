@@ -9,9 +9,9 @@ from phalanx.cli.data.prepare.shapes import polygon
 from phalanx.cli.data.prepare.tree import SPLITS, Tree, text_in
 
 
-def read_voc(tree: Tree) -> Found:
+def read_voc(tree: Tree, found: Found) -> None:
     """The XML files whose root is `annotation`; lists in ImageSets say what belongs to which split."""
-    found, splits = Found(), _image_sets(tree)
+    splits = _image_sets(tree)
     for path, root in _parsed(tree, 'annotation', found):
         with found.left_out.noted():
             name = (root.findtext('filename') or '').strip()
@@ -19,7 +19,6 @@ def read_voc(tree: Tree) -> Found:
             image = tree.image(own if tree.has_image(own) else name or own, path, f'{path}')
             things = [_voc_thing(element, f'{path}: object {n}') for n, element in enumerate(root.findall('object'), 1)]
             found.samples.append(Sample(image, splits.get(path.stem) or tree.split_of(path), tuple(things)))
-    return found
 
 
 def _voc_thing(element: ElementTree.Element, where: str) -> Thing:
@@ -44,9 +43,8 @@ def _image_sets(tree: Tree) -> dict[str, SplitName]:
     return splits
 
 
-def read_cvat(tree: Tree) -> Found:
+def read_cvat(tree: Tree, found: Found) -> None:
     """The XML files whose root is `annotations`, with an element for each image."""
-    found = Found()
     for path, root in _parsed(tree, 'annotations', found):
         names = [label.findtext('name') or '' for label in root.iterfind('.//labels/label')]
         found.class_names = tuple(dict.fromkeys([*found.class_names, *filter(None, names)]))
@@ -54,7 +52,6 @@ def read_cvat(tree: Tree) -> Found:
             where = f'{path}: image {element.get("id")}'
             with found.left_out.noted():
                 image = tree.image(element.get('name') or '', path, where)
-                subset: SplitName = SPLITS.get((element.get('subset') or '').lower(), '') or tree.split_of(path)
                 size = tree.size(image)
                 things = [
                     _cvat_thing(shape, size, f'{where}: {shape.tag}') for shape in element if shape.tag in ('box', 'polygon')
@@ -62,8 +59,7 @@ def read_cvat(tree: Tree) -> Found:
                 others = sorted({shape.tag for shape in element} - {'box', 'polygon', 'tag'})
                 if others:
                     found.left_out.append(f'{where}: {", ".join(others)} are neither boxes nor polygons')
-                found.samples.append(Sample(image, subset, tuple(things)))
-    return found
+                found.samples.append(Sample(image, tree.split_of(path, element.get('subset') or ''), tuple(things)))
 
 
 def _cvat_thing(shape: ElementTree.Element, size: tuple[int, int], where: str) -> Thing:

@@ -14,13 +14,12 @@ MOST_CLASSES = 10_000
 NAMES = ('classes.txt', 'obj.names', 'labels.txt', 'classes.names', '_darknet.labels')
 
 
-def read_yolo(tree: Tree) -> Found:
+def read_yolo(tree: Tree, found: Found) -> None:
     """Lines `class x y width height`, with a confidence behind them or not, or `class x y x y x y ...` of a polygon.
 
     The file of an image is named like it and lies beside it or in a folder `labels`; an empty one shows nothing.
     """
-    found, names = Found(), _class_names(tree)
-    files = defaultdict(list)
+    names, files = _class_names(tree), defaultdict(list)
     for path in tree.having('.txt'):
         files[path.stem].append(path)
     confident, highest = 0, -1
@@ -37,13 +36,13 @@ def read_yolo(tree: Tree) -> Found:
             things = [_thing(row, size, names, f'{path}: object {n}') for n, row in enumerate(rows, 1)]
             found.samples.append(Sample(image, tree.split_of(image), tuple(things)))
     if highest < 0:  # text files of something else
-        return Found()
+        found.samples.clear()
+        return
     found.class_names = tuple(names or (f'class_{number}' for number in range(highest + 1)))
     if confident:
         found.notes.append(f'{confident} boxes have a confidence behind them, which is not used: were they drawn by a person?')
     if not names:
         found.notes.append(f'no data.yaml or classes.txt names the classes: they are called class_0 to class_{highest}')
-    return found
 
 
 def _belongs(path: Path, image: Path, tree: Tree) -> bool:

@@ -1,0 +1,27 @@
+"""What commands and runs share that print tables: the terminal, and how rows look there."""
+
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rich import box
+from rich.console import Console, OverflowMethod
+from rich.table import Table
+from rich.text import Text
+
+from phalanx.report.readable import number
+
+
+def terminal() -> Console:
+    """The terminal; or a file, whose lines are not broken at 80 columns."""
+    return Console(width=None if sys.stdout.isatty() else 160)
+
+
+def table_of(rows: Sequence[Mapping[str, Any]], title: str = '', overflow: OverflowMethod = 'ellipsis') -> Table:
+    """Rows with the columns of the first, texts to the left, numbers to the right. `overflow`: of what is too long."""
+    table = Table(box=box.SIMPLE_HEAD, header_style='bold', pad_edge=False, title=title, title_justify='left')
+    for column, value in rows[0].items():
+        table.add_column(Text(column), justify='left' if isinstance(value, str) else 'right', overflow=overflow)
+    for row in rows:
+        table.add_row(*(Text(number(row.get(column))) for column in rows[0]))
+    return table
