@@ -179,10 +179,10 @@ def measured(subject: Subject, out: Path, rounds: int) -> list[Measured]:
                     seconds[form].append(time.perf_counter() - begin)
     rows = []
     for form, model in models.items():
-        found, _ = evaluate(job, model, folder / 'fp32.onnx', 0, batches=(1,))
+        evaluation, _ = evaluate(job, model, folder / 'fp32.onnx', 0, batches=(1,))
         median, p95 = (float(value) for value in np.percentile(seconds[form], (50, 95)) * 1000)
         name = job.task.main_metric
-        rows.append(Measured(subject.name, form, images[0].shape[1:], name, found.metrics[name], median, p95))
+        rows.append(Measured(subject.name, form, images[0].shape[1:], name, evaluation.metrics[name], median, p95))
         print(rows[-1], file=sys.stderr)
     return rows
 
