@@ -5,6 +5,7 @@ https://arxiv.org/abs/1601.07140.
 """
 
 import json
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from phalanx.families.text_detection.data.source import ILLEGIBLE, Pages, Points
 SETS = {'train': 'train', 'eval': 'val'}  # what the file calls the splits
 
 
+@dataclass(frozen=True, kw_only=True)
 class CocoText:
     """The images that the JSON file `annotations` says to be of the set `train` or `val`, in the folder `images`.
 
@@ -22,10 +24,10 @@ class CocoText:
     are ignored. `empty_images`: train also on images without a word (evaluation always has them).
     """
 
-    def __init__(
-        self, *, root: Path, annotations: str = 'cocotext.v2.json', images: str = 'train2014', empty_images: bool = False
-    ) -> None:
-        self.root, self.annotations, self.images, self.empty_images = root, annotations, images, empty_images
+    root: Path
+    annotations: str = 'cocotext.v2.json'
+    images: str = 'train2014'
+    empty_images: bool = False
 
     def split(self, split: Split) -> Pages:
         check_folder(self.root)
