@@ -117,7 +117,7 @@ def test_images_are_searched_for_objects_as_in_evaluation(resize: DetectionResiz
     if w < seen.shape[2]:
         np.testing.assert_allclose(seen[:, 0, -1], np.array([1, 2, 3]) / 127.5 - 1, atol=1e-6)
     frame = np.array([[*sample.frame.numpy(), 0.5, 0]], np.float32)
-    boxes, _, _ = own.prediction({'detections': frame}, IMAGE)
+    boxes = own.prediction({'detections': frame}, IMAGE).boxes
     np.testing.assert_allclose(boxes, [[0, 0, 71, 53]], atol=1e-4)
 
 

@@ -22,7 +22,7 @@ from phalanx.families.detection.distilled import DistilledDetector
 from phalanx.families.detection.graph import OUTPUTS, with_suppression
 from phalanx.families.detection.loss import LOSSES, TEACHER_LOSSES, DetectionLoss
 from phalanx.families.detection.loss.distill import TeacherLoss
-from phalanx.families.detection.metric import METRICS, CocoAp, Detections
+from phalanx.families.detection.metric import METRICS, CocoAp
 from phalanx.families.detection.models import MODELS
 from phalanx.families.detection.nms import Nms, multiclass_nms
 from phalanx.families.detection.survey import BoxSurvey
@@ -32,7 +32,7 @@ from phalanx.families.losses import summed, weights_of
 from phalanx.families.sizing import sizing_of
 from phalanx.families.task import Export, GraphPart, Loss, Writers, described
 from phalanx.parallel.step import WholeStep
-from phalanx.runtime.detection import Suppressed
+from phalanx.runtime.detection import Detections
 from phalanx.runtime.results import Found
 
 READ_OUT = (
@@ -222,9 +222,6 @@ class Detection(Family):
         found = (multiclass_nms(*image, self.nms) for image in zip(boxes, scores, strict=True))
         return [Detections(*(part.cpu().numpy() for part in image)) for image in found]
 
-    def predictions(self, made: Sequence[Suppressed]) -> list[Detections]:
-        return [Detections(*each) for each in made]
-
     def metric(self) -> Any:
         return self.make_metric(self.class_names)
 
@@ -232,13 +229,7 @@ class Detection(Family):
         return evaluated(image, Objects.none(), self.transforms['eval'], Draw(0, 0, 0, 0))
 
     def results(self, prediction: list[Detections], batch: DetectionBatch) -> list[list[Found]]:
-        """With the names of classes, and boxes cut off at the edges of the image."""
-        results = []
-        for found, (H, W) in zip(prediction, batch.sizes, strict=True):
-            boxes = found.boxes.clip(0, np.array([W, H, W, H], np.float32))
-            rows = zip(found.classes.tolist(), found.scores.tolist(), boxes.tolist(), strict=True)
-            results.append([Found(self.class_names[label], label, score, tuple(box)) for label, score, box in rows])
-        return results
+        return [found.named(self.class_names, size) for found, size in zip(prediction, batch.sizes, strict=True)]
 
     def picture(self, sample: Sample, result: list[Found]) -> list[tuple[str, Image]]:
         shown = drawing.sure(result, self.shown_from)

@@ -8,9 +8,10 @@ import numpy.typing as npt
 import torch
 
 from phalanx.families.detection.data.source import Objects
-from phalanx.families.detection.metric.found import OVERLAP, SURE, Detections, confusion, grade, precision_over_recall
+from phalanx.families.detection.metric.found import OVERLAP, SURE, confusion, grade, precision_over_recall
 from phalanx.families.task import Figure, Grade, Matrix
 from phalanx.parallel import dist
+from phalanx.runtime.detection import Detections
 
 
 class Labelled(Protocol):
