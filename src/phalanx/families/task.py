@@ -86,6 +86,17 @@ def described(part: object) -> dict[str, Any]:
     return {'name': type(part).__name__, **vars(part)}
 
 
+class Followed(nn.Module):
+    """A network as others run it: normalised images [B, 3, H, W] -> what `read` makes of its outputs."""
+
+    def __init__(self, network: nn.Module, read: Callable[[Any], Any]) -> None:
+        super().__init__()
+        self.network, self.read = network, read
+
+    def forward(self, images: Tensor) -> Any:
+        return self.read(self.network(images))
+
+
 class GraphPart(NamedTuple):
     """Post-processing that torch has no operations for. The file then takes one image at a time."""
 

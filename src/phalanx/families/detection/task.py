@@ -14,7 +14,6 @@ from torch import Tensor, nn
 from phalanx.data.batch import ImageBatch, channels_first, shares, stacked
 from phalanx.data.samples import Dataset, Draw, Image, Split
 from phalanx.families.base import Colours, Family, FamilyKeys, checked
-from phalanx.families.detection import decode
 from phalanx.families.detection import draw as drawing
 from phalanx.families.detection.data import DATA, Data, Objects
 from phalanx.families.detection.data.write import WRITERS, write
@@ -30,7 +29,7 @@ from phalanx.families.detection.transforms import TRANSFORMS, Chances, Shown, Tr
 from phalanx.families.distillation import Distilled
 from phalanx.families.losses import summed, weights_of
 from phalanx.families.sizing import sizing_of
-from phalanx.families.task import Export, GraphPart, Loss, Writers, described
+from phalanx.families.task import Export, Followed, GraphPart, Loss, Writers, described
 from phalanx.parallel.step import WholeStep
 from phalanx.runtime.detection import Detections
 from phalanx.runtime.results import Found
@@ -213,9 +212,9 @@ class Detection(Family):
     def own_weights(self, batch: DetectionBatch) -> Mapping[str, Tensor] | None:
         return weights_of(loss.weights(*batch.of_images()) for loss, _ in self.losses)
 
-    def predict(self, model: nn.Module, batch: DetectionBatch) -> list[Detections]:
+    def predict(self, model: Any, batch: DetectionBatch) -> list[Detections]:
         """What is found on each image, in its own pixels."""
-        boxes, scores = decode.BoxesAndScores(model)(self.network_input(batch))  # [B, A, 4], [B, A, K]
+        boxes, scores = model.decode(model(self.network_input(batch)))  # [B, A, 4], [B, A, K]
         sizes = torch.tensor(batch.sizes, device=boxes.device).flip(1)  # [B, 2] width, height
         corners, sides = batch.frames[:, :2], batch.frames[:, 2:] - batch.frames[:, :2]
         boxes = (boxes - corners.repeat(1, 2)[:, None]) * (sizes / sides).repeat(1, 2)[:, None]
@@ -242,7 +241,7 @@ class Detection(Family):
     def writers(self) -> Writers:
         return drawing.writers(self.shown_from)
 
-    def export(self, model: nn.Module, *, post_processing: bool = False) -> Export:
+    def export(self, model: Any, *, post_processing: bool = False) -> Export:
         """Boxes and scores of all anchors, or of those that suppression leaves; scaling to the image is the caller's."""
         preparation = {
             'transforms': [described(transform) for transform in self.transforms['eval']],
@@ -252,7 +251,7 @@ class Detection(Family):
             **self.pixels,
         }
         return Export(
-            decode.BoxesAndScores(model),
+            Followed(model, model.decode),
             {
                 'boxes': '[batch, anchors, 4]: x0, y0, x1, y1 in pixels of the input',
                 'scores': '[batch, anchors, classes]: probabilities, each class for itself',
