@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from phalanx.data.batch import ImageBatch
 from phalanx.data.samples import Dataset, Image, Split
+from phalanx.families.writing import Write
 from phalanx.parallel.step import WholeStep
 
 
@@ -29,6 +30,7 @@ Loss = Mapping[str, Term]  # the loss of a step is the sum over names of (global
 
 S = TypeVar('S')  # one sample, as the data set gives it
 B = TypeVar('B', bound=ImageBatch)  # samples collated for one forward pass
+T_co = TypeVar('T_co', covariant=True)  # what is true of one image
 P = TypeVar('P')  # what the model says about one batch, ready for the metric
 
 
@@ -73,7 +75,7 @@ Figure = Curves | Matrix | Pictures | Legend
 class Writers:
     """How results become files, by what `phalanx predict --save` calls each way."""
 
-    ways: Mapping[str, Callable[[Any, Image, Path], list[Path]]]  # (result, its image, a path without suffix) -> files written
+    ways: Mapping[str, Write]
     usual: Sequence[str]  # those that are taken when none is asked for
 
     def write(self, result: Any, image: Image, stem: Path, chosen: Sequence[str] = ()) -> list[Path]:
@@ -121,6 +123,18 @@ class Grade(NamedTuple):
 
     value: float  # the lower, the worse
     said: str  # what is wrong
+
+
+class Labelled(Protocol[T_co]):
+    """What a metric that keeps images apart must know of a batch."""
+
+    @property
+    def indices(self) -> Sequence[int]:
+        """The number of each sample in its data set."""
+
+    @property
+    def truths(self) -> Sequence[T_co]:
+        """What is true of each image, in pixels of the image as it was read."""
 
 
 class Metric(Protocol):

@@ -1,10 +1,16 @@
 """Files that results become, named after their image: of `street.png` come `street.json` and `street_overlay.jpg`."""
 
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import PIL.Image
 
 from phalanx.data.samples import Image
+
+Write = Callable[[Any, Image, Path], list[Path]]  # (result, its image, a path without suffix) -> files written
 
 
 def write_text(stem: Path, ending: str, text: str) -> list[Path]:
@@ -19,3 +25,13 @@ def write_picture(stem: Path, ending: str, image: Image) -> list[Path]:
     file = stem.with_name(f'{stem.name}{ending}')
     PIL.Image.fromarray(image).save(file, quality=92)  # which formats without a loss pass over
     return [file]
+
+
+def pictured(draw: Callable[[Image, Any], Image], ending: str) -> Write:
+    """What writes the picture that `draw` makes of an image and its result."""
+    return lambda result, image, stem: write_picture(stem, ending, draw(image, result))
+
+
+def listed_as_json(found: Sequence[Any], image: Image, stem: Path) -> list[Path]:
+    """Each thing that was found, a dataclass, with its fields."""
+    return write_text(stem, '.json', json.dumps([asdict(one) for one in found], indent=1))

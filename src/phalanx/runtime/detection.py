@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from phalanx.runtime.family import Family
-from phalanx.runtime.prepare import INTERPOLATIONS, Floats, Image, filled_up, normalised, ratio_factor, size_of
+from phalanx.runtime.prepare import INTERPOLATIONS, Floats, Image, Size, filled_up, normalised, resize_factors, size_of
 from phalanx.runtime.results import Found
 from phalanx.runtime.session import ArtifactError
 
@@ -38,7 +38,7 @@ class Detection(Family):
 
     def prepare(self, image: Image) -> Floats:
         for transform in self.preparation['transforms']:
-            x, y = factors(image, transform)
+            x, y = factors(image.shape[:2], transform)
             if (x, y) != (1, 1):
                 interpolation = INTERPOLATIONS[transform['interpolation']]
                 image = cv2.resize(image, None, fx=x, fy=y, interpolation=interpolation).astype(np.uint8, copy=False)
@@ -59,26 +59,21 @@ class Detection(Family):
 
     def _scale(self, image: Image) -> tuple[float, float]:
         """How many pixels of the image one of the input is, along x and y."""
-        (H, W), seen = image.shape[:2], image
+        H, W = seen = image.shape[:2]
         width, height = float(W), float(H)
         for transform in self.preparation['transforms']:
             x, y = factors(seen, transform)
             width, height = width * x, height * y
-            seen = np.broadcast_to(np.uint8(0), (round(seen.shape[0] * y), round(seen.shape[1] * x), 3))
+            seen = round(seen[0] * y), round(seen[1] * x)
         return W / width, H / height
 
 
-def factors(image: Image, transform: Mapping[str, Any]) -> tuple[float, float]:
-    """What a transform of the guide multiplies width and height by."""
+def factors(size: Size, transform: Mapping[str, Any]) -> tuple[float, float]:
+    """What a transform of the guide multiplies the width and height of `size` by."""
     if transform['name'] != 'Resize':
         raise ArtifactError(f'images went through {transform["name"]} in evaluation, which the runtime does not know')
-    H, W = image.shape[:2]
-    height, width = size_of(transform, 'target_size')
-    if not transform['keep_ratio']:
-        x, y = width / W, height / H
-    else:
-        x = y = ratio_factor(image, (height, width))
-    return max(x, 1 / W), max(y, 1 / H)
+    x, y = resize_factors(size, size_of(transform, 'target_size'), keep_ratio=transform['keep_ratio'])
+    return max(x, 1 / size[1]), max(y, 1 / size[0])
 
 
 def suppressed(

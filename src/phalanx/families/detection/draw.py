@@ -1,10 +1,8 @@
 """Boxes with names as pictures and files."""
 
-import json
 import math
 import re
-from collections.abc import Callable, Sequence
-from dataclasses import asdict
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
@@ -18,13 +16,12 @@ from phalanx.data.image import palette
 from phalanx.data.samples import Image
 from phalanx.families.detection.data.source import Objects
 from phalanx.families.task import Writers
-from phalanx.families.writing import write_picture, write_text
+from phalanx.families.writing import Write, listed_as_json, pictured, write_picture, write_text
 from phalanx.runtime.results import Found
 
 UNSAFE = re.compile(r'[^\w.+-]+')  # in the name of a class that becomes part of a file's
 IGNORED = (128, 128, 128)  # the colour of ignored objects
 Colour = tuple[int, int, int]
-Write = Callable[[Sequence[Found], Image, Path], list[Path]]
 
 
 def drawn(image: Image, boxes: Sequence[Sequence[float]], captions: Sequence[str], colours: Sequence[Colour]) -> Image:
@@ -77,12 +74,9 @@ def writers(shown_from: float) -> Writers:
     def shown(write: Write) -> Write:
         return lambda found, image, stem: write(sure(found, shown_from), image, stem)
 
-    ways = {'json': as_json, 'txt': shown(as_yolo), 'crops': shown(as_crops), 'pictures': shown(as_picture)}
+    pictures = shown(pictured(with_found, '_overlay.jpg'))
+    ways = {'json': listed_as_json, 'txt': shown(as_yolo), 'crops': shown(as_crops), 'pictures': pictures}
     return Writers(ways, usual=('json', 'pictures'))
-
-
-def as_json(found: Sequence[Found], image: Image, stem: Path) -> list[Path]:
-    return write_text(stem, '.json', json.dumps([asdict(one) for one in found], indent=1))
 
 
 def as_yolo(found: Sequence[Found], image: Image, stem: Path) -> list[Path]:
@@ -105,10 +99,6 @@ def as_crops(found: Sequence[Found], image: Image, stem: Path) -> list[Path]:
         if (cut := image[y0:y1, x0:x1]).size:
             files += write_picture(stem, f'_{number:02}_{UNSAFE.sub("_", one.name)}.jpg', cut)
     return files
-
-
-def as_picture(found: Sequence[Found], image: Image, stem: Path) -> list[Path]:
-    return write_picture(stem, '_overlay.jpg', with_found(image, found))
 
 
 @cache

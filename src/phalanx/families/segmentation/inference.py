@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from phalanx.runtime.prepare import scaled_size
 from phalanx.runtime.segmentation import flips, starts
 
 
@@ -57,8 +58,7 @@ class Inference:
     def view(self, network: nn.Module, images: Tensor, scale: float, flip: tuple[int, ...]) -> Tensor:
         """[B, K, H, W] for the images at one scale, mirrored in one way, brought back to where their pixels are."""
         H, W = images.shape[2:]
-        size = (max(1, int(H * scale + 0.5)), max(1, int(W * scale + 0.5)))
-        logits = self.logits(network, resized(images, size).flip(flip)).flip(flip)
+        logits = self.logits(network, resized(images, scaled_size((H, W), scale)).flip(flip)).flip(flip)
         return resized(logits.float(), (H, W))
 
     def logits(self, network: nn.Module, images: Tensor) -> Tensor:

@@ -1,8 +1,6 @@
 """Outlines of texts as pictures and files."""
 
-import json
 from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
 
 import cv2
@@ -13,7 +11,7 @@ from phalanx.data.image import overlay
 from phalanx.data.samples import Image
 from phalanx.families.task import Writers
 from phalanx.families.text_detection.data.source import Texts
-from phalanx.families.writing import write_picture, write_text
+from phalanx.families.writing import listed_as_json, pictured, write_picture, write_text
 from phalanx.runtime.reading import cut_out
 from phalanx.runtime.results import TextRegion
 
@@ -48,10 +46,6 @@ def compared(image: Image, size: tuple[int, int], truth: Texts, found: Sequence[
     return [('truth', with_texts(image, truth)), ('prediction', with_found(image, found))]
 
 
-def as_json(found: Sequence[TextRegion], image: Image, stem: Path) -> list[Path]:
-    return write_text(stem, '.json', json.dumps([asdict(one) for one in found], indent=1))
-
-
 def as_icdar(found: Sequence[TextRegion], image: Image, stem: Path) -> list[Path]:
     """The text format of ICDAR 2015: a line `x,y,x,y,...` a text, its points in whole pixels."""
     lines = (','.join(f'{value:.0f}' for point in one.points for value in point) for one in found)
@@ -64,8 +58,7 @@ def as_crops(found: Sequence[TextRegion], image: Image, stem: Path) -> list[Path
     return [file for number, cut in enumerate(cuts, 1) for file in write_picture(stem, f'_{number:03}.jpg', cut)]
 
 
-def as_picture(found: Sequence[TextRegion], image: Image, stem: Path) -> list[Path]:
-    return write_picture(stem, '_overlay.jpg', with_found(image, found))
-
-
-WRITERS = Writers({'json': as_json, 'txt': as_icdar, 'crops': as_crops, 'pictures': as_picture}, usual=('json', 'pictures'))
+WRITERS = Writers(
+    {'json': listed_as_json, 'txt': as_icdar, 'crops': as_crops, 'pictures': pictured(with_found, '_overlay.jpg')},
+    usual=('json', 'pictures'),
+)
