@@ -10,9 +10,10 @@ import numpy as np
 
 from phalanx.config.options import check_probability
 from phalanx.data.folders import lines_of
+from phalanx.data.listed import Packed
 from phalanx.data.samples import Draw, Drawn, Rng, Split
 from phalanx.families.recognition.characters import BuiltIn, read_dictionary
-from phalanx.families.recognition.data.source import Packed, TextImage
+from phalanx.families.recognition.data.source import TextImage
 from phalanx.families.recognition.render import Fonts, render
 
 PICTURES = {'.jpg', '.jpeg', '.png', '.bmp', '.webp'}
