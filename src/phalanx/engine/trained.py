@@ -14,6 +14,7 @@ from phalanx.data.samples import Image
 from phalanx.engine import worker
 from phalanx.engine.runs import Job, check_folder, check_initial, check_parts, open_job, pick_device, said_of_weights
 from phalanx.report.report import Callback
+from phalanx.runtime.prepare import checked
 from phalanx.system.errors import StoppedError
 from phalanx.system.stops import wanted
 from phalanx.weights.checkpoint import Checkpoints, step_of
@@ -80,11 +81,7 @@ class Trained:
 def pixels_of(image: AnImage) -> Image:
     """[H, W, 3] uint8 RGB. Raises ValueError and SampleError."""
     # torch wants an array that can be written to.
-    pixels = read_image(Path(image)) if isinstance(image, str | Path) else np.require(image, requirements='W')
-    if pixels.dtype != np.uint8 or pixels.ndim != 3 or pixels.shape[2] != 3 or 0 in pixels.shape:
-        shape = ', '.join(map(str, pixels.shape))
-        raise ValueError(f'an image is an array [height, width, 3] of uint8, in RGB order; got [{shape}] of {pixels.dtype}')
-    return pixels
+    return checked(read_image(Path(image)) if isinstance(image, str | Path) else np.require(image, requirements='W'))
 
 
 def load_run(folder: str | Path, weights: str | Path | None = None, device: str = 'auto') -> Trained:

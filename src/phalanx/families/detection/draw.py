@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
-import cv2
 import numpy as np
 import PIL.Image
 import PIL.ImageDraw
@@ -17,11 +16,13 @@ from phalanx.data.samples import Image
 from phalanx.families.detection.data.source import Objects
 from phalanx.families.task import Writers
 from phalanx.families.writing import Write, listed_as_json, pictured, write_picture, write_text
+from phalanx.runtime.prepare import resized
 from phalanx.runtime.results import Found
 
 UNSAFE = re.compile(r'[^\w.+-]+')  # in the name of a class that becomes part of a file's
 IGNORED = (128, 128, 128)  # the colour of ignored objects
 Colour = tuple[int, int, int]
+font_of_size = cache(PIL.ImageFont.load_default)
 
 
 def drawn(image: Image, boxes: Sequence[Sequence[float]], captions: Sequence[str], colours: Sequence[Colour]) -> Image:
@@ -29,7 +30,7 @@ def drawn(image: Image, boxes: Sequence[Sequence[float]], captions: Sequence[str
     canvas = PIL.Image.fromarray(image)
     pen = PIL.ImageDraw.Draw(canvas)
     side = max(image.shape[:2])
-    width, font = max(1, side // 300), _font(max(9, side // 50))
+    width, font = max(1, side // 300), font_of_size(max(9, side // 50))
     for (x0, y0, x1, y1), caption, colour in zip(boxes, captions, colours, strict=True):
         pen.rectangle((x0, y0, max(x0, x1 - 1), max(y0, y1 - 1)), outline=colour, width=width)
         if caption:
@@ -59,7 +60,7 @@ def compared(
     image: Image, size: tuple[int, int], truth: Objects, class_names: Sequence[str], found: Sequence[Found]
 ) -> list[tuple[str, Image]]:
     """Captioned pictures of `size` (height, width): the boxes that are true and those that were found, over the image."""
-    image = cv2.resize(image, size[::-1], interpolation=cv2.INTER_LINEAR).astype(np.uint8, copy=False)
+    image = resized(image, *size)
     return [('truth', with_objects(image, truth, class_names)), ('prediction', with_found(image, found))]
 
 
@@ -111,8 +112,3 @@ def _ink_on(colour: Colour) -> Colour:
     """Black or white, whichever can be read on `colour`."""
     r, g, b = colour
     return (0, 0, 0) if 0.299 * r + 0.587 * g + 0.114 * b > 140 else (255, 255, 255)
-
-
-@cache
-def _font(size: int) -> PIL.ImageFont.ImageFont | PIL.ImageFont.FreeTypeFont:
-    return PIL.ImageFont.load_default(size)

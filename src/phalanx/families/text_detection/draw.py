@@ -12,6 +12,7 @@ from phalanx.data.samples import Image
 from phalanx.families.task import Writers
 from phalanx.families.text_detection.data.source import Texts
 from phalanx.families.writing import listed_as_json, pictured, write_picture, write_text
+from phalanx.runtime.prepare import resized
 from phalanx.runtime.reading import cut_out
 from phalanx.runtime.results import TextRegion
 
@@ -42,7 +43,7 @@ def with_found(image: Image, found: Sequence[TextRegion]) -> Image:
 
 def compared(image: Image, size: tuple[int, int], truth: Texts, found: Sequence[TextRegion]) -> list[tuple[str, Image]]:
     """Captioned pictures of `size` (height, width): the texts that are there and those that were found, over the image."""
-    image = cv2.resize(image, size[::-1], interpolation=cv2.INTER_LINEAR).astype(np.uint8, copy=False)
+    image = resized(image, *size)
     return [('truth', with_texts(image, truth)), ('prediction', with_found(image, found))]
 
 

@@ -4,12 +4,11 @@ Veit et al., COCO-Text: Dataset and Benchmark for Text Detection and Recognition
 https://arxiv.org/abs/1601.07140.
 """
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from phalanx.data.folders import Problems, check_folder, check_inside
+from phalanx.data.folders import Problems, check_folder, check_inside, json_of
 from phalanx.data.samples import Split
 from phalanx.families.text_detection.data.source import ILLEGIBLE, Pages, Points, Texts, outline, texts_of
 
@@ -56,12 +55,7 @@ class CocoText:
 
 def parsed(file: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     """The images and the words by their ids. Raises FileNotFoundError, and ValueError for another file."""
-    if not file.is_file():
-        raise FileNotFoundError(f'{file}: there is no such file')
-    try:
-        content = json.loads(file.read_bytes())
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f'{file}: is not JSON ({error!s:.200})') from None
+    content = json_of(file)
     images, words = (content.get(key) if isinstance(content, dict) else None for key in ('imgs', 'anns'))
     if not isinstance(images, dict) or not isinstance(words, dict):
         raise ValueError(f'{file}: is not in the format of COCO-Text: it needs objects `imgs` and `anns`')
