@@ -1,6 +1,7 @@
 """Files that results become, named after their image: of `street.png` come `street.json` and `street_overlay.jpg`."""
 
 import json
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -25,6 +26,13 @@ def write_picture(stem: Path, ending: str, image: Image) -> list[Path]:
     file = stem.with_name(f'{stem.name}{ending}')
     PIL.Image.fromarray(image).save(file, quality=92)  # which formats without a loss pass over
     return [file]
+
+
+def write_crop(stem: Path, ending: str, image: Image, box: Sequence[float]) -> list[Path]:
+    """The same with what of an image is within a box (xyxy); no file where that is nothing."""
+    (x0, y0), (x1, y1) = map(math.floor, box[:2]), map(math.ceil, box[2:])
+    cut = image[y0:y1, x0:x1]
+    return write_picture(stem, ending, cut) if cut.size else []
 
 
 def pictured(draw: Callable[[Image, Any], Image], ending: str) -> Write:

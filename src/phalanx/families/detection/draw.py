@@ -1,6 +1,5 @@
 """Boxes with names as pictures and files."""
 
-import math
 import re
 from collections.abc import Sequence
 from functools import cache
@@ -15,7 +14,7 @@ from phalanx.data.image import palette
 from phalanx.data.samples import Image
 from phalanx.families.detection.data.source import Objects
 from phalanx.families.task import Writers
-from phalanx.families.writing import Write, listed_as_json, pictured, write_picture, write_text
+from phalanx.families.writing import Write, listed_as_json, pictured, write_crop, write_text
 from phalanx.runtime.prepare import resized
 from phalanx.runtime.results import Found
 
@@ -93,13 +92,8 @@ def as_yolo(found: Sequence[Found], image: Image, stem: Path) -> list[Path]:
 
 def as_crops(found: Sequence[Found], image: Image, stem: Path) -> list[Path]:
     """Each object cut out, with its number and class in the name: `street_01_car.jpg`."""
-    files: list[Path] = []
-    for number, one in enumerate(found, 1):
-        x0, y0 = (math.floor(value) for value in one.box[:2])
-        x1, y1 = (math.ceil(value) for value in one.box[2:])
-        if (cut := image[y0:y1, x0:x1]).size:
-            files += write_picture(stem, f'_{number:02}_{UNSAFE.sub("_", one.name)}.jpg', cut)
-    return files
+    endings = (f'_{number:02}_{UNSAFE.sub("_", one.name)}.jpg' for number, one in enumerate(found, 1))
+    return [file for ending, one in zip(endings, found, strict=True) for file in write_crop(stem, ending, image, one.box)]
 
 
 @cache

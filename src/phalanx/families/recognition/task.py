@@ -35,11 +35,9 @@ from phalanx.families.recognition.texts import Texts
 from phalanx.families.recognition.transforms import TRANSFORMS, Concatenate, Transform
 from phalanx.families.task import Export, Loss
 from phalanx.parallel.step import WholeStep
-from phalanx.runtime.prepare import fitted_line
+from phalanx.runtime.prepare import Size, fitted_line
 from phalanx.runtime.recognition import BLANK
 from phalanx.runtime.results import Reading
-
-Size = tuple[int, int]  # height, width
 
 Guide = Literal['sar', 'nrtr']  # heads that learn along with CTC
 

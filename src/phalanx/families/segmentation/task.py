@@ -25,10 +25,8 @@ from phalanx.families.segmentation.survey import PixelSurvey
 from phalanx.families.segmentation.transforms import TRANSFORMS, Transform, adds_margins
 from phalanx.families.task import Export, Followed, Loss, Term, Writers, described
 from phalanx.parallel.step import WholeStep
+from phalanx.runtime.prepare import Size
 from phalanx.runtime.segmentation import grey_after
-
-Size = tuple[int, int]  # (H, W)
-
 
 READ_OUT = 'logits of all views are averaged, then brought back through the transforms, the last first, then the class is taken'
 

@@ -2,7 +2,6 @@
 
 import base64
 import json
-import math
 from collections.abc import Iterable, Sequence
 from html import escape
 from pathlib import Path
@@ -16,7 +15,7 @@ from phalanx.data.samples import Image
 from phalanx.families.table.annotation import Table
 from phalanx.families.table.tree import Node, html, tree
 from phalanx.families.task import Writers
-from phalanx.families.writing import write_picture, write_text
+from phalanx.families.writing import write_crop, write_picture, write_text
 from phalanx.runtime.results import Prediction
 
 COLOURS = palette(12)
@@ -129,11 +128,8 @@ def as_json(prediction: Prediction, image: Image, stem: Path) -> list[Path]:
 
 def as_crops(prediction: Prediction, image: Image, stem: Path) -> list[Path]:
     """Each cell cut out, with its number in the name: `table_cell001.jpg`."""
-    files: list[Path] = []
-    for number, (x0, y0, x1, y1) in enumerate(prediction.boxes.clip(0).tolist(), 1):
-        if (cut := image[math.floor(y0) : math.ceil(y1), math.floor(x0) : math.ceil(x1)]).size:
-            files += write_picture(stem, f'_cell{number:03}.jpg', cut)
-    return files
+    boxes = enumerate(prediction.boxes.clip(0).tolist(), 1)
+    return [file for number, box in boxes for file in write_crop(stem, f'_cell{number:03}.jpg', image, box)]
 
 
 def as_pictures(prediction: Prediction, image: Image, stem: Path) -> list[Path]:
