@@ -58,8 +58,7 @@ class Trained:
 
     def draw(self, image: AnImage, result: Any) -> Image:
         """The image with its result drawn on it, [H, W, 3] uint8 RGB; a reading stands below its line."""
-        drawn: Image = self._task.drawn(result, pixels_of(image))
-        return drawn
+        return self._task.writers.draw(pixels_of(image), result)
 
     @torch.no_grad()
     def _results(self, images: Sequence[Image], batch_size: int) -> list[Any]:

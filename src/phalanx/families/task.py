@@ -73,8 +73,9 @@ Figure = Curves | Matrix | Pictures | Legend
 
 @dataclass(frozen=True)
 class Writers:
-    """How results become files, by what `phalanx predict --save` calls each way."""
+    """How results become pictures and files, these by what `phalanx predict --save` calls each way."""
 
+    draw: Callable[[Image, Any], Image]  # an image and its result -> the result on it, or beside it: [h, w, 3] RGB
     ways: Mapping[str, Write]
     usual: Sequence[str]  # those that are taken when none is asked for
 
@@ -263,12 +264,9 @@ class Task(Protocol[S, B, P]):
     def picture(self, sample: S, result: Any) -> list[tuple[str, Image]]:
         """Captioned pictures of one evaluation sample for the report: image, truth, prediction."""
 
-    def drawn(self, result: Any, image: Image) -> Image:
-        """The image with its result on it, or beside it: one picture, [h, w, 3] RGB."""
-
     @property
     def writers(self) -> Writers:
-        """How the result of one image is written."""
+        """How the result of one image is drawn and written."""
 
     # What `phalanx export` writes.
     def export(self, model: nn.Module, *, post_processing: bool = False) -> Export:

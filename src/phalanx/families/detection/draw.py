@@ -74,9 +74,12 @@ def writers(shown_from: float) -> Writers:
     def shown(write: Write) -> Write:
         return lambda found, image, stem: write(sure(found, shown_from), image, stem)
 
-    pictures = shown(pictured(with_found, '_overlay.jpg'))
+    def draw(image: Image, found: Sequence[Found]) -> Image:
+        return with_found(image, sure(found, shown_from))
+
+    pictures = pictured(draw, '_overlay.jpg')
     ways = {'json': listed_as_json, 'txt': shown(as_yolo), 'crops': shown(as_crops), 'pictures': pictures}
-    return Writers(ways, usual=('json', 'pictures'))
+    return Writers(draw, ways, usual=('json', 'pictures'))
 
 
 def as_yolo(found: Sequence[Found], image: Image, stem: Path) -> list[Path]:

@@ -234,9 +234,6 @@ class Detection(Family):
         shown = drawing.sure(result, self.shown_from)
         return drawing.compared(sample.image.permute(1, 2, 0).numpy(), sample.size, sample.objects, self.class_names, shown)
 
-    def drawn(self, result: list[Found], image: Image) -> Image:
-        return drawing.with_found(image, drawing.sure(result, self.shown_from))
-
     @property
     def writers(self) -> Writers:
         return drawing.writers(self.shown_from)

@@ -279,9 +279,6 @@ class Recognition(Family):
         shown = sample.image[:, :, : sample.width].permute(1, 2, 0).numpy()
         return drawing.compared(shown, sample.label, result)
 
-    def drawn(self, result: Reading, image: Image) -> Image:
-        return drawing.with_words(image, drawing.said(result))
-
     writers = drawing.WRITERS
 
     def export(self, model: Any, *, post_processing: bool = False) -> Export:

@@ -35,8 +35,8 @@ def compared(image: Image, truth: LabelMap, prediction: LabelMap) -> list[tuple[
 
 
 def writers(class_names: Sequence[str]) -> Writers:
-    pictures = pictured(with_classes, '_overlay.jpg')
-    return Writers({'masks': as_mask, 'json': partial(as_json, class_names), 'pictures': pictures}, usual=('masks', 'pictures'))
+    ways = {'masks': as_mask, 'json': partial(as_json, class_names), 'pictures': pictured(with_classes, '_overlay.jpg')}
+    return Writers(with_classes, ways, usual=('masks', 'pictures'))
 
 
 def as_mask(class_map: LabelMap, image: Image, stem: Path) -> list[Path]:

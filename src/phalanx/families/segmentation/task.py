@@ -209,9 +209,6 @@ class Segmentation(Family):
         image = undo_transforms(sample.image.float(), self.transforms['eval'], sample.way, size).round().byte()
         return drawing.compared(image.permute(1, 2, 0).numpy(), sample.labels.numpy(), result)
 
-    def drawn(self, result: LabelMap, image: Image) -> Image:
-        return drawing.with_classes(image, result)
-
     @property
     def writers(self) -> Writers:
         return drawing.writers(self.labels()[0])

@@ -112,6 +112,11 @@ def compared(image: Image, size: tuple[int, int], truth: Table, prediction: Pred
     ]
 
 
+def with_prediction(image: Image, prediction: Prediction) -> Image:
+    """The image with the cells that are said, and their numbers."""
+    return with_cells(image, prediction.boxes, numbered=True)
+
+
 def as_html(prediction: Prediction, image: Image, stem: Path) -> list[Path]:
     return write_text(stem, '.html', html(tree(prediction.structure)) + '\n')
 
@@ -134,11 +139,12 @@ def as_crops(prediction: Prediction, image: Image, stem: Path) -> list[Path]:
 
 def as_pictures(prediction: Prediction, image: Image, stem: Path) -> list[Path]:
     """The image with its cells, and a page with it and the table side by side."""
-    (cells,) = write_picture(stem, '_cells.jpg', with_cells(image, prediction.boxes, numbered=True))
+    (cells,) = write_picture(stem, '_cells.jpg', with_prediction(image, prediction))
     return [cells, *write_text(stem, '_page.html', _page(prediction, stem.name, cells.read_bytes()))]
 
 
-WRITERS = Writers({'html': as_html, 'json': as_json, 'crops': as_crops, 'pictures': as_pictures}, usual=('html', 'pictures'))
+WAYS = {'html': as_html, 'json': as_json, 'crops': as_crops, 'pictures': as_pictures}
+WRITERS = Writers(with_prediction, WAYS, usual=('html', 'pictures'))
 
 
 def _page(prediction: Prediction, title: str, picture: bytes) -> str:

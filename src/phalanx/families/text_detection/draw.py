@@ -60,6 +60,7 @@ def as_crops(found: Sequence[TextRegion], image: Image, stem: Path) -> list[Path
 
 
 WRITERS = Writers(
+    with_found,
     {'json': listed_as_json, 'txt': as_icdar, 'crops': as_crops, 'pictures': pictured(with_found, '_overlay.jpg')},
     usual=('json', 'pictures'),
 )

@@ -221,9 +221,6 @@ class TextDetection(Family):
     def picture(self, sample: Sample, result: list[TextRegion]) -> list[tuple[str, Image]]:
         return drawing.compared(sample.image.permute(1, 2, 0).numpy(), sample.size, sample.truth, result)
 
-    def drawn(self, result: list[TextRegion], image: Image) -> Image:
-        return drawing.with_found(image, result)
-
     writers = drawing.WRITERS
 
     def export(self, model: nn.Module, *, post_processing: bool = False) -> Export:
