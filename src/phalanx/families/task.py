@@ -272,6 +272,6 @@ class Task(Protocol[S, B, P]):
     def export(self, model: nn.Module, *, post_processing: bool = False) -> Export:
         """The network for use elsewhere, without what only training needs; it shares its weights with `model`.
 
-        `post_processing`: with as much of what makes results of its outputs as a graph can do. Raises ValueError when it can do
-        nothing.
+        `model`: of a distillation the student. `post_processing`: with as much of what makes results of its outputs as a graph
+        can do. Raises ValueError when it can do nothing.
         """

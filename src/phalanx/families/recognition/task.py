@@ -282,7 +282,7 @@ class Recognition(Family):
     writers = drawing.WRITERS
 
     def export(self, model: Any, *, post_processing: bool = False) -> Export:
-        """The CTC logits, of the student where several networks were trained; choosing characters is the caller's."""
+        """The CTC logits; choosing characters is the caller's."""
         in_proportion = 'in proportion, rounded up, at most that of the input; then zeros after normalisation'
         width = in_proportion if self.keep_ratio else 'that of the input'
         preparation = {

@@ -12,7 +12,7 @@ from phalanx.data.image import LabelMap, overlay, palette
 from phalanx.data.samples import Image
 from phalanx.families.segmentation.labels import VOID
 from phalanx.families.task import Writers
-from phalanx.families.writing import pictured, write_text
+from phalanx.families.writing import Write, pictured, write_text
 
 COLOURS = palette(256)
 COLOURS[VOID] = 0
@@ -35,7 +35,8 @@ def compared(image: Image, truth: LabelMap, prediction: LabelMap) -> list[tuple[
 
 
 def writers(class_names: Sequence[str]) -> Writers:
-    ways = {'masks': as_mask, 'json': partial(as_json, class_names), 'pictures': pictured(with_classes, '_overlay.jpg')}
+    pictures = pictured(with_classes, '_overlay.jpg')
+    ways: dict[str, Write] = {'masks': as_mask, 'json': partial(as_json, class_names), 'pictures': pictures}
     return Writers(with_classes, ways, usual=('masks', 'pictures'))
 
 

@@ -201,9 +201,7 @@ class TextDetection(Family):
     def own_weights(self, batch: TextBatch) -> None:
         """The terms are fractions over the whole step, which their loss asks for."""
 
-    @property
-    def sees_whole_step(self) -> bool:
-        return True
+    sees_whole_step = True
 
     def predict(self, model: nn.Module, batch: TextBatch) -> list[list[TextRegion]]:
         """What is found on each image, in its own pixels."""
