@@ -23,8 +23,9 @@ import torch
 
 from phalanx.engine.meters import peak_memory_mb
 from phalanx.families.detection.data import Objects
-from phalanx.families.detection.metric import CocoAp, Detections
+from phalanx.families.detection.metric import CocoAp
 from phalanx.parallel import dist
+from phalanx.runtime.detection import Detections
 
 CPU = torch.device('cpu')
 CLASSES = 80

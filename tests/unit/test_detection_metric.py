@@ -16,13 +16,13 @@ from pycocotools.coco import COCO
 from pycocotools.cocoeval import COCOeval
 
 from phalanx.families.detection.data import Objects
-from phalanx.families.detection.metric import Detections
 from phalanx.families.detection.metric.coco import CocoAp
 from phalanx.families.detection.metric.found import confusion, grade, match, precision_over_recall
 from phalanx.families.detection.metric.gathered import packed
 from phalanx.families.detection.metric.voc import Curve, VocAp, eleven_points, inclusive_iou, under_curve
 from phalanx.families.task import Grade
 from phalanx.parallel import dist
+from phalanx.runtime.detection import Detections
 
 Pair = tuple[Detections, Objects]
 

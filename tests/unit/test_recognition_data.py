@@ -13,12 +13,12 @@ import pytest
 from numpy.testing import assert_array_equal
 from PIL import Image
 
+from phalanx.data.listed import Packed
 from phalanx.data.mixing import Shares
 from phalanx.data.samples import Draw, SampleError
 from phalanx.families.recognition.data import DATA
 from phalanx.families.recognition.data.label_files import LabelFiles
 from phalanx.families.recognition.data.lmdb_sets import Lmdb, LmdbSets, write_lmdb
-from phalanx.families.recognition.data.source import Packed
 
 
 class Named:

@@ -20,7 +20,7 @@ from phalanx.config.read import override, read
 from phalanx.data.samples import Draw, SampleError
 from phalanx.engine.optim.groups import parameter_groups
 from phalanx.engine.schema import Recipe
-from phalanx.families.distillation import DISTILLATIONS, Distilled
+from phalanx.families.distillation import DISTILLATIONS, Distilled, student_of
 from phalanx.families.recognition.characters import Dictionary, Reading
 from phalanx.families.recognition.data import DATA
 from phalanx.families.recognition.loss import LOSSES
@@ -304,7 +304,7 @@ def test_of_networks_that_teach_one_another_the_student_is_exported() -> None:
     ours = distilling()
     model = ours.model().eval()
     assert isinstance(model, Distilled)
-    network = ours.export(model).network
+    network = ours.export(student_of(model)).network
     assert {id(weight) for weight in network.parameters()} == {id(weight) for weight in model.student.parameters()}
     images = torch.zeros(1, 3, 48, 160)
     torch.testing.assert_close(network(images), model.student(images).ctc, rtol=0, atol=0)

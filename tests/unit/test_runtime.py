@@ -20,7 +20,7 @@ from phalanx.families.detection.nms import Nms, multiclass_nms
 from phalanx.families.detection.task import evaluated
 from phalanx.families.detection.transforms import Resize as DetectionResize
 from phalanx.families.recognition.characters import Characters
-from phalanx.families.recognition.models.outputs import CtcChoice, Outputs
+from phalanx.families.recognition.models.outputs import Outputs, ctc_choice
 from phalanx.families.segmentation.inference import Inference, resized
 from phalanx.families.segmentation.task import transformed, undo_transforms
 from phalanx.families.segmentation.transforms import Padding, Rescale, Resize, ResizeByLong
@@ -117,7 +117,7 @@ def test_images_are_searched_for_objects_as_in_evaluation(resize: DetectionResiz
     if w < seen.shape[2]:
         np.testing.assert_allclose(seen[:, 0, -1], np.array([1, 2, 3]) / 127.5 - 1, atol=1e-6)
     frame = np.array([[*sample.frame.numpy(), 0.5, 0]], np.float32)
-    boxes, _, _ = own.prediction({'detections': frame}, IMAGE)
+    boxes = own.prediction({'detections': frame}, IMAGE).boxes
     np.testing.assert_allclose(boxes, [[0, 0, 71, 53]], atol=1e-4)
 
 
@@ -175,7 +175,7 @@ def test_the_graph_chooses_the_characters_that_evaluation_reads() -> None:
     characters = Characters('abc', lower_case=False, max_length=40)
     expected = characters.decode(logits)
     assert all(len(reading.text) > 5 for reading in expected)
-    numbers, probabilities = CtcChoice(lambda _: Outputs(logits))(torch.empty(0))  # type: ignore[arg-type]
+    numbers, probabilities = ctc_choice(Outputs(logits))
     reader = recognition.Recognition({'preparation': {}, 'reading': {'characters': 'abc'}})
     found = [
         reader.prediction({'numbers': row.numpy(), 'probabilities': shares.numpy()}, IMAGE)

@@ -1,10 +1,12 @@
 """Data sets in folders: what must be there, and lists of what is there. Nothing in them is trusted."""
 
+import json
 import os
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 SHOWN = 5  # of many missing files, the first few are named
 LONGEST_PATH, LONGEST_NAME = 4095, 255  # bytes, of Linux
@@ -75,10 +77,24 @@ def check_inside(path: str, root: Path, where: str) -> str:
     return path
 
 
-def text_of(path: Path) -> str:
-    """The text in a file. Raises FileNotFoundError, and ValueError when it is not UTF-8."""
+def check_file(path: Path) -> None:
+    """Raises FileNotFoundError when there is no such file."""
     if not path.is_file():
         raise FileNotFoundError(f'{path}: there is no such file')
+
+
+def json_of(path: Path) -> Any:
+    """What a JSON file holds. Raises FileNotFoundError, and ValueError for another file."""
+    check_file(path)
+    try:
+        return json.loads(path.read_bytes())
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f'{path}: is not JSON ({error!s:.200})') from None
+
+
+def text_of(path: Path) -> str:
+    """The text in a file. Raises FileNotFoundError, and ValueError when it is not UTF-8."""
+    check_file(path)
     try:
         return path.read_text(encoding='utf-8-sig')  # some editors write a byte-order mark
     except UnicodeDecodeError as error:

@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Generic, TypeVar
 
+import numpy as np
+
 from phalanx.data.folders import check_present
 from phalanx.data.image import read_image
 from phalanx.data.samples import Draw, Image
@@ -12,13 +14,27 @@ from phalanx.data.samples import Draw, Image
 T = TypeVar('T')  # what is true of an image
 
 
+class Packed(Sequence[str]):
+    """Strings in one block of memory: counting references to millions of strings would make every worker copy them."""
+
+    def __init__(self, strings: Sequence[str]) -> None:
+        encoded = [text.encode('utf-8', 'surrogateescape') for text in strings]
+        self._block = b''.join(encoded)
+        self._ends = np.cumsum([0, *map(len, encoded)])
+
+    def __len__(self) -> int:
+        return len(self._ends) - 1
+
+    def __getitem__(self, index: int) -> str:  # type: ignore[override] # no slices
+        return self._block[self._ends[index] : self._ends[index + 1]].decode('utf-8', 'surrogateescape')
+
+
 @dataclass(frozen=True)
-class Listed(Generic[T]):
-    """A Source of them."""
+class Files:
+    """The base of a Source of image files."""
 
     root: Path
     paths: Sequence[str]  # of the images, relative to it
-    truths: Sequence[T]
 
     def __len__(self) -> int:
         return len(self.paths)
@@ -28,6 +44,13 @@ class Listed(Generic[T]):
 
     def name(self, index: int) -> str:
         return str(self.root / self.paths[index])
+
+
+@dataclass(frozen=True)
+class Listed(Files, Generic[T]):
+    """A Source of them."""
+
+    truths: Sequence[T]
 
     def read(self, draw: Draw) -> tuple[Image, T]:
         return read_image(self.name(draw.index)), self.truths[draw.index]

@@ -25,9 +25,8 @@ class Mixture:
     def __init__(self, parts: Sequence[partial[Any]], train_shares: Sequence[float]) -> None:
         if not parts:
             raise ValueError('a mixture needs at least one part')
-        if train_shares and len(train_shares) != len(parts):
-            raise ValueError(f'there are {len(parts)} parts, but {len(train_shares)} train_shares')
-        self.parts, self.shares = [part() for part in parts], train_shares or (1.0,) * len(parts)
+        self.shares = shares_of(parts, train_shares, 'parts')
+        self.parts = [part() for part in parts]
 
     @property
     def class_names(self) -> tuple[str, ...]:
@@ -42,6 +41,13 @@ class Mixture:
         if split == 'eval':
             return self.parts[0].split('eval')
         return Shares([part.split('train') for part in self.parts], self.shares)
+
+
+def shares_of(things: Sequence[object], train_shares: Sequence[float], called: str) -> Sequence[float]:
+    """`train_shares`, one for each of the things that are `called` so, or all 1 when there are none. Raises ValueError."""
+    if train_shares and len(train_shares) != len(things):
+        raise ValueError(f'there are {len(things)} {called}, but {len(train_shares)} train_shares')
+    return train_shares or (1.0,) * len(things)
 
 
 class Shares:

@@ -15,6 +15,7 @@ from phalanx.data.samples import Image
 from phalanx.engine import worker
 from phalanx.engine.runs import Job, check_folder, check_initial, check_parts, open_job, pick_device, said_of_weights
 from phalanx.report.report import Callback
+from phalanx.runtime.prepare import checked
 from phalanx.system.errors import StoppedError
 from phalanx.system.stops import wanted
 from phalanx.weights.checkpoint import step_of
@@ -58,8 +59,7 @@ class Trained:
 
     def draw(self, image: AnImage, result: Any) -> Image:
         """The image with its result drawn on it, [H, W, 3] uint8 RGB; a reading stands below its line."""
-        drawn: Image = self._task.drawn(result, pixels_of(image))
-        return drawn
+        return self._task.writers.draw(pixels_of(image), result)
 
     @torch.no_grad()
     def _results(self, images: Sequence[Image], batch_size: int) -> list[Any]:
@@ -75,11 +75,7 @@ class Trained:
 def pixels_of(image: AnImage) -> Image:
     """[H, W, 3] uint8 RGB. Raises ValueError and SampleError."""
     # torch wants an array that can be written to.
-    pixels = read_image(Path(image)) if isinstance(image, str | Path) else np.require(image, requirements='W')
-    if pixels.dtype != np.uint8 or pixels.ndim != 3 or pixels.shape[2] != 3 or 0 in pixels.shape:
-        shape = ', '.join(map(str, pixels.shape))
-        raise ValueError(f'an image is an array [height, width, 3] of uint8, in RGB order; got [{shape}] of {pixels.dtype}')
-    return pixels
+    return checked(read_image(Path(image)) if isinstance(image, str | Path) else np.require(image, requirements='W'))
 
 
 def load_run(folder: str | Path, weights: str | Path | None = None, device: str = 'auto') -> Trained:

@@ -48,13 +48,6 @@ class Distilled(nn.Module):
     def decode(self, *inputs: Any) -> Any:
         return self.student.decode(*inputs)
 
-    @property
-    def width_step(self) -> int:
-        return int(self.student.width_step)
-
-    def exported(self, *inputs: Any, post_processing: bool) -> Any:
-        return self.student.exported(*inputs, post_processing=post_processing)
-
     def train(self, mode: bool = True) -> Self:
         super().train(mode)
         for name in self.frozen:

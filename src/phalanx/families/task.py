@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from phalanx.data.batch import ImageBatch
 from phalanx.data.samples import Dataset, Image, Split
+from phalanx.families.writing import Write
 from phalanx.parallel.step import WholeStep
 
 
@@ -29,6 +30,7 @@ Loss = Mapping[str, Term]  # the loss of a step is the sum over names of (global
 
 S = TypeVar('S')  # one sample, as the data set gives it
 B = TypeVar('B', bound=ImageBatch)  # samples collated for one forward pass
+T_co = TypeVar('T_co', covariant=True)  # what is true of one image
 P = TypeVar('P')  # what the model says about one batch, ready for the metric
 
 
@@ -71,9 +73,10 @@ Figure = Curves | Matrix | Pictures | Legend
 
 @dataclass(frozen=True)
 class Writers:
-    """How results become files, by what `phalanx predict --save` calls each way."""
+    """How results become pictures and files, these by what `phalanx predict --save` calls each way."""
 
-    ways: Mapping[str, Callable[[Any, Image, Path], list[Path]]]  # (result, its image, a path without suffix) -> files written
+    draw: Callable[[Image, Any], Image]  # an image and its result -> the result on it, or beside it: [h, w, 3] RGB
+    ways: Mapping[str, Write]
     usual: Sequence[str]  # those that are taken when none is asked for
 
     def write(self, result: Any, image: Image, stem: Path, chosen: Sequence[str] = ()) -> list[Path]:
@@ -84,6 +87,17 @@ class Writers:
 def described(part: object) -> dict[str, Any]:
     """A transform by its name, and the options that it was built with, for an `Export`."""
     return {'name': type(part).__name__, **vars(part)}
+
+
+class Followed(nn.Module):
+    """A network as others run it: normalised images [B, 3, H, W] -> what `read` makes of its outputs."""
+
+    def __init__(self, network: nn.Module, read: Callable[[Any], Any]) -> None:
+        super().__init__()
+        self.network, self.read = network, read
+
+    def forward(self, images: Tensor) -> Any:
+        return self.read(self.network(images))
 
 
 class GraphPart(NamedTuple):
@@ -110,6 +124,18 @@ class Grade(NamedTuple):
 
     value: float  # the lower, the worse
     said: str  # what is wrong
+
+
+class Labelled(Protocol[T_co]):
+    """What a metric that keeps images apart must know of a batch."""
+
+    @property
+    def indices(self) -> Sequence[int]:
+        """The number of each sample in its data set."""
+
+    @property
+    def truths(self) -> Sequence[T_co]:
+        """What is true of each image, in pixels of the image as it was read."""
 
 
 class Metric(Protocol):
@@ -238,17 +264,14 @@ class Task(Protocol[S, B, P]):
     def picture(self, sample: S, result: Any) -> list[tuple[str, Image]]:
         """Captioned pictures of one evaluation sample for the report: image, truth, prediction."""
 
-    def drawn(self, result: Any, image: Image) -> Image:
-        """The image with its result on it, or beside it: one picture, [h, w, 3] RGB."""
-
     @property
     def writers(self) -> Writers:
-        """How the result of one image is written."""
+        """How the result of one image is drawn and written."""
 
     # What `phalanx export` writes.
     def export(self, model: nn.Module, *, post_processing: bool = False) -> Export:
         """The network for use elsewhere, without what only training needs; it shares its weights with `model`.
 
-        `post_processing`: with as much of what makes results of its outputs as a graph can do. Raises ValueError when it can do
-        nothing.
+        `model`: of a distillation the student. `post_processing`: with as much of what makes results of its outputs as a graph
+        can do. Raises ValueError when it can do nothing.
         """

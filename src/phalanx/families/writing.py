@@ -1,10 +1,17 @@
 """Files that results become, named after their image: of `street.png` come `street.json` and `street_overlay.jpg`."""
 
+import json
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import PIL.Image
 
 from phalanx.data.samples import Image
+
+Write = Callable[[Any, Image, Path], list[Path]]  # (result, its image, a path without suffix) -> files written
 
 
 def write_text(stem: Path, ending: str, text: str) -> list[Path]:
@@ -19,3 +26,20 @@ def write_picture(stem: Path, ending: str, image: Image) -> list[Path]:
     file = stem.with_name(f'{stem.name}{ending}')
     PIL.Image.fromarray(image).save(file, quality=92)  # which formats without a loss pass over
     return [file]
+
+
+def write_crop(stem: Path, ending: str, image: Image, box: Sequence[float]) -> list[Path]:
+    """The same with what of an image is within a box (xyxy); no file where that is nothing."""
+    (x0, y0), (x1, y1) = map(math.floor, box[:2]), map(math.ceil, box[2:])
+    cut = image[y0:y1, x0:x1]
+    return write_picture(stem, ending, cut) if cut.size else []
+
+
+def pictured(draw: Callable[[Image, Any], Image], ending: str) -> Write:
+    """What writes the picture that `draw` makes of an image and its result."""
+    return lambda result, image, stem: write_picture(stem, ending, draw(image, result))
+
+
+def listed_as_json(found: Sequence[Any], image: Image, stem: Path) -> list[Path]:
+    """Each thing that was found, a dataclass, with its fields."""
+    return write_text(stem, '.json', json.dumps([asdict(one) for one in found], indent=1))

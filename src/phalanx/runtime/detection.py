@@ -1,6 +1,7 @@
 """Images to boxes. Shapes: A anchors, K classes, n candidates."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import cv2
@@ -8,11 +9,28 @@ import numpy as np
 import numpy.typing as npt
 
 from phalanx.runtime.family import Family
-from phalanx.runtime.prepare import INTERPOLATIONS, Floats, Image, filled_up, normalised, ratio_factor, size_of
+from phalanx.runtime.prepare import INTERPOLATIONS, Floats, Image, Size, filled_up, normalised, resize_factors, size_of
 from phalanx.runtime.results import Found
 from phalanx.runtime.session import ArtifactError
 
-Suppressed = tuple[Floats, Floats, npt.NDArray[np.int64]]  # boxes [n, 4], scores [n], classes [n]
+
+@dataclass(frozen=True)
+class Detections:
+    """What was found on one image, the most probable first; not clipped to it."""
+
+    boxes: Floats  # [n, 4] xyxy in pixels of the image as it was read
+    scores: Floats  # [n] 0 to 1
+    classes: npt.NDArray[np.int64]  # [n]
+
+    def __len__(self) -> int:
+        return len(self.boxes)
+
+    def named(self, names: Sequence[str], size: tuple[int, ...]) -> list[Found]:
+        """With the names of classes, and boxes cut off at the edges of the image of `size` (height, width, ...)."""
+        H, W = size[:2]
+        boxes = self.boxes.clip(0, np.array([W, H, W, H], np.float32))
+        rows = zip(self.classes.tolist(), self.scores.tolist(), boxes.tolist(), strict=True)
+        return [Found(names[label], label, score, tuple(box)) for label, score, box in rows]
 
 
 class Detection(Family):
@@ -20,59 +38,48 @@ class Detection(Family):
 
     def prepare(self, image: Image) -> Floats:
         for transform in self.preparation['transforms']:
-            x, y = factors(image, transform)
+            x, y = factors(image.shape[:2], transform)
             if (x, y) != (1, 1):
                 interpolation = INTERPOLATIONS[transform['interpolation']]
                 image = cv2.resize(image, None, fx=x, fy=y, interpolation=interpolation).astype(np.uint8, copy=False)
         return normalised(filled_up(image, self.preparation['multiple_of'], self.preparation['fill']), self.preparation)
 
-    def prediction(self, outputs: Mapping[str, Any], image: Image) -> Suppressed:
-        """What is left of the boxes once they are suppressed, in pixels of the image, the most probable first; not clipped."""
+    def prediction(self, outputs: Mapping[str, Any], image: Image) -> Detections:
+        """What is left of the boxes once they are suppressed."""
         if 'detections' in outputs:  # suppressed in the graph
             rows = outputs['detections']
             boxes, scores, classes = rows[:, :4], rows[:, 4], rows[:, 5].astype(np.int64)
         else:
             boxes, scores, classes = suppressed(outputs['boxes'], outputs['scores'], **self.reading['nms'])
         x, y = self._scale(image)
-        return boxes * np.array([x, y, x, y], np.float32), scores, classes
+        return Detections(boxes * np.array([x, y, x, y], np.float32), scores, classes)
 
-    def result(self, prediction: Suppressed, image: Image) -> list[Found]:
-        """The objects that were found, with boxes cut off at the edges of the image."""
-        boxes, scores, classes = prediction
-        H, W = image.shape[:2]
-        boxes = boxes.clip(0, np.array([W, H, W, H], np.float32))
-        names = self.reading['classes']
-        rows = zip(classes.tolist(), scores.tolist(), boxes.tolist(), strict=True)
-        return [Found(names[label], label, score, tuple(box)) for label, score, box in rows]
+    def result(self, prediction: Detections, image: Image) -> list[Found]:
+        return prediction.named(self.reading['classes'], image.shape)
 
     def _scale(self, image: Image) -> tuple[float, float]:
         """How many pixels of the image one of the input is, along x and y."""
-        (H, W), seen = image.shape[:2], image
+        H, W = seen = image.shape[:2]
         width, height = float(W), float(H)
         for transform in self.preparation['transforms']:
             x, y = factors(seen, transform)
             width, height = width * x, height * y
-            seen = np.broadcast_to(np.uint8(0), (round(seen.shape[0] * y), round(seen.shape[1] * x), 3))
+            seen = round(seen[0] * y), round(seen[1] * x)
         return W / width, H / height
 
 
-def factors(image: Image, transform: Mapping[str, Any]) -> tuple[float, float]:
-    """What a transform of the guide multiplies width and height by."""
+def factors(size: Size, transform: Mapping[str, Any]) -> tuple[float, float]:
+    """What a transform of the guide multiplies the width and height of `size` by."""
     if transform['name'] != 'Resize':
         raise ArtifactError(f'images went through {transform["name"]} in evaluation, which the runtime does not know')
-    H, W = image.shape[:2]
-    height, width = size_of(transform, 'target_size')
-    if not transform['keep_ratio']:
-        x, y = width / W, height / H
-    else:
-        x = y = ratio_factor(image, (height, width))
-    return max(x, 1 / W), max(y, 1 / H)
+    x, y = resize_factors(size, size_of(transform, 'target_size'), keep_ratio=transform['keep_ratio'])
+    return max(x, 1 / size[1]), max(y, 1 / size[0])
 
 
 def suppressed(
     boxes: Floats, scores: Floats, *, score_threshold: float, nms_threshold: float, pre_top_k: int, keep_top_k: int
-) -> Suppressed:
-    """What is left of `boxes` [A, 4] and `scores` [A, K], as `multiclass_nms`."""
+) -> tuple[Floats, Floats, npt.NDArray[np.int64]]:
+    """The boxes [n, 4], scores [n] and classes [n] left of `boxes` [A, 4] and `scores` [A, K], as `multiclass_nms`."""
     found = []
     for label in range(scores.shape[1]):
         above = np.flatnonzero(scores[:, label] > score_threshold)

@@ -107,18 +107,36 @@ def fitted_square(image: Image, side: int) -> Image:
     return cv2.resize(image, size, interpolation=cv2.INTER_LINEAR).astype(np.uint8, copy=False)
 
 
-def ratio_factor(image: Image, size: Sequence[int]) -> float:
-    """The largest factor with which the shorter side is at most the smaller of `size` and the longer at most the larger."""
-    H, W = image.shape[:2]
-    return float(min(min(size) / min(H, W), max(size) / max(H, W)))
+def resize_factors(size: Size, target: Size, *, keep_ratio: bool) -> tuple[float, float]:
+    """What the width and the height of `size` are multiplied by to become those of `target`.
+
+    With `keep_ratio`: both by the largest factor with which the shorter side is at most the smaller of `target`, and the longer
+    at most the larger.
+    """
+    if not keep_ratio:
+        return target[1] / size[1], target[0] / size[0]
+    factor = float(min(min(target) / min(size), max(target) / max(size)))
+    return factor, factor
 
 
-def limited_size(image: Image, side: int, limit: Literal['min', 'max']) -> tuple[int, int]:
+def scaled_size(size: Size, factor: float) -> Size:
+    """Both sides times `factor`, halves rounded up, but at least a pixel."""
+    H, W = size
+    return max(1, int(H * factor + 0.5)), max(1, int(W * factor + 0.5))
+
+
+def rounded_size(size: Size, factor: float) -> Size:
+    """The same with halves rounded to even numbers."""
+    H, W = size
+    return max(1, round(H * factor)), max(1, round(W * factor))
+
+
+def limited_size(size: Size, side: int, limit: Literal['min', 'max']) -> Size:
     """Height and width of an image once its shorter side is at least `side` (`min`) or its longer at most (`max`).
 
     Each is then rounded to a multiple of 32, as PaddleOCR does, so the shape may change a little.
     """
-    H, W = image.shape[:2]
+    H, W = size
     factor = max(1.0, side / min(H, W)) if limit == 'min' else min(1.0, side / max(H, W))
     height, width = (max(32, round(int(length * factor) / 32) * 32) for length in (H, W))
     return height, width

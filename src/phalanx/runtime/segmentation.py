@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from phalanx.runtime.family import Family
-from phalanx.runtime.prepare import Floats, Image, Size, normalised, resized, resized_maps, size_of
+from phalanx.runtime.prepare import Floats, Image, Size, normalised, resized, resized_maps, rounded_size, scaled_size, size_of
 from phalanx.runtime.session import ArtifactError, Run
 
 GREY = 127.5  # images are filled up with the middle of the range
@@ -45,7 +45,7 @@ class Segmentation(Family):
         H, W = images.shape[2:]
         total = np.zeros(1, np.float32)
         for scale, flip in views:
-            size = max(1, int(H * scale + 0.5)), max(1, int(W * scale + 0.5))
+            size = scaled_size((H, W), scale)
             seen = np.flip(np.stack([resized_maps(image, *size) for image in images]), flip)
             logits = np.flip(self._logits(run, np.ascontiguousarray(seen)), flip)
             total = total + np.stack([resized_maps(np.ascontiguousarray(one), H, W) for one in logits])
@@ -96,10 +96,9 @@ def size_after(size: tuple[int, int], transform: Mapping[str, Any]) -> tuple[int
             least = size_of(transform, 'target_size')
             return max(H, least[0]), max(W, least[1])
         case 'Rescale':
-            return max(1, int(H * transform['factor'] + 0.5)), max(1, int(W * transform['factor'] + 0.5))
+            return scaled_size(size, transform['factor'])
         case 'ResizeByLong':
-            factor = transform['side'] / max(H, W)
-            return max(1, round(H * factor)), max(1, round(W * factor))
+            return rounded_size(size, transform['side'] / max(H, W))
     raise ArtifactError(f'images went through {transform["name"]} in evaluation, which the runtime does not know')
 
 

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from phalanx.runtime.family import Family
-from phalanx.runtime.prepare import Floats, Image, filled_up, limited_size, normalised, resized, size_of
+from phalanx.runtime.prepare import Floats, Image, Size, filled_up, limited_size, normalised, resized, size_of
 from phalanx.runtime.results import TextRegion
 from phalanx.runtime.session import ArtifactError
 
@@ -29,28 +29,22 @@ class TextDetection(Family):
 
     def prepare(self, image: Image) -> Floats:
         for transform in self.preparation['transforms']:
-            image = resized(image, *size_after(transform, image))
+            image = resized(image, *size_after(transform, image.shape[:2]))
         return normalised(filled_up(image, self.preparation['multiple_of']), self.preparation)
 
     def prediction(self, outputs: Mapping[str, Any], image: Image) -> list[TextRegion]:
-        H, W = image.shape[:2]
-        h, w = self._fitted(image)
+        H, W = h, w = image.shape[:2]
+        for transform in self.preparation['transforms']:
+            h, w = size_after(transform, (h, w))  # what the image has of the input; the rest is black
         return text_regions(outputs['probabilities'][:h, :w], (W, H), **self.reading['post_processing'])
 
-    def _fitted(self, image: Image) -> tuple[int, int]:
-        """How many rows and columns of the input the image has; the rest is black."""
-        for transform in self.preparation['transforms']:
-            height, width = size_after(transform, image)
-            image = np.broadcast_to(np.uint8(0), (height, width, 3))
-        return image.shape[0], image.shape[1]
 
-
-def size_after(transform: Mapping[str, Any], image: Image) -> tuple[int, int]:
-    """The height and width that a transform of the guide gives an image."""
+def size_after(transform: Mapping[str, Any], size: Size) -> Size:
+    """The height and width that a transform of the guide gives an image of `size`."""
     if transform['name'] == 'Resize':
         return size_of(transform, 'target_size')
     if transform['name'] == 'LimitSide':
-        return limited_size(image, transform['side'], transform['limit'])
+        return limited_size(size, transform['side'], transform['limit'])
     raise ArtifactError(f'images went through {transform["name"]} in evaluation, which the runtime does not know')
 
 

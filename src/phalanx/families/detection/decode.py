@@ -5,10 +5,10 @@ Shapes: B batch, A anchors (one for each cell of each level), K classes.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from phalanx.data.boxes import from_distances
 
@@ -38,15 +38,3 @@ def boxes(raw: Raw) -> Tensor:
     bins = torch.arange(raw.least, raw.least + raw.bins, dtype=raw.points.dtype, device=raw.points.device)
     distances = (distributions * bins).sum(-1)  # [B, A, 4]; a matrix product would be in half precision under autocast
     return from_distances(raw.points, distances * raw.strides[:, None])
-
-
-class BoxesAndScores(nn.Module):
-    """Normalised images [B, 3, H, W] -> boxes [B, A, 4] and scores [B, A, K], before any is suppressed."""
-
-    def __init__(self, network: nn.Module) -> None:
-        super().__init__()
-        self.network: Any = network
-
-    def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
-        decoded: tuple[Tensor, Tensor] = self.network.decode(self.network(images))
-        return decoded

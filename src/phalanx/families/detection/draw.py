@@ -1,14 +1,10 @@
 """Boxes with names as pictures and files."""
 
-import json
-import math
 import re
-from collections.abc import Callable, Sequence
-from dataclasses import asdict
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
-import cv2
 import numpy as np
 import PIL.Image
 import PIL.ImageDraw
@@ -18,13 +14,14 @@ from phalanx.data.image import palette
 from phalanx.data.samples import Image
 from phalanx.families.detection.data.source import Objects
 from phalanx.families.task import Writers
-from phalanx.families.writing import write_picture, write_text
+from phalanx.families.writing import Write, listed_as_json, pictured, write_crop, write_text
+from phalanx.runtime.prepare import resized
 from phalanx.runtime.results import Found
 
 UNSAFE = re.compile(r'[^\w.+-]+')  # in the name of a class that becomes part of a file's
 IGNORED = (128, 128, 128)  # the colour of ignored objects
 Colour = tuple[int, int, int]
-Write = Callable[[Sequence[Found], Image, Path], list[Path]]
+font_of_size = cache(PIL.ImageFont.load_default)
 
 
 def drawn(image: Image, boxes: Sequence[Sequence[float]], captions: Sequence[str], colours: Sequence[Colour]) -> Image:
@@ -32,7 +29,7 @@ def drawn(image: Image, boxes: Sequence[Sequence[float]], captions: Sequence[str
     canvas = PIL.Image.fromarray(image)
     pen = PIL.ImageDraw.Draw(canvas)
     side = max(image.shape[:2])
-    width, font = max(1, side // 300), _font(max(9, side // 50))
+    width, font = max(1, side // 300), font_of_size(max(9, side // 50))
     for (x0, y0, x1, y1), caption, colour in zip(boxes, captions, colours, strict=True):
         pen.rectangle((x0, y0, max(x0, x1 - 1), max(y0, y1 - 1)), outline=colour, width=width)
         if caption:
@@ -62,7 +59,7 @@ def compared(
     image: Image, size: tuple[int, int], truth: Objects, class_names: Sequence[str], found: Sequence[Found]
 ) -> list[tuple[str, Image]]:
     """Captioned pictures of `size` (height, width): the boxes that are true and those that were found, over the image."""
-    image = cv2.resize(image, size[::-1], interpolation=cv2.INTER_LINEAR).astype(np.uint8, copy=False)
+    image = resized(image, *size)
     return [('truth', with_objects(image, truth, class_names)), ('prediction', with_found(image, found))]
 
 
@@ -77,12 +74,12 @@ def writers(shown_from: float) -> Writers:
     def shown(write: Write) -> Write:
         return lambda found, image, stem: write(sure(found, shown_from), image, stem)
 
-    ways = {'json': as_json, 'txt': shown(as_yolo), 'crops': shown(as_crops), 'pictures': shown(as_picture)}
-    return Writers(ways, usual=('json', 'pictures'))
+    def draw(image: Image, found: Sequence[Found]) -> Image:
+        return with_found(image, sure(found, shown_from))
 
-
-def as_json(found: Sequence[Found], image: Image, stem: Path) -> list[Path]:
-    return write_text(stem, '.json', json.dumps([asdict(one) for one in found], indent=1))
+    pictures = pictured(draw, '_overlay.jpg')
+    ways = {'json': listed_as_json, 'txt': shown(as_yolo), 'crops': shown(as_crops), 'pictures': pictures}
+    return Writers(draw, ways, usual=('json', 'pictures'))
 
 
 def as_yolo(found: Sequence[Found], image: Image, stem: Path) -> list[Path]:
@@ -98,17 +95,8 @@ def as_yolo(found: Sequence[Found], image: Image, stem: Path) -> list[Path]:
 
 def as_crops(found: Sequence[Found], image: Image, stem: Path) -> list[Path]:
     """Each object cut out, with its number and class in the name: `street_01_car.jpg`."""
-    files: list[Path] = []
-    for number, one in enumerate(found, 1):
-        x0, y0 = (math.floor(value) for value in one.box[:2])
-        x1, y1 = (math.ceil(value) for value in one.box[2:])
-        if (cut := image[y0:y1, x0:x1]).size:
-            files += write_picture(stem, f'_{number:02}_{UNSAFE.sub("_", one.name)}.jpg', cut)
-    return files
-
-
-def as_picture(found: Sequence[Found], image: Image, stem: Path) -> list[Path]:
-    return write_picture(stem, '_overlay.jpg', with_found(image, found))
+    endings = (f'_{number:02}_{UNSAFE.sub("_", one.name)}.jpg' for number, one in enumerate(found, 1))
+    return [file for ending, one in zip(endings, found, strict=True) for file in write_crop(stem, ending, image, one.box)]
 
 
 @cache
@@ -121,8 +109,3 @@ def _ink_on(colour: Colour) -> Colour:
     """Black or white, whichever can be read on `colour`."""
     r, g, b = colour
     return (0, 0, 0) if 0.299 * r + 0.587 * g + 0.114 * b > 140 else (255, 255, 255)
-
-
-@cache
-def _font(size: int) -> PIL.ImageFont.ImageFont | PIL.ImageFont.FreeTypeFont:
-    return PIL.ImageFont.load_default(size)

@@ -14,7 +14,6 @@ from torch import Tensor, nn
 from phalanx.data.batch import ImageBatch, channels_first, shares, stacked
 from phalanx.data.samples import Dataset, Draw, Image, Split
 from phalanx.families.base import Colours, Family, FamilyKeys, checked
-from phalanx.families.detection import decode
 from phalanx.families.detection import draw as drawing
 from phalanx.families.detection.data import DATA, Data, Objects
 from phalanx.families.detection.data.write import WRITERS, write
@@ -22,7 +21,7 @@ from phalanx.families.detection.distilled import DistilledDetector
 from phalanx.families.detection.graph import OUTPUTS, with_suppression
 from phalanx.families.detection.loss import LOSSES, TEACHER_LOSSES, DetectionLoss
 from phalanx.families.detection.loss.distill import TeacherLoss
-from phalanx.families.detection.metric import METRICS, CocoAp, Detections
+from phalanx.families.detection.metric import METRICS, CocoAp
 from phalanx.families.detection.models import MODELS
 from phalanx.families.detection.nms import Nms, multiclass_nms
 from phalanx.families.detection.survey import BoxSurvey
@@ -30,9 +29,9 @@ from phalanx.families.detection.transforms import TRANSFORMS, Chances, Shown, Tr
 from phalanx.families.distillation import Distilled
 from phalanx.families.losses import summed, weights_of
 from phalanx.families.sizing import sizing_of
-from phalanx.families.task import Export, GraphPart, Loss, Writers, described
+from phalanx.families.task import Export, Followed, GraphPart, Loss, Writers, described
 from phalanx.parallel.step import WholeStep
-from phalanx.runtime.detection import Suppressed
+from phalanx.runtime.detection import Detections
 from phalanx.runtime.results import Found
 
 READ_OUT = (
@@ -213,17 +212,14 @@ class Detection(Family):
     def own_weights(self, batch: DetectionBatch) -> Mapping[str, Tensor] | None:
         return weights_of(loss.weights(*batch.of_images()) for loss, _ in self.losses)
 
-    def predict(self, model: nn.Module, batch: DetectionBatch) -> list[Detections]:
+    def predict(self, model: Any, batch: DetectionBatch) -> list[Detections]:
         """What is found on each image, in its own pixels."""
-        boxes, scores = decode.BoxesAndScores(model)(self.network_input(batch))  # [B, A, 4], [B, A, K]
+        boxes, scores = model.decode(model(self.network_input(batch)))  # [B, A, 4], [B, A, K]
         sizes = torch.tensor(batch.sizes, device=boxes.device).flip(1)  # [B, 2] width, height
         corners, sides = batch.frames[:, :2], batch.frames[:, 2:] - batch.frames[:, :2]
         boxes = (boxes - corners.repeat(1, 2)[:, None]) * (sizes / sides).repeat(1, 2)[:, None]
         found = (multiclass_nms(*image, self.nms) for image in zip(boxes, scores, strict=True))
         return [Detections(*(part.cpu().numpy() for part in image)) for image in found]
-
-    def predictions(self, made: Sequence[Suppressed]) -> list[Detections]:
-        return [Detections(*each) for each in made]
 
     def metric(self) -> Any:
         return self.make_metric(self.class_names)
@@ -232,26 +228,17 @@ class Detection(Family):
         return evaluated(image, Objects.none(), self.transforms['eval'], Draw(0, 0, 0, 0))
 
     def results(self, prediction: list[Detections], batch: DetectionBatch) -> list[list[Found]]:
-        """With the names of classes, and boxes cut off at the edges of the image."""
-        results = []
-        for found, (H, W) in zip(prediction, batch.sizes, strict=True):
-            boxes = found.boxes.clip(0, np.array([W, H, W, H], np.float32))
-            rows = zip(found.classes.tolist(), found.scores.tolist(), boxes.tolist(), strict=True)
-            results.append([Found(self.class_names[label], label, score, tuple(box)) for label, score, box in rows])
-        return results
+        return [found.named(self.class_names, size) for found, size in zip(prediction, batch.sizes, strict=True)]
 
     def picture(self, sample: Sample, result: list[Found]) -> list[tuple[str, Image]]:
         shown = drawing.sure(result, self.shown_from)
         return drawing.compared(sample.image.permute(1, 2, 0).numpy(), sample.size, sample.objects, self.class_names, shown)
 
-    def drawn(self, result: list[Found], image: Image) -> Image:
-        return drawing.with_found(image, drawing.sure(result, self.shown_from))
-
     @property
     def writers(self) -> Writers:
         return drawing.writers(self.shown_from)
 
-    def export(self, model: nn.Module, *, post_processing: bool = False) -> Export:
+    def export(self, model: Any, *, post_processing: bool = False) -> Export:
         """Boxes and scores of all anchors, or of those that suppression leaves; scaling to the image is the caller's."""
         preparation = {
             'transforms': [described(transform) for transform in self.transforms['eval']],
@@ -261,7 +248,7 @@ class Detection(Family):
             **self.pixels,
         }
         return Export(
-            decode.BoxesAndScores(model),
+            Followed(model, model.decode),
             {
                 'boxes': '[batch, anchors, 4]: x0, y0, x1, y1 in pixels of the input',
                 'scores': '[batch, anchors, classes]: probabilities, each class for itself',

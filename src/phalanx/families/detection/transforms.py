@@ -19,7 +19,7 @@ from phalanx.data.image import left_right
 from phalanx.data.samples import Image, Rng
 from phalanx.families.detection.data.source import Boxes, Objects
 from phalanx.families.sizing import Sizing, Sometimes
-from phalanx.runtime.prepare import INTERPOLATIONS, ratio_factor
+from phalanx.runtime.prepare import INTERPOLATIONS, resize_factors
 
 Shown = tuple[Image, Objects]  # an image and what it shows
 
@@ -183,11 +183,7 @@ class Resize:
         check_size('target_size', self.target_size)
 
     def __call__(self, image: Image, objects: Objects, chances: Chances) -> Shown:
-        H, W = image.shape[:2]
-        if self.keep_ratio:
-            x = y = ratio_factor(image, self.target_size)
-        else:
-            x, y = self.target_size[1] / W, self.target_size[0] / H
+        x, y = resize_factors(image.shape[:2], self.target_size, keep_ratio=self.keep_ratio)
         return scaled(image, objects, x, y, self.interpolation)
 
 

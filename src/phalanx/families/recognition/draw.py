@@ -13,7 +13,7 @@ import PIL.ImageFont
 from phalanx.data.samples import Image
 from phalanx.families.recognition.render import Fonts
 from phalanx.families.task import Writers
-from phalanx.families.writing import write_picture, write_text
+from phalanx.families.writing import pictured, write_text
 from phalanx.runtime.results import Reading
 
 STRIP = 28  # height in pixels of the strip of words under an image
@@ -35,12 +35,13 @@ def as_json(reading: Reading, image: Image, stem: Path) -> list[Path]:
     return write_text(stem, '.json', json.dumps(asdict(reading), ensure_ascii=False) + '\n')
 
 
-def as_picture(reading: Reading, image: Image, stem: Path) -> list[Path]:
+def with_reading(image: Image, reading: Reading) -> Image:
     """The image with its reading below."""
-    return write_picture(stem, '_read.png', with_words(image, said(reading)))
+    return with_words(image, said(reading))
 
 
-WRITERS = Writers({'txt': as_text, 'json': as_json, 'pictures': as_picture}, usual=('txt', 'json', 'pictures'))
+WAYS = {'txt': as_text, 'json': as_json, 'pictures': pictured(with_reading, '_read.png')}
+WRITERS = Writers(with_reading, WAYS, usual=tuple(WAYS))
 
 
 def with_words(image: Image, words: str) -> Image:

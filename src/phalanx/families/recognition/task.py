@@ -35,11 +35,9 @@ from phalanx.families.recognition.texts import Texts
 from phalanx.families.recognition.transforms import TRANSFORMS, Concatenate, Transform
 from phalanx.families.task import Export, Loss
 from phalanx.parallel.step import WholeStep
-from phalanx.runtime.prepare import fitted_line
+from phalanx.runtime.prepare import Size, fitted_line
 from phalanx.runtime.recognition import BLANK
 from phalanx.runtime.results import Reading
-
-Size = tuple[int, int]  # height, width
 
 Guide = Literal['sar', 'nrtr']  # heads that learn along with CTC
 
@@ -281,13 +279,10 @@ class Recognition(Family):
         shown = sample.image[:, :, : sample.width].permute(1, 2, 0).numpy()
         return drawing.compared(shown, sample.label, result)
 
-    def drawn(self, result: Reading, image: Image) -> Image:
-        return drawing.with_words(image, drawing.said(result))
-
     writers = drawing.WRITERS
 
     def export(self, model: Any, *, post_processing: bool = False) -> Export:
-        """The CTC logits, of the student where several networks were trained; choosing characters is the caller's."""
+        """The CTC logits; choosing characters is the caller's."""
         in_proportion = 'in proportion, rounded up, at most that of the input; then zeros after normalisation'
         width = in_proportion if self.keep_ratio else 'that of the input'
         preparation = {

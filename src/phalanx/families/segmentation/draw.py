@@ -12,7 +12,7 @@ from phalanx.data.image import LabelMap, overlay, palette
 from phalanx.data.samples import Image
 from phalanx.families.segmentation.labels import VOID
 from phalanx.families.task import Writers
-from phalanx.families.writing import write_picture, write_text
+from phalanx.families.writing import Write, pictured, write_text
 
 COLOURS = palette(256)
 COLOURS[VOID] = 0
@@ -35,9 +35,9 @@ def compared(image: Image, truth: LabelMap, prediction: LabelMap) -> list[tuple[
 
 
 def writers(class_names: Sequence[str]) -> Writers:
-    return Writers(
-        {'masks': as_mask, 'json': partial(as_json, class_names), 'pictures': as_picture}, usual=('masks', 'pictures')
-    )
+    pictures = pictured(with_classes, '_overlay.jpg')
+    ways: dict[str, Write] = {'masks': as_mask, 'json': partial(as_json, class_names), 'pictures': pictures}
+    return Writers(with_classes, ways, usual=('masks', 'pictures'))
 
 
 def as_mask(class_map: LabelMap, image: Image, stem: Path) -> list[Path]:
@@ -58,8 +58,3 @@ def as_json(class_names: Sequence[str], class_map: LabelMap, image: Image, stem:
         if counts[label]
     ]
     return write_text(stem, '.json', json.dumps(rows, ensure_ascii=False, indent=1))
-
-
-def as_picture(class_map: LabelMap, image: Image, stem: Path) -> list[Path]:
-    """The image with the colours of its classes over it."""
-    return write_picture(stem, '_overlay.jpg', with_classes(image, class_map))

@@ -5,6 +5,7 @@ averaged, over windows as over scales and flips, is logits. Up to 2.7 it added t
 each scale from the one before. Shapes: B images, K classes.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
 
@@ -12,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from phalanx.runtime.prepare import scaled_size
 from phalanx.runtime.segmentation import flips, starts
 
 
@@ -56,20 +58,19 @@ class Inference:
     def view(self, network: nn.Module, images: Tensor, scale: float, flip: tuple[int, ...]) -> Tensor:
         """[B, K, H, W] for the images at one scale, mirrored in one way, brought back to where their pixels are."""
         H, W = images.shape[2:]
-        size = (max(1, int(H * scale + 0.5)), max(1, int(W * scale + 0.5)))
-        logits = self.logits(network, resized(images, size).flip(flip)).flip(flip)
+        logits = self.logits(network, resized(images, scaled_size((H, W), scale)).flip(flip)).flip(flip)
         return resized(logits.float(), (H, W))
 
     def logits(self, network: nn.Module, images: Tensor) -> Tensor:
         """[B, K, H, W] for one view of the images."""
         if self.window is None or self.window_stride is None:
-            return main_output(network, images)
+            return main_logits(network(images))
         H, W = images.shape[2:]
         total, count = None, images.new_zeros(H, W)
         (height, width), (down, across) = self.window, self.window_stride
         for top, left in product(starts(H, height, down), starts(W, width, across)):
             rows, columns = slice(top, top + height), slice(left, left + width)
-            logits = main_output(network, images[:, :, rows, columns]).float()
+            logits = main_logits(network(images[:, :, rows, columns])).float()
             if total is None:
                 total = logits.new_zeros(len(images), logits.shape[1], H, W)
             total[:, :, rows, columns] += logits
@@ -78,27 +79,14 @@ class Inference:
         return total / count
 
 
-def main_output(network: nn.Module, images: Tensor) -> Tensor:
-    logits: Tensor = network(images)[0]
-    return logits
+def main_logits(outputs: Sequence[Tensor]) -> Tensor:
+    """[B, K, H, W], the first of the outputs of a network."""
+    return outputs[0]
 
 
-class MainOutput(nn.Module):
-    """Normalised images [B, 3, H, W] -> logits [B, K, H, W]: a network as others run it."""
-
-    def __init__(self, network: nn.Module) -> None:
-        super().__init__()
-        self.network = network
-
-    def forward(self, images: Tensor) -> Tensor:
-        return main_output(self.network, images)
-
-
-class ClassMap(MainOutput):
-    """Normalised images [B, 3, H, W] -> the class of each pixel [B, H, W] uint8."""
-
-    def forward(self, images: Tensor) -> Tensor:
-        return super().forward(images).argmax(1).to(torch.uint8)
+def class_map(outputs: Sequence[Tensor]) -> Tensor:
+    """The class of each pixel [B, H, W] uint8."""
+    return main_logits(outputs).argmax(1).to(torch.uint8)
 
 
 def resized(maps: Tensor, size: tuple[int, int]) -> Tensor:  # [B, C, h, w] -> [B, C, *size]

@@ -15,7 +15,7 @@ from phalanx.data.samples import Dataset, Draw, Image, Rng, Split
 from phalanx.families.base import Colours, Family, FamilyKeys, checked
 from phalanx.families.segmentation import draw as drawing
 from phalanx.families.segmentation.data import DATA, Data
-from phalanx.families.segmentation.inference import ClassMap, Inference, MainOutput, resized
+from phalanx.families.segmentation.inference import Inference, class_map, main_logits, resized
 from phalanx.families.segmentation.labels import VOID
 from phalanx.families.segmentation.loss import LOSSES, Mixed, PixelLoss
 from phalanx.families.segmentation.loss.terms import terms_of
@@ -23,12 +23,10 @@ from phalanx.families.segmentation.metric import METRICS, Confusion
 from phalanx.families.segmentation.models import MODELS
 from phalanx.families.segmentation.survey import PixelSurvey
 from phalanx.families.segmentation.transforms import TRANSFORMS, Transform, adds_margins
-from phalanx.families.task import Export, Loss, Term, Writers, described
+from phalanx.families.task import Export, Followed, Loss, Term, Writers, described
 from phalanx.parallel.step import WholeStep
+from phalanx.runtime.prepare import Size
 from phalanx.runtime.segmentation import grey_after
-
-Size = tuple[int, int]  # (H, W)
-
 
 READ_OUT = 'logits of all views are averaged, then brought back through the transforms, the last first, then the class is taken'
 
@@ -211,9 +209,6 @@ class Segmentation(Family):
         image = undo_transforms(sample.image.float(), self.transforms['eval'], sample.way, size).round().byte()
         return drawing.compared(image.permute(1, 2, 0).numpy(), sample.labels.numpy(), result)
 
-    def drawn(self, result: LabelMap, image: Image) -> Image:
-        return drawing.with_classes(image, result)
-
     @property
     def writers(self) -> Writers:
         return drawing.writers(self.labels()[0])
@@ -230,7 +225,7 @@ class Segmentation(Family):
         if post_processing:
             outputs = {'classes': '[batch, height, width]: the class of each pixel'}
         return Export(
-            ClassMap(model) if post_processing else MainOutput(model),
+            Followed(model, class_map if post_processing else main_logits),
             outputs,
             preparation,
             {'classes': self.data().class_names, 'inference': asdict(self.inference), 'order': READ_OUT},

@@ -17,6 +17,7 @@ from phalanx.data.image import LabelMap, left_right
 from phalanx.data.samples import Image, Rng
 from phalanx.families.segmentation.labels import VOID
 from phalanx.families.sizing import Sizing, Sometimes
+from phalanx.runtime.prepare import rounded_size, scaled_size
 from phalanx.runtime.segmentation import PADDING
 
 Pair = tuple[Image, LabelMap]
@@ -57,8 +58,7 @@ class Rescale:
             raise ValueError(f'factor must be above 0, got {self.factor}')
 
     def __call__(self, image: Image, labels: LabelMap, rng: Rng) -> Pair:
-        H, W = labels.shape
-        return resized(image, labels, max(1, int(H * self.factor + 0.5)), max(1, int(W * self.factor + 0.5)))
+        return resized(image, labels, *scaled_size(labels.shape, self.factor))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,9 +72,7 @@ class ResizeByLong:
             raise ValueError(f'side must be at least 1, got {self.side}')
 
     def __call__(self, image: Image, labels: LabelMap, rng: Rng) -> Pair:
-        H, W = labels.shape
-        factor = self.side / max(H, W)
-        return resized(image, labels, max(1, round(H * factor)), max(1, round(W * factor)))
+        return resized(image, labels, *rounded_size(labels.shape, self.side / max(labels.shape)))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,8 +93,7 @@ class ResizeStepScaling:
         factor = rng.uniform(self.min, self.max)
         if self.step:
             factor = float(rng.choice(np.linspace(self.min, self.max, int((self.max - self.min) / self.step + 1))))
-        H, W = labels.shape
-        return resized(image, labels, max(1, round(H * factor)), max(1, round(W * factor)))
+        return resized(image, labels, *rounded_size(labels.shape, factor))
 
 
 def padded(image: Image, labels: LabelMap, height: int, width: int) -> Pair:

@@ -2,7 +2,6 @@
 
 import base64
 import json
-import math
 from collections.abc import Iterable, Sequence
 from html import escape
 from pathlib import Path
@@ -16,7 +15,7 @@ from phalanx.data.samples import Image
 from phalanx.families.table.annotation import Table
 from phalanx.families.table.tree import Node, html, tree
 from phalanx.families.task import Writers
-from phalanx.families.writing import write_picture, write_text
+from phalanx.families.writing import write_crop, write_picture, write_text
 from phalanx.runtime.results import Prediction
 
 COLOURS = palette(12)
@@ -113,6 +112,11 @@ def compared(image: Image, size: tuple[int, int], truth: Table, prediction: Pred
     ]
 
 
+def with_prediction(image: Image, prediction: Prediction) -> Image:
+    """The image with the cells that are said, and their numbers."""
+    return with_cells(image, prediction.boxes, numbered=True)
+
+
 def as_html(prediction: Prediction, image: Image, stem: Path) -> list[Path]:
     return write_text(stem, '.html', html(tree(prediction.structure)) + '\n')
 
@@ -129,20 +133,18 @@ def as_json(prediction: Prediction, image: Image, stem: Path) -> list[Path]:
 
 def as_crops(prediction: Prediction, image: Image, stem: Path) -> list[Path]:
     """Each cell cut out, with its number in the name: `table_cell001.jpg`."""
-    files: list[Path] = []
-    for number, (x0, y0, x1, y1) in enumerate(prediction.boxes.clip(0).tolist(), 1):
-        if (cut := image[math.floor(y0) : math.ceil(y1), math.floor(x0) : math.ceil(x1)]).size:
-            files += write_picture(stem, f'_cell{number:03}.jpg', cut)
-    return files
+    boxes = enumerate(prediction.boxes.clip(0).tolist(), 1)
+    return [file for number, box in boxes for file in write_crop(stem, f'_cell{number:03}.jpg', image, box)]
 
 
 def as_pictures(prediction: Prediction, image: Image, stem: Path) -> list[Path]:
     """The image with its cells, and a page with it and the table side by side."""
-    (cells,) = write_picture(stem, '_cells.jpg', with_cells(image, prediction.boxes, numbered=True))
+    (cells,) = write_picture(stem, '_cells.jpg', with_prediction(image, prediction))
     return [cells, *write_text(stem, '_page.html', _page(prediction, stem.name, cells.read_bytes()))]
 
 
-WRITERS = Writers({'html': as_html, 'json': as_json, 'crops': as_crops, 'pictures': as_pictures}, usual=('html', 'pictures'))
+WAYS = {'html': as_html, 'json': as_json, 'crops': as_crops, 'pictures': as_pictures}
+WRITERS = Writers(with_prediction, WAYS, usual=('html', 'pictures'))
 
 
 def _page(prediction: Prediction, title: str, picture: bytes) -> str:

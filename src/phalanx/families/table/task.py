@@ -215,9 +215,6 @@ class TableStructure(Family):
         h, w = sample.fitted
         return drawing.compared(sample.image[:, :h, :w].permute(1, 2, 0).numpy(), sample.size, sample.table, result)
 
-    def drawn(self, result: Prediction, image: Image) -> Image:
-        return drawing.with_cells(image, result.boxes, numbered=True)
-
     writers = drawing.WRITERS
 
     def export(self, model: Any, *, post_processing: bool = False) -> Export:

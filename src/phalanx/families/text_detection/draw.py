@@ -1,8 +1,6 @@
 """Outlines of texts as pictures and files."""
 
-import json
 from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
 
 import cv2
@@ -13,7 +11,8 @@ from phalanx.data.image import overlay
 from phalanx.data.samples import Image
 from phalanx.families.task import Writers
 from phalanx.families.text_detection.data.source import Texts
-from phalanx.families.writing import write_picture, write_text
+from phalanx.families.writing import listed_as_json, pictured, write_picture, write_text
+from phalanx.runtime.prepare import resized
 from phalanx.runtime.reading import cut_out
 from phalanx.runtime.results import TextRegion
 
@@ -44,12 +43,8 @@ def with_found(image: Image, found: Sequence[TextRegion]) -> Image:
 
 def compared(image: Image, size: tuple[int, int], truth: Texts, found: Sequence[TextRegion]) -> list[tuple[str, Image]]:
     """Captioned pictures of `size` (height, width): the texts that are there and those that were found, over the image."""
-    image = cv2.resize(image, size[::-1], interpolation=cv2.INTER_LINEAR).astype(np.uint8, copy=False)
+    image = resized(image, *size)
     return [('truth', with_texts(image, truth)), ('prediction', with_found(image, found))]
-
-
-def as_json(found: Sequence[TextRegion], image: Image, stem: Path) -> list[Path]:
-    return write_text(stem, '.json', json.dumps([asdict(one) for one in found], indent=1))
 
 
 def as_icdar(found: Sequence[TextRegion], image: Image, stem: Path) -> list[Path]:
@@ -64,8 +59,8 @@ def as_crops(found: Sequence[TextRegion], image: Image, stem: Path) -> list[Path
     return [file for number, cut in enumerate(cuts, 1) for file in write_picture(stem, f'_{number:03}.jpg', cut)]
 
 
-def as_picture(found: Sequence[TextRegion], image: Image, stem: Path) -> list[Path]:
-    return write_picture(stem, '_overlay.jpg', with_found(image, found))
-
-
-WRITERS = Writers({'json': as_json, 'txt': as_icdar, 'crops': as_crops, 'pictures': as_picture}, usual=('json', 'pictures'))
+WRITERS = Writers(
+    with_found,
+    {'json': listed_as_json, 'txt': as_icdar, 'crops': as_crops, 'pictures': pictured(with_found, '_overlay.jpg')},
+    usual=('json', 'pictures'),
+)

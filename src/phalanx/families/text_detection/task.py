@@ -15,7 +15,7 @@ from phalanx.data.samples import Dataset, Draw, Image, Split
 from phalanx.families.base import Colours, Family, FamilyKeys, checked
 from phalanx.families.losses import summed
 from phalanx.families.sizing import sizing_of
-from phalanx.families.task import Export, Loss, described
+from phalanx.families.task import Export, Followed, Loss, described
 from phalanx.families.text_detection import draw as drawing
 from phalanx.families.text_detection.data import DATA, Data, Texts
 from phalanx.families.text_detection.loss import LOSSES, DbLoss
@@ -201,13 +201,11 @@ class TextDetection(Family):
     def own_weights(self, batch: TextBatch) -> None:
         """The terms are fractions over the whole step, which their loss asks for."""
 
-    @property
-    def sees_whole_step(self) -> bool:
-        return True
+    sees_whole_step = True
 
     def predict(self, model: nn.Module, batch: TextBatch) -> list[list[TextRegion]]:
         """What is found on each image, in its own pixels."""
-        maps = model(self.network_input(batch)).shrink[:, 0].float().cpu().numpy()
+        maps = shrink_map(model(self.network_input(batch))).float().cpu().numpy()
         options = asdict(self.post_processing)
         rows = zip(maps, batch.fitted, batch.sizes, strict=True)
         return [text_regions(one[:h, :w], (W, H), **options) for one, (h, w), (H, W) in rows]
@@ -221,9 +219,6 @@ class TextDetection(Family):
     def picture(self, sample: Sample, result: list[TextRegion]) -> list[tuple[str, Image]]:
         return drawing.compared(sample.image.permute(1, 2, 0).numpy(), sample.size, sample.truth, result)
 
-    def drawn(self, result: list[TextRegion], image: Image) -> Image:
-        return drawing.with_found(image, result)
-
     writers = drawing.WRITERS
 
     def export(self, model: nn.Module, *, post_processing: bool = False) -> Export:
@@ -232,7 +227,7 @@ class TextDetection(Family):
             raise ValueError('--with_post_processing: the contours of text cannot be found within a graph; export without it')
         varies = sizing_of(self.transforms['eval']) != 'one'
         return Export(
-            ShrinkMap(model),
+            Followed(model, shrink_map),
             {'probabilities': '[batch, height, width]: of each pixel, that it lies within a shrunk text'},
             {
                 'transforms': [described(transform) for transform in self.transforms['eval']],
@@ -245,16 +240,10 @@ class TextDetection(Family):
         )
 
 
-class ShrinkMap(nn.Module):
-    """images [B, 3, H, W] -> probabilities [B, H, W]."""
-
-    def __init__(self, network: nn.Module) -> None:
-        super().__init__()
-        self.network = network
-
-    def forward(self, images: Tensor) -> Tensor:
-        shrink: Tensor = self.network(images).shrink[:, 0]
-        return shrink
+def shrink_map(outputs: Any) -> Tensor:
+    """The probabilities [B, H, W] among the outputs of a network."""
+    shrink: Tensor = outputs.shrink[:, 0]
+    return shrink
 
 
 def stacked_targets(sample: Sample) -> Tensor:

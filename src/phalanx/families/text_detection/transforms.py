@@ -18,7 +18,7 @@ from phalanx.data.image import left_right
 from phalanx.data.samples import Image, Rng
 from phalanx.families.sizing import Sizing, Sometimes
 from phalanx.families.text_detection.data.source import Points, Texts
-from phalanx.runtime.prepare import limited_size, resized
+from phalanx.runtime.prepare import limited_size, resized, rounded_size
 from phalanx.runtime.reading import cut_out
 
 Shown = tuple[Image, Texts]  # an image and what is written on it
@@ -147,9 +147,7 @@ class RandomResize:
             raise ValueError(f'scale must rise from above 0, got {self.scale[0]}, {self.scale[1]}')
 
     def __call__(self, image: Image, texts: Texts, chances: Chances) -> Shown:
-        factor = chances.rng.uniform(*self.scale)
-        H, W = image.shape[:2]
-        return scaled(image, texts, max(1, round(H * factor)), max(1, round(W * factor)))
+        return scaled(image, texts, *rounded_size(image.shape[:2], chances.rng.uniform(*self.scale)))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -247,7 +245,7 @@ class LimitSide:
             raise ValueError(f'side must be at least {MULTIPLE}, got {self.side}')
 
     def __call__(self, image: Image, texts: Texts, chances: Chances) -> Shown:
-        return scaled(image, texts, *limited_size(image, self.side, self.limit))
+        return scaled(image, texts, *limited_size(image.shape[:2], self.side, self.limit))
 
 
 TRANSFORMS = {

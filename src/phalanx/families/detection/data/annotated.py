@@ -6,7 +6,6 @@ of Python objects is writing.
 
 from __future__ import annotations
 
-import os
 from array import array
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -19,6 +18,7 @@ import numpy.typing as npt
 
 from phalanx.data.folders import check_present
 from phalanx.data.image import if_turned, read_image
+from phalanx.data.listed import Files, Packed
 from phalanx.data.samples import Draw, Image, SampleError
 from phalanx.families.detection.data.source import Mask, Objects, areas_of, have_area
 
@@ -96,7 +96,7 @@ class Annotations:
         kept, order = np.flatnonzero(is_kept), np.argsort(owners, kind='stable')
         rows, counts = order[is_kept[owners[order]]], np.bincount(owners, minlength=len(sizes))[kept]
         starts = np.concatenate([[0], counts.cumsum()])
-        paths = np.array([os.fsencode(files[number]) for number in kept])
+        paths = Packed([files[number] for number in kept])
         odd = {what: int(count) for what, count in notes.items() if count}
         missing = {place: self._missing[number] for place, number in enumerate(kept.tolist()) if number in self._missing}
         return AnnotatedImages(self.root, paths, sizes[kept], starts, objects.at(rows), self.relative, odd, missing)
@@ -111,11 +111,9 @@ class Annotations:
 
 
 @dataclass(frozen=True)
-class AnnotatedImages:
+class AnnotatedImages(Files):
     """A Source of image files below `root`."""
 
-    root: Path
-    paths: npt.NDArray[np.bytes_]  # [N], not strings: those would be Python objects again
     sizes: Integers  # [N, 2] height and width, 0 where unknown
     starts: Integers  # [N + 1] where the objects of each image begin among all, and the end
     objects: Objects  # of all images, one after the other
@@ -123,14 +121,8 @@ class AnnotatedImages:
     notes: Mapping[str, int]
     missing: Mapping[int, str]  # number of an image -> the file with its annotation, which is not there
 
-    def __len__(self) -> int:
-        return len(self.paths)
-
     def check_files(self) -> None:
-        check_present(self.root, [*(os.fsdecode(bytes(path)) for path in self.paths), *self.missing.values()])
-
-    def name(self, index: int) -> str:
-        return str(self.root / os.fsdecode(bytes(self.paths[index])))
+        check_present(self.root, [*self.paths, *self.missing.values()])
 
     def read(self, draw: Draw) -> tuple[Image, Objects]:
         """Raises SampleError, also when the image has not the size of its annotation."""

@@ -1,12 +1,11 @@
 """Annotations in a JSON file for each split, in the format of COCO (Lin et al., ECCV 2014); so has Objects365."""
 
-import json
 from collections.abc import Callable
 from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
-from phalanx.data.folders import Problems, check_folder, check_inside, check_names, names_from
+from phalanx.data.folders import Problems, check_file, check_folder, check_inside, check_names, json_of, names_from
 from phalanx.data.samples import Split
 from phalanx.families.detection.data.annotated import LARGEST, AnnotatedImages, Annotations, numbers
 
@@ -92,8 +91,7 @@ def annotated(path: Path, root: Path) -> tuple[dict[Any, str], Annotations]:
 
     Nothing of it may be changed. Raises FileNotFoundError and ValueError.
     """
-    if not path.is_file():
-        raise FileNotFoundError(f'{path}: there is no such file')
+    check_file(path)
     stat = path.stat()
     return _annotated(path, root, stat.st_mtime_ns, stat.st_size)
 
@@ -123,10 +121,7 @@ def _annotated(path: Path, root: Path, modified: int, size: int) -> tuple[dict[A
 
 
 def _parsed(path: Path) -> dict[str, Any]:
-    try:
-        content = json.loads(path.read_bytes())
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f'{path}: is not JSON ({error!s:.200})') from None
+    content = json_of(path)
     lists = [content.get(key) for key in ('images', 'annotations', 'categories')] if isinstance(content, dict) else [None]
     if not all(isinstance(rows, list) and all(isinstance(row, dict) for row in rows) for rows in lists):
         raise ValueError(f'{path}: is not in the format of COCO: it needs lists `images`, `annotations` and `categories`')

@@ -1,33 +1,21 @@
 """What was found on images: which of it is an object, which classes are taken for which, and what the report draws of that."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
 from phalanx.data.boxes import pairwise_iou
-from phalanx.families.detection.data.source import Boxes, Objects
+from phalanx.families.detection.data.source import Objects
 from phalanx.families.task import Curves, Grade
+from phalanx.runtime.detection import Detections
 
 Integers = npt.NDArray[np.int64]
 
 SURE, OVERLAP = 0.25, 0.5  # what counts as found: the least score, and the least IoU with an object
 WORST = 5  # classes that have a curve of their own when there are more
 RECALLS = np.linspace(0, 1, 101)
-
-
-@dataclass(frozen=True)
-class Detections:
-    """What was found on one image, the most probable first; not clipped to it."""
-
-    boxes: Boxes  # [n, 4] xyxy in pixels of the image as it was read
-    scores: npt.NDArray[np.float32]  # [n] 0 to 1
-    classes: Integers  # [n]
-
-    def __len__(self) -> int:
-        return len(self.boxes)
 
 
 def confusion(images: Iterable[tuple[Detections, Objects]], num_classes: int) -> Integers:

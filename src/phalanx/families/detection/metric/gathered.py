@@ -1,28 +1,16 @@
 """What was found and what was there, of every evaluated image."""
 
 from collections.abc import Mapping, Sequence
-from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
 from phalanx.families.detection.data.source import Objects
-from phalanx.families.detection.metric.found import OVERLAP, SURE, Detections, confusion, grade, precision_over_recall
-from phalanx.families.task import Figure, Grade, Matrix
+from phalanx.families.detection.metric.found import OVERLAP, SURE, confusion, grade, precision_over_recall
+from phalanx.families.task import Figure, Grade, Labelled, Matrix
 from phalanx.parallel import dist
-
-
-class Labelled(Protocol):
-    """What a metric must know of a batch."""
-
-    @property
-    def indices(self) -> Sequence[int]:
-        """The number of each sample in its data set."""
-
-    @property
-    def truths(self) -> Sequence[Objects]:
-        """What each image shows, in pixels of the image as it was read."""
+from phalanx.runtime.detection import Detections
 
 
 class Gathered:
@@ -47,7 +35,7 @@ class Gathered:
         curves = self.curves()
         return [precision_over_recall(curves, self.iou), taken] if curves else [taken]
 
-    def update(self, prediction: Sequence[Detections], batch: Labelled) -> list[Grade | None]:
+    def update(self, prediction: Sequence[Detections], batch: Labelled[Objects]) -> list[Grade | None]:
         for index, found, truth in zip(batch.indices, prediction, batch.truths, strict=True):
             self.images[index] = (found, truth)
         return [grade(*pair) for pair in zip(prediction, batch.truths, strict=True)]

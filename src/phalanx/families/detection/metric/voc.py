@@ -8,8 +8,9 @@ import numpy as np
 import numpy.typing as npt
 
 from phalanx.families.detection.data.source import Boxes, Objects
-from phalanx.families.detection.metric.found import RECALLS, Detections
+from phalanx.families.detection.metric.found import RECALLS
 from phalanx.families.detection.metric.gathered import Gathered
+from phalanx.runtime.detection import Detections
 
 Floats = npt.NDArray[np.float64]
 

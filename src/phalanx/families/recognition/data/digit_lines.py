@@ -13,53 +13,48 @@ from phalanx.families.recognition.data.source import TextImage
 MARGIN = 0.12  # of the height of a line, how far around it the cut goes at most
 
 
+@dataclass(frozen=True, kw_only=True)
 class DigitLines:
     """Numbers of as many digits as `digits` says, the fewest and the most; the two splits use different handwritten digits.
 
     `digit_height`: the smallest and the largest digit, in pixels.
     """
 
-    def __init__(
-        self,
-        *,
-        train_lines: int = 4000,
-        eval_lines: int = 400,
-        digits: tuple[int, int] = (2, 5),
-        digit_height: tuple[float, float] = (24, 40),
-        seed: int = 0,
-    ) -> None:
-        if not 1 <= digits[0] <= digits[1]:
-            raise ValueError(f'digits is the fewest and the most of a line, got {digits[0]}, {digits[1]}')
-        self.lines = {'train': train_lines, 'eval': eval_lines}
-        self.digits, self.digit_height, self.seed = digits, digit_height, seed
+    train_lines: int = 4000
+    eval_lines: int = 400
+    digits: tuple[int, int] = (2, 5)
+    digit_height: tuple[float, float] = (24, 40)
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.digits[0] <= self.digits[1]:
+            raise ValueError(f'digits is the fewest and the most of a line, got {self.digits[0]}, {self.digits[1]}')
 
     def split(self, split: Split) -> DrawnLines:
-        return DrawnLines(split, self.lines[split], self.digits, self.digit_height, self.seed)
+        return DrawnLines(split, self.train_lines if split == 'train' else self.eval_lines, self)
 
 
 @dataclass(frozen=True)
 class DrawnLines(Drawn):
     kind = 'digit line'
 
-    digits: tuple[int, int]
-    digit_height: tuple[float, float]
-    seed: int
+    options: DigitLines
 
     def read(self, draw: Draw) -> TextImage:
-        height = self.digit_height[1]
-        size = (int(2.5 * height) + 8, int((1.5 * self.digits[1] + 1) * height) + 8)  # has room for the widest line
+        options = self.options
+        height = options.digit_height[1]
         scene = scenes.scene(
             draw.index,
             self.split,
-            size=size,
-            seed=self.seed,
+            size=(int(2.5 * height) + 8, int((1.5 * options.digits[1] + 1) * height) + 8),  # has room for the widest line
+            seed=options.seed,
             lines=(1, 1),
-            digits_a_line=self.digits,
+            digits_a_line=options.digits,
             singles=(0, 0),
-            digit_height=self.digit_height,
+            digit_height=options.digit_height,
         )
         left, top, right, bottom = scene.text_boxes[0]
-        cut = self.rng(self.seed, draw.index, 1)
+        cut = self.rng(options.seed, draw.index, 1)
         margins = cut.uniform(0, MARGIN * (bottom - top), size=4)
         x0, y0 = (max(0, int(value)) for value in (left - margins[0], top - margins[1]))
         x1, y1 = (int(np.ceil(value)) for value in (right + margins[2], bottom + margins[3]))

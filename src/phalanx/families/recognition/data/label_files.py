@@ -3,10 +3,10 @@
 from pathlib import Path
 
 from phalanx.data.folders import Problems, check_folder, check_inside, lines_of
-from phalanx.data.listed import Listed
-from phalanx.data.mixing import Shares
+from phalanx.data.listed import Listed, Packed
+from phalanx.data.mixing import Shares, shares_of
 from phalanx.data.samples import Split
-from phalanx.families.recognition.data.source import Packed, Source
+from phalanx.families.recognition.data.source import Source
 
 
 class LabelFiles:
@@ -25,10 +25,8 @@ class LabelFiles:
         train_shares: tuple[float, ...] = (),
         separator: str = '\t',
     ) -> None:
-        if train_shares and len(train_shares) != len(train):
-            raise ValueError(f'there are {len(train)} training files, but {len(train_shares)} train_shares')
         self.root, self.files, self.separator = root, {'train': train, 'eval': eval}, separator
-        self.shares = {'train': train_shares or (1.0,) * len(train), 'eval': (1.0,) * len(eval)}
+        self.shares = {'train': shares_of(train, train_shares, 'training files'), 'eval': (1.0,) * len(eval)}
 
     def split(self, split: Split) -> Source:
         check_folder(self.root)

@@ -11,7 +11,7 @@ import cv2
 
 from phalanx.data.folders import check_folder
 from phalanx.data.image import decoded
-from phalanx.data.mixing import Shares
+from phalanx.data.mixing import Shares, shares_of
 from phalanx.data.samples import Draw, SampleError, Split
 from phalanx.families.recognition.data.source import Source, TextImage
 
@@ -39,10 +39,8 @@ class LmdbSets:
         train_shares: tuple[float, ...] = (),
     ) -> None:
         _check_installed()
-        if train_shares and len(train_shares) != len(train):
-            raise ValueError(f'there are {len(train)} training folders, but {len(train_shares)} train_shares')
         self.root, self.folders = root, {'train': train, 'eval': eval}
-        self.shares = {'train': train_shares or (1.0,) * len(train), 'eval': (1.0,) * len(eval)}
+        self.shares = {'train': shares_of(train, train_shares, 'training folders'), 'eval': (1.0,) * len(eval)}
 
     def split(self, split: Split) -> Source:
         check_folder(self.root)

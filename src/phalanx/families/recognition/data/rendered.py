@@ -10,14 +10,16 @@ import numpy as np
 
 from phalanx.config.options import check_probability
 from phalanx.data.folders import lines_of
+from phalanx.data.listed import Packed
 from phalanx.data.samples import Draw, Drawn, Rng, Split
 from phalanx.families.recognition.characters import BuiltIn, read_dictionary
-from phalanx.families.recognition.data.source import Packed, TextImage
+from phalanx.families.recognition.data.source import TextImage
 from phalanx.families.recognition.render import Fonts, render
 
 PICTURES = {'.jpg', '.jpeg', '.png', '.bmp', '.webp'}
 
 
+@dataclass(frozen=True, kw_only=True)
 class Rendered:
     """Pictures of words from the file `words`, one a line, and of random characters.
 
@@ -27,25 +29,20 @@ class Rendered:
     nodes) and of images for backgrounds. What no font can write is left out of the dictionary and the words.
     """
 
-    def __init__(
-        self,
-        *,
-        train_lines: int = 100_000,
-        eval_lines: int = 1000,
-        fonts: Path | None = None,
-        words: Path | None = None,
-        dictionary: BuiltIn | Path = 'letters',
-        lengths: tuple[int, int] = (1, 10),
-        random_share: float = 0.2,
-        change_case: bool = True,
-        pictures: Path | None = None,
-    ) -> None:
-        if not 1 <= lengths[0] <= lengths[1]:
-            raise ValueError(f'lengths is the fewest and the most characters, got {lengths[0]}, {lengths[1]}')
-        check_probability('random_share', random_share)
-        self.lines = {'train': train_lines, 'eval': eval_lines}
-        self.fonts, self.words, self.dictionary, self.pictures = fonts, words, dictionary, pictures
-        self.lengths, self.random_share, self.change_case = lengths, random_share, change_case
+    train_lines: int = 100_000
+    eval_lines: int = 1000
+    fonts: Path | None = None
+    words: Path | None = None
+    dictionary: BuiltIn | Path = 'letters'
+    lengths: tuple[int, int] = (1, 10)
+    random_share: float = 0.2
+    change_case: bool = True
+    pictures: Path | None = None
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.lengths[0] <= self.lengths[1]:
+            raise ValueError(f'lengths is the fewest and the most characters, got {self.lengths[0]}, {self.lengths[1]}')
+        check_probability('random_share', self.random_share)
 
     def split(self, split: Split) -> RenderedLines:
         words = [line.strip() for _, line in lines_of(self.words)] if self.words else []
@@ -60,7 +57,8 @@ class Rendered:
             raise FileNotFoundError(f'{self.pictures}: holds no pictures')
         strings = RandomStrings(fonts, alphabet, self.lengths)
         listed = ListedWords(fonts, written, change_case=self.change_case)
-        return RenderedLines(split, self.lines[split], strings, listed, self.random_share if words else 1.0, pictures)
+        number = self.train_lines if split == 'train' else self.eval_lines
+        return RenderedLines(split, number, strings, listed, self.random_share if words else 1.0, pictures)
 
 
 class RandomStrings:

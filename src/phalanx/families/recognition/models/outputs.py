@@ -1,11 +1,13 @@
 """What a recognition network is and gives."""
 
+from operator import attrgetter
 from typing import Any, ClassVar, NamedTuple
 
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from phalanx.families.recognition.characters import Characters
+from phalanx.families.task import Followed
 from phalanx.runtime.results import Reading
 
 
@@ -21,29 +23,15 @@ class Outputs(NamedTuple):
     nrtr: Tensor | None = None  # [B, L-1, K+5], the character that follows each one of `Texts.guide`; None as for `sar`
 
 
-class CtcOutput(nn.Module):
-    """Normalised images [B, 3, H, W] -> CTC logits [B, T, K+1]: a network as others run it."""
-
-    def __init__(self, network: nn.Module) -> None:
-        super().__init__()
-        self.network = network
-
-    def forward(self, images: Tensor) -> Tensor:
-        outputs: Outputs = self.network(images)
-        return outputs.ctc
-
-
-class CtcChoice(CtcOutput):
-    """Normalised images [B, 3, H, W] -> characters [B, T] and their probabilities [B, T].
+def ctc_choice(outputs: Outputs) -> tuple[Tensor, Tensor]:
+    """Characters [B, T] and their probabilities [B, T].
 
     Greedy decoding: 0 stands for a blank and for the repetition of the previous position; the other numbers, in order, are the
     text.
     """
-
-    def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:  # type: ignore[override]
-        probabilities, numbers = super().forward(images).softmax(-1).max(-1)
-        is_first = F.pad(numbers[:, 1:] != numbers[:, :-1], (1, 0), value=True)
-        return numbers * is_first, probabilities
+    probabilities, numbers = outputs.ctc.softmax(-1).max(-1)
+    is_first = F.pad(numbers[:, 1:] != numbers[:, :-1], (1, 0), value=True)
+    return numbers * is_first, probabilities
 
 
 class TextNetwork(nn.Module):
@@ -63,10 +51,10 @@ class TextNetwork(nn.Module):
     def exported(self, *, post_processing: bool) -> tuple[nn.Module, dict[str, str]]:
         """What `phalanx export` writes: a module of normalised images [B, 3, H, W], and the meaning of its outputs by name."""
         if not post_processing:
-            return CtcOutput(self), {
+            return Followed(self, attrgetter('ctc')), {
                 'logits': '[batch, places, characters + 1]: the likeliest of each place, without repetitions and blanks (0)'
             }
-        return CtcChoice(self), {
+        return Followed(self, ctc_choice), {
             'numbers': '[batch, places]: characters, from 1 on; 0 where the place says nothing or repeats the one before',
             'probabilities': '[batch, places]: of the likeliest of each place',
         }

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from phalanx.data.folders import check_folder, check_inside, check_present
+from phalanx.data.folders import check_file, check_folder, check_inside, check_present
 from phalanx.data.image import read_image
 from phalanx.data.samples import Draw, Image, SampleError, Split
 from phalanx.families.table.annotation import Cell, Table
@@ -66,8 +66,7 @@ class Lines:
 
     def __init__(self, annotations: Path, images: Path, split: str | None) -> None:
         """Raises FileNotFoundError without annotations, ValueError when a line is malformed or none is of the split."""
-        if not annotations.is_file():
-            raise FileNotFoundError(f'{annotations}: there is no such file')
+        check_file(annotations)
         stat = annotations.stat()
         lines = index(annotations, stat.st_mtime_ns, stat.st_size)
         chosen = np.flatnonzero((lines.splits == split) | (lines.splits == '') | (split is None))

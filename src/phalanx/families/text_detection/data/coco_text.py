@@ -4,17 +4,18 @@ Veit et al., COCO-Text: Dataset and Benchmark for Text Detection and Recognition
 https://arxiv.org/abs/1601.07140.
 """
 
-import json
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from phalanx.data.folders import Problems, check_folder, check_inside
+from phalanx.data.folders import Problems, check_folder, check_inside, json_of
 from phalanx.data.samples import Split
 from phalanx.families.text_detection.data.source import ILLEGIBLE, Pages, Points, Texts, outline, texts_of
 
 SETS = {'train': 'train', 'eval': 'val'}  # what the file calls the splits
 
 
+@dataclass(frozen=True, kw_only=True)
 class CocoText:
     """The images that the JSON file `annotations` says to be of the set `train` or `val`, in the folder `images`.
 
@@ -22,10 +23,10 @@ class CocoText:
     are ignored. `empty_images`: train also on images without a word (evaluation always has them).
     """
 
-    def __init__(
-        self, *, root: Path, annotations: str = 'cocotext.v2.json', images: str = 'train2014', empty_images: bool = False
-    ) -> None:
-        self.root, self.annotations, self.images, self.empty_images = root, annotations, images, empty_images
+    root: Path
+    annotations: str = 'cocotext.v2.json'
+    images: str = 'train2014'
+    empty_images: bool = False
 
     def split(self, split: Split) -> Pages:
         check_folder(self.root)
@@ -54,12 +55,7 @@ class CocoText:
 
 def parsed(file: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     """The images and the words by their ids. Raises FileNotFoundError, and ValueError for another file."""
-    if not file.is_file():
-        raise FileNotFoundError(f'{file}: there is no such file')
-    try:
-        content = json.loads(file.read_bytes())
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f'{file}: is not JSON ({error!s:.200})') from None
+    content = json_of(file)
     images, words = (content.get(key) if isinstance(content, dict) else None for key in ('imgs', 'anns'))
     if not isinstance(images, dict) or not isinstance(words, dict):
         raise ValueError(f'{file}: is not in the format of COCO-Text: it needs objects `imgs` and `anns`')

@@ -32,24 +32,24 @@ APART = 4  # pixels that are left free between two texts
 TOO_SMALL = (4.0, 6.0)  # the heights of texts that nobody can read
 
 
+@dataclass(frozen=True, kw_only=True)
 class DrawnPages:
     """Pages of `page_size` (height, width) with `lines` texts, fewest and most, of `heights` in pixels, half of them turned.
 
     `ignored_share` of the texts are too small to be read, and are ignored.
     """
 
-    def __init__(
-        self,
-        *,
-        train_pages: int = 4000,
-        eval_pages: int = 100,
-        page_size: tuple[int, int] = (320, 320),
-        lines: tuple[int, int] = (3, 9),
-        heights: tuple[float, float] = (12.0, 32.0),
-        degrees: float = 45.0,
-        ignored_share: float = 0.05,
-        seed: int = 0,
-    ) -> None:
+    train_pages: int = 4000
+    eval_pages: int = 100
+    page_size: tuple[int, int] = (320, 320)
+    lines: tuple[int, int] = (3, 9)
+    heights: tuple[float, float] = (12.0, 32.0)
+    degrees: float = 45.0
+    ignored_share: float = 0.05
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        page_size, lines, heights = self.page_size, self.lines, self.heights
         if min(page_size) < 64:
             given = f'{page_size[0]}, {page_size[1]}'
             raise ValueError(f'data.page_size is (height, width), each at least 64 pixels; got {given}')
@@ -57,36 +57,28 @@ class DrawnPages:
             raise ValueError(f'data.lines is the fewest and the most, got {lines[0]}, {lines[1]}')
         if not 8 <= heights[0] <= heights[1]:
             raise ValueError(f'data.heights is the least and the largest, at least 8 pixels; got {heights[0]}, {heights[1]}')
-        self.numbers, self.seed = {'train': train_pages, 'eval': eval_pages}, seed
-        self.style = page_size, lines, heights, degrees, ignored_share
 
     def split(self, split: Split) -> Series:
-        return Series(split, self.numbers[split], self.seed, *self.style)
+        return Series(split, self.train_pages if split == 'train' else self.eval_pages, self)
 
 
 @dataclass(frozen=True)
 class Series(Drawn):
-    """The pages of one split; see DrawnPages."""
-
     kind = 'drawn page'
 
-    seed: int
-    size: tuple[int, int]
-    lines: tuple[int, int]
-    heights: tuple[float, float]
-    degrees: float
-    ignored_share: float
+    options: DrawnPages
 
     def read(self, draw: Draw) -> tuple[Image, Texts]:
         """A page [H, W, 3] and the rectangles around its texts."""
-        (H, W), rng = self.size, self.rng(self.seed, draw.index)
+        options = self.options
+        (H, W), rng = options.page_size, self.rng(options.seed, draw.index)
         canvas = background(H, W, rng)
         taken = np.zeros((H, W), np.uint8)
         pairs: list[tuple[Points, str]] = []
-        for _ in range(rng.integers(*self.lines, endpoint=True)):
-            is_small = bool(rng.random() < self.ignored_share)
+        for _ in range(rng.integers(*options.lines, endpoint=True)):
+            is_small = bool(rng.random() < options.ignored_share)
             text = words(rng)
-            placed = place(text, TOO_SMALL if is_small else self.heights, self.degrees, taken, rng)
+            placed = place(text, TOO_SMALL if is_small else options.heights, options.degrees, taken, rng)
             if placed is not None:
                 ink, corners = placed
                 lay(canvas, ink, rng)

@@ -1,6 +1,7 @@
 """Label files, as PaddleOCR has them: a line names an image and lists its texts as JSON."""
 
 import json
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -9,27 +10,23 @@ from phalanx.data.samples import Split
 from phalanx.families.text_detection.data.source import Pages, Points, Texts, outline, texts_of
 
 
+@dataclass(frozen=True, kw_only=True)
 class LabelFiles:
     """Images and their texts from label files, whose lines are `path<TAB>[{"transcription": .., "points": [[x, y], ..]}, ..]`.
 
     Label files are relative to `root`, paths to `images`, a folder in it. Texts `###` and `*` are ignored.
     """
 
-    def __init__(
-        self,
-        *,
-        root: Path,
-        train: tuple[str, ...] = ('train_label.txt',),
-        eval: tuple[str, ...] = ('val_label.txt',),
-        images: str = '.',
-    ) -> None:
-        self.root, self.images, self.files = root, images, {'train': train, 'eval': eval}
+    root: Path
+    train: tuple[str, ...] = ('train_label.txt',)
+    eval: tuple[str, ...] = ('val_label.txt',)
+    images: str = '.'
 
     def split(self, split: Split) -> Pages:
         check_folder(self.root)
         folder = self.root / self.images
         problems, paths, texts = Problems(), list[str](), list[Texts]()
-        for file in self.files[split]:
+        for file in self.train if split == 'train' else self.eval:
             for number, line in lines_of(self.root / file):
                 with problems:
                     path, found = read_line(line, folder, f'{self.root / file}:{number}')

@@ -12,8 +12,9 @@ import numpy as np
 import numpy.typing as npt
 
 from phalanx.data import samples
-from phalanx.data.folders import check_folder
+from phalanx.data.folders import Problems, check_folder
 from phalanx.data.listed import Listed
+from phalanx.data.samples import Split
 
 Points = npt.NDArray[np.float32]  # [n, 2] x, y in pixels, the outline of a text
 ILLEGIBLE = '###'
@@ -70,14 +71,32 @@ def is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) and abs(value) < 2**24
 
 
-def images_with_labels(images: Path, labels: Path) -> list[str]:
-    """The names of the images in a folder, in order, whose labels lie in another. Raises FileNotFoundError."""
-    for folder in (images, labels):
-        check_folder(folder)
-    names = sorted(path.name for path in images.iterdir() if path.suffix.lower() in PICTURES)
-    if not names:
-        raise FileNotFoundError(f'{images}: holds no images')
-    return names
+@dataclass(frozen=True, kw_only=True)
+class InFolders:
+    """The base of a data set with a file of labels for each image: folders of both, relative to `root`."""
+
+    root: Path
+    train_images: str
+    train_labels: str
+    eval_images: str
+    eval_labels: str
+
+    def split(self, split: Split) -> Pages:
+        of_split = (self.train_images, self.train_labels) if split == 'train' else (self.eval_images, self.eval_labels)
+        images, labels = (self.root / folder for folder in of_split)
+        for folder in (images, labels):
+            check_folder(folder)
+        names = sorted(path.name for path in images.iterdir() if path.suffix.lower() in PICTURES)
+        if not names:
+            raise FileNotFoundError(f'{images}: holds no images')
+        problems = Problems()
+        texts = tuple(texts_of(self.pairs(labels, Path(name).stem, problems)) for name in names)
+        problems.check()
+        return Pages(images, tuple(names), texts)
+
+    def pairs(self, labels: Path, stem: str, problems: Problems) -> list[tuple[Points, str]]:
+        """Outlines and transcriptions of the image `stem`, from its file in `labels`. Raises FileNotFoundError."""
+        raise NotImplementedError
 
 
 Source = samples.Source[Texts]  # outlines are in pixels of the image

@@ -6,18 +6,19 @@ Ch'ng and Chan, Total-Text: A Comprehensive Dataset for Scene Text Detection and
 import ast
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from phalanx.data.folders import Problems, text_of
-from phalanx.data.samples import Split
-from phalanx.families.text_detection.data.source import ILLEGIBLE, Pages, Points, Texts, images_with_labels, outline, texts_of
+from phalanx.families.text_detection.data.source import ILLEGIBLE, InFolders, Points, outline
 
 BEGIN = re.compile(r'^(?=\s*x: *\[)', re.MULTILINE)  # of a word
 WORD = re.compile(r'\s*x: *\[\[([^]]*)]], *y: *\[\[([^]]*)]](?:, *ornt: *\[[^]]*])?, *transcriptions: *(\[.*])\s*', re.DOTALL)
 
 
-class TotalText:
+@dataclass(frozen=True, kw_only=True)
+class TotalText(InFolders):
     """Images of a folder, and for each `NAME.jpg` its words in `poly_gt_NAME.txt`, or else in `poly_gt_NAME.mat`.
 
     Folders are relative to `root`, named as in the published archives. A line of text is a word, `x: [[..]], y: [[..]],
@@ -25,28 +26,17 @@ class TotalText:
     is ignored.
     """
 
-    def __init__(
-        self,
-        *,
-        root: Path,
-        train_images: str = 'Images/Train',
-        train_labels: str = 'Groundtruth/Polygon/Train',
-        eval_images: str = 'Images/Test',
-        eval_labels: str = 'Groundtruth/Polygon/Test',
-    ) -> None:
-        self.root = root
-        self.folders = {'train': (train_images, train_labels), 'eval': (eval_images, eval_labels)}
+    train_images: str = 'Images/Train'
+    train_labels: str = 'Groundtruth/Polygon/Train'
+    eval_images: str = 'Images/Test'
+    eval_labels: str = 'Groundtruth/Polygon/Test'
 
-    def split(self, split: Split) -> Pages:
-        images, labels = (self.root / folder for folder in self.folders[split])
-        names, problems, texts = images_with_labels(images, labels), Problems(), list[Texts]()
-        for name in names:
-            file = labels / f'poly_gt_{Path(name).stem}.txt'
-            with problems:
-                matlab = file.with_suffix('.mat')
-                texts.append(texts_of(from_matlab(matlab) if matlab.is_file() and not file.is_file() else from_text(file)))
-        problems.check()
-        return Pages(images, tuple(names), tuple(texts))
+    def pairs(self, labels: Path, stem: str, problems: Problems) -> list[tuple[Points, str]]:
+        file = labels / f'poly_gt_{stem}.txt'
+        matlab = file.with_suffix('.mat')
+        with problems:
+            return from_matlab(matlab) if matlab.is_file() and not file.is_file() else from_text(file)
+        return []
 
 
 def from_text(file: Path) -> list[tuple[Points, str]]:

@@ -2,12 +2,12 @@
 
 from collections.abc import Iterable, Sequence
 from operator import itemgetter
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from phalanx.families.task import Curves, Figure, Grade
+from phalanx.families.task import Curves, Figure, Grade, Labelled
 from phalanx.families.text_detection.data.source import Texts
 from phalanx.families.text_detection.metric.polygons import is_simple, overlap
 from phalanx.parallel import dist
@@ -17,18 +17,6 @@ from phalanx.runtime.text_detection import area_and_length
 LEAST_IOU = 0.5  # of what was found with a text, to have found it
 LEAST_SHARE = 0.5  # of what was found that lies on a text to be ignored, to be ignored itself
 STEPS = 51  # of the curves
-
-
-class Annotated(Protocol):
-    """What a metric must know of a batch."""
-
-    @property
-    def indices(self) -> Sequence[int]:
-        """The number of each sample in its data set."""
-
-    @property
-    def truths(self) -> Sequence[Texts]:
-        """The texts of each image, in pixels of the image as it was read."""
 
 
 class Counts(NamedTuple):
@@ -63,7 +51,7 @@ class Hmean:
 
     worst = 'Images of the lowest hmean'
 
-    def update(self, prediction: Sequence[Sequence[TextRegion]], batch: Annotated) -> list[Grade | None]:
+    def update(self, prediction: Sequence[Sequence[TextRegion]], batch: Labelled[Texts]) -> list[Grade | None]:
         for index, found, truth in zip(batch.indices, prediction, batch.truths, strict=True):
             self.images[index] = counted(found, truth)
         return [self.images[index].grade() for index in batch.indices]
