@@ -10,10 +10,9 @@ import re
 import signal
 import sys
 import threading
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 from torch.distributed.elastic.multiprocessing.api import LogsDest, LogsSpecs, SignalException
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
@@ -22,9 +21,6 @@ from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 from phalanx.launch import child
 from phalanx.system.disk import remove_own
 from phalanx.system.stops import STATUSES, wanted
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 ERROR = 'error.{}.json'  # where a rank leaves what ended it
 # What a rank says when another one has gone: a consequence, not the cause.
@@ -43,15 +39,8 @@ class Failure:
     cause: str
     when: float  # seconds since 1970
     log: str
-    tail: tuple[str, ...]  # the last lines of its log, when that is a file
+    tail: Sequence[str]  # the last lines of its log, when that is a file
     is_consequence: bool  # of another rank's end
-
-    def as_json(self) -> dict[str, Any]:
-        return asdict(self)
-
-    @classmethod
-    def of_json(cls, info: Mapping[str, Any]) -> Failure:
-        return cls(**{**info, 'tail': tuple(info['tail'])})
 
 
 @dataclass(frozen=True)
@@ -88,12 +77,12 @@ class Attempt:
         return range(self.node_rank * self.ranks_per_node, (self.node_rank + 1) * self.ranks_per_node)
 
 
+@dataclass
 class RankLogs(LogsSpecs):
     """Tells torch's agent where a rank leaves its traceback. Its output is taken care of by `child`."""
 
-    def __init__(self, attempt: Attempt) -> None:
-        super().__init__(str(attempt.log_dir))
-        self.attempt = attempt
+    attempt: Attempt
+    root_log_dir = ''  # torch asks for it, and uses it for nothing but a note of its own
 
     def reify(self, envs: dict[int, dict[str, str]]) -> LogsDest:
         errors = {local: str(self.attempt.scratch / ERROR.format(env['RANK'])) for local, env in envs.items()}
@@ -102,10 +91,6 @@ class RankLogs(LogsSpecs):
             env['TORCHELASTIC_RESTART_COUNT'] = str(self.attempt.number)  # ranks of two attempts must not share a store
         nowhere = dict.fromkeys(envs, '')
         return LogsDest(stdouts=nowhere, stderrs=dict(nowhere), error_files=errors)
-
-    @property
-    def root_log_dir(self) -> str:
-        return str(self.attempt.log_dir)
 
 
 def run_attempt(command: Sequence[str], attempt: Attempt, killed: Collection[int] = ()) -> Outcome:
@@ -119,7 +104,8 @@ def run_attempt(command: Sequence[str], attempt: Attempt, killed: Collection[int
     wrapped = [sys.executable, '-IS', child.__file__, str(attempt.log_dir / 'workerlog'), mode, terminal, *command]
     for name in ('agent.server.api', 'multiprocessing.api'):  # what they have to say is said by the launcher, once
         logging.getLogger(f'torch.distributed.elastic.{name}').setLevel(logging.CRITICAL)
-    with _shown(attempt.log_dir / 'workerlog.0', attempt.follow and attempt.node_rank == 0, mode):
+    is_shown = attempt.follow and attempt.node_rank == 0
+    with _shown(attempt.log_dir / 'workerlog.0', mode) if is_shown else contextlib.nullcontext():
         try:
             elastic_launch(_config(attempt), wrapped[0])(*wrapped[1:])
         except ChildFailedError as error:
@@ -182,11 +168,9 @@ def _outcome(error: ChildFailedError, attempt: Attempt, out_of_memory: bool, kil
 
 def _failure_while_stopping(attempt: Attempt) -> Failure | None:
     """What ended a rank before it had saved, if anything did. (torch does not look at ranks any more once it stops them.)"""
-    found = []
-    for rank in attempt.ranks:
-        error = attempt.scratch / ERROR.format(rank)
-        if error.is_file():
-            found.append(_failure(rank, ProcessFailure(rank, 0, 1, str(error)), attempt, out_of_memory=False))
+    errors = {rank: attempt.scratch / ERROR.format(rank) for rank in attempt.ranks}
+    records = {rank: ProcessFailure(rank, 0, 1, str(error)) for rank, error in errors.items() if error.is_file()}
+    found = [_failure(rank, record, attempt, out_of_memory=False) for rank, record in records.items()]
     return min((failure for failure in found if not failure.is_consequence), key=lambda failure: failure.when, default=None)
 
 
@@ -203,7 +187,7 @@ def _failure(rank: int, failure: ProcessFailure, attempt: Attempt, out_of_memory
     # SIGABRT is how NCCL ends a rank that waited too long for another one.
     given_up = failure.exitcode == -signal.SIGABRT and any('NCCL' in line for line in tail)
     is_consequence = failure.exitcode == -signal.SIGTERM or given_up or bool(BROKEN_CONNECTION.search(cause))
-    return Failure(rank, cause, float(failure.timestamp), str(log), tuple(tail), is_consequence)
+    return Failure(rank, cause, float(failure.timestamp), str(log), tail, is_consequence)
 
 
 def _cause(failure: ProcessFailure, out_of_memory: bool) -> str:
@@ -219,11 +203,8 @@ def _cause(failure: ProcessFailure, out_of_memory: bool) -> str:
 
 
 @contextlib.contextmanager
-def _shown(log: Path, wanted: bool, mode: str) -> Iterator[None]:
+def _shown(log: Path, mode: str) -> Iterator[None]:
     """Copies what is written to `log` from now on to the terminal; with the mode `w` it begins empty."""
-    if not wanted:
-        yield
-        return
     log.open(mode).close()
     before = log.stat().st_size
     over = threading.Event()

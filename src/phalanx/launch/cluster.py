@@ -9,7 +9,8 @@ from dataclasses import dataclass, replace
 
 import psutil
 
-from phalanx.launch.flags import START_PORT, Flags, check_port
+from phalanx.launch.flags import Flags, check_port
+from phalanx.launch.schedulers import START_PORT
 from phalanx.system.cores import cores, threads_each
 
 Addresses = Mapping[str, str]  # of this node: address -> network interface

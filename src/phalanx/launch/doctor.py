@@ -10,10 +10,11 @@ import torch
 
 from phalanx.launch import preflight
 from phalanx.launch.cluster import Cluster, local_addresses
-from phalanx.launch.flags import START_PORT, Flags
+from phalanx.launch.flags import Flags
 from phalanx.launch.options import doctor_parser
 from phalanx.launch.preflight import Finding, Link
-from phalanx.launch.rendezvous import NodeInfo, Rendezvous, RendezvousError, RendezvousLostError, listen, say, token_of
+from phalanx.launch.rendezvous import NodeInfo, Rendezvous, RendezvousError, RendezvousLostError, listen, token_of
+from phalanx.launch.schedulers import START_PORT
 
 SHOWN = (
     'address',
@@ -77,7 +78,7 @@ def alone(cluster: Cluster | None, flags: Flags) -> tuple[list[NodeInfo], list[F
 def together(cluster: Cluster, flags: Flags) -> tuple[list[NodeInfo], list[Finding], Link | None]:
     """All nodes, what differs, and the way between them. Raises RendezvousError when they do not come together."""
     os.environ.update(cluster.environment())
-    rendezvous = Rendezvous(cluster, token_of(os.environ, flags.job_id), flags.join_timeout, say)
+    rendezvous = Rendezvous(cluster, token_of(os.environ, flags.job_id), flags.join_timeout)
     info = {'pid': os.getpid(), 'wanted_rank': cluster.wanted_rank, 'disk': preflight.disk_free(Path()), 'command': 'doctor'}
     members = rendezvous.join({**info, **preflight.node_facts(cluster)})
     findings, link = preflight.examine(rendezvous, members)

@@ -145,7 +145,7 @@ class _Launch:
         number = 0
         while True:
             attempt = self.attempt(number, 0, 1, None)
-            watchdog = Watchdog(self.scratch, attempt.ranks, self.flags.hang_timeout, say)
+            watchdog = Watchdog(self.scratch, attempt.ranks, self.flags.hang_timeout)
             outcome, verdict = self.watched(attempt, watchdog)
             if outcome.status != 1 and outcome.failure is None:
                 return outcome.status
@@ -159,9 +159,8 @@ class _Launch:
     # On several.
 
     def together(self, facts: Callable[[], NodeInfo]) -> int:
-        rendezvous = Rendezvous(
-            self.cluster, token_of(os.environ, self.flags.job_id), self.flags.join_timeout, say, self.flags.heartbeat_timeout
-        )
+        token = token_of(os.environ, self.flags.job_id)
+        rendezvous = Rendezvous(self.cluster, token, self.flags.join_timeout, self.flags.heartbeat_timeout)
         own = {'pid': os.getpid(), 'wanted_rank': self.cluster.wanted_rank, 'max_restart': self.restarts}
         own |= preflight.node_facts(self.cluster) | facts()
         while True:
@@ -175,7 +174,7 @@ class _Launch:
                 f'ranks {attempt.ranks.start} to {attempt.ranks.stop - 1} of {attempt.nodes * attempt.ranks_per_node}; {link}; '
                 f'logs in {self.log_dir}'
             )
-            watchdog = Watchdog(self.scratch, attempt.ranks, self.flags.hang_timeout, say, rendezvous, members)
+            watchdog = Watchdog(self.scratch, attempt.ranks, self.flags.hang_timeout, rendezvous, members)
             outcome, verdict = self.watched(attempt, watchdog)
             self.report(rendezvous, members, watchdog, outcome, verdict)
             missing = self.await_ends(rendezvous, members)
@@ -190,7 +189,7 @@ class _Launch:
     ) -> None:
         """Publishes how the attempt ended here."""
         if outcome.failure is not None and (verdict is None or verdict['kind'] == 'failed'):
-            rendezvous.put(members.key('failure', rendezvous.number), outcome.failure.as_json())
+            rendezvous.put(members.key('failure', rendezvous.number), vars(outcome.failure))
             cause = f'rank {outcome.failure.rank} on {self.cluster.address}: {outcome.failure.cause}'
             is_consequence = outcome.failure.is_consequence
             watchdog.decide(
@@ -224,7 +223,7 @@ class _Launch:
     def agreed(self, rendezvous: Rendezvous, members: Members, missing: Sequence[int]) -> tuple[Verdict | None, Failure | None]:
         """What all nodes take for the reason that the attempt ended. Both None: it did not fail anywhere."""
         verdict, *found = rendezvous.get_all([members.verdict, *members.keys('failure')])
-        failures = [Failure.of_json(info) for info in found if info is not None]
+        failures = [Failure(**info) for info in found if info is not None]
         first = min(failures, key=lambda failure: (failure.is_consequence, failure.when), default=None)
         if missing and (first is None or first.is_consequence):
             names = ', '.join(members.name(number) for number in missing)

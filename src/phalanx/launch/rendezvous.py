@@ -76,12 +76,10 @@ class Members:
 class Rendezvous:
     """This node's end of the rendezvous. A node's number is its position in --ips, or the order of joining."""
 
-    def __init__(
-        self, cluster: Cluster, token: str, patience: float, say: Callable[[str], None], heartbeat_timeout: float = 30
-    ) -> None:
+    def __init__(self, cluster: Cluster, token: str, patience: float, heartbeat_timeout: float = 30) -> None:
         """`patience`: seconds to wait for nodes; `heartbeat_timeout`: those after which a silent one counts as lost."""
         assert cluster.rendezvous is not None
-        self.cluster, self.token, self.patience, self.say = cluster, token, patience, say
+        self.cluster, self.token, self.patience = cluster, token, patience
         self.heartbeat_timeout = heartbeat_timeout
         self.address, self.port = cluster.rendezvous
         self.last = -1  # the attempt that this node joined last
@@ -223,7 +221,7 @@ class Rendezvous:
         if seat is not None:  # an earlier life of this node: the run ends that attempt as soon as it misses it
             patience = SETTLE
             trouble = f'{self.cluster.address} takes part in this run already (process {seat.get("pid")} there)'
-        self.say(f'{trouble}; waiting to be let in')
+        say(f'{trouble}; waiting to be let in')
         self.put(f'waiting/{self.number}', info)
         if not self._until(lambda: self._opened() != attempt or self.get(f'refused/{self.number}') is not None, patience):
             raise RendezvousError(f'{trouble}; end that one first, or use another --start_port for a second run')
@@ -277,7 +275,7 @@ class Rendezvous:
             if now - reminded > REMIND:
                 reminded = now
                 self._compare_with_other_first(present)
-                self.say(f'{self._missing(present)}; start this same command there')
+                say(f'{self._missing(present)}; start this same command there')
             time.sleep(POLL)
         numbers = self._in_order(attempt, present[: self.cluster.max_nodes])
         keys = [f'{attempt}/verdict', *(f'{attempt}/{what}/{number}' for what in PREPARED for number in numbers)]
@@ -304,7 +302,7 @@ class Rendezvous:
                 arrived.append(number)
             else:
                 refused[str(number)] = STRANGER
-                self.say(f'{info.get("address")} wanted to join, but {refused[str(number)]}')
+                say(f'{info.get("address")} wanted to join, but {refused[str(number)]}')
         return arrived
 
     def _in_order(self, attempt: int, numbers: list[int]) -> list[int]:
@@ -362,7 +360,7 @@ class Rendezvous:
                 raise RendezvousError(f'{waited}; gave up after {self.patience:.0f} s')
             if now - reminded > REMIND:
                 reminded = now
-                self.say(f'{waited}; is this same command running there? still trying')
+                say(f'{waited}; is this same command running there? still trying')
             time.sleep(0.5)
         return _connect(self.address, self.port)
 

@@ -1,5 +1,6 @@
 """Clusters that start programs themselves: what SLURM sets for a launcher, and job files for SLURM and Kubernetes."""
 
+import copy
 import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
@@ -92,7 +93,7 @@ def write_kubernetes(file: Path, command: Sequence[str], nodes: int, devices: in
     replica = {'restartPolicy': 'OnFailure', 'template': pod}
     replicas = {'Master': {'replicas': 1, **replica}}
     if nodes > 1:
-        replicas['Worker'] = {'replicas': nodes - 1, **replica}
+        replicas['Worker'] = {'replicas': nodes - 1, **copy.deepcopy(replica)}  # written out, not as a reference
     job = {
         'apiVersion': 'kubeflow.org/v1',
         'kind': 'PyTorchJob',
@@ -104,12 +105,7 @@ def write_kubernetes(file: Path, command: Sequence[str], nodes: int, devices: in
         '# Edit: the image, the claim of the volume with data and run folder (shared by all pods), resources.\n'
         '# NCCL exchanges between GPUs of one pod through /dev/shm, 64 MiB in a container by default: hence that volume.\n'
     )
-    file.write_text(heading + yaml.dump(job, sort_keys=False, width=1000, Dumper=_Plain))
-
-
-class _Plain(yaml.SafeDumper):
-    def ignore_aliases(self, data: object) -> bool:
-        return True
+    file.write_text(heading + yaml.safe_dump(job, sort_keys=False, width=1000))
 
 
 def _name(command: Sequence[str]) -> str:

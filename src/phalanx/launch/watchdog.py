@@ -10,14 +10,13 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import psutil
 
 from phalanx.launch.preflight import compare
-from phalanx.launch.rendezvous import POLL, Members, NodeInfo, Rendezvous, RendezvousLostError
+from phalanx.launch.rendezvous import POLL, Members, NodeInfo, Rendezvous, RendezvousLostError, say
 from phalanx.parallel.heartbeat import Beat, read_beats
 from phalanx.system.stops import STACKS
 
@@ -40,12 +39,11 @@ class Watchdog(threading.Thread):
         folder: Path,
         ranks: range,
         hang_timeout: float,
-        say: Callable[[str], None],
         rendezvous: Rendezvous | None = None,
         members: Members | None = None,
     ) -> None:
         super().__init__(name='watchdog', daemon=True)
-        self.folder, self.ranks, self.hang_timeout, self.say = folder, ranks, hang_timeout, say
+        self.folder, self.ranks, self.hang_timeout = folder, ranks, hang_timeout
         self.rendezvous, self.members = rendezvous, members
         self.verdict: Verdict | None = None
         self.over = threading.Event()
@@ -78,7 +76,7 @@ class Watchdog(threading.Thread):
         text = f'{type(error).__name__}: {error}'
         if text != self.reported:
             self.reported = text
-            self.say(f'warning: the watchdog of this node met an error and goes on: {text}')
+            say(f'warning: the watchdog of this node met an error and goes on: {text}')
 
     def exchange(self, beats: dict[int, Beat]) -> None:
         """Writes this node's heartbeat, reads the others', and takes over what one of them decided."""
@@ -159,7 +157,7 @@ class Watchdog(threading.Thread):
         self.await_ends(children, 3)
         # The agent in the main thread sees its ranks gone and returns. If it sits in a wait of its own, the process ends here.
         if not self.over.wait(8):
-            self.say(str(self.verdict['cause']))
+            say(str(self.verdict['cause']))
             os._exit(1)
 
     def await_ends(self, processes: list[psutil.Process], seconds: float) -> None:
@@ -179,7 +177,7 @@ class Watchdog(threading.Thread):
             file = self.folder / f'stack.{rank}'
             text = file.read_text(errors='replace').strip() if file.is_file() else ''
             for line in (text or 'no answer: its process is stopped, or waits in the kernel').splitlines():
-                self.say(f'[rank {rank}] {line}')
+                say(f'[rank {rank}] {line}')
 
 
 def _send(process: psutil.Process, number: int) -> None:
