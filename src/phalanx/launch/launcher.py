@@ -19,7 +19,7 @@ from phalanx.launch.cluster import Cluster
 from phalanx.launch.flags import Flags
 from phalanx.launch.remote import live_by_standard_input
 from phalanx.launch.rendezvous import Members, NodeInfo, Rendezvous, RendezvousError, RendezvousLostError, say, token_of
-from phalanx.launch.watchdog import HEARTBEAT, STALL, Verdict, Watchdog
+from phalanx.launch.watchdog import HEARTBEAT, Verdict, Watchdog
 from phalanx.parallel.dist import HANG_TIMEOUT
 from phalanx.parallel.heartbeat import FOLDER
 from phalanx.system.compiler import use_own_cache
@@ -177,7 +177,7 @@ class _Launch:
             watchdog = Watchdog(self.scratch, attempt.ranks, self.flags.hang_timeout, rendezvous, members)
             outcome, verdict = self.watched(attempt, watchdog)
             self.report(rendezvous, members, watchdog, outcome, verdict)
-            missing = self.await_ends(rendezvous, members)
+            missing = self.await_ends(watchdog)
             verdict, failure = self.agreed(rendezvous, members, missing)
             status = self.ending(members, outcome, verdict, failure)
             if status is not None:
@@ -199,55 +199,46 @@ class _Launch:
             watchdog.decide({'kind': 'stopped', 'status': outcome.status, 'cause': 'stopped'})
         rendezvous.put(members.key('ended', rendezvous.number), outcome.status)
 
-    def await_ends(self, rendezvous: Rendezvous, members: Members) -> list[int]:
+    def await_ends(self, watchdog: Watchdog) -> list[int]:
         """The nodes that did not say that their ranks have ended: they are lost.
 
         Without a failure anywhere, ranks of other nodes may go on for long (they save, say): only silence ends the wait.
         """
-        heard: dict[int, tuple[object, float]] = {}  # those still running: last heartbeat, its age in s
-        count, last = len(members.nodes), time.monotonic()
+        watchdog.seen.clear()  # each gets the whole time
         while True:
-            answers, now = rendezvous.get_all([*members.keys('ended'), *members.keys('heartbeat')]), time.monotonic()
-            passed, last = min(now - last, STALL), now
-            for (number, _), ended, heartbeat in zip(members.nodes, answers[:count], answers[count:], strict=True):
-                before, same = heard.get(number, ('never read', 0.0))
-                if ended is not None:
-                    heard.pop(number, None)
-                else:
-                    heard[number] = (heartbeat, 0.0 if heartbeat != before else same + passed)
-            silent = [number for number, (_, same) in heard.items() if same > rendezvous.heartbeat_timeout]
-            if len(silent) == len(heard):
-                return silent
+            _, silent = watchdog.listen()
+            lost = [number for number, seconds in silent.items() if seconds > self.flags.heartbeat_timeout]
+            if len(lost) == len(silent):
+                return lost
             time.sleep(HEARTBEAT)
 
-    def agreed(self, rendezvous: Rendezvous, members: Members, missing: Sequence[int]) -> tuple[Verdict | None, Failure | None]:
-        """What all nodes take for the reason that the attempt ended. Both None: it did not fail anywhere."""
+    def agreed(self, rendezvous: Rendezvous, members: Members, missing: Sequence[int]) -> tuple[Verdict, Failure | None]:
+        """What all nodes take for the reason that the attempt ended: `done` when it did not fail anywhere."""
         verdict, *found = rendezvous.get_all([members.verdict, *members.keys('failure')])
         failures = [Failure(**info) for info in found if info is not None]
         first = min(failures, key=lambda failure: (failure.is_consequence, failure.when), default=None)
         if missing and (first is None or first.is_consequence):
             names = ', '.join(members.name(number) for number in missing)
             verdict, first = {'kind': 'lost', 'number': missing[0], 'cause': f'{names} is lost'}, None
-        return verdict, first
+        return verdict or {'kind': 'done'}, first
 
-    def ending(self, members: Members, outcome: Outcome, verdict: Verdict | None, failure: Failure | None) -> int | None:
+    def ending(self, members: Members, outcome: Outcome, verdict: Verdict, failure: Failure | None) -> int | None:
         """The exit status, or None to go on with another attempt."""
-        kind = verdict['kind'] if verdict else 'done'
-        if kind == 'newcomer' and verdict is not None:
+        kind = verdict['kind']
+        if kind == 'newcomer':
             say(f'{verdict["cause"]}; the ranks have saved and start again with one more node')
             return None
         if kind in ('done', 'stopped'):
-            return outcome.status if verdict is None or outcome.was_stopped else int(verdict['status'])
+            return outcome.status if kind == 'done' or outcome.was_stopped else int(verdict['status'])
         where = members.nodes[failure.rank // self.cluster.ranks_per_node][1]['address'] if failure else ''
         ranks = len(members.nodes) * self.cluster.ranks_per_node
         cause = self.last_words(failure, verdict, ranks, where)
-        lost_first = kind == 'lost' and verdict is not None and verdict['number'] == members.nodes[0][0]
+        lost_first = kind == 'lost' and verdict['number'] == members.nodes[0][0]
         elastic = self.cluster.min_nodes < self.cluster.max_nodes
         if kind == 'lost' and not lost_first and elastic and len(members.nodes) - 1 >= self.cluster.min_nodes:
             say(f'{cause}; going on with the nodes that are left, from the last checkpoint')
             return None
-        was_stopped = verdict is not None and bool(verdict.get('stopped'))
-        if self.restarts and not lost_first and not was_stopped:
+        if self.restarts and not lost_first and not verdict.get('stopped'):
             self.restart(cause)
             return None
         print(cause, file=sys.stderr, flush=True)

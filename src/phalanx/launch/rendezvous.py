@@ -5,17 +5,17 @@ each node checks its connection to every other. The same store then serves torch
 """
 
 import contextlib
+import errno
 import hashlib
 import hmac
 import json
 import os
-import queue
 import socket
 import sys
 import threading
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent import futures
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
@@ -123,30 +123,27 @@ class Rendezvous:
         A store client waits without end for the answer of a node whose cable was pulled. So the question is put by a thread
         of its own, which is left behind in that case.
         """
-        answers: queue.SimpleQueue[tuple[Any, Exception | None]] = queue.SimpleQueue()
+        answer: futures.Future[Any] = futures.Future()
 
         def put() -> None:
             try:
-                answers.put((question(), None))
+                answer.set_result(question())
             except (RuntimeError, OSError) as error:
-                answers.put((None, error))
+                answer.set_exception(error)
 
         threading.Thread(target=put, name='question', daemon=True).start()
         waited, look = 0.0, min(1, self.heartbeat_timeout)
         while waited < self.heartbeat_timeout:  # in short looks: the time that this process itself is stopped does not count
-            with contextlib.suppress(queue.Empty):
-                answer, error = answers.get(timeout=look)
-                break
-            waited += look
-        else:
-            raise RendezvousLostError(f'{self.first} is lost: it has not answered for {self.heartbeat_timeout:g} s')
-        if error is not None:
-            raise RendezvousLostError(f'{self.first} is lost: {str(error).splitlines()[0][:120]}')
-        return answer
+            if futures.wait([answer], look).not_done:
+                waited += look
+            elif error := answer.exception():
+                raise self._lost(str(error).splitlines()[0][:120])
+            else:
+                return answer.result()
+        raise self._lost(f'it has not answered for {self.heartbeat_timeout:g} s')
 
-    @property
-    def first(self) -> str:
-        return f'the first node, {self.address},'
+    def _lost(self, why: str) -> RendezvousLostError:
+        return RendezvousLostError(f'the first node, {self.address}, is lost: {why}')
 
     def _compare_lists(self) -> None:
         """The first node says which nodes were asked for. Raises RendezvousError when it was others there than here."""
@@ -168,8 +165,7 @@ class Rendezvous:
         self.put(f'{attempt}/info/{self.number}', info)
         if self.server is not None:
             self._gather(attempt)
-        limit = self.patience + 30
-        (published,) = self.wait([f'{attempt}/members'], limit)
+        (published,) = self.wait([f'{attempt}/members'], self.patience + 30)
         if 'error' in published:
             self._part(attempt, published['numbers'])
             raise RendezvousError(published['error'])
@@ -264,13 +260,11 @@ class Rendezvous:
             if len(present) >= self.cluster.max_nodes or (self.cluster.min_nodes < self.cluster.max_nodes and enough):
                 break
             if now - begun > self.patience:
-                self.put(
-                    f'{attempt}/members',
-                    {'error': f'{self._missing(present)} after {self.patience:.0f} s; nothing was started', 'numbers': present},
-                )
-                return
-            if (conflict := self.get('conflict')) is not None:
-                self.put(f'{attempt}/members', {'error': conflict, 'numbers': present})
+                error = f'{self._missing(present)} after {self.patience:.0f} s; nothing was started'
+            else:
+                error = self.get('conflict')
+            if error is not None:
+                self.put(f'{attempt}/members', {'error': error, 'numbers': present})
                 return
             if now - reminded > REMIND:
                 reminded = now
@@ -302,7 +296,7 @@ class Rendezvous:
                 arrived.append(number)
             else:
                 refused[str(number)] = STRANGER
-                say(f'{info.get("address")} wanted to join, but {refused[str(number)]}')
+                say(f'{info.get("address")} wanted to join, but {STRANGER}')
         return arrived
 
     def _in_order(self, attempt: int, numbers: list[int]) -> list[int]:
@@ -392,25 +386,20 @@ def reach(own: str, address: str, port: int, seconds: float = 2) -> tuple[float,
 
 def reach_all(own: str, addresses: Sequence[str], port: int) -> dict[str, tuple[float, str | None]]:
     """`reach` for several nodes at once: as long as the slowest of them takes."""
-    with ThreadPoolExecutor(max(1, len(addresses))) as pool:
+    with futures.ThreadPoolExecutor(max(1, len(addresses))) as pool:
         return dict(zip(addresses, pool.map(lambda address: reach(own, address, port), addresses), strict=True))
 
 
 def listen(address: str, port: int) -> socket.socket:
     """A socket that listens on this one address. Raises RendezvousError naming who holds the port when it is taken."""
-    sock = socket.socket(socket.AF_INET6 if ':' in address else socket.AF_INET)
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
-        sock.bind((address, port))
-        sock.listen(128)
+        return socket.create_server((address, port), family=socket.AF_INET6 if ':' in address else socket.AF_INET, backlog=128)
     except OSError as error:
-        sock.close()
-        holder = f' by {_holder(port)}' if error.errno == 98 else ''
-        reason = f'in use{holder}' if error.errno == 98 else error.strerror
+        number = error.errno or 0
+        reason = f'in use by {_holder(port)}' if number == errno.EADDRINUSE else os.strerror(number)
         raise RendezvousError(
             f'{address}: port {port} is {reason}; end that process, or give another --start_port on all nodes'
         ) from None
-    return sock
 
 
 def _serve(address: str, port: int) -> Any:

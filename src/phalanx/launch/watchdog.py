@@ -80,24 +80,33 @@ class Watchdog(threading.Thread):
 
     def exchange(self, beats: dict[int, Beat]) -> None:
         """Writes this node's heartbeat, reads the others', and takes over what one of them decided."""
-        assert self.rendezvous is not None
-        assert self.members is not None
-        members, count, now = self.members, len(self.members.nodes), time.monotonic()
+        assert self.rendezvous is not None and self.members is not None
         self.beat(beats)
-        self.verdict, *answers = self.rendezvous.get_all([members.verdict, *members.keys('heartbeat'), *members.keys('ended')])
+        self.verdict, silent = self.listen()
         if self.verdict is not None:
             return
-        passed, self.last = min(now - self.last, STALL), now
-        for (number, _), heartbeat, ended in zip(members.nodes, answers[:count], answers[count:], strict=True):
-            before, silent = self.seen.get(number, ('never read', 0.0))
-            silent = 0.0 if heartbeat != before else silent + passed
-            self.seen[number] = (heartbeat, silent)
-            if silent > self.rendezvous.heartbeat_timeout and ended is None:
-                cause = f'{members.name(number)} is lost: no heartbeat from it for {self.rendezvous.heartbeat_timeout:g} s'
+        limit = self.rendezvous.heartbeat_timeout
+        for number, seconds in silent.items():
+            if seconds > limit:
+                cause = f'{self.members.name(number)} is lost: no heartbeat from it for {limit:g} s'
                 self.decide({'kind': 'lost', 'number': number, 'cause': cause})
                 return
-        if self.rendezvous.server is not None and (new := self.rendezvous.newcomers(members, self.unfit)):
+        if self.rendezvous.server is not None and (new := self.rendezvous.newcomers(self.members, self.unfit)):
             self.decide({'kind': 'newcomer', 'cause': f'{len(new)} more node{"s" if len(new) > 1 else ""} joined'})
+
+    def listen(self) -> tuple[Verdict | None, dict[int, float]]:
+        """The verdict, if there is one, and for how many seconds each node whose ranks have not ended has been silent."""
+        assert self.rendezvous is not None and self.members is not None
+        members, count, now = self.members, len(self.members.nodes), time.monotonic()
+        verdict, *answers = self.rendezvous.get_all([members.verdict, *members.keys('heartbeat'), *members.keys('ended')])
+        passed, self.last = min(now - self.last, STALL), now
+        silent = {}
+        for (number, _), heartbeat, ended in zip(members.nodes, answers[:count], answers[count:], strict=True):
+            before, seconds = self.seen.get(number, ('never read', 0.0))
+            self.seen[number] = (heartbeat, 0.0 if heartbeat != before else seconds + passed)
+            if ended is None:
+                silent[number] = self.seen[number][1]
+        return verdict, silent
 
     def beat(self, beats: dict[int, Beat]) -> None:
         """Writes this node's heartbeat and the progress of its ranks."""

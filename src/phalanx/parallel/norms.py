@@ -10,7 +10,6 @@ With micro-batches only ranks share: under `norm_sync: global` each micro-batch 
 Shapes: B batch, C channels, R ranks.
 """
 
-from collections.abc import Sequence
 from typing import Any, Literal
 
 import torch
@@ -275,10 +274,10 @@ def _moments_of_samples(x: Tensor) -> tuple[Tensor, Tensor]:
 
 def _moments(maps: Tensor) -> tuple[Tensor, Tensor]:
     """Mean and biased variance [C] of `maps` [1, C, H, W]."""
-    running: Sequence[Tensor | None] = (None, None)
+    mean = var = None
     if maps.dtype != _statistics(maps):  # half precision, which the kernel takes only where it can update float32 ones
-        running = maps.new_zeros(2, maps.shape[1], dtype=_statistics(maps)).unbind()
-    moments: tuple[Tensor, Tensor] = torch.batch_norm_update_stats(maps, *running, 0.0)
+        mean, var = maps.new_zeros(2, maps.shape[1], dtype=_statistics(maps))
+    moments: tuple[Tensor, Tensor] = torch.batch_norm_update_stats(maps, mean, var, 0.0)
     return moments
 
 
