@@ -122,7 +122,7 @@ def test_the_watchdog_survives_an_error_of_its_own_and_reports_it(tmp_path: Path
     while not said:
         watching.join(0.05)
         assert watching.is_alive()
-    watching.stop()
+    watching.over.set()
     watching.join()
     assert said[0].startswith('warning: the watchdog of this node met an error and goes on: IsADirectoryError')
 

@@ -13,6 +13,7 @@ import threading
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from torch.distributed.elastic.multiprocessing.api import LogsDest, LogsSpecs, SignalException
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
@@ -119,18 +120,12 @@ def _config(attempt: Attempt) -> LaunchConfig:
     if attempt.endpoint is None:  # ranks of one node rendezvous in a file: nothing listens to the network
         os.environ['PHALANX_INIT_METHOD'] = f'file://{attempt.scratch}/ranks-{attempt.number}'
         os.environ['TORCH_DISABLE_SHARE_RDZV_TCP_STORE'] = '1'
-        rendezvous = {
-            'rdzv_backend': 'c10d',
-            'rdzv_endpoint': f'{attempt.scratch}/rendezvous-{attempt.number}',
-            'rdzv_configs': {'store_type': 'file', 'is_host': True},
-        }
+        backend, endpoint = 'c10d', f'{attempt.scratch}/rendezvous-{attempt.number}'
+        settings: dict[str, Any] = {'store_type': 'file', 'is_host': True}
     else:
         os.environ.pop('PHALANX_INIT_METHOD', None)
-        rendezvous = {
-            'rdzv_backend': 'static',
-            'rdzv_endpoint': attempt.endpoint,
-            'rdzv_configs': {'rank': attempt.node_rank, 'timeout': 60},
-        }
+        backend, endpoint = 'static', attempt.endpoint
+        settings = {'rank': attempt.node_rank, 'timeout': 60}
     return LaunchConfig(
         min_nodes=attempt.nodes,
         max_nodes=attempt.nodes,
@@ -140,7 +135,9 @@ def _config(attempt: Attempt) -> LaunchConfig:
         monitor_interval=0.1,
         logs_specs=RankLogs(attempt),
         signals_to_handle=','.join(number.name for number in wanted()),
-        **rendezvous,  # type: ignore[arg-type]
+        rdzv_backend=backend,
+        rdzv_endpoint=endpoint,
+        rdzv_configs=settings,
     )
 
 

@@ -16,19 +16,10 @@ from phalanx.launch.preflight import Finding, Link
 from phalanx.launch.rendezvous import NodeInfo, Rendezvous, RendezvousError, RendezvousLostError, listen, token_of
 from phalanx.launch.schedulers import START_PORT
 
-SHOWN = (
-    'address',
-    'host',
-    'interface',
-    'ranks',
-    'devices',
-    'phalanx',
-    'code',
-    'torch',
-    'cuda',
-    'python',
-    'disk',
-    'shared_memory',
+SHOWN = (  # the node, its software, what is free there
+    *('address', 'host', 'interface', 'ranks', 'devices'),
+    *('phalanx', 'code', 'torch', 'cuda', 'python'),
+    *('disk', 'shared_memory'),
 )
 
 
@@ -48,12 +39,7 @@ def command(words: Sequence[str]) -> int:
     findings = [*(Finding('warning', text) for text in warnings), *findings]
     well = not any(finding.level == 'error' for finding in findings)
     if given.json:
-        found = {
-            'ok': well,
-            'nodes': infos,
-            'findings': [vars(finding) for finding in findings],
-            'link': vars(link) if link else None,
-        }
+        found = {'ok': well, 'nodes': infos, 'findings': [vars(finding) for finding in findings], 'link': link and vars(link)}
         print(json.dumps(found))
     else:
         show(infos, findings, link)

@@ -165,8 +165,7 @@ class _Launch:
         own |= preflight.node_facts(self.cluster) | facts()
         while True:
             members = rendezvous.join(own)
-            node_rank = members.node_rank(rendezvous.number)
-            assert node_rank is not None
+            node_rank = members.numbers.index(rendezvous.number)
             attempt = self.attempt(members.attempt, node_rank, len(members.nodes), f'{rendezvous.address}:{members.port}')
             link = preflight.check(rendezvous, members)
             say(
@@ -188,13 +187,12 @@ class _Launch:
         self, rendezvous: Rendezvous, members: Members, watchdog: Watchdog, outcome: Outcome, verdict: Verdict | None
     ) -> None:
         """Publishes how the attempt ended here."""
-        if outcome.failure is not None and (verdict is None or verdict['kind'] == 'failed'):
-            rendezvous.put(members.key('failure', rendezvous.number), vars(outcome.failure))
-            cause = f'rank {outcome.failure.rank} on {self.cluster.address}: {outcome.failure.cause}'
-            is_consequence = outcome.failure.is_consequence
-            watchdog.decide(
-                {'kind': 'failed', 'cause': cause, 'stopped': outcome.was_stopped, 'is_consequence': is_consequence}
-            )
+        failure = outcome.failure
+        if failure is not None and (verdict is None or verdict['kind'] == 'failed'):
+            rendezvous.put(members.key('failure', rendezvous.number), vars(failure))
+            cause = f'rank {failure.rank} on {self.cluster.address}: {failure.cause}'
+            said = {'cause': cause, 'stopped': outcome.was_stopped, 'is_consequence': failure.is_consequence}
+            watchdog.decide({'kind': 'failed', **said})
         elif outcome.was_stopped and verdict is None:
             watchdog.decide({'kind': 'stopped', 'status': outcome.status, 'cause': 'stopped'})
         rendezvous.put(members.key('ended', rendezvous.number), outcome.status)
@@ -264,7 +262,7 @@ class _Launch:
         try:
             return run_attempt(self.command, attempt, watchdog.killed), watchdog.verdict
         finally:
-            watchdog.stop()
+            watchdog.over.set()
             watchdog.join(LAST_ANSWER)
 
     def restart(self, cause: str) -> None:

@@ -191,9 +191,8 @@ def lacking(info: NodeInfo) -> list[Finding]:
     if info.get('disk', DISK) < DISK:
         findings.append(Finding('warning', f'{where} has {info["disk"]:.1f} GiB of disk left for the run folder: make room'))
     if info.get('memory') and info['ranks'] > 1 and shared < SHARED_MEMORY:
-        text = (
-            f'{where} has {shared * 1024:.0f} MiB of shared memory for NCCL between its GPUs: in a container give --shm-size=1g'
-        )
+        cure = 'in a container give --shm-size=1g'
+        text = f'{where} has {shared * 1024:.0f} MiB of shared memory for NCCL between its GPUs: {cure}'
         findings.append(Finding('warning', text))
     return findings
 
@@ -235,7 +234,7 @@ def _everybodys(rendezvous: Rendezvous, members: Members, what: str) -> list[Any
     try:
         return rendezvous.wait(members.keys(what), PATIENCE)
     except RendezvousError:
-        absent = [members.name(number) for number, _ in members.nodes if rendezvous.get(members.key(what, number)) is None]
+        absent = [members.name(number) for number in members.numbers if rendezvous.get(members.key(what, number)) is None]
         raise RendezvousError(
             f'{", ".join(absent)} did not answer within {PATIENCE:.0f} s while the nodes compared themselves: '
             'look what became of the launcher there; nothing was started'
@@ -268,8 +267,7 @@ def _door(rendezvous: Rendezvous, port: int) -> Iterator[None]:
 
 def bandwidth(rendezvous: Rendezvous, members: Members) -> float:
     """Bits a second that leave a node in an all-reduce over all of them, as long as it takes about a second."""
-    node_rank, nodes = members.node_rank(rendezvous.number), len(members.nodes)
-    assert node_rank is not None
+    node_rank, nodes = members.numbers.index(rendezvous.number), len(members.nodes)
     store = PrefixStore(f'{members.attempt}/bandwidth', rendezvous.store)
     group: Any = torch_dist.ProcessGroupGloo(store, node_rank, nodes, timedelta(seconds=20))
     options = torch_dist.AllreduceOptions()

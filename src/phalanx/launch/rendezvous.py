@@ -52,9 +52,10 @@ class Members:
     nodes: tuple[tuple[int, NodeInfo], ...]
     port: int  # on the first node: the store of this attempt's ranks, which must not find what earlier ranks wrote
 
-    def node_rank(self, number: int) -> int | None:
-        """The node rank of a node; None when it does not take part."""
-        return next((rank for rank, (member, _) in enumerate(self.nodes) if member == number), None)
+    @property
+    def numbers(self) -> list[int]:
+        """Of the nodes, in order of rank."""
+        return [number for number, _ in self.nodes]
 
     @property
     def verdict(self) -> str:
@@ -67,7 +68,7 @@ class Members:
 
     def keys(self, what: str) -> list[str]:
         """The same key of all nodes, in order of rank."""
-        return [self.key(what, number) for number, _ in self.nodes]
+        return [self.key(what, number) for number in self.numbers]
 
     def name(self, number: int) -> str:
         return next((str(info['address']) for member, info in self.nodes if member == number), f'node {number}')
@@ -83,10 +84,8 @@ class Rendezvous:
         self.heartbeat_timeout = heartbeat_timeout
         self.address, self.port = cluster.rendezvous
         self.last = -1  # the attempt that this node joined last
-        self.server: Any = None
+        self.server: Any = _serve(self.address, self.port) if cluster.hosts_rendezvous else None
         self.rank_server: Any = None
-        if cluster.hosts_rendezvous:
-            self.server = _serve(self.address, self.port)
         self.store = self._connect()
         self._compare_lists()
         self.number = self._number()
@@ -171,15 +170,14 @@ class Rendezvous:
             raise RendezvousError(published['error'])
         infos = self.get_all([f'{attempt}/info/{number}' for number in published['numbers']])
         members = Members(attempt, tuple(zip(published['numbers'], infos, strict=True)), published['port'])
-        if members.node_rank(self.number) is None:
-            raise RendezvousError(
-                f'{self.address} has not admitted this node: {published["refused"].get(str(self.number), "too late")}'
-            )
+        if self.number not in members.numbers:
+            why = published['refused'].get(str(self.number), 'too late')
+            raise RendezvousError(f'{self.address} has not admitted this node: {why}')
         return members
 
     def leave(self, members: Members, lost: Collection[int] = ()) -> None:
         """Signs off from all members but the `lost` ones."""
-        self._part(members.attempt, [number for number, _ in members.nodes if number not in lost])
+        self._part(members.attempt, [number for number in members.numbers if number not in lost])
 
     def _part(self, attempt: int, numbers: Collection[int]) -> None:
         """The first node goes last: the others still ask its store why there is nothing to do."""
@@ -193,7 +191,7 @@ class Rendezvous:
         """On the first node: those who wait for the next attempt, as far as there is room. The `unfit` get the reason."""
         fitting = []
         for number in self._numbers():
-            info = self.get(f'waiting/{number}') if members.node_rank(number) is None else None
+            info = self.get(f'waiting/{number}') if number not in members.numbers else None
             if info is None or self.get(f'refused/{number}') is not None:
                 continue
             if trouble := unfit(info) if self._is_signed(info) else STRANGER:

@@ -47,11 +47,10 @@ def _expanded(part: str) -> Iterator[str]:
 def write_slurm(file: Path, command: Sequence[str], nodes: int, devices: int) -> None:
     """Writes a batch script that runs `command` on `nodes` nodes with `devices` GPUs each (0: on their CPUs)."""
     gpus = f'#SBATCH --gpus-per-node={devices}              # devices of a node\n' if devices else ''
-    name = _name(command)
     file.write_text(
         f"""#!/bin/bash
 # sbatch {file.name}
-#SBATCH --job-name={name}
+#SBATCH --job-name={_name(command)}
 #SBATCH --nodes={nodes}                      # nodes
 #SBATCH --ntasks-per-node=1            # one launcher a node; it starts the ranks
 {gpus}#SBATCH --cpus-per-task=16             # cores for the ranks and their loader workers: edit

@@ -29,7 +29,7 @@ Verdict = dict[str, Any]  # why an attempt ends before its ranks are done: kind,
 
 
 class Watchdog(threading.Thread):
-    """One attempt, watched until `stop`. `verdict` is why it had to end, None when it need not.
+    """One attempt, watched until it is `over`. `verdict` is why it had to end, None when it need not.
 
     `folder` holds the heartbeats of this node's ranks; `members` and `rendezvous` are None on a node alone.
     """
@@ -68,9 +68,6 @@ class Watchdog(threading.Thread):
         if self.verdict is not None and not self.over.is_set():
             self.end_ranks()
 
-    def stop(self) -> None:
-        self.over.set()
-
     def report(self, error: Exception) -> None:
         """Says what went wrong in this thread, once; the next round may do better."""
         text = f'{type(error).__name__}: {error}'
@@ -101,7 +98,7 @@ class Watchdog(threading.Thread):
         verdict, *answers = self.rendezvous.get_all([members.verdict, *members.keys('heartbeat'), *members.keys('ended')])
         passed, self.last = min(now - self.last, STALL), now
         silent = {}
-        for (number, _), heartbeat, ended in zip(members.nodes, answers[:count], answers[count:], strict=True):
+        for number, heartbeat, ended in zip(members.numbers, answers[:count], answers[count:], strict=True):
             before, seconds = self.seen.get(number, ('never read', 0.0))
             self.seen[number] = (heartbeat, 0.0 if heartbeat != before else seconds + passed)
             if ended is None:
@@ -112,8 +109,7 @@ class Watchdog(threading.Thread):
         """Writes this node's heartbeat and the progress of its ranks."""
         if self.rendezvous is not None and self.members is not None:
             self.beaten += 1
-            ranks = {rank: list(beat) for rank, beat in beats.items()}
-            self.rendezvous.put(self.members.key('heartbeat', self.rendezvous.number), [self.beaten, ranks])
+            self.rendezvous.put(self.members.key('heartbeat', self.rendezvous.number), [self.beaten, beats])
 
     def unfit(self, info: NodeInfo) -> str:
         """Why a node cannot join the run; '' when it can."""
@@ -138,13 +134,8 @@ class Watchdog(threading.Thread):
         beat = everybody[rank]
         stopped = ' (its process is stopped)' if rank in beats and _is_stopped(beat.pid) else ''
         where = ', '.join(f'rank {r}: step {b.step}, {b.doing}' for r, b in sorted(everybody.items()))
-        self.decide(
-            {
-                'kind': 'hang',
-                'cause': f'no progress for {self.hang_timeout:.0f} s; rank {rank} is furthest behind, at step {beat.step}, '
-                f'{beat.doing}{stopped} [{where}]',
-            }
-        )
+        behind = f'rank {rank} is furthest behind, at step {beat.step}, {beat.doing}{stopped}'
+        self.decide({'kind': 'hang', 'cause': f'no progress for {self.hang_timeout:.0f} s; {behind} [{where}]'})
 
     def end_ranks(self) -> None:
         """Ends the ranks of this node: with time to save when they can, at once when they cannot."""

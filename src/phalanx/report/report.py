@@ -90,7 +90,7 @@ class Report:
         self.not_written: Counter[str] = Counter()
         self._files: dict[str, FileIO] = {}  # those of lines, each opened by its first, or by `resume`
         self._plots: list[Scalars] | None = None
-        self._visualdl = _visualdl_writer() if visualdl and main else None
+        self._visualdl: Callable[[str], Scalars] | None = None  # opens a writer
         self._table: list[dict[str, str | float]] = []
         self._page_is_due = self._loss_was_nothing = False
         self._console = console or _console()
@@ -109,9 +109,14 @@ class Report:
         self._bar = self._progress.add_task('', total=total_steps or None, numbers='')
         if main:
             folder.mkdir(parents=True, exist_ok=True)
-        if main and visualdl and self._visualdl is None:
-            cure = 'pip install "phalanx-vision[visualdl]", or leave --use_vdl (report.visualdl) off'
-            self.warning(f'VisualDL is not installed, so only TensorBoard events are written; {cure}')
+        if main and visualdl:
+            try:
+                from visualdl import LogWriter
+
+                self._visualdl = LogWriter
+            except ModuleNotFoundError:
+                cure = 'pip install "phalanx-vision[visualdl]", or leave --use_vdl (report.visualdl) off'
+                self.warning(f'VisualDL is not installed, so only TensorBoard events are written; {cure}')
 
     # The beginning.
 
@@ -124,15 +129,8 @@ class Report:
 
     def world(self, facts: Mapping[str, str], ranks: Sequence[Mapping[str, str | int]]) -> None:
         """Reports once what is about to run, and where."""
-        self._note_down(
-            {
-                'kind': 'start',
-                'name': self.name,
-                'total_steps': self.total_steps,
-                'facts': dict(facts),
-                'ranks': [dict(rank) for rank in ranks],
-            }
-        )
+        run = {'name': self.name, 'total_steps': self.total_steps, 'facts': dict(facts)}
+        self._note_down({'kind': 'start', **run, 'ranks': [dict(rank) for rank in ranks]})
         self._say_pairs(facts)
         self._say_table([{key: str(value) for key, value in rank.items()} for rank in ranks[:RANKS_SHOWN]])
         if len(ranks) > RANKS_SHOWN:
@@ -422,15 +420,6 @@ def _aligned(pairs: Mapping[str, str]) -> list[Text]:
 def _console() -> Console:
     """The terminal; or a file, whose lines are not broken at 80 columns."""
     return Console(width=None if sys.stdout.isatty() else 160)
-
-
-def _visualdl_writer() -> Callable[[str], Scalars] | None:
-    """None where VisualDL is not installed."""
-    try:
-        from visualdl import LogWriter
-    except ModuleNotFoundError:
-        return None
-    return LogWriter  # type: ignore[no-any-return]
 
 
 def _json(value: object, indent: int | None = None) -> bytes:
