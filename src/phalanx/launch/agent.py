@@ -63,15 +63,15 @@ class Outcome:
 class Attempt:
     """What is started on this node, and how torch's agents find each other."""
 
-    number: int
-    node_rank: int
-    nodes: int
     ranks_per_node: int
-    endpoint: str | None  # address:port of a store that all nodes reach; None: this node is alone
     scratch: Path
     log_dir: Path
     log_append: bool
     follow: bool  # rank 0 writes to its log, which is shown here; else it has the terminal
+    number: int = 0
+    node_rank: int = 0
+    nodes: int = 1
+    endpoint: str | None = None  # address:port of a store that all nodes reach; None: this node is alone
 
     @property
     def ranks(self) -> range:

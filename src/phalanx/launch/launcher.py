@@ -8,6 +8,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
@@ -64,7 +65,8 @@ def launch(
     with scratch_folder() as scratch:
         os.environ |= {FOLDER: str(scratch), HANG_TIMEOUT: str(flags.hang_timeout)}
         try:
-            run = _Launch(command, cluster, flags, log_dir.absolute(), scratch, follow)
+            first = Attempt(cluster.ranks_per_node, scratch, log_dir.absolute(), flags.log_append, follow)
+            run = _Launch(command, cluster, flags, first)
             return run.alone() if cluster.rendezvous is None else run.together(lambda: facts() | {'trouble': trouble})
         except RendezvousError as error:
             say(str(error))
@@ -130,22 +132,18 @@ def scratch_folder() -> Iterator[Path]:
 class _Launch:
     """Attempt after attempt, as many as the budget of restarts allows."""
 
-    def __init__(
-        self, command: Sequence[str], cluster: Cluster, flags: Flags, log_dir: Path, scratch: Path, follow: bool
-    ) -> None:
-        self.command, self.cluster, self.flags, self.follow = command, cluster, flags, follow
-        self.log_dir, self.scratch = log_dir, scratch
+    def __init__(self, command: Sequence[str], cluster: Cluster, flags: Flags, first: Attempt) -> None:
+        self.command, self.cluster, self.flags, self.first = command, cluster, flags, first
         self.restarts = flags.max_restart or 0
         self.begun = time.monotonic()
 
     # On one node.
 
     def alone(self) -> int:
-        preflight.look_here(self.log_dir)
-        number = 0
+        preflight.look_here(self.first.log_dir)
+        attempt = self.first
         while True:
-            attempt = self.attempt(number, 0, 1, None)
-            watchdog = Watchdog(self.scratch, attempt.ranks, self.flags.hang_timeout)
+            watchdog = Watchdog(attempt.scratch, attempt.ranks, self.flags.hang_timeout)
             outcome, verdict = self.watched(attempt, watchdog)
             if outcome.status != 1 and outcome.failure is None:
                 return outcome.status
@@ -154,7 +152,7 @@ class _Launch:
                 print(cause, file=sys.stderr, flush=True)
                 return 1
             self.restart(cause)
-            number += 1
+            attempt = replace(attempt, number=attempt.number + 1)
 
     # On several.
 
@@ -165,15 +163,17 @@ class _Launch:
         own |= preflight.node_facts(self.cluster) | facts()
         while True:
             members = rendezvous.join(own)
-            node_rank = members.numbers.index(rendezvous.number)
-            attempt = self.attempt(members.attempt, node_rank, len(members.nodes), f'{rendezvous.address}:{members.port}')
+            node_rank, endpoint = members.numbers.index(rendezvous.number), f'{rendezvous.address}:{members.port}'
+            attempt = replace(
+                self.first, number=members.attempt, node_rank=node_rank, nodes=len(members.nodes), endpoint=endpoint
+            )
             link = preflight.check(rendezvous, members)
             say(
                 f'{self.cluster.address} ({self.cluster.interface}) is node {node_rank + 1} of {attempt.nodes}, '
                 f'ranks {attempt.ranks.start} to {attempt.ranks.stop - 1} of {attempt.nodes * attempt.ranks_per_node}; {link}; '
-                f'logs in {self.log_dir}'
+                f'logs in {attempt.log_dir}'
             )
-            watchdog = Watchdog(self.scratch, attempt.ranks, self.flags.hang_timeout, rendezvous, members)
+            watchdog = Watchdog(attempt.scratch, attempt.ranks, self.flags.hang_timeout, rendezvous, members)
             outcome, verdict = self.watched(attempt, watchdog)
             self.report(rendezvous, members, watchdog, outcome, verdict)
             missing = self.await_ends(watchdog)
@@ -243,19 +243,6 @@ class _Launch:
         return 1
 
     # Both.
-
-    def attempt(self, number: int, node_rank: int, nodes: int, endpoint: str | None) -> Attempt:
-        return Attempt(
-            number=number,
-            node_rank=node_rank,
-            nodes=nodes,
-            ranks_per_node=self.cluster.ranks_per_node,
-            endpoint=endpoint,
-            scratch=self.scratch,
-            log_dir=self.log_dir,
-            log_append=self.flags.log_append,
-            follow=self.follow,
-        )
 
     def watched(self, attempt: Attempt, watchdog: Watchdog) -> tuple[Outcome, Verdict | None]:
         watchdog.start()
