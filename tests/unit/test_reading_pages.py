@@ -265,7 +265,7 @@ def test_hocr_escapes_what_it_holds(page: Image, tmp_path: Path) -> None:
 
 
 def test_texts_stand_beside_the_page_where_they_were_found(page: Image) -> None:
-    beside = drawn([line('abc', 20, 120, 100, 150)], page)[:, 300:]
+    beside = drawn(page, [line('abc', 20, 120, 100, 150)])[:, 300:]
     rows, columns = np.nonzero(beside.min(2) < 128)
     assert 120 <= rows.min() <= rows.max() <= 150
     assert 20 <= columns.min() <= columns.max() <= 100

@@ -30,7 +30,7 @@ def seat() -> Seat:
     def sit(address: str, nodes: tuple[str, ...] = ADDRESSES) -> Rendezvous:
         count = len(nodes)
         cluster = Cluster(1, nodes=nodes, min_nodes=count, max_nodes=count, address=address, rendezvous=(nodes[0], port))
-        taken.append(Rendezvous(cluster, 'token', 2, print, heartbeat_timeout=5))
+        taken.append(Rendezvous(cluster, 'token', 2, heartbeat_timeout=5))
         return taken[-1]
 
     return sit
@@ -88,7 +88,7 @@ def test_a_node_without_a_pulse_is_lost_but_not_one_whose_ranks_have_ended(
     monkeypatch.setattr(watchdog, 'STALL', 10)
     seats = [seat(address) for address in ADDRESSES]
     members = joined(seats)
-    watching = Watchdog(tmp_path, range(1), 60, print, seats[0], members)
+    watching = Watchdog(tmp_path, range(1), 60, seats[0], members)
     seats[1].put(members.key('ended', 1), 0)
     for _ in range(2):
         assert watching.verdict is None
@@ -105,23 +105,24 @@ def test_time_that_this_launcher_was_stopped_does_not_count_as_silence_of_others
     members = Members(0, tuple((number, {'address': address}) for number, address in enumerate(ADDRESSES[:2])), 0)
     for key in (members.verdict, *members.keys('heartbeat'), *members.keys('ended')):
         seats[0].put(key, None)
-    watching = Watchdog(tmp_path, range(1), 60, print, seats[0], members)
+    watching = Watchdog(tmp_path, range(1), 60, seats[0], members)
     for _ in range(3):
         watching.exchange({})
         watching.last -= 3600
     assert watching.verdict is None
 
 
-def test_the_watchdog_survives_an_error_of_its_own_and_reports_it(tmp_path: Path) -> None:
+def test_the_watchdog_survives_an_error_of_its_own_and_reports_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A file of heartbeats that cannot be read, here a folder of that name."""
     (tmp_path / 'beat.0').mkdir()
     said: list[str] = []
-    watching = Watchdog(tmp_path, range(1), 60, said.append)
+    monkeypatch.setattr(watchdog, 'say', said.append)
+    watching = Watchdog(tmp_path, range(1), 60)
     watching.start()
     while not said:
         watching.join(0.05)
         assert watching.is_alive()
-    watching.stop()
+    watching.over.set()
     watching.join()
     assert said[0].startswith('warning: the watchdog of this node met an error and goes on: IsADirectoryError')
 

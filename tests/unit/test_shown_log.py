@@ -13,7 +13,7 @@ def test_what_the_launcher_says_does_not_come_between_the_bytes_of_a_character(
     tmp_path: Path, capsysbinary: pytest.CaptureFixture[bytes]
 ) -> None:
     line, log = '─'.encode(), tmp_path / 'workerlog.0'
-    with agent._shown(log, True, 'w'):
+    with agent._shown(log, 'w'):
         log.write_bytes(b'a' + line[:2])
         shown, end = b'', time.monotonic() + 900
         while not shown and time.monotonic() < end:  # what is whole of it is shown

@@ -90,10 +90,10 @@ def words_of(line: Line) -> list[tuple[str, Outline]]:
 
 
 def as_picture(lines: Sequence[Line], page: Image, stem: Path) -> list[Path]:
-    return write_picture(stem, '_read.jpg', drawn(lines, page))
+    return write_picture(stem, '_read.jpg', drawn(page, lines))
 
 
-def drawn(lines: Sequence[Line], page: Image) -> Image:
+def drawn(page: Image, lines: Sequence[Line]) -> Image:
     """The page [H, W, 3] with its lines outlined and, beside it, their texts in the same places: [H, 2 W, 3]."""
     beside = PIL.Image.new('RGB', (page.shape[1], page.shape[0]), (255, 255, 255))
     pen, fonts = PIL.ImageDraw.Draw(beside), fonts_for(line.text for line in lines)
@@ -110,6 +110,5 @@ def drawn(lines: Sequence[Line], page: Image) -> Image:
     return np.concatenate([outlined, np.asarray(beside)], axis=1)
 
 
-WRITERS = Writers(
-    {'json': as_json, 'text': as_text, 'hocr': as_hocr, 'picture': as_picture}, usual=('json', 'text', 'hocr', 'picture')
-)
+WAYS = {'json': as_json, 'text': as_text, 'hocr': as_hocr, 'picture': as_picture}
+WRITERS = Writers(drawn, WAYS, usual=tuple(WAYS))

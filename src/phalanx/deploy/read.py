@@ -60,7 +60,7 @@ class Reader:
 
     def draw(self, page: AnImage, lines: Sequence[Line]) -> Image:
         """The page with its lines outlined, and their texts beside it: [H, 2 W, 3] uint8 RGB."""
-        return drawn(lines, pixels_of(page))
+        return drawn(pixels_of(page), lines)
 
 
 def read(

@@ -10,10 +10,10 @@ import re
 import signal
 import sys
 import threading
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch.distributed.elastic.multiprocessing.api import LogsDest, LogsSpecs, SignalException
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
@@ -22,9 +22,6 @@ from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 from phalanx.launch import child
 from phalanx.system.disk import remove_own
 from phalanx.system.stops import STATUSES, wanted
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 ERROR = 'error.{}.json'  # where a rank leaves what ended it
 # What a rank says when another one has gone: a consequence, not the cause.
@@ -43,15 +40,8 @@ class Failure:
     cause: str
     when: float  # seconds since 1970
     log: str
-    tail: tuple[str, ...]  # the last lines of its log, when that is a file
+    tail: Sequence[str]  # the last lines of its log, when that is a file
     is_consequence: bool  # of another rank's end
-
-    def as_json(self) -> dict[str, Any]:
-        return asdict(self)
-
-    @classmethod
-    def of_json(cls, info: Mapping[str, Any]) -> Failure:
-        return cls(**{**info, 'tail': tuple(info['tail'])})
 
 
 @dataclass(frozen=True)
@@ -73,27 +63,27 @@ class Outcome:
 class Attempt:
     """What is started on this node, and how torch's agents find each other."""
 
-    number: int
-    node_rank: int
-    nodes: int
     ranks_per_node: int
-    endpoint: str | None  # address:port of a store that all nodes reach; None: this node is alone
     scratch: Path
     log_dir: Path
     log_append: bool
     follow: bool  # rank 0 writes to its log, which is shown here; else it has the terminal
+    number: int = 0
+    node_rank: int = 0
+    nodes: int = 1
+    endpoint: str | None = None  # address:port of a store that all nodes reach; None: this node is alone
 
     @property
     def ranks(self) -> range:
         return range(self.node_rank * self.ranks_per_node, (self.node_rank + 1) * self.ranks_per_node)
 
 
+@dataclass
 class RankLogs(LogsSpecs):
     """Tells torch's agent where a rank leaves its traceback. Its output is taken care of by `child`."""
 
-    def __init__(self, attempt: Attempt) -> None:
-        super().__init__(str(attempt.log_dir))
-        self.attempt = attempt
+    attempt: Attempt
+    root_log_dir = ''  # torch asks for it, and uses it for nothing but a note of its own
 
     def reify(self, envs: dict[int, dict[str, str]]) -> LogsDest:
         errors = {local: str(self.attempt.scratch / ERROR.format(env['RANK'])) for local, env in envs.items()}
@@ -102,10 +92,6 @@ class RankLogs(LogsSpecs):
             env['TORCHELASTIC_RESTART_COUNT'] = str(self.attempt.number)  # ranks of two attempts must not share a store
         nowhere = dict.fromkeys(envs, '')
         return LogsDest(stdouts=nowhere, stderrs=dict(nowhere), error_files=errors)
-
-    @property
-    def root_log_dir(self) -> str:
-        return str(self.attempt.log_dir)
 
 
 def run_attempt(command: Sequence[str], attempt: Attempt, killed: Collection[int] = ()) -> Outcome:
@@ -119,7 +105,8 @@ def run_attempt(command: Sequence[str], attempt: Attempt, killed: Collection[int
     wrapped = [sys.executable, '-IS', child.__file__, str(attempt.log_dir / 'workerlog'), mode, terminal, *command]
     for name in ('agent.server.api', 'multiprocessing.api'):  # what they have to say is said by the launcher, once
         logging.getLogger(f'torch.distributed.elastic.{name}').setLevel(logging.CRITICAL)
-    with _shown(attempt.log_dir / 'workerlog.0', attempt.follow and attempt.node_rank == 0, mode):
+    is_shown = attempt.follow and attempt.node_rank == 0
+    with _shown(attempt.log_dir / 'workerlog.0', mode) if is_shown else contextlib.nullcontext():
         try:
             elastic_launch(_config(attempt), wrapped[0])(*wrapped[1:])
         except ChildFailedError as error:
@@ -133,18 +120,12 @@ def _config(attempt: Attempt) -> LaunchConfig:
     if attempt.endpoint is None:  # ranks of one node rendezvous in a file: nothing listens to the network
         os.environ['PHALANX_INIT_METHOD'] = f'file://{attempt.scratch}/ranks-{attempt.number}'
         os.environ['TORCH_DISABLE_SHARE_RDZV_TCP_STORE'] = '1'
-        rendezvous = {
-            'rdzv_backend': 'c10d',
-            'rdzv_endpoint': f'{attempt.scratch}/rendezvous-{attempt.number}',
-            'rdzv_configs': {'store_type': 'file', 'is_host': True},
-        }
+        backend, endpoint = 'c10d', f'{attempt.scratch}/rendezvous-{attempt.number}'
+        settings: dict[str, Any] = {'store_type': 'file', 'is_host': True}
     else:
         os.environ.pop('PHALANX_INIT_METHOD', None)
-        rendezvous = {
-            'rdzv_backend': 'static',
-            'rdzv_endpoint': attempt.endpoint,
-            'rdzv_configs': {'rank': attempt.node_rank, 'timeout': 60},
-        }
+        backend, endpoint = 'static', attempt.endpoint
+        settings = {'rank': attempt.node_rank, 'timeout': 60}
     return LaunchConfig(
         min_nodes=attempt.nodes,
         max_nodes=attempt.nodes,
@@ -154,7 +135,9 @@ def _config(attempt: Attempt) -> LaunchConfig:
         monitor_interval=0.1,
         logs_specs=RankLogs(attempt),
         signals_to_handle=','.join(number.name for number in wanted()),
-        **rendezvous,  # type: ignore[arg-type]
+        rdzv_backend=backend,
+        rdzv_endpoint=endpoint,
+        rdzv_configs=settings,
     )
 
 
@@ -182,11 +165,9 @@ def _outcome(error: ChildFailedError, attempt: Attempt, out_of_memory: bool, kil
 
 def _failure_while_stopping(attempt: Attempt) -> Failure | None:
     """What ended a rank before it had saved, if anything did. (torch does not look at ranks any more once it stops them.)"""
-    found = []
-    for rank in attempt.ranks:
-        error = attempt.scratch / ERROR.format(rank)
-        if error.is_file():
-            found.append(_failure(rank, ProcessFailure(rank, 0, 1, str(error)), attempt, out_of_memory=False))
+    errors = {rank: attempt.scratch / ERROR.format(rank) for rank in attempt.ranks}
+    records = {rank: ProcessFailure(rank, 0, 1, str(error)) for rank, error in errors.items() if error.is_file()}
+    found = [_failure(rank, record, attempt, out_of_memory=False) for rank, record in records.items()]
     return min((failure for failure in found if not failure.is_consequence), key=lambda failure: failure.when, default=None)
 
 
@@ -203,7 +184,7 @@ def _failure(rank: int, failure: ProcessFailure, attempt: Attempt, out_of_memory
     # SIGABRT is how NCCL ends a rank that waited too long for another one.
     given_up = failure.exitcode == -signal.SIGABRT and any('NCCL' in line for line in tail)
     is_consequence = failure.exitcode == -signal.SIGTERM or given_up or bool(BROKEN_CONNECTION.search(cause))
-    return Failure(rank, cause, float(failure.timestamp), str(log), tuple(tail), is_consequence)
+    return Failure(rank, cause, float(failure.timestamp), str(log), tail, is_consequence)
 
 
 def _cause(failure: ProcessFailure, out_of_memory: bool) -> str:
@@ -219,11 +200,8 @@ def _cause(failure: ProcessFailure, out_of_memory: bool) -> str:
 
 
 @contextlib.contextmanager
-def _shown(log: Path, wanted: bool, mode: str) -> Iterator[None]:
+def _shown(log: Path, mode: str) -> Iterator[None]:
     """Copies what is written to `log` from now on to the terminal; with the mode `w` it begins empty."""
-    if not wanted:
-        yield
-        return
     log.open(mode).close()
     before = log.stat().st_size
     over = threading.Event()

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import psutil
 
-from phalanx.launch.flags import START_PORT, Flags, check_port
+from phalanx.launch.flags import Flags, check_port
+from phalanx.launch.schedulers import START_PORT
 from phalanx.system.cores import cores, threads_each
 
 Addresses = Mapping[str, str]  # of this node: address -> network interface
@@ -51,8 +52,8 @@ class Cluster:
         here, warnings = _ranks_here(flags, available)
         addresses = local_addresses() if addresses is None else addresses
         if flags.ips is not None:
-            if flags.nnodes not in (None, str(len(_split(flags.ips)))):
-                raise ValueError(f'--ips {flags.ips} names {len(_split(flags.ips))} nodes, --nnodes says {flags.nnodes}')
+            if flags.nnodes not in (None, str(len(split(flags.ips)))):
+                raise ValueError(f'--ips {flags.ips} names {len(split(flags.ips))} nodes, --nnodes says {flags.nnodes}')
             return _listed(here, flags, addresses), warnings
         if flags.master is not None or flags.nnodes not in (None, '1'):
             return _joining(here, flags, addresses), warnings
@@ -91,7 +92,7 @@ def _ranks_here(flags: Flags, available: int) -> tuple[Cluster, list[str]]:
         crowded = nproc is not None and not available and nproc > cores()
         warnings = [f'--nproc_per_node {nproc}: there are {cores()} cores here; ranks on the CPU take turns'] if crowded else []
         return Cluster(nproc or max(available, 1)), warnings
-    wanted = _split(gpus)
+    wanted = split(gpus)
     if not wanted or not all(part.isdecimal() for part in wanted):
         raise ValueError(f'--gpus {gpus!r}: expected numbers separated by commas, such as 0,1')
     if len(set(wanted)) < len(wanted):
@@ -101,7 +102,8 @@ def _ranks_here(flags: Flags, available: int) -> tuple[Cluster, list[str]]:
     if not available:
         ranks = f'{len(wanted)} rank{"s" if len(wanted) > 1 else ""}'
         return Cluster(len(wanted)), [f'--gpus {gpus}: torch sees no CUDA device here; starting {ranks} on the CPU']
-    visible = _visible(available)
+    named = os.environ.get('CUDA_VISIBLE_DEVICES')
+    visible = [part.strip() for part in named.split(',')] if named else [str(number) for number in range(available)]
     outside = [part for part in wanted if int(part) >= len(visible)]
     if outside:
         there = f'this process sees {len(visible)}: 0 to {len(visible) - 1}'
@@ -111,7 +113,7 @@ def _ranks_here(flags: Flags, available: int) -> tuple[Cluster, list[str]]:
 
 def _listed(here: Cluster, flags: Flags, addresses: Addresses) -> Cluster:
     """Nodes given by `--ips`: this one finds its node rank by its own addresses."""
-    names = _split(flags.ips or '')
+    names = split(flags.ips or '')
     nodes = tuple(resolve(name) for name in names)
     if not nodes:
         raise ValueError('--ips: names no node')
@@ -181,7 +183,8 @@ def _joining(here: Cluster, flags: Flags, addresses: Addresses) -> Cluster:
     )
 
 
-def _split(text: str) -> list[str]:
+def split(text: str) -> list[str]:
+    """`a, b,` -> a, b."""
     return [part.strip() for part in text.split(',') if part.strip()]
 
 
@@ -211,8 +214,3 @@ def _is_loopback(address: str) -> bool:
 
 def _shown(addresses: Addresses) -> str:
     return ', '.join(f'{address} ({interface})' for address, interface in addresses.items()) or 'no address at all'
-
-
-def _visible(available: int) -> Sequence[str]:
-    named = os.environ.get('CUDA_VISIBLE_DEVICES')
-    return [part.strip() for part in named.split(',')] if named else [str(number) for number in range(available)]

@@ -32,28 +32,26 @@ def command(words: Sequence[str]) -> int:
         if not flags.asks_for_ranks:
             flags = replace(flags, nproc_per_node=max(1, torch.cuda.device_count()))
         cluster, warnings = Cluster.from_flags(flags, torch.cuda.device_count())
+        for warning in warnings:
+            say(f'warning: {warning}')
+        started = [given.script, *given.arguments]
+        if given.module:
+            started = [sys.executable, '-m', *started]
+        elif is_of_paddle(Path(given.script)):
+            command = shlex.join(['-m', 'phalanx', 'train', *given.arguments])
+            said = "is PaddlePaddle's own script: it imports paddle. Name Phalanx in its place, with the same options"
+            raise ValueError(f'{given.script} {said}: {command}')
+        elif Path(given.script).name == 'train.py' and not Path(given.script).is_file():
+            say(f'{given.script} is not here; `phalanx train` takes its place')
+            started = [sys.executable, '-m', 'phalanx', 'train', *given.arguments]
+        elif not Path(given.script).is_file():
+            raise ValueError(f'{given.script}: there is no such script')
+        elif given.script.endswith('.py'):
+            started = [sys.executable, '-u', *started]
     except ValueError as error:
         print(f'phalanx launch: {error}', file=sys.stderr)
         return 2
-    for warning in warnings:
-        say(f'warning: {warning}')
     assert cluster is not None
-    started = [given.script, *given.arguments]
-    if given.module:
-        started = [sys.executable, '-m', *started]
-    elif is_of_paddle(Path(given.script)):
-        command = shlex.join(['-m', 'phalanx', 'train', *given.arguments])
-        said = f"is PaddlePaddle's own script: it imports paddle. Name Phalanx in its place, with the same options: {command}"
-        print(f'phalanx launch: {given.script} {said}', file=sys.stderr)
-        return 2
-    elif Path(given.script).name == 'train.py' and not Path(given.script).is_file():
-        say(f'{given.script} is not here; `phalanx train` takes its place')
-        started = [sys.executable, '-m', 'phalanx', 'train', *given.arguments]
-    elif not Path(given.script).is_file():
-        print(f'phalanx launch: {given.script}: there is no such script', file=sys.stderr)
-        return 2
-    elif given.script.endswith('.py'):
-        started = [sys.executable, '-u', *started]
     return launch(started, cluster, flags, flags.log_dir or Path('log'), lambda: facts(flags, started), follow=True)
 
 

@@ -10,24 +10,16 @@ import torch
 
 from phalanx.launch import preflight
 from phalanx.launch.cluster import Cluster, local_addresses
-from phalanx.launch.flags import START_PORT, Flags
+from phalanx.launch.flags import Flags
 from phalanx.launch.options import doctor_parser
 from phalanx.launch.preflight import Finding, Link
-from phalanx.launch.rendezvous import NodeInfo, Rendezvous, RendezvousError, RendezvousLostError, listen, say, token_of
+from phalanx.launch.rendezvous import NodeInfo, Rendezvous, RendezvousError, RendezvousLostError, listen, token_of
+from phalanx.launch.schedulers import START_PORT
 
-SHOWN = (
-    'address',
-    'host',
-    'interface',
-    'ranks',
-    'devices',
-    'phalanx',
-    'code',
-    'torch',
-    'cuda',
-    'python',
-    'disk',
-    'shared_memory',
+SHOWN = (  # the node, its software, what is free there
+    *('address', 'host', 'interface', 'ranks', 'devices'),
+    *('phalanx', 'code', 'torch', 'cuda', 'python'),
+    *('disk', 'shared_memory'),
 )
 
 
@@ -47,12 +39,7 @@ def command(words: Sequence[str]) -> int:
     findings = [*(Finding('warning', text) for text in warnings), *findings]
     well = not any(finding.level == 'error' for finding in findings)
     if given.json:
-        found = {
-            'ok': well,
-            'nodes': infos,
-            'findings': [vars(finding) for finding in findings],
-            'link': vars(link) if link else None,
-        }
+        found = {'ok': well, 'nodes': infos, 'findings': [vars(finding) for finding in findings], 'link': link and vars(link)}
         print(json.dumps(found))
     else:
         show(infos, findings, link)
@@ -77,7 +64,7 @@ def alone(cluster: Cluster | None, flags: Flags) -> tuple[list[NodeInfo], list[F
 def together(cluster: Cluster, flags: Flags) -> tuple[list[NodeInfo], list[Finding], Link | None]:
     """All nodes, what differs, and the way between them. Raises RendezvousError when they do not come together."""
     os.environ.update(cluster.environment())
-    rendezvous = Rendezvous(cluster, token_of(os.environ, flags.job_id), flags.join_timeout, say)
+    rendezvous = Rendezvous(cluster, token_of(os.environ, flags.job_id), flags.join_timeout)
     info = {'pid': os.getpid(), 'wanted_rank': cluster.wanted_rank, 'disk': preflight.disk_free(Path()), 'command': 'doctor'}
     members = rendezvous.join({**info, **preflight.node_facts(cluster)})
     findings, link = preflight.examine(rendezvous, members)

@@ -10,9 +10,8 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from phalanx.launch import schedulers
+from phalanx.launch.schedulers import START_PORT, slurm_nodes
 
-START_PORT = schedulers.START_PORT
 LONGEST = 1e8  # seconds, three years: what clocks can count to is not much more
 
 # What schedulers of the original projects set, where it means the same. A flag on the command line wins.
@@ -72,11 +71,14 @@ class Flags:
         values = {name: getattr(given, name) for name in options}
         for variable, name in ENVIRONMENT.items():
             if values[name] is None and environment.get(variable):
-                values[name] = _typed(variable, environment[variable], options[name].metadata['type'])
+                kind = options[name].metadata['type']
+                if kind is int and not environment[variable].isdecimal():
+                    raise ValueError(f'{variable}={environment[variable]}: expected a number')
+                values[name] = kind(environment[variable])
         if values['hostfile'] is not None and values['ips'] is None:
             values['ips'] = ','.join(_hosts(values['hostfile']))
         if values['ips'] is None and values['nnodes'] is None:
-            values['ips'] = ','.join(schedulers.slurm_nodes(environment)) or None
+            values['ips'] = ','.join(slurm_nodes(environment)) or None
         return cls(**values)
 
     def __post_init__(self) -> None:
@@ -112,12 +114,6 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         names = (f'--{option.name}', *said.pop('also'))
         dashed = [f'--{name[2:].replace("_", "-")}' for name in names if '_' in name]
         group.add_argument(*names, *dashed, dest=option.name, default=option.default, **said)
-
-
-def _typed(variable: str, text: str, kind: type) -> object:
-    if kind is int and not text.isdecimal():
-        raise ValueError(f'{variable}={text}: expected a number')
-    return kind(text)
 
 
 def _hosts(file: Path) -> list[str]:

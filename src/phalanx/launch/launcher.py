@@ -8,6 +8,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
@@ -19,7 +20,7 @@ from phalanx.launch.cluster import Cluster
 from phalanx.launch.flags import Flags
 from phalanx.launch.remote import live_by_standard_input
 from phalanx.launch.rendezvous import Members, NodeInfo, Rendezvous, RendezvousError, RendezvousLostError, say, token_of
-from phalanx.launch.watchdog import HEARTBEAT, STALL, Verdict, Watchdog
+from phalanx.launch.watchdog import HEARTBEAT, Verdict, Watchdog
 from phalanx.parallel.dist import HANG_TIMEOUT
 from phalanx.parallel.heartbeat import FOLDER
 from phalanx.system.compiler import use_own_cache
@@ -64,7 +65,8 @@ def launch(
     with scratch_folder() as scratch:
         os.environ |= {FOLDER: str(scratch), HANG_TIMEOUT: str(flags.hang_timeout)}
         try:
-            run = _Launch(command, cluster, flags, log_dir.absolute(), scratch, follow)
+            first = Attempt(cluster.ranks_per_node, scratch, log_dir.absolute(), flags.log_append, follow)
+            run = _Launch(command, cluster, flags, first)
             return run.alone() if cluster.rendezvous is None else run.together(lambda: facts() | {'trouble': trouble})
         except RendezvousError as error:
             say(str(error))
@@ -130,22 +132,18 @@ def scratch_folder() -> Iterator[Path]:
 class _Launch:
     """Attempt after attempt, as many as the budget of restarts allows."""
 
-    def __init__(
-        self, command: Sequence[str], cluster: Cluster, flags: Flags, log_dir: Path, scratch: Path, follow: bool
-    ) -> None:
-        self.command, self.cluster, self.flags, self.follow = command, cluster, flags, follow
-        self.log_dir, self.scratch = log_dir, scratch
+    def __init__(self, command: Sequence[str], cluster: Cluster, flags: Flags, first: Attempt) -> None:
+        self.command, self.cluster, self.flags, self.first = command, cluster, flags, first
         self.restarts = flags.max_restart or 0
         self.begun = time.monotonic()
 
     # On one node.
 
     def alone(self) -> int:
-        preflight.look_here(self.log_dir)
-        number = 0
+        preflight.look_here(self.first.log_dir)
+        attempt = self.first
         while True:
-            attempt = self.attempt(number, 0, 1, None)
-            watchdog = Watchdog(self.scratch, attempt.ranks, self.flags.hang_timeout, say)
+            watchdog = Watchdog(attempt.scratch, attempt.ranks, self.flags.hang_timeout)
             outcome, verdict = self.watched(attempt, watchdog)
             if outcome.status != 1 and outcome.failure is None:
                 return outcome.status
@@ -154,31 +152,31 @@ class _Launch:
                 print(cause, file=sys.stderr, flush=True)
                 return 1
             self.restart(cause)
-            number += 1
+            attempt = replace(attempt, number=attempt.number + 1)
 
     # On several.
 
     def together(self, facts: Callable[[], NodeInfo]) -> int:
-        rendezvous = Rendezvous(
-            self.cluster, token_of(os.environ, self.flags.job_id), self.flags.join_timeout, say, self.flags.heartbeat_timeout
-        )
+        token = token_of(os.environ, self.flags.job_id)
+        rendezvous = Rendezvous(self.cluster, token, self.flags.join_timeout, self.flags.heartbeat_timeout)
         own = {'pid': os.getpid(), 'wanted_rank': self.cluster.wanted_rank, 'max_restart': self.restarts}
         own |= preflight.node_facts(self.cluster) | facts()
         while True:
             members = rendezvous.join(own)
-            node_rank = members.node_rank(rendezvous.number)
-            assert node_rank is not None
-            attempt = self.attempt(members.attempt, node_rank, len(members.nodes), f'{rendezvous.address}:{members.port}')
+            node_rank, endpoint = members.numbers.index(rendezvous.number), f'{rendezvous.address}:{members.port}'
+            attempt = replace(
+                self.first, number=members.attempt, node_rank=node_rank, nodes=len(members.nodes), endpoint=endpoint
+            )
             link = preflight.check(rendezvous, members)
             say(
                 f'{self.cluster.address} ({self.cluster.interface}) is node {node_rank + 1} of {attempt.nodes}, '
                 f'ranks {attempt.ranks.start} to {attempt.ranks.stop - 1} of {attempt.nodes * attempt.ranks_per_node}; {link}; '
-                f'logs in {self.log_dir}'
+                f'logs in {attempt.log_dir}'
             )
-            watchdog = Watchdog(self.scratch, attempt.ranks, self.flags.hang_timeout, say, rendezvous, members)
+            watchdog = Watchdog(attempt.scratch, attempt.ranks, self.flags.hang_timeout, rendezvous, members)
             outcome, verdict = self.watched(attempt, watchdog)
             self.report(rendezvous, members, watchdog, outcome, verdict)
-            missing = self.await_ends(rendezvous, members)
+            missing = self.await_ends(watchdog)
             verdict, failure = self.agreed(rendezvous, members, missing)
             status = self.ending(members, outcome, verdict, failure)
             if status is not None:
@@ -189,66 +187,56 @@ class _Launch:
         self, rendezvous: Rendezvous, members: Members, watchdog: Watchdog, outcome: Outcome, verdict: Verdict | None
     ) -> None:
         """Publishes how the attempt ended here."""
-        if outcome.failure is not None and (verdict is None or verdict['kind'] == 'failed'):
-            rendezvous.put(members.key('failure', rendezvous.number), outcome.failure.as_json())
-            cause = f'rank {outcome.failure.rank} on {self.cluster.address}: {outcome.failure.cause}'
-            is_consequence = outcome.failure.is_consequence
-            watchdog.decide(
-                {'kind': 'failed', 'cause': cause, 'stopped': outcome.was_stopped, 'is_consequence': is_consequence}
-            )
+        failure = outcome.failure
+        if failure is not None and (verdict is None or verdict['kind'] == 'failed'):
+            rendezvous.put(members.key('failure', rendezvous.number), vars(failure))
+            cause = f'rank {failure.rank} on {self.cluster.address}: {failure.cause}'
+            said = {'cause': cause, 'stopped': outcome.was_stopped, 'is_consequence': failure.is_consequence}
+            watchdog.decide({'kind': 'failed', **said})
         elif outcome.was_stopped and verdict is None:
             watchdog.decide({'kind': 'stopped', 'status': outcome.status, 'cause': 'stopped'})
         rendezvous.put(members.key('ended', rendezvous.number), outcome.status)
 
-    def await_ends(self, rendezvous: Rendezvous, members: Members) -> list[int]:
+    def await_ends(self, watchdog: Watchdog) -> list[int]:
         """The nodes that did not say that their ranks have ended: they are lost.
 
         Without a failure anywhere, ranks of other nodes may go on for long (they save, say): only silence ends the wait.
         """
-        heard: dict[int, tuple[object, float]] = {}  # those still running: last heartbeat, its age in s
-        count, last = len(members.nodes), time.monotonic()
+        watchdog.seen.clear()  # each gets the whole time
         while True:
-            answers, now = rendezvous.get_all([*members.keys('ended'), *members.keys('heartbeat')]), time.monotonic()
-            passed, last = min(now - last, STALL), now
-            for (number, _), ended, heartbeat in zip(members.nodes, answers[:count], answers[count:], strict=True):
-                before, same = heard.get(number, ('never read', 0.0))
-                if ended is not None:
-                    heard.pop(number, None)
-                else:
-                    heard[number] = (heartbeat, 0.0 if heartbeat != before else same + passed)
-            silent = [number for number, (_, same) in heard.items() if same > rendezvous.heartbeat_timeout]
-            if len(silent) == len(heard):
-                return silent
+            _, silent = watchdog.listen()
+            lost = [number for number, seconds in silent.items() if seconds > self.flags.heartbeat_timeout]
+            if len(lost) == len(silent):
+                return lost
             time.sleep(HEARTBEAT)
 
-    def agreed(self, rendezvous: Rendezvous, members: Members, missing: Sequence[int]) -> tuple[Verdict | None, Failure | None]:
-        """What all nodes take for the reason that the attempt ended. Both None: it did not fail anywhere."""
+    def agreed(self, rendezvous: Rendezvous, members: Members, missing: Sequence[int]) -> tuple[Verdict, Failure | None]:
+        """What all nodes take for the reason that the attempt ended: `done` when it did not fail anywhere."""
         verdict, *found = rendezvous.get_all([members.verdict, *members.keys('failure')])
-        failures = [Failure.of_json(info) for info in found if info is not None]
+        failures = [Failure(**info) for info in found if info is not None]
         first = min(failures, key=lambda failure: (failure.is_consequence, failure.when), default=None)
         if missing and (first is None or first.is_consequence):
             names = ', '.join(members.name(number) for number in missing)
             verdict, first = {'kind': 'lost', 'number': missing[0], 'cause': f'{names} is lost'}, None
-        return verdict, first
+        return verdict or {'kind': 'done'}, first
 
-    def ending(self, members: Members, outcome: Outcome, verdict: Verdict | None, failure: Failure | None) -> int | None:
+    def ending(self, members: Members, outcome: Outcome, verdict: Verdict, failure: Failure | None) -> int | None:
         """The exit status, or None to go on with another attempt."""
-        kind = verdict['kind'] if verdict else 'done'
-        if kind == 'newcomer' and verdict is not None:
+        kind = verdict['kind']
+        if kind == 'newcomer':
             say(f'{verdict["cause"]}; the ranks have saved and start again with one more node')
             return None
         if kind in ('done', 'stopped'):
-            return outcome.status if verdict is None or outcome.was_stopped else int(verdict['status'])
+            return outcome.status if kind == 'done' or outcome.was_stopped else int(verdict['status'])
         where = members.nodes[failure.rank // self.cluster.ranks_per_node][1]['address'] if failure else ''
         ranks = len(members.nodes) * self.cluster.ranks_per_node
         cause = self.last_words(failure, verdict, ranks, where)
-        lost_first = kind == 'lost' and verdict is not None and verdict['number'] == members.nodes[0][0]
+        lost_first = kind == 'lost' and verdict['number'] == members.nodes[0][0]
         elastic = self.cluster.min_nodes < self.cluster.max_nodes
         if kind == 'lost' and not lost_first and elastic and len(members.nodes) - 1 >= self.cluster.min_nodes:
             say(f'{cause}; going on with the nodes that are left, from the last checkpoint')
             return None
-        was_stopped = verdict is not None and bool(verdict.get('stopped'))
-        if self.restarts and not lost_first and not was_stopped:
+        if self.restarts and not lost_first and not verdict.get('stopped'):
             self.restart(cause)
             return None
         print(cause, file=sys.stderr, flush=True)
@@ -256,25 +244,12 @@ class _Launch:
 
     # Both.
 
-    def attempt(self, number: int, node_rank: int, nodes: int, endpoint: str | None) -> Attempt:
-        return Attempt(
-            number=number,
-            node_rank=node_rank,
-            nodes=nodes,
-            ranks_per_node=self.cluster.ranks_per_node,
-            endpoint=endpoint,
-            scratch=self.scratch,
-            log_dir=self.log_dir,
-            log_append=self.flags.log_append,
-            follow=self.follow,
-        )
-
     def watched(self, attempt: Attempt, watchdog: Watchdog) -> tuple[Outcome, Verdict | None]:
         watchdog.start()
         try:
             return run_attempt(self.command, attempt, watchdog.killed), watchdog.verdict
         finally:
-            watchdog.stop()
+            watchdog.over.set()
             watchdog.join(LAST_ANSWER)
 
     def restart(self, cause: str) -> None:

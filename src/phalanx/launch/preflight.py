@@ -25,6 +25,8 @@ from phalanx.launch.cluster import Cluster
 from phalanx.launch.rendezvous import Members, NodeInfo, Rendezvous, RendezvousError, listen, reach_all, say
 from phalanx.system.cores import cores
 
+Level = Literal['error', 'warning']  # an error stops the start, a warning does not
+
 
 @dataclass(frozen=True)
 class Rule:
@@ -32,22 +34,22 @@ class Rule:
 
     fact: str
     name: str
-    must: bool  # else only a warning
+    level: Level  # of the finding where it is not
     cure: str
 
 
 RULES = (
-    Rule('phalanx', 'Phalanx', True, 'install the same version on all nodes'),
-    Rule('code', "Phalanx's code", True, 'bring the same revision to all nodes'),
-    Rule('torch', 'torch', True, 'install the same version on all nodes'),
-    Rule('python', 'Python', False, 'use one version; data loading or numbers may differ'),
-    Rule('cuda', 'CUDA', False, 'use one version of torch and driver; kernels may differ in the last bits'),
-    Rule('ranks', 'ranks per node', True, 'give the same --gpus or --nproc_per_node on all nodes'),
-    Rule('devices', 'devices', False, 'the slowest sets the pace'),
-    Rule('command', 'the command', True, 'give the same command on all nodes'),
-    Rule('recipe', 'the recipe', True, 'bring the same recipe and give the same overrides on all nodes'),
-    Rule('data', 'the list of samples', True, 'bring the same data to all nodes; check data.root there'),
-    Rule('max_restart', '--max_restart', True, 'give the same number on all nodes'),
+    Rule('phalanx', 'Phalanx', 'error', 'install the same version on all nodes'),
+    Rule('code', "Phalanx's code", 'error', 'bring the same revision to all nodes'),
+    Rule('torch', 'torch', 'error', 'install the same version on all nodes'),
+    Rule('python', 'Python', 'warning', 'use one version; data loading or numbers may differ'),
+    Rule('cuda', 'CUDA', 'warning', 'use one version of torch and driver; kernels may differ in the last bits'),
+    Rule('ranks', 'ranks per node', 'error', 'give the same --gpus or --nproc_per_node on all nodes'),
+    Rule('devices', 'devices', 'warning', 'the slowest sets the pace'),
+    Rule('command', 'the command', 'error', 'give the same command on all nodes'),
+    Rule('recipe', 'the recipe', 'error', 'bring the same recipe and give the same overrides on all nodes'),
+    Rule('data', 'the list of samples', 'error', 'bring the same data to all nodes; check data.root there'),
+    Rule('max_restart', '--max_restart', 'error', 'give the same number on all nodes'),
 )
 PATIENCE = 60  # seconds that nodes wait for each other while they compare themselves
 CLOCK = 5.0  # seconds that clocks may differ without a word
@@ -58,9 +60,9 @@ SLOW = 0.5  # Gbit/s between nodes below which gradients will hold the run up
 
 @dataclass(frozen=True)
 class Finding:
-    """Something that differs or is missing: an error stops the start, a warning does not."""
+    """Something that differs or is missing."""
 
-    level: Literal['error', 'warning']
+    level: Level
     text: str
 
     def __str__(self) -> str:
@@ -171,8 +173,7 @@ def compare(infos: Sequence[NodeInfo]) -> list[Finding]:
         values = {str(info['address']): info.get(rule.fact) for info in infos}
         if len({str(value) for value in values.values()}) > 1:
             shown = '; '.join(f'{address}: {value}' for address, value in values.items())
-            level: Literal['error', 'warning'] = 'error' if rule.must else 'warning'
-            findings.append(Finding(level, f'not the same everywhere: {rule.name} ({shown}): {rule.cure}'))
+            findings.append(Finding(rule.level, f'not the same everywhere: {rule.name} ({shown}): {rule.cure}'))
     return findings + [finding for info in infos for finding in lacking(info)]
 
 
@@ -190,9 +191,8 @@ def lacking(info: NodeInfo) -> list[Finding]:
     if info.get('disk', DISK) < DISK:
         findings.append(Finding('warning', f'{where} has {info["disk"]:.1f} GiB of disk left for the run folder: make room'))
     if info.get('memory') and info['ranks'] > 1 and shared < SHARED_MEMORY:
-        text = (
-            f'{where} has {shared * 1024:.0f} MiB of shared memory for NCCL between its GPUs: in a container give --shm-size=1g'
-        )
+        cure = 'in a container give --shm-size=1g'
+        text = f'{where} has {shared * 1024:.0f} MiB of shared memory for NCCL between its GPUs: {cure}'
         findings.append(Finding('warning', text))
     return findings
 
@@ -234,7 +234,7 @@ def _everybodys(rendezvous: Rendezvous, members: Members, what: str) -> list[Any
     try:
         return rendezvous.wait(members.keys(what), PATIENCE)
     except RendezvousError:
-        absent = [members.name(number) for number, _ in members.nodes if rendezvous.get(members.key(what, number)) is None]
+        absent = [members.name(number) for number in members.numbers if rendezvous.get(members.key(what, number)) is None]
         raise RendezvousError(
             f'{", ".join(absent)} did not answer within {PATIENCE:.0f} s while the nodes compared themselves: '
             'look what became of the launcher there; nothing was started'
@@ -267,8 +267,7 @@ def _door(rendezvous: Rendezvous, port: int) -> Iterator[None]:
 
 def bandwidth(rendezvous: Rendezvous, members: Members) -> float:
     """Bits a second that leave a node in an all-reduce over all of them, as long as it takes about a second."""
-    node_rank, nodes = members.node_rank(rendezvous.number), len(members.nodes)
-    assert node_rank is not None
+    node_rank, nodes = members.numbers.index(rendezvous.number), len(members.nodes)
     store = PrefixStore(f'{members.attempt}/bandwidth', rendezvous.store)
     group: Any = torch_dist.ProcessGroupGloo(store, node_rank, nodes, timedelta(seconds=20))
     options = torch_dist.AllreduceOptions()

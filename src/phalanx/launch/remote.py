@@ -23,7 +23,7 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from types import FrameType
 
-from phalanx.launch.cluster import local_addresses, resolve
+from phalanx.launch.cluster import local_addresses, resolve, split
 from phalanx.launch.flags import Flags
 from phalanx.launch.rendezvous import say
 from phalanx.system.errors import RequestError
@@ -46,7 +46,7 @@ def everywhere(flags: Flags, command: str, words: Sequence[str], folder: Path, s
     `words` are read by Phalanx, and adapted to each node; the words of `script` are the user's, and stay as they were typed.
     Afterwards `folder` is on this node: brought home from the first node when that is another. Raises RequestError.
     """
-    names = [name.strip() for name in (flags.ips or '').split(',') if name.strip()]
+    names = split(flags.ips or '')
     if not names:
         raise RequestError('--ssh: on which nodes? give --ips or --hostfile')
     if dashed := [name for name in names if name.startswith('-')]:

@@ -5,17 +5,17 @@ each node checks its connection to every other. The same store then serves torch
 """
 
 import contextlib
+import errno
 import hashlib
 import hmac
 import json
 import os
-import queue
 import socket
 import sys
 import threading
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent import futures
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
@@ -52,9 +52,10 @@ class Members:
     nodes: tuple[tuple[int, NodeInfo], ...]
     port: int  # on the first node: the store of this attempt's ranks, which must not find what earlier ranks wrote
 
-    def node_rank(self, number: int) -> int | None:
-        """The node rank of a node; None when it does not take part."""
-        return next((rank for rank, (member, _) in enumerate(self.nodes) if member == number), None)
+    @property
+    def numbers(self) -> list[int]:
+        """Of the nodes, in order of rank."""
+        return [number for number, _ in self.nodes]
 
     @property
     def verdict(self) -> str:
@@ -67,7 +68,7 @@ class Members:
 
     def keys(self, what: str) -> list[str]:
         """The same key of all nodes, in order of rank."""
-        return [self.key(what, number) for number, _ in self.nodes]
+        return [self.key(what, number) for number in self.numbers]
 
     def name(self, number: int) -> str:
         return next((str(info['address']) for member, info in self.nodes if member == number), f'node {number}')
@@ -76,19 +77,15 @@ class Members:
 class Rendezvous:
     """This node's end of the rendezvous. A node's number is its position in --ips, or the order of joining."""
 
-    def __init__(
-        self, cluster: Cluster, token: str, patience: float, say: Callable[[str], None], heartbeat_timeout: float = 30
-    ) -> None:
+    def __init__(self, cluster: Cluster, token: str, patience: float, heartbeat_timeout: float = 30) -> None:
         """`patience`: seconds to wait for nodes; `heartbeat_timeout`: those after which a silent one counts as lost."""
         assert cluster.rendezvous is not None
-        self.cluster, self.token, self.patience, self.say = cluster, token, patience, say
+        self.cluster, self.token, self.patience = cluster, token, patience
         self.heartbeat_timeout = heartbeat_timeout
         self.address, self.port = cluster.rendezvous
         self.last = -1  # the attempt that this node joined last
-        self.server: Any = None
+        self.server: Any = _serve(self.address, self.port) if cluster.hosts_rendezvous else None
         self.rank_server: Any = None
-        if cluster.hosts_rendezvous:
-            self.server = _serve(self.address, self.port)
         self.store = self._connect()
         self._compare_lists()
         self.number = self._number()
@@ -125,30 +122,27 @@ class Rendezvous:
         A store client waits without end for the answer of a node whose cable was pulled. So the question is put by a thread
         of its own, which is left behind in that case.
         """
-        answers: queue.SimpleQueue[tuple[Any, Exception | None]] = queue.SimpleQueue()
+        answer: futures.Future[Any] = futures.Future()
 
         def put() -> None:
             try:
-                answers.put((question(), None))
+                answer.set_result(question())
             except (RuntimeError, OSError) as error:
-                answers.put((None, error))
+                answer.set_exception(error)
 
         threading.Thread(target=put, name='question', daemon=True).start()
         waited, look = 0.0, min(1, self.heartbeat_timeout)
         while waited < self.heartbeat_timeout:  # in short looks: the time that this process itself is stopped does not count
-            with contextlib.suppress(queue.Empty):
-                answer, error = answers.get(timeout=look)
-                break
-            waited += look
-        else:
-            raise RendezvousLostError(f'{self.first} is lost: it has not answered for {self.heartbeat_timeout:g} s')
-        if error is not None:
-            raise RendezvousLostError(f'{self.first} is lost: {str(error).splitlines()[0][:120]}')
-        return answer
+            if futures.wait([answer], look).not_done:
+                waited += look
+            elif error := answer.exception():
+                raise self._lost(str(error).splitlines()[0][:120])
+            else:
+                return answer.result()
+        raise self._lost(f'it has not answered for {self.heartbeat_timeout:g} s')
 
-    @property
-    def first(self) -> str:
-        return f'the first node, {self.address},'
+    def _lost(self, why: str) -> RendezvousLostError:
+        return RendezvousLostError(f'the first node, {self.address}, is lost: {why}')
 
     def _compare_lists(self) -> None:
         """The first node says which nodes were asked for. Raises RendezvousError when it was others there than here."""
@@ -170,22 +164,20 @@ class Rendezvous:
         self.put(f'{attempt}/info/{self.number}', info)
         if self.server is not None:
             self._gather(attempt)
-        limit = self.patience + 30
-        (published,) = self.wait([f'{attempt}/members'], limit)
+        (published,) = self.wait([f'{attempt}/members'], self.patience + 30)
         if 'error' in published:
             self._part(attempt, published['numbers'])
             raise RendezvousError(published['error'])
         infos = self.get_all([f'{attempt}/info/{number}' for number in published['numbers']])
         members = Members(attempt, tuple(zip(published['numbers'], infos, strict=True)), published['port'])
-        if members.node_rank(self.number) is None:
-            raise RendezvousError(
-                f'{self.address} has not admitted this node: {published["refused"].get(str(self.number), "too late")}'
-            )
+        if self.number not in members.numbers:
+            why = published['refused'].get(str(self.number), 'too late')
+            raise RendezvousError(f'{self.address} has not admitted this node: {why}')
         return members
 
     def leave(self, members: Members, lost: Collection[int] = ()) -> None:
         """Signs off from all members but the `lost` ones."""
-        self._part(members.attempt, [number for number, _ in members.nodes if number not in lost])
+        self._part(members.attempt, [number for number in members.numbers if number not in lost])
 
     def _part(self, attempt: int, numbers: Collection[int]) -> None:
         """The first node goes last: the others still ask its store why there is nothing to do."""
@@ -199,7 +191,7 @@ class Rendezvous:
         """On the first node: those who wait for the next attempt, as far as there is room. The `unfit` get the reason."""
         fitting = []
         for number in self._numbers():
-            info = self.get(f'waiting/{number}') if members.node_rank(number) is None else None
+            info = self.get(f'waiting/{number}') if number not in members.numbers else None
             if info is None or self.get(f'refused/{number}') is not None:
                 continue
             if trouble := unfit(info) if self._is_signed(info) else STRANGER:
@@ -223,7 +215,7 @@ class Rendezvous:
         if seat is not None:  # an earlier life of this node: the run ends that attempt as soon as it misses it
             patience = SETTLE
             trouble = f'{self.cluster.address} takes part in this run already (process {seat.get("pid")} there)'
-        self.say(f'{trouble}; waiting to be let in')
+        say(f'{trouble}; waiting to be let in')
         self.put(f'waiting/{self.number}', info)
         if not self._until(lambda: self._opened() != attempt or self.get(f'refused/{self.number}') is not None, patience):
             raise RendezvousError(f'{trouble}; end that one first, or use another --start_port for a second run')
@@ -266,18 +258,16 @@ class Rendezvous:
             if len(present) >= self.cluster.max_nodes or (self.cluster.min_nodes < self.cluster.max_nodes and enough):
                 break
             if now - begun > self.patience:
-                self.put(
-                    f'{attempt}/members',
-                    {'error': f'{self._missing(present)} after {self.patience:.0f} s; nothing was started', 'numbers': present},
-                )
-                return
-            if (conflict := self.get('conflict')) is not None:
-                self.put(f'{attempt}/members', {'error': conflict, 'numbers': present})
+                error = f'{self._missing(present)} after {self.patience:.0f} s; nothing was started'
+            else:
+                error = self.get('conflict')
+            if error is not None:
+                self.put(f'{attempt}/members', {'error': error, 'numbers': present})
                 return
             if now - reminded > REMIND:
                 reminded = now
                 self._compare_with_other_first(present)
-                self.say(f'{self._missing(present)}; start this same command there')
+                say(f'{self._missing(present)}; start this same command there')
             time.sleep(POLL)
         numbers = self._in_order(attempt, present[: self.cluster.max_nodes])
         keys = [f'{attempt}/verdict', *(f'{attempt}/{what}/{number}' for what in PREPARED for number in numbers)]
@@ -304,7 +294,7 @@ class Rendezvous:
                 arrived.append(number)
             else:
                 refused[str(number)] = STRANGER
-                self.say(f'{info.get("address")} wanted to join, but {refused[str(number)]}')
+                say(f'{info.get("address")} wanted to join, but {STRANGER}')
         return arrived
 
     def _in_order(self, attempt: int, numbers: list[int]) -> list[int]:
@@ -362,7 +352,7 @@ class Rendezvous:
                 raise RendezvousError(f'{waited}; gave up after {self.patience:.0f} s')
             if now - reminded > REMIND:
                 reminded = now
-                self.say(f'{waited}; is this same command running there? still trying')
+                say(f'{waited}; is this same command running there? still trying')
             time.sleep(0.5)
         return _connect(self.address, self.port)
 
@@ -394,25 +384,20 @@ def reach(own: str, address: str, port: int, seconds: float = 2) -> tuple[float,
 
 def reach_all(own: str, addresses: Sequence[str], port: int) -> dict[str, tuple[float, str | None]]:
     """`reach` for several nodes at once: as long as the slowest of them takes."""
-    with ThreadPoolExecutor(max(1, len(addresses))) as pool:
+    with futures.ThreadPoolExecutor(max(1, len(addresses))) as pool:
         return dict(zip(addresses, pool.map(lambda address: reach(own, address, port), addresses), strict=True))
 
 
 def listen(address: str, port: int) -> socket.socket:
     """A socket that listens on this one address. Raises RendezvousError naming who holds the port when it is taken."""
-    sock = socket.socket(socket.AF_INET6 if ':' in address else socket.AF_INET)
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
-        sock.bind((address, port))
-        sock.listen(128)
+        return socket.create_server((address, port), family=socket.AF_INET6 if ':' in address else socket.AF_INET, backlog=128)
     except OSError as error:
-        sock.close()
-        holder = f' by {_holder(port)}' if error.errno == 98 else ''
-        reason = f'in use{holder}' if error.errno == 98 else error.strerror
+        number = error.errno or 0
+        reason = f'in use by {_holder(port)}' if number == errno.EADDRINUSE else os.strerror(number)
         raise RendezvousError(
             f'{address}: port {port} is {reason}; end that process, or give another --start_port on all nodes'
         ) from None
-    return sock
 
 
 def _serve(address: str, port: int) -> Any:

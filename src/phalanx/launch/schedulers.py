@@ -1,5 +1,6 @@
 """Clusters that start programs themselves: what SLURM sets for a launcher, and job files for SLURM and Kubernetes."""
 
+import copy
 import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
@@ -46,11 +47,10 @@ def _expanded(part: str) -> Iterator[str]:
 def write_slurm(file: Path, command: Sequence[str], nodes: int, devices: int) -> None:
     """Writes a batch script that runs `command` on `nodes` nodes with `devices` GPUs each (0: on their CPUs)."""
     gpus = f'#SBATCH --gpus-per-node={devices}              # devices of a node\n' if devices else ''
-    name = _name(command)
     file.write_text(
         f"""#!/bin/bash
 # sbatch {file.name}
-#SBATCH --job-name={name}
+#SBATCH --job-name={_name(command)}
 #SBATCH --nodes={nodes}                      # nodes
 #SBATCH --ntasks-per-node=1            # one launcher a node; it starts the ranks
 {gpus}#SBATCH --cpus-per-task=16             # cores for the ranks and their loader workers: edit
@@ -92,7 +92,7 @@ def write_kubernetes(file: Path, command: Sequence[str], nodes: int, devices: in
     replica = {'restartPolicy': 'OnFailure', 'template': pod}
     replicas = {'Master': {'replicas': 1, **replica}}
     if nodes > 1:
-        replicas['Worker'] = {'replicas': nodes - 1, **replica}
+        replicas['Worker'] = {'replicas': nodes - 1, **copy.deepcopy(replica)}  # written out, not as a reference
     job = {
         'apiVersion': 'kubeflow.org/v1',
         'kind': 'PyTorchJob',
@@ -104,12 +104,7 @@ def write_kubernetes(file: Path, command: Sequence[str], nodes: int, devices: in
         '# Edit: the image, the claim of the volume with data and run folder (shared by all pods), resources.\n'
         '# NCCL exchanges between GPUs of one pod through /dev/shm, 64 MiB in a container by default: hence that volume.\n'
     )
-    file.write_text(heading + yaml.dump(job, sort_keys=False, width=1000, Dumper=_Plain))
-
-
-class _Plain(yaml.SafeDumper):
-    def ignore_aliases(self, data: object) -> bool:
-        return True
+    file.write_text(heading + yaml.safe_dump(job, sort_keys=False, width=1000))
 
 
 def _name(command: Sequence[str]) -> str:

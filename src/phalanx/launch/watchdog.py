@@ -10,14 +10,13 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import psutil
 
 from phalanx.launch.preflight import compare
-from phalanx.launch.rendezvous import POLL, Members, NodeInfo, Rendezvous, RendezvousLostError
+from phalanx.launch.rendezvous import POLL, Members, NodeInfo, Rendezvous, RendezvousLostError, say
 from phalanx.parallel.heartbeat import Beat, read_beats
 from phalanx.system.stops import STACKS
 
@@ -30,7 +29,7 @@ Verdict = dict[str, Any]  # why an attempt ends before its ranks are done: kind,
 
 
 class Watchdog(threading.Thread):
-    """One attempt, watched until `stop`. `verdict` is why it had to end, None when it need not.
+    """One attempt, watched until it is `over`. `verdict` is why it had to end, None when it need not.
 
     `folder` holds the heartbeats of this node's ranks; `members` and `rendezvous` are None on a node alone.
     """
@@ -40,12 +39,11 @@ class Watchdog(threading.Thread):
         folder: Path,
         ranks: range,
         hang_timeout: float,
-        say: Callable[[str], None],
         rendezvous: Rendezvous | None = None,
         members: Members | None = None,
     ) -> None:
         super().__init__(name='watchdog', daemon=True)
-        self.folder, self.ranks, self.hang_timeout, self.say = folder, ranks, hang_timeout, say
+        self.folder, self.ranks, self.hang_timeout = folder, ranks, hang_timeout
         self.rendezvous, self.members = rendezvous, members
         self.verdict: Verdict | None = None
         self.over = threading.Event()
@@ -70,43 +68,48 @@ class Watchdog(threading.Thread):
         if self.verdict is not None and not self.over.is_set():
             self.end_ranks()
 
-    def stop(self) -> None:
-        self.over.set()
-
     def report(self, error: Exception) -> None:
         """Says what went wrong in this thread, once; the next round may do better."""
         text = f'{type(error).__name__}: {error}'
         if text != self.reported:
             self.reported = text
-            self.say(f'warning: the watchdog of this node met an error and goes on: {text}')
+            say(f'warning: the watchdog of this node met an error and goes on: {text}')
 
     def exchange(self, beats: dict[int, Beat]) -> None:
         """Writes this node's heartbeat, reads the others', and takes over what one of them decided."""
-        assert self.rendezvous is not None
-        assert self.members is not None
-        members, count, now = self.members, len(self.members.nodes), time.monotonic()
+        assert self.rendezvous is not None and self.members is not None
         self.beat(beats)
-        self.verdict, *answers = self.rendezvous.get_all([members.verdict, *members.keys('heartbeat'), *members.keys('ended')])
+        self.verdict, silent = self.listen()
         if self.verdict is not None:
             return
-        passed, self.last = min(now - self.last, STALL), now
-        for (number, _), heartbeat, ended in zip(members.nodes, answers[:count], answers[count:], strict=True):
-            before, silent = self.seen.get(number, ('never read', 0.0))
-            silent = 0.0 if heartbeat != before else silent + passed
-            self.seen[number] = (heartbeat, silent)
-            if silent > self.rendezvous.heartbeat_timeout and ended is None:
-                cause = f'{members.name(number)} is lost: no heartbeat from it for {self.rendezvous.heartbeat_timeout:g} s'
+        limit = self.rendezvous.heartbeat_timeout
+        for number, seconds in silent.items():
+            if seconds > limit:
+                cause = f'{self.members.name(number)} is lost: no heartbeat from it for {limit:g} s'
                 self.decide({'kind': 'lost', 'number': number, 'cause': cause})
                 return
-        if self.rendezvous.server is not None and (new := self.rendezvous.newcomers(members, self.unfit)):
+        if self.rendezvous.server is not None and (new := self.rendezvous.newcomers(self.members, self.unfit)):
             self.decide({'kind': 'newcomer', 'cause': f'{len(new)} more node{"s" if len(new) > 1 else ""} joined'})
+
+    def listen(self) -> tuple[Verdict | None, dict[int, float]]:
+        """The verdict, if there is one, and for how many seconds each node whose ranks have not ended has been silent."""
+        assert self.rendezvous is not None and self.members is not None
+        members, count, now = self.members, len(self.members.nodes), time.monotonic()
+        verdict, *answers = self.rendezvous.get_all([members.verdict, *members.keys('heartbeat'), *members.keys('ended')])
+        passed, self.last = min(now - self.last, STALL), now
+        silent = {}
+        for number, heartbeat, ended in zip(members.numbers, answers[:count], answers[count:], strict=True):
+            before, seconds = self.seen.get(number, ('never read', 0.0))
+            self.seen[number] = (heartbeat, 0.0 if heartbeat != before else seconds + passed)
+            if ended is None:
+                silent[number] = self.seen[number][1]
+        return verdict, silent
 
     def beat(self, beats: dict[int, Beat]) -> None:
         """Writes this node's heartbeat and the progress of its ranks."""
         if self.rendezvous is not None and self.members is not None:
             self.beaten += 1
-            ranks = {rank: list(beat) for rank, beat in beats.items()}
-            self.rendezvous.put(self.members.key('heartbeat', self.rendezvous.number), [self.beaten, ranks])
+            self.rendezvous.put(self.members.key('heartbeat', self.rendezvous.number), [self.beaten, beats])
 
     def unfit(self, info: NodeInfo) -> str:
         """Why a node cannot join the run; '' when it can."""
@@ -131,13 +134,8 @@ class Watchdog(threading.Thread):
         beat = everybody[rank]
         stopped = ' (its process is stopped)' if rank in beats and _is_stopped(beat.pid) else ''
         where = ', '.join(f'rank {r}: step {b.step}, {b.doing}' for r, b in sorted(everybody.items()))
-        self.decide(
-            {
-                'kind': 'hang',
-                'cause': f'no progress for {self.hang_timeout:.0f} s; rank {rank} is furthest behind, at step {beat.step}, '
-                f'{beat.doing}{stopped} [{where}]',
-            }
-        )
+        behind = f'rank {rank} is furthest behind, at step {beat.step}, {beat.doing}{stopped}'
+        self.decide({'kind': 'hang', 'cause': f'no progress for {self.hang_timeout:.0f} s; {behind} [{where}]'})
 
     def end_ranks(self) -> None:
         """Ends the ranks of this node: with time to save when they can, at once when they cannot."""
@@ -159,7 +157,7 @@ class Watchdog(threading.Thread):
         self.await_ends(children, 3)
         # The agent in the main thread sees its ranks gone and returns. If it sits in a wait of its own, the process ends here.
         if not self.over.wait(8):
-            self.say(str(self.verdict['cause']))
+            say(str(self.verdict['cause']))
             os._exit(1)
 
     def await_ends(self, processes: list[psutil.Process], seconds: float) -> None:
@@ -179,7 +177,7 @@ class Watchdog(threading.Thread):
             file = self.folder / f'stack.{rank}'
             text = file.read_text(errors='replace').strip() if file.is_file() else ''
             for line in (text or 'no answer: its process is stopped, or waits in the kernel').splitlines():
-                self.say(f'[rank {rank}] {line}')
+                say(f'[rank {rank}] {line}')
 
 
 def _send(process: psutil.Process, number: int) -> None:

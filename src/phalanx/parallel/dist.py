@@ -101,12 +101,9 @@ def node_group() -> Group | None:
     if not torch_dist.is_initialized():
         return None
     size = int(os.environ.get('LOCAL_WORLD_SIZE', world_size()))
-    mine = None
-    for first in range(0, world_size(), size):  # every rank must take part in making every group
-        group = new_group(range(first, min(first + size, world_size())))
-        if first <= rank() < first + size:
-            mine = group
-    return mine
+    firsts = range(0, world_size(), size)
+    groups = [new_group(range(first, min(first + size, world_size()))) for first in firsts]  # every rank makes every group
+    return groups[rank() // size]
 
 
 def barrier() -> None:

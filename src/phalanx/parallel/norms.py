@@ -19,7 +19,6 @@ from torch.nn import functional as F
 from phalanx.parallel import dist
 
 NormSync = Literal['off', 'node', 'global', 'frozen']
-Unread = tuple[Tensor, Tensor] | tuple[None, None]
 
 
 class BatchNorm2d(nn.BatchNorm2d):
@@ -41,8 +40,8 @@ class BatchNorm2d(nn.BatchNorm2d):
         assert self.running_mean is not None and self.running_var is not None
         if self.is_frozen or self.is_folded:
             return F.batch_norm(x, self.running_mean, self.running_var, self.weight, self.bias, False, 0.0, self.eps)
-        if self.waiting:  # the second call in one pass
-            self.follow()
+        if self.latest is not None and self.waiting:  # the second call in one pass
+            self._follow(*self.latest)
         mean, var = self.latest or torch.zeros(2, x.shape[1], dtype=self.running_var.dtype, device=x.device).unbind()
         if self.group is None:
             count = x.numel() // x.shape[1]
@@ -72,11 +71,6 @@ class BatchNorm2d(nn.BatchNorm2d):
             'running_mean': torch.zeros(C),
             'running_var': torch.ones(C) - self.eps,
         }
-
-    def follow(self) -> None:
-        """Lets the running statistics follow what is waiting."""
-        if self.latest is not None and self.waiting:
-            self._follow(*self.latest)
 
     @torch.no_grad()
     def _follow(self, mean: Tensor, var: Tensor) -> None:
@@ -132,8 +126,6 @@ def synchronise(model: nn.Module, sync: NormSync, node: dist.Group | None) -> Ru
             share(model, node)
         case 'global' if dist.world_size() > 1:
             share(model, dist.new_group())  # a communicator of their own: small sums must not wait behind buckets of gradients
-        case _:
-            pass
     return RunningStatistics(model)
 
 
@@ -196,7 +188,7 @@ class _SharedOnCuda(torch.autograd.Function):
     def forward(
         ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, eps: float, group: dist.Group
     ) -> tuple[Tensor, Tensor, Tensor]:
-        x = _in_one_piece(x)
+        x = x.contiguous(memory_format=_layout(x))
         own_mean, own_inverse = torch.batch_norm_stats(x, eps)
         own = torch.cat([own_mean, own_inverse, own_mean.new_full((1,), x.numel() // x.shape[1])])
         of_ranks = dist.gather(own, group)  # [R, 2 C + 1]
@@ -274,27 +266,19 @@ def _moments_of_samples(x: Tensor) -> tuple[Tensor, Tensor]:
     """Mean and biased variance of each map of `x`, [B, C] each, by the kernel of torch's own batch norm."""
     B, C, H, W = x.shape
     if x.is_contiguous():
-        mean, var = _moments(x.view(1, B * C, H, W), _running(B * C, x))
+        mean, var = _moments(x.view(1, B * C, H, W))
         return mean.view(B, C), var.view(B, C)
-    running = _running(C, x)
-    each = [_moments(sample, running) for sample in torch.split(x, 1)]  # channels last
+    each = [_moments(sample) for sample in torch.split(x, 1)]  # channels last
     return torch.stack([mean for mean, _ in each]), torch.stack([var for _, var in each])
 
 
-def _moments(maps: Tensor, running: Unread) -> tuple[Tensor, Tensor]:
-    """Mean and biased variance [C] of `maps` [1, C, H, W]; `running` is changed."""
-    mean, var = running
+def _moments(maps: Tensor) -> tuple[Tensor, Tensor]:
+    """Mean and biased variance [C] of `maps` [1, C, H, W]."""
+    mean = var = None
+    if maps.dtype != _statistics(maps):  # half precision, which the kernel takes only where it can update float32 ones
+        mean, var = maps.new_zeros(2, maps.shape[1], dtype=_statistics(maps))
     moments: tuple[Tensor, Tensor] = torch.batch_norm_update_stats(maps, mean, var, 0.0)
     return moments
-
-
-def _running(C: int, x: Tensor) -> Unread:
-    """What the kernel wants to update; nobody reads it. Only with float32 ones it takes half-precision maps as they are."""
-    dtype = _statistics(x)
-    if x.dtype == dtype:
-        return None, None
-    mean, var = x.new_zeros(2, C, dtype=dtype)
-    return mean, var
 
 
 def _statistics(x: Tensor) -> torch.dtype:
@@ -305,7 +289,3 @@ def _statistics(x: Tensor) -> torch.dtype:
 def _layout(x: Tensor) -> torch.memory_format:
     is_last = x.is_contiguous(memory_format=torch.channels_last) and not x.is_contiguous()
     return torch.channels_last if is_last else torch.contiguous_format
-
-
-def _in_one_piece(x: Tensor) -> Tensor:
-    return x.contiguous(memory_format=_layout(x))

@@ -78,7 +78,8 @@ def chart(
         return []
     if not all(map(math.isfinite, values)):
         raise ValueError(f'{title}: a value is not finite')
-    x, y = _across(last, whole=over in COUNTED), _value_axis(min(values), max(values), zero, linear)
+    ticks = [tick for tick in nice_ticks(0, last) if tick <= last and (tick.is_integer() or over not in COUNTED)]
+    x, y = Axis(0, last, ticks), _value_axis(min(values), max(values), zero, linear)
     notes = ', '.join(filter(None, (unit, 'log scale' if y.log else '', f'over {over}' if over != 'step' else '')))
     curves = [_curve(line, x, y) for line in sorted(lines, key=lambda line: not line.faint)]
     labels = {'x': x.labels(), 'y': y.labels(), 'strips': _readings(lines, x, over)}
@@ -130,10 +131,6 @@ def smoothed(points: Points, reach: int) -> Points:
         mean = None if value is None else (sums[last] - sums[first]) / (counts[last] - counts[first])
         means.append((step, mean))
     return means
-
-
-def _across(last: float, *, whole: bool) -> Axis:
-    return Axis(0, last, [tick for tick in nice_ticks(0, last) if tick <= last and (tick.is_integer() or not whole)])
 
 
 def _value_axis(low: float, high: float, zero: bool, linear: bool) -> Axis:

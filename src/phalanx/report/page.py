@@ -6,6 +6,7 @@ It is built from the files of the run folder and nothing else, so it can be rebu
 from __future__ import annotations
 
 import base64
+import contextlib
 import json
 import math
 import time
@@ -117,10 +118,8 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
     """The objects of a file with one JSON object a line; a line that a crash cut off is left out."""
     found = []
     for line in path.read_bytes().splitlines() if path.is_file() else []:
-        try:
+        with contextlib.suppress(ValueError):
             found.append(json.loads(line))
-        except ValueError:
-            continue
     return found
 
 

@@ -17,6 +17,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from io import FileIO
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol, Self
@@ -28,7 +29,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
-from phalanx.families.task import Curves, Evaluation, Figure, Legend, Matrix
+from phalanx.families.task import Curves, Evaluation, Figure, Legend, Matrix, Pictures
 from phalanx.report.page import in_detail, read_lines, rendered, write_page
 from phalanx.report.readable import counted, duration, mebibytes, number, percent
 from phalanx.report.terminal import table_of, terminal
@@ -49,6 +50,7 @@ COLUMNS = {  # what a log line says of each number, at a width that keeps lines 
     'memory_mb': '{:7,.0f} MiB',
 }
 NO_LABELS = 'the labels of the {} say nothing (are all pixels void?); `phalanx data check` counts what they hold'
+KINDS = {Curves: 'curves', Matrix: 'matrix', Pictures: 'pictures', Legend: 'legend'}  # of figures in table.json
 BAR = {'loss': 'loss {:.4f}', 'lr': 'lr {:.1e}', 'samples_per_s': '{:.1f} samples/s', 'data_wait': 'wait {:.0%}'}
 
 
@@ -84,10 +86,9 @@ class Report:
         self._callback = callback or (lambda event: None)
         self.step = self._begun_at = 0
         self.not_written: Counter[str] = Counter()
-        self._metrics: _Lines | None = None  # opened by the first line, or by `resume`
-        self._journal: _Lines | None = None
+        self._files: dict[str, FileIO] = {}  # those of lines, each opened by its first, or by `resume`
         self._plots: list[Scalars] | None = None
-        self._visualdl = _visualdl_writer() if visualdl and main else None
+        self._visualdl: Callable[[str], Scalars] | None = None  # opens a writer
         self._table: list[dict[str, str | float]] = []
         self._page_is_due = self._loss_was_nothing = False
         self._console = console or terminal()
@@ -106,9 +107,14 @@ class Report:
         self._bar = self._progress.add_task('', total=total_steps or None, numbers='')
         if main:
             folder.mkdir(parents=True, exist_ok=True)
-        if main and visualdl and self._visualdl is None:
-            cure = 'pip install "phalanx-vision[visualdl]", or leave --use_vdl (report.visualdl) off'
-            self.warning(f'VisualDL is not installed, so only TensorBoard events are written; {cure}')
+        if main and visualdl:
+            try:
+                from visualdl import LogWriter
+
+                self._visualdl = LogWriter
+            except ModuleNotFoundError:
+                cure = 'pip install "phalanx-vision[visualdl]", or leave --use_vdl (report.visualdl) off'
+                self.warning(f'VisualDL is not installed, so only TensorBoard events are written; {cure}')
 
     # The beginning.
 
@@ -117,19 +123,12 @@ class Report:
         self.step = self._begun_at = step
         self._progress.reset(self._bar, completed=step)
         if self.main:
-            self._metrics = self._open_metrics()
+            self._files['metrics.jsonl'] = self._opened('metrics.jsonl')
 
     def world(self, facts: Mapping[str, str], ranks: Sequence[Mapping[str, str | int]]) -> None:
         """Reports once what is about to run, and where."""
-        self._note_down(
-            {
-                'kind': 'start',
-                'name': self.name,
-                'total_steps': self.total_steps,
-                'facts': dict(facts),
-                'ranks': [dict(rank) for rank in ranks],
-            }
-        )
+        run = {'name': self.name, 'total_steps': self.total_steps, 'facts': dict(facts)}
+        self._note_down({'kind': 'start', **run, 'ranks': [dict(rank) for rank in ranks]})
         self._say_pairs(facts)
         self._say_table([{key: str(value) for key, value in rank.items()} for rank in ranks[:RANKS_SHOWN]])
         if len(ranks) > RANKS_SHOWN:
@@ -152,7 +151,7 @@ class Report:
         terms = {key.removeprefix('loss/'): value for key, value in record.items() if key.startswith('loss/')}
         others = {key: value for key, value in record.items() if key not in ('step', 'epoch', 'loss') and key[:5] != 'loss/'}
         first = {'kind': 'train', 'step': self.step, 'epoch': record['epoch'], 'loss': record['loss']}
-        self._log({**first, 'terms': terms, **others})
+        self._append('metrics.jsonl', {**first, 'terms': terms, **others})
         self._plot('train', {key: value for key, value in record.items() if key != 'step'})
         self._progress.update(self._bar, completed=self.step, total=self.total_steps or None, numbers=_brief(record))
         self._progress.start()  # nothing without a terminal, or when it is there already
@@ -177,7 +176,7 @@ class Report:
             self.warning(f'{", ".join(undefined)}: no number, as {NO_LABELS.format("evaluation samples")}')
         self.step, self._table = step, [dict(row) for row in found.table]
         facts = {'samples': found.samples, 'seconds': found.seconds, **({'raw': raw} if raw else {})}
-        self._log({'kind': 'eval', 'step': step, **found.metrics, **facts})
+        self._append('metrics.jsonl', {'kind': 'eval', 'step': step, **found.metrics, **facts})
         self._plot('eval', found.metrics)
         self._plot('eval as trained', raw or {})
         line = Text(f'{self._at()}  evaluated', style='cyan')
@@ -189,8 +188,8 @@ class Report:
             self._say(Text(f'{self._at()}  as trained, without the EMA{scores}', style='dim'))
         if self.main:
             with self._tolerating('table.json'):
-                drawn = [_kept(figure, self.folder, f'figure{place}_') for place, figure in enumerate(found.figures)]
-                write_whole(self.folder / 'table.json', _json({'step': step, 'rows': self._table, 'figures': drawn}))
+                figures = _kept(found.figures, self.folder)
+                write_whole(self.folder / 'table.json', _json({'step': step, 'rows': self._table, 'figures': figures}))
         self._build_page()
 
     def pictures(self, rows: Sequence[Sequence[tuple[str, npt.NDArray[np.uint8]]]]) -> None:
@@ -224,7 +223,10 @@ class Report:
         """Prints what the run came to, writes summary.json and the page. Raises OSError when the summary cannot be written."""
         self._progress.stop()
         self._say_table(self._table)
-        self._say_pairs({**_result(summary), **self._missing(), 'report': str(self.folder / 'report.html')})
+        words = _result(summary)
+        if self.not_written:
+            words['not written'] = ', '.join(f'{times} x {what}' for what, times in self.not_written.items())
+        self._say_pairs({**words, 'report': str(self.folder / 'report.html')})
         if self.main:
             write_whole(self.folder / 'summary.json', _json(summary, indent=1))
         self._build_page()
@@ -240,10 +242,9 @@ class Report:
         self._plots = []
         if self._page_is_due:
             self._build_page()
-        for lines in (self._metrics, self._journal):
-            if lines is not None:
-                lines.close()
-        self._metrics = self._journal = None
+        for file in self._files.values():
+            file.close()
+        self._files.clear()
 
     def __enter__(self) -> Self:
         return self
@@ -268,11 +269,6 @@ class Report:
             with self._tolerating('output'):
                 self._console.print(table_of(rows))
 
-    def _missing(self) -> dict[str, str]:
-        """What could not be written, for the end of the report."""
-        lost = ', '.join(f'{times} x {what}' for what, times in self.not_written.items())
-        return {'not written': lost} if lost else {}
-
     def _at(self) -> str:
         """Where the run stands, at the width of its last step."""
         total = str(self.total_steps) if self.total_steps else ''
@@ -280,32 +276,25 @@ class Report:
 
     # To files, on the main rank.
 
-    def _log(self, line: Mapping[str, Any]) -> None:
-        """Appends to metrics.jsonl, which goes on after the step that the run was resumed at and begins again otherwise."""
-        if not self.main:
-            return
-        self._page_is_due = True
-        with self._tolerating('metrics.jsonl'):
-            self._metrics = self._metrics or self._open_metrics()
-            self._metrics.append(line)
-        self._callback(line)
-
-    def _open_metrics(self) -> _Lines:
-        path = self.folder / 'metrics.jsonl'
-        if path.is_file():
-            write_whole(path, b''.join(_json(line) for line in read_lines(path) if line['step'] <= self._begun_at))
-        return _Lines(path)
-
     def _note_down(self, event: Mapping[str, Any]) -> None:
-        """Appends to journal.jsonl, which only ever grows."""
+        self._append('journal.jsonl', {**event, 'step': self.step, 'time': time.time()})
+
+    def _append(self, name: str, line: Mapping[str, Any]) -> None:
         if not self.main:
             return
         self._page_is_due = True
-        line = {**event, 'step': self.step, 'time': time.time()}
-        with self._tolerating('journal.jsonl'):
-            self._journal = self._journal or _Lines(self.folder / 'journal.jsonl')
-            self._journal.append(line)
+        with self._tolerating(name):
+            if name not in self._files:
+                self._files[name] = self._opened(name)
+            _add_whole(self._files[name], _json(line))
         self._callback(line)
+
+    def _opened(self, name: str) -> FileIO:
+        """The journal only ever grows; metrics go on after the step that the run was resumed at, and begin again otherwise."""
+        path = self.folder / name
+        if name == 'metrics.jsonl' and path.is_file():
+            write_whole(path, b''.join(_json(line) for line in read_lines(path) if line['step'] <= self._begun_at))
+        return path.open('ab', buffering=0)
 
     def _plot(self, group: str, values: Mapping[str, float]) -> None:
         if not self.main:
@@ -341,26 +330,16 @@ class Report:
                 self.warning(f'{what} could not be written ({error.strerror or error}); the run goes on without')
 
 
-class _Lines:
-    """A file of JSON objects, one a line. A line is in it as soon as it is appended, whole or not at all."""
-
-    def __init__(self, path: Path) -> None:
-        self._file = path.open('ab', buffering=0)
-
-    def append(self, line: Mapping[str, Any]) -> None:
-        """Raises OSError when the disk has no room for the line; the file is then as before."""
-        end = self._file.seek(0, os.SEEK_END)
-        rest = _json(line)
-        try:
-            while rest:
-                rest = rest[self._file.write(rest) :]  # a disk that fills up takes a part without complaint
-        except OSError:
-            with contextlib.suppress(OSError):
-                self._file.truncate(end)
-            raise
-
-    def close(self) -> None:
-        self._file.close()
+def _add_whole(file: FileIO, line: bytes) -> None:
+    """Raises OSError when the disk has no room for the line; the file is then as before."""
+    end = file.seek(0, os.SEEK_END)
+    try:
+        while line:
+            line = line[file.write(line) :]  # a disk that fills up takes a part without complaint
+    except OSError:
+        with contextlib.suppress(OSError):
+            file.truncate(end)
+        raise
 
 
 def print_evaluation(found: Evaluation) -> None:
@@ -387,51 +366,44 @@ def mistakes(matrix: Matrix) -> list[str]:
 def write_evaluation(file: Path, title: str, weights: str, found: Evaluation) -> None:
     """Writes what an evaluation by itself came to as one page. Raises OSError."""
     with tempfile.TemporaryDirectory() as folder:
-        drawn = [_kept(figure, Path(folder), f'figure{place}_') for place, figure in enumerate(found.figures)]
-        values = in_detail(Path(folder), found.table, drawn)
+        values = in_detail(Path(folder), found.table, _kept(found.figures, Path(folder)))
     tiles = [(name, number(value), '') for name, value in found.metrics.items()]
     tiles += [('samples', number(found.samples), ''), ('time', duration(found.seconds), '')]
     file.parent.mkdir(parents=True, exist_ok=True)
     write_whole(file, rendered('evaluation.html', {'title': title, 'weights': weights, 'tiles': tiles, **values}).encode())
 
 
-def _kept(figure: Figure, folder: Path, prefix: str) -> dict[str, Any]:
-    """A figure as table.json has it, with its pictures in files of `folder` whose names begin with `prefix`. Raises OSError."""
-    if isinstance(figure, Curves):
-        return {'kind': 'curves', **vars(figure)}
-    if isinstance(figure, Matrix):
-        return {'kind': 'matrix', **vars(figure)}
-    if isinstance(figure, Legend):
-        return {'kind': 'legend', **vars(figure)}
-    rows = [
-        {'caption': caption, 'cells': _save_pictures(cells, folder, f'{prefix}{place:02}_')}
-        for place, (caption, cells) in enumerate(figure.rows)
-    ]
-    return {'kind': 'pictures', 'title': figure.title, 'rows': rows}
+def _kept(figures: Sequence[Figure], folder: Path) -> list[dict[str, Any]]:
+    """Figures as table.json has them, with their pictures in files of `folder`. Raises OSError."""
+    kept = []
+    for place, figure in enumerate(figures):
+        said = {'kind': KINDS[type(figure)], **vars(figure)}
+        if isinstance(figure, Pictures):
+            said['rows'] = [
+                {'caption': caption, 'cells': _save_pictures(cells, folder, f'figure{place}_{row:02}_')}
+                for row, (caption, cells) in enumerate(figure.rows)
+            ]
+        kept.append(said)
+    return kept
 
 
 def _save_pictures(cells: Sequence[tuple[str, npt.NDArray[np.uint8]]], folder: Path, prefix: str) -> list[dict[str, str]]:
-    """Captions and names of the files, which lie in `folder`/pictures. Raises OSError."""
+    """Captions and names of the files, which lie in `folder`/pictures, large ones shrunk and compressed. Raises OSError."""
     (folder / 'pictures').mkdir(exist_ok=True)
-    return [
-        {'caption': caption, 'file': _save_picture(picture, folder / 'pictures' / f'{prefix}{place}')}
-        for place, (caption, picture) in enumerate(cells)
-    ]
+    saved = []
+    for place, (caption, picture) in enumerate(cells):
+        image = Image.fromarray(picture)
+        file = f'{prefix}{place}.{"png" if max(image.size) <= 256 else "jpg"}'
+        image.thumbnail((PICTURE_SIDE, PICTURE_SIDE))
+        image.save(folder / 'pictures' / file, quality=92, subsampling=0)
+        saved.append({'caption': caption, 'file': file})
+    return saved
 
 
 def _aligned(pairs: Mapping[str, str]) -> list[Text]:
     """A line for each pair, values under one another."""
     width = max(map(len, pairs), default=0)
     return [Text.assemble((f'{key:<{width}}', 'dim'), '  ', value) for key, value in pairs.items()]
-
-
-def _visualdl_writer() -> Callable[[str], Scalars] | None:
-    """None where VisualDL is not installed."""
-    try:
-        from visualdl import LogWriter
-    except ModuleNotFoundError:
-        return None
-    return LogWriter  # type: ignore[no-any-return]
 
 
 def _json(value: object, indent: int | None = None) -> bytes:
@@ -475,13 +447,3 @@ def _result(summary: Mapping[str, Any]) -> dict[str, str]:
     }
     words |= {'skipped samples': number(len(skipped))} if skipped else {}
     return words | {f'note {place}': said for place, said in enumerate(summary.get('differs', ()), 1)}
-
-
-def _save_picture(picture: npt.NDArray[np.uint8], stem: Path) -> str:
-    """The name of the file: small pictures are kept exactly, large ones shrunk and compressed."""
-    image = Image.fromarray(picture)
-    exact = max(image.size) <= 256
-    image.thumbnail((PICTURE_SIDE, PICTURE_SIDE))
-    path = stem.with_suffix('.png' if exact else '.jpg')
-    image.save(path, quality=92, subsampling=0)
-    return path.name
