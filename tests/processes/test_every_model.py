@@ -79,10 +79,16 @@ DEMOS: dict[str, tuple[str, ...]] = {
         'max_length=60',
     ),
 }
-# What an option of a network goes with.
-TOGETHER: dict[tuple[str, str], dict[str, Any]] = {('db', 'merged'): {'backbone': 'pp_lcnet_v3'}}
+# What an option of a network goes with. Those of DeepLabv3+ are tried on its lightest backbone: they are the same on each.
+LIGHT = {'backbone': 'mobilenet_v2'}
+TOGETHER: dict[tuple[str, str], dict[str, Any]] = {
+    ('db', 'merged'): {'backbone': 'pp_lcnet_v3'},
+    **dict.fromkeys((('deeplabv3p', 'align_corners'), ('deeplabv3p', 'decoder'), ('deeplabv3p', 'pyramid')), LIGHT),
+}
 # Choices that make a network only deeper or wider: their smallest value and the next stand for all.
 ONLY_SIZES = {('segformer', 'backbone'), ('ppyoloe', 'size')}
+# Values of other choices that do.
+ONLY_DEEPER = {('deeplabv3p', 'resnet101_vd'), ('ocrnet', 'hrnet_w48')}
 # What else a network needs: a loss for each output, or another size of images.
 NEEDS: dict[str, tuple[str, ...]] = {
     'pp_liteseg': ('loss=[{name: ohem, min_kept_per_sample: 500}, cross_entropy, dice]',),
@@ -136,7 +142,7 @@ def choices(name: str, build: Any) -> tuple[dict[str, Any], list[dict[str, Any]]
         values = (False, True) if kind is bool else get_args(kind) if get_origin(kind) is Literal else ()
         if values:
             usual[option] = inspect.signature(build).parameters[option].default
-            others = [value for value in values if value != usual[option]]
+            others = [value for value in values if value != usual[option] and (name, value) not in ONLY_DEEPER]
             changes += [{option: value} for value in (others[:1] if (name, option) in ONLY_SIZES else others)]
     return usual, changes
 
