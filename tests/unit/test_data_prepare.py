@@ -441,7 +441,9 @@ def test_a_place_that_cannot_be_written_to_is_named(source: Path, capsys: pytest
     assert 'file/out cannot be written: ' in capsys.readouterr().err
 
 
-def test_a_mask_of_another_shape_is_told_by_the_name_that_it_has(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_mask_of_another_shape_is_reported_by_the_name_that_it_has(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     for folder, shape, highest in (('images', (40, 60, 3), 256), ('masks', (40, 60), 3)):
         (tmp_path / 'set' / folder).mkdir(parents=True)
         for number in range(4):

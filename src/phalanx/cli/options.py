@@ -85,18 +85,10 @@ def train_parser() -> Parser:
     add_offline(parser)
     add_flags(parser)
     brought = parser.add_argument_group('other names for keys of the recipe, as people know them')
-    for option in (
-        'iters',
-        'batch_size',
-        'learning_rate',
-        'log_iters',
-        'keep_checkpoint_max',
-        'save_interval',
-        'num_workers',
-        'seed',
-    ):
+    for option in ('iters', 'batch_size', 'learning_rate', 'log_iters', 'keep_checkpoint_max', 'save_interval', 'num_workers'):
         names = ('--log_iters', '--log_steps') if option == 'log_iters' else (f'--{option}',)
         brought.add_argument(*names, dest=option, metavar='N', help=BROUGHT_ALONG[option].removesuffix('={}'))
+    brought.add_argument('--seed', metavar='N', help='train.seed')
     brought.add_argument('--precision', metavar='DTYPE', help='precision.dtype: fp32, bf16 or fp16')
     brought.add_argument('--amp', action='store_true', help='precision.dtype=fp16')
     brought.add_argument('--do_eval', '--eval', dest='eval', action='store_true', help='evaluate.enabled=true')

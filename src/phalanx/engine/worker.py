@@ -57,7 +57,7 @@ def train(job: Job, resume: str | None = None, fresh: bool = False, callback: Ca
     """The exit status of one rank: 0 when the run came to its end, 128 + signal when it was stopped and saved.
 
     The run goes on from what is in its folder (the usual way, and `resume='auto'`), from the checkpoint that `resume` names, or
-    begins anew (`fresh`). `callback` hears what the report does (`Report`). Raises what ended the run otherwise: RunError,
+    starts over (`fresh`). `callback` hears what the report does (`Report`). Raises what ended the run otherwise: RunError,
     BadSampleError, CheckpointError, OSError.
     """
     with joined(job.recipe.device) as device:

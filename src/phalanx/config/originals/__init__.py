@@ -37,7 +37,7 @@ def dialect_of(path: Path) -> Dialect | None:
     keys = _keys(path, set())
     if 'task' in keys:
         return None
-    return next((dialect for dialect in DIALECTS if any(told <= keys for told in dialect.told_by)), None)
+    return next((dialect for dialect in DIALECTS if any(marks <= keys for marks in dialect.recognised_by)), None)
 
 
 def _keys(path: Path, seen: set[Path]) -> set[str]:

@@ -53,7 +53,7 @@ class Dialect:
     project: str
     keys: Set[str]  # of the top level; an assignment below one of them is to the original
     bases: str | None = None  # the key that names the files underneath
-    told_by: tuple[set[str], ...]  # keys of a configuration, of which one set must be there as a whole
+    recognised_by: tuple[set[str], ...]  # keys of a configuration, of which one set must be there as a whole
     read: Callable[[Path, Reading], Node] = read_alone  # a file and what lies under it, in one
     translate: Callable[[Node, Reading], Node]  # into a recipe; what goes wrong is noted in the Reading
     options: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # of its train.py, as assignments to its own keys

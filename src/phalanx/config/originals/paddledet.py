@@ -106,7 +106,7 @@ DIALECT = Dialect(
         *('YOLOv3', 'PPYOLOE', 'slim_config', 'CSPResNet', 'CustomCSPPAN', 'PPYOLOEHead', *METHODS),
     },
     bases=BASE,
-    told_by=tuple({'architecture', key} for key in ('LearningRate', 'OptimizerBuilder', 'TrainReader', 'TrainDataset')),
+    recognised_by=tuple({'architecture', key} for key in ('LearningRate', 'OptimizerBuilder', 'TrainReader', 'TrainDataset')),
     read=read,
     translate=translate,
     differs=('each epoch sees every sample: none is dropped, and the next one goes on within the same batch',),

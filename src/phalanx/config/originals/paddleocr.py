@@ -231,7 +231,7 @@ def _plus(node: Node, epochs: float) -> Node:
 DIALECT = Dialect(
     project='PaddleOCR',
     keys={'Global', 'Optimizer', 'Architecture', 'Loss', 'PostProcess', 'Metric', 'Train', 'Eval'},
-    told_by=({'Global', 'Architecture'},),
+    recognised_by=({'Global', 'Architecture'},),
     translate=translate,
     evaluates_on_request=False,
     differs=('each epoch sees every sample: none is dropped, and the next one goes on within the same batch',),

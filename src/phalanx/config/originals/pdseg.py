@@ -406,7 +406,7 @@ DIALECT = Dialect(
         *('DATASET', 'MODEL', 'TRAIN', 'SOLVER', 'AUG', 'DATALOADER', 'FREEZE', 'TEST', 'SLIM'),
         *('BATCH_SIZE', 'TRAIN_CROP_SIZE', 'EVAL_CROP_SIZE', 'MEAN', 'STD'),
     },
-    told_by=({'MODEL', 'DATASET'}, {'SOLVER'}),
+    recognised_by=({'MODEL', 'DATASET'}, {'SOLVER'}),
     translate=translate,
     differs=('label maps are evaluated in their own size, and running statistics of norms move by 0.1 a step, not 0.01',),
 )

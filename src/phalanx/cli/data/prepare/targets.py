@@ -109,7 +109,7 @@ def write_copied(
             for split, samples in lists.items()
         }
         written = write(family, found, moved, place, meaning=meaning)
-        for folder in ('images', 'masks'):  # what could not be used is told of the file that the user has
+        for folder in ('images', 'masks'):  # what could not be used is reported by the user's own file
             written.left_out[:] = [why.replace(str(place / folder), str(source)) for why in written.left_out]
         place.rename(out)
     return written

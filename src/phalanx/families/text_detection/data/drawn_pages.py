@@ -26,7 +26,10 @@ FACES = (
     cv2.FONT_HERSHEY_SCRIPT_SIMPLEX,
     cv2.FONT_HERSHEY_SCRIPT_COMPLEX,
 )
-SYLLABLES = 'an Be cor du el Fi gro ha in ku Lo mi nor pe Ra si tu vel zy'
+SYLLABLES = (
+    *('an', 'Be', 'cor', 'du', 'el', 'Fi', 'gro', 'ha', 'in', 'ku'),
+    *('Lo', 'mi', 'nor', 'pe', 'Ra', 'si', 'tu', 'vel', 'zy'),
+)
 DRAWN_HEIGHT = 48  # of letters, before they get their size
 APART = 4  # pixels that are left free between two texts
 TOO_SMALL = (4.0, 6.0)  # the heights of texts that nobody can read
@@ -91,7 +94,7 @@ def words(rng: Rng) -> str:
     """One to three words, or a number."""
     if rng.random() < 0.2:
         return str(rng.integers(10, 10**6))
-    return ' '.join(''.join(rng.choice(SYLLABLES.split(), rng.integers(1, 4))) for _ in range(rng.integers(1, 4)))
+    return ' '.join(''.join(rng.choice(SYLLABLES, rng.integers(1, 4))) for _ in range(rng.integers(1, 4)))
 
 
 def written(text: str, rng: Rng) -> Array:
