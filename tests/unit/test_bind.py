@@ -77,6 +77,7 @@ def test_a_named_part_becomes_its_builder_with_the_options_filled_in(tmp_path: P
         ('limit: null', 'limit', None),
         ('limit: 4', 'limit', 4),
         ('title: 2015', 'title', '2015'),  # a word that looks like a number
+        ('title: 010', 'title', '010'),
         ('title: on', 'title', 'on'),  # and one that looks like a truth value
         ('inner: {mode: off}', 'inner', Inner(mode='off')),  # YAML 1.1 reads off as false
         ('size: [3, 4]', 'size', (3, 4)),
@@ -100,6 +101,14 @@ def test_values_are_read_as_the_field_says(tmp_path: Path, line: str, attribute:
         ('limit: 1.5', "limit: expected a whole number, got '1.5'"),
         ('scale: fast', "scale: expected dynamic or a number, got 'fast'"),
         ('limit: "4"', "limit: expected a whole number, got '4', a word; leave out the quotes"),
+        ('limit: 010', "limit: expected a whole number, got '010'; a leading zero means octal in YAML: write 10"),
+        ('limit: 08', "limit: expected a whole number, got '08'; a leading zero means octal in YAML: write 8"),
+        ('limit: 0o10', "limit: expected a whole number, got '0o10'"),
+        ('ratio: -0_12', "ratio: expected a number, got '-0_12'; a leading zero means octal in YAML: write -12"),
+        ('ratio: 1:30', "ratio: expected a number, got '1:30', which YAML reads as 90 (base 60)"),
+        ('scale: 010', "scale: expected dynamic or a number, got '010'; a leading zero means octal"),
+        ('limit: on', "limit: expected a whole number, got 'on'"),
+        ('size: (3, 4)', "size: expected a list such as [3, 4], got '(3, 4)'"),
         ('root: null', "root: expected a path, got 'null'"),
         ('inner: {mode: of}', "inner.mode: 'of' is not one of off, on, auto; did you mean 'off'?"),
         ('inner: {count: -1}', 'inner: count cannot be negative, got -1'),

@@ -48,6 +48,20 @@ def test_a_shipped_recipe_or_a_part_of_several_is_a_base_by_its_name(tmp_path: P
 
 
 @pytest.mark.parametrize(
+    ('text', 'result'),
+    [
+        ('b: {<<: *a, steps: 6}', {'steps': 6, 'seed': 1}),
+        ('b: {steps: 6, <<: *a}', {'steps': 6, 'seed': 1}),  # in either order
+        ('b: {<<: *a, epochs: 2}', {'epochs': 2, 'seed': 1}),  # another way to say how long
+        ('b: {<<: [{seed: 2}, *a]}', {'steps': 5, 'seed': 2}),  # of several the first wins
+        ('b: &b {<<: *a, steps: 6}\nc: {<<: *b}', {'steps': 6, 'seed': 1}),
+    ],
+)
+def test_a_merge_key_brings_in_what_the_mapping_does_not_say(tmp_path: Path, text: str, result: object) -> None:
+    assert plain(read(write(tmp_path, run=f'a: &a {{steps: 5, seed: 1}}\n{text}\n')).value['b']) == result
+
+
+@pytest.mark.parametrize(
     ('assignment', 'result'),
     [
         ('a.b=1', {'a': {'b': 1, 'c': [{'d': 0}]}}),
@@ -68,6 +82,8 @@ def test_an_assignment_overrides_one_key(assignment: str, result: object) -> Non
     ('files', 'message'),
     [
         ({'run': 'x: 1\ny: 2\nx: 3\n'}, "run.yml:3: the key 'x' is written twice, first at run.yml:1"),
+        ({'run': 'x: {<<: {y: 1}, z: 1, z: 2}\n'}, "run.yml:1: the key 'z' is written twice"),
+        ({'run': 'x: {<<: 1}\n'}, 'run.yml:1: `<<` takes a mapping or a list of mappings'),
         ({'run': 'x: [1\n'}, "run.yml:2: is not YAML: expected ',' or ']', but got '<stream end>'"),
         ({'run': '- 1\n'}, 'run.yml:1: expected a mapping of keys, this is a list'),
         ({'run': 'x: !!python/object/apply:os.system [ls]\n'}, 'run.yml:1: the tag tag:yaml.org'),  # a recipe is data

@@ -3,6 +3,7 @@
 import dataclasses
 import inspect
 import math
+import re
 import types
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -79,6 +80,8 @@ class _Binder:
 
     def scalar(self, node: Node, kind: type, path: str) -> Bound:
         value, text = node.value, node.text
+        if kind in (int, float) and (cure := _number_cure(node)):
+            return self.wrong(node, path, words_for(kind), cure)
         if kind is float and isinstance(value, int | float | str) and not isinstance(value, bool):
             try:
                 value = float(value)  # YAML 1.1 reads `1e-4` as text; the field says that it is a number
@@ -115,7 +118,7 @@ class _Binder:
         if len(rest) == 1:
             self.problems += trial.problems
             return None, node
-        return self.wrong(node, path, ' or '.join(words_for(option) for option in rest))
+        return self.wrong(node, path, ' or '.join(words_for(option) for option in rest), _number_cure(node))
 
     def sequence(self, node: Node, shape: type, args: tuple[Any, ...], path: str) -> Bound:
         value = node.value
@@ -123,7 +126,7 @@ class _Binder:
             bound, tree = self.any(node, args[0], path)
             return shape([bound]), tree
         if not isinstance(value, list):
-            return self.wrong(node, path, f'a list such as [{node.text}]' if node.text else 'a list')
+            return self.wrong(node, path, f'a list such as [{node.text.strip("() ")}]' if node.text else 'a list')
         fixed = shape is tuple and args[-1] is not Ellipsis
         if fixed and len(args) != len(value):
             return self.wrong(node, path, f'{len(args)} values')
@@ -241,6 +244,16 @@ def as_node(value: Any) -> Node:
     if isinstance(value, list | tuple):
         return Node([as_node(item) for item in value], DEFAULT)
     return Node(str(value) if isinstance(value, Path) else value, DEFAULT)
+
+
+def _number_cure(node: Node) -> str:
+    """The fix for digits that YAML 1.1 reads as another number, `010` as 8 and `1:30` as 90, or as a word, `08`; else empty."""
+    text = (node.text or '').replace('_', '')
+    if re.fullmatch(r'[-+]?0\d+', text) and node.value != int(text):
+        return f'; a leading zero means octal in YAML: write {int(text)}'
+    if not isinstance(node.value, str) and re.fullmatch(r'[-+]?\d+(:\d+)+(\.\d*)?', text):
+        return f', which YAML reads as {node.value} (base 60); write the number itself'
+    return ''
 
 
 def words_for(kind: Any) -> str:

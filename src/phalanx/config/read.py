@@ -25,6 +25,7 @@ ALTERNATIVES = (
 MOST_CHARACTERS, MOST_NODES, MOST_LEVELS = 4_000_000, 200_000, 64
 LONGEST_NUMBER = 1000  # characters
 STRUCTURE = frozenset('[]{}:#"\'|>\n')  # what means something in YAML beyond the first character of a word
+MERGE_KEY = 'tag:yaml.org,2002:merge'
 MOST_BASES = 32  # files below one, and bases that one file names
 
 
@@ -106,7 +107,7 @@ def document(path: Path, notes: list[str] | None = None) -> Node:
         kind = 'a list' if isinstance(own.value, list) else f'the value {own.value!r}'
         problems.append(f'{own.origin}: expected a mapping of keys, this is {kind}')
     if problems:
-        raise ConfigError(problems)
+        raise ConfigError(list(dict.fromkeys(problems)))  # what an alias repeats is reported once
     return own
 
 
@@ -261,12 +262,12 @@ def _node(
     if tagged and (notes is None or not tree.tag.startswith('!') or isinstance(tree, yaml.SequenceNode)):
         problems.append(f'{origin}: the tag {tree.tag} means nothing in a recipe')
     if isinstance(tree, yaml.MappingNode):
-        try:
-            yaml.SafeLoader('').flatten_mapping(tree)  # resolves `<<`
-        except yaml.MarkedYAMLError as error:
-            problems.append(f'{origin}: {error.problem}')
         children: dict[str, Node] = {'type': Node(tree.tag[1:], origin, tree.tag)} if tagged else {}
+        merged: dict[str, Node] = {}
         for name, value in tree.value:
+            if name.tag == MERGE_KEY:
+                merged = _merged(value, source, problems, lines, notes) | merged
+                continue
             if not isinstance(name, yaml.ScalarNode):
                 problems.append(f'{source}:{name.start_mark.line + 1}: a key is a word, not a list or a mapping')
                 continue
@@ -275,6 +276,8 @@ def _node(
                 said = f'{child.origin}: the key {name.value!r} is written twice, first at {children[name.value].origin}'
                 (problems if notes is None else notes).append(said)
             children[name.value] = child
+        replaced = {other for key, child in children.items() for other in _others(key, child)}
+        children = {key: child for key, child in merged.items() if key not in replaced} | children
         return Node(children, origin)
     if isinstance(tree, yaml.SequenceNode):
         return Node([_node(item, source, problems, lines, notes=notes) for item in tree.value], origin)
@@ -289,6 +292,18 @@ def _node(
         problems.append(f'{origin}: {tree.value[:60]!r} cannot be read as {tree.tag.rpartition(":")[2]}: {str(error)[:200]}')
         value = None
     return Node(value, origin, str(tree.value))
+
+
+def _merged(tree: yaml.Node, source: str, problems: list[str], lines: bool, notes: list[str] | None) -> dict[str, Node]:
+    """The keys that a merge key `<<` brings in, from one mapping or from several, of which the first wins."""
+    bases = tree.value if isinstance(tree, yaml.SequenceNode) else [tree]
+    if not all(isinstance(base, yaml.MappingNode) for base in bases):
+        problems.append(f'{source}:{tree.start_mark.line + 1}: `<<` takes a mapping or a list of mappings')
+        return {}
+    found: dict[str, Node] = {}
+    for base in bases:
+        found = _node(base, source, problems, lines, notes=notes).value | found
+    return found
 
 
 def did_you_mean(word: Any, known: Iterable[Any], cutoff: float = 0.6) -> str:
