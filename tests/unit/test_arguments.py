@@ -89,3 +89,8 @@ def test_what_is_loaded_for_good_is_no_work_for_the_garbage_collector() -> None:
     words = [sys.executable, '-c', asked, 'config', 'crnn_digits']
     said = subprocess.run(words, capture_output=True, text=True, check=True).stdout
     assert said.endswith('0 True True\n')
+
+
+def test_a_name_that_is_not_utf8_is_refused_at_once(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(['train', 'runs/latin\udce9.yml']) == 2
+    assert capsys.readouterr().err.startswith('runs/latin\\xe9.yml: this name is not UTF-8 text')

@@ -1,10 +1,12 @@
 """`phalanx COMMAND ...`: finds the command, and loads no more than it needs."""
 
 import errno
+import os
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from importlib import import_module
+from pathlib import Path
 from typing import NamedTuple
 
 import phalanx
@@ -68,6 +70,9 @@ def main(argv: Sequence[str] | None = None, loading: Callable[[], AbstractContex
     if command is None:
         print(f'phalanx: {words[0]!r} is not a command\n{_help()}', file=sys.stderr)
         return 2
+    if words[0] != 'launch' and (problem := _bad_name(words)):  # the words of a launched program are its own
+        print(problem, file=sys.stderr)
+        return 2
     if words == ['config']:
         print(listing())
         return 0
@@ -91,6 +96,19 @@ def main(argv: Sequence[str] | None = None, loading: Callable[[], AbstractContex
             raise
         print(f'{str(error.filename)[:60]}...: {error.strerror}; no file has such a name', file=sys.stderr)
         return 2
+
+
+def _bad_name(words: Sequence[str]) -> str | None:
+    """The refusal of a word, or of the working folder, that is not UTF-8: recipes, logs and reports could not name it."""
+    try:
+        folder = str(Path.cwd())
+    except FileNotFoundError:
+        return 'the working folder does not exist any more; change to another one'
+    for word in (*words, folder):
+        if (raw := os.fsencode(word)).decode(errors='replace') != word:
+            shown = raw.decode(errors='backslashreplace')
+            return f'{shown}: this name is not UTF-8 text, so no recipe, log or report could name it; rename it'
+    return None
 
 
 def _help() -> str:
