@@ -27,7 +27,7 @@ import numpy as np
 import torch
 
 import phalanx
-from phalanx.cli.bench.show import as_markdown, as_text
+from phalanx.bench.show import as_markdown, as_text
 from phalanx.deploy.deployed import evaluate
 from phalanx.deploy.export import Options, answers, export
 from phalanx.deploy.options import FORMATS

@@ -24,8 +24,8 @@ from typing import Any
 
 import torch
 
-from phalanx.cli.bench.show import as_markdown
-from phalanx.cli.bench.train import measure, of_peak
+from phalanx.bench.show import as_markdown
+from phalanx.bench.train import measure, of_peak
 from phalanx.engine.runs import open_job
 from phalanx.engine.worker import joined
 

@@ -24,8 +24,8 @@ import numpy as np
 import plain_transforms as plain
 from PIL import Image
 
-from phalanx.cli.bench.data import one_thread, prepare
-from phalanx.cli.bench.show import as_text
+from phalanx.bench.data import one_thread, prepare
+from phalanx.bench.show import as_text
 from phalanx.engine.loader import Stream
 from phalanx.engine.runs import open_job
 

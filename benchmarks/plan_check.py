@@ -18,10 +18,10 @@ from typing import Any
 
 from namespaces import limit, on_all, together, two_nodes
 
-from phalanx.cli.bench.network import FREE, Link, Network, through_cable
-from phalanx.cli.bench.plan import plan
-from phalanx.cli.bench.profile import Profile
-from phalanx.cli.bench.show import as_text
+from phalanx.bench.network import FREE, Link, Network, through_cable
+from phalanx.bench.plan import plan
+from phalanx.bench.profile import Profile
+from phalanx.bench.show import as_text
 
 PER_RANK = ('device=cpu', 'train.global_batch_size=null', 'train.workers=0')
 

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from namespaces import Node, limit, on_all, outputs, together, two_nodes
 
-from phalanx.cli.bench.show import as_text
+from phalanx.bench.show import as_text
 
 PLAIN = Path(__file__).with_name('plain_ddp.py')
 RECIPE = 'pp_liteseg_digits'

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from plain_ddp import CPU, WARMUP
 
-from phalanx.cli.bench.show import as_text
+from phalanx.bench.show import as_text
 from phalanx.engine.meters import peak_memory_mb
 from phalanx.engine.runs import open_job
 from phalanx.engine.trainer import Trainer

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from phalanx.config.originals.dialect import Dialect, Reading, assigned
 from phalanx.config.read import Node
+from phalanx.paddle.configs.dialect import Dialect, Reading, assigned
 
 JUNK: tuple[Any, ...] = (None, 0, -1, 2.5, 'x', True, [], {}, [1], float('nan'), float('inf'), {'a': 1}, [[]], [{'x': 1}])
 

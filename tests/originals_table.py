@@ -17,11 +17,11 @@ from test_originals_paddleseg import FILES as SEGMENTATION
 from test_originals_pdseg import LITE, OCRNET, UNET_PET, XCEPTION
 
 from mutations import places
-from phalanx.config.originals import dialect_of
-from phalanx.config.originals.dialect import Dialect, Reading, assigned
 from phalanx.config.read import Node, plain
 from phalanx.families.recognition.characters import SHORT
 from phalanx.families.table.tokens import CHINESE, PUBLISHED
+from phalanx.paddle.configs import dialect_of
+from phalanx.paddle.configs.dialect import Dialect, Reading, assigned
 
 TEXTS = {
     **{f'seg/{name}': text for name, text in SEGMENTATION.items()},

@@ -25,7 +25,6 @@ import lmdb
 import pytest
 import torch
 
-from phalanx.config.originals import dialect_of, translate
 from phalanx.config.read import ConfigError, Node, document, override, read
 from phalanx.data.folders import names_from
 from phalanx.data.image import read_image
@@ -34,6 +33,7 @@ from phalanx.families.detection.data.coco import CocoJson
 from phalanx.families.detection.data.voc import PascalVOC
 from phalanx.families.detection.data.yolo import YoloText
 from phalanx.families.recognition.data.lmdb_sets import Lmdb
+from phalanx.paddle.configs import dialect_of, translate
 from phalanx.system.errors import CheckpointError
 from phalanx.weights.finding import find
 from phalanx.weights.reading import read_weights

@@ -28,8 +28,8 @@ from phalanx.families.detection.loss import TaskAlignedLoss
 from phalanx.families.detection.loss.assign import Assigned, Truths, padded
 from phalanx.families.detection.models.ppyoloe import PPYOLOE, ppyoloe
 from phalanx.families.detection.nms import Nms, multiclass_nms
+from phalanx.paddle.weights import ORIGINALS
 from phalanx.parallel.step import WholeStep
-from phalanx.weights.originals import ORIGINALS
 
 BINS = REACH[1] - REACH[0] + 1
 

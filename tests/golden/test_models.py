@@ -30,8 +30,8 @@ from phalanx.families.segmentation.models.pp_liteseg import PPLiteSeg, pp_litese
 from phalanx.families.segmentation.models.segformer import SegFormer, segformer
 from phalanx.families.segmentation.models.unet import UNet, unet
 from phalanx.families.task import Term
+from phalanx.paddle.weights import ORIGINALS
 from phalanx.parallel.step import WholeStep
-from phalanx.weights.originals import ORIGINALS
 
 DATA = Path(__file__).parent / 'data'
 FACTS = json.loads((DATA / 'segmentation.json').read_text())

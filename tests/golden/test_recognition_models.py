@@ -33,7 +33,7 @@ from phalanx.families.recognition.models.svtr_lcnet import SVTRLCNet
 from phalanx.families.recognition.models.svtr_lcnetv3 import SVTRLCNetV3, svtr_lcnetv3
 from phalanx.families.recognition.texts import Texts
 from phalanx.families.task import Loss
-from phalanx.weights.originals import ORIGINALS
+from phalanx.paddle.weights import ORIGINALS
 from phalanx.weights.reading import of_network
 
 DATA = Path(__file__).parent / 'data'

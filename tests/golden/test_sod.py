@@ -14,8 +14,8 @@ from phalanx.families.detection.loss.assign import by_task, padded
 from phalanx.families.detection.loss.task_aligned import _of_distributions
 from phalanx.families.detection.models.places import PlaceEncoder, place_waves
 from phalanx.families.detection.models.ppyoloe import ppyoloe
-from phalanx.weights.originals import stored_as_in_paddle
-from phalanx.weights.originals.ppyoloe import original
+from phalanx.paddle.weights import stored_as_in_paddle
+from phalanx.paddle.weights.ppyoloe import original
 
 GOLDEN = np.load(Path(__file__).parent / 'data' / 'ppyoloe_sod.npz')
 

@@ -23,7 +23,7 @@ from phalanx.engine.optim.schedule import piecewise
 from phalanx.families.table.loss import LOSSES, Targets
 from phalanx.families.table.models.slanet import SLANet, slanet
 from phalanx.families.table.output import TableOutput
-from phalanx.weights.originals.slanet import original
+from phalanx.paddle.weights.slanet import original
 
 DATA = Path(__file__).parent / 'data'
 FACTS = json.loads((DATA / 'table.json').read_text())

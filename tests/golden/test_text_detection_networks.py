@@ -23,9 +23,9 @@ from phalanx.families.text_detection.loss import DbLoss
 from phalanx.families.text_detection.models.db import DB, db
 from phalanx.families.text_detection.models.maps import Maps
 from phalanx.families.text_detection.targets import Targets
+from phalanx.paddle.weights import stored_as_in_paddle
+from phalanx.paddle.weights.db import original
 from phalanx.parallel.step import WholeStep
-from phalanx.weights.originals import stored_as_in_paddle
-from phalanx.weights.originals.db import original
 
 DATA = Path(__file__).parent / 'data'
 FACTS = json.loads((DATA / 'text_detection.json').read_text())

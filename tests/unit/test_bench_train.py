@@ -17,10 +17,10 @@ from torch import Tensor, nn
 from torch.autograd import DeviceType
 from torch.nn import functional as F
 
-from phalanx.cli.bench.data import Clock
-from phalanx.cli.bench.flops import step_flops
-from phalanx.cli.bench.profile import NETWORK, PHASES, WAIT, WITH_LOSS, Step, profiled, steps_of
-from phalanx.cli.bench.train import Figures, advice, of_peak
+from phalanx.bench.data import Clock
+from phalanx.bench.flops import step_flops
+from phalanx.bench.profile import NETWORK, PHASES, WAIT, WITH_LOSS, Step, profiled, steps_of
+from phalanx.bench.train import Figures, advice, of_peak
 from phalanx.data.samples import Draw
 from phalanx.engine.optim import OPTIMIZERS, SCHEDULES
 from phalanx.engine.schema import Recipe, Train

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from phalanx.families.segmentation.models.unet import unet
-from phalanx.weights.originals import ORIGINALS, stored_as_in_paddle
+from phalanx.paddle.weights import ORIGINALS, stored_as_in_paddle
 from running import Command, losses, records
 
 CONFIGURATION = """

@@ -13,7 +13,7 @@ from test_originals_paddledet import FILES as DETECTION
 from phalanx.cli.main import main
 from phalanx.families.detection.models.ppyoloe import ppyoloe
 from phalanx.families.segmentation.models.pp_liteseg import pp_liteseg
-from phalanx.weights.originals import ORIGINALS, stored_as_in_paddle
+from phalanx.paddle.weights import ORIGINALS, stored_as_in_paddle
 
 HEAD = 'seg_heads.0.conv_out.weight'
 

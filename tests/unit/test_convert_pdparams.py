@@ -189,12 +189,12 @@ def test_what_weights_do_not_need_is_refused_by_name(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     saved, told = MALICIOUS[name]
-    path = written(tmp_path / 'weights.pdparams', saved, protocol)
+    path = written(tmp_path / 'paddle.pdparams', saved, protocol)
     with pytest.raises(CheckpointError) as caught:
         read_pdparams(path)
     told = told.replace('builtins.', '__builtin__.') if protocol == 2 and 'import__' not in told else told
     assert str(path) in str(caught.value) and told.rpartition('.')[2] in str(caught.value)
-    assert [file.name for file in tmp_path.iterdir()] == ['weights.pdparams']
+    assert [file.name for file in tmp_path.iterdir()] == ['paddle.pdparams']
 
 
 def test_one_stored_array_under_many_names_is_refused(tmp_path: Path) -> None:

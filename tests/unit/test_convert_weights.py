@@ -25,8 +25,8 @@ from phalanx.families.distillation import Distilled
 from phalanx.families.segmentation.models.pp_liteseg import pp_liteseg
 from phalanx.families.segmentation.models.segformer import segformer
 from phalanx.families.segmentation.models.unet import unet
+from phalanx.paddle.weights import ORIGINALS, stored_as_in_paddle
 from phalanx.system.errors import CheckpointError
-from phalanx.weights.originals import ORIGINALS, stored_as_in_paddle
 from phalanx.weights.published import PUBLISHED
 from phalanx.weights.reading import fit_of, load_weights, namings
 

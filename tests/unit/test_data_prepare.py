@@ -13,10 +13,10 @@ from PIL import Image
 from pycocotools import mask as coco_masks
 
 import phalanx.cli.main as cli
-from phalanx.cli.data.prepare import label_maps
-from phalanx.cli.data.prepare.checks import AnnotationError
-from phalanx.cli.data.prepare.label_maps import dealt
-from phalanx.cli.data.prepare.shapes import polygon, runs
+from phalanx.curation.prepare import label_maps
+from phalanx.curation.prepare.checks import AnnotationError
+from phalanx.curation.prepare.label_maps import dealt
+from phalanx.curation.prepare.shapes import polygon, runs
 from phalanx.data.samples import Draw
 from phalanx.families.segmentation.data.file_list import FileList
 from phalanx.families.segmentation.labels import VOID

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from phalanx.cli.data.command import command
+from phalanx.cli.data import command
 from phalanx.families.detection.data.voc import PascalVOC
 from phalanx.families.recognition.data.lmdb_sets import LmdbSets
 from phalanx.system.errors import RequestError

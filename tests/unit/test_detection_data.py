@@ -13,7 +13,7 @@ import pytest
 from numpy.testing import assert_array_equal
 from PIL import Image
 
-from phalanx.cli.data.census import Census
+from phalanx.curation.census import Census
 from phalanx.data.samples import Draw, SampleError
 from phalanx.families.detection.data import DATA, Objects
 from phalanx.families.detection.data.coco import CocoJson, Objects365

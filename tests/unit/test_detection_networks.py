@@ -11,8 +11,8 @@ from phalanx.families.detection.decode import REACH, Raw
 from phalanx.families.detection.models import MODELS
 from phalanx.families.detection.models.ppyoloe import PPYOLOE, ppyoloe
 from phalanx.nn.backbones.csp_rep_resnet import RepBlock
+from phalanx.paddle.weights import ORIGINALS
 from phalanx.parallel.norms import BatchNorm2d
-from phalanx.weights.originals import ORIGINALS
 
 BINS = REACH[1] - REACH[0] + 1
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import safetensors.torch
 
-from phalanx.cli.finetune import choices, finetuned
+from phalanx.engine.finetune import choices, finetuned
 from phalanx.engine.runs import Job, open_job
 from phalanx.families.segmentation.data import cityscapes
 from phalanx.system.errors import RequestError

@@ -12,7 +12,7 @@ import torch
 from numpy.testing import assert_array_equal
 from PIL import Image, ImageOps
 
-from phalanx.cli.data.prepare.checks import size_of
+from phalanx.curation.prepare.checks import size_of
 from phalanx.data.batch import channels_first, normalised, stacked
 from phalanx.data.image import orientation_of, overlay, palette, read_image, read_labels
 from phalanx.data.samples import SampleError

@@ -14,8 +14,8 @@ from torch import nn
 from phalanx.families.segmentation.models.pp_liteseg import pp_liteseg
 from phalanx.families.segmentation.models.segformer import segformer
 from phalanx.families.segmentation.models.unet import unet
+from phalanx.paddle.weights import ORIGINALS
 from phalanx.system.errors import CheckpointError
-from phalanx.weights.originals import ORIGINALS
 from phalanx.weights.reading import load_weights
 
 Arrays = dict[str, npt.NDArray[np.float32]]

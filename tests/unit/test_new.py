@@ -13,10 +13,10 @@ import pytest
 import yaml
 
 import drawn
-from phalanx.cli.data.new import command, plan
-from phalanx.cli.data.new.published import STARTS
-from phalanx.cli.data.prepare.samples import Family
 from phalanx.config.read import plain
+from phalanx.curation.new import create, plan
+from phalanx.curation.new.published import STARTS
+from phalanx.curation.prepare.samples import Family
 from phalanx.engine.runs import open_job
 from running import run_here
 
@@ -54,7 +54,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 @pytest.fixture(autouse=True)
 def quick(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(command, 'TRIED', 0)
+    monkeypatch.setattr(create, 'TRIED', 0)
 
 
 @pytest.mark.parametrize('drawing', DRAWN, ids=lambda drawing: drawing.__name__)
@@ -123,7 +123,7 @@ def test_three_images_are_enough_to_begin_with(drawing: Callable[[Path], None], 
 def test_the_recipe_computes_in_bf16_where_that_was_clearly_faster(
     monkeypatch: pytest.MonkeyPatch, clearly: float, dtype: str
 ) -> None:
-    monkeypatch.setattr(command, 'CLEARLY', clearly)
+    monkeypatch.setattr(create, 'CLEARLY', clearly)
     monkeypatch.setattr(plan, 'may_be_faster_in_bf16', lambda node: True)  # also on processors where it never is
     drawn.csv_boxes(Path('mine'))
     assert run_here('new', 'mine') == 0

@@ -15,7 +15,7 @@ import yaml
 from PIL import Image
 
 import drawn
-from phalanx.cli.data.new.plan import (
+from phalanx.curation.new.plan import (
     Node,
     class_weights,
     detection_side,
@@ -25,13 +25,13 @@ from phalanx.cli.data.new.plan import (
     segmentation_sides,
     text_sides,
 )
-from phalanx.cli.data.prepare.checks import AnnotationError
-from phalanx.cli.data.prepare.dealing import deal, val_share
-from phalanx.cli.data.prepare.formats import look
-from phalanx.cli.data.prepare.html_tables import tokens_of
-from phalanx.cli.data.prepare.samples import Found, Sample, Thing
-from phalanx.cli.data.prepare.targets import Written
-from phalanx.cli.data.prepare.tree import Tree
+from phalanx.curation.prepare.checks import AnnotationError
+from phalanx.curation.prepare.dealing import deal, val_share
+from phalanx.curation.prepare.formats import look
+from phalanx.curation.prepare.html_tables import tokens_of
+from phalanx.curation.prepare.samples import Found, Sample, Thing
+from phalanx.curation.prepare.targets import Written
+from phalanx.curation.prepare.tree import Tree
 from phalanx.data.samples import Draw
 from phalanx.engine.runs import open_job
 from phalanx.families.text_detection.data.label_files import LabelFiles

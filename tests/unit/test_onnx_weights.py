@@ -14,10 +14,10 @@ from phalanx.families.segmentation.models.unet import unet
 from phalanx.families.table.models.slanet import slanet
 from phalanx.families.text_detection.models.db import DB, db
 from phalanx.nn.backbones.lcnetv3 import Affine
+from phalanx.paddle.pdparams import RefusedError
+from phalanx.paddle.weights.db import in_order
 from phalanx.system.errors import CheckpointError
 from phalanx.weights.onnx_file import PARTS, layers_of
-from phalanx.weights.originals.db import in_order
-from phalanx.weights.pdparams import RefusedError
 from phalanx.weights.reading import load_weights
 
 onnx = pytest.importorskip('onnx', reason='reading ONNX files needs onnx')

@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 
 from mutations import mutated, translated
-from phalanx.config.originals import paddledet
-from phalanx.config.originals.dialect import Reading
 from phalanx.config.read import ConfigError, plain
 from phalanx.engine.optim.schedule import Schedule
 from phalanx.engine.runs import open_job
+from phalanx.paddle.configs import paddledet
+from phalanx.paddle.configs.dialect import Reading
 
 COCO = """
 metric: COCO

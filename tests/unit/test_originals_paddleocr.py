@@ -11,14 +11,14 @@ from typing import Any, get_args
 import pytest
 
 from mutations import mutated, translated
-from phalanx.config.originals import paddleocr
-from phalanx.config.originals.dialect import Reading
-from phalanx.config.originals.paddleocr_text import DICTIONARIES
 from phalanx.config.read import ConfigError, plain
 from phalanx.engine.optim.schedule import Schedule
 from phalanx.engine.runs import open_job
 from phalanx.families.recognition.characters import SHORT, BuiltIn
 from phalanx.families.table.tokens import CHINESE, PUBLISHED
+from phalanx.paddle.configs import paddleocr
+from phalanx.paddle.configs.dialect import Reading
+from phalanx.paddle.configs.paddleocr_text import DICTIONARIES
 
 GLOBAL = """
 Global:

@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 
 from mutations import mutated, translated
-from phalanx.config.originals import dialect_of, pdseg
-from phalanx.config.originals.dialect import Reading
 from phalanx.config.read import ConfigError, plain
 from phalanx.engine.optim.groups import parameter_groups
 from phalanx.engine.optim.schedule import Schedule
 from phalanx.engine.runs import Job, open_job
 from phalanx.families.segmentation.models import MODELS
+from phalanx.paddle.configs import dialect_of, pdseg
+from phalanx.paddle.configs.dialect import Reading
 
 UNET_PET = """
 TRAIN_CROP_SIZE: (512, 512) # (width, height)

@@ -20,10 +20,10 @@ from phalanx.families.recognition.loss import CTC, NRTR, TextLoss
 from phalanx.families.recognition.models.nrtr import NRTRHead
 from phalanx.families.recognition.models.svtr_lcnetv3 import SVTRLCNetV3, svtr_lcnetv3
 from phalanx.families.recognition.texts import Texts
+from phalanx.paddle.weights import stored_as_in_paddle
+from phalanx.paddle.weights.recognition import svtr_in_order
+from phalanx.paddle.weights.recognition import svtr_lcnetv3 as named
 from phalanx.weights.onnx_file import layers_of
-from phalanx.weights.originals import stored_as_in_paddle
-from phalanx.weights.originals.recognition import svtr_in_order
-from phalanx.weights.originals.recognition import svtr_lcnetv3 as named
 from phalanx.weights.reading import load_weights
 
 HERE = find_spec('rapidocr_onnxruntime') is not None

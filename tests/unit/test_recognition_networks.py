@@ -19,8 +19,8 @@ from phalanx.families.recognition.models.sar import SARHead
 from phalanx.families.recognition.texts import Texts
 from phalanx.nn import stochastic
 from phalanx.nn.stochastic import SampleKeys
+from phalanx.paddle.weights import ORIGINALS
 from phalanx.parallel.norms import BatchNorm2d
-from phalanx.weights.originals import ORIGINALS
 
 VARIANTS: dict[str, Callable[[], nn.Module]] = {
     'crnn': lambda: MODELS['crnn'](5),

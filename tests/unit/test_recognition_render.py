@@ -12,10 +12,10 @@ from numpy.testing import assert_array_equal
 from PIL import Image
 
 from phalanx.data.samples import Draw
-from phalanx.families.recognition import render as rendering
 from phalanx.families.recognition.data.rendered import Rendered
 from phalanx.families.recognition.data.source import Source
-from phalanx.families.recognition.render import Fonts, covered_by, font_files, render
+from phalanx.synthetic import lines as rendering
+from phalanx.synthetic.lines import Fonts, covered_by, font_files, render
 
 
 def find_font() -> Path:

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_array_equal
 
-from phalanx.data.scenes import DIGITS, EDGE, Scene, _digits, _pick, scene
+from phalanx.synthetic.scenes import DIGITS, EDGE, Scene, _digits, _pick, scene
 
 SCENES = [scene(number, 'train') for number in range(12)]
 

@@ -16,8 +16,8 @@ from phalanx.families.segmentation.models.lraspp import LRASPP
 from phalanx.nn.backbones.mobilenet_v2 import MobileNetV2
 from phalanx.nn.backbones.resnet_vd import resnet50_vd
 from phalanx.nn.layers import use_group_norms
+from phalanx.paddle.weights import ORIGINALS
 from phalanx.parallel.norms import BatchNorm2d
-from phalanx.weights.originals import ORIGINALS
 
 VARIANTS: dict[str, Callable[[int], nn.Module]] = {
     'pp_liteseg': MODELS['pp_liteseg'],

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from phalanx.cli.data.census import Surveyed, take_census
+from phalanx.curation.census import Surveyed, take_census
 from phalanx.data.samples import Draw, Image
 from phalanx.engine.runs import open_job
 from phalanx.families.table.annotation import Cell, Table

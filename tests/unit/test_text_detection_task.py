@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from phalanx.cli.data.census import Surveyed, take_census
+from phalanx.curation.census import Surveyed, take_census
 from phalanx.data.samples import Draw, Image
 from phalanx.engine.runs import open_job
 from phalanx.families.text_detection.data import DATA

@@ -1,1 +1,1 @@
-"""The commands, each a file or a folder that `main` finds. Imports any room; no room imports it."""
+"""The commands, one file each, found by `main`. Imports any room; no room imports it."""

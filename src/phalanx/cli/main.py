@@ -23,14 +23,14 @@ class Command(NamedTuple):
 
 
 COMMANDS = {
-    'new': Command('cli.data.new.command', 'cli.data.options', 'Writes a recipe for a folder of images and their annotations.'),
+    'new': Command('cli.new', 'cli.data_options', 'Writes a recipe for a folder of images and their annotations.'),
     'train': Command('cli.train', 'cli.options', 'Trains a recipe, on one rank or several.'),
     'eval': Command('cli.evaluate', 'cli.options', 'Evaluates the weights of a run, or others.'),
     'predict': Command('deploy.predict', 'deploy.options', 'Writes the results of a trained model for images.'),
     'read': Command('deploy.read', 'deploy.options', 'Reads pages: finds their texts and writes them in reading order.'),
     'config': Command('cli.config', 'cli.options', 'Lists the shipped recipes; of one, prints each value with its origin.'),
     'weights': Command('cli.weights', 'cli.options', 'Lists published weights by name, and fetches them.'),
-    'data': Command('cli.data.command', 'cli.data.options', 'Checks a data set, or makes one of annotations in other formats.'),
+    'data': Command('cli.data', 'cli.data_options', 'Checks a data set, or makes one of annotations in other formats.'),
     'report': Command('cli.report', 'cli.options', 'Rebuilds the page of a run folder, also during the run.'),
     'export': Command('deploy.export', 'deploy.options', 'Writes a trained network as an ONNX file, checked.'),
     'serve': Command('deploy.serve.command', 'deploy.options', 'Serves an exported model over HTTP, with a page to try it.'),
@@ -39,10 +39,8 @@ COMMANDS = {
     'doctor': Command(
         'launch.doctor', 'launch.options', 'Checks this node, or whether several can run together; starts nothing.'
     ),
-    'bench': Command(
-        'cli.bench.command', 'cli.bench.options', 'Measures training, the input pipeline, the network, or scaling.'
-    ),
-    'plan': Command('cli.bench.plan_command', 'cli.bench.options', 'Projects the speed-up of more nodes.'),
+    'bench': Command('cli.bench', 'cli.bench_options', 'Measures training, the input pipeline, the network, or scaling.'),
+    'plan': Command('cli.plan', 'cli.bench_options', 'Projects the speed-up of more nodes.'),
 }
 BEGINNING = (
     'examples:',

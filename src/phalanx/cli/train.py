@@ -7,17 +7,17 @@ from importlib import import_module
 
 from torch.distributed.elastic.multiprocessing.errors import record
 
-from phalanx.cli.finetune import finetuned, lines
 from phalanx.cli.options import BROUGHT_ALONG, TAKEN_ALONG, train_parser
 from phalanx.cli.ranks import cluster_of, launched
 from phalanx.config.arguments import Assignments, parse_brought, with_values
-from phalanx.config.originals import dialect_of
-from phalanx.config.originals.dialect import Dialect
 from phalanx.engine import worker
+from phalanx.engine.finetune import finetuned, lines
 from phalanx.engine.loader import BadSampleError
 from phalanx.engine.runs import Job, check_folder, check_initial, check_parts, find_recipe, open_job, pick_device, set_aside
 from phalanx.launch.preflight import look_here
 from phalanx.launch.remote import everywhere
+from phalanx.paddle.configs import dialect_of
+from phalanx.paddle.configs.dialect import Dialect
 from phalanx.parallel import dist
 from phalanx.system.errors import CheckpointError, RunError, told
 from phalanx.system.process import loading

@@ -16,7 +16,6 @@ import torch
 from torch import nn
 
 from phalanx.config.bind import DEFAULT, bind, hints_of
-from phalanx.config.originals import Translation, dialect_of, translate
 from phalanx.config.read import ConfigError, Node, did_you_mean, document, override, placed, plain, read
 from phalanx.config.shipped import shipped
 from phalanx.data.cache import check_room
@@ -31,6 +30,7 @@ from phalanx.families.base import Family
 from phalanx.families.catalog import FAMILIES
 from phalanx.families.plugins import load_plugins
 from phalanx.families.task import Task
+from phalanx.paddle.configs import Translation, dialect_of, translate
 from phalanx.parallel.norms import NormSync, keep_folded
 from phalanx.parallel.step import WholeStep
 from phalanx.report.readable import counted

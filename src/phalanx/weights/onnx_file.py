@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy.typing as npt
 from torch import Tensor, nn
 
-from phalanx.weights.pdparams import RefusedError
+from phalanx.paddle.pdparams import RefusedError
 
 Array = npt.NDArray[Any]
 

@@ -16,15 +16,15 @@ import torch
 from torch import Tensor, nn
 
 from phalanx.families.distillation import Distilled, network_of
+from phalanx.paddle.pdparams import RefusedError, arrays_in
+from phalanx.paddle.weights import IN_ORDER, ORIGINALS, stored_as_in_paddle
 from phalanx.system.errors import CheckpointError
 from phalanx.weights.archives import ZIP, ArchiveError, arrays_of, check_unpacked_size, holds_arrays, is_archive, only_weights
 from phalanx.weights.checkpoint import UNREADABLE, weights_at
 from phalanx.weights.finding import Found, find
+from phalanx.weights.libraries import LIBRARIES, check_same, slots
 from phalanx.weights.matching import COUNTER, Fit, Naming, Rows, Slot, Weights, few
 from phalanx.weights.onnx_file import weights_in
-from phalanx.weights.originals import IN_ORDER, ORIGINALS, stored_as_in_paddle
-from phalanx.weights.originals.pytorch import LIBRARIES, check_same, slots
-from phalanx.weights.pdparams import RefusedError, arrays_in
 
 Part = Literal['all', 'backbone']
 Misshapen = Literal['refuse', 'skip']

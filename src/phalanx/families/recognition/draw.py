@@ -11,10 +11,10 @@ import PIL.ImageDraw
 import PIL.ImageFont
 
 from phalanx.data.samples import Image
-from phalanx.families.recognition.render import Fonts
 from phalanx.families.task import Writers
 from phalanx.families.writing import pictured, write_text
 from phalanx.runtime.results import Reading
+from phalanx.synthetic.lines import Fonts
 
 STRIP = 28  # height in pixels of the strip of words under an image
 LETTERS = 18  # their height

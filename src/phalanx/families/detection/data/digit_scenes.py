@@ -1,7 +1,7 @@
 """The data set that comes with the package: digit scenes, drawn on demand. Every digit has its box."""
 
-from phalanx.data import scenes
 from phalanx.families.detection.data.source import Objects
+from phalanx.synthetic import scenes
 
 
 class DigitScenes(scenes.DigitScenes):

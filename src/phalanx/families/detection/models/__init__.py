@@ -5,7 +5,7 @@ A network takes images [B, 3, H, W], H and W multiples of 32, and gives what its
 makes it faster for evaluation and export.
 
 To add one: a file here that ends with a variant function, whose positional parameter is the number of classes and whose
-keyword-only parameters are the options of `model:` in a recipe; a line in MODELS; a file in `weights/originals` if the original
+keyword-only parameters are the options of `model:` in a recipe; a line in MODELS; a file in `paddle/weights` if the original
 has published weights; its golden numbers in tests/golden. Batch norms are `parallel.norms.BatchNorm2d`, so that they can be
 synchronised, and every parameter takes part in every training step.
 """

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from phalanx.data import scenes
 from phalanx.data.samples import Draw, Drawn, Split
 from phalanx.families.recognition.data.source import TextImage
+from phalanx.synthetic import scenes
 
 MARGIN = 0.12  # of the height of a line, how far around it the cut goes at most
 

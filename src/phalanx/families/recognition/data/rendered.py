@@ -14,7 +14,7 @@ from phalanx.data.listed import Packed
 from phalanx.data.samples import Draw, Drawn, Rng, Split
 from phalanx.families.recognition.characters import BuiltIn, read_dictionary
 from phalanx.families.recognition.data.source import TextImage
-from phalanx.families.recognition.render import Fonts, render
+from phalanx.synthetic.lines import Fonts, render
 
 PICTURES = {'.jpg', '.jpeg', '.png', '.bmp', '.webp'}
 

@@ -5,7 +5,7 @@ CTC always; what else the losses need when it was given the texts.
 
 To add one: a file here that ends with a variant, a function or the network itself, whose positional parameter is the number of
 characters and whose keyword-only parameters are the options of `model:` in a recipe; a line in MODELS; a file in
-`weights/originals` if the original has published weights; its golden numbers in tests/golden. Batch norms are
+`paddle/weights` if the original has published weights; its golden numbers in tests/golden. Batch norms are
 `parallel.norms.BatchNorm2d`, so that they can be synchronised, dropout is `phalanx.nn.stochastic.Dropout`, and every parameter
 takes part in every training step.
 """

@@ -1,0 +1,108 @@
+"""`phalanx bench comm`: how long a sum over all ranks takes, by size, and a small one in the midst of work."""
+
+import statistics
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from phalanx.bench.flops import now
+from phalanx.bench.show import as_text
+from phalanx.parallel import dist
+from phalanx.report.readable import counted
+
+SIZES = (8, 1024, 16 * 2**10, 256 * 2**10, 2**20, 4 * 2**20, 25 * 2**20, 64 * 2**20)  # bytes; DDP sends 25 MiB at a time
+MOST_SECONDS = 5.0  # a size that takes longer is not repeated
+WORK = 0.003  # seconds of computing between two small sums: PP-LiteSeg's norms on a CPU are about as far apart
+ROUNDS, SUMS = 15, 30  # how often computing with sums and without takes turns, and how many sums that are each time
+NORM = 257  # numbers: what a norm of 128 channels exchanges
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """The median time of a sum over all ranks."""
+
+    size: int  # bytes
+    seconds: float
+
+    @property
+    def algorithm_bandwidth(self) -> float:
+        """Bytes of the result a second."""
+        return self.size / self.seconds
+
+    def bus_bandwidth(self, ranks: int) -> float:
+        """Bytes a second on the busiest link of a ring, the number that compares with the wire: 2 (ranks - 1) / ranks times."""
+        return self.algorithm_bandwidth * 2 * (ranks - 1) / ranks
+
+
+def measure_exchanges(device: torch.device, repeats: int) -> list[Exchange]:
+    """One Exchange a size, over all ranks. The division by the number of ranks, which gradients need, is part of it."""
+    found = []
+    for size in SIZES:
+        numbers = [torch.ones(size // 4, device=device)]
+        once = _seconds(numbers, device)  # also opens the connections
+        count = max(3, min(repeats, int(MOST_SECONDS / max(once, 1e-6))))
+        count = int(dist.from_main_rank(count))
+        found.append(Exchange(size, statistics.median(_seconds(numbers, device) for _ in range(count))))
+    return found
+
+
+def measure_in_work(device: torch.device) -> float:
+    """Seconds that a norm's sum costs ranks that compute before and after it.
+
+    That is more than the same sum among ranks that do nothing else: each waits for the one that is late by chance, and the
+    threads that send and receive have to be woken. One in ten waits for the scheduler's next tick, ten times as long as the
+    others, and a step sees its share of those: hence the mean.
+    """
+    numbers, factor = torch.ones(NORM, device=device), torch.ones((512, 512), device=device)
+
+    def seconds(products: int, *, summed: bool) -> float:
+        dist.barrier()
+        begin = time.perf_counter()
+        for _ in range(SUMS):
+            for _ in range(products):
+                torch.mm(factor, factor)
+            if summed:
+                dist.sum_over_ranks(numbers)
+        return now(device) - begin
+
+    seconds(1, summed=True)  # opens the connections, and makes the device ready
+    products = int(dist.from_main_rank(max(1, round(WORK * SUMS / seconds(1, summed=False)))))
+    rounds = [seconds(products, summed=True) - seconds(products, summed=False) for _ in range(ROUNDS)]
+    return statistics.fmean(rounds) / SUMS
+
+
+def _seconds(numbers: list[torch.Tensor], device: torch.device) -> float:
+    """Of the slowest rank, since all begin together and end together."""
+    dist.barrier()
+    begin = time.perf_counter()
+    dist.average_over_ranks(numbers)
+    return now(device) - begin
+
+
+def record(exchanges: Sequence[Exchange], in_work: float, ranks: int) -> dict[str, Any]:
+    return {
+        'world_size': ranks,
+        'latency_s': exchanges[0].seconds,
+        'in_work_s': in_work,
+        'bandwidth': exchanges[-1].bus_bandwidth(ranks),
+        'sizes': [
+            {'bytes': each.size, 'seconds': each.seconds, 'bus_bandwidth': each.bus_bandwidth(ranks)} for each in exchanges
+        ],
+    }
+
+
+def as_table(exchanges: Sequence[Exchange], in_work: float, ranks: int, device: str) -> str:
+    rows = [
+        {
+            'size': f'{each.size:,} B' if each.size < 2**10 else f'{each.size / 2**10:,.0f} KiB',
+            'time': f'{1e6 * each.seconds:,.0f} us',
+            'result': f'{8 * each.algorithm_bandwidth / 1e9:.3f} Gbit/s',
+            'wire': f'{8 * each.bus_bandwidth(ranks) / 1e9:.3f} Gbit/s',
+        }
+        for each in exchanges
+    ]
+    in_training = f'in the midst of work a sum of {4 * NORM:,} B costs {1e6 * in_work:,.0f} us: as for synchronised norms'
+    return f'sum over {counted(ranks, "rank")}, {device}\n{as_text(rows)}\n{in_training}'

@@ -1,0 +1,175 @@
+"""`phalanx bench data`: how many samples one core prepares, what each transform takes, and how many cores a device needs."""
+
+import contextlib
+import math
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, fields, is_dataclass, replace
+from typing import Any
+
+import cv2
+import torch
+
+from phalanx.bench.show import as_text
+from phalanx.data.cache import of_node, using
+from phalanx.data.samples import Dataset, Draw, SampleError
+from phalanx.engine.loader import Stream, prepare_on_one_core
+from phalanx.engine.runs import Job
+from phalanx.families.task import B, S
+from phalanx.report.readable import counted, number, percent
+
+REST = 'all else'
+
+
+@dataclass(frozen=True)
+class PipelineFigures:
+    """Seconds that one core spends on one sample, by part; a part that calls another counts without it."""
+
+    recipe: str
+    samples: int
+    parts: dict[str, float]
+
+    @property
+    def seconds(self) -> float:
+        return math.fsum(self.parts.values())
+
+    @property
+    def rate(self) -> float:
+        """Samples a second of one core."""
+        return 1 / self.seconds
+
+    def cores_for(self, rate: float) -> int:
+        """How many cores feed a device that trains `rate` samples a second."""
+        return math.ceil(rate * self.seconds)
+
+    def record(self, wanted: float | None) -> dict[str, Any]:
+        cores = {} if wanted is None else {'device_rate': wanted, 'cores_for_one_device': self.cores_for(wanted)}
+        return {**asdict(self), 'samples_per_s_per_core': self.rate, **cores}
+
+    def table(self, wanted: float | None) -> str:
+        rows = [
+            {'': part, 'a sample': f'{1000 * seconds:.3f} ms', 'share': percent(seconds / self.seconds)}
+            for part, seconds in sorted(self.parts.items(), key=lambda item: -item[1])
+        ]
+        lines = [f'{self.recipe}: {number(self.rate)} samples/s a core ({counted(self.samples, "sample")})', as_text(rows)]
+        if wanted is not None:
+            cores = self.cores_for(wanted)
+            lines.append(f'a device that trains {number(wanted)} samples/s needs {counted(cores, "core")}')
+        return '\n'.join(lines)
+
+
+def measure_pipeline(job: Job, *, samples: int) -> PipelineFigures:
+    """Reads, transforms and collates about `samples` training samples (whole batches) in this process, on one thread.
+
+    With `train.cache` it measures a second pass over them, which finds them there.
+    """
+    train, clock = job.recipe.train, Clock()
+    dataset, collate = clock.watching(job.task.dataset('train')), Timed(clock, 'collate', job.task.collate)
+    stream = Stream(len(dataset), train.global_batch(1), 1, train.seed, 0, 1)
+    steps = math.ceil(samples / stream.global_batch_size)
+    with one_thread(), using(of_node(train.cache)):
+        prepare(dataset, collate, stream.share(0)[:2])  # what is read once and kept
+        for step in range(steps if train.cache else 0):
+            prepare(dataset, collate, stream.share(step))
+        clock.restart()
+        for step in range(steps):
+            prepare(dataset, collate, stream.share(step))
+        clock.switch(REST)
+    samples = steps * stream.global_batch_size
+    return PipelineFigures(job.name, samples, {part: seconds / samples for part, seconds in clock.seconds.items()})
+
+
+def worker_rate(dataset: Dataset[S], collate: Callable[[Sequence[S]], B], stream: Stream) -> float:
+    """Samples a second that a loader worker prepares, from whole batches that take at least a second."""
+    with one_thread():
+        prepare(dataset, collate, stream.share(0)[:2])
+        begin, count = time.perf_counter(), 0
+        while time.perf_counter() - begin < 1:
+            draws = stream.share(count)
+            prepare(dataset, collate, draws)
+            count += 1
+        return count * len(draws) / (time.perf_counter() - begin)
+
+
+def prepare(dataset: Dataset[S], collate: Callable[[Sequence[S]], B], draws: Sequence[Draw]) -> None:
+    """Makes a batch, as a loader worker does; samples that cannot be used are left out."""
+    samples = []
+    for draw in draws:
+        with contextlib.suppress(SampleError):
+            samples.append(dataset[draw])
+    if samples:
+        collate(samples)
+
+
+@contextlib.contextmanager
+def one_thread() -> Iterator[None]:
+    """As in a loader worker: libraries start no threads of their own. (It keeps what it frees, also afterwards.)"""
+    threads, of_opencv = torch.get_num_threads(), cv2.getNumThreads()
+    prepare_on_one_core()
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+        cv2.setNumThreads(of_opencv)
+
+
+class Clock:
+    """Seconds by part. A part that calls another counts without it, so that all parts add up to the whole."""
+
+    def __init__(self) -> None:
+        self.restart()
+
+    def restart(self) -> None:
+        self.seconds: dict[str, float] = defaultdict(float)
+        self.part, self.since = REST, time.perf_counter()
+
+    def switch(self, part: str) -> str:
+        """From now on time counts for `part`; returns the part before."""
+        before, now = self.part, time.perf_counter()
+        self.seconds[before] += now - self.since
+        self.part, self.since = part, now
+        return before
+
+    @contextlib.contextmanager
+    def during(self, part: str) -> Iterator[None]:
+        before = self.switch(part)
+        try:
+            yield
+        finally:
+            self.switch(before)
+
+    def watching(self, dataset: Any) -> Any:
+        """`dataset` with its source and its transforms timed. The families keep them in fields of a frozen dataclass."""
+        assert is_dataclass(dataset) and not isinstance(dataset, type)
+        changes: dict[str, Any] = {}
+        for field in fields(dataset):
+            held = getattr(dataset, field.name)
+            if field.name == 'source':
+                changes['source'] = Timed(self, 'reading', held)
+            elif isinstance(held, tuple) and all(map(callable, held)):
+                changes[field.name] = tuple(Timed(self, type(part).__name__, part) for part in held)
+            elif callable(held):
+                changes[field.name] = Timed(self, type(held).__name__, held)
+        return replace(dataset, **changes)
+
+
+class Timed:
+    """Something whose calls and reads count for a part; otherwise as it is."""
+
+    def __init__(self, clock: Clock, part: str, held: Any) -> None:
+        self._clock, self._part, self._held = clock, part, held
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+    def __call__(self, *args: Any) -> Any:
+        with self._clock.during(self._part):
+            return self._held(*args)
+
+    def read(self, *args: Any) -> Any:
+        with self._clock.during(self._part):
+            return self._held.read(*args)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._held, name)

@@ -1,0 +1,199 @@
+"""`phalanx bench train`: how fast a recipe trains here, where the time of a step goes, and what to try next."""
+
+import math
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from itertools import chain, pairwise
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from phalanx.bench.data import worker_rate
+from phalanx.bench.flops import measured_peak, now, step_flops
+from phalanx.bench.profile import PHASES, Profile, profiled
+from phalanx.bench.show import as_text
+from phalanx.engine.meters import peak_memory_mb, slower_ranks
+from phalanx.engine.runs import Job
+from phalanx.engine.trainer import Trainer
+from phalanx.families.task import B, P, S
+from phalanx.nn.precision import DTYPES
+from phalanx.parallel import dist
+from phalanx.parallel.gradients import gradients_mb
+from phalanx.report.readable import counted, mebibytes, number, percent
+from phalanx.system.memory import keep_freed_memory
+
+PROFILED = 5  # steps under the profiler
+
+Figures = dict[str, Any]  # what was measured of the training steps of one rank, as `--json` prints it
+
+
+def measure(job: Job, device: torch.device, *, steps: int, warmup: int) -> tuple[Figures, Profile]:
+    """The figures of this rank, and the profile that a plan needs (true of one rank alone).
+
+    Steps are timed without the profiler; where their time goes is what it sees in further ones.
+    """
+    recipe = job.recipe
+    keep_freed_memory()  # as ranks do
+    with tempfile.TemporaryDirectory(prefix='phalanx-') as folder:
+        trainer = Trainer(recipe, job.task, folder=Path(folder), device=device)
+        trainer.until = 10 * (warmup + steps + PROFILED)  # not reached: else workers would have less to do towards the end
+        batches = trainer.batches()
+        first = next(batches)
+        flops = step_flops(trainer, first)  # which arranges the buckets, too
+        batches = chain([first], batches)
+        timed(trainer, batches, warmup)
+        if device.type == 'cuda':
+            torch.cuda.reset_peak_memory_stats(device)
+        seconds = timed(trainer, batches, steps)
+        memory = peak_memory_mb(device)
+        seen = profiled(trainer, batches, min(steps, PROFILED))
+        trainer.read_numbers(keep=0)
+    step = math.fsum(seconds) / steps
+    factor = step * len(seen) / math.fsum(each.seconds for each in seen)
+    seen = [each.scaled(factor) for each in seen]
+    phases = {phase: math.fsum(each.phases[phase] for each in seen) / len(seen) for phase in PHASES}
+    usual = sorted(seen, key=lambda each: each.seconds)[len(seen) // 2]
+    if recipe.norm_sync not in ('global', 'node'):
+        usual = usual._replace(forward=(), backward=())
+    own = {phase: share for phase, share in phases.items() if phase != 'communication'}
+    peak = measured_peak(device, DTYPES[recipe.precision.dtype], channels_last=recipe.train.channels_last)
+    rate = worker_rate(trainer.dataset, job.task.collate, trainer.stream)
+    batch, name = trainer.stream.global_batch_size, device_name(device)
+    train = recipe.train
+    figures: Figures = {
+        'recipe': job.name,
+        'device': name,
+        'world_size': dist.world_size(),
+        'precision': recipe.precision.dtype,
+        'channels_last': train.channels_last,
+        'compiled': train.compile,
+        'samples': batch,  # of a step, over all ranks
+        'steps': steps,
+        'step_s': step,
+        'fastest_step_s': min(seconds),
+        'samples_per_s': batch / step,
+        'phases': phases,  # seconds of a step
+        'peak_memory_mb': memory,
+        'gflops': flops / 1e9,  # of a step on this rank, in billions of operations
+        'gflops_per_s': flops / step / 1e9,
+        'peak_convolution': peak.convolution / 1e9,  # billions of operations a second
+        'peak_matrix': peak.matrix / 1e9,
+        'share_of_peak': flops / step / max(peak),
+        'exchanges': usual.exchanges,  # that a step waits for
+        'gradients_mb': gradients_mb(trainer.model),
+        'workers': train.workers,
+        'loader_rate': rate,  # samples a second of one worker
+        'slow_ranks': slower_ranks(dist.gather_objects(own)),  # slower than the median, by phase
+    }
+    profile = Profile(
+        recipe=job.name,
+        device=name,
+        samples=batch,
+        run_samples=trainer.steps * batch,
+        norm_sync=recipe.norm_sync,
+        loader_rate=rate,
+        workers=recipe.train.workers,
+        bucket_mb=recipe.gradients.bucket(trainer.model),
+        **{key: value for key, value in usual._asdict().items() if key != 'exchanges'},
+    )
+    return {**figures, 'next': advice(figures)}, profile
+
+
+def timed(trainer: Trainer[S, B, P], batches: Iterator[B], steps: int) -> list[float]:
+    """Seconds of each of `steps` steps, loading its batch included; they add up to the time of all."""
+    moments = [now(trainer.device)]
+    for left in reversed(range(steps)):
+        trainer.train_step(next(batches))
+        trainer.at.step += 1
+        moments.append(time.perf_counter() if left else now(trainer.device))
+    return [later - earlier for earlier, later in pairwise(moments)]
+
+
+def share(figures: Figures, phase: str) -> float:
+    return float(figures['phases'][phase] / figures['step_s'])
+
+
+def variant(figures: Figures) -> str:
+    switches = ['channels last'] * figures['channels_last'] + ['compiled'] * figures['compiled']
+    return ', '.join([figures['precision'], *switches])
+
+
+def device_name(device: torch.device) -> str:
+    return torch.cuda.get_device_name(device) if device.type == 'cuda' else f'cpu ({torch.get_num_threads()} threads)'
+
+
+def advice(figures: Figures, measured: Sequence[Figures] = ()) -> list[str]:
+    """What the numbers suggest to try: first what takes the largest share of the step, then what makes arithmetic faster.
+
+    What was in `measured` already is not suggested again.
+    """
+    computing = figures['step_s'] - figures['phases']['data wait']
+    needed = math.ceil(figures['samples'] / figures['world_size'] / computing / figures['loader_rate'])
+    waits = (  # phase, from which share on it is worth a word
+        (
+            'data wait',
+            0.02,
+            f'the device waits for data: train.workers={max(needed, figures["workers"] + 1)} (one prepares '
+            f'{number(figures["loader_rate"])} samples/s); `phalanx bench data` shows which transform takes how long; '
+            'where that is decoding, train.cache.gib=N keeps decoded images',
+        ),
+        (
+            'communication',
+            0.05,
+            f'ranks wait for each other: {figures["exchanges"]} exchanges and {figures["gradients_mb"]:.0f} MiB of gradients '
+            'a step; norm_sync=node or off saves nearly all of the exchanges, gradients.compression=bf16 half of the '
+            'gradients, a larger batch makes both rarer',
+        ),
+        ('host to device', 0.05, 'copies to the device: samples should travel as bytes and be normalised there'),
+        ('optimizer', 0.1, 'the update costs as much with any batch: a larger batch makes it rarer'),
+        ('other', 0.1, 'the host is busy with small things: a larger batch, or train.compile=true'),
+    )
+    ranked = sorted(
+        ((share(figures, phase), text) for phase, least, text in waits if share(figures, phase) > least), reverse=True
+    )
+    known = (figures, *measured)
+    faster = (
+        (all(each['precision'] == 'fp32' for each in known), 'precision.dtype=bf16 (see whether the accuracy holds)'),
+        (not any(each['channels_last'] for each in known), 'train.channels_last=true, best together with bf16'),
+        (not any(each['compiled'] for each in known), 'train.compile=true'),
+    )
+    slow = figures['share_of_peak'] < 0.5
+    return [text for _, text in ranked] + [text for open_yet, text in faster if slow and open_yet]
+
+
+def as_table(all_figures: Sequence[Figures]) -> str:
+    """The variants beside each other, and what the fastest could try next."""
+    rows = []
+    first, best = all_figures[0], max(all_figures, key=lambda figures: figures['samples_per_s'])
+    compared = ('times the first', lambda f: f'{f["samples_per_s"] / first["samples_per_s"]:.2f}')
+    for name, show in (
+        ('samples/s', lambda f: number(f['samples_per_s'])),
+        *([compared] if len(all_figures) > 1 else []),
+        ('step', lambda f: f'{1000 * f["step_s"]:.1f} ms'),
+        ('fastest step', lambda f: f'{1000 * f["fastest_step_s"]:.1f} ms'),
+        *((f'  {phase}', _phase(phase)) for phase in PHASES),
+        ('peak memory', lambda f: mebibytes(f['peak_memory_mb'])),
+        ('arithmetic of a step', lambda f: f'{f["gflops"]:.2f} GFLOP'),
+        ('reached', lambda f: f'{f["gflops_per_s"]:,.0f} GFLOP/s'),
+        ('a convolution reaches', lambda f: f'{f["peak_convolution"]:,.0f} GFLOP/s'),
+        ('a matrix product', lambda f: f'{f["peak_matrix"]:,.0f} GFLOP/s'),
+        ('share of the best', lambda f: of_peak(f['share_of_peak'])),
+        ('loader, one worker', lambda f: f'{number(f["loader_rate"])} samples/s'),
+    ):
+        rows.append({'': name, **{variant(figures): show(figures) for figures in all_figures}})
+    work = f'{counted(first["samples"], "sample")} a step, {counted(first["world_size"], "rank")}'
+    head = f'{first["recipe"]}: {work}, {first["device"]}, {counted(first["steps"], "step")}'
+    tips = [f'  - {tip}' for tip in advice(best, all_figures)] or ['  - nothing stands out']
+    slow = [f'{variant(figures)}: {rank}' for figures in all_figures for rank in figures['slow_ranks']]
+    return '\n'.join([head, as_text(rows), *slow, f'to try next with {variant(best)}:', *tips])
+
+
+def of_peak(share: float) -> str:
+    """In words; none where a step is faster than what was measured as the peak, which then was none."""
+    return percent(share if share <= 1 else None)
+
+
+def _phase(phase: str) -> Any:
+    return lambda figures: f'{1000 * figures["phases"][phase]:.1f} ms {100 * share(figures, phase):5.1f} %'

@@ -1,0 +1,193 @@
+"""`phalanx bench train|data|comm|scaling`: reads what was asked for, measures it, and prints it."""
+
+import argparse
+import gc
+import json
+import subprocess
+import sys
+from collections.abc import Sequence
+from itertools import product
+from pathlib import Path
+
+from phalanx.bench import comm, scaling, train
+from phalanx.bench.data import measure_pipeline
+from phalanx.cli.bench_options import ON_OFF, bench_parser
+from phalanx.cli.ranks import cluster_of, launched
+from phalanx.config.arguments import assignments
+from phalanx.engine.loader import BadSampleError
+from phalanx.engine.optim.schedule import in_steps
+from phalanx.engine.runs import Job, check_parts, open_job
+from phalanx.engine.worker import joined
+from phalanx.launch.cluster import Cluster
+from phalanx.launch.flags import Flags
+from phalanx.nn.precision import DTYPES
+from phalanx.parallel import dist
+from phalanx.system.cores import threads_each
+from phalanx.system.errors import RequestError, RunError
+
+LOG = Path('runs/bench/log')
+
+
+def command(words: Sequence[str]) -> int:
+    """The exit status: 0 done, 1 a measurement failed, 2 the request was wrong."""
+    given = bench_parser().parse_args(words)
+    measured = {'train': bench_train, 'data': bench_data, 'comm': bench_comm, 'scaling': bench_scaling}
+    return measured[given.command](given, words)
+
+
+def bench_train(given: argparse.Namespace, words: Sequence[str]) -> int:
+    """Each variant in processes of its own, so that none finds memory or compiled code of another."""
+    if given.steps < 1 or given.warmup < 1:
+        raise RequestError('--steps and --warmup must be at least 1')
+    variants = _variants(given)
+    if len(variants) == 1:
+        return _train_variant(given, words, variants[0])
+    if given.profile:
+        raise RequestError('--profile is of one variant: give one --precision, --channels_last and --compile')
+    found, failed = [], False
+    for variant in variants:
+        flags = zip(('--precision', '--channels_last', '--compile'), variant, strict=True)
+        own = [word for flag, value in flags if value for word in (flag, value)]
+        line = [sys.executable, '-m', 'phalanx', 'bench', *words, *own, '--json']  # the later flag holds
+        ended = subprocess.run(line, stdout=subprocess.PIPE, check=False, text=True)
+        if ended.returncode != 0:
+            print(f'{" ".join(own)}: ended with status {ended.returncode}', file=sys.stderr)
+            failed = True
+        elif ended.stdout:  # only the node of rank 0 has anything to say
+            found += json.loads(ended.stdout)['variants']
+    if found:
+        _print_figures(found, given.json)
+    return int(failed)
+
+
+def _variants(given: argparse.Namespace) -> list[tuple[str, str, str]]:
+    """(precision, channels last, compiled) of each; empty where the recipe decides."""
+    precisions = given.precision.split(',') if given.precision else ['']
+    if wrong := set(precisions) - {'', *DTYPES}:
+        raise RequestError(f'--precision {",".join(sorted(wrong))}: one or more of {", ".join(DTYPES)}')
+    switches = (ON_OFF[switch] if switch else ('',) for switch in (given.channels_last, given.compile))
+    return list(product(precisions, *switches))
+
+
+def _train_variant(given: argparse.Namespace, words: Sequence[str], variant: tuple[str, str, str]) -> int:
+    keys = ('precision.dtype', 'train.channels_last', 'train.compile')
+    chosen = [f'{key}={value}' for key, value in zip(keys, variant, strict=True) if value]
+    job = open_job(given.recipe, [*assignments(given), *((text, f'--set {text}') for text in chosen)])
+    status = _as_ranks(given, words, job)
+    if status is not None:
+        return status
+    if given.profile and dist.is_launched():
+        raise RequestError('--profile is measured on one rank: leave out the flags of the launch')
+    if given.profile and not given.profile.absolute().parent.is_dir():
+        raise RequestError(f'--profile {given.profile}: there is no such folder')
+    try:
+        with joined(job.recipe.device) as device:
+            figures, profile = train.measure(job, device, steps=given.steps, warmup=given.warmup)
+            gc.collect()  # DDP holds the process group
+    except (RunError, BadSampleError, OSError) as error:
+        if dist.is_launched():
+            raise  # the launcher reports it
+        print(f'the measurement failed: {error}', file=sys.stderr)
+        return 1
+    if given.profile:
+        profile.write(given.profile)
+    if dist.rank_of_environment() == 0:
+        _print_figures([figures], given.json)
+    return 0
+
+
+def _print_figures(figures: list[train.Figures], as_json: bool) -> None:
+    print(json.dumps({'variants': figures}) if as_json else train.as_table(figures))
+
+
+def bench_data(given: argparse.Namespace, _: Sequence[str]) -> int:
+    job = open_job(given.recipe, assignments(given))
+    if given.samples < 1 or (given.rate is not None and given.rate <= 0):
+        raise RequestError('--samples must be at least 1 and --rate above 0')
+    check_parts(job, 1)
+    figures = measure_pipeline(job, samples=given.samples)
+    print(json.dumps(figures.record(given.rate)) if given.json else figures.table(given.rate))
+    return 0
+
+
+def bench_comm(given: argparse.Namespace, words: Sequence[str]) -> int:
+    status = _as_ranks(given, words)
+    if status is not None:
+        return status
+    if not dist.is_launched():
+        raise RequestError('one rank has nobody to talk to: give --nproc_per_node, --gpus or --ips, or use `phalanx launch`')
+    with joined(given.device) as device:
+        ranks, exchanges = dist.world_size(), comm.measure_exchanges(device, given.repeats)
+        in_work = comm.measure_in_work(device)
+    if dist.rank_of_environment() == 0:
+        name = train.device_name(device)
+        found = (exchanges, in_work, ranks)
+        print(json.dumps(comm.record(*found)) if given.json else comm.as_table(*found, name))
+    return 0
+
+
+def bench_scaling(given: argparse.Namespace, _: Sequence[str]) -> int:
+    job = open_job(given.recipe, assignments(given))
+    try:
+        worlds = sorted({int(word) for word in given.world.split(',')})
+    except ValueError:
+        raise RequestError(f'--world {given.world}: expected numbers of ranks such as 1,2,4') from None
+    if worlds[0] < 1 or given.repeats < 1 or (given.steps < 5 and not given.full):
+        raise RequestError('--world and --repeats must be at least 1, --steps at least 5')
+    check_parts(job, worlds[-1])
+    nodes = _nodes(given, worlds, job)
+    ranks_here = min(worlds[-1], nodes.ranks_each if nodes else worlds[-1])
+    threads = given.threads or threads_each(ranks_here)
+    folder = given.out or Path('runs') / 'scaling' / job.name
+    comparison = scaling.Comparison(
+        given.recipe, tuple(given.set), worlds, None if given.full else given.steps, given.repeats, threads, folder, nodes
+    )
+    try:
+        runs = scaling.run_all(comparison, {world: _total_steps(job, world) for world in worlds})
+    except RunError as error:
+        print(f'the comparison failed: {error}', file=sys.stderr)
+        return 1
+    if not runs:
+        return 0  # the first node has the results
+    record, text = scaling.write(folder, scaling.facts_of(job, comparison), job.task.main_metric, runs)
+    print(json.dumps(record) if given.json else f'{text}\npage: {folder / "scaling.html"}')
+    return 0
+
+
+def _nodes(given: argparse.Namespace, worlds: Sequence[int], job: Job) -> scaling.Nodes | None:
+    """The nodes of `--ips`, each with the ranks that `--nproc_per_node` or its devices say. Raises RequestError."""
+    flags, cluster = _cluster_of(given, job)
+    if flags.ips is None and flags.asks_for_ranks:
+        raise RequestError('--world says how many ranks there are; other nodes are named by --ips')
+    if cluster is None or cluster.rendezvous is None:
+        return None
+    nodes = scaling.Nodes(cluster.nodes, cluster.address, cluster.ranks_per_node, cluster.rendezvous[1], flags.join_timeout)
+    try:
+        for world in worlds:
+            nodes.of(world)
+    except ValueError as error:
+        raise RequestError(str(error)) from None
+    return nodes
+
+
+def _total_steps(job: Job, world: int) -> int:
+    """Of the whole training, as the trainer counts it."""
+    train = job.recipe.train
+    steps_per_epoch = len(job.task.dataset('train')) / train.global_batch(world)
+    return train.steps or in_steps(train.epochs or 0, steps_per_epoch)
+
+
+def _cluster_of(given: argparse.Namespace, job: Job | None) -> tuple[Flags, Cluster | None]:
+    if given.ssh:
+        raise RequestError('--ssh: a benchmark is started by hand on each node; leave it out')
+    return cluster_of(given, job)
+
+
+def _as_ranks(given: argparse.Namespace, words: Sequence[str], job: Job | None = None) -> int | None:
+    """Runs this command as the ranks that the flags ask for; None when this process is a rank already, or the only one."""
+    if dist.is_launched():
+        return None
+    flags, cluster = _cluster_of(given, job)
+    if job is not None:
+        check_parts(job, cluster.ranks_per_node * cluster.max_nodes if cluster else 1)
+    return None if cluster is None else launched('bench', words, cluster, flags, LOG, job)

@@ -1,1 +1,0 @@
-"""Measures training, its parts and its scaling, and predicts what more nodes would bring."""

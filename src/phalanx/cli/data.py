@@ -1,0 +1,131 @@
+"""`phalanx data check|prepare|rewrite`: reads all of a data set, makes one of annotations, or writes one in another format."""
+
+import argparse
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Protocol, runtime_checkable
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from phalanx.cli.data_options import data_parser
+from phalanx.config.arguments import assignments
+from phalanx.curation.census import SPLITS, Census, Problem, Surveyed, take_census
+from phalanx.curation.page import page
+from phalanx.curation.prepare.command import prepare
+from phalanx.curation.tables import print_census
+from phalanx.data.samples import Draw, SampleError, Split
+from phalanx.engine.runs import Job, check_parts, open_job
+from phalanx.report.terminal import terminal
+from phalanx.system.cores import cores
+from phalanx.system.disk import write_whole
+from phalanx.system.errors import RequestError
+
+TRIED = 8  # samples that are tried as one batch, of different sizes as far as there are any
+
+
+@runtime_checkable
+class Rewritable(Protocol):
+    """A Task whose data can be written in other formats."""
+
+    @property
+    def rewritten_as(self) -> tuple[str, ...]:
+        """The names of those formats."""
+
+    def rewrite(self, split: Split, out: Path, *, form: str) -> Mapping[str, object]:
+        """Writes a split below `out`, and returns the keys of `data` that read it. Raises SampleError, OSError, ValueError."""
+
+
+def command(words: Sequence[str]) -> int:
+    """The exit status: 0 done, 1 something is wrong with the data, 2 with the request."""
+    given = data_parser().parse_args(words)
+    return {'check': check, 'prepare': prepare, 'rewrite': rewrite}[given.command](given)
+
+
+def check(given: argparse.Namespace) -> int:
+    """1 when something cannot be used. Raises ConfigError or RequestError."""
+    if any(number is not None and number < least for number, least in ((given.limit, 1), (given.workers, 0))):
+        raise RequestError('--limit must be at least 1 and --workers at least 0')
+    job = open_job(given.recipe, assignments(given))
+    workers = min(8, cores()) if given.workers is None else given.workers
+    try:
+        census = _census(job, given.limit, workers)
+        place = given.page or job.folder / 'data.html'
+        place.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(place, page(census, job.name).encode())
+    except (OSError, RuntimeError) as error:  # the page cannot be written, or a worker was killed
+        print(f'the check failed: {error}', file=sys.stderr)
+        return 1
+    if given.json:
+        print(json.dumps(census.record() | {'page': str(place)}))
+    else:
+        console = terminal()
+        print_census(census, console)
+        console.print(f'page: {place}', soft_wrap=True)
+    return 1 if census.problems else 0
+
+
+def _census(job: Job, limit: int | None, workers: int) -> Census:
+    task: object = job.task
+    if not isinstance(task, Surveyed):
+        raise RequestError(f'{job.name}: the data of {type(task).__name__} cannot be checked yet')
+    columns = (TextColumn('{task.description}'), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        lines = {}
+
+        def advance(split: Split, done: int, total: int) -> None:
+            if split not in lines:
+                lines[split] = progress.add_task(f'reading {split}', total=total)
+            progress.update(lines[split], completed=done)
+
+        census = take_census(task, limit=limit, workers=workers, advance=advance)
+    census.problems += not_batched(job, census)
+    if not census.problems:
+        try:
+            check_parts(job, 1)
+        except RequestError as error:  # the data set and what the recipe makes of it do not fit
+            census.problems.append(Problem('train', '', f'train: {error}'))
+    return census
+
+
+def not_batched(job: Job, census: Census) -> list[Problem]:
+    """What keeps samples of different sizes from becoming one batch, of each split whose batches have several samples."""
+    train, problems = job.recipe.train, []
+    of_a_batch = {'train': train.global_batch(1) // train.micro_batches, 'eval': job.recipe.evaluate.batch_size}
+    for split, found in census.splits.items():
+        tried = list(dict.fromkeys([*found.first.values(), *found.indices]))[:TRIED]
+        if not tried:  # which is said already
+            continue
+        try:
+            dataset = job.task.dataset(split)
+            samples = [dataset[Draw(index, 0, 0, train.seed)] for index in tried]
+            job.task.collate(samples if of_a_batch[split] > 1 else samples[:1])
+        except (SampleError, OSError):  # a sample that cannot be used is reported as such
+            continue
+        except ValueError as error:
+            problems.append(Problem(split, '', f'{split}: {error}'))
+    return problems
+
+
+def rewrite(given: argparse.Namespace) -> int:
+    """The exit status: 1 when a sample cannot be read or a file not be written. Raises ConfigError or RequestError."""
+    job = open_job(given.recipe, assignments(given))
+    task: object = job.task
+    if not isinstance(task, Rewritable):
+        raise RequestError(f'{job.name}: the data of {type(task).__name__} have no other format to be written in')
+    if given.form not in task.rewritten_as:
+        formats = ', '.join(task.rewritten_as)
+        raise RequestError(f'--as {given.form}: the data of {type(task).__name__} can be written as {formats}')
+    if given.out.exists():
+        raise RequestError(f'--out {given.out}: is there already; give a new folder')
+    keys: dict[str, object] = {}
+    try:
+        for split in SPLITS:
+            keys |= task.rewrite(split, given.out, form=given.form)
+    except (OSError, ValueError, SampleError) as error:
+        print(f'the data set cannot be rewritten: {error}', file=sys.stderr)
+        return 1
+    print(f'in a recipe: data: {json.dumps({"root": str(given.out)} | keys)}')
+    return 0

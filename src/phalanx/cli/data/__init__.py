@@ -1,1 +1,0 @@
-"""What `phalanx data` does: checks, shows, prepares and rewrites data sets."""

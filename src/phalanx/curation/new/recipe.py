@@ -1,0 +1,214 @@
+"""The text of a recipe for a data set: complete, with a comment where a person may want to change something."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from phalanx.curation.new import plan
+from phalanx.curation.new.plan import Length, Node
+from phalanx.curation.new.published import STARTS
+from phalanx.curation.prepare.samples import Family
+from phalanx.curation.prepare.targets import Written
+
+LARGE_PAGE = 1280  # pixels of the longer side, to which larger pages are reduced
+READING = (
+    'metric:                          # case, blanks and punctuation count\n  name: reading\n'
+    '  ignore_space: false\n  alphanumeric_only: false'
+)
+
+
+def text_of(family: Family, written: Written, length: Length, node: Node, head: Sequence[str], weights: Path | None) -> str:
+    """The recipe, which `head` begins as a comment. `weights`: the published ones that are trained on, if any are."""
+    about = '\n'.join(f'# {line}'.rstrip() for line in head)
+    data = '\n'.join(['data:', *(f'  {name}: {_flow(value)}' for name, value in written.data.items())])
+    if weights:
+        own = (f'_base_: {STARTS[family].base}', data, *FITTED[family](written, node), *_trained_on(length, weights))
+        return '\n\n'.join([about, *own]) + '\n'
+    blocks = [about, f'task: {family}', data, *FAMILY[family](written, length, node), *_general(family, length, node)]
+    return '\n\n'.join(blocks) + '\n'
+
+
+def _flow(value: Any) -> str:
+    """A value on one line of YAML, or on several if it is long."""
+    text: str = yaml.safe_dump(value, default_flow_style=True, allow_unicode=True, width=110)
+    return text.removesuffix('\n').removesuffix('\n...').strip().replace('\n', '\n    ')
+
+
+def _detection(written: Written, length: Length, node: Node) -> list[str]:
+    side = plan.detection_side(written, node)
+    step = 64 if side >= 512 else 32
+    sizes = [size for size in range(side - 2 * step, side + 2 * step + 1, step) if size >= 64] or [side]
+    flip = '  - random_flip                  # take it out where mirrored objects are others (left, right)'
+    no_flip = '  # no random_flip: mirrored, these classes would not be themselves'
+    turned = flip if plan.mirrors(written.class_names) else no_flip
+    size, larger, rate = ('s', 'm, l, x', 5.0e-4) if node.has_gpu else ('n', 't, s, m, l, x', 1.0e-3)
+    return [
+        f'model:\n  name: ppyoloe\n  plus: true\n'
+        f'  size: {size}                        # or {larger}: with many images, and more time',
+        'loss:\n  name: task_aligned',
+        'metric:\n  name: coco',
+        'transforms:\n  - random_distort\n  - {name: random_expand, ratio: 2.0}\n  - random_crop\n'
+        f'{turned}\n  - {{name: batch_random_resize, sizes: {sizes}, interpolation: linear}}',
+        'eval_transforms:                 # small objects need more pixels\n'
+        f'  - {{name: resize, target_size: [{side}, {side}], interpolation: cubic}}',
+        _optimizer('adamw', rate * (length.batch / 8) ** 0.5, 0.05),
+    ]
+
+
+def _segmentation(written: Written, length: Length, node: Node) -> list[str]:
+    long, crop = plan.segmentation_sides(written, node)
+    weights = _flow(plan.class_weights(written))
+    scale = '0.75, max: 1.5' if crop >= long else '0.5, max: 2.0'
+    return [
+        'model:\n  name: pp_liteseg\n  backbone: stdc1'
+        + ('' if node.has_gpu else '\n  width: 0.5                     # of the published channels; 1.0: with more time'),
+        'loss:                            # of the three heads; the weights even out how many pixels each class has\n'
+        f'  - {{name: cross_entropy, class_weights: &weights {weights}}}\n'
+        '  - {name: cross_entropy, class_weights: *weights}\n  - {name: cross_entropy, class_weights: *weights}\n'
+        'loss_coefficients: [1.0, 0.4, 0.4]',
+        f'transforms:\n  - {{name: resize_by_long, side: {long}}}\n'
+        f'  - {{name: resize_step_scaling, min: {scale}, step: 0.125}}\n'
+        f'  - {{name: random_padding_crop, crop_size: [{crop}, {crop}]}}\n'
+        '  - random_flip                  # take it out where left and right differ\n'
+        '  - {name: random_distort, brightness: 0.4, contrast: 0.4, saturation: 0.4}',
+        'eval_transforms:                 # results come back in the size of the image\n'
+        f'  - {{name: resize_by_long, side: {long}}}',
+        _optimizer('adamw', 1.0e-3 * (length.batch / 8) ** 0.5, 0.05),
+    ]
+
+
+def _reader(written: Written, node: Node) -> list[str]:
+    """What differs from the recipe by which the published recogniser is trained on."""
+    return [_characters(written), f'image_size: [48, {plan.wide_line(written, node)}]', READING]
+
+
+def _tables(written: Written, node: Node) -> list[str]:
+    """The same of SLANet."""
+    unlocated = 'loss_coefficients: [1.0, 0.0]    # no cell has a box: their places are not learned'
+    longest = min(max(written.tokens), 500)
+    return [
+        *([] if written.cell_boxes else [unlocated]),
+        f'max_length: {longest}                  # tokens; longer tables are not trained on',
+    ]
+
+
+def _detector(written: Written, node: Node) -> list[str]:
+    """The same of the detector."""
+    if plan.long_side(written.sizes) <= LARGE_PAGE:
+        return []
+    smaller = f'  - {{name: limit_side, side: {LARGE_PAGE}, limit: max}}  # small texts need more pixels'
+    return [
+        f'transforms:\n{smaller}\n  - random_flip\n  - {{name: random_rotate, degrees: [-10, 10]}}\n'
+        '  - {name: random_resize, scale: [0.5, 3.0]}\n  - {name: random_crop, crop_size: [480, 480]}',
+        f'eval_transforms:\n{smaller}',
+    ]
+
+
+FITTED: dict[Family, Callable[[Written, Node], list[str]]] = {
+    'recognition': _reader,
+    'table': _tables,
+    'text_detection': _detector,
+}
+
+
+def _trained_on(length: Length, weights: Path) -> list[str]:
+    """Length, weights, evaluation, checkpoints."""
+    return [
+        f'train:\n  epochs: {length.epochs:<22} # {length.steps:,} steps\n  global_batch_size: {length.batch}\n'
+        f'  bad_samples: 5                 # images that cannot be read are skipped, up to so many\n'
+        f'  init_from: {_flow(str(weights))}',
+        f'schedule:\n  warmup_steps: {length.warmup_steps}',
+        f'evaluate:\n  every_epochs: {length.evaluate_epochs}',
+        f'checkpoint:\n  every_epochs: {length.evaluate_epochs}',
+    ]
+
+
+def _characters(written: Written) -> str:
+    file = written.out / 'characters.txt'
+    return (
+        'characters:                      # those of the training texts; others cannot be read\n'
+        f'  dictionary: {_flow(str(file))}\n  space: {str(" " in written.units).lower()}\n  max_length: {written.longest}'
+    )
+
+
+def _recognition(written: Written, length: Length, node: Node) -> list[str]:
+    size = plan.line_size(written, node)
+    small = 'size: small                    # or large' if not node.has_gpu else 'size: large'
+    return [
+        f'model:\n  name: crnn\n  backbone: mobilenet_v3\n  {small}\n  hidden_size: {96 if node.has_gpu else 48}',
+        'loss:\n  name: ctc',
+        _characters(written),
+        '# height, width; for each character there must be four pixels of width\n'
+        f'image_size: [32, {size.width}]\n'
+        f'keep_ratio: {str(size.keep_ratio).lower()}',
+        'transforms:\n  - rec_aug' if length.batch * length.steps > 20_000 else 'transforms: []',
+        READING,
+        _optimizer('adam', 1.0e-3 * (length.batch / 16) ** 0.5, 0.0),
+        'clip:\n  norm: 5.0',
+    ]
+
+
+def _table(written: Written, length: Length, node: Node) -> list[str]:
+    side = 488 if node.has_gpu else min(256, max(64, max(max(size) for size in written.sizes)))
+    longest = min(max(written.tokens), 500 if node.has_gpu else 300)
+    located = '2.0]' if written.cell_boxes else '0.0]      # no cell has a box: their places are not learned'
+    return [
+        'model:\n  name: slanet',
+        'loss: [structure, smooth_l1]     # of the tokens, and of the boxes of cells\n' + f'loss_coefficients: [1.0, {located}',
+        f'image_size: {side}                  # the longer side of an image; small print needs more\n'
+        f'max_length: {longest}                  # tokens; longer tables are not trained on',
+        'main_metric: teds_structure',
+        _optimizer('adam', 1.0e-3, 0.0),
+        'clip:\n  norm: 5.0\n  per_tensor: true',
+    ]
+
+
+def _text_detection(written: Written, length: Length, node: Node) -> list[str]:
+    side, crop = plan.text_sides(written, node)
+    model = 'pp_lcnet_v3\n  neck: rse_fpn\n  neck_channels: 96' if node.has_gpu else 'mobilenet_v3\n  neck_channels: 48'
+    return [
+        f'model:\n  name: db\n  backbone: {model}',
+        'loss:\n  name: db',
+        'transforms:\n  - random_distort\n  - random_flip\n  - {name: random_rotate, degrees: [-10, 10]}\n'
+        f'  - {{name: random_crop, crop_size: [{crop}, {crop}]}}   # its edges go through no text',
+        f'eval_transforms:                 # small texts need more pixels\n  - {{name: limit_side, side: {side}, limit: max}}',
+        'post_processing:\n  shape: quad                    # or polygon, for curved text',
+        _optimizer('adam', 1.0e-3 * (length.batch / 8) ** 0.5, 0.0),
+    ]
+
+
+FAMILY: dict[Family, Callable[[Written, Length, Node], list[str]]] = {
+    'detection': _detection,
+    'segmentation': _segmentation,
+    'recognition': _recognition,
+    'table': _table,
+    'text_detection': _text_detection,
+}
+
+
+def _optimizer(name: str, lr: float, decay: float) -> str:
+    weight_decay = f'\n  weight_decay: {decay}' if decay else ''
+    return f'optimizer:\n  name: {name}\n  lr: {float(f"{lr:.2g}")}{weight_decay}'
+
+
+def _general(family: Family, length: Length, node: Node) -> list[str]:
+    """Length, schedule, averaging, evaluation, checkpoints."""
+    workers = min(8, node.cores) if node.has_gpu else min(2, node.cores - 1)
+    several = length.batch if family in ('recognition', 'detection', 'table') else 1
+    blocks = [
+        f'train:\n  epochs: {length.epochs:<22} # {length.steps:,} steps; longer is better, up to a point\n'
+        f'  global_batch_size: {length.batch}\n  workers: {workers}\n  channels_last: true\n'
+        '  bad_samples: 5                 # images that cannot be read are skipped, up to so many',
+        f'schedule:\n  name: cosine\n  warmup_steps: {length.warmup_steps}',
+    ]
+    if length.ema_decay:
+        blocks.append(
+            f'ema:                             # the averaged weights are evaluated\n  kind: ramp\n  decay: {length.ema_decay}'
+        )
+    if node.bf16:
+        blocks.append('precision:\n  dtype: bf16                    # faster here than fp32; weights stay float32')
+    blocks.append(f'evaluate:\n  every_epochs: {length.evaluate_epochs}\n  batch_size: {several}')
+    blocks.append(f'checkpoint:\n  every_epochs: {length.evaluate_epochs}')
+    return blocks

@@ -1,0 +1,108 @@
+"""Instances of COCO: one JSON file with images, categories and annotations (boxes, polygons or run lengths)."""
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from phalanx.curation.prepare.checks import AnnotationError, check_size, file_below, floats, member, read_json
+from phalanx.curation.prepare.label_maps import BACKGROUND, Pair, painted
+from phalanx.curation.prepare.samples import Found, Sample, SplitName, Thing, box_around
+from phalanx.curation.prepare.shapes import Polygon, Shape, polygon, runs
+from phalanx.curation.prepare.tree import Tree
+
+
+def read_coco(file: Path, images: Path) -> tuple[list[Pair], tuple[str, ...], list[str]]:
+    """The images that `file` lists, the names of the classes, and what cannot be used.
+
+    Class 0 is the background, the others are the categories by their number. Crowds lie below single objects, and large objects
+    below small ones. Raises AnnotationError when the file has not the parts of a COCO file.
+    """
+    content, found = read_json(file), Found()
+    read_content(content, file, lambda name, _, where: file_below(images, images, name, where), found, outlined=True)
+    names = (BACKGROUND, *found.class_names)
+    pairs = [
+        Pair(sample.image, str(sample.image.relative_to(images).with_suffix('')), partial(painted, sample, names))
+        for sample in found.samples
+    ]
+    return pairs, names, found.left_out
+
+
+def find_coco(tree: Tree, found: Found) -> None:
+    """All JSON files with `images`, `annotations` and `categories`."""
+    found.boxes_first = True
+    for path, content in tree.jsons.items():
+        if isinstance(content, dict) and isinstance(content.get('annotations'), list) and 'images' in content:
+            with found.left_out.noted():
+                read_content(content, path, tree.image, found, split=tree.split_of(path))
+
+
+def read_content(
+    content: dict[str, Any],
+    file: Path,
+    image_of: Callable[[str, Path, str], Path],
+    found: Found,
+    *,
+    split: SplitName = '',
+    outlined: bool = False,
+) -> None:
+    """Adds what a COCO file holds to `found`; `outlined`: an object must have an outline. Raises AnnotationError."""
+    labels = _categories(content, file)
+    found.class_names = tuple(dict.fromkeys([*found.class_names, *labels.values()]))
+    of_image: dict[int | str, list[tuple[int, dict[str, Any]]]] = {}
+    for number, entry in enumerate(member(content, 'annotations', list, f'{file}')):
+        of_image.setdefault(member(entry, 'image_id', (int, str), f'{file}: annotations[{number}]'), []).append((number, entry))
+    for number, entry in enumerate(member(content, 'images', list, f'{file}')):
+        with found.left_out.noted():
+            where = f'{file}: images[{number}]'
+            annotations = of_image.pop(member(entry, 'id', (int, str), where), [])
+            image = image_of(member(entry, 'file_name', str, where), file, where)
+            size = check_size((entry.get('width'), entry.get('height')), image, where)
+            things = [_thing(one, size, labels, f'{file}: annotations[{place}]', outlined) for place, one in annotations]
+            things.sort(key=lambda thing: (not thing.ignored, -sum(shape.area for shape in thing.outline)))
+            found.samples.append(Sample(image, split, tuple(things)))
+    found.left_out += [f'{file}: annotations[{left[0][0]}]: there is no image {image}' for image, left in of_image.items()]
+
+
+def _categories(content: dict[str, Any], file: Path) -> dict[int, str]:
+    """The names of the categories by number, in that order."""
+    found: dict[int, str] = {}
+    for number, entry in enumerate(member(content, 'categories', list, f'{file}')):
+        where = f'{file}: categories[{number}]'
+        identity, name = member(entry, 'id', int, where), member(entry, 'name', str, where)
+        if identity in found or name in (BACKGROUND, *found.values()):
+            raise AnnotationError(f'{where}: the category {identity} ({name!r}) is there twice, or is the background')
+        found[identity] = name
+    return dict(sorted(found.items()))
+
+
+def _thing(annotation: dict[str, Any], size: tuple[int, int], labels: dict[int, str], where: str, outlined: bool) -> Thing:
+    category = member(annotation, 'category_id', int, where)
+    if category not in labels:
+        raise AnnotationError(f'{where}: there is no category {category}')
+    label = labels[category]
+    shapes = _shapes(annotation, size, f'{where} ({label!r})') if outlined or annotation.get('segmentation') else []
+    if 'bbox' in annotation:
+        x, y, width, height = floats(annotation['bbox'], 4, f'{where}: bbox')
+        box = (x, y, x + width, y + height)
+    else:
+        corners = [point for shape in shapes if isinstance(shape, Polygon) for point in shape.points.tolist()]
+        if not corners and not outlined:
+            raise AnnotationError(f'{where} ({label!r}): has no bbox')
+        box = box_around(corners or [(0, 0), size])
+    return Thing(label, box, tuple(shapes), ignored=bool(annotation.get('iscrowd') or annotation.get('ignore')))
+
+
+def _shapes(annotation: dict[str, Any], size: tuple[int, int], where: str) -> list[Shape]:
+    """The polygons of an object, or its run lengths."""
+    segmentation = member(annotation, 'segmentation', (list, dict), where)
+    if not segmentation:
+        raise AnnotationError(f'{where}: has no outline')
+    if isinstance(segmentation, list):
+        if not all(isinstance(flat, list) and len(flat) % 2 == 0 for flat in segmentation):
+            raise AnnotationError(f'{where}: expected lists x0, y0, x1, y1, ... of its polygons')
+        return [polygon([list(pair) for pair in zip(flat[::2], flat[1::2], strict=True)], size, where) for flat in segmentation]
+    said = member(segmentation, 'size', list, where)  # height, width
+    if said != [size[1], size[0]]:
+        raise AnnotationError(f'{where}: its run lengths are for a size (height, width) of {said}, the image is {size[::-1]}')
+    return [runs(segmentation.get('counts'), size, where)]

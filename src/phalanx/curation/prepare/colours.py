@@ -1,0 +1,105 @@
+"""Label maps in colours: an image for each image, in which every class has its colour."""
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from phalanx.curation.prepare.checks import AnnotationError, check_size, size_of
+from phalanx.curation.prepare.label_maps import VOID, Pair
+from phalanx.data.image import PILLOW_ERRORS, LabelMap, opened
+from phalanx.data.samples import Image
+
+SUFFIXES = ('.png', '.bmp', '.tif', '.tiff', '.jpg', '.jpeg', '.webp')
+VOID_NAME = 'void'  # the name of a colour that is not a class
+
+Colour = tuple[int, int, int]
+
+
+def read_colours(masks: Path, images: Path, colours: Mapping[Colour, str]) -> tuple[list[Pair], tuple[str, ...], list[str]]:
+    """The masks with the images that are named like them, the names of the classes in the order of `colours`, and problems."""
+    names = tuple(dict.fromkeys(name for name in colours.values() if name != VOID_NAME))
+    values = {colour: VOID if name == VOID_NAME else names.index(name) for colour, name in colours.items()}
+    of_stem = {path.relative_to(images).with_suffix(''): path for path in _pictures(images)}
+    pairs, problems = [], []
+    for mask in _pictures(masks):
+        stem = mask.relative_to(masks).with_suffix('')
+        if stem in of_stem:
+            pairs.append(Pair(of_stem[stem], str(stem), partial(_labels, mask, of_stem[stem], values, colours)))
+        else:
+            problems.append(f'{mask}: there is no image {images / stem}.*')
+    return pairs, names, problems
+
+
+def colours_in(file: Path) -> dict[Colour, str]:
+    """The colours of a file with lines `red green blue name`. Raises ValueError, naming the line."""
+    colours: dict[Colour, str] = {}
+    for number, line in enumerate(file.read_text(encoding='utf-8-sig').splitlines(), 1):
+        if not line.strip() or line.lstrip().startswith('#'):
+            continue
+        fields = line.split(maxsplit=3)
+        if len(fields) < 4 or not all(field.isdecimal() and int(field) < 256 for field in fields[:3]):
+            raise ValueError(f'{file}:{number}: expected three numbers from 0 to 255 and a name, got {line.strip()!r}')
+        _add(colours, (int(fields[0]), int(fields[1]), int(fields[2])), fields[3].strip(), f'{file}:{number}')
+    if not colours:
+        raise ValueError(f'{file}: names no colour')
+    return colours
+
+
+def colours_of(words: Sequence[str]) -> dict[Colour, str]:
+    """The colours of words `name=#rrggbb`. Raises ValueError."""
+    colours: dict[Colour, str] = {}
+    for word in words:
+        name, _, code = word.rpartition('=')
+        digits = code.removeprefix('#')
+        if not name or len(digits) != 6 or not set(digits.lower()) <= set('0123456789abcdef'):
+            raise ValueError(f'--classes: expected NAME=#RRGGBB, got {word!r}')
+        red, green, blue = bytes.fromhex(digits)
+        _add(colours, (red, green, blue), name, '--classes')
+    return colours
+
+
+def _add(colours: dict[Colour, str], colour: Colour, name: str, where: str) -> None:
+    if colour in colours:
+        raise ValueError(f'{where}: {code_of(colour)} is {colours[colour]!r} already, so it cannot be {name!r}')
+    colours[colour] = name
+
+
+def _pictures(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.rglob('*') if path.suffix.lower() in SUFFIXES)
+
+
+def _labels(mask: Path, image: Path, values: Mapping[Colour, int], names: Mapping[Colour, str]) -> LabelMap:
+    """The label map in the colours of `mask`. Raises AnnotationError when it does not fit or a colour is not a class."""
+    check_size(size_of(mask), image, f'{mask}')
+    try:
+        with opened(mask) as picture:
+            pixels = np.array(picture.convert('RGB'))
+    except PILLOW_ERRORS as error:
+        raise AnnotationError(f'{mask}: cannot be decoded: {error}') from None
+    found, place, counts = found_in(pixels)
+    table = np.zeros(len(found), np.uint8)
+    for number, colour in enumerate(found):
+        if colour not in values:
+            nearest = min(values, key=lambda known: sum((a - b) ** 2 for a, b in zip(known, colour, strict=True)))
+            raise AnnotationError(
+                f'{mask}: {counts[number]} pixels are {code_of(colour)}, which is not a class '
+                f'(nearest: {names[nearest]} {code_of(nearest)})'
+                + ('; JPEG changes colours, keep masks as PNG' if mask.suffix.lower() in ('.jpg', '.jpeg') else '')
+            )
+        table[number] = values[colour]
+    labels: LabelMap = table[place]
+    return labels
+
+
+def found_in(pixels: Image) -> tuple[list[Colour], npt.NDArray[np.intp], list[int]]:
+    """The colours of an image [H, W, 3], which of them each pixel [H, W] has, and how many pixels have each."""
+    codes, place, counts = np.unique(pixels.astype(np.int32) @ (1 << 16, 1 << 8, 1), return_inverse=True, return_counts=True)
+    colours = [(code >> 16, code >> 8 & 255, code & 255) for code in codes.tolist()]
+    return colours, place.reshape(pixels.shape[:2]), counts.tolist()
+
+
+def code_of(colour: Colour) -> str:
+    return f'#{colour[0]:02x}{colour[1]:02x}{colour[2]:02x}'

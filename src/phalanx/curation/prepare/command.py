@@ -1,0 +1,214 @@
+"""`phalanx data prepare KIND`: the kinds of annotations, their options, and what is made of them."""
+
+import argparse
+import json
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from rich.console import Console
+from rich.progress import track
+
+from phalanx.config.arguments import add_command
+from phalanx.curation.prepare.checks import AnnotationError, file_below, read_json
+from phalanx.curation.prepare.coco import read_coco, read_content
+from phalanx.curation.prepare.colours import colours_in, colours_of, read_colours
+from phalanx.curation.prepare.dealing import deal
+from phalanx.curation.prepare.formats import FORMATS, chosen, look, usable
+from phalanx.curation.prepare.label_maps import Pair, write_label_maps
+from phalanx.curation.prepare.labelme import read_labelme
+from phalanx.curation.prepare.samples import FAMILIES, SPLIT_NAMES, Family, Found
+from phalanx.curation.prepare.targets import meaning_for, write_copied
+from phalanx.curation.prepare.tree import Tree
+from phalanx.system.errors import RequestError
+
+SHOWN = 50  # problems that are listed
+
+
+class Kind(NamedTuple):
+    """A kind of annotations."""
+
+    about: str
+    add_options: Callable[[argparse.ArgumentParser], None]
+    make: Callable[[argparse.Namespace], int]  # the exit status; raises RequestError
+
+
+def add_kinds(parser: argparse.ArgumentParser) -> None:
+    kinds = parser.add_subparsers(dest='kind', required=True)
+    for name, kind in KINDS.items():
+        own = add_command(kinds, name, kind.about)
+        kind.add_options(own)
+        own.add_argument('--out', type=Path, required=True, metavar='DIR', help='the folder to make; it must not be there yet')
+        own.add_argument(
+            '--split', metavar='SHARES', default='0.8,0.2', help='shares of train, val and, if there is a third, test'
+        )
+        own.add_argument('--seed', type=int, metavar='N', default=0, help='of the random choice which image belongs to which')
+        own.add_argument('--skip', action='store_true', help='leave out what cannot be used, instead of stopping')
+
+
+def prepare(given: argparse.Namespace) -> int:
+    """1 when annotations cannot be used. Raises RequestError."""
+    if given.out.exists():
+        raise RequestError(f'--out {given.out}: is there already; give a new folder')
+    for folder in (vars(given).get(name) for name in ('folder', 'masks', 'images')):
+        if folder is not None and not folder.is_dir():
+            raise RequestError(f'{folder}: there is no such folder')
+    return KINDS[given.kind].make(given)
+
+
+def shares_of(text: str) -> list[float]:
+    """Raises RequestError."""
+    try:
+        shares = [float(word) for word in text.split(',')]
+    except ValueError:
+        shares = []
+    if not 2 <= len(shares) <= len(SPLIT_NAMES) or abs(sum(shares) - 1) > 1e-6 or not all(0 < share < 1 for share in shares):
+        raise RequestError(f'--split {text}: give two or three shares that add up to 1, as in 0.8,0.2')
+    return shares
+
+
+def _labelme_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument('folder', type=Path, help='the folder with the JSON files; their images lie in it too')
+    parser.add_argument('--classes', nargs='+', metavar='NAME', help='the classes after the background (default: all labels)')
+    _family_options(parser)
+
+
+def _from_labelme(given: argparse.Namespace) -> int:
+    if given.family not in (None, 'segmentation') or given.groups:
+        if given.classes:
+            raise RequestError('--classes: is for label maps without --groups; leave it out')
+        return _from_folder(given)
+    return _label_maps(given, *read_labelme(given.folder, given.classes))
+
+
+def _coco_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument('file', type=Path, help='the JSON file')
+    parser.add_argument(
+        '--images', type=Path, metavar='DIR', required=True, help='the folder that its file names are relative to'
+    )
+    _family_options(parser)
+
+
+def _from_coco(given: argparse.Namespace) -> int:
+    root, found = given.images.absolute(), Found(boxes_first=True)
+    try:
+        if given.family in (None, 'segmentation') and not given.groups:
+            return _label_maps(given, *read_coco(given.file, given.images))
+        read_content(read_json(given.file), given.file, lambda name, _, where: file_below(root, root, name, where), found)
+    except AnnotationError as error:
+        raise RequestError(str(error)) from None
+    picked = chosen({'coco': usable(found, Tree(root))}, given.family)
+    return _copied(given, picked, root, f'{given.file}: holds nothing that can be used', found.left_out)
+
+
+def _colours_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument('masks', type=Path, help='the folder with the label maps in colours')
+    parser.add_argument(
+        '--images', type=Path, metavar='DIR', required=True, help='the folder with the images, named as their label maps'
+    )
+    which = parser.add_mutually_exclusive_group(required=True)
+    which.add_argument('--colours', '--colors', type=Path, metavar='FILE', help='a file with lines `red green blue name`')
+    which.add_argument('--classes', nargs='+', metavar='NAME=#RRGGBB', help='the colours; that of the name void is not a class')
+
+
+def _from_colours(given: argparse.Namespace) -> int:
+    try:
+        colours = colours_in(given.colours) if given.colours else colours_of(given.classes)
+    except (OSError, ValueError) as error:
+        raise RequestError(str(error)) from None
+    return _label_maps(given, *read_colours(given.masks, given.images, colours))
+
+
+def _folder_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument('folder', type=Path, help='the folder with the images and their annotations')
+    _family_options(parser)
+
+
+def _family_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument('--family', choices=FAMILIES, help='what the data set is for (default: what the annotations suit best)')
+    parser.add_argument('--groups', metavar='GROUPS', help='what stays together: `folder`, or a regular expression on paths')
+
+
+def _from_folder(given: argparse.Namespace) -> int:
+    """Any format that `phalanx new` reads, for any family, with copies of the images."""
+    tree = Tree(given.folder.absolute())
+    held = look(tree, [given.kind])
+    reasons = [problem for found in held.values() for problem in found.left_out]
+    nothing = f'{given.folder}: holds nothing of the format {given.kind} that can be used'
+    return _copied(given, chosen(held, given.family), tree.root, nothing, reasons)
+
+
+def _copied(
+    given: argparse.Namespace, picked: tuple[str, Found, Family] | None, root: Path, nothing: str, reasons: Sequence[str]
+) -> int:
+    """Writes the data set, with copies of the images below `root`, and says what came of it."""
+    shares = shares_of(given.split)
+    if picked is None:
+        raise RequestError('\n'.join([nothing, *reasons[:SHOWN]]))
+    _, found, family = picked
+    if found.left_out and not given.skip:
+        return _refused(found.left_out)
+    try:
+        dealt = deal(found.samples, shares, given.seed, given.groups, lambda sample: {thing.label for thing in sample.things})
+        lists = dict(zip(SPLIT_NAMES, dealt, strict=False))
+        meaning = meaning_for(family, found)
+        written = write_copied(family, found, lists, given.out, root, meaning)
+    except (AnnotationError, ValueError) as error:
+        raise RequestError(str(error)) from None
+    except OSError as error:
+        return _not_written(given.out, error)
+    for problem in [*found.left_out, *written.left_out][:SHOWN]:
+        print(f'left out: {problem}', file=sys.stderr)
+    print(f'{given.out}: {family}, ' + ', '.join(f'{count} in {split}' for split, count in written.counts.items()))
+    print('in a recipe: data: ' + json.dumps(written.data | {'root': str(given.out)}, ensure_ascii=False))
+    return 0
+
+
+def _not_written(out: Path, error: OSError) -> int:
+    print(f'{out} cannot be written: {error}', file=sys.stderr)
+    return 1
+
+
+def _refused(problems: Sequence[str]) -> int:
+    for problem in problems[:SHOWN]:
+        print(problem, file=sys.stderr)
+    if len(problems) > SHOWN:
+        print(f'and {len(problems) - SHOWN} more', file=sys.stderr)
+    print(f'{len(problems)} problems, nothing was made; fix them, or leave them out with --skip', file=sys.stderr)
+    return 1
+
+
+OWN = {
+    'labelme': Kind('label maps of labelme polygons, or their boxes', _labelme_options, _from_labelme),
+    'coco': Kind('label maps of COCO instances', _coco_options, _from_coco),
+    'colours': Kind('label maps of masks in which each class has a colour', _colours_options, _from_colours),
+}
+KINDS = OWN | {name: Kind(each.about, _folder_options, _from_folder) for name, each in FORMATS.items() if name not in OWN}
+
+
+def _label_maps(given: argparse.Namespace, pairs: Sequence[Pair], class_names: Sequence[str], problems: Sequence[str]) -> int:
+    """Writes the data set and says what came of it."""
+    shares = shares_of(given.split)
+    if not pairs and not problems:
+        raise RequestError('there is nothing to prepare: no annotation was found')
+    counts: dict[str, int] = {}
+    if pairs and (given.skip or not problems):
+        try:
+            told = track(pairs, 'writing', console=Console(stderr=True), transient=True)
+            counts, more = write_label_maps(told, class_names, given.out, shares, given.seed, skip=given.skip)
+        except ValueError as error:
+            raise RequestError('\n'.join([*problems[:SHOWN], str(error)])) from None
+        except OSError as error:
+            return _not_written(given.out, error)
+        problems = [*problems, *more]
+    if not counts:
+        return _refused(problems)
+    for problem in problems[:SHOWN]:
+        print(f'left out: {problem}', file=sys.stderr)
+    if len(problems) > SHOWN:
+        print(f'and {len(problems) - SHOWN} more', file=sys.stderr)
+    images = ', '.join(f'{count} in {name}.txt' for name, count in counts.items())
+    print(f'{given.out}: {images}; {len(class_names)} classes: {", ".join(class_names)}')
+    print(f'in a recipe: data: {{name: file_list, root: {given.out}}}')
+    return 0

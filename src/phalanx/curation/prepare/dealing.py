@@ -1,0 +1,96 @@
+"""Which image belongs to training and which to evaluation."""
+
+import hashlib
+import re
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from phalanx.curation.prepare.samples import Sample, SplitName
+
+ROBOFLOW = re.compile(r'(.+)\.rf\.[0-9A-Za-z]+$')  # copies of one image that were distorted in different ways
+FOLDER = 'folder'
+
+
+def given_splits(samples: Sequence[Sample]) -> dict[SplitName, list[Sample]]:
+    """The samples by the splits that their annotations say; {} when there is no split to train on."""
+    dealt: dict[SplitName, list[Sample]] = defaultdict(list)
+    for sample in samples:
+        dealt[sample.split or 'train'].append(sample)
+    return dict(dealt) if any(sample.split == 'train' for sample in samples) else {}
+
+
+def val_share(count: int) -> float:
+    """A fifth; of many images, 500, but not less than a fiftieth."""
+    return 0.2 if count <= 2500 else max(500 / count, 0.02)
+
+
+def deal(
+    samples: Sequence[Sample],
+    shares: Sequence[float],
+    seed: int,
+    groups: str | None,
+    labels_of: Callable[[Sample], Collection[str]],
+) -> list[list[Sample]]:
+    """A list for each share. What belongs together stays together, and each label is dealt out by the shares too.
+
+    Iterative stratification (Sechidis et al., ECML 2011), over groups of images: the rarest label first, each of its groups to
+    the list that lacks most of it. Raises ValueError when a list would be empty.
+    """
+    members = list(grouped(samples, groups).values())
+    if len(members) < len(shares):
+        raise ValueError(f'{len(samples)} images are {len(members)} groups, too few for {len(shares)} lists; see --groups')
+    counts = [Counter(label for sample in group for label in labels_of(sample)) for group in members]
+    rng = np.random.default_rng(seed)
+    waiting = rng.permutation(len(members)).tolist()
+    whole = sum(counts, Counter[str]())
+    lacking = [Counter({label: share * count for label, count in whole.items()}) for share in shares]
+    room = [share * len(samples) for share in shares]
+    places: dict[int, int] = {}
+    for label, _ in sorted(whole.items(), key=lambda item: (item[1], item[0])):
+        for group in [group for group in waiting if counts[group][label]]:
+            half = len(members[group]) / 2
+            open_to = [place for place in range(len(shares)) if room[place] >= half] or range(len(shares))
+            places[group] = max(open_to, key=lambda place: (lacking[place][label], room[place]))
+            lacking[places[group]].subtract(counts[group])
+            room[places[group]] -= len(members[group])
+        waiting = [group for group in waiting if group not in places]
+    for group in waiting:
+        places[group] = max(range(len(shares)), key=lambda place: room[place])
+        room[places[group]] -= len(members[group])
+    for empty in set(range(len(shares))) - set(places.values()):
+        largest = Counter(places.values()).most_common(1)[0][0]
+        places[next(group for group, place in places.items() if place == largest)] = empty
+    lists: list[list[Sample]] = [[] for _ in shares]
+    for group in range(len(members)):
+        lists[places[group]] += members[group]
+    return lists
+
+
+def grouped(samples: Sequence[Sample], groups: str | None) -> dict[str, list[Sample]]:
+    """Samples that are to stay together: equal files, Roboflow's copies of an image, and what `groups` says.
+
+    That is `folder`, or a regular expression, whose first group (or match) in the path names the group.
+    """
+    found: dict[str, list[Sample]] = defaultdict(list)
+    contents = _equal([sample.image for sample in samples])
+    for sample in samples:
+        path, copied = sample.image, ROBOFLOW.match(sample.image.stem)
+        key = copied[1] if copied else contents.get(path, str(path))
+        if groups == FOLDER:
+            key = str(path.parent)
+        elif groups and (match := re.search(groups, str(path))):
+            key = match[1] if match.groups() else match[0]
+        found[key].append(sample)
+    return found
+
+
+def _equal(paths: Sequence[Path]) -> dict[Path, str]:
+    """A name for the content of each file that may be there twice: only files of one size are read."""
+    of_size = defaultdict(list)
+    for path in paths:
+        of_size[path.stat().st_size].append(path)
+    several = [path for alike in of_size.values() if len(alike) > 1 for path in alike]
+    return {path: hashlib.blake2b(path.read_bytes(), digest_size=16).hexdigest() for path in several}

@@ -1,0 +1,104 @@
+"""The formats of annotations, and which of them a folder holds."""
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from pathlib import Path
+from typing import NamedTuple
+
+from phalanx.curation.prepare.checks import AnnotationError
+from phalanx.curation.prepare.coco import find_coco
+from phalanx.curation.prepare.csv_files import find_csv
+from phalanx.curation.prepare.html_tables import find_html, find_pubtabnet
+from phalanx.curation.prepare.label_studio import find_label_studio
+from phalanx.curation.prepare.labelme import find_labelme
+from phalanx.curation.prepare.lists import find_class_folders, find_lists, find_text_files
+from phalanx.curation.prepare.masks import find_masks
+from phalanx.curation.prepare.samples import Family, Found, Sample
+from phalanx.curation.prepare.supervisely import find_supervisely
+from phalanx.curation.prepare.tree import Tree
+from phalanx.curation.prepare.xml_files import read_cvat, read_voc
+from phalanx.curation.prepare.yolo import read_yolo
+
+
+class Format(NamedTuple):
+    about: str
+    find: Callable[[Tree, Found], None]  # adds what there is of this format
+
+
+# In the order of trust: of two that annotate as many images, the first is taken.
+FORMATS = {
+    'coco': Format('COCO (JSON with images, annotations and categories)', find_coco),
+    'voc': Format('Pascal VOC (an XML file for each image)', read_voc),
+    'cvat': Format('CVAT for images (XML)', read_cvat),
+    'labelme': Format('LabelMe (a JSON file for each image)', find_labelme),
+    'label_studio': Format('Label Studio (JSON)', find_label_studio),
+    'supervisely': Format('Supervisely (ann/NAME.json)', find_supervisely),
+    'pubtabnet': Format('tables in the format of PubTabNet (JSON lines)', find_pubtabnet),
+    'html': Format('tables as HTML (a file for each image)', find_html),
+    'csv': Format('CSV (a line for each box or image)', find_csv),
+    'lists': Format('lists (lines of an image and its text, lines or label map)', find_lists),
+    'yolo': Format('YOLO (a text file for each image)', read_yolo),
+    'text_files': Format('text files (one for each image)', find_text_files),
+    'masks': Format('masks (an image for each image)', find_masks),
+    'class_folders': Format('folders by class', find_class_folders),
+}
+
+
+def look(tree: Tree, names: Iterable[str] = FORMATS) -> dict[str, Found]:
+    """What each format holds of a folder, those that hold most images first; formats that hold nothing are not there."""
+    held: dict[str, Found] = {}
+    for name in names:
+        if name == 'class_folders' and held:  # any other annotation says more
+            continue
+        found = Found()
+        with tree.unreadable.noted():  # of a file that is about all images, the names of the classes say
+            FORMATS[name].find(tree, found)
+        if found.samples:
+            held[name] = usable(found, tree)
+    return dict(sorted(held.items(), key=lambda item: -len({sample.image for sample in item[1].samples})))
+
+
+def usable(found: Found, tree: Tree) -> Found:
+    """Without images that cannot be read or come twice, and boxes without area; boxes end at the edges of their image."""
+    counts, seen, samples = Counter[str](), set[Path](), list[Sample]()
+    for sample in sorted(found.samples, key=lambda sample: not sample.split):  # what belongs to a split says more
+        if sample.image in seen:
+            counts['images that are annotated twice, of which the first annotation is used'] += 1
+            continue
+        seen.add(sample.image)
+        with found.left_out.noted():
+            width, height = tree.size(sample.image)
+            if any(break_ in str(sample.image) for break_ in '\t\r\n'):
+                raise AnnotationError(f'{sample.image!r}: has a tab or a line break in its name')
+            things = []
+            for thing in sample.things:
+                x0, y0, x1, y1 = thing.box
+                box = max(0.0, x0), max(0.0, y0), min(float(width), x1), min(float(height), y1)
+                if box[2] - box[0] < 1 or box[3] - box[1] < 1:
+                    counts['boxes smaller than a pixel or outside their image, left out'] += 1
+                    continue
+                slack = max(1.0, 0.005 * max(width, height))
+                if any(abs(one - other) > slack for one, other in zip(box, thing.box, strict=True)):
+                    counts['boxes that reach out of their image, cut off at its edges'] += 1
+                things.append(replace(thing, box=box))
+            samples.append(replace(sample, things=tuple(things)))
+    samples.sort(key=lambda sample: str(sample.image))
+    notes = [f'{what}: {count}' for what, count in counts.items()]
+    used = {thing.label for sample in samples for thing in sample.things}
+    empty = [name for name in found.class_names if name not in used]
+    if used and empty:
+        notes.append(f'classes that never occur, left out: {", ".join(empty[:10])}{" ..." if len(empty) > 10 else ""}')
+    names = tuple(name for name in found.class_names if name in used) + tuple(sorted(used - {*found.class_names}))
+    return replace(found, samples=samples, class_names=names, notes=[*found.notes, *notes])
+
+
+def chosen(held: dict[str, Found], family: Family | None) -> tuple[str, Found, Family] | None:
+    """The format that annotates most images for `family`, and the family that it is for; None when none does."""
+    for name, found in held.items():
+        possible = found.families()
+        if possible and (family is None or family in possible):
+            if family == 'text_detection':  # an image of a single line is no page
+                found = replace(found, samples=[sample for sample in found.samples if sample.text is None])
+            return name, found, family or possible[0]
+    return None

@@ -1,0 +1,134 @@
+"""Tables as HTML, in the tokens of PubTabNet: a file beside each image, or lines of JSON in its own format."""
+
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+from phalanx.curation.prepare.checks import AnnotationError, parsed, shortened
+from phalanx.curation.prepare.samples import Found, Sample
+from phalanx.curation.prepare.tree import Tree, text_in
+
+INLINE = ('b', 'i', 'sup', 'sub', 'u', 'strong', 'em')  # tags that are kept as part of the text
+BREAKS = ('br', 'p', 'div', 'span', 'a', 'font', 'small')  # tags within a cell that are left out
+OUTER = ('table', 'html', 'head', 'body', 'title', 'meta', 'colgroup', 'col', 'caption', 'style', 'tfoot')
+MOST_SPAN = 100
+
+
+def find_html(tree: Tree, found: Found) -> None:
+    """Files .html and .htm that are named like an image."""
+    for path in tree.having('.html', '.htm'):
+        with found.left_out.noted():
+            image = tree.image(path.stem, path, f'{path}')
+            found.samples.append(Sample(image, tree.split_of(image), table=tokens_of(text_in(path), f'{path}')))
+
+
+def find_pubtabnet(tree: Tree, found: Found) -> None:
+    """Files .jsonl with an object a line: `filename` and `html`, which is an object of PubTabNet's or text; also `split`."""
+    for path in tree.having('.jsonl', '.json', '.ndjson'):
+        if path.suffix == '.json' and path in tree.jsons:
+            continue
+        with found.left_out.noted():
+            for number, line in enumerate(text_in(path).split('\n'), 1):
+                if line.strip():
+                    with found.left_out.noted():
+                        sample = _of_line(line, f'{path}:{number}', path, tree)
+                        found.samples += [sample] if sample else []
+
+
+def _of_line(line: str, where: str, path: Path, tree: Tree) -> Sample | None:
+    content = parsed(line, where)
+    if not isinstance(content, dict) or 'filename' not in content or 'html' not in content:
+        return None
+    image = tree.image(str(content['filename']), path, where)
+    split = tree.split_of(path, str(content.get('split')))
+    html = content['html']
+    if isinstance(html, str):
+        return Sample(image, split, table=tokens_of(html, where))
+    structure = html.get('structure') if isinstance(html, dict) else None
+    tokens = structure.get('tokens') if isinstance(structure, dict) else None
+    cells = html.get('cells') if isinstance(html, dict) else None
+    if not isinstance(tokens, list) or not isinstance(cells, list) or not all(isinstance(t, str) for t in tokens):
+        raise AnnotationError(f'{where}: html: expected structure.tokens and cells, got {shortened(html)}')
+    if sum(token in ('<td>', '<td') for token in tokens) != len(cells):
+        raise AnnotationError(f'{where}: its structure has not as many cells as are described')
+    return Sample(image, split, table={'structure': {'tokens': tokens}, 'cells': cells})
+
+
+def tokens_of(html: str, where: str) -> dict[str, Any]:
+    """The structure and the cells of the only table in `html`. Raises AnnotationError."""
+    parser = _Parser(where)
+    parser.feed(html)
+    parser.close()
+    for tag in ('tr', 'thead', 'tbody'):
+        parser.end_of(tag)
+    if not parser.cells:
+        raise AnnotationError(f'{where}: has no table with cells')
+    return {'structure': {'tokens': parser.tokens}, 'cells': parser.cells}
+
+
+class _Parser(HTMLParser):
+    """Forgives what browsers forgive: tags that are not closed, `<th>`, rows outside of `<tbody>`."""
+
+    def __init__(self, where: str) -> None:
+        super().__init__(convert_charrefs=True)
+        self.where, self.tokens, self.cells = where, list[str](), list[dict[str, Any]]()
+        self.open: list[str] = []  # of thead, tbody, tr, td
+        self.tables = 0
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        tag = 'td' if tag == 'th' else tag
+        if tag == 'table':
+            self.tables += 1
+            if self.tables > 1:
+                raise AnnotationError(f'{self.where}: has a second table, or a table within a cell')
+        elif tag in ('thead', 'tbody'):
+            for other in ('td', 'tr', 'thead', 'tbody'):
+                self.end_of(other)
+            self._begin(tag)
+        elif tag == 'tr':
+            self.end_of('tr')
+            if not {'thead', 'tbody'} & {*self.open}:
+                self._begin('tbody')
+            self._begin('tr')
+        elif tag == 'td':
+            self.end_of('td')
+            if 'tr' not in self.open:
+                raise AnnotationError(f'{self.where}: has a cell outside of a row')
+            self._begin_cell(dict(attrs))
+        elif tag in INLINE and 'td' in self.open:
+            self.cells[-1]['tokens'].append(f'<{tag}>')
+        elif tag not in (*INLINE, *BREAKS, *OUTER):
+            raise AnnotationError(f'{self.where}: has a tag <{tag}>, which no table of training data has')
+
+    def _begin(self, tag: str) -> None:
+        self.open.append(tag)
+        self.tokens.append(f'<{tag}>')
+
+    def _begin_cell(self, attributes: dict[str, str | None]) -> None:
+        spans = []
+        for name in ('rowspan', 'colspan'):
+            text = (attributes.get(name) or '1').strip()
+            if not text.isdecimal() or not 1 <= int(text) <= MOST_SPAN:
+                raise AnnotationError(f'{self.where}: {name}={text!r} is not a number from 1 to {MOST_SPAN}')
+            spans += [f' {name}="{int(text)}"'] if int(text) > 1 else []
+        self.tokens += ['<td', *spans, '>'] if spans else ['<td>']
+        self.open.append('td')
+        self.cells.append({'tokens': []})
+
+    def handle_endtag(self, tag: str) -> None:
+        tag = 'td' if tag == 'th' else tag
+        if tag in ('td', 'tr', 'thead', 'tbody'):
+            self.end_of(tag)
+        elif tag in INLINE and 'td' in self.open:
+            self.cells[-1]['tokens'].append(f'</{tag}>')
+
+    def end_of(self, tag: str) -> None:
+        """Closes what is open from `tag` inwards."""
+        while tag in self.open:
+            self.tokens.append(f'</{self.open.pop()}>')
+
+    def handle_data(self, data: str) -> None:
+        if 'td' in self.open:
+            self.cells[-1]['tokens'] += list(' '.join(data.split('\n')).strip('\r'))
+        elif data.strip() and 'tr' in self.open:
+            raise AnnotationError(f'{self.where}: has text outside of cells: {shortened(data.strip())}')

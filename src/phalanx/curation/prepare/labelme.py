@@ -1,0 +1,84 @@
+"""Polygons of labelme: a JSON file for each image."""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from difflib import get_close_matches
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from phalanx.curation.prepare.checks import AnnotationError, check_size, file_below, member, read_json
+from phalanx.curation.prepare.label_maps import BACKGROUND, MEANING, Pair, painted
+from phalanx.curation.prepare.samples import Found, LeftOut, Sample, Thing, box_around
+from phalanx.curation.prepare.shapes import Polygon, corners_of, polygon
+from phalanx.curation.prepare.tree import Tree
+
+CIRCLE = 64  # corners of a circle
+
+
+def read_labelme(folder: Path, classes: Sequence[str] | None) -> tuple[list[Pair], tuple[str, ...], list[str]]:
+    """The images of all JSON files below `folder`, the names of the classes, and what cannot be used.
+
+    Class 0 is the background; the others are `classes`, or all labels that occur, in alphabetical order. Later shapes lie over
+    earlier ones: a hole is a shape labelled background after the shape that it is in.
+    """
+    files: list[tuple[Path, Sample]] = []
+    left_out = LeftOut()
+
+    def image_of(name: str, beside: Path, where: str) -> Path:
+        return file_below(folder, beside.parent, name, where)
+
+    for path in sorted(folder.rglob('*.json')):
+        with left_out.noted():
+            files.append((path, _sample(read_json(path), path, image_of)))
+    labels = sorted({thing.label for _, sample in files for thing in sample.things})
+    names = (BACKGROUND, *(name for name in (labels if classes is None else classes) if name not in MEANING))
+    pairs = []
+    for path, sample in files:
+        unknown = [(n, thing.label) for n, thing in enumerate(sample.things) if thing.label not in (*names, *MEANING)]
+        left_out += [f'{path}: shapes[{n}] ({label!r}): is not a class{_hint(label, names)}' for n, label in unknown]
+        if not unknown:
+            pairs.append(Pair(sample.image, str(path.relative_to(folder).with_suffix('')), partial(painted, sample, names)))
+    return pairs, names, left_out
+
+
+def find_labelme(tree: Tree, found: Found) -> None:
+    """All JSON files with `shapes`."""
+    for path, content in tree.jsons.items():
+        if isinstance(content, dict) and 'shapes' in content:
+            with found.left_out.noted():
+                sample = _sample(content, path, tree.image)
+                found.samples.append(replace(sample, split=tree.split_of(path)))
+
+
+def _sample(content: dict[str, Any], path: Path, image_of: Callable[[str, Path, str], Path]) -> Sample:
+    image = image_of(member(content, 'imagePath', str, f'{path}'), path, f'{path}: imagePath')
+    size = check_size((content.get('imageWidth'), content.get('imageHeight')), image, f'{path}')
+    things = []
+    for number, shape in enumerate(member(content, 'shapes', list, f'{path}')):
+        label = member(shape, 'label', str, f'{path}: shapes[{number}]')
+        outline = _outline(shape, size, f'{path}: shapes[{number}] ({label!r})')
+        drawn = () if shape.get('shape_type') == 'rectangle' else (outline,)
+        things.append(Thing(label, box_around(outline.points.tolist()), drawn, text=shape.get('description') or None))
+    return Sample(image, things=tuple(things))
+
+
+def _outline(shape: dict[str, Any], size: tuple[int, int], where: str) -> Polygon:
+    kind, points = shape.get('shape_type', 'polygon'), member(shape, 'points', list, where)
+    if kind == 'polygon':
+        return polygon(points, size, where)
+    if kind not in ('rectangle', 'circle'):
+        raise AnnotationError(f'{where}: is a {kind}; only polygon, rectangle and circle have an area that can be filled')
+    if len(points) != 2:
+        raise AnnotationError(f'{where}: a {kind} needs 2 points, got {len(points)}')
+    (x0, y0), (x1, y1) = polygon([*points, *points[:1]], size, where).points[:2].tolist()
+    if kind == 'rectangle':
+        return polygon(corners_of(x0, y0, x1, y1), size, where)
+    radius, turn = math.dist((x0, y0), (x1, y1)), 2 * math.pi / CIRCLE  # the first point is the centre
+    return polygon([[x0 + radius * math.cos(n * turn), y0 + radius * math.sin(n * turn)] for n in range(CIRCLE)], size, where)
+
+
+def _hint(label: str, names: Sequence[str]) -> str:
+    near = get_close_matches(label, names, n=1)
+    return f'; did you mean {near[0]!r}?' if near else f' (they are {", ".join(names[:20])})'

@@ -1,0 +1,198 @@
+"""Masks: an image for each image, in which numbers, a palette or colours say what every pixel is."""
+
+import csv
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import cv2
+import numpy as np
+
+from phalanx.curation.prepare.checks import AnnotationError, decoded, size_of
+from phalanx.curation.prepare.colours import VOID_NAME, Colour, code_of, found_in
+from phalanx.curation.prepare.label_maps import BACKGROUND, MOST, VOID
+from phalanx.curation.prepare.samples import Found, Sample
+from phalanx.curation.prepare.tree import Tree, text_in
+from phalanx.data.image import LabelMap
+
+WORDS = ('mask', 'masks', 'label', 'labels', 'annotation', 'annotations', 'gt', 'groundtruth', 'segmentation', 'seg', 'trimaps')
+CLASS_FILES = ('classes.txt', 'labels.txt', 'labelmap.txt', 'label_map.txt', 'class_dict.csv', 'label_colors.txt', 'colors.txt')
+LOOKED_AT = 200  # masks that are read to learn which values there are
+FEW = 64  # more colours than that are a photograph, or JPEG's work
+
+
+def find_masks(tree: Tree, found: Found) -> None:
+    """Images that lie in a folder `masks` (labels, annotations, ...), or whose names end so, beside images named like them."""
+    is_mask = {path: _is_mask(path, tree) for path in tree.images}
+    of_stem = defaultdict(list)
+    for path in tree.images:
+        if not is_mask[path]:
+            of_stem[path.stem.lower()].append(path)
+    for mask in tree.images:
+        if is_mask[mask]:
+            stem = mask.stem.lower()
+            known = of_stem.get(stem) or of_stem.get(_without_word(stem)) or []
+            if not known:
+                found.left_out.append(f'{mask}: there is no image that is named like this mask')
+                continue
+            image = max(known, key=lambda path: len(set(path.parts) & set(mask.parts)))
+            found.samples.append(Sample(image, tree.split_of(image), mask=mask))
+    if found.samples:
+        found.classes_from = next((file for file in tree.files if file.name.lower() in CLASS_FILES), None)
+
+
+def _is_mask(path: Path, tree: Tree) -> bool:
+    folders = path.relative_to(tree.root).parts[:-1]
+    words = {word for folder in folders for word in re.split(r'[^a-z]+', re.sub(r'([a-z])([A-Z])', r'\1 \2', folder).lower())}
+    stem = path.stem.lower()
+    return (bool(words & {*WORDS}) and not words & {'image', 'images', 'img', 'imgs'}) or _without_word(stem) != stem
+
+
+def _without_word(stem: str) -> str:
+    """`a_mask` -> `a`."""
+    return re.sub(rf'[_. -]({"|".join(WORDS)}|l)$', '', stem)
+
+
+@dataclass(frozen=True)
+class Meaning:
+    """What the values of masks mean: colours of one, numbers of the other kind."""
+
+    class_names: tuple[str, ...]
+    values: Mapping[Colour | int, int]  # of a colour or number, the class; others are VOID
+    is_plain: bool  # whether masks can be trained on as they are
+    is_binary: bool = False  # 0 and something brighter, on whichever side of the middle
+    by_colour: bool = False  # palettes differ from file to file, so that their numbers mean nothing
+    notes: tuple[str, ...] = ()
+
+
+def meaning_of(masks: Sequence[Path], classes_from: Path | None) -> Meaning:
+    """What the values in masks mean, and what of that was guessed. Raises AnnotationError when they are not masks."""
+    chosen = [masks[number * len(masks) // min(LOOKED_AT, len(masks))] for number in range(min(LOOKED_AT, len(masks)))]
+    pixels = Counter[Colour | int]()
+    coloured, blurred = False, False
+    names, colours = _names(classes_from)
+    by_colour = _palettes_differ(chosen)
+    for mask in chosen:
+        content = _content(mask, by_colour=by_colour)
+        coloured, blurred = coloured or content.ndim == 3, blurred or mask.suffix.lower() in ('.jpg', '.jpeg')
+        pixels.update(_values(content))
+        if len(pixels) > FEW * 4 and not blurred:
+            raise AnnotationError(f'{mask}: has more than {FEW * 4} colours or numbers, so it is not a mask')
+    found = set(pixels)
+    greys = {value if isinstance(value, int) else value[0] for value in found if isinstance(value, int) or len({*value}) == 1}
+    if len(greys) == len(found) and (blurred or (len(greys) <= 2 and max(greys) > 1)):
+        names = names if len(names) == 2 and not colours else [BACKGROUND, 'object']
+        note = f'two values: {names[0]}, and brighter ones: {names[1]}'
+        return Meaning(tuple(names), {}, is_plain=False, is_binary=True, notes=(note,))
+    if coloured:
+        return replace(_coloured(found, colours), by_colour=by_colour)
+    numbers = sorted(value for value in found if isinstance(value, int) and value != VOID)
+    if len(numbers) > MOST:
+        raise AnnotationError(f'{masks[0]}: masks have {len(numbers)} different numbers; {MOST} classes fit')
+    if names and numbers and numbers[-1] < len(names):
+        own: dict[Colour | int, int] = {number: number for number in range(len(names))}
+        return Meaning(tuple(names), own, is_plain=True)
+    values: dict[Colour | int, int] = {number: place for place, number in enumerate(numbers)}
+    if numbers == [0, 1]:
+        return Meaning((BACKGROUND, 'object'), values, is_plain=True)
+    made = f'no file names {numbers[-1] + 1 if numbers else 0} classes (classes.txt): they are called by their number'
+    is_gapless = numbers == [*range(len(numbers))]
+    return Meaning(tuple(f'class_{n}' for n in numbers), values, is_plain=is_gapless, notes=(made,))
+
+
+def _coloured(found: Iterable[Colour | int], named: Mapping[Colour, str]) -> Meaning:
+    colours = {value if isinstance(value, tuple) else (value, value, value) for value in found}
+    if named:
+        void = (VOID_NAME, 'unlabelled', 'unlabeled')
+        names = tuple(dict.fromkeys(name for name in named.values() if name.lower() not in void))
+        values: dict[Colour | int, int] = {colour: names.index(name) for colour, name in named.items() if name in names}
+        unknown = [code_of(colour) for colour in colours if colour not in named]
+        notes = (f'colours that no file names are ignored: {", ".join(unknown[:5])}',) if unknown else ()
+        return Meaning(names, values, is_plain=False, notes=notes)
+    if len(colours) > FEW:
+        raise AnnotationError(
+            f'masks have {len(colours)} colours and no file names them (lines `red green blue name` in colors.txt)'
+        )
+    ordered = sorted(colours, key=lambda colour: (colour != (0, 0, 0), colour))
+    names = tuple(BACKGROUND if colour == (0, 0, 0) else code_of(colour) for colour in ordered)
+    note = 'no file names the colours (lines `red green blue name` in colors.txt): classes are called by their colour'
+    return Meaning(names, {colour: place for place, colour in enumerate(ordered)}, is_plain=False, notes=(note,))
+
+
+def label_map(mask: Path, meaning: Meaning, image: Path) -> LabelMap:
+    """The label map that a mask means, at the size of its image. Raises AnnotationError."""
+    content = _content(mask, by_colour=meaning.by_colour)
+    if meaning.is_binary:
+        labels = (content.reshape(*content.shape[:2], -1)[..., 0] > (127 if content.max() > 1 else 0)).astype(np.uint8)
+    elif content.ndim == 2 and not any(isinstance(value, tuple) for value in meaning.values):
+        table = np.full(256, VOID, np.uint8)
+        for value, label in meaning.values.items():
+            table[value] = label
+        labels = table[content]
+    else:
+        colours, place, _ = found_in(content if content.ndim == 3 else np.repeat(content[..., None], 3, 2))
+        labels = np.array([meaning.values.get(colour, VOID) for colour in colours], np.uint8)[place]
+    size, (height, width) = size_of(image), labels.shape
+    if (width, height) != size:
+        if not 0.98 < (width / size[0]) / (height / size[1]) < 1.02:
+            raise AnnotationError(f'{mask}: is {width} x {height} pixels, but {image} is {size[0]} x {size[1]}')
+        labels = cv2.resize(labels, size, interpolation=cv2.INTER_NEAREST).astype(np.uint8, copy=False)
+    return labels
+
+
+def _palettes_differ(masks: Sequence[Path]) -> bool:
+    """Whether some number has one colour in one mask and another in the next. Raises AnnotationError."""
+    colours: dict[int, tuple[int, ...]] = {}
+    for mask in masks:
+        with decoded(mask) as picture:
+            if picture.mode == 'P':
+                palette = np.array(picture.getpalette('RGB') or [], np.uint8).reshape(-1, 3)
+                for number in np.unique(np.asarray(picture)).tolist():
+                    own = tuple(palette[number].tolist()) if number < len(palette) else (0, 0, 0)
+                    if colours.setdefault(number, own) != own:
+                        return True
+    return False
+
+
+def _content(mask: Path, *, by_colour: bool) -> LabelMap:
+    """[H, W] of a palette or grey image, else [H, W, 3]. Raises AnnotationError."""
+    with decoded(mask) as picture:
+        if by_colour:
+            return np.array(picture.convert('RGB'))
+        if picture.mode in ('1', 'L', 'P'):
+            return np.array(picture.convert('L') if picture.mode == '1' else picture)
+        if picture.mode.startswith('I'):  # 16 bits
+            values = np.asarray(picture)
+            if values.max() > VOID:
+                raise AnnotationError(f'{mask}: has numbers up to {values.max()}; 0 to {VOID} can be used')
+            return values.astype(np.uint8)
+        return np.array(picture.convert('RGB'))
+
+
+def _values(content: LabelMap) -> dict[Colour | int, int]:
+    """How many pixels have each value."""
+    if content.ndim == 3:
+        colours, _, of_each = found_in(content)
+        return dict(zip(colours, of_each, strict=True))
+    values, counts = np.unique(content, return_counts=True)
+    return dict(zip(values.tolist(), counts.tolist(), strict=True))
+
+
+def _names(file: Path | None) -> tuple[list[str], dict[Colour, str]]:
+    """The names of classes in a file, one a line; and by colour, where each has one before or behind it."""
+    colours: dict[Colour, str] = {}
+    names = []
+    lines = text_in(file).splitlines() if file else []
+    for fields in csv.reader(line for line in lines if line.strip() and not line.startswith('#')):
+        words = re.split(r'[,:\s]+', ','.join(fields).strip(' ,:'))
+        behind = re.fullmatch(r'(.*?)[,:\s]+(\d+)[,:\s]+(\d+)[,:\s]+(\d+)[,:\s]*', ','.join(fields))
+        before = re.fullmatch(r'(\d+)[,\s]+(\d+)[,\s]+(\d+)[,:\s]+(.*)', ','.join(fields))
+        if before:
+            colours[(int(before[1]), int(before[2]), int(before[3]))] = before[4].strip()
+        elif behind:
+            colours[(int(behind[2]), int(behind[3]), int(behind[4]))] = behind[1].strip()
+        elif words[1:] != ['r', 'g', 'b']:
+            names.append(','.join(fields).strip())
+    return list(colours.values()) or names, colours

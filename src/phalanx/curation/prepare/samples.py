@@ -1,0 +1,89 @@
+"""What readers of annotations find, whatever the format: images, with what is marked or written on each."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+from phalanx.curation.prepare.checks import AnnotationError
+from phalanx.curation.prepare.shapes import Shape
+
+Family = Literal['segmentation', 'detection', 'recognition', 'table', 'text_detection']
+FAMILIES: tuple[Family, ...] = get_args(Family)
+SplitName = Literal['train', 'val', 'test', '']  # '': the annotations do not say
+SPLIT_NAMES: tuple[SplitName, ...] = ('train', 'val', 'test')
+Box = tuple[float, float, float, float]  # x0, y0, x1, y1 in pixels
+Corners = Sequence[Sequence[float]]  # x, y of the corners of a polygon
+
+
+@dataclass(frozen=True)
+class Thing:
+    """Something that is marked on an image."""
+
+    label: str
+    box: Box
+    outline: tuple[Shape, ...] = ()  # empty where only a box was drawn
+    corners: Corners = ()  # of the outline that a line of text was marked with, clockwise; of four, from the upper left
+    text: str | None = None  # what is written there
+    ignored: bool = False  # a crowd, or too difficult to count
+
+
+@dataclass(frozen=True)
+class Sample:
+    """An image and its annotation; which of the fields are set depends on the format."""
+
+    image: Path
+    split: SplitName = ''
+    things: tuple[Thing, ...] = ()
+    mask: Path | None = None  # an image with a colour or a number for each pixel
+    text: str | None = None  # all that is written on it
+    table: dict[str, Any] | None = None  # as PubTabNet has it under `html`
+
+
+class LeftOut(list[str]):
+    """What cannot be used: a line each, with the file, the place in it, and why."""
+
+    @contextmanager
+    def noted(self) -> Iterator[None]:
+        """Goes on after the AnnotationError that its block raises."""
+        try:
+            yield
+        except AnnotationError as error:
+            self.append(str(error))
+
+
+@dataclass
+class Found:
+    """What one format holds of a folder."""
+
+    samples: list[Sample] = field(default_factory=list)
+    left_out: LeftOut = field(default_factory=LeftOut)
+    class_names: tuple[str, ...] = ()  # in the order of the format; empty: alphabetical
+    notes: list[str] = field(default_factory=list)
+    boxes_first: bool = False  # outlines stand beside boxes, which are what people want of the format
+    classes_from: Path | None = None  # the file that names the classes of masks
+
+    def families(self) -> list[Family]:
+        """What can be trained on this, the likeliest first."""
+        samples = self.samples
+        if any(sample.table for sample in samples):
+            return ['table']
+        things = [thing for sample in samples for thing in sample.things]
+        written = sum(thing.text is not None for thing in things) * 2 > len(things)
+        if any(sample.text is not None for sample in samples):
+            return ['recognition', 'text_detection'] if written else ['recognition']
+        if any(sample.mask for sample in samples):
+            return ['segmentation']
+        if not things:
+            return []
+        outlined = sum(bool(thing.outline) for thing in things) * 2 > len(things)
+        drawn: list[Family] = (
+            ['segmentation', 'detection'] if outlined and not self.boxes_first else ['detection', 'segmentation']
+        )
+        return ['recognition', 'text_detection', *drawn] if written else [*drawn, 'text_detection']
+
+
+def box_around(corners: Corners) -> Box:
+    xs, ys = [float(corner[0]) for corner in corners], [float(corner[1]) for corner in corners]
+    return min(xs), min(ys), max(xs), max(ys)

@@ -1,0 +1,118 @@
+"""Regions of an image as annotations describe them: polygons, and run lengths as COCO has them."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from phalanx.curation.prepare.checks import AnnotationError, shortened
+from phalanx.data.image import LabelMap
+
+Mask = npt.NDArray[np.bool_]  # [H, W]
+Points = npt.NDArray[np.float64]  # [N, 2] x, y; the first pixel lies between 0 and 1
+
+
+@dataclass(frozen=True)
+class Polygon:
+    """The pixels whose centre lies inside; where the outline crosses itself, inside and outside alternate."""
+
+    points: Points
+
+    @property
+    def area(self) -> float:
+        x, y = self.points.T
+        return float(abs(x @ np.roll(y, -1) - y @ np.roll(x, -1)) / 2)
+
+    def paint(self, canvas: LabelMap, value: int) -> None:
+        H, W = canvas.shape
+        toggles = np.zeros((H, W + 1), np.bool_)  # the first pixel of a row that has the edge on its left
+        for (x0, y0), (x1, y1) in zip(self.points, np.roll(self.points, -1, axis=0), strict=True):
+            first, last = np.clip(np.ceil(np.array([min(y0, y1), max(y0, y1)]) - 0.5), 0, H).astype(int)
+            if first == last:
+                continue
+            rows = np.arange(first, last)
+            crossings = x0 + (rows + 0.5 - y0) * (x1 - x0) / (y1 - y0)
+            toggles[rows, np.clip(np.ceil(crossings - 0.5), 0, W).astype(int)] ^= True
+        canvas[np.logical_xor.accumulate(toggles[:, :-1], axis=1)] = value
+
+
+@dataclass(frozen=True)
+class Runs:
+    """Lengths of runs of pixels, column after column, by turns outside and inside; they add up to the image."""
+
+    lengths: npt.NDArray[np.int64]
+
+    @property
+    def area(self) -> float:
+        return float(self.lengths[1::2].sum())
+
+    def paint(self, canvas: LabelMap, value: int) -> None:
+        inside = np.repeat(np.arange(len(self.lengths)) % 2 == 1, self.lengths)
+        canvas[inside.reshape(canvas.shape, order='F')] = value
+
+
+Shape = Polygon | Runs
+
+
+def polygon(points: Any, size: tuple[int, int], where: str) -> Polygon:
+    """Of a list of (x, y). Raises AnnotationError for fewer than 3, what is not a number, and points far outside the image."""
+    if not isinstance(points, list) or not all(isinstance(point, list | tuple) and len(point) == 2 for point in points):
+        raise AnnotationError(f'{where}: expected a list of points x, y, got {shortened(points)}')
+    if not all(type(value) in (int, float) for point in points for value in point):
+        raise AnnotationError(f'{where}: has a coordinate that is not a number')
+    if len(points) < 3:
+        raise AnnotationError(f'{where}: a polygon needs 3 points, got {len(points)}')
+    if not all(-side <= value <= 2 * side for point in points for value, side in zip(point, size, strict=True)):
+        raise AnnotationError(f'{where}: has points far outside the image of {size[0]} x {size[1]} pixels')
+    return Polygon(np.array(points, np.float64))
+
+
+def runs(counts: Any, size: tuple[int, int], where: str) -> Runs:
+    """Of run lengths, or of the text that COCO compresses them to. Raises AnnotationError when they do not fill the image."""
+    lengths = uncompressed(counts, where) if isinstance(counts, str) else counts
+    if not isinstance(lengths, list) or not all(type(length) is int and length >= 0 for length in lengths):
+        raise AnnotationError(f'{where}: expected run lengths, got {shortened(counts)}')
+    if sum(lengths) != size[0] * size[1]:
+        raise AnnotationError(f'{where}: run lengths add up to {sum(lengths)}, but the image has {size[0]} x {size[1]} pixels')
+    return Runs(np.array(lengths, np.int64))
+
+
+def rectangle(box: tuple[float, float, float, float]) -> Polygon:
+    return Polygon(np.array(corners_of(*box), np.float64))
+
+
+def corners_of(x0: float, y0: float, x1: float, y1: float) -> list[list[float]]:
+    """Of a box, from the upper left clockwise."""
+    return [[x0, y0], [x1, y0], [x1, y1], [x0, y1]]
+
+
+def runs_of(mask: Mask) -> Runs:
+    """The pixels that are True."""
+    flat = np.concatenate([[False], mask.flatten(order='F')])
+    edges = np.flatnonzero(flat[1:] != flat[:-1])
+    return Runs(np.diff(np.concatenate([[0], edges, [mask.size]])))
+
+
+def uncompressed(text: str, where: str) -> list[int]:
+    """Run lengths from COCO's text: a character holds 5 bits, lowest first; 32 says that more follow, the last 16 is a sign.
+
+    From the fourth on, a number is the difference to the length two before.
+    """
+    lengths: list[int] = []
+    value = place = 0
+    for character in text:
+        bits = ord(character) - 48
+        if not 0 <= bits < 64 or place > 6:
+            raise AnnotationError(f'{where}: {shortened(text)} is not a text of run lengths')
+        value |= (bits & 31) << 5 * place
+        place += 1
+        if bits & 32:
+            continue
+        if bits & 16:
+            value -= 1 << 5 * place
+        lengths.append(value + (lengths[-2] if len(lengths) > 2 else 0))
+        value = place = 0
+    if place:
+        raise AnnotationError(f'{where}: the text of run lengths is cut off')
+    return lengths

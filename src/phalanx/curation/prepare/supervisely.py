@@ -1,0 +1,80 @@
+"""Annotations of Supervisely: a JSON file `ann/NAME.jpg.json` for each image `img/NAME.jpg`."""
+
+import base64
+import zlib
+from typing import Any
+
+import numpy as np
+import PIL.Image
+
+from phalanx.curation.prepare.checks import AnnotationError, check_size, member
+from phalanx.curation.prepare.samples import Found, Sample, Thing, box_around
+from phalanx.curation.prepare.shapes import Shape, polygon, runs_of
+from phalanx.curation.prepare.tree import Tree
+from phalanx.data.image import opened
+
+MOST_BITMAP = 2**24  # bytes of a bitmap once decompressed; it is a PNG file
+
+
+def find_supervisely(tree: Tree, found: Found) -> None:
+    """All JSON files with `objects` and `size`; meta.json names the classes."""
+    for path, content in tree.jsons.items():
+        if path.name == 'meta.json' and isinstance(content, dict) and isinstance(content.get('classes'), list):
+            found.class_names = tuple(str(one.get('title')) for one in content['classes'] if isinstance(one, dict))
+        if not isinstance(content, dict) or not isinstance(content.get('objects'), list) or 'size' not in content:
+            continue
+        with found.left_out.noted():
+            said = member(content, 'size', dict, f'{path}')
+            image = tree.image(path.name.removesuffix('.json'), path, f'{path}')
+            size = check_size((said.get('width'), said.get('height')), image, f'{path}')
+            things = [_thing(one, size, f'{path}: objects[{n}]') for n, one in enumerate(content['objects'])]
+            found.samples.append(Sample(image, tree.split_of(path), tuple(things)))
+
+
+def _thing(entry: Any, size: tuple[int, int], where: str) -> Thing:
+    label = member(entry, 'classTitle', str, where)
+    where, kind = f'{where} ({label!r})', entry.get('geometryType')
+    if kind == 'bitmap':
+        shape = _bitmap(member(entry, 'bitmap', dict, where), size, where)
+        rows, columns = np.nonzero(shape)
+        if not len(rows):
+            raise AnnotationError(f'{where}: has an empty bitmap')
+        box = (float(columns.min()), float(rows.min()), float(columns.max() + 1), float(rows.max() + 1))
+        return Thing(label, box, (runs_of(shape),))
+    points = member(entry, 'points', dict, where)
+    exterior = member(points, 'exterior', list, where)
+    if kind == 'rectangle' and len(exterior) == 2:
+        return Thing(label, box_around(polygon([*exterior, exterior[0]], size, where).points.tolist()))
+    if kind != 'polygon':
+        raise AnnotationError(f'{where}: is a {kind}; rectangle, polygon and bitmap can be used')
+    return Thing(label, box_around(polygon(exterior, size, where).points.tolist()), (_with_holes(points, size, where),))
+
+
+def _with_holes(points: dict[str, Any], size: tuple[int, int], where: str) -> Shape:
+    """One outline that goes to each hole and back: inside and outside alternate, so what is walked twice does not count."""
+    exterior = points['exterior']
+    walk = [*exterior, exterior[0]]
+    for hole in points.get('interior') or []:
+        if not isinstance(hole, list) or not hole:
+            raise AnnotationError(f'{where}: has a hole without points')
+        walk += [*hole, hole[0], exterior[0]]
+    return polygon(walk, size, where)
+
+
+def _bitmap(bitmap: dict[str, Any], size: tuple[int, int], where: str) -> Any:
+    """[H, W] which pixels belong to it."""
+    left, top = member(bitmap, 'origin', list, where)[:2]
+    try:
+        packed = base64.b64decode(member(bitmap, 'data', str, where), validate=True)
+        with opened(zlib.decompressobj().decompress(packed, MOST_BITMAP)) as picture:
+            if picture.width > size[0] or picture.height > size[1]:
+                raise AnnotationError(f'{where}: its bitmap is larger than the image')
+            own = np.asarray(picture.convert('RGBA'))[..., 3] > 0 if picture.mode in ('RGBA', 'P') else np.asarray(picture) > 0
+    except (OSError, SyntaxError, ValueError, zlib.error, PIL.Image.DecompressionBombError) as error:
+        raise AnnotationError(f'{where}: its bitmap cannot be decoded: {error}') from None
+    mask = np.zeros((size[1], size[0]), np.bool_)
+    if not (type(left) is int and type(top) is int and 0 <= left < size[0] and 0 <= top < size[1]):
+        raise AnnotationError(f'{where}: its bitmap lies outside the image')
+    part = mask[top : top + own.shape[0], left : left + own.shape[1]]
+    part |= own[: part.shape[0], : part.shape[1]].astype(np.bool_)
+    return mask

@@ -1,0 +1,269 @@
+"""The lists and annotation files that the data sets of recipes read, written from what was found."""
+
+import json
+import os
+import re
+import shutil
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import cv2
+import numpy as np
+
+from phalanx.curation.prepare.checks import size_of
+from phalanx.curation.prepare.label_maps import BACKGROUND, MEANING, painted, save_labels
+from phalanx.curation.prepare.lists import ILLEGIBLE
+from phalanx.curation.prepare.masks import Meaning, label_map, meaning_of
+from phalanx.curation.prepare.samples import Corners, Family, Found, LeftOut, Sample, SplitName, Thing
+from phalanx.curation.prepare.shapes import Polygon, corners_of
+from phalanx.data.image import LabelMap, read_image
+from phalanx.data.samples import SampleError
+from phalanx.runtime.reading import cut_out
+
+
+@dataclass
+class Written:
+    """A data set that a recipe can name, and what a recipe that suits it depends on."""
+
+    root: Path
+    data: dict[str, Any]  # the keys of `data` in a recipe
+    out: Path = Path()  # the folder of what was written
+    meaning: Meaning | None = None  # of masks
+    files: dict[SplitName, str] = field(default_factory=dict)  # of annotations, below `root`
+    class_names: tuple[str, ...] = ()
+    counts: dict[SplitName, int] = field(default_factory=dict)  # samples
+    sizes: list[tuple[int, int]] = field(default_factory=list)  # (width, height) of training images
+    units: Counter[str] = field(default_factory=Counter)  # boxes or pixels of each class in training
+    boxes: list[float] = field(default_factory=list)  # the shorter side of each box, as a share of the longer side of its image
+    texts: list[str] = field(default_factory=list)  # of training
+    longest: int = 0  # characters of the longest text of all splits
+    tokens: list[int] = field(default_factory=list)  # of each table
+    cell_boxes: int = 0
+    left_out: LeftOut = field(default_factory=LeftOut)
+    notes: list[str] = field(default_factory=list)
+
+    def below(self, path: Path) -> str:
+        """A file as the recipe names it."""
+        return path.relative_to(self.root).as_posix()
+
+
+def write(
+    family: Family, found: Found, lists: Mapping[SplitName, Sequence[Sample]], out: Path, *, meaning: Meaning | None
+) -> Written:
+    """Writes what `family` reads of these samples below the folder `out`; images stay where they are."""
+    images = [sample.image for samples in lists.values() for sample in samples]
+    written = Written(Path(os.path.commonpath([out, *(path.parent for path in images)])), {}, out, meaning)
+    if family == 'detection':
+        written.class_names = found.class_names
+    elif family == 'segmentation':
+        drawn = (name for name in found.class_names if name not in MEANING)
+        written.class_names = meaning.class_names if meaning else (BACKGROUND, *drawn)
+        written.notes += meaning.notes if meaning else ()
+        if bare := sum(not thing.outline for samples in lists.values() for sample in samples for thing in sample.things):
+            written.notes.append(f'boxes without an outline, painted as rectangles: {bare}')
+    text_of, suffix = WRITERS[family]
+    for split, samples in lists.items():
+        text, written.counts[split] = text_of(written, split, samples)
+        file = out / f'{split}{suffix}'
+        file.write_text(text, encoding='utf-8')
+        written.files[split] = written.below(file)
+    written.data = {'root': str(written.root), **_keys(family, written)}
+    return written
+
+
+def _keys(family: Family, written: Written) -> dict[str, Any]:
+    """What `data` in a recipe says beside its root."""
+    train, val, classes = written.files['train'], written.files['val'], list(written.class_names)
+    lists, images = {'train': train, 'eval': val}, {'train_images': '', 'eval_images': ''}
+    match family:
+        case 'detection':
+            return {'name': 'coco', **lists, **images, 'classes': classes, 'empty_images': True}
+        case 'segmentation':
+            return {'name': 'file_list', **lists, 'classes': classes, 'separator': '\t'}
+        case 'table':
+            return {'name': 'pubtabnet', **lists, **images}
+        case _:
+            return {'name': 'label_files', 'train': [train], 'eval': [val]}
+
+
+def write_copied(
+    family: Family, found: Found, lists: Mapping[SplitName, Sequence[Sample]], out: Path, source: Path, meaning: Meaning | None
+) -> Written:
+    """A data set that stands by itself, with copies of the images: the folder `out`, which is there whole or not at all."""
+    out = out.absolute()
+    out.parent.mkdir(parents=True, exist_ok=True)
+    with TemporaryDirectory(dir=out.parent, prefix=f'.{out.name}-') as aside:
+        place = Path(aside) / 'data'
+
+        def copied(path: Path, folder: str) -> Path:
+            target = place / folder / path.relative_to(source)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            return Path(shutil.copyfile(path, target))
+
+        moved: dict[SplitName, list[Sample]] = {
+            split: [replace(s, image=copied(s.image, 'images'), mask=s.mask and copied(s.mask, 'masks')) for s in samples]
+            for split, samples in lists.items()
+        }
+        written = write(family, found, moved, place, meaning=meaning)
+        for folder in ('images', 'masks'):  # what could not be used is reported by the user's own file
+            written.left_out[:] = [why.replace(str(place / folder), str(source)) for why in written.left_out]
+        place.rename(out)
+    return written
+
+
+def _detection(written: Written, split: SplitName, samples: Sequence[Sample]) -> tuple[str, int]:
+    """JSON in the format of COCO."""
+    names = written.class_names
+    images: list[dict[str, Any]] = []
+    annotations: list[dict[str, Any]] = []
+    for number, sample in enumerate(samples, 1):
+        width, height = size_of(sample.image)
+        images.append({'id': number, 'file_name': written.below(sample.image), 'width': width, 'height': height})
+        for thing in sample.things:
+            x0, y0, x1, y1 = (round(value, 2) for value in thing.box)
+            own = {'id': len(annotations) + 1, 'image_id': number, 'category_id': names.index(thing.label) + 1}
+            box = {'bbox': [x0, y0, round(x1 - x0, 2), round(y1 - y0, 2)], 'area': round((x1 - x0) * (y1 - y0), 2)}
+            annotations.append(own | box | {'iscrowd': int(thing.ignored)})
+            if split == 'train':
+                written.units[thing.label] += 1
+                written.boxes.append(min(x1 - x0, y1 - y0) / max(width, height))
+        if split == 'train':
+            written.sizes.append((width, height))
+    categories = [{'id': number, 'name': name} for number, name in enumerate(names, 1)]
+    return json.dumps({'images': images, 'categories': categories, 'annotations': annotations}), len(samples)
+
+
+def _segmentation(written: Written, split: SplitName, samples: Sequence[Sample]) -> tuple[str, int]:
+    """Lines of images and label maps, which are made of outlines and colours; masks that can be trained on stay as they are."""
+    lines = []
+    for sample in samples:
+        with written.left_out.noted():
+            labels, path = _labels(sample, written)
+            lines.append(f'{written.below(sample.image)}\t{written.below(path)}\n')
+            if split == 'train':
+                written.sizes.append(size_of(sample.image))
+                pixels = np.bincount(labels.reshape(-1), minlength=256).tolist()
+                written.units.update(dict(zip(written.class_names, pixels, strict=False)))
+    return ''.join(lines), len(lines)
+
+
+def _labels(sample: Sample, written: Written) -> tuple[LabelMap, Path]:
+    """The label map of a sample, and where it is: the user's own file, or one that is written."""
+    path = written.out / 'labels' / f'{_file_name(sample.image)}.png'
+    if written.meaning is None or sample.mask is None:
+        labels = painted(sample, written.class_names)
+    else:
+        labels = label_map(sample.mask, written.meaning, sample.image)
+        if written.meaning.is_plain and size_of(sample.mask) == size_of(sample.image):
+            return labels, sample.mask
+    save_labels(labels, path)
+    return labels, path
+
+
+def _file_name(image: Path) -> str:
+    """A name for what is made of an image, which no other image of the data set has."""
+    return re.sub(r'[^\w.-]', '_', '_'.join((*image.parts[-3:-1], image.stem)))
+
+
+def _recognition(written: Written, split: SplitName, samples: Sequence[Sample]) -> tuple[str, int]:
+    """Lines of images and texts; the lines of pages are cut out of them."""
+    lines = []
+    for sample in samples:
+        for image, text, size in _texts(sample, written):
+            if '\t' in text or '\n' in text or not text.strip():
+                written.left_out.append(f'{image}: its text is empty, or has a tab in it')
+                continue
+            lines.append(f'{written.below(image)}\t{text}\n')
+            written.longest = max(written.longest, len(text))
+            if split == 'train':
+                written.sizes.append(size)
+                written.texts.append(text)
+                written.units.update(text)
+    if split == 'train':
+        characters = ''.join(f'{one}\n' for one in sorted(written.units) if one != ' ')
+        (written.out / 'characters.txt').write_text(characters, encoding='utf-8')
+    return ''.join(lines), len(lines)
+
+
+def _texts(sample: Sample, written: Written) -> list[tuple[Path, str, tuple[int, int]]]:
+    """The image of each line of a sample with its text and size."""
+    if sample.text is not None:
+        return [(sample.image, sample.text.strip(), size_of(sample.image))]
+    lines = []
+    try:
+        page = read_image(sample.image)
+    except SampleError as error:
+        written.left_out.append(str(error))
+        return []
+    for number, thing in enumerate(sample.things):
+        if thing.ignored or not (thing.text or '').strip():
+            written.left_out.append(f'{sample.image}: line {number}: has no text that can be read')
+            continue
+        corners = thing.corners if len(thing.corners) == 4 else corners_of(*thing.box)
+        cut = cut_out(page, tuple((x, y) for x, y in corners))
+        path = written.out / 'lines' / f'{_file_name(sample.image)}_{number}.png'
+        path.parent.mkdir(parents=True, exist_ok=True)
+        cv2.imwrite(str(path), cut[..., ::-1])
+        lines.append((path, (thing.text or '').strip(), (cut.shape[1], cut.shape[0])))
+    return lines
+
+
+def _text_detection(written: Written, split: SplitName, samples: Sequence[Sample]) -> tuple[str, int]:
+    """Lines in the format of PaddleOCR."""
+    lines = []
+    for sample in samples:
+        width, height = size_of(sample.image)
+        texts = []
+        for thing in sample.things:
+            points = [[round(float(x), 2), round(float(y), 2)] for x, y in _outline(thing)]
+            texts.append({'transcription': ILLEGIBLE[0] if thing.ignored else thing.text or '', 'points': points})
+            if split == 'train':
+                written.units['ignored' if thing.ignored else 'text'] += 1
+                written.boxes.append(min(cv2.minAreaRect(np.array(points, np.float32))[1]) / max(width, height))
+        lines.append(f'{written.below(sample.image)}\t{json.dumps(texts, ensure_ascii=False)}\n')
+        if split == 'train':
+            written.sizes.append((width, height))
+    return ''.join(lines), len(lines)
+
+
+def _outline(thing: Thing) -> Corners:
+    """As it was drawn, or else the box."""
+    polygons = [shape for shape in thing.outline if isinstance(shape, Polygon)]
+    drawn = max(polygons, key=lambda shape: shape.area).points.tolist() if polygons else corners_of(*thing.box)
+    return thing.corners or drawn
+
+
+def _table(written: Written, split: SplitName, samples: Sequence[Sample]) -> tuple[str, int]:
+    """JSON lines in the format of PubTabNet."""
+    lines = []
+    for number, sample in enumerate(samples):
+        table = sample.table or {}
+        line = {'filename': written.below(sample.image), 'split': split, 'imgid': number, 'html': table}
+        lines.append(json.dumps(line, ensure_ascii=False) + '\n')
+        if split == 'train':
+            written.sizes.append(size_of(sample.image))
+            tokens = table['structure']['tokens']
+            written.tokens.append(len(tokens) - tokens.count('<td>'))
+            written.units.update(tokens)
+            written.cell_boxes += sum('bbox' in cell for cell in table['cells'])
+    return ''.join(lines), len(lines)
+
+
+# What makes the text of a split's file and says how many samples are in it, and the suffix of that file.
+WRITERS: dict[Family, tuple[Callable[[Written, SplitName, Sequence[Sample]], tuple[str, int]], str]] = {
+    'detection': (_detection, '.json'),
+    'segmentation': (_segmentation, '.txt'),
+    'recognition': (_recognition, '.txt'),
+    'table': (_table, '.jsonl'),
+    'text_detection': (_text_detection, '.txt'),
+}
+
+
+def meaning_for(family: Family, found: Found) -> Meaning | None:
+    """What masks mean, where there are some. Raises AnnotationError."""
+    masks = [sample.mask for sample in found.samples if sample.mask]
+    return meaning_of(masks, found.classes_from) if family == 'segmentation' and masks else None

@@ -1,0 +1,106 @@
+"""The files below a folder, and images found by the names that annotations give them."""
+
+import os
+import re
+from collections import defaultdict
+from functools import cache, cached_property
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from phalanx.curation.prepare.checks import AnnotationError, parsed, shortened, size_of
+from phalanx.curation.prepare.samples import LeftOut, SplitName
+
+IMAGES = ('.jpg', '.jpeg', '.png', '.bmp', '.tif', '.tiff', '.webp', '.gif', '.ppm', '.pgm')
+MOST_TEXT = 2**29  # bytes of an annotation file
+SPLITS: dict[str, SplitName] = {
+    **dict.fromkeys(('train', 'training', 'trainval', 'trn'), 'train'),
+    **dict.fromkeys(('val', 'valid', 'validation', 'eval', 'evaluation', 'dev'), 'val'),
+    **dict.fromkeys(('test', 'testing', 'tst'), 'test'),
+}
+
+
+class Tree:
+    """All files below `root` that are not hidden, in order."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.files: list[Path] = []
+        for folder, folders, names in os.walk(root):
+            folders[:] = sorted(name for name in folders if not name.startswith(('.', '__MACOSX')))
+            self.files += [Path(folder, name) for name in sorted(names) if not name.startswith('.')]
+        self.images = [path for path in self.files if path.suffix.lower() in IMAGES]
+        self._named, self._stems = defaultdict[str, list[Path]](list), defaultdict[str, list[Path]](list)
+        for path in self.images:
+            self._named[path.name.lower()].append(path)
+            self._stems[path.stem.lower()].append(path)
+        self.size = cache(size_of)  # (width, height) of an image; raises AnnotationError
+        self.unreadable = LeftOut()  # files of JSON that are none
+
+    def having(self, *suffixes: str) -> list[Path]:
+        """The files with one of these suffixes."""
+        return [path for path in self.files if path.suffix.lower() in suffixes]
+
+    @cached_property
+    def jsons(self) -> dict[Path, Any]:
+        """What the JSON files hold, read once for all formats that are JSON."""
+        found = {}
+        for path in self.having('.json'):
+            with self.unreadable.noted():
+                found[path] = parsed(text_in(path), path)
+        return found
+
+    def image(self, name: str, beside: Path, where: str) -> Path:
+        """The image that the annotation file `beside` calls `name`. Raises AnnotationError.
+
+        People move their files: of images with this name, or with another suffix, the one is meant whose path ends most like
+        `name`, then the one that lies nearest to the annotation.
+        """
+        parts = PurePosixPath(name.replace('\\', '/')).parts
+        last = parts[-1].lower() if parts else ''
+        known = self._named.get(last) or self._stems.get(last) or self._stems.get(PurePosixPath(last).stem) or []
+        if not known:
+            raise AnnotationError(f'{where}: there is no image {shortened(name)}')
+        ranked = sorted(((_alike(path, parts), _near(path, beside)), path) for path in known)
+        if len(ranked) > 1 and ranked[-1][0] == ranked[-2][0]:
+            raise AnnotationError(f'{where}: {shortened(name)} may be {ranked[-1][1]} or {ranked[-2][1]}')
+        return ranked[-1][1]
+
+    def has_image(self, name: str) -> bool:
+        """Whether some image is called so, in whatever folder."""
+        last = PurePosixPath(name.replace('\\', '/')).name.lower()
+        return last in self._named
+
+    def split_of(self, file: Path, said: str = '') -> SplitName:
+        """The split that `said` is; else what an annotation file, or a folder that a file lies in, is called: the nearest."""
+        parts = file.relative_to(self.root).parts
+        named = parts if file.suffix.lower() not in IMAGES else parts[:-1]
+        words = (word for part in reversed(named) for word in reversed(re.split(r'[^a-z]+', part.lower())))
+        return next((SPLITS[word] for word in (said.lower(), *words) if word in SPLITS), '')
+
+
+def _alike(path: Path, parts: tuple[str, ...]) -> int:
+    """How many of the last parts of a path are those of a name, the file itself aside."""
+    folders = list(zip(reversed(path.parts[:-1]), reversed(parts[:-1]), strict=False))
+    return next((place for place, (one, other) in enumerate(folders) if one != other), len(folders))
+
+
+def _near(path: Path, other: Path) -> int:
+    """How many folders two paths have in common; less, the deeper the first lies below them."""
+    common = len(Path(os.path.commonpath([path, other])).parts)
+    return 100 * common - len(path.parts)
+
+
+def text_in(path: Path) -> str:
+    """The text of an annotation file. Raises AnnotationError."""
+    try:
+        if path.stat().st_size > MOST_TEXT:
+            raise AnnotationError(f'{path}: has more than {MOST_TEXT >> 20} MiB')
+        data = path.read_bytes()
+    except OSError as error:
+        raise AnnotationError(f'{path}: cannot be read: {error.strerror}') from None
+    if data.startswith((b'\xff\xfe', b'\xfe\xff')) or b'\0' in data:
+        raise AnnotationError(f'{path}: is not UTF-8 text; save it as such')
+    try:
+        return data.decode('utf-8-sig')
+    except UnicodeDecodeError as error:
+        raise AnnotationError(f'{path}: is not UTF-8 text (byte {error.start}); save it as such') from None

@@ -1,0 +1,100 @@
+"""Annotations of YOLO: a text file for each image, in fractions of its width and height."""
+
+from collections import defaultdict
+from pathlib import Path
+
+import yaml
+
+from phalanx.curation.prepare.checks import AnnotationError, shortened
+from phalanx.curation.prepare.samples import Found, Sample, Thing, box_around
+from phalanx.curation.prepare.shapes import polygon
+from phalanx.curation.prepare.tree import Tree, text_in
+
+MOST_CLASSES = 10_000
+NAMES = ('classes.txt', 'obj.names', 'labels.txt', 'classes.names', '_darknet.labels')
+
+
+def read_yolo(tree: Tree, found: Found) -> None:
+    """Lines `class x y width height`, with a confidence behind them or not, or `class x y x y x y ...` of a polygon.
+
+    The file of an image is named like it and lies beside it or in a folder `labels`; an empty one shows nothing.
+    """
+    names, files = _class_names(tree), defaultdict(list)
+    for path in tree.having('.txt'):
+        files[path.stem].append(path)
+    confident, highest = 0, -1
+    for image in tree.images:
+        candidates = [path for path in files.get(image.stem, []) if _belongs(path, image, tree)]
+        if not candidates:
+            continue
+        path = max(candidates, key=lambda path: (path.parent == image.parent, len(set(path.parts) & set(image.parts))))
+        with found.left_out.noted():
+            rows = [_numbers(line, f'{path}:{n}') for n, line in enumerate(text_in(path).splitlines(), 1) if line.strip()]
+            size = tree.size(image)
+            confident += sum(len(row) == 6 for row in rows)
+            highest = max([highest, *(int(row[0]) for row in rows)])
+            things = [_thing(row, size, names, f'{path}: object {n}') for n, row in enumerate(rows, 1)]
+            found.samples.append(Sample(image, tree.split_of(image), tuple(things)))
+    if highest < 0:  # text files of something else
+        found.samples.clear()
+        return
+    found.class_names = tuple(names or (f'class_{number}' for number in range(highest + 1)))
+    if confident:
+        found.notes.append(f'{confident} boxes have a confidence behind them, which is not used: were they drawn by a person?')
+    if not names:
+        found.notes.append(f'no data.yaml or classes.txt names the classes: they are called class_0 to class_{highest}')
+
+
+def _belongs(path: Path, image: Path, tree: Tree) -> bool:
+    """Whether the labels of an image may be here: beside it, or below `labels` where the image is below `images`."""
+    if path.parent == image.parent:
+        return True
+    own, other = (file.relative_to(tree.root).parts[:-1] for file in (path, image))
+    swapped = tuple('labels' if part == 'images' else part for part in other)
+    return own == swapped or (
+        'labels' in own and tuple(p for p in own if p != 'labels') == tuple(p for p in other if p != 'images')
+    )
+
+
+def _numbers(line: str, where: str) -> list[float]:
+    try:
+        row = [float(word) for word in line.split()]
+    except ValueError:
+        row = []
+    if len(row) not in (5, 6) and (len(row) < 7 or len(row) % 2 == 0):
+        raise AnnotationError(
+            f'{where}: expected class x y width height, or class and a polygon, got {shortened(line.strip())}'
+        )
+    if not 0 <= row[0] < MOST_CLASSES or row[0] % 1 or not all(-1 <= value <= 2 for value in row[1:]):
+        raise AnnotationError(f'{where}: expected a class and fractions of the image, got {shortened(line.strip())}')
+    return row
+
+
+def _thing(row: list[float], size: tuple[int, int], names: list[str], where: str) -> Thing:
+    number, (W, H) = int(row[0]), size
+    if names and number >= len(names):
+        raise AnnotationError(f'{where}: class {number} is not one of 0 to {len(names) - 1}')
+    label = names[number] if names else f'class_{number}'
+    if len(row) < 7:
+        x, y, width, height = row[1:5]
+        return Thing(label, ((x - width / 2) * W, (y - height / 2) * H, (x + width / 2) * W, (y + height / 2) * H))
+    points = [[x * W, y * H] for x, y in zip(row[1::2], row[2::2], strict=True)]
+    return Thing(label, box_around(points), (polygon(points, size, where),))
+
+
+def _class_names(tree: Tree) -> list[str]:
+    """Of data.yaml, or of a file with a name in each line; empty without."""
+    for path in tree.having('.yaml', '.yml'):
+        try:
+            content = yaml.safe_load(text_in(path))
+        except (AnnotationError, yaml.YAMLError, ValueError, RecursionError):
+            continue
+        names = content.get('names') if isinstance(content, dict) else None
+        if isinstance(names, dict) and names.keys() == set(range(len(names))):
+            names = [names[number] for number in range(len(names))]
+        if isinstance(names, list) and names and all(isinstance(name, str | int | float) for name in names):
+            return [str(name) for name in names]
+    for path in tree.files:
+        if path.name.lower() in NAMES:
+            return [line.strip() for line in text_in(path).splitlines() if line.strip()]
+    return []

@@ -1,0 +1,113 @@
+"""PaddleDetection's configurations -> recipes: PP-YOLOE and PP-YOLOE+ on COCO or VOC.
+
+Rules and defaults are those of its release 2.6 (ppdet/core/workspace.py, ppdet/optimizer and the classes that a configuration
+names). A configuration is a set of sections called like these classes, and of values that several of them share.
+"""
+
+from phalanx.config.read import Node
+from phalanx.paddle.configs.dialect import OTHER_DEVICES, Dialect, Reading, Section, differ, renamed
+from phalanx.paddle.configs.paddledet_data import read_data, read_metric, read_transforms
+from phalanx.paddle.configs.paddledet_distillation import read_distillation
+from phalanx.paddle.configs.paddledet_file import BASE, read
+from phalanx.paddle.configs.paddledet_model import METHODS, is_known, read_initial, read_network
+from phalanx.paddle.configs.paddledet_optim import read_ema, read_optimizer, read_parameters, read_schedule
+
+IGNORED = {
+    'save_dir': '--save_dir names the run folder',
+    'weights': 'name the weights to evaluate with --weights',
+    'print_flops': 'there is no such count',
+    'print_params': 'the number of parameters is always told',
+    'for_distill': 'a distillation is what --slim_config says; without, the network trains alone',
+    'find_unused_parameters': 'every parameter takes part in every step',
+    'export': '`phalanx export` takes its own options',
+    'TestReader': '`phalanx predict` prepares images as the evaluation does',
+    'TestDataset': '`phalanx predict` is given the images',
+    'num_classes': 'the annotations, or their list of classes, say it',
+    'EvalMOTDataset': 'there is no tracking; EvalDataset is evaluated',
+    'TestMOTDataset': 'there is no tracking; EvalDataset is evaluated',
+    'custom_black_list': "torch's autocast knows which operations are safe",
+    'custom_white_list': "torch's autocast knows which operations are safe",
+    'use_vdl': 'metrics.jsonl and TensorBoard records are always written; --use_vdl adds VisualDL',
+    **dict.fromkeys(('eval_height', 'eval_width', 'eval_size'), 'it only names a value that others refer to'),
+    **OTHER_DEVICES,
+}
+
+
+def translate(root: Node, reading: Reading) -> Node:
+    """The recipe that says the same. What cannot be said is in `reading.problems`, what need not be in `reading.notes`."""
+    top = Section(root, '', reading)
+    architecture = top.word('architecture')
+    if not is_known(top, architecture):
+        return root
+    model, loss, nms = read_network(top, architecture)
+    lr, schedule = read_schedule(top.section('LearningRate'))
+    optimizer, clip = read_optimizer(top.section('OptimizerBuilder'), lr)
+    train, evaluation = top.section('TrainReader'), top.section('EvalReader')
+    transforms, normalise = read_transforms(train)
+    eval_transforms, eval_normalise = read_transforms(evaluation)
+    if differ(normalise, eval_normalise):
+        said = 'NormalizeImage differs from that of TrainReader; Phalanx has one for both'
+        evaluation.problem(evaluation.node, None, said)
+    snapshots, initial = top.take('snapshot_epoch', 1), read_initial(top)
+    distillation, initial = read_distillation(top, model, initial)
+    recipe = {
+        'task': 'detection',
+        'model': model,
+        'loss': loss,
+        **distillation,
+        'nms': nms,
+        'metric': read_metric(top),
+        'data': read_data(top),
+        'transforms': transforms,
+        'eval_transforms': eval_transforms,
+        **normalise,
+        'train': {
+            'epochs': top.required('epoch'),
+            'batch_size_per_rank': train.required('batch_size'),
+            'workers': top.take('worker_num', 2),
+            **initial,
+        },
+        'optimizer': optimizer,
+        'parameters': read_parameters(model, optimizer),
+        'clip': clip,
+        'schedule': schedule,
+        'ema': read_ema(top),
+        'norm_sync': _norm_sync(top),
+        'evaluate': {'every_epochs': snapshots, 'batch_size': evaluation.take('batch_size', 1)},
+        'checkpoint': {'every_epochs': snapshots},
+        'report': {'every': top.take('log_iter', 20)},
+        'device': None if top.take('use_gpu', True).value else 'cpu',
+    }
+    for reader in (train, evaluation):
+        reader.always('shuffle', reader is train, 'training samples are always shuffled, those of an evaluation never')
+        reader.always('drop_last', False, 'no sample is dropped: the next epoch goes on where this one ends')
+        reader.always('drop_empty', False, 'TrainDataset.allow_empty says whether to train on images without objects')
+        reader.always('use_shared_memory', True, 'loader workers always hand batches over in shared memory')
+        reader.always('collate_batch', True, 'images always become one batch, and boxes stay in lists')
+    for key, reason in IGNORED.items():
+        top.ignore(key, reason=reason)
+    top.end()
+    return top.becomes(recipe)
+
+
+def _norm_sync(top: Section) -> Node:
+    kind = top.take('norm_type', 'bn')
+    if kind.value not in ('bn', 'sync_bn'):
+        top.not_one_of(kind, 'norm_type', ('bn', 'sync_bn'))
+    return renamed(kind, 'global' if kind.value == 'sync_bn' else 'off')
+
+
+DIALECT = Dialect(
+    project='PaddleDetection',
+    keys={
+        *('architecture', 'epoch', 'depth_mult', 'width_mult', 'snapshot_epoch', 'log_iter', 'worker_num', 'norm_type'),
+        *('use_ema', 'ema_decay', 'use_gpu', 'pretrain_weights', 'num_classes', 'map_type', 'LearningRate'),
+        *('OptimizerBuilder', 'TrainReader', 'EvalReader', 'TestReader', 'TrainDataset', 'EvalDataset', 'TestDataset'),
+        *('YOLOv3', 'PPYOLOE', 'slim_config', 'CSPResNet', 'CustomCSPPAN', 'PPYOLOEHead', *METHODS),
+    },
+    bases=BASE,
+    recognised_by=tuple({'architecture', key} for key in ('LearningRate', 'OptimizerBuilder', 'TrainReader', 'TrainDataset')),
+    read=read,
+    translate=translate,
+    differs=('each epoch sees every sample: none is dropped, and the next one goes on within the same batch',),
+)

@@ -1,0 +1,153 @@
+"""PaddleDetection's architecture sections: the network PP-YOLOE, its loss, non-maximum suppression, and initial weights."""
+
+from pathlib import Path
+from typing import Any
+
+from phalanx.config.read import Node, plain
+from phalanx.paddle.configs.dialect import Section, as_number, renamed
+
+SIZES = {  # (depth_mult, width_mult) -> ours
+    (0.33, 0.25): 'n',
+    (0.33, 0.375): 't',
+    (0.33, 0.5): 's',
+    (0.67, 0.75): 'm',
+    (1.0, 1.0): 'l',
+    (1.33, 1.25): 'x',
+}
+ARCHITECTURES = ('YOLOv3', 'PPYOLOE')
+PARTS = {'backbone': 'CSPResNet', 'neck': 'CustomCSPPAN', 'yolo_head': 'PPYOLOEHead'}
+METHODS = {
+    'ssod_method': 'semi-supervised training',
+    'aux_head': 'an auxiliary head',
+    'slim_method': 'a distillation by itself (it is a file for --slim_config, beside that of the student)',
+}
+ASSIGNERS = ('TaskAlignedAssigner', 'TaskAlignedAssigner_CR')
+ENCODER = {  # options of the transformer in CustomCSPPAN that must have these defaults
+    'dim_feedforward': 2048,
+    'dropout': 0.1,
+    'activation': 'gelu',
+    'nhead': 4,
+    'attn_dropout': None,
+    'act_dropout': None,
+    'normalize_before': False,
+}
+
+
+def is_known(top: Section, architecture: Node) -> bool:
+    """Whether it is a model of ours, trained as one; else that is the one problem: the rest of the file is of no interest."""
+    if architecture.value not in ARCHITECTURES:
+        top.not_one_of(architecture, 'architecture', ARCHITECTURES)
+        return False
+    whole = top.left.get(str(architecture.value), architecture)
+    for part, known in PARTS.items():
+        named = whole.value.get(part) if isinstance(whole.value, dict) else None
+        if named is not None and named.value != known:
+            said = f'the {part} {plain(named)!r} has no counterpart in Phalanx'
+            top.problem(named, str(architecture.value), f'{said}, whose detector PP-YOLOE is {", ".join(PARTS.values())}')
+            return False
+    for key, what in METHODS.items():
+        if top.has(key):
+            node = top.take(key)
+            top.problem(node, key, f'{plain(node)!r}: {what} of a detector has no counterpart in Phalanx')
+            return False
+    return True
+
+
+def read_network(top: Section, architecture: Node) -> tuple[Node, Node, dict[str, Any]]:
+    """The network, its loss, and how boxes are picked from what it says."""
+    whole, backbone = top.section(str(architecture.value)), top.section('CSPResNet')
+    neck, head = top.section('CustomCSPPAN'), top.section('PPYOLOEHead')
+    for other in set(ARCHITECTURES) - {architecture.value}:
+        top.ignore(other, reason=f'the architecture is {architecture.value}')
+    whole.must(PARTS)
+    whole.only('post_process', None)
+    depth, width = top.take('depth_mult', 1.0), top.take('width_mult', 1.0)
+    size = SIZES.get((as_number(depth) or 0.0, as_number(width) or 0.0))
+    if size is None:
+        known = ', '.join(f'{depth} and {width}' for depth, width in SIZES)
+        said = f'{depth.value} with a width_mult of {width.value} is not a size that Phalanx has ({known})'
+        top.problem(depth, 'depth_mult', said)
+    backbone.fixed({'layers': [3, 6, 6, 3], 'channels': [64, 128, 256, 512, 1024], 'act': 'swish'})
+    levels = backbone.take('return_idx', [0, 1, 2, 3, 4])
+    count = len(levels.value) if isinstance(levels.value, list) else 0
+    if plain(levels) not in ([1, 2, 3], [0, 1, 2, 3]):
+        backbone.problem(levels, 'return_idx', f'{plain(levels)} is neither [1, 2, 3] nor [0, 1, 2, 3]')
+    backbone.must({'use_large_stem': True})
+    plus = backbone.take('use_alpha', False)
+    neck.must({'out_channels': [768, 384, 192, 64][:count]})
+    neck.fixed({'stage_num': 1, 'block_num': 3})
+    neck.must({'act': 'swish', 'spp': True})
+    keys: dict[str, Any] = {'name': renamed(architecture, 'ppyoloe'), 'size': renamed(depth, size), 'plus': plus}
+    keys |= {'levels': renamed(levels, count), 'neck_alpha': neck.take('use_alpha', False)}
+    keys |= {'encoder': _encoder(neck), 'reach': _reach(head)}
+    model = whole.becomes(keys)
+    loss, nms = _head(head, count)
+    return model, loss, nms
+
+
+def _encoder(neck: Section) -> Node | None:
+    """How many layers the transformer of the neck has."""
+    if neck.take('use_trans', False).value:
+        neck.fixed(ENCODER)
+        return neck.take('num_layers', 4)
+    neck.ignore('num_layers', *ENCODER, reason='it counts only with use_trans: True')
+    return None
+
+
+def _reach(head: Section) -> Node | None:
+    """The least and the largest distance, of which `reg_range` names the one beyond the largest."""
+    node = head.take('reg_range')
+    if node.value is None:
+        return None
+    ends = [as_number(end) for end in node.value] if isinstance(node.value, list) else []
+    if len(ends) != 2 or None in ends:
+        head.problem(node, 'reg_range', f'expected two numbers, got {plain(node)!r}')
+        return None
+    return Node([node.value[0], renamed(node.value[1], int((ends[1] or 0) - 1))], node.origin)
+
+
+def _head(head: Section, levels: int) -> tuple[Node, dict[str, Any]]:
+    head.only('fpn_strides', [32, 16, 8, 4][:levels])
+    head.fixed({'grid_cell_offset': 0.5, 'reg_max': 16, 'act': 'swish'})
+    head.ignore('eval_input_size', reason='anchors follow the image')
+    weights, static, dynamic = head.section('loss_weight'), head.section('static_assigner'), head.section('assigner')
+    static.only('name', 'ATSSAssigner')
+    kind = dynamic.take('name', 'TaskAlignedAssigner')
+    if kind.value not in ASSIGNERS:
+        dynamic.not_one_of(kind, 'name', ASSIGNERS)
+    loss = {
+        'name': 'task_aligned',
+        'static_assigner_epochs': head.take('static_assigner_epoch', 4),
+        'use_varifocal': head.take('use_varifocal_loss', True),
+        'anchor_size': head.take('grid_cell_scale', 5.0),
+        'cls_weight': weights.take('class', 1.0),
+        'iou_weight': weights.take('iou', 2.5),
+        'dfl_weight': weights.take('dfl', 0.5),
+        'static_top_k': static.take('topk', 9),
+        'top_k': dynamic.take('topk', 13),
+        'alpha': dynamic.take('alpha', 1.0),
+        'beta': dynamic.take('beta', 6.0),
+        'center_radius': dynamic.required('center_radius') if kind.value == ASSIGNERS[1] else None,
+    }
+    nms = head.section('nms')
+    nms.only('name', 'MultiClassNMS')
+    picks = {
+        'score_threshold': nms.take('score_threshold', 0.05),
+        'nms_threshold': nms.take('nms_threshold', 0.5),
+        'pre_top_k': nms.take('nms_top_k', -1),
+        'keep_top_k': nms.take('keep_top_k', 100),
+    }
+    return head.becomes(loss), picks
+
+
+def read_initial(top: Section) -> dict[str, Any]:
+    """What the network starts from: a classifier's file has its backbone only."""
+    node = top.left.get('pretrain_weights')
+    part = 'backbone' if node is not None and 'CSPResNet' in str(node.value) else 'all'
+    weights = top.weights('pretrain_weights')
+    if weights is None:
+        return {}
+    path = str(weights.value)
+    if not Path(path).exists() and Path(f'{path}.pdparams').exists():
+        weights = renamed(weights, f'{path}.pdparams')
+    return {'init_from': weights, 'init_part': renamed(weights, part)}

@@ -1,0 +1,90 @@
+"""PaddleDetection's `LearningRate` and `OptimizerBuilder`: the schedule, the optimizer, and which parameters decay."""
+
+from typing import Any
+
+from phalanx.config.read import Node
+from phalanx.paddle.configs.dialect import Section, as_number, optimizer_options, renamed
+
+SCHEDULES = ('CosineDecay', 'PiecewiseDecay')
+OPTIMIZERS = ('Momentum', 'SGD', 'Adam', 'AdamW')
+
+
+def read_schedule(section: Section) -> tuple[Node, Node]:
+    """The base rate and its schedule; both projects count from the start of training."""
+    lr = section.take('base_lr', 0.01)
+    base = as_number(lr) or 0.0
+    keys: dict[str, Any] = {}
+    for node in section.items('schedulers'):
+        part = section.opened(node, 'schedulers')
+        kind = part.word('type') if part.has('type') else part.word('name')
+        part.path = section.named(str(kind.value))
+        match kind.value:
+            case 'CosineDecay':
+                keys |= {'name': renamed(kind, 'cosine'), 'epochs': part.take('max_epochs', 1000)}
+                keys['end_lr'] = base * part.number('min_lr_ratio', 0.0)
+                part.fixed({'last_plateau_epochs': 0, 'use_warmup': True})
+            case 'PiecewiseDecay':
+                keys |= {'name': renamed(kind, 'piecewise'), 'boundary_epochs': part.take('milestones', [8, 11])}
+                keys['factors'] = _factors(part, len(keys['boundary_epochs'].value or []), base)
+                part.fixed({'use_warmup': True})
+            case 'LinearWarmup':
+                steps, epochs = part.take('steps', 500), part.take('epochs')
+                keys |= {'warmup_epochs': epochs} if epochs.value is not None else {'warmup_steps': steps}
+                keys['warmup_start_lr'] = base * part.number('start_factor', 1 / 3)
+            case _:
+                part.unknown(kind, 'name', (*SCHEDULES, 'LinearWarmup'))
+    return lr, section.becomes(keys)
+
+
+def _factors(part: Section, count: int, base: float) -> list[Any]:
+    """What the base rate is multiplied by, from each milestone on."""
+    if part.has('values'):
+        part.take('gamma')
+        return [(as_number(node) or 0.0) / (base or 1.0) for node in part.items('values')[1:]]
+    gamma = part.take('gamma', [0.1, 0.01])
+    if isinstance(gamma.value, list):
+        return list(gamma.value)
+    return [(as_number(gamma) or 0.0) / 10**place for place in range(count)]
+
+
+def read_optimizer(section: Section, lr: Node) -> tuple[Node, dict[str, Any] | None]:
+    """The optimizer and the clipping."""
+    inner = section.section('optimizer')
+    kind = inner.word('type', 'Momentum')
+    decay = section.reading.default(0.0001)  # of a configuration that has no regularizer
+    if section.has('regularizer') and section.left['regularizer'].value is not False:
+        regularizer = section.section('regularizer')
+        regularizer.must({'type': 'L2'})
+        decay = regularizer.required('factor')
+    elif 'regularizer' in section.left:  # there, and null or false
+        section.take('regularizer')
+        decay = section.reading.default(0.0)
+    keys = {'lr': lr, 'weight_decay': decay, **optimizer_options(inner, str(kind.value))}
+    if kind.value == 'AdamW':
+        keys['weight_decay'] = inner.take('weight_decay', 0.01)
+    elif kind.value not in OPTIMIZERS:
+        inner.unknown(kind, 'type', OPTIMIZERS)
+    clip = {'norm': section.take('clip_grad_by_norm')} if section.has('clip_grad_by_norm') else None
+    section.only('clip_grad_by_value', None)
+    return section.becomes({**keys, 'name': renamed(kind, keys.get('name', ''))}), clip
+
+
+def read_parameters(model: Node, optimizer: Node) -> dict[str, Any]:
+    """Batch norms do not decay, those of the transformer do."""
+    if 'encoder' not in model.value:
+        return {'decay_norms': False}
+    return {
+        'decay_norms': False,
+        'rules': [{'match': '*neck.encoder.*.norm?.*', 'weight_decay': optimizer.value['weight_decay']}],
+    }
+
+
+def read_ema(top: Section) -> dict[str, Any] | None:
+    used, decay, kind = top.take('use_ema', False), top.take('ema_decay', 0.9998), top.take('ema_decay_type', 'threshold')
+    skipped = top.items('ema_black_list')
+    top.only('ema_filter_no_grad', False)
+    if not used.value:
+        return None
+    # The names are the original's, except that the one that PP-YOLOE+ lists is not a parameter here.
+    skip = [renamed(node, f'*{node.value}*') for node in skipped if node.value != 'proj_conv.weight']
+    return {'decay': decay, 'kind': kind, 'skip': skip}

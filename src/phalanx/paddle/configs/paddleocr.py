@@ -1,0 +1,238 @@
+"""PaddleOCR's configurations -> recipes: the sections that all its tasks share, and which task it is.
+
+Rules and defaults are those of its code at 2.7 (tools/program.py, ppocr/optimizer and the constructors that a configuration
+names). Its files have no bases.
+"""
+
+from pathlib import PurePath
+from typing import Any
+
+from phalanx.config.read import Node, plain
+from phalanx.paddle.configs import paddleocr_det, paddleocr_table, paddleocr_text
+from phalanx.paddle.configs.dialect import (
+    OTHER_DEVICES,
+    Dialect,
+    Reading,
+    Section,
+    as_number,
+    decaying,
+    norm_sync,
+    optimizer_options,
+    piecewise_rates,
+    renamed,
+)
+
+OPTIMIZERS = ('Adam', 'AdamW', 'Momentum')
+DTYPES = {'float16': 'fp16', 'bfloat16': 'bf16'}
+SCHEDULES = ('Const', 'Linear', 'Cosine', 'Step', 'MultiStepDecay', 'Piecewise')
+
+
+# By `model_type`: the module that reads these configurations, with the ALGORITHMS, BACKBONES and HEADS that have a counterpart.
+FAMILIES = {'rec': paddleocr_text, 'det': paddleocr_det, 'table': paddleocr_table}
+# How files of weights are called that have a backbone alone, from its training on ImageNet.
+OF_BACKBONES = ('MobileNetV3', 'ResNet', 'PPLCNet')
+
+IGNORED = {  # in Global
+    'debug': 'there is no such mode',
+    'distributed': 'the launcher says on how many devices to train',
+    'log_smooth_window': 'log lines hold means since the last one',
+    'save_model_dir': '--save_dir names the run folder',
+    'save_epoch_step': 'a checkpoint is saved after every epoch, and checkpoint.keep of them are kept',
+    'cal_metric_during_train': 'the metric is that of the evaluation samples',
+    'save_inference_dir': '`phalanx export` takes its own options',
+    'save_res_path': '`phalanx predict` takes its own options',
+    'infer_img': '`phalanx predict` takes its own options',
+    'infer_mode': '`phalanx predict` takes its own options',
+    'load_static_weights': 'the names in a file of weights tell what it is of',
+    'character_type': 'the dictionary says it',
+    'algorithm': 'Architecture says it',
+    'model_name': 'Architecture says it',
+    'd2s_train_image_shape': 'it belongs to the export',
+    'amp_custom_white_list': "torch's autocast knows which operations are safe",
+    'amp_custom_black_list': "torch's autocast knows which operations are safe",
+    **OTHER_DEVICES,
+}
+
+
+def translate(root: Node, reading: Reading) -> Node:
+    """The recipe that says the same. What cannot be said is in `reading.problems`, what need not be in `reading.notes`."""
+    top = Section(root, '', reading)
+    architecture, settings = top.section('Architecture'), top.section('Global')
+    if architecture.has('function'):
+        node = architecture.take('function')
+        architecture.problem(node, 'function', 'is of PaddleOCR 1; configurations of 2.0 and later are read')
+        return root
+    kind = architecture.word('model_type')
+    if not _is_known(architecture, kind):
+        return root
+    train, evaluation = top.section('Train'), top.section('Eval')
+    loaders = train.section('loader'), evaluation.section('loader')
+    optimizer, schedule, clip, decay = _optimizer(top.section('Optimizer'), settings)
+    datasets = train.section('dataset'), evaluation.section('dataset')
+    train_sizes, batch_size = paddleocr_text.multi_scale(train, datasets[0], loaders[0])
+    recipe = {
+        'train': _train(settings, loaders[0], batch_size),
+        'optimizer': optimizer,
+        'schedule': schedule,
+        'clip': clip,
+        'precision': _precision(settings),
+        'norm_sync': norm_sync(settings.take('use_sync_bn', False)),
+        'evaluate': {'every': _evaluate_every(settings), 'batch_size': loaders[1].take('batch_size_per_card', 1)},
+        'checkpoint': {'every_epochs': 1},
+        'report': {'every': settings.take('print_batch_step', 10), 'visualdl': settings.take('use_visualdl', False)},
+        'device': None if settings.take('use_gpu', True).value else 'cpu',
+    }
+    family = FAMILIES[kind.value].translate(top, architecture, settings, *datasets, decay) | train_sizes
+    for key, reason in IGNORED.items():
+        settings.ignore(key, reason=reason)
+    for loader in loaders:
+        said = 'training samples are always shuffled, those of an evaluation never'
+        loader.always('shuffle', loader is loaders[0], said)
+        loader.always('drop_last', False, 'no sample is dropped: the next epoch goes on where this one ends')
+        loader.ignore('num_workers', reason='train.workers says it for both')
+        loader.always('use_shared_memory', True, 'loader workers always hand batches over in shared memory')
+    top.ignore('profiler_options', reason='`phalanx bench` measures')
+    top.end()
+    return top.becomes({**family, **recipe, 'parameters': family.get('parameters')})
+
+
+def _is_known(architecture: Section, kind: Node) -> bool:
+    """Whether it is a model of ours; else that is the one problem: the rest of the file is of no interest."""
+    if kind.value not in FAMILIES:
+        architecture.not_one_of(kind, 'model_type', FAMILIES)
+        return False
+    family = FAMILIES[kind.value]
+    algorithm = architecture.left.get('algorithm', kind)
+    if algorithm.value not in family.ALGORITHMS:
+        architecture.not_one_of(algorithm, 'algorithm', family.ALGORITHMS)
+        return False
+    for part, parts in (('Backbone', family.BACKBONES), ('Head', family.HEADS)):
+        node = architecture.left.get(part)
+        named = node.value.get('name') if node is not None and isinstance(node.value, dict) else None
+        if named is not None and named.value not in parts:
+            said = f'{algorithm.value} with the {part} {plain(named)!r} has no counterpart in Phalanx'
+            architecture.problem(named, f'{part}.name', f'{said} (it has {", ".join(parts)})')
+            return False
+    return True
+
+
+def _train(settings: Section, loader: Section, batch_size: Node) -> dict[str, Any]:
+    keys: dict[str, Any] = {
+        'epochs': settings.required('epoch_num'),
+        'batch_size_per_rank': batch_size,
+        'seed': settings.take('seed', 1024),
+        'bad_samples': 10000,  # what cannot be read or encoded is replaced, without end
+        'workers': loader.take('num_workers', 8),
+    }
+    checkpoints = settings.take('checkpoints')
+    if checkpoints.value is not None:
+        said = 'name the weights to evaluate with --weights, and the run to go on with by --resume'
+        settings.problem(checkpoints, 'checkpoints', said)
+    weights = settings.weights('pretrained_model')
+    if weights is not None and PurePath(str(weights.value)).name.startswith(OF_BACKBONES):
+        keys['init_part'] = renamed(weights, 'backbone')
+    return {**keys, 'init_from': weights}
+
+
+def _precision(settings: Section) -> dict[str, Any] | None:
+    settings.only('amp_level', 'O2', 'O1')
+    if not settings.take('use_amp', False).value:
+        settings.ignore('use_dynamic_loss_scaling', 'scale_loss', 'amp_dtype', reason='it counts only with use_amp: True')
+        return None
+    dynamic, scale = settings.take('use_dynamic_loss_scaling', False), settings.take('scale_loss', 1.0)
+    dtype = settings.counterpart(settings.take('amp_dtype', 'float16'), 'amp_dtype', DTYPES)
+    return {'dtype': dtype, 'loss_scale': renamed(dynamic, 'dynamic') if dynamic.value else scale}
+
+
+def _evaluate_every(settings: Section) -> Node:
+    """[start, interval] in steps, or the interval alone."""
+    node = settings.required('eval_batch_step')
+    if not isinstance(node.value, list) or not node.value:
+        return node
+    every: Node = node.value[-1]
+    start: Node = node.value[0]
+    if len(node.value) > 1 and start.value != 0:
+        settings.note(start, 'eval_batch_step', f'the start, {start.value}, is ignored')
+    return every
+
+
+def _optimizer(section: Section, settings: Section) -> tuple[Node, Node, Any, Node]:
+    """The optimizer, the schedule, the clipping, and the weight decay."""
+    kind = section.word('name')
+    lr, schedule = _schedule(section.section('lr'), settings)
+    if section.has('regularizer'):
+        regularizer = section.section('regularizer')
+        regularizer.must({'name': 'L2'})
+        decay = regularizer.take('factor', 0.0)
+    else:
+        section.take('regularizer')
+        decay = section.take('weight_decay', 0.01) if kind.value == 'AdamW' else section.reading.default(0.0)
+    keys: dict[str, Any] = {'lr': lr, 'weight_decay': decay}
+    match kind.value:
+        case 'Adam' | 'AdamW':
+            keys |= optimizer_options(section, kind.value)
+            section.fixed({'lazy_mode': False, 'no_weight_decay_name': None, 'one_dim_param_no_weight_decay': False})
+        case 'Momentum':
+            keys |= {'name': 'sgd', 'momentum': section.required('momentum')}
+        case _:
+            section.unknown(kind, 'name', OPTIMIZERS)
+    clip = None
+    for key, per_tensor in (('clip_norm', True), ('clip_norm_global', False)):
+        if section.has(key):
+            clip = {'norm': section.take(key), 'per_tensor': per_tensor}
+    return section.becomes({**keys, 'name': renamed(kind, keys.get('name', ''))}), schedule, clip, decay
+
+
+def _schedule(section: Section, settings: Section) -> tuple[Node, Node]:
+    """The base rate and its schedule. PaddleOCR counts from the end of the warm-up, we do from the start of training."""
+    kind = section.word('name', 'Const')
+    warmup, epochs = section.number('warmup_epoch', 0), as_number(settings.left.get('epoch_num', kind)) or 0.0
+    keys: dict[str, Any] = {}
+    if kind.value != 'Piecewise':
+        lr = section.required('learning_rate')
+    whole = renamed(kind, warmup + epochs)
+    match kind.value:
+        case 'Const':
+            keys = {'name': 'constant'}
+        case 'Linear':
+            end, power = section.take('end_lr', 0.0), section.take('power', 1.0)
+            keys = {'name': 'polynomial', 'epochs': whole, 'end_lr': end, 'power': power}
+        case 'Cosine':
+            keys = {'name': 'cosine', 'epochs': whole}
+        case 'Step':
+            size, gamma = section.number('step_size'), section.number('gamma')
+            count = int(epochs // max(size, 1e-9))
+            keys = decaying('boundary_epochs', [warmup + size * number for number in range(1, count + 1)], gamma)
+        case 'MultiStepDecay':
+            milestones = [_plus(node, warmup) for node in section.items('milestones')]
+            keys = decaying('boundary_epochs', milestones, section.number('gamma'))
+        case 'Piecewise':
+            lr, factors = piecewise_rates(section)
+            section.ignore('learning_rate', reason='the first of the values is the rate to begin with')
+            listed = section.items('decay_epochs')
+            for node in listed[len(factors) :]:
+                said = f'the boundary {plain(node)} is ignored: there is no rate for what comes after it'
+                section.note(node, 'decay_epochs', said)
+            boundaries = [_plus(node, warmup) for node in listed[: len(factors)]]
+            keys = {'name': 'piecewise', 'boundary_epochs': boundaries, 'factors': factors}
+        case _:
+            section.unknown(kind, 'name', SCHEDULES)
+    section.only('last_epoch', -1)
+    if warmup:
+        keys['warmup_epochs'] = section.node.value['warmup_epoch']
+    return lr, section.becomes({**keys, 'name': renamed(kind, keys.get('name', ''))})
+
+
+def _plus(node: Node, epochs: float) -> Node:
+    number = as_number(node)
+    return node if number is None else renamed(node, number + epochs)
+
+
+DIALECT = Dialect(
+    project='PaddleOCR',
+    keys={'Global', 'Optimizer', 'Architecture', 'Loss', 'PostProcess', 'Metric', 'Train', 'Eval'},
+    recognised_by=({'Global', 'Architecture'},),
+    translate=translate,
+    evaluates_on_request=False,
+    differs=('each epoch sees every sample: none is dropped, and the next one goes on within the same batch',),
+)

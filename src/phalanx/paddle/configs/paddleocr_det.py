@@ -1,0 +1,253 @@
+"""PaddleOCR's text detection -> the family `text_detection`: DB."""
+
+from typing import Any
+
+from phalanx.config.read import Node, plain
+from phalanx.paddle.configs.dialect import Section, as_number, differ, renamed, swapped
+from phalanx.paddle.configs.paddleocr_parts import common_step, label_files, normalised, note_of_pretrained
+
+ALGORITHMS = ('DB',)
+BACKBONES = ('MobileNetV3', 'ResNet_vd', 'PPLCNetV3')
+NECKS = {'DBFPN': 'fpn', 'RSEFPN': 'rse_fpn', 'LKPAN': 'lk_pan'}
+HEADS = ('DBHead', 'PFHeadLocal')
+MAIN_LOSSES = {'DiceLoss': 'dice', 'BCELoss': 'bce'}
+RESNETS = {18: 'resnet18_vd', 50: 'resnet50_vd'}
+AUGMENTERS = ('Fliplr', 'HorizontalFlip', 'Affine', 'Resize', 'RandomScale')
+USUAL = (
+    {'type': 'Fliplr', 'args': {'p': 0.5}},
+    {'type': 'Affine', 'args': {'rotate': [-10, 10]}},
+    {'type': 'Resize', 'args': {'size': [0.5, 3]}},
+)
+TRAIN_STEPS = (
+    *('DecodeImage', 'DetLabelEncode', 'CopyPaste', 'IaaAugment', 'EastRandomCropData', 'MakeBorderMap', 'MakeShrinkMap'),
+    *('NormalizeImage', 'ToCHWImage', 'KeepKeys'),
+)
+
+
+def translate(
+    top: Section, architecture: Section, settings: Section, train: Section, evaluation: Section, decay: Node
+) -> dict[str, Any]:
+    """The part of the recipe that belongs to the family, and its parameter rules."""
+    metric = top.section('Metric')
+    metric.must({'name': 'DetMetric'})
+    main = metric.take('main_indicator', 'hmean')
+    transforms, targets, normalise = _train_transforms(train)
+    eval_transforms, eval_normalise = _eval_transforms(evaluation)
+    if differ(normalise, eval_normalise):
+        said = 'NormalizeImage differs from that of Train.dataset; Phalanx has one for both'
+        evaluation.problem(evaluation.node, 'transforms', said)
+    model, rules = _network(architecture, decay)
+    return {
+        'task': 'text_detection',
+        'model': model,
+        'data': _data(train, evaluation),
+        'loss': _loss(top.section('Loss')),
+        'transforms': transforms,
+        'eval_transforms': eval_transforms,
+        'targets': targets,
+        'post_processing': _post_processing(top.section('PostProcess')),
+        **normalise,
+        'main_metric': main,
+        'parameters': {'rules': rules} if rules else None,
+    }
+
+
+def _data(train: Section, evaluation: Section) -> Node:
+    kind = train.word('name')
+    evaluation.same('name', kind, 'Train.dataset')
+    if kind.value != 'SimpleDataSet':
+        train.not_one_of(kind, 'name', ('SimpleDataSet',))
+    shares = train.take('ratio_list', 1.0)
+    for node in shares.value if isinstance(shares.value, list) else [shares]:
+        if as_number(node) != 1:
+            train.problem(node, 'ratio_list', f'{plain(node)!r}: Phalanx takes all pages of a list')
+    return train.becomes(label_files(train, evaluation))
+
+
+def _train_transforms(dataset: Section) -> tuple[list[Node], dict[str, Any], dict[str, Node]]:
+    """The augmentation, how outlines become targets, and the normalisation."""
+    transforms: list[Node] = []
+    targets: dict[str, Any] = {}
+    normalise: dict[str, Node] = {}
+    for name, step in dataset.named_items('transforms'):
+        match name:
+            case 'DetLabelEncode':
+                pass
+            case 'CopyPaste':
+                pasted = {'ratio': step.take('objects_paste_ratio', 0.2), 'apart': step.take('limit_paste', True)}
+                transforms.append(step.becomes({'name': 'copy_paste', **pasted}))
+            case 'IaaAugment':
+                transforms += _augmenters(step)
+            case 'EastRandomCropData':
+                keys = {
+                    'name': 'random_crop',
+                    'crop_size': swapped(step.take('size', [640, 640])),
+                    'attempts': step.take('max_tries', 10),
+                    'least_share': step.take('min_crop_side_ratio', 0.1),
+                }
+                step.only('keep_ratio', True)
+                transforms.append(step.becomes(keys))
+            case 'MakeBorderMap':
+                targets |= {'threshold_min': step.take('thresh_min', 0.3), 'threshold_max': step.take('thresh_max', 0.7)}
+                targets['shrink_ratio'] = _one_ratio(dataset, targets, step.take('shrink_ratio', 0.4))
+                step.ignore('total_epoch', reason='the ratio does not grow in the course of the training')
+            case 'MakeShrinkMap':
+                targets['shrink_ratio'] = _one_ratio(dataset, targets, step.take('shrink_ratio', 0.4))
+                targets['min_text_size'] = step.take('min_text_size', 8)
+                step.ignore('total_epoch', reason='the ratio does not grow in the course of the training')
+            case 'NormalizeImage':
+                normalise = normalised(step)
+            case _ if not common_step(name, step):
+                step.none_of(TRAIN_STEPS)
+    return transforms, targets, normalise
+
+
+def _one_ratio(dataset: Section, targets: dict[str, Any], ratio: Node) -> Node:
+    """`ratio`, which both maps of the targets must have."""
+    other = targets.get('shrink_ratio', ratio)
+    if plain(other) != plain(ratio):
+        said = f'shrink_ratio {plain(ratio)} is not that of the other map, {plain(other)}; Phalanx has one for both'
+        dataset.problem(ratio, 'transforms', said)
+    return ratio
+
+
+def _augmenters(step: Section) -> list[Node]:
+    """The augmentations that PaddleOCR hands to imgaug, since 2.8 to albumentations, whose scales begin at 1."""
+    if not step.has('augmenter_args'):
+        step.left['augmenter_args'] = step.reading.tree(USUAL)
+    found = []
+    for one in step.sections('augmenter_args'):
+        kind, options = one.word('type'), one.section('args')
+        keys: dict[str, Any] = {}
+        match kind.value:
+            case 'Fliplr' | 'HorizontalFlip':
+                keys = {'name': 'random_flip', 'probability': options.take('p', 1.0)}
+            case 'Affine':
+                keys = {'name': 'random_rotate', 'degrees': options.required('rotate')}
+            case 'Resize':
+                keys = {'name': 'random_resize', 'scale': options.required('size')}
+            case 'RandomScale':
+                limits = options.items('scale_limit')
+                keys = {'name': 'random_resize', 'scale': [renamed(each, 1 + (as_number(each) or 0.0)) for each in limits]}
+            case _:
+                one.not_one_of(kind, 'type', AUGMENTERS)
+                options.give_up()
+        found.append(one.becomes(keys))
+    return found
+
+
+def _eval_transforms(dataset: Section) -> tuple[list[Node], dict[str, Node]]:
+    transforms: list[Node] = []
+    normalise: dict[str, Node] = {}
+    for name, step in dataset.named_items('transforms'):
+        match name:
+            case 'DetLabelEncode':
+                pass
+            case 'DetResizeForTest':
+                transforms.append(_resized(step))
+            case 'NormalizeImage':
+                normalise = normalised(step)
+            case _ if not common_step(name, step):
+                step.none_of(('DecodeImage', 'DetLabelEncode', 'DetResizeForTest', 'NormalizeImage', 'ToCHWImage', 'KeepKeys'))
+    if not transforms:
+        dataset.problem(dataset.node, 'transforms', 'DetResizeForTest is missing; Phalanx needs a size')
+    return transforms, normalise
+
+
+def _resized(step: Section) -> Node:
+    if step.has('image_shape'):
+        shape = step.take('image_shape')
+        step.only('keep_ratio', False)
+        return step.becomes({'name': 'resize', 'target_size': shape})
+    side, limit = step.take('limit_side_len', 736), step.take('limit_type', 'min')
+    return step.becomes({'name': 'limit_side', 'side': side, 'limit': limit})
+
+
+def _network(section: Section, decay: Node) -> tuple[Node, list[dict[str, Any]]]:
+    """The network, and what differs for some of its parameters."""
+    section.must({'algorithm': 'DB'})
+    section.only('Transform', None)
+    backbone, neck, head = section.section('Backbone'), section.section('Neck'), section.section('Head')
+    rules: list[dict[str, Any]] = []
+    keys: dict[str, Any] = {'name': 'db'}
+    kind = backbone.word('name')
+    backbone.only('in_channels', 3)
+    match kind.value:
+        case 'MobileNetV3':
+            keys |= {'backbone': renamed(kind, 'mobilenet_v3'), 'scale': backbone.take('scale', 0.5)}
+            backbone.only('model_name', 'large')
+            plain_blocks = backbone.take('disable_se', False)
+            keys['squeeze'] = renamed(plain_blocks, not plain_blocks.value)
+        case 'ResNet_vd':
+            layers = backbone.take('layers', 50)
+            size = RESNETS.get(int(as_number(layers) or 0), '')
+            if not size:
+                backbone.not_one_of(layers, 'layers', [str(count) for count in RESNETS])
+            keys['backbone'] = renamed(layers, size)
+            backbone.fixed({'dcn_stage': None, 'out_indices': None})
+            backbone.ignore('disable_se', reason='a ResNet has no squeeze-and-excitation')
+        case 'PPLCNetV3':
+            keys |= {'backbone': renamed(kind, 'pp_lcnet_v3'), 'scale': backbone.take('scale', 1.0)}
+            backbone.must({'det': True})
+            backbone.fixed({'conv_kxk_num': 4, 'lr_mult_list': [1.0] * 6})
+            factor = backbone.take('lab_lr', 0.1)
+            rules = [{'match': f'backbone.*.{part}.*', 'lr_factor': factor} for part in ('before', 'after')]
+            if as_number(decay) != 0:
+                rules.append({'match': 'backbone.*.norm.*', 'weight_decay': 0.0})
+    note_of_pretrained(backbone, default=False)
+    keys |= _neck(neck) | _head(head)
+    return section.becomes(keys), rules
+
+
+def _neck(neck: Section) -> dict[str, Any]:
+    kind = neck.counterpart(neck.word('name'), 'name', NECKS)
+    neck.fixed({'use_asf': False, 'shortcut': True, 'mode': 'large', 'intracl': False})
+    return {'neck': kind, 'neck_channels': neck.required('out_channels')}
+
+
+def _head(head: Section) -> dict[str, Any]:
+    kind = head.word('name')
+    keys: dict[str, Any] = {'steepness': head.take('k', 50)}
+    kernels = head.take('kernel_list', [3, 2, 2])
+    if not isinstance(kernels.value, list) or [node.value for node in kernels.value[1:]] != [2, 2]:
+        said = f'{plain(kernels)!r}: Phalanx knows only a kernel size followed by 2 and 2'
+        head.problem(kernels, 'kernel_list', said)
+        return keys
+    keys['head_kernel'] = kernels.value[0]
+    head.ignore('fix_nan', reason='a step without a finite loss is reported')
+    if kind.value == 'PFHeadLocal':
+        mode = head.take('mode', 'small')
+        keys['head'] = renamed(mode, f'local_{mode.value}')
+    else:
+        keys['head'] = renamed(kind, 'db')
+    return keys
+
+
+def _loss(section: Section) -> list[Node]:
+    section.must({'name': 'DBLoss'})
+    keys = {
+        'name': 'db',
+        'main': section.counterpart(section.word('main_loss_type', 'DiceLoss'), 'main_loss_type', MAIN_LOSSES),
+        'balanced': section.take('balance_loss', True),
+        'alpha': section.take('alpha', 5),
+        'beta': section.take('beta', 10),
+        'ohem_ratio': section.take('ohem_ratio', 3),
+    }
+    section.only('eps', 1e-6)
+    return [section.becomes(keys)]
+
+
+def _post_processing(section: Section) -> Node:
+    section.must({'name': 'DBPostProcess'})
+    keys = {
+        'threshold': section.take('thresh', 0.3),
+        'box_threshold': section.take('box_thresh', 0.7),
+        'max_candidates': section.take('max_candidates', 1000),
+        'unclip_ratio': section.take('unclip_ratio', 2.0),
+        'dilate': section.take('use_dilation', False),
+        'scoring': section.take('score_mode', 'fast'),
+        'shape': section.take('box_type', 'quad'),
+    }
+    if keys['shape'].value == 'poly':
+        keys['shape'] = renamed(keys['shape'], 'polygon')
+    return section.becomes(keys)

@@ -1,0 +1,169 @@
+"""PaddleOCR's table structure -> the family `table`: SLANet."""
+
+import hashlib
+import os
+from pathlib import Path, PurePath
+from typing import Any
+
+from phalanx.config.read import Node, plain
+from phalanx.paddle.configs.dialect import Section, as_number, differ, renamed
+from phalanx.paddle.configs.paddleocr_parts import common_step, dictionary_of, normalised, note_of_pretrained
+
+ALGORITHMS = ('SLANet',)
+BACKBONES = ('PPLCNet',)
+HEADS = ('SLAHead',)
+PUBLISHED = {
+    'ppocr/utils/dict/table_structure_dict.txt': 'pubtabnet',
+    'ppocr/utils/dict/table_structure_dict_ch.txt': 'chinese',
+}
+TOKENS = {  # the files that the family knows by itself, by the SHA-256 of their lines
+    '26fdd17cef66b20302a575c3b73dc7a9a67a82fae9cd9f97ac0509b548e2811d': 'pubtabnet',  # table_structure_dict.txt
+    '76b509821f78c625c1a1e7729db13f1c877a1cc154ab3b72088c457805265918': 'chinese',  # table_structure_dict_ch.txt
+}
+BOXES = {'xyxy': 4, 'xyxyxyxy': 8}  # how cells are annotated, and how many numbers that are
+TRANSFORMS = (
+    'DecodeImage',
+    'TableLabelEncode',
+    'TableBoxEncode',
+    'ResizeTableImage',
+    'NormalizeImage',
+    'PaddingTableImage',
+    'ToCHWImage',
+    'KeepKeys',
+)
+
+
+def translate(
+    top: Section, architecture: Section, settings: Section, train: Section, evaluation: Section, decay: Node
+) -> dict[str, Any]:
+    """The part of the recipe that belongs to the family, and its parameter rules."""
+    tokens = _tokens(settings)
+    box_format = settings.take('box_format', 'xyxy')
+    if str(box_format.value) not in BOXES:
+        settings.not_one_of(box_format, 'box_format', BOXES)
+    numbers = renamed(box_format, BOXES.get(str(box_format.value), 4))
+    options, eval_options = (_transforms(dataset, box_format, numbers) for dataset in (train, evaluation))
+    if differ(options, eval_options):
+        said = 'differ from those of Train.dataset; Phalanx has one set for both'
+        evaluation.problem(evaluation.node, 'transforms', said)
+    max_length = options.get('max_length', settings.reading.default(None))
+    settings.same('max_text_length', max_length, 'TableLabelEncode')
+    settings.ignore('use_space_char', reason='the tokens are fixed')
+    loss, post, metric = top.section('Loss'), top.section('PostProcess'), top.section('Metric')
+    loss.must({'name': 'SLALoss'})
+    kind = loss.take('loc_loss', 'mse')
+    coefficients = [loss.take('structure_weight'), loss.take('loc_weight')]
+    post.must({'name': 'TableLabelDecode'})
+    post.same('merge_no_span_structure', options.get('merge_cells', settings.reading.default(None)), 'TableLabelEncode')
+    metric.must({'name': 'TableMetric'})
+    metric.fixed({'main_indicator': 'acc', 'compute_bbox_metric': False})
+    metric.same('loc_reg_num', numbers, 'Global.box_format')
+    metric.same('box_format', box_format, 'Global')
+    ignores = metric.take('del_thead_tbody', False)
+    return {
+        'task': 'table',
+        'model': _network(architecture, max_length, numbers),
+        'data': _data(train, evaluation),
+        'loss': [{'name': 'structure'}, {'name': kind}],
+        'loss_coefficients': coefficients,
+        **options,
+        'tokens': tokens,
+        'metric': {'name': 'teds', 'ignore_sections': ignores},
+        'parameters': None if as_number(decay) == 0 else {'rules': [{'match': 'backbone.*.norm.*', 'weight_decay': 0.0}]},
+    }
+
+
+def _tokens(settings: Section) -> Node | None:
+    """Which structure tokens there are: those of a published file, or of one with the same lines."""
+    node = settings.required('character_dict_path')
+    if not isinstance(node.value, str):
+        return None
+    path = Path(node.value)
+    if not path.is_file():
+        return dictionary_of(settings, node, PUBLISHED)
+    lines = path.read_text('utf-8', errors='replace').splitlines()
+    tokens = TOKENS.get(hashlib.sha256('\n'.join(lines).encode()).hexdigest())
+    if tokens is None:
+        said = "has neither the tokens of PaddleOCR's table_structure_dict.txt nor those of table_structure_dict_ch.txt"
+        settings.problem(node, 'character_dict_path', f'{path} {said}')
+        return None
+    return renamed(node, tokens)
+
+
+def _network(section: Section, max_length: Node, numbers: Node) -> Node:
+    kind = section.word('algorithm')
+    if kind.value != 'SLANet':
+        section.not_one_of(kind, 'algorithm', ALGORITHMS)
+    section.only('Transform', None)
+    backbone, neck, head = section.section('Backbone'), section.section('Neck'), section.section('Head')
+    backbone.must({'name': 'PPLCNet'})
+    note_of_pretrained(backbone, default=True)
+    neck.must({'name': 'CSPPAN'})
+    head.must({'name': 'SLAHead'})
+    head.same('loc_reg_num', numbers, 'Global.box_format')
+    head.fixed({'fc_decay': 0.0, 'use_attn': False})
+    head.same('max_text_length', max_length, 'TableLabelEncode')
+    keys = {
+        'name': renamed(kind, 'slanet'),
+        'scale': backbone.take('scale', 1.0),
+        'channels': neck.take('out_channels', 96),
+        'hidden': head.take('hidden_size', 256),
+        'corners': renamed(numbers, numbers.value == 8),
+    }
+    return section.becomes(keys)
+
+
+def _data(train: Section, evaluation: Section) -> Node:
+    """The images and annotations of both splits, below the folder that all of them have in common."""
+    kind = train.word('name')
+    evaluation.same('name', kind, 'Train.dataset')
+    if kind.value != 'PubTabDataSet':
+        train.not_one_of(kind, 'name', ('PubTabDataSet',))
+    places: dict[str, Node] = {}
+    for section, split in ((train, 'train'), (evaluation, 'eval')):
+        files = section.required('label_file_list')
+        listed = files.value if isinstance(files.value, list) else [files]
+        if len(listed) != 1:
+            section.problem(files, 'label_file_list', f'Phalanx takes one file, got {len(listed)}')
+        places[split] = listed[0] if listed else files
+        places[f'{split}_images'] = section.required('data_dir')
+        section.only('ratio_list', 1.0, [1.0])
+    paths = {name: PurePath(os.path.normpath(str(node.value))) for name, node in places.items()}
+    if len({path.is_absolute() for path in paths.values()}) > 1:
+        train.problem(train.node, 'data_dir', 'absolute and relative paths cannot be mixed')
+        return train.becomes({})
+    root = os.path.commonpath([paths['train'].parent, paths['eval'].parent, paths['train_images'], paths['eval_images']])
+    below = {name: renamed(node, os.path.relpath(paths[name], root)) for name, node in places.items()}
+    if paths['train'] != paths['eval']:  # PaddleOCR takes every line, whatever it says of splits
+        below |= {f'{split}_split': Node(None, places[split].origin) for split in ('train', 'eval')}
+    return train.becomes({'name': renamed(kind, 'pubtabnet'), 'root': renamed(places['train_images'], root or '.'), **below})
+
+
+def _transforms(dataset: Section, box_format: Node, numbers: Node) -> dict[str, Any]:
+    """What is done to images and labels, as options of the family."""
+    options: dict[str, Any] = {}
+    size = longer = None
+    for name, step in dataset.named_items('transforms'):
+        match name:
+            case 'TableLabelEncode':
+                options['max_length'] = step.required('max_text_length')
+                options['merge_cells'] = step.take('merge_no_span_structure', False)
+                options['name_empty_cells'] = step.take('replace_empty_cell_token', False)
+                step.same('loc_reg_num', numbers, 'Global.box_format')
+                step.fixed({'learn_empty_box': False, 'point_num': 4})
+            case 'TableBoxEncode':
+                for key in ('in_box_format', 'out_box_format'):
+                    step.same(key, box_format, 'Global')
+            case 'ResizeTableImage':
+                longer = step.required('max_len')
+                step.fixed({'resize_bboxes': False, 'infer_mode': False})
+            case 'NormalizeImage':
+                options |= normalised(step)
+            case 'PaddingTableImage':
+                size = step.required('size')
+            case _ if not common_step(name, step):
+                step.none_of(TRANSFORMS)
+    if longer is None or size is None or plain(size) != [plain(longer)] * 2:
+        said = 'must have ResizeTableImage, and PaddingTableImage to the square of that size'
+        dataset.problem(dataset.node, 'transforms', said)
+    return {**options, 'image_size': longer}

@@ -1,0 +1,121 @@
+"""PaddleSeg's configurations -> recipes: how a file is read, and what its sections become one after the other.
+
+Rules and defaults are those of its release 2.10 (paddleseg/cvlibs/config.py and builder.py, and the constructors that a
+configuration names). What its files leave out stands in that code, so defaults are written out even where ours are the same.
+"""
+
+from functools import reduce
+from pathlib import Path
+from typing import Any
+
+from phalanx.config.read import Node, over_bases
+from phalanx.paddle.configs.dialect import Dialect, Reading, Section, as_number, swapped
+from phalanx.paddle.configs.paddleseg_data import read_data
+from phalanx.paddle.configs.paddleseg_loss import read_losses
+from phalanx.paddle.configs.paddleseg_model import is_known, read_model
+from phalanx.paddle.configs.paddleseg_optim import read_optimizer, read_schedule
+
+BASE, INHERITED = '_base_', '_inherited_'
+IGNORED = {
+    'to_static_training': 'set train.compile for what it is meant for, speed',
+    'export': '`phalanx export` takes its own options',
+    'print_mem_info': 'peak memory is always reported',
+    'log_ranks': 'every rank writes its own log',
+    'uniform_output_enabled': 'the run folder always has the same form',
+}
+
+
+def read(path: Path, reading: Reading) -> Node:
+    """The configuration at `path` merged with the files of its `_base_`, of which an earlier one wins. Raises ConfigError."""
+    merged = over_bases(path, BASE, lambda own, bases: reduce(_merged, bases, own), notes=reading.notes)
+    return _without_marks(merged)
+
+
+def _merged(own: Node, base: Node) -> Node:
+    """`own` merged into `base` key by key; a mapping with `_inherited_: False` replaces that of the base."""
+    if not (isinstance(own.value, dict) and isinstance(base.value, dict)):
+        return own
+    children = dict(own.value)
+    inherited = children.pop(INHERITED, None)
+    if inherited is not None and not inherited.value:
+        return Node(children, own.origin)
+    joined = dict(base.value)
+    for key, node in children.items():
+        joined[key] = _merged(node, joined[key]) if key in joined else node
+    return Node(joined, own.origin)
+
+
+def _without_marks(node: Node) -> Node:
+    """`node` without the `_inherited_` marks that had no base to replace."""
+    if not isinstance(node.value, dict):
+        return node
+    return Node({key: _without_marks(child) for key, child in node.value.items() if key != INHERITED}, node.origin)
+
+
+def translate(root: Node, reading: Reading) -> Node:
+    """The recipe. What has no counterpart is in `reading.problems`, what has no effect in `reading.notes`."""
+    top = Section(root, '', reading)
+    network = top.section('model')
+    if not is_known(network):
+        return root
+    batch_size, steps = top.count('batch_size'), top.count('iters')
+    data, data_keys, num_classes = read_data(top)
+    model, initial = read_model(network, num_classes)
+    losses, coefficients = read_losses(top.section('loss'), as_number(batch_size) or 1)
+    lr, schedule = read_schedule(top.section('lr_scheduler'), int(as_number(steps) or 1))
+    optimizer, parameters, clip = read_optimizer(top.section('optimizer'), lr)
+    recipe = {
+        'task': 'segmentation',
+        'model': model,
+        'data': data,
+        'loss': losses,
+        'loss_coefficients': coefficients,
+        **data_keys,
+        'inference': _inference(top.section('test_config')),
+        'train': {'steps': steps, 'batch_size_per_rank': batch_size, **initial},
+        'optimizer': optimizer,
+        'parameters': parameters,
+        'clip': clip,
+        'schedule': schedule,
+        'evaluate': {'every': 1000},  # as train.py with --do_eval
+        'checkpoint': {'every': 1000, 'keep': 5},
+    }
+    for key, reason in IGNORED.items():
+        top.ignore(key, reason=reason)
+    top.only('distill_loss', None)
+    top.end()
+    return top.becomes(recipe)
+
+
+def _inference(section: Section) -> Node | None:
+    """How the network is applied to an image in evaluation: at several scales, flipped, in windows."""
+    keys: dict[str, Any] = {}
+    if section.take('aug_eval', False).value:
+        scales = section.take('scales', 1.0)
+        keys['scales'] = scales if isinstance(scales.value, list) else Node([scales], scales.origin)
+        keys |= {key: section.take(key, False) for key in ('flip_horizontal', 'flip_vertical')}
+    if section.take('is_slide', False).value:
+        sizes = {'window': section.required('crop_size'), 'window_stride': section.required('stride')}
+        keys |= {key: swapped(size) for key, size in sizes.items()}
+    section.ignore('scales', 'flip_horizontal', 'flip_vertical', reason='it counts only with aug_eval: True')
+    section.ignore('crop_size', 'stride', reason='it counts only with is_slide: True')
+    section.ignore('auc_roc', reason='there is no such metric')
+    section.only('use_multilabel', False)
+    return section.becomes(keys) if keys else None
+
+
+DIALECT = Dialect(
+    project='PaddleSeg',
+    keys={'batch_size', 'iters', 'train_dataset', 'val_dataset', 'lr_scheduler', 'loss', 'test_config'},
+    bases=BASE,
+    recognised_by=({'model', 'train_dataset'}, {'iters'}, {'lr_scheduler'}, {'test_config'}),
+    read=read,
+    translate=translate,
+    options={
+        'iters': ('iters={}',),
+        'batch_size': ('batch_size={}',),
+        'learning_rate': ('lr_scheduler.learning_rate={}',),
+        'save_interval': ('checkpoint.every={}', 'evaluate.every={}'),
+    },
+    differs=('batch norms take the statistics of all ranks (norm_sync: global), on CPUs too',),
+)

@@ -1,0 +1,125 @@
+"""PaddleSeg's `train_dataset` and `val_dataset`: the data set, its transforms, and the normalisation of its images."""
+
+import os
+from typing import Any
+
+from phalanx.config.read import Node
+from phalanx.paddle.configs.dialect import REQUIRED, Counterpart, Section, as_number, differ, renamed, swapped
+
+VESSELS = {'name': 'file_list', 'train': 'train_list.txt', 'eval': 'val_list.txt', 'classes': ['background', 'vessel']}
+ROADS = {'name': 'file_list', 'train': 'train.txt', 'eval': 'val.txt', 'classes': ['background', 'road'], 'separator': '|'}
+DATA_SETS: dict[str, tuple[int, dict[str, Any]]] = {  # how many classes they have, and the keys of `data`
+    'Cityscapes': (19, {'name': 'cityscapes'}),
+    'ADE20K': (150, {'name': 'ade20k'}),
+    'PascalVOC': (21, {'name': 'pascal_voc'}),
+    **dict.fromkeys(('CHASEDB1', 'DRIVE', 'HRF', 'STARE'), (2, VESSELS)),
+    'MiniDeepGlobeRoadExtraction': (2, ROADS),
+    'OpticDiscSeg': (2, {**VESSELS, 'classes': ['background', 'optic disc']}),
+}
+
+COLOURS = ('brightness', 'contrast', 'saturation')
+FILL = {'im_padding_value': 127.5, 'label_padding_value': 255}
+TRANSFORMS = {
+    'Resize': Counterpart(
+        'resize',
+        {'target_size': ('target_size', [512, 512])},
+        fixed={'keep_ratio': False, 'size_divisor': None, 'interp': 'LINEAR'},
+    ),
+    'ResizeByLong': Counterpart('resize_by_long', {'side': ('long_size', REQUIRED)}),
+    'ResizeStepScaling': Counterpart(
+        'resize_step_scaling',
+        {'min': ('min_scale_factor', 0.75), 'max': ('max_scale_factor', 1.25), 'step': ('scale_step_size', 0.25)},
+    ),
+    'Padding': Counterpart('padding', {'target_size': ('target_size', REQUIRED)}, fixed=FILL),
+    'RandomPaddingCrop': Counterpart(
+        'random_padding_crop',
+        {'crop_size': ('crop_size', [512, 512])},
+        fixed={**FILL, 'category_max_ratio': 1.0, 'ignore_index': 255, 'loop_times': 10},
+    ),
+    'RandomHorizontalFlip': Counterpart('random_flip', {'probability': ('prob', 0.5)}),
+    'RandomVerticalFlip': Counterpart('random_vertical_flip', {'probability': ('prob', 0.1)}),
+    'RandomRotation': Counterpart('random_rotation', {'max_degrees': ('max_rotation', 15)}, fixed=FILL),
+    'RandomBlur': Counterpart('random_blur', {'probability': ('prob', 0.1), 'kind': ('blur_type', 'gaussian')}),
+    'RandomDistort': Counterpart(
+        'random_distort',
+        {
+            **{colour: (f'{colour}_range', 0.5) for colour in COLOURS},
+            'hue': ('hue_range', 18),
+            **{f'{colour}_probability': (f'{colour}_prob', 0.5) for colour in (*COLOURS, 'hue')},
+        },
+        fixed={'sharpness_prob': 0, 'sharpness_range': 0.5},
+    ),
+}
+SIZES = ('target_size', 'crop_size')  # options that are (width, height) there and (height, width) here
+
+
+def read_data(top: Section) -> tuple[Node, dict[str, Any], int]:
+    """The data set, the keys of the recipe for its transforms and normalisation, and the number of its classes."""
+    train, val = top.section('train_dataset'), top.section('val_dataset')
+    kind = train.word('type')
+    root = train.required('dataset_root')
+    val.same('type', kind, 'train_dataset')
+    val.same('dataset_root', root, 'train_dataset')
+    val.only('mode', 'val')
+    if kind.value not in (*DATA_SETS, 'Dataset', 'SegDataset'):
+        train.unknown(kind, 'type', [*DATA_SETS, 'Dataset'])
+        val.give_up()
+        return top.reading.default(None), {}, 0
+    keys: dict[str, Any] = {'root': root}
+    if kind.value == 'PascalVOC':
+        keys['train'] = train.take('mode', 'train')
+    else:
+        train.only('mode', 'train')
+    if kind.value in DATA_SETS:
+        num_classes, known = DATA_SETS[kind.value]
+        keys |= known
+    else:
+        classes = train.count('num_classes')
+        num_classes = int(as_number(classes) or 0)
+        keys |= _lists(train, val, str(root.value), classes, num_classes)
+    for section in (train, val):
+        section.fixed({'edge': False, 'img_channels': 3, 'ignore_index': 255})
+    train.always('shuffle', True, 'training samples are always shuffled')
+    data = train.becomes({**keys, 'name': renamed(kind, keys['name'])})
+    transforms, normalise = _transforms(train)
+    eval_transforms, eval_normalise = _transforms(val)
+    if eval_normalise and differ(eval_normalise, normalise):
+        val.problem(val.node, 'transforms', 'Normalize differs from that of train_dataset; Phalanx has one for both')
+    return data, {'transforms': transforms, 'eval_transforms': eval_transforms, **normalise}, num_classes
+
+
+def _lists(train: Section, val: Section, root: str, classes: Node, num_classes: int) -> dict[str, Any]:
+    """The keys of a data set that lists its files. PaddleSeg looks for the lists in the working folder, Phalanx in `root`."""
+    lists: dict[str, Any] = {'name': 'file_list'}
+    for section, key, path in ((train, 'train', 'train_path'), (val, 'eval', 'val_path')):
+        node = section.word(path)
+        lists[key] = renamed(node, os.path.relpath(node.value, root)) if node.value else node  # reported already
+        section.ignore('train_path', 'val_path', 'test_path', reason='it belongs to another split')
+    separator = train.take('separator', ' ')
+    val.same('separator', separator, 'train_dataset')
+    val.same('num_classes', classes, 'train_dataset')
+    return {**lists, 'separator': separator, 'classes': [f'class {number}' for number in range(num_classes)]}
+
+
+def _transforms(section: Section) -> tuple[list[Node], dict[str, Node]]:
+    """The transforms of a data set, and the mean and std of the normalisation that ends them."""
+    transforms, normalise = list[Node](), dict[str, Node]()
+    for step in section.sections('transforms'):
+        kind = step.word('type')
+        if kind.value == 'Normalize':
+            normalise = {key: _of_three_channels(step.take(key, [0.5])) for key in ('mean', 'std')}
+        elif kind.value in TRANSFORMS:
+            counterpart = TRANSFORMS[kind.value]
+            options = counterpart.take_options(step)
+            options |= {key: swapped(size) for key, size in options.items() if key in SIZES}
+            transforms.append(step.becomes({'name': renamed(kind, counterpart.name), **options}))
+        else:
+            step.unknown(kind, 'type', [*TRANSFORMS, 'Normalize'])
+    if not normalise and section.node.value:
+        section.problem(section.node, 'transforms', 'do not end with Normalize, but Phalanx always normalises')
+    return transforms, normalise
+
+
+def _of_three_channels(values: Node) -> Node:
+    """A value for each channel, of which one may stand for all."""
+    return Node(values.value * 3, values.origin) if isinstance(values.value, list) and len(values.value) == 1 else values

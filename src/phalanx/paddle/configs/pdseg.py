@@ -1,0 +1,412 @@
+"""Configurations of PaddleSeg 0.x (`pdseg/train.py --cfg`), whose keys are in upper case -> recipes: UNet, DeepLabv3+, OCRNet,
+and LR-ASPP, which is a DeepLabv3+ there.
+
+Rules and defaults are those of its release 0.8 (pdseg/utils/config.py, solver.py, reader.py and the networks). A value is text
+that Python reads as a literal, if it can: `(512, 512)`, `u"stepscaling"`. Files have no bases.
+"""
+
+import ast
+import os
+from pathlib import Path
+from typing import Any
+
+from phalanx.config.read import Node, plain
+from phalanx.paddle.configs.dialect import Dialect, Reading, Section, as_number, decaying, norm_sync, renamed, swapped
+
+MODELS = {'unet': ('UNET',), 'deeplabv3p': ('DEEPLAB',), 'ocrnet': ('HRNET', 'OCR')}  # and the sections within MODEL of each
+BACKBONES = {  # of deeplabv3p
+    'xception_65': 'xception65',
+    'mobilenet': 'mobilenet_v2',
+    'mobilenetv2': 'mobilenet_v2',
+    'resnet_vd_50': 'resnet50_vd',
+    'resnet_vd_101': 'resnet101_vd',
+}
+LITE = 'mobilenetv3_large'  # the backbone that makes it LR-ASPP
+# What the numbers of BACKBONE_LR_MULT_LIST are for, in its order.
+RESNET_PARTS = tuple((f'backbone.{part}.*',) for part in ('stem', 'stages.0', 'stages.1', 'stages.2', 'stages.3'))
+LITE_PARTS = (  # their convolutions; norms learn at the whole rate there
+    ('backbone.stem.conv.*', 'backbone.stages.0.*.conv.*'),
+    ('backbone.stages.1.*.conv.*', 'backbone.stages.1.*.squeeze.*.*'),
+    ('backbone.stages.2.[0-2].*.conv.*',),
+    ('backbone.stages.2.[3-5].*.conv.*', 'backbone.stages.2.[45].squeeze.*.*'),
+    ('backbone.stages.3.*.conv.*', 'backbone.stages.3.*.squeeze.*.*', 'backbone.last.conv.*'),
+)
+HRNETS = {18: 'hrnet_w18', 48: 'hrnet_w48'}  # by the channels of their finest map
+LOSSES = {
+    'softmax_loss': 'cross_entropy',
+    'bce_loss': 'cross_entropy',
+    'lovasz_softmax_loss': 'lovasz',
+    'lovasz_hinge_loss': 'lovasz_hinge',
+}
+OF_ONE_SCORE = ('bce_loss', 'lovasz_hinge_loss')  # a network has one output for both classes there
+SCHEDULES = ('poly', 'piecewise')
+OPTIMIZERS = ('sgd', 'adam')
+SIZES = (  # in AUG, each for one AUG_METHOD
+    *('FIX_RESIZE_SIZE', 'MIN_SCALE_FACTOR', 'MAX_SCALE_FACTOR', 'SCALE_STEP_SIZE'),
+    *('MIN_RESIZE_VALUE', 'MAX_RESIZE_VALUE', 'INF_RESIZE_VALUE'),
+)
+OTHER_PROGRAMS = 'it belongs to other programs than training'
+IGNORED_SECTIONS = {'FREEZE': '`phalanx export` takes its own options', 'TEST': OTHER_PROGRAMS, 'SLIM': OTHER_PROGRAMS}
+
+
+def literal(node: Node) -> Node:
+    """`node` with every text that is a Python literal as its value, as PaddleSeg 0.x reads files and overrides alike."""
+    if isinstance(node.value, dict):
+        return Node({key: literal(child) for key, child in node.value.items()}, node.origin)
+    if isinstance(node.value, list):
+        return Node([literal(child) for child in node.value], node.origin)
+    if not isinstance(node.value, str):
+        return node
+    try:
+        value = ast.literal_eval(node.value)
+    except (ValueError, SyntaxError, MemoryError, RecursionError):
+        return node
+    if isinstance(value, tuple | list):
+        return Node([renamed(node, item) for item in value], node.origin)
+    return renamed(node, value) if isinstance(value, str | int | float | bool) else node
+
+
+def translate(root: Node, reading: Reading) -> Node:
+    """The recipe that says the same. What cannot be said is in `reading.problems`, what need not be in `reading.notes`."""
+    top = Section(literal(root), '', reading)
+    model = top.section('MODEL')
+    name = model.word('MODEL_NAME')
+    if name.value not in MODELS:
+        model.not_one_of(name, 'MODEL_NAME', MODELS)
+        return root
+    dataset, solver = top.section('DATASET'), top.section('SOLVER')
+    decay = solver.take('WEIGHT_DECAY', 0.00004)
+    built = _network(model, name, dataset.left.get('NUM_CLASSES'), decay)
+    if built is None:
+        return root
+    network, rules = built
+    train, augmentation = top.section('TRAIN'), top.section('AUG')
+    data = _data(dataset)
+    lr, schedule = _schedule(solver)
+    losses, coefficients = _losses(solver, model, name)
+    snapshots = train.take('SNAPSHOT_EPOCH', 10)
+    loading = top.section('DATALOADER')
+    recipe = {
+        'task': 'segmentation',
+        'model': network,
+        'data': data,
+        'loss': losses,
+        'loss_coefficients': coefficients,
+        **_transforms(top, augmentation),
+        'train': {
+            'epochs': solver.take('NUM_EPOCHS', 30),
+            'global_batch_size': top.take('BATCH_SIZE', 1),  # of all cards, which share it
+            'workers': loading.take('NUM_WORKERS', 8),
+            **_initial(train),
+        },
+        'optimizer': _optimizer(solver, lr, decay),
+        'parameters': {'decay_norms': False, 'rules': rules},
+        'schedule': schedule,
+        'precision': _precision(model),
+        'norm_sync': norm_sync(train.take('SYNC_BATCH_NORM', False)),
+        'evaluate': {'every_epochs': snapshots},
+        'checkpoint': {'every_epochs': snapshots, 'keep': 5},
+    }
+    loading.ignore('BUF_SIZE', reason='the loader prepares a few batches ahead')
+    for key, reason in IGNORED_SECTIONS.items():
+        top.ignore(key, reason=reason)
+    top.end()
+    return top.becomes(recipe)
+
+
+def _network(model: Section, name: Node, classes: Node | None, decay: Node) -> tuple[Node, list[Node]] | None:
+    """The network for so many `classes`, and the rules for those of its parameters that are treated differently.
+
+    None where the backbone has no counterpart: that is then the one problem.
+    """
+    keys: dict[str, Any] = {'name': name}
+    parts = {part: model.section(part) for part in ('UNET', 'DEEPLAB', 'HRNET', 'OCR', 'ICNET', 'PSPNET')}
+    norms: tuple[str, ...] = ('bn',)
+    rules: list[Node] = []
+    match name.value:
+        case 'unet':
+            mode = parts['UNET'].take('UPSAMPLE_MODE', 'bilinear')
+            keys['upsampling'] = renamed(mode, 'bilinear' if mode.value == 'bilinear' else 'transposed')
+        case 'deeplabv3p':
+            deeplab = parts['DEEPLAB']
+            backbone = deeplab.word('BACKBONE', 'xception_65')
+            if backbone.value == LITE:
+                keys = {'name': renamed(name, 'lraspp'), **_lite(deeplab, plain(classes) if classes else None)}
+            elif backbone.value in BACKBONES:
+                keys |= {'backbone': renamed(backbone, BACKBONES[str(backbone.value)]), **_deeplab(deeplab, backbone)}
+                norms = ('bn', 'gn') if backbone.value == 'xception_65' else norms
+            else:
+                those = ', '.join((*BACKBONES, LITE))
+                said = f'deeplabv3p with the backbone {plain(backbone)!r} has no counterpart in Phalanx (it has {those})'
+                deeplab.problem(backbone, 'BACKBONE', said)
+                return None
+            keys['align_corners'] = True
+            rules = _rules(deeplab, backbone, decay)
+        case _:
+            hrnet, ocr = parts['HRNET'], parts['OCR']
+            channels = [hrnet.section(f'STAGE{number}') for number in (2, 3, 4)]
+            listed = [stage.take('NUM_CHANNELS', [40, 80, 160, 320][: place + 2]) for place, stage in enumerate(channels)]
+            width = listed[0].value[0] if isinstance(listed[0].value, list) and listed[0].value else listed[0]
+            known = HRNETS.get(int(as_number(width) or 0))
+            expected = [[width.value * 2**power for power in range(count)] for count in (2, 3, 4)] if known else None
+            if [plain(node) for node in listed] != expected:
+                said = f'ocrnet with channels {[plain(node) for node in listed]} has no counterpart (Phalanx has 18 and 48)'
+                hrnet.problem(width, None, said)
+                return None
+            for stage, modules in zip(channels, (1, 4, 3), strict=True):
+                stage.only('NUM_MODULES', modules)
+            ocr.fixed({'OCR_MID_CHANNELS': 512, 'OCR_KEY_CHANNELS': 256})
+            keys['backbone'] = renamed(width, known)
+    for part, section in parts.items():
+        if part not in MODELS[str(name.value)]:
+            section.ignore(*section.left, reason=f'MODEL_NAME is {name.value}, which has no {part}')
+    if model.only('DEFAULT_NORM_TYPE', *norms).value == 'gn':
+        keys['norm_groups'] = model.take('DEFAULT_GROUP_NUMBER', 32)
+    model.ignore('DEFAULT_GROUP_NUMBER', reason='DEFAULT_NORM_TYPE is bn')
+    model.only('DEFAULT_EPSILON', 1e-5)
+    model.always('BN_MOMENTUM', 0.9, 'running statistics always move by 0.1 a step')
+    return model.becomes(keys), rules
+
+
+def _deeplab(deeplab: Section, backbone: Node) -> dict[str, Any]:
+    """The options of DeepLabv3+."""
+    encoder, decoder = deeplab.section('ENCODER'), deeplab.section('DECODER')
+    pyramid = deeplab.take('ENCODER_WITH_ASPP', True)
+    if not pyramid.value:
+        encoder.ignore('ASPP_RATIOS', reason='ENCODER_WITH_ASPP is off')
+    ratios = encoder.take('ASPP_RATIOS')
+    stride = deeplab.only('OUTPUT_STRIDE', *((16,) if backbone.value == 'xception_65' else (16, 8)))
+    encoder.fixed({'POOLING_STRIDE': [1, 1], 'POOLING_CROP_SIZE': None, 'ASPP_WITH_SE': False, 'SE_USE_QSIGMOID': False})
+    encoder.fixed({'ASPP_CONVS_FILTERS': 256, 'ASPP_WITH_CONCAT_PROJECTION': True, 'ADD_IMAGE_LEVEL_FEATURE': True})
+    decoder.fixed({'USE_SUM_MERGE': False, 'CONV_FILTERS': 256, 'OUTPUT_IS_LOGITS': False})
+    deeplab.fixed({'ASPP_WITH_SEP_CONV': True, 'DECODER_USE_SEP_CONV': True, 'DEPTH_MULTIPLIER': 1.0})
+    return {
+        'output_stride': stride,
+        'dilations': ratios if ratios.value else None,
+        'pyramid': pyramid,
+        'decoder': deeplab.take('ENABLE_DECODER', True),
+        'dropout': 0.9,  # as it is written there, where it is the share that is hidden
+    }
+
+
+def _lite(deeplab: Section, classes: Any) -> dict[str, Any]:
+    """The options of LR-ASPP, which the keys of DeepLabv3+ describe with these values and no others."""
+    encoder, decoder = deeplab.section('ENCODER'), deeplab.section('DECODER')
+    window = encoder.take('POOLING_CROP_SIZE')
+    sides = plain(window) if isinstance(window.value, list) else []
+    if window.value is not None and (len(sides) != 2 or sides[0] != sides[1]):
+        said = f'expected the same width and height, got {plain(window)!r}'
+        encoder.problem(window, 'POOLING_CROP_SIZE', said)
+    encoder.only('ASPP_RATIOS', None)
+    deeplab.must({'OUTPUT_STRIDE': 32})
+    encoder.must({'POOLING_STRIDE': [4, 5], 'ASPP_CONVS_FILTERS': 128, 'ASPP_WITH_SE': True, 'SE_USE_QSIGMOID': True})
+    encoder.must({'ASPP_WITH_CONCAT_PROJECTION': False, 'ADD_IMAGE_LEVEL_FEATURE': False})
+    decoder.must({'USE_SUM_MERGE': True, 'OUTPUT_IS_LOGITS': True, 'CONV_FILTERS': classes})
+    deeplab.fixed({'ENCODER_WITH_ASPP': True, 'ENABLE_DECODER': True, 'DEPTH_MULTIPLIER': 1.0})
+    deeplab.fixed({'ASPP_WITH_SEP_CONV': True, 'DECODER_USE_SEP_CONV': True})
+    return {'window': window.value[0] if sides else None}
+
+
+def _rules(deeplab: Section, backbone: Node, decay: Node) -> list[Node]:
+    """What is different for the parameters of the backbone: rates by depth, and norms that decay, as no others do."""
+    is_resnet = str(backbone.value).startswith('resnet')
+    if not is_resnet and backbone.value != LITE:
+        deeplab.ignore('BACKBONE_LR_MULT_LIST', reason=f'PaddleSeg 0.x has no such rates with {backbone.value} either')
+    listed = deeplab.take('BACKBONE_LR_MULT_LIST')
+    decays = {} if backbone.value in ('xception_65', LITE) else {'weight_decay': decay}
+    if listed.value is None:
+        return [deeplab.becomes({'match': 'backbone.*', **decays})] if decays else []
+    if not isinstance(listed.value, list) or len(listed.value) != len(RESNET_PARTS):
+        deeplab.problem(listed, 'BACKBONE_LR_MULT_LIST', f'expected 5 numbers, got {plain(listed)!r}')
+        return []
+    return [
+        deeplab.becomes({'match': pattern, 'lr_factor': factor, **decays})
+        for factor, patterns in zip(listed.value, RESNET_PARTS if is_resnet else LITE_PARTS, strict=True)
+        for pattern in patterns
+    ]
+
+
+def _losses(solver: Section, model: Section, name: Node) -> tuple[list[Node], Any]:
+    """A loss for each output of the network, all of one kind, and their coefficients."""
+    loss, weights = _loss(solver), model.take('MULTI_LOSS_WEIGHT', [1.0])
+    if name.value != 'ocrnet':  # PaddleSeg 0.x uses the weights for several outputs only
+        return [loss], [1.0]
+    if not isinstance(weights.value, list) or len(weights.value) != 2:
+        model.problem(weights, 'MULTI_LOSS_WEIGHT', f'expected 2 numbers, got {plain(weights)!r}')
+    return [loss, loss], weights
+
+
+def _data(section: Section) -> Node:
+    """Lists of files. PaddleSeg looks for them from here, we do from the folder of the data."""
+    root = section.required('DATA_DIR')
+    count = section.count('NUM_CLASSES')
+    keys: dict[str, Any] = {'name': 'file_list', 'root': renamed(root, os.path.normpath(str(root.value)))}
+    for split, key in (('train', 'TRAIN_FILE_LIST'), ('eval', 'VAL_FILE_LIST')):
+        listed = section.word(key)
+        keys[split] = renamed(listed, os.path.relpath(str(listed.value) or '.', str(root.value) or '.'))
+    keys['separator'] = section.take('SEPARATOR', ' ')
+    keys['classes'] = [f'class {number}' for number in range(int(as_number(count) or 0))]
+    section.only('IMAGE_TYPE', 'rgb', 'gray')
+    section.fixed({'IGNORE_INDEX': 255, 'DATA_DIM': 3})
+    section.ignore('PADDING_VALUE', reason='PaddleSeg 0.x itself replaces it by the mean')
+    section.ignore('TEST_FILE_LIST', 'VIS_FILE_LIST', reason=OTHER_PROGRAMS)
+    section.ignore('TRAIN_TOTAL_IMAGES', 'VAL_TOTAL_IMAGES', 'TEST_TOTAL_IMAGES', reason='the lists say it')
+    return section.becomes(keys)
+
+
+def _transforms(top: Section, section: Section) -> dict[str, Any]:
+    """The transforms of both splits, and the mean and std of the normalisation that ends them."""
+    method = section.take('AUG_METHOD', 'unpadding')
+    sizes = {split: swapped(top.required(f'{split}_CROP_SIZE')) for split in ('TRAIN', 'EVAL')}
+    train: list[dict[str, Any]] = []
+    evaluation: list[dict[str, Any]] = []
+    match method.value:
+        case 'unpadding':
+            size = swapped(section.take('FIX_RESIZE_SIZE', [512, 512]))
+            train = evaluation = [{'name': renamed(method, 'resize'), 'target_size': size}]
+        case 'stepscaling':
+            low, high = section.take('MIN_SCALE_FACTOR', 0.5), section.take('MAX_SCALE_FACTOR', 2.0)
+            scales = {'min': low, 'max': high, 'step': section.take('SCALE_STEP_SIZE', 0.25)}
+            train = [{'name': renamed(method, 'resize_step_scaling'), **scales}]
+        case 'rangescaling':
+            low, high = section.take('MIN_RESIZE_VALUE', 400), section.take('MAX_RESIZE_VALUE', 600)
+            if plain(low) != plain(high):
+                said = 'a range of sizes has no counterpart in Phalanx; make MIN_RESIZE_VALUE and MAX_RESIZE_VALUE equal'
+                section.problem(method, 'AUG_METHOD', said)
+            train = [{'name': renamed(method, 'resize_by_long'), 'side': low}]
+            evaluation = [{'name': renamed(method, 'resize_by_long'), 'side': section.take('INF_RESIZE_VALUE', 500)}]
+        case _:
+            section.not_one_of(method, 'AUG_METHOD', ('unpadding', 'stepscaling', 'rangescaling'))
+    section.ignore(*SIZES, reason=f'AUG_METHOD is {method.value}')
+    flips: list[dict[str, Any]] = []
+    if section.take('FLIP', False).value:
+        ratio = section.take('FLIP_RATIO', 0.5)
+        every = as_number(ratio) or 0.0  # of every n-th image, n being whole
+        share = 1 / int(1 / every) if 0 < every < 1 else every
+        flips.append({'name': 'random_vertical_flip', 'probability': renamed(ratio, share)})
+    if section.take('MIRROR', True).value:
+        flips.append({'name': 'random_flip', 'probability': 0.5})
+    section.ignore('FLIP_RATIO', reason='FLIP is off')
+    rich = section.section('RICH_CROP')
+    rich.only('ENABLE', False)
+    rich.ignore(*rich.left, reason='ENABLE is off')
+    colours = {key: top.take(key, [0.5, 0.5, 0.5]) for key in ('MEAN', 'STD')}
+    if not section.take('TO_RGB', False).value:  # its images are BGR
+        said = 'images are read as RGB, those of PaddleSeg 0.x without TO_RGB as BGR; MEAN and STD are turned round'
+        section.note(section.node, 'TO_RGB', said)
+        colours = {key: Node(node.value[::-1], node.origin) for key, node in colours.items() if isinstance(node.value, list)}
+    return {
+        'transforms': [*train, *flips, {'name': 'random_padding_crop', 'crop_size': sizes['TRAIN']}],
+        'eval_transforms': [*evaluation, {'name': 'padding', 'target_size': sizes['EVAL']}],
+        'mean': colours.get('MEAN'),
+        'std': colours.get('STD'),
+    }
+
+
+def _loss(solver: Section) -> Node:
+    """The loss of an output; several are added with their weights."""
+    names, weights = solver.take('LOSS', ['softmax_loss']), solver.section('LOSS_WEIGHT')
+    class_weights = solver.take('CROSS_ENTROPY_WEIGHT')
+    if class_weights.value is not None and not isinstance(class_weights.value, list):
+        solver.problem(class_weights, 'CROSS_ENTROPY_WEIGHT', f'{plain(class_weights)!r} has no counterpart')
+    losses, coefficients = list[dict[str, Any]](), list[Node]()
+    for node in names.value if isinstance(names.value, list) else [names]:
+        if str(node.value) not in LOSSES:
+            solver.not_one_of(node, 'LOSS', LOSSES)
+            continue
+        keys: dict[str, Any] = {'name': renamed(node, LOSSES[str(node.value)])}
+        match node.value:
+            case 'softmax_loss':
+                keys |= {'avg_non_ignore': True, 'class_weights': class_weights}
+            case 'bce_loss':
+                keys['avg_non_ignore'] = True
+            case 'lovasz_hinge_loss':
+                keys['score'] = 'log_odds'
+        if node.value in OF_ONE_SCORE:
+            said = 'the network has a score for each of the two classes, that of PaddleSeg 0.x one for both'
+            solver.note(node, 'LOSS', said)
+        losses.append(keys)
+        coefficients.append(weights.take(str(node.value).upper(), 1))
+    weights.ignore(*weights.left, reason='SOLVER.LOSS does not name it')
+    if len(losses) == 1 and as_number(coefficients[0]) == 1:
+        return solver.becomes(losses[0])
+    return solver.becomes({'name': 'mixed', 'losses': losses, 'coefficients': coefficients})
+
+
+def _schedule(solver: Section) -> tuple[Node, Node]:
+    """The base rate and its schedule, which both projects continue from the end of the warm-up."""
+    lr, kind = solver.take('LR', 0.1), solver.take('LR_POLICY', 'poly')
+    power, gamma, milestones = solver.take('POWER', 0.9), solver.number('GAMMA', 0.1), solver.items('DECAY_EPOCH')
+    warmup, steps = solver.take('LR_WARMUP', False), solver.take('LR_WARMUP_STEPS', 2000)
+    keys: dict[str, Any] = {}
+    match kind.value:
+        case 'poly':
+            keys = {'name': renamed(kind, 'polynomial'), 'power': power, 'end_lr': 0.0}
+        case 'piecewise' if warmup.value:
+            solver.problem(warmup, 'LR_WARMUP', 'a warm-up before piecewise has no counterpart in Phalanx')
+        case 'piecewise':
+            at = milestones or [solver.reading.default(epoch) for epoch in (10, 20)]
+            keys = {**decaying('boundary_epochs', at, gamma), 'name': renamed(kind, 'piecewise')}
+        case _:
+            solver.not_one_of(kind, 'LR_POLICY', SCHEDULES)
+    if warmup.value:
+        keys |= {'warmup_steps': steps, 'warmup_start_lr': 0.0}
+    solver.only('BEGIN_EPOCH', 1)
+    return lr, solver.becomes(keys)
+
+
+def _optimizer(solver: Section, lr: Node, decay: Node) -> Node:
+    kind = solver.take('OPTIMIZER', 'sgd')
+    first, second = solver.take('MOMENTUM', 0.9), solver.take('MOMENTUM2', 0.999)
+    keys: dict[str, Any] = {'name': renamed(kind, str(kind.value).lower()), 'lr': lr, 'weight_decay': decay}
+    match str(kind.value).lower():
+        case 'sgd':
+            keys['momentum'] = first
+        case 'adam':
+            keys['betas'] = [first, second]
+        case _:
+            solver.not_one_of(kind, 'OPTIMIZER', OPTIMIZERS)
+    return solver.becomes(keys)
+
+
+def _precision(model: Section) -> dict[str, Any] | None:
+    """FP16, with a loss scale that is a number or, as without one, dynamic."""
+    half, scale = model.take('FP16', False), model.take('SCALE_LOSS', 'DYNAMIC')
+    word = str(scale.value).lower()
+    if isinstance(scale.value, str) and word != 'dynamic':
+        model.problem(scale, 'SCALE_LOSS', f'expected a number or "dynamic", got {scale.value!r}')
+    if not half.value:
+        return None
+    return {'dtype': renamed(half, 'fp16'), 'loss_scale': renamed(scale, 'dynamic') if word == 'dynamic' else scale}
+
+
+def _initial(train: Section) -> dict[str, Any]:
+    """What the network starts from. As in PaddleSeg 0.x, a folder that is not there means from scratch, which is noted."""
+    train.ignore('MODEL_SAVE_DIR', reason='--save_dir names the run folder')
+    if resumed := train.weights('RESUME_MODEL_DIR'):
+        train.problem(resumed, 'RESUME_MODEL_DIR', 'the run to go on with is named by --resume')
+    folder = train.take('PRETRAINED_MODEL_DIR', '')
+    if not folder.value:
+        return {}
+    path = Path(str(folder.value))
+    if not path.exists():
+        said = f'there is no folder {path}, so training starts from scratch, as in PaddleSeg 0.x'
+        train.note(folder, 'PRETRAINED_MODEL_DIR', said)
+        return {}
+    file = path / 'model.pdparams' if path.is_dir() else path
+    if not file.is_file():
+        said = f'{path} holds no model.pdparams; weights in a file for each parameter, as Paddle 1.x wrote them, are not read'
+        train.problem(folder, 'PRETRAINED_MODEL_DIR', said)
+    return {'init_from': renamed(folder, str(file)), 'init_misshapen': renamed(folder, 'skip')}
+
+
+DIALECT = Dialect(
+    project='PaddleSeg 0.x',
+    keys={
+        *('DATASET', 'MODEL', 'TRAIN', 'SOLVER', 'AUG', 'DATALOADER', 'FREEZE', 'TEST', 'SLIM'),
+        *('BATCH_SIZE', 'TRAIN_CROP_SIZE', 'EVAL_CROP_SIZE', 'MEAN', 'STD'),
+    },
+    recognised_by=({'MODEL', 'DATASET'}, {'SOLVER'}),
+    translate=translate,
+    differs=('label maps are evaluated in their own size, and running statistics of norms move by 0.1 a step, not 0.01',),
+)

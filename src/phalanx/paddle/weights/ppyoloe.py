@@ -1,0 +1,52 @@
+"""Names of PaddleDetection's PP-YOLOE and PP-YOLOE+."""
+
+import numpy as np
+
+from phalanx.families.detection.models.ppyoloe import PPYOLOE, PyramidPooling
+from phalanx.nn.backbones.csp_rep_resnet import CSPStage
+from phalanx.paddle.weights.original import Original, Rule, counted
+
+
+def original(model: PPYOLOE) -> Original:
+    """How PaddleDetection names the parameters of `model`."""
+    bins = np.arange(model.reach[0], model.reach[1] + 1)
+    return Original(
+        rules=(
+            (r'^backbone\.stem\.(\d)\.', counted('backbone.stem.conv{}.')),
+            (r'^(backbone\.stages\.\d)\.0\.', r'\1.conv_down.'),
+            (r'^(backbone\.stages\.\d)\.1\.', r'\1.'),
+            *_pyramid_rules(model),
+            (r'^neck\.encoder\.(.*)\.attention\.look\.', r'neck.encoder.\1.self_attn.in_proj_'),
+            (r'^neck\.encoder\.(.*)\.attention\.out\.', r'neck.encoder.\1.self_attn.out_proj.'),
+            (r'^neck\.encoder\.(.*)\.widen\.', r'neck.encoder.\1.linear1.'),
+            (r'^neck\.encoder\.(.*)\.narrow\.', r'neck.encoder.\1.linear2.'),
+            (r'^neck\.top_down\.(\d)\.', r'neck.fpn_stages.\1.0.'),
+            (r'^neck\.finer\.', r'neck.fpn_routes.'),
+            (r'^neck\.bottom_up\.(\d)\.', r'neck.pan_stages.\1.0.'),
+            (r'^neck\.coarser\.', r'neck.pan_routes.'),
+            (r'^(neck.*)\.blocks\.', r'\1.convs.'),
+            (r'\.(beside|first|large)\.', '.conv1.'),
+            (r'\.(through|second)\.', '.conv2.'),
+            (r'\.small\.', '.conv2.'),
+            (r'\.out\.', '.conv3.'),
+            (r'\.attention\.', '.attn.'),
+            (r'^heads\.(\d)\.class_attention\.', r'yolo_head.stem_cls.\1.'),
+            (r'^heads\.(\d)\.distance_attention\.', r'yolo_head.stem_reg.\1.'),
+            (r'^heads\.(\d)\.classify\.', r'yolo_head.pred_cls.\1.'),
+            (r'^heads\.(\d)\.measure\.', r'yolo_head.pred_reg.\1.'),
+            (r'\.norm\.', '.bn.'),
+        ),
+        constants={'yolo_head.proj_conv.weight': bins.reshape(1, -1, 1, 1)},
+    )
+
+
+def _pyramid_rules(model: PPYOLOE) -> list[Rule]:
+    """PaddleDetection does not count the pyramid among the blocks of its stage."""
+    stage = model.neck.top_down[0]
+    assert isinstance(stage, CSPStage)
+    place = next(number for number, block in enumerate(stage.blocks) if isinstance(block, PyramidPooling))
+    after = [
+        (rf'^neck\.top_down\.0\.blocks\.{number}\.', f'neck.top_down.0.blocks.{number - 1}.')
+        for number in range(place + 1, len(stage.blocks))
+    ]
+    return [(rf'^neck\.top_down\.0\.blocks\.{place}\.', 'neck.top_down.0.blocks.spp.'), *after]
