@@ -2,7 +2,7 @@
 
 import sys
 
-from phalanx.cli.main import main
+from phalanx.__main__ import main
 
 if __name__ == '__main__':
     sys.exit(main(['train', *sys.argv[1:]]))

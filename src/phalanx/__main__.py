@@ -6,12 +6,26 @@ import sys
 os.environ.setdefault('TORCH_CPP_LOG_LEVEL', 'ERROR')  # else it warns of every node whose address has no name
 os.environ.setdefault('PYTHONUNBUFFERED', '1')
 
+RUNS = (['train'], ['launch'])  # what they make is in a folder, whoever reads what they print
+
 
 def main(words: list[str] | None = None) -> int:
     from phalanx.cli.main import main
+    from phalanx.system.output import keep_output
     from phalanx.system.process import loading, to_the_end
 
-    return to_the_end(lambda: main(words, loading))
+    words = sys.argv[1:] if words is None else words
+    output = keep_output()
+
+    def command() -> int:
+        status = main(words, loading)
+        sys.stdout.flush()
+        if output.lost is None or words[:1] in RUNS:
+            return status
+        sys.stderr.write(f'standard output could not be written: {output.lost.strerror}\n')
+        return status or 1
+
+    return to_the_end(command)
 
 
 def fleetrun() -> int:

@@ -2,7 +2,6 @@
 
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -44,12 +43,3 @@ def test_an_error_ends_it_as_the_interpreter_does(last: str, status: int, said: 
     run = ended(last)
     assert (run.returncode, run.stdout) == (status, 'done a thread\nregistered\ntaken apart\n')
     assert said in run.stderr
-
-
-def test_output_that_nobody_can_take_is_a_failure() -> None:
-    script = 'import sys; from phalanx.system.process import to_the_end; sys.exit(to_the_end(lambda: bool(print("done"))))'
-    with Path('/dev/full').open('w') as full:
-        run = subprocess.run(
-            [sys.executable, '-c', script], env={**clean_environment(), 'PYTHONUNBUFFERED': ''}, stdout=full, check=False
-        )
-    assert run.returncode == 120  # what Python ends with when it cannot write

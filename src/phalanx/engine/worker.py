@@ -253,7 +253,6 @@ def catch_signals(trainer: Trainer[Any, Any, Any]) -> list[int]:
     A second request ends the process at once.
     """
     caught: list[int] = []
-    terminals = [number for number in (STDOUT, STDERR) if os.isatty(number)]
     first = math.inf  # when the first was caught
     held = weakref.ref(trainer)  # the handler stays when the run is over, and must not keep the trainer
 
@@ -266,10 +265,6 @@ def catch_signals(trainer: Trainer[Any, Any, Any]) -> list[int]:
             os.kill(os.getpid(), number)
         caught.append(number)
         first = time.monotonic()
-        if number == signal.SIGHUP:  # the terminal is gone: what is printed must not become an error while the run saves
-            with Path(os.devnull).open('wb') as nowhere:
-                for terminal in terminals:
-                    os.dup2(nowhere.fileno(), terminal)
         if (running := held()) is not None:
             running.news.stop_asked = True
         said = f'{signal.Signals(number).name}: stopping after this step, with a checkpoint'

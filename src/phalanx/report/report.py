@@ -34,6 +34,7 @@ from phalanx.report.page import in_detail, read_lines, rendered, write_page
 from phalanx.report.readable import counted, duration, mebibytes, number, percent
 from phalanx.report.terminal import table_of, terminal
 from phalanx.system.disk import write_whole
+from phalanx.system.errors import told
 
 log = logging.getLogger('phalanx')
 
@@ -250,6 +251,10 @@ class Report:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if self.main and isinstance(error, Exception):  # what is printed may have no reader
+            failed = f'the run failed: {told(error) or type(error).__name__}'
+            self._note_down({'kind': 'warning', 'text': failed})
+            log.error('%s', failed)
         self.close()
 
     # To people: into the log of each rank, and on the console by the main rank.

@@ -12,9 +12,19 @@ from rich.text import Text
 from phalanx.report.readable import number
 
 
+class Terminal(Console):
+    """Standard output, of which printing raises nothing when its reader has ended: rich would end the thread that prints.
+
+    A process that called `system.output.keep_output` needs no such care; that of somebody who calls `phalanx.train` does.
+    """
+
+    def on_broken_pipe(self) -> None:
+        self.quiet = True
+
+
 def terminal() -> Console:
     """The terminal; or a file, whose lines are not broken at 80 columns."""
-    return Console(width=None if sys.stdout.isatty() else 160)
+    return Terminal(width=None if sys.stdout.isatty() else 160)
 
 
 def table_of(rows: Sequence[Mapping[str, Any]], title: str = '', overflow: OverflowMethod = 'ellipsis') -> Table:

@@ -38,9 +38,6 @@ def to_the_end(command: Callable[[], int]) -> int:
 def _end(status: Sequence[int]) -> None:
     """Ends the process if the command came to an end; an error is left to the interpreter, which shows it."""
     if status:
-        try:
-            sys.stdout.flush()
-            sys.stderr.flush()
-        except OSError:
-            return  # nobody reads any more: the interpreter has a status of its own for that
+        sys.stdout.flush()
+        sys.stderr.flush()
         os._exit(status[0])
