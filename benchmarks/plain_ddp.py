@@ -57,7 +57,7 @@ def main() -> None:
         for number, part in enumerate(batch.split(parts) if parts > 1 else [batch]):
             with replica.no_sync() if replica and number < parts - 1 else nullcontext():
                 loss = job.task.loss(job.task.outputs(replica or model, part), part, BatchAlone())
-                torch.autograd.backward(torch.stack([term.total / term.weight for term in loss.values()]).sum() / parts)
+                torch.autograd.backward(torch.stack([term.mean() for term in loss.values()]).sum() / parts)
         optimizer.step()
         optimizer.zero_grad()
         seconds.append(time.perf_counter() - begin)

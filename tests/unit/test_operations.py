@@ -54,7 +54,7 @@ def plain(trainer: Trainer[Any, Any, Any], batch: Any) -> Any:
 
     def step() -> None:
         terms = trainer.task.loss(trainer.task.outputs(model, batch), batch, whole)
-        torch.stack([term.total / term.weight for term in terms.values()]).sum().backward()
+        torch.stack([term.mean() for term in terms.values()]).sum().backward()
         if trainer.recipe.clip:
             nn.utils.clip_grad_norm_(model.parameters(), trainer.recipe.clip.norm)
         optimizer.step()

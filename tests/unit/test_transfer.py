@@ -57,6 +57,12 @@ def test_a_value_arrives_as_it_was_sent_with_the_layout_of_its_tensors() -> None
     process.join()
 
 
+@pytest.mark.parametrize('sizes', [(3, 0), (0, 3, 0, 0), (0,), (0, 0), ()], ids=str)
+def test_empty_tensors_arrive_wherever_they_stand(sizes: tuple[int, ...]) -> None:
+    """The boxes of an image that shows nothing, for instance, are often the last of a batch."""
+    assert [tuple(found.shape) for found in sent([torch.ones(size, 4) for size in sizes])] == [(size, 4) for size in sizes]
+
+
 def test_what_has_arrived_may_be_written_to() -> None:
     found = sent(VALUE)
     found['a part'] += 1

@@ -39,16 +39,15 @@ class Later:
 
 
 class StepNumbers:
-    """What ranks said of each step, summed over them: the terms of the loss, the gradient norm, and the news."""
+    """Numbers of each step over all ranks: the means of the loss terms, the gradient norm, and the news."""
 
     def __init__(self) -> None:
         self.unread: list[tuple[int, Later]] = []  # of the last steps, still on their way to the host
         self.logged: list[list[float]] = []  # of the steps since the last log line: terms, total
 
-    def add(self, step: int, numbers: Tensor, terms: int, norm: Tensor) -> None:
-        """`numbers`: totals and weights of so many terms, then news; `norm` [] that of the gradients. Nothing is read yet."""
-        means = numbers[:terms] / numbers[terms : 2 * terms]
-        self.unread.append((step, Later(torch.cat([means, means.sum()[None], numbers[2 * terms :], norm[None]]))))
+    def add(self, step: int, means: Tensor, news: Tensor, norm: Tensor) -> None:
+        """Takes the means of the loss terms [terms], `news` [2] and the norm of the gradients []. Reads nothing yet."""
+        self.unread.append((step, Later(torch.cat([means, means.sum()[None], news, norm[None]]))))
 
     def read(self, keep: int) -> Iterator[tuple[int, list[float], float, Sequence[float]]]:
         """(step, terms and total, gradient norm, news) of all but the last `keep` steps, of each once."""

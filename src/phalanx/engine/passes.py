@@ -22,7 +22,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from phalanx.data.batch import shares
 from phalanx.engine.loader import Stream
-from phalanx.families.task import B, Task
+from phalanx.families.task import B, Task, factors, means
 from phalanx.nn import stochastic
 from phalanx.nn.precision import Precision, at_least_float32
 from phalanx.nn.stochastic import SampleKeys
@@ -39,8 +39,8 @@ class NetworkWithLoss(nn.Module, Generic[B]):
         super().__init__()
         self.task, self.network, self.whole = task, network, whole
         self.names: tuple[str, ...] = ()  # of the terms, once there was a pass
-        self.least: tuple[float, ...] = ()  # of the sum of weights of each
-        self.has_one_weight = False  # whether all terms share it
+        self.least: tuple[float, ...] = ()  # lower bounds of their weights
+        self.has_one_divisor = False  # whether all terms share their weight and its lower bound
 
     def forward(self, batch: B, only_outputs: bool = False) -> Any:
         """Totals [terms] (float32 or better) and weights [terms] (float64) of a batch; or the outputs for it."""
@@ -50,7 +50,7 @@ class NetworkWithLoss(nn.Module, Generic[B]):
     def terms(self, outputs: Any, batch: B) -> tuple[Tensor, Tensor]:
         loss = self.task.loss(outputs, batch, self.whole)
         self.names, self.least = tuple(loss), tuple(term.least for term in loss.values())
-        self.has_one_weight = len({id(term.weight) for term in loss.values()}) == 1
+        self.has_one_divisor = len({(id(term.weight), term.least) for term in loss.values()}) == 1
         return (
             torch.stack([at_least_float32(term.total) for term in loss.values()]),
             torch.stack([term.weight.detach().double() for term in loss.values()]),
@@ -77,23 +77,29 @@ class Passes(Generic[B]):
         self.replica, self.compression = replicated(with_loss, gradients)
         self.ranks = dist.world_size()  # DDP averages over them, where the loss is a sum
 
-    def __call__(self, step: int, batch: B, news: Sequence[float]) -> Tensor:
+    def __call__(self, step: int, batch: B, news: Sequence[float]) -> tuple[Tensor, Tensor]:
         """Leaves the gradients of the step's loss; `batch` is the share of this rank.
 
-        Returns what ranks say of the step, summed, [2 terms + news] float64: totals of the terms, their weights, and `news`.
-        Raises ValueError for a loss that micro-batches cannot make.
+        Returns the means of the terms [terms] and `news` summed over ranks [news], both float64. Raises ValueError for a loss
+        that micro-batches cannot make.
         """
         batch, keys = self.ready(step, batch)
-        own = to_device(torch.tensor(news, dtype=torch.float64), self.device)
+        numbers = self.sums(batch, keys, to_device(torch.tensor(news, dtype=torch.float64), self.device))
+        terms = len(self.with_loss.names)
+        totals, weights, summed_news = torch.split(numbers, [terms, terms, len(news)])
+        return means(totals, weights, self.with_loss.least), summed_news
+
+    def sums(self, batch: B, keys: Tensor | None, news: Tensor) -> Tensor:
+        """Leaves the gradients; returns sums over ranks [2 terms + news] float64: totals of the terms, weights, and `news`."""
         task = self.with_loss.task
         if self.micro_batches == 1:
-            return self.at_once(batch, keys, own)
+            return self.at_once(batch, keys, news)
         if task.sees_whole_step:
-            return self.twice(batch, keys, own)
+            return self.twice(batch, keys, news)
         weights = task.weights(batch)
         if weights is not None:
-            return self.divided_before(batch, keys, own, torch.stack(list(weights.values())))
-        return self.divided_after(batch, keys, own)
+            return self.divided_before(batch, keys, news, torch.stack(list(weights.values())))
+        return self.divided_after(batch, keys, news)
 
     def ready(self, step: int, batch: B) -> tuple[B, Tensor | None]:
         """`batch` on the device, as large and long as those of other ranks, and keys [B] for what is random in the network."""
@@ -115,11 +121,11 @@ class Passes(Generic[B]):
 
     def divided_before(self, batch: B, keys: Tensor | None, news: Tensor, weights: Tensor) -> Tensor:
         """`weights` [terms] are those of this rank's share."""
-        factors = self.factors(dist.sum_over_ranks(weights))
-        sums = torch.zeros_like(weights)
+        weights_of_step, sums = dist.sum_over_ranks(weights), torch.zeros_like(weights)
         for part in self.parts(batch, keys):
             with self.precision.autocast():
                 totals, _ = self.replica(part)
+            factors = self.factors(weights_of_step)  # known now: the first pass brings the lower bounds of the weights
             self.precision.backward((totals * factors.to(totals.dtype)).sum())
             sums += totals.detach()
         return dist.sum_over_ranks(torch.cat([sums, weights, news]))
@@ -130,7 +136,7 @@ class Passes(Generic[B]):
         for part in self.parts(batch, keys):
             with self.precision.autocast():
                 totals, weights = self.replica(part)
-            if not self.with_loss.has_one_weight:
+            if not self.with_loss.has_one_divisor:
                 names = ', '.join(self.with_loss.names)
                 raise ValueError(
                     f'train.micro_batches: the terms of this loss ({names}) have their own weights, which follow from outputs '
@@ -173,10 +179,8 @@ class Passes(Generic[B]):
             self.statistics.follow(number, count)
 
     def factors(self, weights: Tensor) -> Tensor:
-        """What the totals [terms] of a rank are multiplied by where the weights of the whole step are `weights` [terms]."""
-        if any(self.with_loss.least):
-            weights = torch.maximum(weights, to_device(torch.tensor(self.with_loss.least, dtype=weights.dtype), self.device))
-        return self.ranks / weights
+        """Factors [terms] of the totals of a rank, given the weights [terms] of the whole step."""
+        return self.ranks * factors(weights, self.with_loss.least)
 
     def arrange_buckets(self, step: int, batch: B) -> None:
         """Makes DDP arrange its buckets now, by the passes of one micro-batch, of which nothing stays but that.

@@ -148,12 +148,12 @@ class Trainer(Generic[S, B, P]):
         # Forward, the sums over ranks that the loss is divided by, backward; DDP averages gradients meanwhile. The sums carry
         # the news of each rank, so a step has no exchange besides them, gradients and shared norms.
         with self.at_first.during(step):
-            numbers = self.passes(step, batch, self.news.own())
+            means, news = self.passes(step, batch, self.news.own())
         norm = self.precision.step(self.optimizer, partial(clip, self.model.parameters(), self.recipe.clip))
         self.optimizer.zero_grad(set_to_none=True)
         if self.ema is not None:
             self.ema.update()
-        self.numbers.add(step, numbers, len(self.with_loss.names), norm)
+        self.numbers.add(step, means, news, norm)
         self.read_numbers(keep=1)  # this step's are on their way: for those the host would have to wait for the device
 
     def read_numbers(self, keep: int) -> None:

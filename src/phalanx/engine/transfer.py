@@ -37,7 +37,7 @@ class Transfer:
                 begin = self.file.seek(-self.file.tell() % ALIGNED, os.SEEK_CUR)
                 self.file.write(data)
                 self.spans.append((begin, begin + data.nbytes))
-        self.file.flush()
+        self.file.truncate()  # to where the last buffer ends: if that is empty, the seek before it has extended nothing
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _received, (DupFd(self.file.fileno()), self.pickled, self.spans)

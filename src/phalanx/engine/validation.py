@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from phalanx.engine.evaluation import Setup
 from phalanx.engine.loader import evaluation_draws
 from phalanx.engine.passes import NetworkWithLoss
-from phalanx.families.task import Task
+from phalanx.families.task import Task, means
 from phalanx.nn.stochastic import Dropout
 from phalanx.parallel import dist
 from phalanx.parallel.norms import BatchNorm2d
@@ -59,4 +59,4 @@ def validation_loss(task: Task[Any, Any, Any], model: nn.Module, setup: Setup, w
         return math.nan
     totals, weights = torch.stack([sums for sums, _ in of_ranks]).sum(0)
     _, least = of_ranks[0]
-    return float((totals / weights.clamp(min=torch.tensor(least, dtype=weights.dtype))).sum())
+    return float(means(totals, weights, least).sum())

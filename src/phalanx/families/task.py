@@ -5,12 +5,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, Protocol, Self, TypeVar
 
+import torch
 from torch import Tensor, nn
 
 from phalanx.data.batch import ImageBatch
 from phalanx.data.samples import Dataset, Image, Split
 from phalanx.families.writing import Write
 from phalanx.parallel.step import WholeStep
+from phalanx.system.memory import to_device
 
 
 class Term(NamedTuple):
@@ -18,14 +20,38 @@ class Term(NamedTuple):
 
     total: Tensor  # [] sum over this batch, coefficient included, to be back-propagated
     weight: Tensor  # [] how much of this batch was summed: pixels, boxes, words; no gradient
-    least: float = 0.0  # the sum of weights counts as no less
+    least: float = 0.0  # lower bound of the sum of weights
 
     def mean(self) -> Tensor:
-        """The term of a step that is this one batch."""
-        return self.total / self.weight.clamp(min=self.least)
+        """The term of a step that is this one batch, differentiable."""
+        return self.total * factors(self.weight.double()[None], [self.least])[0].to(self.total.dtype)
 
 
 Loss = Mapping[str, Term]  # the loss of a step is the sum over names of (global sum of totals) / (global sum of weights)
+
+
+def factors(weights: Tensor, least: Sequence[float]) -> Tensor:
+    """Gradients of means of terms with respect to totals, [terms], given the weights of the step and their lower bounds.
+
+    0 for a term of weight 0: a step without targets for it teaches nothing.
+    """
+    weights = bounded(weights, least)
+    return torch.where(weights == 0, 0, 1 / weights)
+
+
+def means(totals: Tensor, weights: Tensor, least: Sequence[float]) -> Tensor:
+    """Means of terms [terms], given totals and weights over the step (all ranks, all micro-batches). No gradient.
+
+    A total of 0 has the mean 0, also with weight 0. Another total with weight 0 is an error of the loss, and infinite.
+    """
+    return torch.where(totals == 0, 0, totals / bounded(weights, least))
+
+
+def bounded(weights: Tensor, least: Sequence[float]) -> Tensor:
+    """`weights` [terms], none below its bound. NaN stays NaN."""
+    if not any(least):
+        return weights
+    return torch.maximum(weights, to_device(torch.tensor(least, dtype=weights.dtype), weights.device))
 
 
 S = TypeVar('S')  # one sample, as the data set gives it
