@@ -28,7 +28,7 @@ from phalanx.families.detection.loss import TaskAlignedLoss
 from phalanx.families.detection.loss.assign import Assigned, Truths, padded
 from phalanx.families.detection.models.ppyoloe import PPYOLOE, ppyoloe
 from phalanx.families.detection.nms import Nms, multiclass_nms
-from phalanx.paddle.weights import ORIGINALS
+from phalanx.paddle.weights import original_of
 from phalanx.parallel.step import WholeStep
 
 BINS = REACH[1] - REACH[0] + 1
@@ -134,7 +134,7 @@ def judged(golden: Golden, stage: str) -> Judged:
     assigned = LOSS.assign(truths, decode.boxes(raw).detach(), raw, is_static=stage == 'atss')
     losses = losses_of(golden, raw, stage)
     losses['loss'].backward()
-    original = ORIGINALS[type(model)](model).name
+    original = original_of(model).name
     gradients = {original(name): p.grad for name, p in model.named_parameters() if p.grad is not None}
     return Judged(raw, truths, assigned, {name: loss.item() for name, loss in losses.items()}, gradients)
 
@@ -178,7 +178,7 @@ def test_training_logits_and_running_statistics_are_those_of_the_original(golden
     for kind, output in (('cls', raw.logits), ('reg', raw.distances)):
         for level, part in enumerate(output.split(raw.num_per_level, dim=1)):
             golden.assert_close(f'train_{kind}_logit{level}', part.transpose(1, 2).unflatten(2, sizes[level]))
-    original = ORIGINALS[type(model)](model).name
+    original = original_of(model).name
     running = {f'bn_after__{original(name)}': buffer for name, buffer in model.named_buffers()}
     expected = {key: values for key, values in golden.arrays.items() if key.startswith('bn_after__')}
     assert expected

@@ -30,7 +30,7 @@ from phalanx.families.segmentation.models.pp_liteseg import PPLiteSeg, pp_litese
 from phalanx.families.segmentation.models.segformer import SegFormer, segformer
 from phalanx.families.segmentation.models.unet import UNet, unet
 from phalanx.families.task import Term
-from phalanx.paddle.weights import ORIGINALS
+from phalanx.paddle.weights import original_of
 from phalanx.parallel.step import WholeStep
 
 DATA = Path(__file__).parent / 'data'
@@ -118,7 +118,7 @@ class Golden:
 
 def as_there(model: nn.Module, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """`tensors` of parameters by their original name, in the layout of Paddle, whose linear layers are [in, out]."""
-    name = ORIGINALS[type(model)](model).name
+    name = original_of(model).name
     return {name(ours): tensor.T if tensor.ndim == 2 else tensor for ours, tensor in tensors.items()}
 
 
@@ -195,7 +195,7 @@ def test_training_logits_losses_and_running_statistics_are_those_of_the_original
         golden.assert_close(f'train_logit{number}', logits)
     of_heads = torch.stack(golden.losses(outputs, golden.loss))
     np.testing.assert_allclose(of_heads.detach(), golden.arrays['train_loss_list'], rtol=1e-5)
-    original = ORIGINALS[type(model)](model).name
+    original = original_of(model).name
     running = {f'bn_after__{original(name)}': buffer for name, buffer in model.named_buffers()}
     expected = {key: values for key, values in golden.arrays.items() if key.startswith('bn_after__')}
     for key, values in expected.items():

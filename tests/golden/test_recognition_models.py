@@ -33,7 +33,7 @@ from phalanx.families.recognition.models.svtr_lcnet import SVTRLCNet
 from phalanx.families.recognition.models.svtr_lcnetv3 import SVTRLCNetV3, svtr_lcnetv3
 from phalanx.families.recognition.texts import Texts
 from phalanx.families.task import Loss
-from phalanx.paddle.weights import ORIGINALS
+from phalanx.paddle.weights import original_of
 from phalanx.weights.reading import of_network
 
 DATA = Path(__file__).parent / 'data'
@@ -128,7 +128,7 @@ class Golden:
         """The named `tensors` of `model`, under their original names and in the original layout."""
         found = {}
         for prefix, network in self.networks(model).items():
-            original = ORIGINALS[type(network)](network)
+            original = original_of(network)
             linear = {f'{name}.weight' for name, module in network.named_modules() if isinstance(module, nn.Linear)}
             for name, tensor in tensors(network):
                 theirs = f'{prefix}.{original.name(name)}'.removeprefix('.')

@@ -9,6 +9,7 @@ import pytest
 
 from phalanx.cli.main import COMMANDS, main
 from phalanx.config.arguments import Parser, add_assignments, add_brought_recipe, assignments, parse_brought, underscored
+from phalanx.families.catalog import TASKS
 
 
 @pytest.mark.parametrize('word', ['--save-dir', '--save_dir', '--save-dir=a-b', '--save_dir=a-b'])
@@ -82,6 +83,22 @@ def test_what_needs_no_torch_does_not_wait_for_it(words: list[str]) -> None:
     loaded = {line.rpartition('|')[2].strip() for line in said.stderr.splitlines()}
     assert 'phalanx.cli.main' in loaded
     assert 'torch' not in loaded
+
+
+@pytest.mark.parametrize(('recipe', 'family'), [('pp_liteseg_digits', 'segmentation'), ('slanet_rendered', 'table')])
+def test_a_training_imports_no_family_but_its_own(recipe: str, family: str) -> None:
+    """Every rank pays for what is imported: 292 modules of ours when all families were."""
+    code = f"""if True:
+        import sys
+        from phalanx.cli.train import wanted
+        wanted(['{recipe}'])[1].task.model()
+        print(*(name for name in sys.modules if name.startswith('phalanx.')))"""
+    ended = subprocess.run([sys.executable, '-c', code], capture_output=True, text=True, check=True)
+    loaded = [name.split('.') for name in ended.stdout.split()]
+    families = {folder for folder in TASKS if ['phalanx', 'families', folder] in [name[:3] for name in loaded]}
+    assert families == {family}
+    assert not [name for name in loaded if name[:3] == ['phalanx', 'paddle', 'configs'] and len(name) > 4]
+    assert len(loaded) < 185
 
 
 def test_what_is_loaded_for_good_is_no_work_for_the_garbage_collector() -> None:

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from phalanx.families.segmentation.models.unet import unet
-from phalanx.paddle.weights import ORIGINALS, stored_as_in_paddle
+from phalanx.paddle.weights import original_of, stored_as_in_paddle
 from running import Command, losses, records
 
 CONFIGURATION = """
@@ -55,7 +55,7 @@ def folder(tmp_path: Path) -> Path:
     with torch.no_grad():
         model.classify.weight.zero_()
         model.classify.bias.copy_(torch.tensor([0.0, 20.0]))
-    name = ORIGINALS[type(model)](model).name
+    name = original_of(model).name
     arrays = {name(ours): tensor.numpy() for ours, tensor in stored_as_in_paddle(model).items()}
     named = {name: (f'parameter_{number}', array) for number, (name, array) in enumerate(arrays.items())}
     (tmp_path / 'unet.pdparams').write_bytes(pickle.dumps(named, 4))

@@ -13,7 +13,7 @@ from test_originals_paddledet import FILES as DETECTION
 from phalanx.cli.main import main
 from phalanx.families.detection.models.ppyoloe import ppyoloe
 from phalanx.families.segmentation.models.pp_liteseg import pp_liteseg
-from phalanx.paddle.weights import ORIGINALS, stored_as_in_paddle
+from phalanx.paddle.weights import original_of, stored_as_in_paddle
 
 HEAD = 'seg_heads.0.conv_out.weight'
 
@@ -22,7 +22,7 @@ HEAD = 'seg_heads.0.conv_out.weight'
 def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A weight file of PaddleSeg's PP-LiteSeg for three classes; its classifier is 0, 1, 2, ..."""
     model = pp_liteseg(3)
-    name = ORIGINALS[type(model)](model).name
+    name = original_of(model).name
     arrays = {name(ours): np.zeros(tensor.shape, np.float32) for ours, tensor in stored_as_in_paddle(model).items()}
     arrays[HEAD] = np.arange(96, dtype=np.float32).reshape(3, 32, 1, 1)
     path = tmp_path_factory.mktemp('weights') / 'model.pdparams'
@@ -45,7 +45,7 @@ def test_a_configuration_that_says_its_classes_needs_no_data_set(tmp_path: Path,
     for name, text in DETECTION.items():
         (tmp_path / f'{name}.yml').write_text(text.lstrip())
     model = ppyoloe(80, size='s')
-    name = ORIGINALS[type(model)](model).name
+    name = original_of(model).name
     arrays = {name(ours): tensor.numpy() for ours, tensor in stored_as_in_paddle(model).items()}
     (tmp_path / 'model.pdparams').write_bytes(pickle.dumps(arrays, 4))
     assert main(['convert', 'weights', 'model.pdparams', '--recipe', 'ppyoloe.yml', '--out', 'out.safetensors']) == 0

@@ -25,7 +25,7 @@ from phalanx.families.distillation import Distilled
 from phalanx.families.segmentation.models.pp_liteseg import pp_liteseg
 from phalanx.families.segmentation.models.segformer import segformer
 from phalanx.families.segmentation.models.unet import unet
-from phalanx.paddle.weights import ORIGINALS, stored_as_in_paddle
+from phalanx.paddle.weights import original_of, stored_as_in_paddle
 from phalanx.system.errors import CheckpointError
 from phalanx.weights.published import PUBLISHED
 from phalanx.weights.reading import fit_of, load_weights, namings
@@ -52,7 +52,7 @@ def model(network: nn.Module) -> Iterator[nn.Module]:
 def arrays(model: nn.Module) -> Arrays:
     """Random arrays for all of `model`, by original name."""
     rng = np.random.default_rng(0)
-    name = ORIGINALS[type(model)](model).name
+    name = original_of(model).name
     return {name(ours): rng.random(tensor.shape, dtype=np.float32) for ours, tensor in stored_as_in_paddle(model).items()}
 
 

@@ -11,7 +11,7 @@ from phalanx.families.detection.decode import REACH, Raw
 from phalanx.families.detection.models import MODELS
 from phalanx.families.detection.models.ppyoloe import PPYOLOE, ppyoloe
 from phalanx.nn.backbones.csp_rep_resnet import RepBlock
-from phalanx.paddle.weights import ORIGINALS
+from phalanx.paddle.weights import original_of
 from phalanx.parallel.norms import BatchNorm2d
 
 BINS = REACH[1] - REACH[0] + 1
@@ -172,7 +172,7 @@ def test_a_learned_factor_counts_above_zero_only(alpha: float, factor: float, sl
 def test_a_fourth_level_and_a_neck_with_factors_are_named_as_in_paddledetection() -> None:
     """The names follow from the sublayers of CSPResNet, CustomCSPPAN and PPYOLOEHead with four maps; shapes by hand."""
     network = ppyoloe(3, size='s', levels=4, neck_alpha=True)
-    name = ORIGINALS[type(network)](network).name
+    name = original_of(network).name
     shapes = {name(ours): tuple(tensor.shape) for ours, tensor in network.state_dict().items()}
     assert shapes['neck.fpn_stages.3.0.conv3.conv.weight'] == (32, 32, 1, 1)  # 64 * 0.5 channels
     assert shapes['neck.pan_routes.2.conv.weight'] == (32, 32, 3, 3)

@@ -14,7 +14,7 @@ from torch import nn
 from phalanx.families.segmentation.models.pp_liteseg import pp_liteseg
 from phalanx.families.segmentation.models.segformer import segformer
 from phalanx.families.segmentation.models.unet import unet
-from phalanx.paddle.weights import ORIGINALS
+from phalanx.paddle.weights import original_of
 from phalanx.system.errors import CheckpointError
 from phalanx.weights.reading import load_weights
 
@@ -24,7 +24,7 @@ Arrays = dict[str, npt.NDArray[np.float32]]
 def arrays_of(model: nn.Module) -> Arrays:
     """Random arrays for all of `model`."""
     rng = np.random.default_rng(0)
-    original = ORIGINALS[type(model)](model)
+    original = original_of(model)
     state = {name: tensor for name, tensor in model.state_dict().items() if not name.endswith('num_batches_tracked')}
     return {original.name(name): rng.random(tensor.shape, dtype=np.float32) for name, tensor in state.items()}
 

@@ -19,7 +19,7 @@ from phalanx.families.recognition.models.sar import SARHead
 from phalanx.families.recognition.texts import Texts
 from phalanx.nn import stochastic
 from phalanx.nn.stochastic import SampleKeys
-from phalanx.paddle.weights import ORIGINALS
+from phalanx.paddle.weights import original_of
 from phalanx.parallel.norms import BatchNorm2d
 
 VARIANTS: dict[str, Callable[[], nn.Module]] = {
@@ -94,7 +94,7 @@ def test_a_fresh_network_finds_no_character_much_likelier_than_another(model: nn
 
 def test_weights_travel_under_their_original_names(model: nn.Module, variant: str) -> None:
     """Every array of a file fills one tensor, also when the LSTM is stored under both of its names."""
-    original = ORIGINALS[type(model)](model)
+    original = original_of(model)
     rng = np.random.default_rng(0)
     linear = {f'{name}.weight' for name, module in model.named_modules() if isinstance(module, nn.Linear)}
     arrays = {}
@@ -114,7 +114,7 @@ def test_weights_travel_under_their_original_names(model: nn.Module, variant: st
 def test_resnet_has_the_original_names() -> None:
     """Those of the layers in PaddleOCR's rec_resnet_vd.py; there are no golden numbers of this network."""
     model = VARIANTS['crnn on resnet34_vd']()
-    names = {ORIGINALS[type(model)](model).name(name) for name, _ in model.named_parameters()}
+    names = {original_of(model).name(name) for name, _ in model.named_parameters()}
     assert {
         'backbone.conv1_3._conv.weight',
         'backbone.bb_0_0.short._conv.weight',

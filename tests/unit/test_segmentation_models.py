@@ -16,7 +16,7 @@ from phalanx.families.segmentation.models.lraspp import LRASPP
 from phalanx.nn.backbones.mobilenet_v2 import MobileNetV2
 from phalanx.nn.backbones.resnet_vd import resnet50_vd
 from phalanx.nn.layers import use_group_norms
-from phalanx.paddle.weights import ORIGINALS
+from phalanx.paddle.weights import original_of
 from phalanx.parallel.norms import BatchNorm2d
 
 VARIANTS: dict[str, Callable[[int], nn.Module]] = {
@@ -93,7 +93,7 @@ def test_a_fresh_network_finds_no_class_much_likelier_than_another(model: nn.Mod
 def test_every_tensor_has_an_original_name_of_its_own(model: nn.Module) -> None:
     if isinstance(model, LRASPP):
         pytest.skip('its weights were published for PaddleSeg 0.x alone, whose files are not read')
-    original = ORIGINALS[type(model)](model)
+    original = original_of(model)
     names = [original.name(name) for name in model.state_dict()]
     assert len(set(names)) == len(names)
 

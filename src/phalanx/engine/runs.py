@@ -7,7 +7,7 @@ import os
 import platform
 import shutil
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, Any
@@ -115,7 +115,7 @@ def _read(path: Path, assignments: Sequence[tuple[str, str]]) -> Translation:
     return replace(found, root=root, rest=())
 
 
-def families_of(recipe: str | None) -> dict[str, type[Family]]:
+def families_of(recipe: str | None) -> Mapping[str, type[Family]]:
     """The family of a recipe, which need not be right otherwise, by name; all families where it does not say one.
 
     Raises ConfigError when there is no such recipe.
@@ -125,11 +125,11 @@ def families_of(recipe: str | None) -> dict[str, type[Family]]:
         return FAMILIES
     path = find_recipe(recipe)
     try:
-        family = _family(_read(path, ()).root)
+        root = _read(path, ()).root
+        return {root.value['task'].value: _family(root)}
     except ConfigError as error:
         log.info('%s', error)
         return FAMILIES
-    return {name: known for name, known in FAMILIES.items() if known is family}
 
 
 def names_first(assignments: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:

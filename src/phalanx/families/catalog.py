@@ -1,35 +1,68 @@
-"""The families, and what a recipe can choose in each by name. `plugins` adds what users bring."""
+"""The families, and the parts of each that a recipe chooses by name. `plugins` adds those of users.
 
-from collections.abc import Callable
+A family is imported when it is first asked for, so that a training loads its own and not its four siblings.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from importlib import import_module
-from typing import Any
+from typing import Any, TypeVar
 
 from torch import nn
 
 from phalanx.families.base import Family
-from phalanx.families.detection.task import Detection
-from phalanx.families.recognition.task import Recognition
-from phalanx.families.segmentation.task import Segmentation
-from phalanx.families.table.task import TableStructure
-from phalanx.families.text_detection.task import TextDetection
 
-# The name a recipe gives as `task`, and the class of that Task, whose `Keys` are its part of the recipe.
-FAMILIES: dict[str, type[Family]] = {
-    'segmentation': Segmentation,
-    'detection': Detection,
-    'recognition': Recognition,
-    'table': TableStructure,
-    'text_detection': TextDetection,
+T = TypeVar('T')
+
+# The name that a recipe gives as `task`, which is the folder of the family, and the class in its file `task.py`.
+TASKS = {
+    'segmentation': 'Segmentation',
+    'detection': 'Detection',
+    'recognition': 'Recognition',
+    'table': 'TableStructure',
+    'text_detection': 'TextDetection',
 }
-# What kinds of parts a family has, each in one of its modules: `losses` are the dict LOSSES of the module `loss`.
+# The kinds of parts of a family, each in one of its modules: `losses` are the dict LOSSES of the module `loss`.
 KINDS = {'models': 'models', 'data': 'data', 'losses': 'loss', 'transforms': 'transforms', 'metrics': 'metric'}
-# Of each family: what kind of part, and the parts of that kind by name.
-CATALOGS: dict[str, dict[str, dict[str, Any]]] = {
-    family: {
-        kind: getattr(import_module(f'phalanx.families.{family}.{module}'), kind.upper()) for kind, module in KINDS.items()
-    }
-    for family in FAMILIES
-}
+
+
+class OnFirstUse(Mapping[str, T]):
+    """A mapping with known keys whose values are loaded on first use."""
+
+    def __init__(self, keys: Iterable[str], load: Callable[[str], T]) -> None:
+        self._keys, self._load = tuple(keys), load
+        self._loaded: dict[str, T] = {}
+
+    def __getitem__(self, key: str) -> T:
+        if key not in self._keys:
+            raise KeyError(key)
+        if key not in self._loaded:
+            self._loaded[key] = self._load(key)
+        return self._loaded[key]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._keys)
+
+    def __len__(self) -> int:
+        return len(self._keys)
+
+    def __contains__(self, key: object) -> bool:  # Mapping's own would load it
+        return key in self._keys
+
+
+def _task(family: str) -> type[Family]:
+    task: type[Family] = getattr(import_module(f'phalanx.families.{family}.task'), TASKS[family])
+    return task
+
+
+def _parts(family: str) -> dict[str, dict[str, Any]]:
+    modules = {kind: import_module(f'phalanx.families.{family}.{module}') for kind, module in KINDS.items()}
+    return {kind: getattr(module, kind.upper()) for kind, module in modules.items()}
+
+
+# The Task class of each family; its `Keys` are the family's part of a recipe.
+FAMILIES: Mapping[str, type[Family]] = OnFirstUse(TASKS, _task)
+# family -> kind of part -> name -> builder
+CATALOGS: Mapping[str, dict[str, dict[str, Any]]] = OnFirstUse(TASKS, _parts)
 
 
 def models() -> dict[str, Callable[..., nn.Module]]:

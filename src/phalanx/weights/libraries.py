@@ -11,10 +11,8 @@ from collections.abc import Iterable, Mapping
 
 from torch import Tensor
 
-from phalanx.families.recognition.models.mobilenet_v3 import MobileNetV3 as LineMobileNetV3
 from phalanx.nn.backbones.hrnet import HRNet
 from phalanx.nn.backbones.mix_vit import MixViT
-from phalanx.nn.backbones.mobilenet_v3 import MobileNetV3
 from phalanx.nn.backbones.resnet_vd import ResNetVD
 from phalanx.nn.backbones.xception import Xception
 from phalanx.paddle.weights.original import Rule, counted, renamed
@@ -98,23 +96,25 @@ _WHY = (
 )
 _MOBILENETS = ((r'(^|\.)features\.1\.block\.0\.0\.', _WHY), (r'(^|\.)blocks\.0\.0\.conv_dw\.', _WHY))
 # Networks of the same name that are others, by a name that only their files have: most of their tensors fit, nothing works.
-OTHERS: dict[type, tuple[tuple[str, str], ...]] = {
-    ResNetVD: (
+OTHERS: dict[str, tuple[tuple[str, str], ...]] = {
+    'ResNetVD': (
         (
             r'(^|\.)layer1\.0\.downsample\.0\.weight$',
             'is a plain ResNet: its stem is one convolution and its shortcuts do not average; '
             "the same network is timm's resnet50d or resnet101d",
         ),
     ),
-    MobileNetV3: _MOBILENETS,
-    LineMobileNetV3: _MOBILENETS,
+    'MobileNetV3': _MOBILENETS,  # that of pages and that of text lines
 }
 
 
 def check_same(backbone: object, names: Iterable[str]) -> None:
     """Raises ValueError, with the reason, when `names` are those of another network that is called like `backbone`."""
+    kind = type(backbone)
+    if not kind.__module__.startswith('phalanx.'):
+        return
     for name in names:
-        for pattern, reason in OTHERS.get(type(backbone), ()):
+        for pattern, reason in OTHERS.get(kind.__name__, ()):
             if re.search(pattern, name):
                 raise ValueError(f'{reason} ({name})')
 

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from phalanx.families.distillation import Distilled, network_of
 from phalanx.paddle.pdparams import RefusedError, arrays_in
-from phalanx.paddle.weights import IN_ORDER, ORIGINALS, stored_as_in_paddle
+from phalanx.paddle.weights import layers_in_order, original_of, stored_as_in_paddle
 from phalanx.system.errors import CheckpointError
 from phalanx.weights.archives import ZIP, ArchiveError, arrays_of, check_unpacked_size, holds_arrays, is_archive, only_weights
 from phalanx.weights.checkpoint import UNREADABLE, weights_at
@@ -152,10 +152,11 @@ def read_exported(found: Found, model: nn.Module) -> Weights:
 
     Raises CheckpointError when such files cannot be read for this network, and when it is damaged or of another one.
     """
-    if type(model) not in IN_ORDER:
-        raise CheckpointError(f'{found.path}: {OTHERS[".onnx"]}')
     try:
-        return weights_in(found.path.read_bytes(), model, IN_ORDER[type(model)](model))
+        layers = layers_in_order(model)
+        if layers is None:
+            raise CheckpointError(f'{found.path}: {OTHERS[".onnx"]}')
+        return weights_in(found.path.read_bytes(), model, layers)
     except OSError as error:
         raise CheckpointError(f'{found.path}: cannot be read: {error.strerror}') from None
     except (RefusedError, ValueError) as error:
@@ -265,8 +266,8 @@ def namings(model: nn.Module, paddles: bool = True) -> list[Naming]:
     """
     state = model.state_dict()
     found = [Naming({name: Slot(name, tensor) for name, tensor in state.items()})]
-    if type(model) in ORIGINALS:
-        original = ORIGINALS[type(model)](model)
+    original = original_of(model)
+    if original is not None:
         if not paddles:
             original = replace(original, buffers=())
         stored = stored_as_in_paddle(model) if paddles else state
@@ -317,6 +318,6 @@ def _hint(model: nn.Module, fit: Fit, part: Part) -> str:
         return 'its backbone fits: add train.init_part=backbone'
     if fit.misshapen:
         return f'is it another size of the network? {fit.shapes(fit.misshapen[0])}'
-    if type(model) not in ORIGINALS and not fit.loaded:
+    if original_of(model) is None and not fit.loaded:
         return f'there is no conversion for {type(model).__name__}, and the names there are others: {few(list(fit.weights))}'
     return f'the file has {few(list(fit.weights))}, the network {few(list(fit.naming.slots))}'

@@ -2,16 +2,17 @@
 which reads in the order of a configuration and ends with its Dialect; what is longer stands in files beside it, by what they
 translate: the model, the loss, the data and transforms, the optimizer and schedule.
 
-To add one: a file that ends with its Dialect, which goes into DIALECTS.
+To add one: a file that ends with its DIALECT, and its name in PROJECTS. A dialect is imported only for a file that is no recipe
+of ours.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 
 from phalanx.config.read import MOST_BASES, ConfigError, Node, base_file, document, parsed_assignment
 from phalanx.config.shipped import shipped
-from phalanx.paddle.configs import paddledet, paddleocr, paddleseg, pdseg
 from phalanx.paddle.configs.dialect import Dialect, Reading, assigned, holds
 
 Assignment = tuple[str, str]  # text (`iters=100`) and origin
@@ -29,27 +30,28 @@ class Translation:
 
 # What differs from all of them.
 OWN_MEANS = 'a loss is the mean over what all ranks and micro-batches see in a step; there every rank takes the mean of its own'
-DIALECTS = (paddleseg.DIALECT, pdseg.DIALECT, paddleocr.DIALECT, paddledet.DIALECT)
+PROJECTS = ('paddleseg', 'pdseg', 'paddleocr', 'paddledet')  # each a module here that ends with its DIALECT
+BASES = ('_base_', '_BASE_')  # the keys by which their files, and recipes, name those underneath
 
 
 def dialect_of(path: Path) -> Dialect | None:
-    """The dialect of the configuration at `path`, told by its keys and those of its bases; None for a recipe of ours."""
+    """The dialect of the configuration at `path`, recognised by its keys and those of its bases; None for a recipe of ours."""
     keys = _keys(path, set())
     if 'task' in keys:
         return None
-    return next((dialect for dialect in DIALECTS if any(marks <= keys for marks in dialect.recognised_by)), None)
+    dialects: list[Dialect] = [import_module(f'{__name__}.{project}').DIALECT for project in PROJECTS]
+    return next((dialect for dialect in dialects if any(marks <= keys for marks in dialect.recognised_by)), None)
 
 
 def _keys(path: Path, seen: set[Path]) -> set[str]:
-    """The top-level keys of a file and of all that lie under it. A missing base, or too many, are told by who reads it."""
+    """The top-level keys of a file and of its bases. Whoever reads it reports a missing base, or too many."""
     if path.resolve() in seen or len(seen) > MOST_BASES or not path.is_file():
         return set()
     seen.add(path.resolve())
     root = document(path, notes=[])
     keys = set(root.value)
-    for dialect in DIALECTS:
-        named = root.value.get(dialect.bases) if dialect.bases else None
-        for base in named.value if named and isinstance(named.value, list) else filter(None, [named]):
+    for named in filter(None, map(root.value.get, BASES)):
+        for base in named.value if isinstance(named.value, list) else [named]:
             keys |= _keys(base_file(str(base.value), path, shipped(parts=True)), seen)
     return keys
 

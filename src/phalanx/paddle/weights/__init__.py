@@ -1,45 +1,45 @@
-"""Weights of the original projects, put into our networks. A function an architecture says which array goes where."""
+"""Weights of the Paddle projects for our networks: which parameter of ours has which name there.
+
+Each file holds ORIGINALS, network -> its `Original`, and IN_ORDER, network -> its layers with weights in the order of the
+original's ONNX files, for the networks of one family.
+"""
 
 from collections.abc import Callable
+from importlib import import_module
 from typing import Any
 
 from torch import Tensor, nn
 
-from phalanx.families.detection.models.ppyoloe import PPYOLOE
-from phalanx.families.recognition.models.crnn import CRNN
-from phalanx.families.recognition.models.svtr_lcnet import SVTRLCNet
-from phalanx.families.recognition.models.svtr_lcnetv3 import SVTRLCNetV3, SVTRLCNetV4
-from phalanx.families.segmentation.models.deeplabv3p import DeepLabV3Plus
-from phalanx.families.segmentation.models.ocrnet import OCRNet
-from phalanx.families.segmentation.models.pp_liteseg import PPLiteSeg
-from phalanx.families.segmentation.models.segformer import SegFormer
-from phalanx.families.segmentation.models.unet import UNet
-from phalanx.families.table.models.slanet import SLANet
-from phalanx.families.text_detection.models.db import DB
-from phalanx.paddle.weights import db, ppyoloe, recognition, segmentation, slanet
 from phalanx.paddle.weights.original import Original
 
-ORIGINALS: dict[type[nn.Module], Callable[[Any], Original]] = {
-    CRNN: recognition.crnn,
-    DB: db.original,
-    DeepLabV3Plus: segmentation.deeplabv3p,
-    OCRNet: segmentation.ocrnet,
-    PPLiteSeg: segmentation.pp_liteseg,
-    PPYOLOE: ppyoloe.original,
-    SegFormer: segmentation.segformer,
-    SLANet: slanet.original,
-    SVTRLCNet: recognition.svtr_lcnet,
-    SVTRLCNetV3: recognition.svtr_lcnetv3,
-    UNet: segmentation.unet,
+FILES = {  # family -> its file here
+    'segmentation': 'segmentation',
+    'detection': 'ppyoloe',
+    'recognition': 'recognition',
+    'table': 'slanet',
+    'text_detection': 'db',
 }
 
-# Of networks whose exported files can be read: their layers with weights, in the order of the original's ONNX files.
-IN_ORDER: dict[type[nn.Module], Callable[[Any], list[str]]] = {
-    DB: db.in_order,
-    SLANet: slanet.in_order,
-    SVTRLCNetV3: recognition.svtr_in_order,
-    SVTRLCNetV4: recognition.svtr_v4_in_order,
-}
+
+def original_of(model: nn.Module) -> Original | None:
+    """The names of the original of `model`; None for a network that has no original."""
+    name = _of_family(model, 'ORIGINALS')
+    return None if name is None else name(model)
+
+
+def layers_in_order(model: nn.Module) -> list[str] | None:
+    """The layers of `model` that have weights, in the order of the original's ONNX files; None where these cannot be read."""
+    layers = _of_family(model, 'IN_ORDER')
+    return None if layers is None else layers(model)
+
+
+def _of_family(model: nn.Module, table: str) -> Callable[[Any], Any] | None:
+    """The entry for the class of `model` in a table of its family's file; None for a network from outside the package."""
+    package, room, family, *_ = [*type(model).__module__.split('.'), '', '']
+    if (package, room) != ('phalanx', 'families') or family not in FILES:
+        return None
+    entries: dict[type, Callable[[Any], Any]] = getattr(import_module(f'{__name__}.{FILES[family]}'), table)
+    return entries.get(type(model))
 
 
 def stored_as_in_paddle(model: nn.Module) -> dict[str, Tensor]:

@@ -104,3 +104,7 @@ def _unused(model: DB, names: Original) -> dict[str, npt.ArrayLike]:
     without = [name for name, module in model.named_modules() if isinstance(module, RepConv) and module.after is None]
     values = {'scale': 1.0, 'bias': 0.0}
     return {names.name(f'{name}.after.{part}'): value for name in without for part, value in values.items()}
+
+
+ORIGINALS = {DB: original}
+IN_ORDER = {DB: in_order}

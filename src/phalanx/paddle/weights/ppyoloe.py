@@ -1,5 +1,8 @@
 """Names of PaddleDetection's PP-YOLOE and PP-YOLOE+."""
 
+from collections.abc import Callable
+from typing import Any
+
 import numpy as np
 
 from phalanx.families.detection.models.ppyoloe import PPYOLOE, PyramidPooling
@@ -50,3 +53,7 @@ def _pyramid_rules(model: PPYOLOE) -> list[Rule]:
         for number in range(place + 1, len(stage.blocks))
     ]
     return [(rf'^neck\.top_down\.0\.blocks\.{place}\.', 'neck.top_down.0.blocks.spp.'), *after]
+
+
+ORIGINALS = {PPYOLOE: original}
+IN_ORDER: dict[type, Callable[[Any], list[str]]] = {}  # none of their ONNX files is read

@@ -123,3 +123,7 @@ def svtr_v4_in_order(model: SVTRLCNetV4) -> list[str]:
     """
     layers = svtr_in_order(model)
     return [name for name in layers if not (name.startswith('backbone.') and name.endswith('.norm'))]
+
+
+ORIGINALS = {CRNN: crnn, SVTRLCNet: svtr_lcnet, SVTRLCNetV3: svtr_lcnetv3}
+IN_ORDER = {SVTRLCNetV3: svtr_in_order, SVTRLCNetV4: svtr_v4_in_order}

@@ -1,6 +1,8 @@
 """Names of PaddleSeg's networks, some of which count from 1."""
 
 import re
+from collections.abc import Callable
+from typing import Any
 
 from torch import nn
 
@@ -190,3 +192,7 @@ XCEPTION: tuple[Rule, ...] = (
     (r'\.shortcut\.conv\.', '._short._conv.'),
     (r'\.shortcut\.norm\.', '._short._bn.'),
 )
+
+
+ORIGINALS = {DeepLabV3Plus: deeplabv3p, OCRNet: ocrnet, PPLiteSeg: pp_liteseg, SegFormer: segformer, UNet: unet}
+IN_ORDER: dict[type, Callable[[Any], list[str]]] = {}  # none of their ONNX files is read

@@ -44,3 +44,7 @@ def in_order(model: SLANet) -> list[str]:
     cell = ['head.cell.{}_ih', 'head.cell.{}_hh']
     outputs = ['head.structure.0', 'head.structure.1', 'head.box.0', 'head.box.1']
     return [*within(layers_with_weights(model), parts), *attention, *cell, *outputs]
+
+
+ORIGINALS = {SLANet: original}
+IN_ORDER = {SLANet: in_order}
