@@ -217,6 +217,13 @@ def lines(function: ast.FunctionDef) -> int:
     return (function.end_lineno or function.lineno) - function.lineno + 1
 
 
+def test_commands_are_thin() -> None:
+    """A command parses, calls and prints; what it calls stands in a room of its subject, where others can call it too."""
+    assert not {
+        file.name: count for file in FILES if room(file) == 'cli' and (count := len(file.read_text().splitlines())) > 150
+    }
+
+
 def test_no_room_is_called_utils() -> None:
     """A file named for its subject has a limit; one named for its use grows without."""
     assert not [file for file in FILES if file.stem in ('utils', 'helpers', 'common', 'misc')]

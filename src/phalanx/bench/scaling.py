@@ -20,6 +20,7 @@ from typing import Any
 import torch
 
 from phalanx.bench.show import Row, as_markdown, as_text
+from phalanx.engine.optim.schedule import in_steps
 from phalanx.engine.runs import Job
 from phalanx.report.charts import Chart, Line, Points, chart
 from phalanx.report.page import read_lines, rendered
@@ -54,6 +55,13 @@ class Nodes:
         patience = self.join_timeout if run == 0 else max(self.join_timeout, LONGEST_RUN)
         where = ['--ips', ','.join(self.of(world)), '--nproc_per_node', str(min(world, self.ranks_each))]
         return [*where, '--start_port', str(self.port + run), '--join_timeout', str(patience)]
+
+
+def total_steps(job: Job, world: int) -> int:
+    """Steps of the whole training on `world` ranks, as the trainer counts them."""
+    train = job.recipe.train
+    steps_per_epoch = len(job.task.dataset('train')) / train.global_batch(world)
+    return train.steps or in_steps(train.epochs or 0, steps_per_epoch)
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,9 @@
 """`phalanx bench train`: how fast a recipe trains here, where the time of a step goes, and what to try next."""
 
+import json
 import math
+import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
@@ -24,9 +27,29 @@ from phalanx.parallel.gradients import gradients_mb
 from phalanx.report.readable import counted, mebibytes, number, percent
 from phalanx.system.memory import keep_freed_memory
 
+Variant = tuple[str, str, str]  # values of --precision, --channels_last and --compile; '' where the recipe decides
 PROFILED = 5  # steps under the profiler
 
 Figures = dict[str, Any]  # what was measured of the training steps of one rank, as `--json` prints it
+
+
+def measure_apart(words: Sequence[str], variants: Sequence[Variant]) -> tuple[list[Figures], bool]:
+    """The figures of `phalanx bench WORDS` in each variant, and whether one failed.
+
+    Each runs in processes of its own, so that none finds memory or compiled code of another.
+    """
+    found, failed = [], False
+    for variant in variants:
+        flags = zip(('--precision', '--channels_last', '--compile'), variant, strict=True)
+        own = [word for flag, value in flags if value for word in (flag, value)]
+        line = [sys.executable, '-m', 'phalanx', 'bench', *words, *own, '--json']  # the later flag holds
+        ended = subprocess.run(line, stdout=subprocess.PIPE, check=False, text=True)
+        if ended.returncode != 0:
+            print(f'{" ".join(own)}: ended with status {ended.returncode}', file=sys.stderr)
+            failed = True
+        elif ended.stdout:  # only the node of rank 0 has anything to say
+            found += json.loads(ended.stdout)['variants']
+    return found, failed
 
 
 def measure(job: Job, device: torch.device, *, steps: int, warmup: int) -> tuple[Figures, Profile]:

@@ -3,26 +3,22 @@
 import argparse
 import gc
 import json
-import subprocess
 import sys
 from collections.abc import Sequence
 from itertools import product
 from pathlib import Path
 
-from phalanx.bench import comm, scaling, train
+from phalanx.bench import comm, train
 from phalanx.bench.data import measure_pipeline
 from phalanx.cli.bench_options import ON_OFF, bench_parser
-from phalanx.cli.ranks import cluster_of, launched
+from phalanx.cli.bench_scaling import bench_cluster, bench_scaling
+from phalanx.cli.ranks import launched
 from phalanx.config.arguments import assignments
 from phalanx.engine.loader import BadSampleError
-from phalanx.engine.optim.schedule import in_steps
 from phalanx.engine.runs import Job, check_parts, open_job
 from phalanx.engine.worker import joined
-from phalanx.launch.cluster import Cluster
-from phalanx.launch.flags import Flags
 from phalanx.nn.precision import DTYPES
 from phalanx.parallel import dist
-from phalanx.system.cores import threads_each
 from phalanx.system.errors import RequestError, RunError
 
 LOG = Path('runs/bench/log')
@@ -44,17 +40,7 @@ def bench_train(given: argparse.Namespace, words: Sequence[str]) -> int:
         return _train_variant(given, words, variants[0])
     if given.profile:
         raise RequestError('--profile is of one variant: give one --precision, --channels_last and --compile')
-    found, failed = [], False
-    for variant in variants:
-        flags = zip(('--precision', '--channels_last', '--compile'), variant, strict=True)
-        own = [word for flag, value in flags if value for word in (flag, value)]
-        line = [sys.executable, '-m', 'phalanx', 'bench', *words, *own, '--json']  # the later flag holds
-        ended = subprocess.run(line, stdout=subprocess.PIPE, check=False, text=True)
-        if ended.returncode != 0:
-            print(f'{" ".join(own)}: ended with status {ended.returncode}', file=sys.stderr)
-            failed = True
-        elif ended.stdout:  # only the node of rank 0 has anything to say
-            found += json.loads(ended.stdout)['variants']
+    found, failed = train.measure_apart(words, variants)
     if found:
         _print_figures(found, given.json)
     return int(failed)
@@ -126,68 +112,11 @@ def bench_comm(given: argparse.Namespace, words: Sequence[str]) -> int:
     return 0
 
 
-def bench_scaling(given: argparse.Namespace, _: Sequence[str]) -> int:
-    job = open_job(given.recipe, assignments(given))
-    try:
-        worlds = sorted({int(word) for word in given.world.split(',')})
-    except ValueError:
-        raise RequestError(f'--world {given.world}: expected numbers of ranks such as 1,2,4') from None
-    if worlds[0] < 1 or given.repeats < 1 or (given.steps < 5 and not given.full):
-        raise RequestError('--world and --repeats must be at least 1, --steps at least 5')
-    check_parts(job, worlds[-1])
-    nodes = _nodes(given, worlds, job)
-    ranks_here = min(worlds[-1], nodes.ranks_each if nodes else worlds[-1])
-    threads = given.threads or threads_each(ranks_here)
-    folder = given.out or Path('runs') / 'scaling' / job.name
-    comparison = scaling.Comparison(
-        given.recipe, tuple(given.set), worlds, None if given.full else given.steps, given.repeats, threads, folder, nodes
-    )
-    try:
-        runs = scaling.run_all(comparison, {world: _total_steps(job, world) for world in worlds})
-    except RunError as error:
-        print(f'the comparison failed: {error}', file=sys.stderr)
-        return 1
-    if not runs:
-        return 0  # the first node has the results
-    record, text = scaling.write(folder, scaling.facts_of(job, comparison), job.task.main_metric, runs)
-    print(json.dumps(record) if given.json else f'{text}\npage: {folder / "scaling.html"}')
-    return 0
-
-
-def _nodes(given: argparse.Namespace, worlds: Sequence[int], job: Job) -> scaling.Nodes | None:
-    """The nodes of `--ips`, each with the ranks that `--nproc_per_node` or its devices say. Raises RequestError."""
-    flags, cluster = _cluster_of(given, job)
-    if flags.ips is None and flags.asks_for_ranks:
-        raise RequestError('--world says how many ranks there are; other nodes are named by --ips')
-    if cluster is None or cluster.rendezvous is None:
-        return None
-    nodes = scaling.Nodes(cluster.nodes, cluster.address, cluster.ranks_per_node, cluster.rendezvous[1], flags.join_timeout)
-    try:
-        for world in worlds:
-            nodes.of(world)
-    except ValueError as error:
-        raise RequestError(str(error)) from None
-    return nodes
-
-
-def _total_steps(job: Job, world: int) -> int:
-    """Of the whole training, as the trainer counts it."""
-    train = job.recipe.train
-    steps_per_epoch = len(job.task.dataset('train')) / train.global_batch(world)
-    return train.steps or in_steps(train.epochs or 0, steps_per_epoch)
-
-
-def _cluster_of(given: argparse.Namespace, job: Job | None) -> tuple[Flags, Cluster | None]:
-    if given.ssh:
-        raise RequestError('--ssh: a benchmark is started by hand on each node; leave it out')
-    return cluster_of(given, job)
-
-
 def _as_ranks(given: argparse.Namespace, words: Sequence[str], job: Job | None = None) -> int | None:
     """Runs this command as the ranks that the flags ask for; None when this process is a rank already, or the only one."""
     if dist.is_launched():
         return None
-    flags, cluster = _cluster_of(given, job)
+    flags, cluster = bench_cluster(given, job)
     if job is not None:
         check_parts(job, cluster.ranks_per_node * cluster.max_nodes if cluster else 1)
     return None if cluster is None else launched('bench', words, cluster, flags, LOG, job)

@@ -5,30 +5,7 @@ from pathlib import Path
 from phalanx.config.arguments import Parser, add_assignments, add_brought_recipe, add_command, add_json, add_offline
 from phalanx.deploy.options import WEIGHTS
 from phalanx.launch.flags import add_flags
-
-# Options that people bring along, as assignments to the recipe.
-BROUGHT_ALONG = {
-    'iters': 'train.steps={}',
-    'batch_size': 'train.batch_size_per_rank={}',
-    'learning_rate': 'optimizer.lr={}',
-    'log_iters': 'report.every={}',
-    'keep_checkpoint_max': 'checkpoint.keep={}',
-    'save_interval': 'checkpoint.every={}',
-    'num_workers': 'train.workers={}',
-    'seed': 'train.seed={}',
-    'amp': 'precision.dtype=fp16',
-    'precision': 'precision.dtype={}',  # after `amp`, so that it says what kind of mixed precision
-    'eval': 'evaluate.enabled=true',
-    'use_vdl': 'report.visualdl=true',
-    'slim_config': 'slim_config={}',
-}
-TAKEN_ALONG = {  # options of the originals that say nothing here
-    'use_mpio': 'loader workers are processes in any case',
-    'debug': 'every rank writes its own log',
-    'fleet': 'the launcher says on how many devices to train',
-    'vdl_log_dir': 'VisualDL records lie in the run folder',
-    'amp_level': "torch's autocast is what level O1 is",
-}
+from phalanx.paddle.options import BROUGHT_ALONG, TAKEN_ALONG
 
 TRAIN_EXAMPLES = (
     'phalanx train pp_liteseg_digits                                 # on data that comes with the package; some minutes',

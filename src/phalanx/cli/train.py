@@ -7,7 +7,7 @@ from importlib import import_module
 
 from torch.distributed.elastic.multiprocessing.errors import record
 
-from phalanx.cli.options import BROUGHT_ALONG, TAKEN_ALONG, train_parser
+from phalanx.cli.options import train_parser
 from phalanx.cli.ranks import cluster_of, launched
 from phalanx.config.arguments import Assignments, parse_brought, with_values
 from phalanx.engine import worker
@@ -18,6 +18,7 @@ from phalanx.launch.preflight import look_here
 from phalanx.launch.remote import everywhere
 from phalanx.paddle.configs import dialect_of
 from phalanx.paddle.configs.dialect import Dialect
+from phalanx.paddle.options import BROUGHT_ALONG, TAKEN_ALONG
 from phalanx.parallel import dist
 from phalanx.system.errors import CheckpointError, RunError, told
 from phalanx.system.process import loading

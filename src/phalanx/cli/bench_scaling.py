@@ -1,0 +1,67 @@
+"""`phalanx bench scaling`: one rank beside several, over nodes too."""
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from phalanx.bench import scaling
+from phalanx.cli.ranks import cluster_of
+from phalanx.config.arguments import assignments
+from phalanx.engine.runs import Job, check_parts, open_job
+from phalanx.launch.cluster import Cluster
+from phalanx.launch.flags import Flags
+from phalanx.system.cores import threads_each
+from phalanx.system.errors import RequestError, RunError
+
+
+def bench_cluster(given: argparse.Namespace, job: Job | None) -> tuple[Flags, Cluster | None]:
+    """The processes that the flags of a benchmark ask for; None when this one is enough. Raises RequestError."""
+    if given.ssh:
+        raise RequestError('--ssh: a benchmark is started by hand on each node; leave it out')
+    return cluster_of(given, job)
+
+
+def bench_scaling(given: argparse.Namespace, _: Sequence[str]) -> int:
+    job = open_job(given.recipe, assignments(given))
+    try:
+        worlds = sorted({int(word) for word in given.world.split(',')})
+    except ValueError:
+        raise RequestError(f'--world {given.world}: expected numbers of ranks such as 1,2,4') from None
+    if worlds[0] < 1 or given.repeats < 1 or (given.steps < 5 and not given.full):
+        raise RequestError('--world and --repeats must be at least 1, --steps at least 5')
+    check_parts(job, worlds[-1])
+    nodes = _nodes(given, worlds, job)
+    ranks_here = min(worlds[-1], nodes.ranks_each if nodes else worlds[-1])
+    threads = given.threads or threads_each(ranks_here)
+    folder = given.out or Path('runs') / 'scaling' / job.name
+    comparison = scaling.Comparison(
+        given.recipe, tuple(given.set), worlds, None if given.full else given.steps, given.repeats, threads, folder, nodes
+    )
+    try:
+        runs = scaling.run_all(comparison, {world: scaling.total_steps(job, world) for world in worlds})
+    except RunError as error:
+        print(f'the comparison failed: {error}', file=sys.stderr)
+        return 1
+    if not runs:
+        return 0  # the first node has the results
+    record, text = scaling.write(folder, scaling.facts_of(job, comparison), job.task.main_metric, runs)
+    print(json.dumps(record) if given.json else f'{text}\npage: {folder / "scaling.html"}')
+    return 0
+
+
+def _nodes(given: argparse.Namespace, worlds: Sequence[int], job: Job) -> scaling.Nodes | None:
+    """The nodes of `--ips`, each with the ranks that `--nproc_per_node` or its devices say. Raises RequestError."""
+    flags, cluster = bench_cluster(given, job)
+    if flags.ips is None and flags.asks_for_ranks:
+        raise RequestError('--world says how many ranks there are; other nodes are named by --ips')
+    if cluster is None or cluster.rendezvous is None:
+        return None
+    nodes = scaling.Nodes(cluster.nodes, cluster.address, cluster.ranks_per_node, cluster.rendezvous[1], flags.join_timeout)
+    try:
+        for world in worlds:
+            nodes.of(world)
+    except ValueError as error:
+        raise RequestError(str(error)) from None
+    return nodes

@@ -1,0 +1,25 @@
+"""Options of the train.py of PaddleSeg, PaddleDetection and PaddleOCR, which `phalanx train` takes too."""
+
+# option -> the assignment to the recipe that it stands for
+BROUGHT_ALONG = {
+    'iters': 'train.steps={}',
+    'batch_size': 'train.batch_size_per_rank={}',
+    'learning_rate': 'optimizer.lr={}',
+    'log_iters': 'report.every={}',
+    'keep_checkpoint_max': 'checkpoint.keep={}',
+    'save_interval': 'checkpoint.every={}',
+    'num_workers': 'train.workers={}',
+    'seed': 'train.seed={}',
+    'amp': 'precision.dtype=fp16',
+    'precision': 'precision.dtype={}',  # after `amp`, so that it says what kind of mixed precision
+    'eval': 'evaluate.enabled=true',
+    'use_vdl': 'report.visualdl=true',
+    'slim_config': 'slim_config={}',
+}
+TAKEN_ALONG = {  # options of the originals that say nothing here
+    'use_mpio': 'loader workers are processes in any case',
+    'debug': 'every rank writes its own log',
+    'fleet': 'the launcher says on how many devices to train',
+    'vdl_log_dir': 'VisualDL records lie in the run folder',
+    'amp_level': "torch's autocast is what level O1 is",
+}
