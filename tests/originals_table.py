@@ -88,14 +88,16 @@ def reason(key: str, notes: list[str]) -> str | None:
 
 
 def tables() -> str:
-    """A table for each project and what it is trained for: a row for each key."""
+    """A table per project and family: a row per key that becomes another key, or is ignored with a reason.
+
+    Keys of which only the values that Phalanx has are accepted (names of parts, mostly) would say nothing: they have no row.
+    """
     rows: dict[str, dict[str, str]] = {}
     for name in WHOLE:
         for key, dialect, before, after in changes(name):
             row = rows.setdefault(f'{dialect.project}: {before.recipe["task"].replace("_", " ")}', {})
-            row.setdefault(
-                re.sub(r'\[\d+\]', '[]', re.sub(r'^(\w+Dataset)\.type$', r'\1.name', key)), _meaning(key, before, after)
-            )
+            if meaning := _meaning(key, before, after):
+                row.setdefault(re.sub(r'\[\d+\]', '[]', key), meaning)
     parts = []
     for title, row in rows.items():
         lines = [f'| `{key}` | {meaning} |' for key, meaning in sorted(row.items())]
@@ -103,9 +105,9 @@ def tables() -> str:
     return '\n'.join(parts)
 
 
-def _meaning(key: str, before: Outcome, after: Outcome) -> str:
+def _meaning(key: str, before: Outcome, after: Outcome) -> str | None:
     if after.problems and not before.problems:
-        return 'read; only what Phalanx has too'
+        return None
     now, then = dict(_leaves(after.recipe)), dict(_leaves(before.recipe))
     keys = sorted({re.sub(r'\.\d+', '[]', at) for at in now.keys() | then.keys() if now.get(at) != then.get(at)})
     if keys:

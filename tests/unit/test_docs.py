@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 import runpy
 from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
+PAGES = [*ROOT.glob('*.md'), *(ROOT / 'docs').glob('*.md')]
 
 
 def test_the_page_of_keys_is_current() -> None:
@@ -16,15 +18,28 @@ def test_the_page_of_keys_is_current() -> None:
 
 def test_prose_is_wrapped_at_120_columns() -> None:
     """Tables and code apart, whose lines cannot be broken."""
-    pages = [ROOT / 'README.md', ROOT / 'CHANGELOG.md', *(ROOT / 'docs').glob('*.md')]
     long = [
         f'{page.name}:{number}'
-        for page in pages
+        for page in PAGES
         if page.name != 'keys.md'  # written from the schema, whose lines are those of the code
         for number, line in prose(page)
         if len(line) > 120
     ]
     assert long == []
+
+
+def test_tests_and_files_named_in_the_docs_exist() -> None:
+    """A reader who follows a name finds it: tests by function or file, and files of the repository by their path."""
+    tests = {name for file in (ROOT / 'tests').rglob('*.py') for name in re.findall(r'def (test_\w+)', file.read_text('utf-8'))}
+    tests |= {file.stem for file in (ROOT / 'tests').rglob('test_*.py')}
+    files = {file.relative_to(ROOT).as_posix() for file in ROOT.rglob('*') if file.is_file()}
+    wrong = []
+    for page in PAGES:
+        text = page.read_text(encoding='utf-8')
+        wrong += [f'{page.name}: {name}' for name in re.findall(r'`(test_\w+)`', text) if name not in tests]
+        paths = re.findall(r'`((?:src|tests|docs|benchmarks|examples|recipes)/[\w/.-]+\.\w+)', text)
+        wrong += [f'{page.name}: {path}' for path in paths if path not in files]
+    assert wrong == []
 
 
 def prose(page: Path) -> Iterator[tuple[int, str]]:
