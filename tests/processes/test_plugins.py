@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from PIL import Image as Picture
 from phalanx.config.arguments import PLUGINS
 from phalanx.data.external import seeded
 from phalanx.families.catalog import CATALOGS
+from phalanx.report.trackers import TRACKERS
 from running import losses, run_here
 
 EXAMPLES = Path(__file__).parents[2] / 'examples'
@@ -54,12 +56,13 @@ RECIPES = {
 @pytest.fixture(autouse=True)
 def catalogs_as_before(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.delenv(PLUGINS, raising=False)
-    before = {(family, kind): dict(parts) for family, kinds in CATALOGS.items() for kind, parts in kinds.items()}
+    catalogs = [TRACKERS, *(parts for kinds in CATALOGS.values() for parts in kinds.values())]
+    before = [dict(parts) for parts in catalogs]
     yield
     os.environ.pop(PLUGINS, None)
-    for (family, kind), parts in before.items():
-        CATALOGS[family][kind].clear()
-        CATALOGS[family][kind].update(parts)
+    for parts, known in zip(catalogs, before, strict=True):
+        parts.clear()
+        parts.update(known)
 
 
 @pytest.mark.parametrize('example', RECIPES)
@@ -82,6 +85,25 @@ def test_a_network_of_a_user_is_trained_resumed_evaluated_used_and_exported(
     assert run_here('export', str(run), *plugin, '--out', str(tmp_path / 'model.onnx')) == 0
 
 
+def test_a_tracker_of_a_user_gets_each_number_of_a_resumed_run_once(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    plugin, run = ('--plugin', str(EXAMPLES / 'csv_tracker.py')), tmp_path / 'run'
+    *_, data = RECIPES['torchvision_segmentation']
+    options = (*SHORT, *data, 'loss=[cross_entropy, cross_entropy, cross_entropy]', 'model.width=0.25', 'checkpoint.every=3')
+    trackers = 'report.trackers=[{name: csv, delimiter: ;}, tensorboard]'
+    assert run_here('train', 'pp_liteseg_digits', *plugin, '--set', *options, trackers, '--save_dir', str(run)) == 0
+    shutil.rmtree(run / 'checkpoints' / 'step_0000004')  # as if the run had been killed after its last log line
+    assert run_here('train', 'pp_liteseg_digits', *plugin, '--set', *options, trackers, '--save_dir', str(run)) == 0
+    table = [line.split(';') for line in (run / 'numbers.csv').read_text().splitlines()]
+    assert [int(step) for step, name, _ in table[1:] if name == 'train/loss'] == [1, 2, 3, 4]
+    assert [int(step) for step, name, _ in table[1:] if name == 'eval/mean_iou'] == [4]
+    assert list((run / 'tensorboard').iterdir())
+    capfd.readouterr()
+    assert run_here('config', 'pp_liteseg_digits', *plugin, '--set', 'report.trackers=[cvs]') == 2
+    assert (
+        "report.trackers[0].name: 'cvs' is not one of tensorboard, visualdl, csv; did you mean 'csv'?" in capfd.readouterr().err
+    )
+
+
 def test_a_plugin_cannot_take_the_name_of_a_part(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     (tmp_path / 'mine.py').write_text("PLUGIN = {'segmentation': {'models': {'unet': print}}}")
     assert run_here('config', 'pp_liteseg_digits', '--plugin', str(tmp_path / 'mine.py')) == 2
@@ -90,11 +112,13 @@ def test_a_plugin_cannot_take_the_name_of_a_part(tmp_path: Path, capfd: pytest.C
 
 def test_what_is_wrong_with_a_plugin_is_said_with_its_file(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     (tmp_path / 'empty.py').write_text('')
+    (tmp_path / 'tracker.py').write_text("PLUGIN = {'trackers': {'visualdl': print}}")
     (tmp_path / 'kind.py').write_text("PLUGIN = {'table': {'layers': {}}}")
     for name, message in {
         'none.py': 'there is no such Python file',
         'empty.py': 'has no dict PLUGIN',
         'kind.py': "PLUGIN: table: 'layers' is not one of models, data, losses, transforms, metrics",
+        'tracker.py': "PLUGIN: trackers: 'visualdl' is taken; choose another name",
     }.items():
         os.environ.pop(PLUGINS, None)
         assert run_here('config', 'pp_liteseg_digits', '--plugin', str(tmp_path / name)) == 2

@@ -8,7 +8,6 @@ import logging
 import math
 import re
 import resource
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +19,8 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from phalanx.engine.standing import Standing
 from phalanx.families.task import Curves, Evaluation, Grade, Legend, Matrix, Pictures, Worst
-from phalanx.report.page import read_lines
 from phalanx.report.report import Report, print_evaluation
+from phalanx.report.trackers import TensorBoard
 
 FACTS = {'recipe': 'digits', 'run folder': '/a/folder/[1]'}
 RANKS: list[dict[str, str | int]] = [{'rank': 0, 'node': 'a', 'device': 'cpu', 'pid': 1234}]
@@ -48,7 +47,8 @@ def paper() -> tuple[Console, io.StringIO]:
 
 
 def a_report(folder: Path, console: Console | None = None) -> Report:
-    return Report(folder, main=True, name='digits', total_steps=20, console=console or paper()[0])
+    events = {'tensorboard': TensorBoard}
+    return Report(folder, main=True, name='digits', total_steps=20, trackers=events, console=console or paper()[0])
 
 
 def evaluate(report: Report, step: int, best: bool = True) -> None:
@@ -173,7 +173,7 @@ def test_tensorboard_that_cannot_be_written_costs_only_itself(tmp_path: Path) ->
         report.train(record(1))
         report.train(record(2))
     assert [line['step'] for line in lines(tmp_path)] == [1, 2]
-    assert text.getvalue().count('warning: TensorBoard events could not be written') == 1
+    assert text.getvalue().count('warning: tracker tensorboard could not be written') == 1
 
 
 def test_a_file_gets_aligned_lines_without_control_characters(tmp_path: Path) -> None:
@@ -310,13 +310,6 @@ def test_the_summary_is_written_whole_and_a_disk_without_room_for_it_is_reported
         with pytest.raises(IsADirectoryError):
             report.finish({'steps': 5})
     assert not list(tmp_path.glob('.*'))
-
-
-def test_visualdl_that_is_not_installed_is_named_with_the_cure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, 'visualdl', None)  # importing it now fails as if it were absent
-    with Report(tmp_path, main=True, name='x', total_steps=1, visualdl=True):
-        (warned,) = [line for line in read_lines(tmp_path / 'journal.jsonl') if line['kind'] == 'warning']
-    assert 'only TensorBoard events are written; pip install "phalanx-vision[visualdl]"' in warned['text']
 
 
 def test_an_evaluation_by_itself_prints_its_table_and_metrics(capsys: pytest.CaptureFixture[str]) -> None:

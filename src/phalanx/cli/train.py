@@ -20,6 +20,7 @@ from phalanx.paddle.configs import dialect_of
 from phalanx.paddle.configs.dialect import Dialect
 from phalanx.paddle.options import BROUGHT_ALONG, TAKEN_ALONG
 from phalanx.parallel import dist
+from phalanx.report.trackers import check_trackers
 from phalanx.system.errors import CheckpointError, RunError, told
 from phalanx.system.process import loading
 
@@ -40,6 +41,7 @@ def command(words: Sequence[str]) -> int:
     pick_device(job.recipe.device, cluster.ranks_per_node - 1 if cluster else 0)  # that of the last rank here
     if cluster is None or cluster.rendezvous is None or cluster.hosts_rendezvous:  # the run folder is that of rank 0
         check_folder(job, given.resume, given.fresh)
+        check_trackers(job.recipe.report.tracker_builders())
         if given.fresh and (aside := set_aside(job.folder)):
             print(f'the earlier run is kept in {aside}')
     check_initial(job, given.fresh)

@@ -229,6 +229,8 @@ def defaults_of(schema: Any) -> dict[str, Any]:
 
 def default_node(kind: Any, value: Any) -> Node:
     """A default of type `kind` as part of the resolved tree; a part of a catalog has its name there, and its own defaults."""
+    if isinstance(value, tuple) and any(isinstance(part, partial) for part in value):
+        return Node([default_node(get_args(kind)[0], part) for part in value], DEFAULT)
     if not isinstance(value, partial):
         return as_node(value)
     name = next(name for name, part in get_args(kind)[1].items() if part is value.func)
@@ -238,7 +240,7 @@ def default_node(kind: Any, value: Any) -> Node:
 def as_node(value: Any) -> Node:
     """A default as part of the resolved tree."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return Node({field.name: as_node(getattr(value, field.name)) for field in dataclasses.fields(value)}, DEFAULT)
+        return Node({name: default_node(kind, getattr(value, name)) for name, kind in hints_of(type(value)).items()}, DEFAULT)
     if isinstance(value, Mapping):
         return Node({key: as_node(item) for key, item in value.items()}, DEFAULT)
     if isinstance(value, list | tuple):

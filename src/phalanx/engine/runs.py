@@ -25,10 +25,10 @@ from phalanx.engine.loader import Stream
 from phalanx.engine.optim import REFUSING
 from phalanx.engine.optim.frozen import freeze
 from phalanx.engine.optim.groups import parameter_groups
+from phalanx.engine.plugins import load_plugins
 from phalanx.engine.schema import Recipe
 from phalanx.families.base import Family
 from phalanx.families.catalog import FAMILIES
-from phalanx.families.plugins import load_plugins
 from phalanx.families.task import Task
 from phalanx.paddle.configs import Translation, dialect_of, translate
 from phalanx.parallel.norms import NormSync, keep_folded

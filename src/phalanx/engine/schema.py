@@ -1,10 +1,10 @@
 """Every general option of a recipe: its key, type, default and meaning. What belongs to a family stands in its `task.py`."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from torch.optim import Optimizer
 
@@ -18,6 +18,7 @@ from phalanx.engine.optim.schedule import Schedule
 from phalanx.nn.precision import PrecisionOptions
 from phalanx.parallel.gradients import GradientOptions
 from phalanx.parallel.norms import NormSync
+from phalanx.report.trackers import TRACKERS, TensorBoard, Tracker, VisualDL
 
 
 def exactly_one(options: object, *groups: Sequence[str]) -> None:
@@ -162,8 +163,10 @@ class ReportOptions:
 
     every: int = 10
     """Steps between log lines."""
+    trackers: tuple[Annotated[partial[Any], TRACKERS], ...] = (partial(TensorBoard),)
+    """Experiment trackers that get the numbers of log lines and evaluations, from the main rank."""
     visualdl: bool = False
-    """Write VisualDL records beside TensorBoard's (needs the extra `visualdl`)."""
+    """Short for `visualdl` among the trackers."""
     pictures: int = 8
     """Evaluation samples shown in the report."""
 
@@ -171,6 +174,18 @@ class ReportOptions:
         positive(self, 'every')
         if self.pictures < 0:
             raise ValueError(f'pictures cannot be negative, got {self.pictures}')
+        names = [_name(build) for build in self.trackers]
+        if twice := [name for name in names if names.count(name) > 1]:
+            raise ValueError(f'trackers: {twice[0]} is there twice')
+
+    def tracker_builders(self) -> dict[str, Callable[[], Tracker]]:
+        """The builders of all trackers, by name."""
+        builders: dict[str, Callable[[], Tracker]] = {_name(build): build for build in self.trackers}
+        return {'visualdl': VisualDL, **builders} if self.visualdl else builders
+
+
+def _name(build: partial[Any]) -> str:
+    return next(name for name, kind in TRACKERS.items() if kind is build.func)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,6 +15,7 @@ from phalanx.data.samples import Image
 from phalanx.engine import worker
 from phalanx.engine.runs import Job, check_folder, check_initial, check_parts, open_job, pick_device, said_of_weights
 from phalanx.report.report import Callback
+from phalanx.report.trackers import check_trackers
 from phalanx.runtime.prepare import checked
 from phalanx.system.errors import StoppedError
 from phalanx.system.stops import wanted
@@ -109,6 +110,7 @@ def train(
     job = open_job(str(recipe), assignments, Path(save_dir) if save_dir is not None else None)
     check_parts(job, 1)
     check_folder(job, None, fresh)
+    check_trackers(job.recipe.report.tracker_builders())
     check_initial(job, fresh)
     handlers = {number: signal.getsignal(number) for number in wanted()}
     try:

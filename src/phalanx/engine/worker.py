@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 
+from phalanx.config.read import plain
 from phalanx.config.show import show
 from phalanx.engine import account, evaluation
 from phalanx.engine.loader import PATIENCE
@@ -120,8 +121,15 @@ def run(job: Job, resume: str | None, fresh: bool, device: torch.device, callbac
             trainer.restore(checkpoint)
             resumed_from = checkpoint.path
             del checkpoint  # as large as all that the run keeps, and not needed any more
-        visualdl, main = job.recipe.report.visualdl, dist.rank() == 0
-        report = Report(job.folder, main=main, name=job.name, total_steps=trainer.until, visualdl=visualdl, callback=callback)
+        report = Report(
+            job.folder,
+            main=dist.rank() == 0,
+            name=job.name,
+            total_steps=trainer.until,
+            config=plain(job.resolved),
+            trackers=job.recipe.report.tracker_builders(),
+            callback=callback,
+        )
         held.enter_context(report)
         for note in job.notes:
             report.note(note)

@@ -7,8 +7,8 @@ from typing import Literal, get_args, get_origin
 from torch import nn
 
 from phalanx.config.read import did_you_mean
+from phalanx.engine.plugins import load_plugins
 from phalanx.families.catalog import models
-from phalanx.families.plugins import load_plugins
 from phalanx.weights.reading import load_weights
 
 

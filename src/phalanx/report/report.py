@@ -2,8 +2,9 @@
 
 metrics.jsonl   one JSON object a log line or evaluation, each step once        summary.json   what the run came to
 journal.jsonl   starts, notes, warnings, checkpoints, with their time           table.json     the latest evaluation in detail
-tensorboard/    the same numbers as events (and visualdl/, when asked for)      pictures/      evaluation samples
-report.html     the page made of these files (`page.write_page`)
+report.html     the page made of these files (`page.write_page`)                pictures/      evaluation samples
+
+The same numbers go to the trackers of the run (`trackers.py`).
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from io import FileIO
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Protocol, Self
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -33,6 +34,7 @@ from phalanx.families.task import Curves, Evaluation, Figure, Legend, Matrix, Pi
 from phalanx.report.page import in_detail, read_lines, rendered, write_page
 from phalanx.report.readable import counted, duration, mebibytes, number, percent
 from phalanx.report.terminal import table_of, terminal
+from phalanx.report.trackers import Run, Tracker
 from phalanx.system.disk import write_whole
 from phalanx.system.errors import told
 
@@ -51,6 +53,7 @@ COLUMNS = {  # what a log line says of each number, at a width that keeps lines 
     'memory_mb': '{:7,.0f} MiB',
 }
 NO_LABELS = 'the labels of the {} say nothing (are all pixels void?); `phalanx data check` counts what they hold'
+AS_TRAINED = 'eval as trained'  # the group of metrics of the weights without EMA
 KINDS = {Curves: 'curves', Matrix: 'matrix', Pictures: 'pictures', Legend: 'legend'}  # of figures in table.json
 BAR = {'loss': 'loss {:.4f}', 'lr': 'lr {:.1e}', 'samples_per_s': '{:.1f} samples/s', 'data_wait': 'wait {:.0%}'}
 
@@ -58,18 +61,12 @@ BAR = {'loss': 'loss {:.4f}', 'lr': 'lr {:.1e}', 'samples_per_s': '{:.1f} sample
 Callback = Callable[[Mapping[str, Any]], None]  # what somebody wants to hear: an event, whose `kind` says what it is
 
 
-class Scalars(Protocol):
-    """What takes numbers over steps: the writers of TensorBoard and VisualDL."""
-
-    def add_scalar(self, tag: str, value: float, step: int, /) -> None: ...
-    def close(self) -> None: ...
-
-
 class Report:
     """Reports to people and files how a run goes. What cannot be written (a full disk, say) is counted; the run continues.
 
     Use it as a context manager: however the run ends, the terminal is as before and the page shows what is known. `callback`
-    gets each line of metrics.jsonl and journal.jsonl, and the summary as kind `end`, once it is in its file.
+    gets each line of metrics.jsonl and journal.jsonl, and the summary as kind `end`, once it is in its file. `trackers` are
+    builders by name; `config`, the resolved recipe, is for them.
     """
 
     def __init__(
@@ -79,7 +76,8 @@ class Report:
         main: bool,
         name: str,
         total_steps: int,
-        visualdl: bool = False,
+        config: Mapping[str, Any] | None = None,
+        trackers: Mapping[str, Callable[[], Tracker]] | None = None,
         callback: Callback | None = None,
         console: Console | None = None,
     ) -> None:
@@ -88,8 +86,9 @@ class Report:
         self.step = self._begun_at = 0
         self.not_written: Counter[str] = Counter()
         self._files: dict[str, FileIO] = {}  # those of lines, each opened by its first, or by `resume`
-        self._plots: list[Scalars] | None = None
-        self._visualdl: Callable[[str], Scalars] | None = None  # opens a writer
+        self._config, self._builders = config or {}, trackers or {}
+        self._trackers: dict[str, Tracker] | None = None  # by name, once they have started
+        self._logged: dict[str, int] = {}  # the last step that an earlier start logged values of a group for
         self._table: list[dict[str, str | float]] = []
         self._page_is_due = self._loss_was_nothing = False
         self._console = console or terminal()
@@ -108,14 +107,6 @@ class Report:
         self._bar = self._progress.add_task('', total=total_steps or None, numbers='')
         if main:
             folder.mkdir(parents=True, exist_ok=True)
-        if main and visualdl:
-            try:
-                from visualdl import LogWriter
-
-                self._visualdl = LogWriter
-            except ModuleNotFoundError:
-                cure = 'pip install "phalanx-vision[visualdl]", or leave --use_vdl (report.visualdl) off'
-                self.warning(f'VisualDL is not installed, so only TensorBoard events are written; {cure}')
 
     # The beginning.
 
@@ -132,6 +123,7 @@ class Report:
         self._note_down({'kind': 'start', **run, 'ranks': [dict(rank) for rank in ranks]})
         self._say_pairs(facts)
         self._say_table([{key: str(value) for key, value in rank.items()} for rank in ranks[:RANKS_SHOWN]])
+        self._start_trackers()
         if len(ranks) > RANKS_SHOWN:
             self._say(f'and {len(ranks) - RANKS_SHOWN} more ranks; {self.folder / "report.html"} has all of them')
 
@@ -153,7 +145,7 @@ class Report:
         others = {key: value for key, value in record.items() if key not in ('step', 'epoch', 'loss') and key[:5] != 'loss/'}
         first = {'kind': 'train', 'step': self.step, 'epoch': record['epoch'], 'loss': record['loss']}
         self._append('metrics.jsonl', {**first, 'terms': terms, **others})
-        self._plot('train', {key: value for key, value in record.items() if key != 'step'})
+        self._track('train', {key: value for key, value in record.items() if key != 'step'})
         self._progress.update(self._bar, completed=self.step, total=self.total_steps or None, numbers=_brief(record))
         self._progress.start()  # nothing without a terminal, or when it is there already
         left = self._progress.tasks[0].time_remaining
@@ -178,8 +170,8 @@ class Report:
         self.step, self._table = step, [dict(row) for row in found.table]
         facts = {'samples': found.samples, 'seconds': found.seconds, **({'raw': raw} if raw else {})}
         self._append('metrics.jsonl', {'kind': 'eval', 'step': step, **found.metrics, **facts})
-        self._plot('eval', found.metrics)
-        self._plot('eval as trained', raw or {})
+        self._track('eval', found.metrics)
+        self._track(AS_TRAINED, raw or {})
         line = Text(f'{self._at()}  evaluated', style='cyan')
         line.append(''.join(f'  {name} {number(value)}' for name, value in found.metrics.items()), style='bold')
         line.append(f'  {counted(found.samples, "sample")} in {duration(found.seconds)}', style='dim')
@@ -233,14 +225,12 @@ class Report:
         self._build_page()
         if self.main:
             self._callback({'kind': 'end', **summary})
+        self._finish_trackers(summary)
 
     def close(self) -> None:
         """Gives the terminal back, closes the files, and brings the page up to date when something came after it."""
         self._progress.stop()
-        for writer in self._plots or []:
-            with self._tolerating('TensorBoard events'):
-                writer.close()
-        self._plots = []
+        self._finish_trackers(None)
         if self._page_is_due:
             self._build_page()
         for file in self._files.values():
@@ -298,25 +288,40 @@ class Report:
         """The journal only ever grows; metrics go on after the step that the run was resumed at, and begin again otherwise."""
         path = self.folder / name
         if name == 'metrics.jsonl' and path.is_file():
-            write_whole(path, b''.join(_json(line) for line in read_lines(path) if line['step'] <= self._begun_at))
+            lines = read_lines(path)
+            self._logged = {line['kind']: line['step'] for line in lines}
+            self._logged |= {AS_TRAINED: self._logged['eval']} if any('raw' in line for line in lines) else {}
+            write_whole(path, b''.join(_json(line) for line in lines if line['step'] <= self._begun_at))
         return path.open('ab', buffering=0)
 
-    def _plot(self, group: str, values: Mapping[str, float]) -> None:
-        if not self.main:
+    # To trackers, on the main rank.
+
+    def _start_trackers(self) -> None:
+        """Builds and starts the trackers, once: one that fails may leave a thread behind."""
+        if self._trackers is not None or not self.main:
             return
-        with self._tolerating('TensorBoard events'):
-            if self._plots is None:
-                self._plots = []  # one attempt only: a writer that fails to open leaves its thread behind
-                self._plots = self._open_plots()
-            for writer in self._plots:
-                for name, value in values.items():
-                    writer.add_scalar(f'{group}/{name}', value, self.step)
+        self._trackers = {}
+        if 'metrics.jsonl' not in self._files:  # what an earlier start logged
+            with self._tolerating('metrics.jsonl'):
+                self._files['metrics.jsonl'] = self._opened('metrics.jsonl')
+        run = Run(self.name, self.folder, self._config, self._begun_at, self._logged)
+        for name, build in self._builders.items():
+            with self._tolerating(f'tracker {name}', Exception):
+                tracker = build()
+                tracker.start(run)
+                self._trackers[name] = tracker
 
-    def _open_plots(self) -> list[Scalars]:
-        from torch.utils.tensorboard import SummaryWriter  # takes a second to import; only the main rank needs it
+    def _track(self, group: str, values: Mapping[str, float]) -> None:
+        self._start_trackers()
+        for name, tracker in (self._trackers or {}).items():
+            with self._tolerating(f'tracker {name}', Exception):
+                tracker.log(self.step, {f'{group}/{key}': value for key, value in values.items()})
 
-        events = SummaryWriter(str(self.folder / 'tensorboard'), purge_step=self._begun_at + 1, flush_secs=5)
-        return [events] if self._visualdl is None else [events, self._visualdl(str(self.folder / 'visualdl'))]
+    def _finish_trackers(self, summary: Mapping[str, Any] | None) -> None:
+        trackers, self._trackers = self._trackers or {}, {}
+        for name, tracker in trackers.items():
+            with self._tolerating(f'tracker {name}', Exception):
+                tracker.finish(summary)
 
     def _build_page(self) -> None:
         if self.main:
@@ -325,14 +330,15 @@ class Report:
                 write_page(self.folder)
 
     @contextlib.contextmanager
-    def _tolerating(self, what: str) -> Iterator[None]:
-        """Lets `what` go unwritten: warns the first time, counts always."""
+    def _tolerating(self, what: str, kind: type[Exception] = OSError) -> Iterator[None]:
+        """Lets `what` go unwritten after an exception of this kind: warns the first time, counts always."""
         try:
             yield
-        except OSError as error:
+        except kind as error:
             self.not_written[what] += 1
             if self.not_written[what] == 1:
-                self.warning(f'{what} could not be written ({error.strerror or error}); the run goes on without')
+                reason = (error.strerror if isinstance(error, OSError) else None) or f'{type(error).__name__}: {error}'
+                self.warning(f'{what} could not be written ({reason}); the run goes on without')
 
 
 def _add_whole(file: FileIO, line: bytes) -> None:

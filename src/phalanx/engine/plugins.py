@@ -1,8 +1,8 @@
-"""Networks, losses, transforms and data sets of a user's own.
+"""Networks, losses, transforms, data sets and trackers of a user's own.
 
 A plugin is a Python file, or an installed package, that holds a dict PLUGIN = {family: {kind: {name: builder}}}, with the kinds
-of `catalog.CATALOGS`. Plugins run code, so only a person names them: by `--plugin FILE` or PHALANX_PLUGINS, or by installing a
-package with an entry point in the group `phalanx.plugins`. A recipe or a run folder cannot.
+of `catalog.CATALOGS`, and {'trackers': {name: builder}}. Plugins run code, so only a person names them: by `--plugin FILE` or
+PHALANX_PLUGINS, or by installing a package with an entry point in the group `phalanx.plugins`. A recipe or a run folder cannot.
 """
 
 import os
@@ -14,6 +14,7 @@ from typing import Any
 
 from phalanx.config.arguments import PLUGINS
 from phalanx.families.catalog import CATALOGS
+from phalanx.report.trackers import TRACKERS
 from phalanx.system.errors import RequestError
 
 
@@ -47,12 +48,18 @@ def _add(plugin: Any, where: str) -> None:
     if not isinstance(parts, dict):
         raise RequestError(f'{where}: has no dict PLUGIN = {{family: {{kind: {{name: builder}}}}}}')
     for family, kinds in parts.items():
+        if family == 'trackers':
+            _add_to(TRACKERS, kinds, f'{where}: PLUGIN: trackers')
+            continue
         if family not in CATALOGS:
-            raise RequestError(f'{where}: PLUGIN: {family!r} is not one of {", ".join(CATALOGS)}')
+            raise RequestError(f'{where}: PLUGIN: {family!r} is not one of {", ".join([*CATALOGS, "trackers"])}')
         for kind, builders in kinds.items():
             if kind not in CATALOGS[family]:
                 raise RequestError(f'{where}: PLUGIN: {family}: {kind!r} is not one of {", ".join(CATALOGS[family])}')
-            catalog = CATALOGS[family][kind]
-            if taken := [name for name, build in builders.items() if catalog.get(name, build) is not build]:
-                raise RequestError(f'{where}: PLUGIN: {family}.{kind}: {taken[0]!r} is taken; choose another name')
-            catalog.update(builders)
+            _add_to(CATALOGS[family][kind], builders, f'{where}: PLUGIN: {family}.{kind}')
+
+
+def _add_to(catalog: dict[str, Any], builders: dict[str, Any], where: str) -> None:
+    if taken := [name for name, build in builders.items() if catalog.get(name, build) is not build]:
+        raise RequestError(f'{where}: {taken[0]!r} is taken; choose another name')
+    catalog.update(builders)
