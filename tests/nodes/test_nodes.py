@@ -367,7 +367,9 @@ def test_a_node_that_joins_later_takes_part_from_then_on(nodes: list[Node]) -> N
     command = (
         'train',
         *TINY,
-        'train.steps=4000',
+        'train.epochs=500',  # of 48 samples
+        'train.global_batch_size=null',
+        'train.batch_size_per_rank=6',
         'evaluate.enabled=false',
         'report.every=1',
         'report.pictures=0',
@@ -380,15 +382,22 @@ def test_a_node_that_joins_later_takes_part_from_then_on(nodes: list[Node]) -> N
     second = nodes[1].phalanx(*command, *elastic)
     first.until_said('1 more node joined')
     second.until_said('is node 2 of 2')
-    first.until_said('resumed at step')
+    first.until_said('ranks 1 -> 2, global batch 6 -> 12, steps ')
     at = steps(nodes[0])
     first.until(lambda: steps(nodes[0]) >= at + 3)
     second.process.send_signal(signal.SIGKILL)  # and leaves again
     first.until_said('going on with the nodes that are left')
     at = steps(nodes[0])
     first.until(lambda: steps(nodes[0]) >= at + 3)
-    seen = [line['step'] for line in records(nodes[0].folder / 'run')]
-    assert sorted(set(seen)) == list(range(1, max(seen) + 1))  # no step was left out
+    lines = records(nodes[0].folder / 'run')
+    assert [line['step'] for line in lines] == list(range(1, len(lines) + 1))
+    samples = [round(line['epoch'] * 48) for line in lines]
+    batches = [after - before for before, after in zip([0, *samples], samples, strict=False)]
+    assert set(batches) == {
+        6,
+        12,
+    }  # of one and of two ranks: the data stream goes on where it was, in neither direction it jumps
+    assert (batches[0], batches[-1]) == (6, 6)
     first.process.send_signal(signal.SIGTERM)
     assert first.end() == 143
 

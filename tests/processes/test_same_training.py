@@ -115,3 +115,24 @@ def test_a_run_goes_on_with_another_number_of_ranks(phalanx: Command, tmp_path: 
     assert phalanx('train', *recipe, 'train.until=4', '--nproc_per_node', '2', '--save_dir', 'mixed').returncode == 0
     assert phalanx('train', *recipe, '--nproc_per_node', '3', '--save_dir', 'mixed').returncode == 0
     assert losses(tmp_path / 'mixed') == pytest.approx(losses(tmp_path / 'alone'), rel=1e-5)
+
+
+def test_epochs_of_batches_per_rank_are_whole_whatever_the_numbers_of_ranks(phalanx: Command, tmp_path: Path) -> None:
+    """Two epochs of 24 samples, 2 on each rank: 3 steps of 2, 3 of 4, 3 of 6, and 6 of 2 for the 12 that are left."""
+    recipe = (*TINY, 'evaluate.enabled=false', 'data.train_scenes=24', 'train.epochs=2', 'train.global_batch_size=null')
+    recipe = (*recipe, 'train.batch_size_per_rank=2', 'schedule={power: 1, warmup_steps: 0}', '--save_dir', 'run')
+    for ranks, until in (('1', '3'), ('2', '6'), ('3', '9')):
+        start = phalanx('train', *recipe, f'train.until={until}', '--nproc_per_node', ranks)
+        assert start.returncode == 0, start.stderr
+    assert 'ranks 2 -> 3, global batch 4 -> 6, steps 6 of 14 -> 6 of 11' in start.stdout
+    last = phalanx('train', *recipe)
+    assert last.returncode == 0, last.stderr
+    lines = records(tmp_path / 'run')
+    assert [line['step'] for line in lines] == list(range(1, 16))
+    samples = [round(line['epoch'] * 24) for line in lines]
+    assert samples == [2, 4, 6, 10, 14, 18, 24, 30, 36, 38, 40, 42, 44, 46, 48]
+    assert [line['lr'] for line in lines] == pytest.approx([0.01 * (1 - seen / 48) for seen in (0, *samples[:-1])])
+    summary = json.loads((tmp_path / 'run' / 'summary.json').read_text())
+    assert (summary['steps'], summary['epochs']) == (15, 2)
+    saved = sorted(path.name for path in (tmp_path / 'run' / 'checkpoints').iterdir())
+    assert saved[-1] == 'step_0000015' == (tmp_path / 'run' / 'latest').readlink().name

@@ -53,11 +53,15 @@ def trained(
     """A run on its way to step `steps`, begun there where the run `after` ended."""
     job = open_job(TINY[0], [(word, word) for word in (*TINY[2:], *words)])
     folder.mkdir()
-    trainer: Trainer[Any, Any, Any] = Trainer(job.recipe, job.task, folder=folder, device=torch.device('cpu'))
-    if after is not None:
+    device = torch.device('cpu')
+    if after is None:
+        trainer: Trainer[Any, Any, Any] = Trainer(job.recipe, job.task, folder=folder, device=device)
+    else:
         after.save()
         after.saver.end(after.at, after.report)
-        trainer.restore(load(after.checkpoints.all()[-1]))
+        saved = load(after.checkpoints.all()[-1])
+        trainer = Trainer(job.recipe, job.task, folder=folder, device=device, at=Standing.of(saved.state, saved.step))
+        trainer.restore(saved)
     for batch in trainer.batches():
         if trainer.at.step == steps:
             break

@@ -7,7 +7,8 @@ from collections.abc import Callable
 
 import pytest
 
-from phalanx.engine.optim.schedule import Schedule, constant, cosine, in_steps, piecewise, polynomial, step
+from phalanx.engine.optim.schedule import Schedule, constant, cosine, piecewise, polynomial, step
+from phalanx.engine.timeline import in_steps
 
 TABLE = [
     (constant(0.1, 10, 5), {0: 0.1, 99: 0.1}, 'constant'),

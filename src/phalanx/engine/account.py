@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import platform
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -82,7 +80,7 @@ def not_finite(trainer: Trainer[Any, Any, Any], step: int, values: Sequence[floa
     )
 
 
-def summary(trainer: Trainer[Any, Any, Any], seconds: float) -> dict[str, Any]:
+def summary(trainer: Trainer[Any, Any, Any]) -> dict[str, Any]:
     """What a run comes to, the same on all ranks, which call this together."""
     at, stream = trainer.at, trainer.stream
     return {
@@ -95,8 +93,8 @@ def summary(trainer: Trainer[Any, Any, Any], seconds: float) -> dict[str, Any]:
         'epochs': stream.epoch(at.step),
         'global_batch_size': stream.global_batch_size,
         'world_size': dist.world_size(),
-        'seconds': seconds,
-        **throughput(trainer.clock, (at.step - trainer.started_at) * stream.global_batch_size, trainer.device),
+        'seconds': at.seconds,
+        **throughput(trainer.clock, at.timed_samples, trainer.device, before=trainer.before),
         'initial_weights': [taken.facts() for taken in trainer.initial],
         'skipped_samples': sorted(set(trainer.news.bad.values())),
     }
@@ -111,10 +109,3 @@ def remarks(summary: Mapping[str, Any]) -> Iterator[str]:
             f'this run is not better than its start: {summary["main_metric"]} {number(best)} at step {summary["best_step"]}, '
             f'{number(start)} before the first step; try a lower optimizer.lr, norm_sync=frozen, or train.freeze'
         )
-
-
-def earlier(folder: Path) -> dict[str, Any]:
-    """How long it took and how fast it was when the run reached its end, for a start that found nothing left to train."""
-    file = folder / 'summary.json'
-    before = json.loads(file.read_text()) if file.is_file() else {}
-    return {key: before[key] for key in ('seconds', 'samples_per_s', 'data_wait', 'peak_memory_mb') if key in before}

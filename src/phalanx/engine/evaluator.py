@@ -14,6 +14,7 @@ from phalanx.engine.ema import Ema
 from phalanx.engine.evaluation import EvaluationStoppedError, Setup, Shown, evaluate, pictures, with_worst
 from phalanx.engine.news import News
 from phalanx.engine.standing import Standing
+from phalanx.engine.timeline import Length
 from phalanx.engine.validation import validation_loss
 from phalanx.families.task import Evaluation, Task
 from phalanx.parallel import dist
@@ -49,8 +50,8 @@ class Evaluator:
             at.start = None if math.isnan(score) else score
             report.evaluation(0, found, best=False)
 
-    def step(self, at: Standing, report: Report, *, every: int, is_last: bool) -> bool:
-        """Evaluates the model of the step reached; whether it is the best so far. `every`: steps between two evaluations.
+    def step(self, at: Standing, report: Report, *, every: Length, is_last: bool) -> bool:
+        """Evaluates the model of the step reached; whether it is the best so far. `every`: the length between two evaluations.
 
         The raw weights are evaluated beside their EMA at the end, and before as often as that reads no more samples than
         RAW_SHARE of those trained on.
@@ -62,15 +63,16 @@ class Evaluator:
         if found is None:
             return False
         raw = None
-        if averages and (is_last or at.step % self.raw_every(every) == 0):
+        if averages and (is_last or self.raw_every(every).is_completed_at(at.step)):
             raw = self.found(at.step)
         best = at.evaluated_as(found.metrics, (self.task.main_metric, *self.task.tie_breakers))
         report.evaluation(at.step, found, best=best, raw=raw.metrics if raw else None)
         return best
 
-    def raw_every(self, every: int) -> int:
-        trained = every * self.setup.recipe.train.global_batch(dist.world_size())  # samples between two evaluations
-        return every * math.ceil(len(self.samples) / (RAW_SHARE * trained))
+    def raw_every(self, every: Length) -> Length:
+        """The length between two evaluations of the raw weights, where evaluations come `every` so many steps."""
+        trained = every.steps * self.setup.recipe.train.global_batch(dist.world_size())  # samples between two evaluations
+        return replace(every, steps=every.steps * math.ceil(len(self.samples) / (RAW_SHARE * trained)))
 
     def found(self, step: int, pictured: Report | None = None) -> Evaluation | None:
         """What an evaluation of the network as it is now finds, None when it was stopped; pictures go to `pictured`."""

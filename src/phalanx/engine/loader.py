@@ -1,6 +1,7 @@
 """The data stream: which sample goes to which rank at which step, and the workers that read ahead.
 
-The stream is a function of (seed, step, rank) alone, so a run starts anywhere in it without replaying what came before.
+The stream is a function of (seed, step, rank) and of the samples seen before, so a run starts anywhere in it without replaying
+what came before.
 """
 
 import contextlib
@@ -46,6 +47,7 @@ class Stream:
     seed: int
     rank: int
     world_size: int
+    offset: int = 0  # of a run whose global batch was another before: `Timeline.offset`
 
     def __post_init__(self) -> None:
         pieces = self.micro_batches * self.world_size
@@ -56,12 +58,16 @@ class Stream:
                 'enlarge train.global_batch_size or use fewer ranks'
             )
 
+    def position(self, step: int) -> int:
+        """The samples seen before `step`."""
+        return self.offset + step * self.global_batch_size
+
     def share(self, step: int) -> list[Draw]:
-        """What this rank reads for `step`.
+        """The samples that this rank reads for `step`.
 
         Where the shares are unequal, some hold one sample more; losses and norms count samples, so nothing changes by it.
         """
-        first = step * self.global_batch_size
+        first = self.position(step)
         mine = np.array_split(np.arange(first, first + self.global_batch_size), self.world_size)[self.rank]
         return [self.draw(int(position), step) for position in mine]
 
@@ -71,13 +77,13 @@ class Stream:
 
     def epoch_of(self, step: int) -> int:
         """The epoch of the global batch of `step`: the mean over its samples, rounded down, where it spans the end of one."""
-        epochs, offset = divmod(step * self.global_batch_size, self.size)
+        epochs, offset = divmod(self.position(step), self.size)
         later = sum((offset + sample) // self.size for sample in range(self.global_batch_size))
         return epochs + later // self.global_batch_size
 
     def epoch(self, step: int) -> float:
         """Passes over the data set made before `step`."""
-        return step * self.global_batch_size / self.size
+        return self.position(step) / self.size
 
 
 @lru_cache(maxsize=2)  # for steps that span two epochs

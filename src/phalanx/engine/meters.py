@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
+from phalanx.engine.standing import Standing
 from phalanx.parallel import dist
 
 T = TypeVar('T')
@@ -134,16 +135,21 @@ def peak_memory_mb(device: torch.device) -> float:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**10
 
 
-def throughput(clock: Stopwatch, samples: int, device: torch.device) -> dict[str, Any]:
-    """For the summary of a run, over all ranks: samples a second of training alone, waiting, memory, slow ranks."""
+def throughput(clock: Stopwatch, samples: int, device: torch.device, *, before: Standing) -> dict[str, Any]:
+    """For the summary of a run, over all ranks and starts: samples a second of training alone, waiting, memory.
+
+    `samples` are those of all starts, `before` is the progress that earlier ones had made. Slow ranks are those of this start.
+    """
     ranks = dist.gather_objects(
         {'memory_mb': peak_memory_mb(device), 'seconds': clock.total_seconds, 'waited': clock.total_waited}
     )
-    trained = max(rank['seconds'] for rank in ranks)
+    trained = before.training_seconds + max(rank['seconds'] for rank in ranks)
+    seconds = before.training_seconds * len(ranks) + sum(rank['seconds'] for rank in ranks)
+    waited = before.waiting_seconds * len(ranks) + sum(rank['waited'] for rank in ranks)
     return {
         'samples_per_s': samples / trained if trained else None,
-        'data_wait': sum(rank['waited'] for rank in ranks) / sum(rank['seconds'] for rank in ranks) if trained else None,
-        'peak_memory_mb': max(rank['memory_mb'] for rank in ranks),
+        'data_wait': waited / seconds if trained else None,
+        'peak_memory_mb': max(before.peak_memory_mb, *(rank['memory_mb'] for rank in ranks)),
         'slow_ranks': slower_ranks(
             [{'waiting for data': rank['waited'], 'training': rank['seconds'] - rank['waited']} for rank in ranks]
         ),

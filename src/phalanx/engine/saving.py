@@ -103,8 +103,8 @@ class Saver:
             'compression': self.compression.state() if self.compression else None,
         }
 
-    def restore(self, loaded: Loaded) -> Standing:
-        """Goes back to a checkpoint. Raises RunError when it is of another network or of a run with other parts."""
+    def restore(self, loaded: Loaded) -> None:
+        """Takes the tensors of a checkpoint. Raises RunError when it is of another network or of a run with other parts."""
         try:
             self.model.load_state_dict(loaded.model)
             take_state(self.optimizer, loaded.state['optimizer'])
@@ -117,4 +117,3 @@ class Saver:
             self.ema.restore(loaded.state['ema'])
         if self.compression is not None:
             self.compression.restore(loaded.state['compression'])
-        return Standing.of(loaded.state, loaded.step)

@@ -45,7 +45,7 @@ class Train:
     """How long, how much at once, and from which random numbers."""
 
     steps: int | None = None
-    """Optimizer updates; or `epochs`."""
+    """Optimizer updates, whatever the batch; or `epochs`."""
     epochs: float | None = None
     """Passes over the training samples; or `steps`."""
     until: int | None = None
@@ -53,7 +53,8 @@ class Train:
     global_batch_size: int | None = None
     """Samples of one step over all ranks and micro-batches: the training does not depend on the number of ranks."""
     batch_size_per_rank: int | None = None
-    """Samples of one step on one rank: more ranks make a larger global batch (see `scaling`)."""
+    """Samples of one step on one rank: more ranks make a larger global batch (see `scaling`). A run that continues with another
+    number of ranks continues at its sample: `epochs` stay epochs, `steps` stay steps."""
     micro_batches: int = 1
     """Forward and backward passes that a rank takes its share of a step in, one after the other, to save memory: gradient
     accumulation. A batch norm then sees one micro-batch at a time (under `norm_sync: global` that of all ranks)."""

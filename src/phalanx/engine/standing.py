@@ -1,4 +1,4 @@
-"""Where a run stands: how far it is, and which of its evaluations was the best."""
+"""The progress of a run: how far it is, how long that took, and which of its evaluations was the best."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -8,9 +8,16 @@ from typing import Any, Self
 
 @dataclass
 class Standing:
-    """What a checkpoint says of the run besides the tensors."""
+    """All that a checkpoint says of the run besides the tensors."""
 
     step: int = 0
+    batches: Sequence[tuple[int, int]] = ()  # (first step, global batch size from there on): `timeline.Timeline`
+    ranks: int = 0  # of the start that made the last step
+    seconds: float = 0.0  # over all starts, like the following; steps that were lost with a start do not count
+    training_seconds: float = 0.0  # without evaluations and checkpoints, on the main rank
+    waiting_seconds: float = 0.0  # for data, on the main rank
+    timed_samples: int = 0  # seen in `training_seconds`
+    peak_memory_mb: float = 0.0
     best: float | None = None  # the value of the metric that picks the best checkpoint
     best_step: int = 0
     best_ties: list[float] = field(default_factory=list)  # what broke ties at that step, in order
@@ -36,6 +43,6 @@ class Standing:
         return is_best
 
     @classmethod
-    def of(cls, state: dict[str, Any], step: int) -> Self:
-        """That of a checkpoint."""
-        return cls(**{each.name: state[each.name] for each in fields(cls)} | {'step': step})
+    def of(cls, state: Mapping[str, Any], step: int) -> Self:
+        """The progress that the state of a checkpoint holds; fields that it does not know yet have their defaults."""
+        return cls(**{each.name: state[each.name] for each in fields(cls) if each.name in state} | {'step': step})

@@ -3,6 +3,7 @@
 import math
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -17,19 +18,19 @@ from phalanx.engine.ema import Ema
 from phalanx.engine.evaluation import Setup
 from phalanx.engine.evaluator import Evaluator
 from phalanx.engine.loader import Stream, check_bad
-from phalanx.engine.meters import StepNumbers, Stopwatch
+from phalanx.engine.meters import StepNumbers, Stopwatch, peak_memory_mb
 from phalanx.engine.news import News
 from phalanx.engine.optim.clip import clip
 from phalanx.engine.optim.frozen import FrozenAtFirst, freeze
 from phalanx.engine.optim.groups import parameter_groups
 from phalanx.engine.optim.optimizers import set_lr
 from phalanx.engine.optim.scaling import scaled
-from phalanx.engine.optim.schedule import in_steps
 from phalanx.engine.passes import NetworkWithLoss, Passes
 from phalanx.engine.runs import load_initial
 from phalanx.engine.saving import Saver
 from phalanx.engine.schema import Recipe
 from phalanx.engine.standing import Standing
+from phalanx.engine.timeline import Length, Timeline, in_steps
 from phalanx.families.task import B, P, S, Task
 from phalanx.nn.precision import Precision
 from phalanx.parallel import dist, norms
@@ -45,26 +46,31 @@ class Trainer(Generic[S, B, P]):
     """One run of one task on this rank: the same code with one rank and with many."""
 
     def __init__(
-        self, recipe: Recipe, task: Task[S, B, P], *, folder: Path, device: torch.device, from_checkpoint: bool = False
+        self, recipe: Recipe, task: Task[S, B, P], *, folder: Path, device: torch.device, at: Standing | None = None
     ) -> None:
-        """With `from_checkpoint`, all weights are about to come from there: those that the recipe starts from are not read."""
+        """`at`: the progress of a checkpoint that `restore` is about to get; the weights that the recipe names are not read."""
         self.recipe, self.task, self.device = recipe, task, device
         train = recipe.train
 
-        # How much, in steps: below this paragraph only steps exist.
+        # The progress, and the work left. Steps count updates; the global batch of earlier starts may have been another.
+        self.at = at or Standing()
+        self.before, self.started_at, self.started = replace(self.at), self.at.step, time.perf_counter()
         self.dataset, self.evalset = task.dataset('train'), task.dataset('eval')
         batch = train.global_batch(dist.world_size())
-        self.stream = Stream(len(self.dataset), batch, train.micro_batches, train.seed, dist.rank(), dist.world_size())
-        self.steps_per_epoch = len(self.dataset) / batch
-        self.steps = train.steps or in_steps(train.epochs or 0, self.steps_per_epoch)
+        self.timeline = Timeline.resumed(self.at.batches, self.started_at, batch, in_epochs=train.steps is None)
+        self.at.batches, self.at.ranks = self.timeline.batches, dist.world_size()
+        size, ranks = len(self.dataset), (dist.rank(), dist.world_size())
+        self.stream = Stream(size, batch, train.micro_batches, train.seed, *ranks, self.timeline.offset)
+        self.steps_per_epoch = size / batch
+        self.steps = train.steps or self.timeline.last_step(train.epochs or 0, size)
         self.until = min(train.until or self.steps, self.steps)
-        self.evaluate_every = recipe.evaluate.every or in_steps(recipe.evaluate.every_epochs or 0, self.steps_per_epoch)
-        self.save_every = recipe.checkpoint.every or in_steps(recipe.checkpoint.every_epochs or 0, self.steps_per_epoch)
+        self.evaluate_every = self.interval(recipe.evaluate.every, recipe.evaluate.every_epochs)
+        self.save_every = self.interval(recipe.checkpoint.every, recipe.checkpoint.every_epochs)
 
         # The network. Every rank draws the same initial weights.
         torch.manual_seed(train.seed)
         self.model = task.model()
-        self.initial = [] if from_checkpoint else load_initial(self.model, recipe, task)
+        self.initial = [] if at else load_initial(self.model, recipe, task)
         # For the report: what is odd about the data, and what of the initial weights was not taken.
         self.notes = [*self.dataset.notes, *self.evalset.notes, *(note for taken in self.initial for note in taken.notes)]
         if train.freeze_steps is None:
@@ -79,7 +85,8 @@ class Trainer(Generic[S, B, P]):
         groups = parameter_groups(self.model, recipe.parameters)
         self.optimizer = recipe.optimizer(groups)
         self.lr = scaled(self.optimizer.defaults['lr'], recipe.scaling, batch)
-        self.schedule = recipe.schedule(self.lr, self.steps, self.steps_per_epoch)
+        length = train.steps or in_steps(train.epochs or 0, self.steps_per_epoch)
+        self.schedule = recipe.schedule(self.lr, length, self.steps_per_epoch, self.timeline)
         self.ema = Ema(self.model, recipe.ema) if recipe.ema else None
         self.notes += self.ema.notes(self.steps) if self.ema else []
 
@@ -88,11 +95,11 @@ class Trainer(Generic[S, B, P]):
         torch.backends.cudnn.benchmark = task.has_fixed_size  # else every new size would be a search for the fastest kernels
         options = train.compile_options(device.type)
         network: nn.Module = self.model if options is None else torch.compile(self.model, **options)  # type: ignore[call-overload]
-        self.with_loss = NetworkWithLoss(task, network, WholeStep(samples=batch, epochs=self.steps / self.steps_per_epoch))
+        epochs = self.timeline.even_steps(self.steps) / self.steps_per_epoch
+        self.with_loss = NetworkWithLoss(task, network, WholeStep(samples=batch, epochs=epochs))
         self.passes = Passes(self.with_loss, self.stream, self.precision, statistics, recipe.gradients, device)
 
-        # Where it stands, and what it reads and writes.
-        self.at, self.started_at = Standing(), 0
+        # What it reads and writes.
         self.checkpoints = Checkpoints(folder, keep=recipe.checkpoint.keep)
         parts = self.model, self.optimizer, self.precision, self.ema, self.passes.compression
         self.saver = Saver(self.checkpoints, *parts, asynchronous=recipe.checkpoint.asynchronous)
@@ -108,8 +115,7 @@ class Trainer(Generic[S, B, P]):
 
     def train(self, report: Report) -> dict[str, Any]:
         """The summary of the run, after training to the end. Raises RunError, BadSampleError or StoppedError."""
-        self.report = report
-        started = time.perf_counter()
+        self.report, self.started = report, time.perf_counter()
         if self.owes_start():
             self.evaluator.start(self.at, report)
         if self.owes_evaluation():  # the run was stopped in the middle of it, or is wanted to end here
@@ -124,13 +130,14 @@ class Trainer(Generic[S, B, P]):
         for batch in batches:
             self.train_step(batch)
             self.at.step += 1
-            if self.at.step == self.until or self.due(self.recipe.report.every):
+            if self.at.step == self.until or self.at.step % self.recipe.report.every == 0:
                 self.log()
             self.between_steps()
             if self.at.step == self.until:  # which an evaluation may have brought forward
                 break
         self.saver.end(self.at, self.report, is_last=True)
-        summary = account.summary(self, time.perf_counter() - started)
+        self.count_time()
+        summary = account.summary(self)
         for warning in account.remarks(summary):
             self.report.warning(warning)
         return summary
@@ -167,9 +174,9 @@ class Trainer(Generic[S, B, P]):
                     self.report.warning(f'skipped: {why}')
                 check_bad(self.news.bad, self.recipe.train.bad_samples)
 
-    def due(self, every: int) -> bool:
-        """Whether the step reached is a multiple of `every`."""
-        return every > 0 and self.at.step % every == 0
+    def interval(self, steps: int | None, epochs: float | None) -> Length:
+        """The length between two evaluations or checkpoints; 0 for none."""
+        return Length(steps) if steps else Length(in_steps(epochs or 0, self.steps_per_epoch), self.timeline)
 
     def owes_start(self) -> bool:
         """Whether the weights that this run begins with are to be evaluated: anything is better than a fresh head."""
@@ -178,7 +185,7 @@ class Trainer(Generic[S, B, P]):
 
     def owes_evaluation(self) -> bool:
         """Whether the model has to be evaluated as it is now, and was not yet."""
-        wanted = self.at.step == self.until or self.due(self.evaluate_every)
+        wanted = self.at.step == self.until or self.evaluate_every.is_completed_at(self.at.step)
         return self.recipe.evaluate.enabled and wanted and self.at.evaluated != self.at.step
 
     def between_steps(self) -> None:
@@ -186,7 +193,8 @@ class Trainer(Generic[S, B, P]):
         new_best = self.evaluate() if self.owes_evaluation() else False
         self.stop_early()
         late = self.at.step == self.started_at  # the checkpoint of this step was written before its evaluation
-        if self.at.step == self.until or new_best or late or self.news.stop_agreed or self.due(self.save_every):
+        is_due = self.at.step == self.until or self.save_every.is_completed_at(self.at.step)
+        if is_due or new_best or late or self.news.stop_agreed:
             self.save(new_best)
         if self.news.stop_agreed and (self.at.step < self.until or self.owes_evaluation()):
             self.saver.end(self.at, self.report, is_last=True)
@@ -225,11 +233,42 @@ class Trainer(Generic[S, B, P]):
         self.heartbeat.beat(self.at.step, 'saving')
         self.read_numbers(keep=0)  # a step whose loss is not finite must not be saved
         self.evaluator.agree_on_statistics()
+        self.count_time()
         self.saver.begin(self.at, best, self.report)
         self.clock.go_on()
 
     def restore(self, loaded: Loaded) -> None:
-        """Goes back to a checkpoint. Raises RunError when it is of another network or of a run with other parts."""
-        self.at, self.started_at = self.saver.restore(loaded), loaded.step
+        """Takes the weights and the state of the checkpoint whose progress this run was built with.
+
+        Raises RunError when it is of another network or of a run with other parts.
+        """
+        self.saver.restore(loaded)
         norms.keep_folded(self.model)
         self.stop_early()
+
+    def count_time(self) -> None:
+        """Brings the time spent on the run up to date: that of earlier starts and that of this one so far."""
+        at, before, clock = self.at, self.before, self.clock
+        at.seconds = before.seconds + time.perf_counter() - self.started
+        at.training_seconds = before.training_seconds + clock.total_seconds + clock.seconds
+        at.waiting_seconds = before.waiting_seconds + clock.total_waited + clock.waited
+        at.timed_samples = before.timed_samples + (at.step - self.started_at) * self.stream.global_batch_size
+        at.peak_memory_mb = max(before.peak_memory_mb, peak_memory_mb(self.device))
+
+    def change(self) -> str | None:
+        """The change of the global batch since the earlier starts, in words; None without one."""
+        before, train, position = self.before, self.recipe.train, self.stream.position(self.started_at)
+        if not self.started_at or (before.batches and before.batches[-1][1] == self.stream.global_batch_size):
+            return None
+        if not before.batches:
+            if train.global_batch_size is not None:
+                return None
+            return f'the checkpoint does not say its global batch: {self.stream.global_batch_size} is taken for it, as now'
+        steps = train.steps or Timeline(tuple(before.batches)).last_step(train.epochs or 0, self.stream.size)
+        counts = 'train.steps counts updates of the weights' if train.steps else 'train.epochs counts samples'
+        return (
+            f'resumed at sample {position:,} (epoch {self.stream.epoch(self.started_at):.2f}): '
+            f'ranks {before.ranks} -> {self.stream.world_size}, '
+            f'global batch {before.batches[-1][1]} -> {self.stream.global_batch_size}, '
+            f'steps {self.started_at} of {steps} -> {self.started_at} of {self.steps} ({counts})'
+        )

@@ -24,6 +24,7 @@ from phalanx.engine import account, evaluation
 from phalanx.engine.loader import PATIENCE
 from phalanx.engine.runs import Job, differences, hold, pick_device, set_aside, with_names
 from phalanx.engine.schema import Train
+from phalanx.engine.standing import Standing
 from phalanx.engine.trainer import Trainer
 from phalanx.families.task import Evaluation
 from phalanx.nn.precision import Precision
@@ -110,10 +111,10 @@ def run(job: Job, resume: str | None, fresh: bool, device: torch.device, callbac
         if job.recipe.train.compile:
             use_own_cache()
         found, notes = prepare(job, resume, fresh, held) if dist.rank() == 0 else (None, [])
-        resumes = bool(dist.from_main_rank(found is not None))
-        if not resumes:
+        at = dist.from_main_rank(Standing.of(found.state, found.step) if found is not None else None)
+        if at is None:
             fetch_together(job.recipe.train)
-        trainer = Trainer(job.recipe, job.task, folder=job.folder, device=device, from_checkpoint=resumes)
+        trainer = Trainer(job.recipe, job.task, folder=job.folder, device=device, at=at)
         checkpoint, notes = dist.with_tensors_from_main_rank((found, notes))
         del found
         resumed_from = None
@@ -140,12 +141,14 @@ def run(job: Job, resume: str | None, fresh: bool, device: torch.device, callbac
         if resumed_from is not None:
             report.resume(trainer.at.step)
             report.note(f'resumed at step {trainer.at.step} from {resumed_from}')
+            if (change := trainer.change()) is not None:
+                report.note(change)
         report.world(account.facts(job, trainer), dist.gather_objects(account.place(device)))
         caught = catch_signals(trainer)
         try:
             summary = trainer.train(report)
             summary |= {'differs': job.differs} if job.differs else {}
-            report.finish(summary if trainer.at.step > trainer.started_at else {**summary, **account.earlier(job.folder)})
+            report.finish(summary)
         except StoppedError as stopped:
             report.note(str(stopped))
             return 128 + int(dist.from_main_rank(caught[0] if caught else signal.SIGTERM))

@@ -1,7 +1,7 @@
 """The learning rate as a pure function of the step: nothing to save, nothing to restore.
 
-Each builder takes the base rate, the steps of the run and the steps of an epoch, and gives a function of the step (from 0).
-Three conventions hold for all of them.
+Each builder takes the base rate, the steps of the run, the steps of an epoch and the timeline of a run whose global batch may
+have changed, and gives a function of the step (from 0). Four conventions hold for all of them.
 
 - Where and how long something is (`epochs: 360`, `boundaries: [60000]`) counts from the start of training, warm-up included.
   PaddleSeg's and PaddleOCR's schedulers count piecewise boundaries, and PaddleOCR's also the length of a cosine, from the end
@@ -9,26 +9,31 @@ Three conventions hold for all of them.
 - During warm-up the rate is a straight line from `warmup_start_lr`, at step 0, to what the schedule says at the first step
   after it. A curve (polynomial, cosine) begins there: it is stretched from the end of the warm-up to its own end.
 - After its end a curve stays at its last value.
+- After a change of the global batch, what is given in steps goes on counting updates, and what is given in epochs goes on
+  counting samples: neither jumps.
 """
 
 import math
 from bisect import bisect_right
 from collections.abc import Callable
 
-Schedule = Callable[[int], float]  # step -> learning rate
+from phalanx.engine.timeline import Length, Timeline, in_steps
+
+Schedule = Callable[[float], float]  # step -> learning rate
 
 
 def constant(
     lr: float,
     length: int,
     steps_per_epoch: float,
+    timeline: Timeline | None = None,
     *,
     warmup_steps: int | None = None,
     warmup_epochs: float | None = None,
     warmup_start_lr: float = 0.0,
 ) -> Schedule:
     """The base rate throughout."""
-    warmup = _steps('warm-up', warmup_steps, warmup_epochs, steps_per_epoch, default=0)
+    warmup = _length('warm-up', warmup_steps, warmup_epochs, steps_per_epoch, timeline)
     return _warmed_up(lambda step: lr, warmup, warmup_start_lr)
 
 
@@ -36,6 +41,7 @@ def polynomial(
     lr: float,
     length: int,
     steps_per_epoch: float,
+    timeline: Timeline | None = None,
     *,
     power: float = 1.0,
     end_lr: float = 0.0,
@@ -51,8 +57,8 @@ def polynomial(
     """
     _not_negative('power', power)
     _not_negative('end_lr', end_lr)
-    warmup = _steps('warm-up', warmup_steps, warmup_epochs, steps_per_epoch, default=0)
-    end = _steps('curve', steps, epochs, steps_per_epoch, default=length)
+    warmup = _length('warm-up', warmup_steps, warmup_epochs, steps_per_epoch, timeline)
+    end = _length('curve', steps, epochs, steps_per_epoch, timeline, default=length)
     return _warmed_up(
         lambda step: (lr - end_lr) * (1 - _progress(step, warmup, end)) ** power + end_lr, warmup, warmup_start_lr
     )
@@ -62,6 +68,7 @@ def cosine(
     lr: float,
     length: int,
     steps_per_epoch: float,
+    timeline: Timeline | None = None,
     *,
     end_lr: float = 0.0,
     steps: int | None = None,
@@ -75,10 +82,10 @@ def cosine(
     The curve ends after `steps` or `epochs`, with neither at the end of training; PP-YOLOE trains 300 epochs of a curve of 360.
     """
     _not_negative('end_lr', end_lr)
-    warmup = _steps('warm-up', warmup_steps, warmup_epochs, steps_per_epoch, default=0)
-    end = _steps('curve', steps, epochs, steps_per_epoch, default=length)
+    warmup = _length('warm-up', warmup_steps, warmup_epochs, steps_per_epoch, timeline)
+    end = _length('curve', steps, epochs, steps_per_epoch, timeline, default=length)
 
-    def curve(step: int) -> float:
+    def curve(step: float) -> float:
         return (lr - end_lr) * 0.5 * (1 + math.cos(math.pi * _progress(step, warmup, end))) + end_lr
 
     return _warmed_up(curve, warmup, warmup_start_lr)
@@ -88,6 +95,7 @@ def step(
     lr: float,
     length: int,
     steps_per_epoch: float,
+    timeline: Timeline | None = None,
     *,
     every: int | None = None,
     every_epochs: float | None = None,
@@ -98,17 +106,18 @@ def step(
 ) -> Schedule:
     """The rate times `gamma` at every multiple of `every` steps, or of `every_epochs`."""
     _not_negative('gamma', gamma)
-    warmup = _steps('warm-up', warmup_steps, warmup_epochs, steps_per_epoch, default=0)
-    interval = _steps('interval', every, every_epochs, steps_per_epoch, default=0)
-    if interval < 1:
+    warmup = _length('warm-up', warmup_steps, warmup_epochs, steps_per_epoch, timeline)
+    interval = _length('interval', every, every_epochs, steps_per_epoch, timeline)
+    if interval.steps < 1:
         raise ValueError('the step schedule needs `every` or `every_epochs`, and at least one step of it')
-    return _warmed_up(lambda step: lr * gamma ** (step // interval), warmup, warmup_start_lr)
+    return _warmed_up(lambda step: lr * gamma ** (interval.done(step) // interval.steps), warmup, warmup_start_lr)
 
 
 def piecewise(
     lr: float,
     length: int,
     steps_per_epoch: float,
+    timeline: Timeline | None = None,
     *,
     factors: tuple[float, ...],
     boundaries: tuple[int, ...] | None = None,
@@ -134,41 +143,42 @@ def piecewise(
         )
     for factor in factors:
         _not_negative('factors', factor)
-    warmup = _steps('warm-up', warmup_steps, warmup_epochs, steps_per_epoch, default=0)
+    warmup = _length('warm-up', warmup_steps, warmup_epochs, steps_per_epoch, timeline)
     rates = [lr, *(lr * factor for factor in factors)]
-    return _warmed_up(lambda step: rates[bisect_right(at, step)], warmup, warmup_start_lr)
+    counter = Length(0, timeline if boundaries is None else None)
+    return _warmed_up(lambda step: rates[bisect_right(at, counter.done(step))], warmup, warmup_start_lr)
 
 
-def in_steps(epochs: float, steps_per_epoch: float) -> int:
-    """The number of steps that make `epochs` passes over the data set; a step that was begun counts."""
-    return math.ceil(epochs * steps_per_epoch - 1e-9)  # 0.1 x 30 is a little more than 3
-
-
-def _warmed_up(curve: Schedule, warmup: int, start_lr: float) -> Schedule:
-    """`curve` with its first `warmup` steps replaced by a straight line from `start_lr` to where it then stands."""
+def _warmed_up(curve: Schedule, warmup: Length, start_lr: float) -> Schedule:
+    """`curve` with its first steps, those of `warmup`, replaced by a straight line from `start_lr` to where it then stands."""
     _not_negative('warmup_start_lr', start_lr)
 
-    def schedule(step: int) -> float:
-        if step >= warmup:
+    def schedule(step: float) -> float:
+        if step >= warmup.end:
             return curve(step)
-        return start_lr + (curve(warmup) - start_lr) * step / warmup
+        return start_lr + (curve(warmup.end) - start_lr) * warmup.done(step) / warmup.steps
 
     return schedule
 
 
-def _progress(step: int, start: int, end: int) -> float:
-    """How much of a curve from `start` to `end` lies behind, 0 .. 1. A run shorter than its warm-up never asks."""
-    return min((step - start) / max(end - start, 1), 1.0)
+def _progress(step: float, warmup: Length, end: Length) -> float:
+    """The part of a curve from the end of the warm-up to `end` that lies behind, 0 .. 1; not asked for during the warm-up."""
+    start = end.done(warmup.end)
+    return min((end.done(step) - start) / max(end.steps - start, 1), 1.0)
 
 
-def _steps(what: str, steps: int | None, epochs: float | None, steps_per_epoch: float, default: int) -> int:
-    """A length given in steps or in epochs, in steps."""
+def _length(
+    what: str, steps: int | None, epochs: float | None, steps_per_epoch: float, timeline: Timeline | None, default: int = 0
+) -> Length:
+    """A length given in steps or in epochs; with neither, `default` steps in the unit that the length of the run has."""
     if steps is not None and epochs is not None:
         raise ValueError(f'the {what} is given in steps ({steps}) and in epochs ({epochs}); give one of them')
     _not_negative(what, steps or epochs or 0)
     if steps is not None:
-        return steps
-    return default if epochs is None else in_steps(epochs, steps_per_epoch)
+        return Length(steps)
+    if epochs is not None:
+        return Length(in_steps(epochs, steps_per_epoch), timeline)
+    return Length(default, timeline if timeline is not None and timeline.in_epochs else None)
 
 
 def _not_negative(what: str, value: float) -> None:
