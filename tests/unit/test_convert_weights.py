@@ -189,14 +189,65 @@ class SmallBackbone(nn.Module):
 # Files of PyTorch and numpy.
 
 
-@pytest.mark.parametrize('wrap', [lambda state: state, lambda state: {'epoch': 3, 'model': {'state_dict': state}}])
-def test_tensors_of_a_file_of_pytorch_are_found_where_training_scripts_keep_them(
-    tmp_path: Path, model: nn.Module, wrap: Callable[[Any], Any]
-) -> None:
-    state = {f'module.{name}': torch.full_like(tensor, 2) for name, tensor in model.state_dict().items()}
-    torch.save(wrap(state), tmp_path / 'model.pth')
-    assert load_weights(model, tmp_path / 'model.pth').notes == []
+def renamed(model: nn.Module, pattern: str, value: float = 2) -> dict[str, torch.Tensor]:
+    """The state of `model` full of `value`; in `pattern`, `*` is a name, `<` what is before its last part, `>` that part."""
+    parts = {name: (name, *name.rpartition('.')[::2]) for name in model.state_dict()}
+    return {
+        pattern.replace('*', name).replace('<', head).replace('>', tail): torch.full_like(model.state_dict()[name], value)
+        for name, head, tail in parts.values()
+    }
+
+
+PATTERNS = ('module.*', '_orig_mod.module.*', 'module._orig_mod.*', '_forward_module.model.*', 'model.net.module.*')
+
+
+@pytest.mark.parametrize('pattern', [*PATTERNS, '<._orig_mod.>', 'model.<._fsdp_wrapped_module.>'])
+@pytest.mark.parametrize('suffix', ['.pth', '.safetensors'])
+def test_prefixes_of_wrappers_are_left_out_in_any_order(tmp_path: Path, model: nn.Module, pattern: str, suffix: str) -> None:
+    state, path = renamed(model, pattern), tmp_path / f'model{suffix}'
+    torch.save(state, path) if suffix == '.pth' else safetensors.torch.save_file(state, path)
+    assert load_weights(model, path).notes == []
     assert (first(model) == 2).all()
+
+
+EMA, TRAINED = 2, 3
+EMAS: dict[str, Callable[[nn.Module], Any]] = {
+    'timm': lambda model: {'state_dict': renamed(model, '*', TRAINED), 'state_dict_ema': renamed(model, '*', EMA)},
+    'torchvision': lambda model: {
+        'model': renamed(model, '*', TRAINED),
+        'model_ema': {'n_averaged': torch.tensor(3), **renamed(model, 'module.*', EMA)},
+    },
+    'rt_detr': lambda model: {'model': renamed(model, '*', TRAINED), 'ema': {'module': renamed(model, '*', EMA), 'updates': 9}},
+    'lightning': lambda model: {'state_dict': renamed(model, 'model.*', TRAINED) | renamed(model, 'model_ema.module.*', EMA)},
+}
+
+
+@pytest.mark.parametrize('script', EMAS)
+def test_of_weights_and_their_ema_the_ema_is_taken_and_it_is_said_how_to_get_the_others(
+    tmp_path: Path, model: nn.Module, script: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    torch.save(EMAS[script](model), tmp_path / 'model.pth')
+    taken = load_weights(model, tmp_path / 'model.pth')
+    assert (first(model) == EMA).all()
+    taken.announce()
+    (remark,) = caplog.messages
+    assert 'the EMA' in remark
+    key = remark.rpartition('#key=')[2].split()[0]
+    assert load_weights(model, f'{tmp_path / "model.pth"}#key={key}').notes == []
+    assert (first(model) == TRAINED).all()
+
+
+def test_an_average_without_names_is_passed_over_with_a_remark(tmp_path: Path, model: nn.Module) -> None:
+    shadow = {'shadow_params': [torch.zeros(2)], 'decay': 0.9}
+    torch.save({'epoch': 3, 'model': {'state_dict': renamed(model, '*')}, 'ema': shadow}, tmp_path / 'model.pth')
+    (note,) = load_weights(model, tmp_path / 'model.pth').notes
+    assert note.endswith('`ema` has no tensors by name: `model` is taken')
+
+
+def test_a_key_that_is_not_there_is_refused_with_those_that_are(tmp_path: Path, model: nn.Module) -> None:
+    torch.save(renamed(model, 'net.*'), tmp_path / 'model.pth')
+    with pytest.raises(CheckpointError, match=r"has no entry 'nets'; the names there begin with net$"):
+        load_weights(model, f'{tmp_path / "model.pth"}#key=nets')
 
 
 def test_a_file_of_pytorch_with_the_names_of_the_original_is_laid_out_as_torch_does(tmp_path: Path) -> None:

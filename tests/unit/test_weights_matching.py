@@ -5,6 +5,7 @@ from __future__ import annotations
 from importlib.util import find_spec
 from pathlib import Path
 
+import numpy as np
 import pytest
 import safetensors.torch
 import torch
@@ -38,6 +39,14 @@ def test_classes_that_both_have_keep_their_rows() -> None:
     assert not fit.misshapen and set(fit.carried) == {'weight', 'bias'}
     assert fit.notes() == ['2 rows of classes or characters that both have are taken, the others are fresh: weight, bias']
     assert [row['rows by name'] for row in fit.rows()] == [1, 1]
+
+
+@pytest.mark.filterwarnings('error')
+def test_arrays_that_may_not_be_written_to_fill_a_network_without_a_warning() -> None:
+    weights = {'weight': np.frombuffer(np.ones(4, np.float32).tobytes(), np.float32).reshape(2, 2), 'bias': np.ones(2, 'f4')}
+    model = nn.Linear(2, 2)
+    Fit.of(Naming({name: Slot(name, tensor) for name, tensor in model.state_dict().items()}), weights).fill()
+    assert model.weight.tolist() == [[1, 1], [1, 1]]
 
 
 def test_a_head_whose_rows_are_all_taken_has_no_fresh_ones() -> None:

@@ -58,7 +58,7 @@ def convert_weights(given: argparse.Namespace) -> int:
     """Raises ConfigError or RequestError."""
     model = _network(given)
     try:
-        load_weights(model, given.file)
+        load_weights(model, given.file).announce()
         safetensors.torch.save_file({name: tensor.contiguous() for name, tensor in model.state_dict().items()}, given.out)
     except (CheckpointError, OSError, safetensors.SafetensorError) as error:
         print(f'the conversion failed: {error}', file=sys.stderr)

@@ -138,7 +138,7 @@ def export(job: Job, out: Path, options: Options) -> Written:
     """
     try:
         model = job.task.model()
-        load_weights(model, options.weights or job.folder, raw=job.recipe.ema is None)
+        load_weights(model, options.weights or job.folder, raw=job.recipe.ema is None).announce()
         model = student_of(model.eval())
         exported = job.task.export(model, post_processing=options.post_processing)
     except (ValueError, FileNotFoundError) as error:  # of the data set or dictionary that names the classes

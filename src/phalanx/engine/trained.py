@@ -41,7 +41,7 @@ class Trained:
         raw, self._task, self._device = job.recipe.ema is None, job.task, pick_device(str(device))
         self.task = str(job.resolved.value['task'].value)
         self.network = job.task.model()
-        load_weights(self.network, weights or job.folder, raw=raw)
+        load_weights(self.network, weights or job.folder, raw=raw).announce()
         self.network.to(self._device).eval()
         self.weights = said_of_weights(job, weights, raw=raw)
         place = Path(weights or job.folder)

@@ -177,7 +177,9 @@ def evaluate(job: Job, weights: str | Path | None, *, raw: bool = False, picture
     """
     with joined(job.recipe.device) as device:
         model = job.task.model()
-        load_weights(model, weights or job.folder, raw=raw)
+        taken = load_weights(model, weights or job.folder, raw=raw)
+        if dist.rank() == 0:
+            taken.announce()
         setup = evaluation.Setup(job.recipe, device, Precision(job.recipe.precision, device))
         found = evaluation.evaluate(job.task, model.to(device), setup)
         if not pictures or dist.rank() != 0:

@@ -33,5 +33,5 @@ def create_model(name: str, *, num_classes: int, weights: str | Path | None = No
             raise ValueError(f'{option}: {value!r} is not one of {", ".join(map(str, choices))}{did_you_mean(value, choices)}')
     model: nn.Module = known[name](num_classes, **options)
     if weights is not None:
-        load_weights(model, weights, misshapen='skip')
+        load_weights(model, weights, misshapen='skip').announce()
     return model

@@ -9,7 +9,7 @@ import os
 import re
 import urllib.error
 import urllib.request
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import quote, urlsplit
@@ -22,7 +22,7 @@ from phalanx.weights.published import PUBLISHED, entry_of
 
 HUB = 'https://huggingface.co'
 HUB_FILE = re.compile(r'hf://(?P<repo>[\w.-]+/[\w.-]+)(@(?P<revision>[^/]+))?(/(?P<file>.+))?')
-FRAGMENT = re.compile(r'^(.*?)#((?:file|sha256)=.*)$')
+FRAGMENT = re.compile(r'^(.*?)#((?:file|sha256|key)=.*)$')
 
 
 class NotFoundError(FetchError):
@@ -36,6 +36,7 @@ class Found:
     source: str  # as the recipe or the person named them
     path: Path  # a file, or the folder of a run or checkpoint
     member: str | None = None  # which file of an archive
+    key: str | None = None  # which entry of the file
     fetched: Fetched | None = None  # when they came from the network
     licence: str | None = None
     part: Literal['all', 'backbone'] = 'all'  # what of a network it is known to hold
@@ -59,22 +60,22 @@ def is_remote(source: str) -> bool:
 def find(source: str | Path) -> Found:
     """The weights that `source` names: a path, `https://...`, `hf://OWNER/REPO[@REVISION][/FILE]`, or a name of the list.
 
-    `#sha256=HEX` behind it says what the file must be, `#file=NAME` which file of an archive is meant. Raises FetchError, and
-    NotFoundError.
+    `#sha256=HEX` behind it says what the file must be, `#file=NAME` which file of an archive is meant, `#key=NAME` which
+    entry of a file. Raises FetchError, and NotFoundError.
     """
     text = str(source)
     place, options = _split(text)
-    member, sha256 = options.get('file'), options.get('sha256')
+    member, key, sha256 = (options.get(option) for option in ('file', 'key', 'sha256'))
     if (path := _local(place)) is not None:
-        return Found(text, path, member)
+        return Found(text, path, member, key)
     if place.startswith('hf://'):
-        return _of_hub(place, sha256, member)
+        return replace(_of_hub(place, sha256, member), key=key)
     entry = entry_of(place)
     if entry is not None or place.startswith(('https://', 'http://')):
         address = entry.address if entry else place
         check_address(address, sha256)
         there = _cached(place, address) or fetch(address, folder_of(address), sha256=sha256)
-        return Found(text, there.path, member, there, entry.licence if entry else None, entry.part if entry else 'all')
+        return Found(text, there.path, member, key, there, entry.licence if entry else None, entry.part if entry else 'all')
     raise NotFoundError(
         f'{text}: there is no such file, run folder or name of published weights{did_you_mean(place, PUBLISHED)} '
         '(`phalanx weights` lists the names)'
@@ -146,7 +147,7 @@ def _of_hub(place: str, sha256: str | None, member: str | None) -> Found:
         licence = (facts.get('cardData') or {}).get('license')
         write_whole(known, json.dumps({'licence': licence}).encode())
     licence = json.loads(known.read_text()).get('licence') if known.is_file() else None
-    return Found(place, there.path, member, there, licence)
+    return Found(place, there.path, member, None, there, licence)
 
 
 def _hub_facts(endpoint: str, repo: str, revision: str, headers: dict[str, str]) -> dict[str, Any]:

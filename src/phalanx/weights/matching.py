@@ -190,7 +190,7 @@ class Fit:
 
 
 def _tensor(value: npt.NDArray[Any] | Tensor) -> Tensor:
-    return value if isinstance(value, Tensor) else torch.from_numpy(np.ascontiguousarray(value))
+    return value if isinstance(value, Tensor) else torch.from_numpy(np.require(value, requirements=('C', 'W')))
 
 
 def tensors(names: Sequence[str]) -> str:

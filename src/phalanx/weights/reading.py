@@ -1,10 +1,10 @@
 """Weights from a file into a network: our own files, those of the originals, of PyTorch and of numpy."""
 
 import io
+import logging
 import math
 import pickle
 import tokenize
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -25,6 +25,9 @@ from phalanx.weights.finding import Found, find
 from phalanx.weights.libraries import LIBRARIES, check_same, slots
 from phalanx.weights.matching import COUNTER, Fit, Naming, Rows, Slot, Weights, few
 from phalanx.weights.onnx_file import weights_in
+from phalanx.weights.unwrapping import Stored, stored_in, unwrapped
+
+log = logging.getLogger('phalanx')
 
 Part = Literal['all', 'backbone']
 Misshapen = Literal['refuse', 'skip']
@@ -32,8 +35,6 @@ Misshapen = Literal['refuse', 'skip']
 COUNTED = ('loaded', 'carried', 'missing', 'misshapen', 'left_over')
 LINES = 20  # of many problems, the first few are reported
 LEGACY_TORCH = b'\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19.'  # how files of torch before 1.6 begin
-WRAPPED = ('state_dict', 'model_state_dict', 'model', 'model_ema', 'net', 'params')  # under which training scripts keep weights
-PREFIXES = ('module.', '_orig_mod.')  # of DataParallel and torch.compile
 READ_HEADER = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}  # of .npy, by version
 STUDENTS = ('Student', 'networks.student')  # of a distillation the network for later use, as PaddleOCR names it and as we do
 OTHERS = {  # what is beside weights, by suffix
@@ -60,6 +61,11 @@ class Taken:
         return [
             f'{self.found.source}: {note}' for note in (*(note for fit in self.fits for note in fit.notes()), *self.remarks)
         ]
+
+    def announce(self) -> None:
+        """Logs which of several weights in the file were taken: on standard error, outside training."""
+        for remark in self.remarks:
+            log.warning('%s: %s', self.found.source, remark)
 
     @property
     def is_whole(self) -> bool:
@@ -103,11 +109,11 @@ def load_weights(
     Raises CheckpointError, before anything is filled, when the file is damaged, when something does not fit and
     `misshapen` is 'refuse', and when fewer than half of the tensors are there: it is another network then.
     """
-    found = find(source)
+    found, remarks = find(source), tuple[str, ...]()
     if found.path.suffix == '.onnx':
         weights, misshapen = read_exported(found, model), 'skip'
     else:
-        weights = read_weights(found, raw=raw)
+        weights, remarks = _unwrapped(read_weights(found, raw=raw), model, found)
     if misshapen == 'skip' and found.part == 'backbone':
         part = 'backbone'
     try:
@@ -121,24 +127,33 @@ def load_weights(
         _check(each, fit, part, misshapen, found.source)
     for fit in fits:
         fit.fill()
-    return Taken(found, fits, tuple(rows.notes()) if rows else ())
+    return Taken(found, fits, (*remarks, *(rows.notes() if rows else ())))
 
 
-def read_weights(found: Found, *, raw: bool = False) -> Weights:
-    """The weights in a file, by the names it has for them. Nothing that stands in it is run.
+def _unwrapped(stored: Stored, model: nn.Module, found: Found) -> tuple[Weights, tuple[str, ...]]:
+    """The weights by the names they have without wrappers, and the remarks on them. Raises CheckpointError."""
+    try:
+        stored = unwrapped(stored, model.state_dict().keys())
+    except RefusedError as error:
+        raise CheckpointError(f'{found.source}: {error}') from None
+    return stored.weights, stored.remarks
+
+
+def read_weights(found: Found, *, raw: bool = False) -> Stored:
+    """The weights in a file or folder. Nothing that stands in it is run.
 
     Raises CheckpointError when it is damaged or no file of weights; says what it is instead and what to do.
     """
     if not found.path.is_file():
-        return weights_at(found.path, raw=raw)
+        return Stored(weights_at(found.path, raw=raw), found.key)
     path = found.path
     try:
         with path.open('rb') as file:
             head = file.read(512)
         if _is_safetensors(head):
-            return safetensors.torch.load_file(path)
+            return Stored(safetensors.torch.load_file(path), found.key)
         data = path.read_bytes()
-        return _parsed(only_weights(data, found.member) if is_archive(data) else data, path.suffix)
+        return _parsed(only_weights(data, found.member) if is_archive(data) else data, path.suffix, found.key)
     except OSError as error:
         raise CheckpointError(f'{path}: cannot be read: {error.strerror}') from None
     except safetensors.SafetensorError as error:
@@ -163,7 +178,7 @@ def read_exported(found: Found, model: nn.Module) -> Weights:
         raise CheckpointError(f'{found.path}: {error}') from None
 
 
-def _parsed(data: bytes, suffix: str) -> Weights:
+def _parsed(data: bytes, suffix: str, key: str | None) -> Stored:
     """The weights in the content of a file, whose kind shows in its first bytes. Raises RefusedError and SafetensorError."""
     if data.startswith(b'version https://git-lfs'):
         cure = '`git lfs pull` in its repository fetches them, or download the file itself'
@@ -173,12 +188,12 @@ def _parsed(data: bytes, suffix: str) -> Weights:
     if data[:512].lstrip().lower().startswith((b'<!doctype', b'<html', b'<?xml')):
         raise RefusedError('is a web page, not weights: the download was answered by a login or an error; fetch the file again')
     if suffix == '.safetensors' or _is_safetensors(data[:512]):
-        return safetensors.torch.load(data)
+        return Stored(safetensors.torch.load(data), key)
     if data.startswith((ZIP, LEGACY_TORCH)):
-        return _of_numpy(data) if suffix == '.npz' or holds_arrays(data) else _of_torch(data)
+        return Stored(_of_numpy(data), key) if suffix == '.npz' or holds_arrays(data) else _of_torch(data, key)
     if suffix in ('.pt', '.pth'):
         raise RefusedError('is not a file of torch.save')
-    return arrays_in(data)
+    return Stored(arrays_in(data), key)
 
 
 def _is_safetensors(head: bytes) -> bool:
@@ -204,7 +219,7 @@ def _array(content: bytes) -> np.ndarray:
     return values.reshape(shape, order='F' if fortran else 'C')
 
 
-def _of_torch(data: bytes) -> Weights:
+def _of_torch(data: bytes, key: str | None) -> Stored:
     """The tensors of a file of `torch.save`, from where training scripts keep them. Raises RefusedError and ArchiveError."""
     if data.startswith(ZIP):
         check_unpacked_size(data)
@@ -218,16 +233,7 @@ def _of_torch(data: bytes) -> Weights:
         ) from None
     except UNREADABLE as error:
         raise RefusedError(f'is not a complete file of torch.save: {error}') from None
-    saved = saved if isinstance(saved, Mapping) else {}
-    while inside := next((key for key in WRAPPED if isinstance(saved.get(key), Mapping)), None):
-        saved = saved[inside]
-    tensors = {str(name): value for name, value in saved.items() if isinstance(value, Tensor)}
-    if not tensors:
-        raise RefusedError('holds no weights: expected a state_dict, or a mapping with one')
-    for prefix in PREFIXES:
-        if all(name.startswith(prefix) for name in tensors):
-            tensors = {name.removeprefix(prefix): value for name, value in tensors.items()}
-    return tensors
+    return stored_in(saved, key)
 
 
 def networks_in(arrays: Weights, model: nn.Module) -> list[tuple[nn.Module, Weights]]:

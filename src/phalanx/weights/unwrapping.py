@@ -1,0 +1,102 @@
+"""The weights of one network in what training scripts save: entries within entries, and names with the prefixes of wrappers."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+from phalanx.paddle.pdparams import RefusedError
+from phalanx.weights.matching import Weights, few
+
+EMA = ('state_dict_ema', 'ema_state_dict', 'model_ema_state_dict', 'model_ema', 'params_ema', 'ema_model', 'ema')
+PLAIN = ('state_dict', 'model_state_dict', 'model', 'net', 'network', 'params', 'module', 'shadow')
+# Parts of names that only torch.compile, Lightning Fabric, FSDP and activation checkpointing make, at any depth.
+WRAPPERS = ('_orig_mod', '_forward_module', '_fsdp_wrapped_module', '_checkpoint_wrapped_module')
+MOST_LEVELS = 6
+COUNTERS = ('n_averaged', 'steps', 'num_updates')  # beside the tensors of an average
+
+
+@dataclass(frozen=True)
+class Stored:
+    """The weights in a file, by the names it has for them."""
+
+    weights: Weights
+    key: str | None = None  # the entry that was asked for (`#key=`), when it is a prefix of names and not an entry of the file
+    remarks: tuple[str, ...] = ()  # on which of several weights these are
+
+
+def stored_in(saved: Any, key: str | None) -> Stored:
+    """The tensors in what `torch.save` wrote: those of the entry `key`, else of an EMA, else as trained.
+
+    Raises RefusedError when there are none.
+    """
+    remarks: list[str] = []
+    if key is not None and _has_tensors(_entries(saved).get(key)):
+        saved, key = saved[key], None
+    for _ in range(MOST_LEVELS):
+        inside = [name for name in (*EMA, *PLAIN) if _has_tensors(_entries(saved).get(name))]
+        if not inside:
+            break
+        if key is None:
+            unused = [name for name in EMA if name not in inside and isinstance(_entries(saved).get(name), Mapping)]
+            remarks += [f'`{name}` has no tensors by name: `{inside[0]}` is taken' for name in unused]
+            remarks += _choice(inside)
+        saved = saved[inside[0]]
+    tensors = {str(name): value for name, value in _entries(saved).items() if isinstance(value, Tensor)}
+    if not tensors:
+        raise RefusedError('holds no weights: expected a state_dict, or a mapping with one')
+    return Stored(tensors, key, tuple(remarks))
+
+
+def unwrapped(stored: Stored, own: Collection[str]) -> Stored:
+    """The weights without the prefixes of wrappers, in whatever order these stand, and of an EMA where there is one too.
+
+    A name that the network has, one of `own`, is no wrapper's. Raises RefusedError when there is no entry `key`.
+    """
+    weights, remarks = {_without_wrappers(name): value for name, value in stored.weights.items()}, list(stored.remarks)
+    if stored.key is not None:
+        if not any(name.startswith(f'{stored.key}.') for name in weights):
+            there = dict.fromkeys(name.partition('.')[0] for name in weights)
+            raise RefusedError(f'has no entry {stored.key!r}; the names there begin with {few(list(there))}')
+        weights = _within(weights, stored.key)
+    while not weights.keys() & set(own):
+        groups = {name.partition('.')[0] for name in weights if '.' in name}
+        found = [prefix for prefix in (*EMA, *PLAIN) if prefix in groups]
+        if not found:
+            break
+        remarks += _choice(found)
+        others = {} if len(found) > 1 else {n: value for n, value in weights.items() if not n.startswith(f'{found[0]}.')}
+        weights = {**_within(weights, found[0]), **{n: value for n, value in others.items() if n not in COUNTERS}}
+    return Stored(weights, None, tuple(remarks))
+
+
+def _choice(found: list[str]) -> list[str]:
+    """The remark on the first of several entries or prefixes that is taken; none where nothing was chosen."""
+    others = [name for name in found[1:] if (name in EMA) != (found[0] in EMA)]
+    if found[0] not in EMA or not others:
+        return []
+    return [f'`{found[0]}` is taken, the EMA, and not `{others[0]}`, the weights as trained: #key={others[0]} takes those']
+
+
+def _entries(saved: Any) -> Mapping[Any, Any]:
+    return saved if isinstance(saved, Mapping) else {}
+
+
+def _has_tensors(saved: Any, levels: int = MOST_LEVELS) -> bool:
+    """Whether a mapping has tensors by name, or an entry that has, at most so many `levels` down: a pickle may be a circle."""
+    inside = _entries(saved)
+    if any(isinstance(value, Tensor) and name not in COUNTERS for name, value in inside.items()):
+        return True
+    entries = [inside[name] for name in (*EMA, *PLAIN) if name in inside]
+    return levels > 0 and any(_has_tensors(entry, levels - 1) for entry in entries)
+
+
+def _without_wrappers(name: str) -> str:
+    return '.'.join(part for part in name.split('.') if part not in WRAPPERS)
+
+
+def _within(weights: Weights, prefix: str) -> dict[str, Any]:
+    return {name.removeprefix(f'{prefix}.'): value for name, value in weights.items() if name.startswith(f'{prefix}.')}
