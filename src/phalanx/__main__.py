@@ -13,12 +13,18 @@ def main(words: list[str] | None = None) -> int:
     from phalanx.cli.main import main
     from phalanx.system.output import keep_output
     from phalanx.system.process import loading, to_the_end
+    from phalanx.system.stops import signal_of
 
     words = sys.argv[1:] if words is None else words
     output = keep_output()
 
     def command() -> int:
-        status = main(words, loading)
+        try:
+            status = main(words, loading)
+        except KeyboardInterrupt as stop:  # while there is nothing to save
+            number = signal_of(stop)
+            sys.stderr.write(f'phalanx: stopped by {number.name}\n')
+            status = 128 + number
         sys.stdout.flush()
         if output.lost is None or words[:1] in RUNS:
             return status

@@ -16,7 +16,7 @@ from phalanx.engine.runs import open_job, said_of_weights
 from phalanx.launch.remote import everywhere
 from phalanx.parallel import dist
 from phalanx.report.report import PAGE_PICTURES, print_evaluation, write_evaluation
-from phalanx.system.errors import CheckpointError, RequestError, told
+from phalanx.system.errors import CheckpointError, RequestError, RunError, told
 
 
 def command(words: Sequence[str]) -> int:
@@ -42,7 +42,7 @@ def command(words: Sequence[str]) -> int:
         result = worker.evaluate(job, given.weights, raw=raw, pictures=PAGE_PICTURES if given.page else 0)
         if given.page and dist.rank_of_environment() == 0:
             write_evaluation(given.page, job.name, said, result)
-    except (CheckpointError, BadSampleError, OSError, RuntimeError, ValueError) as error:
+    except (CheckpointError, BadSampleError, RunError, OSError, RuntimeError, ValueError) as error:
         print(f'evaluation failed: {told(error)}', file=sys.stderr)
         return 1
     if dist.rank_of_environment() != 0:

@@ -18,7 +18,7 @@ from phalanx.report.report import Callback
 from phalanx.report.trackers import check_trackers
 from phalanx.runtime.prepare import checked
 from phalanx.system.errors import StoppedError
-from phalanx.system.stops import wanted
+from phalanx.system.stops import signal_of, wanted
 from phalanx.weights.checkpoint import step_of
 from phalanx.weights.reading import load_weights
 
@@ -101,8 +101,8 @@ def train(
     with `fresh` it is kept aside. Several ranks need the command. `callback` is called with each event of the run, a dict whose
     `kind` says what it is (`train`, `eval`, `saved`, `warning`, `end` ...); what it raises ends the run.
 
-    Raises RequestError (ConfigError among them) before anything is started, StoppedError when a signal stopped the run, which
-    is saved then, and what ended the run otherwise: RunError, BadSampleError, CheckpointError or OSError.
+    Raises RequestError (ConfigError among them) before anything is started, StoppedError when a signal stopped the run (saved
+    then, if it had made a step), and what ended the run otherwise: RunError, BadSampleError, CheckpointError or OSError.
     """
     assignments = [
         (f'{key}={json.dumps(value, default=str)}', f'overrides[{key!r}]') for key, value in (overrides or {}).items()
@@ -115,6 +115,8 @@ def train(
     handlers = {number: signal.getsignal(number) for number in wanted()}
     try:
         status = worker.train(job, fresh=fresh, callback=callback)
+    except KeyboardInterrupt as stop:
+        raise StoppedError(f'stopped by {signal_of(stop).name} before the first step; the same call begins again') from None
     finally:
         for number, handler in handlers.items():
             signal.signal(number, handler)

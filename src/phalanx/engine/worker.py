@@ -34,7 +34,7 @@ from phalanx.system.compiler import use_own_cache
 from phalanx.system.disk import remove_own, write_whole
 from phalanx.system.errors import CheckpointError, RunError, StoppedError
 from phalanx.system.memory import keep_freed_memory
-from phalanx.system.stops import wanted
+from phalanx.system.stops import interrupt_at_stops, wanted
 from phalanx.weights.checkpoint import Checkpoints, Loaded, load
 from phalanx.weights.finding import find, is_remote
 from phalanx.weights.reading import load_weights
@@ -73,7 +73,11 @@ def train(job: Job, resume: str | None = None, fresh: bool = False, callback: Ca
 
 @contextlib.contextmanager
 def joined(wish: str) -> Iterator[torch.device]:
-    """Within this context the process is a rank among the others; gives the device that is wished for."""
+    """Within this context the process is a rank among the others; gives the device that is wished for.
+
+    A stop raises KeyboardInterrupt, at once while ranks wait for each other to join. Raises RunError when they do not come.
+    """
+    interrupt_at_stops()
     device = pick_device(wish, dist.local_rank())
     if device.type == 'cuda':
         torch.cuda.set_device(device)

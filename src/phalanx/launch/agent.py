@@ -183,7 +183,8 @@ def _failure(rank: int, failure: ProcessFailure, attempt: Attempt, out_of_memory
     # SIGTERM is how torch's agent ends the others; one of them may have noticed before, and left a record with an earlier time.
     # SIGABRT is how NCCL ends a rank that waited too long for another one.
     given_up = failure.exitcode == -signal.SIGABRT and any('NCCL' in line for line in tail)
-    is_consequence = failure.exitcode == -signal.SIGTERM or given_up or bool(BROKEN_CONNECTION.search(cause))
+    ended = failure.exitcode in (-signal.SIGTERM, 128 + signal.SIGTERM)  # before it was ready to save, or afterwards
+    is_consequence = ended or given_up or bool(BROKEN_CONNECTION.search(cause))
     return Failure(rank, cause, float(failure.timestamp), str(log), tail, is_consequence)
 
 

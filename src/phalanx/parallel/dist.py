@@ -1,4 +1,4 @@
-"""Who we are, and sums over ranks. Besides `launch`, this and `gradients` alone talk to torch.distributed."""
+"""Who we are, and sums over ranks. Besides `launch`, this, `arrival` and `gradients` alone talk to torch.distributed."""
 
 import os
 import time
@@ -13,6 +13,7 @@ import torch.distributed.nn  # takes the group of all ranks as a default when it
 from torch import Tensor
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
+from phalanx.parallel.arrival import meet
 from phalanx.system.cores import cores
 
 Group = torch_dist.ProcessGroup
@@ -64,15 +65,19 @@ def group_size(group: Group | None) -> int:
 
 
 def join(device: torch.device) -> None:
-    """Joins the process group that the launcher's environment describes; does nothing when started alone."""
+    """Joins the process group that the launcher's environment describes; does nothing when started alone.
+
+    Raises RunError when the others do not come.
+    """
     if not is_launched() or torch_dist.is_initialized():
         return
+    own_rank, ranks = int(os.environ['RANK']), int(os.environ['WORLD_SIZE'])
     backend = 'cpu:gloo,cuda:nccl' if device.type == 'cuda' else 'gloo'
     torch_dist.init_process_group(
         backend,
-        init_method=os.environ.get('PHALANX_INIT_METHOD', 'env://'),
-        rank=int(os.environ['RANK']),
-        world_size=int(os.environ['WORLD_SIZE']),
+        store=meet(own_rank, ranks, patience()),
+        rank=own_rank,
+        world_size=ranks,
         timeout=timedelta(seconds=patience()),
         device_id=device if device.type == 'cuda' else None,
     )
