@@ -3,13 +3,15 @@
 import contextlib
 import errno
 import json
+import os
 from pathlib import Path
 
 import pytest
 import torch
 
+from phalanx.engine.worker import given_checkpoint
 from phalanx.system.errors import CheckpointError
-from phalanx.weights.checkpoint import Checkpoints, FormatError, load, weights_at
+from phalanx.weights.checkpoint import Checkpoints, FormatError, load, said_of, weights_at
 from phalanx.weights.finding import find
 from phalanx.weights.reading import read_weights
 
@@ -39,6 +41,40 @@ def test_the_last_ones_and_the_best_are_kept(tmp_path: Path) -> None:
     assert [path.name for path in checkpoints.all()] == ['step_0000002', 'step_0000004', 'step_0000005']
     assert (tmp_path / 'best').resolve().name == 'step_0000002'
     assert (tmp_path / 'latest').resolve().name == 'step_0000005'
+
+
+def without_links(monkeypatch: pytest.MonkeyPatch, error: int) -> None:
+    """Makes the file system one that cannot link, as SMB, exFAT and some object mounts are."""
+
+    def symlink(*_: object, **__: object) -> None:
+        raise OSError(error, os.strerror(error))
+
+    monkeypatch.setattr(os, 'symlink', symlink)
+
+
+@pytest.mark.parametrize('error', [errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS])
+def test_a_disk_without_links_keeps_checkpoints_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: int
+) -> None:
+    save(Checkpoints(tmp_path, keep=1), 1, best=True)  # of a time when the folder lay on another disk
+    without_links(monkeypatch, error)
+    checkpoints = Checkpoints(tmp_path, keep=1)
+    for step in range(2, 5):
+        save(checkpoints, step, best=step == 2)
+    assert [path.name for path in checkpoints.all()] == ['step_0000002', 'step_0000004']
+    assert (tmp_path / 'latest').read_text() == 'checkpoints/step_0000004\n'
+    assert said_of(tmp_path) == 'step 2 (best), as trained'
+    assert [load_from(tmp_path / name) for name in ('', 'best', 'latest')] == [2, 2, 4]
+    assert given_checkpoint(str(tmp_path / 'best'))[0].step == 2
+    monkeypatch.undo()
+    save(checkpoints, 5)
+    assert (tmp_path / 'latest').is_symlink()
+
+
+def load_from(place: Path) -> float:
+    """The first weight of what `place` names, as `--weights` or `train.init_from` would take it."""
+    value: float = read_weights(find(place)).weights['w'][0, 0].item()
+    return value
 
 
 @pytest.mark.parametrize('name', ['model.safetensors', 'averaged.safetensors', 'state.pt', 'manifest.json'])
@@ -168,7 +204,7 @@ def test_weights_are_found_in_run_checkpoint_and_file(tmp_path: Path) -> None:
     path = save(checkpoints, 2, averaged=True)
     assert weights_at(tmp_path)['w'][0, 0] == 1  # the best
     assert weights_at(path)['w'][0, 0] == 4  # the averaged copy where there is one
-    assert read_weights(find(path / 'model.safetensors'))['w'][0, 0] == 2
+    assert read_weights(find(path / 'model.safetensors')).weights['w'][0, 0] == 2
     with pytest.raises(CheckpointError, match='holds no weights'):
         weights_at(tmp_path / 'checkpoints')
 

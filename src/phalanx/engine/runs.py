@@ -36,7 +36,7 @@ from phalanx.parallel.step import WholeStep
 from phalanx.report.readable import counted
 from phalanx.system.compiler import check_cache, use_own_cache
 from phalanx.system.errors import CheckpointError, RequestError
-from phalanx.weights.checkpoint import Checkpoints, said_of
+from phalanx.weights.checkpoint import Checkpoints, pointed_to, said_of
 from phalanx.weights.fetching import FetchError
 from phalanx.weights.matching import Rows, few
 from phalanx.weights.onnx_file import characters_in
@@ -247,7 +247,7 @@ def check_folder(job: Job, resume: str | None, fresh: bool) -> None:
     """Raises RequestError when this run may not go on in its folder: another recipe was trained there, or a run is in it."""
     if (job.folder / LOCK).is_file() and os.access(job.folder / LOCK, os.W_OK):
         hold(job.folder).close()
-    if resume not in (None, 'auto') and not Path(str(resume)).is_dir():
+    if resume not in (None, 'auto') and not pointed_to(Path(str(resume))).is_dir():
         raise RequestError(f'--resume {resume}: there is no such folder; give a checkpoint or run folder, or `auto`')
     if resume is None and not fresh and Checkpoints(job.folder, keep=1).all() and (changed := differences(job)):
         listed = '\n'.join(f'  {line}' for line in changed)

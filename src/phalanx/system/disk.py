@@ -1,6 +1,7 @@
 """Files that matter: written aside and renamed, and the only place that removes anything from a disk."""
 
 import contextlib
+import errno
 import hashlib
 import os
 import shutil
@@ -59,9 +60,15 @@ def digest_of(path: Path) -> str:
 
 
 def flush(path: Path) -> None:
-    """Makes sure that a file, or the names in a folder, are on disk and not only on their way."""
+    """Makes sure that a file, or the names in a folder, are on disk and not only on their way.
+
+    Some network file systems cannot flush a folder; nothing more can be done there.
+    """
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP) or not path.is_dir():
+            raise
     finally:
         os.close(handle)

@@ -4,11 +4,13 @@ checkpoints/step_0000100/   model.safetensors     the weights in training
                             averaged.safetensors  the weights that are evaluated and exported, where the run averages them
                             state.pt              optimizer, loss scale, EMA, best metric: tensors and numbers only
                             manifest.json         format, step, size and sha256 of each file, its own checksum; written last
-latest, best                links beside `checkpoints`, changed after the checkpoint is in place
+latest, best                links beside `checkpoints`, changed after the checkpoint is in place; on a disk without links,
+                            text files with the path of the checkpoint
 
 Training does not wait for the disk: `begin` takes a copy in host memory, and a thread writes it.
 """
 
+import contextlib
 import errno
 import hashlib
 import io
@@ -33,6 +35,8 @@ from phalanx.system.errors import CheckpointError
 
 LONGEST_NAME = 255  # bytes, of a file in Linux
 MANIFEST = 'manifest.json'
+POINTERS = ('latest', 'best')
+WITHOUT_LINKS = (errno.EPERM, errno.EACCES, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL)  # of SMB, exFAT, object mounts
 FORMAT = 2  # what is written; 1 had no checksum of the manifest
 READABLE = (1, 2)
 UNREADABLE = (  # what the readers of safetensors and torch raise for bytes that are none of theirs
@@ -193,17 +197,23 @@ class Checkpoints:
             if (target := self.root / _name(step)).is_dir():
                 self._point(name, target)
             else:
-                remove_own(self.folder / name)  # the link
+                remove_own(self.folder / name)  # the pointer
         return renamed
 
     def _point(self, name: str, target: Path) -> None:
-        aside = self.folder / f'.{name}.new'
+        aside, inside = self.folder / f'.{name}.new', target.relative_to(self.folder)
         remove_own(aside)
-        aside.symlink_to(target.relative_to(self.folder))
+        try:
+            aside.symlink_to(inside)
+        except OSError as error:
+            if error.errno not in WITHOUT_LINKS:
+                raise
+            aside.write_text(f'{inside.as_posix()}\n')
+            flush(aside)
         aside.replace(self.folder / name)
 
     def _prune(self) -> None:
-        kept = {(self.folder / name).resolve() for name in ('latest', 'best')}
+        kept = {pointed_to(self.folder / name) for name in POINTERS}
         for path in self.all()[: -self.keep]:
             if path.resolve() not in kept and (path / MANIFEST).is_file():  # a checkpoint, and not what a person put there
                 remove_own(path)
@@ -256,7 +266,7 @@ def chosen(path: Path) -> Path:
     Raises CheckpointError when there is none.
     """
     for place in (path, path / 'best', path / 'latest'):
-        whole = place.resolve()
+        whole = pointed_to(place)
         if not whole.exists():  # a kill came while another checkpoint of its step took its place
             whole = whole.with_name(f'.old_{whole.name}')
         if (whole / MANIFEST).is_file():
@@ -264,6 +274,19 @@ def chosen(path: Path) -> Path:
     raise CheckpointError(
         f'{path}: holds no weights (neither a run folder with a checkpoint, nor a checkpoint, nor a .safetensors file)'
     )
+
+
+def pointed_to(place: Path) -> Path:
+    """The folder that `latest` or `best` of a run means, be it a link or a text file; any other path, resolved."""
+    if is_pointer(place):
+        with contextlib.suppress(OSError, UnicodeDecodeError):
+            return (place.parent / place.read_text().strip()).resolve()
+    return place.resolve()
+
+
+def is_pointer(place: Path) -> bool:
+    """Whether `place` is a text file that stands for a checkpoint, as `latest` and `best` are where there are no links."""
+    return place.name in POINTERS and place.is_file() and place.stat().st_size <= LONGEST_NAME
 
 
 def step_of(path: Path) -> int:
@@ -274,7 +297,7 @@ def step_of(path: Path) -> int:
 def said_of(path: Path, *, raw: bool = False) -> str:
     """Which weights of a run folder are used: `step 200 (best), EMA`. Raises CheckpointError when there are none."""
     whole = chosen(path)
-    why = next((f' ({name})' for name in ('best', 'latest') if (path / name).resolve() == whole), '')
+    why = next((f' ({name})' for name in ('best', 'latest') if pointed_to(path / name) == whole), '')
     averaged = not raw and (whole / 'averaged.safetensors').is_file()
     return f'step {step_of(whole)}{why}, {"EMA" if averaged else "as trained"}'
 

@@ -20,7 +20,7 @@ from phalanx.paddle.pdparams import RefusedError, arrays_in
 from phalanx.paddle.weights import layers_in_order, original_of, stored_as_in_paddle
 from phalanx.system.errors import CheckpointError
 from phalanx.weights.archives import ZIP, ArchiveError, arrays_of, check_unpacked_size, holds_arrays, is_archive, only_weights
-from phalanx.weights.checkpoint import UNREADABLE, weights_at
+from phalanx.weights.checkpoint import UNREADABLE, is_pointer, weights_at
 from phalanx.weights.finding import Found, find
 from phalanx.weights.libraries import LIBRARIES, check_same, slots
 from phalanx.weights.matching import COUNTER, Fit, Naming, Rows, Slot, Weights, few
@@ -144,7 +144,7 @@ def read_weights(found: Found, *, raw: bool = False) -> Stored:
 
     Raises CheckpointError when it is damaged or no file of weights; says what it is instead and what to do.
     """
-    if not found.path.is_file():
+    if not found.path.is_file() or is_pointer(found.path):
         return Stored(weights_at(found.path, raw=raw), found.key)
     path = found.path
     try:
