@@ -29,7 +29,7 @@ MAY_IMPORT = {
     'families': BELOW_FAMILIES,
     'nn': ('parallel', 'system'),
     'synthetic': ('data', 'config', 'system'),
-    'data': ('parallel', 'config', 'system'),
+    'data': ('parallel', 'config', 'system', 'runtime'),
     'parallel': ('system',),
     'config': ('system',),
     'system': (),

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from phalanx.data.samples import Image
+from phalanx.runtime.prepare import check_seen
 
 
 @dataclass(frozen=True)
@@ -58,7 +59,11 @@ def shares(values: T, parts: int) -> list[T]:
 
 
 def channels_first(image: Image) -> Tensor:  # [H, W, 3] -> [3, H, W]
-    """A view: loading has no time to spare, so `normalised` lays the bytes out in this order, where the network runs."""
+    """A view: loading has no time to spare, so `normalised` lays the bytes out in this order, where the network runs.
+
+    Raises TooLargeError for an image that is too large for a network.
+    """
+    check_seen(*image.shape[:2])
     return torch.from_numpy(np.ascontiguousarray(image).transpose(2, 0, 1))
 
 

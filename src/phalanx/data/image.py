@@ -18,6 +18,7 @@ import PIL.Image
 from phalanx.data import jpeg, png
 from phalanx.data.cache import kept
 from phalanx.data.samples import Image, SampleError
+from phalanx.runtime.prepare import MOST_PIXELS
 
 LabelMap = npt.NDArray[np.uint8]  # [H, W] class ids
 AS_RGB = cv2.IMREAD_COLOR_RGB
@@ -39,7 +40,6 @@ PILLOW_ERRORS = (
     PIL.Image.DecompressionBombError,
 )
 HEADER = 2**20  # bytes in which the EXIF data of a JPEG file end
-MOST_PIXELS = 2**27  # of one image: 400 MB once decoded. More is a mistake, or a small file made to fill the memory
 
 
 def read_image(path: Path | str) -> Image:

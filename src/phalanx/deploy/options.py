@@ -83,6 +83,8 @@ def read_parser() -> Parser:
     parser.add_argument('--save', metavar='A,B,..', help='which files, of json, text, hocr and picture (default: all)')
     parser.add_argument('--threshold', type=float, metavar='P', default=0.5, help='least confidence of a line (0.5)')
     parser.add_argument('--upside_down', action='store_true', help='also lines that stand on their heads')
+    sides = 'texts are sought on a page reduced to so many pixels on its longer side; less takes less time and memory (4000)'
+    parser.add_argument('--max_side', type=_natural, metavar='N', default=4000, help=sides)
     parser.add_argument('--device', default='auto', help='auto, cpu, cuda or cuda:N, for run folders (auto)')
     add_offline(parser)
     return parser

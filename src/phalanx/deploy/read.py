@@ -19,6 +19,7 @@ from phalanx.engine.runs import open_job
 from phalanx.engine.trained import AnImage, Trained, pixels_of
 from phalanx.report.readable import counted
 from phalanx.runtime import ArtifactError, Line
+from phalanx.runtime.prepare import MAX_SIDE, STEP
 from phalanx.system.errors import CheckpointError, RequestError
 from phalanx.weights.published import PUBLISHED
 
@@ -31,7 +32,7 @@ class Reader:
 
     `det` finds texts, `rec` reads lines: what `phalanx.load_run` or `phalanx.runtime.load` gave, or where it is, as
     `phalanx read` takes it. What is read with a confidence below `threshold` is left out; `upside_down` reads lines that stand
-    on their heads, too.
+    on their heads, too. Texts are sought on a page whose longer side is at most `max_side`; larger ones are reduced for that.
     """
 
     def __init__(
@@ -41,18 +42,26 @@ class Reader:
         *,
         threshold: float = 0.5,
         upside_down: bool = False,
+        max_side: int = MAX_SIDE,
         device: str = 'auto',
     ) -> None:
         """Raises RequestError for a model of another family, ArtifactError, ConfigError or CheckpointError for a bad one."""
         if not 0 <= threshold <= 1:
             raise RequestError(f'threshold: a confidence is between 0 and 1, got {threshold:g}')
+        if max_side < STEP:
+            raise RequestError(f'max_side: a page has {STEP} pixels at least on its longer side, got {max_side}')
         self.det, self.rec = _opened('det', det, device), _opened('rec', rec, device)
-        self.threshold, self.upside_down = threshold, upside_down
+        self.threshold, self.upside_down, self.max_side = threshold, upside_down, max_side
 
     def __call__(self, page: AnImage) -> list[Line]:
         """The lines of a page, [H, W, 3] uint8 RGB or the path of one. Raises ValueError, and SampleError for a bad file."""
         return runtime.lines_of(
-            pixels_of(page), self.det, self.recognise, threshold=self.threshold, upside_down=self.upside_down
+            pixels_of(page),
+            self.det,
+            self.recognise,
+            threshold=self.threshold,
+            upside_down=self.upside_down,
+            max_side=self.max_side,
         )
 
     def recognise(self, cuts: Sequence[Image]) -> Any:
@@ -64,10 +73,16 @@ class Reader:
 
 
 def read(
-    page: AnImage, *, det: Model | str | Path, rec: Model | str | Path, threshold: float = 0.5, upside_down: bool = False
+    page: AnImage,
+    *,
+    det: Model | str | Path,
+    rec: Model | str | Path,
+    threshold: float = 0.5,
+    upside_down: bool = False,
+    max_side: int = MAX_SIDE,
 ) -> list[Line]:
     """The lines of one page: see `Reader`, which reads many without loading the models each time."""
-    return Reader(det, rec, threshold=threshold, upside_down=upside_down)(page)
+    return Reader(det, rec, threshold=threshold, upside_down=upside_down, max_side=max_side)(page)
 
 
 def _opened(role: str, given: Model | str | Path, device: str) -> Model:
@@ -96,7 +111,14 @@ def command(words: Sequence[str]) -> int:
     if not pages:
         raise RequestError('a video is no page: give images')
     try:
-        reader = Reader(given.det, given.rec, threshold=given.threshold, upside_down=given.upside_down, device=given.device)
+        reader = Reader(
+            given.det,
+            given.rec,
+            threshold=given.threshold,
+            upside_down=given.upside_down,
+            max_side=given.max_side,
+            device=given.device,
+        )
         lines, failed = read_files(reader, pages, given.out, save)
     except (ArtifactError, CheckpointError, OSError, ValueError) as error:
         print(f'reading failed: {error}', file=sys.stderr)

@@ -25,6 +25,7 @@ from phalanx.data.samples import Dataset, Draw, SampleError
 from phalanx.engine.transfer import Transfer
 from phalanx.families.task import B, S
 from phalanx.report.readable import counted
+from phalanx.runtime.prepare import TooLargeError
 from phalanx.system.disk import LONGEST_TMPDIR
 from phalanx.system.memory import keep_freed_memory
 from phalanx.system.stops import STOPS
@@ -187,6 +188,8 @@ class _Reader(Generic[S]):
                 return self.dataset[draw.of(index % len(self.dataset))], bad
             except SampleError as error:
                 bad[index % len(self.dataset)] = str(error)
+            except TooLargeError as error:
+                bad[index % len(self.dataset)] = f'{self.dataset.name(index % len(self.dataset))}: {error}'
             if not self.replace or len(set(bad.values())) > self.bad_samples:  # several samples may name one file
                 break
         return None, bad

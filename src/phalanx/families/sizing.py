@@ -9,6 +9,7 @@ from phalanx.data.samples import Rng
 
 # kept: as they come; one: all images get one size; one a step: all of a training step do; any: they may differ.
 Sizing = Literal['kept', 'one', 'one a step', 'any']
+MOST_TURNED = 2**15 - 2  # pixels of a side: OpenCV warps no longer ones
 
 
 def sizing_of(transforms: Sequence[Any]) -> Sizing:

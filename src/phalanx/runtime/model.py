@@ -53,7 +53,8 @@ class Model:
             together.setdefault(key, []).append(place)
         found: dict[int, Any] = {}
         for places in together.values():
-            outputs = self.family.outputs(self.run, np.stack([prepared[place] for place in places]))
+            alike = [prepared[place] for place in places]
+            outputs = self.family.outputs(self.run, np.stack(alike) if len(alike) > 1 else alike[0][None])
             for row, place in enumerate(places):
                 own = {name: values[row] for name, values in outputs.items()}
                 found[place] = self.family.prediction(own, pixels[place])

@@ -19,11 +19,51 @@ INTERPOLATIONS = {
     'cubic': cv2.INTER_CUBIC,
     'lanczos4': cv2.INTER_LANCZOS4,
 }
+# Bounds on what is made of one image, so that a file of any shape costs a known amount of memory (docs/security.md).
+MOST_PIXELS = 2**27  # of an image, decoded or augmented: 400 MB
+MOST_SEEN = 2**25  # pixels that a network is given of one image
+MAX_SIDE = 4000  # of a page that texts are sought on: PaddleOCR's max_side_limit
+MAX_LINE = 3200  # columns of a line that is wider than the recipe says: PaddleX's MAX_IMG_W
+STEP = 32  # multiples of which networks take: an image is filled up to the next one
 # What a guide says about them: who resizes elsewhere must hit the same pixels.
 RESIZING = (
     'cv2.resize of OpenCV on uint8 pixels, with cv2.INTER_LINEAR or what a transform names as `interpolation` '
     '(cubic: cv2.INTER_CUBIC, a = -0.75); pixel centres at 0.5, no anti-aliasing'
 )
+
+
+class TooLargeError(ValueError):
+    """An image of which more pixels would be made than fit into memory; the message gives their number and a remedy."""
+
+
+def check_made(height: int, width: int) -> None:
+    """Raises TooLargeError when a transform would make an image of more than MOST_PIXELS."""
+    if height * width > MOST_PIXELS:
+        raise TooLargeError(f'would be enlarged to {width} x {height} pixels, more than {MOST_PIXELS // 2**20} million')
+
+
+def check_seen(height: int, width: int) -> None:
+    """Raises TooLargeError when a network would be given more than MOST_SEEN pixels of an image."""
+    height, width = (-(-side // STEP) * STEP for side in (height, width))
+    if height * width > MOST_SEEN:
+        raise TooLargeError(
+            f'the network would be given {width} x {height} pixels, more than {MOST_SEEN // 2**20} million; '
+            'reduce the image (eval_transforms, or transforms in training), or cut it into tiles'
+        )
+
+
+def check_batch(images: int, height: int, width: int) -> None:
+    """Raises TooLargeError when `images`, filled up to one size, would each have more than MOST_SEEN pixels."""
+    if height * width > MOST_SEEN:
+        raise TooLargeError(
+            f'{images} images of very different shapes would be filled up to {width} x {height} pixels each; '
+            'reduce them (eval_transforms, or transforms in training), or take one at a time (evaluate.batch_size=1)'
+        )
+
+
+def affordable(size: Size, factor: float) -> float:
+    """`factor`, or less where both sides times `factor` would make more than MOST_PIXELS; never less than 1 for that."""
+    return min(factor, max(1.0, math.sqrt(MOST_PIXELS / (size[0] * size[1]))))
 
 
 def size_of(options: Mapping[str, Any], name: str) -> Size:
@@ -42,7 +82,11 @@ def checked(image: Any) -> Image:
 
 
 def normalised(image: Image, preparation: Mapping[str, Any]) -> Floats:
-    """[3, h, w] float32: `(value / 255 - mean) / std` for each channel, in the order that the guide says."""
+    """[3, h, w] float32: `(value / 255 - mean) / std` for each channel, in the order that the guide says.
+
+    Raises TooLargeError.
+    """
+    check_seen(*image.shape[:2])
     channels = image if preparation['channels'] == 'RGB' else image[:, :, ::-1]
     floats = channels.astype(np.float32)
     floats /= np.float32(255)
@@ -70,6 +114,7 @@ def with_zeros(maps: Floats, height: int, width: int) -> Floats:
 def resized(image: Image, height: int, width: int) -> Image:
     if image.shape[:2] == (height, width):
         return image
+    check_made(height, width)
     return cv2.resize(image, (width, height), interpolation=cv2.INTER_LINEAR).astype(np.uint8, copy=False)
 
 
@@ -84,12 +129,13 @@ def fitted_line(image: Image, size: Size, *, keep_ratio: bool = True, grow: bool
     """What the network sees, an image of `size` (height, width), and how many of its columns, from the left, the line fills.
 
     With `keep_ratio` the line gets the height of `size` and as much width as it needs, at most all of it; else it is stretched
-    to all. The rest is black; the Task makes it zero. With `grow` the result is wider than `size` where the line needs it.
+    to all. The rest is black; the Task makes it zero. With `grow` the result is wider than `size` where the line needs it, up
+    to MAX_LINE columns; a line that needs more is squeezed into them, as in PaddleX.
     """
     H, W = size
     ratio = image.shape[1] / image.shape[0]
     if grow:
-        W = int(H * max(W / H, ratio))
+        W = min(int(H * max(W / H, ratio)), max(W, MAX_LINE))
     width = min(W, math.ceil(H * ratio)) if keep_ratio else W
     line = cv2.resize(image, (width, H), interpolation=cv2.INTER_LINEAR).astype(np.uint8, copy=False)
     if width == W:
@@ -131,12 +177,15 @@ def rounded_size(size: Size, factor: float) -> Size:
     return max(1, round(H * factor)), max(1, round(W * factor))
 
 
-def limited_size(size: Size, side: int, limit: Literal['min', 'max']) -> Size:
+def limited_size(size: Size, side: int, limit: Literal['min', 'max'], max_side: int = MAX_SIDE) -> Size:
     """Height and width of an image once its shorter side is at least `side` (`min`) or its longer at most (`max`).
 
-    Each is then rounded to a multiple of 32, as PaddleOCR does, so the shape may change a little.
+    A longer side that is above `max_side` then is reduced to it. Each is rounded to a multiple of 32, as PaddleOCR does, so the
+    shape may change a little.
     """
     H, W = size
     factor = max(1.0, side / min(H, W)) if limit == 'min' else min(1.0, side / max(H, W))
-    height, width = (max(32, round(int(length * factor) / 32) * 32) for length in (H, W))
-    return height, width
+    height, width = int(H * factor), int(W * factor)
+    if (longer := max(height, width)) > max_side:
+        height, width = int(height * max_side / longer), int(width * max_side / longer)
+    return max(STEP, round(height / STEP) * STEP), max(STEP, round(width / STEP) * STEP)

@@ -6,11 +6,12 @@ from collections.abc import Callable, Sequence
 import cv2
 import numpy as np
 
-from phalanx.runtime.prepare import Image
+from phalanx.runtime.prepare import MAX_SIDE, Image, limited_size, resized
 from phalanx.runtime.results import Line, Outline, Reading, TextRegion
 from phalanx.runtime.text_detection import quad
 
 UPRIGHT = 1.5  # times its width that a text is high at least to be turned: it was written from top to bottom
+STRIP, LOW = 8, 30  # width over height above which, and pixels of height up to which, a page gets a margin: rapidocr's numbers
 TOGETHER = 16  # lines that are read at once
 SURE = 0.9  # PP-OCRv4 reads 93 % of the lines of receipts with more confidence, and 5 % of them upside down
 
@@ -22,13 +23,15 @@ def lines_of(
     *,
     threshold: float = 0.5,
     upside_down: bool = False,
+    max_side: int = MAX_SIDE,
 ) -> list[Line]:
     """The lines of a page [H, W, 3] uint8 RGB that are read with a confidence of `threshold` or more, in reading order.
 
-    `find` gives the texts of a page; `recognise` reads images of single lines. `upside_down`: what is read with less
+    `find` gives the texts of a page, which it sees with no side longer than `max_side`; `recognise` reads images of single
+    lines, cut out of the page as it is. `upside_down`: what is read with less
     confidence than SURE is read the other way up, too; of a text that stands on its head, `points` begin at its own upper left.
     """
-    regions = find(page)
+    regions = find_within(page, find, max_side)
     outlines = [region.points for region in regions]
     cuts = [cut_out(page, points) for points in outlines]
     readings = _read(cuts, recognise)
@@ -44,6 +47,27 @@ def lines_of(
         if reading.text and reading.confidence >= threshold
     ]
     return [line for row in rows_of(found) for line in row]
+
+
+def find_within(page: Image, find: Callable[[Image], Sequence[TextRegion]], max_side: int) -> list[TextRegion]:
+    """The texts of a page [H, W, 3], in its pixels.
+
+    `find` sees a page with a longer side than `max_side` reduced, to sides that are multiples of 32, and one that is a strip
+    (wider than STRIP times its height, or lower than LOW) with black rows above and below, as rapidocr does: detectors were
+    trained on pages, and enlarge the shorter side of an image.
+    """
+    H, W = page.shape[:2]
+    h, w = limited_size((H, W), max_side, 'max', max_side) if max(H, W) > max_side else (H, W)
+    rows = max(0, max(2 * w // STRIP, 2 * LOW) - h) // 2 if w > STRIP * h or h <= LOW else 0
+    if (h, w) == (H, W) and not rows:
+        return list(find(page))
+    seen = cv2.copyMakeBorder(resized(page, h, w), rows, rows, 0, 0, cv2.BORDER_CONSTANT).astype(np.uint8, copy=False)
+    found = []
+    for region in find(seen):
+        points = tuple((x * W / w, min(max(y - rows, 0.0), h) * H / h) for x, y in region.points)
+        if len({y for _, y in points}) > 1:  # else it lies in the black rows
+            found.append(TextRegion(region.score, points))
+    return found
 
 
 def _read(cuts: Sequence[Image], recognise: Callable[[Sequence[Image]], Sequence[Reading]]) -> list[Reading]:

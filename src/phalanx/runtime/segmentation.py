@@ -9,10 +9,22 @@ import numpy as np
 import numpy.typing as npt
 
 from phalanx.runtime.family import Family
-from phalanx.runtime.prepare import Floats, Image, Size, normalised, resized, resized_maps, rounded_size, scaled_size, size_of
+from phalanx.runtime.prepare import (
+    Floats,
+    Image,
+    Size,
+    check_seen,
+    normalised,
+    resized,
+    resized_maps,
+    rounded_size,
+    scaled_size,
+    size_of,
+)
 from phalanx.runtime.session import ArtifactError, Run
 
 GREY = 127.5  # images are filled up with the middle of the range
+MOST_LOGITS = 2**27  # that are brought to the size of an image at once: 512 MB
 PADDING = 127  # the byte next to it, where more is done to an image that was filled up
 
 
@@ -46,6 +58,7 @@ class Segmentation(Family):
         total = np.zeros(1, np.float32)
         for scale, flip in views:
             size = scaled_size((H, W), scale)
+            check_seen(*size)
             seen = np.flip(np.stack([resized_maps(image, *size) for image in images]), flip)
             logits = np.flip(self._logits(run, np.ascontiguousarray(seen)), flip)
             total = total + np.stack([resized_maps(np.ascontiguousarray(one), H, W) for one in logits])
@@ -75,10 +88,17 @@ class Segmentation(Family):
             size = size_after(size, transform)
         if 'classes' in outputs:  # chosen in the graph
             return outputs['classes']  # type: ignore[no-any-return]
-        maps = outputs['logits']
-        for transform, (H, W) in reversed(list(zip(self.preparation['transforms'], way, strict=True))):
-            maps = maps[:, :H, :W] if transform['name'] == 'Padding' else resized_maps(maps, H, W)
-        return maps.argmax(0).astype(np.uint8)  # type: ignore[no-any-return]
+        logits, steps = outputs['logits'], list(zip(self.preparation['transforms'], way, strict=True))
+        best, classes = np.full(image.shape[:2], -np.inf, np.float32), np.zeros(image.shape[:2], np.uint8)
+        together = max(1, MOST_LOGITS // classes.size)
+        for first in range(0, len(logits), together):  # some classes at a time: large images have many logits
+            maps = logits[first : first + together]
+            for transform, (H, W) in reversed(steps):
+                maps = maps[:, :H, :W] if transform['name'] == 'Padding' else resized_maps(maps, H, W)
+            numbers, values = maps.argmax(0), maps.max(0)
+            is_better = values > best
+            best[is_better], classes[is_better] = values[is_better], (numbers[is_better] + first).astype(np.uint8)
+        return classes
 
 
 def grey_after(mean: Sequence[float], std: Sequence[float]) -> Floats:

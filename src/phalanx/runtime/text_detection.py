@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from phalanx.runtime.family import Family
-from phalanx.runtime.prepare import Floats, Image, Size, filled_up, limited_size, normalised, resized, size_of
+from phalanx.runtime.prepare import MAX_SIDE, Floats, Image, Size, filled_up, limited_size, normalised, resized, size_of
 from phalanx.runtime.results import TextRegion
 from phalanx.runtime.session import ArtifactError
 
@@ -44,7 +44,7 @@ def size_after(transform: Mapping[str, Any], size: Size) -> Size:
     if transform['name'] == 'Resize':
         return size_of(transform, 'target_size')
     if transform['name'] == 'LimitSide':
-        return limited_size(size, transform['side'], transform['limit'])
+        return limited_size(size, transform['side'], transform['limit'], transform.get('max_side', MAX_SIDE))
     raise ArtifactError(f'images went through {transform["name"]} in evaluation, which the runtime does not know')
 
 

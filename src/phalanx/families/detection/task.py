@@ -32,6 +32,7 @@ from phalanx.families.sizing import sizing_of
 from phalanx.families.task import Export, Followed, GraphPart, Loss, Writers, described
 from phalanx.parallel.step import WholeStep
 from phalanx.runtime.detection import Detections
+from phalanx.runtime.prepare import check_batch
 from phalanx.runtime.results import Found
 
 READ_OUT = (
@@ -268,10 +269,11 @@ def mean_colour(mean: Sequence[float]) -> list[int]:
 def filled_up(images: Sequence[Tensor], mean: Sequence[float], *, least: Sequence[int] = (STRIDE, STRIDE)) -> Tensor:
     """[B, 3, h, w]: images [3, h, w] at the upper left of the least size for all whose sides are multiples of the stride.
 
-    Its height and width are no smaller than `least`.
+    Its height and width are no smaller than `least`. Raises TooLargeError.
     """
     largest = [-(-max(image.shape[axis] for image in images) // STRIDE) * STRIDE for axis in (1, 2)]
     sides = [max(pair) for pair in zip(largest, least, strict=True)]
+    check_batch(len(images), *sides)
     if all(list(image.shape[1:]) == sides for image in images):
         return stacked(images)
     colour = images[0].new_tensor(mean_colour(mean))

@@ -19,7 +19,7 @@ from phalanx.data.image import left_right
 from phalanx.data.samples import Image, Rng
 from phalanx.families.detection.data.source import Boxes, Objects
 from phalanx.families.sizing import Sizing, Sometimes
-from phalanx.runtime.prepare import INTERPOLATIONS, resize_factors
+from phalanx.runtime.prepare import INTERPOLATIONS, affordable, check_made, resize_factors
 
 Shown = tuple[Image, Objects]  # an image and what it shows
 
@@ -40,9 +40,13 @@ Interpolation = Literal['nearest', 'linear', 'area', 'cubic', 'lanczos4']
 
 
 def scaled(image: Image, objects: Objects, x: float, y: float, interpolation: str = 'linear') -> Shown:
-    """Both with the width times `x` and the height times `y`, the size rounded, boxes cut off at its edges."""
+    """Both with the width times `x` and the height times `y`, the size rounded, boxes cut off at its edges.
+
+    Raises TooLargeError.
+    """
     H, W = image.shape[:2]
     x, y = max(x, 1 / W), max(y, 1 / H)  # a pixel is always left
+    check_made(round(H * y), round(W * x))
     if (x, y) != (1, 1):  # by factors: given a size, OpenCV would compute with the rounded ones
         image = cv2.resize(image, None, fx=x, fy=y, interpolation=INTERPOLATIONS[interpolation]).astype(np.uint8, copy=False)
     boxes = objects.boxes * np.array([x, y, x, y], np.float32)
@@ -57,7 +61,10 @@ class RandomDistort(ColourDistortion):
 
 @dataclass(frozen=True, kw_only=True)
 class RandomExpand:
-    """Lays the image somewhere on a canvas up to `ratio` times as wide and high, of the colour `fill` (RGB)."""
+    """Lays the image somewhere on a canvas up to `ratio` times as wide and high, of the colour `fill` (RGB).
+
+    The canvas has at most MOST_PIXELS.
+    """
 
     probability: float = 0.5
     ratio: float = 4.0
@@ -72,7 +79,7 @@ class RandomExpand:
         rng, (H, W) = chances.rng, image.shape[:2]
         if rng.random() >= self.probability:
             return image, objects
-        ratio = rng.uniform(1, self.ratio)
+        ratio = affordable((H, W), rng.uniform(1, self.ratio))
         height, width = int(H * ratio), int(W * ratio)
         if height <= H or width <= W:
             return image, objects

@@ -16,12 +16,14 @@ import numpy.typing as npt
 from phalanx.config.options import check_probability, check_size
 from phalanx.data.samples import Image, Rng
 from phalanx.families.recognition.data.source import TextImage
+from phalanx.runtime.prepare import resized, rounded_size
 
 Transform = Callable[[Image, str, Rng], TextImage]
 Change = Callable[[Image, Rng], Image]
 Accepts = Callable[[str], bool]  # whether a text can be a target of every head
 Points = npt.NDArray[np.complex128]  # x + iy in pixels
 
+MOST_PIXELS, MOST_COLUMNS = 2**22, 2**13  # of a line that is augmented: a warp takes about 100 bytes a pixel
 WARP_GRID = 100  # pixels between the points where a warp is worked out; in between it is interpolated
 SMALLEST = 20  # pixels of height and width below which a line is neither distorted nor cropped
 
@@ -59,6 +61,13 @@ class RecAug:
             if rng.random() <= probability:
                 image = change(image, rng)
         return image, text
+
+
+def within_bounds(image: Image) -> Image:
+    """The image of a line, reduced in proportion when it has more than MOST_PIXELS or a side above MOST_COLUMNS."""
+    H, W = image.shape[:2]
+    factor = min(1.0, math.sqrt(MOST_PIXELS / (H * W)), MOST_COLUMNS / max(H, W))
+    return image if factor == 1 else resized(image, *rounded_size((H, W), factor))
 
 
 def warped(image: Image, rng: Rng) -> Image:

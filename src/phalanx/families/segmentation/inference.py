@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from phalanx.runtime.prepare import scaled_size
+from phalanx.runtime.prepare import check_seen, scaled_size
 from phalanx.runtime.segmentation import flips, starts
 
 
@@ -56,9 +56,14 @@ class Inference:
         return total / len(views)
 
     def view(self, network: nn.Module, images: Tensor, scale: float, flip: tuple[int, ...]) -> Tensor:
-        """[B, K, H, W] for the images at one scale, mirrored in one way, brought back to where their pixels are."""
+        """[B, K, H, W] for the images at one scale, mirrored in one way, brought back to where their pixels are.
+
+        Raises TooLargeError.
+        """
         H, W = images.shape[2:]
-        logits = self.logits(network, resized(images, scaled_size((H, W), scale)).flip(flip)).flip(flip)
+        size = scaled_size((H, W), scale)
+        check_seen(*size)
+        logits = self.logits(network, resized(images, size).flip(flip)).flip(flip)
         return resized(logits.float(), (H, W))
 
     def logits(self, network: nn.Module, images: Tensor) -> Tensor:

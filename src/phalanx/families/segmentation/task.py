@@ -26,7 +26,7 @@ from phalanx.families.segmentation.transforms import TRANSFORMS, Transform, adds
 from phalanx.families.task import Export, Followed, Loss, Term, Writers, described
 from phalanx.parallel.step import WholeStep
 from phalanx.runtime.prepare import Size
-from phalanx.runtime.segmentation import grey_after
+from phalanx.runtime.segmentation import MOST_LOGITS, grey_after
 
 READ_OUT = 'logits of all views are averaged, then brought back through the transforms, the last first, then the class is taken'
 
@@ -89,6 +89,24 @@ def undo_transforms(maps: Tensor, transforms: Sequence[Transform], way: Sequence
     for transform, (H, W) in reversed(list(zip(transforms, way, strict=True))):
         maps = maps[:, :H, :W] if adds_margins(transform) else resized(maps[None], (H, W))[0]
     return resized(maps[None], size)[0]
+
+
+def likeliest(logits: Tensor, transforms: Sequence[Transform], way: Sequence[Size], size: Size) -> Tensor:
+    """The class of each pixel [H, W] uint8, of `logits` [K, h, w] brought back to `size` as `undo_transforms` does.
+
+    Some classes at a time, so that a large image does not need all K logits of all its pixels at once.
+    """
+    together = max(1, MOST_LOGITS // (size[0] * size[1]))
+    if len(logits) <= together:
+        return undo_transforms(logits, transforms, way, size).argmax(0).to(torch.uint8)
+    best = logits.new_full(size, -torch.inf)
+    classes = torch.zeros(size, dtype=torch.uint8, device=logits.device)
+    for first in range(0, len(logits), together):
+        values, numbers = undo_transforms(logits[first : first + together], transforms, way, size).max(0)
+        is_better = values > best
+        best = torch.where(is_better, values, best)
+        classes = torch.where(is_better, (numbers + first).to(torch.uint8), classes)
+    return classes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -188,8 +206,7 @@ class Segmentation(Family):
                 image[:, H:], image[:, :, W:] = grey, grey
         logits = self.inference(model, images)  # [B, K, h, w]
         parts = zip(logits, batch.ways, batch.sizes, strict=True)
-        shown = [undo_transforms(own, self.transforms['eval'], way, size) for own, way, size in parts]
-        return [own.argmax(0).to(torch.uint8) for own in shown]
+        return [likeliest(own, self.transforms['eval'], way, size) for own, way, size in parts]
 
     def predictions(self, made: Sequence[LabelMap]) -> list[Tensor]:
         return [torch.from_numpy(class_map) for class_map in made]

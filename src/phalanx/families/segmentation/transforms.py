@@ -16,8 +16,8 @@ from phalanx.data.colour import ColourDistortion
 from phalanx.data.image import LabelMap, left_right
 from phalanx.data.samples import Image, Rng
 from phalanx.families.segmentation.labels import VOID
-from phalanx.families.sizing import Sizing, Sometimes
-from phalanx.runtime.prepare import rounded_size, scaled_size
+from phalanx.families.sizing import MOST_TURNED, Sizing, Sometimes
+from phalanx.runtime.prepare import MOST_PIXELS, affordable, check_made, rounded_size, scaled_size
 from phalanx.runtime.segmentation import PADDING
 
 Pair = tuple[Image, LabelMap]
@@ -25,9 +25,10 @@ Transform = Callable[[Image, LabelMap, Rng], Pair]
 
 
 def resized(image: Image, labels: LabelMap, height: int, width: int) -> Pair:
-    """Both at another size: colours mixed in between, labels taken from the nearest pixel."""
+    """Both at another size: colours mixed in between, labels taken from the nearest pixel. Raises TooLargeError."""
     if (height, width) == labels.shape:
         return image, labels
+    check_made(height, width)
     image = cv2.resize(image, (width, height), interpolation=cv2.INTER_LINEAR).astype(np.uint8, copy=False)
     return image, cv2.resize(labels, (width, height), interpolation=cv2.INTER_NEAREST).astype(np.uint8, copy=False)
 
@@ -77,7 +78,10 @@ class ResizeByLong:
 
 @dataclass(frozen=True, kw_only=True)
 class ResizeStepScaling:
-    """Multiplies width and height by one of the factors `min`, `min + step`, ..., `max`; step 0: by any between min and max."""
+    """Multiplies width and height by one of the factors `min`, `min + step`, ..., `max`; step 0: by any between min and max.
+
+    By less where that gave more than MOST_PIXELS.
+    """
 
     min: float = 0.75
     max: float = 1.25
@@ -93,7 +97,7 @@ class ResizeStepScaling:
         factor = rng.uniform(self.min, self.max)
         if self.step:
             factor = float(rng.choice(np.linspace(self.min, self.max, int((self.max - self.min) / self.step + 1))))
-        return resized(image, labels, *rounded_size(labels.shape, factor))
+        return resized(image, labels, *rounded_size(labels.shape, affordable(labels.shape, factor)))
 
 
 def padded(image: Image, labels: LabelMap, height: int, width: int) -> Pair:
@@ -167,7 +171,8 @@ class RandomVerticalFlip(Sometimes):
 class RandomRotation:
     """Turns both about their centre by up to `max_degrees` either way.
 
-    The result is as large as what is turned needs; its corners are filled up with grey, and with void.
+    The result is as large as what is turned needs; its corners are filled up with grey, and with void. An image stays when the
+    result would have more than MOST_PIXELS, or a side above MOST_TURNED.
     """
 
     max_degrees: float = 15.0
@@ -181,6 +186,8 @@ class RandomRotation:
         turn = cv2.getRotationMatrix2D((W // 2, H // 2), rng.uniform(-self.max_degrees, self.max_degrees), 1.0)  # [2, 3]
         cos, sin = abs(turn[0, 0]), abs(turn[0, 1])
         size = width, height = int(H * sin + W * cos), int(H * cos + W * sin)
+        if max(H, W, height, width) > MOST_TURNED or height * width > MOST_PIXELS:
+            return image, labels
         turn[:, 2] += width / 2 - W // 2, height / 2 - H // 2
         image = cv2.warpAffine(image, turn, size, flags=cv2.INTER_LINEAR, borderValue=(PADDING,) * 3).astype(
             np.uint8, copy=False

@@ -25,6 +25,7 @@ from phalanx.families.text_detection.survey import TextSurvey
 from phalanx.families.text_detection.targets import Floats, Mask, Targets, shrink_maps, threshold_maps
 from phalanx.families.text_detection.transforms import MULTIPLE, TRANSFORMS, Chances, Transform
 from phalanx.parallel.step import WholeStep
+from phalanx.runtime.prepare import check_batch
 from phalanx.runtime.results import TextRegion
 from phalanx.runtime.text_detection import Scoring, Shape, text_regions
 
@@ -254,6 +255,10 @@ def stacked_targets(sample: Sample) -> Tensor:
 
 
 def filled_up(images: Sequence[Tensor]) -> Tensor:
-    """[B, C, H, W]: images [C, h, w] at the upper left of zeros, of the least size for all that 32 divides."""
+    """[B, C, H, W]: images [C, h, w] at the upper left of zeros, of the least size for all that 32 divides.
+
+    Raises TooLargeError.
+    """
     H, W = (-(-max(image.shape[axis] for image in images) // MULTIPLE) * MULTIPLE for axis in (1, 2))
+    check_batch(len(images), H, W)
     return torch.stack([F.pad(image, (0, W - image.shape[2], 0, H - image.shape[1])) for image in images])

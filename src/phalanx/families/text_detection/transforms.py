@@ -16,9 +16,9 @@ from phalanx.config.options import check_probability, check_size
 from phalanx.data.colour import ColourDistortion
 from phalanx.data.image import left_right
 from phalanx.data.samples import Image, Rng
-from phalanx.families.sizing import Sizing, Sometimes
+from phalanx.families.sizing import MOST_TURNED, Sizing, Sometimes
 from phalanx.families.text_detection.data.source import Points, Texts
-from phalanx.runtime.prepare import limited_size, resized, rounded_size
+from phalanx.runtime.prepare import MAX_SIDE, affordable, limited_size, resized, rounded_size
 from phalanx.runtime.reading import cut_out
 
 Shown = tuple[Image, Texts]  # an image and what is written on it
@@ -118,7 +118,10 @@ class RandomFlip(Sometimes):
 
 @dataclass(frozen=True, kw_only=True)
 class RandomRotate:
-    """Turns the image about its middle by an angle between those of `degrees`; what comes in at its edges is black."""
+    """Turns the image about its middle by an angle between those of `degrees`; what comes in at its edges is black.
+
+    An image with a side above MOST_TURNED stays.
+    """
 
     sizing: ClassVar[Sizing] = 'kept'
 
@@ -131,6 +134,8 @@ class RandomRotate:
     def __call__(self, image: Image, texts: Texts, chances: Chances) -> Shown:
         H, W = image.shape[:2]
         affine = cv2.getRotationMatrix2D(((W - 1) / 2, (H - 1) / 2), chances.rng.uniform(*self.degrees), 1)  # [2, 3]
+        if max(H, W) > MOST_TURNED:
+            return image, texts
         turned = cv2.warpAffine(image, affine, (W, H), flags=cv2.INTER_LINEAR).astype(np.uint8, copy=False)
         outlines = [(points @ affine[:, :2].T + affine[:, 2]).astype(np.float32) for points in texts.outlines]
         return turned, texts.moved(outlines)
@@ -138,7 +143,7 @@ class RandomRotate:
 
 @dataclass(frozen=True, kw_only=True)
 class RandomResize:
-    """Makes both sides a factor larger, drawn between those of `scale`."""
+    """Makes both sides a factor larger, drawn between those of `scale`; less where that gave more than MOST_PIXELS."""
 
     scale: tuple[float, float] = (0.5, 3.0)
 
@@ -147,7 +152,8 @@ class RandomResize:
             raise ValueError(f'scale must rise from above 0, got {self.scale[0]}, {self.scale[1]}')
 
     def __call__(self, image: Image, texts: Texts, chances: Chances) -> Shown:
-        return scaled(image, texts, *rounded_size(image.shape[:2], chances.rng.uniform(*self.scale)))
+        size = image.shape[:2]
+        return scaled(image, texts, *rounded_size(size, affordable(size, chances.rng.uniform(*self.scale))))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -234,18 +240,21 @@ class Resize:
 class LimitSide:
     """Enlarges images whose shorter side is below `side` (`min`), or reduces those whose longer one is above it (`max`).
 
-    Sides are then rounded to multiples of 32.
+    The longer side of the result is at most `max_side` (PaddleOCR's max_side_limit). Sides are rounded to multiples of 32.
     """
 
     side: int = 736
     limit: Literal['min', 'max'] = 'min'
+    max_side: int = MAX_SIDE
 
     def __post_init__(self) -> None:
         if self.side < MULTIPLE:
             raise ValueError(f'side must be at least {MULTIPLE}, got {self.side}')
+        if self.max_side < self.side:
+            raise ValueError(f'max_side must be at least side, {self.side}; got {self.max_side}')
 
     def __call__(self, image: Image, texts: Texts, chances: Chances) -> Shown:
-        return scaled(image, texts, *limited_size(image.shape[:2], self.side, self.limit))
+        return scaled(image, texts, *limited_size(image.shape[:2], self.side, self.limit, self.max_side))
 
 
 TRANSFORMS = {

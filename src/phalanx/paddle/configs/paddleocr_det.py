@@ -160,7 +160,8 @@ def _resized(step: Section) -> Node:
         step.only('keep_ratio', False)
         return step.becomes({'name': 'resize', 'target_size': shape})
     side, limit = step.take('limit_side_len', 736), step.take('limit_type', 'min')
-    return step.becomes({'name': 'limit_side', 'side': side, 'limit': limit})
+    most = {'max_side': step.take('max_side_limit')} if step.has('max_side_limit') else {}
+    return step.becomes({'name': 'limit_side', 'side': side, 'limit': limit, **most})
 
 
 def _network(section: Section, decay: Node) -> tuple[Node, list[dict[str, Any]]]:
