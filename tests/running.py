@@ -54,7 +54,9 @@ def clean_environment() -> dict[str, str]:
     """The environment without what a launcher around the tests may have set; one thread a process, modules compiled once."""
     launchers = ('RANK', 'WORLD_SIZE', 'LOCAL_RANK', 'LOCAL_WORLD_SIZE', 'MASTER_ADDR', 'MASTER_PORT', 'PHALANX_INIT_METHOD')
     left_out = (*launchers, 'PYTHONDONTWRITEBYTECODE')
-    return {**{key: value for key, value in os.environ.items() if key not in left_out}, 'OMP_NUM_THREADS': '1'}
+    schedulers = ('SLURM_', 'PET_', 'OMPI_', 'PMI_', 'PHALANX_STARTED')
+    kept = {key: value for key, value in os.environ.items() if key not in left_out and not key.startswith(schedulers)}
+    return kept | {'OMP_NUM_THREADS': '1'}
 
 
 def both_ranks(script: str, folder: Path, *words: str) -> str:

@@ -132,6 +132,30 @@ def test_two_launches_on_one_node_keep_out_of_each_others_way(tmp_path: Path) ->
     assert all('rank 0 of 2 total 3.0' in one.stdout for one in done)
 
 
+def test_ranks_of_another_launcher_leave_the_terminal_to_the_first(tmp_path: Path) -> None:
+    """Open MPI's variables, which nothing but the table of contracts reads."""
+    command = [sys.executable, '-m', 'phalanx', 'train', *TINY, 'train.steps=2', 'evaluate.enabled=false', '--save_dir', 'run']
+    ranks = [
+        subprocess.Popen(
+            command,
+            cwd=tmp_path,
+            env=clean_environment()
+            | {f'OMPI_COMM_WORLD_{name}': str(rank) for name in ('RANK', 'LOCAL_RANK')}
+            | {f'OMPI_COMM_WORLD_{name}': '2' for name in ('SIZE', 'LOCAL_SIZE')},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        for rank in (0, 1)
+    ]
+    first, second = (rank.communicate()[0] for rank in ranks)
+    assert [rank.returncode for rank in ranks] == [0, 0], first + second
+    assert first.startswith('phalanx: started by Open MPI: 2 processes on 1 node, one per rank\n')
+    assert second == ''
+    for rank in (0, 1):
+        assert ', 2 ranks' in (tmp_path / 'run' / 'log' / f'workerlog.{rank}').read_text()
+
+
 def test_logs_are_begun_again_or_go_on(tmp_path: Path) -> None:
     (tmp_path / 'say.py').write_text('import sys; print(sys.argv[1])')
     command = (sys.executable, '-m', 'phalanx.launch', '--nproc_per_node', '1', '--log_dir', 'logs')

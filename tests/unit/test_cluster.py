@@ -125,11 +125,3 @@ def test_a_host_file_names_the_nodes(tmp_path: Path) -> None:
     file = tmp_path / 'hosts'
     file.write_text('# the lab\n10.0.0.1 slots=8\n\n10.0.0.2\n')
     assert flags('--hostfile', str(file)).ips == '10.0.0.1,10.0.0.2'
-
-
-def test_slurm_says_which_nodes_there_are() -> None:
-    environment = {'SLURM_PROCID': '1', 'SLURM_STEP_NODELIST': 'gpu[01-02]', 'SLURM_STEP_NUM_TASKS': '2'}
-    assert flags(environment=environment).ips == 'gpu01,gpu02'
-    with pytest.raises(ValueError, match='16 tasks on 2 nodes; start one on each'):
-        flags(environment={**environment, 'SLURM_STEP_NUM_TASKS': '16'})
-    assert flags(environment={**environment, 'SLURM_STEP_NODELIST': 'gpu01', 'SLURM_STEP_NUM_TASKS': '1'}).ips is None

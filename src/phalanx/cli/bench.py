@@ -114,9 +114,7 @@ def bench_comm(given: argparse.Namespace, words: Sequence[str]) -> int:
 
 def _as_ranks(given: argparse.Namespace, words: Sequence[str], job: Job | None = None) -> int | None:
     """Runs this command as the ranks that the flags ask for; None when this process is a rank already, or the only one."""
-    if dist.is_launched():
-        return None
     flags, cluster = bench_cluster(given, job)
-    if job is not None:
+    if job is not None and not dist.is_launched():
         check_parts(job, cluster.ranks_per_node * cluster.max_nodes if cluster else 1)
     return None if cluster is None else launched('bench', words, cluster, flags, LOG, job)

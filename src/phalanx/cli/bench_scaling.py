@@ -7,20 +7,23 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from phalanx.bench import scaling
-from phalanx.cli.ranks import cluster_of
+from phalanx.cli.ranks import cluster_of, requested
 from phalanx.config.arguments import assignments
 from phalanx.engine.runs import Job, check_parts, open_job
 from phalanx.launch.cluster import Cluster
 from phalanx.launch.flags import Flags
+from phalanx.parallel import dist
 from phalanx.system.cores import threads_each
 from phalanx.system.errors import RequestError, RunError
 
 
 def bench_cluster(given: argparse.Namespace, job: Job | None) -> tuple[Flags, Cluster | None]:
-    """The processes that the flags of a benchmark ask for; None when this one is enough. Raises RequestError."""
+    """The processes that the flags of a benchmark ask for; None when this process is a rank
+    already, or the only one. Raises RequestError."""
     if given.ssh:
         raise RequestError('--ssh: a benchmark is started by hand on each node; leave it out')
-    return cluster_of(given, job)
+    flags, start = requested(given)
+    return flags, None if dist.is_launched() else cluster_of(flags, start, job)
 
 
 def bench_scaling(given: argparse.Namespace, _: Sequence[str]) -> int:
@@ -54,6 +57,8 @@ def bench_scaling(given: argparse.Namespace, _: Sequence[str]) -> int:
 def _nodes(given: argparse.Namespace, worlds: Sequence[int], job: Job) -> scaling.Nodes | None:
     """The nodes of `--ips`, each with the ranks that `--nproc_per_node` or its devices say. Raises RequestError."""
     flags, cluster = bench_cluster(given, job)
+    if dist.is_launched():
+        raise RequestError('a comparison starts its own ranks: start it once, or once per node, not once per rank')
     if flags.ips is None and flags.asks_for_ranks:
         raise RequestError('--world says how many ranks there are; other nodes are named by --ips')
     if cluster is None or cluster.rendezvous is None:

@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from phalanx.cli.options import eval_parser
-from phalanx.cli.ranks import cluster_of, launched
+from phalanx.cli.ranks import as_rank, cluster_of, launched, requested
 from phalanx.config.arguments import Assignments, parse_brought
 from phalanx.engine import worker
 from phalanx.engine.loader import BadSampleError
-from phalanx.engine.runs import open_job, said_of_weights
+from phalanx.engine.runs import Job, open_job, said_of_weights
 from phalanx.launch.remote import everywhere
 from phalanx.parallel import dist
 from phalanx.report.report import PAGE_PICTURES, print_evaluation, write_evaluation
@@ -26,14 +26,19 @@ def command(words: Sequence[str]) -> int:
         return _evaluate_exported(Path(recipe), given, assigned)
     if given.raw and given.weights is not None and not Path(given.weights).is_dir():
         raise RequestError(f'--raw: {given.weights} is no checkpoint, which has its EMA beside it; leave --raw out')
+    flags, start = requested(given)
     job = open_job(recipe, assigned)
-
     if not dist.is_launched():
-        flags, cluster = cluster_of(given, job)
+        cluster = cluster_of(flags, start, job)
         if flags.ssh:
             return everywhere(flags, 'eval', words, job.folder)
         if cluster is not None:
             return launched('eval', words, cluster, flags, job.folder / 'log', job)
+    return as_rank(start, flags, job.folder, lambda: _evaluate(job, given))
+
+
+def _evaluate(job: Job, given: argparse.Namespace) -> int:
+    """Evaluates as one rank; rank 0 prints the figures."""
     try:
         raw = given.raw or job.recipe.ema is None  # `--set ema=null` asks for them, too
         said = said_of_weights(job, given.weights, raw=raw)

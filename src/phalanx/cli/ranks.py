@@ -1,9 +1,12 @@
 """What commands share that can run as several ranks: which ranks the flags ask for, and their launch."""
 
 import argparse
+import contextlib
 import json
+import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,26 +14,86 @@ import torch
 
 from phalanx.config.read import plain
 from phalanx.engine.runs import Job
-from phalanx.launch.cluster import Cluster
+from phalanx.launch.cluster import Cluster, interface_of
+from phalanx.launch.environment import detect
 from phalanx.launch.flags import Flags
 from phalanx.launch.launcher import launch
 from phalanx.launch.preflight import disk_free, fingerprint
+from phalanx.launch.start import OURS, Start, take
+from phalanx.parallel import dist
+from phalanx.system.cores import cores, threads_each
 from phalanx.system.errors import RequestError
+from phalanx.system.stops import STATUSES
 
 
-def cluster_of(given: argparse.Namespace, job: Job | None) -> tuple[Flags, Cluster | None]:
-    """The processes that the flags ask for; None when this one is enough. Raises RequestError."""
+def requested(given: argparse.Namespace) -> tuple[Flags, Start]:
+    """The flags of a command line, and the launcher or scheduler that started this process, which they do not contradict.
+
+    Afterwards `dist.is_launched` says whether this process is a rank. Raises RequestError.
+    """
     try:
-        flags = Flags.of(given)
-        if flags.ssh:
-            return flags, None
-        available = torch.cuda.device_count() if job is None or job.recipe.device != 'cpu' else 0
-        cluster, warnings = Cluster.from_flags(flags, available)
+        start = detect(os.environ, os.getppid())
+        flags = Flags.of(given, start=start)
+    except ValueError as error:
+        raise RequestError(str(error)) from None
+    take(start.at(flags.master, flags.start_port))
+    return flags, start
+
+
+def cluster_of(flags: Flags, start: Start, job: Job | None) -> Cluster | None:
+    """The processes that the flags ask for; None when this one is enough. Raises RequestError."""
+    if flags.ssh:
+        return None
+    available = torch.cuda.device_count() if job is None or job.recipe.device != 'cpu' else 0
+    if start.per == 'node' and available > 1 and not flags.asks_for_ranks:
+        flags = replace(flags, nproc_per_node=available)
+    try:
+        cluster, warnings = Cluster.from_flags(flags, available, patience=flags.join_timeout if start.per == 'node' else 0)
     except ValueError as error:
         raise RequestError(str(error)) from None
     for warning in warnings:
         print(f'warning: {warning}', file=sys.stderr)
-    return flags, cluster
+    return cluster
+
+
+def as_rank(start: Start, flags: Flags, folder: Path, run: Callable[[], int]) -> int:
+    """The exit status of `run`, which is the work of this rank.
+
+    Under a launcher of somebody else, only rank 0 writes to the terminal; the output of the others goes to workerlog.<rank>
+    below `folder`, and the terminal gets one line where they fail. Raises RequestError when there is no place for the logs.
+    """
+    if start.per != 'rank' or start.by == OURS:
+        return run()
+    log, rank = flags.log_dir or folder / 'log', dist.rank_of_environment()
+    os.environ['PHALANX_LOG_DIR'], os.environ['PHALANX_LOG_MODE'] = str(log.absolute()), 'a' if flags.log_append else 'w'
+    if start.nodes != 1 and 'GLOO_SOCKET_IFNAME' not in os.environ and (interface := interface_of(start)):
+        os.environ['GLOO_SOCKET_IFNAME'] = interface
+    if 'OMP_NUM_THREADS' not in os.environ and cores() == os.cpu_count():  # a scheduler has not given each rank its cores
+        torch.set_num_threads(threads_each(int(os.environ.get('LOCAL_WORLD_SIZE', 1))))
+    try:
+        log.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise RequestError(f'{log}: the folder for logs cannot be made: {error.strerror}') from None
+    return run() if rank == 0 else _with_log(log / f'workerlog.{rank}', rank, run, append=flags.log_append)
+
+
+def _with_log(file: Path, rank: int, run: Callable[[], int], *, append: bool) -> int:
+    terminal = os.dup(2)
+    number = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND | (0 if append else os.O_TRUNC), 0o644)
+    os.dup2(number, 1)
+    os.dup2(number, 2)
+    os.close(number)
+    status, why = 1, ''
+    try:
+        status = run()
+    except Exception as error:
+        why = f': {type(error).__name__}: {error}'
+        raise
+    finally:
+        if status and status not in STATUSES:
+            with contextlib.suppress(OSError):  # nobody reads any more
+                os.write(terminal, f'phalanx: rank {rank} failed{why} (log: {file})\n'.encode())
+    return status
 
 
 def launched(command: str, words: Sequence[str], cluster: Cluster, flags: Flags, log: Path, job: Job | None) -> int:

@@ -8,7 +8,7 @@ from importlib import import_module
 from torch.distributed.elastic.multiprocessing.errors import record
 
 from phalanx.cli.options import train_parser
-from phalanx.cli.ranks import cluster_of, launched
+from phalanx.cli.ranks import as_rank, cluster_of, launched, requested
 from phalanx.config.arguments import Assignments, parse_brought, with_values
 from phalanx.engine import worker
 from phalanx.engine.finetune import finetuned, lines
@@ -27,14 +27,16 @@ from phalanx.system.process import loading
 
 def command(words: Sequence[str]) -> int:
     """Trains a recipe, on one rank or several."""
-    given, job = wanted(words)
+    given, recipe, assigned = parse_brought(train_parser(), with_values(words, ('--use_gpu', '--use_vdl')))
+    flags, start = requested(given)
+    job = _job(given, recipe, assigned)
     for option, reason in TAKEN_ALONG.items():
         if getattr(given, option) and not dist.is_launched():
             print(f'--{option} is ignored: {reason}')
 
     if dist.is_launched():
-        return _as_rank(job, given.resume, given.fresh)
-    flags, cluster = cluster_of(given, job)
+        return as_rank(start, flags, job.folder, lambda: _as_rank(job, given.resume, given.fresh))
+    cluster = cluster_of(flags, start, job)
     if flags.ssh:
         return everywhere(flags, 'train', words, job.folder)
     check_parts(job, cluster.ranks_per_node * cluster.max_nodes if cluster else 1)
@@ -50,16 +52,15 @@ def command(words: Sequence[str]) -> int:
     return launched('train', [word for word in words if word != '--fresh'], cluster, flags, job.folder / 'log', job)
 
 
-def wanted(words: Sequence[str]) -> tuple[argparse.Namespace, Job]:
-    """What a command line of `phalanx train` asks for: its options, and the run. Raises ConfigError."""
-    given, recipe, assigned = parse_brought(train_parser(), with_values(words, ('--use_gpu', '--use_vdl')))
+def _job(given: argparse.Namespace, recipe: str, assigned: Assignments) -> Job:
+    """The run that a command line asks for. Raises ConfigError."""
     assigned = _brought(given, dialect_of(find_recipe(recipe)), assigned)
     if not given.finetune:
-        return given, open_job(recipe, assigned, given.save_dir)
+        return open_job(recipe, assigned, given.save_dir)
     job, chosen = finetuned(recipe, assigned, given.save_dir)
     if not dist.is_launched():
         print('\n'.join(lines(chosen)))
-    return given, job
+    return job
 
 
 def _brought(given: argparse.Namespace, dialect: Dialect | None, assigned: Assignments) -> Assignments:

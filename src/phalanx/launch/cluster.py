@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import psutil
 
 from phalanx.launch.flags import Flags, check_port
-from phalanx.launch.schedulers import START_PORT
+from phalanx.launch.names import (
+    START_PORT,
+    Addresses,
+    address_towards,
+    addresses_of,
+    first_outside,
+    is_loopback,
+    resolve,
+    split,
+)
+from phalanx.launch.start import Start
 from phalanx.system.cores import cores, threads_each
-
-Addresses = Mapping[str, str]  # of this node: address -> network interface
 
 
 @dataclass(frozen=True)
@@ -41,11 +49,13 @@ class Cluster:
         return ', '.join(self.nodes) or f'{self.min_nodes} to {self.max_nodes}'
 
     @classmethod
-    def from_flags(cls, flags: Flags, available: int, addresses: Addresses | None = None) -> tuple[Cluster | None, list[str]]:
+    def from_flags(
+        cls, flags: Flags, available: int, addresses: Addresses | None = None, patience: float = 0
+    ) -> tuple[Cluster | None, list[str]]:
         """The cluster that the flags ask for (None: one process, no launcher) and warnings.
 
-        `available`: CUDA devices here; `addresses`: of this node (None: asks the system). Raises ValueError with the flag
-        and the cure.
+        `available`: CUDA devices here; `addresses`: of this node (None: asks the system); `patience`: seconds to wait for the
+        addresses of listed names. Raises ValueError with the flag and the cure.
         """
         if not flags.asks_for_ranks:
             return None, []
@@ -54,7 +64,7 @@ class Cluster:
         if flags.ips is not None:
             if flags.nnodes not in (None, str(len(split(flags.ips)))):
                 raise ValueError(f'--ips {flags.ips} names {len(split(flags.ips))} nodes, --nnodes says {flags.nnodes}')
-            return _listed(here, flags, addresses), warnings
+            return _listed(here, flags, addresses, patience), warnings
         if flags.master is not None or flags.nnodes not in (None, '1'):
             return _joining(here, flags, addresses), warnings
         return here, warnings
@@ -81,6 +91,20 @@ def local_addresses() -> dict[str, str]:
         for address in found
         if name in up and address.family in (socket.AF_INET, socket.AF_INET6)
     }
+
+
+def interface_of(start: Start) -> str | None:
+    """The network interface between the nodes of a rank that something else has started; None when nothing tells."""
+    own = local_addresses()
+    names = split(start.settings['ips'].value) if 'ips' in start.settings else [start.exports.get('MASTER_ADDR', '')]
+    with contextlib.suppress(ValueError):
+        for name in names:
+            for address in resolve(name):
+                here = address if address in own else address_towards(address)
+                if not is_loopback(here) and here in own:
+                    return own[here]
+        return own.get(first_outside(own))
+    return None
 
 
 def _ranks_here(flags: Flags, available: int) -> tuple[Cluster, list[str]]:
@@ -111,21 +135,21 @@ def _ranks_here(flags: Flags, available: int) -> tuple[Cluster, list[str]]:
     return Cluster(len(wanted), tuple(visible[int(part)] for part in wanted)), []
 
 
-def _listed(here: Cluster, flags: Flags, addresses: Addresses) -> Cluster:
+def _listed(here: Cluster, flags: Flags, addresses: Addresses, patience: float) -> Cluster:
     """Nodes given by `--ips`: this one finds its node rank by its own addresses."""
     names = split(flags.ips or '')
-    nodes = tuple(resolve(name) for name in names)
+    nodes = tuple(addresses_of(names, patience))
     if not nodes:
         raise ValueError('--ips: names no node')
     twice = sorted({name for name, node in zip(names, nodes, strict=True) if nodes.count(node) > 1})
     if twice:
         raise ValueError(f'--ips {flags.ips}: {", ".join(twice)} stand for one node, which can be named only once')
-    if len(nodes) > 1 and (loopback := [node for node in nodes if _is_loopback(node)]):
+    if len(nodes) > 1 and (loopback := [node for node in nodes if is_loopback(node)]):
         raise ValueError(
             f'--ips {flags.ips}: {loopback[0]} means "this node" on every node; '
             f'give the address by which the others reach it ({_shown(addresses)})'
         )
-    wanted = resolve(flags.host) if flags.host else None
+    wanted = resolve(flags.host)[0] if flags.host else None
     mine = [node for node in nodes if node in addresses and wanted in (None, node)]
     if not mine:
         named = f'--host {flags.host} is not' if flags.host else 'none of the addresses of this node is'
@@ -164,14 +188,14 @@ def _joining(here: Cluster, flags: Flags, addresses: Addresses) -> Cluster:
     if not port.isdecimal() or not host:
         raise ValueError(f'--master {flags.master}: expected IP:PORT, such as 10.0.0.1:{START_PORT}')
     check_port(int(port), f'--master {flags.master}')
-    master = resolve(host.strip('[]'))
-    if int(high) > 1 and _is_loopback(master):
-        raise ValueError(f'--master {flags.master}: other nodes cannot reach a loopback address ({_shown(addresses)})')
-    own = resolve(flags.host) if flags.host else master if master in addresses else _address_towards(master, int(port))
+    master, own = _ways_to(host.strip('[]'), flags, addresses, alone=int(high) == 1)
     if own not in addresses:
         raise ValueError(f'--host {flags.host}: this node has {_shown(addresses)}')
     if flags.rank is not None and (flags.rank == 0) != (own == master):
-        raise ValueError(f'--rank {flags.rank}: rank 0 is the node of --master {flags.master}, this one is {own}')
+        raise ValueError(
+            f'--rank {flags.rank}: rank 0 is the node of --master {flags.master}, this one is {own} '
+            '(RANK and WORLD_SIZE without LOCAL_RANK count nodes)'
+        )
     return replace(
         here,
         min_nodes=int(low),
@@ -183,33 +207,30 @@ def _joining(here: Cluster, flags: Flags, addresses: Addresses) -> Cluster:
     )
 
 
-def split(text: str) -> list[str]:
-    """`a, b,` -> a, b."""
-    return [part.strip() for part in text.split(',') if part.strip()]
+def _ways_to(host: str, flags: Flags, addresses: Addresses, *, alone: bool) -> tuple[str, str]:
+    """The address of the master and that of this node. Raises ValueError.
 
-
-def resolve(name: str) -> str:
-    """The IP address of a name. Raises ValueError when nobody knows it."""
-    try:
-        found = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
-    except OSError as error:
-        raise ValueError(f'{name}: this node cannot find the address of that name ({error.strerror})') from None
-    return str(found[0][4][0])
-
-
-def _address_towards(master: str, port: int) -> str:
-    """The address of the network interface that the way to `master` leaves by. Nothing is sent."""
-    family = socket.AF_INET6 if ':' in master else socket.AF_INET
-    with socket.socket(family, socket.SOCK_DGRAM) as probe:
+    A name that means a loopback address here is this node's own, as Debian writes it into /etc/hosts.
+    """
+    found = resolve(host, flags.join_timeout)
+    own = resolve(flags.host)[0] if flags.host else None
+    outside = [address for address in found if not is_loopback(address)]
+    if alone and not outside:
+        return found[0], own or found[0]
+    if not outside and is_loopback(host) and flags.rank != 0:
+        raise ValueError(f'--master {flags.master}: other nodes cannot reach a loopback address ({_shown(addresses)})')
+    if not outside:
+        own = own or first_outside(addresses)
+        return own, own
+    if (here := next((address for address in outside if address in addresses), None)) is not None:
+        return here, own or here
+    troubles = []
+    for master in outside:
         try:
-            probe.connect((master, port))
-        except OSError as error:
-            raise ValueError(f'--master {master}: there is no way to it from this node ({error.strerror})') from None
-        return str(probe.getsockname()[0])
-
-
-def _is_loopback(address: str) -> bool:
-    return address == '::1' or address.startswith('127.')
+            return master, own or address_towards(master)
+        except ValueError as error:
+            troubles.append(str(error))
+    raise ValueError(f'--master {flags.master}: {"; ".join(troubles)}')
 
 
 def _shown(addresses: Addresses) -> str:

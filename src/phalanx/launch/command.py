@@ -1,6 +1,7 @@
 """`phalanx launch`, `python -m phalanx.launch` and `fleetrun`: any script or module as the ranks of a run."""
 
 import argparse
+import os
 import re
 import shlex
 import sys
@@ -10,30 +11,28 @@ from pathlib import Path
 
 import torch
 
-from phalanx.launch import preflight, schedulers
+from phalanx.launch import jobs, preflight
 from phalanx.launch.cluster import Cluster
+from phalanx.launch.environment import detect
 from phalanx.launch.flags import Flags
 from phalanx.launch.launcher import launch
 from phalanx.launch.options import launch_parser
 from phalanx.launch.remote import everywhere
 from phalanx.launch.rendezvous import NodeInfo, say
+from phalanx.launch.start import take
 
 
 def command(words: Sequence[str]) -> int:
     """The exit status of the launch, see `launcher.launch`; 2 for a wrong request."""
     given = launch_parser().parse_args(list(words))
     try:
-        flags = Flags.of(given)
+        start = detect(os.environ, os.getppid())
+        flags = Flags.of(given, start=start)
         if given.write_slurm or given.write_kubernetes:
             return write_jobs(given, flags)
         if flags.ssh:
             begin = len(words) - len(given.arguments) - 1  # of the script and its own words
             return everywhere(flags, 'launch', words[:begin], flags.log_dir or Path('log'), words[begin:])
-        if not flags.asks_for_ranks:
-            flags = replace(flags, nproc_per_node=max(1, torch.cuda.device_count()))
-        cluster, warnings = Cluster.from_flags(flags, torch.cuda.device_count())
-        for warning in warnings:
-            say(f'warning: {warning}')
         started = [given.script, *given.arguments]
         if given.module:
             started = [sys.executable, '-m', *started]
@@ -48,6 +47,15 @@ def command(words: Sequence[str]) -> int:
             raise ValueError(f'{given.script}: there is no such script')
         elif given.script.endswith('.py'):
             started = [sys.executable, '-u', *started]
+        take(start.at(flags.master, flags.start_port))
+        if start.per == 'rank':  # the script is what the other launcher has started; nothing is left to launch
+            os.execvp(started[0], started)
+        if not flags.asks_for_ranks:
+            flags = replace(flags, nproc_per_node=max(1, torch.cuda.device_count()))
+        patience = flags.join_timeout if start.per == 'node' else 0
+        cluster, warnings = Cluster.from_flags(flags, torch.cuda.device_count(), patience=patience)
+        for warning in warnings:
+            say(f'warning: {warning}')
     except ValueError as error:
         print(f'phalanx launch: {error}', file=sys.stderr)
         return 2
@@ -72,7 +80,7 @@ def write_jobs(given: argparse.Namespace, flags: Flags) -> int:
         started = ['phalanx', 'train', *given.arguments, *shared]
     else:
         started = ['phalanx', 'launch', *shared, *(['-m'] if given.module else []), given.script, *given.arguments]
-    for file, write in ((given.write_slurm, schedulers.write_slurm), (given.write_kubernetes, schedulers.write_kubernetes)):
+    for file, write in ((given.write_slurm, jobs.write_slurm), (given.write_kubernetes, jobs.write_kubernetes)):
         if file is not None:
             write(file, started, nodes, devices)
             print(f'written: {file}; read its comments before you hand it in')

@@ -10,11 +10,13 @@ import torch
 
 from phalanx.launch import preflight
 from phalanx.launch.cluster import Cluster, local_addresses
+from phalanx.launch.environment import detect
 from phalanx.launch.flags import Flags
+from phalanx.launch.names import START_PORT
 from phalanx.launch.options import doctor_parser
 from phalanx.launch.preflight import Finding, Link
 from phalanx.launch.rendezvous import NodeInfo, Rendezvous, RendezvousError, RendezvousLostError, listen, token_of
-from phalanx.launch.schedulers import START_PORT
+from phalanx.launch.start import Start, take
 
 SHOWN = (  # the node, its software, what is free there
     *('address', 'host', 'interface', 'ranks', 'devices'),
@@ -27,8 +29,11 @@ def command(words: Sequence[str]) -> int:
     """0 when a run could start, 1 when something forbids it, 2 for a wrong request."""
     given = doctor_parser().parse_args(words)
     try:
-        flags = Flags.of(given)
-        cluster, warnings = Cluster.from_flags(flags, torch.cuda.device_count())
+        start = detect(os.environ, os.getppid())
+        flags = Flags.of(given, start=start)
+        take(start.at(flags.master, flags.start_port))
+        patience = flags.join_timeout if start.per == 'node' else 0
+        cluster, warnings = Cluster.from_flags(flags, torch.cuda.device_count(), patience=patience)
         infos, findings, link = together(cluster, flags) if cluster and cluster.rendezvous else alone(cluster, flags)
     except ValueError as error:
         print(f'phalanx doctor: {error}', file=sys.stderr)
@@ -39,11 +44,24 @@ def command(words: Sequence[str]) -> int:
     findings = [*(Finding('warning', text) for text in warnings), *findings]
     well = not any(finding.level == 'error' for finding in findings)
     if given.json:
-        found = {'ok': well, 'nodes': infos, 'findings': [vars(finding) for finding in findings], 'link': link and vars(link)}
+        found = {
+            'ok': well,
+            'started': _start_facts(start),
+            'nodes': infos,
+            'findings': [vars(finding) for finding in findings],
+            'link': link and vars(link),
+        }
         print(json.dumps(found))
     else:
+        reason = f' ({", ".join(start.variables)})' if start.variables else ''
+        print(f'{str(start) or "started by hand"}{reason}\n')
         show(infos, findings, link)
     return 0 if well else 1
+
+
+def _start_facts(start: Start) -> dict[str, object]:
+    settings = {name: list(setting) for name, setting in start.settings.items()}
+    return {'by': start.by, 'per': start.per, 'count': start.count, 'variables': list(start.variables), 'settings': settings}
 
 
 def alone(cluster: Cluster | None, flags: Flags) -> tuple[list[NodeInfo], list[Finding], Link | None]:

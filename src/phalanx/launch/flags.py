@@ -10,7 +10,10 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from phalanx.launch.schedulers import START_PORT, slurm_nodes
+from phalanx.launch.environment import detect
+from phalanx.launch.names import START_PORT
+from phalanx.launch.start import Setting, Start
+from phalanx.system.cores import cores
 
 LONGEST = 1e8  # seconds, three years: what clocks can count to is not much more
 
@@ -65,21 +68,26 @@ class Flags:
     hostfile: Path | None = flag('the nodes, one address a line, instead of --ips', 'FILE', kind=Path)
 
     @classmethod
-    def of(cls, given: argparse.Namespace, environment: Mapping[str, str] = os.environ) -> Flags:
-        """The flags of a command line, and where it is silent those of the environment. Raises ValueError."""
+    def of(cls, given: argparse.Namespace, environment: Mapping[str, str] = os.environ, start: Start | None = None) -> Flags:
+        """The flags of a command line, and where it is silent those of the environment.
+
+        `start`: of this process (None: as the environment says). Raises ValueError, also where flags contradict it.
+        """
+        start = detect(environment) if start is None else start
         options = {option.name: option for option in fields(cls)}
         values = {name: getattr(given, name) for name in options}
+        origins = {name: f'--{name} {value}' for name, value in values.items() if value is not None and value is not False}
         for variable, name in ENVIRONMENT.items():
             if values[name] is None and environment.get(variable):
                 kind = options[name].metadata['type']
                 if kind is int and not environment[variable].isdecimal():
                     raise ValueError(f'{variable}={environment[variable]}: expected a number')
                 values[name] = kind(environment[variable])
+                origins[name] = f'{variable}={environment[variable]}'
         if values['hostfile'] is not None and values['ips'] is None:
-            values['ips'] = ','.join(_hosts(values['hostfile']))
-        if values['ips'] is None and values['nnodes'] is None:
-            values['ips'] = ','.join(slurm_nodes(environment)) or None
-        return cls(**values)
+            values['ips'], origins['ips'] = ','.join(_hosts(values['hostfile'])), f'--hostfile {values["hostfile"]}'
+        start.check({name: Setting(str(values[name]), origin) for name, origin in origins.items()})
+        return cls(**values | (_of_node(start, values) if start.per == 'node' else {}))
 
     def __post_init__(self) -> None:
         """Raises ValueError for numbers that cannot be."""
@@ -114,6 +122,23 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         names = (f'--{option.name}', *said.pop('also'))
         dashed = [f'--{name[2:].replace("_", "-")}' for name in names if '_' in name]
         group.add_argument(*names, *dashed, dest=option.name, default=option.default, **said)
+
+
+def _of_node(start: Start, values: Mapping[str, Any]) -> dict[str, Any]:
+    """The flags that a launcher of nodes determines, as far as they are not given."""
+    settings = {name: setting.value for name, setting in start.settings.items() if values[name] is None}
+    listed = values['ips'] is not None or (values['master'] is None and 'ips' in settings)  # else the nodes meet at --master
+    wanted = {'nproc_per_node'} | ({'ips'} if listed else {'nnodes', 'master', 'rank'} if start.nodes != 1 else set())
+    found: dict[str, Any] = {name: value for name, value in settings.items() if name in wanted}
+    if start.nodes == 1:
+        found.pop('ips', None)
+    if 'rank' in found:
+        found['rank'] = int(found['rank'])
+    if 'nproc_per_node' in found:  # `auto` and `gpu`: each device, as without the flag
+        number = found.pop('nproc_per_node')
+        devices_decide = values['gpus'] is not None or not (number.isdecimal() or number == 'cpu')
+        found |= {} if devices_decide else {'nproc_per_node': cores() if number == 'cpu' else int(number)}
+    return found
 
 
 def _hosts(file: Path) -> list[str]:

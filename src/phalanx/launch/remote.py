@@ -23,8 +23,9 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from types import FrameType
 
-from phalanx.launch.cluster import local_addresses, resolve, split
+from phalanx.launch.cluster import local_addresses
 from phalanx.launch.flags import Flags
+from phalanx.launch.names import resolve, split
 from phalanx.launch.rendezvous import say
 from phalanx.system.errors import RequestError
 from phalanx.system.stops import STATUSES, wanted
@@ -54,7 +55,7 @@ def everywhere(flags: Flags, command: str, words: Sequence[str], folder: Path, s
     words = ['--ips', ','.join(names), *passed_on(words), *script]
     try:
         own = local_addresses()
-        mine = {name for name in names if resolve(name) in own}
+        mine = {name for name in names if own.keys() & set(resolve(name))}
     except ValueError as error:
         raise RequestError(f'--ips {",".join(names)}: {error}; correct it, or give addresses') from None
     os.environ.setdefault('PHALANX_TOKEN', secrets.token_hex(16))

@@ -102,13 +102,15 @@ def new_group(ranks: Iterable[int] | None = None) -> Group | None:
 
 
 def node_group() -> Group | None:
-    """The ranks of this node. Called by all ranks; nodes hold consecutive ranks."""
+    """The ranks of this node. Called by all ranks; nodes hold consecutive ranks, not all of them equally many."""
     if not torch_dist.is_initialized():
         return None
-    size = int(os.environ.get('LOCAL_WORLD_SIZE', world_size()))
-    firsts = range(0, world_size(), size)
-    groups = [new_group(range(first, min(first + size, world_size()))) for first in firsts]  # every rank makes every group
-    return groups[rank() // size]
+    first_of_node = gather_objects(rank() - int(os.environ.get('LOCAL_RANK', rank())))
+    firsts = sorted(set(first_of_node))
+    groups = [
+        new_group(rank for rank, own in enumerate(first_of_node) if own == first) for first in firsts
+    ]  # made by all ranks
+    return groups[firsts.index(first_of_node[rank()])]
 
 
 def barrier() -> None:

@@ -1,31 +1,14 @@
-"""What schedulers say, and the job files written for them."""
+"""Job files for SLURM and Kubernetes."""
 
 import shlex
 import subprocess
 from pathlib import Path
 
-import pytest
 import yaml
 
-from phalanx.launch.schedulers import hostnames, write_kubernetes, write_slurm
+from phalanx.launch.jobs import write_kubernetes, write_slurm
 
 COMMAND = ['phalanx', 'train', 'ocrnet hrnet.yml', '--gpus', '0,1', '--set', "data.root=/data/it's; here"]
-
-
-@pytest.mark.parametrize(
-    ('text', 'names'),
-    [
-        ('login', ['login']),
-        ('a,b', ['a', 'b']),
-        ('gpu[01-03,7],x', ['gpu01', 'gpu02', 'gpu03', 'gpu7', 'x']),
-        ('r[1-2]n[8-9]', ['r1n8', 'r1n9', 'r2n8', 'r2n9']),
-        ('n[098-101]', ['n098', 'n099', 'n100', 'n101']),
-        ('', []),
-    ],
-)
-def test_a_node_list_is_spelt_out(text: str, names: list[str]) -> None:
-    """Examples of the format in `man scontrol`, show hostnames."""
-    assert hostnames(text) == names
 
 
 def test_the_slurm_script_is_a_shell_script_that_starts_one_launcher_a_node(tmp_path: Path) -> None:

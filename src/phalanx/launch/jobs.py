@@ -1,47 +1,14 @@
-"""Clusters that start programs themselves: what SLURM sets for a launcher, and job files for SLURM and Kubernetes."""
+"""Job files for SLURM and Kubernetes."""
 
 import copy
 import re
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import yaml
 
-START_PORT = 6170  # that of the original projects; others count from it
-
-
-def slurm_nodes(environment: Mapping[str, str]) -> list[str]:
-    """The nodes of the SLURM step that this process belongs to; empty outside of SLURM, or on a single node.
-
-    Raises ValueError when the step has more than one task a node: one launcher a node starts the ranks.
-    """
-    if 'SLURM_PROCID' not in environment:
-        return []
-    nodes = hostnames(environment.get('SLURM_STEP_NODELIST') or environment.get('SLURM_JOB_NODELIST', ''))
-    tasks = int(environment.get('SLURM_STEP_NUM_TASKS') or environment.get('SLURM_NTASKS') or len(nodes))
-    if tasks > len(nodes):
-        raise ValueError(
-            f'SLURM started {tasks} tasks on {len(nodes)} nodes; start one on each (srun --ntasks-per-node=1): '
-            'it starts the ranks there'
-        )
-    return nodes if len(nodes) > 1 else []
-
-
-def hostnames(text: str) -> list[str]:
-    """The nodes of a SLURM node list: `gpu[01-03,7],login` -> gpu01, gpu02, gpu03, gpu7, login."""
-    return [name for part in re.findall(r'(?:[^,\[]|\[[^\]]*\])+', text) for name in _expanded(part)]
-
-
-def _expanded(part: str) -> Iterator[str]:
-    found = re.search(r'\[([^\]]*)\]', part)
-    if found is None:
-        yield part
-        return
-    for piece in found.group(1).split(','):
-        low, _, high = piece.partition('-')
-        for number in range(int(low), int(high or low) + 1):
-            yield from _expanded(f'{part[: found.start()]}{number:0{len(low)}d}{part[found.end() :]}')
+from phalanx.launch.names import START_PORT
 
 
 def write_slurm(file: Path, command: Sequence[str], nodes: int, devices: int) -> None:

@@ -1,0 +1,390 @@
+"""The contracts of launchers and schedulers, in one table: the variables by which each tells a process where it stands.
+
+There are two kinds. Under the first, something else has started one process per rank, and this one is a rank. Under the second,
+it has started one process per node, and this one starts the ranks of its node. `CONTRACTS` is checked in order; the first
+contract whose variables are there holds.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+from phalanx.launch.names import START_PORT, is_loopback
+from phalanx.launch.start import OURS, TAKEN, Reader, Setting, Start
+
+
+def detect(environment: Mapping[str, str], parent: int | None = None) -> Start:
+    """The start that `environment` describes; `parent` is the process that started this one.
+
+    Raises ValueError, a line for the user, where a contract is incomplete or contradicts itself.
+    """
+    if TAKEN in environment and 'RANK' not in environment:
+        return Start()
+    if 'RANK' in environment and parent is not None and environment.get('PHALANX_LAUNCHER') == str(parent):
+        return Start(OURS, 'rank')  # whose launcher has compared its flags
+    for contract in CONTRACTS:
+        start = contract.read(Reader(environment, contract.name), contract.name)
+        if start is not None:
+            return start
+    return Start(note=_remark(environment))
+
+
+def hostnames(text: str) -> list[str]:
+    """The nodes of a SLURM node list: `gpu[01-03,7],login` -> gpu01, gpu02, gpu03, gpu7, login."""
+    return [name for part in re.findall(r'(?:[^,\[]|\[[^\]]*\])+', text) for name in _expanded(part)]
+
+
+def _expanded(part: str) -> Iterator[str]:
+    found = re.search(r'\[([^\]]*)\]', part)
+    if found is None:
+        yield part
+        return
+    for piece in found.group(1).split(','):
+        low, _, high = piece.partition('-')
+        for number in range(int(low), int(high or low) + 1):
+            yield from _expanded(f'{part[: found.start()]}{number:0{len(low)}d}{part[found.end() :]}')
+
+
+# One process per rank.
+
+
+def _as_rank(
+    read: Reader,
+    by: str,
+    rank: tuple[str, int],
+    world: tuple[str, int],
+    local: tuple[str, int],
+    local_size: tuple[str, int] | None,
+    meeting: Mapping[str, str] | None = None,
+) -> Start:
+    """A rank, from the variable and value of each number. `meeting`: MASTER_ADDR and MASTER_PORT where they are not set.
+
+    Raises ValueError where the numbers cannot be.
+    """
+    for (name, number), (bound, limit) in ((rank, world), *([(local, local_size)] if local_size else [])):
+        if number >= limit:
+            raise ValueError(f'{name}={number} with {bound}={limit}: numbers begin at 0')
+    for name, (own, number) in (('RANK', rank), ('WORLD_SIZE', world), ('LOCAL_RANK', local)):
+        if read.has(name) and read.number(name) != number:
+            raise ValueError(f'{name}={read.text(name)} contradicts {own}={number} of {by}: unset {name}')
+    if world[1] == 1 and not read.has('MASTER_ADDR') and 'PHALANX_INIT_METHOD' not in read.variables:
+        return Start()  # one rank needs no others
+    nodes, settings = None, dict[str, Setting]()
+    exports = {'RANK': str(rank[1]), 'WORLD_SIZE': str(world[1]), 'LOCAL_RANK': str(local[1])}
+    if local_size is not None:
+        nodes = -(-world[1] // local_size[1])
+        settings['nproc_per_node'] = Setting(str(local_size[1]), f'{local_size[0]}={local_size[1]}')
+        settings['nnodes'] = Setting(
+            str(nodes), ', '.join(dict.fromkeys(f'{name}={number}' for name, number in (world, local_size)))
+        )
+        settings['rank'] = Setting(str(rank[1] // local_size[1]), f'{rank[0]}={rank[1]}')
+        exports['LOCAL_WORLD_SIZE'] = str(local_size[1])
+    if 'PHALANX_INIT_METHOD' not in read.variables:
+        master = Reader({**(meeting or {}), **{name: text for name, text in read.variables.items() if text}}, by).master()
+        if read.has('MASTER_ADDR'):  # else it is our own choice, and flags may name another
+            settings['master'] = master
+        host, _, port = master.value.rpartition(':')
+        exports |= {'MASTER_ADDR': host.strip('[]'), 'MASTER_PORT': port}
+    names = (rank[0], local[0], world[0], *([local_size[0]] if local_size else []), 'MASTER_ADDR', 'MASTER_PORT')
+    return Start(by, 'rank', world[1], nodes, variables=read.shown(*dict.fromkeys(names)), settings=settings, exports=exports)
+
+
+def _number(read: Reader, name: str, least: int = 0) -> tuple[str, int]:
+    return name, read.number(name, least)
+
+
+def _torchrun(read: Reader, name: str) -> Start | None:
+    """RANK, LOCAL_RANK and WORLD_SIZE, as torchrun, accelerate, Composer, Ray Train, Azure ML and people set them."""
+    if not read.has('RANK', 'LOCAL_RANK'):
+        return None
+    signs = {
+        'PHALANX_LAUNCHER': 'phalanx launch',
+        'TORCHELASTIC_RUN_ID': 'torchrun',
+        'ACCELERATE_MIXED_PRECISION': 'accelerate',
+        'AZUREML_RUN_ID': 'Azure ML',
+        'RAY_ADDRESS': 'Ray',
+    }
+    by = next((launcher for sign, launcher in signs.items() if read.has(sign)), name)
+    size = _number(read, 'LOCAL_WORLD_SIZE', 1) if read.has('LOCAL_WORLD_SIZE') else None
+    return _as_rank(read, by, _number(read, 'RANK'), _number(read, 'WORLD_SIZE', 1), _number(read, 'LOCAL_RANK'), size)
+
+
+def _ranks_here(read: Reader, name: str) -> Start | None:
+    """RANK, WORLD_SIZE and a loopback MASTER_ADDR, set by hand: only ranks of this node can meet there."""
+    if not read.has('RANK', 'WORLD_SIZE') or 'KUBERNETES_SERVICE_HOST' in read.variables:
+        return None
+    if 'PHALANX_INIT_METHOD' not in read.variables and not is_loopback(read.variables.get('MASTER_ADDR', '')):
+        return None
+    if read.number('WORLD_SIZE', 1) == 1 or read.has('PET_NNODES'):
+        return None
+    rank, world = _number(read, 'RANK'), _number(read, 'WORLD_SIZE', 1)
+    return _as_rank(read, name, rank, world, rank, world)
+
+
+def _mpi(read: Reader, by: str, names: tuple[str, str, str, str]) -> Start | None:
+    """One process per rank, or per node where each node has one. The nodes meet at MASTER_ADDR, which MPI does not set."""
+    rank, world, local, size = (_number(read, name, least) for name, least in zip(names, (0, 1, 0, 1), strict=True))
+    if world[1] == 1:
+        return None
+    head = '127.0.0.1' if size[1] == world[1] else read.variables.get('AZ_BATCH_MASTER_NODE', '').rpartition(':')[0]
+    if not head and not read.has('MASTER_ADDR'):
+        raise ValueError(
+            f'{by} started {world[1]} processes on several nodes without MASTER_ADDR, the address of the node of rank 0: '
+            'set it for all of them (mpirun -x MASTER_ADDR=10.0.0.1)'
+        )
+    if size[1] == 1:
+        master = read.master() if read.has('MASTER_ADDR') else Setting(f'{head}:{START_PORT}', 'AZ_BATCH_MASTER_NODE')
+        return _as_node(read, by, world, rank, master, (*names, 'MASTER_ADDR', 'MASTER_PORT'))
+    return _as_rank(read, by, rank, world, local, size, {'MASTER_ADDR': head})
+
+
+def _open_mpi(read: Reader, by: str) -> Start | None:
+    if not read.has('OMPI_COMM_WORLD_SIZE'):
+        return None
+    prefix = 'OMPI_COMM_WORLD_'
+    return _mpi(read, by, (f'{prefix}RANK', f'{prefix}SIZE', f'{prefix}LOCAL_RANK', f'{prefix}LOCAL_SIZE'))
+
+
+def _pmi(read: Reader, by: str) -> Start | None:
+    """MPICH and Intel MPI. `srun --mpi=pmi2` sets PMI_RANK too, but no local rank: that is SLURM's contract."""
+    if not read.has('PMI_SIZE') or (read.has('SLURM_STEP_NUM_TASKS') and not read.has('MPI_LOCALRANKID')):
+        return None
+    return _mpi(read, by, ('PMI_RANK', 'PMI_SIZE', 'MPI_LOCALRANKID', 'MPI_LOCALNRANKS'))
+
+
+def _slurm_ranks(read: Reader, by: str) -> Start | None:
+    """A step with more tasks than nodes: one task per rank. The batch script of a job is no step."""
+    if not read.has('SLURM_STEP_NUM_TASKS', 'SLURM_STEP_NODELIST', 'SLURM_PROCID'):
+        return None
+    names, tasks = hostnames(read.text('SLURM_STEP_NODELIST')), read.number('SLURM_STEP_NUM_TASKS', 1)
+    if tasks <= len(names):
+        return None
+    each, rank = tasks // len(names), read.number('SLURM_PROCID')
+    if read.text('SLURM_STEP_TASKS_PER_NODE') not in (str(each), f'{each}(x{len(names)})'):
+        raise ValueError(
+            f'SLURM_STEP_TASKS_PER_NODE={read.text("SLURM_STEP_TASKS_PER_NODE")}: nodes must have equal numbers of ranks; '
+            f'start the step with srun --ntasks-per-node={max(1, each)}'
+        )
+    if rank // each != read.number('SLURM_NODEID'):
+        raise ValueError(
+            f'SLURM_PROCID={rank} is on node SLURM_NODEID={read.text("SLURM_NODEID")}: ranks of a node must be consecutive; '
+            'start the step with srun --distribution=block'
+        )
+    port = 10000 + (read.number('SLURM_JOB_ID') * 31 + read.number('SLURM_STEP_ID')) % 20000  # the same for all tasks
+    numbers = _number(read, 'SLURM_PROCID'), ('SLURM_STEP_NUM_TASKS', tasks), _number(read, 'SLURM_LOCALID')
+    meeting = {'MASTER_ADDR': names[0], 'MASTER_PORT': str(port)}
+    start = _as_rank(read, by, *numbers, ('SLURM_STEP_TASKS_PER_NODE', each), meeting)
+    shown = read.shown(
+        'SLURM_STEP_NUM_TASKS', 'SLURM_STEP_NODELIST', 'SLURM_PROCID', 'SLURM_LOCALID', 'MASTER_ADDR', 'MASTER_PORT'
+    )
+    ips = Setting(','.join(names), f'SLURM_STEP_NODELIST={read.text("SLURM_STEP_NODELIST")}')
+    return replace(start, unit='task', variables=shown, settings={**start.settings, 'ips': ips})
+
+
+# One process per node, which starts its ranks.
+
+
+def _as_node(
+    read: Reader,
+    by: str,
+    nodes: tuple[str, int],
+    rank: tuple[str, int] | None,
+    master: Setting | None,
+    shown: tuple[str, ...],
+    *,
+    names: Setting | None = None,
+    nproc: Setting | None = None,
+    unit: str = 'process',
+) -> Start:
+    """A node, known by its rank and the master, or by the list of all nodes. Raises ValueError where that cannot be."""
+    if rank is not None and rank[1] >= nodes[1]:
+        raise ValueError(f'{rank[0]}={rank[1]} with {nodes[0]}={nodes[1]}: numbers begin at 0')
+    settings = {'nnodes': Setting(str(nodes[1]), f'{nodes[0]}={nodes[1]}')}
+    if names is not None:
+        settings['ips'] = names
+        if len(names.value.split(',')) != nodes[1]:
+            raise ValueError(f'{names.origin} contradicts {nodes[0]}={nodes[1]}')
+    elif nodes[1] > 1 and rank is not None and master is not None:
+        settings |= {'rank': Setting(str(rank[1]), f'{rank[0]}={rank[1]}'), 'master': master}
+    if nproc is not None:
+        settings['nproc_per_node'] = nproc
+    return Start(by, 'node', nodes[1], nodes[1], unit, read.shown(*dict.fromkeys(shown)), settings)
+
+
+def _slurm_nodes(read: Reader, by: str) -> Start | None:
+    """A step with one task on each of its nodes."""
+    if not read.has('SLURM_STEP_NUM_TASKS', 'SLURM_STEP_NODELIST', 'SLURM_PROCID'):
+        return None
+    list_, tasks = read.setting('SLURM_STEP_NODELIST'), _number(read, 'SLURM_STEP_NUM_TASKS', 1)
+    names = Setting(','.join(hostnames(list_.value)), list_.origin)
+    shown = ('SLURM_STEP_NUM_TASKS', 'SLURM_STEP_NODELIST', 'SLURM_PROCID')
+    return _as_node(read, by, tasks, _number(read, 'SLURM_PROCID'), None, shown, names=names, unit='task')
+
+
+def _pet(read: Reader, by: str) -> Start | None:
+    """The variables in which torchrun looks for its options. Kubeflow sets them, for a torchrun or for this."""
+    if not read.has('PET_NNODES'):
+        return None
+    low, colon, high = read.text('PET_NNODES').partition(':')
+    if not low.isdecimal() or (colon and not high.isdecimal()) or int(low) < 1:
+        raise ValueError(f'PET_NNODES={read.text("PET_NNODES")}: expected a number of nodes such as 2, or MIN:MAX such as 2:4')
+    most = int(high or low)
+    nproc = read.setting('PET_NPROC_PER_NODE') if read.has('PET_NPROC_PER_NODE') else None
+    if nproc and nproc.value not in ('auto', 'gpu', 'cpu'):
+        read.number('PET_NPROC_PER_NODE', 1)
+    rank = master = None
+    if most > 1 and read.has('PET_RDZV_ENDPOINT') and not read.has('PET_MASTER_ADDR'):
+        endpoint = read.setting('PET_RDZV_ENDPOINT')
+        master = endpoint if ':' in endpoint.value else endpoint._replace(value=f'{endpoint.value}:{START_PORT}')
+    elif most > 1:
+        master = read.master('PET_MASTER_ADDR', 'PET_MASTER_PORT')
+        rank = _number(read, 'PET_NODE_RANK')
+    shown = ('PET_NNODES', 'PET_NPROC_PER_NODE', 'PET_NODE_RANK', 'PET_MASTER_ADDR', 'PET_MASTER_PORT', 'PET_RDZV_ENDPOINT')
+    start = _as_node(read, by, ('PET_NNODES', most), rank, master, shown, nproc=nproc)
+    settings = {**start.settings, 'nnodes': read.setting('PET_NNODES')}
+    if master is not None:
+        settings['master'] = master
+    return Start(by, 'node', most, most, variables=start.variables, settings=settings)
+
+
+def _node_rank(read: Reader, name: str) -> Start | None:
+    """RANK and WORLD_SIZE without LOCAL_RANK: numbers of nodes, as PyTorchJob, Volcano, PAI-DLC and AI Platform set them.
+
+    Of JobSet's users, who set RANK and MASTER_ADDR, the flag --nnodes tells the number of nodes.
+    """
+    if read.has('WORLD_SIZE') and not read.has('RANK') and read.number('WORLD_SIZE', 1) > 1:
+        raise ValueError(
+            f'WORLD_SIZE={read.text("WORLD_SIZE")} without RANK: several processes are announced, but not which of them '
+            'this is; set RANK and MASTER_ADDR as well, or unset WORLD_SIZE'
+        )
+    if not read.has('RANK'):
+        return None
+    signs = {'VC_TASK_INDEX': 'Volcano', 'VK_TASK_INDEX': 'Volcano', 'DLC_JOB_ID': 'PAI-DLC', 'CLUSTER_SPEC': 'Vertex AI'}
+    signs |= {'JOBSET_NAME': 'JobSet', 'JOB_COMPLETION_INDEX': 'JobSet', 'KUBERNETES_SERVICE_HOST': 'Kubernetes'}
+    by = next((launcher for sign, launcher in signs.items() if read.has(sign)), name)
+    nproc = read.setting('NPROC_PER_NODE') if read.has('NPROC_PER_NODE') else None
+    shown = ('RANK', 'WORLD_SIZE', 'MASTER_ADDR', 'MASTER_PORT', 'NPROC_PER_NODE')
+    if not read.has('WORLD_SIZE') and not read.has('MASTER_ADDR'):
+        if read.number('RANK') == 0:
+            return None
+        raise ValueError(f'RANK={read.text("RANK")} without WORLD_SIZE and MASTER_ADDR: set both, or unset RANK')
+    if not read.has('WORLD_SIZE'):
+        rank = read.setting('RANK')
+        return Start(by, 'node', 1, None, variables=read.shown(*shown), settings={'rank': rank, 'master': read.master()})
+    world, rank_here = _number(read, 'WORLD_SIZE', 1), _number(read, 'RANK')
+    if world[1] > 1 and not read.has('MASTER_ADDR'):
+        raise ValueError(
+            f'RANK={rank_here[1]} and WORLD_SIZE={world[1]} without MASTER_ADDR, the address of the node of rank 0: '
+            'set it, or unset RANK and WORLD_SIZE'
+        )
+    master = read.master() if world[1] > 1 else None
+    return _as_node(read, by, world, rank_here, master, shown, nproc=nproc)
+
+
+def _list(read: Reader, by: str, nodes: str, rank: str, addresses: str) -> Start | None:
+    """A list of addresses, one a line or with commas between them."""
+    if not read.has(nodes):
+        return None
+    count = _number(read, nodes, 1)
+    if count[1] == 1:
+        return _as_node(read, by, count, None, None, (nodes,))
+    given = re.split(r'[\s,]+', read.text(addresses).strip())
+    names = Setting(','.join(given), f'{addresses}={",".join(given)}')
+    return _as_node(read, by, count, _number(read, rank), None, (nodes, rank, addresses), names=names)
+
+
+def _skypilot(read: Reader, by: str) -> Start | None:
+    return _list(read, by, 'SKYPILOT_NUM_NODES', 'SKYPILOT_NODE_RANK', 'SKYPILOT_NODE_IPS')
+
+
+def _dstack(read: Reader, by: str) -> Start | None:
+    return _list(read, by, 'DSTACK_NODES_NUM', 'DSTACK_NODE_RANK', 'DSTACK_NODES_IPS')
+
+
+def _sagemaker(read: Reader, by: str) -> Start | None:
+    if not read.has('SM_HOSTS'):
+        return None
+    hosts = _json(read, 'SM_HOSTS')
+    if not isinstance(hosts, list) or read.text('SM_CURRENT_HOST') not in hosts:
+        raise ValueError(f'SM_HOSTS={read.text("SM_HOSTS")} is no list with SM_CURRENT_HOST={read.text("SM_CURRENT_HOST")}')
+    names = Setting(','.join(sorted(hosts)), f'SM_HOSTS={read.text("SM_HOSTS")}')
+    rank = ('SM_CURRENT_HOST', sorted(hosts).index(read.text('SM_CURRENT_HOST')))
+    return _as_node(read, by, ('SM_HOSTS', len(hosts)), rank, None, ('SM_HOSTS', 'SM_CURRENT_HOST'), names=names)
+
+
+def _aws_batch(read: Reader, by: str) -> Start | None:
+    """A multi-node job. The address of the main node is missing on the main node itself."""
+    nodes, index, main, address = (
+        f'AWS_BATCH_JOB_{name}' for name in ('NUM_NODES', 'NODE_INDEX', 'MAIN_NODE_INDEX', 'MAIN_NODE_PRIVATE_IPV4_ADDRESS')
+    )
+    if not read.has(nodes):
+        return None
+    own, first = read.number(index), read.number(main)
+    rank = 0 if own == first else own + 1 if own < first else own
+    if rank:
+        master = Setting(f'{read.text(address)}:{START_PORT}', read.shown(address)[0])
+    else:
+        master = Setting(f'localhost:{START_PORT}', f'{index}={own}, {main}={first}')
+    return _as_node(read, by, _number(read, nodes, 1), (index, rank), master, (nodes, index, main, address))
+
+
+def _vertex(read: Reader, by: str) -> Start | None:
+    """CLUSTER_SPEC: the pools of nodes, and the place of this one."""
+    if not read.has('CLUSTER_SPEC'):
+        return None
+    spec = _json(read, 'CLUSTER_SPEC')
+    try:
+        pools, pool, index = spec['cluster'], spec['task']['type'], int(spec['task']['index'])
+        order = sorted(name for name in pools if name.startswith('workerpool'))
+        nodes = [node for name in order for node in pools[name]]
+        rank = sum(len(pools[name]) for name in order[: order.index(pool)]) + index
+    except (KeyError, TypeError, ValueError):
+        raise ValueError(f'CLUSTER_SPEC={read.text("CLUSTER_SPEC")}: expected the cluster and the task of Vertex AI') from None
+    master = Setting(nodes[0], f'the first node of CLUSTER_SPEC, {nodes[0]}')
+    return _as_node(read, by, ('nodes of CLUSTER_SPEC', len(nodes)), ('index of CLUSTER_SPEC', rank), master, ('CLUSTER_SPEC',))
+
+
+def _json(read: Reader, name: str) -> Any:
+    try:
+        return json.loads(read.text(name))
+    except json.JSONDecodeError as error:
+        raise ValueError(f'{name}={read.text(name)}: no JSON ({error})') from None
+
+
+def _remark(environment: Mapping[str, str]) -> str:
+    """The batch script of a SLURM job is no step: it has one node, however many the job has."""
+    nodes = environment.get('SLURM_JOB_NUM_NODES', '1')
+    if 'SLURM_JOB_ID' not in environment or 'SLURM_STEP_ID' in environment or nodes == '1':
+        return ''
+    return (
+        f'in the batch script of SLURM job {environment["SLURM_JOB_ID"]}, which has {nodes} nodes: this runs on one of them '
+        '(srun COMMAND runs on all)'
+    )
+
+
+class Contract(NamedTuple):
+    """A launcher, and the function that recognises its variables."""
+
+    name: str
+    read: Callable[[Reader, str], Start | None]
+
+
+CONTRACTS = (
+    Contract('another launcher', _torchrun),
+    Contract('hand (RANK, WORLD_SIZE)', _ranks_here),
+    Contract('Open MPI', _open_mpi),
+    Contract('MPI', _pmi),
+    Contract('SLURM', _slurm_ranks),
+    Contract('SLURM', _slurm_nodes),
+    Contract('Kubeflow (PET_NNODES)', _pet),
+    Contract('another scheduler', _node_rank),
+    Contract('SkyPilot', _skypilot),
+    Contract('dstack', _dstack),
+    Contract('SageMaker', _sagemaker),
+    Contract('AWS Batch', _aws_batch),
+    Contract('Vertex AI', _vertex),
+)

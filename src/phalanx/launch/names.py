@@ -1,0 +1,95 @@
+"""Names of nodes and their addresses, as the resolvers of clusters give them."""
+
+import socket
+import sys
+import time
+from collections.abc import Mapping, Sequence
+
+START_PORT = 6170  # that of the original projects; others count from it
+REMIND = 10  # seconds between two lines about a name that nobody knows yet
+Addresses = Mapping[str, str]  # of this node: address -> network interface
+
+
+def split(text: str) -> list[str]:
+    """`a, b,` -> a, b."""
+    return [part.strip() for part in text.split(',') if part.strip()]
+
+
+def is_loopback(name: str) -> bool:
+    """Whether a name or address means this node on every node."""
+    return name == '::1' or name.lower() == 'localhost' or name.startswith('127.')
+
+
+def resolve(name: str, patience: float = 0) -> list[str]:
+    """The IP addresses of a name, IPv4 first. Waits up to `patience` seconds until it has any. Raises ValueError."""
+    begun = time.monotonic()
+    reminded = begun - REMIND
+    while True:
+        try:
+            found = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
+            addresses = dict.fromkeys(str(entry[4][0]) for entry in found)
+            return sorted(addresses, key=lambda address: (':' in address, is_loopback(address)))
+        except (OSError, UnicodeError) as error:
+            why = getattr(error, 'strerror', None) or str(error)
+        now = time.monotonic()
+        if now - begun >= patience:
+            waited = f'; gave up after {patience:.0f} s' if patience else ''
+            raise ValueError(f'{name}: this node cannot find the address of that name ({why}){waited}')
+        if now - reminded >= REMIND:
+            reminded = now
+            print(f'phalanx: {name}: no address of that name yet ({why}); still asking', file=sys.stderr, flush=True)
+        time.sleep(0.5)
+
+
+def same(one: str, other: str) -> bool:
+    """Whether two names mean one node, as far as this node knows their addresses."""
+    if one.lower() == other.lower():
+        return True
+    try:
+        return bool(set(resolve(one)) & set(resolve(other)))
+    except ValueError:
+        return False
+
+
+def addresses_of(names: Sequence[str], patience: float = 0) -> list[str]:
+    """One address per name, all of one family, since a socket has one: IPv4 where every node has it. Raises ValueError.
+
+    Debian gives a node its own name as 127.0.1.1, which other nodes do not mean by it: the address by which this node reaches
+    them takes its place.
+    """
+    answers = [resolve(name, patience) for name in names]
+    outside = [[address for address in found if not is_loopback(address)] for found in answers]
+    mine = [not left and not is_loopback(name) for name, left in zip(names, outside, strict=True)]
+    for family in ('.', ':'):
+        chosen = [next((address for address in left if family in address), None) for left in outside]
+        others = [address for address in chosen if address is not None]
+        if any(address is None and left for address, left in zip(chosen, outside, strict=True)):
+            continue
+        if any(mine) and others:
+            here = address_towards(others[0])
+            chosen = [here if is_mine else address for address, is_mine in zip(chosen, mine, strict=True)]
+        return [address or found[0] for address, found in zip(chosen, answers, strict=True)]
+    shown = '; '.join(f'{name}: {", ".join(left)}' for name, left in zip(names, outside, strict=True))
+    raise ValueError(f'no family of addresses (IPv4, IPv6) has all nodes ({shown}): give addresses instead of names')
+
+
+def address_towards(address: str) -> str:
+    """The address of this node on the way to another. Nothing is sent. Raises ValueError when there is no way."""
+    family = socket.AF_INET6 if ':' in address else socket.AF_INET
+    with socket.socket(family, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect((address, START_PORT))
+        except OSError as error:
+            raise ValueError(f'{address}: there is no way to it from this node ({error.strerror})') from None
+        return str(probe.getsockname()[0])
+
+
+def first_outside(own: Addresses) -> str:
+    """The address of this node towards the world, or else its first one that is no loopback. Raises ValueError."""
+    try:
+        found = address_towards('192.0.2.1')  # of a network that is reserved for documentation
+    except ValueError:
+        found = next((address for address in own if not is_loopback(address) and '.' in address), '')
+    if not found or is_loopback(found):
+        raise ValueError('this node has no address but loopback ones: give --host with the one that others reach it by')
+    return found

@@ -1,0 +1,178 @@
+"""The start of this process by a launcher or scheduler, and whether the flags of the command agree with it."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Literal, NamedTuple
+
+from phalanx.launch.names import START_PORT, same, split
+
+TAKEN = 'PHALANX_STARTED_BY'  # set once a contract was read: processes started from here are not started by it again
+OURS = 'Phalanx'
+
+Variables = Mapping[str, str]
+
+
+class Setting(NamedTuple):
+    """A flag of a launch, and where its value comes from."""
+
+    value: str
+    origin: str  # a variable and its value, or a flag
+
+
+@dataclass(frozen=True)
+class Start:
+    """The launcher of this process, and what it determines."""
+
+    by: str = ''  # its name; empty: nobody but the user
+    per: Literal['rank', 'node', ''] = ''
+    count: int = 1  # processes that it started
+    nodes: int | None = None  # None: unknown
+    unit: str = 'process'
+    variables: tuple[str, ...] = ()  # the ones it is known by, each with its value
+    settings: Mapping[str, Setting] = field(default_factory=dict)  # by the name of the flag
+    exports: Mapping[str, str] = field(default_factory=dict)  # of a rank: what torch.distributed reads
+    note: str = ''  # for the user, where nobody else started this process
+
+    def __str__(self) -> str:
+        """One line, for the beginning of a run; empty where there is nothing to say."""
+        if not self.per or self.by == OURS:
+            return self.note
+        unit = self.unit if self.count == 1 else f'{self.unit}es' if self.unit.endswith('s') else f'{self.unit}s'
+        nodes = '' if self.nodes is None else f' on {self.nodes} node{"s" if self.nodes > 1 else ""}'
+        meaning = 'one per rank' if self.per == 'rank' else 'one per node, which starts its ranks'
+        return f'started by {self.by}: {self.count} {unit}{nodes}, {meaning}'
+
+    def changes(self) -> dict[str, str | None]:
+        """The changes of the environment after which RANK and WORLD_SIZE are there exactly where this process is a rank.
+
+        None: the variable is to be removed.
+        """
+        if self.by == OURS:
+            return {}
+        if self.per == 'rank':
+            return {**self.exports, TAKEN: self.by}
+        unset = dict.fromkeys(('RANK', 'WORLD_SIZE'))
+        return {**unset, 'MASTER_ADDR': None, 'MASTER_PORT': None, TAKEN: self.by} if self.per else {**unset}
+
+    def at(self, master: str | None, port: int | None) -> Start:
+        """The same, with ranks that meet where flags say, as far as the launcher leaves it to us."""
+        if self.per != 'rank' or 'master' in self.settings or not self.exports:
+            return self
+        host, _, number = (master or '').rpartition(':')
+        chosen = {'MASTER_ADDR': host.strip('[]'), 'MASTER_PORT': number or str(port or '')}
+        return replace(self, exports={**self.exports, **{name: value for name, value in chosen.items() if value}})
+
+    def check(self, given: Mapping[str, Setting]) -> None:
+        """Compares flags, by name, with what the launcher determines. Raises ValueError with every contradiction."""
+        found = [line for name, flag in given.items() if (line := self._contradiction(name, flag))]
+        if found:
+            names = ' '.join(variable.partition('=')[0] for variable in self.variables)
+            contradictions = ''.join(f'\n  {line}' for line in found)
+            raise ValueError(
+                f'the flags contradict the environment of this process, set by {self.by} ({", ".join(self.variables)}):'
+                f'{contradictions}\n'
+                f'leave these flags out; or, if these variables are not meant for this command, unset {names}'
+            )
+
+    def _contradiction(self, name: str, flag: Setting) -> str:
+        """Both values and their origins, where they differ."""
+        if name == 'ssh':
+            return f'{flag.origin}, but {self.by} has started the other nodes' if self.per and self.count > 1 else ''
+        if name == 'start_port':
+            port = self.settings['master'].value.rpartition(':')[2] if 'master' in self.settings else flag.value
+            ours = not flag.origin.startswith('--') or port == flag.value  # FLAGS_START_PORT is a default, and often set
+            return '' if ours else f'{flag.origin}, but {self.settings["master"].origin}'
+        name, value = {'gpus': ('nproc_per_node', str(len(split(flag.value))))}.get(name, (name, flag.value))
+        own = self.settings.get(name)
+        if name == 'ips' and (own is None or len(split(value)) != len(split(own.value))):
+            name, value, own = 'nnodes', str(len(split(value))), self.settings.get('nnodes')
+        agree = AGREE.get(name)
+        if own is None or agree is None or agree(value, own.value):
+            return ''
+        return f'{flag.origin} ({_words(name, value)}), but {own.origin} ({_words(name, own.value)})'
+
+
+def _same_nodes(one: str, other: str) -> bool:
+    return one == other or all(same(*pair) for pair in zip(split(one), split(other), strict=True))
+
+
+def _same_master(one: str, other: str) -> bool:
+    (host, _, port), (other_host, _, other_port) = one.rpartition(':'), other.rpartition(':')
+    return port == other_port and same(host.strip('[]'), other_host.strip('[]'))
+
+
+def _within(one: str, other: str) -> bool:
+    """Whether two numbers of nodes, N or MIN:MAX, have one in common."""
+    (low, _, high), (other_low, _, other_high) = one.partition(':'), other.partition(':')
+    numbers = [low, high or low, other_low, other_high or other_low]
+    if not all(number.isdecimal() for number in numbers):
+        return True  # another check reports it
+    least, most, other_least, other_most = map(int, numbers)
+    return least <= other_most and other_least <= most
+
+
+AGREE: Mapping[str, Callable[[str, str], bool]] = {
+    'nproc_per_node': lambda one, other: one == other or not other.isdecimal(),  # `auto` leaves it to the flag
+    'nnodes': _within,
+    'ips': _same_nodes,
+    'master': _same_master,
+    'rank': str.__eq__,
+}
+
+
+def _words(name: str, value: str) -> str:
+    if name == 'nnodes':
+        return f'{value} node{"" if value == "1" else "s"}'
+    return {'nproc_per_node': '{} per node', 'ips': 'nodes {}', 'master': 'master {}', 'rank': 'node rank {}'}[name].format(
+        value
+    )
+
+
+def take(start: Start) -> None:
+    """Makes the environment of this process that of a rank, or of no rank, and says what started it, once over all ranks."""
+    for name, value in start.changes().items():
+        if value is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = value
+    if str(start) and (start.per != 'rank' or start.exports['RANK'] == '0'):
+        print(f'phalanx: {start}', file=sys.stderr, flush=True)
+
+
+class Reader:
+    """The variables of one contract; messages name the contract and the variable."""
+
+    def __init__(self, variables: Variables, contract: str) -> None:
+        self.variables, self.contract = variables, contract
+
+    def has(self, *names: str) -> bool:
+        return all(self.variables.get(name) for name in names)
+
+    def text(self, name: str) -> str:
+        """Raises ValueError where the variable is missing."""
+        if not self.has(name):
+            raise ValueError(f'{self.contract} started this process without {name}; set it, or unset the others')
+        return self.variables[name]
+
+    def number(self, name: str, least: int = 0) -> int:
+        """Raises ValueError where the variable is missing or no number from `least` on."""
+        text = self.text(name)
+        if not text.isdecimal() or int(text) < least:
+            raise ValueError(f'{name}={text}: expected a number, at least {least}')
+        return int(text)
+
+    def setting(self, name: str) -> Setting:
+        return Setting(self.text(name), f'{name}={self.text(name)}')
+
+    def shown(self, *names: str) -> tuple[str, ...]:
+        return tuple(f'{name}={self.variables[name]}' for name in names if self.has(name))
+
+    def master(self, address: str = 'MASTER_ADDR', port: str = 'MASTER_PORT') -> Setting:
+        """ADDRESS:PORT. Raises ValueError without the address; the port has a default."""
+        host, number = self.text(address), str(self.number(port, 1)) if self.has(port) else str(START_PORT)
+        host = f'[{host}]' if ':' in host else host
+        return Setting(f'{host}:{number}', ', '.join(self.shown(address, port)))

@@ -1,0 +1,154 @@
+"""A SLURM of two nodes: controller, daemons and commands of Debian's packages, in the network namespaces of `conftest`."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import subprocess
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from nodes.conftest import BOUND, Node, Started
+from running import clean_environment
+
+PACKAGES = ('slurmd', 'slurmctld', 'slurm-client', 'slurm-wlm-basic-plugins', 'libmunge2', 'libhwloc15')
+LIBRARIES = 'usr/lib/x86_64-linux-gnu'
+CONFIGURATION = """ClusterName=tests
+SlurmctldHost={controller}({address})
+AuthType=auth/none
+CredType=cred/none
+SlurmUser=root
+SlurmdUser=root
+StateSaveLocation={folder}/state
+SlurmdSpoolDir={folder}/spool-%n
+SlurmctldPidFile={folder}/slurmctld.pid
+SlurmdPidFile={folder}/slurmd-%n.pid
+SlurmctldLogFile={folder}/slurmctld.log
+SlurmdLogFile={folder}/slurmd-%n.log
+PluginDir={plugins}
+ProctrackType=proctrack/linuxproc
+TaskPlugin=task/none
+MpiDefault=none
+ReturnToService=2
+SelectType=select/cons_tres
+SelectTypeParameters=CR_Core
+SlurmdParameters=config_overrides
+{nodes}
+PartitionName=all Nodes=gpu01,gpu02 Default=YES MaxTime=INFINITE State=UP
+"""
+
+
+@dataclass
+class Slurm:
+    """The commands of a cluster whose nodes are `gpu01` and `gpu02`; they run on its third node, the controller."""
+
+    root: Path  # where the packages are unpacked
+    folder: Path
+    controller: Node
+
+    def environment(self) -> dict[str, str]:
+        libraries = self.root / LIBRARIES
+        return {
+            **{name: value for name, value in clean_environment().items() if not name.startswith('SLURM')},
+            'SLURM_CONF': str(self.folder / 'slurm.conf'),
+            'LD_LIBRARY_PATH': f'{libraries}:{libraries}/slurm-wlm',
+            'PATH': f'{self.root}/usr/bin:{os.environ["PATH"]}',
+        }
+
+    def start(self, *command: str, **environment: str) -> Started:
+        """`srun`, `sbatch` and the like, in the folder of the cluster, which all nodes share."""
+        process = subprocess.Popen(
+            [*_within(self.controller, self.folder / 'hosts'), *command],
+            cwd=self.folder,
+            env=self.environment() | environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        )
+        self.controller.running.append(process)
+        return Started(process)
+
+
+@pytest.fixture(scope='session')
+def slurm_packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder into which Debian's packages of SLURM are unpacked; nothing is installed."""
+    if shutil.which('apt-get') is None or shutil.which('dpkg') is None or os.geteuid() != 0:
+        pytest.skip("needs root and Debian's apt-get, from which it takes SLURM")
+    folder = tmp_path_factory.mktemp('slurm')
+    got = subprocess.run(['apt-get', 'download', *PACKAGES], cwd=folder, capture_output=True, text=True, check=False)
+    if got.returncode != 0:
+        pytest.skip(f'SLURM cannot be downloaded: {(got.stderr.strip().splitlines() or ["no reason given"])[-1]}')
+    root = folder / 'root'
+    for package in folder.glob('*.deb'):
+        subprocess.run(['dpkg', '-x', str(package), str(root)], check=True, capture_output=True)
+    if not (root / LIBRARIES / 'slurm-wlm').is_dir():
+        pytest.skip('SLURM of another architecture than x86-64 is not tested')
+    return root
+
+
+@pytest.fixture
+def slurm(nodes: list[Node], slurm_packages: Path, tmp_path: Path) -> Iterator[Slurm]:
+    """A cluster that is up."""
+    folder = tmp_path / 'cluster'
+    (folder / 'state').mkdir(parents=True)
+    names = ('gpu01', 'gpu02', 'login')
+    (folder / 'hosts').write_text(
+        '127.0.0.1 localhost\n' + ''.join(f'{node.address} {name}\n' for node, name in zip(nodes, names, strict=True))
+    )
+    lines = [
+        f'NodeName={name} NodeHostname={name} NodeAddr={node.address} Port=17001 CPUs=4 RealMemory=4000'
+        for node, name in zip(nodes[:2], names, strict=False)
+    ]
+    (folder / 'slurm.conf').write_text(
+        CONFIGURATION.format(
+            controller=names[2],
+            address=nodes[2].address,
+            folder=folder,
+            plugins=slurm_packages / LIBRARIES / 'slurm-wlm',
+            nodes='\n'.join(lines),
+        )
+    )
+    made = Slurm(slurm_packages, folder, nodes[2])
+    programs = slurm_packages / 'usr/sbin'
+    daemons: list[tuple[Node, str, Sequence[str]]] = [(nodes[2], names[2], (str(programs / 'slurmctld-wlm'), '-D', '-i'))]
+    for node, name in zip(nodes[:2], names, strict=False):
+        stepd = str(programs / 'slurmstepd-wlm')
+        daemons.append((node, name, (str(programs / 'slurmd-wlm'), '-D', '-N', name, '-d', stepd)))
+    with contextlib.ExitStack() as stack:
+        for node, name, command in daemons:
+            output = stack.enter_context((folder / f'output-{name}.txt').open('w'))
+            process = subprocess.Popen(
+                [*_within(node, folder / 'hosts', name), *command],
+                cwd=folder,
+                env=made.environment(),
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+            node.running.append(process)
+        end = time.monotonic() + BOUND / 3
+        while (state := _idle(made)) != '2':
+            if time.monotonic() > end:
+                pytest.skip(f'the nodes of SLURM did not come up ({state}); see {folder}')
+            time.sleep(0.5)
+        yield made
+
+
+def _within(node: Node, hosts: Path, name: str = 'login') -> list[str]:
+    """What runs a command in the network of a node, with names of its own: not `ip netns exec`, which hides the cgroups."""
+    script = 'mount --bind "$1" /etc/hosts && hostname "$2" && shift 2 && exec "$@"'
+    network = f'--net=/var/run/netns/{node.namespace}'
+    return ['nsenter', network, 'unshare', '--mount', '--uts', 'sh', '-c', script, 'sh', str(hosts), name]
+
+
+def _idle(slurm: Slurm) -> str:
+    asked = slurm.start('sinfo', '-h', '-t', 'idle', '-o', '%D')
+    asked.process.wait(60)
+    asked.reader.join(5)
+    return asked.said.strip()

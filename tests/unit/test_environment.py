@@ -1,0 +1,391 @@
+"""The table of contracts: from the variables of a launcher or scheduler to ranks and nodes. Nothing is started here."""
+
+from __future__ import annotations
+
+import argparse
+
+import pytest
+
+from phalanx.launch.environment import detect, hostnames
+from phalanx.launch.flags import Flags, add_flags
+
+PODS = {'MASTER_ADDR': 'job-master-0', 'MASTER_PORT': '23456'}
+STEP = {  # of `srun -N2 -n4 --ntasks-per-node=2`, SLURM 22.05, as task 3 sees it
+    'SLURM_JOB_ID': '7',
+    'SLURM_JOB_NODELIST': 'gpu[01-02]',
+    'SLURM_JOB_NUM_NODES': '2',
+    'SLURM_LOCALID': '1',
+    'SLURM_NODEID': '1',
+    'SLURM_NTASKS': '4',
+    'SLURM_PROCID': '3',
+    'SLURM_STEP_ID': '0',
+    'SLURM_STEP_NODELIST': 'gpu[01-02]',
+    'SLURM_STEP_NUM_NODES': '2',
+    'SLURM_STEP_NUM_TASKS': '4',
+    'SLURM_STEP_TASKS_PER_NODE': '2(x2)',
+}
+BATCH = {name: value for name, value in STEP.items() if '_STEP_' not in name} | {'SLURM_PROCID': '0', 'SLURM_NODEID': '0'}
+TORCHRUN = {
+    'RANK': '3',
+    'LOCAL_RANK': '1',
+    'WORLD_SIZE': '4',
+    'LOCAL_WORLD_SIZE': '2',
+    'MASTER_ADDR': 'a',
+    'MASTER_PORT': '29500',
+}
+KUBEFLOW = {
+    'PET_NNODES': '2',
+    'PET_NPROC_PER_NODE': '4',
+    'PET_NODE_RANK': '1',
+    'PET_MASTER_ADDR': 'job-node-0-0.job',
+    'PET_MASTER_PORT': '29500',
+}
+
+
+def flags(environment: dict[str, str], *words: str) -> Flags:
+    parser = argparse.ArgumentParser()
+    add_flags(parser)
+    return Flags.of(parser.parse_args(words), environment)
+
+
+def chosen(environment: dict[str, str], *words: str) -> dict[str, object]:
+    """The flags that say which ranks there are, those that are set."""
+    found = vars(flags(environment, *words))
+    return {
+        name: found[name] for name in ('gpus', 'nproc_per_node', 'ips', 'nnodes', 'master', 'rank') if found[name] is not None
+    }
+
+
+def refusal(environment: dict[str, str], *words: str) -> str:
+    with pytest.raises(ValueError) as caught:
+        flags(environment, *words)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ('environment', 'line', 'exports'),
+    [
+        ({**TORCHRUN, 'TORCHELASTIC_RUN_ID': 'x'}, 'started by torchrun: 4 processes on 2 nodes, one per rank', TORCHRUN),
+        (
+            {**TORCHRUN, 'ACCELERATE_MIXED_PRECISION': 'no'},
+            'started by accelerate: 4 processes on 2 nodes, one per rank',
+            TORCHRUN,
+        ),
+        (
+            {**{name: value for name, value in TORCHRUN.items() if name != 'LOCAL_WORLD_SIZE'}, 'AZUREML_RUN_ID': 'x'},
+            'started by Azure ML: 4 processes, one per rank',
+            {name: value for name, value in TORCHRUN.items() if name != 'LOCAL_WORLD_SIZE'},
+        ),
+        (
+            STEP,
+            'started by SLURM: 4 tasks on 2 nodes, one per rank',
+            {
+                'RANK': '3',
+                'WORLD_SIZE': '4',
+                'LOCAL_RANK': '1',
+                'LOCAL_WORLD_SIZE': '2',
+                'MASTER_ADDR': 'gpu01',
+                'MASTER_PORT': '10217',  # 10000 + 7 * 31
+            },
+        ),
+        (
+            {
+                'OMPI_COMM_WORLD_RANK': '1',
+                'OMPI_COMM_WORLD_SIZE': '2',
+                'OMPI_COMM_WORLD_LOCAL_RANK': '1',
+                'OMPI_COMM_WORLD_LOCAL_SIZE': '2',
+            },
+            'started by Open MPI: 2 processes on 1 node, one per rank',
+            {
+                'RANK': '1',
+                'WORLD_SIZE': '2',
+                'LOCAL_RANK': '1',
+                'LOCAL_WORLD_SIZE': '2',
+                'MASTER_ADDR': '127.0.0.1',
+                'MASTER_PORT': '6170',
+            },
+        ),
+        (
+            {'PMI_RANK': '5', 'PMI_SIZE': '8', 'MPI_LOCALRANKID': '1', 'MPI_LOCALNRANKS': '4', 'MASTER_ADDR': '10.0.0.1'},
+            'started by MPI: 8 processes on 2 nodes, one per rank',
+            {
+                'RANK': '5',
+                'WORLD_SIZE': '8',
+                'LOCAL_RANK': '1',
+                'LOCAL_WORLD_SIZE': '4',
+                'MASTER_ADDR': '10.0.0.1',
+                'MASTER_PORT': '6170',
+            },
+        ),
+        (
+            {'RANK': '1', 'WORLD_SIZE': '2', 'MASTER_ADDR': 'localhost', 'MASTER_PORT': '29514'},
+            'started by hand (RANK, WORLD_SIZE): 2 processes on 1 node, one per rank',
+            {
+                'RANK': '1',
+                'WORLD_SIZE': '2',
+                'LOCAL_RANK': '1',
+                'LOCAL_WORLD_SIZE': '2',
+                'MASTER_ADDR': 'localhost',
+                'MASTER_PORT': '29514',
+            },
+        ),
+    ],
+    ids=['torchrun', 'accelerate', 'azure', 'slurm', 'open mpi', 'mpich', 'by hand'],
+)
+def test_a_process_per_rank_is_a_rank(environment: dict[str, str], line: str, exports: dict[str, str]) -> None:
+    start = detect(environment)
+    assert (start.per, str(start)) == ('rank', line)
+    assert dict(start.exports) == exports
+    assert chosen(environment) == {}  # nothing is left to launch
+
+
+@pytest.mark.parametrize(
+    ('environment', 'by', 'flags_of_it'),
+    [
+        ({**STEP, 'SLURM_STEP_NUM_TASKS': '2', 'SLURM_PROCID': '1'}, 'SLURM', {'ips': 'gpu01,gpu02'}),
+        (
+            KUBEFLOW,
+            'Kubeflow (PET_NNODES)',
+            {'nproc_per_node': 4, 'nnodes': '2', 'master': 'job-node-0-0.job:29500', 'rank': 1},
+        ),
+        ({**KUBEFLOW, 'PET_NNODES': '2:4'}, 'Kubeflow (PET_NNODES)', {'nproc_per_node': 4, 'nnodes': '2:4'}),
+        ({'PET_NNODES': '1', 'PET_NPROC_PER_NODE': '8'}, 'Kubeflow (PET_NNODES)', {'nproc_per_node': 8}),
+        (
+            {**KUBEFLOW, **PODS, 'RANK': '1', 'WORLD_SIZE': '8'},  # PyTorchJob with nprocPerNode: WORLD_SIZE counts ranks
+            'Kubeflow (PET_NNODES)',
+            {'nproc_per_node': 4, 'nnodes': '2', 'master': 'job-node-0-0.job:29500', 'rank': 1},
+        ),
+        (
+            {**PODS, 'RANK': '1', 'WORLD_SIZE': '2', 'KUBERNETES_SERVICE_HOST': '10.96.0.1'},  # PyTorchJob
+            'Kubernetes',
+            {'nnodes': '2', 'master': 'job-master-0:23456', 'rank': 1},
+        ),
+        (
+            {**PODS, 'RANK': '1', 'WORLD_SIZE': '2', 'VC_TASK_INDEX': '0'},
+            'Volcano',
+            {'nnodes': '2', 'master': 'job-master-0:23456', 'rank': 1},
+        ),
+        (
+            {**PODS, 'RANK': '0', 'WORLD_SIZE': '2', 'NPROC_PER_NODE': '8', 'DLC_JOB_ID': 'x'},
+            'PAI-DLC',
+            {'nproc_per_node': 8, 'nnodes': '2', 'master': 'job-master-0:23456', 'rank': 0},
+        ),
+        (
+            {'RANK': '0', 'WORLD_SIZE': '2', 'MASTER_ADDR': '10.0.0.1'},
+            'another scheduler',
+            {'nnodes': '2', 'master': '10.0.0.1:6170', 'rank': 0},
+        ),
+        (
+            {
+                'SKYPILOT_NUM_NODES': '2',
+                'SKYPILOT_NODE_RANK': '1',
+                'SKYPILOT_NODE_IPS': '10.0.0.1\n10.0.0.2',
+                'SKYPILOT_NUM_GPUS_PER_NODE': '8',
+            },
+            'SkyPilot',
+            {'ips': '10.0.0.1,10.0.0.2'},
+        ),
+        (
+            {
+                'DSTACK_NODES_NUM': '2',
+                'DSTACK_NODE_RANK': '0',
+                'DSTACK_NODES_IPS': '10.0.0.1\n10.0.0.2\n',
+                'DSTACK_MASTER_NODE_IP': '10.0.0.1',
+            },
+            'dstack',
+            {'ips': '10.0.0.1,10.0.0.2'},
+        ),
+        (
+            {'SM_HOSTS': '["algo-2", "algo-1"]', 'SM_CURRENT_HOST': 'algo-2', 'SM_NUM_GPUS': '8'},
+            'SageMaker',
+            {'ips': 'algo-1,algo-2'},
+        ),
+        (
+            {
+                'AWS_BATCH_JOB_NUM_NODES': '3',
+                'AWS_BATCH_JOB_NODE_INDEX': '0',
+                'AWS_BATCH_JOB_MAIN_NODE_INDEX': '1',
+                'AWS_BATCH_JOB_MAIN_NODE_PRIVATE_IPV4_ADDRESS': '10.0.0.1',
+            },
+            'AWS Batch',
+            {'nnodes': '3', 'master': '10.0.0.1:6170', 'rank': 1},
+        ),
+        (
+            {'AWS_BATCH_JOB_NUM_NODES': '2', 'AWS_BATCH_JOB_NODE_INDEX': '0', 'AWS_BATCH_JOB_MAIN_NODE_INDEX': '0'},
+            'AWS Batch',
+            {'nnodes': '2', 'master': 'localhost:6170', 'rank': 0},
+        ),
+        (
+            {
+                'CLUSTER_SPEC': '{"cluster": {"workerpool0": ["a:2222"], "workerpool1": ["b:2222", "c:2222"]}, '
+                '"task": {"type": "workerpool1", "index": 1}}'
+            },
+            'Vertex AI',
+            {'nnodes': '3', 'master': 'a:2222', 'rank': 2},
+        ),
+    ],
+    ids=[
+        *('slurm', 'trainjob', 'elastic trainjob', 'trainjob of one node', 'pytorchjob with nprocPerNode', 'pytorchjob'),
+        *('volcano', 'pai-dlc', 'by hand', 'skypilot', 'dstack', 'sagemaker', 'aws batch', 'aws batch, main node', 'vertex'),
+    ],
+)
+def test_a_process_per_node_starts_the_ranks_of_its_node(
+    environment: dict[str, str], by: str, flags_of_it: dict[str, object]
+) -> None:
+    start = detect(environment)
+    assert (start.per, start.by) == ('node', by)
+    found = chosen(environment)
+    assert found == {**found, **flags_of_it}
+    assert set(found) >= set(flags_of_it)
+    assert start.changes()['RANK'] is None  # a launcher is no rank
+
+
+def test_a_user_of_jobset_gives_the_number_of_nodes() -> None:
+    environment = {'RANK': '1', 'MASTER_ADDR': 'set-0', 'JOB_COMPLETION_INDEX': '1'}
+    assert chosen(environment, '--nnodes', '2') == {'nnodes': '2', 'master': 'set-0:6170', 'rank': 1}
+
+
+@pytest.mark.parametrize(
+    'environment',
+    [
+        {},
+        BATCH,
+        {**BATCH, 'SLURM_JOB_NUM_NODES': '1'},
+        {'RANK': '0'},
+        {'WORLD_SIZE': '1'},
+        {'RANK': '0', 'LOCAL_RANK': '0', 'WORLD_SIZE': '1'},
+        {
+            'OMPI_COMM_WORLD_RANK': '0',
+            'OMPI_COMM_WORLD_SIZE': '1',
+            'OMPI_COMM_WORLD_LOCAL_RANK': '0',
+            'OMPI_COMM_WORLD_LOCAL_SIZE': '1',
+        },
+        {**STEP, 'PHALANX_STARTED_BY': 'SLURM'},
+    ],
+)
+def test_one_process_that_nobody_else_started_decides_for_itself(environment: dict[str, str]) -> None:
+    assert detect(environment).per == ''
+    assert chosen(environment) == {}
+    assert chosen(environment, '--nproc_per_node', '2') == {'nproc_per_node': 2}
+
+
+def test_a_batch_script_of_several_nodes_is_told_that_it_has_one() -> None:
+    assert str(detect(BATCH)) == (
+        'in the batch script of SLURM job 7, which has 2 nodes: this runs on one of them (srun COMMAND runs on all)'
+    )
+
+
+def test_a_rank_of_our_own_launcher_is_known_by_its_parent() -> None:
+    environment = {**TORCHRUN, 'PHALANX_LAUNCHER': '123'}
+    assert (detect(environment, 123).by, detect(environment, 123).changes()) == ('Phalanx', {})
+    assert detect(environment, 124).by == 'phalanx launch'  # a command that a rank runs
+
+
+@pytest.mark.parametrize(
+    ('environment', 'words', 'told'),
+    [
+        (TORCHRUN, ('--nproc_per_node', '4'), '--nproc_per_node 4 (4 per node), but LOCAL_WORLD_SIZE=2 (2 per node)'),
+        (TORCHRUN, ('--gpus', '0,1,2'), '--gpus 0,1,2 (3 per node), but LOCAL_WORLD_SIZE=2 (2 per node)'),
+        (TORCHRUN, ('--ips', 'a,b,c'), '--ips a,b,c (3 nodes), but WORLD_SIZE=4, LOCAL_WORLD_SIZE=2 (2 nodes)'),
+        (TORCHRUN, ('--nnodes', '3'), '--nnodes 3 (3 nodes), but WORLD_SIZE=4, LOCAL_WORLD_SIZE=2 (2 nodes)'),
+        (TORCHRUN, ('--master', 'a:1'), '--master a:1 (master a:1), but MASTER_ADDR=a, MASTER_PORT=29500 (master a:29500)'),
+        (TORCHRUN, ('--ssh',), '--ssh True, but'),
+        (STEP, ('--nproc_per_node', '8'), '--nproc_per_node 8 (8 per node), but SLURM_STEP_TASKS_PER_NODE=2 (2 per node)'),
+        (KUBEFLOW, ('--nnodes', '4'), '--nnodes 4 (4 nodes), but PET_NNODES=2 (2 nodes)'),
+        (KUBEFLOW, ('--nproc_per_node', '2'), '--nproc_per_node 2 (2 per node), but PET_NPROC_PER_NODE=4 (4 per node)'),
+        (KUBEFLOW, ('--rank', '0'), '--rank 0 (node rank 0), but PET_NODE_RANK=1 (node rank 1)'),
+        ({**KUBEFLOW, 'PADDLE_NNODES': '3'}, (), 'PADDLE_NNODES=3 (3 nodes), but PET_NNODES=2 (2 nodes)'),
+        (
+            {'RANK': '0', 'WORLD_SIZE': '2', 'MASTER_ADDR': 'localhost', 'MASTER_PORT': '29514'},
+            ('--nproc_per_node', '2', '--nnodes', '2', '--master', '192.0.2.2:6170'),
+            '--nnodes 2 (2 nodes), but WORLD_SIZE=2 (1 node)\n'
+            '  --master 192.0.2.2:6170 (master 192.0.2.2:6170), but MASTER_ADDR=localhost, MASTER_PORT=29514 ',
+        ),
+    ],
+)
+def test_flags_that_contradict_the_launcher_are_refused_with_both_origins(
+    environment: dict[str, str], words: tuple[str, ...], told: str
+) -> None:
+    said = refusal(environment, *words)
+    assert told in said
+    assert 'leave these flags out; or, if these variables are not meant for this command, unset ' in said
+
+
+@pytest.mark.parametrize(
+    ('environment', 'words'),
+    [
+        (TORCHRUN, ('--nproc_per_node', '2', '--nnodes', '2', '--master', 'a:29500')),
+        (TORCHRUN, ('--gpus', '0,1', '--nnodes', '1:3')),
+        (STEP, ('--nproc_per_node', '2', '--ips', 'gpu01,gpu02', '--master', 'gpu01:7000')),
+        (KUBEFLOW, ('--gpus', '0,1,2,3', '--nnodes', '2', '--rank', '1')),
+        ({**KUBEFLOW, 'PET_NPROC_PER_NODE': 'auto'}, ('--nproc_per_node', '3')),
+    ],
+)
+def test_flags_that_agree_with_the_launcher_are_accepted(environment: dict[str, str], words: tuple[str, ...]) -> None:
+    flags(environment, *words)
+
+
+def test_tasks_of_slurm_meet_where_a_flag_says() -> None:
+    met = detect(STEP).at('gpu02:7000', None).exports
+    assert (met['MASTER_ADDR'], met['MASTER_PORT']) == ('gpu02', '7000')
+    assert detect(STEP).at(None, 7000).exports['MASTER_PORT'] == '7000'
+    assert '--start_port 7000, but MASTER_ADDR=a, MASTER_PORT=29500' in refusal(TORCHRUN, '--start_port', '7000')
+    flags({**TORCHRUN, 'FLAGS_START_PORT': '7000'})  # a default
+
+
+@pytest.mark.parametrize(
+    ('environment', 'told'),
+    [
+        ({'RANK': '0', 'LOCAL_RANK': '0'}, 'without WORLD_SIZE; set it'),
+        ({'RANK': '0', 'LOCAL_RANK': '0', 'WORLD_SIZE': '2'}, 'without MASTER_ADDR; set it, or unset'),
+        ({'RANK': '1', 'WORLD_SIZE': '2'}, 'RANK=1 and WORLD_SIZE=2 without MASTER_ADDR, the address of the node of rank 0'),
+        ({'RANK': '1'}, 'RANK=1 without WORLD_SIZE and MASTER_ADDR'),
+        ({'WORLD_SIZE': '8'}, 'WORLD_SIZE=8 without RANK'),
+        ({**TORCHRUN, 'RANK': 'x'}, 'RANK=x: expected a number, at least 0'),
+        ({**TORCHRUN, 'RANK': '4'}, 'RANK=4 with WORLD_SIZE=4: numbers begin at 0'),
+        (
+            {**STEP, 'SLURM_STEP_NUM_TASKS': '3', 'SLURM_STEP_TASKS_PER_NODE': '2,1'},
+            'SLURM_STEP_TASKS_PER_NODE=2,1: nodes must',
+        ),
+        ({**STEP, 'SLURM_NODEID': '0'}, 'start the step with srun --distribution=block'),
+        ({**STEP, 'WORLD_SIZE': '8'}, 'WORLD_SIZE=8 contradicts SLURM_STEP_NUM_TASKS=4 of SLURM'),
+        (
+            {
+                'OMPI_COMM_WORLD_RANK': '0',
+                'OMPI_COMM_WORLD_SIZE': '4',
+                'OMPI_COMM_WORLD_LOCAL_RANK': '0',
+                'OMPI_COMM_WORLD_LOCAL_SIZE': '2',
+            },
+            'Open MPI started 4 processes on several nodes without MASTER_ADDR',
+        ),
+        ({'PMI_RANK': '0', 'PMI_SIZE': '2'}, 'without MPI_LOCALRANKID'),
+        ({'PET_NNODES': '2', 'PET_NODE_RANK': '0'}, 'without PET_MASTER_ADDR'),
+        ({**KUBEFLOW, 'PET_NPROC_PER_NODE': 'many'}, 'PET_NPROC_PER_NODE=many: expected a number'),
+        (
+            {'SKYPILOT_NUM_NODES': '2', 'SKYPILOT_NODE_RANK': '0', 'SKYPILOT_NODE_IPS': '10.0.0.1'},
+            'contradicts SKYPILOT_NUM_NODES=2',
+        ),
+        ({'SM_HOSTS': '["a"]', 'SM_CURRENT_HOST': 'b'}, 'is no list with SM_CURRENT_HOST=b'),
+        ({'CLUSTER_SPEC': '{}'}, 'CLUSTER_SPEC={}: expected the cluster and the task'),
+    ],
+)
+def test_an_incomplete_contract_is_one_line_with_the_variable(environment: dict[str, str], told: str) -> None:
+    said = refusal(environment)
+    assert told in said
+    assert '\n' not in said
+
+
+@pytest.mark.parametrize(
+    ('text', 'names'),
+    [
+        ('login', ['login']),
+        ('a,b', ['a', 'b']),
+        ('gpu[01-03,7],x', ['gpu01', 'gpu02', 'gpu03', 'gpu7', 'x']),
+        ('r[1-2]n[8-9]', ['r1n8', 'r1n9', 'r2n8', 'r2n9']),
+        ('n[098-101]', ['n098', 'n099', 'n100', 'n101']),
+        ('', []),
+    ],
+)
+def test_a_node_list_is_spelt_out(text: str, names: list[str]) -> None:
+    """Examples of the format in `man scontrol`, show hostnames."""
+    assert hostnames(text) == names

@@ -1,0 +1,106 @@
+"""Names of nodes, as resolvers of clusters answer: the answers here are those that `getaddrinfo` would give."""
+
+from __future__ import annotations
+
+import socket
+
+import pytest
+
+from phalanx.launch import names
+from phalanx.launch.cluster import Cluster
+from phalanx.launch.flags import Flags
+
+OWN = {'127.0.0.1': 'lo', '10.0.0.1': 'eth0', 'fd00::1': 'eth0'}
+
+
+class Resolver:
+    """Answers for names; a name may have no answer the first times that it is asked for."""
+
+    def __init__(self, answers: dict[str, list[str]], silent: int = 0) -> None:
+        self.answers, self.silent = answers, silent
+
+    def __call__(self, name: str, port: object, type: object) -> list[tuple[object, object, object, str, tuple[str, int]]]:
+        self.silent -= 1
+        if self.silent >= 0 or name not in self.answers:
+            raise socket.gaierror(socket.EAI_NONAME, 'Name or service not known')
+        return [(None, None, None, '', (address, 0)) for address in self.answers[name]]
+
+
+@pytest.fixture
+def resolver(monkeypatch: pytest.MonkeyPatch) -> Resolver:
+    """The way to any other node leaves by 10.0.0.1."""
+    made = Resolver({'10.0.0.2': ['10.0.0.2']})
+    monkeypatch.setattr(names.socket, 'getaddrinfo', made)
+    for module in ('names', 'cluster'):
+        monkeypatch.setattr(
+            f'phalanx.launch.{module}.address_towards', lambda address: 'fd00::1' if ':' in address else '10.0.0.1'
+        )
+    return made
+
+
+@pytest.mark.parametrize(
+    ('answers', 'chosen'),
+    [
+        ({'gpu01': ['127.0.1.1'], 'gpu02': ['10.0.0.2']}, ['10.0.0.1', '10.0.0.2']),  # Debian's own name
+        ({'gpu01': ['127.0.1.1', '10.0.0.1'], 'gpu02': ['10.0.0.2']}, ['10.0.0.1', '10.0.0.2']),
+        ({'gpu01': ['::1'], 'gpu02': ['fd00::2']}, ['fd00::1', 'fd00::2']),
+        ({'gpu01': ['fd00::1', '10.0.0.1'], 'gpu02': ['10.0.0.2']}, ['10.0.0.1', '10.0.0.2']),
+        ({'gpu01': ['10.0.0.1', 'fd00::1'], 'gpu02': ['fd00::2']}, ['fd00::1', 'fd00::2']),
+        ({'gpu01': ['fd00::1'], 'gpu02': ['fd00::2', '10.0.0.2']}, ['fd00::1', 'fd00::2']),
+    ],
+)
+def test_nodes_get_addresses_of_one_family_that_others_reach(
+    resolver: Resolver, answers: dict[str, list[str]], chosen: list[str]
+) -> None:
+    resolver.answers |= answers
+    assert names.addresses_of(['gpu01', 'gpu02']) == chosen
+
+
+def test_nodes_without_a_common_family_are_reported(resolver: Resolver) -> None:
+    resolver.answers |= {'gpu01': ['10.0.0.1'], 'gpu02': ['fd00::2']}
+    with pytest.raises(ValueError, match=r'gpu01: 10\.0\.0\.1; gpu02: fd00::2'):
+        names.addresses_of(['gpu01', 'gpu02'])
+
+
+def test_a_loopback_address_in_a_list_stays_what_it_is(resolver: Resolver) -> None:
+    resolver.answers |= {'localhost': ['127.0.0.1']}
+    assert names.addresses_of(['localhost', '10.0.0.2']) == ['127.0.0.1', '10.0.0.2']
+
+
+def test_a_name_is_waited_for(resolver: Resolver, capsys: pytest.CaptureFixture[str]) -> None:
+    resolver.answers['pod-0'] = ['10.0.0.2']
+    resolver.silent = 1
+    assert names.resolve('pod-0', patience=900) == ['10.0.0.2']
+    assert 'pod-0: no address of that name yet (Name or service not known); still asking' in capsys.readouterr().err
+
+
+def test_a_name_that_never_gets_an_address_is_given_up(resolver: Resolver) -> None:
+    with pytest.raises(ValueError, match=r'pod-0: this node cannot find the address of that name .* gave up after 0 s'):
+        names.resolve('pod-0', patience=0.01)
+
+
+def met(flags: Flags) -> Cluster:
+    made, _ = Cluster.from_flags(flags, 0, OWN)
+    assert made is not None
+    return made
+
+
+def test_a_master_known_here_by_a_loopback_address_is_this_node(resolver: Resolver) -> None:
+    resolver.answers |= {'gpu01': ['127.0.1.1'], 'localhost': ['127.0.0.1']}
+    for master in ('gpu01', 'localhost'):  # `localhost` of rank 0: AWS Batch does not tell the main node its address
+        made = met(Flags(nnodes='2', master=f'{master}:7000', rank=0))
+        assert (made.rendezvous, made.interface, made.hosts_rendezvous) == (('10.0.0.1', 7000), 'eth0', True)
+
+
+def test_a_master_with_addresses_of_both_families_is_reached_by_one_that_has_a_way(
+    resolver: Resolver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def towards(address: str) -> str:
+        if '.' in address:
+            raise ValueError(f'{address}: there is no way to it from this node')
+        return 'fd00::1'
+
+    monkeypatch.setattr('phalanx.launch.cluster.address_towards', towards)
+    resolver.answers['gpu02'] = ['10.0.0.2', 'fd00::2']
+    made = met(Flags(nnodes='2', master='gpu02:7000', rank=1))
+    assert (made.rendezvous, made.address) == (('fd00::2', 7000), 'fd00::1')
