@@ -1,6 +1,6 @@
-"""A segmentation network of torchvision (LR-ASPP, Howard et al., arXiv:1905.02244), and an augmentation of torchvision's.
+"""A segmentation network of torchvision (LR-ASPP, Howard et al., arXiv:1905.02244), an augmentation of torchvision's, a loss.
 
-phalanx train --plugin examples/torchvision_segmentation.py pp_liteseg_digits --set model.name=tv_lraspp loss=[cross_entropy]
+phalanx train --plugin examples/torchvision_segmentation.py pp_liteseg_digits --set model.name=tv_lraspp loss=[focal]
 """
 
 from __future__ import annotations
@@ -11,11 +11,17 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 from torchvision.models.segmentation import lraspp_mobilenet_v3_large
 from torchvision.transforms import v2
 
 from phalanx.data.external import seeded
+from phalanx.families.segmentation.loss import PixelLoss
+from phalanx.families.task import Term
 from phalanx.parallel.norms import adopted
+from phalanx.parallel.step import WholeStep
+
+VOID = 255  # the label of pixels that do not count
 
 
 class LRASPP(nn.Module):
@@ -48,4 +54,24 @@ class ColorJitter:
         return changed.permute(1, 2, 0).contiguous().numpy(), labels
 
 
-PLUGIN = {'segmentation': {'models': {'tv_lraspp': tv_lraspp}, 'transforms': {'color_jitter': ColorJitter}}}
+@dataclass(frozen=True, kw_only=True)
+class Focal(PixelLoss):
+    """The mean over valid pixels of (1 - p)^gamma * -log p, p being the probability of the true class (arXiv:1708.02002)."""
+
+    gamma: float = 2.0
+
+    def __call__(self, logits: Tensor, labels: Tensor, whole: WholeStep) -> Term:
+        losses = F.cross_entropy(logits.float(), labels, ignore_index=VOID, reduction='none')  # [B, H, W]
+        return Term(((1 - (-losses).exp()) ** self.gamma * losses).sum(), self.weights(labels))
+
+    def weights(self, labels: Tensor) -> Tensor:
+        return (labels != VOID).sum(dtype=torch.float64)
+
+
+PLUGIN = {
+    'segmentation': {
+        'models': {'tv_lraspp': tv_lraspp},
+        'transforms': {'color_jitter': ColorJitter},
+        'losses': {'focal': Focal},
+    }
+}

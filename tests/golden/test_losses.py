@@ -7,7 +7,6 @@ trim.py). Its `min_kept` is a number of pixels in the batch, which has two sampl
 from __future__ import annotations
 
 import json
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +14,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from phalanx.config.bind import Part
 from phalanx.families.segmentation.labels import VOID
+from phalanx.families.segmentation.loss import LOSSES as CATALOG
 from phalanx.families.segmentation.loss.cross_entropy import CrossEntropy
 from phalanx.families.segmentation.loss.dice import Dice
 from phalanx.families.segmentation.loss.lovasz import LovaszSoftmax
@@ -72,6 +73,12 @@ def assert_gradient(ours: Tensor | None, case: str) -> None:
     assert distance < TOLERANCES.get(case, 1e-6) * np.linalg.norm(expected)
 
 
+def mixed(logits: Tensor, names: tuple[str, ...], coefficients: tuple[float, ...]) -> float:
+    loss = Mixed(losses=tuple(Part(CATALOG[name]).named(name) for name in names), coefficients=coefficients)
+    terms = terms_of([('mixed', loss, 1.0)])
+    return sum((term.coefficient * term.loss(logits, LABELS, WholeStep()).mean()).item() for term in terms)
+
+
 def test_dice_beside_another_loss_is_that_of_the_original_but_for_void_pixels() -> None:
     logits = torch.from_numpy(ARRAYS['logits']).double().requires_grad_()
     parts = (Dice(), LABELS), (CrossEntropy(), LABELS.where(LABELS != VOID, 0))  # the labels that each part sees there
@@ -80,12 +87,10 @@ def test_dice_beside_another_loss_is_that_of_the_original_but_for_void_pixels() 
     value.backward()
     assert value.item() == pytest.approx(EXPECTED[WITH_VOID_AS_CLASS_0], rel=1e-6)
     assert_gradient(logits.grad, WITH_VOID_AS_CLASS_0)
-    mixed = Mixed(losses=(partial(CrossEntropy), partial(LovaszSoftmax)), coefficients=(0.8, 0.2))
-    ours = sum(term.coefficient * term.loss(logits, LABELS, WholeStep()).mean() for term in terms_of([(mixed, 1.0)]))
-    assert ours.item() == pytest.approx(EXPECTED['mixed_ce0.8_lovasz0.2'], rel=1e-5)
-    mixed = Mixed(losses=(partial(Dice), partial(CrossEntropy)), coefficients=(0.5, 0.5))
-    ours = sum(term.coefficient * term.loss(logits, LABELS, WholeStep()).mean() for term in terms_of([(mixed, 1.0)]))
-    assert ours.item() == pytest.approx(0.5 * EXPECTED['dice'] + 0.5 * EXPECTED['ce'], rel=1e-6)
+    ours = mixed(logits, ('cross_entropy', 'lovasz'), (0.8, 0.2))
+    assert ours == pytest.approx(EXPECTED['mixed_ce0.8_lovasz0.2'], rel=1e-5)
+    ours = mixed(logits, ('dice', 'cross_entropy'), (0.5, 0.5))
+    assert ours == pytest.approx(0.5 * EXPECTED['dice'] + 0.5 * EXPECTED['ce'], rel=1e-6)
 
 
 @pytest.mark.parametrize('case', LOSSES)

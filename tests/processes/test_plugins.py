@@ -47,7 +47,7 @@ RECIPES = {
     ),
     'torchvision_segmentation': (
         'pp_liteseg_digits',
-        ('model.name=tv_lraspp', 'loss=[cross_entropy]', 'transforms=[color_jitter]'),
+        ('model.name=tv_lraspp', 'loss=[focal]', 'transforms=[color_jitter]'),
         ('data={name: digit_scenes, train_scenes: 8, eval_scenes: 4, size: [32, 64], digit_height: [16, 24]}',),
     ),
 }

@@ -66,6 +66,9 @@ class Alone:
     def __call__(self, raw: Any, boxes: Any, classes: Any, whole: WholeStep) -> Any:
         raise NotImplementedError
 
+    def weights(self, boxes: Any, classes: Any) -> None:
+        return None
+
 
 def test_a_loss_that_knows_of_no_teacher_is_refused_at_the_start() -> None:
     with pytest.raises(ValueError, match='loss: Alone learns nothing from a teacher; a loss that does takes `from_teacher`'):

@@ -16,7 +16,7 @@ from phalanx.engine.loader import Stream
 from phalanx.engine.runs import open_job
 from phalanx.families.recognition.models import MODELS
 from phalanx.families.recognition.texts import Texts
-from phalanx.families.segmentation.loss.terms import PARTS
+from phalanx.families.segmentation.loss import LOSSES
 from phalanx.families.task import Loss
 from phalanx.families.text_detection.loss import DbLoss
 from phalanx.families.text_detection.models.db import db
@@ -26,7 +26,10 @@ from phalanx.parallel.step import WholeStep
 META = torch.device('meta')
 EPOCH = 10
 OPTIONS = {'ohem': {'min_kept_per_sample': 100}}
-ON_THE_HOST = {'semantic_connectivity'}  # counts areas there; it has no gradient, and is there to be looked at
+WITHOUT = {
+    'semantic_connectivity',  # counts areas on the host; it has no gradient, and is there to be looked at
+    'mixed',  # of others
+}
 
 
 def step_of(recipe: str, *settings: str) -> Loss:
@@ -90,10 +93,10 @@ def test_no_network_of_text_asks_the_device(name: str) -> None:
     torch.stack([part.sum() for part in parts if part is not None]).sum().backward()
 
 
-@pytest.mark.parametrize('name', sorted(PARTS.keys() - ON_THE_HOST))
+@pytest.mark.parametrize('name', sorted(LOSSES.keys() - WITHOUT))
 def test_a_loss_of_segmentation_asks_the_device_for_nothing(name: str) -> None:
     logits = torch.zeros(2, 2, 32, 32, device=META, requires_grad=True)
-    term = PARTS[name](**OPTIONS.get(name, {}))(logits, torch.zeros(2, 32, 32, dtype=torch.int64, device=META), WholeStep())
+    term = LOSSES[name](**OPTIONS.get(name, {}))(logits, torch.zeros(2, 32, 32, dtype=torch.int64, device=META), WholeStep())
     term.mean().backward()
     assert logits.grad is not None
 

@@ -5,7 +5,6 @@ Expected numbers come from the uncut batch, from the definition of the Lovász e
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from phalanx.config.bind import bind
+from phalanx.config.bind import Part, bind
 from phalanx.config.read import ConfigError, override, read
 from phalanx.engine.schema import Recipe
 from phalanx.families.segmentation.labels import VOID
@@ -180,9 +179,10 @@ def test_semantic_connectivity_has_no_gradient_but_leaves_no_parameter_without_o
 @pytest.mark.parametrize('name', ['cross_entropy', 'ohem', 'dice'])
 def test_class_weights_must_be_one_for_each_class(name: str) -> None:
     options = {'min_kept_per_sample': 10} if name == 'ohem' else {}
-    part = partial(LOSSES[name], class_weights=(1, 2), **options)
+    part = Part(LOSSES[name], class_weights=(1, 2), **options).named(name)
     part().check(2)
-    for (term,) in (terms_of([(part(), 1.0)]), terms_of([(Mixed(losses=(part,), coefficients=(1,)), 1.0)])):
+    for loss in (part(), Mixed(losses=(part,), coefficients=(1,))):
+        (term,) = terms_of([(name, loss, 1.0)])
         with pytest.raises(ValueError, match=r'^class_weights has 2 values, but there are 19 classes$'):
             term.loss.check(19)
 

@@ -8,7 +8,7 @@ import types
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, Self, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from phalanx.config.read import ConfigError, Node, did_you_mean, plain
 
@@ -22,6 +22,18 @@ WORDS = {
     types.NoneType: 'null',
     Any: 'anything',
 }
+
+T = TypeVar('T')
+
+
+class Part(partial[T]):
+    """The builder of a component, with its options and its name in the catalog."""
+
+    name: str
+
+    def named(self, name: str) -> Self:
+        self.name = name
+        return self
 
 
 def bind(root: Node, schema: type, task: Any = None) -> tuple[Any, Any, Node]:
@@ -137,7 +149,7 @@ class _Binder:
     def choice(
         self, node: Node, catalog: Mapping[str, Any], check: Callable[[Any], object] = lambda made: None, *, path: str
     ) -> Bound:
-        """A `functools.partial` of the catalog entry that `name` picks; the entry's signature is the schema of the rest.
+        """A `Part` of the catalog entry that `name` picks; the entry's signature is the schema of the rest.
 
         `check` raises ValueError when nothing can be made of it.
         """
@@ -151,10 +163,10 @@ class _Binder:
             self.problems.append(f'{where}: {path}.name: {said} one of {", ".join(catalog)}{hint}')
             return None, node
         rest = Node({key: child for key, child in keys.items() if key != 'name'}, node.origin)
-        bound, tree = self.fields(rest, catalog[name], partial(partial, catalog[name]), path, name)
+        bound, tree = self.fields(rest, catalog[name], partial(Part, catalog[name]), path, name)
         try:
             if bound is not None:
-                check(bound)
+                check(bound.named(name))
         except ValueError as error:
             self.problems.append(f'{node.origin}: {path}: {error}')
         return bound, Node({'name': Node(name, keys['name'].origin), **tree.value}, node.origin)

@@ -12,7 +12,7 @@ backward pass, after which its activations are freed, so what it is divided by m
 """
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Generic
 
 import torch
@@ -98,7 +98,7 @@ class Passes(Generic[B]):
             return self.twice(batch, keys, news)
         weights = task.weights(batch)
         if weights is not None:
-            return self.divided_before(batch, keys, news, torch.stack(list(weights.values())))
+            return self.divided_before(batch, keys, news, weights)
         return self.divided_after(batch, keys, news)
 
     def ready(self, step: int, batch: B) -> tuple[B, Tensor | None]:
@@ -119,12 +119,18 @@ class Passes(Generic[B]):
         self.statistics.follow()
         return numbers
 
-    def divided_before(self, batch: B, keys: Tensor | None, news: Tensor, weights: Tensor) -> Tensor:
-        """`weights` [terms] are those of this rank's share."""
+    def divided_before(self, batch: B, keys: Tensor | None, news: Tensor, known: Mapping[str, Tensor]) -> Tensor:
+        """`known`: the weights [] of this rank's share, by term."""
+        weights = torch.stack([weight.double() for weight in known.values()])
         weights_of_step, sums = dist.sum_over_ranks(weights), torch.zeros_like(weights)
         for part in self.parts(batch, keys):
             with self.precision.autocast():
                 totals, _ = self.replica(part)
+            if (names := self.with_loss.names) != tuple(known):
+                raise ValueError(
+                    f'loss: gives the terms {", ".join(names)}, but its method `weights` the weights of {", ".join(known)}; '
+                    'both must name the same terms in the same order'
+                )
             factors = self.factors(weights_of_step)  # known now: the first pass brings the lower bounds of the weights
             self.precision.backward((totals * factors.to(totals.dtype)).sum())
             sums += totals.detach()

@@ -14,9 +14,9 @@ from phalanx.config.options import check_std
 from phalanx.data.batch import normalised
 from phalanx.data.samples import Split
 from phalanx.families.distillation import DISTILLATIONS, STUDENT, Distilled, NetworkLoss
-from phalanx.families.losses import weighted
+from phalanx.families.losses import joined, weighted
 from phalanx.families.sizing import sizing_of
-from phalanx.families.task import Loss, Task, Term
+from phalanx.families.task import Loss, Task
 from phalanx.parallel.step import WholeStep
 from phalanx.runtime.prepare import RESIZING
 
@@ -126,13 +126,9 @@ class Family(Task[Any, Any, Any]):
     def loss(self, outputs: Any, batch: Any, whole: WholeStep) -> Loss:
         if not self.networks:
             return self.own_loss(outputs, batch, whole)
-        terms: dict[str, Term] = {}
-        for network in self.learners:
-            own = self.own_loss(outputs[network], batch, whole)
-            terms |= {f'{name}_{network}': term for name, term in own.items()}
-        for between in self.between:
-            terms |= between(outputs)
-        return terms
+        own = {network: self.own_loss(outputs[network], batch, whole) for network in self.learners}
+        from_truth = [{f'{name}_{network}': term for name, term in terms.items()} for network, terms in own.items()]
+        return joined([*from_truth, *(between(outputs) for between in self.between)])
 
     def own_loss(self, outputs: Any, batch: Any, whole: WholeStep) -> Loss:
         """The loss of one network against the truth."""
@@ -143,8 +139,8 @@ class Family(Task[Any, Any, Any]):
         if not self.networks or own is None:
             return own
         samples = torch.full((), float(len(batch)), dtype=torch.float64, device=batch.images.device)
-        of_networks = {f'{term}_{name}': weight for name in self.learners for term, weight in own.items()}
-        return of_networks | {between.name: samples for between in self.between}
+        of_networks = [{f'{term}_{name}': weight for term, weight in own.items()} for name in self.learners]
+        return joined([*of_networks, *({between.name: samples} for between in self.between)])
 
     def own_weights(self, batch: Any) -> Mapping[str, Tensor] | None:
         """The weights of `own_loss`, where targets alone determine them."""

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
+from itertools import chain, count
 from typing import TypeVar
 
 from torch import Tensor
@@ -15,18 +16,29 @@ T = TypeVar('T')
 def weighted(losses: Sequence[partial[L]], coefficients: Sequence[float]) -> list[tuple[L, float]]:
     """The losses, built, each with its coefficient, which is 1 where none are given.
 
-    Raises ValueError when there is no loss, or not a coefficient for each.
+    Raises ValueError when there is no loss, not a coefficient for each, or a loss without the method `weights`.
     """
     if not losses:
         raise ValueError('loss: the list is empty, so there is nothing to learn from')
     if coefficients and len(coefficients) != len(losses):
         raise ValueError(f'loss has {len(losses)} entries, but loss_coefficients has {len(coefficients)}')
-    return [(loss(), coefficient) for loss, coefficient in zip(losses, coefficients or (1.0,) * len(losses), strict=True)]
+    built = [complete(loss()) for loss in losses]
+    return list(zip(built, coefficients or (1.0,) * len(losses), strict=True))
+
+
+def complete(loss: L) -> L:
+    """`loss`, which may come from a plugin, checked before anything starts. Raises ValueError when it has no method `weights`.
+
+    Only micro-batches call that, so its absence would show in the run of another user. A mixture is no loss by itself.
+    """
+    if callable(loss) and not hasattr(loss, 'weights'):
+        raise ValueError(f'loss: {type(loss).__name__} has no method `weights`; docs/extending.md lists what a loss has')
+    return loss
 
 
 def summed(losses: Iterable[tuple[Loss, float]]) -> Loss:
     """The terms of all losses, each times the coefficient of its loss."""
-    return _joined(
+    return joined(
         {name: Term(term.total * coefficient, term.weight, term.least) for name, term in loss.items()}
         for loss, coefficient in losses
     )
@@ -36,13 +48,14 @@ def weights_of(losses: Iterable[Mapping[str, Tensor] | None]) -> dict[str, Tenso
     """The weights of all terms, by their names in `summed`; None where those of one of the losses depend on the outputs."""
     found = list(losses)
     known = [each for each in found if each is not None]
-    return _joined(known) if len(known) == len(found) else None
+    return joined(known) if len(known) == len(found) else None
 
 
-def _joined(parts: Iterable[Mapping[str, T]]) -> dict[str, T]:
-    """What the losses name, in one mapping; a name that an earlier loss has is followed by the place of its loss, from 0."""
+def joined(parts: Iterable[Mapping[str, T]]) -> dict[str, T]:
+    """The entries of all parts, none lost: a name that is taken is followed by the place of its part, from 0."""
     named: dict[str, T] = {}
     for place, part in enumerate(parts):
         for name, thing in part.items():
-            named[f'{name}_{place}' if name in named else name] = thing
+            names = chain([name, f'{name}_{place}'], (f'{name}_{place}.{n}' for n in count(2)))
+            named[next(free for free in names if free not in named)] = thing
     return named

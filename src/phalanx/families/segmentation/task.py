@@ -9,10 +9,12 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from phalanx.config.bind import Part
 from phalanx.data.batch import ImageBatch, channels_first, shares, stacked
 from phalanx.data.image import LabelMap
 from phalanx.data.samples import Dataset, Draw, Image, Rng, Split
 from phalanx.families.base import Colours, Family, FamilyKeys, checked
+from phalanx.families.losses import summed, weights_of
 from phalanx.families.segmentation import draw as drawing
 from phalanx.families.segmentation.data import DATA, Data
 from phalanx.families.segmentation.inference import Inference, class_map, main_logits, resized
@@ -23,7 +25,7 @@ from phalanx.families.segmentation.metric import METRICS, Confusion
 from phalanx.families.segmentation.models import MODELS
 from phalanx.families.segmentation.survey import PixelSurvey
 from phalanx.families.segmentation.transforms import TRANSFORMS, Transform, adds_margins
-from phalanx.families.task import Export, Followed, Loss, Term, Writers, described
+from phalanx.families.task import Export, Followed, Loss, Writers, described
 from phalanx.parallel.step import WholeStep
 from phalanx.runtime.prepare import Size
 from phalanx.runtime.segmentation import MOST_LOGITS, grey_after
@@ -121,7 +123,7 @@ class SegmentationKeys(FamilyKeys):
 
     model: Annotated[partial[nn.Module], MODELS]
     data: Annotated[partial[Data], DATA]
-    loss: tuple[Annotated[partial[PixelLoss | Mixed], LOSSES, checked], ...]
+    loss: tuple[Annotated[Part[PixelLoss | Mixed], LOSSES, checked], ...]
     metric: Annotated[partial[Any], METRICS] = partial(Confusion)  # noqa: RUF009 - not changed
     transforms: tuple[Annotated[partial[Transform], TRANSFORMS, checked], ...] = ()
     eval_transforms: tuple[Annotated[partial[Transform], TRANSFORMS, checked], ...] = ()
@@ -138,7 +140,7 @@ class Segmentation(Family):
 
     def __init__(self, keys: SegmentationKeys) -> None:
         super().__init__(keys)
-        self.terms = terms_of(self.losses)
+        self.terms = terms_of([(part.name, *built) for part, built in zip(keys.loss, self.losses, strict=True)])
         self.inference = keys.inference
 
     def labels(self, names: Sequence[str] | None = None) -> list[Sequence[str]]:
@@ -181,21 +183,19 @@ class Segmentation(Family):
 
     def own_loss(self, outputs: list[Tensor], batch: SegmentationBatch, whole: WholeStep) -> Loss:
         labels = batch.label_maps()
-        terms: dict[str, Term] = {}
-        for name, output, loss, coefficient in self.terms:
-            term = loss(outputs[output], labels, whole)
-            terms[name] = Term(term.total * coefficient, term.weight)
-        return terms
+        return summed(
+            ({name: loss(outputs[output], labels, whole)}, coefficient) for name, output, loss, coefficient in self.terms
+        )
 
     def own_weights(self, batch: SegmentationBatch) -> dict[str, Tensor] | None:
         labels = batch.label_maps()
-        found = {term.name: term.loss.weight(labels) for term in self.terms}
-        return None if self.sees_whole_step else {name: weight for name, weight in found.items() if weight is not None}
+        known = [(term.name, term.loss.weights(labels)) for term in self.terms]
+        return weights_of(None if weight is None else {name: weight} for name, weight in known)
 
     @property
     def sees_whole_step(self) -> bool:
-        nothing = torch.zeros((0, 1, 1), dtype=torch.int64)
-        return any(term.loss.weight(nothing) is None for term in self.terms)
+        one_pixel = torch.zeros((1, 1, 1), dtype=torch.int64)
+        return any(term.loss.weights(one_pixel) is None for term in self.terms)
 
     def predict(self, model: nn.Module, batch: SegmentationBatch) -> list[Tensor]:
         """A class map [H, W] uint8 for each image, of the size of its label map: as in the originals, logits are resized."""

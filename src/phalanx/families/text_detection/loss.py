@@ -3,8 +3,9 @@
 Shapes: B batch.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, Protocol
 
 import torch
 from torch import Tensor
@@ -61,6 +62,9 @@ class DbLoss:
             terms['coarse'] = self.main_term(binary, truth, valid, whole)
         return terms
 
+    def weights(self, targets: Targets[Tensor]) -> None:
+        """The terms are fractions over the whole step, which this loss asks for."""
+
     def main_term(self, probabilities: Tensor, truth: Tensor, valid: Tensor, whole: WholeStep) -> Term:
         """The main loss of `probabilities` [B, H, W]."""
         if self.main == 'dice':
@@ -108,4 +112,14 @@ def times(factor: float, term: Term) -> Term:
     return Term(factor * term.total, term.weight)
 
 
-LOSSES = {'db': DbLoss}
+class TextDetectionLoss(Protocol):
+    """A loss of text detection."""
+
+    def __call__(self, maps: Maps | RefinedMaps, targets: Targets[Tensor], whole: WholeStep) -> Loss:
+        """The loss of the maps of a network in training, as a part of the step that they belong to."""
+
+    def weights(self, targets: Targets[Tensor]) -> Mapping[str, Tensor] | None:
+        """The weights [] (float64) of the Terms; None where they depend on the outputs for the whole step."""
+
+
+LOSSES: dict[str, type[TextDetectionLoss]] = {'db': DbLoss}

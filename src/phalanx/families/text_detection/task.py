@@ -13,12 +13,12 @@ from phalanx.config.options import check_probability
 from phalanx.data.batch import ImageBatch, channels_first
 from phalanx.data.samples import Dataset, Draw, Image, Split
 from phalanx.families.base import Colours, Family, FamilyKeys, checked
-from phalanx.families.losses import summed
+from phalanx.families.losses import summed, weights_of
 from phalanx.families.sizing import sizing_of
 from phalanx.families.task import Export, Followed, Loss, described
 from phalanx.families.text_detection import draw as drawing
 from phalanx.families.text_detection.data import DATA, Data, Texts
-from phalanx.families.text_detection.loss import LOSSES, DbLoss
+from phalanx.families.text_detection.loss import LOSSES, TextDetectionLoss
 from phalanx.families.text_detection.metric import METRICS, Hmean
 from phalanx.families.text_detection.models import MODELS
 from phalanx.families.text_detection.survey import TextSurvey
@@ -145,7 +145,7 @@ class TextDetectionKeys(FamilyKeys):
 
     model: Annotated[partial[nn.Module], MODELS]
     data: Annotated[partial[Data], DATA]
-    loss: tuple[Annotated[partial[DbLoss], LOSSES, checked], ...]
+    loss: tuple[Annotated[partial[TextDetectionLoss], LOSSES, checked], ...]
     metric: Annotated[partial[Any], METRICS] = partial(Hmean)  # noqa: RUF009 - not changed
     transforms: tuple[Annotated[partial[Transform], TRANSFORMS, checked], ...] = ()
     eval_transforms: tuple[Annotated[partial[Transform], TRANSFORMS, checked], ...] = ()
@@ -199,10 +199,14 @@ class TextDetection(Family):
         targets = Targets(*batch.targets.unbind(1))
         return summed((loss(outputs, targets, whole), coefficient) for loss, coefficient in self.losses)
 
-    def own_weights(self, batch: TextBatch) -> None:
-        """The terms are fractions over the whole step, which their loss asks for."""
+    def own_weights(self, batch: TextBatch) -> dict[str, Tensor] | None:
+        targets = Targets(*batch.targets.unbind(1))
+        return weights_of(loss.weights(targets) for loss, _ in self.losses)
 
-    sees_whole_step = True
+    @property
+    def sees_whole_step(self) -> bool:
+        one_pixel = Targets(*torch.zeros(4, 1, 1, 1))
+        return any(loss.weights(one_pixel) is None for loss, _ in self.losses)
 
     def predict(self, model: nn.Module, batch: TextBatch) -> list[list[TextRegion]]:
         """What is found on each image, in its own pixels."""

@@ -35,7 +35,7 @@ class CrossEntropy(PixelLoss):
     def __call__(self, logits: Tensor, labels: Tensor, whole: WholeStep) -> Term:  # [B, K, H, W], [B, H, W]
         logits = at_least_float32(logits)
         class_weights = weights_like(logits, self.class_weights)
-        if (weight := self.weight(labels)) is not None:
+        if (weight := self.weights(labels)) is not None:
             total = F.cross_entropy(logits, labels, class_weights, ignore_index=VOID, reduction='sum')
             return Term(total, weight)
         losses = F.cross_entropy(logits, labels, class_weights, ignore_index=VOID, reduction='none')
@@ -44,7 +44,7 @@ class CrossEntropy(PixelLoss):
         return Term((losses * kept).sum(), (weights * kept).sum() + EPSILON * kept.sum())
 
     @torch.no_grad()
-    def weight(self, labels: Tensor) -> Tensor | None:
+    def weights(self, labels: Tensor) -> Tensor | None:
         return self._weights(labels).sum(dtype=torch.float64) + EPSILON * labels.numel() if self.top_k == 1 else None
 
     def check(self, num_classes: int) -> None:

@@ -41,7 +41,7 @@ class LovaszSoftmax(PixelLoss):
             classes = is_there.sum().clamp(min=1)
         return Term((errors * growth.flatten()[places]).sum() / classes, share_of_step(labels, whole))
 
-    def weight(self, labels: Tensor) -> None:
+    def weights(self, labels: Tensor) -> None:
         """The growth of 1 - IoU at a pixel depends on the errors of all others of the step."""
 
 
@@ -74,7 +74,7 @@ class LovaszHinge(PixelLoss):
         probabilities = logits.softmax(1)[:, 1:]
         return (probabilities + EPSILON / (1 - probabilities + EPSILON)).log()
 
-    def weight(self, labels: Tensor) -> None:
+    def weights(self, labels: Tensor) -> None:
         """As in `LovaszSoftmax`."""
 
     def check(self, num_classes: int) -> None:

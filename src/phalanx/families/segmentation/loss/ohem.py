@@ -48,7 +48,7 @@ class OhemCrossEntropy(PixelLoss):
         weighted = losses if class_weights is None else losses * class_weights[labels.where(labels != VOID, 0)]
         return Term((weighted * kept).sum(), kept.sum(dtype=losses.dtype) + EPSILON * labels.numel())
 
-    def weight(self, labels: Tensor) -> None:
+    def weights(self, labels: Tensor) -> None:
         """Nobody knows how many pixels are hard before the network has seen them all."""
 
     def check(self, num_classes: int) -> None:

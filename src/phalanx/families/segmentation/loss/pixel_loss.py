@@ -11,12 +11,12 @@ from phalanx.system.memory import to_device
 
 
 class PixelLoss(Protocol):
-    """A loss that is a mean over images and for any number of classes, unless it says otherwise."""
+    """The loss of one output. Its base class: a mean over images, for any number of classes."""
 
     def __call__(self, logits: Tensor, labels: Tensor, whole: WholeStep) -> Term:
         """The loss of an output [B, K, H, W] against labels [B, H, W], as a part of the step that they belong to."""
 
-    def weight(self, labels: Tensor) -> Tensor | None:
+    def weights(self, labels: Tensor) -> Tensor | None:
         """The weight [] (float64) of the Term for labels [B, H, W]; None where it depends on the outputs for the whole step."""
         return samples(labels)
 

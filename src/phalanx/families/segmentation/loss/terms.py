@@ -1,10 +1,13 @@
-"""The losses of a recipe as terms: which output each takes, by what name and with what coefficient."""
+"""The catalog of losses, and the losses of a recipe as terms: name, output and coefficient of each."""
 
-from collections.abc import Sequence
-from functools import partial
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
 from itertools import chain, count
-from typing import Annotated, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
+from phalanx.config.bind import Part
+from phalanx.families.losses import complete
 from phalanx.families.segmentation.loss.connectivity import SemanticConnectivity
 from phalanx.families.segmentation.loss.cross_entropy import CrossEntropy
 from phalanx.families.segmentation.loss.dice import Dice
@@ -12,16 +15,6 @@ from phalanx.families.segmentation.loss.lovasz import LovaszHinge, LovaszSoftmax
 from phalanx.families.segmentation.loss.ohem import OhemCrossEntropy
 from phalanx.families.segmentation.loss.pixel_loss import PixelLoss
 from phalanx.families.segmentation.loss.rmi import RegionMutualInformation
-
-PARTS = {
-    'cross_entropy': CrossEntropy,
-    'ohem': OhemCrossEntropy,
-    'dice': Dice,
-    'lovasz': LovaszSoftmax,
-    'lovasz_hinge': LovaszHinge,
-    'rmi': RegionMutualInformation,
-    'semantic_connectivity': SemanticConnectivity,
-}
 
 
 class Mixed:
@@ -31,38 +24,59 @@ class Mixed:
     Raises ValueError when there are not as many coefficients as losses.
     """
 
-    def __init__(self, *, losses: tuple[Annotated[partial[PixelLoss], PARTS], ...], coefficients: tuple[float, ...]) -> None:
+    def __init__(
+        self, *, losses: tuple[Annotated[Part[PixelLoss | Mixed], LOSSES], ...], coefficients: tuple[float, ...]
+    ) -> None:
         if len(losses) != len(coefficients):
             raise ValueError(f'there are {len(losses)} losses, but {len(coefficients)} coefficients')
-        self.losses = [loss() for loss in losses]
-        self.coefficients = coefficients
+        self.losses = [(loss.name, complete(loss()), share) for loss, share in zip(losses, coefficients, strict=True)]
+
+
+LOSSES: dict[str, Callable[..., Any]] = {
+    'cross_entropy': CrossEntropy,
+    'ohem': OhemCrossEntropy,
+    'dice': Dice,
+    'lovasz': LovaszSoftmax,
+    'lovasz_hinge': LovaszHinge,
+    'rmi': RegionMutualInformation,
+    'semantic_connectivity': SemanticConnectivity,
+    'mixed': Mixed,
+}
 
 
 class OutputLoss(NamedTuple):
-    """One loss of one output."""
+    """One loss of one output of the network."""
 
-    name: str  # what the log calls it: `ohem` for the main output, `ohem_1` for the one after it
+    name: str  # in the log: `ohem` for the main output, `ohem_1` for the one after it
     output: int
     loss: PixelLoss
     coefficient: float
 
 
-def terms_of(losses: Sequence[tuple[PixelLoss | Mixed, float]]) -> list[OutputLoss]:
-    """The terms of the loss for each output's loss and coefficient; those of a mixture one by one.
+def terms_of(losses: Sequence[tuple[str, PixelLoss | Mixed, float]]) -> list[OutputLoss]:
+    """The terms of each output's loss, given its catalog name and coefficient; those of a mixture one by one.
 
     Raises ValueError for an output that learns nothing.
     """
     terms: dict[str, OutputLoss] = {}
-    for output, (loss, coefficient) in enumerate(losses):
-        parts = list(zip(loss.losses, loss.coefficients, strict=True)) if isinstance(loss, Mixed) else [(loss, 1.0)]
-        if all(isinstance(part, SemanticConnectivity) for part, _ in parts):
+    for output, named in enumerate(losses):
+        parts = [*flattened(*named)]
+        if all(isinstance(loss, SemanticConnectivity) for _, loss, _ in parts):
             raise ValueError(
                 f'loss[{output}]: semantic_connectivity has no gradient, so alone it teaches nothing; '
                 'use {name: mixed, losses: [cross_entropy, semantic_connectivity], coefficients: [1, 0.1]}, say'
             )
-        for part, share in parts:
-            kind = next(name for name, kind in PARTS.items() if isinstance(part, kind))
+        for kind, loss, coefficient in parts:
             wanted = f'{kind}_{output}' if output else kind
             name = next(name for name in chain([wanted], (f'{wanted}.{n}' for n in count(2))) if name not in terms)
-            terms[name] = OutputLoss(name, output, part, coefficient * share)
+            terms[name] = OutputLoss(name, output, loss, coefficient)
     return list(terms.values())
+
+
+def flattened(name: str, loss: PixelLoss | Mixed, coefficient: float) -> Iterator[tuple[str, PixelLoss, float]]:
+    """Name, loss and coefficient of each part of a mixture, or of `loss` itself."""
+    if not isinstance(loss, Mixed):
+        yield name, loss, coefficient
+        return
+    for part, inner, share in loss.losses:
+        yield from flattened(part, inner, coefficient * share)
