@@ -1,4 +1,7 @@
-"""Kills a small real training at random moments, starts it again until it is done, and compares with the undisturbed run.
+"""Kills a small real training at random moments, and starts it again until it is done.
+
+Where each start has as many ranks, the run is compared with an undisturbed one, bit by bit. Where each start has another number
+of ranks, its steps must continue one another, and see each sample of an epoch once.
 
 `PYTHONPATH=tests python -m faults.soak --kills 200 --seed 0`, or `make soak`. Exit status 1 when anything was lost.
 """
@@ -18,6 +21,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from itertools import cycle
+from math import isclose
 from pathlib import Path
 from typing import Any
 
@@ -46,11 +50,32 @@ FAMILIES = {  # one after the other
     ),
     'detection': ('ppyoloe_digits', '--set', 'data.size=[64,64]', 'data.train_scenes=24', 'data.eval_scenes=4'),
 }
+SIZE, EPOCHS = 24, 2.5  # samples, and how often runs that count epochs see them: 60 in all, which 1, 2 and 3 ranks divide
 SETTINGS = (
-    *('train.global_batch_size=4', 'train.workers=1', 'ema={decay: 0.9}', f'train.steps={STEPS}', 'checkpoint.every=2'),
-    *('evaluate.every=6', 'report.every=1', 'report.pictures=0', 'device=cpu'),
-    *('--max_restart', '5'),
+    *('train.workers=1', 'ema={decay: 0.9}', 'checkpoint.every=2', 'evaluate.every=6', 'report.every=1', 'report.pictures=0'),
+    *('device=cpu', '--max_restart', '5'),
 )
+CHANGING = (
+    'norm_sync=global',
+    'scaling.rule=none',
+    'schedule={name: polynomial}',
+    'schedule.power=1',
+    'schedule.warmup_steps=0',
+)
+PER_RANK = ('train.global_batch_size=null', 'train.batch_size_per_rank=2')
+IN_STEPS, IN_EPOCHS = ('train.epochs=null', f'train.steps={STEPS}'), ('train.steps=null', f'train.epochs={EPOCHS}')
+WAYS: dict[str, tuple[str, ...]] = {  # to count and to share; as there are not as many as families, all meet all in time
+    'two ranks throughout': ('train.batch_size_per_rank=null', 'train.global_batch_size=4', *IN_STEPS),
+    'other ranks, a global batch, epochs': (
+        'train.batch_size_per_rank=null',
+        'train.global_batch_size=6',
+        *IN_EPOCHS,
+        *CHANGING,
+    ),
+    'other ranks, a batch per rank, epochs': (*PER_RANK, *IN_EPOCHS, *CHANGING),
+    'other ranks, a batch per rank, steps': (*PER_RANK, *IN_STEPS, *CHANGING),
+}
+FIXED = next(iter(WAYS))
 CAUSES = ('SIGKILL', 'killed')  # one of them is in the last line of a command that failed
 LOST = ('lost', 'the first node', 'has not joined')  # or, on another node than that of a launcher that was killed, one of these
 BOUND = 600  # seconds in which a run must go on, or end, after a fault: for nodes that do much else; it takes some 20
@@ -59,9 +84,10 @@ BOUND = 600  # seconds in which a run must go on, or end, after a fault: for nod
 class Life:
     """One start of the command, on this node or on each of `nodes`, until it has ended everywhere."""
 
-    def __init__(self, folder: Path, family: str, nodes: Sequence[Node]) -> None:
+    def __init__(self, folder: Path, family: str, way: str, ranks: int, nodes: Sequence[Node]) -> None:
+        """`ranks` are those of the only node; on several, each has one."""
         self.run, self.begun = folder / 'run', time.time()
-        words = ('train', *FAMILIES[family], *SETTINGS, '--save_dir', str(self.run))
+        words = ('train', *FAMILIES[family], *WAYS[way], *SETTINGS, '--save_dir', str(self.run))
         temporary = str(folder / 'tmp')
         if nodes:
             addresses = ','.join(node.address for node in nodes)
@@ -70,7 +96,7 @@ class Life:
                 Started(node.folder, *words, within=('ip', 'netns', 'exec', node.namespace), TMPDIR=temporary) for node in nodes
             ]
         else:
-            self.starts = [Started(folder, *words, '--nproc_per_node', '2', TMPDIR=temporary)]
+            self.starts = [Started(folder, *words, '--nproc_per_node', str(ranks), TMPDIR=temporary)]
 
     @property
     def is_over(self) -> bool:
@@ -155,19 +181,25 @@ class Soak:
 
     def go(self) -> None:
         """Runs, each disturbed until it is done, until the faults are used up."""
-        begun, families = time.monotonic(), cycle(FAMILIES)
+        begun, runs = time.monotonic(), zip(cycle(FAMILIES), cycle([FIXED] if self.nodes else WAYS))
         while self.done() < self.kills:
-            self.family = next(families)
-            self.undisturbed()
+            self.family, self.way = next(runs)
+            if self.way == FIXED:
+                self.undisturbed()
             self.runs += 1
             run = self.folder / 'run'
             shutil.rmtree(run, ignore_errors=True)
             while not (run / 'summary.json').is_file():
                 known = len(self.wrong)
                 self.life()
-                count = f'{self.family}: {self.done()} faults, {self.lives} starts, {self.runs} runs'
+                count = f'{self.family}, {self.way}: {self.done()} faults, {self.lives} starts, {self.runs} runs'
                 print(count, *self.wrong[known:], sep='\n  ', flush=True)
-            self.compare(run)
+            if self.way == FIXED:
+                self.compare(run)
+            else:
+                self.check_progress(run)
+            hidden = [path for path in run.rglob('.*') if not path.name.startswith('.latest')]
+            self.wrong += [f'left in the run folder: {path.relative_to(run)}' for path in hidden]
             print(self.told(time.monotonic() - begun), end='\n\n', flush=True)
 
     def done(self) -> int:
@@ -178,7 +210,7 @@ class Soak:
         if (self.folder / self.family).is_dir():
             return
         shutil.rmtree(self.folder / 'run', ignore_errors=True)
-        life = Life(self.folder, self.family, self.nodes)
+        life = Life(self.folder, self.family, self.way, 2, self.nodes)
         statuses = [start.process.wait() for start in life.starts]
         if any(statuses):
             sys.exit('the undisturbed run failed: ' + '\n'.join(start.said() for start in life.starts))
@@ -187,7 +219,8 @@ class Soak:
 
     def life(self) -> None:
         """One start of the command, with faults until it ends or they are used up."""
-        life, stopped_by_us = Life(self.folder, self.family, self.nodes), False
+        ranks = 2 if self.way == FIXED else self.chance.randint(1, 3)
+        life, stopped_by_us = Life(self.folder, self.family, self.way, ranks, self.nodes), False
         before = moment = life.begun
         self.lives += 1
         while not life.is_over:
@@ -269,8 +302,23 @@ class Soak:
             self.wrong.append('the losses differ')
         if evaluations(run) != evaluations(expected):
             self.wrong.append('the evaluations differ')
-        hidden = [path for path in run.rglob('.*') if not path.name.startswith('.latest')]
-        self.wrong += [f'left in the run folder: {path.relative_to(run)}' for path in hidden]
+
+    def check_progress(self, run: Path) -> None:
+        """Steps that follow one another, data that go on where they were, a rate that does not jump, and the right length."""
+        lines = records(run)
+        samples = [round(line['epoch'] * SIZE) for line in lines]
+        before = [0, *samples[:-1]]
+        if [line['step'] for line in lines] != list(range(1, len(lines) + 1)):
+            self.wrong.append(f'steps are {[line["step"] for line in lines]}')
+        if jumps := {now - then for now, then in zip(samples, before, strict=True)} - {2, 4, 6}:
+            self.wrong.append(f'a step of {jumps} samples: {samples}')
+        counts_samples, whole = IN_EPOCHS[-1] in WAYS[self.way], round(EPOCHS * SIZE)
+        if samples[-1] not in range(whole, whole + 6) if counts_samples else len(lines) != STEPS:
+            self.wrong.append(f'the run made {len(lines)} steps and saw {samples[-1]} samples')
+        shares = [seen / whole for seen in before] if counts_samples else [step / STEPS for step in range(len(lines))]
+        rates = [line['lr'] / lines[0]['lr'] for line in lines]
+        if not all(isclose(rate, 1 - share) for rate, share in zip(rates, shares, strict=True)):
+            self.wrong.append(f'the learning rate is not what is left of the run: {rates}')
 
     def told(self, seconds: float) -> str:
         rows = [f'{count:5}  {name}' for name, count in self.tally.most_common()]
