@@ -41,7 +41,7 @@ def measure(recipe: str, steps: int, keys: list[str]) -> dict[str, float]:
         for _ in range(WARMUP + steps):
             begin = time.perf_counter()
             trainer.train_step(batch)
-            trainer.at.step += 1
+            trainer.progress.step += 1
             seconds.append(time.perf_counter() - begin)
     return {'step_s': fmean(seconds[WARMUP:]), 'memory_mb': peak_memory_mb(CPU) - base}
 

@@ -202,7 +202,7 @@ def test_a_second_request_to_stop_ends_a_rank_at_once(tmp_path: Path) -> None:
         'from phalanx.engine import worker\n'
         'class Busy: stop_asked = False\n'
         'busy, worker.SAME_REQUEST = Busy(), 1\n'
-        'busy.news = busy\n'
+        'busy.flags = busy\n'
         'worker.catch_signals(busy)\n'
         'signal.raise_signal(signal.SIGINT)\n'
         'signal.raise_signal(signal.SIGTERM)\n'

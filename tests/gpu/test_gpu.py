@@ -97,7 +97,7 @@ def test_a_step_in_bf16_and_channels_last_waits_for_nothing(family: str, tmp_pat
     batches = trainer.batches()
     for _ in range(2):  # memory is taken and kernels are chosen
         trainer.train_step(next(batches))
-        trainer.at.step += 1
+        trainer.progress.step += 1
     batch = next(batches)
     torch.cuda.synchronize()
     try:
@@ -136,7 +136,7 @@ def test_a_compiled_or_graphed_network_has_the_losses_of_one_that_is_not(setting
         batches = trainer.batches()
         for _ in range(3):
             trainer.train_step(next(batches))
-            trainer.at.step += 1
+            trainer.progress.step += 1
         trainer.read_numbers(keep=0)
         found.append(torch.tensor(trainer.numbers.logged))
     torch.testing.assert_close(found[0], found[1], rtol=1e-3, atol=1e-4)

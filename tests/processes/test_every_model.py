@@ -195,7 +195,7 @@ def trained(case: Case, folder: Path, *sets: str) -> Trained:
     trainer: Trainer[Any, Any, Any] = Trainer(job.recipe, InDouble(job.task), folder=folder, device=torch.device('cpu'))
     for batch in trainer.batches():
         trainer.train_step(batch)
-        trainer.at.step += 1
+        trainer.progress.step += 1
     trainer.read_numbers(keep=0)
     trainer.evaluator.agree_on_statistics()
     return Trained(torch.tensor(trainer.numbers.logged, dtype=torch.float64), trainer.model.state_dict())

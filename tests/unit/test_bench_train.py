@@ -99,7 +99,7 @@ def trainer(tmp_path: Path) -> Trainer[Any, Any, Any]:
 def test_phases_of_profiled_steps_add_up_to_their_time(trainer: Trainer[Any, Any, Any]) -> None:
     begin = time.perf_counter()
     steps = profiled(trainer, trainer.batches(), 3)
-    assert len(steps) == 3 and trainer.at.step == 3
+    assert len(steps) == 3 and trainer.progress.step == 3
     assert 0 < math.fsum(step.seconds for step in steps) < time.perf_counter() - begin
     for step in steps:
         assert set(step.phases) == set(PHASES)
@@ -109,7 +109,7 @@ def test_phases_of_profiled_steps_add_up_to_their_time(trainer: Trainer[Any, Any
 
 
 def test_messages_of_a_step_are_its_norms_its_numbers_and_its_gradients(trainer: Trainer[Any, Any, Any]) -> None:
-    """A norm of 4 channels sends 9 numbers of 8 bytes, and 8 back; a step's numbers are a total, a weight, two news."""
+    """A norm of 4 channels sends 9 numbers of 8 bytes, and 8 back; a step's numbers are a total, a weight, two flags."""
     *_, step = profiled(trainer, trainer.batches(), 2)
     assert [message.size for message in step.forward] == [72]
     assert [message.size for message in step.backward] == [64]

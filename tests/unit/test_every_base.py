@@ -109,7 +109,7 @@ def test_a_base_trains_with_data_alone(
     check_parts(job, 1)
     trainer = Trainer(job.recipe, job.task, folder=tmp_path / 'run', device=torch.device('cpu'))
     trainer.train_step(next(trainer.batches()))
-    trainer.at.step += 1
+    trainer.progress.step += 1
     trainer.read_numbers(keep=0)
     (losses,) = trainer.numbers.logged
     assert torch.tensor(losses).isfinite().all()

@@ -15,8 +15,8 @@ from torch import nn
 
 from phalanx.config.read import ConfigError
 from phalanx.engine.optim.frozen import FrozenAtFirst, freeze
+from phalanx.engine.progress import Progress
 from phalanx.engine.runs import open_job
-from phalanx.engine.standing import Standing
 from phalanx.engine.trainer import Trainer
 from phalanx.families.segmentation.models.pp_liteseg import pp_liteseg
 from phalanx.parallel import norms
@@ -40,7 +40,7 @@ def test_a_frozen_part_stays_as_it_is_and_the_rest_trains(weights: str, tmp_path
     before = {name: tensor.clone() for name, tensor in trainer.model.state_dict().items()}
     for batch in trainer.batches():
         trainer.train_step(batch)
-        trainer.at.step += 1
+        trainer.progress.step += 1
     changed = {name for name, tensor in trainer.model.state_dict().items() if not torch.equal(tensor, before[name])}
     assert changed and not [name for name in changed if name.startswith('backbone.')]
     inside = {id(parameter) for parameter in trainer.model.backbone.parameters()}
@@ -58,15 +58,15 @@ def trained(
         trainer: Trainer[Any, Any, Any] = Trainer(job.recipe, job.task, folder=folder, device=device)
     else:
         after.save()
-        after.saver.end(after.at, after.report)
+        after.saver.end(after.progress, after.report)
         saved = load(after.checkpoints.all()[-1])
-        trainer = Trainer(job.recipe, job.task, folder=folder, device=device, at=Standing.of(saved.state, saved.step))
+        trainer = Trainer(job.recipe, job.task, folder=folder, device=device, progress=Progress.of(saved.state, saved.step))
         trainer.restore(saved)
     for batch in trainer.batches():
-        if trainer.at.step == steps:
+        if trainer.progress.step == steps:
             break
         trainer.train_step(batch)
-        trainer.at.step += 1
+        trainer.progress.step += 1
     return trainer
 
 
@@ -127,13 +127,13 @@ def test_a_stage_can_be_frozen_by_its_name() -> None:
 
 
 def test_evaluations_that_are_no_better_are_counted_since_the_best() -> None:
-    at = Standing()
+    at = Progress()
     counts = []
     for score in (0.5, 0.5, 0.4, 0.6, 0.6):
         at.evaluated_as({'score': score}, ('score',))
         counts.append(at.no_better)
     assert counts == [0, 1, 2, 0, 1]
-    assert Standing.of(asdict(at), 5).no_better == 1
+    assert Progress.of(asdict(at), 5).no_better == 1
 
 
 def test_norms_that_are_part_of_convolutions_stay_so_and_train_in_a_resumed_run_too(weights: str, tmp_path: Path) -> None:

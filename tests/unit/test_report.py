@@ -17,7 +17,7 @@ from PIL import Image
 from rich.console import Console
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from phalanx.engine.standing import Standing
+from phalanx.engine.progress import Progress
 from phalanx.families.task import Curves, Evaluation, Grade, Legend, Matrix, Pictures, Worst
 from phalanx.report.report import Report, print_evaluation
 from phalanx.report.trackers import TensorBoard
@@ -94,7 +94,7 @@ def test_labels_that_say_nothing_are_said(tmp_path: Path, capsys: pytest.Capture
 
 
 def test_an_evaluation_without_a_number_is_not_the_best() -> None:
-    at = Standing(step=5)
+    at = Progress(step=5)
     assert not at.evaluated_as({'mean_iou': float('nan')}, ('mean_iou',)) and at.best is None
     assert at.evaluated_as({'mean_iou': 0.0}, ('mean_iou',))
     assert not at.evaluated_as({'mean_iou': float('nan')}, ('mean_iou',)) and at.best == 0

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import torch
 
+from phalanx.engine.progress import Progress
 from phalanx.engine.runs import open_job
-from phalanx.engine.standing import Standing
 from phalanx.engine.trainer import Trainer
 from running import TINY
 
@@ -19,8 +19,10 @@ EARLIER = {'seconds': 1000.0, 'training_seconds': 900.0, 'waiting_seconds': 90.0
 def summary(folder: Path, steps: int, **earlier: Any) -> dict[str, Any]:
     """The summary of a run with a global batch of 6 that had made 3 steps before this start, which ends it at `steps`."""
     job = open_job(TINY[0], [(word, word) for word in (*TINY[2:], f'train.steps={steps}', 'evaluate.enabled=false')])
-    at = Standing(step=3, batches=((0, 6),), **earlier)
-    trainer: Trainer[Any, Any, Any] = Trainer(job.recipe, job.task, folder=folder, device=torch.device('cpu'), at=at)
+    progress = Progress(step=3, batches=((0, 6),), **earlier)
+    trainer: Trainer[Any, Any, Any] = Trainer(
+        job.recipe, job.task, folder=folder, device=torch.device('cpu'), progress=progress
+    )
     return trainer.train(trainer.report)
 
 

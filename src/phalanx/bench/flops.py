@@ -25,7 +25,7 @@ def step_flops(trainer: Trainer[S, B, P], batch: B) -> int:
     trainer.with_loss.network = trainer.model  # as it was written: the counter does not see into compiled code
     try:
         with FlopCounterMode(display=False, custom_mapping=formulas) as counter:
-            trainer.passes.arrange_buckets(trainer.at.step, batch)
+            trainer.passes.arrange_buckets(trainer.progress.step, batch)
     finally:
         trainer.with_loss.network = network
     return int(counter.get_total_flops())

@@ -71,12 +71,12 @@ def profiled(trainer: Trainer[S, B, P], batches: Iterator[B], steps: int) -> lis
             with record_function(WAIT):
                 batch = next(batches)
             trainer.train_step(batch)
-            trainer.at.step += 1
+            trainer.progress.step += 1
         with record_function(WAIT):
             pass
         if cuda:
             torch.cuda.synchronize(trainer.device)
-    numbers = 2 * len(trainer.with_loss.names) + len(trainer.news.own())
+    numbers = 2 * len(trainer.with_loss.names) + len(trainer.flags.collect())
     tensors = sum(parameter.requires_grad for parameter in trainer.model.parameters())
     return steps_of(seen.events() or (), numbers, tensors)
 

@@ -129,7 +129,7 @@ def timed(trainer: Trainer[S, B, P], batches: Iterator[B], steps: int) -> list[f
     moments = [now(trainer.device)]
     for left in reversed(range(steps)):
         trainer.train_step(next(batches))
-        trainer.at.step += 1
+        trainer.progress.step += 1
         moments.append(time.perf_counter() if left else now(trainer.device))
     return [later - earlier for earlier, later in pairwise(moments)]
 

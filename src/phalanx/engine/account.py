@@ -52,7 +52,7 @@ def log_line(trainer: Trainer[Any, Any, Any]) -> dict[str, Any]:
     """One line of the log: losses averaged over the steps since the last one."""
     seconds, waited = trainer.clock.lap()
     steps, means = trainer.numbers.means()
-    step, scale = trainer.at.step, trainer.precision.scale
+    step, scale = trainer.progress.step, trainer.precision.scale
     return {
         'step': step,
         'epoch': trainer.stream.epoch(step),
@@ -82,7 +82,7 @@ def not_finite(trainer: Trainer[Any, Any, Any], step: int, values: Sequence[floa
 
 def summary(trainer: Trainer[Any, Any, Any]) -> dict[str, Any]:
     """What a run comes to, the same on all ranks, which call this together."""
-    at, stream = trainer.at, trainer.stream
+    at, stream = trainer.progress, trainer.stream
     return {
         'metrics': at.metrics,
         'main_metric': trainer.task.main_metric,
@@ -96,7 +96,7 @@ def summary(trainer: Trainer[Any, Any, Any]) -> dict[str, Any]:
         'seconds': at.seconds,
         **throughput(trainer.clock, at.timed_samples, trainer.device, before=trainer.before),
         'initial_weights': [taken.facts() for taken in trainer.initial],
-        'skipped_samples': sorted(set(trainer.news.bad.values())),
+        'skipped_samples': sorted(set(trainer.flags.bad.values())),
     }
 
 

@@ -12,8 +12,8 @@ from torch import nn
 from phalanx.data.samples import Dataset
 from phalanx.engine.ema import Ema
 from phalanx.engine.evaluation import EvaluationStoppedError, Setup, Shown, evaluate, pictures, with_worst
-from phalanx.engine.news import News
-from phalanx.engine.standing import Standing
+from phalanx.engine.progress import Progress
+from phalanx.engine.step_flags import StepFlags
 from phalanx.engine.timeline import Length
 from phalanx.engine.validation import validation_loss
 from phalanx.families.task import Evaluation, Task
@@ -39,18 +39,18 @@ class Evaluator:
     ema: Ema | None
     setup: Setup
     heartbeat: Heartbeat
-    news: News
+    flags: StepFlags
     whole: WholeStep
 
-    def start(self, at: Standing, report: Report) -> None:
+    def start(self, progress: Progress, report: Report) -> None:
         """Evaluates the weights that the run begins with. They are never its best, since it saves no checkpoint of them."""
         found = self.found(0)
         if found is not None:
             score = found.metrics[self.task.main_metric]
-            at.start = None if math.isnan(score) else score
+            progress.start = None if math.isnan(score) else score
             report.evaluation(0, found, best=False)
 
-    def step(self, at: Standing, report: Report, *, every: Length, is_last: bool) -> bool:
+    def step(self, progress: Progress, report: Report, *, every: Length, is_last: bool) -> bool:
         """Evaluates the model of the step reached; whether it is the best so far. `every`: the length between two evaluations.
 
         The raw weights are evaluated beside their EMA at the end, and before as often as that reads no more samples than
@@ -59,14 +59,14 @@ class Evaluator:
         self.agree_on_statistics()
         averages = self.ema is not None and self.ema.is_settled
         with self.ema.applied() if self.ema is not None and averages else contextlib.nullcontext():
-            found = self.found(at.step, report)
+            found = self.found(progress.step, report)
         if found is None:
             return False
         raw = None
-        if averages and (is_last or self.raw_every(every).is_completed_at(at.step)):
-            raw = self.found(at.step)
-        best = at.evaluated_as(found.metrics, (self.task.main_metric, *self.task.tie_breakers))
-        report.evaluation(at.step, found, best=best, raw=raw.metrics if raw else None)
+        if averages and (is_last or self.raw_every(every).is_completed_at(progress.step)):
+            raw = self.found(progress.step)
+        best = progress.evaluated_as(found.metrics, (self.task.main_metric, *self.task.tie_breakers))
+        report.evaluation(progress.step, found, best=best, raw=raw.metrics if raw else None)
         return best
 
     def raw_every(self, every: Length) -> Length:
@@ -98,8 +98,8 @@ class Evaluator:
 
     def goes_on(self) -> bool:
         """Whether no rank was asked to stop; they agree over the host, since the device has other things to do."""
-        self.news.stop_agreed |= bool(dist.sum_over_ranks(torch.tensor(float(self.news.stop_asked))))
-        return not self.news.stop_agreed
+        self.flags.stop_agreed |= bool(dist.sum_over_ranks(torch.tensor(float(self.flags.stop_asked))))
+        return not self.flags.stop_agreed
 
     def agree_on_statistics(self) -> None:
         """Where norms are not those of the step, gives all ranks the mean of theirs: one model is evaluated, and saved."""

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from phalanx.engine.standing import Standing
+from phalanx.engine.progress import Progress
 from phalanx.parallel import dist
 
 T = TypeVar('T')
@@ -40,18 +40,18 @@ class Later:
 
 
 class StepNumbers:
-    """Numbers of each step over all ranks: the means of the loss terms, the gradient norm, and the news."""
+    """Numbers of each step over all ranks: the means of the loss terms, the gradient norm, and the flags."""
 
     def __init__(self) -> None:
         self.unread: list[tuple[int, Later]] = []  # of the last steps, still on their way to the host
         self.logged: list[list[float]] = []  # of the steps since the last log line: terms, total
 
-    def add(self, step: int, means: Tensor, news: Tensor, norm: Tensor) -> None:
-        """Takes the means of the loss terms [terms], `news` [2] and the norm of the gradients []. Reads nothing yet."""
-        self.unread.append((step, Later(torch.cat([means, means.sum()[None], news, norm[None]]))))
+    def add(self, step: int, means: Tensor, flags: Tensor, norm: Tensor) -> None:
+        """Takes the means of the loss terms [terms], `flags` [2] and the norm of the gradients []. Reads nothing yet."""
+        self.unread.append((step, Later(torch.cat([means, means.sum()[None], flags, norm[None]]))))
 
     def read(self, keep: int) -> Iterator[tuple[int, list[float], float, Sequence[float]]]:
-        """(step, terms and total, gradient norm, news) of all but the last `keep` steps, of each once."""
+        """(step, terms and total, gradient norm, flags) of all but the last `keep` steps, of each once."""
         while len(self.unread) > keep:
             step, later = self.unread.pop(0)
             *values, stop, new_bad, norm = later.read()
@@ -135,7 +135,7 @@ def peak_memory_mb(device: torch.device) -> float:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**10
 
 
-def throughput(clock: Stopwatch, samples: int, device: torch.device, *, before: Standing) -> dict[str, Any]:
+def throughput(clock: Stopwatch, samples: int, device: torch.device, *, before: Progress) -> dict[str, Any]:
     """For the summary of a run, over all ranks and starts: samples a second of training alone, waiting, memory.
 
     `samples` are those of all starts, `before` is the progress that earlier ones had made. Slow ranks are those of this start.

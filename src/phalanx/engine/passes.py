@@ -77,29 +77,29 @@ class Passes(Generic[B]):
         self.replica, self.compression = replicated(with_loss, gradients)
         self.ranks = dist.world_size()  # DDP averages over them, where the loss is a sum
 
-    def __call__(self, step: int, batch: B, news: Sequence[float]) -> tuple[Tensor, Tensor]:
+    def __call__(self, step: int, batch: B, flags: Sequence[float]) -> tuple[Tensor, Tensor]:
         """Leaves the gradients of the step's loss; `batch` is the share of this rank.
 
-        Returns the means of the terms [terms] and `news` summed over ranks [news], both float64. Raises ValueError for a loss
+        Returns the means of the terms [terms] and `flags` summed over ranks [flags], both float64. Raises ValueError for a loss
         that micro-batches cannot make.
         """
         batch, keys = self.ready(step, batch)
-        numbers = self.sums(batch, keys, to_device(torch.tensor(news, dtype=torch.float64), self.device))
+        numbers = self.sums(batch, keys, to_device(torch.tensor(flags, dtype=torch.float64), self.device))
         terms = len(self.with_loss.names)
-        totals, weights, summed_news = torch.split(numbers, [terms, terms, len(news)])
-        return means(totals, weights, self.with_loss.least), summed_news
+        totals, weights, summed_flags = torch.split(numbers, [terms, terms, len(flags)])
+        return means(totals, weights, self.with_loss.least), summed_flags
 
-    def sums(self, batch: B, keys: Tensor | None, news: Tensor) -> Tensor:
-        """Leaves the gradients; returns sums over ranks [2 terms + news] float64: totals of the terms, weights, and `news`."""
+    def sums(self, batch: B, keys: Tensor | None, flags: Tensor) -> Tensor:
+        """Leaves the gradients; returns sums over ranks [2 terms + flags] float64: totals of terms, weights, `flags`."""
         task = self.with_loss.task
         if self.micro_batches == 1:
-            return self.at_once(batch, keys, news)
+            return self.at_once(batch, keys, flags)
         if task.sees_whole_step:
-            return self.twice(batch, keys, news)
+            return self.twice(batch, keys, flags)
         weights = task.weights(batch)
         if weights is not None:
-            return self.divided_before(batch, keys, news, weights)
-        return self.divided_after(batch, keys, news)
+            return self.divided_before(batch, keys, flags, weights)
+        return self.divided_after(batch, keys, flags)
 
     def ready(self, step: int, batch: B) -> tuple[B, Tensor | None]:
         """`batch` on the device, as large and long as those of other ranks, and keys [B] for what is random in the network."""
@@ -110,16 +110,16 @@ class Passes(Generic[B]):
         indices = torch.tensor([draw.index for draw in self.stream.share(step)])
         return batch, to_device(stochastic.sample_keys(self.stream.seed, step, indices), self.device)
 
-    def at_once(self, batch: B, keys: Tensor | None, news: Tensor) -> Tensor:
+    def at_once(self, batch: B, keys: Tensor | None, flags: Tensor) -> Tensor:
         self.keys.begin(keys)
         with self.precision.autocast():
             totals, weights = self.replica(batch)
-        numbers = dist.sum_over_ranks(torch.cat([totals.detach(), weights, news]))
-        self.precision.backward((totals * self.factors(numbers[len(totals) : -len(news)]).to(totals.dtype)).sum())
+        numbers = dist.sum_over_ranks(torch.cat([totals.detach(), weights, flags]))
+        self.precision.backward((totals * self.factors(numbers[len(totals) : -len(flags)]).to(totals.dtype)).sum())
         self.statistics.follow()
         return numbers
 
-    def divided_before(self, batch: B, keys: Tensor | None, news: Tensor, known: Mapping[str, Tensor]) -> Tensor:
+    def divided_before(self, batch: B, keys: Tensor | None, flags: Tensor, known: Mapping[str, Tensor]) -> Tensor:
         """`known`: the weights [] of this rank's share, by term."""
         weights = torch.stack([weight.double() for weight in known.values()])
         weights_of_step, sums = dist.sum_over_ranks(weights), torch.zeros_like(weights)
@@ -134,9 +134,9 @@ class Passes(Generic[B]):
             factors = self.factors(weights_of_step)  # known now: the first pass brings the lower bounds of the weights
             self.precision.backward((totals * factors.to(totals.dtype)).sum())
             sums += totals.detach()
-        return dist.sum_over_ranks(torch.cat([sums, weights, news]))
+        return dist.sum_over_ranks(torch.cat([sums, weights, flags]))
 
-    def divided_after(self, batch: B, keys: Tensor | None, news: Tensor) -> Tensor:
+    def divided_after(self, batch: B, keys: Tensor | None, flags: Tensor) -> Tensor:
         samples = self.with_loss.whole.count(len(batch))  # divides before, so that half precision has numbers of a usual size
         sums: Tensor | float = 0.0
         for part in self.parts(batch, keys):
@@ -150,21 +150,21 @@ class Passes(Generic[B]):
                 )
             self.precision.backward(totals.sum() / samples)
             sums = sums + torch.cat([totals.detach(), weights])
-        numbers = dist.sum_over_ranks(torch.cat([sums, news]))  # type: ignore[list-item]
+        numbers = dist.sum_over_ranks(torch.cat([sums, flags]))  # type: ignore[list-item]
         gradients = [value.grad for value in self.with_loss.parameters() if value.grad is not None]
-        factor = self.factors(numbers[len(totals) : -len(news)])[0] * samples
+        factor = self.factors(numbers[len(totals) : -len(flags)])[0] * samples
         torch._foreach_mul_(gradients, factor.to(gradients[0].dtype))
         return numbers
 
-    def twice(self, batch: B, keys: Tensor | None, news: Tensor) -> Tensor:
+    def twice(self, batch: B, keys: Tensor | None, flags: Tensor) -> Tensor:
         with_loss = self.with_loss
         with torch.no_grad(), self.kept_statistics(), self.precision.autocast():
             seen = [with_loss.task.outputs(with_loss.network, part) for part in self.parts(batch, keys)]
         outputs = tree_map(lambda *parts: torch.cat(parts).requires_grad_(), *seen)
         with self.precision.autocast():
             totals, weights = with_loss.terms(outputs, batch)
-        numbers = dist.sum_over_ranks(torch.cat([totals.detach(), weights, news]))
-        loss = (totals * self.factors(numbers[len(totals) : -len(news)]).to(totals.dtype)).sum()
+        numbers = dist.sum_over_ranks(torch.cat([totals.detach(), weights, flags]))
+        loss = (totals * self.factors(numbers[len(totals) : -len(flags)]).to(totals.dtype)).sum()
         gradients = torch.autograd.grad(self.precision.scaled(loss), tree_leaves(outputs))
         of_parts = zip(*(shares(gradient, self.micro_batches) for gradient in gradients), strict=True)
         for part, own in zip(self.parts(batch, keys), of_parts, strict=True):

@@ -8,7 +8,7 @@ from torch.optim import Optimizer
 
 from phalanx.engine.ema import Ema
 from phalanx.engine.optim.optimizers import take_state
-from phalanx.engine.standing import Standing
+from phalanx.engine.progress import Progress
 from phalanx.nn.precision import Precision
 from phalanx.parallel import dist
 from phalanx.parallel.gradients import PowerSgd
@@ -30,27 +30,27 @@ class Saver:
     asynchronous: bool
     saving: Saving | None = None  # the checkpoint that is being written while training goes on
 
-    def begin(self, at: Standing, best: bool, report: Report) -> None:
+    def begin(self, progress: Progress, best: bool, report: Report) -> None:
         """Begins to write a checkpoint, on the main rank: it takes a copy, and training goes on while that is written.
 
         Unless the recipe has it wait, and with it all ranks, which wait in the next step. All ranks call this together.
         """
-        state = self.state(at)
+        state = self.state(progress)
         if dist.rank() == 0:
-            self.end(at, report)
+            self.end(progress, report)
             averaged = self.ema.weights() if self.ema and self.ema.is_settled else None
-            self.saving = self.checkpoints.begin(at.step, self.model.state_dict(), averaged, state, best)
+            self.saving = self.checkpoints.begin(progress.step, self.model.state_dict(), averaged, state, best)
             if not self.asynchronous:
                 self.saving.settle()
 
-    def look(self, at: Standing, report: Report) -> None:
+    def look(self, progress: Progress, report: Report) -> None:
         """Reports a checkpoint that is written by now. Raises RunError when the run folder is gone."""
         if dist.rank() == 0 and not self.checkpoints.folder.is_dir():
-            raise RunError(self.rescued(at))
+            raise RunError(self.rescued(progress))
         if self.saving is not None and self.saving.is_over():
-            self.end(at, report)
+            self.end(progress, report)
 
-    def end(self, at: Standing, report: Report, is_last: bool = False) -> None:
+    def end(self, progress: Progress, report: Report, is_last: bool = False) -> None:
         """Waits for the checkpoint that is being written, if there is one.
 
         A disk that is full costs this checkpoint, not the run; but when it is the last one, raises RunError.
@@ -63,7 +63,7 @@ class Saver:
             report.saved(saving.step, path, seconds)
         except OSError as error:
             if not self.checkpoints.folder.is_dir():
-                raise RunError(self.rescued(at)) from None
+                raise RunError(self.rescued(progress)) from None
             report.warning(
                 f'the checkpoint of step {saving.step} was not written '
                 f'({error.strerror}: {error.filename or self.checkpoints.root}); the newest on disk is {self.newest()}'
@@ -76,27 +76,29 @@ class Saver:
         kept = self.checkpoints.all()
         return str(kept[-1]) if kept else 'none'
 
-    def rescued(self, at: Standing) -> str:
+    def rescued(self, progress: Progress) -> str:
         """What to say when the run folder is gone: nothing can be written there any more. A last checkpoint goes beside it."""
-        gone = f'the run folder {self.checkpoints.folder} was removed or moved while the run wrote to it, at step {at.step}'
+        gone = (
+            f'the run folder {self.checkpoints.folder} was removed or moved while the run wrote to it, at step {progress.step}'
+        )
         beside = self.checkpoints.folder.with_name(f'{self.checkpoints.folder.name}.rescued')
         if self.compression is not None:  # whose state all ranks would have to bring
             return gone
         try:
             beside.mkdir(parents=True)
             averaged = self.ema.weights() if self.ema and self.ema.is_settled else None
-            Checkpoints(beside, keep=1).save(at.step, self.model.state_dict(), averaged, self.state(at), False)
+            Checkpoints(beside, keep=1).save(progress.step, self.model.state_dict(), averaged, self.state(progress), False)
         except OSError as error:
             return f'{gone}; a last checkpoint could not be written to {beside} either: {error.strerror}'
         return f'{gone}; its last checkpoint is in {beside}: the same command with --resume {beside} goes on from it'
 
-    def state(self, at: Standing) -> dict[str, Any]:
+    def state(self, progress: Progress) -> dict[str, Any]:
         """All that the next step depends on besides the weights: tensors and numbers.
 
         All ranks take part; the main rank has it.
         """
         return {
-            **asdict(at),
+            **asdict(progress),
             'optimizer': self.optimizer.state_dict(),
             'precision': self.precision.state(),
             'ema': self.ema.state() if self.ema else None,

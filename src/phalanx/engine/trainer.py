@@ -19,17 +19,17 @@ from phalanx.engine.evaluation import Setup
 from phalanx.engine.evaluator import Evaluator
 from phalanx.engine.loader import Stream, check_bad
 from phalanx.engine.meters import StepNumbers, Stopwatch, peak_memory_mb
-from phalanx.engine.news import News
 from phalanx.engine.optim.clip import clip
 from phalanx.engine.optim.frozen import FrozenAtFirst, freeze
 from phalanx.engine.optim.groups import parameter_groups
 from phalanx.engine.optim.optimizers import set_lr
 from phalanx.engine.optim.scaling import scaled
 from phalanx.engine.passes import NetworkWithLoss, Passes
+from phalanx.engine.progress import Progress
 from phalanx.engine.runs import load_initial
 from phalanx.engine.saving import Saver
 from phalanx.engine.schema import Recipe
-from phalanx.engine.standing import Standing
+from phalanx.engine.step_flags import StepFlags
 from phalanx.engine.timeline import Length, Timeline, in_steps
 from phalanx.families.task import B, P, S, Task
 from phalanx.nn.precision import Precision
@@ -46,19 +46,19 @@ class Trainer(Generic[S, B, P]):
     """One run of one task on this rank: the same code with one rank and with many."""
 
     def __init__(
-        self, recipe: Recipe, task: Task[S, B, P], *, folder: Path, device: torch.device, at: Standing | None = None
+        self, recipe: Recipe, task: Task[S, B, P], *, folder: Path, device: torch.device, progress: Progress | None = None
     ) -> None:
-        """`at`: the progress of a checkpoint that `restore` is about to get; the weights that the recipe names are not read."""
+        """`progress`: that of a checkpoint that `restore` is about to get; the weights that the recipe names are not read."""
         self.recipe, self.task, self.device = recipe, task, device
         train = recipe.train
 
         # The progress, and the work left. Steps count updates; the global batch of earlier starts may have been another.
-        self.at = at or Standing()
-        self.before, self.started_at, self.started = replace(self.at), self.at.step, time.perf_counter()
+        self.progress = progress or Progress()
+        self.before, self.started_at, self.started = replace(self.progress), self.progress.step, time.perf_counter()
         self.dataset, self.evalset = task.dataset('train'), task.dataset('eval')
         batch = train.global_batch(dist.world_size())
-        self.timeline = Timeline.resumed(self.at.batches, self.started_at, batch, in_epochs=train.steps is None)
-        self.at.batches, self.at.ranks = self.timeline.batches, dist.world_size()
+        self.timeline = Timeline.resumed(self.progress.batches, self.started_at, batch, in_epochs=train.steps is None)
+        self.progress.batches, self.progress.ranks = self.timeline.batches, dist.world_size()
         size, ranks = len(self.dataset), (dist.rank(), dist.world_size())
         self.stream = Stream(size, batch, train.micro_batches, train.seed, *ranks, self.timeline.offset)
         self.steps_per_epoch = size / batch
@@ -70,7 +70,7 @@ class Trainer(Generic[S, B, P]):
         # The network. Every rank draws the same initial weights.
         torch.manual_seed(train.seed)
         self.model = task.model()
-        self.initial = [] if at else load_initial(self.model, recipe, task)
+        self.initial = [] if progress else load_initial(self.model, recipe, task)
         # For the report: what is odd about the data, and what of the initial weights was not taken.
         self.notes = [*self.dataset.notes, *self.evalset.notes, *(note for taken in self.initial for note in taken.notes)]
         if train.freeze_steps is None:
@@ -105,9 +105,9 @@ class Trainer(Generic[S, B, P]):
         self.saver = Saver(self.checkpoints, *parts, asynchronous=recipe.checkpoint.asynchronous)
         setup = Setup(recipe, device, self.precision, cache.of_node(train.cache))
         self.loader = setup.loader(task, self.dataset, replace=True)
-        self.news = News(self.loader)
+        self.flags = StepFlags(self.loader)
         self.heartbeat = Heartbeat(dist.rank())
-        about = self.model, self.ema, setup, self.heartbeat, self.news, self.with_loss.whole
+        about = self.model, self.ema, setup, self.heartbeat, self.flags, self.with_loss.whole
         self.evaluator = Evaluator(task, self.evalset, *about)
         self.clock = Stopwatch()
         self.numbers = StepNumbers()
@@ -117,25 +117,25 @@ class Trainer(Generic[S, B, P]):
         """The summary of the run, after training to the end. Raises RunError, BadSampleError or StoppedError."""
         self.report, self.started = report, time.perf_counter()
         if self.owes_start():
-            self.evaluator.start(self.at, report)
+            self.evaluator.start(self.progress, report)
         if self.owes_evaluation():  # the run was stopped in the middle of it, or is wanted to end here
             self.clock.go_on()
             self.between_steps()
         batches = self.clock.waiting(self.batches())
-        if dist.world_size() > 1 and self.at.step < self.until:
+        if dist.world_size() > 1 and self.progress.step < self.until:
             first = next(batches)
-            self.passes.arrange_buckets(self.at.step, first)
+            self.passes.arrange_buckets(self.progress.step, first)
             batches = chain([first], batches)
         self.clock.go_on()
         for batch in batches:
             self.train_step(batch)
-            self.at.step += 1
-            if self.at.step == self.until or self.at.step % self.recipe.report.every == 0:
+            self.progress.step += 1
+            if self.progress.step == self.until or self.progress.step % self.recipe.report.every == 0:
                 self.log()
             self.between_steps()
-            if self.at.step == self.until:  # which an evaluation may have brought forward
+            if self.progress.step == self.until:  # which an evaluation may have brought forward
                 break
-        self.saver.end(self.at, self.report, is_last=True)
+        self.saver.end(self.progress, self.report, is_last=True)
         self.count_time()
         summary = account.summary(self)
         for warning in account.remarks(summary):
@@ -145,34 +145,34 @@ class Trainer(Generic[S, B, P]):
     def batches(self) -> Iterator[B]:
         """This rank's share of each global batch, from the step reached so far to the last."""
         self.passes.replica.train()
-        return self.loader.batches(self.stream.share(step) for step in range(self.at.step, self.until))
+        return self.loader.batches(self.stream.share(step) for step in range(self.progress.step, self.until))
 
     def train_step(self, batch: B) -> None:
         """One optimizer update from the share of this rank in a global batch."""
-        step = self.at.step
+        step = self.progress.step
         self.heartbeat.beat(step, 'training')
         set_lr(self.optimizer, self.schedule(step))  # a function of the step alone, so a resume needs no state of it
         # Forward, the sums over ranks that the loss is divided by, backward; DDP averages gradients meanwhile. The sums carry
-        # the news of each rank, so a step has no exchange besides them, gradients and shared norms.
+        # the flags of each rank, so a step has no exchange besides them, gradients and shared norms.
         with self.at_first.during(step):
-            means, news = self.passes(step, batch, self.news.own())
+            means, flags = self.passes(step, batch, self.flags.collect())
         norm = self.precision.step(self.optimizer, partial(clip, self.model.parameters(), self.recipe.clip))
         self.optimizer.zero_grad(set_to_none=True)
         if self.ema is not None:
             self.ema.update()
-        self.numbers.add(step, means, news, norm)
+        self.numbers.add(step, means, flags, norm)
         self.read_numbers(keep=1)  # this step's are on their way: for those the host would have to wait for the device
 
     def read_numbers(self, keep: int) -> None:
         """Reads the numbers of all but the last `keep` steps. All ranks read the same numbers at the same step."""
-        for step, values, norm, news in self.numbers.read(keep):
+        for step, values, norm, flags in self.numbers.read(keep):
             if not math.isfinite(values[-1]) or not (math.isfinite(norm) or self.precision.skips):
-                self.saver.end(self.at, self.report)
+                self.saver.end(self.progress, self.report)
                 raise RunError(account.not_finite(self, step, values))
-            if skipped := self.news.hear(*news):
+            if skipped := self.flags.receive(*flags):
                 for why in skipped:
                     self.report.warning(f'skipped: {why}')
-                check_bad(self.news.bad, self.recipe.train.bad_samples)
+                check_bad(self.flags.bad, self.recipe.train.bad_samples)
 
     def interval(self, steps: int | None, epochs: float | None) -> Length:
         """The length between two evaluations or checkpoints; 0 for none."""
@@ -181,40 +181,40 @@ class Trainer(Generic[S, B, P]):
     def owes_start(self) -> bool:
         """Whether the weights that this run begins with are to be evaluated: anything is better than a fresh head."""
         wanted = self.recipe.evaluate.enabled and self.recipe.evaluate.start and self.recipe.train.init_part == 'all'
-        return wanted and self.at.step == 0 and bool(self.initial) and all(taken.is_whole for taken in self.initial)
+        return wanted and self.progress.step == 0 and bool(self.initial) and all(taken.is_whole for taken in self.initial)
 
     def owes_evaluation(self) -> bool:
         """Whether the model has to be evaluated as it is now, and was not yet."""
-        wanted = self.at.step == self.until or self.evaluate_every.is_completed_at(self.at.step)
-        return self.recipe.evaluate.enabled and wanted and self.at.evaluated != self.at.step
+        wanted = self.progress.step == self.until or self.evaluate_every.is_completed_at(self.progress.step)
+        return self.recipe.evaluate.enabled and wanted and self.progress.evaluated != self.progress.step
 
     def between_steps(self) -> None:
         """What may come after a step: an evaluation, a checkpoint, the end when it was asked for (StoppedError)."""
         new_best = self.evaluate() if self.owes_evaluation() else False
         self.stop_early()
-        late = self.at.step == self.started_at  # the checkpoint of this step was written before its evaluation
-        is_due = self.at.step == self.until or self.save_every.is_completed_at(self.at.step)
-        if is_due or new_best or late or self.news.stop_agreed:
+        late = self.progress.step == self.started_at  # the checkpoint of this step was written before its evaluation
+        is_due = self.progress.step == self.until or self.save_every.is_completed_at(self.progress.step)
+        if is_due or new_best or late or self.flags.stop_agreed:
             self.save(new_best)
-        if self.news.stop_agreed and (self.at.step < self.until or self.owes_evaluation()):
-            self.saver.end(self.at, self.report, is_last=True)
-            raise StoppedError(f'stopped after step {self.at.step} of {self.steps}; the same command goes on from there')
+        if self.flags.stop_agreed and (self.progress.step < self.until or self.owes_evaluation()):
+            self.saver.end(self.progress, self.report, is_last=True)
+            raise StoppedError(f'stopped after step {self.progress.step} of {self.steps}; the same command goes on from there')
 
     def stop_early(self) -> None:
         """Makes the step reached the last one when as many evaluations as the recipe allows were no better than the best."""
         patience = self.recipe.evaluate.patience
-        if patience is not None and self.at.no_better >= patience and self.at.step < self.until:
-            self.until = self.at.step
-            times = counted(self.at.no_better, 'evaluation')
+        if patience is not None and self.progress.no_better >= patience and self.progress.step < self.until:
+            self.until = self.progress.step
+            times = counted(self.progress.no_better, 'evaluation')
             self.report.note(
-                f'stopped early at step {self.at.step} of {self.steps}: {times} in a row with no better '
-                f'{self.task.main_metric} than {number(self.at.best)} at step {self.at.best_step}'
+                f'stopped early at step {self.progress.step} of {self.steps}: {times} in a row with no better '
+                f'{self.task.main_metric} than {number(self.progress.best)} at step {self.progress.best_step}'
             )
 
     def log(self) -> None:
         """One line of the log: losses averaged over the steps since the last one."""
         self.read_numbers(keep=0)
-        self.saver.look(self.at, self.report)
+        self.saver.look(self.progress, self.report)
         self.report.train(account.log_line(self))
         if (warning := self.clock.long_wait()) is not None:
             self.report.warning(warning)
@@ -223,18 +223,20 @@ class Trainer(Generic[S, B, P]):
         """Evaluates the model as it is now; whether it is the best so far."""
         self.clock.pause()
         self.read_numbers(keep=0)
-        best = self.evaluator.step(self.at, self.report, every=self.evaluate_every, is_last=self.at.step == self.until)
+        best = self.evaluator.step(
+            self.progress, self.report, every=self.evaluate_every, is_last=self.progress.step == self.until
+        )
         self.clock.go_on()
         return best
 
     def save(self, best: bool = False) -> None:
         """Begins to write a checkpoint of the step reached."""
         self.clock.pause()
-        self.heartbeat.beat(self.at.step, 'saving')
+        self.heartbeat.beat(self.progress.step, 'saving')
         self.read_numbers(keep=0)  # a step whose loss is not finite must not be saved
         self.evaluator.agree_on_statistics()
         self.count_time()
-        self.saver.begin(self.at, best, self.report)
+        self.saver.begin(self.progress, best, self.report)
         self.clock.go_on()
 
     def restore(self, loaded: Loaded) -> None:
@@ -248,12 +250,12 @@ class Trainer(Generic[S, B, P]):
 
     def count_time(self) -> None:
         """Brings the time spent on the run up to date: that of earlier starts and that of this one so far."""
-        at, before, clock = self.at, self.before, self.clock
-        at.seconds = before.seconds + time.perf_counter() - self.started
-        at.training_seconds = before.training_seconds + clock.total_seconds + clock.seconds
-        at.waiting_seconds = before.waiting_seconds + clock.total_waited + clock.waited
-        at.timed_samples = before.timed_samples + (at.step - self.started_at) * self.stream.global_batch_size
-        at.peak_memory_mb = max(before.peak_memory_mb, peak_memory_mb(self.device))
+        progress, before, clock = self.progress, self.before, self.clock
+        progress.seconds = before.seconds + time.perf_counter() - self.started
+        progress.training_seconds = before.training_seconds + clock.total_seconds + clock.seconds
+        progress.waiting_seconds = before.waiting_seconds + clock.total_waited + clock.waited
+        progress.timed_samples = before.timed_samples + (progress.step - self.started_at) * self.stream.global_batch_size
+        progress.peak_memory_mb = max(before.peak_memory_mb, peak_memory_mb(self.device))
 
     def change(self) -> str | None:
         """The change of the global batch since the earlier starts, in words; None without one."""

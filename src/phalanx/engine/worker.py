@@ -22,9 +22,9 @@ from phalanx.config.read import plain
 from phalanx.config.show import show
 from phalanx.engine import account, evaluation
 from phalanx.engine.loader import PATIENCE
+from phalanx.engine.progress import Progress
 from phalanx.engine.runs import Job, differences, hold, pick_device, set_aside, with_names
 from phalanx.engine.schema import Train
-from phalanx.engine.standing import Standing
 from phalanx.engine.trainer import Trainer
 from phalanx.families.task import Evaluation
 from phalanx.nn.precision import Precision
@@ -115,10 +115,10 @@ def run(job: Job, resume: str | None, fresh: bool, device: torch.device, callbac
         if job.recipe.train.compile:
             use_own_cache()
         found, notes = prepare(job, resume, fresh, held) if dist.rank() == 0 else (None, [])
-        at = dist.from_main_rank(Standing.of(found.state, found.step) if found is not None else None)
-        if at is None:
+        progress = dist.from_main_rank(Progress.of(found.state, found.step) if found is not None else None)
+        if progress is None:
             fetch_together(job.recipe.train)
-        trainer = Trainer(job.recipe, job.task, folder=job.folder, device=device, at=at)
+        trainer = Trainer(job.recipe, job.task, folder=job.folder, device=device, progress=progress)
         checkpoint, notes = dist.with_tensors_from_main_rank((found, notes))
         del found
         resumed_from = None
@@ -143,8 +143,8 @@ def run(job: Job, resume: str | None, fresh: bool, device: torch.device, callbac
         for taken in trainer.initial:
             report.initial_weights(taken.facts(), taken.rows())
         if resumed_from is not None:
-            report.resume(trainer.at.step)
-            report.note(f'resumed at step {trainer.at.step} from {resumed_from}')
+            report.resume(trainer.progress.step)
+            report.note(f'resumed at step {trainer.progress.step} from {resumed_from}')
             if (change := trainer.change()) is not None:
                 report.note(change)
         report.world(account.facts(job, trainer), dist.gather_objects(account.place(device)))
@@ -283,7 +283,7 @@ def catch_signals(trainer: Trainer[Any, Any, Any]) -> list[int]:
         caught.append(number)
         first = time.monotonic()
         if (running := held()) is not None:
-            running.news.stop_asked = True
+            running.flags.stop_asked = True
         said = f'{signal.Signals(number).name}: stopping after this step, with a checkpoint'
         log.warning('%s', said)
         if dist.rank() == 0:

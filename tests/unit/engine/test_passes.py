@@ -23,7 +23,7 @@ from phalanx.parallel.norms import RunningStatistics
 from phalanx.parallel.step import WholeStep
 
 CPU = torch.device('cpu')
-NEWS = [0.0, 2.0]
+FLAGS = [0.0, 2.0]
 
 
 @dataclass(frozen=True)
@@ -108,17 +108,17 @@ def test_gradients_and_means_are_those_of_the_whole_batch(name: str, micro_batch
     expected = torch.stack([mean_by_hand(term) for term in terms.values()])
     gradients = torch.autograd.grad(expected.sum(), list(model.parameters()))
 
-    means, news = passes_of(task, model, micro_batches)(0, batch, NEWS)
+    means, flags = passes_of(task, model, micro_batches)(0, batch, FLAGS)
     torch.testing.assert_close(means, expected.detach())
     torch.testing.assert_close([parameter.grad for parameter in model.parameters()], list(gradients))
-    assert news.tolist() == NEWS
+    assert flags.tolist() == FLAGS
 
 
 def test_a_loss_without_a_common_divisor_is_refused_for_micro_batches() -> None:
     task = WeightOfOutputs()
     task.least = 1.0, 0.5  # type: ignore[assignment]
     with pytest.raises(ValueError, match=r'the terms of this loss \(a, b\) have their own weights.*set train.micro_batches=1'):
-        passes_of(task, layer(), micro_batches=2)(0, batch_with((1, 1, 1)), NEWS)
+        passes_of(task, layer(), micro_batches=2)(0, batch_with((1, 1, 1)), FLAGS)
 
 
 def test_a_sum_of_nothing_with_a_value_is_an_infinite_loss() -> None:
@@ -127,7 +127,7 @@ def test_a_sum_of_nothing_with_a_value_is_an_infinite_loss() -> None:
     class Forgetful(WeightOfOutputs):
         least = 0.0, 0.0
 
-    means, _ = passes_of(Forgetful(), layer(), micro_batches=1)(0, batch_with((0, 0, 0)), NEWS)
+    means, _ = passes_of(Forgetful(), layer(), micro_batches=1)(0, batch_with((0, 0, 0)), FLAGS)
     assert means.tolist() == [0, torch.inf]
 
 

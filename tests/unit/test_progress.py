@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import math
 
-from phalanx.engine.standing import Standing
+from phalanx.engine.progress import Progress
 
 BY = ('accuracy', 'teds')
 
 
 def best_steps(*evaluations: tuple[float, float]) -> tuple[int, int]:
     """The best step, and how many evaluations brought nothing better since, of evaluations at steps 1, 2, ..."""
-    standing = Standing()
+    progress = Progress()
     for step, scores in enumerate(evaluations, 1):
-        standing.step = step
-        standing.evaluated_as(dict(zip(BY, scores, strict=True)), BY)
-    return standing.best_step, standing.no_better
+        progress.step = step
+        progress.evaluated_as(dict(zip(BY, scores, strict=True)), BY)
+    return progress.best_step, progress.no_better
 
 
 def test_the_larger_metric_wins() -> None:

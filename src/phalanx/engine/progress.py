@@ -7,7 +7,7 @@ from typing import Any, Self
 
 
 @dataclass
-class Standing:
+class Progress:
     """All that a checkpoint says of the run besides the tensors."""
 
     step: int = 0
