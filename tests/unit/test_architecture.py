@@ -121,6 +121,19 @@ def test_imports_run_downward_only() -> None:
     assert not others
 
 
+def test_no_two_modules_need_each_other() -> None:
+    """Not even for types: each module of a cycle can only be read together with the others."""
+    files_of = {'.'.join(file.relative_to(ROOT.parent).with_suffix('').parts).removesuffix('.__init__'): file for file in FILES}
+    needs = {
+        name: {known for module in imports(file) for known in (module, module.rpartition('.')[0]) if known in files_of} - {name}
+        for name, file in files_of.items()
+    }
+    while needs:
+        ready = {name for name, others in needs.items() if not others & needs.keys()}
+        assert ready, f'a cycle is among {sorted(needs)}'
+        needs = {name: others for name, others in needs.items() if name not in ready}
+
+
 def test_families_do_not_know_each_other() -> None:
     """A family can be read, changed or taken away by itself; what two of them need stands in a room below, or beside them.
 

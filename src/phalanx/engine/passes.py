@@ -208,7 +208,9 @@ class Passes(Generic[B]):
     def kept_statistics(self) -> Iterator[None]:
         """Passes within this context leave no trace in the buffers of the network, running statistics that is."""
         before = [buffer.clone() for buffer in self.with_loss.buffers()]
-        yield
-        self.statistics.forget()
-        for buffer, value in zip(self.with_loss.buffers(), before, strict=True):
-            buffer.copy_(value)
+        try:
+            yield
+        finally:
+            self.statistics.forget()
+            for buffer, value in zip(self.with_loss.buffers(), before, strict=True):
+                buffer.copy_(value)

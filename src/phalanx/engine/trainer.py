@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import chain
@@ -13,12 +13,11 @@ import torch
 from torch import nn
 
 from phalanx.data import cache
-from phalanx.engine import account
 from phalanx.engine.ema import Ema
 from phalanx.engine.evaluation import Setup
 from phalanx.engine.evaluator import Evaluator
 from phalanx.engine.loader import Stream, check_bad
-from phalanx.engine.meters import StepNumbers, Stopwatch, peak_memory_mb
+from phalanx.engine.meters import StepNumbers, Stopwatch, peak_memory_mb, throughput
 from phalanx.engine.optim.clip import clip
 from phalanx.engine.optim.frozen import FrozenAtFirst, freeze
 from phalanx.engine.optim.groups import parameter_groups
@@ -30,6 +29,7 @@ from phalanx.engine.runs import load_initial
 from phalanx.engine.saving import Saver
 from phalanx.engine.schema import Recipe
 from phalanx.engine.step_flags import StepFlags
+from phalanx.engine.summary import remarks, summary
 from phalanx.engine.timeline import Length, Timeline, in_steps
 from phalanx.families.task import B, P, S, Task
 from phalanx.nn.precision import Precision
@@ -137,10 +137,18 @@ class Trainer(Generic[S, B, P]):
                 break
         self.saver.end(self.progress, self.report, is_last=True)
         self.count_time()
-        summary = account.summary(self)
-        for warning in account.remarks(summary):
+        found = summary(
+            self.progress,
+            main_metric=self.task.main_metric,
+            epochs=self.stream.epoch(self.progress.step),
+            global_batch_size=self.stream.global_batch_size,
+            throughput=throughput(self.clock, self.progress.timed_samples, self.device, before=self.before),
+            initial=self.initial,
+            bad=self.flags.bad,
+        )
+        for warning in remarks(found):
             self.report.warning(warning)
-        return summary
+        return found
 
     def batches(self) -> Iterator[B]:
         """This rank's share of each global batch, from the step reached so far to the last."""
@@ -168,7 +176,7 @@ class Trainer(Generic[S, B, P]):
         for step, values, norm, flags in self.numbers.read(keep):
             if not math.isfinite(values[-1]) or not (math.isfinite(norm) or self.precision.skips):
                 self.saver.end(self.progress, self.report)
-                raise RunError(account.not_finite(self, step, values))
+                raise RunError(self.not_finite(step, values))
             if skipped := self.flags.receive(*flags):
                 for why in skipped:
                     self.report.warning(f'skipped: {why}')
@@ -215,9 +223,39 @@ class Trainer(Generic[S, B, P]):
         """One line of the log: losses averaged over the steps since the last one."""
         self.read_numbers(keep=0)
         self.saver.look(self.progress, self.report)
-        self.report.train(account.log_line(self))
+        self.report.train(self.log_line())
         if (warning := self.clock.long_wait()) is not None:
             self.report.warning(warning)
+
+    def log_line(self) -> dict[str, Any]:
+        """The numbers of a log line: losses are means over the steps since the last one."""
+        seconds, waited = self.clock.lap()
+        steps, means = self.numbers.means()
+        step, scale = self.progress.step, self.precision.scale
+        return {
+            'step': step,
+            'epoch': self.stream.epoch(step),
+            'loss': means[-1],
+            **{f'loss/{name}': value for name, value in zip(self.with_loss.names, means, strict=False)},
+            'lr': self.schedule(step - 1),
+            'samples_per_s': steps * self.stream.global_batch_size / seconds,
+            'data_wait': waited / seconds,
+            'memory_mb': peak_memory_mb(self.device),
+            **({'loss_scale': scale} if scale is not None else {}),
+        }
+
+    def not_finite(self, step: int, values: Sequence[float]) -> str:
+        """The reason to end the run at `step`, whose terms and total are `values`. All ranks call this together."""
+        terms = ', '.join(f'{name} = {value}' for name, value in zip(self.with_loss.names, values, strict=False))
+        indices = dist.gather_objects([draw.index for draw in self.stream.share(step)])
+        names = [self.dataset.name(index) for share in indices for index in share]
+        shown = ', '.join(names[:16]) + (f' and {len(names) - 16} more' if len(names) > 16 else '')
+        what = 'the loss is' if not math.isfinite(values[-1]) else 'the loss is finite but its gradients are'
+        return (
+            f'{what} not finite at step {step} ({terms}; learning rate {self.schedule(step):.3g}); '
+            f'samples of that step: {shown}; last good checkpoint: {self.saver.newest()}; '
+            'try a lower optimizer.lr, a longer schedule.warmup_steps, clip.norm, or precision.dtype=fp32'
+        )
 
     def evaluate(self) -> bool:
         """Evaluates the model as it is now; whether it is the best so far."""
@@ -256,21 +294,3 @@ class Trainer(Generic[S, B, P]):
         progress.waiting_seconds = before.waiting_seconds + clock.total_waited + clock.waited
         progress.timed_samples = before.timed_samples + (progress.step - self.started_at) * self.stream.global_batch_size
         progress.peak_memory_mb = max(before.peak_memory_mb, peak_memory_mb(self.device))
-
-    def change(self) -> str | None:
-        """The change of the global batch since the earlier starts, in words; None without one."""
-        before, train, position = self.before, self.recipe.train, self.stream.position(self.started_at)
-        if not self.started_at or (before.batches and before.batches[-1][1] == self.stream.global_batch_size):
-            return None
-        if not before.batches:
-            if train.global_batch_size is not None:
-                return None
-            return f'the checkpoint does not say its global batch: {self.stream.global_batch_size} is taken for it, as now'
-        steps = train.steps or Timeline(tuple(before.batches)).last_step(train.epochs or 0, self.stream.size)
-        counts = 'train.steps counts updates of the weights' if train.steps else 'train.epochs counts samples'
-        return (
-            f'resumed at sample {position:,} (epoch {self.stream.epoch(self.started_at):.2f}): '
-            f'ranks {before.ranks} -> {self.stream.world_size}, '
-            f'global batch {before.batches[-1][1]} -> {self.stream.global_batch_size}, '
-            f'steps {self.started_at} of {steps} -> {self.started_at} of {self.steps} ({counts})'
-        )

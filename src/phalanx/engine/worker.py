@@ -6,6 +6,7 @@ import logging
 import math
 import multiprocessing
 import os
+import platform
 import re
 import signal
 import time
@@ -18,17 +19,20 @@ from typing import Any
 
 import torch
 
+import phalanx
 from phalanx.config.read import plain
 from phalanx.config.show import show
-from phalanx.engine import account, evaluation
+from phalanx.engine import evaluation
 from phalanx.engine.loader import PATIENCE
 from phalanx.engine.progress import Progress
 from phalanx.engine.runs import Job, differences, hold, pick_device, set_aside, with_names
 from phalanx.engine.schema import Train
+from phalanx.engine.timeline import Timeline
 from phalanx.engine.trainer import Trainer
 from phalanx.families.task import Evaluation
 from phalanx.nn.precision import Precision
 from phalanx.parallel import dist
+from phalanx.report.readable import counted
 from phalanx.report.report import Callback, Report
 from phalanx.system.compiler import use_own_cache
 from phalanx.system.disk import remove_own, write_whole
@@ -145,9 +149,9 @@ def run(job: Job, resume: str | None, fresh: bool, device: torch.device, callbac
         if resumed_from is not None:
             report.resume(trainer.progress.step)
             report.note(f'resumed at step {trainer.progress.step} from {resumed_from}')
-            if (change := trainer.change()) is not None:
+            if (change := change_of_batch(trainer)) is not None:
                 report.note(change)
-        report.world(account.facts(job, trainer), dist.gather_objects(account.place(device)))
+        report.world(facts(job, trainer), dist.gather_objects(place(device)))
         caught = catch_signals(trainer)
         try:
             summary = trainer.train(report)
@@ -157,6 +161,50 @@ def run(job: Job, resume: str | None, fresh: bool, device: torch.device, callbac
             report.note(str(stopped))
             return 128 + int(dist.from_main_rank(caught[0] if caught else signal.SIGTERM))
     return 0
+
+
+def place(device: torch.device) -> dict[str, str | int]:
+    """This rank, for the table of ranks."""
+    name = torch.cuda.get_device_name(device) if device.type == 'cuda' else f'cpu ({torch.get_num_threads()} threads)'
+    node = os.environ.get('PHALANX_ADDRESS') or platform.node()
+    return {'rank': dist.rank(), 'node': node, 'device': name, 'pid': os.getpid()}
+
+
+def facts(job: Job, trainer: Trainer[Any, Any, Any]) -> dict[str, str]:
+    """The run in words, for the beginning of its report."""
+    parameters = sum(parameter.numel() for parameter in trainer.model.parameters())
+    stream, recipe = trainer.stream, job.recipe
+    shares = f'{counted(stream.world_size, "rank")} x {counted(stream.micro_batches, "micro-batch", "micro-batches")}'
+    return {
+        'recipe': job.name,
+        'run folder': str(job.folder),
+        'model': f'{job.resolved.value["model"].value["name"].value}, {parameters / 1e6:.2f} M parameters',
+        'data': f'{stream.size} training, {len(trainer.evalset)} evaluation samples',
+        'length': f'{counted(trainer.steps, "step")} = {stream.epoch(trainer.steps):.1f} epochs',
+        'global batch': f'{counted(stream.global_batch_size, "sample")}, {shares}',
+        'learning rate': f'{trainer.lr:g} (scaling rule {recipe.scaling.rule})',
+        'precision': f'{recipe.precision.dtype}, norm_sync {recipe.norm_sync}',
+        **(
+            {'EMA': f'decay {recipe.ema.decay:g}, used from step {trainer.ema.settles:,}'} if recipe.ema and trainer.ema else {}
+        ),
+        'versions': f'phalanx {phalanx.__version__}, torch {torch.__version__}, python {platform.python_version()}',
+    }
+
+
+def change_of_batch(trainer: Trainer[Any, Any, Any]) -> str | None:
+    """The change of the global batch since the earlier starts of a resumed run, in words; None without one."""
+    before, train, stream, step = trainer.before, trainer.recipe.train, trainer.stream, trainer.started_at
+    if not before.batches and train.global_batch_size is None:
+        return f'the checkpoint does not say its global batch: {stream.global_batch_size} is taken for it, as now'
+    if not before.batches or before.batches[-1][1] == stream.global_batch_size:
+        return None
+    steps = train.steps or Timeline(tuple(before.batches)).last_step(train.epochs or 0, stream.size)
+    return (
+        f'resumed at sample {stream.position(step):,} (epoch {stream.epoch(step):.2f}): '
+        f'ranks {before.ranks} -> {stream.world_size}, global batch {before.batches[-1][1]} -> {stream.global_batch_size}, '
+        f'steps {step} of {steps} -> {step} of {trainer.steps} '
+        f'({"train.steps counts updates of the weights" if train.steps else "train.epochs counts samples"})'
+    )
 
 
 def fetch_together(train: Train) -> None:

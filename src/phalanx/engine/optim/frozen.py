@@ -29,10 +29,12 @@ class FrozenAtFirst:
         """The passes of `step` are to be made within this context."""
         for norm in self.norms:
             norm.is_frozen = step < self.steps
-        yield
-        if step < self.steps:
-            for parameter in self.parameters:
-                parameter.grad = None
+        try:
+            yield
+        finally:
+            if step < self.steps:
+                for parameter in self.parameters:
+                    parameter.grad = None
 
 
 def freeze(model: nn.Module, parts: Sequence[str]) -> None:

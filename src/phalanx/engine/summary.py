@@ -1,0 +1,51 @@
+"""The summary of a run, and what a person should know of it."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from phalanx.engine.progress import Progress
+from phalanx.report.readable import number
+from phalanx.weights.reading import Taken
+
+
+def summary(
+    progress: Progress,
+    *,
+    main_metric: str,
+    epochs: float,
+    global_batch_size: int,
+    throughput: Mapping[str, Any],
+    initial: Sequence[Taken],
+    bad: Mapping[int, str],
+) -> dict[str, Any]:
+    """The values of summary.json, from the progress at the end of the run.
+
+    `epochs` are the passes over the training samples, `throughput` is that of `meters.throughput`, `initial` are the weights
+    that the run began with, `bad` the reasons for the samples that were skipped.
+    """
+    return {
+        'metrics': progress.metrics,
+        'main_metric': main_metric,
+        'best': progress.best,
+        'best_step': progress.best_step,
+        'start': progress.start,
+        'steps': progress.step,
+        'epochs': epochs,
+        'global_batch_size': global_batch_size,
+        'world_size': progress.ranks,
+        'seconds': progress.seconds,
+        **throughput,
+        'initial_weights': [taken.facts() for taken in initial],
+        'skipped_samples': sorted(set(bad.values())),
+    }
+
+
+def remarks(summary: Mapping[str, Any]) -> Iterator[str]:
+    """Warnings about a run that came to its end, from its summary."""
+    yield from summary['slow_ranks']
+    start, best = summary['start'], summary['best']
+    if start is not None and best is not None and best <= start:
+        yield (
+            f'this run is not better than its start: {summary["main_metric"]} {number(best)} at step {summary["best_step"]}, '
+            f'{number(start)} before the first step; try a lower optimizer.lr, norm_sync=frozen, or train.freeze'
+        )
