@@ -124,7 +124,7 @@ class Life:
 
     def has_gone_on_since(self, moment: float) -> bool:
         file = self.run / 'metrics.jsonl'
-        return file.is_file() and file.stat().st_mtime > moment
+        return file.is_file() and file.stat().st_size > 0 and file.stat().st_mtime > moment  # a start begins it empty
 
     def last_words(self) -> str:
         return ' / '.join(start.last_words() for start in self.starts)
