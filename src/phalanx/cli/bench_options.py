@@ -1,9 +1,8 @@
 """The options of `phalanx bench` and `phalanx plan`. Nothing here loads torch, so `--help` does not wait for it."""
 
-from pathlib import Path
-
 from phalanx.config.arguments import Parser, add_assignments, add_command, add_json, add_recipe
 from phalanx.launch.flags import add_flags
+from phalanx.system.paths import path_of
 
 ON_OFF = {'on': ('on',), 'off': ('off',), 'both': ('off', 'on')}
 EXAMPLES = (
@@ -25,7 +24,7 @@ def bench_parser() -> Parser:
     training.add_argument('--precision', metavar='A,B,..', help='fp32, bf16, fp16, one after the other')
     training.add_argument('--channels_last', nargs='?', const='on', choices=ON_OFF, help='NHWC maps')
     training.add_argument('--compile', nargs='?', const='on', choices=ON_OFF, help='torch.compile')
-    training.add_argument('--profile', type=Path, metavar='FILE', help='write what `phalanx plan` needs')
+    training.add_argument('--profile', type=path_of, metavar='FILE', help='write what `phalanx plan` needs')
     add_flags(training)
     loading = add_command(commands, 'data', 'the input pipeline alone, by transform')
     add_recipe(loading)
@@ -45,7 +44,9 @@ def bench_parser() -> Parser:
     scaling.add_argument('--repeats', type=int, default=3, metavar='K', help='of each world, taking turns (3)')
     scaling.add_argument('--full', action='store_true', help='train to the end instead, and compare accuracy')
     scaling.add_argument('--threads', type=int, metavar='N', help='of each rank on CPUs (default: cores / largest world)')
-    scaling.add_argument('--out', type=Path, metavar='FOLDER', help='where runs and tables go (default: runs/scaling/<recipe>)')
+    scaling.add_argument(
+        '--out', type=path_of, metavar='FOLDER', help='where runs and tables go (default: runs/scaling/<recipe>)'
+    )
     add_flags(scaling)
     return parser
 
@@ -57,7 +58,9 @@ def plan_parser() -> Parser:
         'recipe', metavar='RECIPE', nargs='?', help='measured here, now, unless --profile says what was measured before'
     )
     add_assignments(parser)
-    parser.add_argument('--profile', type=Path, metavar='FILE', help='as `phalanx bench train RECIPE --profile FILE` wrote it')
+    parser.add_argument(
+        '--profile', type=path_of, metavar='FILE', help='as `phalanx bench train RECIPE --profile FILE` wrote it'
+    )
     parser.add_argument('--nodes', default='1,2,4,8,32', metavar='1,2,..', help='numbers of nodes (1,2,4,8,32)')
     parser.add_argument('--devices_per_node', type=int, default=8, metavar='N', help='devices of a node (8)')
     parser.add_argument('--bandwidth', default='25Gbit', metavar='B', help="of a node's network card, each way (25Gbit)")

@@ -8,16 +8,26 @@ from pathlib import Path
 from phalanx.cli.data_options import new_parser
 from phalanx.curation.new.create import UNPACKED, create
 from phalanx.system.errors import RequestError
+from phalanx.system.paths import settled
 
 
 def command(words: Sequence[str]) -> int:
     """The exit status: 0 done, 1 the recipe does not train, 2 there is nothing to train on."""
     given = new_parser().parse_args(words)
     _check(given)
-    out = given.out or Path(f'{given.folder.absolute().stem}_phalanx')
+    folder = settled(given.folder)
+    out = settled(given.out) if given.out else _beside(folder)
     if out.exists() and (not out.is_dir() or {path.name for path in out.iterdir()} - {UNPACKED}):
-        raise RequestError(f'--out {out}: is there already; give a new folder')
-    return create(given, given.folder.absolute(), out.absolute())
+        raise RequestError(f'--out {given.out or out}: is there already; give a new folder')
+    return create(given, folder, out)
+
+
+def _beside(folder: Path) -> Path:
+    """Where the recipe goes by default: NAME_phalanx in the working folder, or beside `folder` where that is within it."""
+    name = (folder.name if folder.is_dir() else folder.stem) or 'data'
+    working = Path.cwd()
+    within = folder.is_dir() and working.resolve().is_relative_to(folder.resolve())
+    return (folder.parent if within else working) / f'{name}_phalanx'
 
 
 def _check(given: argparse.Namespace) -> None:

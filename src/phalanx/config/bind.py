@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, Self, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from phalanx.config.read import ConfigError, Node, did_you_mean, plain
+from phalanx.system.paths import path_of
 
 DEFAULT = 'default'
 WORDS = {
@@ -104,7 +105,7 @@ class _Binder:
         elif kind is str and text is not None and value is not None:
             value = text  # `2015` or `on` where a word is wanted
         elif kind is Path and text and value is not None:
-            return Path(text).expanduser(), Node(text, node.origin, text)
+            return path_of(text), Node(text, node.origin, text)
         if type(value) is not kind:
             quoted = kind is int and isinstance(value, str) and value.isdecimal()
             return self.wrong(node, path, words_for(kind), ', a word; leave out the quotes' if quoted else '')

@@ -12,6 +12,7 @@ import yaml
 
 from phalanx.config.shipped import shipped
 from phalanx.system.errors import RequestError
+from phalanx.system.paths import path_of
 
 # Two ways to say one thing. Whoever writes one of them last takes the other away, so that `--set train.steps=10` shortens a
 # recipe that counts epochs.
@@ -164,7 +165,7 @@ def base_path(base: Node, key: str, path: Path, known: Mapping[str, Path] | None
 
 def base_file(name: str, path: Path, known: Mapping[str, Path]) -> Path:
     """The file `name` as seen from the file at `path`; when there is none, what is `known` by that name, if anything is."""
-    beside = path.parent / name
+    beside = path.parent / path_of(name)
     return beside if beside.is_file() else known.get(name.removesuffix('.yml'), beside)
 
 

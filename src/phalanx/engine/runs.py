@@ -36,6 +36,7 @@ from phalanx.parallel.step import WholeStep
 from phalanx.report.readable import counted
 from phalanx.system.compiler import check_cache, use_own_cache
 from phalanx.system.errors import CheckpointError, RequestError
+from phalanx.system.paths import path_of, settled
 from phalanx.weights.checkpoint import Checkpoints, pointed_to, said_of
 from phalanx.weights.fetching import FetchError
 from phalanx.weights.matching import Rows, few
@@ -95,7 +96,7 @@ def open_job(recipe: str, assignments: Sequence[tuple[str, str]] = (), folder: P
     path = find_recipe(recipe)
     found = _read(path, assignments)
     bound, task, resolved = bind(found.root, Recipe, _family(found.root))
-    name = path.parent.name if path.name == 'config.yml' else path.stem
+    name = settled(path.parent).name if path.name == 'config.yml' else path.stem
     folder = folder or (path.parent if path.name == 'config.yml' else Path('runs') / name)
     return Job(bound, task, resolved, name, folder, found.notes, found.differs)
 
@@ -162,7 +163,7 @@ def _family(root: Node) -> type[Family]:
 
 def find_recipe(recipe: str) -> Path:
     """The file of a recipe: a path, a run folder, or the name of a shipped one. Raises ConfigError with the nearest name."""
-    path = Path(recipe)
+    path = path_of(recipe)
     if path.is_dir() and (path / 'config.yml').is_file():
         return path / 'config.yml'
     if path.is_file() and path.suffix in ('.onnx', '.xml', '.pt2'):
@@ -247,7 +248,7 @@ def check_folder(job: Job, resume: str | None, fresh: bool) -> None:
     """Raises RequestError when this run may not go on in its folder: another recipe was trained there, or a run is in it."""
     if (job.folder / LOCK).is_file() and os.access(job.folder / LOCK, os.W_OK):
         hold(job.folder).close()
-    if resume not in (None, 'auto') and not pointed_to(Path(str(resume))).is_dir():
+    if resume not in (None, 'auto') and not pointed_to(path_of(str(resume))).is_dir():
         raise RequestError(f'--resume {resume}: there is no such folder; give a checkpoint or run folder, or `auto`')
     if resume is None and not fresh and Checkpoints(job.folder, keep=1).all() and (changed := differences(job)):
         listed = '\n'.join(f'  {line}' for line in changed)

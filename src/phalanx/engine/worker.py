@@ -38,6 +38,7 @@ from phalanx.system.compiler import use_own_cache
 from phalanx.system.disk import remove_own, write_whole
 from phalanx.system.errors import CheckpointError, RunError, StoppedError
 from phalanx.system.memory import keep_freed_memory
+from phalanx.system.paths import path_of
 from phalanx.system.stops import interrupt_at_stops, wanted
 from phalanx.weights.checkpoint import Checkpoints, Loaded, load, pointed_to
 from phalanx.weights.finding import find, is_remote
@@ -305,7 +306,7 @@ def remove_parts(folder: Path) -> None:
 
 def given_checkpoint(path: str) -> tuple[Loaded, list[str]]:
     """The checkpoint that `--resume PATH` means, a run's newest or one itself, and what was damaged. Raises CheckpointError."""
-    given = Checkpoints(Path(path), keep=1)
+    given = Checkpoints(path_of(path), keep=1)
     checkpoint, damaged = given.newest() if given.root.is_dir() else (load(pointed_to(given.folder)), [])
     if checkpoint is None:
         raise CheckpointError(f'--resume {path}: no whole checkpoint in it; ' + '; '.join(damaged))

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ from phalanx.launch.environment import detect
 from phalanx.launch.names import START_PORT
 from phalanx.launch.start import Setting, Start
 from phalanx.system.cores import cores
+from phalanx.system.paths import path_of
 
 LONGEST = 1e8  # seconds, three years: what clocks can count to is not much more
 
@@ -34,7 +35,7 @@ ENVIRONMENT = {
 }
 
 
-def flag(said: str, metavar: str, *also: str, kind: type = str, default: float | None = None) -> Any:
+def flag(said: str, metavar: str, *also: str, kind: Callable[[str], Any] = str, default: float | None = None) -> Any:
     """A field of `Flags` and its option, which is read as `kind`; `also`: further names of it."""
     said += f' ({default:g})' if default else ''
     return field(default=default, metadata={'also': also, 'type': kind, 'metavar': metavar, 'help': said})
@@ -57,7 +58,7 @@ class Flags:
     rank: int | None = flag('with --nnodes: the place of this node, 0 on the master', 'N', kind=int)
     host: str | None = flag('the address of this node, when it has several', 'IP')
     start_port: int | None = flag(f'the first port that is used ({START_PORT}, or FLAGS_START_PORT)', 'PORT', kind=int)
-    log_dir: Path | None = flag('where workerlog.<rank> go (default: <run folder>/log)', 'DIR', kind=Path)
+    log_dir: Path | None = flag('where workerlog.<rank> go (default: <run folder>/log)', 'DIR', kind=path_of)
     log_append: bool = switch('keep what earlier runs wrote there')
     job_id: str | None = flag('nodes that give another name are not admitted', 'NAME')
     max_restart: int | None = flag('start again from the last checkpoint up to N times', 'N', '--max_restarts', kind=int)
@@ -65,7 +66,7 @@ class Flags:
     hang_timeout: float = flag('end a run that stands still for S seconds', 'S', kind=float, default=1800)
     heartbeat_timeout: float = flag('a node counts as lost after S seconds without heartbeat', 'S', kind=float, default=30)
     ssh: bool = switch('with --ips: start the other nodes from here, over ssh')
-    hostfile: Path | None = flag('the nodes, one address a line, instead of --ips', 'FILE', kind=Path)
+    hostfile: Path | None = flag('the nodes, one address a line, instead of --ips', 'FILE', kind=path_of)
 
     @classmethod
     def of(cls, given: argparse.Namespace, environment: Mapping[str, str] = os.environ, start: Start | None = None) -> Flags:

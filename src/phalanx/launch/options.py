@@ -1,10 +1,10 @@
 """The options of `phalanx launch` and `phalanx doctor`. Nothing here loads torch, so `--help` does not wait for it."""
 
 import argparse
-from pathlib import Path
 
 from phalanx.config.arguments import Help, Parser, add_json
 from phalanx.launch.flags import add_flags
+from phalanx.system.paths import path_of
 
 
 def launch_parser() -> argparse.ArgumentParser:
@@ -15,9 +15,11 @@ def launch_parser() -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     add_flags(parser)
-    parser.add_argument('--write_slurm', '--write-slurm', type=Path, metavar='FILE', help='write a batch script, start nothing')
     parser.add_argument(
-        '--write_kubernetes', '--write-kubernetes', type=Path, metavar='FILE', help='write a PyTorchJob manifest'
+        '--write_slurm', '--write-slurm', type=path_of, metavar='FILE', help='write a batch script, start nothing'
+    )
+    parser.add_argument(
+        '--write_kubernetes', '--write-kubernetes', type=path_of, metavar='FILE', help='write a PyTorchJob manifest'
     )
     parser.add_argument('-m', '--module', action='store_true', help='SCRIPT is the name of a module')
     parser.add_argument('script', metavar='SCRIPT', help='a Python script, or another program that can be run')

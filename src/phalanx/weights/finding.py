@@ -16,6 +16,7 @@ from urllib.parse import quote, urlsplit
 
 from phalanx.config.read import did_you_mean
 from phalanx.system.disk import write_whole
+from phalanx.system.paths import path_of
 from phalanx.weights.archives import SUFFIXES
 from phalanx.weights.fetching import SILENCE, Fetched, FetchError, check_address, fetch, fetched
 from phalanx.weights.published import PUBLISHED, entry_of
@@ -110,7 +111,7 @@ def _local(place: str) -> Path | None:
     """The path that `place` is; Paddle's projects leave out the suffix of their files."""
     if '://' in place:
         return None
-    path = Path(place).expanduser()
+    path = path_of(place)
     paths = (path, path.with_name(f'{path.name}.pdparams')) if path.name else (path,)
     return next((path for path in paths if path.exists()), None)
 

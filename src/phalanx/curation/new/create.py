@@ -8,6 +8,7 @@ import zipfile
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
+from shlex import quote
 from statistics import fmean
 
 from phalanx.curation.new import plan
@@ -25,6 +26,7 @@ from phalanx.engine.loader import BadSampleError
 from phalanx.engine.runs import check_parts, open_job
 from phalanx.report.readable import counted
 from phalanx.system.errors import RequestError, RunError
+from phalanx.system.paths import settled
 
 SHOWN = 5  # of many things that are left out
 SORTED = 'class_folders'
@@ -72,7 +74,7 @@ def create(given: argparse.Namespace, folder: Path, out: Path) -> int:
             f'nothing is left to {"train on" if not written.counts.get("train") else "evaluate with"}:\n'
             + '\n'.join([*found.left_out, *written.left_out][:SHOWN])
         )
-    weights = given.weights.absolute() if given.weights else STARTS[family].place if family in STARTS else None
+    weights = settled(given.weights) if given.weights else STARTS[family].place if family in STARTS else None
     _say(family, found, written, tree, weights)
     path = out / f'{out.name.removesuffix("_phalanx")}.yml'
     return _write_recipe(given, family, written, path, weights)
@@ -197,9 +199,9 @@ def _write_recipe(given: argparse.Namespace, family: Family, written: Written, p
         write()
     took = f', {plan.rounded(seconds)} on this node as busy as it is' if seconds is not None else ''
     print(f'\n{shown}: {counted(length.epochs, "epoch")}, {length.steps:,} steps{took}')
-    print(f'  phalanx data check {shown}')
-    print(f'  phalanx train {shown}')
-    print(f'  phalanx predict runs/{path.stem} IMAGES --out results')
+    print(f'  phalanx data check {quote(str(shown))}')
+    print(f'  phalanx train {quote(str(shown))}')
+    print(f'  phalanx predict {quote(f"runs/{path.stem}")} IMAGES --out results')
     return 0
 
 
@@ -209,7 +211,7 @@ def _head(
     """The comment that the recipe begins with."""
     counts = ', '.join(f'{count} {split}' for split, count in written.counts.items())
     lines = [
-        f'{given.folder.absolute().name}: {family}, {counts}.',
+        f'{settled(given.folder).name}: {family}, {counts}.',
         f'Written by `phalanx new` on {datetime.date.today()}; change what you like.',
         '',
         f'hardware: {node}',

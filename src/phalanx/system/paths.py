@@ -1,0 +1,18 @@
+"""Paths as people write them."""
+
+import os
+from pathlib import Path
+
+
+def path_of(text: str) -> Path:
+    """The path that `text` names; `~` is the user's home, as in `--out=~/x` and in recipes, where no shell puts it."""
+    return Path(os.path.expanduser(text))  # noqa: PTH111 -- leaves `~nobody` as it is, where pathlib raises RuntimeError
+
+
+def settled(path: Path) -> Path:
+    """`path` absolute and without `..`, so that it can be compared with others. Links stay, except in front of a `..`."""
+    parts = path.absolute().parts
+    if os.pardir not in parts:
+        return path.absolute()
+    end = len(parts) - parts[::-1].index(os.pardir)
+    return Path(*parts[:end]).resolve().joinpath(*parts[end:])

@@ -1,0 +1,100 @@
+"""Paths as people write them: `..`, links, trailing slashes, blanks and `~` mean the same folder in every command."""
+
+import os
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+
+from phalanx.cli.main import main
+from phalanx.config.read import read
+from phalanx.engine.runs import open_job
+from phalanx.system.paths import path_of, settled
+
+IMAGES = 8
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A home with `my photos/` (images and masks), a link to it, and the working folder `work/here`."""
+    data = tmp_path / 'my photos'
+    for number in range(IMAGES):
+        pixels = np.random.default_rng(number).integers(0, 255, (32, 48, 3), np.uint8)
+        for folder, image in (('images', pixels), ('masks', (pixels[..., 0] > 99).astype(np.uint8))):
+            (data / folder).mkdir(parents=True, exist_ok=True)
+            cv2.imwrite(str(data / folder / f'{number}.png'), image)
+    (tmp_path / 'elsewhere').mkdir()
+    (tmp_path / 'elsewhere' / 'link').symlink_to(data)
+    (tmp_path / 'elsewhere' / 'inner').symlink_to(data / 'images')
+    (tmp_path / 'work' / 'here').mkdir(parents=True)
+    monkeypatch.chdir(tmp_path / 'work' / 'here')
+    monkeypatch.setenv('HOME', str(tmp_path))
+    return tmp_path
+
+
+# Each names the folder of data, from the working folder or another one, and says where the recipe goes by default.
+PLACES = [
+    ('work/here', '../../my photos', 'work/here/my photos_phalanx/my photos.yml'),
+    ('work/here', '../../my photos/', 'work/here/my photos_phalanx/my photos.yml'),
+    ('work/here', '../../work/../my photos/images/..', 'work/here/my photos_phalanx/my photos.yml'),
+    ('work/here', '../../elsewhere/link', 'work/here/link_phalanx/link.yml'),
+    ('work/here', '../../elsewhere/inner/..', 'work/here/my photos_phalanx/my photos.yml'),  # the link leads elsewhere
+    ('work/here', '~/my photos', 'work/here/my photos_phalanx/my photos.yml'),
+    ('my photos', '.', 'my photos_phalanx/my photos.yml'),  # not within the data
+    ('my photos/images', '..', 'my photos_phalanx/my photos.yml'),
+]
+
+
+@pytest.mark.parametrize(('working', 'given', 'recipe'), PLACES)
+def test_new_reads_a_folder_however_it_is_written(
+    home: Path, monkeypatch: pytest.MonkeyPatch, working: str, given: str, recipe: str
+) -> None:
+    monkeypatch.chdir(home / working)
+    assert main(['new', given, '--no_trial']) == 0
+    dataset = open_job(str(home / recipe)).task.dataset('train')
+    assert len(dataset) + len(open_job(str(home / recipe)).task.dataset('eval')) == IMAGES
+    assert sorted(path.name for path in (home / 'my photos').iterdir()) == ['images', 'masks']  # nothing was added
+
+
+@pytest.mark.parametrize('out', ['../out', '../../work/here/../out/', '~/work/out', '../here/../out'])
+def test_prepare_and_new_write_where_out_says(home: Path, out: str) -> None:
+    assert main(['new', '../../my photos', '--no_trial', '--out', out]) == 0
+    assert (home / 'work' / 'out' / 'out.yml').is_file()
+    assert main(['data', 'prepare', 'masks', '../../elsewhere/inner/..', f'--out={out.rstrip("/")}2']) == 0
+    assert len([*(home / 'work' / 'out2' / 'images').rglob('*.png')]) == IMAGES
+
+
+def test_a_recipe_takes_paths_with_a_tilde(home: Path) -> None:
+    assert main(['new', '~/my photos', '--no_trial', '--out', '~/made']) == 0
+    (home / 'work' / 'own.yml').write_text('_base_: ~/made/made.yml\ndata: {root: ~/my photos/../}\n')
+    assert read(path_of('~/work/own.yml')).value['task'].value == 'segmentation'
+    job = open_job('~/work/own.yml', [('train.cache={gib: 1, folder: ~/cache}', '--set')])
+    assert job.recipe.train.cache.folder == home / 'cache'
+    assert job.name == 'own'
+
+
+@pytest.mark.parametrize('given', ['.', '../run/', '../../work/here/../run', '~/work/run', '../linked'])
+def test_a_run_folder_is_known_by_its_name_however_it_is_written(
+    home: Path, monkeypatch: pytest.MonkeyPatch, given: str
+) -> None:
+    run = home / 'work' / 'run'
+    run.mkdir()
+    (home / 'work' / 'linked').symlink_to(run)
+    (run / 'config.yml').write_text('_base_: unet_digits\n')
+    monkeypatch.chdir(run)
+    job = open_job(given)
+    assert job.name in ('run', 'linked')
+    assert job.folder.resolve() == run
+
+
+@pytest.mark.parametrize('text', ['~nobody-of-this-name/x', 'a b/~', '~~'])
+def test_what_is_no_home_stays_as_it_is(text: str) -> None:
+    assert path_of(text) == Path(text)
+
+
+def test_a_settled_path_keeps_links_but_those_in_front_of_a_step_up(home: Path) -> None:
+    elsewhere = home / 'elsewhere'
+    assert settled(elsewhere / 'link' / 'images') == elsewhere / 'link' / 'images'
+    assert settled(elsewhere / 'inner' / os.pardir / 'masks') == home / 'my photos' / 'masks'
+    assert settled(Path('../x')) == home / 'work' / 'x'
