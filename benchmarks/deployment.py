@@ -32,8 +32,8 @@ from phalanx.deploy.deployed import evaluate
 from phalanx.deploy.export import Options, answers, export
 from phalanx.deploy.options import FORMATS
 from phalanx.deploy.writing import ExportError
+from phalanx.engine.job import Job, open_job
 from phalanx.engine.loader import evaluation_draws
-from phalanx.engine.runs import Job, open_job
 from phalanx.runtime import Model
 from phalanx.runtime.prepare import Floats
 from phalanx.runtime.session import Run, opened

@@ -26,7 +26,7 @@ import torch
 
 from phalanx.bench.show import as_markdown
 from phalanx.bench.train import measure, of_peak
-from phalanx.engine.runs import open_job
+from phalanx.engine.job import open_job
 from phalanx.engine.worker import joined
 
 RECIPES = {  # name -> settings on a GPU, on a CPU

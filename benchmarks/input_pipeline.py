@@ -26,8 +26,8 @@ from PIL import Image
 
 from phalanx.bench.data import one_thread, prepare
 from phalanx.bench.show import as_text
+from phalanx.engine.job import open_job
 from phalanx.engine.loader import Stream
-from phalanx.engine.runs import open_job
 
 Rng = np.random.Generator
 Prepare = Callable[[int], None]  # makes the batch of a step

@@ -19,8 +19,8 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from phalanx.data.samples import Draw
+from phalanx.engine.job import open_job
 from phalanx.engine.meters import peak_memory_mb
-from phalanx.engine.runs import open_job
 from phalanx.engine.validation import BatchAlone
 from phalanx.parallel.norms import BatchNorm2d
 

@@ -20,8 +20,8 @@ import torch
 from plain_ddp import CPU, WARMUP
 
 from phalanx.bench.show import as_text
+from phalanx.engine.job import open_job
 from phalanx.engine.meters import peak_memory_mb
-from phalanx.engine.runs import open_job
 from phalanx.engine.trainer import Trainer
 
 PLAIN = Path(__file__).with_name('plain_ddp.py')

@@ -15,8 +15,8 @@ import pytest
 import torch
 
 from phalanx.data.samples import Draw
+from phalanx.engine.job import Job, open_job
 from phalanx.engine.loader import BadSampleError, Loader
-from phalanx.engine.runs import Job, open_job
 from running import run_here
 
 NAMES = [f'{number}.png' for number in range(4)]  # each split has all of them

@@ -14,7 +14,7 @@ import torch
 
 from faults.files import FILES, write_data_set
 from faults.started import BOUND, Started, left
-from phalanx.engine.runs import open_job
+from phalanx.engine.job import open_job
 from phalanx.engine.trainer import Trainer
 from phalanx.engine.worker import prepare
 from phalanx.system.errors import RunError

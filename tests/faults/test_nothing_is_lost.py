@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from faults.started import BOUND, Started, left
-from phalanx.engine.runs import hold
+from phalanx.engine.folder import hold
 from phalanx.launch.launcher import MARK, PREFIX, scratch_folder
 from phalanx.system.disk import write_whole
 from phalanx.weights.checkpoint import Checkpoints, weights_at

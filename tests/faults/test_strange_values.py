@@ -14,7 +14,7 @@ from PIL import Image
 
 import phalanx.cli.main as cli
 from phalanx.data.samples import Draw, SampleError
-from phalanx.engine.runs import hold
+from phalanx.engine.folder import hold
 from phalanx.families.detection.data.coco import CocoJson
 from phalanx.families.detection.data.voc import PascalVOC
 from phalanx.families.segmentation.data.file_list import FileList

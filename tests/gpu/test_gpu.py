@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from phalanx.engine.runs import open_job
+from phalanx.engine.job import open_job
 from phalanx.engine.trainer import Trainer
 from phalanx.parallel import dist, norms
 from phalanx.parallel.norms import BatchNorm2d

@@ -26,7 +26,7 @@ from torch._dynamo.utils import counters
 
 from phalanx.config.bind import hints_of
 from phalanx.data.samples import Draw
-from phalanx.engine.runs import open_job
+from phalanx.engine.job import open_job
 from phalanx.engine.trainer import Trainer
 from phalanx.families.catalog import CATALOGS, FAMILIES
 from phalanx.nn import stochastic

@@ -20,7 +20,7 @@ from phalanx import load_run
 from phalanx.data.samples import Image
 from phalanx.deploy.export import calibration, compare
 from phalanx.deploy.writing import ExportError
-from phalanx.engine.runs import open_job
+from phalanx.engine.job import open_job
 from phalanx.families.task import Export
 from phalanx.system.errors import RequestError
 

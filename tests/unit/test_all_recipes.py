@@ -16,8 +16,8 @@ import yaml
 from phalanx.cli.main import main
 from phalanx.config.read import document
 from phalanx.config.shipped import recipes_folder
+from phalanx.engine.job import open_job
 from phalanx.engine.optim.groups import parameter_groups
-from phalanx.engine.runs import open_job
 from phalanx.families.catalog import FAMILIES
 
 FOLDERS = {folder.name: sorted(folder.glob('*.yml')) for folder in sorted(recipes_folder().iterdir())}

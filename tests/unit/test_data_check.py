@@ -13,7 +13,7 @@ from PIL import Image
 import phalanx.cli.main as cli
 from phalanx.curation.census import Census, Problem, SplitCensus, spread, take_census
 from phalanx.curation.tables import size_rows
-from phalanx.engine.runs import open_job
+from phalanx.engine.job import open_job
 from phalanx.families.detection.survey import AMBIGUOUS, SMALL, TWICE
 from phalanx.families.recognition.survey import places_needed
 from phalanx.families.segmentation.labels import VOID

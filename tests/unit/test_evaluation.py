@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from phalanx.engine.evaluation import AGREEMENTS, WORST, EvaluationStoppedError, Setup, Shown, evaluate, lowest, with_worst
-from phalanx.engine.runs import open_job
+from phalanx.engine.job import open_job
 from phalanx.families.task import Grade
 from phalanx.nn.precision import Precision
 

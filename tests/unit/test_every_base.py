@@ -16,7 +16,8 @@ import yaml
 import drawn
 from layouts import LAYOUTS, ROOT, WITHOUT_ROOT
 from phalanx.config.shipped import recipes_folder
-from phalanx.engine.runs import check_parts, open_job
+from phalanx.engine.checks import check_parts
+from phalanx.engine.job import open_job
 from phalanx.engine.trainer import Trainer
 from phalanx.families.catalog import CATALOGS
 from running import records, run_here

@@ -14,9 +14,9 @@ import torch
 from torch import nn
 
 from phalanx.config.read import ConfigError
+from phalanx.engine.job import open_job
 from phalanx.engine.optim.frozen import FrozenAtFirst, freeze
 from phalanx.engine.progress import Progress
-from phalanx.engine.runs import open_job
 from phalanx.engine.trainer import Trainer
 from phalanx.families.segmentation.models.pp_liteseg import pp_liteseg
 from phalanx.parallel import norms

@@ -9,7 +9,7 @@ import pytest
 import safetensors.torch
 
 from phalanx.engine.finetune import choices, finetuned
-from phalanx.engine.runs import Job, open_job
+from phalanx.engine.job import Job, open_job
 from phalanx.families.segmentation.data import cityscapes
 from phalanx.system.errors import RequestError
 from phalanx.weights.published import PUBLISHED, class_names, recipe_of

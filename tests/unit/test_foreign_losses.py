@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from phalanx.config.read import ConfigError
-from phalanx.engine.runs import open_job
+from phalanx.engine.job import open_job
 from phalanx.engine.trainer import Trainer
 from phalanx.families.catalog import CATALOGS, FAMILIES
 from phalanx.families.segmentation.loss import PixelLoss

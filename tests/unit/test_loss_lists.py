@@ -8,7 +8,7 @@ import torch
 from phalanx.config.bind import hints_of
 from phalanx.config.read import ConfigError
 from phalanx.data.samples import Draw
-from phalanx.engine.runs import open_job
+from phalanx.engine.job import open_job
 from phalanx.families.catalog import CATALOGS, FAMILIES
 from phalanx.parallel.step import WholeStep
 

@@ -17,7 +17,7 @@ from phalanx.config.read import plain
 from phalanx.curation.new import create, plan
 from phalanx.curation.new.published import STARTS
 from phalanx.curation.prepare.samples import Family
-from phalanx.engine.runs import open_job
+from phalanx.engine.job import open_job
 from running import run_here
 
 DRAWN: dict[Callable[[Path], None], tuple[str, int]] = {  # the family, and the training samples of those drawn

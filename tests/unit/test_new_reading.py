@@ -33,7 +33,7 @@ from phalanx.curation.prepare.samples import Found, Sample, Thing
 from phalanx.curation.prepare.targets import Written
 from phalanx.curation.prepare.tree import Tree
 from phalanx.data.samples import Draw
-from phalanx.engine.runs import open_job
+from phalanx.engine.job import open_job
 from phalanx.families.text_detection.data.label_files import LabelFiles
 from running import run_here
 

@@ -12,8 +12,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from phalanx.engine.job import open_job
 from phalanx.engine.loader import Stream
-from phalanx.engine.runs import open_job
 from phalanx.families.recognition.models import MODELS
 from phalanx.families.recognition.texts import Texts
 from phalanx.families.segmentation.loss import LOSSES

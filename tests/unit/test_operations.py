@@ -12,8 +12,8 @@ import torch
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from phalanx.engine.job import open_job
 from phalanx.engine.optim.groups import parameter_groups
-from phalanx.engine.runs import open_job
 from phalanx.engine.trainer import Trainer
 from phalanx.parallel.norms import BatchNorm2d
 from phalanx.parallel.step import WholeStep

@@ -13,8 +13,8 @@ import pytest
 
 from mutations import mutated, translated
 from phalanx.config.read import ConfigError, plain
+from phalanx.engine.job import open_job
 from phalanx.engine.optim.schedule import Schedule
-from phalanx.engine.runs import open_job
 from phalanx.paddle.configs import paddledet
 from phalanx.paddle.configs.dialect import Reading
 

@@ -12,8 +12,8 @@ import pytest
 
 from mutations import mutated, translated
 from phalanx.config.read import ConfigError, plain
+from phalanx.engine.job import open_job
 from phalanx.engine.optim.schedule import Schedule
-from phalanx.engine.runs import open_job
 from phalanx.families.recognition.characters import SHORT, BuiltIn
 from phalanx.families.table.tokens import CHINESE, PUBLISHED
 from phalanx.paddle.configs import paddleocr

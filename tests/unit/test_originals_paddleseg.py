@@ -13,8 +13,8 @@ import pytest
 from mutations import mutated, translated
 from phalanx.cli.main import main
 from phalanx.config.read import ConfigError, plain
+from phalanx.engine.job import Job, open_job
 from phalanx.engine.optim.schedule import Schedule
-from phalanx.engine.runs import Job, open_job
 from phalanx.paddle.configs import dialect_of, paddleseg, translate
 from phalanx.paddle.configs.dialect import Reading
 

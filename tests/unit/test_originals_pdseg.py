@@ -11,9 +11,9 @@ import pytest
 
 from mutations import mutated, translated
 from phalanx.config.read import ConfigError, plain
+from phalanx.engine.job import Job, open_job
 from phalanx.engine.optim.groups import parameter_groups
 from phalanx.engine.optim.schedule import Schedule
-from phalanx.engine.runs import Job, open_job
 from phalanx.families.segmentation.models import MODELS
 from phalanx.paddle.configs import dialect_of, pdseg
 from phalanx.paddle.configs.dialect import Reading

@@ -21,7 +21,7 @@ from test_originals_pdseg import UNET_PET
 import drawn
 from phalanx.cli.train import wanted
 from phalanx.config.read import plain
-from phalanx.engine.runs import Job
+from phalanx.engine.job import Job
 from phalanx.families.recognition.data.label_files import LabelFiles
 from phalanx.families.recognition.data.lmdb_sets import write_lmdb
 from phalanx.launch import command as launching

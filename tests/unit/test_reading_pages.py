@@ -279,7 +279,7 @@ def test_published_weights_read_a_page_as_rapidocr_does(tmp_path: Path) -> None:
     import rapidocr_onnxruntime
     from onnxruntime import InferenceSession
 
-    from phalanx.engine.runs import open_job
+    from phalanx.engine.job import open_job
     from phalanx.engine.trained import Trained
     from phalanx.families.text_detection.data.drawn_pages import DrawnPages
 

@@ -14,7 +14,9 @@ import pytest
 from phalanx.config.read import ConfigError, plain
 from phalanx.config.show import show
 from phalanx.deploy.predict import list_files
-from phalanx.engine.runs import check_folder, check_parts, differences, hold, open_job, with_names
+from phalanx.engine.checks import check_parts
+from phalanx.engine.folder import check_folder, differences, hold, with_names
+from phalanx.engine.job import open_job
 from phalanx.families.recognition.task import Recognition
 from phalanx.families.segmentation.task import Segmentation
 from phalanx.system.errors import RequestError

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.testing import assert_close
 
-from phalanx.engine.runs import open_job
+from phalanx.engine.job import open_job
 from phalanx.families.segmentation.inference import Inference
 from phalanx.runtime.segmentation import starts
 

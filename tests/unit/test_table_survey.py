@@ -6,7 +6,7 @@ import numpy as np
 
 from phalanx.curation.census import Surveyed, take_census
 from phalanx.data.samples import Draw, Image
-from phalanx.engine.runs import open_job
+from phalanx.engine.job import open_job
 from phalanx.families.table.annotation import Cell, Table
 from phalanx.families.table.survey import CellSurvey
 from phalanx.families.table.tokens import Vocabulary

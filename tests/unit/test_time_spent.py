@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import torch
 
+from phalanx.engine.job import open_job
 from phalanx.engine.progress import Progress
-from phalanx.engine.runs import open_job
 from phalanx.engine.trainer import Trainer
 from running import TINY
 

@@ -18,7 +18,7 @@ from phalanx.config.read import ConfigError
 from phalanx.data.samples import Image
 from phalanx.data.video import Video, VideoWriter
 from phalanx.deploy.predict import predict_video
-from phalanx.engine.runs import open_job
+from phalanx.engine.job import open_job
 from phalanx.system.errors import StoppedError
 from phalanx.weights.checkpoint import Checkpoints, step_of
 from running import TINY, losses, records, run_here

@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from phalanx.data.samples import Draw
 from phalanx.engine.evaluation import Setup
-from phalanx.engine.runs import open_job
+from phalanx.engine.job import open_job
 from phalanx.engine.validation import validation_loss
 from phalanx.families.catalog import FAMILIES
 from phalanx.nn.precision import Precision

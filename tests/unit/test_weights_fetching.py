@@ -20,7 +20,7 @@ from PIL import Image
 
 from phalanx import create_model
 from phalanx.cli.weights import command as weights_command
-from phalanx.engine.runs import open_job
+from phalanx.engine.job import open_job
 from phalanx.families.detection.models.ppyoloe import ppyoloe
 from phalanx.weights.fetching import Fetched, FetchError, fetch
 from phalanx.weights.finding import NotFoundError, find

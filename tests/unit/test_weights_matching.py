@@ -12,7 +12,9 @@ import torch
 from torch import Tensor, nn
 
 from phalanx.config.show import show
-from phalanx.engine.runs import load_initial, open_job, with_names
+from phalanx.engine.folder import with_names
+from phalanx.engine.initial import load_initial
+from phalanx.engine.job import open_job
 from phalanx.weights.checkpoint import Checkpoints
 from phalanx.weights.matching import Fit, Naming, Rows, Slot
 from phalanx.weights.onnx_file import characters_in

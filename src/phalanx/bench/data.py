@@ -14,8 +14,8 @@ import torch
 from phalanx.bench.show import as_text
 from phalanx.data.cache import of_node, using
 from phalanx.data.samples import Dataset, Draw, SampleError
+from phalanx.engine.job import Job
 from phalanx.engine.loader import Stream, prepare_on_one_core
-from phalanx.engine.runs import Job
 from phalanx.families.task import B, S
 from phalanx.report.readable import counted, number, percent
 

@@ -20,7 +20,7 @@ from typing import Any
 import torch
 
 from phalanx.bench.show import Row, as_markdown, as_text
-from phalanx.engine.runs import Job
+from phalanx.engine.job import Job
 from phalanx.engine.timeline import in_steps
 from phalanx.report.charts import Chart, Line, Points, chart
 from phalanx.report.page import read_lines, rendered

@@ -17,8 +17,8 @@ from phalanx.bench.data import worker_rate
 from phalanx.bench.flops import measured_peak, now, step_flops
 from phalanx.bench.profile import PHASES, Profile, profiled
 from phalanx.bench.show import as_text
+from phalanx.engine.job import Job
 from phalanx.engine.meters import peak_memory_mb, slower_ranks
-from phalanx.engine.runs import Job
 from phalanx.engine.trainer import Trainer
 from phalanx.families.task import B, P, S
 from phalanx.nn.precision import DTYPES

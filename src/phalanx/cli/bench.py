@@ -14,8 +14,9 @@ from phalanx.cli.bench_options import ON_OFF, bench_parser
 from phalanx.cli.bench_scaling import bench_cluster, bench_scaling
 from phalanx.cli.ranks import launched
 from phalanx.config.arguments import assignments
+from phalanx.engine.checks import check_parts
+from phalanx.engine.job import Job, open_job
 from phalanx.engine.loader import BadSampleError
-from phalanx.engine.runs import Job, check_parts, open_job
 from phalanx.engine.worker import joined
 from phalanx.nn.precision import DTYPES
 from phalanx.parallel import dist

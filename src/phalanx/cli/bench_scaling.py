@@ -9,7 +9,8 @@ from pathlib import Path
 from phalanx.bench import scaling
 from phalanx.cli.ranks import cluster_of, requested
 from phalanx.config.arguments import assignments
-from phalanx.engine.runs import Job, check_parts, open_job
+from phalanx.engine.checks import check_parts
+from phalanx.engine.job import Job, open_job
 from phalanx.launch.cluster import Cluster
 from phalanx.launch.flags import Flags
 from phalanx.parallel import dist

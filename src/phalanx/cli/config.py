@@ -9,7 +9,7 @@ from phalanx.config.arguments import parse_brought
 from phalanx.config.explain import explain_any
 from phalanx.config.read import plain
 from phalanx.config.show import show
-from phalanx.engine.runs import families_of, open_job
+from phalanx.engine.job import families_of, open_job
 from phalanx.engine.schema import Recipe
 
 

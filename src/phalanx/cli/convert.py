@@ -12,7 +12,7 @@ from phalanx.cli.options import convert_parser
 from phalanx.config.arguments import Assignments, assignments
 from phalanx.config.read import parsed_assignment, plain
 from phalanx.config.show import show
-from phalanx.engine.runs import find_recipe, open_job
+from phalanx.engine.job import find_recipe, open_job
 from phalanx.engine.zoo import create_model
 from phalanx.paddle.configs import dialect_of, translate
 from phalanx.paddle.configs.dialect import Reading

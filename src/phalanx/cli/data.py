@@ -17,7 +17,8 @@ from phalanx.curation.page import page
 from phalanx.curation.prepare.command import prepare
 from phalanx.curation.tables import print_census
 from phalanx.data.samples import Draw, SampleError, Split
-from phalanx.engine.runs import Job, check_parts, open_job
+from phalanx.engine.checks import check_parts
+from phalanx.engine.job import Job, open_job
 from phalanx.report.terminal import terminal
 from phalanx.system.cores import cores
 from phalanx.system.disk import write_whole

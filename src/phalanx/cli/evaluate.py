@@ -11,8 +11,9 @@ from phalanx.cli.options import eval_parser
 from phalanx.cli.ranks import as_rank, cluster_of, launched, requested
 from phalanx.config.arguments import Assignments, parse_brought
 from phalanx.engine import worker
+from phalanx.engine.folder import said_of_weights
+from phalanx.engine.job import Job, open_job
 from phalanx.engine.loader import BadSampleError
-from phalanx.engine.runs import Job, open_job, said_of_weights
 from phalanx.launch.remote import everywhere
 from phalanx.parallel import dist
 from phalanx.report.report import PAGE_PICTURES, print_evaluation, write_evaluation

@@ -14,7 +14,9 @@ from phalanx.bench.profile import Profile
 from phalanx.bench.show import as_text
 from phalanx.cli.bench_options import plan_parser
 from phalanx.config.arguments import assignments
-from phalanx.engine.runs import check_parts, open_job, pick_device
+from phalanx.engine.checks import check_parts
+from phalanx.engine.device import pick_device
+from phalanx.engine.job import open_job
 from phalanx.report.readable import duration, number, percent
 from phalanx.system.errors import RequestError
 

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from phalanx.config.read import plain
-from phalanx.engine.runs import Job
+from phalanx.engine.job import Job
 from phalanx.launch.cluster import Cluster, interface_of
 from phalanx.launch.environment import detect
 from phalanx.launch.flags import Flags

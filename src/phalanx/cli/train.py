@@ -11,9 +11,13 @@ from phalanx.cli.options import train_parser
 from phalanx.cli.ranks import as_rank, cluster_of, launched, requested
 from phalanx.config.arguments import Assignments, parse_brought, with_values
 from phalanx.engine import worker
+from phalanx.engine.checks import check_parts
+from phalanx.engine.device import pick_device
 from phalanx.engine.finetune import finetuned, lines
+from phalanx.engine.folder import check_folder, set_aside
+from phalanx.engine.initial import check_initial
+from phalanx.engine.job import Job, find_recipe, open_job
 from phalanx.engine.loader import BadSampleError
-from phalanx.engine.runs import Job, check_folder, check_initial, check_parts, find_recipe, open_job, pick_device, set_aside
 from phalanx.launch.preflight import look_here
 from phalanx.launch.remote import everywhere
 from phalanx.paddle.configs import dialect_of

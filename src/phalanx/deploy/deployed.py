@@ -20,8 +20,8 @@ from phalanx.config.arguments import Assignments
 from phalanx.data.samples import Draw, SampleError
 from phalanx.engine import worker
 from phalanx.engine.evaluation import Shown, with_worst, worst_of
+from phalanx.engine.job import Job, open_job
 from phalanx.engine.loader import check_bad, evaluation_draws
-from phalanx.engine.runs import Job, open_job
 from phalanx.families.task import Evaluation, Grade
 from phalanx.report.report import PAGE_PICTURES, write_evaluation
 from phalanx.runtime import ArtifactError, Model, load

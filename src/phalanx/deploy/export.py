@@ -40,7 +40,8 @@ from phalanx.deploy.writing import (
     traced,
     write_onnx,
 )
-from phalanx.engine.runs import Job, open_job, said_of_weights
+from phalanx.engine.folder import said_of_weights
+from phalanx.engine.job import Job, open_job
 from phalanx.families.distillation import student_of
 from phalanx.families.task import Export, Task
 from phalanx.runtime.model import FAMILIES

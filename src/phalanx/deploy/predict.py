@@ -15,7 +15,7 @@ from phalanx.data.image import read_image
 from phalanx.data.samples import Image, SampleError
 from phalanx.data.video import VIDEOS, Video, VideoWriter
 from phalanx.deploy.options import predict_parser
-from phalanx.engine.runs import Job, open_job
+from phalanx.engine.job import Job, open_job
 from phalanx.engine.trained import Trained
 from phalanx.families.task import Writers
 from phalanx.report.readable import counted

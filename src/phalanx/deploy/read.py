@@ -15,7 +15,7 @@ from phalanx.data.video import VIDEOS
 from phalanx.deploy.options import read_parser
 from phalanx.deploy.pages import WRITERS, drawn
 from phalanx.deploy.predict import check_ways, is_camera, list_files
-from phalanx.engine.runs import open_job
+from phalanx.engine.job import open_job
 from phalanx.engine.trained import AnImage, Trained, pixels_of
 from phalanx.report.readable import counted
 from phalanx.runtime import ArtifactError, Line

@@ -15,7 +15,7 @@ from phalanx.config.arguments import Assignments
 from phalanx.config.read import plain
 from phalanx.config.shipped import shipped
 from phalanx.engine.ema import TRIAL, WINDOWS
-from phalanx.engine.runs import Job, open_job
+from phalanx.engine.job import Job, open_job
 from phalanx.system.errors import RequestError
 from phalanx.weights.published import PUBLISHED
 

@@ -13,7 +13,11 @@ import torch
 from phalanx.data.image import read_image
 from phalanx.data.samples import Image
 from phalanx.engine import worker
-from phalanx.engine.runs import Job, check_folder, check_initial, check_parts, open_job, pick_device, said_of_weights
+from phalanx.engine.checks import check_parts
+from phalanx.engine.device import pick_device
+from phalanx.engine.folder import check_folder, said_of_weights
+from phalanx.engine.initial import check_initial
+from phalanx.engine.job import Job, open_job
 from phalanx.report.report import Callback
 from phalanx.report.trackers import check_trackers
 from phalanx.runtime.prepare import checked

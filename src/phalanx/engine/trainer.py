@@ -16,6 +16,7 @@ from phalanx.data import cache
 from phalanx.engine.ema import Ema
 from phalanx.engine.evaluation import Setup
 from phalanx.engine.evaluator import Evaluator
+from phalanx.engine.initial import load_initial
 from phalanx.engine.loader import Stream, check_bad
 from phalanx.engine.meters import StepNumbers, Stopwatch, peak_memory_mb, throughput
 from phalanx.engine.optim.clip import clip
@@ -25,7 +26,6 @@ from phalanx.engine.optim.optimizers import set_lr
 from phalanx.engine.optim.scaling import scaled
 from phalanx.engine.passes import NetworkWithLoss, Passes
 from phalanx.engine.progress import Progress
-from phalanx.engine.runs import load_initial
 from phalanx.engine.saving import Saver
 from phalanx.engine.schema import Recipe
 from phalanx.engine.step_flags import StepFlags

@@ -23,9 +23,11 @@ import phalanx
 from phalanx.config.read import plain
 from phalanx.config.show import show
 from phalanx.engine import evaluation
+from phalanx.engine.device import pick_device
+from phalanx.engine.folder import differences, hold, set_aside, with_names
+from phalanx.engine.job import Job
 from phalanx.engine.loader import PATIENCE
 from phalanx.engine.progress import Progress
-from phalanx.engine.runs import Job, differences, hold, pick_device, set_aside, with_names
 from phalanx.engine.schema import Train
 from phalanx.engine.timeline import Timeline
 from phalanx.engine.trainer import Trainer

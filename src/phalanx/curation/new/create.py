@@ -22,8 +22,9 @@ from phalanx.curation.prepare.samples import SPLIT_NAMES, Family, Found, Sample,
 from phalanx.curation.prepare.targets import Written, meaning_for, write
 from phalanx.curation.prepare.tree import Tree
 from phalanx.curation.prepare.unpack import unpacked
+from phalanx.engine.checks import check_parts
+from phalanx.engine.job import open_job
 from phalanx.engine.loader import BadSampleError
-from phalanx.engine.runs import check_parts, open_job
 from phalanx.report.readable import counted
 from phalanx.system.errors import RequestError, RunError
 from phalanx.system.paths import settled

@@ -1,0 +1,85 @@
+"""Checks before a start: data sets, network, optimizer and shares of ranks that cannot be right."""
+
+import os
+import shutil
+import sys
+
+import torch
+from torch import nn
+
+from phalanx.data.cache import check_room
+from phalanx.data.samples import Draw, SampleError
+from phalanx.engine.device import pick_device
+from phalanx.engine.job import Job
+from phalanx.engine.loader import Stream
+from phalanx.engine.optim import REFUSING
+from phalanx.engine.optim.frozen import freeze
+from phalanx.engine.optim.groups import parameter_groups
+from phalanx.parallel.step import WholeStep
+from phalanx.system.compiler import check_cache, use_own_cache
+from phalanx.system.errors import RequestError
+
+
+def check_parts(job: Job, world_size: int) -> None:
+    """Builds what can be wrong without a wrong key: data sets, network, optimizer, shares.
+
+    Raises RequestError with every problem found.
+    """
+    train, task = job.recipe.train, job.task
+    if train.compile:
+        use_own_cache()
+        check_cache()
+    if train.compile and pick_device(job.recipe.device).type == 'cpu':
+        check_compiler()
+
+    def check_cached() -> None:
+        if train.cache is not None:
+            check_room(train.cache)
+
+    def check_stream() -> None:
+        size = len(task.dataset('train'))
+        Stream(size, train.global_batch(world_size), train.micro_batches, train.seed, 0, world_size)
+
+    def check_network() -> None:
+        model = task.model()
+        freeze(model, train.freeze)
+        groups = parameter_groups(model, job.recipe.parameters)
+        if getattr(job.recipe.optimizer, 'func', None) in REFUSING:  # making any optimizer makes torch import its compiler: 3 s
+            job.recipe.optimizer(groups)
+        check_norms(job, model, world_size)
+
+    problems: list[str] = []
+    for check in (check_cached, check_stream, lambda: task.dataset('eval'), check_network):
+        try:
+            check()
+        except (ValueError, OSError) as error:
+            if str(error) not in problems:  # one missing folder keeps several parts from being built
+                problems.append(str(error))
+    if problems:
+        raise RequestError('\n'.join(problems))
+
+
+def check_norms(job: Job, model: nn.Module, world_size: int) -> None:
+    """Raises ValueError where a batch norm would see one value a channel: of one sample, of which pooling left one pixel.
+
+    Which networks have such maps only a forward pass shows. It is made where a rank normalises a single sample by itself, but
+    for published weights, whose norms may be part of convolutions.
+    """
+    train, shared = job.recipe.train, job.recipe.norm_sync in ('global', 'node') and world_size > 1
+    samples = train.global_batch(world_size) // (world_size * train.micro_batches)
+    if samples > 1 or shared or job.recipe.norm_sync == 'frozen' or train.init_from or train.init_networks:
+        return
+    try:
+        sample = job.task.dataset('train')[Draw(0, 0, 0, train.seed)]
+    except (SampleError, OSError):
+        return  # the loader deals with it, and counts
+    with torch.no_grad():
+        job.task.outputs(model.train(), job.task.align(job.task.collate([sample]), WholeStep()))
+
+
+def check_compiler() -> None:
+    """Raises RequestError without the compiler of C++ that torch takes for CPUs; torch itself says so at the first step."""
+    compiler = os.environ.get('CXX', 'clang++' if sys.platform == 'darwin' else 'g++')
+    if shutil.which(compiler) is None:
+        cure = 'install it (Debian and Ubuntu: apt install g++), name another in CXX, or set train.compile=false'
+        raise RequestError(f'train.compile: on a CPU torch needs the compiler {compiler}, which is not here; {cure}')

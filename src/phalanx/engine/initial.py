@@ -1,0 +1,88 @@
+"""The weights that a run starts from."""
+
+import logging
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from phalanx.config.read import ConfigError
+from phalanx.data.folders import text_of
+from phalanx.engine.job import Job, open_job
+from phalanx.engine.schema import Recipe
+from phalanx.families.task import Task
+from phalanx.parallel.norms import NormSync, keep_folded
+from phalanx.report.readable import counted
+from phalanx.system.errors import CheckpointError, RequestError
+from phalanx.weights.checkpoint import Checkpoints
+from phalanx.weights.fetching import FetchError
+from phalanx.weights.matching import Rows, few
+from phalanx.weights.onnx_file import characters_in
+from phalanx.weights.published import class_names, recipe_of
+from phalanx.weights.reading import Taken, load_weights
+
+log = logging.getLogger('phalanx')
+
+
+def load_initial(model: nn.Module, recipe: Recipe, task: Task[Any, Any, Any]) -> list[Taken]:
+    """Fills `model` with the weights that a recipe starts from, when it names any. Raises CheckpointError."""
+    train, taken = recipe.train, list[Taken]()
+    if train.init_from is not None:
+        theirs = _their_labels(train.init_from, train.init_classes, task)
+        rows = Rows(task.labels(), theirs) if theirs else None
+        found = load_weights(model, train.init_from, part=train.init_part, misshapen=train.init_misshapen, rows=rows)
+        taken.append(with_remarks(found, keep_folded(model), recipe.norm_sync))
+    for name, source in (train.init_networks or {}).items():
+        found = load_weights(model, source, misshapen=train.init_misshapen, network=name)
+        taken.append(with_remarks(found, keep_folded(model), recipe.norm_sync))
+    return taken
+
+
+def with_remarks(taken: Taken, folded: int, norm_sync: NormSync) -> Taken:
+    """`taken` with remarks on `folded` batch norms that are part of a convolution in its file, and on frozen fresh ones."""
+    remarks = list(taken.remarks)
+    if folded:
+        many = counted(folded, 'batch norm is', 'batch norms are')
+        remarks.append(f'{many} part of a convolution there, and so here: a scale and an offset that train, without statistics')
+    if norm_sync == 'frozen' and (fresh := taken.fresh_norms):
+        frozen = f'norm_sync: frozen keeps fresh batch norms from seeing any data ({few(fresh)})'
+        remarks.append(f'{frozen}; norm_sync: off or global does not')
+    return replace(taken, remarks=tuple(remarks))
+
+
+def _their_labels(source: str, given: tuple[str, ...] | Path | None, task: Task[Any, Any, Any]) -> Sequence[Sequence[str]]:
+    """The labels of the rows of the heads in `source`, none where they are not known. Raises CheckpointError."""
+    if given is not None:
+        try:
+            return task.labels(given if isinstance(given, tuple) else text_of(given).removesuffix('\n').split('\n'))
+        except (OSError, ValueError) as error:
+            raise CheckpointError(f'train.init_classes: {error}') from None
+    place = Path(source)
+    if names := class_names(source) or (characters_in(place) if place.suffix == '.onnx' else ()):
+        return task.labels(names)
+    run = next((str(folder) for folder in (place, *place.parents[:2]) if (folder / 'config.yml').is_file()), None)
+    recipe = run or recipe_of(source)
+    if recipe is None:
+        return ()
+    try:
+        other = open_job(recipe).task
+        return other.labels() if type(other) is type(task) else ()
+    except (ConfigError, ValueError, OSError) as error:
+        log.info('%s: its classes are not known: %s', recipe, error)
+        return ()
+
+
+def check_initial(job: Job, fresh: bool) -> None:
+    """Loads the weights that the run starts from, once for trial, and fetches them before. Raises RequestError.
+
+    Unless it goes on from a checkpoint in its folder.
+    """
+    if not fresh and Checkpoints(job.folder, keep=1).all():
+        return
+    try:
+        load_initial(job.task.model(), job.recipe, job.task)
+    except CheckpointError as error:
+        cure = '; to start from random weights: --set train.init_from=null' if isinstance(error, FetchError) else ''
+        raise RequestError(f'train.init_from: {error}{cure}') from None

@@ -1,0 +1,138 @@
+"""Jobs: a recipe found by name or path, read and checked, with the folder of its run."""
+
+import hashlib
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from phalanx.config.bind import bind, hints_of
+from phalanx.config.read import ConfigError, Node, did_you_mean, override, plain, read
+from phalanx.config.shipped import shipped
+from phalanx.engine.plugins import load_plugins
+from phalanx.engine.schema import Recipe
+from phalanx.families.base import Family
+from phalanx.families.catalog import FAMILIES
+from phalanx.families.task import Task
+from phalanx.paddle.configs import Translation, dialect_of, translate
+from phalanx.system.paths import path_of, settled
+
+log = logging.getLogger('phalanx')
+
+
+@dataclass(frozen=True)
+class Job:
+    """A recipe, read and checked, and the folder of its run."""
+
+    recipe: Recipe
+    task: Task[Any, Any, Any]
+    resolved: Node
+    name: str
+    folder: Path
+    notes: tuple[str, ...] = ()  # keys of an original configuration that are ignored, and keys of former versions
+    differs: tuple[str, ...] = ()  # deliberate differences from the original
+
+    def fingerprint(self) -> str:
+        """A digest of the sample names of both splits, by which nodes notice that they read other lists."""
+        digest = hashlib.sha256()
+        for dataset in (self.task.dataset('train'), self.task.dataset('eval')):
+            for index in range(len(dataset)):
+                digest.update(dataset.name(index).encode() + b'\0')
+            digest.update(b'\n')
+        return digest.hexdigest()[:12]
+
+
+def open_job(recipe: str, assignments: Sequence[tuple[str, str]] = (), folder: Path | None = None) -> Job:
+    """The job of a recipe (a path, the name of a shipped one, a configuration of a Paddle project, or a run folder).
+
+    `assignments` are (text, origin).
+
+    Raises ConfigError with every problem found.
+    """
+    load_plugins()
+    path = find_recipe(recipe)
+    found = _read(path, assignments)
+    bound, task, resolved = bind(found.root, Recipe, _family(found.root))
+    name = settled(path.parent).name if path.name == 'config.yml' else path.stem
+    folder = folder or (path.parent if path.name == 'config.yml' else Path('runs') / name)
+    return Job(bound, task, resolved, name, folder, found.notes, found.differs)
+
+
+def _read(path: Path, assignments: Sequence[tuple[str, str]]) -> Translation:
+    """What is written in a recipe, or made of an original configuration, and its assignments."""
+    dialect = dialect_of(path)
+    found = translate(path, dialect, assignments) if dialect else Translation(read(path), (), (), tuple(assignments))
+    root, problems = found.root, []
+    for text, origin in names_first(found.rest):
+        try:
+            root = override(root, text, origin)
+        except ConfigError as error:
+            problems += error.problems
+    if problems:
+        raise ConfigError(problems)
+    return replace(found, root=root, rest=())
+
+
+def families_of(recipe: str | None) -> Mapping[str, type[Family]]:
+    """The family of a recipe, which need not be right otherwise, by name; all families where it does not say one.
+
+    Raises ConfigError when there is no such recipe.
+    """
+    load_plugins()
+    if recipe is None:
+        return FAMILIES
+    path = find_recipe(recipe)
+    try:
+        root = _read(path, ()).root
+        return {root.value['task'].value: _family(root)}
+    except ConfigError as error:
+        log.info('%s', error)
+        return FAMILIES
+
+
+def names_first(assignments: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
+    """`assignments` with `part.name=` before others to the same part: a new name starts it again, whichever was typed first."""
+    ordered: list[tuple[str, str]] = []
+    for assignment in assignments:
+        part, _, last = assignment[0].partition('=')[0].strip().rpartition('.')
+        before = [text.partition('=')[0].strip() for text, _ in ordered]
+        whole = max((place for place, key in enumerate(before) if f'{part}.'.startswith(f'{key}.')), default=-1)
+        to_part = (place for place, key in enumerate(before) if place > whole and key.startswith(f'{part}.'))
+        ordered.insert(next(to_part, len(ordered)) if last == 'name' else len(ordered), assignment)
+    return ordered
+
+
+def _family(root: Node) -> type[Family]:
+    """The family that a recipe says. Raises ConfigError, also with what is wrong with the keys that all families have."""
+    task = root.value.get('task')
+    if task is not None and isinstance(task.value, str) and task.value in FAMILIES:
+        return FAMILIES[task.value]
+    said = f'{root.origin}: task: missing;' if task is None else f'{task.origin}: task: {plain(task)!r} is not'
+    problems = [f'{said} one of {", ".join(FAMILIES)}']
+    of_families = {key for family in FAMILIES.values() for key in hints_of(family.Keys)} - hints_of(Recipe).keys()
+    common = {key: child for key, child in root.value.items() if key not in of_families}
+    try:
+        bind(Node({**common, 'task': Node('any', root.origin, 'any')}, root.origin), Recipe)
+    except ConfigError as error:
+        problems += error.problems
+    raise ConfigError(problems)
+
+
+def find_recipe(recipe: str) -> Path:
+    """The file of a recipe: a path, a run folder, or the name of a shipped one. Raises ConfigError with the nearest name."""
+    path = path_of(recipe)
+    if path.is_dir() and (path / 'config.yml').is_file():
+        return path / 'config.yml'
+    if path.is_file() and path.suffix in ('.onnx', '.xml', '.pt2'):
+        raise ConfigError([f'{recipe}: is an exported model, which `phalanx eval` and `phalanx serve` take; name its run'])
+    if path.is_file():
+        return path
+    known, name = shipped(parts=True), recipe.removesuffix('.yml')
+    if name in known:
+        return known[name]
+    if path.is_dir():
+        raise ConfigError([f'{recipe}: is a folder without config.yml, so no run folder'])
+    raise ConfigError(
+        [f'{recipe}: there is no such file or shipped recipe{did_you_mean(name, known)} (`phalanx config` lists them)']
+    )
