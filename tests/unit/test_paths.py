@@ -6,7 +6,7 @@ from pathlib import Path
 import cv2
 import numpy as np
 import pytest
-from phalanx.engine.runs import open_job
+from phalanx.engine.job import open_job
 
 from phalanx.cli.main import main
 from phalanx.config.read import read
