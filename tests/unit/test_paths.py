@@ -6,10 +6,10 @@ from pathlib import Path
 import cv2
 import numpy as np
 import pytest
-from phalanx.engine.job import open_job
 
 from phalanx.cli.main import main
 from phalanx.config.read import read
+from phalanx.engine.job import open_job
 from phalanx.system.paths import path_of, settled
 
 IMAGES = 8
