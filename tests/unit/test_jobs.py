@@ -1,12 +1,15 @@
 """Job files for SLURM and Kubernetes."""
 
+import json
 import shlex
 import subprocess
+import sys
 from pathlib import Path
 
+import pytest
 import yaml
 
-from phalanx.launch.jobs import write_kubernetes, write_slurm
+from phalanx.launch.jobs import write_kubernetes, write_pytorchjob, write_slurm
 
 COMMAND = ['phalanx', 'train', 'ocrnet hrnet.yml', '--gpus', '0,1', '--set', "data.root=/data/it's; here"]
 
@@ -18,22 +21,93 @@ def test_the_slurm_script_is_a_shell_script_that_starts_one_launcher_a_node(tmp_
     lines = file.read_text().splitlines()
     options = {line.split()[1] for line in lines if line.startswith('#SBATCH')}
     assert {'--nodes=4', '--ntasks-per-node=1', '--gpus-per-node=2', '--signal=TERM@120'} <= options
-    assert shlex.split(lines[-1])[-len(COMMAND) :] == COMMAND  # quoted: the shell hands on exactly these words
+    (srun,) = (line for line in lines if line.startswith('srun '))
+    assert shlex.split(srun)[-len(COMMAND) :] == COMMAND  # quoted: the shell hands on exactly these words
 
 
-def test_the_kubernetes_manifest_has_a_master_and_the_other_nodes(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ('ended', 'state', 'requeued'),
+    [(143, 'RUNNING', ['requeue 7']), (0, 'RUNNING', []), (1, 'RUNNING', []), (143, 'CANCELLED', [])],
+)
+def test_a_job_that_was_stopped_after_a_checkpoint_queues_again(
+    tmp_path: Path, ended: int, state: str, requeued: list[str]
+) -> None:
+    """`srun` and `scontrol` are scripts here: the first ends with a status, the second notes what it is asked."""
+    write_slurm(tmp_path / 'job.sh', COMMAND, nodes=4, devices=2)
+    scripts = {
+        'srun': f'echo $SRUN_CPUS_PER_TASK > cpus; exit {ended}',
+        'scontrol': f'[ "$1" = show ] && echo "JobState={state}" || echo "$@" >> asked',
+    }
+    for name, script in scripts.items():
+        (tmp_path / name).write_text(f'#!/bin/sh\n{script}\n')
+        (tmp_path / name).chmod(0o755)
+    environment = {'PATH': f'{tmp_path}:/usr/bin:/bin', 'SLURM_JOB_ID': '7', 'SLURM_CPUS_PER_TASK': '16'}
+    done = subprocess.run(['bash', 'job.sh'], cwd=tmp_path, env=environment, check=False)
+    assert done.returncode == ended
+    assert (tmp_path / 'cpus').read_text() == '16\n'
+    asked = tmp_path / 'asked'
+    assert (asked.read_text().splitlines() if asked.exists() else []) == requeued
+
+
+def test_the_trainjob_runs_the_command_on_every_node_with_its_run_folder_on_the_volume(tmp_path: Path) -> None:
     file = tmp_path / 'job.yml'
     write_kubernetes(file, COMMAND, nodes=3, devices=2)
+    job = yaml.safe_load(file.read_text())
+    assert (job['apiVersion'], job['kind']) == ('trainer.kubeflow.org/v1alpha1', 'TrainJob')
+    trainer = job['spec']['trainer']
+    assert (trainer['numNodes'], trainer['numProcPerNode']) == (3, 2)
+    assert trainer['resourcesPerNode']['limits'] == {'nvidia.com/gpu': 2}
+    assert trainer['command'] == [*COMMAND, '--save_dir', '/data/runs/ocrnet-hrnet']
+    (patch,) = job['spec']['runtimePatches']
+    (replicated,) = patch['trainingRuntimeSpec']['template']['spec']['replicatedJobs']
+    pod = replicated['template']['spec']['template']['spec']
+    assert [mount['mountPath'] for mount in pod['containers'][0]['volumeMounts']] == ['/data', '/dev/shm']
+
+
+@pytest.mark.parametrize(
+    ('given', 'written'),
+    [
+        (('--save_dir', 'runs/a'), ('--save_dir', '/data/runs/a')),
+        (('--save_dir=runs/a',), ('--save_dir=/data/runs/a',)),
+        (('--save_dir', '/mnt/a'), ('--save_dir', '/mnt/a')),
+    ],
+)
+def test_a_run_folder_that_was_given_is_on_the_volume_too(
+    tmp_path: Path, given: tuple[str, ...], written: tuple[str, ...]
+) -> None:
+    write_kubernetes(tmp_path / 'job.yml', ['phalanx', 'train', 'a.yml', *given], nodes=1, devices=0)
+    command = yaml.safe_load((tmp_path / 'job.yml').read_text())['spec']['trainer']['command']
+    assert tuple(command[3:]) == written
+
+
+def test_the_pytorchjob_has_a_master_and_the_other_nodes(tmp_path: Path) -> None:
+    file = tmp_path / 'job.yml'
+    write_pytorchjob(file, COMMAND, nodes=3, devices=2)
     job = yaml.safe_load(file.read_text())
     assert (job['apiVersion'], job['kind']) == ('kubeflow.org/v1', 'PyTorchJob')
     replicas = job['spec']['pytorchReplicaSpecs']
     assert {name: part['replicas'] for name, part in replicas.items()} == {'Master': 1, 'Worker': 2}
     container = replicas['Worker']['template']['spec']['containers'][0]
     assert container['resources']['limits'] == {'nvidia.com/gpu': 2}
-    shell = container['command'][-1]
-    ran = subprocess.check_output(
-        ['/bin/sh', '-c', shell.replace('exec phalanx', 'exec printf "%s\\n"', 1)],
-        env={'RANK': '2', 'WORLD_SIZE': '3', 'MASTER_ADDR': '10.0.0.1', 'PATH': '/usr/bin:/bin'},
-        text=True,
+    assert container['command'] == [*COMMAND, '--save_dir', '/data/runs/ocrnet-hrnet']
+
+
+@pytest.mark.slow
+def test_the_trainjob_is_one_to_kubeflow_itself(tmp_path: Path) -> None:
+    """Read by the package of its interface, in an environment of its own."""
+    write_kubernetes(tmp_path / 'job.yml', COMMAND, nodes=3, devices=2)
+    (tmp_path / 'job.json').write_text(json.dumps(yaml.safe_load((tmp_path / 'job.yml').read_text())))
+    python = tmp_path / 'venv' / 'bin' / 'python'
+    for step in (
+        [sys.executable, '-m', 'venv', str(tmp_path / 'venv')],
+        [str(python), '-m', 'pip', 'install', '--quiet', 'kubeflow-trainer-api==2.3.0'],
+    ):
+        made = subprocess.run(step, capture_output=True, text=True, check=False)
+        if made.returncode:
+            pytest.skip(f'kubeflow-trainer-api cannot be had: {(made.stdout + made.stderr).strip()[-200:]}')
+    read = (
+        'import json, sys; from kubeflow_trainer_api.models import TrainerV1alpha1TrainJob as Job\n'
+        'given = json.load(open(sys.argv[1])); print(json.dumps(Job.from_dict(given).to_dict() == given))'
     )
-    assert ran.splitlines() == [*COMMAND[1:], '--nnodes', '3', '--master', '10.0.0.1:6170', '--rank', '2']
+    done = subprocess.run([str(python), '-c', read, str(tmp_path / 'job.json')], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, 'true\n'), done.stderr  # nothing is unknown to it

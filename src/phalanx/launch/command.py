@@ -28,7 +28,7 @@ def command(words: Sequence[str]) -> int:
     try:
         start = detect(os.environ, os.getppid())
         flags = Flags.of(given, start=start)
-        if given.write_slurm or given.write_kubernetes:
+        if given.write_slurm or given.write_kubernetes or given.write_pytorchjob:
             return write_jobs(given, flags)
         if flags.ssh:
             begin = len(words) - len(given.arguments) - 1  # of the script and its own words
@@ -80,7 +80,12 @@ def write_jobs(given: argparse.Namespace, flags: Flags) -> int:
         started = ['phalanx', 'train', *given.arguments, *shared]
     else:
         started = ['phalanx', 'launch', *shared, *(['-m'] if given.module else []), given.script, *given.arguments]
-    for file, write in ((given.write_slurm, jobs.write_slurm), (given.write_kubernetes, jobs.write_kubernetes)):
+    writers = (
+        (given.write_slurm, jobs.write_slurm),
+        (given.write_kubernetes, jobs.write_kubernetes),
+        (given.write_pytorchjob, jobs.write_pytorchjob),
+    )
+    for file, write in writers:
         if file is not None:
             write(file, started, nodes, devices)
             print(f'written: {file}; read its comments before you hand it in')

@@ -1,14 +1,24 @@
 """Job files for SLURM and Kubernetes."""
 
-import copy
+import json
 import re
 import shlex
 from collections.abc import Sequence
-from pathlib import Path
+from pathlib import Path, PurePosixPath
+from typing import Any
 
 import yaml
 
 from phalanx.launch.names import START_PORT
+
+IMAGE = 'EDIT/image-with-phalanx:tag'
+VOLUME = '/data'
+GRACE = 120  # seconds between SIGTERM and the end of a pod, in which ranks save
+MOUNTS = [{'name': 'shared', 'mountPath': VOLUME}, {'name': 'memory', 'mountPath': '/dev/shm'}]
+VOLUMES = [
+    {'name': 'shared', 'persistentVolumeClaim': {'claimName': 'EDIT'}},
+    {'name': 'memory', 'emptyDir': {'medium': 'Memory', 'sizeLimit': '8Gi'}},
+]
 
 
 def write_slurm(file: Path, command: Sequence[str], nodes: int, devices: int) -> None:
@@ -24,54 +34,100 @@ def write_slurm(file: Path, command: Sequence[str], nodes: int, devices: int) ->
 #SBATCH --time=24:00:00                # edit; the same script goes on where a run was stopped
 #SBATCH --signal=TERM@120              # two minutes before the end: ranks save and stop
 #SBATCH --output=%x-%j.log
+#SBATCH --open-mode=append             # a job that starts again goes on in its log
 #SBATCH --requeue                      # after a node failed, the job starts again and goes on
 
 # source /path/to/venv/bin/activate    # edit: the environment, at one path on all nodes
 export PHALANX_TOKEN=$SLURM_JOB_ID-$RANDOM$RANDOM  # nodes of another job are not admitted
+export SRUN_CPUS_PER_TASK=$SLURM_CPUS_PER_TASK     # srun does not take it from the job since Slurm 22.05
 
-exec srun --kill-on-bad-exit=1 {shlex.join(command)}
+srun --kill-on-bad-exit=1 {shlex.join(command)}
+status=$?
+if [ $status -eq 143 ] && scontrol show job "$SLURM_JOB_ID" | grep -q JobState=RUNNING; then
+  scontrol requeue "$SLURM_JOB_ID"     # stopped by a preemption or the time limit, after a checkpoint: go on later
+fi
+exit $status
 """
     )
 
 
 def write_kubernetes(file: Path, command: Sequence[str], nodes: int, devices: int) -> None:
-    """Writes a PyTorchJob (Kubeflow) that runs `command` on `nodes` pods with `devices` GPUs each (0: on their CPUs)."""
-    line = f'{shlex.join(command)} --nnodes {nodes} --master "$MASTER_ADDR:{START_PORT}" --rank "$NODE"'
-    # The operator describes one rank a pod in RANK and WORLD_SIZE; here a pod holds a launcher with several ranks.
-    script = f'NODE=$RANK; unset RANK WORLD_SIZE LOCAL_RANK MASTER_PORT; exec {line}'
-    container = {
-        'name': 'pytorch',  # the operator looks for this name
-        'image': 'EDIT/image-with-phalanx:tag',
-        'command': ['/bin/sh', '-c', script],
-        'ports': [{'name': 'pytorchjob-port', 'containerPort': START_PORT}],
-        'resources': {'limits': {'nvidia.com/gpu': devices} if devices else {'cpu': 16}},
-        'volumeMounts': [{'name': 'shared', 'mountPath': '/data'}, {'name': 'memory', 'mountPath': '/dev/shm'}],
-    }
-    pod = {
+    """Writes a TrainJob (Kubeflow Trainer v2): `command` on `nodes` pods with `devices` GPUs each (0: on their CPUs)."""
+    container = {'name': 'node', 'volumeMounts': MOUNTS}  # of the runtime `torch-distributed`
+    pod = {'spec': {'terminationGracePeriodSeconds': GRACE, 'containers': [container], 'volumes': VOLUMES}}
+    patch: dict[str, Any] = {'name': 'node', 'template': {'spec': {'template': pod}}}
+    job = {
+        'apiVersion': 'trainer.kubeflow.org/v1alpha1',
+        'kind': 'TrainJob',
+        'metadata': {'name': _name(command)},
         'spec': {
-            'containers': [container],
-            'volumes': [
-                {'name': 'shared', 'persistentVolumeClaim': {'claimName': 'EDIT'}},
-                {'name': 'memory', 'emptyDir': {'medium': 'Memory', 'sizeLimit': '8Gi'}},
+            'runtimeRef': {'name': 'torch-distributed'},
+            'trainer': {
+                'image': IMAGE,
+                'command': _on_volume(command),
+                'numNodes': nodes,
+                'numProcPerNode': max(1, devices),  # else one per core where there are no GPUs
+                'resourcesPerNode': _resources(devices),
+            },
+            'runtimePatches': [
+                {'manager': 'phalanx.io/launch', 'trainingRuntimeSpec': {'template': {'spec': {'replicatedJobs': [patch]}}}}
             ],
-        }
+        },
     }
+    _write_manifest(file, job)
+
+
+def write_pytorchjob(file: Path, command: Sequence[str], nodes: int, devices: int) -> None:
+    """As `write_kubernetes`, but a PyTorchJob, for the Kubeflow training operator v1."""
+    container = {
+        'name': 'pytorch',  # the operator looks for this name, and for that of the port, which becomes MASTER_PORT
+        'image': IMAGE,
+        'command': _on_volume(command),
+        'ports': [{'name': 'pytorchjob-port', 'containerPort': START_PORT}],
+        'resources': _resources(devices),
+        'volumeMounts': MOUNTS,
+    }
+    pod = {'spec': {'terminationGracePeriodSeconds': GRACE, 'containers': [container], 'volumes': VOLUMES}}
     replica = {'restartPolicy': 'OnFailure', 'template': pod}
     replicas = {'Master': {'replicas': 1, **replica}}
     if nodes > 1:
-        replicas['Worker'] = {'replicas': nodes - 1, **copy.deepcopy(replica)}  # written out, not as a reference
+        replicas['Worker'] = {'replicas': nodes - 1, **replica}
     job = {
         'apiVersion': 'kubeflow.org/v1',
         'kind': 'PyTorchJob',
         'metadata': {'name': _name(command)},
         'spec': {'pytorchReplicaSpecs': replicas},
     }
+    _write_manifest(file, job)
+
+
+def _resources(devices: int) -> dict[str, dict[str, int]]:
+    return {'limits': {'nvidia.com/gpu': devices} if devices else {'cpu': 16}}
+
+
+def _on_volume(command: Sequence[str]) -> list[str]:
+    """The command, with its run folder on the volume that all pods share: their own disks are gone with them."""
+    words, name = list(command), _name(command)
+    if words[:2] != ['phalanx', 'train']:
+        place = words.index('launch') + 1
+        return words if '--log_dir' in words else [*words[:place], '--log_dir', f'{VOLUME}/runs/{name}/log', *words[place:]]
+    for number, word in enumerate(words):
+        option, equals, value = word.partition('=')
+        if option in ('--save_dir', '--save-dir'):
+            at = number if equals else number + 1
+            folder = str(PurePosixPath(VOLUME) / (value if equals else words[at]))  # an absolute one stays
+            return [*words[:at], f'{option}={folder}' if equals else folder, *words[at + 1 :]]
+    return [*words, '--save_dir', f'{VOLUME}/runs/{name}']
+
+
+def _write_manifest(file: Path, job: dict[str, Any]) -> None:
     heading = (
         f'# kubectl create -f {file.name}\n'
-        '# Edit: the image, the claim of the volume with data and run folder (shared by all pods), resources.\n'
+        f'# Edit: the image, the claim of the volume {VOLUME} with data and run folder (shared by all pods), resources.\n'
         '# NCCL exchanges between GPUs of one pod through /dev/shm, 64 MiB in a container by default: hence that volume.\n'
     )
-    file.write_text(heading + yaml.safe_dump(job, sort_keys=False, width=1000))
+    written_out = json.loads(json.dumps(job))  # else YAML would write parts that are there twice as references
+    file.write_text(heading + yaml.safe_dump(written_out, sort_keys=False, width=1000))
 
 
 def _name(command: Sequence[str]) -> str:

@@ -19,7 +19,10 @@ def launch_parser() -> argparse.ArgumentParser:
         '--write_slurm', '--write-slurm', type=path_of, metavar='FILE', help='write a batch script, start nothing'
     )
     parser.add_argument(
-        '--write_kubernetes', '--write-kubernetes', type=path_of, metavar='FILE', help='write a PyTorchJob manifest'
+        '--write_kubernetes', '--write-kubernetes', type=path_of, metavar='FILE', help='write a TrainJob (Kubeflow Trainer v2)'
+    )
+    parser.add_argument(
+        '--write_pytorchjob', '--write-pytorchjob', type=path_of, metavar='FILE', help='write a PyTorchJob (its predecessor)'
     )
     parser.add_argument('-m', '--module', action='store_true', help='SCRIPT is the name of a module')
     parser.add_argument('script', metavar='SCRIPT', help='a Python script, or another program that can be run')
