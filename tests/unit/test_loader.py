@@ -1,6 +1,7 @@
 """The data stream: who reads what, and what happens to samples that cannot be read."""
 
 import contextlib
+import multiprocessing
 import os
 import signal
 import subprocess
@@ -24,11 +25,14 @@ from phalanx.engine.loader import (
     Loaded,
     Loader,
     Stream,
+    UnwantedError,
     check_bad,
+    check_batch,
     evaluation_draws,
     order,
     received,
 )
+from phalanx.system.errors import RequestError
 
 worlds = st.integers(1, 5)
 
@@ -70,6 +74,14 @@ def test_epochs_and_seeds_have_orders_of_their_own() -> None:
 def test_a_global_batch_too_small_for_its_ranks_is_refused_with_the_number_needed() -> None:
     with pytest.raises(ValueError, match='at least 6 samples'):
         Stream(100, 5, 2, 0, 0, 3)
+
+
+def test_a_global_batch_larger_than_the_training_set_is_refused_with_the_largest_that_fits() -> None:
+    check_batch(160, 160, ranks=1)
+    with pytest.raises(RequestError, match=r'^train\.global_batch_size: a batch of 161 samples .* the 160 .* at most 160$'):
+        check_batch(160, 161, ranks=1)
+    with pytest.raises(RequestError, match=r'at most 160 \(train.batch_size_per_rank on 3 ranks: at most 53\)$'):
+        check_batch(160, 162, ranks=3)
 
 
 @given(size=st.integers(0, 40), ranks=worlds, batch=st.integers(1, 5))
@@ -212,7 +224,47 @@ def test_a_connection_that_breaks_while_a_worker_hands_over_a_batch_means_that_i
         yield Loaded('the first', {})
         raise broken
 
-    arriving = received(batches())
+    arriving = received(batches(), lambda: False)
     assert next(arriving).batch == 'the first'
     with pytest.raises(RuntimeError, match=r'^DataLoader worker is gone: (ConnectionResetError|EOFError)'):
         next(arriving)
+
+
+class Slow(Numbers):
+    """Samples that begin to be read, and never come; `begun` is a file that says so."""
+
+    begun: Path
+
+    def __getitem__(self, draw: Draw) -> int:
+        self.begun.touch()
+        threading.Event().wait()
+        return 0
+
+
+def test_a_batch_of_workers_that_nobody_wants_any_more_is_not_waited_for(tmp_path: Path) -> None:
+    slow = Slow(4)
+    slow.begun = tmp_path / 'begun'
+    loader = Loader(slow, collate, workers=2, bad_samples=0, device=torch.device('cpu'), replace=True)
+    loader.is_unwanted = slow.begun.exists
+    before, handler = set(multiprocessing.active_children()), signal.getsignal(signal.SIGCHLD)
+    try:
+        with pytest.raises(UnwantedError):
+            next(loader.batches(iter([[Draw(0, 0, 0, 0)]])))
+        assert not set(multiprocessing.active_children()) - before
+    finally:
+        signal.signal(signal.SIGCHLD, handler)
+
+
+def test_a_batch_that_nobody_wants_any_more_is_read_no_further() -> None:
+    read = []
+
+    class Counted(Numbers):
+        def __getitem__(self, draw: Draw) -> int:
+            read.append(draw.index)
+            return draw.index
+
+    loader = Loader(Counted(6), collate, workers=0, bad_samples=0, device=torch.device('cpu'), replace=True)
+    loader.is_unwanted = lambda: len(read) == 2
+    with pytest.raises(UnwantedError):
+        next(loader.batches(iter([[Draw(index, 0, 0, 0) for index in range(6)]])))
+    assert read == [0, 1]

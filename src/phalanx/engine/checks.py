@@ -11,7 +11,7 @@ from phalanx.data.cache import check_room
 from phalanx.data.samples import Draw, SampleError
 from phalanx.engine.device import pick_device
 from phalanx.engine.job import Job
-from phalanx.engine.loader import Stream
+from phalanx.engine.loader import Stream, check_batch
 from phalanx.engine.optim import REFUSING
 from phalanx.engine.optim.frozen import freeze
 from phalanx.engine.optim.groups import parameter_groups
@@ -37,8 +37,9 @@ def check_parts(job: Job, world_size: int) -> None:
             check_room(train.cache)
 
     def check_stream() -> None:
-        size = len(task.dataset('train'))
-        Stream(size, train.global_batch(world_size), train.micro_batches, train.seed, 0, world_size)
+        size, batch = len(task.dataset('train')), train.global_batch(world_size)
+        check_batch(size, batch, world_size)
+        Stream(size, batch, train.micro_batches, train.seed, 0, world_size)
 
     def check_network() -> None:
         model = task.model()
@@ -52,7 +53,7 @@ def check_parts(job: Job, world_size: int) -> None:
     for check in (check_cached, check_stream, lambda: task.dataset('eval'), check_network):
         try:
             check()
-        except (ValueError, OSError) as error:
+        except (RequestError, ValueError, OSError) as error:
             if str(error) not in problems:  # one missing folder keeps several parts from being built
                 problems.append(str(error))
     if problems:

@@ -37,6 +37,7 @@ class Setup:
     precision: Precision
     cache: PictureCache | None = None
     beat: Callable[[], None] = lambda: None  # called before each batch of an evaluation
+    is_unwanted: Callable[[], bool] = lambda: False  # whether this rank may leave an evaluation while it waits for a batch
 
     def loader(self, task: Task[Any, Any, Any], dataset: Dataset[Any], replace: bool = False) -> Loader[Any, Any]:
         """What reads `dataset`; a sample that cannot be read is left out, or, to train with, replaced by another."""
@@ -48,6 +49,7 @@ class Setup:
             device=self.device,
             replace=replace,
             cache=self.cache,
+            is_unwanted=self.is_unwanted,
         )
 
 

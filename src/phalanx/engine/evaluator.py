@@ -12,6 +12,7 @@ from torch import nn
 from phalanx.data.samples import Dataset
 from phalanx.engine.ema import Ema
 from phalanx.engine.evaluation import EvaluationStoppedError, Setup, Shown, evaluate, pictures, with_worst
+from phalanx.engine.loader import UnwantedError
 from phalanx.engine.progress import Progress
 from phalanx.engine.step_flags import StepFlags
 from phalanx.engine.timeline import Length
@@ -76,7 +77,9 @@ class Evaluator:
 
     def found(self, step: int, pictured: Report | None = None) -> Evaluation | None:
         """What an evaluation of the network as it is now finds, None when it was stopped; pictures go to `pictured`."""
-        setup = replace(self.setup, beat=partial(self.heartbeat.beat, step, 'evaluating'))
+        # Of several ranks none leaves by itself: others may be waiting for it.
+        unwanted = (lambda: self.flags.stop_asked) if dist.world_size() == 1 else (lambda: False)
+        setup = replace(self.setup, beat=partial(self.heartbeat.beat, step, 'evaluating'), is_unwanted=unwanted)
         recipe = setup.recipe
         try:
             found = evaluate(self.task, self.model, setup, goes_on=self.goes_on)
@@ -90,7 +93,8 @@ class Evaluator:
                     raise EvaluationStoppedError
                 loss = validation_loss(self.task, self.model, setup, self.whole)
                 found = replace(found, metrics={**found.metrics, 'validation_loss': loss})
-        except EvaluationStoppedError:
+        except (EvaluationStoppedError, UnwantedError):
+            self.flags.stop_agreed = True
             return None
         finally:
             self.model.train()

@@ -7,6 +7,7 @@ what came before.
 import contextlib
 import ctypes
 import errno
+import multiprocessing
 import signal
 import sys
 import tempfile
@@ -27,11 +28,18 @@ from phalanx.families.task import B, S
 from phalanx.report.readable import counted
 from phalanx.runtime.prepare import TooLargeError
 from phalanx.system.disk import LONGEST_TMPDIR
+from phalanx.system.errors import RequestError
 from phalanx.system.memory import keep_freed_memory
 from phalanx.system.stops import STOPS
 
 PR_SET_PDEATHSIG = 1
 PATIENCE = 480  # seconds that a rank waits for a batch of its workers; less than ranks wait for each other
+TIMED_OUT = 'DataLoader timed out'  # what torch says then
+LOOK = 1  # seconds between two looks at whether somebody still wants the batch
+
+
+class UnwantedError(Exception):
+    """A batch was no longer waited for: the run is to stop."""
 
 
 class BadSampleError(Exception):
@@ -87,6 +95,16 @@ class Stream:
         return self.position(step) / self.size
 
 
+def check_batch(size: int, global_batch_size: int, ranks: int) -> None:
+    """Raises RequestError for a global batch of more samples than the training set has, `size`."""
+    if global_batch_size > size:
+        raise RequestError(
+            f'train.global_batch_size: a batch of {global_batch_size:,} samples would hold some of the {size:,} training '
+            f'samples twice; take at most {size:,}'
+            + (f' (train.batch_size_per_rank on {ranks} ranks: at most {size // ranks:,})' if ranks > 1 else '')
+        )
+
+
 @lru_cache(maxsize=2)  # for steps that span two epochs
 def order(seed: int, epoch: int, size: int) -> np.ndarray[Any, np.dtype[np.int64]]:
     """The samples of an epoch in the order of their use."""
@@ -99,6 +117,10 @@ class Loaded(NamedTuple):
     batch: Any
     bad: dict[int, str]
     refused: str = ''  # why the samples make no batch
+
+
+def _never() -> bool:
+    return False
 
 
 @dataclass
@@ -116,6 +138,7 @@ class Loader(Generic[S, B]):
     device: torch.device
     replace: bool  # whether an unusable sample is replaced by the next one (training) or left out (evaluation)
     cache: PictureCache | None = None  # where decoded pictures are kept
+    is_unwanted: Callable[[], bool] = _never  # asked about once a second while a batch is read: whether to give it up
     bad: dict[int, str] = field(default_factory=dict, init=False)  # what this rank could not use so far
 
     def __post_init__(self) -> None:
@@ -127,9 +150,10 @@ class Loader(Generic[S, B]):
         """One batch a list of draws, in that order.
 
         Raises BadSampleError beyond the number that the recipe allows and for samples that make no batch, and RuntimeError
-        when a worker has died, or brings nothing for PATIENCE seconds.
+        when a worker has died, or brings nothing for PATIENCE seconds; UnwantedError when `is_unwanted` says so meanwhile.
         """
-        reader = _Reader(self.dataset, self.bad_samples, self.replace, self.cache)
+        is_unwanted = _never if self.workers else self.is_unwanted  # of workers, the reading of whose batch is not waited for
+        reader = _Reader(self.dataset, self.bad_samples, self.replace, self.cache, is_unwanted)
         loader: DataLoader[Loaded] = DataLoader(
             reader,  # type: ignore[arg-type]  # a map from Draw, not from int
             batch_sampler=draws,
@@ -138,11 +162,11 @@ class Loader(Generic[S, B]):
             worker_init_fn=_start_worker,
             pin_memory=self.device.type == 'cuda',
             prefetch_factor=4 if self.workers else None,
-            timeout=PATIENCE if self.workers else 0,
+            timeout=min(LOOK, PATIENCE) if self.workers else 0,
         )
         with _stops_held():
             read_ahead = iter(loader)  # starts the workers
-        for batch, bad, refused in received(read_ahead):
+        for batch, bad, refused in received(read_ahead, self.is_unwanted):
             if refused:
                 raise BadSampleError(refused)
             self.bad |= bad
@@ -153,12 +177,29 @@ class Loader(Generic[S, B]):
                 raise BadSampleError(f'no sample of the data set can be used: {next(iter(bad.values()))}')
 
 
-def received(read_ahead: Iterator[Loaded]) -> Iterator[Loaded]:
-    """What workers bring. One that dies while it hands over a batch is met as its broken connection, before torch misses it."""
-    try:
-        yield from read_ahead
-    except (ConnectionError, EOFError) as error:
-        raise RuntimeError(f'DataLoader worker is gone: {error!r}') from error
+def received(read_ahead: Iterator[Loaded], is_unwanted: Callable[[], bool]) -> Iterator[Loaded]:
+    """What workers bring, each waited for in looks of LOOK seconds, which torch takes for its time-out.
+
+    A worker that dies while it hands over a batch is met as its broken connection, before torch misses it.
+    """
+    looks = 0
+    while True:
+        try:
+            loaded = next(read_ahead)
+        except StopIteration:
+            return
+        except (ConnectionError, EOFError) as error:
+            raise RuntimeError(f'DataLoader worker is gone: {error!r}') from error
+        except RuntimeError as error:
+            looks += 1
+            if TIMED_OUT not in str(error) or looks * LOOK >= PATIENCE:
+                raise
+            if is_unwanted():
+                end_workers()
+                raise UnwantedError from None
+            continue
+        looks = 0
+        yield loaded
 
 
 def check_bad(bad: dict[int, str], allowed: int) -> None:
@@ -173,8 +214,11 @@ def check_bad(bad: dict[int, str], allowed: int) -> None:
 class _Reader(Generic[S]):
     """Draws -> samples, in a worker process."""
 
-    def __init__(self, dataset: Dataset[S], bad_samples: int, replace: bool, cache: PictureCache | None) -> None:
+    def __init__(
+        self, dataset: Dataset[S], bad_samples: int, replace: bool, cache: PictureCache | None, is_unwanted: Callable[[], bool]
+    ) -> None:
         self.dataset, self.bad_samples, self.replace, self.cache = dataset, bad_samples, replace, cache
+        self.is_unwanted = is_unwanted
 
     def __getitems__(self, draws: Sequence[Draw]) -> list[tuple[S | None, dict[int, str]]]:
         with using(self.cache):
@@ -182,6 +226,8 @@ class _Reader(Generic[S]):
 
     def read(self, draw: Draw) -> tuple[S | None, dict[int, str]]:
         """The sample and what was found unusable on the way to it. Its replacement is a function of the data set alone."""
+        if self.is_unwanted():
+            raise UnwantedError
         bad: dict[int, str] = {}
         for index in range(draw.index, draw.index + len(self.dataset)):
             try:
@@ -218,7 +264,7 @@ def _stops_held() -> Iterator[None]:
 
 def _start_worker(number: int) -> None:
     # A terminal or scheduler signals all processes at once; the rank will save, and needs its workers until then, however long
-    # its step takes. It ends them by its queue, or kills them (`worker.end_workers`).
+    # its step takes. It ends them by its queue, or kills them (`end_workers`).
     for number in STOPS:
         signal.signal(number, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPS)
@@ -226,6 +272,17 @@ def _start_worker(number: int) -> None:
         # It ends with its rank, at once: later it would miss files that the launcher removes, and say so after its last line.
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     prepare_on_one_core()
+
+
+def end_workers() -> None:
+    """Ends the loader workers that a fault has left; else this process waits for them at its end, and its launcher for it.
+
+    They ignore SIGTERM, which may have come from a scheduler; one with a hung disk would outlive anything else.
+    """
+    if workers := multiprocessing.active_children():
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # else torch raises an error of its own for each that is killed here
+        for worker in workers:
+            worker.kill()
 
 
 def prepare_on_one_core() -> None:

@@ -1,5 +1,6 @@
 """Trains any Task: this file is the training run, read from top to bottom."""
 
+import contextlib
 import math
 import time
 from collections.abc import Iterator, Sequence
@@ -7,7 +8,7 @@ from dataclasses import replace
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import Any, Generic
+from typing import Any, Generic, NoReturn
 
 import torch
 from torch import nn
@@ -17,7 +18,7 @@ from phalanx.engine.ema import Ema
 from phalanx.engine.evaluation import Setup
 from phalanx.engine.evaluator import Evaluator
 from phalanx.engine.initial import load_initial
-from phalanx.engine.loader import Stream, check_bad
+from phalanx.engine.loader import Stream, UnwantedError, check_bad, check_batch
 from phalanx.engine.meters import StepNumbers, Stopwatch, peak_memory_mb, throughput
 from phalanx.engine.optim.clip import clip
 from phalanx.engine.optim.frozen import FrozenAtFirst, freeze
@@ -60,6 +61,7 @@ class Trainer(Generic[S, B, P]):
         self.timeline = Timeline.resumed(self.progress.batches, self.started_at, batch, in_epochs=train.steps is None)
         self.progress.batches, self.progress.ranks = self.timeline.batches, dist.world_size()
         size, ranks = len(self.dataset), (dist.rank(), dist.world_size())
+        check_batch(len(self.dataset), batch, dist.world_size())
         self.stream = Stream(size, batch, train.micro_batches, train.seed, *ranks, self.timeline.offset)
         self.steps_per_epoch = size / batch
         self.steps = train.steps or self.timeline.last_step(train.epochs or 0, size)
@@ -106,6 +108,7 @@ class Trainer(Generic[S, B, P]):
         setup = Setup(recipe, device, self.precision, cache.of_node(train.cache))
         self.loader = setup.loader(task, self.dataset, replace=True)
         self.flags = StepFlags(self.loader)
+        self.loader.is_unwanted = self.may_leave
         self.heartbeat = Heartbeat(dist.rank())
         about = self.model, self.ema, setup, self.heartbeat, self.flags, self.with_loss.whole
         self.evaluator = Evaluator(task, self.evalset, *about)
@@ -123,9 +126,11 @@ class Trainer(Generic[S, B, P]):
             self.between_steps()
         batches = self.clock.waiting(self.batches())
         if dist.world_size() > 1 and self.progress.step < self.until:
-            first = next(batches)
-            self.passes.arrange_buckets(self.progress.step, first)
-            batches = chain([first], batches)
+            first = next(batches, None)
+            goes_on = self.evaluator.goes_on()  # which all ranks ask
+            if goes_on and first is not None:
+                self.passes.arrange_buckets(self.progress.step, first)
+            batches = chain([first], batches) if goes_on and first is not None else iter(())
         self.clock.go_on()
         for batch in batches:
             self.train_step(batch)
@@ -135,6 +140,8 @@ class Trainer(Generic[S, B, P]):
             self.between_steps()
             if self.progress.step == self.until:  # which an evaluation may have brought forward
                 break
+        if self.progress.step < self.until:  # asked to stop before the next batch was there
+            self.stop()
         self.saver.end(self.progress, self.report, is_last=True)
         self.count_time()
         found = summary(
@@ -151,9 +158,10 @@ class Trainer(Generic[S, B, P]):
         return found
 
     def batches(self) -> Iterator[B]:
-        """This rank's share of each global batch, from the step reached so far to the last."""
+        """This rank's share of each global batch, from the step reached so far to the last, or to where it may leave."""
         self.passes.replica.train()
-        return self.loader.batches(self.stream.share(step) for step in range(self.progress.step, self.until))
+        with contextlib.suppress(UnwantedError):
+            yield from self.loader.batches(self.stream.share(step) for step in range(self.progress.step, self.until))
 
     def train_step(self, batch: B) -> None:
         """One optimizer update from the share of this rank in a global batch."""
@@ -207,6 +215,17 @@ class Trainer(Generic[S, B, P]):
         if self.flags.stop_agreed and (self.progress.step < self.until or self.owes_evaluation()):
             self.saver.end(self.progress, self.report, is_last=True)
             raise StoppedError(f'stopped after step {self.progress.step} of {self.steps}; the same command goes on from there')
+
+    def may_leave(self) -> bool:
+        """Whether this rank was asked to stop and needs no further batch: no other rank is in a step that waits for it."""
+        return self.flags.stop_asked and (dist.world_size() == 1 or self.progress.step == self.started_at)
+
+    def stop(self) -> NoReturn:
+        """Ends the run between two steps, with a checkpoint if it has made one. Raises StoppedError."""
+        self.flags.stop_agreed = True
+        if self.progress.step > 0:
+            self.between_steps()
+        raise StoppedError('stopped before the first step: nothing is saved; the same command begins again')
 
     def stop_early(self) -> None:
         """Makes the step reached the last one when as many evaluations as the recipe allows were no better than the best."""

@@ -4,7 +4,6 @@ import contextlib
 import gc
 import logging
 import math
-import multiprocessing
 import os
 import platform
 import re
@@ -26,7 +25,7 @@ from phalanx.engine import evaluation
 from phalanx.engine.device import pick_device
 from phalanx.engine.folder import differences, hold, set_aside, with_names
 from phalanx.engine.job import Job
-from phalanx.engine.loader import PATIENCE
+from phalanx.engine.loader import PATIENCE, TIMED_OUT, end_workers
 from phalanx.engine.progress import Progress
 from phalanx.engine.schema import Train
 from phalanx.engine.timeline import Timeline
@@ -58,7 +57,10 @@ CURES = {  # a part of what torch says -> what it means
     'out of memory': FULL,  # of a CUDA device
     'could not create a primitive': FULL,  # oneDNN, which says no more when it finds no room for a kernel
     'DataLoader worker': 'a loader worker has died ({}); if the kernel killed it (its log says so), take fewer train.workers',
-    'DataLoader timed out': f'loader workers brought nothing for {PATIENCE} s: does the disk of data.root still answer?',
+    TIMED_OUT: (
+        f'loader workers brought no batch for {PATIENCE} s: does the disk of data.root still answer? If it does, a batch takes '
+        'them longer than that: more train.workers, smaller batches or images help (`phalanx bench data RECIPE` measures)'
+    ),
 }
 
 
@@ -241,17 +243,6 @@ def evaluate(job: Job, weights: str | Path | None, *, raw: bool = False, picture
             return found
         shown = evaluation.Shown.by(model, job.task, job.task.dataset('eval'), job.recipe.train.seed, device)
         return evaluation.with_worst(found, shown, pictures)
-
-
-def end_workers() -> None:
-    """Ends the loader workers that a fault has left; else this process waits for them at its end, and its launcher for it.
-
-    They outlive a wish to end (SIGTERM), which may have come from a scheduler, by 20 s; one with a hung disk outlives any.
-    """
-    if workers := multiprocessing.active_children():
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # else torch raises an error of its own for each that is killed here
-        for worker in workers:
-            worker.kill()
 
 
 def keep_log() -> None:

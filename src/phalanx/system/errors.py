@@ -1,5 +1,9 @@
 """What is wrong with a request, said before anything starts."""
 
+import re
+
+TERMINAL_CODES = re.compile(r'\x1b\[[0-9;]*m')  # colours and the like
+
 
 class RequestError(Exception):
     """The request was wrong; nothing was started. One line a problem."""
@@ -20,3 +24,8 @@ class StoppedError(Exception):
 def told(error: Exception) -> str:
     """What an error says, in the system's words after the path that they are about."""
     return f'{error.filename}: {error.strerror}' if isinstance(error, OSError) and error.filename else str(error)
+
+
+def first_line(error: Exception) -> str:
+    """The first line of what a library says, without codes for terminals."""
+    return TERMINAL_CODES.sub('', str(error)).partition('\n')[0]

@@ -31,7 +31,7 @@ import torch
 from torch import Tensor
 
 from phalanx.system.disk import digest_of, flush, remove_own
-from phalanx.system.errors import CheckpointError
+from phalanx.system.errors import CheckpointError, first_line
 
 LONGEST_NAME = 255  # bytes, of a file in Linux
 MANIFEST = 'manifest.json'
@@ -247,7 +247,7 @@ def load(path: Path) -> Loaded:
             torch.load(path / 'state.pt', weights_only=True, map_location='cpu'),
         )
     except UNREADABLE as error:
-        raise CheckpointError(f'{path}: cannot be read: {error!r}') from None
+        raise CheckpointError(f'{path}: cannot be read: {type(error).__name__}: {first_line(error)}') from None
 
 
 def weights_at(path: Path, *, raw: bool = False) -> dict[str, Tensor]:

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from phalanx.families.distillation import Distilled, network_of
 from phalanx.paddle.pdparams import RefusedError, arrays_in
 from phalanx.paddle.weights import layers_in_order, original_of, stored_as_in_paddle
-from phalanx.system.errors import CheckpointError
+from phalanx.system.errors import CheckpointError, first_line
 from phalanx.weights.archives import ZIP, ArchiveError, arrays_of, check_unpacked_size, holds_arrays, is_archive, only_weights
 from phalanx.weights.checkpoint import UNREADABLE, is_pointer, weights_at
 from phalanx.weights.finding import Found, find
@@ -226,10 +226,9 @@ def _of_torch(data: bytes, key: str | None) -> Stored:
     try:
         saved = torch.load(io.BytesIO(data), map_location='cpu', weights_only=True)
     except pickle.UnpicklingError as error:
-        why = str(error).partition('\n')[0]
         cure = 'save its state_dict alone where you trust it'
         raise RefusedError(
-            f'holds more than weights, which is not read because it could run code ({why:.200}); {cure}'
+            f'holds more than weights, which is not read because it could run code ({first_line(error):.200}); {cure}'
         ) from None
     except UNREADABLE as error:
         raise RefusedError(f'is not a complete file of torch.save: {error}') from None
