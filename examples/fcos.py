@@ -6,7 +6,6 @@ phalanx train --plugin examples/fcos.py ppyoloe_digits --set model.name=fcos los
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -14,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from torchvision.ops import generalized_box_iou_loss, sigmoid_focal_loss
 
+from phalanx.families.detection.loss import Assigned, DetectionLoss, Truths
 from phalanx.families.task import Loss, Term
 from phalanx.nn.layers import ConvBNReLU
 from phalanx.parallel.step import WholeStep
@@ -55,33 +55,38 @@ def boxes_of(raw: Raw) -> Tensor:
     return torch.cat([raw.points - raw.sides[..., :2], raw.points + raw.sides[..., 2:]], -1)
 
 
+class SmallestAround:
+    """The assigner: a cell inside a box answers for it; inside several, for the smallest."""
+
+    def __call__(self, raw: Raw, truths: Truths, whole: WholeStep) -> Assigned:
+        low, high = truths.boxes[:, None].chunk(2, -1)  # [B, 1, N, 2]
+        points = raw.points[:, None]  # [A, 1, 2]
+        inside = ((points > low) & (points < high)).all(-1) & truths.exist[:, None]  # [B, A, N]
+        areas, truth = torch.where(inside, (high - low).prod(-1), torch.inf).min(-1)
+        answers = areas < torch.inf
+        return Assigned(answers, truth, answers.float(), len(raw.points))
+
+
 @dataclass(frozen=True, kw_only=True)
-class FCOSLoss:
-    """A cell inside a box answers for it (for the smallest, inside several): focal loss of classes, GIoU loss of boxes."""
+class FCOSLoss(DetectionLoss):
+    """Focal loss of classes, GIoU loss of boxes."""
 
     box_weight: float = 2.0
 
-    def __call__(self, raw: Raw, boxes: Sequence[Tensor], classes: Sequence[Tensor], whole: WholeStep) -> Loss:
-        total, located, positives = raw.logits.new_zeros(()), raw.sides.new_zeros(()), raw.sides.new_zeros(())
-        for logits, predicted, true, labels in zip(raw.logits.float(), boxes_of(raw), boxes, classes, strict=True):
-            x, y = raw.points.unbind(-1)
-            inside = (
-                (x[:, None] > true[:, 0]) & (y[:, None] > true[:, 1]) & (x[:, None] < true[:, 2]) & (y[:, None] < true[:, 3])
-            )
-            areas = torch.where(inside, (true[:, 2] - true[:, 0]) * (true[:, 3] - true[:, 1]), torch.inf)  # [A, N]
-            target, is_positive = torch.zeros_like(logits), inside.any(1)
-            if len(true):
-                answers = areas.argmin(1)
-                target[is_positive] = nn.functional.one_hot(labels[answers[is_positive]], logits.shape[1]).to(target.dtype)
-                located = located + generalized_box_iou_loss(
-                    predicted[is_positive], true[answers[is_positive]], reduction='sum'
-                )
-            total = total + sigmoid_focal_loss(logits, target, reduction='sum') + 0 * predicted.sum()
-            positives = positives + is_positive.sum()
-        return {'cls': Term(total, positives, 1.0), 'box': Term(self.box_weight * located, positives, 1.0)}
+    @property
+    def assigner(self) -> SmallestAround:
+        return SmallestAround()
 
-    def weights(self, boxes: Sequence[Tensor], classes: Sequence[Tensor]) -> None:
-        """Positive cells depend on the size of the map, which the boxes do not tell."""
+    def __call__(self, raw: Raw, truths: Truths, assigned: Assigned) -> Loss:
+        logits, positives = raw.logits.float(), assigned.score.sum()
+        classes = truths.classes.gather(1, assigned.truth)[..., None]  # [B, A, 1]
+        target = torch.zeros_like(logits).scatter(2, classes, assigned.score[..., None])
+        true = truths.boxes.gather(1, assigned.truth[..., None].expand(-1, -1, 4))
+        box = generalized_box_iou_loss(boxes_of(raw), true) * assigned.score
+        return {
+            'cls': Term(sigmoid_focal_loss(logits, target, reduction='sum'), positives, 1.0),
+            'box': Term(self.box_weight * box.sum(), positives, 1.0),
+        }
 
 
 def fcos(num_classes: int, *, channels: int = 24) -> FCOS:

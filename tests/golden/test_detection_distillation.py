@@ -35,6 +35,10 @@ def raw(speed: float) -> Raw:
     return Raw(3 * wave((2, A, K), speed, 0.1), distances, points, strides, tuple(count**2 for count in CELLS), normal)
 
 
+def taught() -> Raw:
+    return raw(0.43)._replace(teacher=raw(0.31))
+
+
 def assigned() -> Assigned:
     answers = torch.zeros(2, A, dtype=torch.bool)
     answers[0, 5::97] = answers[1, 11::211] = True
@@ -51,14 +55,14 @@ def truths() -> Truths:
 
 def test_logits_cost_what_they_cost_in_paddledetection() -> None:
     learn = LogitsFromTeacher(weight=1.0, iou_weight=1.0, dfl_weight=1.0)
-    terms = learn(raw(0.43), raw(0.31), truths(), assigned())
+    terms = learn(taught(), truths(), assigned())
     values = {name.removeprefix('teacher_'): float(term.total / term.weight) for name, term in terms.items()}
     assert values == pytest.approx({name: float(GOLDEN[name]) for name in ('cls', 'iou', 'dfl', 'classes')}, rel=1e-4)
 
 
 def test_features_cost_what_they_cost_in_paddledetection() -> None:
     """But for the deviation of channels, which there is that of a sample: of 200 values a channel, a four-hundredth more."""
-    ((name, term),) = FeaturesFromTeacher()(raw(0.43), raw(0.31), truths(), assigned()).items()
+    ((name, term),) = FeaturesFromTeacher()(taught(), truths(), assigned()).items()
     assert name == 'teacher_features'
     assert float(term.total / term.weight) == pytest.approx(float(GOLDEN['features']), rel=3e-3)
 
@@ -67,7 +71,7 @@ def test_a_step_without_objects_costs_no_nan() -> None:
     nothing = Assigned(torch.zeros(2, A, dtype=torch.bool), torch.zeros(2, A, dtype=torch.int64), torch.zeros(2, A), 60)
     none = truths()._replace(exist=torch.zeros(2, 3, dtype=torch.bool), boxes=torch.zeros(2, 3, 4))
     for learn in (LogitsFromTeacher(), FeaturesFromTeacher()):
-        for term in learn(raw(0.43), raw(0.31), none, nothing).values():
+        for term in learn(taught(), none, nothing).values():
             assert torch.isfinite(term.total / term.weight.clamp(min=term.least or 1.0))
 
 

@@ -108,7 +108,10 @@ class Judged:
 
 def losses_of(golden: Golden, raw: Raw, stage: str) -> dict[str, Tensor]:
     """The losses by the original's names: terms without their coefficients, and `loss` with them."""
-    terms = LOSS(raw, golden.boxes, golden.classes, WholeStep(epoch=STAGES[stage]))
+    truths = padded(golden.boxes, golden.classes, raw.points.dtype)
+    with torch.no_grad():
+        assigned = LOSS.assigner(raw, truths, WholeStep(epoch=STAGES[stage]))
+    terms = LOSS(raw, truths, assigned)
     values = {name: term.mean() for name, term in terms.items()}
     of_one = {'cls': LOSS.cls_weight, 'iou': LOSS.iou_weight, 'dfl': LOSS.dfl_weight}
     return {'loss': torch.stack(list(values.values())).sum()} | {
@@ -131,7 +134,8 @@ def judged(golden: Golden, stage: str) -> Judged:
     model = golden.network(torch.float64).train()
     raw = model(golden.images.double())
     truths = padded(golden.boxes, golden.classes, torch.float64)
-    assigned = LOSS.assign(truths, decode.boxes(raw).detach(), raw, is_static=stage == 'atss')
+    with torch.no_grad():
+        assigned = LOSS.assigner(raw, truths, WholeStep(epoch=STAGES[stage]))
     losses = losses_of(golden, raw, stage)
     losses['loss'].backward()
     original = original_of(model).name

@@ -10,8 +10,8 @@ import torch
 from numpy.testing import assert_allclose, assert_array_equal
 
 from phalanx.families.detection.decode import Raw
-from phalanx.families.detection.loss.assign import by_task, padded
-from phalanx.families.detection.loss.task_aligned import _of_distributions
+from phalanx.families.detection.loss.assign import padded, task_aligned
+from phalanx.families.detection.loss.terms import distribution_focal
 from phalanx.families.detection.models.places import PlaceEncoder, place_waves
 from phalanx.families.detection.models.ppyoloe import ppyoloe
 from phalanx.paddle.weights import stored_as_in_paddle
@@ -46,7 +46,7 @@ def test_anchors_near_the_centre_of_a_box_answer_for_it_as_in_paddledetection() 
     logits = torch.from_numpy(GOLDEN['scores']).logit()
     points, strides = torch.from_numpy(GOLDEN['points']), torch.from_numpy(GOLDEN['strides'])[:, 0]
     raw = Raw(logits, torch.zeros(2, len(points), 40), points, strides, (4, 16, 64), least=-2)
-    found = by_task(truths, torch.from_numpy(GOLDEN['pred']), raw, top_k=5, alpha=1.0, beta=2.0, center_radius=1)
+    found = task_aligned(truths, torch.from_numpy(GOLDEN['pred']), raw, top_k=5, alpha=1.0, beta=2.0, center_radius=1)
     assert_array_equal(found.answers, GOLDEN['a_labels'] != 3)
     classes = truths.classes.gather(1, found.truth)
     assert_array_equal(classes[found.answers], GOLDEN['a_labels'][found.answers])
@@ -58,7 +58,7 @@ def test_anchors_near_the_centre_of_a_box_answer_for_it_as_in_paddledetection() 
 def test_distances_may_be_negative() -> None:
     """Ten bins from -2 strides on."""
     logits, targets = (torch.from_numpy(GOLDEN[name]) for name in ('df_logits', 'df_targets'))
-    assert_allclose(_of_distributions(logits.flatten(1), targets, -2), GOLDEN['df'], rtol=1e-4)
+    assert_allclose(distribution_focal(logits.flatten(1), targets, -2), GOLDEN['df'], rtol=1e-4)
 
 
 def test_a_network_that_reaches_below_0_decodes_boxes_beside_its_anchors() -> None:

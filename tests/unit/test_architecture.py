@@ -36,7 +36,7 @@ MAY_IMPORT = {
     'runtime': (),  # exported files without torch: installable by itself
 }
 FAMILIES = ('segmentation', 'detection', 'recognition', 'table', 'text_detection')
-CATALOGS = ('MODELS', 'DATA', 'LOSSES', 'METRICS', 'TRANSFORMS', 'DISTILLATIONS', 'TEACHER_LOSSES', 'TASKS')
+CATALOGS = ('MODELS', 'DATA', 'LOSSES', 'METRICS', 'TRANSFORMS', 'DISTILLATIONS', 'TEACHER_LOSSES', 'ASSIGNERS', 'TASKS')
 SCREEN = 70  # lines
 
 

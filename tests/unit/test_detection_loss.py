@@ -37,6 +37,15 @@ def raw_of(images: int, *, size: int = 64, num_classes: int = 3, seed: int | Non
     return Raw(logits.requires_grad_(), distances.requires_grad_(), points, strides, tuple(h * w for h, w in sizes))
 
 
+def loss_of(
+    raw: Raw, boxes: Sequence[Tensor], classes: Sequence[Tensor], whole: WholeStep, loss: TaskAlignedLoss = LOSS
+) -> Loss:
+    truths = padded(boxes, classes, raw.points.dtype)
+    with torch.no_grad():
+        assigned = loss.assigner(raw, truths, whole)
+    return loss(raw, truths, assigned)
+
+
 def no_boxes() -> Tensor:
     return torch.empty(0, 4)
 
@@ -53,7 +62,7 @@ class Positives(NamedTuple):
 def assigned_of(raw: Raw, boxes: Sequence[Tensor], classes: Sequence[Tensor], epoch: int) -> Assigned:
     truths = padded(boxes, classes, torch.float64)
     with torch.no_grad():
-        return LOSS.assign(truths, decode.boxes(raw), raw, is_static=epoch == STATIC)
+        return LOSS.assigner(raw, truths, WholeStep(epoch=epoch))
 
 
 def positives_of(raw: Raw, boxes: Sequence[Tensor], classes: Sequence[Tensor], epoch: int) -> Positives:
@@ -70,7 +79,7 @@ def values(loss: Loss) -> dict[str, float]:
 def test_a_batch_without_boxes_teaches_that_all_is_background(epoch: int) -> None:
     """Every probability is 1/2: 0.75 (1/2)^2 log 2 for each of 2 x 84 x 3 logits, divided by 1."""
     raw = raw_of(2)
-    loss = LOSS(raw, [no_boxes()] * 2, [torch.empty(0)] * 2, WholeStep(epoch=epoch))
+    loss = loss_of(raw, [no_boxes()] * 2, [torch.empty(0)] * 2, WholeStep(epoch=epoch))
     assert values(loss) == pytest.approx({'cls': 2 * 84 * 3 * 0.75 * 0.25 * math.log(2), 'iou': 0, 'dfl': 0})
     torch.stack([term.total for term in loss.values()]).sum().backward()
     assert raw.logits.grad is not None and (raw.logits.grad > 0).all()
@@ -80,9 +89,9 @@ def test_a_batch_without_boxes_teaches_that_all_is_background(epoch: int) -> Non
 def test_anchors_are_assigned_by_position_for_a_third_of_the_run_unless_the_recipe_says_how_long() -> None:
     """Of 12 epochs the first four. The two stages give other losses for anything a network says."""
     raw, box, label = raw_of(1, seed=1), [torch.tensor([[4.0, 4, 60, 50]])], [torch.tensor([2])]
-    static, aligned = (values(LOSS(raw, box, label, WholeStep(epoch=epoch))) for epoch in (STATIC, ALIGNED))
+    static, aligned = (values(loss_of(raw, box, label, WholeStep(epoch=epoch))) for epoch in (STATIC, ALIGNED))
     assert static != aligned
-    ours = [values(TaskAlignedLoss()(raw, box, label, WholeStep(epoch=epoch, epochs=12.0))) for epoch in (0, 3, 4, 11)]
+    ours = [values(loss_of(raw, box, label, WholeStep(epoch=epoch, epochs=12.0), TaskAlignedLoss())) for epoch in (0, 3, 4, 11)]
     assert ours == [static, static, aligned, aligned]
 
 
@@ -106,7 +115,7 @@ def test_one_giant_and_many_tiny_boxes_share_the_anchors(epoch: int) -> None:
     assert len(positives.anchor) == len(positives.anchor.unique()) > 1  # each anchor answers for one box
     assert len(answering) > 1
     assert all(truth <= 32 for truth in answering)  # none for a box that no anchor is in
-    loss = LOSS(raw, [boxes], [torch.arange(len(boxes)) % 3], WholeStep(epoch=epoch))
+    loss = loss_of(raw, [boxes], [torch.arange(len(boxes)) % 3], WholeStep(epoch=epoch))
     assert all(math.isfinite(value) for value in values(loss).values())
 
 
@@ -133,7 +142,7 @@ def test_the_anchors_that_answer_are_the_first_of_each_image(epoch: int) -> None
     raw = raw_of(3, seed=4)
     boxes = [torch.tensor([[4.0, 4, 60, 50]]), no_boxes(), torch.tensor([[19.0, 19, 40, 36]])]
     assigned = assigned_of(raw, boxes, [torch.zeros(len(of_image)) for of_image in boxes], epoch)
-    for answers, first in zip(assigned.answers, assigned.positives()[1], strict=True):
+    for answers, first in zip(assigned.answers, assigned.positives[1], strict=True):
         own = answers.nonzero().flatten().tolist()
         assert len(set(first.tolist())) == assigned.most >= len(own)
         assert first[: len(own)].tolist() == own
@@ -203,7 +212,7 @@ def test_the_terms_of_one_anchor_and_one_box() -> None:
     """
     distances = torch.full((4, BINS), -20.0)
     distances[:, 1] = 0
-    loss = LOSS(one_anchor(0, distances), [torch.tensor([[8.0, 8, 32, 24]])], [torch.tensor([0])], WholeStep(epoch=ALIGNED))
+    loss = loss_of(one_anchor(0, distances), [torch.tensor([[8.0, 8, 32, 24]])], [torch.tensor([0])], WholeStep(epoch=ALIGNED))
     assert [term.weight.item() for term in loss.values()] == [pytest.approx(2 / 3)] * 3
     expected = {'cls': 2 / 3 * math.log(2), 'iou': 2.5 * 2 / 9, 'dfl': 0.5 * 5 * 2 / 3}
     assert values(loss) == pytest.approx(expected, rel=1e-5)
@@ -216,7 +225,7 @@ def test_a_distance_between_two_bins_wants_both() -> None:
     """
     box = torch.tensor([[8.0, 8, 34, 500]])
     judged = one_anchor(0, torch.zeros(4, BINS))
-    loss = LOSS(judged, [box], [torch.tensor([0])], WholeStep(epoch=ALIGNED))
+    loss = loss_of(judged, [box], [torch.tensor([0])], WholeStep(epoch=ALIGNED))
     positives = positives_of(judged, [box], [torch.tensor([0])], ALIGNED)
     assert loss['dfl'].total.item() == pytest.approx(0.5 * math.log(17) * positives.score.item())
 
@@ -224,7 +233,7 @@ def test_a_distance_between_two_bins_wants_both() -> None:
     distances[2, 2:4] = torch.tensor([100.0, 99.0])  # shares e / (1 + e) and 1 / (1 + e)
     log_shares = (-math.log(1 + math.exp(-1)), -1 - math.log(1 + math.exp(-1)))
     judged = one_anchor(0, distances)
-    loss = LOSS(judged, [box], [torch.tensor([0])], WholeStep(epoch=ALIGNED))
+    loss = loss_of(judged, [box], [torch.tensor([0])], WholeStep(epoch=ALIGNED))
     score = positives_of(judged, [box], [torch.tensor([0])], ALIGNED).score.item()
     right = -(0.75 * log_shares[0] + 0.25 * log_shares[1])
     assert loss['dfl'].total.item() == pytest.approx(0.5 * (3 * math.log(17) + right) / 4 * score)
@@ -238,7 +247,7 @@ def test_focal_loss_weighs_by_the_distance_to_the_score(epoch: int, shares: tupl
     points, strides = torch.tensor([[16.0, 16.0], [80, 80], [144, 144]]), torch.full((3,), 8.0)
     raw = Raw(torch.zeros(1, 3, 2), distances.expand(1, 3, 4, BINS).flatten(2), points, strides, (1, 1, 1))
     loss = TaskAlignedLoss(static_assigner_epochs=1, use_varifocal=False, anchor_size=2.0)
-    terms = loss(raw, [torch.tensor([[8.0, 8, 24, 24]])], [torch.tensor([0])], WholeStep(epoch=epoch))
+    terms = loss_of(raw, [torch.tensor([[8.0, 8, 24, 24]])], [torch.tensor([0])], WholeStep(epoch=epoch), loss)
     one = 0.25 * math.log(2)
     assert values(terms)['cls'] == pytest.approx(one * (shares[0] + 5 * shares[1]))
 
@@ -246,7 +255,7 @@ def test_focal_loss_weighs_by_the_distance_to_the_score(epoch: int, shares: tupl
 def test_half_precision_is_computed_in_single() -> None:
     raw = raw_of(1, seed=1)
     half = Raw(raw.logits.bfloat16(), raw.distances.bfloat16(), raw.points.float(), raw.strides.float(), raw.num_per_level)
-    loss = LOSS(half, [torch.tensor([[4.0, 4, 60, 50]])], [torch.tensor([2])], WholeStep(epoch=ALIGNED))
+    loss = loss_of(half, [torch.tensor([[4.0, 4, 60, 50]])], [torch.tensor([2])], WholeStep(epoch=ALIGNED))
     assert {term.total.dtype for term in loss.values()} == {torch.float32}
 
 

@@ -10,7 +10,9 @@ import torch
 
 from phalanx.data.samples import Draw
 from phalanx.families.detection.data import DATA
-from phalanx.families.detection.loss import LOSSES, TEACHER_LOSSES
+from phalanx.families.detection.decode import Raw
+from phalanx.families.detection.loss import ASSIGNERS, LOSSES, TEACHER_LOSSES
+from phalanx.families.detection.loss.assign import padded
 from phalanx.families.detection.metric import METRICS
 from phalanx.families.detection.models import MODELS
 from phalanx.families.detection.task import Detection
@@ -60,17 +62,29 @@ def test_a_teacher_and_what_it_teaches_belong_together() -> None:
             task(**changes)
 
 
-class Alone:
-    """A user's loss, as docs/extending.md shows one: it knows of no teacher."""
-
-    def __call__(self, raw: Any, boxes: Any, classes: Any, whole: WholeStep) -> Any:
-        raise NotImplementedError
+def test_coefficients_of_what_the_teacher_gives_follow_those_of_the_loss() -> None:
+    assert [coefficient for _, coefficient in task(loss_coefficients=(0.125,)).losses] == [0.125] * 3
+    assert [coefficient for _, coefficient in task(loss_coefficients=(1.0, 2.0, 3.0)).losses] == [1.0, 2.0, 3.0]
+    with pytest.raises(ValueError, match='loss has 3 entries, but loss_coefficients has 2'):
+        task(loss_coefficients=(1.0, 2.0))
 
     def weights(self, boxes: Any, classes: Any) -> None:
         return None
 
 
-def test_a_loss_that_knows_of_no_teacher_is_refused_at_the_start() -> None:
-    with pytest.raises(ValueError, match='loss: Alone learns nothing from a teacher; a loss that does takes `from_teacher`'):
-        task(loss=(partial(Alone),))
-    assert task(loss=(partial(Alone),), networks=None, from_teacher=()).losses
+def test_the_teacher_guides_the_task_aligned_assignment() -> None:
+    """Two anchors in the box; the student prefers the first, the teacher the second."""
+
+    def raw(*logits: float) -> Raw:
+        distances = torch.full((1, 2, 4, 17), -100.0)
+        distances[..., 1] = 0  # 1 stride to each side
+        points = torch.tensor([[12.0, 16.0], [20.0, 16.0]])
+        return Raw(torch.tensor(logits).view(1, 2, 1), distances.flatten(2), points, torch.full((2,), 8.0), (2,))
+
+    truths = padded([torch.tensor([[8.0, 8, 24, 24]])], [torch.tensor([0])], torch.float32)
+    own, guided = raw(4.0, -4.0), raw(4.0, -4.0)._replace(teacher=raw(-4.0, 4.0))
+    assigner = ASSIGNERS['task_aligned'](top_k=1)
+    assert [assigner(each, truths, WholeStep()).answers.tolist() for each in (own, guided)] == [
+        [[True, False]],
+        [[False, True]],
+    ]

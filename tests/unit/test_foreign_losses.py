@@ -15,6 +15,7 @@ from phalanx.config.read import ConfigError
 from phalanx.engine.job import open_job
 from phalanx.engine.trainer import Trainer
 from phalanx.families.catalog import CATALOGS, FAMILIES
+from phalanx.families.detection.loss import DetectionLoss
 from phalanx.families.segmentation.loss import PixelLoss
 from phalanx.families.task import Term
 
@@ -36,10 +37,10 @@ class PixelError(PixelLoss):
         return (labels != 255).sum()
 
 
-class BoxError:
-    def __call__(self, raw: Any, boxes: Any, classes: Any, whole: Any) -> dict[str, Term]:
+class BoxError(DetectionLoss):
+    def __call__(self, raw: Any, truths: Any, assigned: Any) -> dict[str, Term]:
         logits, distances = raw.logits.float(), raw.distances.float()
-        return {'mine': Term(logits.square().sum() + distances.square().sum(), self.weights(boxes, classes)['mine'], least=1)}
+        return {'mine': Term(logits.square().sum() + distances.square().sum(), truths.exist.sum(), least=1)}
 
     def weights(self, boxes: Any, classes: Any) -> dict[str, Tensor]:
         return {'mine': torch.tensor(sum(map(len, boxes)))}

@@ -73,6 +73,8 @@ class _Binder:
         if kind is Any:
             return plain(node), node
         if shape is Annotated:
+            if value is None and may_be_null(kind):
+                return None, Node(None, node.origin)
             return self.choice(node, *get_args(kind)[1:], path=path)
         if dataclasses.is_dataclass(kind):
             return self.fields(node, kind, kind, path, path)
@@ -240,6 +242,11 @@ def defaults_of(schema: Any) -> dict[str, Any]:
     }
 
 
+def may_be_null(kind: Any) -> bool:
+    """Whether a part of a catalog, `Annotated[partial[X] | None, CATALOG]`, may be null."""
+    return types.NoneType in get_args(get_args(kind)[0])
+
+
 def default_node(kind: Any, value: Any) -> Node:
     """A default of type `kind` as part of the resolved tree; a part of a catalog has its name there, and its own defaults."""
     if isinstance(value, tuple) and any(isinstance(part, partial) for part in value):
@@ -275,7 +282,7 @@ def words_for(kind: Any) -> str:
     """What a value of type `kind` is called when speaking of recipes: `a whole number`, `a list, each a path`."""
     shape, inner = get_origin(kind), get_args(kind)
     if shape is Annotated:
-        return f'one of {", ".join(inner[1])}'
+        return f'one of {", ".join(inner[1])}' + (' or null' if may_be_null(kind) else '')
     if shape is Literal:
         return ' or '.join(str(option) for option in inner)
     if shape in (Union, types.UnionType):

@@ -20,6 +20,7 @@ from phalanx.system.errors import RequestError
 from phalanx.weights.published import PUBLISHED
 
 EVALUATIONS = 10  # at most, in a run
+KNOWS = 'the network knows already where objects are'
 
 
 class Pace(NamedTuple):
@@ -98,7 +99,10 @@ def choices(job: Job, said: Collection[str] = ()) -> list[Choice]:
     ]
     losses = job.resolved.value['loss']
     if isinstance(losses.value, dict) and 'static_assigner_epochs' in losses.value:
-        found.append(Choice('loss.static_assigner_epochs', 0, 'the network knows already where objects are'))
+        found.append(Choice('loss.static_assigner_epochs', 0, KNOWS))
+    assigner = job.resolved.value.get('assigner')
+    if assigner is not None and isinstance(assigner.value, dict) and 'static_epochs' in assigner.value:
+        found.append(Choice('assigner.static_epochs', 0, KNOWS))
     return found
 
 

@@ -57,18 +57,15 @@ class Family(Task[Any, Any, Any]):
     channels: Literal['RGB', 'BGR'] = 'RGB'  # in what order the network takes them, as the published weights were trained
     trains_with: Split = 'train'
 
-    def __init__(self, keys: FamilyKeys, from_teacher: Sequence[partial[Any]] = ()) -> None:
-        """`from_teacher`: what losses of the family learn from a teacher, beside `between`.
-
-        Raises ValueError for options of parts that cannot be.
-        """
+    def __init__(self, keys: FamilyKeys) -> None:
+        """Raises ValueError for options of parts that cannot be."""
         check_std(keys.std)
         names: tuple[str, ...] = keys.metric.func.names  # type: ignore[attr-defined]
         if keys.main_metric is not None and keys.main_metric not in names:
             raise ValueError(f'main_metric: {keys.main_metric!r} is not one of {", ".join(names)}, which this metric has')
         if STUDENT in (keys.networks or {}):
             raise ValueError(f'networks: {STUDENT!r} is the name of `model`; give the others another one')
-        if bool(keys.networks) != bool([*keys.between, *from_teacher]):
+        if bool(keys.networks) != self.distils(keys):
             raise ValueError('distillation needs both: `networks` beside the model, and what is learned `between` them')
         self.network, self.data, self.losses = keys.model, keys.data, weighted(keys.loss, keys.loss_coefficients)
         self.make_metric, self.main_metric = keys.metric, keys.main_metric or names[0]
@@ -79,7 +76,11 @@ class Family(Task[Any, Any, Any]):
         }
         self.mean, self.std = keys.mean, keys.std
         self.networks, self.between, self.frozen = keys.networks or {}, tuple(loss() for loss in keys.between), keys.frozen
-        self.from_teacher = tuple(loss() for loss in from_teacher)
+
+    @staticmethod
+    def distils(keys: Any) -> bool:
+        """Whether a recipe says what networks learn from one another."""
+        return bool(keys.between)
 
     def resolved_names(self) -> Mapping[str, Sequence[str]]:
         """The names of classes, which some data sets have from the file that `classes` names."""

@@ -23,6 +23,7 @@ TASKS = {
 }
 # The kinds of parts of a family, each in one of its modules: `losses` are the dict LOSSES of the module `loss`.
 KINDS = {'models': 'models', 'data': 'data', 'losses': 'loss', 'transforms': 'transforms', 'metrics': 'metric'}
+OWN_KINDS = {'detection': {'assigners': 'loss', 'teacher_losses': 'loss'}}  # those that a family alone has
 
 
 class OnFirstUse(Mapping[str, T]):
@@ -55,7 +56,8 @@ def _task(family: str) -> type[Family]:
 
 
 def _parts(family: str) -> dict[str, dict[str, Any]]:
-    modules = {kind: import_module(f'phalanx.families.{family}.{module}') for kind, module in KINDS.items()}
+    kinds = KINDS | OWN_KINDS.get(family, {})
+    modules = {kind: import_module(f'phalanx.families.{family}.{module}') for kind, module in kinds.items()}
     return {kind: getattr(module, kind.upper()) for kind, module in modules.items()}
 
 

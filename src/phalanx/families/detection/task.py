@@ -3,7 +3,6 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property, partial
-from inspect import signature
 from pathlib import Path
 from typing import Annotated, Any, Self
 
@@ -19,8 +18,9 @@ from phalanx.families.detection.data import DATA, Data, Objects
 from phalanx.families.detection.data.write import WRITERS, write
 from phalanx.families.detection.distilled import DistilledDetector
 from phalanx.families.detection.graph import OUTPUTS, with_suppression
-from phalanx.families.detection.loss import LOSSES, TEACHER_LOSSES, DetectionLoss
-from phalanx.families.detection.loss.distill import TeacherLoss
+from phalanx.families.detection.loss import ASSIGNERS, LOSSES, TEACHER_LOSSES, Assigner, DetectionLoss
+from phalanx.families.detection.loss.assign import padded
+from phalanx.families.detection.loss.terms import assigner_of
 from phalanx.families.detection.metric import METRICS, CocoAp
 from phalanx.families.detection.models import MODELS
 from phalanx.families.detection.nms import Nms, multiclass_nms
@@ -120,21 +120,24 @@ def seen_scale(transforms: Sequence[Transform], image: Image) -> tuple[float, fl
 class DetectionKeys(FamilyKeys):
     """The keys of a recipe of detection.
 
-    `nms` makes results of boxes; pictures show those with at least the score `shown_from`. `mean` and `std` are those of RGB
-    values. `from_teacher` lists what a student learns in PaddleDetection: then the only one of `networks` is the `teacher`; it
-    is frozen, and its boxes decide which anchors are positive. What all families have: `FamilyKeys`.
+    `assigner` chooses the anchors that are trained for each true box; without it, the loss's own does, if it has one, or
+    `atss_then_task_aligned`. `nms` makes results of boxes; pictures show those with at least the score `shown_from`. `mean` and
+    `std` are those of RGB values. `from_teacher` lists further losses, of the predictions of a frozen teacher, as in
+    PaddleDetection: the only one of `networks` is the `teacher`, whose boxes then guide the task-aligned assignment. Their
+    coefficients follow those of `loss`; a single coefficient is for all. What all families have: `FamilyKeys`.
     """
 
     model: Annotated[partial[nn.Module], MODELS]
     data: Annotated[partial[Data], DATA]
     loss: tuple[Annotated[partial[DetectionLoss], LOSSES, checked], ...]
+    assigner: Annotated[partial[Assigner] | None, ASSIGNERS, checked] = None
     metric: Annotated[partial[Any], METRICS] = partial(CocoAp)  # noqa: RUF009 - not changed
     transforms: tuple[Annotated[partial[Transform], TRANSFORMS, checked], ...] = ()
     eval_transforms: tuple[Annotated[partial[Transform], TRANSFORMS, checked], ...] = ()
     mean: Colours = (0.0, 0.0, 0.0)
     std: Colours = (1.0, 1.0, 1.0)
     networks: dict[str, Annotated[partial[nn.Module], MODELS]] | None = None
-    from_teacher: tuple[Annotated[partial[TeacherLoss], TEACHER_LOSSES, checked], ...] = ()
+    from_teacher: tuple[Annotated[partial[DetectionLoss], TEACHER_LOSSES, checked], ...] = ()
     nms: Nms = Nms()  # noqa: RUF009 - frozen
     shown_from: float = 0.3
 
@@ -150,13 +153,18 @@ class Detection(Family):
                 raise ValueError(
                     f'from_teacher: {TEACHER!r} is what the only one of `networks` must be called; it is always frozen'
                 )
-            keys = replace(keys, frozen=(TEACHER,))
-        super().__init__(keys, keys.from_teacher)
-        deaf = [type(loss).__name__ for loss, _ in self.losses if 'from_teacher' not in signature(loss).parameters]
-        if self.from_teacher and deaf:
-            raise ValueError(f'loss: {", ".join(deaf)} learns nothing from a teacher; a loss that does takes `from_teacher`')
+            losses, given = (*keys.loss, *keys.from_teacher), keys.loss_coefficients
+            coefficients = given * len(losses) if len(given) == len(keys.loss) == 1 else given
+            keys = replace(keys, loss=losses, loss_coefficients=coefficients, frozen=(TEACHER,))
+        super().__init__(keys)
+        self.learns_from_teacher = bool(keys.from_teacher)
+        self.assigner = assigner_of([loss for loss, _ in self.losses], keys.assigner)
         keys.metric(())  # so that errors in its options are reported now
         self.nms, self.shown_from = keys.nms, keys.shown_from
+
+    @staticmethod
+    def distils(keys: DetectionKeys) -> bool:
+        return bool(keys.between or keys.from_teacher)
 
     @cached_property
     def class_names(self) -> tuple[str, ...]:
@@ -170,7 +178,7 @@ class Detection(Family):
         return self.built(len(self.class_names))
 
     def distilled(self, networks: Mapping[str, Any]) -> Distilled:
-        return DistilledDetector(**networks) if self.from_teacher else super().distilled(networks)
+        return DistilledDetector(**networks) if self.learns_from_teacher else super().distilled(networks)
 
     def dataset(self, split: Split) -> Samples:
         return Samples(self.source(split), self.transforms[split], split)
@@ -206,9 +214,10 @@ class Detection(Family):
         return replace(batch, images=filled_up(list(batch.images), self.mean, least=sides))
 
     def own_loss(self, outputs: Any, batch: DetectionBatch, whole: WholeStep) -> Loss:
-        taught = {'from_teacher': self.from_teacher} if self.from_teacher else {}  # losses of users need not know of teachers
-        objects = batch.of_images()
-        return summed((loss(outputs, *objects, whole, **taught), coefficient) for loss, coefficient in self.losses)
+        truths = padded(*batch.of_images(), batch.boxes.dtype)
+        with torch.no_grad():
+            assigned = self.assigner(outputs, truths, whole)
+        return summed((loss(outputs, truths, assigned), coefficient) for loss, coefficient in self.losses)
 
     def own_weights(self, batch: DetectionBatch) -> Mapping[str, Tensor] | None:
         return weights_of(loss.weights(*batch.of_images()) for loss, _ in self.losses)

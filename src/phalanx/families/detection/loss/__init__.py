@@ -1,36 +1,20 @@
-"""Detection losses: called with the output of a network and the true boxes and classes of each image, they give named Terms."""
+"""Detection losses: terms of the output of a network, the true boxes of a batch, and the anchors assigned to them."""
 
-from collections.abc import Mapping, Sequence
-from typing import Protocol
+from collections.abc import Callable
 
-from torch import Tensor
-
-from phalanx.families.detection.decode import Raw
+from phalanx.families.detection.loss.assign import Assigned as Assigned
+from phalanx.families.detection.loss.assign import Truths as Truths
+from phalanx.families.detection.loss.assigners import ASSIGNERS as ASSIGNERS
+from phalanx.families.detection.loss.assigners import Assigner as Assigner
 from phalanx.families.detection.loss.distill import TEACHER_LOSSES as TEACHER_LOSSES
-from phalanx.families.detection.loss.distill import TeacherLoss
 from phalanx.families.detection.loss.task_aligned import TaskAlignedLoss
-from phalanx.families.task import Loss
-from phalanx.parallel.step import WholeStep
+from phalanx.families.detection.loss.terms import DetectionLoss as DetectionLoss
+from phalanx.families.detection.loss.terms import DistributionFocal, GIoU, QualityFocal, Varifocal
 
-
-class DetectionLoss(Protocol):
-    """What every detection loss is. `boxes` [n, 4] (pixels of the input) and `classes` [n] are those of each image."""
-
-    def __call__(
-        self,
-        raw: Raw,
-        boxes: Sequence[Tensor],
-        classes: Sequence[Tensor],
-        whole: WholeStep,
-        from_teacher: Sequence[TeacherLoss] = (),
-    ) -> Loss:
-        """`raw` is the output of the network; where it has that of a teacher, what is learned `from_teacher` comes on top.
-
-        Without a teacher it is called without `from_teacher`.
-        """
-
-    def weights(self, boxes: Sequence[Tensor], classes: Sequence[Tensor]) -> Mapping[str, Tensor] | None:
-        """The weights [] of its Terms, where targets alone determine them; None where outputs do and all Terms share one."""
-
-
-LOSSES = {'task_aligned': TaskAlignedLoss}
+LOSSES: dict[str, Callable[..., DetectionLoss]] = {
+    'task_aligned': TaskAlignedLoss,
+    'varifocal': Varifocal,
+    'quality_focal': QualityFocal,
+    'giou': GIoU,
+    'dfl': DistributionFocal,
+}

@@ -1,10 +1,12 @@
-"""Which anchors answer for which true box, and how good they should claim to be.
+"""ATSS and the task-aligned assignment (TAL): the true box that each anchor is trained for, and its target score.
 
 Shapes: B batch, N true boxes of an image (as many as the image with most of them has), A anchors. Nothing here is larger than
 [B, N, A] numbers, and no shape depends on what the device finds: a host that had to learn how many anchors answer would wait.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 import torch
@@ -23,19 +25,27 @@ class Truths(NamedTuple):
     exist: Tensor  # bool [B, N]
 
 
-class Assigned(NamedTuple):
-    """Which anchors answer for a true box. All others are background."""
+@dataclass(frozen=True)
+class Assigned:
+    """The anchors that answer for a true box. All others are background."""
 
     answers: Tensor  # bool [B, A]
-    truth: Tensor  # int64 [B, A] for which of the true boxes of its image
-    score: Tensor  # [B, A] what the anchor's probability of the class should be; 0 for background
-    most: int  # anchors of an image that can answer
+    truth: Tensor  # int64 [B, A] the number of the true box in its image
+    score: Tensor  # [B, A] target of the anchor's probability of the class; 0 for background
+    most: int  # upper bound of the anchors of an image that answer
+    is_static: bool = False  # the assignment depends on positions alone (ATSS)
 
+    @cached_property
     def positives(self) -> tuple[Tensor, Tensor, Tensor]:  # int64 [B, 1], int64 [B, most], [B, most]
         """The images, the anchors of each that answer, in their order and then background, and the scores of these."""
         anchors = (~self.answers).byte().argsort(dim=1, stable=True)[:, : self.most]
         images = torch.arange(len(anchors), device=anchors.device)[:, None]
         return images, anchors, self.score.gather(1, anchors)
+
+    def true_boxes(self, truths: Truths) -> Tensor:
+        """The true boxes [B, most, 4] of the anchors in `positives`."""
+        images, anchors, _ = self.positives
+        return truths.boxes[images, self.truth.gather(1, anchors)]
 
 
 def padded(boxes: Sequence[Tensor], classes: Sequence[Tensor], dtype: torch.dtype) -> Truths:
@@ -49,8 +59,8 @@ def padded(boxes: Sequence[Tensor], classes: Sequence[Tensor], dtype: torch.dtyp
     )
 
 
-def by_position(truths: Truths, predicted: Tensor, raw: Raw, *, top_k: int, anchor_size: float) -> Assigned:
-    """The assignment of ATSS, which looks at positions alone; the score is the IoU of the prediction [B, A, 4].
+def atss(truths: Truths, predicted: Tensor, raw: Raw, *, top_k: int, anchor_size: float) -> Assigned:
+    """Adaptive training sample selection (ATSS) by positions alone; the score is the IoU of the prediction [B, A, 4].
 
     On each level the `top_k` anchors whose centres are nearest to that of the true box are candidates. Those whose anchor box,
     a square of `anchor_size` strides, has an IoU above the mean plus the standard deviation over the candidates, and whose
@@ -65,7 +75,7 @@ def by_position(truths: Truths, predicted: Tensor, raw: Raw, *, top_k: int, anch
     claims = torch.zeros_like(ious, dtype=torch.bool).scatter_(2, nearest, chosen)
     answers, truth = _settled(claims, ious)
     true_boxes = truths.boxes.gather(1, truth[..., None].expand(-1, -1, 4))  # [B, A, 4]
-    return Assigned(answers, truth, iou(true_boxes, predicted) * answers, nearest[0].numel())
+    return Assigned(answers, truth, iou(true_boxes, predicted) * answers, nearest[0].numel(), is_static=True)
 
 
 def _nearest(boxes: Tensor, raw: Raw, top_k: int) -> Tensor:  # [B, N, 4] -> [B, N, candidates]
@@ -80,12 +90,12 @@ def _nearest(boxes: Tensor, raw: Raw, top_k: int) -> Tensor:  # [B, N, 4] -> [B,
     return torch.cat(found, -1)
 
 
-def by_task(
+def task_aligned(
     truths: Truths, predicted: Tensor, raw: Raw, *, top_k: int, alpha: float, beta: float, center_radius: float | None = None
 ) -> Assigned:
-    """The task-aligned assignment, which looks at what the network says already.
+    """The task-aligned assignment (TAL) by the predictions of a network.
 
-    An anchor is as well aligned with a true box as probability ** `alpha` * IoU ** `beta` says, of its class and of the
+    The alignment of an anchor with a true box is probability ** `alpha` * IoU ** `beta`, of the box's class and of the
     prediction [B, A, 4]. The `top_k` best ones with their points inside the box answer for it. Their score is the alignment,
     scaled so that the best one of each box has the highest IoU of them. Feng et al., TOOD, https://arxiv.org/abs/2108.07755.
 

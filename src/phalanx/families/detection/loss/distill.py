@@ -1,4 +1,4 @@
-"""What a detector learns from a larger one that has learned already: PaddleDetection's distillation of PP-YOLOE.
+"""Terms that a detector learns from a trained larger one: PaddleDetection's distillation of PP-YOLOE.
 
 Shapes: B batch, A anchors, K classes, P anchors of an image that can answer for a box, N true boxes; C, H, W of a map.
 """
@@ -14,19 +14,15 @@ from phalanx.data.boxes import generalised_iou
 from phalanx.families.detection import decode
 from phalanx.families.detection.decode import Raw
 from phalanx.families.detection.loss.assign import Assigned, Truths
+from phalanx.families.detection.loss.terms import DetectionLoss
 from phalanx.families.task import Loss, Term
 from phalanx.nn.precision import at_least_float32
 
 EPSILON = 1e-9  # the least weight: a step in which no anchor answers costs 0, not 0/0
 
 
-# What every loss of this kind is: called with the outputs of student and teacher, the true boxes, and which anchors answer for
-# them, as the own loss has it.
-TeacherLoss = Callable[[Raw, Raw, Truths, Assigned], Loss]
-
-
 @dataclass(frozen=True, kw_only=True)
-class LogitsFromTeacher:
+class LogitsFromTeacher(DetectionLoss):
     """The terms `teacher_cls`, of all anchors, and of those that answer `teacher_iou`, `teacher_dfl` and `teacher_classes`.
 
     The student is to give the teacher's probabilities (quality focal loss, https://arxiv.org/abs/2006.04388), its boxes
@@ -46,14 +42,15 @@ class LogitsFromTeacher:
         if self.temperature <= 0:
             raise ValueError(f'temperature must be above 0, got {self.temperature}')
 
-    def __call__(self, student: Raw, teacher: Raw, truths: Truths, assigned: Assigned) -> Loss:
+    def __call__(self, raw: Raw, truths: Truths, assigned: Assigned) -> Loss:
+        student, teacher = raw, teacher_of(raw)
         own, others = student.logits.to(student.points.dtype), teacher.logits.to(student.points.dtype).sigmoid()
         probabilities = own.sigmoid()
         cls = F.binary_cross_entropy_with_logits(own, others, reduction='none') * (probabilities - others).square()
 
-        (image, anchor, score), scores = assigned.positives(), assigned.score.sum()
+        (image, anchor, score), scores = assigned.positives, assigned.score.sum()
         ious = generalised_iou(decode.boxes(student)[image, anchor], decode.boxes(teacher)[image, anchor])
-        distances = (raw.distances[image, anchor].to(own.dtype).view(*score.shape, 4, -1) for raw in (student, teacher))
+        distances = (of.distances[image, anchor].to(own.dtype).view(*score.shape, 4, -1) for of in (student, teacher))
         log_shares, shares = (logits.log_softmax(-1) for logits in distances)  # [B, P, 4, bins]
         dfl = -(shares.exp() * log_shares).sum((2, 3))
         terms = {
@@ -71,7 +68,7 @@ class LogitsFromTeacher:
 
 
 @dataclass(frozen=True, kw_only=True)
-class FeaturesFromTeacher:
+class FeaturesFromTeacher(DetectionLoss):
     """The term `teacher_features`: the maps of the neck are to be those of the teacher, above all where objects are.
 
     Focal and global distillation, Yang et al., https://arxiv.org/abs/2111.11837, as PaddleDetection computes it: squared
@@ -91,8 +88,9 @@ class FeaturesFromTeacher:
         if self.temperature <= 0:
             raise ValueError(f'temperature must be above 0, got {self.temperature}')
 
-    def __call__(self, student: Raw, teacher: Raw, truths: Truths, assigned: Assigned) -> Loss:
+    def __call__(self, raw: Raw, truths: Truths, assigned: Assigned) -> Loss:
         """The maps of both are aligned and normalised, see `DistilledDetector`."""
+        student, teacher = raw, teacher_of(raw)
         total, start = student.points.new_zeros(()), 0
         for own, other, count in zip(student.maps, teacher.maps, student.num_per_level, strict=True):
             cells = truths.boxes / student.strides[start]
@@ -123,6 +121,13 @@ class FeaturesFromTeacher:
         return places.view(len(x), *x.shape[2:]), strengths.mean((2, 3)).softmax(1) * x.shape[1]
 
 
+def teacher_of(raw: Raw) -> Raw:
+    """The output of the teacher. Raises ValueError when there is none."""
+    if raw.teacher is None:
+        raise ValueError('from_teacher: the network has no teacher')
+    return raw.teacher
+
+
 def weights_of_boxes(cells: Tensor, exist: Tensor, height: int, width: int) -> Tensor:
     """[B, H, W]: 1 / the area of the smallest box [B, N, 4] around each cell, both in whole cells; 0 where there is none."""
     low, high = cells[..., :2].floor().clamp(min=0), cells[..., 2:].ceil()
@@ -135,4 +140,4 @@ def weights_of_boxes(cells: Tensor, exist: Tensor, height: int, width: int) -> T
     return (rows[..., :, None] & columns[..., None, :]).mul(shares[..., None, None]).amax(1)
 
 
-TEACHER_LOSSES: dict[str, Callable[..., TeacherLoss]] = {'logits': LogitsFromTeacher, 'features': FeaturesFromTeacher}
+TEACHER_LOSSES: dict[str, Callable[..., DetectionLoss]] = {'logits': LogitsFromTeacher, 'features': FeaturesFromTeacher}

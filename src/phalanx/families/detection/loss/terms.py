@@ -1,0 +1,173 @@
+"""Terms of detection losses, given an assignment. Shapes: B batch, A anchors, K classes, P anchors that can answer for a box.
+
+Each is divided by the sum of the positives' scores over the whole step, or by 1 when it is less. (PaddleDetection's least sum
+is 1 per rank; the number of ranks must not matter here.)
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from phalanx.data.boxes import generalised_iou, to_distances
+from phalanx.families.detection import decode
+from phalanx.families.detection.decode import Raw
+from phalanx.families.detection.loss.assign import Assigned, Truths
+from phalanx.families.detection.loss.assigners import Assigner, AtssThenTaskAligned, at_least
+from phalanx.families.task import Loss, Term
+
+VARIFOCAL_SHARE, FOCAL_SHARE = 0.75, 0.25  # alpha of the two losses, their gamma being 2
+NEARLY = 0.01  # no target distance is nearer to the last bin: the bin after it must exist
+
+
+class DetectionLoss(ABC):
+    """An entry of `loss`: one term or several, of the raw output of the network, the true boxes and an assignment."""
+
+    @abstractmethod
+    def __call__(self, raw: Raw, truths: Truths, assigned: Assigned) -> Loss:
+        """`raw` is the output of the network, `raw.teacher` that of the teacher in a distillation."""
+
+    @property
+    def assigner(self) -> Assigner | None:
+        """The assigner that this loss brings along; None: that of the recipe."""
+        return None
+
+    def weights(self, boxes: Sequence[Tensor], classes: Sequence[Tensor]) -> Mapping[str, Tensor] | None:
+        """The weights [] of the terms, where targets alone determine them: boxes [n, 4] and classes [n] of each image.
+
+        None where the outputs determine them, as in an assignment by predictions; all terms then share one weight.
+        """
+        return None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Varifocal(DetectionLoss):
+    """The term `cls` of all anchors: varifocal loss, Zhang et al., https://arxiv.org/abs/2008.13367.
+
+    Gradients flow through the weights too, as in PaddleDetection. Raises ValueError for a negative `weight`.
+    """
+
+    weight: float = 1.0
+
+    def __post_init__(self) -> None:
+        at_least(self, 0, 'weight')
+
+    def __call__(self, raw: Raw, truths: Truths, assigned: Assigned) -> Loss:
+        logits, targets, at = score_targets(raw, truths, assigned)
+        answers = torch.zeros_like(logits, dtype=torch.bool).scatter(2, at, assigned.answers[..., None])
+        weights = torch.where(answers, targets, VARIFOCAL_SHARE * logits.sigmoid().square())
+        return {'cls': of_scores(self.weight * weighted_cross_entropy(logits, targets, weights), assigned)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class QualityFocal(DetectionLoss):
+    """The term `cls` of all anchors: quality focal loss, Li et al., https://arxiv.org/abs/2006.04388.
+
+    With ATSS, targets and background are weighted 1 : 3, as in PaddleDetection. Raises ValueError for a negative `weight`.
+    """
+
+    weight: float = 1.0
+
+    def __post_init__(self) -> None:
+        at_least(self, 0, 'weight')
+
+    def __call__(self, raw: Raw, truths: Truths, assigned: Assigned) -> Loss:
+        logits, targets, _ = score_targets(raw, truths, assigned)
+        weights = (logits.sigmoid() - targets).square()
+        if assigned.is_static:
+            weights = weights * torch.lerp(1 - targets, targets, FOCAL_SHARE)
+        return {'cls': of_scores(self.weight * weighted_cross_entropy(logits, targets, weights), assigned)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class GIoU(DetectionLoss):
+    """The term `iou` of the positive anchors: 1 - GIoU, weighted by score; Rezatofighi et al., https://arxiv.org/abs/1902.09630.
+
+    Raises ValueError for a negative `weight`.
+    """
+
+    weight: float = 2.5
+
+    def __post_init__(self) -> None:
+        at_least(self, 0, 'weight')
+
+    def __call__(self, raw: Raw, truths: Truths, assigned: Assigned) -> Loss:
+        image, anchor, score = assigned.positives
+        ious = generalised_iou(decode.boxes(raw)[image, anchor], assigned.true_boxes(truths))
+        return {'iou': of_scores(self.weight * ((1 - ious) * score).sum(), assigned)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class DistributionFocal(DetectionLoss):
+    """The term `dfl` of the positive anchors: distribution focal loss of the distances to the sides, weighted by score.
+
+    Li et al., Generalized Focal Loss, https://arxiv.org/abs/2006.04388. Raises ValueError for a negative `weight`.
+    """
+
+    weight: float = 0.5
+
+    def __post_init__(self) -> None:
+        at_least(self, 0, 'weight')
+
+    def __call__(self, raw: Raw, truths: Truths, assigned: Assigned) -> Loss:
+        image, anchor, score = assigned.positives
+        targets = to_distances(raw.points[anchor], assigned.true_boxes(truths)) / raw.strides[anchor, None]
+        losses = distribution_focal(raw.distances[image, anchor].to(raw.points.dtype), targets, raw.least)
+        return {'dfl': of_scores(self.weight * (losses * score).sum(), assigned)}
+
+
+def assigner_of(losses: Sequence[DetectionLoss], chosen: partial[Assigner] | None) -> Assigner:
+    """The assigner of a recipe: the one it has chosen, the one that its losses bring along, or that of PP-YOLOE.
+
+    Raises ValueError when an entry is no DetectionLoss, and when two assigners contradict each other.
+    """
+    for loss in losses:
+        if not isinstance(loss, DetectionLoss):
+            name = type(loss).__name__
+            raise ValueError(
+                f'loss: {name} must extend DetectionLoss of phalanx.families.detection.loss; see docs/extending.md'
+            )
+    brought = [loss.assigner for loss in losses if loss.assigner is not None]
+    if chosen is not None and any(own != AtssThenTaskAligned() for own in brought):
+        raise ValueError(
+            'assigner: the loss has options of an assigner of its own; leave them out, or list its terms, as in '
+            '`loss: [varifocal, giou, dfl]`'
+        )
+    if any(own != brought[0] for own in brought):
+        raise ValueError('loss: its entries have different assigners of their own; give all of them the same')
+    if chosen is not None:
+        return chosen()
+    return brought[0] if brought else AtssThenTaskAligned()
+
+
+def of_scores(total: Tensor, assigned: Assigned) -> Term:
+    """A term that is divided by the sum of the scores, at least 1."""
+    return Term(total, assigned.score.sum(), least=1.0)
+
+
+def score_targets(raw: Raw, truths: Truths, assigned: Assigned) -> tuple[Tensor, Tensor, Tensor]:
+    """Logits [B, A, K] in float32 or better, their target probabilities, and the class [B, A, 1] of each anchor's true box."""
+    logits = raw.logits.to(raw.points.dtype)
+    at = truths.classes.gather(1, assigned.truth)[..., None]
+    return logits, torch.zeros_like(logits).scatter(2, at, assigned.score[..., None]), at
+
+
+def weighted_cross_entropy(logits: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
+    return (weights * F.binary_cross_entropy_with_logits(logits, targets, reduction='none')).sum()
+
+
+def distribution_focal(logits: Tensor, targets: Tensor, least: int) -> Tensor:  # [B, P, 4 * bins], [B, P, 4] -> [B, P]
+    """Cross-entropy with the two bins beside each target distance (in strides), weighted by nearness; the mean of 4 sides.
+
+    `least` is the distance of the first bin.
+    """
+    log_shares = logits.view(*targets.shape, -1).log_softmax(-1)
+    targets = (targets - least).clamp(0, log_shares.shape[-1] - 1 - NEARLY)  # counted from the first bin
+    before = targets.long()
+    beyond = targets - before
+    low, high = (log_shares.gather(-1, place[..., None]).squeeze(-1) for place in (before, before + 1))  # [B, P, 4]
+    return -((1 - beyond) * low + beyond * high).mean(-1)
