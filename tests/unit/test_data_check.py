@@ -118,6 +118,14 @@ def test_every_fault_is_found_and_fails_the_check(tree: Tree, check: Callable[..
         assert words in problem['problem']
 
 
+def test_values_of_more_than_8_bits_are_reported(tree: Tree, check: Callable[..., tuple[int, dict]]) -> None:
+    file = io.BytesIO()
+    Image.fromarray(np.full((4, 6), 4095, np.uint16)).save(file, 'PNG')
+    tree.put('train', 'deep', file.getvalue(), labels(*[[2] * 6] * 4))
+    status, found = check()
+    assert (status, found['remarks'][0]) == (0, 'train: 1 image has values of 12 bits, of which the upper 8 are used')
+
+
 def test_images_that_exif_data_turn_are_counted(tree: Tree, check: Callable[..., tuple[int, dict]]) -> None:
     """A photograph stored 4 wide and 6 high, shown 6 wide and 4 high; its label map is that of the picture as shown."""
     exif, file = Image.Exif(), io.BytesIO()

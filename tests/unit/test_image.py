@@ -13,8 +13,9 @@ from numpy.testing import assert_array_equal
 from PIL import Image, ImageOps
 
 from phalanx.curation.prepare.checks import size_of
+from phalanx.data import pdf
 from phalanx.data.batch import channels_first, normalised, stacked
-from phalanx.data.image import orientation_of, overlay, palette, read_image, read_labels
+from phalanx.data.image import Pages, depth_of, orientation_of, overlay, palette, read_image, read_labels
 from phalanx.data.samples import SampleError
 
 PICTURE = np.random.default_rng(0).integers(0, 256, (12, 20, 3), dtype=np.uint8)
@@ -192,3 +193,75 @@ def test_what_other_programs_append_to_an_image_does_not_matter(tmp_path: Path) 
         (tmp_path / name).write_bytes(data)
         (tmp_path / f'longer_{name}').write_bytes(data + bytes(3000))
         assert (read_image(tmp_path / name) == read_image(tmp_path / f'longer_{name}')).all()
+
+
+UPRIGHT = np.random.default_rng(1).integers(0, 256, (12, 20, 3), dtype=np.uint8)
+TURNED = Image.Exif()
+TURNED[0x0112] = 6  # a quarter clockwise to be upright
+
+
+@pytest.mark.parametrize('mode', ['RGB', 'L', 'P', 'RGBA', 'LA', '1', 'I;16', 'CMYK'])
+@pytest.mark.parametrize('kind', ['JPEG', 'PNG', 'WEBP', 'TIFF'])
+def test_exif_turns_a_picture_in_every_format(tmp_path: Path, kind: str, mode: str) -> None:
+    """Pillow writes what is read, and OpenCV is an independent reader; `size_of` says the size without reading pixels."""
+    grey = Image.fromarray(UPRIGHT).convert('L')
+    deep = Image.fromarray(np.asarray(grey).astype(np.uint16) * 257)
+    picture = deep if mode == 'I;16' else Image.fromarray(UPRIGHT).convert(mode)
+    file = tmp_path / f'a.{kind.lower()}'
+    options: dict[str, Any] = {'tiffinfo': {0x0112: 6}} if kind == 'TIFF' else {'exif': TURNED}
+    try:
+        picture.save(file, kind, **options, **({'lossless': True} if kind == 'WEBP' else {}))
+    except (OSError, ValueError, KeyError):
+        pytest.skip('a format without this mode')
+    image = read_image(file)
+    assert image.shape == (20, 12, 3)
+    assert size_of(file) == (12, 20)
+    assert orientation_of(file) == 6
+    assert_array_equal(image, cv2.imdecode(np.frombuffer(file.read_bytes(), np.uint8), cv2.IMREAD_COLOR_RGB))
+    if mode in ('RGB', 'L') and kind != 'JPEG':
+        assert_array_equal(image, np.rot90(np.asarray(picture.convert('RGB')), -1))
+
+
+@pytest.mark.parametrize('kind', ['PNG', 'TIFF'])
+@pytest.mark.parametrize('bits', [8, 10, 12, 14, 16])
+def test_values_of_any_depth_fill_the_8_bits(tmp_path: Path, kind: str, bits: int) -> None:
+    values = (np.arange(256, dtype=np.uint16) << (bits - 8)).reshape(16, 16)
+    Image.fromarray(values).save(tmp_path / 'a', kind)
+    assert_array_equal(read_image(tmp_path / 'a'), np.repeat(np.arange(256).reshape(16, 16, 1), 3, axis=2))
+    assert depth_of(tmp_path / 'a') == bits
+
+
+def test_pages_of_a_tiff_and_frames_of_a_gif_are_read_one_by_one(tmp_path: Path) -> None:
+    first, second = (Image.fromarray(np.full(shape, value, np.uint8)) for shape, value in (((6, 8), 50), ((9, 4), 200)))
+    first.save(tmp_path / 'a.tif', save_all=True, append_images=[second])
+    pages = Pages(tmp_path / 'a.tif')
+    assert len(pages) == 2
+    assert [(page.shape, int(page.max())) for page in (pages.read(0), pages.read(1))] == [((6, 8, 3), 50), ((9, 4, 3), 200)]
+    first.save(tmp_path / 'a.gif', save_all=True, append_images=[second.resize((8, 6))], disposal=1)
+    pages = Pages(tmp_path / 'a.gif')
+    assert [int(pages.read(number).max()) for number in range(len(pages))] == [50, 200]
+    first.save(tmp_path / 'a.png')
+    assert len(Pages(tmp_path / 'a.png')) == 1
+
+
+def test_a_reduced_copy_in_a_tiff_file_is_no_page(tmp_path: Path) -> None:
+    first = Image.fromarray(np.full((6, 8), 50, np.uint8))
+    small = first.resize((4, 3))
+    small.encoderinfo = {'tiffinfo': {254: 1}}
+    first.save(tmp_path / 'a.tif', save_all=True, append_images=[small])
+    assert len(Pages(tmp_path / 'a.tif')) == 1
+
+
+def test_pages_of_a_pdf_are_drawn_or_the_package_is_named(tmp_path: Path) -> None:
+    inch = [Image.new('RGB', (72, 144), colour) for colour in ('red', 'blue')]
+    inch[0].save(tmp_path / 'a.pdf', save_all=True, append_images=inch[1:])  # at 72 dots per inch
+    if not pdf.is_there():
+        with pytest.raises(SampleError, match=r'a\.pdf: PDF files are read with pypdfium2: pip install'):
+            Pages(tmp_path / 'a.pdf')
+        return
+    pages = Pages(tmp_path / 'a.pdf')
+    assert [pages.read(number).shape for number in range(len(pages))] == [(400, 200, 3)] * 2
+    assert pages.read(1)[200, 100].tolist() == pytest.approx([0, 0, 255], abs=3)
+    (tmp_path / 'b.pdf').write_bytes(b'%PDF-1.7 and nothing more')
+    with pytest.raises(SampleError, match=r'b\.pdf: PDFium cannot read it'):
+        Pages(tmp_path / 'b.pdf')

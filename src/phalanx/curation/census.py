@@ -11,7 +11,7 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 from torch.utils.data import DataLoader, Dataset
 
-from phalanx.data.image import orientation_of
+from phalanx.data.image import depth_of, orientation_of
 from phalanx.data.samples import Image, SampleError, Split
 from phalanx.engine.loader import prepare_on_one_core
 from phalanx.report.readable import counted
@@ -81,6 +81,7 @@ class Seen:
     digest: bytes  # of the decoded image: the same picture in two files has the same one
     counts: Mapping[str, int]
     is_turned: bool  # its EXIF data turned it
+    depth: int  # bits of its values in the file
 
 
 @dataclass(frozen=True)
@@ -107,6 +108,7 @@ class SplitCensus:
     images: Counter[str] = field(default_factory=Counter)  # that have the class in them
     sizes: Counter[Size] = field(default_factory=Counter)
     turned: int = 0  # images that EXIF data turned
+    depths: Counter[int] = field(default_factory=Counter)  # bits of values
     first: dict[Size, int] = field(default_factory=dict)  # of each size the first sample
 
     def add(self, seen: Seen) -> None:
@@ -114,6 +116,7 @@ class SplitCensus:
         self.sizes[seen.size] += 1
         self.first.setdefault(seen.size, seen.index)
         self.turned += seen.is_turned
+        self.depths[seen.depth] += 1
         self.units.update(seen.counts)
         self.images.update(name for name, count in seen.counts.items() if count)
 
@@ -164,6 +167,12 @@ class Census:
             f'{name}: {counted(split.turned, "image is", "images are")} turned by EXIF data; annotate them upright'
             for name, split in self.splits.items()
             if split.turned
+        ]
+        remarks += [
+            f'{name}: {counted(images, "image has", "images have")} values of {bits} bits, of which the upper 8 are used'
+            for name, split in self.splits.items()
+            for bits, images in sorted(split.depths.items())
+            if bits > 8
         ]
         remarks += [
             f'{split}: {found}: {cure}'
@@ -272,8 +281,9 @@ class _Looks(Dataset[Seen | Problem]):
         except SampleError as error:
             return Problem(self.split, self.survey.name(index), str(error))
         digest = hashlib.blake2b(np.ascontiguousarray(image).data, key=repr(image.shape).encode(), digest_size=16).digest()
-        is_turned = orientation_of(Path(self.survey.name(index))) != 1
-        return Seen(index, (image.shape[1], image.shape[0]), digest, counts, is_turned)
+        file = Path(self.survey.name(index))
+        is_turned = orientation_of(file) != 1
+        return Seen(index, (image.shape[1], image.shape[0]), digest, counts, is_turned, depth_of(file))
 
 
 def _start_worker(number: int) -> None:

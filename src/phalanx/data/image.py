@@ -8,20 +8,23 @@ import io
 import os
 import stat
 import struct
+from mmap import ACCESS_READ, mmap
 from pathlib import Path
+from typing import Any
 
 import cv2
 import numpy as np
 import numpy.typing as npt
 import PIL.Image
 
-from phalanx.data import jpeg, png
+from phalanx.data import jpeg, pdf, png
 from phalanx.data.cache import kept
 from phalanx.data.samples import Image, SampleError
 from phalanx.runtime.prepare import MOST_PIXELS
 
 LabelMap = npt.NDArray[np.uint8]  # [H, W] class ids
-AS_RGB = cv2.IMREAD_COLOR_RGB
+AS_STORED = cv2.IMREAD_COLOR_RGB | cv2.IMREAD_ANYDEPTH | cv2.IMREAD_IGNORE_ORIENTATION
+SUBFILE_TYPE = 254  # of a page of a TIFF file: its lowest bit marks a reduced copy of another one
 # What is opened, by the names that Pillow gives the formats, and how files of each begin. Others never reach a decoder: some,
 # EPS for one, are programs that Pillow would have run.
 BEGINNINGS = {
@@ -45,7 +48,8 @@ HEADER = 2**20  # bytes in which the EXIF data of a JPEG file end
 def read_image(path: Path | str) -> Image:
     """The picture in a file, [H, W, 3] uint8 RGB; grey ones get three equal channels, transparency is dropped.
 
-    It is upright, turned as its EXIF data say: so does OpenCV, with which the originals read. Raises SampleError, also for a
+    It is upright, turned as its EXIF data say, in every format: so does OpenCV, with which the originals read. Values of more
+    than 8 bits become 8 as `eight_bits` does. Of several pages it is the first: `Pages` has all. Raises SampleError, also for a
     file that is damaged.
     """
     return kept(f'image {path}', lambda: decoded(_bytes(path), str(path)))
@@ -59,15 +63,100 @@ def decoded(data: bytes, name: str) -> Image:
     size = png.size(data) if data.startswith(png.SIGNATURE) else _size_by_pillow(data, name)
     if size is not None:
         _check_pixels(*size, name)
-    if (by_spng := png.decoded(data, 'RGB')) is not None:
-        return by_spng
+    by_spng = png.decoded(data, 'RGB')
+    pixels = by_spng if by_spng is not None else eight_bits(_by_opencv(data, name))
+    return jpeg.upright(pixels, _orientation(data))
+
+
+def _by_opencv(data: bytes, name: str, frame: int = 0) -> npt.NDArray[Any]:
+    """The picture of a frame [H, W, 3], as it is stored (of a TIFF file upright), of 8 or 16 bits. Raises SampleError."""
     try:
-        pixels = cv2.imdecode(np.frombuffer(data, np.uint8), AS_RGB)
+        values = np.frombuffer(data, np.uint8)
+        if frame:
+            _, frames = cv2.imdecodemulti(values, AS_STORED, range=(frame, frame + 1))
+            pixels = next(iter(frames), None)
+        else:
+            pixels = cv2.imdecode(values, AS_STORED)
     except cv2.error as error:
         raise SampleError(f'{name}: cannot be decoded: {error.err}') from None
     if pixels is None:
         raise SampleError(f'{name}: is not an image that can be decoded ({_beginning(data)})')
-    return pixels.astype(np.uint8, copy=False)
+    return pixels
+
+
+def eight_bits(pixels: npt.NDArray[Any]) -> Image:
+    """The 8 upper bits of values of 16 bits, as in OpenCV, or of the fewer bits that `depth` finds in them."""
+    if pixels.dtype == np.uint8:
+        return pixels.astype(np.uint8, copy=False)
+    return (pixels >> (depth(int(pixels.max())) - 8)).astype(np.uint8)
+
+
+def depth(most: int) -> int:
+    """How many bits the values of an image have whose largest one is `most`: 8, 10, 12, 14 or 16.
+
+    Cameras and scanners store 12 bits, say, in files of 16 and do not write down how many there are.
+    """
+    return max(8, most.bit_length() + most.bit_length() % 2)
+
+
+def depth_of(path: Path) -> int:
+    """How many bits the values of an image have; 8 also for what cannot be decoded."""
+    try:
+        data = _bytes(path)
+        if data[:2] == jpeg.BEGINNING or (data[:8] == png.SIGNATURE and png.depth(data) != 16):
+            return 8
+        pixels = _by_opencv(data, str(path))
+    except SampleError:
+        return 8
+    return depth(int(pixels.max())) if pixels.dtype == np.uint16 else 8
+
+
+class Pages:
+    """The pictures in a file: the pages of a TIFF or PDF file, the frames of a GIF; of most files one.
+
+    Reduced copies in a TIFF file are none. Raises SampleError.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path, self._data = path, _bytes(path)
+        self._pdf = pdf.Document(self._data, str(path)) if self._data.startswith(pdf.BEGINNING) else None
+        self._frames = [0] if self._pdf else _frames(self._data)
+
+    def __len__(self) -> int:
+        return len(self._pdf) if self._pdf else len(self._frames)
+
+    def read(self, number: int) -> Image:
+        """The picture `number`, from 0 on, as `read_image` gives it. Raises SampleError."""
+        if self._pdf:
+            return self._pdf.page(number)
+        if len(self) == 1:
+            return decoded(self._data, str(self.path))
+        name = f'{self.path}, page {number + 1}'
+        try:
+            with opened(self._data) as image:
+                image.seek(self._frames[number])
+                _check_pixels(*image.size, name)
+                if image.format == 'GIF':  # whose later frames OpenCV lays on the wrong colour
+                    return np.array(image.convert('RGB'))
+        except PILLOW_ERRORS as error:
+            raise SampleError(f'{name}: cannot be decoded: {error}') from None
+        return eight_bits(_by_opencv(self._data, name, self._frames[number]))
+
+
+def _frames(data: bytes) -> list[int]:
+    """The numbers of the frames that are pictures of their own. What cannot be decoded has one: reading it says why."""
+    try:
+        with opened(data) as image:
+            if image.format not in ('TIFF', 'GIF'):
+                return [0]
+            found = []
+            for number in range(getattr(image, 'n_frames', 1)):
+                image.seek(number)
+                if number == 0 or not (image.format == 'TIFF' and image.tag_v2.get(SUBFILE_TYPE, 0) & 1):  # type: ignore[attr-defined]
+                    found.append(number)
+            return found
+    except PILLOW_ERRORS:
+        return [0]
 
 
 def _decoded_jpeg(data: bytes, name: str) -> Image:
@@ -118,15 +207,48 @@ def if_turned(size: tuple[int, ...], annotated: tuple[int, ...]) -> str:
 
 
 def orientation_of(path: Path) -> int:
-    """How a JPEG file is turned when it is read, in the numbers of EXIF; 1, not at all, also for what is not such a file."""
+    """How an image file is turned when it is read, in the numbers of EXIF; 1, not at all, also for what is no image."""
     try:
         if not path.is_file():
             return 1
-        with path.open('rb') as file:
-            beginning = file.read(HEADER)
-    except (OSError, ValueError):
+        with path.open('rb') as file, mmap(file.fileno(), 0, access=ACCESS_READ) as data:
+            if data[:2] == jpeg.BEGINNING:
+                return jpeg.header(data[:HEADER]).orientation
+            if data[:4] in BEGINNINGS['TIFF']:
+                with opened(path) as image:
+                    return tiff_orientation(image)
+            return _orientation(data)
+    except (OSError, ValueError, *PILLOW_ERRORS):
         return 1
-    return jpeg.header(beginning).orientation if beginning.startswith(jpeg.BEGINNING) else 1
+
+
+def _orientation(data: bytes | mmap) -> int:
+    """What EXIF data of a PNG or WEBP file say; 1 for other formats: OpenCV itself turns TIFF files."""
+    if data[:8] == png.SIGNATURE:
+        return png.orientation(data)
+    if data[:4] == b'RIFF' and data[8:12] == b'WEBP':
+        place = 12
+        while place + 8 <= len(data):
+            end = place + 8 + int.from_bytes(data[place + 4 : place + 8], 'little')
+            if data[place : place + 4] == b'EXIF':
+                return jpeg.orientation_in(data[place + 8 : end])
+            place = end + end % 2
+    return 1
+
+
+def tiff_orientation(image: PIL.Image.Image) -> int:
+    value = image.tag_v2.get(jpeg.ORIENTATION, 1)  # type: ignore[attr-defined]
+    return value if value in range(1, 9) else 1
+
+
+def size_of(path: Path) -> tuple[int, int]:
+    """(width, height) of the upright image; pixels are not read. Raises one of PILLOW_ERRORS."""
+    with opened(path) as image:
+        if image.format == 'TIFF':  # Pillow has turned its size or not, by version
+            width, height = (int(image.tag_v2[tag]) for tag in (256, 257))  # type: ignore[attr-defined]
+        else:
+            width, height = image.size
+    return (height, width) if orientation_of(path) >= 5 else (width, height)
 
 
 def _bytes(path: Path | str) -> bytes:

@@ -45,7 +45,7 @@ def header(data: bytes) -> Header:
         if marker in FRAMES:
             size = int.from_bytes(data[place + 7 : place + 9]), int.from_bytes(data[place + 5 : place + 7])
         if marker == EXIF and data[place + 4 : place + 10] == b'Exif\0\0':
-            orientation = _orientation(data[place + 10 : after])
+            orientation = orientation_in(data[place + 10 : after])
         place = after
     scans = data.count(b'\xff\xda', place)
     return Header(size, orientation, data.find(b'\xff\xd9', place) >= 0, scans if scans <= MOST_SCANS else _scans(data, place))
@@ -60,8 +60,9 @@ def _scans(data: bytes, place: int) -> int:
     return found
 
 
-def _orientation(tiff: bytes) -> int:
+def orientation_in(tiff: bytes) -> int:
     """The tag of that name in EXIF data, which are laid out as TIFF; 1 when there is none that means something."""
+    tiff = tiff.removeprefix(b'Exif\0\0')
     order = {b'II': 'little', b'MM': 'big'}.get(tiff[:2])
     if order not in ('little', 'big'):
         return 1

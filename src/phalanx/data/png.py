@@ -4,10 +4,13 @@ import zlib
 from collections.abc import Iterator
 from importlib import import_module
 from importlib.util import find_spec
+from mmap import mmap
 from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
+
+from phalanx.data.jpeg import orientation_in
 
 SIGNATURE = b'\x89PNG\r\n\x1a\n'
 MODES = {b'\x08\x02\0\0\0': 'RGB', b'\x08\0\0\0\0': 'L'}  # of a header: depth, kind of colour, two zeros, not interlaced
@@ -35,6 +38,19 @@ def size(data: bytes) -> tuple[int, int] | None:
     return (int.from_bytes(data[16:20]), int.from_bytes(data[20:24])) if is_png else None
 
 
+def depth(data: bytes) -> int:
+    """The bits of a value, as the header says."""
+    return data[24] if len(data) > 24 else 8
+
+
+def orientation(data: bytes | mmap) -> int:
+    """How EXIF says that the picture is turned, 1 to 8; 1 is upright."""
+    for start, end in _chunks(data):
+        if data[start + 4 : start + 8] == b'eXIf':
+            return orientation_in(data[start + 8 : end])
+    return 1
+
+
 def has_its_chunks(data: bytes) -> bool:
     """Whether all chunks of a PNG file are there, up to the last one (other programs append to files).
 
@@ -50,7 +66,7 @@ def _is_sound(data: bytes) -> bool:
     return has_its_chunks(data) and all(sums)
 
 
-def _chunks(data: bytes) -> Iterator[tuple[int, int]]:
+def _chunks(data: bytes | mmap) -> Iterator[tuple[int, int]]:
     """Where each whole chunk starts, and where its checksum does, up to the last chunk or the first that is not whole."""
     start = len(SIGNATURE)
     while (end := start + 8 + int.from_bytes(data[start : start + 4])) + 4 <= len(data):

@@ -10,7 +10,8 @@ from typing import Any
 
 import PIL.Image
 
-from phalanx.data.image import PILLOW_ERRORS, if_turned, opened, orientation_of
+from phalanx.data.image import PILLOW_ERRORS, if_turned, opened
+from phalanx.data.image import size_of as image_size
 
 MOST = 1e9  # no coordinate is larger
 
@@ -88,9 +89,10 @@ def decoded(image: Path) -> Iterator[PIL.Image.Image]:
 
 def size_of(image: Path) -> tuple[int, int]:
     """(width, height) of the upright image; the pixels themselves are not read. Raises AnnotationError."""
-    with decoded(image) as picture:
-        width, height = picture.size
-        return (height, width) if orientation_of(image) >= 5 else (width, height)
+    try:
+        return image_size(image)
+    except PILLOW_ERRORS as error:
+        raise AnnotationError(f'{image}: is not an image that can be decoded: {error}') from None
 
 
 def check_size(said: tuple[Any, Any], image: Path, where: str) -> tuple[int, int]:
