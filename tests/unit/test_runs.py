@@ -13,7 +13,7 @@ import pytest
 
 from phalanx.config.read import ConfigError, plain
 from phalanx.config.show import show
-from phalanx.deploy.predict import list_files
+from phalanx.deploy.inputs import list_files
 from phalanx.engine.checks import check_parts
 from phalanx.engine.folder import check_folder, differences, hold, with_names
 from phalanx.engine.job import open_job

@@ -3,17 +3,15 @@
 import contextlib
 import json
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
+from functools import partial
 from pathlib import Path
-
-from rich.console import Console
-from rich.progress import track
 
 from phalanx.config.arguments import assignments
 from phalanx.config.read import plain
-from phalanx.data.image import read_image
-from phalanx.data.samples import Image, SampleError
+from phalanx.data.samples import Image
 from phalanx.data.video import VIDEOS, Video, VideoWriter
+from phalanx.deploy.inputs import Inputs, is_camera, list_files
 from phalanx.deploy.options import predict_parser
 from phalanx.engine.job import Job, open_job
 from phalanx.engine.trained import Trained
@@ -21,8 +19,6 @@ from phalanx.families.task import Writers
 from phalanx.report.readable import counted
 from phalanx.system.errors import CheckpointError, RequestError, told
 from phalanx.weights.published import class_names
-
-SUFFIXES = {'.jpg', '.jpeg', '.png', '.bmp', '.tif', '.tiff', '.webp'}
 
 
 def command(words: Sequence[str]) -> int:
@@ -50,13 +46,13 @@ def command(words: Sequence[str]) -> int:
         return 1
     counts = [counted(images, 'image')] if images or not frames else []
     counts += [counted(frames, 'frame')] if frames else []
-    unread = f'; {failed} could not be read' if failed else ''
+    unread = f'; {failed} failed' if failed else ''
     print(f'{" and ".join(counts)} predicted, results in {given.out}{unread}')
     return 1 if failed else 0
 
 
 def predict_files(job: Job, given: Sequence[Path], out: Path, weights: str | None, ways: Sequence[str]) -> tuple[int, int, int]:
-    """How many images and frames of videos were predicted, and how many files could not be read.
+    """How many images and frames of videos were predicted, and how many files or pages failed.
 
     The results lie in `out`, named as the images and written in `ways` (`Task.writers`).
 
@@ -70,22 +66,24 @@ def predict_files(job: Job, given: Sequence[Path], out: Path, weights: str | Non
     predict = Trained(job, weights, job.recipe.device)
     print(f'weights: {predict.weights}', file=sys.stderr)
     out.mkdir(parents=True, exist_ok=True)
-    images = frames = failed = 0
-    for file, stem in track(files.items(), 'predicting', console=Console(stderr=True), transient=True):
-        (out / stem).parent.mkdir(parents=True, exist_ok=True)
-        try:
-            if (camera := is_camera(file)) or file.suffix.lower() in VIDEOS:
-                video = Video(int(file.name) if camera else file)
-                frames += predict_video(predict, writers, video, video.rate, out / stem, ways, endless=camera)
-                continue
-            image = read_image(file)
-        except SampleError as error:
-            print(f'skipped: {error}', file=sys.stderr)
-            failed += 1
-            continue
-        writers.write(predict(image), image, out / stem, ways)
-        images += 1
-    return images, frames, failed
+    inputs, images, frames = Inputs(files, out, 'predicting'), 0, 0
+
+    def write(image: Image, stem: Path) -> None:
+        writers.write(predict(image), image, stem, ways)
+
+    def write_video(file: Path, stem: Path) -> None:
+        nonlocal frames
+        camera = is_camera(file)
+        video = Video(int(file.name) if camera else file)
+        frames += predict_video(predict, writers, video, video.rate, stem, ways, endless=camera)
+
+    for file, stem in inputs.each():
+        stem.parent.mkdir(parents=True, exist_ok=True)
+        if is_camera(file) or file.suffix.lower() in VIDEOS:
+            inputs.attempt(file, partial(write_video, file, stem))
+        else:
+            images += inputs.pages(file, stem, write)
+    return images, frames, inputs.failed
 
 
 def check_ways(chosen: Sequence[str], writers: Writers) -> None:
@@ -115,60 +113,3 @@ def predict_video(
             if not ways or 'pictures' in ways:
                 written.write(predict.draw(frame, result))
     return count
-
-
-def list_files(given: Sequence[Path], out: Path) -> dict[Path, Path]:
-    """The image and video files among files, folders and patterns (`photos/*.jpg`) -> the path of their results below the
-    folder `out`: of an image without suffix, of a video that of the video. `-` stands for the paths that standard input has,
-    one a line; a number that no file is called for a camera.
-
-    What lies in `out` already are results, no images. Raises RequestError for what does not exist, for nothing at all, for two
-    images whose results would have one name, and for an image that its own result could replace.
-    """
-    results = out.resolve()
-    found: dict[Path, Path] = {}
-    for path in _expanded(given):
-        if path.is_dir():
-            below = sorted(file for file in path.rglob('*') if file.suffix.lower() in SUFFIXES | VIDEOS)
-            if path.resolve() != results:
-                below = [file for file in below if results not in file.resolve().parents]
-            found |= {file: _result(file, file.relative_to(path)) for file in below}
-        elif path.exists() or is_camera(path):
-            found[path] = _result(path, Path(path.name))
-        else:
-            raise RequestError(f'{path}: there is no such file or folder')
-    if not found:
-        raise RequestError(f'no image or video ({", ".join(sorted(SUFFIXES | VIDEOS))}) in {", ".join(map(str, given))}')
-    taken: dict[Path, Path] = {}
-    for file, stem in found.items():
-        if stem in taken:
-            raise RequestError(f'the results of {taken[stem]} and {file} would both be named {stem}; predict them separately')
-        taken[stem] = file
-        if results / stem in (file.resolve(), file.resolve().with_suffix('')):
-            raise RequestError(f'--out {out}: the result of {file} could take its place; give another folder')
-    return found
-
-
-def _expanded(given: Sequence[Path]) -> Iterator[Path]:
-    """`given` with what patterns stand for, which a shell leaves alone in quotes. Raises RequestError for one of nothing."""
-    for path in given:
-        if path == Path('-'):
-            yield from _expanded([Path(line.rstrip('\n')) for line in sys.stdin if line.strip()])
-        elif path.exists() or not any(sign in str(path) for sign in '*?['):
-            yield path
-        elif matches := sorted(Path(path.anchor).glob(str(path.relative_to(path.anchor)))):
-            yield from matches
-        else:
-            raise RequestError(f'{path}: no file or folder has such a name')
-
-
-def is_camera(path: Path) -> bool:
-    """Whether a path that somebody gave means the camera of that number."""
-    return str(path).isdecimal() and not path.exists()
-
-
-def _result(file: Path, name: Path) -> Path:
-    """Where the result of `file` is, as `list_files` gives it."""
-    if is_camera(file):
-        return Path(f'camera{file}.mp4')
-    return name.with_suffix('.mp4' if file.suffix.lower() in VIDEOS else '')

@@ -5,16 +5,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-from rich.progress import track
-
 from phalanx import runtime
-from phalanx.data.image import read_image
-from phalanx.data.samples import Image, SampleError
+from phalanx.data.samples import Image
 from phalanx.data.video import VIDEOS
+from phalanx.deploy.inputs import Inputs, is_camera, list_files
 from phalanx.deploy.options import read_parser
 from phalanx.deploy.pages import WRITERS, drawn
-from phalanx.deploy.predict import check_ways, is_camera, list_files
+from phalanx.deploy.predict import check_ways
 from phalanx.engine.job import open_job
 from phalanx.engine.trained import AnImage, Trained, pixels_of
 from phalanx.report.readable import counted
@@ -119,27 +116,26 @@ def command(words: Sequence[str]) -> int:
             max_side=given.max_side,
             device=given.device,
         )
-        lines, failed = read_files(reader, pages, given.out, save)
+        lines, done, failed = read_files(reader, pages, given.out, save)
     except (ArtifactError, CheckpointError, OSError, ValueError) as error:
         print(f'reading failed: {error}', file=sys.stderr)
         return 1
     unread = f'; {counted(failed, "page")} could not be read' if failed else ''
-    print(f'{counted(lines, "line")} on {counted(len(pages) - failed, "page")}, results in {given.out}{unread}')
+    print(f'{counted(lines, "line")} on {counted(done, "page")}, results in {given.out}{unread}')
     return 1 if failed else 0
 
 
-def read_files(reader: Reader, pages: dict[Path, Path], out: Path, save: Sequence[str]) -> tuple[int, int]:
-    """Writes what is on `pages`, each to its place below `out`; how many lines that is, and how many pages are no images."""
-    lines = failed = 0
-    for file, stem in track(pages.items(), 'reading', console=Console(stderr=True), transient=True):
-        try:
-            page = read_image(file)
-        except SampleError as error:
-            print(f'skipped: {error}', file=sys.stderr)
-            failed += 1
-            continue
+def read_files(reader: Reader, files: dict[Path, Path], out: Path, save: Sequence[str]) -> tuple[int, int, int]:
+    """Writes what is on the pages in `files`, each to its place below `out`: how many lines and pages, and how many failed."""
+    inputs, lines, pages = Inputs(files, out, 'reading'), 0, 0
+
+    def write(page: Image, stem: Path) -> None:
+        nonlocal lines
         found = reader(page)
-        (out / stem).parent.mkdir(parents=True, exist_ok=True)
-        WRITERS.write(found, page, out / stem, save)
+        stem.parent.mkdir(parents=True, exist_ok=True)
+        WRITERS.write(found, page, stem, save)
         lines += len(found)
-    return lines, failed
+
+    for file, stem in inputs.each():
+        pages += inputs.pages(file, stem, write)
+    return lines, pages, inputs.failed

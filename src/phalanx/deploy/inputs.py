@@ -1,0 +1,155 @@
+"""Inputs of `phalanx predict` and `phalanx read`: files, folders, patterns, lists, cameras; and the names of their results."""
+
+import os
+import re
+import sys
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import track
+
+from phalanx.data import pdf
+from phalanx.data.image import Pages
+from phalanx.data.samples import Image, SampleError
+from phalanx.data.video import VIDEOS
+from phalanx.system.errors import RequestError, told
+
+SUFFIXES = {'.jpg', '.jpeg', '.jpe', '.jfif', '.png', '.bmp', '.tif', '.tiff', '.webp', '.gif', '.pbm', '.pgm', '.ppm'}
+PDF = '.pdf'
+ADDRESS = re.compile(r'[A-Za-z][A-Za-z0-9+.-]+:/')
+
+
+def list_files(given: Sequence[Path], out: Path) -> dict[Path, Path]:
+    """The image, PDF and video files among files, folders and patterns (`photos/*.jpg`) -> the path of their results below the
+    folder `out`, as `named` says; of a video it has a suffix. `-` stands for the paths that standard input has, one a line; a
+    number that no file is called for a camera.
+
+    What lies in `out` already are results, no images. Of folders, what is neither image nor video is counted on standard error.
+    Raises RequestError for what does not exist, for an address, for nothing at all, and for an image that its own result could
+    replace.
+    """
+    results = out.resolve()
+    found: dict[Path, Path] = {}
+    left_out: Counter[str] = Counter()
+    for path in _expanded(given):
+        if path.is_dir():
+            below = sorted(file for file in path.rglob('*') if file.is_file())
+            if path.resolve() != results:
+                below = [file for file in below if results not in file.resolve().parents]
+            usable = [file for file in below if file.suffix.lower() in SUFFIXES | VIDEOS | {PDF}]
+            left_out.update(file.suffix.lower() or file.name for file in set(below) - set(usable))
+            found |= {file: file.relative_to(path) for file in usable}
+        else:
+            found[path] = Path(path.name)
+    if left_out:
+        print(f'left out: {", ".join(f"{count} {kind}" for kind, count in sorted(left_out.items()))}', file=sys.stderr)
+    if not found:
+        cure = '' if pdf.is_there() else f'; {pdf.CURE}'
+        kinds = ', '.join(sorted(SUFFIXES | VIDEOS | {PDF}))
+        raise RequestError(f'no image or video ({kinds}) in {", ".join(map(str, given))}{cure}')
+    files = named(found)
+    for file, stem in files.items():
+        if results / stem in (file.resolve(), file.resolve().with_suffix('')):
+            raise RequestError(f'--out {out}: the result of {file} could take its place; give another folder')
+    return files
+
+
+def named(found: dict[Path, Path]) -> dict[Path, Path]:
+    """File -> the path of its result, made of its path in `found`, below the folder that was given.
+
+    That is the path without suffix; with its suffix where another file would have the same one (`a.png` and `a.jpg`), and with
+    the folders that it lies in, as few as tell it from the others, where that is not enough (`x/a.png` and `y/a.png`). A file
+    that is given twice is there once.
+    """
+    once = {_absolute(file): file for file in found}.values()
+    levels = dict.fromkeys(once, 0)
+    while True:
+        taken = defaultdict[Path, list[Path]](list)
+        for file, level in levels.items():
+            taken[_result(file, found[file], level)].append(file)
+        clashes = [file for files in taken.values() if len(files) > 1 for file in files]
+        if not clashes:
+            return {file: stem for stem, (file,) in taken.items()}
+        for file in clashes:
+            levels[file] += 1
+
+
+def _result(file: Path, name: Path, level: int) -> Path:
+    """The name of a result that says more of the path of `file` with each `level` from 0 on."""
+    if is_camera(file):
+        return Path(f'camera{file}.mp4')
+    is_video = file.suffix.lower() in VIDEOS
+    if level == 0:
+        return name.with_suffix('.mp4' if is_video else '')
+    parts = _absolute(file).parts[1:]
+    kept = Path(*parts[max(0, len(parts) - len(name.parts) - level + 1) :])
+    return kept.with_name(f'{kept.name}.mp4') if is_video else kept
+
+
+def _absolute(file: Path) -> Path:
+    return Path(os.path.normpath(file.absolute()))
+
+
+def _expanded(given: Sequence[Path]) -> Iterator[Path]:
+    """`given` with what patterns stand for, which a shell leaves alone in quotes. Raises RequestError for what is not there."""
+    for path in given:
+        if path == Path('-'):
+            yield from _expanded([Path(line.rstrip('\n')) for line in sys.stdin if line.strip()])
+        elif path.exists() or is_camera(path):
+            yield path
+        elif ADDRESS.match(str(path)):
+            raise RequestError(f'{path}: is an address; fetch it first (curl -O, wget) and give the file')
+        elif not any(sign in str(path) for sign in '*?['):
+            raise RequestError(f'{path}: there is no such file or folder')
+        elif matches := sorted(Path(path.anchor).glob(str(path.relative_to(path.anchor)))):
+            yield from matches
+        else:
+            raise RequestError(f'{path}: no file or folder has such a name')
+
+
+def is_camera(path: Path) -> bool:
+    """Whether a path that somebody gave means the camera of that number."""
+    return str(path).isdecimal() and not path.exists()
+
+
+class Inputs:
+    """Files one after the other, each with what may go wrong with it kept from the others."""
+
+    def __init__(self, files: dict[Path, Path], out: Path, verb: str) -> None:
+        self.files, self.out, self.verb = files, out, verb
+        self.failed = 0  # pictures, and files without any, so far
+
+    def each(self) -> Iterator[tuple[Path, Path]]:
+        """A file, and the path without suffix of its results, whose folder is there."""
+        for file, stem in track(self.files.items(), self.verb, console=Console(stderr=True), transient=True):
+            yield file, self.out / stem
+
+    def pages(self, file: Path, stem: Path, work: Callable[[Image, Path], None]) -> int:
+        """Gives `work` each picture in a file and the path of its results: `stem`, or `stem-p0001` of several; how many it
+        could use.
+        """
+        pages: list[Pages] = []
+        if not self.attempt(file, lambda: pages.append(Pages(file))):
+            return 0
+        (count,) = map(len, pages)
+        done = 0
+        for number in range(count):
+            place = stem.with_name(f'{stem.name}-p{number + 1:04}') if count > 1 else stem
+            name = f'{file}, page {number + 1}' if count > 1 else file
+            done += self.attempt(name, lambda number=number, place=place: work(pages[0].read(number), place))  # type: ignore[misc]
+        return done
+
+    def attempt(self, name: Path | str, work: Callable[[], object]) -> bool:
+        """Whether `work` ends well; else it says why, by name, and counts."""
+        try:
+            work()
+        except SampleError as error:
+            print(f'skipped: {error}', file=sys.stderr)
+        except Exception as error:  # noqa: BLE001 - whatever one input does to a decoder, a network or a disk, the others go on
+            print(f'skipped: {name}: {told(error) or type(error).__name__}', file=sys.stderr)
+        else:
+            return True
+        self.failed += 1
+        return False

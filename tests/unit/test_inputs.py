@@ -1,0 +1,89 @@
+"""What `phalanx predict` and `phalanx read` are given, what their results are called, and what one bad input does."""
+
+from pathlib import Path
+
+import numpy as np
+import PIL.Image
+import pytest
+
+from phalanx.data import pdf
+from phalanx.data.samples import Image
+from phalanx.deploy.inputs import Inputs, list_files
+from phalanx.system.errors import RequestError
+
+
+def put(folder: Path, *names: str) -> list[Path]:
+    for name in names:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).touch()
+    return [folder / name for name in names]
+
+
+def test_a_result_has_the_name_of_its_image_and_a_suffix_or_folder_only_where_another_has_that_too(tmp_path: Path) -> None:
+    photos = tmp_path / 'photos'
+    put(photos, 'a.png', 'a.jpg', 'b.png', 'deep/a.png', 'clip.mov', 'clip.avi', 'clip.png')
+    names = {
+        file.relative_to(photos).as_posix(): stem.as_posix() for file, stem in list_files([photos], tmp_path / 'o').items()
+    }
+    assert names == {
+        'a.png': 'a.png',
+        'a.jpg': 'a.jpg',
+        'b.png': 'b',
+        'deep/a.png': 'deep/a',
+        'clip.mov': 'clip.mov.mp4',
+        'clip.avi': 'clip.avi.mp4',
+        'clip.png': 'clip',
+    }
+
+
+def test_pages_of_one_name_in_two_folders_are_told_apart_by_these(tmp_path: Path) -> None:
+    first, second, third = put(tmp_path, 'x/page.png', 'y/page.png', 'y/other.png')
+    assert list_files([first, second, third, first], tmp_path / 'o') == {
+        first: Path('x/page.png'),
+        second: Path('y/page.png'),
+        third: Path('other'),
+    }
+    assert list_files([tmp_path / 'x', tmp_path / 'y'], tmp_path / 'o')[second] == Path('y/page.png')
+
+
+def test_what_is_no_image_in_a_folder_is_counted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    put(tmp_path, 'a.png', 'a.json', 'b.json', 'scan.heic', 'c.gif', 'd.pdf')
+    assert {file.name for file in list_files([tmp_path], tmp_path / 'o')} == {'a.png', 'c.gif', 'd.pdf'}
+    assert capsys.readouterr().err == 'left out: 1 .heic, 2 .json\n'
+
+
+@pytest.mark.parametrize('address', ['https://example.org/a.jpg', 's3://bucket/a.jpg'])
+def test_an_address_is_refused_with_what_to_do(address: str, tmp_path: Path) -> None:
+    with pytest.raises(RequestError, match='is an address; fetch it first'):
+        list_files([Path(address)], tmp_path)
+
+
+def test_each_page_has_a_result_and_one_that_fails_does_not_end_the_others(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pictures = [PIL.Image.fromarray(np.full((4, 6), value, np.uint8)) for value in (10, 20, 30)]
+    pictures[0].save(tmp_path / 'many.tif', save_all=True, append_images=pictures[1:])
+    pictures[0].save(tmp_path / 'one.png')
+    (tmp_path / 'bad.png').write_bytes(b'no image')
+    inputs = Inputs(list_files([tmp_path], tmp_path / 'o'), tmp_path / 'o', 'reading')
+    written = {}
+
+    def work(image: Image, stem: Path) -> None:
+        if image.max() == 20:
+            raise RuntimeError('the network does not take it')
+        written[stem.name] = int(image.max())
+
+    assert sum(inputs.pages(file, stem, work) for file, stem in inputs.each()) == 3
+    assert written == {'many-p0001': 10, 'many-p0003': 30, 'one': 10}
+    assert inputs.failed == 2
+    bad, page = capsys.readouterr().err.strip().splitlines()
+    assert bad.startswith(f'skipped: {tmp_path / "bad.png"}: is not an image that can be decoded')
+    assert page == f'skipped: {tmp_path / "many.tif"}, page 2: the network does not take it'
+
+
+def test_a_pdf_file_is_read_or_says_what_it_needs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    PIL.Image.new('RGB', (72, 72), 'red').save(tmp_path / 'a.pdf')
+    inputs = Inputs(list_files([tmp_path / 'a.pdf'], tmp_path / 'o'), tmp_path / 'o', 'reading')
+    done = sum(inputs.pages(file, stem, lambda image, _: None) for file, stem in inputs.each())
+    assert done == pdf.is_there()
+    assert pdf.is_there() or 'pip install "phalanx-vision[pdf]"' in capsys.readouterr().err
