@@ -1,5 +1,5 @@
 """What each key of the published configurations is here, found by changing one value after the other: the tables of
-docs/coming-from-paddle.md, which `PYTHONPATH=src:tests:tests/unit python tests/originals_table.py` writes again.
+docs/coming-from-paddle.md, which `PYTHONPATH=src:tests:tests/unit/paddle python tests/originals_table.py` writes again.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Whatever bytes a file holds, its reader gives a result or its own error: no other exception, no crash, no endless work.
 
 `READER_INPUTS=5000 pytest tests/property/test_readers_survive_anything.py` tries that many inputs for each reader; the counts
-of a long trial stand in docs/security.md. (`.pdparams` files have a trial of their own in tests/unit/test_convert_pdparams.py.)
+of a long trial stand in docs/security.md. (`.pdparams` files have a trial of their own in
+tests/unit/paddle/test_convert_pdparams.py.)
 """
 
 import hashlib

@@ -31,9 +31,9 @@ from phalanx.system.process import loading
 
 def command(words: Sequence[str]) -> int:
     """Trains a recipe, on one rank or several."""
-    given, recipe, assigned = parse_brought(train_parser(), with_values(words, ('--use_gpu', '--use_vdl')))
+    given, recipe, assigned = parse_words(words)
     flags, start = requested(given)
-    job = _job(given, recipe, assigned)
+    job = read_job(given, recipe, assigned)
     for option, reason in TAKEN_ALONG.items():
         if getattr(given, option) and not dist.is_launched():
             print(f'--{option} is ignored: {reason}')
@@ -56,7 +56,12 @@ def command(words: Sequence[str]) -> int:
     return launched('train', [word for word in words if word != '--fresh'], cluster, flags, job.folder / 'log', job)
 
 
-def _job(given: argparse.Namespace, recipe: str, assigned: Assignments) -> Job:
+def parse_words(words: Sequence[str]) -> tuple[argparse.Namespace, str, Assignments]:
+    """Options, recipe and assignments of a command line of `phalanx train`."""
+    return parse_brought(train_parser(), with_values(words, ('--use_gpu', '--use_vdl')))
+
+
+def read_job(given: argparse.Namespace, recipe: str, assigned: Assignments) -> Job:
     """The run that a command line asks for. Raises ConfigError."""
     assigned = _brought(given, dialect_of(find_recipe(recipe)), assigned)
     if not given.finetune:

@@ -2,8 +2,8 @@
 the MiT of transformers.
 
 Files of their classifiers fill a backbone here; the head is left over. Each set of names is held to the library's own outputs
-(`tests/unit/test_backbones_of_libraries.py`). The MiT of SegFormer's authors and the STDC of its authors need no names here:
-those of PaddleSeg are theirs.
+(`tests/unit/weights/test_backbones_of_libraries.py`). The MiT of SegFormer's authors and the STDC of its authors need no names
+here: those of PaddleSeg are theirs.
 """
 
 import re

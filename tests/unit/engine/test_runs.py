@@ -114,7 +114,7 @@ def test_two_runs_do_not_write_into_one_folder(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize('page', ['README.md', 'docs/data.md'])
 def test_the_recipes_that_the_documentation_shows_are_right(page: str, tmp_path: Path) -> None:
-    text = (Path(__file__).parents[2] / page).read_text(encoding='utf-8')
+    text = (Path(__file__).parents[3] / page).read_text(encoding='utf-8')
     recipe = re.findall('```yaml\n(.*?)```', text, re.DOTALL)[0]  # the others are parts
     (tmp_path / 'mine.yml').write_text(recipe, encoding='utf-8')
     assert open_job(str(tmp_path / 'mine.yml')).recipe.train.epochs == 100

@@ -29,7 +29,7 @@ from phalanx.families.segmentation.transforms import TRANSFORMS
 from phalanx.parallel.step import WholeStep
 from phalanx.runtime.segmentation import Segmentation as Runtime
 
-RECIPES = sorted((Path(__file__).parents[2] / 'recipes' / 'segmentation').glob('*.yml'))
+RECIPES = sorted((Path(__file__).parents[4] / 'recipes' / 'segmentation').glob('*.yml'))
 DIGITS = partial(DATA['digit_scenes'], train_scenes=4, eval_scenes=2, size=(48, 64))
 CE = Part(LOSSES['cross_entropy']).named('cross_entropy')
 

@@ -401,7 +401,7 @@ FILES = {
 }
 
 SLANET_MODEL = {'name': 'slanet', 'scale': 1.0, 'channels': 96, 'hidden': 256, 'corners': False}
-CASES = json.loads((Path(__file__).parents[1] / 'golden' / 'data' / 'lr_schedules.json').read_text())
+CASES = json.loads((Path(__file__).parents[2] / 'golden' / 'data' / 'lr_schedules.json').read_text())
 
 
 @pytest.fixture(autouse=True)

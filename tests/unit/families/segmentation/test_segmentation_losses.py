@@ -26,7 +26,7 @@ from phalanx.families.segmentation.loss.terms import Mixed, terms_of
 from phalanx.families.segmentation.task import Segmentation
 from phalanx.parallel.step import WholeStep
 
-UNET_PET = Path(__file__).parents[2] / 'recipes' / 'segmentation' / 'unet_pet.yml'
+UNET_PET = Path(__file__).parents[4] / 'recipes' / 'segmentation' / 'unet_pet.yml'
 
 
 def batch() -> tuple[Tensor, Tensor]:

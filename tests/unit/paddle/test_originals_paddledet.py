@@ -187,7 +187,7 @@ FILES = {
 }
 
 MODEL = {'name': 'ppyoloe', 'size': 's', 'plus': False, 'levels': 3, 'neck_alpha': False, 'encoder': 0, 'reach': [0, 16]}
-CASES = json.loads((Path(__file__).parents[1] / 'golden' / 'data' / 'lr_schedules.json').read_text())
+CASES = json.loads((Path(__file__).parents[2] / 'golden' / 'data' / 'lr_schedules.json').read_text())
 
 
 @pytest.fixture(autouse=True)

@@ -33,7 +33,7 @@ from phalanx.parallel.step import WholeStep
 
 BINS = REACH[1] - REACH[0] + 1
 
-RECIPES = sorted((Path(__file__).parents[2] / 'recipes' / 'detection').glob('*.yml'))
+RECIPES = sorted((Path(__file__).parents[4] / 'recipes' / 'detection').glob('*.yml'))
 DIGITS = partial(DATA['digit_scenes'], train_scenes=7, eval_scenes=3, size=(48, 64), digit_height=(12, 20))
 PARTS = {'model': partial(MODELS['ppyoloe']), 'loss': (partial(LOSSES['task_aligned']),), 'metric': partial(METRICS['coco'])}
 

@@ -17,7 +17,7 @@ from phalanx.engine.optim.clip import Clip, clip
 from phalanx.engine.optim.groups import ParameterRule, Parameters, parameter_groups
 from phalanx.engine.optim.optimizers import adam, adamw, set_lr, sgd, take_state
 
-ADAM = json.loads((Path(__file__).parents[1] / 'golden' / 'data' / 'adam_toy.json').read_text())
+ADAM = json.loads((Path(__file__).parents[2] / 'golden' / 'data' / 'adam_toy.json').read_text())
 
 
 def one_group(*parameters: Tensor) -> list[dict[str, object]]:

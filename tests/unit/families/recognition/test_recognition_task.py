@@ -31,7 +31,7 @@ from phalanx.families.recognition.texts import Texts
 from phalanx.families.recognition.transforms import TRANSFORMS, Concatenate
 from phalanx.parallel.step import WholeStep
 
-RECIPES = sorted((Path(__file__).parents[2] / 'recipes' / 'recognition').glob('*.yml'))
+RECIPES = sorted((Path(__file__).parents[4] / 'recipes' / 'recognition').glob('*.yml'))
 DIGITS = partial(DATA['digit_lines'], train_lines=6, eval_lines=3)
 CRNN = partial(MODELS['crnn'], size='small', hidden_size=8)
 SVTR = partial(MODELS['svtr_lcnet'], neck_channels=16, hidden_size=16, sar_size=16, depth=1)

@@ -29,7 +29,7 @@ from phalanx.families.table.tree import tree
 from phalanx.parallel.step import WholeStep
 from phalanx.runtime.results import Prediction
 
-RECIPES = sorted((Path(__file__).parents[2] / 'recipes' / 'table').glob('*.yml'))
+RECIPES = sorted((Path(__file__).parents[4] / 'recipes' / 'table').glob('*.yml'))
 RENDERED = partial(DATA['rendered_tables'], train_tables=12, eval_tables=4)
 
 

@@ -113,7 +113,7 @@ FILES = {
     'unet': UNET,
 }
 
-CASES = json.loads((Path(__file__).parents[1] / 'golden' / 'data' / 'lr_schedules.json').read_text())
+CASES = json.loads((Path(__file__).parents[2] / 'golden' / 'data' / 'lr_schedules.json').read_text())
 
 
 @pytest.fixture
@@ -525,7 +525,7 @@ def test_a_recipe_of_ours_needs_no_conversion(folder: Path, capsys: pytest.Captu
 
 
 def test_a_recipe_of_ours_is_not_taken_for_one_of_theirs() -> None:
-    shipped = sorted((Path(__file__).parents[2] / 'recipes').rglob('*.yml'))
+    shipped = sorted((Path(__file__).parents[3] / 'recipes').rglob('*.yml'))
     assert shipped and not [path for path in shipped if dialect_of(path)]
 
 
