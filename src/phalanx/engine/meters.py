@@ -16,6 +16,7 @@ from phalanx.parallel import dist
 T = TypeVar('T')
 
 NOTICED = 1.0  # seconds: ranks of one node differ by less whenever something else runs there
+GROWN = 1000  # times the loss of the first step, from where a loss is reported as growing
 SOON = 300  # seconds of training after which it can be said whether data come fast enough: the start is over
 MORE_DATA = (
     'more train.workers help while cores are idle, train.cache where images are large; '
@@ -63,6 +64,26 @@ class StepNumbers:
         steps, logged = len(self.logged), self.logged
         self.logged = []
         return steps, [math.fsum(column) / steps for column in zip(*logged, strict=True)]
+
+
+class Growth:
+    """Notices, once, a loss that grows by orders of magnitude instead of falling."""
+
+    def __init__(self) -> None:
+        self._first: float | None = None
+        self._is_reported = False
+
+    def look(self, step: int, loss: float, lr: float) -> str | None:
+        """The warning for the loss of a step, at learning rate `lr`: when it is GROWN times that of the first step."""
+        if self._first is None:
+            self._first = loss
+        if self._is_reported or loss < GROWN * max(self._first, 1.0):  # below 1, a ratio says little
+            return None
+        self._is_reported = True
+        return (
+            f'the loss has grown from {self._first:.3g} to {loss:.3g} at step {step}: the learning rate, {lr:.3g} there, is '
+            'probably too high; try a lower optimizer.lr, a longer schedule.warmup_steps, or clip.norm'
+        )
 
 
 class Stopwatch:

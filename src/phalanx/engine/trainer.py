@@ -19,7 +19,7 @@ from phalanx.engine.evaluation import Setup
 from phalanx.engine.evaluator import Evaluator
 from phalanx.engine.initial import load_initial
 from phalanx.engine.loader import Stream, UnwantedError, check_bad, check_batch
-from phalanx.engine.meters import StepNumbers, Stopwatch, peak_memory_mb, throughput
+from phalanx.engine.meters import Growth, StepNumbers, Stopwatch, peak_memory_mb, throughput
 from phalanx.engine.optim.clip import clip
 from phalanx.engine.optim.frozen import FrozenAtFirst, freeze
 from phalanx.engine.optim.groups import parameter_groups
@@ -114,6 +114,7 @@ class Trainer(Generic[S, B, P]):
         self.evaluator = Evaluator(task, self.evalset, *about)
         self.clock = Stopwatch()
         self.numbers = StepNumbers()
+        self.growth = Growth()
         self.report = Report(folder, main=False, name='', total_steps=self.until)  # a silent one, until `train` gets another
 
     def train(self, report: Report) -> dict[str, Any]:
@@ -185,6 +186,8 @@ class Trainer(Generic[S, B, P]):
             if not math.isfinite(values[-1]) or not (math.isfinite(norm) or self.precision.skips):
                 self.saver.end(self.progress, self.report)
                 raise RunError(self.not_finite(step, values))
+            if (warning := self.growth.look(step, values[-1], self.schedule(step))) is not None:
+                self.report.warning(warning)
             if skipped := self.flags.receive(*flags):
                 for why in skipped:
                     self.report.warning(f'skipped: {why}')

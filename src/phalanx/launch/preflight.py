@@ -189,7 +189,8 @@ def lacking(info: NodeInfo) -> list[Finding]:
     if info.get('trouble'):
         findings.append(Finding('error', f'{where}: {info["trouble"]}'))
     if info.get('disk', DISK) < DISK:
-        findings.append(Finding('warning', f'{where} has {info["disk"]:.1f} GiB of disk left for the run folder: make room'))
+        text = f'{where} has {info["disk"] * 1024:,.0f} MiB of disk left for the run folder: make room'
+        findings.append(Finding('warning', text))
     if info.get('memory') and info['ranks'] > 1 and shared < SHARED_MEMORY:
         cure = 'in a container give --shm-size=1g'
         text = f'{where} has {shared * 1024:.0f} MiB of shared memory for NCCL between its GPUs: {cure}'

@@ -16,6 +16,7 @@ import hashlib
 import io
 import json
 import pickle
+import shutil
 import struct
 import time
 from collections.abc import Mapping
@@ -39,6 +40,7 @@ POINTERS = ('latest', 'best')
 WITHOUT_LINKS = (errno.EPERM, errno.EACCES, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL)  # of SMB, exFAT, object mounts
 FORMAT = 2  # what is written; 1 had no checksum of the manifest
 READABLE = (1, 2)
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 UNREADABLE = (  # what the readers of safetensors and torch raise for bytes that are none of theirs
     *(safetensors.SafetensorError, pickle.UnpicklingError, RuntimeError, OSError, EOFError, MemoryError),
     *(ValueError, TypeError, LookupError, AttributeError, ArithmeticError, AssertionError, struct.error),
@@ -128,9 +130,10 @@ class Checkpoints:
             raise FileNotFoundError(errno.ENOENT, 'the run folder is gone', str(self.folder))
         self.root.mkdir(exist_ok=True)
         self.remove_leftovers()
+        parts: dict[str, bytes] = {}
         try:
             aside.mkdir()
-            parts = {'model.safetensors': safetensors.torch.save(_plain(model)), 'state.pt': _saved(state)}
+            parts |= {'model.safetensors': safetensors.torch.save(_plain(model)), 'state.pt': _saved(state)}
             if averaged is not None:
                 parts['averaged.safetensors'] = safetensors.torch.save(_plain(averaged))
             files = {name: {'bytes': len(part), 'sha256': hashlib.sha256(part).hexdigest()} for name, part in parts.items()}
@@ -143,8 +146,12 @@ class Checkpoints:
                 final.rename(replaced)
             aside.rename(final)
             flush(self.root)
-        except BaseException:
+        except BaseException as error:
             self.remove_leftovers()
+            if isinstance(error, OSError) and error.errno in NO_ROOM:
+                sizes = sum(map(len, parts.values())) / 2**20, shutil.disk_usage(self.folder).free / 2**20
+                room = '{}; the checkpoint takes {:,.1f} MiB, the disk has {:,.1f} MiB left'.format(error.strerror, *sizes)
+                raise OSError(error.errno, room, str(self.root)) from None
             raise
         self._point('latest', final)
         if best:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from phalanx.engine.meters import SOON, Stopwatch, slower_ranks
+from phalanx.engine.meters import SOON, Growth, Stopwatch, slower_ranks
 
 
 def test_a_rank_is_slow_in_the_phase_in_which_the_others_are_not() -> None:
@@ -46,3 +46,20 @@ def test_a_run_that_waits_for_data_is_reported_once_after_its_start() -> None:
 @pytest.mark.parametrize('waited', [0, 0.1 * SOON])
 def test_a_start_with_cold_workers_is_no_long_wait(waited: float) -> None:
     assert laps((30, 30 if waited else 0), (SOON - 30, waited - 30 if waited else 0)) == [None, None]
+
+
+def test_a_loss_that_grows_a_thousandfold_is_reported_once_with_its_learning_rate() -> None:
+    growth = Growth()
+    assert growth.look(0, 2.5, 100.0) is None
+    assert growth.look(1, 2499.0, 100.0) is None
+    (told, *later) = [growth.look(step, loss, 100.0) for step, loss in ((2, 2500.0), (3, 1.8e12))]
+    assert told is not None
+    assert told.startswith(
+        'the loss has grown from 2.5 to 2.5e+03 at step 2: the learning rate, 100 there, is probably too high'
+    )
+    assert later == [None]
+
+
+def test_a_small_loss_may_grow_from_almost_nothing() -> None:
+    growth = Growth()
+    assert [growth.look(step, loss, 0.1) for step, loss in enumerate((0.0, 0.002, 3.0, 999.0))] == [None] * 4
