@@ -8,7 +8,7 @@ from pathlib import Path
 from phalanx.cli.data_options import new_parser
 from phalanx.curation.new.create import UNPACKED, create
 from phalanx.system.errors import RequestError
-from phalanx.system.paths import settled
+from phalanx.system.paths import from_here, settled
 
 
 def command(words: Sequence[str]) -> int:
@@ -18,7 +18,7 @@ def command(words: Sequence[str]) -> int:
     folder = settled(given.folder)
     out = settled(given.out) if given.out else _beside(folder)
     if out.exists() and (not out.is_dir() or {path.name for path in out.iterdir()} - {UNPACKED}):
-        raise RequestError(f'--out {given.out or out}: is there already; give a new folder')
+        raise RequestError(f'--out {given.out or from_here(out)}: is there already; give a new folder')
     return create(given, folder, out)
 
 

@@ -1,7 +1,6 @@
 """YAML files and command-line assignments -> one tree of Nodes, each remembering where it was written."""
 
 import difflib
-import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
@@ -12,7 +11,7 @@ import yaml
 
 from phalanx.config.shipped import shipped
 from phalanx.system.errors import RequestError
-from phalanx.system.paths import path_of
+from phalanx.system.paths import from_here, path_of
 
 # Two ways to say one thing. Whoever writes one of them last takes the other away, so that `--set train.steps=10` shortens a
 # recipe that counts epochs.
@@ -74,14 +73,14 @@ def over_bases(
     def one(path: Path, above: tuple[Path, ...]) -> Node:
         file = path.resolve()
         if file in above:
-            circle = ' -> '.join(_shown(each) for each in (*above[above.index(file) :], file))
-            raise ConfigError([f'{_shown(path)}: `{key}` comes back to itself: {circle}'])
+            circle = ' -> '.join(from_here(each) for each in (*above[above.index(file) :], file))
+            raise ConfigError([f'{from_here(path)}: `{key}` comes back to itself: {circle}'])
         if file not in whole:
             own = document(path, notes)
             bases = own.value.pop(key, None)
             named = bases.value if bases and isinstance(bases.value, list) else list(filter(None, [bases]))
             if max(len(named), len(whole), len(above)) > MOST_BASES:
-                raise ConfigError([f'{_shown(path)}: `{key}` leads to more than {MOST_BASES} files'])
+                raise ConfigError([f'{from_here(path)}: `{key}` leads to more than {MOST_BASES} files'])
             whole[file] = joined(own, [one(base_path(base, key, path, known), (*above, file)) for base in named])
         return whole[file]
 
@@ -94,7 +93,7 @@ def document(path: Path, notes: list[str] | None = None) -> Node:
     With `notes` it is read as the originals read theirs: of a key that is written twice the last counts, which is noted, and
     an object `!Tag {a: 1}` is the mapping `{type: Tag, a: 1}`, with `!Tag` as the text of its type.
     """
-    shown = _shown(path)
+    shown = from_here(path)
     try:
         text = path.read_text(encoding='utf-8')
     except OSError as error:
@@ -159,7 +158,7 @@ def base_path(base: Node, key: str, path: Path, known: Mapping[str, Path] | None
         raise ConfigError([f'{base.origin}: {key}: expected the name of a file, got {plain(base)!r}'])
     file = base_file(base.value, path, known or {})
     if not file.is_file():
-        raise ConfigError([f'{base.origin}: {key}: there is no file {_shown(file)}{did_you_mean(base.value, known or {})}'])
+        raise ConfigError([f'{base.origin}: {key}: there is no file {from_here(file)}{did_you_mean(base.value, known or {})}'])
     return file
 
 
@@ -311,9 +310,3 @@ def did_you_mean(word: Any, known: Iterable[Any], cutoff: float = 0.6) -> str:
     """The rest of a message about a wrong `word`, naming the nearest of those that are `known`; empty when none is near."""
     near = difflib.get_close_matches(str(word), [str(option) for option in known], n=1, cutoff=cutoff)
     return f'; did you mean {near[0]!r}?' if near else ''
-
-
-def _shown(path: Path) -> str:
-    """A path as a person would write it from here."""
-    path = Path(os.path.normpath(path.absolute()))
-    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)

@@ -1,7 +1,9 @@
 """Data sets in folders: what must be there, and lists of what is there. Nothing in them is trusted."""
 
+import contextlib
 import json
 import os
+import re
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
@@ -11,6 +13,9 @@ from typing import Any
 SHOWN = 5  # of many missing files, the first few are named
 LONGEST_PATH, LONGEST_NAME = 4095, 255  # bytes, of Linux
 LISTED = 20  # of many other problems
+
+MARKS = {b'\xef\xbb\xbf': 'utf-8-sig', b'\xff\xfe': 'utf-16', b'\xfe\xff': 'utf-16'}
+CHINESE = dict.fromkeys(('gb2312', 'gbk', 'cp936'), 'gb18030')  # which has all of them, and files have more than they declare
 
 
 def check_folder(path: Path) -> None:
@@ -132,3 +137,18 @@ def names_from(classes: str | tuple[str, ...], root: Path) -> tuple[str, ...]:
     check_folder(root)
     path = root / check_inside(classes, root, 'data.classes')
     return check_names(tuple(line.strip() for _, line in lines_of(path)), str(path))
+
+
+def decoded_xml(data: bytes) -> str:
+    """The text of an XML file: by its byte order mark, else in the encoding that it declares, else as UTF-8.
+
+    Raises ValueError.
+    """
+    declared = re.match(rb'\s*<\?xml[^>]*\bencoding=["\']([\w.:-]+)', data)
+    mark = next((name for bom, name in MARKS.items() if data.startswith(bom)), None)
+    named = declared[1].decode() if declared else 'UTF-8'
+    for encoding in (mark,) if mark else (CHINESE.get(named.lower(), named), 'utf-8'):
+        with contextlib.suppress(UnicodeDecodeError, LookupError):
+            if '\0' not in (text := data.decode(encoding)):
+                return text
+    raise ValueError(f'is not {named} text, as its head says or leaves open; save it as UTF-8')

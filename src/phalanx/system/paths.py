@@ -16,3 +16,9 @@ def settled(path: Path) -> Path:
         return path.absolute()
     end = len(parts) - parts[::-1].index(os.pardir)
     return Path(*parts[:end]).resolve().joinpath(*parts[end:])
+
+
+def from_here(path: Path) -> str:
+    """`path` as a person would write it from the working folder."""
+    path, here = Path(os.path.normpath(path.absolute())), Path.cwd()
+    return str(path.relative_to(here)) if path.is_relative_to(here) else str(path)

@@ -8,6 +8,7 @@ import zipfile
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -544,3 +545,59 @@ def test_numbers_of_palettes_that_differ_from_file_to_file_mean_nothing_but_thei
     for path in Path('mine_phalanx/labels').iterdir():
         expected = np.array([0, 2, 1])[drawn.mask_of(int(path.stem[-1]))]
         np.testing.assert_array_equal(np.array(Image.open(path)), expected)
+
+
+# Annotations as exporters write them.
+
+
+def coco_of(**changes: Any) -> None:
+    """`mine`, with a COCO file for six images; `changes` replaces keys of its annotations."""
+    for number in range(6):
+        drawn.draw(Path(f'mine/{number}.png'), number)
+    images = [{'id': n, 'file_name': f'{n}.png', 'width': None, 'height': 0} for n in range(6)]
+    box = {'bbox': [4, 5, 12, 10], 'category_id': 1}
+    content = {
+        'images': images,
+        'annotations': [{'id': n, 'image_id': n, **box, **changes} for n in range(6)],
+        'categories': [{'id': 0, 'name': 'background'}, {'id': 1, 'name': 'nut '}, {'id': '1', 'name': 7}],
+    }
+    Path('mine/a.json').write_text(json.dumps(content))
+
+
+@pytest.mark.parametrize(
+    ('changes', 'label', 'note'),
+    [
+        ({}, 'nut', ''),
+        ({'bbox': ['4', '5.0', '12', '10']}, 'nut', ''),
+        ({'category_id': '1'}, '7', ''),
+        ({'segmentation': [[4, 5, 16, 15]]}, 'nut', 'outlines that cannot be used, of boxes that can: 6'),
+        ({'segmentation': [[4, 5, 9000, 15, 4, 9]]}, 'nut', 'points far outside the image'),
+    ],
+)
+def test_a_box_of_coco_is_used_whatever_its_outline_and_the_type_of_its_numbers(
+    changes: dict[str, Any], label: str, note: str
+) -> None:
+    coco_of(**changes)
+    found = found_in('mine', 'coco')
+    assert boxes_in(found) == {str(n): [(label, (4, 5, 16, 15))] for n in range(6)}
+    assert note in ' '.join(found.notes)
+
+
+@pytest.mark.parametrize('encoding', ['GB2312', 'gbk', 'utf-16', 'UTF-8', 'iso-8859-5', 'none'])
+def test_xml_is_read_in_the_encoding_that_it_declares(encoding: str) -> None:
+    drawn.voc(Path('mine'))
+    label = 'Б' if encoding == 'iso-8859-5' else '猫'
+    for path in Path('mine/Annotations').iterdir():
+        text = path.read_text().replace('>bolt<', f'>{label}<')
+        head = '' if encoding == 'none' else f'<?xml version="1.0" encoding="{encoding}"?>\n'
+        path.write_bytes((head + text).encode('utf-8' if encoding == 'none' else encoding))
+    assert label in found_in('mine', 'voc').class_names
+
+
+def test_xml_that_is_not_in_its_encoding_is_refused_with_the_reason(capsys: pytest.CaptureFixture[str]) -> None:
+    drawn.voc(Path('mine'))
+    for path in Path('mine/Annotations').iterdir():
+        path.write_bytes(b'<?xml version="1.0" encoding="klingon"?><annotation>\xe9</annotation>')
+    assert new() == 2
+    said = capsys.readouterr().err
+    assert 'voc: ' in said and 'is not klingon text' in said and '(and 9 more like it)' in said

@@ -18,7 +18,7 @@ from phalanx.curation.new.recipe import text_of
 from phalanx.curation.prepare.checks import AnnotationError
 from phalanx.curation.prepare.dealing import deal, given_splits, val_share
 from phalanx.curation.prepare.formats import FORMATS, chosen, look
-from phalanx.curation.prepare.samples import SPLIT_NAMES, Family, Found, Sample, SplitName
+from phalanx.curation.prepare.samples import SPLIT_NAMES, Family, Found, LeftOut, Sample, SplitName
 from phalanx.curation.prepare.targets import Written, meaning_for, write
 from phalanx.curation.prepare.tree import Tree
 from phalanx.curation.prepare.unpack import unpacked
@@ -43,10 +43,11 @@ def create(given: argparse.Namespace, folder: Path, out: Path) -> int:
         tree = Tree(unpacked(folder, out / UNPACKED))
     except (OSError, zipfile.BadZipFile, AnnotationError) as error:
         raise RequestError(f'{given.folder}: cannot be unpacked: {error}') from None
-    held = look(tree, [given.format] if given.format else FORMATS)
+    refused: dict[str, LeftOut] = {}
+    held = look(tree, [given.format] if given.format else FORMATS, refused)
     picked = chosen(held, given.family)
     if picked is None:
-        raise RequestError(_nothing(tree, held, given))
+        raise RequestError(_nothing(tree, held, refused, given))
     name, found, family = picked
     if name == SORTED and given.family is None and given.format is None:
         raise RequestError(
@@ -81,13 +82,17 @@ def create(given: argparse.Namespace, folder: Path, out: Path) -> int:
     return _write_recipe(given, family, written, path, weights)
 
 
-def _nothing(tree: Tree, held: dict[str, Found], given: argparse.Namespace) -> str:
+def _nothing(tree: Tree, held: dict[str, Found], refused: dict[str, LeftOut], given: argparse.Namespace) -> str:
     """Why no recipe can be written, and what would help."""
     if not tree.images:
         return f'{given.folder}: has no image (.jpg, .png, .bmp, .tif, .webp, .gif, .ppm)'
     for_what = f' for --family {given.family}' if given.family else ''
     possible = [f'{name} is for {" or ".join(found.families())}' for name, found in held.items() if found.families()]
-    reasons = [problem for found in held.values() for problem in found.left_out] + tree.unreadable
+    of_format = {**{name: found.left_out for name, found in held.items() if found.left_out}, **refused}
+    reasons = [
+        f'{name}: {problems[0]}' + (f' (and {len(problems) - 1} more like it)' if len(problems) > 1 else '')
+        for name, problems in of_format.items()
+    ] + tree.unreadable
     there = Counter(path.suffix.lower() or path.name for path in tree.files)
     lines = [
         f'{given.folder}: {counted(len(tree.images), "image")}, but no annotation{for_what} that can be used',

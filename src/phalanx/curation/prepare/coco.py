@@ -5,11 +5,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from phalanx.curation.prepare.checks import AnnotationError, check_size, file_below, floats, member, read_json
+from phalanx.curation.prepare.checks import AnnotationError, check_size, file_below, floats, member, number_in, read_json
 from phalanx.curation.prepare.label_maps import BACKGROUND, Pair, painted
 from phalanx.curation.prepare.samples import Found, Sample, SplitName, Thing, box_around
 from phalanx.curation.prepare.shapes import Polygon, Shape, polygon, runs
 from phalanx.curation.prepare.tree import Tree
+
+Key = int | str | float  # ids as exporters write them
 
 
 def read_coco(file: Path, images: Path) -> tuple[list[Pair], tuple[str, ...], list[str]]:
@@ -47,43 +49,63 @@ def read_content(
     outlined: bool = False,
 ) -> None:
     """Adds what a COCO file holds to `found`; `outlined`: an object must have an outline. Raises AnnotationError."""
-    labels = _categories(content, file)
+    labels, notes = _categories(content, file, outlined), list[str]()
     found.class_names = tuple(dict.fromkeys([*found.class_names, *labels.values()]))
-    of_image: dict[int | str, list[tuple[int, dict[str, Any]]]] = {}
+    of_image: dict[Key, list[tuple[int, dict[str, Any]]]] = {}
     for number, entry in enumerate(member(content, 'annotations', list, f'{file}')):
-        of_image.setdefault(member(entry, 'image_id', (int, str), f'{file}: annotations[{number}]'), []).append((number, entry))
+        image_id = member(entry, 'image_id', (int, str, float), f'{file}: annotations[{number}]')
+        of_image.setdefault(image_id, []).append((number, entry))
     for number, entry in enumerate(member(content, 'images', list, f'{file}')):
         with found.left_out.noted():
             where = f'{file}: images[{number}]'
-            annotations = of_image.pop(member(entry, 'id', (int, str), where), [])
+            annotations = of_image.pop(member(entry, 'id', (int, str, float), where), [])
             image = image_of(member(entry, 'file_name', str, where), file, where)
-            size = check_size((entry.get('width'), entry.get('height')), image, where)
-            things = [_thing(one, size, labels, f'{file}: annotations[{place}]', outlined) for place, one in annotations]
+            size = check_size((entry.get('width') or None, entry.get('height') or None), image, where)
+            things = [_thing(one, size, labels, f'{file}: annotations[{place}]', outlined, notes) for place, one in annotations]
             things.sort(key=lambda thing: (not thing.ignored, -sum(shape.area for shape in thing.outline)))
             found.samples.append(Sample(image, split, tuple(things)))
+    if notes:
+        found.notes.append(f'outlines that cannot be used, of boxes that can: {len(notes)}, such as {notes[0]}')
     found.left_out += [f'{file}: annotations[{left[0][0]}]: there is no image {image}' for image, left in of_image.items()]
 
 
-def _categories(content: dict[str, Any], file: Path) -> dict[int, str]:
-    """The names of the categories by number, in that order."""
-    found: dict[int, str] = {}
+def _categories(content: dict[str, Any], file: Path, outlined: bool) -> dict[Key, str]:
+    """The names of the categories by number, in that order. `outlined`: none may be the background of the label maps."""
+    found: dict[Key, str] = {}
     for number, entry in enumerate(member(content, 'categories', list, f'{file}')):
         where = f'{file}: categories[{number}]'
-        identity, name = member(entry, 'id', int, where), member(entry, 'name', str, where)
-        if identity in found or name in (BACKGROUND, *found.values()):
+        identity = member(entry, 'id', (int, str, float), where)
+        name = str(member(entry, 'name', (str, int, float), where)).strip()
+        if identity in found or name in found.values() or (outlined and name == BACKGROUND):
             raise AnnotationError(f'{where}: the category {identity} ({name!r}) is there twice, or is the background')
         found[identity] = name
-    return dict(sorted(found.items()))
+    return dict(sorted(found.items(), key=lambda item: (isinstance(item[0], str), item[0])))
 
 
-def _thing(annotation: dict[str, Any], size: tuple[int, int], labels: dict[int, str], where: str, outlined: bool) -> Thing:
-    category = member(annotation, 'category_id', int, where)
+def _bbox(values: object, where: str) -> list[float]:
+    """The four numbers of a box, which some tools write as texts. Raises AnnotationError."""
+    if isinstance(values, list) and len(values) == 4 and all(isinstance(value, str) for value in values):
+        return [number_in(value, where) for value in values]
+    return floats(values, 4, where)
+
+
+def _thing(
+    annotation: dict[str, Any], size: tuple[int, int], labels: dict[Key, str], where: str, outlined: bool, notes: list[str]
+) -> Thing:
+    """An annotation. Why an outline cannot be used whose box can is added to `notes`, or raised where it must be `outlined`."""
+    category = member(annotation, 'category_id', (int, str, float), where)
     if category not in labels:
         raise AnnotationError(f'{where}: there is no category {category}')
     label = labels[category]
-    shapes = _shapes(annotation, size, f'{where} ({label!r})') if outlined or annotation.get('segmentation') else []
+    try:
+        shapes = _shapes(annotation, size, f'{where} ({label!r})') if outlined or annotation.get('segmentation') else []
+    except AnnotationError as error:
+        if outlined or 'bbox' not in annotation:
+            raise
+        notes.append(str(error))
+        shapes = []
     if 'bbox' in annotation:
-        x, y, width, height = floats(annotation['bbox'], 4, f'{where}: bbox')
+        x, y, width, height = _bbox(annotation['bbox'], f'{where}: bbox')
         box = (x, y, x + width, y + height)
     else:
         corners = [point for shape in shapes if isinstance(shape, Polygon) for point in shape.points.tolist()]

@@ -18,7 +18,7 @@ from phalanx.curation.prepare.dealing import deal
 from phalanx.curation.prepare.formats import FORMATS, chosen, look, usable
 from phalanx.curation.prepare.label_maps import Pair, write_label_maps
 from phalanx.curation.prepare.labelme import read_labelme
-from phalanx.curation.prepare.samples import FAMILIES, SPLIT_NAMES, Family, Found
+from phalanx.curation.prepare.samples import FAMILIES, SPLIT_NAMES, Family, Found, LeftOut
 from phalanx.curation.prepare.targets import meaning_for, write_copied
 from phalanx.curation.prepare.tree import Tree
 from phalanx.system.errors import RequestError
@@ -136,8 +136,9 @@ def _family_options(parser: argparse.ArgumentParser) -> None:
 def _from_folder(given: argparse.Namespace) -> int:
     """Any format that `phalanx new` reads, for any family, with copies of the images."""
     tree = Tree(settled(given.folder))
-    held = look(tree, [given.kind])
-    reasons = [problem for found in held.values() for problem in found.left_out]
+    refused: dict[str, LeftOut] = {}
+    held = look(tree, [given.kind], refused)
+    reasons = [problem for found in held.values() for problem in found.left_out] + refused.get(given.kind, [])
     nothing = f'{given.folder}: holds nothing of the format {given.kind} that can be used'
     return _copied(given, chosen(held, given.family), tree.root, nothing, reasons)
 

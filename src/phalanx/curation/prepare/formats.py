@@ -14,7 +14,7 @@ from phalanx.curation.prepare.label_studio import find_label_studio
 from phalanx.curation.prepare.labelme import find_labelme
 from phalanx.curation.prepare.lists import find_class_folders, find_lists, find_text_files
 from phalanx.curation.prepare.masks import find_masks
-from phalanx.curation.prepare.samples import Family, Found, Sample
+from phalanx.curation.prepare.samples import Family, Found, LeftOut, Sample
 from phalanx.curation.prepare.supervisely import find_supervisely
 from phalanx.curation.prepare.tree import Tree
 from phalanx.curation.prepare.xml_files import read_cvat, read_voc
@@ -45,8 +45,11 @@ FORMATS = {
 }
 
 
-def look(tree: Tree, names: Iterable[str] = FORMATS) -> dict[str, Found]:
-    """What each format holds of a folder, those that hold most images first; formats that hold nothing are not there."""
+def look(tree: Tree, names: Iterable[str] = FORMATS, refused: dict[str, LeftOut] | None = None) -> dict[str, Found]:
+    """The samples of each format in a folder, those of most images first; formats without any are not there.
+
+    Why they have none, where they found annotations, is added to `refused`.
+    """
     held: dict[str, Found] = {}
     for name in names:
         if name == 'class_folders' and held:  # any other annotation says more
@@ -56,6 +59,8 @@ def look(tree: Tree, names: Iterable[str] = FORMATS) -> dict[str, Found]:
             FORMATS[name].find(tree, found)
         if found.samples:
             held[name] = usable(found, tree)
+        elif found.left_out and refused is not None:
+            refused[name] = found.left_out
     return dict(sorted(held.items(), key=lambda item: -len({sample.image for sample in item[1].samples})))
 
 

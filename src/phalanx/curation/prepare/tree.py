@@ -90,14 +90,19 @@ def _near(path: Path, other: Path) -> int:
     return 100 * common - len(path.parts)
 
 
-def text_in(path: Path) -> str:
-    """The text of an annotation file. Raises AnnotationError."""
+def bytes_in(path: Path) -> bytes:
+    """The content of an annotation file. Raises AnnotationError."""
     try:
         if path.stat().st_size > MOST_TEXT:
             raise AnnotationError(f'{path}: has more than {MOST_TEXT >> 20} MiB')
-        data = path.read_bytes()
+        return path.read_bytes()
     except OSError as error:
         raise AnnotationError(f'{path}: cannot be read: {error.strerror}') from None
+
+
+def text_in(path: Path) -> str:
+    """The text of an annotation file. Raises AnnotationError."""
+    data = bytes_in(path)
     if data.startswith((b'\xff\xfe', b'\xfe\xff')) or b'\0' in data:
         raise AnnotationError(f'{path}: is not UTF-8 text; save it as such')
     try:

@@ -6,7 +6,8 @@ from xml.etree import ElementTree
 from phalanx.curation.prepare.checks import AnnotationError, number_in
 from phalanx.curation.prepare.samples import Found, Sample, SplitName, Thing, box_around
 from phalanx.curation.prepare.shapes import polygon
-from phalanx.curation.prepare.tree import SPLITS, Tree, text_in
+from phalanx.curation.prepare.tree import SPLITS, Tree, bytes_in, text_in
+from phalanx.data.folders import decoded_xml
 
 
 def read_voc(tree: Tree, found: Found) -> None:
@@ -80,11 +81,14 @@ def _parsed(tree: Tree, tag: str, found: Found) -> list[tuple[Path, ElementTree.
     parsed = []
     for path in tree.having('.xml'):
         with found.left_out.noted():
-            text = text_in(path)
+            try:
+                text = decoded_xml(bytes_in(path))
+            except ValueError as error:
+                raise AnnotationError(f'{path}: {error}') from None
             if '<!DOCTYPE' in text or '<!ENTITY' in text:  # entities can grow without bound, or read other files
                 raise AnnotationError(f'{path}: has a document type; annotations need none, remove it')
             try:
-                root = ElementTree.fromstring(text.encode())
+                root = ElementTree.fromstring(text)
             except ElementTree.ParseError as error:
                 raise AnnotationError(f'{path}: is not well-formed XML ({error})') from None
             if root.tag == tag:

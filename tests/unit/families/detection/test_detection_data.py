@@ -318,7 +318,7 @@ BOMB = '<!DOCTYPE a [<!ENTITY b "bbbb"><!ENTITY c "&b;&b;">]>'
 @pytest.mark.parametrize(
     ('file', 'content', 'message'),
     [
-        ('Annotations/000005.xml', f'{BOMB}<annotation>{SIZE}</annotation>', '000005.xml: has a document type or is not UTF-8'),
+        ('Annotations/000005.xml', f'{BOMB}<annotation>{SIZE}</annotation>', '000005.xml: has a document type'),
         ('Annotations/000005.xml', '<annotation>', '000005.xml: is not well-formed XML (no element found'),
         (
             'Annotations/000005.xml',
@@ -346,7 +346,7 @@ def test_a_malformed_voc_annotation_is_reported(voc: Path, file: str, content: s
 
 def test_a_document_type_cannot_hide_in_another_encoding(voc: Path) -> None:
     (voc / 'Annotations/000005.xml').write_bytes(f'{BOMB}<annotation>{SIZE}</annotation>'.encode('utf-16'))
-    with pytest.raises(ValueError, match='has a document type or is not UTF-8'):
+    with pytest.raises(ValueError, match='has a document type'):
         PascalVOC(root=voc).split('train')
 
 

@@ -110,7 +110,9 @@ def _annotated(path: Path, root: Path, modified: int, size: int) -> tuple[dict[A
             if number in images:
                 raise ValueError(f'{path}: image {number}: the id is used twice; give {name} another')
             check_inside(str(name), root, f'{path}: image {number}: file_name')
-            side = numbers([image.get('height', 0), image.get('width', 0)], 2, f'{path}: image {number}', 'height and width')
+            side = numbers(
+                [image.get('height') or 0, image.get('width') or 0], 2, f'{path}: image {number}', 'height and width'
+            )
             images[number] = annotations.add_image(str(name), (int(side[0]), int(side[1])))
     problems.check()  # boxes of an image that is wrong would all be wrong with it
     for annotation in content['annotations']:

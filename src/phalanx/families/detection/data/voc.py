@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 from xml.etree import ElementTree
 
-from phalanx.data.folders import Problems, check_folder, check_inside, lines_of, names_from
+from phalanx.data.folders import Problems, check_folder, check_inside, decoded_xml, lines_of, names_from
 from phalanx.data.samples import Split
 from phalanx.families.detection.data.annotated import UNKNOWN, AnnotatedImages, Annotations, Box, numbers
 
@@ -119,10 +119,13 @@ def _inside(box: Box, size: tuple[int, int]) -> Box:
 
 def _parsed(path: Path) -> ElementTree.Element:
     """The tree of an XML file. A document type is refused: its entities can grow without bound, or read other files."""
-    data = path.read_bytes()
-    if b'\0' in data or b'<!DOCTYPE' in data or b'<!ENTITY' in data:  # zero bytes: UTF-16, in which it could hide
-        raise ValueError(f'{path}: has a document type or is not UTF-8; annotations need neither, remove it')
     try:
-        return ElementTree.fromstring(data)  # what makes it unsafe is refused above
-    except (ElementTree.ParseError, LookupError, ValueError) as error:  # the last two: of an encoding that it does not know
+        text = decoded_xml(path.read_bytes())
+    except ValueError as error:
+        raise ValueError(f'{path}: {error}') from None
+    if '<!DOCTYPE' in text or '<!ENTITY' in text:
+        raise ValueError(f'{path}: has a document type; annotations need none, remove it')
+    try:
+        return ElementTree.fromstring(text)  # what makes it unsafe is refused above
+    except (ElementTree.ParseError, ValueError) as error:
         raise ValueError(f'{path}: is not well-formed XML ({error})') from None
