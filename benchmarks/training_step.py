@@ -14,7 +14,6 @@ import time
 from pathlib import Path
 from statistics import fmean, median
 from tempfile import TemporaryDirectory
-from typing import Any
 
 import torch
 from plain_ddp import CPU, WARMUP
@@ -35,7 +34,7 @@ def measure(recipe: str, steps: int, keys: list[str]) -> dict[str, float]:
     torch.set_num_threads(1)
     job = open_job(recipe, [(key, key) for key in keys])
     with TemporaryDirectory() as folder:
-        trainer: Trainer[Any, Any, Any] = Trainer(job.recipe, job.task, folder=Path(folder), device=CPU)
+        trainer: Trainer = Trainer(job.recipe, job.task, folder=Path(folder), device=CPU)
         batch = next(trainer.batches())
         base, seconds = peak_memory_mb(CPU), []
         for _ in range(WARMUP + steps):

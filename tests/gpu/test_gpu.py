@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -85,7 +84,7 @@ def test_norms_that_two_ranks_share_are_those_of_one_batch_by_torch(tmp_path: Pa
                 torch.testing.assert_close(rank[3], biased, rtol=1e-4, atol=1e-5)
 
 
-def trainer_of(family: str, folder: Path, *sets: str) -> Trainer[Any, Any, Any]:
+def trainer_of(family: str, folder: Path, *sets: str) -> Trainer:
     recipe, *own = FAMILIES[family]
     job = open_job(recipe, [(text, text) for text in (*own, 'train.global_batch_size=4', 'train.workers=0', *sets)])
     return Trainer(job.recipe, job.task, folder=folder, device=CUDA)

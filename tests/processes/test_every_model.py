@@ -192,7 +192,7 @@ def trained(case: Case, folder: Path, *sets: str) -> Trained:
     """What comes of a few steps in float64, on the ranks of this process group."""
     demo, _, *own = case.recipe(*sets)
     job = open_job(demo, [(text, text) for text in own], folder)
-    trainer: Trainer[Any, Any, Any] = Trainer(job.recipe, InDouble(job.task), folder=folder, device=torch.device('cpu'))
+    trainer: Trainer = Trainer(job.recipe, InDouble(job.task), folder=folder, device=torch.device('cpu'))
     for batch in trainer.batches():
         trainer.train_step(batch)
         trainer.progress.step += 1

@@ -21,7 +21,7 @@ from phalanx.data.samples import Image
 from phalanx.deploy.export import calibration, compare
 from phalanx.deploy.writing import ExportError
 from phalanx.engine.job import open_job
-from phalanx.families.task import Export
+from phalanx.families.export import Export
 from phalanx.system.errors import RequestError
 
 Outputs = dict[str, npt.NDArray[np.float32]]

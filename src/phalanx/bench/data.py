@@ -12,11 +12,11 @@ import cv2
 import torch
 
 from phalanx.bench.show import as_text
+from phalanx.data.batch import ImageBatch
 from phalanx.data.cache import of_node, using
 from phalanx.data.samples import Dataset, Draw, SampleError
 from phalanx.engine.job import Job
 from phalanx.engine.loader import Stream, prepare_on_one_core
-from phalanx.families.task import B, S
 from phalanx.report.readable import counted, number, percent
 
 REST = 'all else'
@@ -80,7 +80,7 @@ def measure_pipeline(job: Job, *, samples: int) -> PipelineFigures:
     return PipelineFigures(job.name, samples, {part: seconds / samples for part, seconds in clock.seconds.items()})
 
 
-def worker_rate(dataset: Dataset[S], collate: Callable[[Sequence[S]], B], stream: Stream) -> float:
+def worker_rate(dataset: Dataset[Any], collate: Callable[[Sequence[Any]], ImageBatch], stream: Stream) -> float:
     """Samples a second that a loader worker prepares, from whole batches that take at least a second."""
     with one_thread():
         prepare(dataset, collate, stream.share(0)[:2])
@@ -92,7 +92,7 @@ def worker_rate(dataset: Dataset[S], collate: Callable[[Sequence[S]], B], stream
         return count * len(draws) / (time.perf_counter() - begin)
 
 
-def prepare(dataset: Dataset[S], collate: Callable[[Sequence[S]], B], draws: Sequence[Draw]) -> None:
+def prepare(dataset: Dataset[Any], collate: Callable[[Sequence[Any]], ImageBatch], draws: Sequence[Draw]) -> None:
     """Makes a batch, as a loader worker does; samples that cannot be used are left out."""
     samples = []
     for draw in draws:

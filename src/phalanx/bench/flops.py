@@ -9,13 +9,13 @@ import torch
 from torch.nn import functional as F
 from torch.utils.flop_counter import FlopCounterMode, conv_flop_count
 
+from phalanx.data.batch import ImageBatch
 from phalanx.engine.trainer import Trainer
-from phalanx.families.task import B, P, S
 
 REPEATS = 10  # of what is measured for the peak of a device
 
 
-def step_flops(trainer: Trainer[S, B, P], batch: B) -> int:
+def step_flops(trainer: Trainer, batch: ImageBatch) -> int:
     """Floating-point operations of one forward and backward pass on this rank, a multiplication and an addition as two.
 
     Counted are convolutions, matrix products and attention, as torch.utils.flop_counter knows them; nothing is updated.

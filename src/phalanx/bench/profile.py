@@ -17,8 +17,8 @@ import torch
 from torch import nn
 from torch.profiler import ProfilerActivity, profile, record_function
 
+from phalanx.data.batch import ImageBatch
 from phalanx.engine.trainer import Trainer
-from phalanx.families.task import B, P, S
 
 FIRST_BUCKET = 2**20  # bytes of gradients that DDP sends as soon as they are ready: 1 MiB first,
 BUCKET = 25 * 2**20  # then 25 MiB at a time
@@ -59,7 +59,7 @@ class Step(NamedTuple):
         return Step({phase: factor * seconds for phase, seconds in self.phases.items()}, self.exchanges, *messages)
 
 
-def profiled(trainer: Trainer[S, B, P], batches: Iterator[B], steps: int) -> list[Step]:
+def profiled(trainer: Trainer, batches: Iterator[ImageBatch], steps: int) -> list[Step]:
     """Trains `steps` steps under torch.profiler."""
     os.environ.setdefault('KINETO_LOG_LEVEL', '9')  # else it reports its start and its end, and that there is no GPU
     cuda = trainer.device.type == 'cuda'
@@ -82,7 +82,7 @@ def profiled(trainer: Trainer[S, B, P], batches: Iterator[B], steps: int) -> lis
 
 
 @contextlib.contextmanager
-def _labelled(trainer: Trainer[S, B, P]) -> Iterator[None]:
+def _labelled(trainer: Trainer) -> Iterator[None]:
     """While it lasts, the network and its loss are ranges of the trace."""
     hooks, open_ranges = [], []
 

@@ -17,10 +17,10 @@ from phalanx.bench.data import worker_rate
 from phalanx.bench.flops import measured_peak, now, step_flops
 from phalanx.bench.profile import PHASES, Profile, profiled
 from phalanx.bench.show import as_text
+from phalanx.data.batch import ImageBatch
 from phalanx.engine.job import Job
 from phalanx.engine.meters import peak_memory_mb, slower_ranks
 from phalanx.engine.trainer import Trainer
-from phalanx.families.task import B, P, S
 from phalanx.nn.precision import DTYPES
 from phalanx.parallel import dist
 from phalanx.parallel.gradients import gradients_mb
@@ -124,7 +124,7 @@ def measure(job: Job, device: torch.device, *, steps: int, warmup: int) -> tuple
     return {**figures, 'next': advice(figures)}, profile
 
 
-def timed(trainer: Trainer[S, B, P], batches: Iterator[B], steps: int) -> list[float]:
+def timed(trainer: Trainer, batches: Iterator[ImageBatch], steps: int) -> list[float]:
     """Seconds of each of `steps` steps, loading its batch included; they add up to the time of all."""
     moments = [now(trainer.device)]
     for left in reversed(range(steps)):

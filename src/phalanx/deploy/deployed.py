@@ -22,7 +22,8 @@ from phalanx.engine import worker
 from phalanx.engine.evaluation import Shown, with_worst, worst_of
 from phalanx.engine.job import Job, open_job
 from phalanx.engine.loader import check_bad, evaluation_draws
-from phalanx.families.task import Evaluation, Grade
+from phalanx.families.task import Grade
+from phalanx.report.evaluation import Evaluation
 from phalanx.report.report import PAGE_PICTURES, write_evaluation
 from phalanx.runtime import ArtifactError, Model, load
 from phalanx.runtime.prepare import Image

@@ -43,7 +43,8 @@ from phalanx.deploy.writing import (
 from phalanx.engine.folder import said_of_weights
 from phalanx.engine.job import Job, open_job
 from phalanx.families.distillation import student_of
-from phalanx.families.task import Export, Task
+from phalanx.families.export import Export
+from phalanx.families.task import Task
 from phalanx.runtime.model import FAMILIES
 from phalanx.runtime.prepare import Floats
 from phalanx.runtime.session import FORMAT, INPUT, opened
@@ -211,7 +212,7 @@ def checked_onnx(
     return shapes, found
 
 
-def examples(task: Task[Any, Any, Any], image_size: tuple[int, int] | None, check: bool) -> Tensor:
+def examples(task: Task, image_size: tuple[int, int] | None, check: bool) -> Tensor:
     """What the network is shown, [B, 3, H, W]: evaluation samples, brought to one size; black when they are not needed."""
     if image_size is not None and not check:
         return torch.zeros(1, 3, *image_size)

@@ -14,9 +14,8 @@ import PIL.ImageDraw
 import phalanx
 from phalanx.data.samples import Image
 from phalanx.families.recognition.draw import font_for, fonts_for
-from phalanx.families.task import Writers
 from phalanx.families.text_detection.draw import JUDGED, with_outlines
-from phalanx.families.writing import write_picture, write_text
+from phalanx.families.writing import Writers, write_picture, write_text
 from phalanx.runtime.reading import angle_of, is_upright, rows_of
 from phalanx.runtime.results import Line, Outline
 

@@ -15,7 +15,7 @@ from phalanx.deploy.inputs import Inputs, is_camera, list_files
 from phalanx.deploy.options import predict_parser
 from phalanx.engine.job import Job, open_job
 from phalanx.engine.trained import Trained
-from phalanx.families.task import Writers
+from phalanx.families.writing import Writers
 from phalanx.report.readable import counted
 from phalanx.system.errors import CheckpointError, RequestError, told
 from phalanx.weights.published import class_names

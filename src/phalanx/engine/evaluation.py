@@ -16,9 +16,11 @@ from phalanx.data.samples import Dataset, Draw, Image, SampleError
 from phalanx.engine.loader import Loader, check_bad, evaluation_draws
 from phalanx.engine.meters import Stopwatch, slower_ranks
 from phalanx.engine.schema import Recipe
-from phalanx.families.task import Evaluation, Grade, Pictures, Task, Worst
+from phalanx.families.figures import Pictures
+from phalanx.families.task import Grade, Task
 from phalanx.nn.precision import Precision
 from phalanx.parallel import dist
+from phalanx.report.evaluation import Evaluation, Worst
 
 WORST = 24  # samples at most that are named as the worst
 AGREEMENTS = 20  # times at most that ranks wait for each other in an evaluation, to agree on whether it goes on
@@ -39,7 +41,7 @@ class Setup:
     beat: Callable[[], None] = lambda: None  # called before each batch of an evaluation
     is_unwanted: Callable[[], bool] = lambda: False  # whether this rank may leave an evaluation while it waits for a batch
 
-    def loader(self, task: Task[Any, Any, Any], dataset: Dataset[Any], replace: bool = False) -> Loader[Any, Any]:
+    def loader(self, task: Task, dataset: Dataset[Any], replace: bool = False) -> Loader[Any, Any]:
         """What reads `dataset`; a sample that cannot be read is left out, or, to train with, replaced by another."""
         return Loader(
             dataset,
@@ -54,9 +56,7 @@ class Setup:
 
 
 @torch.no_grad()
-def evaluate(
-    task: Task[Any, Any, Any], model: nn.Module, setup: Setup, *, goes_on: Callable[[], bool] = lambda: True
-) -> Evaluation:
+def evaluate(task: Task, model: nn.Module, setup: Setup, *, goes_on: Callable[[], bool] = lambda: True) -> Evaluation:
     """The metrics of `model` on the evaluation split. Raises BadSampleError when too many samples cannot be read.
 
     `goes_on` is asked at most AGREEMENTS times, before the same batches on all ranks, so
@@ -118,14 +118,14 @@ def worst_of(dataset: Dataset[Any], graded: Iterable[tuple[int, Grade | None]]) 
 class Shown:
     """What samples are shown with: the data set, and `predict`, which says of a sample and its batch what the metric takes."""
 
-    task: Task[Any, Any, Any]
+    task: Task
     samples: Dataset[Any]
     predict: Callable[[Draw, Any], Any]
     seed: int
     device: torch.device
 
     @classmethod
-    def by(cls, model: nn.Module, task: Task[Any, Any, Any], samples: Dataset[Any], seed: int, device: torch.device) -> Self:
+    def by(cls, model: nn.Module, task: Task, samples: Dataset[Any], seed: int, device: torch.device) -> Self:
         """By a network on `device`."""
         return cls(task, samples, lambda _, batch: task.predict(model, batch), seed, device)
 

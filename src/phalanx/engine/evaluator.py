@@ -17,10 +17,11 @@ from phalanx.engine.progress import Progress
 from phalanx.engine.step_flags import StepFlags
 from phalanx.engine.timeline import Length
 from phalanx.engine.validation import validation_loss
-from phalanx.families.task import Evaluation, Task
+from phalanx.families.task import Task
 from phalanx.parallel import dist
 from phalanx.parallel.heartbeat import Heartbeat
 from phalanx.parallel.step import WholeStep
+from phalanx.report.evaluation import Evaluation
 from phalanx.report.report import Report
 
 RAW_SHARE = 0.1  # of the samples trained on
@@ -34,7 +35,7 @@ class Evaluator:
     Nothing comes of an evaluation during which the run is asked to stop: a resumed run begins with it.
     """
 
-    task: Task[Any, Any, Any]
+    task: Task
     samples: Dataset[Any]
     model: nn.Module
     ema: Ema | None

@@ -4,7 +4,6 @@ import logging
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from torch import nn
 
@@ -26,7 +25,7 @@ from phalanx.weights.reading import Taken, load_weights
 log = logging.getLogger('phalanx')
 
 
-def load_initial(model: nn.Module, recipe: Recipe, task: Task[Any, Any, Any]) -> list[Taken]:
+def load_initial(model: nn.Module, recipe: Recipe, task: Task) -> list[Taken]:
     """Fills `model` with the weights that a recipe starts from, when it names any. Raises CheckpointError."""
     train, taken = recipe.train, list[Taken]()
     if train.init_from is not None:
@@ -52,7 +51,7 @@ def with_remarks(taken: Taken, folded: int, norm_sync: NormSync) -> Taken:
     return replace(taken, remarks=tuple(remarks))
 
 
-def _their_labels(source: str, given: tuple[str, ...] | Path | None, task: Task[Any, Any, Any]) -> Sequence[Sequence[str]]:
+def _their_labels(source: str, given: tuple[str, ...] | Path | None, task: Task) -> Sequence[Sequence[str]]:
     """The labels of the rows of the heads in `source`, none where they are not known. Raises CheckpointError."""
     if given is not None:
         try:

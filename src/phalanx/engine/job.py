@@ -5,7 +5,6 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from phalanx.config.bind import bind, hints_of
 from phalanx.config.read import ConfigError, Node, did_you_mean, override, plain, read
@@ -26,7 +25,7 @@ class Job:
     """A recipe, read and checked, and the folder of its run."""
 
     recipe: Recipe
-    task: Task[Any, Any, Any]
+    task: Task
     resolved: Node
     name: str
     folder: Path

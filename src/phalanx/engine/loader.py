@@ -14,23 +14,26 @@ import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from functools import lru_cache, partial
-from typing import Any, Generic, NamedTuple
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import cv2
 import numpy as np
 import torch
 from torch.utils.data import DataLoader, get_worker_info
 
+from phalanx.data.batch import ImageBatch
 from phalanx.data.cache import PictureCache, using
 from phalanx.data.samples import Dataset, Draw, SampleError
 from phalanx.engine.transfer import Transfer
-from phalanx.families.task import B, S
 from phalanx.report.readable import counted
 from phalanx.runtime.prepare import TooLargeError
 from phalanx.system.disk import LONGEST_TMPDIR
 from phalanx.system.errors import RequestError
 from phalanx.system.memory import keep_freed_memory
 from phalanx.system.stops import STOPS
+
+S = TypeVar('S')  # a sample
+B = TypeVar('B', bound=ImageBatch)  # samples collated for one forward pass
 
 PR_SET_PDEATHSIG = 1
 PATIENCE = 480  # seconds that a rank waits for a batch of its workers; less than ranks wait for each other

@@ -13,16 +13,16 @@ backward pass, after which its activations are freed, so what it is divided by m
 
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Generic
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils._pytree import tree_leaves, tree_map
 
-from phalanx.data.batch import shares
+from phalanx.data.batch import ImageBatch, shares
 from phalanx.engine.loader import Stream
-from phalanx.families.task import B, Task, factors, means
+from phalanx.families.task import Task, factors, means
 from phalanx.nn import stochastic
 from phalanx.nn.precision import Precision, at_least_float32
 from phalanx.nn.stochastic import SampleKeys
@@ -32,22 +32,22 @@ from phalanx.parallel.step import WholeStep
 from phalanx.system.memory import to_device
 
 
-class NetworkWithLoss(nn.Module, Generic[B]):
+class NetworkWithLoss(nn.Module):
     """What DDP wraps: so a task may call its network as it likes."""
 
-    def __init__(self, task: Task[Any, B, Any], network: nn.Module, whole: WholeStep) -> None:
+    def __init__(self, task: Task, network: nn.Module, whole: WholeStep) -> None:
         super().__init__()
         self.task, self.network, self.whole = task, network, whole
         self.names: tuple[str, ...] = ()  # of the terms, once there was a pass
         self.least: tuple[float, ...] = ()  # lower bounds of their weights
         self.has_one_divisor = False  # whether all terms share their weight and its lower bound
 
-    def forward(self, batch: B, only_outputs: bool = False) -> Any:
+    def forward(self, batch: ImageBatch, only_outputs: bool = False) -> Any:
         """Totals [terms] (float32 or better) and weights [terms] (float64) of a batch; or the outputs for it."""
         outputs = self.task.outputs(self.network, batch)
         return outputs if only_outputs else self.terms(outputs, batch)
 
-    def terms(self, outputs: Any, batch: B) -> tuple[Tensor, Tensor]:
+    def terms(self, outputs: Any, batch: ImageBatch) -> tuple[Tensor, Tensor]:
         loss = self.task.loss(outputs, batch, self.whole)
         self.names, self.least = tuple(loss), tuple(term.least for term in loss.values())
         self.has_one_divisor = len({(id(term.weight), term.least) for term in loss.values()}) == 1
@@ -57,12 +57,12 @@ class NetworkWithLoss(nn.Module, Generic[B]):
         )
 
 
-class Passes(Generic[B]):
+class Passes:
     """Calls on the passes of a step in the order that its loss allows."""
 
     def __init__(
         self,
-        with_loss: NetworkWithLoss[B],
+        with_loss: NetworkWithLoss,
         stream: Stream,
         precision: Precision,
         statistics: norms.RunningStatistics,
@@ -77,7 +77,7 @@ class Passes(Generic[B]):
         self.replica, self.compression = replicated(with_loss, gradients)
         self.ranks = dist.world_size()  # DDP averages over them, where the loss is a sum
 
-    def __call__(self, step: int, batch: B, flags: Sequence[float]) -> tuple[Tensor, Tensor]:
+    def __call__(self, step: int, batch: ImageBatch, flags: Sequence[float]) -> tuple[Tensor, Tensor]:
         """Leaves the gradients of the step's loss; `batch` is the share of this rank.
 
         Returns the means of the terms [terms] and `flags` summed over ranks [flags], both float64. Raises ValueError for a loss
@@ -89,7 +89,7 @@ class Passes(Generic[B]):
         totals, weights, summed_flags = torch.split(numbers, [terms, terms, len(flags)])
         return means(totals, weights, self.with_loss.least), summed_flags
 
-    def sums(self, batch: B, keys: Tensor | None, flags: Tensor) -> Tensor:
+    def sums(self, batch: ImageBatch, keys: Tensor | None, flags: Tensor) -> Tensor:
         """Leaves the gradients; returns sums over ranks [2 terms + flags] float64: totals of terms, weights, `flags`."""
         task = self.with_loss.task
         if self.micro_batches == 1:
@@ -101,7 +101,7 @@ class Passes(Generic[B]):
             return self.divided_before(batch, keys, flags, weights)
         return self.divided_after(batch, keys, flags)
 
-    def ready(self, step: int, batch: B) -> tuple[B, Tensor | None]:
+    def ready(self, step: int, batch: ImageBatch) -> tuple[ImageBatch, Tensor | None]:
         """`batch` on the device, as large and long as those of other ranks, and keys [B] for what is random in the network."""
         self.with_loss.whole.epoch = self.stream.epoch_of(step)
         batch = self.with_loss.task.align(batch.to(self.device), self.with_loss.whole)
@@ -110,7 +110,7 @@ class Passes(Generic[B]):
         indices = torch.tensor([draw.index for draw in self.stream.share(step)])
         return batch, to_device(stochastic.sample_keys(self.stream.seed, step, indices), self.device)
 
-    def at_once(self, batch: B, keys: Tensor | None, flags: Tensor) -> Tensor:
+    def at_once(self, batch: ImageBatch, keys: Tensor | None, flags: Tensor) -> Tensor:
         self.keys.begin(keys)
         with self.precision.autocast():
             totals, weights = self.replica(batch)
@@ -119,7 +119,7 @@ class Passes(Generic[B]):
         self.statistics.follow()
         return numbers
 
-    def divided_before(self, batch: B, keys: Tensor | None, flags: Tensor, known: Mapping[str, Tensor]) -> Tensor:
+    def divided_before(self, batch: ImageBatch, keys: Tensor | None, flags: Tensor, known: Mapping[str, Tensor]) -> Tensor:
         """`known`: the weights [] of this rank's share, by term."""
         weights = torch.stack([weight.double() for weight in known.values()])
         weights_of_step, sums = dist.sum_over_ranks(weights), torch.zeros_like(weights)
@@ -136,7 +136,7 @@ class Passes(Generic[B]):
             sums += totals.detach()
         return dist.sum_over_ranks(torch.cat([sums, weights, flags]))
 
-    def divided_after(self, batch: B, keys: Tensor | None, flags: Tensor) -> Tensor:
+    def divided_after(self, batch: ImageBatch, keys: Tensor | None, flags: Tensor) -> Tensor:
         samples = self.with_loss.whole.count(len(batch))  # divides before, so that half precision has numbers of a usual size
         sums: Tensor | float = 0.0
         for part in self.parts(batch, keys):
@@ -156,7 +156,7 @@ class Passes(Generic[B]):
         torch._foreach_mul_(gradients, factor.to(gradients[0].dtype))
         return numbers
 
-    def twice(self, batch: B, keys: Tensor | None, flags: Tensor) -> Tensor:
+    def twice(self, batch: ImageBatch, keys: Tensor | None, flags: Tensor) -> Tensor:
         with_loss = self.with_loss
         with torch.no_grad(), self.kept_statistics(), self.precision.autocast():
             seen = [with_loss.task.outputs(with_loss.network, part) for part in self.parts(batch, keys)]
@@ -173,7 +173,7 @@ class Passes(Generic[B]):
             torch.autograd.backward(tree_leaves(outputs), own)
         return numbers
 
-    def parts(self, batch: B, keys: Tensor | None) -> Iterator[B]:
+    def parts(self, batch: ImageBatch, keys: Tensor | None) -> Iterator[ImageBatch]:
         """The micro-batches in turn. DDP sends the gradients of all in the backward pass of the last one."""
         count = self.micro_batches
         of_parts = [None] * count if keys is None else shares(keys, count)
@@ -188,7 +188,7 @@ class Passes(Generic[B]):
         """Factors [terms] of the totals of a rank, given the weights [terms] of the whole step."""
         return self.ranks * factors(weights, self.with_loss.least)
 
-    def arrange_buckets(self, step: int, batch: B) -> None:
+    def arrange_buckets(self, step: int, batch: ImageBatch) -> None:
         """Makes DDP arrange its buckets now, by the passes of one micro-batch, of which nothing stays but that.
 
         It arranges them after the first passes, and the order of a sum over three ranks or more depends on it: a resumed run

@@ -8,12 +8,13 @@ from dataclasses import replace
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import Any, Generic, NoReturn
+from typing import Any, NoReturn
 
 import torch
 from torch import nn
 
 from phalanx.data import cache
+from phalanx.data.batch import ImageBatch
 from phalanx.engine.ema import Ema
 from phalanx.engine.evaluation import Setup
 from phalanx.engine.evaluator import Evaluator
@@ -32,7 +33,7 @@ from phalanx.engine.schema import Recipe
 from phalanx.engine.step_flags import StepFlags
 from phalanx.engine.summary import remarks, summary
 from phalanx.engine.timeline import Length, Timeline, in_steps
-from phalanx.families.task import B, P, S, Task
+from phalanx.families.task import Task
 from phalanx.nn.precision import Precision
 from phalanx.parallel import dist, norms
 from phalanx.parallel.heartbeat import Heartbeat
@@ -43,11 +44,11 @@ from phalanx.system.errors import RunError, StoppedError
 from phalanx.weights.checkpoint import Checkpoints, Loaded
 
 
-class Trainer(Generic[S, B, P]):
+class Trainer:
     """One run of one task on this rank: the same code with one rank and with many."""
 
     def __init__(
-        self, recipe: Recipe, task: Task[S, B, P], *, folder: Path, device: torch.device, progress: Progress | None = None
+        self, recipe: Recipe, task: Task, *, folder: Path, device: torch.device, progress: Progress | None = None
     ) -> None:
         """`progress`: that of a checkpoint that `restore` is about to get; the weights that the recipe names are not read."""
         self.recipe, self.task, self.device = recipe, task, device
@@ -158,13 +159,13 @@ class Trainer(Generic[S, B, P]):
             self.report.warning(warning)
         return found
 
-    def batches(self) -> Iterator[B]:
+    def batches(self) -> Iterator[ImageBatch]:
         """This rank's share of each global batch, from the step reached so far to the last, or to where it may leave."""
         self.passes.replica.train()
         with contextlib.suppress(UnwantedError):
             yield from self.loader.batches(self.stream.share(step) for step in range(self.progress.step, self.until))
 
-    def train_step(self, batch: B) -> None:
+    def train_step(self, batch: ImageBatch) -> None:
         """One optimizer update from the share of this rank in a global batch."""
         step = self.progress.step
         self.heartbeat.beat(step, 'training')

@@ -3,7 +3,6 @@
 import math
 from collections.abc import Sequence
 from itertools import islice
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -31,7 +30,7 @@ class BatchAlone(WholeStep):
 
 
 @torch.no_grad()
-def validation_loss(task: Task[Any, Any, Any], model: nn.Module, setup: Setup, whole: WholeStep) -> float:
+def validation_loss(task: Task, model: nn.Module, setup: Setup, whole: WholeStep) -> float:
     """The loss of `model` on the evaluation samples, transformed as training ones, always by the same random numbers.
 
     Norms and dropout work as in evaluation. Each term is the sum of its totals by that of its weights, over all samples; what a
@@ -41,7 +40,7 @@ def validation_loss(task: Task[Any, Any, Any], model: nn.Module, setup: Setup, w
     """
     dataset = task.held_out().dataset('train')
     alone = BatchAlone(epoch=whole.epoch, epochs=whole.epochs)
-    with_loss: NetworkWithLoss[Any] = NetworkWithLoss(task, model.train(), alone)
+    with_loss: NetworkWithLoss = NetworkWithLoss(task, model.train(), alone)
     for module in model.modules():
         if isinstance(module, ONLY_TRAINING):
             module.eval()

@@ -14,7 +14,6 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 from types import FrameType
-from typing import Any
 
 import torch
 
@@ -30,9 +29,9 @@ from phalanx.engine.progress import Progress
 from phalanx.engine.schema import Train
 from phalanx.engine.timeline import Timeline
 from phalanx.engine.trainer import Trainer
-from phalanx.families.task import Evaluation
 from phalanx.nn.precision import Precision
 from phalanx.parallel import dist
+from phalanx.report.evaluation import Evaluation
 from phalanx.report.readable import counted
 from phalanx.report.report import Callback, Report
 from phalanx.system.compiler import use_own_cache
@@ -175,7 +174,7 @@ def place(device: torch.device) -> dict[str, str | int]:
     return {'rank': dist.rank(), 'node': node, 'device': name, 'pid': os.getpid()}
 
 
-def facts(job: Job, trainer: Trainer[Any, Any, Any]) -> dict[str, str]:
+def facts(job: Job, trainer: Trainer) -> dict[str, str]:
     """The run in words, for the beginning of its report."""
     parameters = sum(parameter.numel() for parameter in trainer.model.parameters())
     stream, recipe = trainer.stream, job.recipe
@@ -196,7 +195,7 @@ def facts(job: Job, trainer: Trainer[Any, Any, Any]) -> dict[str, str]:
     }
 
 
-def change_of_batch(trainer: Trainer[Any, Any, Any]) -> str | None:
+def change_of_batch(trainer: Trainer) -> str | None:
     """The change of the global batch since the earlier starts of a resumed run, in words; None without one."""
     before, train, stream, step = trainer.before, trainer.recipe.train, trainer.stream, trainer.started_at
     if not before.batches and train.global_batch_size is None:
@@ -306,7 +305,7 @@ def given_checkpoint(path: str) -> tuple[Loaded, list[str]]:
     return checkpoint, damaged
 
 
-def catch_signals(trainer: Trainer[Any, Any, Any]) -> list[int]:
+def catch_signals(trainer: Trainer) -> list[int]:
     """Turns the signals that schedulers, terminals and people send into a request to stop at the next step.
 
     A second request ends the process at once.

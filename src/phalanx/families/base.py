@@ -50,7 +50,7 @@ class FamilyKeys:  # a family declares again what is chosen from its own catalog
     frozen: tuple[str, ...] = ()
 
 
-class Family(Task[Any, Any, Any]):
+class Family(Task):
     """What the Tasks of all families have in common: each is made from its `Keys`, which a recipe gives."""
 
     Keys: ClassVar[type[FamilyKeys]]

@@ -1,8 +1,7 @@
 """The seam: all that the trainer knows of a family. A Task owns meaning, the trainer owns mechanics."""
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple, Protocol, Self, TypeVar
 
 import torch
@@ -10,9 +9,13 @@ from torch import Tensor, nn
 
 from phalanx.data.batch import ImageBatch
 from phalanx.data.samples import Dataset, Image, Split
-from phalanx.families.writing import Write
+from phalanx.families.export import Export
+from phalanx.families.figures import Figure
+from phalanx.families.writing import Writers
 from phalanx.parallel.step import WholeStep
 from phalanx.system.memory import to_device
+
+T_co = TypeVar('T_co', covariant=True)  # what is true of one image
 
 
 class Term(NamedTuple):
@@ -52,97 +55,6 @@ def bounded(weights: Tensor, least: Sequence[float]) -> Tensor:
     if not any(least):
         return weights
     return torch.maximum(weights, to_device(torch.tensor(least, dtype=weights.dtype), weights.device))
-
-
-S = TypeVar('S')  # one sample, as the data set gives it
-B = TypeVar('B', bound=ImageBatch)  # samples collated for one forward pass
-T_co = TypeVar('T_co', covariant=True)  # what is true of one image
-P = TypeVar('P')  # what the model says about one batch, ready for the metric
-
-
-@dataclass(frozen=True)
-class Curves:
-    """Values over one another, a line each, for the report."""
-
-    title: str
-    x: str  # what the axes are
-    y: str
-    lines: Mapping[str, Sequence[tuple[float, float]]]  # name -> points (x, y), by x
-
-
-@dataclass(frozen=True)
-class Matrix:
-    """How often each of K things was taken for which."""
-
-    title: str
-    names: Sequence[str]
-    counts: Sequence[Sequence[int]]  # [K truth, K prediction]
-
-
-@dataclass(frozen=True)
-class Pictures:
-    """Images that a person should look at, a row a sample."""
-
-    title: str
-    rows: Sequence[tuple[str, Sequence[tuple[str, Image]]]]  # what is to be said of the sample, and its captioned pictures
-
-
-@dataclass(frozen=True)
-class Legend:
-    """What the colours in the pictures of samples stand for."""
-
-    colours: Mapping[str, str]  # name -> `#rrggbb`
-
-
-Figure = Curves | Matrix | Pictures | Legend
-
-
-@dataclass(frozen=True)
-class Writers:
-    """How results become pictures and files, these by what `phalanx predict --save` calls each way."""
-
-    draw: Callable[[Image, Any], Image]  # an image and its result -> the result on it, or beside it: [h, w, 3] RGB
-    ways: Mapping[str, Write]
-    usual: Sequence[str]  # those that are taken when none is asked for
-
-    def write(self, result: Any, image: Image, stem: Path, chosen: Sequence[str] = ()) -> list[Path]:
-        """Writes the result of one image beside `stem` in the ways `chosen`, and returns the files. Raises OSError."""
-        return [file for way in chosen or self.usual for file in self.ways[way](result, image, stem)]
-
-
-def described(part: object) -> dict[str, Any]:
-    """A transform by its name, and the options that it was built with, for an `Export`."""
-    return {'name': type(part).__name__, **vars(part)}
-
-
-class Followed(nn.Module):
-    """A network as others run it: normalised images [B, 3, H, W] -> what `read` makes of its outputs."""
-
-    def __init__(self, network: nn.Module, read: Callable[[Any], Any]) -> None:
-        super().__init__()
-        self.network, self.read = network, read
-
-    def forward(self, images: Tensor) -> Any:
-        return self.read(self.network(images))
-
-
-class GraphPart(NamedTuple):
-    """Post-processing that torch has no operations for. The file then takes one image at a time."""
-
-    add: Callable[[Any], Any]  # an ONNX model with the outputs of the network -> one with those below
-    outputs: Mapping[str, str]  # name -> shape and meaning
-
-
-@dataclass(frozen=True)
-class Export:
-    """A trained network as `phalanx export` writes it, and what those who run it must know."""
-
-    network: nn.Module  # prepared images [B, 3, H, W] -> a tensor for each of `outputs`, in their order
-    outputs: Mapping[str, str]  # name -> shape and meaning
-    preparation: Mapping[str, Any]  # how an image becomes what the network takes
-    reading: Mapping[str, Any]  # how the outputs become a result: class names, characters, thresholds
-    in_graph: GraphPart | None = None  # what is put behind the network in the file
-    dynamic: Mapping[int, int] = field(default_factory=dict)  # dimensions that images differ in -> what they are multiples of
 
 
 class Grade(NamedTuple):
@@ -188,42 +100,16 @@ class Metric(Protocol):
         """What the report draws of it; may be empty."""
 
 
-@dataclass(frozen=True)
-class Worst:
-    """A sample that was predicted badly."""
+class Task(ABC):
+    """The meaning of a training: samples, network, losses, metric. Holds settings only; picklable; knows no rank.
 
-    index: int  # its number in the data set
-    name: str
-    grade: Grade
-
-    @property
-    def caption(self) -> str:
-        return f'{self.name}: {self.grade.said}'
-
-
-@dataclass(frozen=True, kw_only=True)
-class Evaluation:
-    """What came of evaluating a model. The main rank alone has table and figures; the rest is the same on all ranks."""
-
-    metrics: Mapping[str, float]
-    samples: int
-    seconds: float
-    table: Sequence[Mapping[str, str | float]] = ()
-    figures: Sequence[Figure] = ()
-    worst: Sequence[Worst] = ()  # the worst first
-    missed: Mapping[int, str] = field(default_factory=dict)  # samples that could not be read, and why
-    slow: Sequence[str] = ()  # ranks slower than the median: here, unlike in training, each works for itself
-
-
-class Task(Protocol[S, B, P]):
-    """What a family says so that the trainer can train it. Holds settings only; picklable; knows no rank.
-
-    What has a body here is right for most families, and is theirs unless they say something else.
+    Methods with a body here suit most families.
     """
 
     main_metric: str  # the metric that picks the best checkpoint; larger is better
     tie_breakers: tuple[str, ...]  # metrics that pick between checkpoints equal in that one, in order; larger is better
 
+    @abstractmethod
     def resolved_names(self) -> Mapping[str, Sequence[str]]:
         """Keys of the recipe that leave something to files of the data set (the names of classes, say), and what these say.
 
@@ -237,32 +123,40 @@ class Task(Protocol[S, B, P]):
         """
         return []
 
+    @abstractmethod
     def model(self) -> nn.Module: ...
-    def dataset(self, split: Split) -> Dataset[S]: ...
+    @abstractmethod
+    def dataset(self, split: Split) -> Dataset[Any]: ...
+    @abstractmethod
     def held_out(self) -> Self:
         """This task, but that it trains with the samples to evaluate with, transformed like those to train with."""
 
-    def collate(self, samples: Sequence[S]) -> B: ...
-    def network_input(self, batch: B) -> Tensor:
+    @abstractmethod
+    def collate(self, samples: Sequence[Any]) -> ImageBatch: ...
+    @abstractmethod
+    def network_input(self, batch: Any) -> Tensor:
         """What the network takes of `batch`, [B, 3, H, W], normalised."""
 
     @property
+    @abstractmethod
     def has_fixed_size(self) -> bool:
         """Whether all training images reach the network in one size."""
 
     # A training step: align, forward pass, loss.
-    def align(self, batch: B, whole: WholeStep) -> B:
+    def align(self, batch: Any, whole: WholeStep) -> Any:
         """`batch` with what must not differ between ranks (sizes, lengths) made equal, by asking `whole`."""
         return batch
 
-    def outputs(self, model: nn.Module, batch: B) -> Any:
+    def outputs(self, model: nn.Module, batch: Any) -> Any:
         """The forward pass of training: what `loss` takes."""
         return model(self.network_input(batch))
 
-    def loss(self, outputs: Any, batch: B, whole: WholeStep) -> Loss:
+    @abstractmethod
+    def loss(self, outputs: Any, batch: Any, whole: WholeStep) -> Loss:
         """The terms of the loss of `batch`; what belongs to the whole step (a hardest-pixel threshold, say) it asks `whole`."""
 
-    def weights(self, batch: B) -> Mapping[str, Tensor] | None:
+    @abstractmethod
+    def weights(self, batch: Any) -> Mapping[str, Tensor] | None:
         """The weights [] of the terms, in their order, where targets alone determine them; None where only outputs do."""
 
     @property
@@ -270,31 +164,37 @@ class Task(Protocol[S, B, P]):
         """Whether the loss of a sample depends on the outputs for all others of the step, not only by a common weight."""
         return False
 
-    def predict(self, model: nn.Module, batch: B) -> P:
+    @abstractmethod
+    def predict(self, model: nn.Module, batch: Any) -> Any:
         """Forward and post-processing: what `metric` and `results` take."""
 
     def predictions(self, made: Sequence[Any]) -> Any:
         """What `metric` takes, of what an exported model predicts for single images (`phalanx.runtime.Model.predictions`)."""
         return list(made)
 
+    @abstractmethod
     def metric(self) -> Metric: ...
 
     # What a person sees, and what `phalanx predict` writes.
-    def request(self, image: Image) -> S:
+    @abstractmethod
+    def request(self, image: Image) -> Any:
         """A bare image, prepared as in evaluation."""
 
-    def results(self, prediction: P, batch: B) -> list[Any]:
+    def results(self, prediction: Any, batch: Any) -> list[Any]:
         """A prediction taken apart: the finished result of each image of the batch, at the size of its image."""
-        return prediction  # type: ignore[return-value]  # which is a list of them in most families
+        return prediction  # type: ignore[no-any-return]  # a list of them in most families
 
-    def picture(self, sample: S, result: Any) -> list[tuple[str, Image]]:
+    @abstractmethod
+    def picture(self, sample: Any, result: Any) -> list[tuple[str, Image]]:
         """Captioned pictures of one evaluation sample for the report: image, truth, prediction."""
 
     @property
+    @abstractmethod
     def writers(self) -> Writers:
         """How the result of one image is drawn and written."""
 
     # What `phalanx export` writes.
+    @abstractmethod
     def export(self, model: nn.Module, *, post_processing: bool = False) -> Export:
         """The network for use elsewhere, without what only training needs; it shares its weights with `model`.
 

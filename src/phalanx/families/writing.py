@@ -2,8 +2,8 @@
 
 import json
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import asdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -43,3 +43,16 @@ def pictured(draw: Callable[[Image, Any], Image], ending: str) -> Write:
 def listed_as_json(found: Sequence[Any], image: Image, stem: Path) -> list[Path]:
     """Each thing that was found, a dataclass, with its fields."""
     return write_text(stem, '.json', json.dumps([asdict(one) for one in found], indent=1))
+
+
+@dataclass(frozen=True)
+class Writers:
+    """How results become pictures and files, these by what `phalanx predict --save` calls each way."""
+
+    draw: Callable[[Image, Any], Image]  # an image and its result -> the result on it, or beside it: [h, w, 3] RGB
+    ways: Mapping[str, Write]
+    usual: Sequence[str]  # those that are taken when none is asked for
+
+    def write(self, result: Any, image: Image, stem: Path, chosen: Sequence[str] = ()) -> list[Path]:
+        """Writes the result of one image beside `stem` in the ways `chosen`, and returns the files. Raises OSError."""
+        return [file for way in chosen or self.usual for file in self.ways[way](result, image, stem)]

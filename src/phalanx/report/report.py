@@ -30,7 +30,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
-from phalanx.families.task import Curves, Evaluation, Figure, Legend, Matrix, Pictures
+from phalanx.families.figures import Curves, Figure, Legend, Matrix, Pictures
+from phalanx.report.evaluation import Evaluation
 from phalanx.report.page import in_detail, read_lines, rendered, write_page
 from phalanx.report.readable import counted, duration, mebibytes, number, percent
 from phalanx.report.terminal import table_of, terminal

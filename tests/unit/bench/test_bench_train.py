@@ -86,7 +86,7 @@ class Toy:
 
 
 @pytest.fixture
-def trainer(tmp_path: Path) -> Trainer[Any, Any, Any]:
+def trainer(tmp_path: Path) -> Trainer:
     recipe = Recipe(
         task='toy',
         train=Train(steps=100, global_batch_size=4, workers=0),
@@ -96,7 +96,7 @@ def trainer(tmp_path: Path) -> Trainer[Any, Any, Any]:
     return Trainer(recipe, Toy(), folder=tmp_path, device=CPU)  # type: ignore[arg-type]  # no pictures, no metric
 
 
-def test_phases_of_profiled_steps_add_up_to_their_time(trainer: Trainer[Any, Any, Any]) -> None:
+def test_phases_of_profiled_steps_add_up_to_their_time(trainer: Trainer) -> None:
     begin = time.perf_counter()
     steps = profiled(trainer, trainer.batches(), 3)
     assert len(steps) == 3 and trainer.progress.step == 3
@@ -108,7 +108,7 @@ def test_phases_of_profiled_steps_add_up_to_their_time(trainer: Trainer[Any, Any
         assert min(step.phases[phase] for phase in ('data wait', 'forward', 'loss', 'backward', 'optimizer')) > 0
 
 
-def test_messages_of_a_step_are_its_norms_its_numbers_and_its_gradients(trainer: Trainer[Any, Any, Any]) -> None:
+def test_messages_of_a_step_are_its_norms_its_numbers_and_its_gradients(trainer: Trainer) -> None:
     """A norm of 4 channels sends 9 numbers of 8 bytes, and 8 back; a step's numbers are a total, a weight, two flags."""
     *_, step = profiled(trainer, trainer.batches(), 2)
     assert [message.size for message in step.forward] == [72]
@@ -191,21 +191,21 @@ def test_on_a_gpu_a_phase_lasts_until_its_kernels_are_done() -> None:
     }
 
 
-def test_operations_are_those_of_the_convolutions(trainer: Trainer[Any, Any, Any]) -> None:
+def test_operations_are_those_of_the_convolutions(trainer: Trainer) -> None:
     """4 images of 64 pixels: 3 -> 4 channels by 3 x 3, whose input needs no gradient, and 4 -> 2 by 1 x 1, whose input does."""
     first, second = 2 * 4 * 64 * (4 * 3 * 9), 2 * 4 * 64 * (2 * 4)
     assert step_flops(trainer, next(trainer.batches())) == 2 * first + 3 * second
     assert all(parameter.grad is None for parameter in trainer.model.parameters())
 
 
-def test_a_depthwise_convolution_counts_a_filter_a_channel(trainer: Trainer[Any, Any, Any]) -> None:
+def test_a_depthwise_convolution_counts_a_filter_a_channel(trainer: Trainer) -> None:
     """4 images of 64 pixels, 3 channels with a filter of 3 x 3 each; the input needs no gradient."""
     trainer.model[0] = nn.Conv2d(3, 3, 3, padding=1, groups=3, bias=False)  # type: ignore[index, operator]
     trainer.model[1], trainer.model[2] = nn.Identity(), nn.Identity()  # type: ignore[index, operator]
     assert step_flops(trainer, next(trainer.batches())) == 2 * (2 * 4 * 64 * 3 * 9)
 
 
-def test_counting_operations_leaves_the_network_as_it_was(trainer: Trainer[Any, Any, Any]) -> None:
+def test_counting_operations_leaves_the_network_as_it_was(trainer: Trainer) -> None:
     before = {name: value.clone() for name, value in trainer.model.state_dict().items()}
     step_flops(trainer, next(trainer.batches()))
     assert all(torch.equal(value, before[name]) for name, value in trainer.model.state_dict().items())

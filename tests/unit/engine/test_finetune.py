@@ -6,7 +6,6 @@ import json
 import re
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 import pytest
 import safetensors.torch
@@ -36,7 +35,7 @@ def weights(tmp_path: Path) -> str:
 def test_a_frozen_part_stays_as_it_is_and_the_rest_trains(weights: str, tmp_path: Path) -> None:
     sets = [(word, word) for word in (*TINY[2:], weights, 'train.steps=2', 'train.freeze=[backbone]')]
     job = open_job(TINY[0], sets)
-    trainer: Trainer[Any, Any, Any] = Trainer(job.recipe, job.task, folder=tmp_path, device=torch.device('cpu'))
+    trainer: Trainer = Trainer(job.recipe, job.task, folder=tmp_path, device=torch.device('cpu'))
     before = {name: tensor.clone() for name, tensor in trainer.model.state_dict().items()}
     for batch in trainer.batches():
         trainer.train_step(batch)
@@ -47,15 +46,13 @@ def test_a_frozen_part_stays_as_it_is_and_the_rest_trains(weights: str, tmp_path
     assert not inside & {id(parameter) for group in trainer.optimizer.param_groups for parameter in group['params']}
 
 
-def trained(
-    words: tuple[str, ...], folder: Path, steps: int, after: Trainer[Any, Any, Any] | None = None
-) -> Trainer[Any, Any, Any]:
+def trained(words: tuple[str, ...], folder: Path, steps: int, after: Trainer | None = None) -> Trainer:
     """A run on its way to step `steps`, begun there where the run `after` ended."""
     job = open_job(TINY[0], [(word, word) for word in (*TINY[2:], *words)])
     folder.mkdir()
     device = torch.device('cpu')
     if after is None:
-        trainer: Trainer[Any, Any, Any] = Trainer(job.recipe, job.task, folder=folder, device=device)
+        trainer: Trainer = Trainer(job.recipe, job.task, folder=folder, device=device)
     else:
         after.save()
         after.saver.end(after.progress, after.report)

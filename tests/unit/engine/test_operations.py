@@ -46,7 +46,7 @@ class Operations(TorchDispatchMode):
         return operations
 
 
-def plain(trainer: Trainer[Any, Any, Any], batch: Any) -> Any:
+def plain(trainer: Trainer, batch: Any) -> Any:
     """A step of plain PyTorch with the network, the loss and the optimizer of `trainer`, and torch's own norms."""
     model = with_norms_of_torch(copy.deepcopy(trainer.model))
     optimizer = trainer.recipe.optimizer(parameter_groups(model, trainer.recipe.parameters))
@@ -78,7 +78,7 @@ def test_a_step_on_one_rank_is_that_of_plain_pytorch(family: str, tmp_path: Path
     recipe, *sets = FAMILIES[family]
     own = (*sets, 'train.workers=0', 'train.global_batch_size=2', 'device=cpu', 'ema=null')
     job = open_job(recipe, [(text, text) for text in own])
-    trainer: Trainer[Any, Any, Any] = Trainer(job.recipe, job.task, folder=tmp_path, device=CPU)
+    trainer: Trainer = Trainer(job.recipe, job.task, folder=tmp_path, device=CPU)
     batches = trainer.batches()
     trainer.train_step(next(batches))  # optimizers make their state in the first step
     batch = next(batches)

@@ -20,9 +20,7 @@ def summary(folder: Path, steps: int, **earlier: Any) -> dict[str, Any]:
     """The summary of a run with a global batch of 6 that had made 3 steps before this start, which ends it at `steps`."""
     job = open_job(TINY[0], [(word, word) for word in (*TINY[2:], f'train.steps={steps}', 'evaluate.enabled=false')])
     progress = Progress(step=3, batches=((0, 6),), **earlier)
-    trainer: Trainer[Any, Any, Any] = Trainer(
-        job.recipe, job.task, folder=folder, device=torch.device('cpu'), progress=progress
-    )
+    trainer: Trainer = Trainer(job.recipe, job.task, folder=folder, device=torch.device('cpu'), progress=progress)
     return trainer.train(trainer.report)
 
 

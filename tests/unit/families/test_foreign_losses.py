@@ -88,11 +88,11 @@ def plugin(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setitem(CATALOGS[family]['losses'], 'mine', loss)
 
 
-def trained(family: str, folder: Path, *words: str) -> tuple[Trainer[Any, Any, Any], list[float]]:
+def trained(family: str, folder: Path, *words: str) -> tuple[Trainer, list[float]]:
     """A trainer after a step, and the terms and total of that."""
     recipe, *small = DEMOS[family]
     job = open_job(recipe, [(word, word) for word in (*small, *SMALL, *words)])
-    trainer: Trainer[Any, Any, Any] = Trainer(job.recipe, job.task, folder=folder, device=torch.device('cpu'))
+    trainer: Trainer = Trainer(job.recipe, job.task, folder=folder, device=torch.device('cpu'))
     trainer.train_step(next(trainer.batches()))
     trainer.read_numbers(keep=0)
     return trainer, trainer.numbers.logged[-1]

@@ -12,6 +12,7 @@ from phalanx.config.bind import hints_of
 from phalanx.config.read import ConfigError, plain
 from phalanx.data.samples import Draw
 from phalanx.engine.job import open_job
+from phalanx.families.base import Family
 from phalanx.families.catalog import CATALOGS, FAMILIES, OWN_KINDS
 from phalanx.parallel.step import WholeStep
 
@@ -144,3 +145,13 @@ def test_a_mixture_of_other_classes_is_refused() -> None:
     mixture = DATA['mixture'](parts=(DATA['digit_scenes'], Other))  # type: ignore[operator]
     with pytest.raises(ValueError, match=r'data\.parts: 1 has other classes than 0: background, cat, not background, 0, 1'):
         _ = mixture.class_names
+
+
+def test_a_family_without_a_method_of_the_seam_cannot_be_made() -> None:
+    class Unfinished(Family):
+        def model(self) -> Any: ...
+
+    with pytest.raises(
+        TypeError, match=r'abstract methods .*collate, dataset, export, metric, picture, predict, request, writers'
+    ):
+        Unfinished(FAMILIES['detection'].Keys)  # type: ignore[abstract, arg-type]

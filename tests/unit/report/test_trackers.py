@@ -12,7 +12,7 @@ import pytest
 from rich.console import Console
 
 from phalanx.engine.schema import ReportOptions
-from phalanx.families.task import Evaluation
+from phalanx.report.evaluation import Evaluation
 from phalanx.report.report import Report
 from phalanx.report.trackers import Run, Tracker, VisualDL, check_trackers
 from phalanx.system.errors import RequestError

@@ -19,12 +19,12 @@ from phalanx.families.detection.graph import with_suppression
 from phalanx.families.detection.nms import Nms, multiclass_nms
 from phalanx.families.detection.task import evaluated
 from phalanx.families.detection.transforms import Resize as DetectionResize
+from phalanx.families.export import described
 from phalanx.families.recognition.characters import Characters
 from phalanx.families.recognition.models.outputs import Outputs, ctc_choice
 from phalanx.families.segmentation.inference import Inference, resized
 from phalanx.families.segmentation.task import transformed, undo_transforms
 from phalanx.families.segmentation.transforms import Padding, Rescale, Resize, ResizeByLong
-from phalanx.families.task import described
 from phalanx.nn.layers import cell_shares, grid_means
 from phalanx.runtime import ArtifactError, detection, recognition, segmentation
 from phalanx.runtime.prepare import resized_maps

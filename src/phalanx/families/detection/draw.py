@@ -13,8 +13,7 @@ import PIL.ImageFont
 from phalanx.data.image import palette
 from phalanx.data.samples import Image
 from phalanx.families.detection.data.source import Objects
-from phalanx.families.task import Writers
-from phalanx.families.writing import Write, listed_as_json, pictured, write_crop, write_text
+from phalanx.families.writing import Write, Writers, listed_as_json, pictured, write_crop, write_text
 from phalanx.runtime.prepare import resized
 from phalanx.runtime.results import Found
 

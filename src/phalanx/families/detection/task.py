@@ -27,9 +27,11 @@ from phalanx.families.detection.nms import Nms, multiclass_nms
 from phalanx.families.detection.survey import BoxSurvey
 from phalanx.families.detection.transforms import TRANSFORMS, Chances, Shown, Transform
 from phalanx.families.distillation import Distilled
+from phalanx.families.export import Export, Followed, GraphPart, described
 from phalanx.families.losses import summed, weights_of
 from phalanx.families.sizing import sizing_of
-from phalanx.families.task import Export, Followed, GraphPart, Loss, Writers, described
+from phalanx.families.task import Loss
+from phalanx.families.writing import Writers
 from phalanx.parallel.step import WholeStep
 from phalanx.runtime.detection import Detections
 from phalanx.runtime.prepare import check_batch

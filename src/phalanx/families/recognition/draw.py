@@ -11,8 +11,7 @@ import PIL.ImageDraw
 import PIL.ImageFont
 
 from phalanx.data.samples import Image
-from phalanx.families.task import Writers
-from phalanx.families.writing import pictured, write_text
+from phalanx.families.writing import Writers, pictured, write_text
 from phalanx.runtime.results import Reading
 from phalanx.synthetic.lines import Fonts
 

@@ -13,6 +13,7 @@ from phalanx.config.options import check_size
 from phalanx.data.batch import ImageBatch, channels_first, stacked
 from phalanx.data.samples import Dataset, Draw, Image, Rng, SampleError, Split
 from phalanx.families.base import Colours, Family, FamilyKeys, checked
+from phalanx.families.export import Export
 from phalanx.families.losses import summed, weights_of
 from phalanx.families.recognition import draw as drawing
 from phalanx.families.recognition.characters import (
@@ -33,7 +34,7 @@ from phalanx.families.recognition.models import MODELS
 from phalanx.families.recognition.survey import TextSurvey
 from phalanx.families.recognition.texts import Texts
 from phalanx.families.recognition.transforms import TRANSFORMS, Concatenate, Transform, within_bounds
-from phalanx.families.task import Export, Loss
+from phalanx.families.task import Loss
 from phalanx.parallel.step import WholeStep
 from phalanx.runtime.prepare import Size, fitted_line
 from phalanx.runtime.recognition import BLANK

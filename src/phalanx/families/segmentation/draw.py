@@ -11,8 +11,7 @@ import PIL.Image
 from phalanx.data.image import LabelMap, overlay, palette
 from phalanx.data.samples import Image
 from phalanx.families.segmentation.labels import VOID
-from phalanx.families.task import Writers
-from phalanx.families.writing import Write, pictured, write_text
+from phalanx.families.writing import Write, Writers, pictured, write_text
 
 COLOURS = palette(256)
 COLOURS[VOID] = 0

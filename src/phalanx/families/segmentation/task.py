@@ -14,6 +14,7 @@ from phalanx.data.batch import ImageBatch, channels_first, shares, stacked
 from phalanx.data.image import LabelMap
 from phalanx.data.samples import Dataset, Draw, Image, Rng, Split
 from phalanx.families.base import Colours, Family, FamilyKeys, checked
+from phalanx.families.export import Export, Followed, described
 from phalanx.families.losses import summed, weights_of
 from phalanx.families.segmentation import draw as drawing
 from phalanx.families.segmentation.data import DATA, Data
@@ -25,7 +26,8 @@ from phalanx.families.segmentation.metric import METRICS, Confusion
 from phalanx.families.segmentation.models import MODELS
 from phalanx.families.segmentation.survey import PixelSurvey
 from phalanx.families.segmentation.transforms import TRANSFORMS, Transform, adds_margins
-from phalanx.families.task import Export, Followed, Loss, Writers, described
+from phalanx.families.task import Loss
+from phalanx.families.writing import Writers
 from phalanx.parallel.step import WholeStep
 from phalanx.runtime.prepare import Size
 from phalanx.runtime.segmentation import MOST_LOGITS, grey_after

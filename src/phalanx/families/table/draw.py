@@ -14,8 +14,7 @@ from phalanx.data.image import overlay, palette
 from phalanx.data.samples import Image
 from phalanx.families.table.annotation import Table
 from phalanx.families.table.tree import Node, html, tree
-from phalanx.families.task import Writers
-from phalanx.families.writing import write_crop, write_picture, write_text
+from phalanx.families.writing import Writers, write_crop, write_picture, write_text
 from phalanx.runtime.results import Prediction
 
 COLOURS = palette(12)

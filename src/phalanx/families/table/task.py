@@ -14,6 +14,7 @@ from phalanx.data.batch import ImageBatch, channels_first, stacked
 from phalanx.data.mixing import each_of
 from phalanx.data.samples import Chosen, Dataset, Draw, Image, Split
 from phalanx.families.base import Colours, Family, FamilyKeys, checked
+from phalanx.families.export import Export
 from phalanx.families.losses import summed, weights_of
 from phalanx.families.table import draw as drawing
 from phalanx.families.table.annotation import Table
@@ -25,7 +26,7 @@ from phalanx.families.table.output import TableOutput
 from phalanx.families.table.survey import CellSurvey
 from phalanx.families.table.tokens import CELLS, Vocabulary
 from phalanx.families.table.transforms import TRANSFORMS, Transform
-from phalanx.families.task import Export, Loss
+from phalanx.families.task import Loss
 from phalanx.parallel.step import WholeStep
 from phalanx.runtime.prepare import fitted_square
 from phalanx.runtime.results import Prediction

@@ -9,9 +9,8 @@ import numpy.typing as npt
 
 from phalanx.data.image import overlay
 from phalanx.data.samples import Image
-from phalanx.families.task import Writers
 from phalanx.families.text_detection.data.source import Texts
-from phalanx.families.writing import listed_as_json, pictured, write_picture, write_text
+from phalanx.families.writing import Writers, listed_as_json, pictured, write_picture, write_text
 from phalanx.runtime.prepare import resized
 from phalanx.runtime.reading import cut_out
 from phalanx.runtime.results import TextRegion

@@ -13,9 +13,10 @@ from phalanx.config.options import check_probability
 from phalanx.data.batch import ImageBatch, channels_first
 from phalanx.data.samples import Dataset, Draw, Image, Split
 from phalanx.families.base import Colours, Family, FamilyKeys, checked
+from phalanx.families.export import Export, Followed, described
 from phalanx.families.losses import summed, weights_of
 from phalanx.families.sizing import sizing_of
-from phalanx.families.task import Export, Followed, Loss, described
+from phalanx.families.task import Loss
 from phalanx.families.text_detection import draw as drawing
 from phalanx.families.text_detection.data import DATA, Data, Texts
 from phalanx.families.text_detection.loss import LOSSES, TextDetectionLoss

@@ -11,10 +11,10 @@ import torch
 from sklearn.metrics import accuracy_score, cohen_kappa_score, f1_score, jaccard_score, precision_score, recall_score
 from torch import Tensor
 
+from phalanx.families.figures import Legend, Matrix
 from phalanx.families.segmentation.draw import coloured
 from phalanx.families.segmentation.labels import VOID
 from phalanx.families.segmentation.metric import Confusion
-from phalanx.families.task import Legend, Matrix
 
 NAMES = ('road', 'car', 'sky', 'tree')
 

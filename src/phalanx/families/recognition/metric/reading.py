@@ -7,7 +7,8 @@ from typing import Protocol
 
 from rapidfuzz.distance import Levenshtein
 
-from phalanx.families.task import Figure, Grade
+from phalanx.families.figures import Figure
+from phalanx.families.task import Grade
 from phalanx.parallel import dist
 from phalanx.runtime.results import Reading
 

@@ -6,8 +6,8 @@ from typing import Any, ClassVar, NamedTuple
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from phalanx.families.export import Followed
 from phalanx.families.recognition.characters import Characters
-from phalanx.families.task import Followed
 from phalanx.runtime.results import Reading
 
 

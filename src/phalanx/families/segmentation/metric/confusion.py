@@ -7,9 +7,10 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from phalanx.families.figures import Figure, Legend, Matrix
 from phalanx.families.segmentation.draw import COLOURS
 from phalanx.families.segmentation.labels import VOID
-from phalanx.families.task import Figure, Grade, Legend, Matrix
+from phalanx.families.task import Grade
 from phalanx.parallel import dist
 
 

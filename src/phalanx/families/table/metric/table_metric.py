@@ -10,11 +10,12 @@ import numpy.typing as npt
 import torch
 
 from phalanx.data.boxes import pairwise_iou
+from phalanx.families.figures import Figure
 from phalanx.families.table.annotation import Table
 from phalanx.families.table.metric.teds import teds
 from phalanx.families.table.tokens import Vocabulary
 from phalanx.families.table.tree import tree
-from phalanx.families.task import Figure, Grade
+from phalanx.families.task import Grade
 from phalanx.parallel import dist
 from phalanx.runtime.results import Prediction
 

@@ -7,7 +7,8 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from phalanx.families.task import Curves, Figure, Grade, Labelled
+from phalanx.families.figures import Curves, Figure
+from phalanx.families.task import Grade, Labelled
 from phalanx.families.text_detection.data.source import Texts
 from phalanx.families.text_detection.metric.polygons import is_simple, overlap
 from phalanx.parallel import dist
