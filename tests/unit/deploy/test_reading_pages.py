@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import math
+import random
 import xml.etree.ElementTree as ET
 from collections.abc import Sequence
 from functools import partial
@@ -173,6 +175,22 @@ def test_rows_go_from_the_top_and_each_from_the_left() -> None:
     lines = [line('right', 200, 12, 260, 32), line('below', 20, 40, 80, 60), line('left', 20, 10, 80, 30)]
     lines += [line('small', 100, 14, 120, 26), line('apart', 100, 46, 160, 66)]
     assert [[each.text for each in row] for row in rows_of(lines)] == [['left', 'small', 'right'], ['below'], ['apart']]
+
+
+@pytest.mark.parametrize('quarter', [0, 90, 180, 270])
+@pytest.mark.parametrize('degrees', [-20, -7, -2, 0, 1, 3, 8, 20])
+def test_rows_follow_the_slope_of_the_lines(degrees: int, quarter: int) -> None:
+    """A delivery note: quantity, article and price of five rows, turned about the upper left corner of the page."""
+    angle = math.radians(degrees + quarter)
+    turn = np.array([[math.cos(angle), math.sin(angle)], [-math.sin(angle), math.cos(angle)]])
+    expected = [[f'{row} {column}' for column in range(3)] for row in range(5)]
+    lines = []
+    for row, names in enumerate(expected):
+        for name, (left, width) in zip(names, ((20, 30), (150, 400), (900, 80)), strict=True):
+            corners = np.array(box(left, 40 * row, left + width, 40 * row + 24)) @ turn
+            lines.append(Line(name, 1.0, 1.0, tuple((float(x), float(y)) for x, y in corners)))
+    random.Random(degrees).shuffle(lines)
+    assert [[each.text for each in row] for row in rows_of(lines)] == expected
 
 
 def test_a_page_that_lies_upside_down_is_read_from_its_own_beginning() -> None:
