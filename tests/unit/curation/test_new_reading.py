@@ -601,3 +601,37 @@ def test_xml_that_is_not_in_its_encoding_is_refused_with_the_reason(capsys: pyte
     assert new() == 2
     said = capsys.readouterr().err
     assert 'voc: ' in said and 'is not klingon text' in said and '(and 9 more like it)' in said
+
+
+@pytest.mark.parametrize('folder', ['Ground_Truth', 'ground-truth', 'GroundTruth', 'groundtruth', 'mask_images', 'Masks'])
+def test_folders_of_masks_are_found_by_usual_names(folder: str) -> None:
+    drawn.masks_binary(Path('mine'))
+    Path('mine/masks').rename(Path('mine') / folder)
+    Path('mine/images').rename('mine/Training_Images')
+    found = found_in('mine', 'masks')
+    assert len(found.samples) == drawn.COUNT
+    assert {sample.image.parent.name for sample in found.samples} == {'Training_Images'}
+
+
+@pytest.mark.parametrize('suffix', ['nrm', 'bin'])
+def test_lines_as_ocropus_writes_them_are_found(suffix: str) -> None:
+    drawn.text_files(Path('mine'))
+    for image in Path('mine').glob('*.png'):
+        image.rename(image.with_suffix(f'.{suffix}.png'))
+    if suffix == 'nrm':  # with the same lines in black and white beside them
+        for image in [*Path('mine').glob('*.png')]:
+            shutil.copyfile(image, str(image).replace('.nrm.', '.bin.'))
+    assert sum(sample.text is not None for sample in found_in('mine', 'text_files').samples) == drawn.COUNT
+
+
+@pytest.mark.parametrize('names', ['[no, yes]', '{0: no, 1: yes}', "{'0': no, '1': yes}", "['no', 'yes ']"])
+def test_names_of_yolo_are_as_written_under_numbers_quoted_or_not(names: str) -> None:
+    drawn.yolo(Path('mine'))
+    Path('mine/data.yaml').write_text(f'names: {names}\n')
+    assert found_in('mine', 'yolo').class_names == ('no', 'yes')
+
+
+def test_a_time_limit_without_the_trial_that_measures_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    drawn.coco(Path('mine'))
+    assert new('--minutes', '5') == 2
+    assert 'leave out --no_trial' in capsys.readouterr().err

@@ -13,6 +13,7 @@ from phalanx.curation.prepare.tree import IMAGES, Tree, text_in
 LISTS = ('.txt', '.tsv', '.lst', '.list')
 ILLEGIBLE = ('###', '*')  # what stands in place of a text that nobody can read
 LINE = 'text'  # the label of a line on a page
+OCROPUS = re.compile(r'\.(nrm|bin|raw|dew)$')  # NAME.nrm.png is the grey image of NAME.gt.txt, NAME.bin.png its binary one
 SEEN = 'fileState.txt'  # where PPOCRLabel keeps which images were looked at
 
 
@@ -82,7 +83,10 @@ def find_text_files(tree: Tree, found: Found) -> None:
     for path in tree.having('.txt'):
         files[path.name.removesuffix('.txt').removesuffix('.gt').removeprefix('gt_')].append(path)
     for image in tree.images:
-        candidates = files.get(image.stem, [])
+        stem = OCROPUS.sub('', image.stem)
+        if stem != image.stem and not image.stem.endswith('.nrm') and tree.has_image(f'{stem}.nrm.png'):
+            continue  # the same line once more, of black and white
+        candidates = files.get(image.stem) or files.get(stem, [])
         if candidates:
             path = max(candidates, key=lambda path: path.parent == image.parent)
             with found.left_out.noted():

@@ -18,6 +18,7 @@ from phalanx.curation.prepare.tree import Tree, text_in
 from phalanx.data.image import LabelMap
 
 WORDS = ('mask', 'masks', 'label', 'labels', 'annotation', 'annotations', 'gt', 'groundtruth', 'segmentation', 'seg', 'trimaps')
+IMAGE_WORDS = {'image', 'images', 'img', 'imgs'}
 CLASS_FILES = ('classes.txt', 'labels.txt', 'labelmap.txt', 'label_map.txt', 'class_dict.csv', 'label_colors.txt', 'colors.txt')
 LOOKED_AT = 200  # masks that are read to learn which values there are
 FEW = 64  # more colours than that are a photograph, or JPEG's work
@@ -44,10 +45,18 @@ def find_masks(tree: Tree, found: Found) -> None:
 
 
 def _is_mask(path: Path, tree: Tree) -> bool:
-    folders = path.relative_to(tree.root).parts[:-1]
-    words = {word for folder in folders for word in re.split(r'[^a-z]+', re.sub(r'([a-z])([A-Z])', r'\1 \2', folder).lower())}
+    folders = [_words(folder) for folder in path.relative_to(tree.root).parts[:-1]]
+    words = {word for folder in folders for word in folder}
+    by_folder = bool(words & {*WORDS}) and not words & IMAGE_WORDS
+    both = bool(folders) and bool(folders[-1] & {*WORDS}) and bool(folders[-1] & IMAGE_WORDS)  # `mask_images`
     stem = path.stem.lower()
-    return (bool(words & {*WORDS}) and not words & {'image', 'images', 'img', 'imgs'}) or _without_word(stem) != stem
+    return by_folder or both or _without_word(stem) != stem
+
+
+def _words(folder: str) -> set[str]:
+    """`Ground_Truth`, `GroundTruth` -> {'groundtruth'}, `mask_images` -> {'mask', 'images'}."""
+    spaced = re.sub(r'([a-z])([A-Z])', r'\1 \2', folder).lower()
+    return set(re.split(r'[^a-z]+', re.sub(r'ground[^a-z]*truth', 'groundtruth', spaced)))
 
 
 def _without_word(stem: str) -> str:

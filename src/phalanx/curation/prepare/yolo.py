@@ -3,8 +3,7 @@
 from collections import defaultdict
 from pathlib import Path
 
-import yaml
-
+from phalanx.config.read import ConfigError, document
 from phalanx.curation.prepare.checks import AnnotationError, shortened
 from phalanx.curation.prepare.samples import Found, Sample, Thing, box_around
 from phalanx.curation.prepare.shapes import polygon
@@ -86,14 +85,14 @@ def _class_names(tree: Tree) -> list[str]:
     """Of data.yaml, or of a file with a name in each line; empty without."""
     for path in tree.having('.yaml', '.yml'):
         try:
-            content = yaml.safe_load(text_in(path))
-        except (AnnotationError, yaml.YAMLError, ValueError, RecursionError):
+            entry = document(path, notes=[]).value.get('names')
+        except ConfigError:
             continue
-        names = content.get('names') if isinstance(content, dict) else None
-        if isinstance(names, dict) and names.keys() == set(range(len(names))):
-            names = [names[number] for number in range(len(names))]
-        if isinstance(names, list) and names and all(isinstance(name, str | int | float) for name in names):
-            return [str(name) for name in names]
+        names = entry.value if entry is not None else None
+        if isinstance(names, dict) and names.keys() == set(map(str, range(len(names)))):  # numbers, quoted or not
+            names = [names[str(number)] for number in range(len(names))]
+        if isinstance(names, list) and names and all(name.text for name in names):
+            return [str(name.text).strip() for name in names]  # as written: `no` is a word here
     for path in tree.files:
         if path.name.lower() in NAMES:
             return [line.strip() for line in text_in(path).splitlines() if line.strip()]

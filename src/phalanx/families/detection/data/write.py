@@ -112,7 +112,7 @@ def _yolo(placed: Sequence[Placed], class_names: Sequence[str], out: Path, split
             values = ((x0 + x1) / 2 / W, (y0 + y1) / 2 / H, (x1 - x0) / W, (y1 - y0) / H)
             lines.append(' '.join([str(label), *(f'{value:.7f}' for value in values)]) + '\n')
         (folder / f'{Path(one.path).stem}.txt').write_text(''.join(lines))
-    names = {'path': '.', 'train': 'images/train', 'val': 'images/val', 'names': dict(enumerate(class_names))}
+    names = {'train': 'images/train', 'val': 'images/val', 'names': dict(enumerate(class_names))}
     (out / 'data.yaml').write_text(yaml.safe_dump(names, sort_keys=False, allow_unicode=True), encoding='utf-8')
     return {'name': 'yolo', split: f'images/{NAMES[split]}', 'classes': 'data.yaml'}
 
