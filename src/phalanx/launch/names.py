@@ -1,11 +1,15 @@
 """Names of nodes and their addresses, as the resolvers of clusters give them."""
 
+import contextlib
+import os
 import socket
 import sys
+import threading
 import time
 from collections.abc import Mapping, Sequence
 
 START_PORT = 6170  # that of the original projects; others count from it
+LOOKUP = 2  # seconds within which a resolver that works gives the name of an address, or says that there is none
 REMIND = 10  # seconds between two lines about a name that nobody knows yet
 Addresses = Mapping[str, str]  # of this node: address -> network interface
 
@@ -71,6 +75,24 @@ def addresses_of(names: Sequence[str], patience: float = 0) -> list[str]:
         return [address or found[0] for address, found in zip(chosen, answers, strict=True)]
     shown = '; '.join(f'{name}: {", ".join(left)}' for name, left in zip(names, outside, strict=True))
     raise ValueError(f'no family of addresses (IPv4, IPv6) has all nodes ({shown}): give addresses instead of names')
+
+
+def shorten_silent_lookups(address: str) -> bool:
+    """Whether the resolver does not answer when asked for the name of `address`; then lookups from here on give up sooner.
+
+    torch's stores ask for the name of each address that they connect to, for their log, and cannot be told not to.
+    """
+    asked = threading.Thread(target=_reverse_lookup, args=(address,), name='reverse lookup', daemon=True)
+    asked.start()
+    asked.join(LOOKUP)
+    if asked.is_alive():
+        os.environ.setdefault('RES_OPTIONS', 'timeout:1 attempts:1')
+    return asked.is_alive()
+
+
+def _reverse_lookup(address: str) -> None:
+    with contextlib.suppress(OSError):
+        socket.getnameinfo((address, START_PORT), 0)
 
 
 def address_towards(address: str) -> str:

@@ -25,6 +25,7 @@ import psutil
 import torch.distributed as torch_dist
 
 from phalanx.launch.cluster import Cluster
+from phalanx.launch.names import shorten_silent_lookups
 
 TCPStore: Any = torch_dist.TCPStore  # type: ignore[attr-defined]  # torch exports it without saying so
 POLL = 0.1  # seconds between two looks at a key
@@ -84,7 +85,11 @@ class Rendezvous:
         self.heartbeat_timeout = heartbeat_timeout
         self.address, self.port = cluster.rendezvous
         self.last = -1  # the attempt that this node joined last
-        self.server: Any = _serve(self.address, self.port) if cluster.hosts_rendezvous else None
+        self.connect = timedelta(seconds=10)
+        if shorten_silent_lookups(cluster.address) or shorten_silent_lookups(self.address):
+            self.connect = timedelta(seconds=120)
+            say(f'no name server answers when asked for {cluster.address}: starting takes longer; name nodes in /etc/hosts')
+        self.server: Any = _serve(self.address, self.port, self.connect) if cluster.hosts_rendezvous else None
         self.rank_server: Any = None
         self.store = self._connect()
         self._compare_lists()
@@ -278,7 +283,7 @@ class Rendezvous:
         """Opens a fresh store for the ranks, at the first free port above that of the rendezvous; returns the port."""
         for port in range(self.port + 1, min(self.port + 100, 65536)):
             with contextlib.suppress(RendezvousError):
-                self.rank_server = _serve(self.address, port)
+                self.rank_server = _serve(self.address, port, self.connect)
                 return port
         raise RendezvousError(
             f'{self.address}: no port from {self.port + 1} on is free; give another --start_port on all nodes'
@@ -319,7 +324,7 @@ class Rendezvous:
         for address, (_, trouble) in reach_all(self.cluster.address, absent, self.port).items():
             if trouble is None:
                 with contextlib.suppress(RendezvousError, RuntimeError, ValueError):  # something else listens there
-                    other = _connect(address, self.port)
+                    other = _connect(address, self.port, self.connect)
                     conflict = self._lists_differ(address, str(json.loads(other.get('nodes'))))
                     other.set('conflict', json.dumps(conflict))
                     self.put('conflict', conflict)
@@ -354,13 +359,13 @@ class Rendezvous:
                 reminded = now
                 say(f'{waited}; is this same command running there? still trying')
             time.sleep(0.5)
-        return _connect(self.address, self.port)
+        return _connect(self.address, self.port, self.connect)
 
 
-def _connect(address: str, port: int) -> Any:
+def _connect(address: str, port: int, timeout: timedelta) -> Any:
     """A store client. Raises RendezvousError when no store is there."""
     try:
-        return TCPStore(address, port, None, False, timedelta(seconds=10), wait_for_workers=False)
+        return TCPStore(address, port, None, False, timeout, wait_for_workers=False)
     except (RuntimeError, OSError) as error:
         raise RendezvousError(
             f'what answers at {address}, port {port}, is not a Phalanx rendezvous ({str(error).splitlines()[0][:120]}); '
@@ -400,7 +405,7 @@ def listen(address: str, port: int) -> socket.socket:
         ) from None
 
 
-def _serve(address: str, port: int) -> Any:
+def _serve(address: str, port: int, timeout: timedelta) -> Any:
     """The store, on a socket that is bound already: nobody can take the port in between, and no other address listens."""
     sock = listen(address, port)
     return TCPStore(
@@ -408,7 +413,7 @@ def _serve(address: str, port: int) -> Any:
         port,
         None,
         True,
-        timedelta(seconds=10),
+        timeout,
         wait_for_workers=False,
         multi_tenant=True,  # torch's agent opens the same store once more in this process
         master_listen_fd=sock.detach(),
