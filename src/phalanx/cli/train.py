@@ -11,13 +11,13 @@ from phalanx.cli.options import train_parser
 from phalanx.cli.ranks import as_rank, cluster_of, launched, requested
 from phalanx.config.arguments import Assignments, parse_brought, with_values
 from phalanx.engine import worker
-from phalanx.engine.checks import check_parts
+from phalanx.engine.checks import check_initial, check_parts
 from phalanx.engine.device import pick_device
 from phalanx.engine.finetune import finetuned, lines
 from phalanx.engine.folder import check_folder, set_aside
-from phalanx.engine.initial import check_initial
 from phalanx.engine.job import Job, find_recipe, open_job
 from phalanx.engine.loader import BadSampleError
+from phalanx.engine.parts import Parts
 from phalanx.launch.preflight import look_here
 from phalanx.launch.remote import everywhere
 from phalanx.paddle.configs import dialect_of
@@ -43,16 +43,17 @@ def command(words: Sequence[str]) -> int:
     cluster = cluster_of(flags, start, job)
     if flags.ssh:
         return everywhere(flags, 'train', words, job.folder)
-    check_parts(job, cluster.ranks_per_node * cluster.max_nodes if cluster else 1)
+    parts = check_parts(job, cluster.ranks_per_node * cluster.max_nodes if cluster else 1)
     pick_device(job.recipe.device, cluster.ranks_per_node - 1 if cluster else 0)  # that of the last rank here
     if cluster is None or cluster.rendezvous is None or cluster.hosts_rendezvous:  # the run folder is that of rank 0
         check_folder(job, given.resume, given.fresh)
         check_trackers(job.recipe.report.tracker_builders())
         if given.fresh and (aside := set_aside(job.folder)):
             print(f'the earlier run is kept in {aside}')
-    check_initial(job, given.fresh)
+    check_initial(job, parts, given.resume, given.fresh)
     if cluster is None:
-        return _as_rank(job, given.resume, fresh=False)
+        return _as_rank(job, given.resume, parts=parts)
+    del parts  # the ranks build their own
     return launched('train', [word for word in words if word != '--fresh'], cluster, flags, job.folder / 'log', job)
 
 
@@ -93,8 +94,8 @@ def _brought(given: argparse.Namespace, dialect: Dialect | None, assigned: Assig
     return assigned
 
 
-def _as_rank(job: Job, resume: str | None, fresh: bool) -> int:
-    """Trains as one rank; what ended the run is one line here, and the launcher's last one."""
+def _as_rank(job: Job, resume: str | None, fresh: bool = False, parts: Parts | None = None) -> int:
+    """Trains as one rank; the cause that ends a run is one line here, and the launcher's last one."""
     if 'torch._dynamo' not in sys.modules:
         with loading():  # torch's optimizers would do it at the first step, in half as much time again
             import_module('torch._dynamo')
@@ -102,7 +103,7 @@ def _as_rank(job: Job, resume: str | None, fresh: bool) -> int:
         look_here(job.folder)
     try:
         train = record(worker.train) if dist.is_launched() else worker.train  # recorded for the launcher
-        return train(job, resume, fresh) or 0
+        return train(job, resume, fresh, parts=parts) or 0
     except (RunError, BadSampleError, CheckpointError, OSError) as error:
         print(f'the run failed: {told(error)}', file=sys.stderr)
         return 1

@@ -1,31 +1,36 @@
 """Checks before a start: data sets, network, optimizer and shares of ranks that cannot be right."""
 
+import copy
 import os
 import shutil
 import sys
+from typing import Any
 
 import torch
 from torch import nn
 
 from phalanx.data.cache import check_room
-from phalanx.data.samples import Draw, SampleError
+from phalanx.data.samples import Dataset, Draw, SampleError
 from phalanx.engine.device import pick_device
 from phalanx.engine.job import Job
 from phalanx.engine.loader import Stream, check_batch
 from phalanx.engine.optim import REFUSING
 from phalanx.engine.optim.frozen import freeze
 from phalanx.engine.optim.groups import parameter_groups
+from phalanx.engine.parts import Parts
 from phalanx.parallel.step import WholeStep
 from phalanx.system.compiler import check_cache, use_own_cache
-from phalanx.system.errors import RequestError
+from phalanx.system.errors import CheckpointError, RequestError
+from phalanx.weights.checkpoint import Checkpoints
+from phalanx.weights.fetching import FetchError
 
 
-def check_parts(job: Job, world_size: int) -> None:
-    """Builds what can be wrong without a wrong key: data sets, network, optimizer, shares.
+def check_parts(job: Job, world_size: int) -> Parts:
+    """Builds what can be wrong without a wrong key: data sets, network, optimizer, shares. Returns the parts as built.
 
     Raises RequestError with every problem found.
     """
-    train, task = job.recipe.train, job.task
+    train, parts = job.recipe.train, Parts(job.recipe, job.task)
     if train.compile:
         use_own_cache()
         check_cache()
@@ -37,20 +42,20 @@ def check_parts(job: Job, world_size: int) -> None:
             check_room(train.cache)
 
     def check_stream() -> None:
-        size, batch = len(task.dataset('train')), train.global_batch(world_size)
+        size, batch = len(parts.train), train.global_batch(world_size)
         check_batch(size, batch, world_size)
         Stream(size, batch, train.micro_batches, train.seed, 0, world_size)
 
     def check_network() -> None:
-        model = task.model()
+        model = copy.deepcopy(parts.network)  # what follows changes it
         freeze(model, train.freeze)
         groups = parameter_groups(model, job.recipe.parameters)
         if getattr(job.recipe.optimizer, 'func', None) in REFUSING:  # making any optimizer makes torch import its compiler: 3 s
             job.recipe.optimizer(groups)
-        check_norms(job, model, world_size)
+        check_norms(job, parts.train, model, world_size)
 
     problems: list[str] = []
-    for check in (check_cached, check_stream, lambda: task.dataset('eval'), check_network):
+    for check in (check_cached, check_stream, lambda: parts.evaluation, check_network):
         try:
             check()
         except (RequestError, ValueError, OSError) as error:
@@ -58,24 +63,39 @@ def check_parts(job: Job, world_size: int) -> None:
                 problems.append(str(error))
     if problems:
         raise RequestError('\n'.join(problems))
+    return parts
 
 
-def check_norms(job: Job, model: nn.Module, world_size: int) -> None:
+def check_norms(job: Job, samples: Dataset[Any], model: nn.Module, world_size: int) -> None:
     """Raises ValueError where a batch norm would see one value a channel: of one sample, of which pooling left one pixel.
 
     Which networks have such maps only a forward pass shows. It is made where a rank normalises a single sample by itself, but
     for published weights, whose norms may be part of convolutions.
     """
     train, shared = job.recipe.train, job.recipe.norm_sync in ('global', 'node') and world_size > 1
-    samples = train.global_batch(world_size) // (world_size * train.micro_batches)
-    if samples > 1 or shared or job.recipe.norm_sync == 'frozen' or train.init_from or train.init_networks:
+    at_once = train.global_batch(world_size) // (world_size * train.micro_batches)
+    if at_once > 1 or shared or job.recipe.norm_sync == 'frozen' or train.init_from or train.init_networks:
         return
     try:
-        sample = job.task.dataset('train')[Draw(0, 0, 0, train.seed)]
+        sample = samples[Draw(0, 0, 0, train.seed)]
     except (SampleError, OSError):
         return  # the loader deals with it, and counts
     with torch.no_grad():
         job.task.outputs(model.train(), job.task.align(job.task.collate([sample]), WholeStep()))
+
+
+def check_initial(job: Job, parts: Parts, resume: str | None, fresh: bool) -> None:
+    """Loads the weights that the run starts from, and fetches them before. Raises RequestError.
+
+    Unless it continues from a checkpoint, in its folder or where `resume` says.
+    """
+    if not fresh and (resume not in (None, 'auto') or Checkpoints(job.folder, keep=1).all()):
+        return
+    try:
+        _ = parts.initial
+    except CheckpointError as error:
+        cure = '; to start from random weights: --set train.init_from=null' if isinstance(error, FetchError) else ''
+        raise RequestError(f'train.init_from: {error}{cure}') from None
 
 
 def check_compiler() -> None:

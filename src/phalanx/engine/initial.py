@@ -9,14 +9,12 @@ from torch import nn
 
 from phalanx.config.read import ConfigError
 from phalanx.data.folders import text_of
-from phalanx.engine.job import Job, open_job
+from phalanx.engine.job import open_job
 from phalanx.engine.schema import Recipe
 from phalanx.families.task import Task
 from phalanx.parallel.norms import NormSync, keep_folded
 from phalanx.report.readable import counted
-from phalanx.system.errors import CheckpointError, RequestError
-from phalanx.weights.checkpoint import Checkpoints
-from phalanx.weights.fetching import FetchError
+from phalanx.system.errors import CheckpointError
 from phalanx.weights.matching import Rows, few
 from phalanx.weights.onnx_file import characters_in
 from phalanx.weights.published import class_names, recipe_of
@@ -71,17 +69,3 @@ def _their_labels(source: str, given: tuple[str, ...] | Path | None, task: Task)
     except (ConfigError, ValueError, OSError) as error:
         log.info('%s: its classes are not known: %s', recipe, error)
         return ()
-
-
-def check_initial(job: Job, fresh: bool) -> None:
-    """Loads the weights that the run starts from, once for trial, and fetches them before. Raises RequestError.
-
-    Unless it goes on from a checkpoint in its folder.
-    """
-    if not fresh and Checkpoints(job.folder, keep=1).all():
-        return
-    try:
-        load_initial(job.task.model(), job.recipe, job.task)
-    except CheckpointError as error:
-        cure = '; to start from random weights: --set train.init_from=null' if isinstance(error, FetchError) else ''
-        raise RequestError(f'train.init_from: {error}{cure}') from None

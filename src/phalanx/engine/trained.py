@@ -13,10 +13,9 @@ import torch
 from phalanx.data.image import read_image
 from phalanx.data.samples import Image
 from phalanx.engine import worker
-from phalanx.engine.checks import check_parts
+from phalanx.engine.checks import check_initial, check_parts
 from phalanx.engine.device import pick_device
 from phalanx.engine.folder import check_folder, said_of_weights
-from phalanx.engine.initial import check_initial
 from phalanx.engine.job import Job, open_job
 from phalanx.report.report import Callback
 from phalanx.report.trackers import check_trackers
@@ -112,13 +111,13 @@ def train(
         (f'{key}={json.dumps(value, default=str)}', f'overrides[{key!r}]') for key, value in (overrides or {}).items()
     ]
     job = open_job(str(recipe), assignments, Path(save_dir) if save_dir is not None else None)
-    check_parts(job, 1)
+    parts = check_parts(job, 1)
     check_folder(job, None, fresh)
     check_trackers(job.recipe.report.tracker_builders())
-    check_initial(job, fresh)
+    check_initial(job, parts, None, fresh)
     handlers = {number: signal.getsignal(number) for number in wanted()}
     try:
-        status = worker.train(job, fresh=fresh, callback=callback)
+        status = worker.train(job, fresh=fresh, callback=callback, parts=parts)
     except KeyboardInterrupt as stop:
         raise StoppedError(f'stopped by {signal_of(stop).name} before the first step; the same call begins again') from None
     finally:

@@ -18,7 +18,6 @@ from phalanx.data.batch import ImageBatch
 from phalanx.engine.ema import Ema
 from phalanx.engine.evaluation import Setup
 from phalanx.engine.evaluator import Evaluator
-from phalanx.engine.initial import load_initial
 from phalanx.engine.loader import Stream, UnwantedError, check_bad, check_batch
 from phalanx.engine.meters import Growth, StepNumbers, Stopwatch, peak_memory_mb, throughput
 from phalanx.engine.optim.clip import clip
@@ -26,6 +25,7 @@ from phalanx.engine.optim.frozen import FrozenAtFirst, freeze
 from phalanx.engine.optim.groups import parameter_groups
 from phalanx.engine.optim.optimizers import set_lr
 from phalanx.engine.optim.scaling import scaled
+from phalanx.engine.parts import Parts
 from phalanx.engine.passes import NetworkWithLoss, Passes
 from phalanx.engine.progress import Progress
 from phalanx.engine.saving import Saver
@@ -48,32 +48,30 @@ class Trainer:
     """One run of one task on this rank: the same code with one rank and with many."""
 
     def __init__(
-        self, recipe: Recipe, task: Task, *, folder: Path, device: torch.device, progress: Progress | None = None
+        self,
+        recipe: Recipe,
+        task: Task,
+        *,
+        folder: Path,
+        device: torch.device,
+        progress: Progress | None = None,
+        parts: Parts | None = None,
     ) -> None:
-        """`progress`: that of a checkpoint that `restore` is about to get; the weights that the recipe names are not read."""
+        """`progress`: that of a checkpoint that `restore` is about to get; the weights that the recipe names are not read.
+
+        `parts`: the data sets and the network, where checks have built them already.
+        """
+        parts = parts or Parts(recipe, task)
         self.recipe, self.task, self.device = recipe, task, device
         train = recipe.train
 
-        # The progress, and the work left. Steps count updates; the global batch of earlier starts may have been another.
-        self.progress = progress or Progress()
-        self.before, self.started_at, self.started = replace(self.progress), self.progress.step, time.perf_counter()
-        self.dataset, self.evalset = task.dataset('train'), task.dataset('eval')
-        batch = train.global_batch(dist.world_size())
-        self.timeline = Timeline.resumed(self.progress.batches, self.started_at, batch, in_epochs=train.steps is None)
-        self.progress.batches, self.progress.ranks = self.timeline.batches, dist.world_size()
-        size, ranks = len(self.dataset), (dist.rank(), dist.world_size())
-        check_batch(len(self.dataset), batch, dist.world_size())
-        self.stream = Stream(size, batch, train.micro_batches, train.seed, *ranks, self.timeline.offset)
-        self.steps_per_epoch = size / batch
-        self.steps = train.steps or self.timeline.last_step(train.epochs or 0, size)
-        self.until = min(train.until or self.steps, self.steps)
-        self.evaluate_every = self.interval(recipe.evaluate.every, recipe.evaluate.every_epochs)
-        self.save_every = self.interval(recipe.checkpoint.every, recipe.checkpoint.every_epochs)
+        self.dataset, self.evalset = parts.train, parts.evaluation
+        self.set_lengths(progress or Progress())
+        batch = self.stream.global_batch_size
 
         # The network. Every rank draws the same initial weights.
-        torch.manual_seed(train.seed)
-        self.model = task.model()
-        self.initial = [] if progress else load_initial(self.model, recipe, task)
+        self.model = parts.begin()
+        self.initial = [] if progress else parts.initial
         # For the report: what is odd about the data, and what of the initial weights was not taken.
         self.notes = [*self.dataset.notes, *self.evalset.notes, *(note for taken in self.initial for note in taken.notes)]
         if train.freeze_steps is None:
@@ -104,8 +102,8 @@ class Trainer:
 
         # What it reads and writes.
         self.checkpoints = Checkpoints(folder, keep=recipe.checkpoint.keep)
-        parts = self.model, self.optimizer, self.precision, self.ema, self.passes.compression
-        self.saver = Saver(self.checkpoints, *parts, asynchronous=recipe.checkpoint.asynchronous)
+        saved = self.model, self.optimizer, self.precision, self.ema, self.passes.compression
+        self.saver = Saver(self.checkpoints, *saved, asynchronous=recipe.checkpoint.asynchronous)
         setup = Setup(recipe, device, self.precision, cache.of_node(train.cache))
         self.loader = setup.loader(task, self.dataset, replace=True)
         self.flags = StepFlags(self.loader)
@@ -117,6 +115,22 @@ class Trainer:
         self.numbers = StepNumbers()
         self.growth = Growth()
         self.report = Report(folder, main=False, name='', total_steps=self.until)  # a silent one, until `train` gets another
+
+    def set_lengths(self, progress: Progress) -> None:
+        """Sets the progress and the work left. Steps count updates; earlier starts may have had another global batch."""
+        recipe, train, size, ranks = self.recipe, self.recipe.train, len(self.dataset), (dist.rank(), dist.world_size())
+        batch = train.global_batch(dist.world_size())
+        self.progress, self.before = progress, replace(progress)
+        self.started_at, self.started = progress.step, time.perf_counter()
+        self.timeline = Timeline.resumed(progress.batches, progress.step, batch, in_epochs=train.steps is None)
+        progress.batches, progress.ranks = self.timeline.batches, dist.world_size()
+        check_batch(size, batch, dist.world_size())
+        self.stream = Stream(size, batch, train.micro_batches, train.seed, *ranks, self.timeline.offset)
+        self.steps_per_epoch = size / batch
+        self.steps = train.steps or self.timeline.last_step(train.epochs or 0, size)
+        self.until = min(train.until or self.steps, self.steps)
+        self.evaluate_every = self.interval(recipe.evaluate.every, recipe.evaluate.every_epochs)
+        self.save_every = self.interval(recipe.checkpoint.every, recipe.checkpoint.every_epochs)
 
     def train(self, report: Report) -> dict[str, Any]:
         """The summary of the run, after training to the end. Raises RunError, BadSampleError or StoppedError."""

@@ -25,6 +25,7 @@ from phalanx.engine.device import pick_device
 from phalanx.engine.folder import differences, hold, set_aside, with_names
 from phalanx.engine.job import Job
 from phalanx.engine.loader import PATIENCE, TIMED_OUT, end_workers
+from phalanx.engine.parts import Parts
 from phalanx.engine.progress import Progress
 from phalanx.engine.schema import Train
 from phalanx.engine.timeline import Timeline
@@ -63,17 +64,19 @@ CURES = {  # a part of what torch says -> what it means
 }
 
 
-def train(job: Job, resume: str | None = None, fresh: bool = False, callback: Callback | None = None) -> int:
+def train(
+    job: Job, resume: str | None = None, fresh: bool = False, *, callback: Callback | None = None, parts: Parts | None = None
+) -> int:
     """The exit status of one rank: 0 when the run came to its end, 128 + signal when it was stopped and saved.
 
     The run goes on from what is in its folder (the usual way, and `resume='auto'`), from the checkpoint that `resume` names, or
-    starts over (`fresh`). `callback` hears what the report does (`Report`). Raises what ended the run otherwise: RunError,
-    BadSampleError, CheckpointError, OSError.
+    starts over (`fresh`). `callback` gets each event of the report (`Report`); `parts` are those that checks have built. Raises
+    what ended the run otherwise: RunError, BadSampleError, CheckpointError, OSError.
     """
     with joined(job.recipe.device) as device:
         keep_log()
         with faults_explained():
-            status = run(job, resume, fresh, device, callback)
+            status = run(job, resume, fresh, device, callback, parts)
         gc.collect()  # DDP holds the process group; what is left of it at the end of the interpreter can abort the process
         dist.barrier()
     return status
@@ -117,7 +120,7 @@ def faults_explained() -> Iterator[None]:
         raise RunError(cure.format(said.partition('\n')[0])) from error
 
 
-def run(job: Job, resume: str | None, fresh: bool, device: torch.device, callback: Callback | None) -> int:
+def run(job: Job, resume: str | None, fresh: bool, device: torch.device, callback: Callback | None, parts: Parts | None) -> int:
     """The exit status of the run, with all that it built gone again."""
     with contextlib.ExitStack() as held:
         if job.recipe.train.compile:
@@ -126,7 +129,7 @@ def run(job: Job, resume: str | None, fresh: bool, device: torch.device, callbac
         progress = dist.from_main_rank(Progress.of(found.state, found.step) if found is not None else None)
         if progress is None:
             fetch_together(job.recipe.train)
-        trainer = Trainer(job.recipe, job.task, folder=job.folder, device=device, progress=progress)
+        trainer = Trainer(job.recipe, job.task, folder=job.folder, device=device, progress=progress, parts=parts)
         checkpoint, notes = dist.with_tensors_from_main_rank((found, notes))
         del found
         resumed_from = None

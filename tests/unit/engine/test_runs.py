@@ -10,13 +10,16 @@ import sys
 from pathlib import Path
 
 import pytest
+import safetensors.torch
+import torch
 
 from phalanx.config.read import ConfigError, plain
 from phalanx.config.show import show
 from phalanx.deploy.inputs import list_files
-from phalanx.engine.checks import check_parts
+from phalanx.engine.checks import check_initial, check_parts
 from phalanx.engine.folder import check_folder, differences, hold, with_names
 from phalanx.engine.job import open_job
+from phalanx.engine.trainer import Trainer
 from phalanx.families.recognition.task import Recognition
 from phalanx.families.segmentation.task import Segmentation
 from phalanx.system.errors import RequestError
@@ -71,6 +74,27 @@ def test_a_compiled_run_on_a_cpu_without_a_compiler_is_reported_before_it_starts
         check_parts(job, 1)
     monkeypatch.setenv('CXX', 'true')
     check_parts(job, 1)
+
+
+def test_a_run_trains_with_the_parts_that_the_checks_have_built(tmp_path: Path) -> None:
+    """And with the same weights and random numbers as one that builds them itself."""
+    words = (*TINY[2:], 'train.freeze=[backbone]', f'train.init_from={tmp_path}/w.safetensors')
+    model = open_job(TINY[0], [(word, word) for word in TINY[2:]]).task.model()
+    safetensors.torch.save_file(model.state_dict(), tmp_path / 'w.safetensors')
+    job = open_job(TINY[0], [(word, word) for word in words], tmp_path / 'run')
+    cpu = torch.device('cpu')
+    alone: Trainer = Trainer(job.recipe, job.task, folder=job.folder, device=cpu)
+    random = torch.rand(1)
+    parts = check_parts(job, 1)
+    check_initial(job, parts, None, fresh=False)
+    torch.rand(1)
+    trainer: Trainer = Trainer(job.recipe, job.task, folder=job.folder, device=cpu, parts=parts)
+    assert torch.rand(1) == random
+    assert (trainer.model, trainer.dataset, trainer.evalset) == (parts.network, parts.train, parts.evaluation)
+    assert trainer.initial is parts.initial and len(trainer.initial) == 1
+    others = dict(alone.model.named_parameters())
+    for name, value in trainer.model.named_parameters():
+        assert value.equal(others[name]) and value.requires_grad == others[name].requires_grad, name
 
 
 def test_parts_that_cannot_be_built_are_told_together(tmp_path: Path) -> None:
