@@ -93,10 +93,11 @@ class Life:
             addresses = ','.join(node.address for node in nodes)
             words = (*words, '--ips', addresses, '--heartbeat_timeout', '6', '--join_timeout', '90')
             self.starts = [
-                Started(node.folder, *words, within=('ip', 'netns', 'exec', node.namespace), TMPDIR=temporary) for node in nodes
+                Started(node.folder, *words, within=('ip', 'netns', 'exec', node.namespace), piped=True, TMPDIR=temporary)
+                for node in nodes
             ]
         else:
-            self.starts = [Started(folder, *words, '--nproc_per_node', str(ranks), TMPDIR=temporary)]
+            self.starts = [Started(folder, *words, '--nproc_per_node', str(ranks), piped=True, TMPDIR=temporary)]
 
     @property
     def is_over(self) -> bool:
@@ -160,12 +161,19 @@ def pause_rank(life: Life, chance: random.Random) -> bool:
     return _signal_one([victim], signal.SIGCONT, chance)
 
 
+def end_reader(life: Life, chance: random.Random) -> bool:
+    """SIGKILL to what reads the output, as when a connection or a terminal goes: nothing may come of it."""
+    readers = [start.reader for start in life.starts if start.reader is not None and start.reader.poll() is None]
+    return _signal_one(readers, signal.SIGKILL, chance)
+
+
 FAULTS: dict[str, tuple[float, Callable[[Life, random.Random], bool]]] = {  # how often, what
     'kill -9 of a rank': (0.35, kill_rank),
     'kill -9 of the launcher': (0.15, kill_launcher),
     'kill -9 of a loader worker': (0.25, kill_worker),
     'SIGTERM': (0.15, terminate),
     'SIGSTOP and SIGCONT of a rank': (0.1, pause_rank),
+    'the end of the reader of the output': (0.1, end_reader),
 }
 
 
@@ -260,7 +268,11 @@ class Soak:
         for start, status in zip(life.starts, statuses, strict=True):
             if status not in right:
                 self.wrong.append(f'exit status {status}: {start.last_words()}')
-            if status in (1, 2) and not any(cause in start.last_words() for cause in (*CAUSES, *(LOST if self.nodes else ()))):
+            if (
+                status in (1, 2)
+                and start.is_read()
+                and not any(cause in start.last_words() for cause in (*CAUSES, *(LOST if self.nodes else ())))
+            ):
                 self.wrong.append(f'the first cause is not on the last line: {start.last_words()}')
         end = time.monotonic() + 120
         while (left := [each for start in life.starts for each in living_in(start.folder)]) and time.monotonic() < end:

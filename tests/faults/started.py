@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import IO
 
 import psutil
 
@@ -49,12 +50,18 @@ class Started:
         *words: str,
         program: tuple[str, ...] = ('-m', 'phalanx'),
         within: tuple[str, ...] = (),  # the command that starts it: `ip netns exec NODE`, say
+        piped: bool = False,  # whether it writes into a pipe, whose `reader` keeps what it says
         **environment: str,
     ) -> None:
         self.folder, self.begun = folder, time.time()
         self.output = folder / 'output.txt'
         self.seen: set[int] = set()  # the processes that belonged to it
-        with self.output.open('w') as output:
+        self.reader: psutil.Popen | None = None
+        with contextlib.ExitStack() as closed:
+            output: IO[str] | IO[bytes] = closed.enter_context(self.output.open('w'))
+            if piped:
+                self.reader = psutil.Popen(['cat'], cwd='/', stdin=subprocess.PIPE, stdout=output, start_new_session=True)
+                output = closed.enter_context(self.reader.stdin)
             self.process = psutil.Popen(
                 [*within, sys.executable, *program, *words],
                 cwd=folder,
@@ -118,7 +125,13 @@ class Started:
         file = self.folder / 'run' / 'metrics.jsonl'
         return file.is_file() and file.stat().st_mtime > moment
 
+    def is_read(self) -> bool:
+        """Whether somebody reads what it says."""
+        return self.reader is None or self.reader.poll() != -signal.SIGKILL
+
     def said(self) -> str:
+        if self.reader is not None and self.process.poll() is not None:
+            self.reader.wait(BOUND)  # it has the last line by then
         return self.output.read_text(errors='replace')
 
     def last_words(self) -> str:
