@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import cv2
 import numpy as np
@@ -14,6 +15,7 @@ from phalanx.runtime.text_detection import quad
 UPRIGHT = 1.5  # times its width that a text is high at least to be turned: it was written from top to bottom
 LONG = 2  # times its height that a text is wide at least for its slope to count
 ALIKE = math.radians(2)  # slopes that are averaged differ by no more from their median
+SAMPLE = 5  # texts that are read both ways round to know where the top of a page is
 SLOPES = (
     1.0,
     1.03,
@@ -38,10 +40,53 @@ def lines_of(
     """The lines of a page [H, W, 3] uint8 RGB that are read with a confidence of `threshold` or more, in reading order.
 
     `find` gives the texts of a page, which it sees with no side longer than `max_side`; `recognise` reads images of single
-    lines, cut out of the page as it is. `upside_down`: what is read with less
-    confidence than SURE is read the other way up, too; of a text that stands on its head, `points` begin at its own upper left.
+    lines, cut out of the page as it is. A page that lies on its side is turned first, and `points` are those of the page as it
+    was. `upside_down`: what is read with less confidence than SURE is read the other way up, too; of a text that stands on its
+    head, `points` begin at its own upper left.
     """
     regions = find_within(page, find, max_side)
+    if quarter := quarter_of(page, regions, recognise):
+        turned = np.ascontiguousarray(np.rot90(page, quarter))
+        regions = find_within(turned, find, max_side)
+        lines = _lines(turned, regions, recognise, threshold=threshold, upside_down=upside_down)
+        return [replace(line, points=_turned_back(line.points, quarter, page)) for line in lines]
+    return _lines(page, regions, recognise, threshold=threshold, upside_down=upside_down)
+
+
+def quarter_of(page: Image, regions: Sequence[TextRegion], recognise: Callable[[Sequence[Image]], Sequence[Reading]]) -> int:
+    """How many quarters, counter-clockwise, a page that lies on its side has to be turned to stand; 0 for one that stands.
+
+    It lies when most of the length of its texts goes from top to bottom. The longest SAMPLE of them are read both ways round
+    then: the surer ones tell where the top is.
+    """
+    outlines = [region.points for region in regions if len(region.points) == 4]
+    corners = [np.array(points) for points in outlines]
+    sides = [(float(np.hypot(*(four[1] - four[0]))), float(np.hypot(*(four[3] - four[0])))) for four in corners]
+    across = sum(width for width, height in sides if not is_upright(width, height))
+    down = [(height, points) for (width, height), points in zip(sides, outlines, strict=True) if is_upright(width, height)]
+    if sum(height for height, _ in down) <= across:
+        return 0
+    cuts = [cut_out(page, points) for _, points in sorted(down, key=lambda pair: -pair[0])[:SAMPLE]]
+    turned = [np.ascontiguousarray(cut[::-1, ::-1]) for cut in cuts]
+    one, other = (sum(reading.confidence for reading in _read(some, recognise)) for some in (cuts, turned))
+    return 1 if one >= other else 3
+
+
+def _turned_back(points: Outline, quarter: int, page: Image) -> Outline:
+    """Points of `page` turned by 1 or 3 quarters counter-clockwise, in the page itself."""
+    H, W = page.shape[:2]
+    return tuple((W - y, x) if quarter == 1 else (y, H - x) for x, y in points)
+
+
+def _lines(
+    page: Image,
+    regions: Sequence[TextRegion],
+    recognise: Callable[[Sequence[Image]], Sequence[Reading]],
+    *,
+    threshold: float,
+    upside_down: bool,
+) -> list[Line]:
+    """What is read of the texts of a page that stands, as `lines_of` gives it."""
     outlines = [region.points for region in regions]
     cuts = [cut_out(page, points) for points in outlines]
     readings = _read(cuts, recognise)

@@ -193,6 +193,29 @@ def test_rows_follow_the_slope_of_the_lines(degrees: int, quarter: int) -> None:
     assert [[each.text for each in row] for row in rows_of(lines)] == expected
 
 
+@pytest.mark.parametrize('quarter', [0, 1, 3])
+def test_a_page_that_lies_on_its_side_is_read_as_if_it_stood(quarter: int) -> None:
+    """Lines brighter towards their end, found where the page is not black, and read with confidence only that way round."""
+    upright = np.zeros((60, 120, 3), np.uint8)
+    upright[10:20, 10:50] = np.linspace(50, 150, 40)[None, :, None]
+    upright[40:50, 10:110] = np.linspace(50, 250, 100)[None, :, None]
+
+    def find(page: Image) -> list[TextRegion]:
+        contours, _ = cv2.findContours((page[..., 0] > 20).astype(np.uint8), cv2.RETR_EXTERNAL, cv2.CHAIN_APPROX_SIMPLE)
+        places = [cv2.boundingRect(contour) for contour in contours]
+        return [TextRegion(points=box(x, y, x + width, y + height), score=0.8) for x, y, width, height in places]
+
+    def recognise(cuts: Sequence[Image]) -> list[Reading]:
+        sure = [cut[:, -5:].mean() > cut[:, :5].mean() for cut in cuts]
+        return [Reading(f'{cut.shape[1]}', 0.95 if good else 0.1) for cut, good in zip(cuts, sure, strict=True)]
+
+    page = np.ascontiguousarray(np.rot90(upright, -quarter))
+    first, second = lines_of(page, find, recognise)
+    assert [(line.text, line.confidence) for line in (first, second)] == [('40', 0.95), ('100', 0.95)]
+    assert first.points[0] == {0: (10, 10), 1: (50, 10), 3: (10, 110)}[quarter]  # the upper left corner of the first line
+    assert [[line.text for line in row] for row in rows_of([second, first])] == [['40'], ['100']]
+
+
 def test_a_page_that_lies_upside_down_is_read_from_its_own_beginning() -> None:
     """Two rows, each brighter towards its end, and read with confidence only this way round."""
     upright = np.zeros((60, 120, 3), np.uint8)
