@@ -95,7 +95,7 @@ SUBJECTS = (
     Subject(
         'PP-OCRv4 mobile text detector',
         'ch_PP-OCRv4_det_mobile',
-        ('data={name: drawn_pages, train_pages: 64, eval_pages: 100, page_size: [640, 640]}', 'model.merged=true'),
+        ('data={name: drawn_pages, train_pages: 64, eval_pages: 100, page_size: [640, 640]}', 'model.backbone.merged=true'),
         'ch_PP-OCRv4_det_infer.onnx',
     ),
 )

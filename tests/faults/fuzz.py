@@ -20,6 +20,7 @@ import zipfile
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -38,6 +39,7 @@ from phalanx.families.recognition.data.label_files import LabelFiles
 from phalanx.families.segmentation.data.file_list import FileList
 from phalanx.families.table.data.pubtabnet import PubTabNet
 from phalanx.families.table.models.slanet import slanet
+from phalanx.nn.backbones.pp_lcnet import pp_lcnet
 from phalanx.report.page import PageError, write_page
 from phalanx.system.errors import CheckpointError
 from phalanx.weights.checkpoint import Checkpoints, load
@@ -264,7 +266,7 @@ def readers(folder: Path) -> dict[str, Reader]:
     (folder / 'page').mkdir()
     (folder / 'page/journal.jsonl').write_bytes(journal)
     grey = tuple(encoded(pixels[..., 0], kind) for kind in ('PNG', 'GIF', 'TIFF', 'JPEG'))
-    small = slanet(4, scale=0.5, channels=8, hidden=8)
+    small = slanet(4, backbone=partial(pp_lcnet, scale=0.5), channels=8, hidden=8)
     recipe = b'task: segmentation\nmodel: {name: unet, channels: &c [8, 16]}\nother: {<<: {a: 1}, b: *c}\nlosses:\n- x: 1e-3\n'
     return {
         'JPEG': Reader('i.jpg', turned, read_image),

@@ -46,7 +46,7 @@ FAMILIES = {  # one after the other
     ),
     'table': (
         *('slanet_rendered', '--set', 'data.train_tables=24', 'data.eval_tables=4', 'image_size=64', 'max_length=40'),
-        *('model.scale=0.5', 'model.channels=24', 'model.hidden=32'),
+        *('model.backbone.scale=0.5', 'model.channels=24', 'model.hidden=32'),
     ),
     'detection': ('ppyoloe_digits', '--set', 'data.size=[64,64]', 'data.train_scenes=24', 'data.eval_scenes=4'),
 }

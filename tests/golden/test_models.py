@@ -30,17 +30,19 @@ from phalanx.families.segmentation.models.pp_liteseg import PPLiteSeg, pp_litese
 from phalanx.families.segmentation.models.segformer import SegFormer, segformer
 from phalanx.families.segmentation.models.unet import UNet, unet
 from phalanx.families.task import Term
+from phalanx.nn.backbones.mix_vit import mit_b0
+from phalanx.nn.backbones.stdc import stdc1, stdc2
 from phalanx.paddle.weights import original_of
 from phalanx.parallel.step import WholeStep
 
 DATA = Path(__file__).parent / 'data'
 FACTS = json.loads((DATA / 'segmentation.json').read_text())
 NETWORKS: dict[str, Callable[[int], nn.Module]] = {
-    'seg_pp_liteseg_stdc1': lambda num_classes: pp_liteseg(num_classes, backbone='stdc1'),
-    'seg_pp_liteseg_stdc2': lambda num_classes: pp_liteseg(num_classes, backbone='stdc2'),
+    'seg_pp_liteseg_stdc1': lambda num_classes: pp_liteseg(num_classes, backbone=partial(stdc1)),
+    'seg_pp_liteseg_stdc2': lambda num_classes: pp_liteseg(num_classes, backbone=partial(stdc2)),
     'seg_unet': unet,
     'seg_ocrnet_hrnetw18': lambda num_classes: ocrnet(num_classes, dropout=0),  # as the numbers were made
-    'seg_segformer_b0': lambda num_classes: segformer(num_classes, dropout=0, drop_path=0),
+    'seg_segformer_b0': lambda num_classes: segformer(num_classes, backbone=partial(mit_b0, drop_path=0), dropout=0),
     'seg_deeplabv3p_xception65': lambda num_classes: deeplabv3p(num_classes, dropout=0),
 }
 # How many optimizer steps are compared, and how closely a weight after the fifth. Even in float64 the original has some
@@ -54,10 +56,10 @@ TRAJECTORIES = {
     'seg_segformer_b0': (5, 1e-6),
     'seg_deeplabv3p_xception65': (2, None),
 }
-FEATURES = {  # the golden array of a map inside the network -> the module whose output it is
+FEATURES = {  # the golden array of a map inside the network -> the module whose output (or input) it is
     PPLiteSeg: {'eval_cm_out': 'context', **{f'eval_feat{level}': f'backbone.stages.{level}' for level in range(5)}},
     UNet: {f'eval_feat{(level + 1) % 5}': f'encoder.{level}' for level in range(5)},  # the coarsest comes first there
-    OCRNet: {'eval_feat0': 'backbone', 'eval_aux_head_lowres': 'guess', 'eval_cls_head_lowres': 'classify'},
+    OCRNet: {'eval_feat0': 'guess:input', 'eval_aux_head_lowres': 'guess', 'eval_cls_head_lowres': 'classify'},
     SegFormer: {
         'eval_linear_pred_lowres': 'classify',
         **{f'eval_feat{level}': f'backbone.stages.{level}' for level in range(4)},
@@ -174,7 +176,8 @@ def test_evaluation_logits_are_those_of_the_original(golden: Golden) -> None:
     model = golden.network().eval()
     maps: dict[str, Tensor] = {}
     for key, path in FEATURES[type(model)].items():
-        model.get_submodule(path).register_forward_hook(partial(keep, maps, key))
+        module, _, end = path.partition(':')
+        model.get_submodule(module).register_forward_hook(partial(keep, maps, key, end == 'input'))
     with torch.no_grad():
         outputs = model(golden.images)
     assert len(outputs) == 1
@@ -183,8 +186,8 @@ def test_evaluation_logits_are_those_of_the_original(golden: Golden) -> None:
         golden.assert_close(key, maps[key])
 
 
-def keep(maps: dict[str, Tensor], key: str, module: nn.Module, inputs: tuple[Tensor], output: Tensor) -> None:
-    maps[key] = output
+def keep(maps: dict[str, Tensor], key: str, of_input: bool, module: nn.Module, inputs: tuple[Tensor], output: Tensor) -> None:
+    maps[key] = inputs[0] if of_input else output
 
 
 def test_training_logits_losses_and_running_statistics_are_those_of_the_original(golden: Golden) -> None:

@@ -7,6 +7,7 @@ The norms of its mixing blocks were given the 1e-5 that PaddlePaddle's published
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +17,7 @@ from torch import nn
 from golden.weights import draw, images
 from phalanx.families.recognition.models.svtr_lcnetv3 import SVTRLCNetV4
 from phalanx.families.text_detection.models.db import db
+from phalanx.nn.backbones.lcnetv4 import pp_lcnet_v4
 
 EXPECTED = json.loads((Path(__file__).parent / 'data' / 'ppocrv6.json').read_text())
 
@@ -35,7 +37,7 @@ def test_the_recogniser_gives_the_same_probabilities() -> None:
 
 @torch.no_grad()
 def test_the_detector_gives_the_same_map() -> None:
-    model = filled(db(backbone='pp_lcnet_v4', neck='wide_rse_fpn', neck_channels=96))
+    model = filled(db(backbone=partial(pp_lcnet_v4), neck='wide_rse_fpn', neck_channels=96))
     ours = model(torch.from_numpy(images((1, 3, 64, 96))).double()).shrink
     np.testing.assert_allclose(ours[0, 0, ::8, ::8].numpy(), EXPECTED['detection']['probabilities'], rtol=0, atol=1e-6)
     assert abs(ours.mean().item() - EXPECTED['detection']['mean']) < 1e-6

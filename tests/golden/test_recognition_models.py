@@ -14,6 +14,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,8 @@ from phalanx.families.recognition.models.svtr_lcnet import SVTRLCNet
 from phalanx.families.recognition.models.svtr_lcnetv3 import SVTRLCNetV3, svtr_lcnetv3
 from phalanx.families.recognition.texts import Texts
 from phalanx.families.task import Loss
+from phalanx.nn.backbones.lcnetv3 import pp_lcnet_v3
+from phalanx.nn.backbones.line_mobilenet_v3 import mobilenet_v3
 from phalanx.paddle.weights import original_of
 from phalanx.weights.reading import of_network
 
@@ -41,9 +44,9 @@ FACTS = json.loads((DATA / 'recognition_models.json').read_text())
 FACTS['ppocrv4_rec'] = json.loads((DATA / 'ppocrv4_rec.json').read_text())
 NETWORKS: dict[str, Callable[[], nn.Module]] = {
     'crnn_mv3': lambda: CRNN(36),
-    'crnn_ch_lite': lambda: CRNN(96, size='small', hidden_size=48),
+    'crnn_ch_lite': lambda: CRNN(96, backbone=partial(mobilenet_v3, size='small'), hidden_size=48),
     'ppocrv3_rec': lambda: SVTRLCNet(96, dropout=0.0),
-    'ppocrv4_rec': lambda: svtr_lcnetv3(96, scale=0.5, dropout=0.0, nrtr_size=96, nrtr_depth=2),
+    'ppocrv4_rec': lambda: svtr_lcnetv3(96, backbone=partial(pp_lcnet_v3, scale=0.5), dropout=0.0, nrtr_size=96, nrtr_depth=2),
     'ppocrv3_distill': lambda: Distilled({name: SVTRLCNet(96, dropout=0.0) for name in ('student', 'teacher')}),
 }
 STEPS = {

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,9 @@ from phalanx.families.text_detection.loss import DbLoss
 from phalanx.families.text_detection.models.db import DB, db
 from phalanx.families.text_detection.models.maps import Maps
 from phalanx.families.text_detection.targets import Targets
+from phalanx.nn.backbones.lcnetv3 import pp_lcnet_v3
+from phalanx.nn.backbones.line_mobilenet_v3 import mobilenet_v3
+from phalanx.nn.backbones.resnet_vd import resnet18_vd, resnet50_vd
 from phalanx.paddle.weights import stored_as_in_paddle
 from phalanx.paddle.weights.db import original
 from phalanx.parallel.step import WholeStep
@@ -32,12 +36,12 @@ FACTS = json.loads((DATA / 'text_detection.json').read_text())
 ARRAYS: dict[str, npt.NDArray[Any]] = dict(np.load(DATA / 'text_detection.npz'))
 NETWORKS: dict[str, Callable[[], DB]] = {
     'det_mv3_db': db,
-    'ch_PP-OCRv3_det_student': lambda: db(squeeze=False, neck='rse_fpn', neck_channels=96),
-    'ch_PP-OCRv4_det_mobile': lambda: db(backbone='pp_lcnet_v3', neck='rse_fpn', neck_channels=96),
+    'ch_PP-OCRv3_det_student': lambda: db(backbone=partial(mobilenet_v3, squeeze=False), neck='rse_fpn', neck_channels=96),
+    'ch_PP-OCRv4_det_mobile': lambda: db(backbone=partial(pp_lcnet_v3), neck='rse_fpn', neck_channels=96),
     'det_r18_vd_lk_pan_local': lambda: db(
-        backbone='resnet18_vd', neck='lk_pan', neck_channels=64, head='local_small', head_kernel=7
+        backbone=partial(resnet18_vd), neck='lk_pan', neck_channels=64, head='local_small', head_kernel=7
     ),
-    'det_r50_vd_db': lambda: db(backbone='resnet50_vd'),
+    'det_r50_vd_db': lambda: db(backbone=partial(resnet50_vd)),
 }
 GAINS = {'.conv_kxk.': 0.3, '.conv_1x1.': 0.3, '.layer_list.': 1e-4}  # of these parts: so that maps are not saturated
 

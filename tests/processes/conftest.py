@@ -32,7 +32,7 @@ RECIPES = {
     'recognition': ('crnn_digits', 'data.train_lines=8', 'data.eval_lines=5', 'train.channels_last=false'),
     'table': (
         *('slanet_rendered', 'data.train_tables=24', 'data.eval_tables=5', 'image_size=64', 'max_length=40'),
-        *('model.scale=0.5', 'model.channels=24', 'model.hidden=32'),
+        *('model.backbone.scale=0.5', 'model.channels=24', 'model.hidden=32'),
     ),
     'text_detection': (  # as drawn, its map is about 0.42 everywhere: with this threshold noise has texts
         *('db_pages', 'data.page_size=[96,64]', 'data.train_pages=8', 'data.eval_pages=5', 'data.lines=[1,2]'),

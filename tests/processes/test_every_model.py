@@ -82,13 +82,24 @@ DEMOS: dict[str, tuple[str, ...]] = {
 # What an option of a network goes with. Those of DeepLabv3+ are tried on its lightest backbone: they are the same on each.
 LIGHT = {'backbone': 'mobilenet_v2'}
 TOGETHER: dict[tuple[str, str], dict[str, Any]] = {
-    ('db', 'merged'): {'backbone': 'pp_lcnet_v3'},
-    **dict.fromkeys((('deeplabv3p', 'align_corners'), ('deeplabv3p', 'decoder'), ('deeplabv3p', 'pyramid')), LIGHT),
+    **dict.fromkeys((('deeplabv3p', 'align_corners'), ('deeplabv3p', 'decoder'), ('deeplabv3p', 'pyramid')), LIGHT)
 }
 # Choices that make a network only deeper or wider: their smallest value and the next stand for all.
-ONLY_SIZES = {('segformer', 'backbone'), ('ppyoloe', 'size')}
-# Values of other choices that do.
-ONLY_DEEPER = {('deeplabv3p', 'resnet101_vd'), ('ocrnet', 'hrnet_w48')}
+ONLY_SIZES = {('ppyoloe', 'size')}
+# Backbones that a network was published on, beside its default, and one of another network and of timm each.
+BACKBONES_OF: dict[str, tuple[Any, ...]] = {
+    'pp_liteseg': ('stdc2', {'name': 'timm_backbone', 'model': 'test_resnet'}),
+    'segformer': ('mit_b1',),
+    'deeplabv3p': ('resnet50_vd', 'mobilenet_v2', {'name': 'timm_backbone', 'model': 'test_convnext', 'drop_path': 0.3}),
+    'lraspp': ({'name': 'mobilenet_v3', 'scale': 0.35},),
+    'db': (
+        *({'name': 'mobilenet_v3', 'squeeze': False}, 'resnet18_vd', 'resnet50_vd', 'pp_lcnet_v3', 'pp_lcnet_v4'),
+        *({'name': 'pp_lcnet_v3', 'merged': True}, {'name': 'timm_backbone', 'model': 'test_efficientnet'}),
+    ),
+    'crnn': ({'name': 'mobilenet_v3', 'size': 'small'}, 'resnet34_vd'),
+    'svtr_lcnetv3': ({'name': 'pp_lcnet_v3', 'merged': True},),
+    'ppyoloe': ({'name': 'timm_backbone', 'model': 'test_vit'},),
+}
 # What else a network needs: a loss for each output, or another size of images.
 NEEDS: dict[str, tuple[str, ...]] = {
     'pp_liteseg': ('loss=[{name: ohem, min_kept_per_sample: 500}, cross_entropy, dice]',),
@@ -98,7 +109,7 @@ NEEDS: dict[str, tuple[str, ...]] = {
     'deeplabv3p': ('loss=[lovasz]',),
     'lraspp': ('loss=[lovasz]',),
     'svtr_lcnet': ('loss={name: multi}', 'image_size=[48, 64]', 'train_image_sizes=[[48, 64], [48, 48]]'),
-    'db': ('model.neck_channels=24', 'model.scale=null'),
+    'db': ('model.neck_channels=24',),
     'svtr_lcnetv3': ('loss=[ctc, nrtr]', 'model.nrtr_size=32', 'image_size=[48, 64]', 'train_image_sizes=[[32, 64], [48, 64]]'),
     'svtr_lcnetv4': ('loss=[ctc]', 'image_size=[48, 64]', 'train_image_sizes=[[32, 64], [48, 64]]'),
 }
@@ -142,9 +153,9 @@ def choices(name: str, build: Any) -> tuple[dict[str, Any], list[dict[str, Any]]
         values = (False, True) if kind is bool else get_args(kind) if get_origin(kind) is Literal else ()
         if values:
             usual[option] = inspect.signature(build).parameters[option].default
-            others = [value for value in values if value != usual[option] and (name, value) not in ONLY_DEEPER]
+            others = [value for value in values if value != usual[option]]
             changes += [{option: value} for value in (others[:1] if (name, option) in ONLY_SIZES else others)]
-    return usual, changes
+    return usual, [*changes, *({'backbone': backbone} for backbone in BACKBONES_OF.get(name, ()))]
 
 
 CASES = list(cases())

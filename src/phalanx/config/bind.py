@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from phalanx.config.read import ConfigError, Node, did_you_mean, plain
+from phalanx.config.read import ConfigError, Node, did_you_mean, merge, plain
 from phalanx.system.paths import path_of
 
 DEFAULT = 'default'
@@ -172,7 +172,7 @@ class _Binder:
                 check(bound.named(name))
         except ValueError as error:
             self.problems.append(f'{node.origin}: {path}: {error}')
-        return bound, Node({'name': Node(name, keys['name'].origin), **tree.value}, node.origin)
+        return bound, Node({'name': Node(name, keys['name'].origin, name), **tree.value}, node.origin)
 
     def fields(self, node: Node, schema: Any, make: Any, path: str, called: str) -> Bound:
         """What `make` makes of the keys of a mapping, checked against the fields (or keyword options) of `schema`.
@@ -185,10 +185,12 @@ class _Binder:
         before, given, resolved, dot = len(self.problems), {}, {}, f'{path}.' if path else ''
         for key, child in node.value.items():
             if key in hints:
+                if isinstance(defaults.get(key), partial):  # options of the part that is there by default
+                    child = merge(default_node(hints[key], defaults[key]), child if child.text is None else _named(child))
                 given[key], resolved[key] = self.any(child, hints[key], dot + key)
             else:
-                has = ', '.join(hints) or 'no options'
-                self.problems.append(f'{child.origin}: {dot}{key}: unknown key{did_you_mean(key, hints)} ({called} has {has})')
+                has, cure = ', '.join(hints) or 'no options', owner_of(key, node, hints, defaults) or did_you_mean(key, hints)
+                self.problems.append(f'{child.origin}: {dot}{key}: unknown key{cure} ({called} has {has})')
         for name in (name for name in hints if name not in defaults and name not in node.value):
             if dataclasses.is_dataclass(hints[name]):  # a section, which says itself what it needs
                 given[name], resolved[name] = self.any(Node({}, node.origin), hints[name], dot + name)
@@ -253,8 +255,39 @@ def default_node(kind: Any, value: Any) -> Node:
         return Node([default_node(get_args(kind)[0], part) for part in value], DEFAULT)
     if not isinstance(value, partial):
         return as_node(value)
-    name = next(name for name, part in get_args(kind)[1].items() if part is value.func)
-    return _Binder().any(Node(name, DEFAULT, name), kind, '')[1]
+    keys = {'name': Node(name := name_of(value, kind), DEFAULT, name), **as_node(value.keywords).value}
+    return _Binder().any(Node(keys, DEFAULT), kind, '')[1]
+
+
+def _named(name: Node) -> Node:
+    """The mapping that the bare name of a part is short for."""
+    return Node({'name': name}, name.origin)
+
+
+def name_of(part: partial[Any], kind: Any) -> str:
+    """The name of `part` in the catalog that `kind` is annotated with."""
+    catalog: Mapping[str, Any] = get_args(kind)[1]
+    return next(name for name, build in catalog.items() if build is part.func)
+
+
+def owner_of(key: str, node: Node, hints: Mapping[str, Any], defaults: Mapping[str, Any]) -> str:
+    """The part inside the mapping `node` that has the option `key`, as the end of an error message; '' if there is none."""
+    for name, kind in hints.items():
+        if get_origin(kind) is Annotated and (name in node.value or name in defaults):
+            given = node.value.get(name) or default_node(kind, defaults[name])
+            part = given.value.get('name', given).text if isinstance(given.value, dict) else given.text
+            if part in get_args(kind)[1] and key in hints_of(get_args(kind)[1][part]):
+                return f'; it is an option of {name}: write {name}: {{name: {part}, {key}: {plain(node.value[key])}}}'
+    return ''
+
+
+def checked_value(value: Any, kind: Any, path: str) -> Any:
+    """`value`, of plain Python types, as a recipe with it at `path` would have it, of type `kind`. Raises ValueError."""
+    binder = _Binder()
+    bound, _ = binder.any(as_node(value), kind, path)
+    if binder.problems:
+        raise ValueError('\n'.join(problem.removeprefix(f'{DEFAULT}: ') for problem in binder.problems))
+    return bound
 
 
 def as_node(value: Any) -> Node:
@@ -265,7 +298,8 @@ def as_node(value: Any) -> Node:
         return Node({key: as_node(item) for key, item in value.items()}, DEFAULT)
     if isinstance(value, list | tuple):
         return Node([as_node(item) for item in value], DEFAULT)
-    return Node(str(value) if isinstance(value, Path) else value, DEFAULT)
+    value = str(value) if isinstance(value, Path) else value
+    return Node(value, DEFAULT, value if isinstance(value, str) else None)
 
 
 def _number_cure(node: Node) -> str:

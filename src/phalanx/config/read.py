@@ -169,7 +169,12 @@ def base_file(name: str, path: Path, known: Mapping[str, Path]) -> Path:
 
 
 def merge(under: Node, over: Node) -> Node:
-    """`under` with `over` laid on it, key by key; all but mappings is replaced, and so is a mapping whose `name` changes."""
+    """`under` with `over` laid on it, key by key; all but mappings is replaced, and so is a mapping whose `name` changes.
+
+    Options laid on the bare name of a part are options of that part.
+    """
+    if isinstance(under.value, str) and isinstance(over.value, dict) and 'name' not in over.value:
+        under = Node({'name': under}, under.origin)
     if not (isinstance(under.value, dict) and isinstance(over.value, dict)) or _renamed(under.value, over.value):
         return over
     joined = dict(under.value)
@@ -231,6 +236,8 @@ def placed(under: Node | None, keys: list[str], value: Node, origin: str) -> Nod
         items = list(under.value)
         items[int(key)] = placed(items[int(key)], rest, value, origin)
         return Node(items, under.origin)
+    if under is not None and isinstance(under.value, str) and key != 'name':
+        under = Node({'name': under}, under.origin)  # the bare name of a part, which now gets an option
     if under is None or not isinstance(under.value, dict):
         return Node({key: placed(None, rest, value, origin)}, origin)
     child = placed(under.value.get(key), rest, value, origin)

@@ -18,6 +18,8 @@ from phalanx.engine.optim import REFUSING
 from phalanx.engine.optim.frozen import freeze
 from phalanx.engine.optim.groups import parameter_groups
 from phalanx.engine.parts import Parts
+from phalanx.engine.schema import Recipe
+from phalanx.nn.backbones.timm_backbone import with_own_weights
 from phalanx.parallel.step import WholeStep
 from phalanx.system.compiler import check_cache, use_own_cache
 from phalanx.system.errors import CheckpointError, RequestError
@@ -48,6 +50,7 @@ def check_parts(job: Job, world_size: int) -> Parts:
 
     def check_network() -> None:
         model = copy.deepcopy(parts.network)  # what follows changes it
+        check_can_freeze(job.recipe, model)
         freeze(model, train.freeze)
         groups = parameter_groups(model, job.recipe.parameters)
         if getattr(job.recipe.optimizer, 'func', None) in REFUSING:  # making any optimizer makes torch import its compiler: 3 s
@@ -64,6 +67,17 @@ def check_parts(job: Job, world_size: int) -> Parts:
     if problems:
         raise RequestError('\n'.join(problems))
     return parts
+
+
+def check_can_freeze(recipe: Recipe, model: nn.Module) -> None:
+    """Raises ValueError where something is to stay as it is, but no part of the network starts from weights."""
+    train = recipe.train
+    if train.init_from is not None or train.init_networks or any(with_own_weights(model)):
+        return
+    if recipe.norm_sync == 'frozen':
+        raise ValueError('norm_sync: frozen needs train.init_from: without initial weights there are no statistics to keep')
+    if train.freeze:
+        raise ValueError('train.freeze needs train.init_from: what is frozen would stay random')
 
 
 def check_norms(job: Job, samples: Dataset[Any], model: nn.Module, world_size: int) -> None:

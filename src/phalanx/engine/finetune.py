@@ -137,7 +137,7 @@ def _weights(job: Job) -> tuple[str, str]:
             options = plain(open_job(entry.network).resolved.value['model'])
         else:
             options = yaml.safe_load(f'{{name: {entry.network}}}')
-        if options.items() <= model.items():
+        if _is_within(options, model):
             figure = f', {entry.figure}' if entry.figure else ''
             what = 'this network' if entry.part == 'all' else 'its backbone'
             return name, f'published weights of {what}: {entry.trained_on}{figure}; {entry.licence}'
@@ -145,6 +145,13 @@ def _weights(job: Job) -> tuple[str, str]:
         f'--finetune: no weights of this network ({model["name"]}) are published in `phalanx weights`; '
         'name others: --set train.init_from=FILE_OR_ADDRESS'
     )
+
+
+def _is_within(part: Any, whole: Any) -> bool:
+    """Whether `whole` has all the keys of `part` with the same values; a name alone stands for {name: ...}."""
+    if isinstance(part, dict) and isinstance(whole, dict):
+        return all(key in whole and _is_within(value, whole[key]) for key, value in part.items())
+    return bool(part == (whole['name'] if isinstance(whole, dict) and 'name' in whole else whole))
 
 
 def _assignments(chosen: Sequence[Choice]) -> Assignments:

@@ -18,14 +18,18 @@ from phalanx.system.errors import CheckpointError
 from phalanx.weights.matching import Rows, few
 from phalanx.weights.onnx_file import characters_in
 from phalanx.weights.published import class_names, recipe_of
-from phalanx.weights.reading import Taken, load_weights
+from phalanx.weights.reading import Taken, load_own_weights, load_weights
 
 log = logging.getLogger('phalanx')
 
 
 def load_initial(model: nn.Module, recipe: Recipe, task: Task) -> list[Taken]:
-    """Fills `model` with the weights that a recipe starts from, when it names any. Raises CheckpointError."""
+    """Fills `model` with the weights that a recipe starts from, when it names any. Raises CheckpointError.
+
+    Those that a part of the network names come first, and raise RequestError.
+    """
     train, taken = recipe.train, list[Taken]()
+    load_own_weights(model)
     if train.init_from is not None:
         theirs = _their_labels(train.init_from, train.init_classes, task)
         rows = Rows(task.labels(), theirs) if theirs else None

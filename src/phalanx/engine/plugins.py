@@ -1,8 +1,9 @@
 """Networks, losses, transforms, data sets and trackers of a user's own.
 
 A plugin is a Python file, or an installed package, that holds a dict PLUGIN = {family: {kind: {name: builder}}}, with the kinds
-of `catalog.CATALOGS`, and {'trackers': {name: builder}}. Plugins run code, so only a person names them: by `--plugin FILE` or
-PHALANX_PLUGINS, or by installing a package with an entry point in the group `phalanx.plugins`. A recipe or a run folder cannot.
+of `catalog.CATALOGS`; {kind: {name: builder}} adds what belongs to no family, backbones and trackers. Plugins run code, so
+only a person names them: by `--plugin FILE` or PHALANX_PLUGINS, or by installing a package with an entry point in the group
+`phalanx.plugins`. A recipe or a run folder cannot.
 """
 
 import os
@@ -14,8 +15,11 @@ from typing import Any
 
 from phalanx.config.arguments import PLUGINS
 from phalanx.families.catalog import CATALOGS
+from phalanx.nn.backbones import BACKBONES
 from phalanx.report.trackers import TRACKERS
 from phalanx.system.errors import RequestError
+
+OF_ALL_FAMILIES: dict[str, dict[str, Any]] = {'backbones': BACKBONES, 'trackers': TRACKERS}
 
 
 def load_plugins() -> None:
@@ -48,11 +52,11 @@ def _add(plugin: Any, where: str) -> None:
     if not isinstance(parts, dict):
         raise RequestError(f'{where}: has no dict PLUGIN = {{family: {{kind: {{name: builder}}}}}}')
     for family, kinds in parts.items():
-        if family == 'trackers':
-            _add_to(TRACKERS, kinds, f'{where}: PLUGIN: trackers')
+        if family in OF_ALL_FAMILIES:
+            _add_to(OF_ALL_FAMILIES[family], kinds, f'{where}: PLUGIN: {family}')
             continue
         if family not in CATALOGS:
-            raise RequestError(f'{where}: PLUGIN: {family!r} is not one of {", ".join([*CATALOGS, "trackers"])}')
+            raise RequestError(f'{where}: PLUGIN: {family!r} is not one of {", ".join([*CATALOGS, *OF_ALL_FAMILIES])}')
         for kind, builders in kinds.items():
             if kind not in CATALOGS[family]:
                 raise RequestError(f'{where}: PLUGIN: {family}: {kind!r} is not one of {", ".join(CATALOGS[family])}')

@@ -219,12 +219,6 @@ class Recipe:
     """Where ranks compute; auto takes CUDA devices when there are any."""
 
     def __post_init__(self) -> None:
-        if self.norm_sync == 'frozen' and self.train.init_from is None and not self.train.init_networks:
-            raise ValueError(
-                'norm_sync: frozen needs train.init_from: without weights to start from there are no statistics to keep'
-            )
-        if self.train.freeze and self.train.init_from is None and not self.train.init_networks:
-            raise ValueError('train.freeze needs train.init_from: what is frozen would stay random')
         if self.gradients.compression == 'power_sgd' and self.precision.dtype == 'fp16':
             raise ValueError(
                 'gradients.compression: power_sgd needs precision.dtype bf16 or fp32: '

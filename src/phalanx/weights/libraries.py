@@ -14,6 +14,7 @@ from torch import Tensor
 from phalanx.nn.backbones.hrnet import HRNet
 from phalanx.nn.backbones.mix_vit import MixViT
 from phalanx.nn.backbones.resnet_vd import ResNetVD
+from phalanx.nn.backbones.timm_backbone import TimmBackbone, TimmPyramid
 from phalanx.nn.backbones.xception import Xception
 from phalanx.paddle.weights.original import Rule, counted, renamed
 from phalanx.weights.matching import Slot
@@ -84,6 +85,8 @@ MIT: tuple[Rule, ...] = (  # as files on the hub have them, whatever the version
 )
 
 LIBRARIES: dict[type, tuple[tuple[Rule, ...], ...]] = {
+    TimmBackbone: (((r'^body\.model\.', ''),),),
+    TimmPyramid: (((r'^body\.model\.', ''),),),
     HRNet: (HRNET,),
     MixViT: (MIT, (*MIT, (r'^', 'segformer.'))),  # alone, and in a whole network
     ResNetVD: (RESNET_D,),

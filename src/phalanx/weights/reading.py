@@ -16,9 +16,10 @@ import torch
 from torch import Tensor, nn
 
 from phalanx.families.distillation import Distilled, network_of
+from phalanx.nn.backbones.timm_backbone import with_own_weights
 from phalanx.paddle.pdparams import RefusedError, arrays_in
 from phalanx.paddle.weights import layers_in_order, original_of, stored_as_in_paddle
-from phalanx.system.errors import CheckpointError, first_line
+from phalanx.system.errors import CheckpointError, RequestError, first_line
 from phalanx.weights.archives import ZIP, ArchiveError, arrays_of, check_unpacked_size, holds_arrays, is_archive, only_weights
 from phalanx.weights.checkpoint import UNREADABLE, is_pointer, weights_at
 from phalanx.weights.finding import Found, find
@@ -128,6 +129,17 @@ def load_weights(
     for fit in fits:
         fit.fill()
     return Taken(found, fits, (*remarks, *(rows.notes() if rows else ())))
+
+
+def load_own_weights(model: nn.Module) -> None:
+    """Fills the parts of `model` that name weights of their own. Raises RequestError with the key when they cannot be had."""
+    for name, part in with_own_weights(model):
+        try:
+            found = load_weights(part.body.model, part.weights or '', misshapen='skip')
+        except CheckpointError as error:
+            raise RequestError(f'model.{name}.weights: {error}') from None
+        if not found.is_whole:
+            raise RequestError(f'model.{name}.weights: {found.notes[0]}')
 
 
 def _unwrapped(stored: Stored, model: nn.Module, found: Found) -> tuple[Weights, tuple[str, ...]]:

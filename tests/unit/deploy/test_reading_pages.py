@@ -329,7 +329,7 @@ def test_published_weights_read_a_page_as_rapidocr_does(tmp_path: Path) -> None:
     characters = tmp_path / 'characters.txt'
     characters.write_text(InferenceSession(rec).get_modelmeta().custom_metadata_map['character'])
     grey, texts = '[0.5, 0.5, 0.5]', '{threshold: 0.3, box_threshold: 0.5, unclip_ratio: 1.6, dilate: true}'
-    finder = ('model.merged=true', f'mean={grey}', f'std={grey}', f'post_processing={texts}', 'device=cpu')
+    finder = ('model.backbone.merged=true', f'mean={grey}', f'std={grey}', f'post_processing={texts}', 'device=cpu')
     reader = ('model={name: svtr_lcnetv3, merged: true}', 'loss={name: ctc}', 'device=cpu', 'characters.space=true')
     reader += (f'characters.dictionary={characters}',)
     read = partial(

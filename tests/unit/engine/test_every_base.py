@@ -31,7 +31,7 @@ PIECES = {  # what recipes may have beside a base, and a base that makes it whol
 }
 SHORT = ('train.steps=1', 'train.global_batch_size=2', 'train.workers=0', 'report.pictures=1', 'device=cpu')
 SMALL_PPYOLOE = ('model.size=n', 'transforms.4.sizes=[64]', 'eval_transforms.0.target_size=[64, 64]')
-SMALL_DB = ('model.scale=0.35', 'model.neck_channels=16', 'transforms.3.crop_size=[64, 64]')
+SMALL_DB = ('model.backbone={name: mobilenet_v3, scale: 0.35}', 'model.neck_channels=16', 'transforms.3.crop_size=[64, 64]')
 BASES: dict[str, dict[str, tuple[str, ...]]] = {  # family -> base -> what makes its network and its images small
     'segmentation': {'pp_liteseg': ('model.width=0.125', 'transforms.1.crop_size=[64, 64]')},
     'detection': dict.fromkeys(
@@ -47,7 +47,7 @@ BASES: dict[str, dict[str, tuple[str, ...]]] = {  # family -> base -> what makes
         SMALL_PPYOLOE,
     ),
     'recognition': {
-        'crnn': ('model.size=small', 'model.hidden_size=8'),
+        'crnn': ('model.backbone.size=small', 'model.hidden_size=8'),
         'pp_ocrv3_rec': ('model.sar_size=16', 'image_size=[48, 64]', 'concatenate.image_size=[48, 64]'),
         'pp_ocrv4_rec': (
             'model.nrtr_size=32',
@@ -56,7 +56,7 @@ BASES: dict[str, dict[str, tuple[str, ...]]] = {  # family -> base -> what makes
             'concatenate.image_size=[48, 64]',
         ),
     },
-    'table': {'slanet': ('model.scale=0.25', 'model.hidden=16', 'image_size=64', 'max_length=20')},
+    'table': {'slanet': ('model.backbone.scale=0.25', 'model.hidden=16', 'image_size=64', 'max_length=20')},
     'text_detection': {'db': SMALL_DB, 'pp_ocr_det': (*SMALL_DB, 'eval_transforms.0.side=64')},
 }
 PAIRS = [(family, base, data) for family, bases in BASES.items() for base in bases for data in LAYOUTS[family]]

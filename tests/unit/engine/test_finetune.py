@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 from phalanx.config.read import ConfigError
+from phalanx.engine.checks import check_can_freeze
 from phalanx.engine.job import open_job
 from phalanx.engine.optim.frozen import FrozenAtFirst, freeze
 from phalanx.engine.progress import Progress
@@ -110,8 +111,9 @@ def test_what_cannot_be_frozen_is_reported(parts: list[str], told: str) -> None:
 
 
 def test_random_weights_are_not_frozen() -> None:
-    with pytest.raises(ConfigError, match=r'train\.freeze needs train\.init_from: what is frozen would stay random'):
-        open_job('pp_liteseg_digits', [('train.freeze=[backbone]', '--set')])
+    job = open_job('pp_liteseg_digits', [('train.freeze=[backbone]', '--set')])
+    with pytest.raises(ValueError, match=r'train\.freeze needs train\.init_from: what is frozen would stay random'):
+        check_can_freeze(job.recipe, job.task.model())
 
 
 def test_a_stage_can_be_frozen_by_its_name() -> None:

@@ -186,7 +186,16 @@ FILES = {
     'ppyoloe_voc': PPYOLOE.replace('coco.yml', 'voc.yml'),
 }
 
-MODEL = {'name': 'ppyoloe', 'size': 's', 'plus': False, 'levels': 3, 'neck_alpha': False, 'encoder': 0, 'reach': [0, 16]}
+MODEL = {
+    'name': 'ppyoloe',
+    'size': 's',
+    'backbone': {'name': 'csp_rep_resnet'},
+    'plus': False,
+    'levels': 3,
+    'neck_alpha': False,
+    'encoder': 0,
+    'reach': [0, 16],
+}
 CASES = json.loads((Path(__file__).parents[2] / 'golden' / 'data' / 'lr_schedules.json').read_text())
 
 

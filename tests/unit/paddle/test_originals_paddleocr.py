@@ -400,7 +400,13 @@ FILES = {
     **DETECTORS,
 }
 
-SLANET_MODEL = {'name': 'slanet', 'scale': 1.0, 'channels': 96, 'hidden': 256, 'corners': False}
+SLANET_MODEL = {
+    'name': 'slanet',
+    'backbone': {'name': 'pp_lcnet', 'scale': 1.0},
+    'channels': 96,
+    'hidden': 256,
+    'corners': False,
+}
 CASES = json.loads((Path(__file__).parents[2] / 'golden' / 'data' / 'lr_schedules.json').read_text())
 
 
@@ -435,7 +441,8 @@ def without_nulls(keys: dict[str, Any]) -> dict[str, Any]:
 
 def test_crnn_comes_out_as_published() -> None:
     got = recipe('crnn')
-    crnn = {'name': 'crnn', 'backbone': 'mobilenet_v3', 'size': 'large', 'scale': 0.5, 'hidden_size': 96}
+    mobilenet = {'name': 'mobilenet_v3', 'size': 'large', 'scale': 0.5, 'squeeze': True}
+    crnn = {'name': 'crnn', 'backbone': mobilenet, 'hidden_size': 96}
     assert (got['task'], got['model']) == ('recognition', crnn)
     assert got['loss'] == {'name': 'ctc', 'focal': False}
     # Without a dictionary there are 36 characters, and a space is no use.
@@ -464,7 +471,7 @@ def test_svtr_lcnet_comes_out_as_published() -> None:
     got = recipe('svtr')
     assert {
         'name': 'svtr_lcnet',
-        'scale': 0.5,
+        'backbone': {'name': 'mobilenet_v1_enhance', 'scale': 0.5},
         'neck_channels': 64,
         'depth': 2,
         'hidden_size': 120,
@@ -490,7 +497,7 @@ def test_ppocrv4_comes_out_as_published() -> None:
     got = recipe('ppocrv4')
     assert {
         'name': 'svtr_lcnetv3',
-        'scale': 0.95,
+        'backbone': {'name': 'pp_lcnet_v3', 'scale': 0.95, 'merged': False},
         'neck_channels': 120,
         'depth': 2,
         'hidden_size': 120,

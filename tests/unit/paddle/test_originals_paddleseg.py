@@ -153,7 +153,7 @@ def test_pp_liteseg_comes_out_as_published(folder: Path) -> None:
     assert got['task'] == 'segmentation'
     assert got['model'] == {
         'name': 'pp_liteseg',
-        'backbone': 'stdc1',
+        'backbone': {'name': 'stdc1'},
         'arm_channels': [32, 64, 128],
         'head_channels': [32, 64, 64],
         'width': 1.0,
@@ -186,13 +186,13 @@ def test_the_second_pp_liteseg_does_not_inherit_the_channels_of_the_first(folder
     """Its constructor has those of the larger network by default, whatever the backbone."""
     got = recipe('liteseg_stdc2')
     channels = {'arm_channels': [64, 96, 128], 'head_channels': [64, 64, 64]}
-    assert got['model'] == {'name': 'pp_liteseg', 'backbone': 'stdc2', 'width': 1.0, **channels}
+    assert got['model'] == {'name': 'pp_liteseg', 'backbone': {'name': 'stdc2'}, 'width': 1.0, **channels}
     assert got['inference']['scales'] == [0.75] and got['optimizer']['weight_decay'] == 5e-4
 
 
 def test_ocrnet_comes_out_as_published(folder: Path) -> None:
     got = recipe('ocrnet')
-    assert (got['model']['name'], got['model']['backbone']) == ('ocrnet', 'hrnet_w18')
+    assert (got['model']['name'], got['model']['backbone']['name']) == ('ocrnet', 'hrnet_w18')
     entropy = {'name': 'cross_entropy', 'class_weights': None, 'avg_non_ignore': True, 'top_k': 1.0}
     assert got['loss'] == [entropy, entropy] and got['loss_coefficients'] == [1, 0.4]
     assert (got['optimizer']['momentum'], got['optimizer']['weight_decay']) == (0.9, 4e-5)
@@ -200,7 +200,11 @@ def test_ocrnet_comes_out_as_published(folder: Path) -> None:
 
 def test_segformer_comes_out_as_published(folder: Path) -> None:
     got = recipe('segformer')
-    assert (got['model']['name'], got['model']['backbone'], got['model']['head_channels']) == ('segformer', 'mit_b0', 256)
+    assert (got['model']['name'], got['model']['backbone']['name'], got['model']['head_channels']) == (
+        'segformer',
+        'mit_b0',
+        256,
+    )
     adamw = {'name': 'adamw', 'lr': 6e-5, 'betas': [0.9, 0.999], 'eps': 1e-8, 'weight_decay': 0.01, 'fused': True}
     assert got['optimizer'] == adamw
     assert (got['schedule']['power'], got['schedule']['end_lr']) == (1.0, 0.0)
@@ -212,13 +216,13 @@ def test_segformer_by_its_older_name_is_the_same(folder: Path) -> None:
     """As in configurations of releases 2.5 and 2.6."""
     text = '_base_: segformer.yml\nmodel: {_inherited_: False, type: SegFormer_B2, num_classes: 19}\n'
     model = recipe(write(folder, 'run', text))['model']
-    assert (model['name'], model['backbone']) == ('segformer', 'mit_b2')
+    assert (model['name'], model['backbone']['name']) == ('segformer', 'mit_b2')
 
 
 def test_deeplabv3p_comes_out_as_published(folder: Path) -> None:
     """The first of the ratios is the window of a single place, which is always there."""
     got = recipe('deeplab')
-    assert (got['model']['name'], got['model']['backbone']) == ('deeplabv3p', 'resnet50_vd')
+    assert (got['model']['name'], got['model']['backbone']['name']) == ('deeplabv3p', 'resnet50_vd')
     assert got['model']['dilations'] == [12, 24, 36]
 
 

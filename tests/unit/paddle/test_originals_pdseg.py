@@ -140,7 +140,7 @@ def test_xception_and_ocrnet_come_out_as_published() -> None:
     got = recipe('xception')
     assert got['model'] == {
         'name': 'deeplabv3p',
-        'backbone': 'xception65',
+        'backbone': {'name': 'xception65'},
         'output_stride': 16,
         'dilations': None,  # those of the stride
         'pyramid': True,
@@ -156,18 +156,22 @@ def test_xception_and_ocrnet_come_out_as_published() -> None:
     assert {'name': 'sgd', 'momentum': 0.9, 'lr': 0.01}.items() <= got['optimizer'].items()
     assert recipe('xception', 'AUG.TO_RGB=False')['mean'] == [0.3, 0.2, 0.1]  # in the order of BGR
     got = recipe('ocrnet')
-    assert (got['model']['name'], got['model']['backbone'], got['loss_coefficients']) == ('ocrnet', 'hrnet_w18', [1.0, 0.5])
+    assert (got['model']['name'], got['model']['backbone']['name'], got['loss_coefficients']) == (
+        'ocrnet',
+        'hrnet_w18',
+        [1.0, 0.5],
+    )
 
 
 def test_other_backbones_of_deeplab_come_out_as_published() -> None:
     """Its parts that are switched off, its rates by depth, and the decay of the norms of a backbone."""
     parts = ('ENCODER_WITH_ASPP=False', 'ENABLE_DECODER=False', 'BACKBONE=mobilenetv2')
     got = recipe('xception', *(f'MODEL.DEEPLAB.{part}' for part in parts))
-    assert {'backbone': 'mobilenet_v2', 'pyramid': False, 'decoder': False}.items() <= got['model'].items()
+    assert {'backbone': {'name': 'mobilenet_v2'}, 'pyramid': False, 'decoder': False}.items() <= got['model'].items()
     assert got['parameters']['rules'] == [{'match': 'backbone.*', 'lr_factor': 1.0, 'weight_decay': 4e-5}]
     rates = 'MODEL.DEEPLAB.BACKBONE_LR_MULT_LIST=[0.1, 0.1, 0.2, 0.2, 1.0]'
     got = recipe('xception', 'MODEL.DEEPLAB.BACKBONE=resnet_vd_50', 'MODEL.DEEPLAB.OUTPUT_STRIDE=8', rates)
-    assert {'backbone': 'resnet50_vd', 'output_stride': 8}.items() <= got['model'].items()
+    assert {'backbone': {'name': 'resnet50_vd'}, 'output_stride': 8}.items() <= got['model'].items()
     assert [(rule['match'], rule['lr_factor']) for rule in got['parameters']['rules']] == [
         ('backbone.stem.*', 0.1),
         ('backbone.stages.0.*', 0.1),
@@ -182,7 +186,12 @@ def test_other_backbones_of_deeplab_come_out_as_published() -> None:
 def test_the_rates_of_the_lite_backbone_are_those_of_its_convolutions_by_depth() -> None:
     """Its release 0.8 counts blocks in threes and gives no rate to norms: here, for every parameter that there is."""
     got = job('lite')
-    assert plain(got.resolved)['model'] == {'name': 'lraspp', 'window': 769, 'align_corners': True}
+    assert plain(got.resolved)['model'] == {
+        'name': 'lraspp',
+        'backbone': {'name': 'mobilenet_v3_halved'},
+        'window': 769,
+        'align_corners': True,
+    }
     model = MODELS['lraspp'](19)
     rates = {}
     for group in parameter_groups(model, got.recipe.parameters):

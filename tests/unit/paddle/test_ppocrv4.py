@@ -20,6 +20,7 @@ from phalanx.families.recognition.loss import CTC, NRTR, TextLoss
 from phalanx.families.recognition.models.nrtr import NRTRHead
 from phalanx.families.recognition.models.svtr_lcnetv3 import SVTRLCNetV3, svtr_lcnetv3
 from phalanx.families.recognition.texts import Texts
+from phalanx.nn.backbones.lcnetv3 import pp_lcnet_v3
 from phalanx.paddle.weights import stored_as_in_paddle
 from phalanx.paddle.weights.recognition import svtr_in_order
 from phalanx.paddle.weights.recognition import svtr_lcnetv3 as named
@@ -163,9 +164,11 @@ def test_the_published_recogniser_gives_the_same_probabilities() -> None:
     assert spec is not None
     assert spec.origin is not None
     file = Path(spec.origin).parent / 'models' / 'ch_PP-OCRv4_rec_infer.onnx'
-    model: nn.Module = svtr_lcnetv3(6624, merged=True).eval()
+    model: nn.Module = svtr_lcnetv3(6624, backbone=partial(pp_lcnet_v3, scale=0.95, merged=True)).eval()
     assert load_weights(model, file).notes == []
-    (note,) = load_weights(svtr_lcnetv3(6624, merged=True, nrtr_size=384), file).notes
+    (note,) = load_weights(
+        svtr_lcnetv3(6624, backbone=partial(pp_lcnet_v3, scale=0.95, merged=True), nrtr_size=384), file
+    ).notes
     assert 'not there and stay as initialised: nrtr.' in note
     line = np.random.default_rng(0).uniform(-1, 1, (1, 3, 48, 160)).astype(np.float32)
     session = onnxruntime.InferenceSession(file)

@@ -15,11 +15,12 @@ from torch import nn
 from phalanx.families.recognition.loss import CTC, NRTR
 from phalanx.families.recognition.models.svtr_lcnetv3 import SVTRLCNetV4
 from phalanx.families.text_detection.models.db import db
+from phalanx.nn.backbones.lcnetv4 import pp_lcnet_v4
 from phalanx.nn.layers import ConvBNReLU
 from phalanx.weights.onnx_file import weights_in
 from phalanx.weights.reading import load_weights
 
-detector = partial(db, backbone='pp_lcnet_v4', neck='wide_rse_fpn', neck_channels=96)
+detector = partial(db, backbone=partial(pp_lcnet_v4), neck='wide_rse_fpn', neck_channels=96)
 needs_wheel = pytest.mark.skipif(find_spec('rapidocr') is None, reason='rapidocr, which has the weights, is not here')
 
 

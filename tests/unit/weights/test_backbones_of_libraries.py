@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,7 @@ from phalanx.families.segmentation.models.ocrnet import ocrnet
 from phalanx.families.segmentation.models.pp_liteseg import pp_liteseg
 from phalanx.families.segmentation.models.segformer import segformer
 from phalanx.families.text_detection.models.db import db
+from phalanx.nn.backbones import BACKBONES
 from phalanx.weights.reading import fit_of, load_weights
 
 timm = pytest.importorskip('timm', reason='timm, whose networks are the measure here, is not installed')
@@ -48,7 +50,7 @@ def agree(ours: Tensor, theirs: Tensor) -> None:
 def test_resnet_vd_is_resnet_d_of_timm(tmp_path: Path) -> None:
     """Ours keeps maps at 1/8 of the size: where timm halves, it spreads the windows instead. Theirs is made to do the same."""
     theirs, path = saved_random('resnet50d', tmp_path)
-    model = deeplabv3p(2, backbone='resnet50_vd')
+    model = deeplabv3p(2, backbone=partial(BACKBONES['resnet50_vd']))
     assert len(load_weights(model, path, part='backbone').fits[0].left_over) == 2  # the classifier
     images = torch.randn(1, 3, 64, 96)
     for stage, dilations in ((theirs.layer3, [2] * 6), (theirs.layer4, [4, 8, 16])):
@@ -95,7 +97,7 @@ def test_hrnet_is_that_of_timm(tmp_path: Path) -> None:
 def test_xception_is_that_of_timm(tmp_path: Path) -> None:
     """Ours keeps maps at 1/16 of the size: its exit does not halve, and its last windows are spread."""
     theirs, path = saved_random('xception65', tmp_path)
-    model = deeplabv3p(2, backbone='xception65')
+    model = deeplabv3p(2, backbone=partial(BACKBONES['xception65']))
     load_weights(model, path, part='backbone')
     for conv in (theirs.blocks[19].shortcut.conv, theirs.blocks[19].stack.conv3.conv_dw):
         conv.stride = (1, 1)
@@ -145,7 +147,7 @@ def test_mit_is_that_of_segformers_authors(tmp_path: Path, named: Callable[[dict
     for parameter in theirs.parameters():
         nn.init.normal_(parameter, std=0.1)
     torch.save(named(theirs.state_dict()), tmp_path / 'mit_b0.pth')
-    model = segformer(2, backbone='mit_b0')
+    model = segformer(2, backbone=partial(BACKBONES['mit_b0']))
     fit = load_weights(model, tmp_path / 'mit_b0.pth', part='backbone').fits[0]
     assert not fit.missing and not fit.misshapen
     images = torch.randn(1, 3, 64, 96)
@@ -218,7 +220,7 @@ def test_stdc_is_that_of_its_authors(tmp_path: Path) -> None:
     torch.manual_seed(0)
     theirs = PublishedSTDC()
     torch.save({'state_dict': theirs.weights}, tmp_path / 'STDCNet813M_73.91.tar')
-    model = pp_liteseg(2, backbone='stdc1')
+    model = pp_liteseg(2, backbone=partial(BACKBONES['stdc1']))
     fit = load_weights(model, tmp_path / 'STDCNet813M_73.91.tar', part='backbone').fits[0]
     assert not fit.missing and not fit.misshapen
     for module in model.modules():
@@ -233,11 +235,15 @@ def test_stdc_is_that_of_its_authors(tmp_path: Path) -> None:
     ('ours', 'theirs', 'reason'),
     [
         (
-            lambda: deeplabv3p(2, backbone='resnet50_vd'),
+            lambda: deeplabv3p(2, backbone=partial(BACKBONES['resnet50_vd'])),
             lambda: torchvision.models.resnet50(),
             "is a plain ResNet.* timm's resnet50d",
         ),
-        (lambda: deeplabv3p(2, backbone='resnet50_vd'), lambda: timm.create_model('resnet50'), 'is a plain ResNet'),
+        (
+            lambda: deeplabv3p(2, backbone=partial(BACKBONES['resnet50_vd'])),
+            lambda: timm.create_model('resnet50'),
+            'is a plain ResNet',
+        ),
         (lambda: db(), lambda: torchvision.models.mobilenet_v3_large(), 'no widening convolution, .* slope 1/6, not 0.2'),
         (lambda: CRNN(10), lambda: timm.create_model('mobilenetv3_large_100'), 'is a MobileNetV3 of timm or torchvision'),
     ],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ import torch
 from phalanx.families.segmentation.models.unet import unet
 from phalanx.families.table.models.slanet import slanet
 from phalanx.families.text_detection.models.db import DB, db
-from phalanx.nn.backbones.lcnetv3 import Affine
+from phalanx.nn.backbones.lcnetv3 import Affine, pp_lcnet_v3
 from phalanx.paddle.pdparams import RefusedError
 from phalanx.paddle.weights.db import in_order
 from phalanx.system.errors import CheckpointError
@@ -24,7 +25,7 @@ onnx = pytest.importorskip('onnx', reason='reading ONNX files needs onnx')
 
 
 def small_db(*, merged: bool = True) -> DB:
-    return db(backbone='pp_lcnet_v3', scale=0.35, merged=merged, neck='rse_fpn', neck_channels=32)
+    return db(backbone=partial(pp_lcnet_v3, scale=0.35, merged=merged), neck='rse_fpn', neck_channels=32)
 
 
 def saved(layers: list[tuple[str, list[np.ndarray]]], path: Path) -> Path:
@@ -132,7 +133,7 @@ def test_the_published_detector_of_pp_ocrv4_gives_the_same_map() -> None:
     assert spec is not None
     assert spec.origin is not None
     file = Path(spec.origin).parent / 'models' / 'ch_PP-OCRv4_det_infer.onnx'
-    model = db(backbone='pp_lcnet_v3', merged=True, neck='rse_fpn', neck_channels=96).eval()
+    model = db(backbone=partial(pp_lcnet_v3, merged=True), neck='rse_fpn', neck_channels=96).eval()
     load_weights(model, file)
     page = np.full((1, 3, 192, 320), 1, np.float32)
     page[:, :, 60:90:4, 40:280:3] = -1

@@ -135,9 +135,10 @@ def _characters(written: Written) -> str:
 
 def _recognition(written: Written, length: Length, node: Node) -> list[str]:
     size = plan.line_size(written, node)
-    small = 'size: small                    # or large' if not node.has_gpu else 'size: large'
+    size_of_network = 'large' if node.has_gpu else 'small'
     return [
-        f'model:\n  name: crnn\n  backbone: mobilenet_v3\n  {small}\n  hidden_size: {96 if node.has_gpu else 48}',
+        f'model:\n  name: crnn\n  backbone: {{name: mobilenet_v3, size: {size_of_network}}}   # small or large\n'
+        f'  hidden_size: {96 if node.has_gpu else 48}',
         'loss:\n  name: ctc',
         _characters(written),
         '# height, width; for each character there must be four pixels of width\n'

@@ -133,7 +133,7 @@ class DetectionKeys(FamilyKeys):
     data: Annotated[partial[Data], DATA]
     loss: tuple[Annotated[partial[DetectionLoss], LOSSES, checked], ...]
     assigner: Annotated[partial[Assigner] | None, ASSIGNERS, checked] = None
-    metric: Annotated[partial[Any], METRICS] = partial(CocoAp)  # noqa: RUF009 - not changed
+    metric: Annotated[partial[Any], METRICS] = partial(CocoAp)
     transforms: tuple[Annotated[partial[Transform], TRANSFORMS, checked], ...] = ()
     eval_transforms: tuple[Annotated[partial[Transform], TRANSFORMS, checked], ...] = ()
     mean: Colours = (0.0, 0.0, 0.0)

@@ -138,7 +138,7 @@ class RecognitionKeys(FamilyKeys):
     model: Annotated[partial[nn.Module], MODELS]
     data: Annotated[partial[Data], DATA]
     loss: tuple[Annotated[partial[TextLoss], LOSSES, checked], ...]
-    metric: Annotated[partial[Any], METRICS] = partial(ReadingAccuracy)  # noqa: RUF009 - not changed
+    metric: Annotated[partial[Any], METRICS] = partial(ReadingAccuracy)
     transforms: tuple[Annotated[partial[Transform], TRANSFORMS, checked], ...] = ()
     eval_transforms: tuple[Annotated[partial[Transform], TRANSFORMS, checked], ...] = ()
     mean: Colours = (0.5, 0.5, 0.5)

@@ -126,7 +126,7 @@ class SegmentationKeys(FamilyKeys):
     model: Annotated[partial[nn.Module], MODELS]
     data: Annotated[partial[Data], DATA]
     loss: tuple[Annotated[Part[PixelLoss | Mixed], LOSSES, checked], ...]
-    metric: Annotated[partial[Any], METRICS] = partial(Confusion)  # noqa: RUF009 - not changed
+    metric: Annotated[partial[Any], METRICS] = partial(Confusion)
     transforms: tuple[Annotated[partial[Transform], TRANSFORMS, checked], ...] = ()
     eval_transforms: tuple[Annotated[partial[Transform], TRANSFORMS, checked], ...] = ()
     mean: Colours = (0.5, 0.5, 0.5)

@@ -101,7 +101,7 @@ class TableKeys(FamilyKeys):
     model: Annotated[partial[nn.Module], MODELS]
     data: Annotated[partial[Data], DATA]
     loss: tuple[Annotated[partial[TableLoss], LOSSES, checked], ...]
-    metric: Annotated[partial[Any], METRICS] = partial(TableMetric)  # noqa: RUF009 - not changed
+    metric: Annotated[partial[Any], METRICS] = partial(TableMetric)
     transforms: tuple[Annotated[partial[Transform], TRANSFORMS, checked], ...] = ()
     eval_transforms: tuple[Annotated[partial[Transform], TRANSFORMS, checked], ...] = ()
     mean: Colours = (0.485, 0.456, 0.406)

@@ -147,7 +147,7 @@ class TextDetectionKeys(FamilyKeys):
     model: Annotated[partial[nn.Module], MODELS]
     data: Annotated[partial[Data], DATA]
     loss: tuple[Annotated[partial[TextDetectionLoss], LOSSES, checked], ...]
-    metric: Annotated[partial[Any], METRICS] = partial(Hmean)  # noqa: RUF009 - not changed
+    metric: Annotated[partial[Any], METRICS] = partial(Hmean)
     transforms: tuple[Annotated[partial[Transform], TRANSFORMS, checked], ...] = ()
     eval_transforms: tuple[Annotated[partial[Transform], TRANSFORMS, checked], ...] = ()
     mean: Colours = (0.485, 0.456, 0.406)

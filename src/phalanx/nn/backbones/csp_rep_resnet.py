@@ -4,24 +4,23 @@ Xu et al., PP-YOLOE: An evolved version of YOLO, https://arxiv.org/abs/2203.1625
 PaddleDetection. Shapes: B batch, C channels.
 """
 
-from collections.abc import Iterable
-from typing import Literal
+from collections.abc import Iterable, Sequence
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
-from phalanx.nn.layers import ConvBN, ConvBNSiLU, maps_of
+from phalanx.nn.backbones.backbone import Backbone
+from phalanx.nn.layers import ConvBN, ConvBNSiLU, Stride, initialise_convs, maps_of
 
 
 class CSPRepResNet(nn.Module):
-    """images [B, 3, H, W] -> three maps, of 1/8, 1/16 and 1/32 of the size (rounded up), `channels` deep.
+    """images [B, 3, H, W] -> four maps, of 1/4, 1/8, 1/16 and 1/32 of the size (rounded up), `channels` deep."""
 
-    With four `levels` the first map is of 1/4.
-    """
+    strides = (4, 8, 16, 32)
 
-    def __init__(self, *, width: float, depth: float, alpha: bool, levels: Literal[3, 4] = 3) -> None:
+    def __init__(self, *, width: float, depth: float, alpha: bool) -> None:
         """`width` and `depth` multiply the channels and the blocks of size l; `alpha`: as in RepBlock."""
         super().__init__()
         channels = [round(count * width) for count in (64, 128, 256, 512, 1024)]
@@ -32,10 +31,16 @@ class CSPRepResNet(nn.Module):
             halving_stage(before, after, count, alpha=alpha)
             for before, after, count in zip(channels, channels[1:], blocks, strict=False)
         )
-        self.channels = tuple(channels[-levels:])
+        self.channels = tuple(channels[1:])
+        initialise_convs(self)
 
     def forward(self, images: Tensor) -> list[Tensor]:  # [B, 3, H, W]
-        return maps_of(self.stages, self.stem(images))[-len(self.channels) :]
+        return maps_of(self.stages, self.stem(images))
+
+
+def csp_rep_resnet(strides: Sequence[Stride], width: float = 0.5, depth: float = 0.33, alpha: bool = False) -> Backbone:
+    """CSPRepResNet of size s. PP-YOLOE hands over the `width` and `depth` of its own size, and `alpha` for PP-YOLOE+."""
+    return CSPRepResNet(width=width, depth=depth, alpha=alpha)
 
 
 def halving_stage(in_channels: int, out_channels: int, num_blocks: int, *, alpha: bool) -> nn.Sequential:

@@ -11,17 +11,20 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from phalanx.nn.layers import ConvBN, ConvBNReLU, resize
+from phalanx.nn.backbones.backbone import Backbone
+from phalanx.nn.layers import ConvBN, ConvBNReLU, Stride, resize
 
 
 class HRNet(nn.Module):
-    """images [B, 3, H, W] -> one map of 1/4 of the size (rounded up): those of all branches side by side, `channels` deep."""
+    """images [B, 3, H, W] -> the maps of all branches, of 1/4, 1/8, 1/16 and 1/32 of the size (rounded up), `channels` deep."""
+
+    strides = (4, 8, 16, 32)
 
     def __init__(self, width: int) -> None:
         """`width`: channels of the finest branch; each coarser one has twice as many."""
         super().__init__()
         branches = [width, 2 * width, 4 * width, 8 * width]
-        self.channels = sum(branches)
+        self.channels = tuple(branches)
         self.stem = nn.Sequential(HalvingConvBNReLU(3, 64), HalvingConvBNReLU(64, 64))
         self.first = nn.Sequential(*(bottleneck(channels) for channels in (64, 256, 256, 256)))
         self.finest = ConvBNReLU(256, width, 3)
@@ -31,14 +34,24 @@ class HRNet(nn.Module):
         )
         initialise(self)
 
-    def forward(self, images: Tensor) -> Tensor:  # [B, 3, H, W]
+    def forward(self, images: Tensor) -> list[Tensor]:  # [B, 3, H, W]
         x = self.first(self.stem(images))  # [B, 256, H/4, W/4]
         maps = [self.finest(x)]
         for join, stage in zip(self.joining, self.stages, strict=True):
             maps.append(join(x))  # a branch of half the size of the coarsest one so far
             maps = stage(maps)
             x = maps[-1]
-        return torch.cat([resize(x, maps[0]) for x in maps], dim=1)  # [B, C, H/4, W/4]
+        return maps
+
+
+def hrnet_w18(strides: Sequence[Stride]) -> Backbone:
+    """HRNet-W18: 18, 36, 72 and 144 channels."""
+    return HRNet(18)
+
+
+def hrnet_w48(strides: Sequence[Stride]) -> Backbone:
+    """HRNet-W48: 48, 96, 192 and 384 channels."""
+    return HRNet(48)
 
 
 class HalvingConvBN(ConvBN):

@@ -4,6 +4,7 @@ The backbone of PP-OCRv4 and PP-OCRv5 mobile, of detectors and recognisers; laye
 Vasu et al., MobileOne, https://arxiv.org/abs/2206.04040. Shapes: B batch, C channels.
 """
 
+from collections.abc import Sequence
 from functools import partial
 
 import torch
@@ -11,11 +12,13 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
+from phalanx.nn.backbones.backbone import Backbone
 from phalanx.nn.backbones.pp_lcnet import Block, PPLCNet, Stages
-from phalanx.nn.layers import ConvBN, DepthwiseConv2d, Stride, initialise_convs
+from phalanx.nn.layers import ConvBN, DepthwiseConv2d, Stride, initialise_as_paddle
 from phalanx.parallel.norms import BatchNorm2d
 
 BRANCHES = 4  # convolutions of the full kernel in each sum, as published
+NARROWED = (16, 24, 56, 480)  # channels of the maps of NarrowedLCNetV3, at scale 1
 DETECTION: Stages = (  # the first at 1/2 of the size, then each at half of the one before
     (Block(3, 32),),
     (Block(3, 64, 2), Block(3, 64)),
@@ -42,7 +45,30 @@ class PPLCNetV3(PPLCNet):
     def __init__(self, stages: Stages, *, scale: float, merged: bool = False) -> None:
         """`scale`: how many channels there are, as a share of the published ones; `merged`: as in RepConv."""
         super().__init__(scale, stages, multiple=16, stem=ConvBN, conv=partial(RepConv, merged=merged))
-        initialise_convs(self)
+
+
+class NarrowedLCNetV3(PPLCNetV3):
+    """The same with fewer channels in its maps, but those of the finest, as the detectors of PP-OCRv4 have it."""
+
+    def __init__(self, *, scale: float, merged: bool) -> None:
+        super().__init__(DETECTION, scale=scale, merged=merged)
+        wide, self.channels = self.channels, tuple(int(channels * scale) for channels in NARROWED)
+        self.narrow = nn.ModuleList(nn.Conv2d(*each, 1) for each in zip(wide, self.channels, strict=True))
+        initialise_as_paddle(self.narrow)
+
+    def forward(self, images: Tensor) -> list[Tensor]:
+        return [narrow(x) for narrow, x in zip(self.narrow, super().forward(images), strict=True)]
+
+
+def pp_lcnet_v3(strides: Sequence[Stride], *, scale: float = 0.75, merged: bool = False) -> Backbone:
+    """PP-LCNetV3 as the detectors of PP-OCRv4 have it; for networks that read text lines, that of its recognisers.
+
+    `scale`: channels as a share of the published ones. `merged`: as in exported files, with one convolution where there are
+    several in training.
+    """
+    if isinstance(strides[-1], tuple):
+        return PPLCNetV3(RECOGNITION, scale=scale, merged=merged)
+    return NarrowedLCNetV3(scale=scale, merged=merged)
 
 
 class RepConv(nn.Module):

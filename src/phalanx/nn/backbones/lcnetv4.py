@@ -5,12 +5,14 @@ https://arxiv.org/abs/2307.09283; the stem is that of PP-HGNetV2. Layer order an
 and the PyTorch port in the transformers library. Shapes: B batch, C channels.
 """
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from phalanx.nn.backbones.backbone import Backbone
 from phalanx.nn.layers import ConvBN, ConvBNReLU, DepthwiseConv2d, SqueezeExcitation, Stride, initialise_convs, maps_of
 
 
@@ -46,11 +48,29 @@ class PPLCNetV4(nn.Module):
                 before = stage.channels
             blocks.extend(LCNetV4Block(before, before, squeeze=squeeze) for squeeze in stage.squeeze)
             self.stages.append(blocks)
-        self.channels = tuple(stage.channels for stage in stages)
+        self.channels, self.strides = tuple(stage.channels for stage in stages), strides_of(stages)
         initialise_convs(self)
 
     def forward(self, images: Tensor) -> list[Tensor]:
         return maps_of(self.stages, self.stem(images))
+
+
+def strides_of(stages: tuple[Stage, ...]) -> tuple[Stride, ...]:
+    """The strides of the maps of `stages` behind the stem."""
+    strides, height, width = list[Stride](), 4, 4
+    for stage in stages:
+        step = stage.stride or 1
+        down, right = (step, step) if isinstance(step, int) else step
+        height, width = height * down, width * right
+        strides.append(height if height == width else (height, width))
+    return tuple(strides)
+
+
+def pp_lcnet_v4(strides: Sequence[Stride]) -> Backbone:
+    """PP-LCNetV4 of PP-OCRv6 small: of its detector, or of its recogniser for networks that read text lines."""
+    if isinstance(strides[-1], tuple):
+        return PPLCNetV4(RECOGNITION, stem_channels=48)
+    return PPLCNetV4(DETECTION, stem_channels=24)
 
 
 class Stem(nn.Module):

@@ -11,7 +11,8 @@ import numpy as np
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from phalanx.nn.layers import DepthwiseConv2d, maps_of
+from phalanx.nn.backbones.backbone import Backbone
+from phalanx.nn.layers import DepthwiseConv2d, Stride, maps_of
 from phalanx.nn.stochastic import DropPath
 
 HEADS, REDUCTIONS = (1, 2, 5, 8), (8, 4, 2, 1)  # of the four stages
@@ -20,10 +21,12 @@ HEADS, REDUCTIONS = (1, 2, 5, 8), (8, 4, 2, 1)  # of the four stages
 class MixViT(nn.Module):
     """images [B, 3, H, W] -> four maps, of 1/4, 1/8, 1/16 and 1/32 of the size (rounded up), `channels` deep."""
 
+    strides = (4, 8, 16, 32)
+
     def __init__(self, channels: Sequence[int], blocks: Sequence[int], *, drop_path: float) -> None:
         """`blocks` of each stage; `drop_path`: how often training skips the last block, the ones before it less and less."""
         super().__init__()
-        self.channels = channels
+        self.channels = tuple(channels)
         drops = np.split(np.linspace(0, drop_path, sum(blocks)), np.cumsum(blocks)[:-1])
         sizes = zip((3, *channels[:3]), channels, drops, HEADS, REDUCTIONS, strict=True)
         self.stages = nn.ModuleList(
@@ -133,3 +136,33 @@ def initialise(backbone: MixViT) -> None:
             nn.init.normal_(module.weight, std=math.sqrt(2 / fan_out))
             assert module.bias is not None
             nn.init.zeros_(module.bias)
+
+
+def mit_b0(strides: Sequence[Stride], *, drop_path: float = 0.1) -> Backbone:
+    """MiT-B0. `drop_path`: probability of skipping the last block in training; it falls linearly to 0 at the first."""
+    return MixViT((32, 64, 160, 256), (2, 2, 2, 2), drop_path=drop_path)
+
+
+def mit_b1(strides: Sequence[Stride], *, drop_path: float = 0.1) -> Backbone:
+    """MiT-B1. `drop_path`: probability of skipping the last block in training; it falls linearly to 0 at the first."""
+    return MixViT((64, 128, 320, 512), (2, 2, 2, 2), drop_path=drop_path)
+
+
+def mit_b2(strides: Sequence[Stride], *, drop_path: float = 0.1) -> Backbone:
+    """MiT-B2. `drop_path`: probability of skipping the last block in training; it falls linearly to 0 at the first."""
+    return MixViT((64, 128, 320, 512), (3, 4, 6, 3), drop_path=drop_path)
+
+
+def mit_b3(strides: Sequence[Stride], *, drop_path: float = 0.1) -> Backbone:
+    """MiT-B3. `drop_path`: probability of skipping the last block in training; it falls linearly to 0 at the first."""
+    return MixViT((64, 128, 320, 512), (3, 4, 18, 3), drop_path=drop_path)
+
+
+def mit_b4(strides: Sequence[Stride], *, drop_path: float = 0.1) -> Backbone:
+    """MiT-B4. `drop_path`: probability of skipping the last block in training; it falls linearly to 0 at the first."""
+    return MixViT((64, 128, 320, 512), (3, 8, 27, 3), drop_path=drop_path)
+
+
+def mit_b5(strides: Sequence[Stride], *, drop_path: float = 0.1) -> Backbone:
+    """MiT-B5. `drop_path`: probability of skipping the last block in training; it falls linearly to 0 at the first."""
+    return MixViT((64, 128, 320, 512), (3, 6, 40, 3), drop_path=drop_path)

@@ -4,12 +4,14 @@ Sandler et al., MobileNetV2: Inverted Residuals and Linear Bottlenecks, https://
 first block has a widening convolution like all others, though it widens by nothing. Shapes: B batch, C channels.
 """
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from torch import Tensor, nn
 
+from phalanx.nn.backbones.backbone import Backbone, output_stride
 from phalanx.nn.backbones.mobilenet_v3 import Block, InvertedResidual, with_last_inner
-from phalanx.nn.layers import ConvBNReLU6, initialise_convs
+from phalanx.nn.layers import ConvBNReLU6, Stride, initialise_convs
 
 
 class Group(NamedTuple):
@@ -44,6 +46,7 @@ class MobileNetV2(nn.Module):
     def __init__(self, *, output_stride: int) -> None:
         """`output_stride`: 8, 16 or 32; halvings beyond it are left out."""
         super().__init__()
+        self.strides = (4, output_stride)
         self.stem = ConvBNReLU6(3, STEM_CHANNELS, 3, stride=2)
         self.groups = nn.ModuleList()
         before, stride = STEM_CHANNELS, 2
@@ -64,3 +67,8 @@ class MobileNetV2(nn.Module):
         for group in rest:
             x = group(x)
         return [fine, x]
+
+
+def mobilenet_v2(strides: Sequence[Stride]) -> Backbone:
+    """MobileNetV2, its maps no coarser than the network needs."""
+    return MobileNetV2(output_stride=output_stride(strides))

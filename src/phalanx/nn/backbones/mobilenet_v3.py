@@ -9,6 +9,7 @@ from typing import Literal, NamedTuple
 
 from torch import Tensor, nn
 
+from phalanx.nn.backbones.backbone import Backbone
 from phalanx.nn.layers import (
     ConvBN,
     ConvBNHardswish,
@@ -47,11 +48,19 @@ LARGE = (  # in stages: each gives a map, at half the size of the one before
     ),
     (Block(5, 672, 160, True, 'hardswish', 2), Block(5, 960, 160, True, 'hardswish'), Block(5, 960, 160, True, 'hardswish')),
 )
+HALVED_LAST_STAGE = (
+    Block(5, 336, 80, True, 'hardswish', 2),
+    Block(5, 480, 80, True, 'hardswish'),
+    Block(5, 480, 80, True, 'hardswish'),
+)
 CONVS: dict[str, type[ConvBN]] = {'relu': ConvBNReLU, 'relu6': ConvBNReLU6, 'hardswish': ConvBNHardswish}
 
 
 class MobileNetV3(nn.Module):
     """images [B, 3, H, W] -> four maps, of 1/4, 1/8, 1/16 and 1/32 of the size (rounded up), `channels` deep."""
+
+    strides: tuple[int, ...] = (4, 8, 16, 32)
+    channels: tuple[int, ...]
 
     def __init__(
         self,
@@ -80,6 +89,29 @@ class MobileNetV3(nn.Module):
     def forward(self, images: Tensor) -> list[Tensor]:
         *maps, coarsest = maps_of(self.stages, self.stem(images))
         return [*maps, self.last(coarsest)]
+
+
+class HalvedMobileNetV3(MobileNetV3):
+    """images [B, 3, H, W] -> two maps, of 1/8 and 1/32 of the size (rounded up), `channels` deep.
+
+    The last stage has half of the paper's channels, as in PaddleSeg 0.8. The first map is the widened one inside the last block
+    of its size.
+    """
+
+    strides = (8, 32)
+
+    def __init__(self) -> None:
+        super().__init__((*LARGE[:-1], HALVED_LAST_STAGE), last_channels=480, scale=1.0)
+        self.channels = (LARGE[1][-1].inner, 480)
+
+    def forward(self, images: Tensor) -> list[Tensor]:
+        fine, x = with_last_inner(self.stages[1].children(), self.stages[0](self.stem(images)))
+        return [fine, self.last(self.stages[3](self.stages[2](x)))]
+
+
+def mobilenet_v3_halved(strides: Sequence[Stride]) -> Backbone:
+    """MobileNetV3-large as PaddleSeg's LR-ASPP has it: half of the channels in its last stage, maps of strides 8 and 32."""
+    return HalvedMobileNetV3()
 
 
 class InvertedResidual(nn.Module):

@@ -4,12 +4,13 @@ Cui et al., PP-LCNet: A Lightweight CPU Convolutional Neural Network, https://ar
 PaddleOCR. The classification end of the paper's network is left out. Shapes: B batch, C channels.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from torch import Tensor, nn
 
-from phalanx.nn.layers import ConvBN, ConvBNHardswish, DepthwiseSeparable, Stride, maps_of, scaled
+from phalanx.nn.backbones.backbone import Backbone
+from phalanx.nn.layers import ConvBN, ConvBNHardswish, DepthwiseSeparable, Stride, initialise_convs, maps_of, scaled
 
 
 class Block(NamedTuple):
@@ -39,6 +40,9 @@ class PPLCNet(nn.Module):
     With those of the PAPER they are of 1/4, 1/8, 1/16 and 1/32 of the size (rounded up).
     """
 
+    channels: tuple[int, ...]
+    strides: tuple[Stride, ...]
+
     def __init__(
         self,
         scale: float,
@@ -56,16 +60,25 @@ class PPLCNet(nn.Module):
         before = scaled(STEM_CHANNELS, scale, multiple=multiple)
         self.stem = stem(3, before, 3, stride=2)
         self.stages = nn.ModuleList()
-        channels = []
+        channels, strides, height, width = [], list[Stride](), 2, 2
         for blocks in stages:
             stage = nn.Sequential()
             for kernel_size, out_channels, stride, squeeze in blocks:
                 after = scaled(out_channels, scale, multiple=multiple)
                 stage.append(DepthwiseSeparable(before, after, kernel_size, stride=stride, squeeze=squeeze, conv=conv))
                 before = after
+                down, right = (stride, stride) if isinstance(stride, int) else stride
+                height, width = height * down, width * right
             self.stages.append(stage)
             channels.append(before)
-        self.channels = tuple(channels[1:])
+            strides.append(height if height == width else (height, width))
+        self.channels, self.strides = tuple(channels[1:]), tuple(strides[1:])
+        initialise_convs(self)
 
     def forward(self, images: Tensor) -> list[Tensor]:
         return maps_of(self.stages, self.stem(images))[1:]
+
+
+def pp_lcnet(strides: Sequence[Stride], *, scale: float = 1.0) -> Backbone:
+    """PP-LCNet. `scale`: channels as a share of the published ones."""
+    return PPLCNet(scale)

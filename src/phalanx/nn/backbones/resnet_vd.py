@@ -6,10 +6,13 @@ ResNet-D). Layer order as in PaddleSeg and PaddleOCR. Shapes: B batch, C channel
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from phalanx.nn.layers import ConvBN, ConvBNReLU, initialise_convs, maps_of
+from phalanx.nn.backbones.backbone import Backbone, output_stride
+from phalanx.nn.layers import ConvBN, ConvBNReLU, Stride, initialise_convs, maps_of
 
 INNER_CHANNELS = (64, 128, 256, 512)  # of the blocks of each stage
 
@@ -26,6 +29,7 @@ class ResNetVD(nn.Module):
         super().__init__()
         self.stem = nn.Sequential(ConvBNReLU(3, 32, 3, stride=2), ConvBNReLU(32, 32, 3), ConvBNReLU(32, 64, 3))
         self.channels = tuple(block.widening * inner for inner in INNER_CHANNELS)
+        self.strides = tuple(min(stride, output_stride) for stride in (4, 8, 16, 32))
         dilations: list[tuple[int, ...]] = [(1,) * count for count in blocks]
         strides = [1, 2, 2, 2]
         if output_stride == 8:
@@ -87,13 +91,16 @@ def stage(
     return nn.Sequential(first, *(block(out_channels, inner_channels, dilation) for dilation in dilations[1:]))
 
 
-def resnet18_vd() -> ResNetVD:
+def resnet18_vd(strides: Sequence[Stride]) -> Backbone:
+    """ResNet18-vd, with maps of strides 4, 8, 16 and 32."""
     return ResNetVD((2, 2, 2, 2), block=Residual, output_stride=32)
 
 
-def resnet50_vd(*, output_stride: int = 8) -> ResNetVD:
-    return ResNetVD((3, 4, 6, 3), block=Bottleneck, output_stride=output_stride)
+def resnet50_vd(strides: Sequence[Stride]) -> Backbone:
+    """ResNet50-vd, dilated where the network needs no map as coarse as 1/32."""
+    return ResNetVD((3, 4, 6, 3), block=Bottleneck, output_stride=output_stride(strides))
 
 
-def resnet101_vd(*, output_stride: int = 8) -> ResNetVD:
-    return ResNetVD((3, 4, 23, 3), block=Bottleneck, output_stride=output_stride)
+def resnet101_vd(strides: Sequence[Stride]) -> Backbone:
+    """ResNet101-vd, dilated where the network needs no map as coarse as 1/32."""
+    return ResNetVD((3, 4, 23, 3), block=Bottleneck, output_stride=output_stride(strides))

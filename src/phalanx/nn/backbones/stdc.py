@@ -5,14 +5,19 @@ Layer order as in PaddleSeg. The classification end of the paper's network is le
 data-parallel training.
 """
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor, nn
 
-from phalanx.nn.layers import ConvBN, ConvBNReLU, maps_of
+from phalanx.nn.backbones.backbone import Backbone
+from phalanx.nn.layers import ConvBN, ConvBNReLU, Stride, initialise_convs, maps_of
 
 
 class STDC(nn.Module):
     """images [B, 3, H, W] -> five maps, of 1/2, 1/4, 1/8, 1/16 and 1/32 of the size (rounded up), `channels` deep."""
+
+    strides = (2, 4, 8, 16, 32)
 
     def __init__(self, blocks: tuple[int, int, int], width: float) -> None:
         """`blocks`: how many blocks the last three stages have; `width`: channels as a share of the published ones."""
@@ -24,6 +29,7 @@ class STDC(nn.Module):
             halving = STDCBlock(before, after, stride=2)
             stages.append(nn.Sequential(halving, *(STDCBlock(after, after) for _ in range(count - 1))))
         self.stages = nn.ModuleList(stages)
+        initialise_convs(self)
 
     def forward(self, images: Tensor) -> list[Tensor]:  # [B, 3, H, W]
         return maps_of(self.stages, images)
@@ -55,3 +61,13 @@ class STDCBlock(nn.Module):
 def widened(channels: int, width: float) -> int:
     """`channels` times `width`, as a multiple of 8, which STDC's blocks divide by."""
     return max(8, round(channels * width / 8) * 8)
+
+
+def stdc1(strides: Sequence[Stride], width: float = 1.0) -> Backbone:
+    """STDC813 of the paper. PP-LiteSeg hands over its own `width`."""
+    return STDC((2, 2, 2), width)
+
+
+def stdc2(strides: Sequence[Stride], width: float = 1.0) -> Backbone:
+    """STDC1446 of the paper. PP-LiteSeg hands over its own `width`."""
+    return STDC((4, 5, 3), width)

@@ -4,11 +4,13 @@ Chen et al., Encoder-Decoder with Atrous Separable Convolution for Semantic Imag
 Layer order and norms as in PaddleSeg with output stride 16. Shapes: B batch, C channels.
 """
 
+from collections.abc import Sequence
 from itertools import pairwise
 
 from torch import Tensor, nn
 
-from phalanx.nn.layers import ConvBN, ConvBNReLU, initialise_convs, maps_of
+from phalanx.nn.backbones.backbone import Backbone
+from phalanx.nn.layers import ConvBN, ConvBNReLU, Stride, initialise_convs, maps_of
 from phalanx.parallel.norms import BatchNorm2d
 
 
@@ -16,12 +18,10 @@ class Xception(nn.Module):
     """images [B, 3, H, W] -> two maps, of 1/4 and 1/16 of the size (rounded up), `channels` deep."""
 
     channels = (128, 2048)
+    strides = (4, 16)
 
-    def __init__(self, *, output_stride: int) -> None:
-        """Raises ValueError for another output stride than 16."""
+    def __init__(self) -> None:
         super().__init__()
-        if output_stride != 16:
-            raise ValueError(f'output_stride: xception65 has 16 and no other, got {output_stride}')
         self.stem = nn.Sequential(ConvBNReLU(3, 32, 3, stride=2), ConvBNReLU(32, 64, 3))
         self.entry = nn.ModuleList(Block(before, (after,) * 3, stride=2) for before, after in pairwise((64, 128, 256, 728)))
         self.middle = nn.Sequential(*(Block(728, (728,) * 3) for _ in range(16)))
@@ -65,3 +65,8 @@ def rectified_atrous(in_channels: int, out_channels: int) -> nn.Sequential:
     """The separable convolution of the last block: each of its two halves rectified afterwards, the windows spread by 2."""
     depthwise = ConvBNReLU(in_channels, in_channels, 3, dilation=2, groups=in_channels)
     return nn.Sequential(depthwise, ConvBNReLU(in_channels, out_channels, 1))
+
+
+def xception65(strides: Sequence[Stride]) -> Backbone:
+    """Xception-65 of DeepLabv3+, with maps of strides 4 and 16 and no others."""
+    return Xception()

@@ -175,10 +175,10 @@ def _network(section: Section, decay: Node) -> tuple[Node, list[dict[str, Any]]]
     backbone.only('in_channels', 3)
     match kind.value:
         case 'MobileNetV3':
-            keys |= {'backbone': renamed(kind, 'mobilenet_v3'), 'scale': backbone.take('scale', 0.5)}
+            scale, plain_blocks = backbone.take('scale', 0.5), backbone.take('disable_se', False)
             backbone.only('model_name', 'large')
-            plain_blocks = backbone.take('disable_se', False)
-            keys['squeeze'] = renamed(plain_blocks, not plain_blocks.value)
+            options = {'scale': scale, 'squeeze': renamed(plain_blocks, not plain_blocks.value)}
+            keys['backbone'] = backbone.becomes({'name': renamed(kind, 'mobilenet_v3'), **options})
         case 'ResNet_vd':
             layers = backbone.take('layers', 50)
             size = RESNETS.get(int(as_number(layers) or 0), '')
@@ -188,7 +188,7 @@ def _network(section: Section, decay: Node) -> tuple[Node, list[dict[str, Any]]]
             backbone.fixed({'dcn_stage': None, 'out_indices': None})
             backbone.ignore('disable_se', reason='a ResNet has no squeeze-and-excitation')
         case 'PPLCNetV3':
-            keys |= {'backbone': renamed(kind, 'pp_lcnet_v3'), 'scale': backbone.take('scale', 1.0)}
+            keys['backbone'] = backbone.becomes({'name': renamed(kind, 'pp_lcnet_v3'), 'scale': backbone.take('scale', 1.0)})
             backbone.must({'det': True})
             backbone.fixed({'conv_kxk_num': 4, 'lr_mult_list': [1.0] * 6})
             factor = backbone.take('lab_lr', 0.1)

@@ -105,7 +105,7 @@ def _network(section: Section, max_length: Node, numbers: Node) -> Node:
     head.same('max_text_length', max_length, 'TableLabelEncode')
     keys = {
         'name': renamed(kind, 'slanet'),
-        'scale': backbone.take('scale', 1.0),
+        'backbone': backbone.becomes({'name': 'pp_lcnet', 'scale': backbone.take('scale', 1.0)}),
         'channels': neck.take('out_channels', 96),
         'hidden': head.take('hidden_size', 256),
         'corners': renamed(numbers, numbers.value == 8),

@@ -247,8 +247,8 @@ def _crnn(backbone: Section, neck: Section, head: Section) -> tuple[dict[str, An
     keys: dict[str, Any] = {'name': 'crnn'}
     match kind.value:
         case 'MobileNetV3':
-            keys |= {'backbone': renamed(kind, 'mobilenet_v3'), 'scale': backbone.take('scale', 0.5)}
-            keys['size'] = backbone.take('model_name', 'small')
+            options = {'scale': backbone.take('scale', 0.5), 'size': backbone.take('model_name', 'small')}
+            keys['backbone'] = backbone.becomes({'name': renamed(kind, 'mobilenet_v3'), **options})
             backbone.fixed({'small_stride': [1, 2, 2, 2], 'large_stride': [1, 2, 2, 2], 'disable_se': False})
         case 'ResNet':
             keys['backbone'] = renamed(kind, 'resnet34_vd')
@@ -275,9 +275,10 @@ def _svtr_lcnet(backbone: Section, head: Section, max_length: Node) -> tuple[dic
     ctc, guide = _pair(head, 'head_list', 'CTCHead', 'NRTRHead' if is_v3 else 'SARHead')
     neck, fc = ctc.section('Neck'), ctc.section('Head')
     neck.must({'name': 'svtr'})
+    ours = 'pp_lcnet_v3' if is_v3 else 'mobilenet_v1_enhance'
     keys: dict[str, Any] = {
         'name': 'svtr_lcnetv3' if is_v3 else 'svtr_lcnet',
-        'scale': backbone.take('scale', 1.0 if is_v3 else 0.5),
+        'backbone': backbone.becomes({'name': ours, 'scale': backbone.take('scale', 1.0 if is_v3 else 0.5)}),
         'neck_channels': neck.take('dims', 64),
         'depth': neck.take('depth', 2),
         'hidden_size': neck.take('hidden_dims', 120),

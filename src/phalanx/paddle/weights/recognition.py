@@ -1,9 +1,9 @@
 """Names of PaddleOCR's recognisers, and the layers of the exported files of those of PP-OCRv4 to v6."""
 
 from phalanx.families.recognition.models.crnn import CRNN
-from phalanx.families.recognition.models.mobilenet_v3 import MobileNetV3
 from phalanx.families.recognition.models.svtr_lcnet import SVTRLCNet
 from phalanx.families.recognition.models.svtr_lcnetv3 import SVTRLCNetV3, SVTRLCNetV4
+from phalanx.nn.backbones.line_mobilenet_v3 import LineMobileNetV3
 from phalanx.paddle.weights import backbones
 from phalanx.paddle.weights.original import Original, Rule, check_merged, layers_with_weights
 
@@ -35,7 +35,7 @@ RESNET34_VD: tuple[Rule, ...] = (
 def crnn(model: CRNN) -> Original:
     return Original(
         rules=(
-            *(MOBILENET_V3 if isinstance(model.backbone, MobileNetV3) else RESNET34_VD),
+            *(MOBILENET_V3 if isinstance(model.backbone, LineMobileNetV3) else RESNET34_VD),
             (r'^neck\.', 'neck.encoder.lstm.'),
             (r'^head\.', 'head.fc.'),
         ),

@@ -12,6 +12,7 @@ from phalanx.families.segmentation.models.pp_liteseg import PPLiteSeg
 from phalanx.families.segmentation.models.segformer import SegFormer
 from phalanx.families.segmentation.models.unet import UNet
 from phalanx.nn.backbones.mobilenet_v2 import MobileNetV2
+from phalanx.nn.backbones.stdc import STDC
 from phalanx.nn.backbones.xception import Xception
 from phalanx.paddle.weights.backbones import BOTTLENECK, RESNET_VD
 from phalanx.paddle.weights.original import Original, Rule, counted
@@ -20,7 +21,7 @@ from phalanx.paddle.weights.original import Original, Rule, counted
 def pp_liteseg(model: PPLiteSeg) -> Original:
     return Original(
         rules=(
-            *_stdc_rules(model.backbone.stages),
+            *(_stdc_rules(model.backbone.stages) if isinstance(model.backbone, STDC) else ()),
             (r'^context\.stages\.(\d)\.', r'ppseg_head.cm.stages.\1.1.'),
             (r'^context\.out\.', r'ppseg_head.cm.conv_out.'),
             (r'^fusions\.(\d)\.low\.', r'ppseg_head.arm_list.\1.conv_x.'),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 import pytest
@@ -18,17 +19,20 @@ from phalanx.families.recognition.models.outputs import Outputs
 from phalanx.families.recognition.models.sar import SARHead
 from phalanx.families.recognition.texts import Texts
 from phalanx.nn import stochastic
+from phalanx.nn.backbones.line_mobilenet_v3 import mobilenet_v3
+from phalanx.nn.backbones.mobilenet_v1 import mobilenet_v1_enhance
+from phalanx.nn.backbones.resnet34_vd import resnet34_vd
 from phalanx.nn.stochastic import SampleKeys
 from phalanx.paddle.weights import original_of
 from phalanx.parallel.norms import BatchNorm2d
 
 VARIANTS: dict[str, Callable[[], nn.Module]] = {
     'crnn': lambda: MODELS['crnn'](5),
-    'crnn, small': lambda: MODELS['crnn'](5, size='small', scale=0.35, hidden_size=16),
-    'crnn on resnet34_vd': lambda: MODELS['crnn'](5, backbone='resnet34_vd', hidden_size=16),
-    'svtr_lcnet': lambda: MODELS['svtr_lcnet'](5, scale=0.25, sar_size=32),
+    'crnn, small': lambda: MODELS['crnn'](5, backbone=partial(mobilenet_v3, size='small', scale=0.35), hidden_size=16),
+    'crnn on resnet34_vd': lambda: MODELS['crnn'](5, backbone=partial(resnet34_vd), hidden_size=16),
+    'svtr_lcnet': lambda: MODELS['svtr_lcnet'](5, backbone=partial(mobilenet_v1_enhance, scale=0.25), sar_size=32),
     'svtr_lcnet, not guided': lambda: MODELS['svtr_lcnet'](
-        5, scale=0.25, sar_size=32, use_guide=False, depth=1, hidden_size=64
+        5, backbone=partial(mobilenet_v1_enhance, scale=0.25), sar_size=32, use_guide=False, depth=1, hidden_size=64
     ),
 }
 
@@ -152,7 +156,7 @@ def test_svtr_lcnet_is_drawn_as_in_paddleocr() -> None:
 
 
 def test_dropout_follows_the_sample_and_evaluation_has_none() -> None:
-    model = MODELS['svtr_lcnet'](5, scale=0.25, sar_size=32)
+    model = MODELS['svtr_lcnet'](5, backbone=partial(mobilenet_v1_enhance, scale=0.25), sar_size=32)
     keys = SampleKeys()
     stochastic.tie(model, keys)
     for norm in (module for module in model.modules() if isinstance(module, BatchNorm2d)):

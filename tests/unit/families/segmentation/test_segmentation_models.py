@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 import torch
@@ -13,7 +14,8 @@ from torchvision.models.segmentation.lraspp import LRASPPHead
 
 from phalanx.families.segmentation.models import MODELS
 from phalanx.families.segmentation.models.lraspp import LRASPP
-from phalanx.nn.backbones.mobilenet_v2 import MobileNetV2
+from phalanx.nn.backbones import BACKBONES
+from phalanx.nn.backbones.mobilenet_v2 import MobileNetV2, mobilenet_v2
 from phalanx.nn.backbones.resnet_vd import resnet50_vd
 from phalanx.nn.layers import use_group_norms
 from phalanx.paddle.weights import original_of
@@ -21,7 +23,7 @@ from phalanx.parallel.norms import BatchNorm2d
 
 VARIANTS: dict[str, Callable[[int], nn.Module]] = {
     'pp_liteseg': MODELS['pp_liteseg'],
-    'pp_liteseg on stdc2': lambda num_classes: MODELS['pp_liteseg'](num_classes, backbone='stdc2'),
+    'pp_liteseg on stdc2': lambda num_classes: MODELS['pp_liteseg'](num_classes, backbone=partial(BACKBONES['stdc2'])),
     'pp_liteseg, other channels': lambda num_classes: MODELS['pp_liteseg'](
         num_classes, arm_channels=(16, 24, 32), head_channels=(8, 12, 16)
     ),
@@ -30,10 +32,10 @@ VARIANTS: dict[str, Callable[[int], nn.Module]] = {
     'ocrnet': MODELS['ocrnet'],
     'segformer': MODELS['segformer'],
     'deeplabv3p': MODELS['deeplabv3p'],
-    'deeplabv3p on resnet50_vd': lambda num_classes: MODELS['deeplabv3p'](num_classes, backbone='resnet50_vd'),
-    'deeplabv3p on mobilenet_v2': lambda num_classes: MODELS['deeplabv3p'](num_classes, backbone='mobilenet_v2'),
+    'deeplabv3p on resnet50_vd': lambda num_classes: MODELS['deeplabv3p'](num_classes, backbone=partial(resnet50_vd)),
+    'deeplabv3p on mobilenet_v2': lambda num_classes: MODELS['deeplabv3p'](num_classes, backbone=partial(mobilenet_v2)),
     'deeplabv3p, its backbone alone': lambda num_classes: MODELS['deeplabv3p'](
-        num_classes, backbone='mobilenet_v2', pyramid=False, decoder=False
+        num_classes, backbone=partial(mobilenet_v2), pyramid=False, decoder=False
     ),
     'deeplabv3p, group norms': lambda num_classes: MODELS['deeplabv3p'](num_classes, norm_groups=32),
     'lraspp': MODELS['lraspp'],
@@ -102,7 +104,7 @@ def test_every_tensor_has_an_original_name_of_its_own(model: nn.Module) -> None:
 def test_segformer_is_as_large_as_published(backbone: str) -> None:
     """Million parameters on ADE20K, which has 150 classes: table 1 of the paper."""
     with torch.device('meta'):
-        model = MODELS['segformer'](150, backbone=backbone)
+        model = MODELS['segformer'](150, backbone=partial(BACKBONES[backbone]))
     millions = sum(parameter.numel() for parameter in model.parameters()) / 1e6
     assert millions == pytest.approx(SEGFORMER_MILLIONS[backbone], abs=0.05)
 
@@ -110,27 +112,27 @@ def test_segformer_is_as_large_as_published(backbone: str) -> None:
 def test_training_skips_the_last_block_most() -> None:
     """The shares that PaddleSeg gives its eight blocks on B0."""
     with torch.device('meta'):
-        model = MODELS['segformer'](2, drop_path=0.1)
+        model = MODELS['segformer'](2, backbone=partial(BACKBONES['mit_b0'], drop_path=0.1))
     drops = [block.drop_path.p for stage in model.backbone.stages for block in stage.blocks]
     assert drops == pytest.approx([0, 0.0142857, 0.0285714, 0.0428571, 0.0571429, 0.0714286, 0.0857143, 0.1], abs=1e-6)
 
 
 def test_the_last_maps_of_resnet_vd_keep_an_eighth_of_the_size() -> None:
     with torch.no_grad():
-        maps = resnet50_vd().eval()(torch.rand(1, 3, 65, 97))
+        maps = resnet50_vd((4, 8)).eval()(torch.rand(1, 3, 65, 97))
     assert [tuple(x.shape[1:]) for x in maps] == [(256, 17, 25), (512, 9, 13), (1024, 9, 13), (2048, 9, 13)]
 
 
 @pytest.mark.parametrize(('stride', 'sizes'), [(16, [(9, 13), (5, 7), (5, 7)]), (32, [(9, 13), (5, 7), (3, 4)])])
 def test_other_output_strides_of_resnet_vd_halve_the_map_further(stride: int, sizes: list[tuple[int, int]]) -> None:
     with torch.no_grad():
-        maps = resnet50_vd(output_stride=stride).eval()(torch.rand(1, 3, 65, 97))
+        maps = resnet50_vd((4, stride)).eval()(torch.rand(1, 3, 65, 97))
     assert [tuple(x.shape[2:]) for x in maps[1:]] == sizes
 
 
 def test_the_last_windows_of_resnet_vd_widen_as_in_paddleseg_0() -> None:
     """Dilations 2, 4 and 8 at an output stride of 16, where its release 0.8 multiplies the stage's 2 by 1, 2 and 4."""
-    *_, last = resnet50_vd(output_stride=16).stages
+    *_, last = resnet50_vd((4, 16)).stages
     assert [block.spatial.conv.dilation[0] for block in last] == [2, 4, 8]
 
 
@@ -190,7 +192,7 @@ def test_group_norms_have_the_groups_that_fit_their_channels_best() -> None:
 def test_deeplab_with_aligned_corners_keeps_every_value_of_a_map_in_its_place() -> None:
     """Of 65 pixels a fine map has 17 and a coarse one 9: every fourth and every eighth pixel, both corners among them."""
     torch.manual_seed(0)
-    model = MODELS['deeplabv3p'](4, backbone='resnet50_vd', align_corners=True).eval()
+    model = MODELS['deeplabv3p'](4, backbone=partial(resnet50_vd), align_corners=True).eval()
     seen: dict[str, torch.Tensor] = {}
     model.pyramid.register_forward_hook(lambda module, inputs, output: seen.update(coarse=output))
     model.decoder.register_forward_hook(lambda module, inputs, output: seen.update(mixed=inputs[0]))

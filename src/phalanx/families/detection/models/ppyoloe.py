@@ -6,8 +6,9 @@ in PaddleDetection. Shapes: B batch, C channels, A anchors, K classes.
 
 import math
 from collections.abc import Sequence
+from functools import partial
 from itertools import pairwise
-from typing import Literal, Self
+from typing import Annotated, Literal, Self
 
 import torch
 from torch import Tensor, nn
@@ -15,7 +16,8 @@ from torch.nn import functional as F
 
 from phalanx.families.detection.decode import REACH, Raw, boxes
 from phalanx.families.detection.models.places import PlaceEncoder
-from phalanx.nn.backbones.csp_rep_resnet import BasicBlock, CSPRepResNet, CSPStage, fuse
+from phalanx.nn.backbones import BACKBONES, Backbone, needed
+from phalanx.nn.backbones.csp_rep_resnet import BasicBlock, CSPStage, csp_rep_resnet, fuse
 from phalanx.nn.layers import ConvBNSiLU, initialise_convs
 
 SIZES = {  # depth and width, as shares of l
@@ -33,12 +35,14 @@ CHANNELS = (768, 384, 192, 64)  # of the neck's maps, for size l
 class PPYOLOE(nn.Module):
     """images [B, 3, H, W], H and W multiples of 32 -> Raw, in training and in evaluation."""
 
-    def __init__(self, num_classes: int, backbone: CSPRepResNet, neck: 'CSPPAN', reach: tuple[int, int]) -> None:
+    def __init__(self, num_classes: int, backbone: Backbone, neck: 'CSPPAN', reach: tuple[int, int]) -> None:
         super().__init__()
         self.backbone, self.neck, self.reach = backbone, neck, reach
+        self.maps = needed(backbone, STRIDES[: len(neck.channels)][::-1], 'ppyoloe')
         heads = [Head(channels, num_classes, reach[1] - reach[0] + 1) for channels in neck.channels]
         self.heads = nn.ModuleList(heads)
-        initialise_convs(self)
+        for part in (neck, self.heads):
+            initialise_convs(part)
         for head in heads:
             head.initialise()
 
@@ -47,7 +51,8 @@ class PPYOLOE(nn.Module):
         H, W = images.shape[-2:]
         if H % STRIDES[0] or W % STRIDES[0]:
             raise ValueError(f'images are {W} x {H}; width and height must be multiples of {STRIDES[0]}')
-        levels = self.neck(self.backbone(images))
+        maps = self.backbone(images)
+        levels = self.neck([maps[place] for place in self.maps])
         outputs = [head(level) for head, level in zip(self.heads, levels, strict=True)]
         logits, distances = (
             torch.cat([output[part].flatten(2).transpose(1, 2) for output in outputs], dim=1) for part in (0, 1)
@@ -181,6 +186,7 @@ def ppyoloe(
     num_classes: int,
     *,
     size: Literal['n', 't', 's', 'm', 'l', 'x'] = 's',
+    backbone: Annotated[partial[Backbone], BACKBONES] = partial(csp_rep_resnet),
     plus: bool = False,
     levels: Literal[3, 4] = 3,
     neck_alpha: bool = False,
@@ -189,16 +195,23 @@ def ppyoloe(
 ) -> PPYOLOE:
     """PP-YOLOE of a size, or PP-YOLOE+ (`plus`), whose backbone has learned factors in its re-parameterised blocks.
 
+    `backbone`: CSPRepResNet of `size` as published; beside another one `size` is that of the neck alone.
     Size `t` has the factors of PP-YOLOE+_t-aux, but neither its auxiliary head nor its narrower neck; size `n`, half as wide
     as `s`, is our own, for CPUs. `neck_alpha`: the neck has learned factors, too. Four `levels` (P2 in PaddleDetection) add
     anchors 4 pixels apart, for small objects.
     `encoder`: as many transformer layers over the coarsest map, and `reach`: the least and the largest distance of a side from
     an anchor, in strides; PP-YOLOE-SOD has 4 layers and reaches from -2, since anchors beside a small object find it too.
-    Raises ValueError where the reach is no range that holds 0, or `encoder` is negative.
+    Raises ValueError where the reach is no range that holds 0, `encoder` is negative, `plus` is set beside another
+    backbone than CSPRepResNet, or the backbone has no maps of strides 8 to 32 (4 to 32 with four levels).
     """
     if not reach[0] <= 0 < reach[1] or encoder < 0:
         raise ValueError(f'reach must rise from 0 or less, and encoder be at least 0; got {reach[0]}, {reach[1]} and {encoder}')
     depth, width = SIZES[size]
-    backbone = CSPRepResNet(width=width, depth=depth, alpha=plus, levels=levels)
-    neck = CSPPAN(backbone.channels[::-1], width=width, depth=depth, alpha=neck_alpha, encoder=encoder)
-    return PPYOLOE(num_classes, backbone, neck, reach)
+    is_own = backbone.func is csp_rep_resnet
+    if plus and not is_own:
+        raise ValueError('plus is an option of the backbone csp_rep_resnet; leave out plus, or backbone')
+    strides = STRIDES[:levels][::-1]
+    maps = backbone(strides, width, depth, plus) if is_own else backbone(strides)
+    channels = [maps.channels[place] for place in needed(maps, strides, 'ppyoloe')]
+    neck = CSPPAN(channels[::-1], width=width, depth=depth, alpha=neck_alpha, encoder=encoder)
+    return PPYOLOE(num_classes, maps, neck, reach)

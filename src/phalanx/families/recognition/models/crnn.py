@@ -4,16 +4,19 @@ Shi et al., An End-to-End Trainable Neural Network for Image-based Sequence Reco
 Backbones and sizes as in PaddleOCR. Shapes: B batch, T positions along the line, C channels, D hidden, K characters.
 """
 
-from typing import Literal
+from functools import partial
+from typing import Annotated
 
 import torch
 from torch import Tensor, nn
 
 from phalanx.families.recognition.models.blocks import HEIGHTS, along_the_line
-from phalanx.families.recognition.models.mobilenet_v3 import MobileNetV3, Size
 from phalanx.families.recognition.models.outputs import Outputs, TextNetwork
-from phalanx.families.recognition.models.resnet34_vd import ResNet34vd
 from phalanx.families.recognition.texts import Texts
+from phalanx.nn.backbones import BACKBONES, Backbone, needed
+from phalanx.nn.backbones.line_mobilenet_v3 import mobilenet_v3
+
+STRIDES = ((32, 4),)  # of the map that the network reads
 
 
 def onnx_lstm(lstm: nn.LSTM, x: Tensor) -> Tensor:  # [B, T, C] -> [B, T, 2D]
@@ -48,8 +51,8 @@ def _in_order(gates: Tensor) -> Tensor:
 class CRNN(TextNetwork):
     """CRNN for an alphabet of `num_classes` characters.
 
-    `size` and `scale` are those of MobileNetV3. PaddleOCR takes a `hidden_size` of 96 with the large MobileNetV3, 48 with the
-    small one and 256 with ResNet34-vd. Raises ValueError for `size` or `scale` beside another backbone.
+    PaddleOCR takes a `hidden_size` of 96 with the large MobileNetV3, 48 with the small one and 256 with ResNet34-vd. Raises
+    ValueError for a backbone without a map of 1/32 of the height and 1/4 of the width.
     """
 
     heights = HEIGHTS
@@ -58,21 +61,19 @@ class CRNN(TextNetwork):
         self,
         num_classes: int,
         *,
-        backbone: Literal['mobilenet_v3', 'resnet34_vd'] = 'mobilenet_v3',
-        size: Size = 'large',
-        scale: float = 0.5,
+        backbone: Annotated[partial[Backbone], BACKBONES] = partial(mobilenet_v3),
         hidden_size: int = 96,
     ) -> None:
         super().__init__()
-        if backbone != 'mobilenet_v3' and (size, scale) != ('large', 0.5):
-            raise ValueError(f'size and scale are options of mobilenet_v3; {backbone} has none')
-        self.backbone = MobileNetV3(size, scale=scale) if backbone == 'mobilenet_v3' else ResNet34vd()
-        self.neck = nn.LSTM(self.backbone.channels, hidden_size, num_layers=2, bidirectional=True, batch_first=True)
+        self.backbone = backbone(STRIDES)
+        (self.map,) = needed(self.backbone, STRIDES, 'crnn')
+        channels = self.backbone.channels[self.map]
+        self.neck = nn.LSTM(channels, hidden_size, num_layers=2, bidirectional=True, batch_first=True)
         self.head = nn.Linear(2 * hidden_size, num_classes + 1)  # torch draws LSTM and head as PaddleOCR does
 
     def forward(self, images: Tensor, texts: Texts | None = None) -> Outputs:
         """images [B, 3, 32, W] -> logits [B, W/4, K+1]."""
-        features = self.backbone(images)  # [B, C, 1, T]
+        features = self.backbone(images)[self.map]  # [B, C, 1, T]
         line = along_the_line(features)
         sequence = onnx_lstm(self.neck, line) if torch.compiler.is_exporting() else self.neck(line)[0]
         return Outputs(self.head(sequence), features=None if texts is None else features)

@@ -5,6 +5,9 @@ attention head can guide the backbone; only CTC is used afterwards. Shapes: B ba
 the texts with begin, end and padding, K characters.
 """
 
+from functools import partial
+from typing import Annotated
+
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -12,9 +15,11 @@ from phalanx.families.recognition.models.nrtr import NRTRHead
 from phalanx.families.recognition.models.outputs import Outputs, TextNetwork
 from phalanx.families.recognition.models.svtr import LightSVTRNeck, SVTRNeck
 from phalanx.families.recognition.texts import Texts
-from phalanx.nn.backbones.lcnetv3 import RECOGNITION, PPLCNetV3
-from phalanx.nn.backbones.lcnetv4 import RECOGNITION as V4_RECOGNITION
-from phalanx.nn.backbones.lcnetv4 import PPLCNetV4
+from phalanx.nn.backbones import BACKBONES, Backbone, needed
+from phalanx.nn.backbones.lcnetv3 import pp_lcnet_v3
+from phalanx.nn.backbones.lcnetv4 import pp_lcnet_v4
+
+STRIDES = ((16, 4),)  # of the map that the networks read
 
 
 class SVTRLCNetV3(TextNetwork):
@@ -23,7 +28,7 @@ class SVTRLCNetV3(TextNetwork):
     def __init__(
         self,
         num_classes: int,
-        backbone: PPLCNetV3 | PPLCNetV4,
+        backbone: Backbone,
         neck: SVTRNeck | LightSVTRNeck,
         *,
         neck_channels: int,
@@ -33,8 +38,9 @@ class SVTRLCNetV3(TextNetwork):
         use_guide: bool,
     ) -> None:
         super().__init__()
-        channels = backbone.channels[-1]
         self.backbone = backbone
+        (self.map,) = needed(backbone, STRIDES, 'svtr_lcnetv3')
+        channels = backbone.channels[self.map]
         self.neck = neck
         self.head = nn.Linear(neck_channels, num_classes + 1)
         self.nrtr: NRTRHead | None = None
@@ -44,7 +50,7 @@ class SVTRLCNetV3(TextNetwork):
         self.use_guide = use_guide and self.nrtr is not None
 
     def forward(self, images: Tensor, texts: Texts | None = None) -> Outputs:
-        rows = self.backbone(images)[-1]
+        rows = self.backbone(images)[self.map]
         # PaddleOCR averages three rows, and all of them in training, where lines of 32, 48 and 64 pixels leave two to four.
         features = F.avg_pool2d(rows, (rows.shape[2], 2))  # [B, C, 1, T]
         ctc = self.head(self.neck(features.detach() if self.use_guide else features))
@@ -56,8 +62,7 @@ class SVTRLCNetV3(TextNetwork):
 def svtr_lcnetv3(
     num_classes: int,
     *,
-    scale: float = 0.95,
-    merged: bool = False,
+    backbone: Annotated[partial[Backbone], BACKBONES] = partial(pp_lcnet_v3, scale=0.95),
     neck_channels: int = 120,
     depth: int = 2,
     hidden_size: int = 120,
@@ -68,18 +73,16 @@ def svtr_lcnetv3(
 ) -> SVTRLCNetV3:
     """The recogniser of PP-OCRv4 mobile for an alphabet of `num_classes` characters.
 
-    `scale` is that of the backbone; `merged`: its sums of convolutions are single ones, as in the published ONNX files; `depth`
-    counts the mixing blocks of the neck, which are `hidden_size` wide. `nrtr_size`: how wide an NRTR head is (published: 384)
-    that learns with CTC and is not used afterwards, `nrtr_depth` how many blocks it has; none: there is none. With `use_guide`
-    CTC does not train the backbone, such a head alone does.
+    `depth` counts the mixing blocks of the neck, which are `hidden_size` wide. `nrtr_size`: width of an NRTR head (published:
+    384) that learns with CTC and is not used afterwards, `nrtr_depth` its number of blocks; null: no such head. With
+    `use_guide` CTC does not train the backbone, such a head alone does. Raises ValueError for a backbone without a map of 1/16
+    of the height and 1/4 of the width.
     """
-    backbone = PPLCNetV3(RECOGNITION, scale=scale, merged=merged)
-    neck = SVTRNeck(
-        backbone.channels[-1], neck_channels, depth=depth, hidden_size=hidden_size, dropout=dropout, kernel_size=(1, 3)
-    )
+    maps = backbone(STRIDES)
+    neck = SVTRNeck(maps.channels[-1], neck_channels, depth=depth, hidden_size=hidden_size, dropout=dropout, kernel_size=(1, 3))
     return SVTRLCNetV3(
         num_classes,
-        backbone,
+        maps,
         neck,
         neck_channels=neck_channels,
         dropout=dropout,
@@ -100,6 +103,7 @@ class SVTRLCNetV4(SVTRLCNetV3):
         self,
         num_classes: int,
         *,
+        backbone: Annotated[partial[Backbone], BACKBONES] = partial(pp_lcnet_v4),
         hidden_size: int = 120,
         depth: int = 2,
         dropout: float = 0.1,
@@ -107,11 +111,11 @@ class SVTRLCNetV4(SVTRLCNetV3):
         nrtr_depth: int = 4,
         use_guide: bool = True,
     ) -> None:
-        backbone = PPLCNetV4(V4_RECOGNITION, stem_channels=48)
+        maps = backbone(STRIDES)
         super().__init__(
             num_classes,
-            backbone,
-            LightSVTRNeck(backbone.channels[-1], hidden_size, depth=depth, dropout=dropout),
+            maps,
+            LightSVTRNeck(maps.channels[-1], hidden_size, depth=depth, dropout=dropout),
             neck_channels=hidden_size,
             dropout=dropout,
             nrtr_size=nrtr_size,

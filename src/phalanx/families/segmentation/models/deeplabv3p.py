@@ -4,26 +4,19 @@ Chen et al., Encoder-Decoder with Atrous Separable Convolution for Semantic Imag
 Layer order and channels as in PaddleSeg. Shapes: B batch, C channels, K classes.
 """
 
-from collections.abc import Callable
-from typing import Literal
+from functools import partial
+from typing import Annotated, Literal
 
 import torch
 from torch import Tensor, nn
 
-from phalanx.nn.backbones.mobilenet_v2 import MobileNetV2
-from phalanx.nn.backbones.resnet_vd import ResNetVD, resnet50_vd, resnet101_vd
-from phalanx.nn.backbones.xception import Xception
+from phalanx.nn.backbones import BACKBONES, Backbone, needed
+from phalanx.nn.backbones.resnet_vd import resnet50_vd, resnet101_vd
+from phalanx.nn.backbones.xception import xception65
 from phalanx.nn.layers import ConvBN, ConvBNReLU, enlarged_logits, initialise_convs, resize, use_group_norms
 from phalanx.nn.stochastic import Dropout
 
-BACKBONES: dict[str, Callable[..., Xception | ResNetVD | MobileNetV2]] = {
-    'xception65': Xception,
-    'resnet50_vd': resnet50_vd,
-    'resnet101_vd': resnet101_vd,
-    'mobilenet_v2': MobileNetV2,
-}
-OUTPUT_STRIDES = {'xception65': 16, 'resnet50_vd': 8, 'resnet101_vd': 8, 'mobilenet_v2': 16}  # as PaddleSeg published them
-PUBLISHED_DILATIONS = {16: (6, 12, 18), 8: (12, 24, 36)}  # by output stride
+WITH_STRIDE_8 = (resnet50_vd, resnet101_vd)  # as PaddleSeg published them, the others with 16
 
 
 class DeepLabV3Plus(nn.Module):
@@ -34,8 +27,9 @@ class DeepLabV3Plus(nn.Module):
     def __init__(
         self,
         num_classes: int,
-        backbone: Xception | ResNetVD | MobileNetV2,
+        backbone: Backbone,
         *,
+        output_stride: int,
         dilations: tuple[int, ...],
         pyramid: bool = True,
         decoder: bool = True,
@@ -45,13 +39,14 @@ class DeepLabV3Plus(nn.Module):
         """The options are those of deeplabv3p."""
         super().__init__()
         self.backbone, self.align_corners = backbone, align_corners
-        channels = backbone.channels[-1]
+        self.maps = needed(backbone, (4, output_stride), 'deeplabv3p')
+        fine_channels, channels = (backbone.channels[place] for place in self.maps)
         self.pyramid: nn.Module = AtrousPyramid(channels, 256, dilations) if pyramid else nn.Identity()
         self.dropout: nn.Module = Dropout(dropout) if pyramid else nn.Identity()
         channels = 256 if pyramid else channels
         self.fine = self.decoder = None
         if decoder:
-            self.fine = ConvBNReLU(backbone.channels[0], 48, 1, bias=True)
+            self.fine = ConvBNReLU(fine_channels, 48, 1, bias=True)
             self.decoder = nn.Sequential(separable(channels + 48, 256, dilation=1), separable(256, 256, dilation=1))
             channels = 256
         self.classify = nn.Conv2d(channels, num_classes, 1)
@@ -61,9 +56,10 @@ class DeepLabV3Plus(nn.Module):
 
     def forward(self, images: Tensor) -> list[Tensor]:
         maps = self.backbone(images)
-        x = self.dropout(self.pyramid(maps[-1]))  # [B, C, h, w]
+        fine, coarse = (maps[place] for place in self.maps)
+        x = self.dropout(self.pyramid(coarse))  # [B, C, h, w]
         if self.fine is not None and self.decoder is not None:
-            fine = self.fine(maps[0])  # [B, 48, H/4, W/4]
+            fine = self.fine(fine)  # [B, 48, H/4, W/4]
             x = self.decoder(torch.cat([resize(x, fine, align_corners=self.align_corners), fine], dim=1))
         return [enlarged_logits(self.classify(x), images, align_corners=self.align_corners)]
 
@@ -98,8 +94,8 @@ def separable(in_channels: int, out_channels: int, dilation: int) -> nn.Sequenti
 def deeplabv3p(
     num_classes: int,
     *,
-    backbone: Literal['xception65', 'resnet50_vd', 'resnet101_vd', 'mobilenet_v2'] = 'xception65',
-    output_stride: Literal[8, 16] | None = None,
+    backbone: Annotated[partial[Backbone], BACKBONES] = partial(xception65),
+    output_stride: Literal[8, 16, 32] | None = None,
     dilations: tuple[int, ...] | None = None,
     pyramid: bool = True,
     decoder: bool = True,
@@ -107,19 +103,22 @@ def deeplabv3p(
     align_corners: bool = False,
     norm_groups: int | None = None,
 ) -> DeepLabV3Plus:
-    """DeepLabv3+ on Xception-65, ResNet-vd or MobileNetV2. Raises ValueError for an output stride that a backbone has not.
+    """DeepLabv3+, published on Xception-65, ResNet-vd and MobileNetV2.
 
     The coarsest map is 1/`output_stride` of the size: without it 1/16, and 1/8 on ResNet-vd, as PaddleSeg published them.
-    `dilations` of the windows on that map: without them those of the paper for the stride. Without `pyramid` there are no
+    Raises ValueError for a backbone without maps of that stride and of 4. `dilations` of the windows on the coarsest map:
+    without them those of the paper for the stride. Without `pyramid` there are no
     windows, without `decoder` the coarse map is classified as it is. `dropout`: the share of what the windows see that training
     hides. `align_corners`: maps are enlarged with corners in place, as fits 769 x 769. `norm_groups`: group norms of so many
     groups (Wu & He 2018) instead of batch norms, for steps of few samples.
     """
-    stride = output_stride or OUTPUT_STRIDES[backbone]
+    stride = output_stride or (8 if backbone.func in WITH_STRIDE_8 else 16)
+    rate = 96 // stride  # 6 at 1/16 of the size and 12 at 1/8, as in the paper
     model = DeepLabV3Plus(
         num_classes,
-        BACKBONES[backbone](output_stride=stride),
-        dilations=dilations or PUBLISHED_DILATIONS[stride],
+        backbone((4, stride)),
+        output_stride=stride,
+        dilations=dilations or (rate, 2 * rate, 3 * rate),
         pyramid=pyramid,
         decoder=decoder,
         dropout=dropout,

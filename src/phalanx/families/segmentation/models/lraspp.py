@@ -1,22 +1,21 @@
-"""LR-ASPP on MobileNetV3: a coarse map, its channels weighed by what a large window sees, and the scores of a finer map beside.
+"""LR-ASPP: a coarse map, its channels weighed by what a large window sees, and the scores of a finer map beside.
 
-Howard et al., Searching for MobileNetV3, https://arxiv.org/abs/1905.02244, section 6.4. As in PaddleSeg 0.8, the last stage has
-half of the paper's channels and no dilation: the coarse map is of 1/32 of the size. Shapes: B batch, C channels, K classes.
+Howard et al., Searching for MobileNetV3, https://arxiv.org/abs/1905.02244, section 6.4. As in PaddleSeg 0.8, the
+coarse map is of 1/32 of the size. Shapes: B batch, C channels, K classes.
 """
+
+from functools import partial
+from typing import Annotated
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from phalanx.nn.backbones.mobilenet_v3 import LARGE, Block, MobileNetV3, with_last_inner
+from phalanx.nn.backbones import BACKBONES, Backbone, needed
+from phalanx.nn.backbones.mobilenet_v3 import mobilenet_v3_halved
 from phalanx.nn.layers import ConvBNReLU, enlarged_logits, initialise_convs, resize
 
-HALVED_LAST_STAGE = (
-    Block(5, 336, 80, True, 'hardswish', 2),
-    Block(5, 480, 80, True, 'hardswish'),
-    Block(5, 480, 80, True, 'hardswish'),
-)
-FINE_CHANNELS, COARSE_CHANNELS, STRIDE = LARGE[1][-1].inner, 480, 32
+STRIDES = (8, 32)  # of the fine and the coarse map
 
 
 class LRASPP(nn.Module):
@@ -24,23 +23,24 @@ class LRASPP(nn.Module):
 
     num_outputs = 1
 
-    def __init__(self, num_classes: int, *, window: int | None, align_corners: bool) -> None:
+    def __init__(self, num_classes: int, backbone: Backbone, *, window: int | None, align_corners: bool) -> None:
         """`window`, `align_corners`: as in lraspp."""
         super().__init__()
-        self.backbone = MobileNetV3((*LARGE[:-1], HALVED_LAST_STAGE), last_channels=COARSE_CHANNELS, scale=1.0)
-        self.cells = None if window is None else (window - 1) // STRIDE + 1  # of the coarse map
+        self.backbone = backbone
+        self.maps = needed(backbone, STRIDES, 'lraspp')
+        fine_channels, coarse_channels = (backbone.channels[place] for place in self.maps)
+        self.cells = None if window is None else (window - 1) // STRIDES[1] + 1  # of the coarse map
         self.align_corners = align_corners
-        self.mix = ConvBNReLU(COARSE_CHANNELS, 128, 1)
-        self.weigh = nn.Conv2d(COARSE_CHANNELS, 128, 1, bias=False)
+        self.mix = ConvBNReLU(coarse_channels, 128, 1)
+        self.weigh = nn.Conv2d(coarse_channels, 128, 1, bias=False)
         self.classify_coarse = nn.Conv2d(128, num_classes, 1, bias=False)
-        self.classify_fine = nn.Conv2d(FINE_CHANNELS, num_classes, 1, bias=False)
+        self.classify_fine = nn.Conv2d(fine_channels, num_classes, 1, bias=False)
         for part in (self.mix, self.weigh, self.classify_coarse, self.classify_fine):
             initialise_convs(part)
 
     def forward(self, images: Tensor) -> list[Tensor]:
-        stages = self.backbone.stages
-        fine, x = with_last_inner(stages[1].children(), stages[0](self.backbone.stem(images)))  # [B, C, H/8, W/8]
-        coarse = self.backbone.last(stages[3](stages[2](x)))  # [B, C, H/32, W/32]
+        maps = self.backbone(images)
+        fine, coarse = (maps[place] for place in self.maps)  # [B, C, H/8, W/8], [B, C, H/32, W/32]
         shares = F.hardsigmoid(self.weigh(self.seen(coarse)))  # of each channel, in each window
         mixed = self.mix(coarse) * resize(shares, coarse, align_corners=self.align_corners)
         scores = resize(self.classify_coarse(mixed), fine, align_corners=self.align_corners) + self.classify_fine(fine)
@@ -54,10 +54,17 @@ class LRASPP(nn.Module):
         return F.avg_pool2d(coarse, sides, stride=(4, 5))
 
 
-def lraspp(num_classes: int, *, window: int | None = None, align_corners: bool = False) -> LRASPP:
-    """LR-ASPP on MobileNetV3-large, for phones and CPUs.
+def lraspp(
+    num_classes: int,
+    *,
+    backbone: Annotated[partial[Backbone], BACKBONES] = partial(mobilenet_v3_halved),
+    window: int | None = None,
+    align_corners: bool = False,
+) -> LRASPP:
+    """LR-ASPP, published on MobileNetV3-large, for phones and CPUs.
 
     `window`: how many pixels of the image, along each side, decide how a channel is weighed in their middle; without it all of
-    them. `align_corners`: maps are enlarged with their corners in place, as fits 769 x 769.
+    them. `align_corners`: maps are enlarged with their corners in place, as fits 769 x 769. Raises ValueError for a backbone
+    without maps of strides 8 and 32.
     """
-    return LRASPP(num_classes, window=window, align_corners=align_corners)
+    return LRASPP(num_classes, backbone(STRIDES), window=window, align_corners=align_corners)

@@ -5,16 +5,17 @@ channels and initial weights as in PaddleSeg. Shapes: B batch, C channels, K cla
 """
 
 from functools import partial
-from typing import Literal
+from typing import Annotated
 
 import torch
 from torch import Tensor, nn
 
-from phalanx.nn.backbones.hrnet import HRNet, initialise
-from phalanx.nn.layers import ConvBNReLU, enlarged_logits
+from phalanx.nn.backbones import BACKBONES, Backbone, needed
+from phalanx.nn.backbones.hrnet import hrnet_w18, initialise
+from phalanx.nn.layers import ConvBNReLU, enlarged_logits, resize
 from phalanx.nn.stochastic import ChannelDropout
 
-WIDTHS = {'hrnet_w18': 18, 'hrnet_w48': 48}  # of the backbones
+STRIDES = (4, 8, 16, 32)  # of the maps that are joined at the size of the first
 PIXEL_CHANNELS, KEY_CHANNELS = 512, 256
 
 
@@ -23,22 +24,25 @@ class OCRNet(nn.Module):
 
     num_outputs = 2
 
-    def __init__(self, num_classes: int, backbone: HRNet, *, dropout: float) -> None:
+    def __init__(self, num_classes: int, backbone: Backbone, *, dropout: float) -> None:
         """`dropout`: the share of the channels that classify which training leaves out."""
         super().__init__()
         self.backbone = backbone
-        self.guess = nn.Sequential(
-            ConvBNReLU(backbone.channels, backbone.channels, 1, bias=True), nn.Conv2d(backbone.channels, num_classes, 1)
-        )
-        self.pixels = ConvBNReLU(backbone.channels, PIXEL_CHANNELS, 3, bias=True)
+        self.maps = needed(backbone, STRIDES, 'ocrnet')
+        channels = sum(backbone.channels[place] for place in self.maps)
+        self.guess = nn.Sequential(ConvBNReLU(channels, channels, 1, bias=True), nn.Conv2d(channels, num_classes, 1))
+        self.pixels = ConvBNReLU(channels, PIXEL_CHANNELS, 3, bias=True)
         self.attention = ClassAttention(PIXEL_CHANNELS, KEY_CHANNELS)
         self.mix = ConvBNReLU(2 * PIXEL_CHANNELS, PIXEL_CHANNELS, 1, bias=True)
         self.dropout = ChannelDropout(dropout)
         self.classify = nn.Conv2d(PIXEL_CHANNELS, num_classes, 1)
-        initialise(self)
+        for part in (self.guess, self.pixels, self.attention, self.mix, self.classify):
+            initialise(part)
 
     def forward(self, images: Tensor) -> list[Tensor]:
-        x = self.backbone(images)
+        maps = self.backbone(images)
+        finest = maps[self.maps[0]]
+        x = torch.cat([resize(maps[place], finest) for place in self.maps], dim=1)  # [B, C, H/4, W/4]
         guess = self.guess(x)  # [B, K, h, w]
         pixels = self.pixels(x)  # [B, C, h, w]
         context = self.attention(pixels, class_centres(pixels, guess))
@@ -75,6 +79,12 @@ class ClassAttention(nn.Module):
         return taken
 
 
-def ocrnet(num_classes: int, *, backbone: Literal['hrnet_w18', 'hrnet_w48'] = 'hrnet_w18', dropout: float = 0.1) -> OCRNet:
-    """OCRNet on HRNet. `dropout`: the share of the channels that classify which training leaves out."""
-    return OCRNet(num_classes, HRNet(WIDTHS[backbone]), dropout=dropout)
+def ocrnet(
+    num_classes: int, *, backbone: Annotated[partial[Backbone], BACKBONES] = partial(hrnet_w18), dropout: float = 0.1
+) -> OCRNet:
+    """OCRNet, published on HRNet.
+
+    `dropout`: the share of the channels that classify which training leaves out. Raises ValueError for a backbone without maps
+    of strides 4 to 32.
+    """
+    return OCRNet(num_classes, backbone(STRIDES), dropout=dropout)

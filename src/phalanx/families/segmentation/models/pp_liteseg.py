@@ -5,19 +5,18 @@ channels as in PaddleSeg. Shapes: B batch, C channels, K classes.
 """
 
 from collections.abc import Sequence
-from typing import Literal
+from functools import partial
+from typing import Annotated
 
 import torch
 from torch import Tensor, nn
 
-from phalanx.nn.backbones.stdc import STDC, widened
+from phalanx.nn.backbones import BACKBONES, Backbone, needed
+from phalanx.nn.backbones.stdc import stdc1, stdc2, widened
 from phalanx.nn.layers import ConvBN, ConvBNReLU, enlarged_logits, grid_means, initialise_convs, resize
 
-BLOCKS = {'stdc1': (2, 2, 2), 'stdc2': (4, 5, 3)}  # STDC813 and STDC1446 of the paper
-PUBLISHED_CHANNELS = {  # of the fused maps and inside the heads, from 1/8 to 1/32 of the size
-    'stdc1': ((32, 64, 128), (32, 64, 64)),
-    'stdc2': ((64, 96, 128), (64, 64, 64)),
-}
+STRIDES = (8, 16, 32)  # of the maps that are fused
+SMALL, LARGE = ((32, 64, 128), (32, 64, 64)), ((64, 96, 128), (64, 64, 64))  # channels of the fused maps and inside the heads
 
 
 class PPLiteSeg(nn.Module):
@@ -28,7 +27,7 @@ class PPLiteSeg(nn.Module):
     def __init__(
         self,
         num_classes: int,
-        backbone: STDC,
+        backbone: Backbone,
         *,
         arm_channels: Sequence[int],
         head_channels: Sequence[int],
@@ -36,16 +35,19 @@ class PPLiteSeg(nn.Module):
     ) -> None:
         super().__init__()
         self.backbone = backbone
-        self.context = PyramidPooling(backbone.channels[-1], context_channels)
-        lows, highs = backbone.channels[-3:], (*arm_channels[1:], context_channels)
+        self.maps = needed(backbone, STRIDES, 'pp_liteseg')
+        lows, highs = [backbone.channels[place] for place in self.maps], (*arm_channels[1:], context_channels)
+        self.context = PyramidPooling(lows[-1], context_channels)
         self.fusions = nn.ModuleList(Fusion(low, high, out) for low, high, out in zip(lows, highs, arm_channels, strict=True))
         self.heads = nn.ModuleList(
             Head(fused, inner, num_classes) for fused, inner in zip(arm_channels, head_channels, strict=True)
         )
-        initialise_convs(self)
+        for part in (self.context, self.fusions, self.heads):
+            initialise_convs(part)
 
     def forward(self, images: Tensor) -> list[Tensor]:
-        maps = self.backbone(images)[-3:]
+        features = self.backbone(images)
+        maps = [features[place] for place in self.maps]
         x = self.context(maps[-1])
         fused: list[Tensor] = []
         for low, fusion in zip(reversed(maps), reversed(self.fusions), strict=True):  # from the coarsest map to the finest
@@ -109,23 +111,25 @@ class Head(nn.Module):
 def pp_liteseg(
     num_classes: int,
     *,
-    backbone: Literal['stdc1', 'stdc2'] = 'stdc1',
+    backbone: Annotated[partial[Backbone], BACKBONES] = partial(stdc1),
     arm_channels: tuple[int, int, int] | None = None,
     head_channels: tuple[int, int, int] | None = None,
     width: float = 1.0,
 ) -> PPLiteSeg:
-    """PP-LiteSeg on STDC1 (PP-LiteSeg-T) or STDC2 (PP-LiteSeg-B).
+    """PP-LiteSeg, published on STDC1 (PP-LiteSeg-T) and STDC2 (PP-LiteSeg-B).
 
     `arm_channels` and `head_channels`: of the fused maps and inside the heads, from 1/8 to 1/32 of the size; without them those
-    that PaddleSeg published for the backbone. `width`: all other channels as a share of the published ones: a step at
-    a quarter takes a CPU a quarter of the time.
+    that PaddleSeg published for the backbone. `width`: all other channels, those of an STDC too, as a share of the published
+    ones: a step at a quarter takes a CPU a quarter of the time. Raises ValueError for a width that is not above 0 and at most
+    4, and for a backbone without maps of strides 8, 16 and 32.
     """
     if not 0 < width <= 4:
         raise ValueError(f'width is {width}, and has to be above 0 and at most 4')
-    arms, heads = (tuple(widened(count, width) for count in published) for published in PUBLISHED_CHANNELS[backbone])
+    published = LARGE if backbone.func is stdc2 else SMALL
+    arms, heads = (tuple(widened(count, width) for count in counts) for counts in published)
     return PPLiteSeg(
         num_classes,
-        STDC(BLOCKS[backbone], width),
+        backbone(STRIDES, width) if backbone.func in (stdc1, stdc2) else backbone(STRIDES),
         arm_channels=arm_channels or arms,
         head_channels=head_channels or heads,
         context_channels=widened(128, width),

@@ -7,16 +7,20 @@ K tokens of the vocabulary, L tokens of a table, N pixels of the coarsest map, C
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
+from typing import Annotated
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from phalanx.families.table.output import TableOutput
-from phalanx.nn.backbones.pp_lcnet import PPLCNet
+from phalanx.nn.backbones import BACKBONES, Backbone, needed
+from phalanx.nn.backbones.pp_lcnet import pp_lcnet
 from phalanx.nn.layers import ConvBNHardswish, DepthwiseSeparable, initialise_as_paddle, initialise_convs
 from phalanx.runtime.table import START
 
+STRIDES = (4, 8, 16, 32)  # of the maps that the neck joins
 LOOK_EVERY = 16  # steps between looks at whether all tables have ended: each look makes a GPU wait
 
 
@@ -27,13 +31,14 @@ class SLANet(nn.Module):
     likeliest tokens until every table has ended, at most `max_steps`.
     """
 
-    def __init__(self, num_tokens: int, *, scale: float, channels: int, hidden: int, corners: bool = False) -> None:
+    def __init__(self, num_tokens: int, backbone: Backbone, *, channels: int, hidden: int, corners: bool = False) -> None:
         super().__init__()
-        self.backbone = PPLCNet(scale)
-        self.neck = CSPPAN(self.backbone.channels, channels)
+        self.backbone = backbone
+        self.maps = needed(backbone, STRIDES, 'slanet')
+        self.neck = CSPPAN([backbone.channels[place] for place in self.maps], channels)
         self.head = SLAHead(channels, hidden, num_tokens, coordinates=8 if corners else 4)
         self.corners = corners
-        initialise_convs(self)
+        initialise_convs(self.neck)
 
     def forward(self, images: Tensor, tokens: Tensor | None = None, max_steps: int = 501) -> TableOutput:
         output: TableOutput = self.head(self.pixels(images), tokens, max_steps)
@@ -57,7 +62,8 @@ class SLANet(nn.Module):
 
     def pixels(self, images: Tensor) -> Tensor:
         """What the head sees, the pixels [B, N, C] of the coarsest map."""
-        maps: list[Tensor] = self.neck(self.backbone(images))
+        found = self.backbone(images)
+        maps: list[Tensor] = self.neck([found[place] for place in self.maps])
         return maps[-1].flatten(2).transpose(1, 2)
 
 
@@ -247,10 +253,17 @@ class TokenChoice(nn.Module):
         return numbers, chances, boxes
 
 
-def slanet(num_tokens: int, *, scale: float = 1.0, channels: int = 96, hidden: int = 256, corners: bool = False) -> SLANet:
-    """SLANet on PP-LCNet.
+def slanet(
+    num_tokens: int,
+    *,
+    backbone: Annotated[partial[Backbone], BACKBONES] = partial(pp_lcnet),
+    channels: int = 96,
+    hidden: int = 256,
+    corners: bool = False,
+) -> SLANet:
+    """SLANet, published on PP-LCNet.
 
-    `scale`: channels of the backbone as a share of PP-LCNet's; `channels`: of the maps between backbone and head; `hidden`: of
-    the state from which the tokens are said. `corners`: the network says the four corners of a cell, not its box, as SLANet_ch.
+    `channels`: of the maps between backbone and head; `hidden`: of the state from which tokens are predicted. `corners`: the
+    four corners of a cell instead of its box, as SLANet_ch. Raises ValueError for a backbone without maps of strides 4 to 32.
     """
-    return SLANet(num_tokens, scale=scale, channels=channels, hidden=hidden, corners=corners)
+    return SLANet(num_tokens, backbone(STRIDES), channels=channels, hidden=hidden, corners=corners)

@@ -1,44 +1,23 @@
 """DB: a network that says of each pixel whether it is text, and above which probability that counts.
 
 Liao et al., Real-time Scene Text Detection with Differentiable Binarization, https://arxiv.org/abs/1911.08947, with the
-backbones, necks and heads of PaddleOCR. Shapes: B batch.
+necks and heads of PaddleOCR. Shapes: B batch.
 """
 
-from typing import Literal, Self
+from functools import partial
+from typing import Annotated, Literal, Self
 
 from torch import Tensor, nn
 
 from phalanx.families.text_detection.models.heads import DBHead, LocalHead
 from phalanx.families.text_detection.models.maps import Maps, RefinedMaps
 from phalanx.families.text_detection.models.necks import FPN, LKPAN, ResidualSqueeze, WideSqueeze
-from phalanx.nn.backbones.lcnetv3 import DETECTION, PPLCNetV3, merge
-from phalanx.nn.backbones.lcnetv4 import DETECTION as V4_DETECTION
-from phalanx.nn.backbones.lcnetv4 import PPLCNetV4
-from phalanx.nn.backbones.mobilenet_v3 import MobileNetV3
-from phalanx.nn.backbones.resnet_vd import ResNetVD, resnet18_vd, resnet50_vd
-from phalanx.nn.layers import initialise_as_paddle
+from phalanx.nn.backbones import BACKBONES, Backbone, needed
+from phalanx.nn.backbones.lcnetv3 import merge
+from phalanx.nn.backbones.line_mobilenet_v3 import mobilenet_v3
 
-MULTIPLE = 32  # of height and width: the coarsest map is of that share
-NARROWED = (16, 24, 56, 480)  # the channels that DB takes of PP-LCNetV3, at scale 1
-SCALES = {'mobilenet_v3': 0.5, 'pp_lcnet_v3': 0.75}  # as published
-STEM_CHANNELS = 24  # of PP-LCNetV4
+STRIDES = (4, 8, 16, 32)  # of the maps that the neck joins
 LOCAL_SHARES = {'local_small': 8, 'local_large': 4}  # see LocalHead
-
-
-class NarrowedLCNetV3(PPLCNetV3):
-    """The same with fewer channels in its maps, but those of the finest."""
-
-    def __init__(self, *, scale: float, merged: bool) -> None:
-        super().__init__(DETECTION, scale=scale, merged=merged)
-        wide, self.channels = self.channels, tuple(int(channels * scale) for channels in NARROWED)
-        self.narrow = nn.ModuleList(nn.Conv2d(*each, 1) for each in zip(wide, self.channels, strict=True))
-        initialise_as_paddle(self.narrow)
-
-    def forward(self, images: Tensor) -> list[Tensor]:
-        return [narrow(x) for narrow, x in zip(self.narrow, super().forward(images), strict=True)]
-
-
-Backbone = MobileNetV3 | ResNetVD | NarrowedLCNetV3 | PPLCNetV4
 
 
 class DB(nn.Module):
@@ -47,13 +26,15 @@ class DB(nn.Module):
     def __init__(self, backbone: Backbone, neck: FPN | LKPAN, head: DBHead) -> None:
         super().__init__()
         self.backbone, self.neck, self.head = backbone, neck, head
+        self.maps = needed(backbone, STRIDES, 'db')
 
     def forward(self, images: Tensor) -> Maps | RefinedMaps:
         """Raises ValueError for a height or width that 32 does not divide."""
         H, W = images.shape[-2:]
-        if H % MULTIPLE or W % MULTIPLE:
-            raise ValueError(f'images are {W} x {H}; width and height must be multiples of {MULTIPLE}')
-        maps: Maps | RefinedMaps = self.head(self.neck(self.backbone(images)))
+        if H % STRIDES[-1] or W % STRIDES[-1]:
+            raise ValueError(f'images are {W} x {H}; width and height must be multiples of {STRIDES[-1]}')
+        features = self.backbone(images)
+        maps: Maps | RefinedMaps = self.head(self.neck([features[place] for place in self.maps]))
         return maps
 
     def fuse(self) -> Self:
@@ -65,10 +46,7 @@ class DB(nn.Module):
 def db(
     num_classes: int = 1,
     *,
-    backbone: Literal['mobilenet_v3', 'resnet18_vd', 'resnet50_vd', 'pp_lcnet_v3', 'pp_lcnet_v4'] = 'mobilenet_v3',
-    scale: float | None = None,
-    squeeze: bool = True,
-    merged: bool = False,
+    backbone: Annotated[partial[Backbone], BACKBONES] = partial(mobilenet_v3),
     neck: Literal['fpn', 'rse_fpn', 'wide_rse_fpn', 'lk_pan'] = 'fpn',
     neck_channels: int = 256,
     head: Literal['db', 'local_small', 'local_large'] = 'db',
@@ -77,36 +55,20 @@ def db(
 ) -> DB:
     """DB for text, the one class there is.
 
-    `scale`: the channels of `mobilenet_v3` and `pp_lcnet_v3`, as a share of the published ones; without it 0.5 and 0.75.
-    `squeeze`: whether blocks of `mobilenet_v3` weigh their channels. `merged`: `pp_lcnet_v3` as it is in exported files, with
-    one convolution where there are several in training. `pp_lcnet_v4` and `wide_rse_fpn` are the backbone and the neck of
-    PP-OCRv6 small. `head_kernel` and `steepness`: see DBHead; `local_...`: see LocalHead.
-    Raises ValueError for another number of classes, and for an option beside a backbone that has it not.
+    Published backbones are `mobilenet_v3`, `resnet18_vd`, `resnet50_vd`, `pp_lcnet_v3` and `pp_lcnet_v4`; the last, with the
+    neck `wide_rse_fpn`, is that of PP-OCRv6 small. `head_kernel` and `steepness`: see DBHead; `local_...`: see LocalHead.
+    Raises ValueError for another number of classes, and for a backbone without maps of strides 4 to 32.
     """
     if num_classes != 1:
         raise ValueError(f'db finds text, which is one class, not {num_classes}')
-    for name, given, owners in (
-        ('scale', scale is not None, tuple(SCALES)),
-        ('squeeze', not squeeze, ('mobilenet_v3',)),
-        ('merged', merged, ('pp_lcnet_v3',)),
-    ):
-        if given and backbone not in owners:
-            raise ValueError(f'{name} is an option of {" and ".join(owners)}; {backbone} has none')
-    size = scale or SCALES.get(backbone, 1.0)
-    if backbone == 'mobilenet_v3':
-        maps: Backbone = MobileNetV3(scale=size, squeeze=squeeze)
-    elif backbone == 'pp_lcnet_v3':
-        maps = NarrowedLCNetV3(scale=size, merged=merged)
-    elif backbone == 'pp_lcnet_v4':
-        maps = PPLCNetV4(V4_DETECTION, stem_channels=STEM_CHANNELS)
-    else:
-        maps = resnet18_vd() if backbone == 'resnet18_vd' else resnet50_vd(output_stride=32)
+    maps = backbone(STRIDES)
+    channels = [maps.channels[place] for place in needed(maps, STRIDES, 'db')]
     if neck == 'lk_pan':
-        joined: FPN | LKPAN = LKPAN(maps.channels, neck_channels)
+        joined: FPN | LKPAN = LKPAN(channels, neck_channels)
     elif neck == 'wide_rse_fpn':
-        joined = FPN(maps.channels, neck_channels, ResidualSqueeze, out_layer=WideSqueeze, kernel_size=7)
+        joined = FPN(channels, neck_channels, ResidualSqueeze, out_layer=WideSqueeze, kernel_size=7)
     else:
-        joined = FPN(maps.channels, neck_channels) if neck == 'fpn' else FPN(maps.channels, neck_channels, ResidualSqueeze)
+        joined = FPN(channels, neck_channels) if neck == 'fpn' else FPN(channels, neck_channels, ResidualSqueeze)
     if head == 'db':
         looking = DBHead(neck_channels, kernel_size=head_kernel, steepness=steepness)
     else:

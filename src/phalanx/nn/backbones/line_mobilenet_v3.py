@@ -4,14 +4,16 @@ Howard et al., Searching for MobileNetV3, https://arxiv.org/abs/1905.02244. Stri
 hard sigmoid as in PaddleOCR. Shapes: B batch, C channels.
 """
 
+from collections.abc import Sequence
 from itertools import chain
 from typing import Literal
 
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from phalanx.nn.backbones.mobilenet_v3 import LARGE, Block, InvertedResidual
-from phalanx.nn.layers import ConvBNHardswish, initialise_as_paddle, scaled
+from phalanx.nn.backbones.backbone import Backbone
+from phalanx.nn.backbones.mobilenet_v3 import LARGE, Block, InvertedResidual, MobileNetV3
+from phalanx.nn.layers import ConvBNHardswish, Stride, initialise_as_paddle, scaled
 
 Size = Literal['large', 'small']
 
@@ -37,10 +39,13 @@ BLOCKS: dict[Size, tuple[Block, ...]] = {
 LAST = {'large': 960, 'small': 576}
 
 
-class MobileNetV3(nn.Module):
-    """images [B, 3, H, W], H of HEIGHTS -> features [B, C, 1, W/4], `channels` deep."""
+class LineMobileNetV3(nn.Module):
+    """images [B, 3, H, W] -> one map of 1/32 of the height and 1/4 of the width, `channels` deep."""
 
-    def __init__(self, size: Size, *, scale: float) -> None:
+    strides = ((32, 4),)
+
+    def __init__(self, size: Size, *, scale: float, squeeze: bool = True) -> None:
+        """`scale`: channels as a share of the published ones. Without `squeeze`, no block weighs its channels."""
         super().__init__()
         channels = scaled(16, scale)
         self.stem = ConvBNHardswish(3, channels, 3, stride=2)
@@ -48,12 +53,26 @@ class MobileNetV3(nn.Module):
         for number, block in enumerate(BLOCKS[size]):
             # The small network has no shortcut beside its first block, though it would fit: its stride is written (1, 1) there.
             shortcut = not (size == 'small' and number == 0)
-            blocks.append(InvertedResidual(channels, block, scale, shortcut=shortcut))
+            blocks.append(InvertedResidual(channels, block, scale, squeeze=squeeze, shortcut=shortcut))
             channels = scaled(block.channels, scale)
         self.blocks = nn.Sequential(*blocks)
-        self.channels = scaled(LAST[size], scale)
-        self.last = ConvBNHardswish(channels, self.channels, 1)
+        last = scaled(LAST[size], scale)
+        self.channels = (last,)
+        self.last = ConvBNHardswish(channels, last, 1)
         initialise_as_paddle(self)
 
-    def forward(self, images: Tensor) -> Tensor:
-        return F.max_pool2d(self.last(self.blocks(self.stem(images))), 2)
+    def forward(self, images: Tensor) -> list[Tensor]:
+        return [F.max_pool2d(self.last(self.blocks(self.stem(images))), 2)]
+
+
+def mobilenet_v3(strides: Sequence[Stride], *, size: Size = 'large', scale: float = 0.5, squeeze: bool = True) -> Backbone:
+    """MobileNetV3; for networks that read text lines, the one that keeps a quarter of the width.
+
+    `scale`: channels as a share of the published ones. Without `squeeze`, no block weighs its channels. Raises ValueError for
+    size `small` where it is not for text lines.
+    """
+    if isinstance(strides[-1], tuple):
+        return LineMobileNetV3(size, scale=scale, squeeze=squeeze)
+    if size == 'small':
+        raise ValueError('mobilenet_v3 has size small for text lines alone; set size: large and a smaller scale')
+    return MobileNetV3(scale=scale, squeeze=squeeze)

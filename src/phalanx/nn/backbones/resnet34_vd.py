@@ -4,16 +4,20 @@ He et al., Bag of Tricks for Image Classification with Convolutional Neural Netw
 and the pooling at the end as in PaddleOCR. Shapes: B batch, C channels.
 """
 
+from collections.abc import Sequence
+
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from phalanx.nn.backbones.backbone import Backbone
 from phalanx.nn.layers import ConvBN, ConvBNReLU, Stride, initialise_as_paddle
 
 
 class ResNet34vd(nn.Module):
-    """images [B, 3, H, W], H of HEIGHTS -> features [B, 512, 1, W/4]."""
+    """images [B, 3, H, W] -> one map of 1/32 of the height and 1/4 of the width, 512 deep."""
 
-    channels = 512
+    channels = (512,)
+    strides = ((32, 4),)
 
     def __init__(self) -> None:
         super().__init__()
@@ -30,8 +34,13 @@ class ResNet34vd(nn.Module):
         self.stages = nn.Sequential(*stages)
         initialise_as_paddle(self)
 
-    def forward(self, images: Tensor) -> Tensor:
-        return F.max_pool2d(self.stages(self.stem(images)), 2)
+    def forward(self, images: Tensor) -> list[Tensor]:
+        return [F.max_pool2d(self.stages(self.stem(images)), 2)]
+
+
+def resnet34_vd(strides: Sequence[Stride]) -> Backbone:
+    """ResNet34-vd for text lines, as PaddleOCR's CRNN has it."""
+    return ResNet34vd()
 
 
 class Residual(nn.Module):

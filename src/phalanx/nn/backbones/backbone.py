@@ -1,0 +1,51 @@
+"""The contract between backbones and the networks that use them."""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from torch import Tensor
+
+from phalanx.nn.layers import Stride
+
+
+class Backbone(Protocol):
+    """An nn.Module: images [B, 3, H, W] -> feature maps, from fine to coarse.
+
+    Map i is [B, channels[i], H / strides[i], W / strides[i]], rounded up.
+    """
+
+    @property
+    def channels(self) -> tuple[int, ...]: ...
+
+    @property
+    def strides(self) -> tuple[Stride, ...]:
+        """Pixels of the image per place of each map; (down, right) where they differ."""
+
+    def __call__(self, images: Tensor) -> list[Tensor]: ...
+
+
+def output_stride(strides: Sequence[Stride]) -> int:
+    """The stride of the coarsest of the maps that a network needs, from 8 to 32; 32 where its maps are not square."""
+    coarsest = strides[-1]
+    return min(max(coarsest, 8), 32) if isinstance(coarsest, int) else 32
+
+
+def needed(backbone: Backbone, strides: Sequence[Stride], network: str) -> tuple[int, ...]:
+    """Positions of the maps of `strides` among those of `backbone`, the deepest where several have one stride.
+
+    Raises ValueError when one is missing, or when the coarsest map of the backbone is not among them: its last layers would
+    have no gradient.
+    """
+    given = tuple(backbone.strides)
+    if not set(strides) <= set(given) or given[-1] != strides[-1]:
+        kind = type(backbone).__name__
+        raise ValueError(
+            f'{network} needs maps of stride {_words(strides)}, and none coarser; the backbone {kind} has {_words(given)}; '
+            'choose another backbone'
+        )
+    return tuple(len(given) - 1 - given[::-1].index(stride) for stride in strides)
+
+
+def _words(strides: Sequence[Stride]) -> str:
+    """`4, 8, 16`, and `32 x 4` for a stride of 32 down and 4 to the right."""
+    return ', '.join(str(stride) if isinstance(stride, int) else f'{stride[0]} x {stride[1]}' for stride in strides)

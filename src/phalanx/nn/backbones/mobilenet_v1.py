@@ -1,0 +1,49 @@
+"""MobileNetV1 for text lines, as PP-OCRv3 changed it.
+
+Howard et al., MobileNets, https://arxiv.org/abs/1704.04861; Cui et al., PP-LCNet, https://arxiv.org/abs/2109.15099 (activation,
+5 x 5 filters and squeeze-and-excitation at the end). Strides and pooling as in PaddleOCR: it halves the height five times and
+the width three times. Shapes: B batch, C channels.
+"""
+
+from collections.abc import Sequence
+
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from phalanx.nn.backbones.backbone import Backbone
+from phalanx.nn.layers import ConvBN, ConvBNHardswish, DepthwiseSeparable, Stride, initialise_as_paddle
+
+
+class MobileNetV1Enhance(nn.Module):
+    """images [B, 3, H, W] -> one map of 1/32 of the height and 1/8 of the width, `channels` deep."""
+
+    strides = ((32, 8),)
+
+    def __init__(self, *, scale: float) -> None:
+        super().__init__()
+        stem, *widths = (int(channels * scale) for channels in (32, 64, 128, 256, 512, 1024))
+        self.stem = ConvBNHardswish(3, stem, 3, stride=2)
+        self.blocks = nn.Sequential(
+            DepthwiseSeparable(stem, widths[0], 3),
+            DepthwiseSeparable(widths[0], widths[1], 3),
+            DepthwiseSeparable(widths[1], widths[1], 3),
+            DepthwiseSeparable(widths[1], widths[2], 3, stride=(2, 1)),
+            DepthwiseSeparable(widths[2], widths[2], 3),
+            DepthwiseSeparable(widths[2], widths[3], 3, stride=(2, 1)),
+            *(DepthwiseSeparable(widths[3], widths[3], 5) for _ in range(5)),
+            DepthwiseSeparable(widths[3], widths[4], 5, stride=(2, 1), squeeze=True),
+            DepthwiseSeparable(widths[4], widths[4], 5, stride=(1, 2), squeeze=True),
+        )
+        self.channels = (widths[4],)
+        initialise_as_paddle(self)  # so PaddleOCR draws squeeze-and-excitation; the other convolutions by He's rule:
+        for module in self.modules():
+            if isinstance(module, ConvBN):
+                nn.init.kaiming_normal_(module.conv.weight, nonlinearity='relu')
+
+    def forward(self, images: Tensor) -> list[Tensor]:
+        return [F.avg_pool2d(self.blocks(self.stem(images)), 2)]
+
+
+def mobilenet_v1_enhance(strides: Sequence[Stride], *, scale: float = 0.5) -> Backbone:
+    """MobileNetV1 for text lines, as PP-OCRv3 changed it. `scale`: channels as a share of the published ones."""
+    return MobileNetV1Enhance(scale=scale)

@@ -1,0 +1,199 @@
+"""Backbones of the timm library (Apache-2.0), by their names there.
+
+Networks with maps of several sizes (ConvNeXt, EfficientNet, ResNet) give those. A plain vision transformer (ViT, DINOv2) has
+one map; the simple feature pyramid of Li et al., ViTDet, https://arxiv.org/abs/2203.16527, makes the others of it. Shapes:
+B batch, C channels.
+"""
+
+from collections.abc import Iterator, Sequence
+from difflib import get_close_matches
+from importlib.util import find_spec
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from phalanx.nn.backbones.backbone import Backbone, output_stride
+from phalanx.nn.layers import Stride, initialise_convs
+from phalanx.nn.stochastic import Dropout, DropPath
+from phalanx.parallel.norms import BatchNorm2d, adopted
+
+PYRAMID_CHANNELS = 256  # as published
+VIT_STRIDE = 16  # of the one map of a transformer: images are resized so that its patches, of whatever size, lie that far apart
+
+
+class TimmBackbone(nn.Module):
+    """images [B, 3, H, W] -> the maps of a timm network, from fine to coarse, `channels` deep.
+
+    `weights`: the source of the weights of a whole classifier, which fill `body`; None for random ones.
+    """
+
+    def __init__(self, body: Any, weights: str | None) -> None:
+        """`body`: timm's network with `features_only`, its batch norms and dropout replaced by ours."""
+        super().__init__()
+        self.body, self.weights = body, weights
+        self.channels: tuple[int, ...] = tuple(body.feature_info.channels())
+        self.strides: tuple[int, ...] = tuple(body.feature_info.reduction())
+
+    def forward(self, images: Tensor) -> list[Tensor]:
+        return cropped(self.body(filled(images, self.strides[-1])), self.strides, images)
+
+
+class TimmPyramid(TimmBackbone):
+    """images [B, 3, H, W] -> the maps that a simple feature pyramid makes of the last one of a plain transformer."""
+
+    def __init__(self, body: Any, weights: str | None, *, patch: int, strides: Sequence[int]) -> None:
+        """`patch`: pixels per side of its patches; `strides`: of the maps to make, each of 4, 8, 16 and 32."""
+        super().__init__(body, weights)
+        self.patch, C = patch, self.channels[-1]
+        self.levels = nn.ModuleList(pyramid_level(C, stride) for stride in strides)
+        self.channels, self.strides = (PYRAMID_CHANNELS,) * len(strides), tuple(strides)
+
+    def forward(self, images: Tensor) -> list[Tensor]:
+        x = filled(images, VIT_STRIDE)
+        if self.patch != VIT_STRIDE:
+            x = F.interpolate(x, [side // VIT_STRIDE * self.patch for side in x.shape[-2:]], mode='bilinear')
+        last: Tensor = self.body(x)[-1]  # [B, C, H/16, W/16]
+        return cropped([level(last) for level in self.levels], self.strides, images)
+
+
+def filled(images: Tensor, multiple: int) -> Tensor:
+    """`images` [B, 3, H, W] with zeros below and on the right up to a `multiple` of pixels."""
+    down, right = (-side % multiple for side in images.shape[-2:])
+    if not torch.compiler.is_exporting() and not down and not right:
+        return images
+    return F.pad(images, (0, right, 0, down))
+
+
+def cropped(maps: Sequence[Tensor], strides: Sequence[int], images: Tensor) -> list[Tensor]:
+    """`maps` without the places that see nothing but what `filled` added: networks of timm round sizes in ways of their own."""
+    H, W = images.shape[-2:]
+    return [x[:, :, : -(-H // stride), : -(-W // stride)] for x, stride in zip(maps, strides, strict=True)]
+
+
+def pyramid_level(in_channels: int, stride: int) -> nn.Sequential:
+    """The map of stride 16 [B, in, h, w] -> that of `stride` [B, PYRAMID_CHANNELS, ., .]. Layer order as in the paper."""
+    C = in_channels
+    match stride:
+        case 4:
+            resized: list[nn.Module] = [nn.ConvTranspose2d(C, C // 2, 2, 2), ChannelNorm(C // 2), nn.GELU()]
+            resized.append(nn.ConvTranspose2d(C // 2, C // 4, 2, 2))
+            C = C // 4
+        case 8:
+            resized = [nn.ConvTranspose2d(C, C // 2, 2, 2)]
+            C = C // 2
+        case 16:
+            resized = []
+        case 32:
+            resized = [nn.MaxPool2d(2, 2, ceil_mode=True)]
+        case _:
+            raise ValueError(f'a plain vision transformer has maps of strides 4, 8, 16 and 32, not {stride}')
+    out = PYRAMID_CHANNELS
+    convs = [
+        nn.Conv2d(C, out, 1, bias=False),
+        ChannelNorm(out),
+        nn.Conv2d(out, out, 3, padding=1, bias=False),
+        ChannelNorm(out),
+    ]
+    level = nn.Sequential(*resized, *convs)
+    initialise_convs(level)
+    return level
+
+
+class ChannelNorm(nn.LayerNorm):
+    """The layer norm of each place of a map [B, C, h, w]."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x.movedim(1, 3)).movedim(3, 1)
+
+
+class BatchNormAct(BatchNorm2d):
+    """Batch norm and activation in one layer, as timm has them."""
+
+    drop: nn.Module
+    act: nn.Module
+
+    def forward(self, x: Tensor) -> Tensor:  # [B, C, H, W] -> the same
+        activated: Tensor = self.act(self.drop(super().forward(x)))
+        return activated
+
+
+def timm_backbone(strides: Sequence[Stride], *, model: str, weights: str | None = None, drop_path: float = 0.0) -> Backbone:
+    """A network of timm, which `pip install phalanx-vision[timm]` brings: `model: convnext_tiny`, say.
+
+    `weights`: a file of a whole classifier, an address, `hf://owner/repo`, or the tag that timm has for them, `fb_in1k` say;
+    without them training starts from random ones. `drop_path`: probability of skipping the last block in training; it falls
+    linearly to 0 at the first. Raises ValueError for a name that timm does not have, and a network that cannot be a backbone.
+    """
+    timm = _timm()
+    if not timm.is_model(model):
+        near = get_close_matches(model, timm.list_models(), n=1)
+        cure = f'; did you mean {near[0]!r}?' if near else ''
+        raise ValueError(f'model: timm has no network {model!r}{cure} (timm.list_models() has all)')
+    options: dict[str, Any] = {'drop_path_rate': drop_path} if drop_path else {}
+    weights = _source(timm, model, weights)
+    body = _body(timm, model, options)
+    reductions: list[int] = body.feature_info.reduction()
+    if len(reductions) > 1 and len(set(reductions)) == 1:  # all blocks of a plain transformer have maps of one size
+        body = _body(timm, model, {**options, 'out_indices': [-1], 'dynamic_img_size': True})
+        return TimmPyramid(body, weights, patch=reductions[0], strides=[step for step in strides if isinstance(step, int)])
+    if (stride := output_stride(strides)) < 32:
+        options['output_stride'] = stride
+        reductions = _body(timm, model, options).feature_info.reduction()
+    taken = [max(place for place, step in enumerate(reductions) if step == wish) for wish in strides if wish in reductions]
+    return TimmBackbone(_body(timm, model, {**options, 'out_indices': taken} if taken else options), weights)
+
+
+def _timm() -> Any:
+    if find_spec('timm') is None:
+        raise ValueError('timm_backbone needs the library timm: pip install phalanx-vision[timm]')
+    import timm  # optional, and slow to import
+
+    return timm
+
+
+def _body(timm: Any, model: str, options: dict[str, Any]) -> Any:
+    """timm's network with maps as outputs and random weights. Raises ValueError."""
+    try:
+        body = timm.create_model(model, features_only=True, feature_cls='getter', pretrained=False, **options)
+    except (TypeError, ValueError, RuntimeError, AttributeError, NotImplementedError, AssertionError) as error:
+        said = ', '.join(f'{name} {value}' for name, value in options.items())
+        raise ValueError(f"model: timm's {model} cannot be a backbone{f' with {said}' if said else ''}: {error}") from None
+    for name, module in list(body.named_modules()):
+        if (own := _own(module)) is not None:
+            body.set_submodule(name, own)
+    return adopted(body)
+
+
+def _own(module: nn.Module) -> nn.Module | None:
+    """The layer that takes the place of `module`, whose random numbers or statistics would depend on the number of ranks."""
+    kind = type(module).__name__
+    if kind == 'DropPath':
+        return DropPath(module.drop_prob)  # type: ignore[arg-type]
+    if type(module) is nn.Dropout:
+        return Dropout(module.p)
+    if isinstance(module, nn.BatchNorm2d) and kind.startswith('BatchNormAct'):
+        own = BatchNormAct(module.num_features, eps=module.eps, momentum=module.momentum, affine=module.affine)
+        own.load_state_dict(module.state_dict())
+        own.drop, own.act = module.get_submodule('drop'), module.get_submodule('act')
+        return own
+    return None
+
+
+def _source(timm: Any, model: str, weights: str | None) -> str | None:
+    """Where `weights` are: a tag of timm's is an address. Raises ValueError for a tag that timm does not have."""
+    tags = [name.partition('.')[2] for name in timm.list_pretrained(f'{model.partition(".")[0]}.*')]
+    if weights in tags:
+        config = timm.get_pretrained_cfg(f'{model.partition(".")[0]}.{weights}')
+        return f'hf://{config.hf_hub_id}' if config.hf_hub_id else config.url
+    if weights is not None and not any(mark in weights for mark in './:'):
+        raise ValueError(f'weights: {weights!r} is no file, no address, and none of the tags of {model} ({", ".join(tags)})')
+    return weights
+
+
+def with_own_weights(network: nn.Module) -> Iterator[tuple[str, TimmBackbone]]:
+    """The parts of `network` that start from weights of their own, by their names in it."""
+    for name, part in network.named_modules():
+        if isinstance(part, TimmBackbone) and part.weights is not None:
+            yield name, part

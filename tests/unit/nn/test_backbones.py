@@ -1,0 +1,226 @@
+"""Every backbone keeps the contract, networks take any that fits, and refuse the others before training."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from phalanx import create_model
+from phalanx.config.read import ConfigError, plain
+from phalanx.engine.checks import check_can_freeze, check_parts
+from phalanx.engine.job import open_job
+from phalanx.nn import stochastic
+from phalanx.nn.backbones import BACKBONES
+from phalanx.nn.backbones.timm_backbone import timm_backbone
+from phalanx.nn.layers import Stride
+from phalanx.parallel import norms
+from phalanx.system.errors import RequestError
+from phalanx.weights.reading import load_weights
+from running import run_here
+
+timm = pytest.importorskip('timm', reason='timm, an optional library, is not installed')
+SQUARE, LINES = (4, 8, 16, 32), ((32, 4),)
+OF_LINES = {'resnet34_vd': ((32, 4),), 'mobilenet_v1_enhance': ((32, 8),)}
+OPTIONS: dict[str, dict[str, Any]] = {'timm_backbone': {'model': 'test_resnet'}}
+TIMM = {'name': 'timm_backbone', 'model': 'test_resnet'}
+DIGITS = 'data={name: digit_scenes, train_scenes: 4, eval_scenes: 2, size: [64, 64], digit_height: [16, 24]}'
+SHORT = ('train.steps=1', 'ema.decay=0.5', 'train.global_batch_size=2', 'train.workers=0', 'report.pictures=0', 'device=cpu')
+
+
+def requests() -> Iterator[tuple[str, tuple[Stride, ...]]]:
+    """Each backbone with the strides that some network asks of it."""
+    for name in BACKBONES:
+        yield name, OF_LINES.get(name, SQUARE)
+    yield from (('mobilenet_v3', LINES), ('pp_lcnet_v3', ((16, 4),)), ('pp_lcnet_v4', ((16, 4),)))
+    yield from (('resnet50_vd', (4, 8)), ('mobilenet_v2', (4, 16)))
+
+
+@torch.no_grad()
+@pytest.mark.parametrize(('name', 'strides'), list(requests()))
+def test_channels_and_strides_are_those_of_the_maps(name: str, strides: tuple[Stride, ...]) -> None:
+    H, W = 64, 96
+    backbone: Any = BACKBONES[name](strides, **OPTIONS.get(name, {}))
+    maps = backbone.eval()(torch.rand(1, 3, H, W))
+    down_and_right = [(stride, stride) if isinstance(stride, int) else stride for stride in backbone.strides]
+    expected = [(C, -(-H // down), -(-W // right)) for C, (down, right) in zip(backbone.channels, down_and_right, strict=True)]
+    assert [tuple(x.shape[1:]) for x in maps] == expected
+
+
+@pytest.mark.parametrize(
+    ('network', 'backbone', 'message'),
+    [
+        (
+            'deeplabv3p',
+            'mit_b0',
+            'deeplabv3p needs maps of stride 4, 16, and none coarser; the backbone MixViT has 4, 8, 16, 32',
+        ),
+        ('crnn', 'hrnet_w18', 'crnn needs maps of stride 32 x 4, .* the backbone HRNet has 4, 8, 16, 32'),
+        ('db', 'resnet34_vd', 'db needs maps of stride 4, 8, 16, 32, .* ResNet34vd has 32 x 4'),
+        (
+            'ppyoloe',
+            {'name': 'timm_backbone', 'model': 'test_resnt'},
+            "timm has no network 'test_resnt'; did you mean 'test_resnet'",
+        ),
+        ('db', {**TIMM, 'weights': 'r_in1k'}, "weights: 'r_in1k' is no file, no address, and none of the tags of test_resnet"),
+        ('segformer', {'name': 'mit_b0', 'drop_pat': 0.2}, "backbone.drop_pat: unknown key; did you mean 'drop_path'"),
+        ('segformer', 'mit_b9', "'mit_b9' is not one of .*; did you mean 'mit_b"),
+    ],
+)
+def test_a_backbone_that_does_not_fit_is_refused_with_the_reason(network: str, backbone: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        create_model(network, num_classes=1, backbone=backbone)
+
+
+def test_a_recipe_with_a_backbone_that_does_not_fit_is_refused_before_training() -> None:
+    job = open_job('pp_liteseg_digits', [('model={name: deeplabv3p, backbone: stdc1}', '--set'), ('loss=[dice]', '--set')])
+    with pytest.raises(
+        RequestError, match='deeplabv3p needs maps of stride 4, 16, and none coarser; the backbone STDC has 2, 4'
+    ):
+        check_parts(job, 1)
+
+
+def model_of(*sets: str, recipe: str = 'db_pages') -> Any:
+    return plain(open_job(recipe, [(text, text) for text in sets]).resolved)['model']
+
+
+def test_options_of_a_backbone_are_given_with_its_name_or_to_the_one_that_is_there() -> None:
+    mobilenet = {'name': 'mobilenet_v3', 'size': 'large', 'scale': 0.35, 'squeeze': True}
+    assert model_of()['backbone'] == mobilenet
+    assert model_of('model.backbone.scale=0.5')['backbone'] == {**mobilenet, 'scale': 0.5}
+    assert model_of('model.backbone=pp_lcnet_v3')['backbone'] == {'name': 'pp_lcnet_v3', 'scale': 0.75, 'merged': False}
+    assert model_of('model.backbone=pp_lcnet_v3', 'model.backbone.merged=true')['backbone']['merged'] is True
+    reader = model_of('model={name: svtr_lcnetv3}', 'model.backbone.merged=true', recipe='crnn_digits')  # its own default scale
+    assert reader['backbone'] == {'name': 'pp_lcnet_v3', 'scale': 0.95, 'merged': True}
+
+
+def test_an_option_of_the_backbone_beside_it_is_refused_with_its_place() -> None:
+    place = r'it is an option of backbone: write backbone: \{name: mobilenet_v3, scale: 0.5\}'
+    with pytest.raises(ConfigError, match=place):
+        model_of('model.scale=0.5')
+
+
+def test_only_the_strides_that_a_network_needs_are_built() -> None:
+    """A stage behind the coarsest map would have parameters without gradients."""
+    backbone: Any = timm_backbone((4, 8), model='test_convnext')
+    assert backbone.strides == (4, 8)
+    sum(x.sum() for x in backbone(torch.rand(1, 3, 64, 64))).backward()
+    assert all(parameter.grad is not None for parameter in backbone.parameters())
+
+
+@pytest.mark.parametrize('size', [(64, 96), (40, 56), (33, 65)])
+def test_a_plain_transformer_makes_a_pyramid_of_its_map(size: tuple[int, int]) -> None:
+    backbone: Any = timm_backbone(SQUARE, model='test_vit')
+    maps = backbone(torch.rand(1, 3, *size))
+    assert backbone.channels == (256,) * 4
+    assert [tuple(x.shape[2:]) for x in maps] == [tuple(-(-side // stride) for side in size) for stride in SQUARE]
+    sum(x.square().sum() for x in maps).backward()
+    assert all(parameter.grad is not None for parameter in backbone.parameters())
+
+
+def test_patches_of_14_pixels_have_maps_of_the_same_strides() -> None:
+    """Those of DINOv2; its images are resized to as many patches as there are places 16 pixels apart."""
+    backbone: Any = timm_backbone((16,), model='vit_small_patch14_dinov2')
+    with torch.no_grad():
+        (found,) = backbone.eval()(torch.rand(1, 3, 32, 64))
+    assert found.shape == (1, 256, 2, 4)
+
+
+@pytest.mark.parametrize('name', ['test_resnet', 'test_efficientnet'])
+def test_batch_norms_and_dropped_paths_of_timm_are_those_that_ranks_share(name: str) -> None:
+    model = nn.Sequential(timm_backbone(SQUARE, model=name, drop_path=0.5))  # type: ignore[arg-type]
+    statistics = norms.synchronise(model, 'off', None)  # raises for a norm that cannot be shared
+    assert len(statistics.norms) > 5
+    assert stochastic.tie(model, stochastic.SampleKeys())
+    assert not any(type(module).__module__.startswith('timm.layers.drop') for module in model.modules())
+
+
+@torch.no_grad()
+def test_maps_of_timm_with_our_norms_are_those_of_timm() -> None:
+    torch.manual_seed(0)
+    theirs = timm.create_model('test_efficientnet', features_only=True, feature_cls='getter', out_indices=(1, 2, 3, 4)).eval()
+    ours: Any = timm_backbone(SQUARE, model='test_efficientnet')
+    ours.body.load_state_dict(theirs.state_dict())
+    images = torch.rand(2, 3, 64, 64)
+    for mine, other in zip(ours.eval()(images), theirs(images), strict=True):
+        torch.testing.assert_close(mine, other)
+
+
+def saved(folder: Path, name: str) -> tuple[nn.Module, Path]:
+    classifier = timm.create_model(name, num_classes=2)
+    torch.save(classifier.state_dict(), folder / f'{name}.pth')
+    return classifier, folder / f'{name}.pth'
+
+
+@pytest.mark.parametrize('name', ['test_resnet', 'test_vit'])
+def test_a_backbone_starts_from_the_file_of_a_classifier(tmp_path: Path, name: str) -> None:
+    classifier, path = saved(tmp_path, name)
+    model: Any = create_model('db', num_classes=1, backbone={'name': 'timm_backbone', 'model': name, 'weights': str(path)})
+    taken = model.backbone.body.model.state_dict()
+    expected = {key: value for key, value in classifier.state_dict().items() if key in taken}
+    assert len(expected) == len(taken)
+    assert all(torch.equal(taken[key], value) for key, value in expected.items())
+
+
+def test_a_classifier_of_timm_fills_a_backbone_by_init_part(tmp_path: Path) -> None:
+    classifier, path = saved(tmp_path, 'test_resnet')
+    model: Any = create_model('db', num_classes=1, backbone=TIMM)
+    load_weights(model, path, part='backbone')
+    assert torch.equal(model.backbone.body.model.conv1[0].weight, classifier.conv1[0].weight)  # type: ignore[index]
+
+
+def test_a_tag_of_timm_is_an_address_that_is_read_only_when_training_starts() -> None:
+    backbone: Any = timm_backbone(SQUARE, model='test_resnet', weights='r160_in1k')
+    assert backbone.weights == 'hf://timm/test_resnet.r160_in1k'
+
+
+def test_weights_that_are_not_there_or_of_another_network_are_one_line_before_training(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    _, other = saved(tmp_path, 'test_vit')
+    for weights, message in {
+        tmp_path / 'none.pth': 'model.backbone.weights: ',
+        other: f'model.backbone.weights: {other}: these are weights of another network',
+    }.items():
+        sets = (f'model.backbone={{name: timm_backbone, model: test_resnet, weights: {weights}}}', *SHORT)
+        assert run_here('train', 'db_pages', '--set', *sets, '--save_dir', str(tmp_path / 'run')) == 2
+        said = capfd.readouterr().err
+        assert message in said and 'Traceback' not in said
+        assert not (tmp_path / 'run' / 'metrics.jsonl').exists()
+
+
+def test_a_backbone_with_weights_of_its_own_can_be_frozen(tmp_path: Path) -> None:
+    _, path = saved(tmp_path, 'test_resnet')
+    backbone = f'model.backbone={{name: timm_backbone, model: test_resnet, weights: {path}}}'
+    job = open_job('db_pages', [(text, text) for text in (backbone, 'train.freeze=[backbone]')])
+    check_can_freeze(job.recipe, job.task.model())
+
+
+NETWORKS: dict[str, tuple[str, dict[str, Any], tuple[str, ...]]] = {
+    'deeplabv3p': ('pp_liteseg_digits', {'model': 'test_convnext', 'drop_path': 0.1}, (DIGITS, 'loss=[dice]')),
+    'ppyoloe': ('ppyoloe_digits', {'model': 'test_resnet'}, (DIGITS, 'transforms=[random_flip]')),
+    'db': (
+        'db_pages',
+        {'model': 'test_vit'},
+        ('data={name: drawn_pages, train_pages: 4, eval_pages: 2, page_size: [64, 64], lines: [1, 2], heights: [12, 20]}',),
+    ),
+}
+
+
+@pytest.mark.parametrize('network', NETWORKS)
+def test_a_network_on_a_backbone_of_timm_is_trained_evaluated_and_exported(
+    network: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    recipe, options, sets = NETWORKS[network]
+    keys = ', '.join(f'{key}: {value}' for key, value in {'name': 'timm_backbone', **options}.items())
+    model = f'model={{name: {network}, backbone: {{{keys}}}}}'
+    run = str(tmp_path / 'run')
+    assert run_here('train', recipe, '--set', model, *SHORT, *sets, '--save_dir', run) == 0, capfd.readouterr().err
+    assert run_here('eval', run, '--json') == 0, capfd.readouterr().err
+    size = ('--dynamic', 'batch', '--image_size', '64,64')  # not all networks of timm are traced for any size
+    exported = run_here('export', run, *size, '--out', str(tmp_path / 'model.onnx'))  # and compared with the network
+    assert exported == 0, capfd.readouterr().err
