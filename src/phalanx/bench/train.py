@@ -20,8 +20,8 @@ from phalanx.bench.show import as_text
 from phalanx.data.batch import ImageBatch
 from phalanx.engine.job import Job
 from phalanx.engine.meters import peak_memory_mb, slower_ranks
+from phalanx.engine.precision import DTYPES
 from phalanx.engine.trainer import Trainer
-from phalanx.nn.precision import DTYPES
 from phalanx.parallel import dist
 from phalanx.parallel.gradients import gradients_mb
 from phalanx.report.readable import counted, mebibytes, number, percent

@@ -17,8 +17,8 @@ from phalanx.config.arguments import assignments
 from phalanx.engine.checks import check_parts
 from phalanx.engine.job import Job, open_job
 from phalanx.engine.loader import BadSampleError
+from phalanx.engine.precision import DTYPES
 from phalanx.engine.worker import joined
-from phalanx.nn.precision import DTYPES
 from phalanx.parallel import dist
 from phalanx.system.errors import RequestError, RunError
 

@@ -15,10 +15,10 @@ from phalanx.data.cache import PictureCache
 from phalanx.data.samples import Dataset, Draw, Image, SampleError
 from phalanx.engine.loader import Loader, check_bad, evaluation_draws
 from phalanx.engine.meters import Stopwatch, slower_ranks
+from phalanx.engine.precision import Precision
 from phalanx.engine.schema import Recipe
 from phalanx.families.figures import Pictures
 from phalanx.families.task import Grade, Task
-from phalanx.nn.precision import Precision
 from phalanx.parallel import dist
 from phalanx.report.evaluation import Evaluation, Worst
 

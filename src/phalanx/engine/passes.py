@@ -22,9 +22,10 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from phalanx.data.batch import ImageBatch, shares
 from phalanx.engine.loader import Stream
+from phalanx.engine.precision import Precision
 from phalanx.families.task import Task, factors, means
 from phalanx.nn import stochastic
-from phalanx.nn.precision import Precision, at_least_float32
+from phalanx.nn.precision import at_least_float32
 from phalanx.nn.stochastic import SampleKeys
 from phalanx.parallel import dist, norms
 from phalanx.parallel.gradients import GradientOptions, replicated

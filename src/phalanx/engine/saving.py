@@ -8,8 +8,8 @@ from torch.optim import Optimizer
 
 from phalanx.engine.ema import Ema
 from phalanx.engine.optim.optimizers import take_state
+from phalanx.engine.precision import Precision
 from phalanx.engine.progress import Progress
-from phalanx.nn.precision import Precision
 from phalanx.parallel import dist
 from phalanx.parallel.gradients import PowerSgd
 from phalanx.report.report import Report

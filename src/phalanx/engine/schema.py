@@ -15,7 +15,7 @@ from phalanx.engine.optim.clip import Clip
 from phalanx.engine.optim.groups import Parameters
 from phalanx.engine.optim.scaling import Scaling
 from phalanx.engine.optim.schedule import Schedule
-from phalanx.nn.precision import PrecisionOptions
+from phalanx.engine.precision import PrecisionOptions
 from phalanx.parallel.gradients import GradientOptions
 from phalanx.parallel.norms import NormSync
 from phalanx.report.trackers import TRACKERS, TensorBoard, Tracker, VisualDL

@@ -27,6 +27,7 @@ from phalanx.engine.optim.optimizers import set_lr
 from phalanx.engine.optim.scaling import scaled
 from phalanx.engine.parts import Parts
 from phalanx.engine.passes import NetworkWithLoss, Passes
+from phalanx.engine.precision import Precision
 from phalanx.engine.progress import Progress
 from phalanx.engine.saving import Saver
 from phalanx.engine.schema import Recipe
@@ -34,7 +35,6 @@ from phalanx.engine.step_flags import StepFlags
 from phalanx.engine.summary import remarks, summary
 from phalanx.engine.timeline import Length, Timeline, in_steps
 from phalanx.families.task import Task
-from phalanx.nn.precision import Precision
 from phalanx.parallel import dist, norms
 from phalanx.parallel.heartbeat import Heartbeat
 from phalanx.parallel.step import WholeStep

@@ -26,11 +26,11 @@ from phalanx.engine.folder import differences, hold, set_aside, with_names
 from phalanx.engine.job import Job
 from phalanx.engine.loader import PATIENCE, TIMED_OUT, end_workers
 from phalanx.engine.parts import Parts
+from phalanx.engine.precision import Precision
 from phalanx.engine.progress import Progress
 from phalanx.engine.schema import Train
 from phalanx.engine.timeline import Timeline
 from phalanx.engine.trainer import Trainer
-from phalanx.nn.precision import Precision
 from phalanx.parallel import dist
 from phalanx.report.evaluation import Evaluation
 from phalanx.report.readable import counted

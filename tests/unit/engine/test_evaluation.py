@@ -8,8 +8,8 @@ import torch
 
 from phalanx.engine.evaluation import AGREEMENTS, WORST, EvaluationStoppedError, Setup, Shown, evaluate, lowest, with_worst
 from phalanx.engine.job import open_job
+from phalanx.engine.precision import Precision
 from phalanx.families.task import Grade
-from phalanx.nn.precision import Precision
 
 LINES = 41
 

@@ -15,8 +15,8 @@ from torch import Tensor, nn
 from phalanx.data.batch import ImageBatch
 from phalanx.engine.loader import Stream
 from phalanx.engine.passes import NetworkWithLoss, Passes
+from phalanx.engine.precision import Precision, PrecisionOptions
 from phalanx.families.task import Loss, Task, Term
-from phalanx.nn.precision import Precision, PrecisionOptions
 from phalanx.parallel.gradients import GradientOptions
 from phalanx.parallel.norms import RunningStatistics
 from phalanx.parallel.step import WholeStep

@@ -13,7 +13,7 @@ from torch.optim import Optimizer
 from phalanx.engine.optim import OPTIMIZERS
 from phalanx.engine.optim.clip import Clip, clip
 from phalanx.engine.optim.optimizers import sgd
-from phalanx.nn.precision import Precision, PrecisionOptions
+from phalanx.engine.precision import Precision, PrecisionOptions
 
 CPU = torch.device('cpu')
 

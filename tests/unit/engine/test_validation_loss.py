@@ -11,9 +11,9 @@ from torch.nn import functional as F
 from phalanx.data.samples import Draw
 from phalanx.engine.evaluation import Setup
 from phalanx.engine.job import open_job
+from phalanx.engine.precision import Precision
 from phalanx.engine.validation import validation_loss
 from phalanx.families.catalog import FAMILIES
-from phalanx.nn.precision import Precision
 from phalanx.parallel.step import WholeStep
 from running import TINY, records, run_here
 
