@@ -3,40 +3,27 @@
 import argparse
 import json
 import sys
-from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import Protocol, runtime_checkable
+from collections.abc import Sequence
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from phalanx.cli.data_options import data_parser
 from phalanx.config.arguments import assignments
-from phalanx.curation.census import SPLITS, Census, Problem, Surveyed, take_census
+from phalanx.curation.census import SPLITS, Census, Problem, take_census
 from phalanx.curation.page import page
 from phalanx.curation.prepare.command import prepare
 from phalanx.curation.tables import print_census
 from phalanx.data.samples import Draw, SampleError, Split
 from phalanx.engine.checks import check_parts
 from phalanx.engine.job import Job, open_job
+from phalanx.families.curated import Rewritable, Surveyed
 from phalanx.report.terminal import terminal
 from phalanx.system.cores import cores
 from phalanx.system.disk import write_whole
 from phalanx.system.errors import RequestError
 
 TRIED = 8  # samples that are tried as one batch, of different sizes as far as there are any
-
-
-@runtime_checkable
-class Rewritable(Protocol):
-    """A Task whose data can be written in other formats."""
-
-    @property
-    def rewritten_as(self) -> tuple[str, ...]:
-        """The names of those formats."""
-
-    def rewrite(self, split: Split, out: Path, *, form: str) -> Mapping[str, object]:
-        """Writes a split below `out`, and returns the keys of `data` that read it. Raises SampleError, OSError, ValueError."""
 
 
 def command(words: Sequence[str]) -> int:

@@ -6,70 +6,20 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import numpy as np
 from torch.utils.data import DataLoader, Dataset
 
 from phalanx.data.image import depth_of, orientation_of
-from phalanx.data.samples import Image, SampleError, Split
+from phalanx.data.samples import SampleError, Split
 from phalanx.engine.loader import prepare_on_one_core
+from phalanx.families.curated import Survey, Surveyed
 from phalanx.report.readable import counted
 
 SPLITS: tuple[Split, ...] = ('train', 'eval')
 Size = tuple[int, int]  # (width, height)
 KINDS_SHOWN = 40  # of what a name in brackets stands for
-
-
-class Survey(Protocol):
-    """The samples of one split as they lie in their files, before any transform; picklable.
-
-    What belongs to class k is drawn in colour k of `phalanx.data.image.palette`.
-    """
-
-    @property
-    def class_names(self) -> Sequence[str]:
-        """Those that ought to occur; empty where classes are whatever is found, characters say."""
-
-    @property
-    def unit(self) -> str:
-        """What there is so many of in a class: pixels, boxes, characters."""
-
-    @property
-    def notes(self) -> Sequence[str]:
-        """What is odd about the annotations, as training tells it; mostly there is nothing."""
-
-    @property
-    def cures(self) -> Mapping[str, str]:
-        """Of names in brackets that `count` gives, what cannot be learned from such samples, and what to do about it.
-
-        A name may stand for those that go on after it: `(not in the dictionary)` for `(not in the dictionary) €`.
-        """
-
-    def __len__(self) -> int: ...
-    @property
-    def when_absent(self) -> str:
-        """What to do when a class is never there, but other things in brackets are."""
-
-    def name(self, index: int) -> str:
-        """What a person calls the sample: the path of its image, mostly."""
-
-    def count(self, index: int) -> tuple[Image, Mapping[str, int]]:
-        """The image, and how many units of each class are in it, other things too under names in brackets.
-
-        Raises SampleError when a file cannot be read, does not fit the other, or says what has no meaning.
-        """
-
-    def picture(self, index: int) -> Image:
-        """The image with its annotation drawn over it."""
-
-
-@runtime_checkable
-class Surveyed(Protocol):
-    """A Task whose data can be checked."""
-
-    def survey(self, split: Split) -> Survey:
-        """Raises OSError or ValueError, naming paths and lines, when files are missing or lists malformed."""
 
 
 @dataclass(frozen=True)

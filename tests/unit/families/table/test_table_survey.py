@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from phalanx.curation.census import Surveyed, take_census
+from phalanx.curation.census import take_census
 from phalanx.data.samples import Draw, Image
 from phalanx.engine.job import open_job
+from phalanx.families.curated import Surveyed
 from phalanx.families.table.annotation import Cell, Table
 from phalanx.families.table.survey import CellSurvey
 from phalanx.families.table.tokens import Vocabulary

@@ -13,9 +13,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from phalanx.curation.census import Surveyed, take_census
+from phalanx.curation.census import take_census
 from phalanx.data.samples import Draw, Image
 from phalanx.engine.job import open_job
+from phalanx.families.curated import Surveyed
 from phalanx.families.text_detection.data import DATA
 from phalanx.families.text_detection.data.source import Texts, texts_of
 from phalanx.families.text_detection.loss import LOSSES
