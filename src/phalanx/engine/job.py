@@ -132,6 +132,8 @@ def find_recipe(recipe: str) -> Path:
         return known[name]
     if path.is_dir():
         raise ConfigError([f'{recipe}: is a folder without config.yml, so no run folder'])
+    there = [*path.parent.glob('*.yml'), *path.parent.glob('*/config.yml'), *Path('runs').glob('*/config.yml')]
+    near = did_you_mean(recipe, [str(file.parent if file.name == 'config.yml' else file) for file in there])
     raise ConfigError(
-        [f'{recipe}: there is no such file or shipped recipe{did_you_mean(name, known)} (`phalanx config` lists them)']
+        [f'{recipe}: there is no such file or shipped recipe{near or did_you_mean(name, known)} (`phalanx config` lists them)']
     )

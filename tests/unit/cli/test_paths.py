@@ -88,6 +88,17 @@ def test_a_run_folder_is_known_by_its_name_however_it_is_written(
     assert job.folder.resolve() == run
 
 
+@pytest.mark.parametrize(('given', 'near'), [('own.yaml', 'own.yml'), ('runs/mein', 'runs/mine')])
+def test_a_recipe_or_run_that_is_not_there_is_answered_with_the_nearest(
+    home: Path, capsys: pytest.CaptureFixture[str], given: str, near: str
+) -> None:
+    Path('runs/mine').mkdir(parents=True)
+    for file in ('runs/mine/config.yml', 'own.yml'):
+        Path(file).write_text('_base_: unet_digits\n')
+    assert main(['config', given]) == 2
+    assert f'there is no such file or shipped recipe; did you mean {near!r}?' in capsys.readouterr().err
+
+
 @pytest.mark.parametrize('text', ['~nobody-of-this-name/x', 'a b/~', '~~'])
 def test_what_is_no_home_stays_as_it_is(text: str) -> None:
     assert path_of(text) == Path(text)

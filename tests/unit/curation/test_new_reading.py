@@ -613,6 +613,15 @@ def test_folders_of_masks_are_found_by_usual_names(folder: str) -> None:
     assert {sample.image.parent.name for sample in found.samples} == {'Training_Images'}
 
 
+def test_masks_are_not_counted_as_images_and_a_value_without_a_name_is_reported(capsys: pytest.CaptureFixture[str]) -> None:
+    drawn.masks_palette(Path('mine'))
+    Path('mine/labels.txt').write_text('background\nbolt\n')
+    assert new() == 0
+    said = capsys.readouterr().out
+    assert f'mine: {drawn.COUNT} images, masks' in said
+    assert 'labels.txt names 2 classes, but masks have values up to 2' in said
+
+
 @pytest.mark.parametrize('suffix', ['nrm', 'bin'])
 def test_lines_as_ocropus_writes_them_are_found(suffix: str) -> None:
     drawn.text_files(Path('mine'))

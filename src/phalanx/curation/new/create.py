@@ -57,7 +57,8 @@ def create(given: argparse.Namespace, folder: Path, out: Path) -> int:
     if given.weights and family not in STARTS:
         known = ', '.join(STARTS)
         raise RequestError(f'--weights: is for {known}, and this is {family}; train.init_from takes weights for it')
-    print(f'{given.folder}: {counted(len(tree.images), "image")}, {FORMATS[name].about}')
+    pictures = {*tree.images} - {sample.mask for sample in found.samples}
+    print(f'{given.folder}: {counted(len(pictures), "image")}, {FORMATS[name].about}')
     others = [other for other in held if other != name]
     if others:
         print(f'  also there: {", ".join(others)} (--format takes another one)')

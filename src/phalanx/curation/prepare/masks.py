@@ -106,7 +106,12 @@ def meaning_of(masks: Sequence[Path], classes_from: Path | None) -> Meaning:
     values: dict[Colour | int, int] = {number: place for place, number in enumerate(numbers)}
     if numbers == [0, 1]:
         return Meaning((BACKGROUND, 'object'), values, is_plain=True)
-    made = f'no file names {numbers[-1] + 1 if numbers else 0} classes (classes.txt): they are called by their number'
+    last = numbers[-1] if numbers else 0
+    made = (
+        f'{classes_from} names {len(names)} classes, but masks have values up to {last}: they are called by their number'
+        if names and classes_from
+        else f'no file names {last + 1} classes (classes.txt): they are called by their number'
+    )
     is_gapless = numbers == [*range(len(numbers))]
     return Meaning(tuple(f'class_{n}' for n in numbers), values, is_plain=is_gapless, notes=(made,))
 
