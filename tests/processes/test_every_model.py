@@ -21,9 +21,10 @@ import pytest
 import torch
 from filelock import FileLock
 from safetensors.torch import load_file
-from torch import Tensor, nn
+from torch import Tensor
 from torch._dynamo.utils import counters
 
+from doubled import InDouble
 from phalanx.config.bind import hints_of
 from phalanx.data.samples import Draw
 from phalanx.engine.job import open_job
@@ -164,25 +165,6 @@ SIZES = next(case for case in CASES if case.family == 'detection')
 SIZES = SIZES._replace(name='images of different sizes', sets=(*SIZES.sets, 'transforms=[random_expand, random_crop]'))
 # With norms of its own each rank needs two samples: some norm maps that were pooled to one value.
 SYNCS = {'global': ('train.steps=1',), 'off': ('train.steps=2', 'norm_sync=off', 'train.global_batch_size=4')}
-
-
-class InDouble:
-    """A task whose network computes in float64."""
-
-    def __init__(self, task: Any) -> None:
-        self.task = task
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.task, name)
-
-    def model(self) -> nn.Module:
-        model: nn.Module = self.task.model().double()
-        model.register_forward_pre_hook(lambda _, inputs: tuple(map(in_double, inputs)))
-        return model
-
-
-def in_double(value: Any) -> Any:
-    return value.double() if isinstance(value, Tensor) and value.is_floating_point() else value
 
 
 @dataclass(frozen=True)

@@ -6,10 +6,10 @@ MISSING = '–'
 
 
 def number(value: object) -> str:
-    """Four digits that matter; what is not a number, as it is."""
-    if value is None or (isinstance(value, float) and not math.isfinite(value)):
-        return MISSING if value is None else str(value)
-    if isinstance(value, bool) or not isinstance(value, int | float):
+    """Four significant digits; a dash for None and NaN; all else unchanged."""
+    if value is None or (isinstance(value, float) and math.isnan(value)):
+        return MISSING
+    if isinstance(value, bool) or not isinstance(value, int | float) or math.isinf(value):
         return str(value)
     size = abs(value)
     if isinstance(value, int) or size >= 1000 or (size >= 10 and value.is_integer()):

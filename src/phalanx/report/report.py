@@ -53,7 +53,7 @@ COLUMNS = {  # what a log line says of each number, at a width that keeps lines 
     'data_wait': 'data wait {:6.1%}',
     'memory_mb': '{:7,.0f} MiB',
 }
-NO_LABELS = 'the labels of the {} say nothing (are all pixels void?); `phalanx data check` counts what they hold'
+NO_LABELS = 'the {} have no label that counts (all pixels void, nothing annotated?); `phalanx data check` counts them'
 AS_TRAINED = 'eval as trained'  # the group of metrics of the weights without EMA
 KINDS = {Curves: 'curves', Matrix: 'matrix', Pictures: 'pictures', Legend: 'legend'}  # of figures in table.json
 BAR = {'loss': 'loss {:.4f}', 'lr': 'lr {:.1e}', 'samples_per_s': '{:.1f} samples/s', 'data_wait': 'wait {:.0%}'}

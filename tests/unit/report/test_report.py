@@ -90,8 +90,8 @@ def test_labels_that_say_nothing_are_said(tmp_path: Path, capsys: pytest.Capture
         report.evaluation(2, Evaluation(metrics={'mean_iou': float('nan'), 'kappa': 0.5}, seconds=2.0, samples=13), best=False)
     journal = [json.loads(line) for line in (tmp_path / 'journal.jsonl').read_text().splitlines()]
     assert [line['text'].partition(' (')[0] for line in journal if line['kind'] == 'warning'] == [
-        'the loss is exactly 0, as if the labels of the training samples say nothing',
-        'mean_iou: no number, as the labels of the evaluation samples say nothing',
+        'the loss is exactly 0, as if the training samples have no label that counts',
+        'mean_iou: no number, as the evaluation samples have no label that counts',
     ]
 
 

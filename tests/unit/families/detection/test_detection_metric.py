@@ -183,9 +183,9 @@ def test_a_sample_seen_twice_counts_once() -> None:
 
 
 @pytest.mark.parametrize('metric', [CocoAp(('a', 'b')), VocAp(('a', 'b'))], ids=['coco', 'voc'])
-def test_where_nothing_is_to_find_or_found_the_value_is_zero(metric: Any) -> None:
-    assert judged(metric, [(found(), there())]).compute()['mean_ap'] == 0
-    assert judged(metric, [(found((0.9, 0, (0, 0, 9, 9))), there())]).compute()['mean_ap'] == 0
+def test_the_value_is_undefined_without_objects_and_zero_where_none_is_found(metric: Any) -> None:
+    assert np.isnan(judged(metric, [(found(), there())]).compute()['mean_ap'])
+    assert np.isnan(judged(metric, [(found((0.9, 0, (0, 0, 9, 9))), there())]).compute()['mean_ap'])
     assert judged(metric, [(found(), there((1, (0, 0, 9, 9))))]).compute()['mean_ap'] == 0
     assert metric.table()[1]['ap'] == 0 and metric.table()[0]['ap'] == '-'
 

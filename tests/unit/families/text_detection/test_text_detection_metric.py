@@ -65,8 +65,11 @@ def test_what_lies_mostly_on_a_text_to_be_ignored_does_not_count() -> None:
     assert metrics(([right, beside], truth))['precision'] == 0.5  # half of it is no more than half
 
 
-def test_nothing_found_and_nothing_there_are_zero_not_an_error() -> None:
-    assert metrics(([], Texts())) == {'hmean': 0.0, 'precision': 0.0, 'recall': 0.0}
+def test_where_there_is_no_text_what_was_found_is_wrong_and_the_rest_is_undefined() -> None:
+    none = float('nan')
+    for regions, precision in (([], none), ([found(rectangle(0, 0, 10, 10))], 0.0)):
+        expected = {'hmean': none, 'precision': precision, 'recall': none}
+        assert metrics((regions, Texts())) == pytest.approx(expected, nan_ok=True)
 
 
 def test_a_sample_that_two_ranks_had_counts_once() -> None:

@@ -1,5 +1,6 @@
 """Average precision as COCO has it (Lin et al., ECCV 2014), by hotcoco, whose numbers are those of pycocotools."""
 
+import math
 from functools import cached_property
 from typing import Any
 
@@ -30,7 +31,10 @@ class CocoAp(Gathered):
         vars(self).pop('_values', None)  # those of the images so far
 
     def compute(self) -> dict[str, float]:
-        """mean_ap; ap50, ap75 at one threshold; ar100, the recall that 100 detections reach; ap_small .. for sizes seen."""
+        """mean_ap; ap50, ap75 at one threshold; ar100, the recall that 100 detections reach; ap_small .. for sizes seen.
+
+        NaN where no image has an object that counts.
+        """
         precision, recall = self._values
         always = {
             'mean_ap': precision[..., 0],
@@ -39,7 +43,8 @@ class CocoAp(Gathered):
             'ar100': recall[..., 0],
         }
         sizes = {f'ap_{area}': _mean(precision[..., place]) for place, area in enumerate(AREAS) if place}
-        return {name: _mean(values) or 0.0 for name, values in always.items()} | {
+        means = {name: _mean(values) for name, values in always.items()}
+        return {name: math.nan if value is None else value for name, value in means.items()} | {
             name: value for name, value in sizes.items() if value is not None
         }
 

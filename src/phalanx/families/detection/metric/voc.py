@@ -1,5 +1,6 @@
 """Average precision as Pascal VOC and PaddleDetection have it (Everingham et al., IJCV 2010)."""
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal
@@ -43,7 +44,7 @@ class VocAp(Gathered):
 
     def compute(self) -> dict[str, float]:
         values = [self.average(curve) for curve in self._of_classes() if curve.objects]
-        return {'mean_ap': float(np.mean(values)) if values else 0.0}
+        return {'mean_ap': float(np.mean(values)) if values else math.nan}
 
     def table(self) -> list[dict[str, str | float]]:
         rows: list[dict[str, str | float]] = []

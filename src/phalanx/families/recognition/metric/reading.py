@@ -1,5 +1,6 @@
 """How well texts are read: how many are right, how near the others are, and which characters are mistaken for which."""
 
+import math
 import string
 from collections import Counter
 from collections.abc import Sequence
@@ -81,13 +82,9 @@ class ReadingAccuracy:
         """accuracy, the share of texts read exactly (PaddleOCR's acc); edit_similarity, one minus the mean of edits / length of
         the longer text (its norm_edit_dis); unknown_characters, how many the dictionary has not: they were not compared.
         """
-        texts = max(1, self._texts)
+        texts = self._texts or math.nan  # of nothing there is no share
         distance = sum(edits / length for length, edits in sorted(self._edits.items()) if length)
-        return {
-            'accuracy': self._right / texts,
-            'edit_similarity': 1 - distance / texts if self._texts else 0.0,
-            'unknown_characters': self._unknown,
-        }
+        return {'accuracy': self._right / texts, 'edit_similarity': 1 - distance / texts, 'unknown_characters': self._unknown}
 
     def table(self) -> list[dict[str, str | float]]:
         """The characters most often mistaken, and for what."""

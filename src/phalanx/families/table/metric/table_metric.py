@@ -153,13 +153,15 @@ def read_perfectly(boxes: Floats, iou: Floats, truth: Table) -> list[tuple[str, 
 
 
 def _means(scores: Sequence[Score]) -> dict[str, float]:
-    """Sums are exact, so that they do not depend on which rank has which table; a mean of nothing is 0."""
+    """Sums are exact, so that they do not depend on which rank has which table; a mean of nothing is NaN."""
+    found, said = sum(table.cells_found for table in scores), sum(table.cells_said for table in scores)
+    true = sum(table.cells_true for table in scores)
     return {
         'accuracy': _mean(table.is_right for table in scores),
         'teds': _mean(table.teds for table in scores if table.teds is not None),
         'teds_structure': _mean(table.teds_structure for table in scores),
-        'cell_precision': _ratio(sum(table.cells_found for table in scores), sum(table.cells_said for table in scores)),
-        'cell_recall': _ratio(sum(table.cells_found for table in scores), sum(table.cells_true for table in scores)),
+        'cell_precision': 0.0 if true and not said else _ratio(found, said),
+        'cell_recall': _ratio(found, true),
     }
 
 
@@ -169,4 +171,4 @@ def _mean(values: Iterable[float]) -> float:
 
 
 def _ratio(part: float, whole: float) -> float:
-    return part / whole if whole else 0.0
+    return part / whole if whole else math.nan

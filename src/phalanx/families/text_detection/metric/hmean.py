@@ -1,5 +1,6 @@
 """Hmean as ICDAR 2015 evaluates text detection, and PaddleOCR with it."""
 
+import math
 from collections.abc import Iterable, Sequence
 from operator import itemgetter
 from typing import NamedTuple
@@ -117,8 +118,13 @@ def iou(a: npt.NDArray[np.float32], b: npt.NDArray[np.float32]) -> float:
 
 
 def rates(hits: npt.NDArray[np.bool_], texts: int) -> dict[str, float]:
-    """Hmean, precision and recall of what was found, [n] whether it is one of so many texts."""
+    """Hmean, precision and recall of what was found, [n] whether it is one of so many texts.
+
+    Where there is no text, recall and hmean are NaN, and so is precision when nothing was found either.
+    """
+    if not texts:
+        return {'hmean': math.nan, 'precision': 0.0 if len(hits) else math.nan, 'recall': math.nan}
     right = float(hits.sum())
-    precision, recall = right / len(hits) if len(hits) else 0.0, right / texts if texts else 0.0
+    precision, recall = right / len(hits) if len(hits) else 0.0, right / texts
     hmean = 2 * precision * recall / (precision + recall) if right else 0.0
     return {'hmean': hmean, 'precision': precision, 'recall': recall}
