@@ -45,10 +45,10 @@ class Ema:
             if value.is_floating_point() and not any(fnmatchcase(name, pattern) for pattern in options.skip)
         }
         self._averaged = [self._own[name] for name in self._averages]
-        self._updates = 0
+        self._updates = 0.0  # in updates of the first global batch: a later one may be larger or smaller
 
-    def decay(self, update: int) -> float:
-        """What update number `update` (from 0) keeps of the average."""
+    def decay(self, update: float) -> float:
+        """The share of the average that update number `update` (from 0) keeps."""
         highest = self._options.decay
         match self._options.kind:
             case 'threshold':
@@ -83,10 +83,13 @@ class Ema:
         ]
 
     @torch.no_grad()
-    def update(self) -> None:
-        """Moves the average towards the model."""
-        torch._foreach_lerp_(list(self._averages.values()), self._averaged, 1 - self.decay(self._updates))
-        self._updates += 1
+    def update(self, share: float = 1.0) -> None:
+        """Move the average towards the model.
+
+        `share`: updates of the run's first global batch that this one stands for, 2 where a step sees twice the samples.
+        """
+        torch._foreach_lerp_(list(self._averages.values()), self._averaged, 1 - self.decay(self._updates) ** share)
+        self._updates += share
 
     def averages(self, names: Iterable[str]) -> list[Tensor]:
         """The averages of these entries themselves, of those that are averaged."""

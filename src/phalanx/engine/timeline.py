@@ -33,6 +33,11 @@ class Timeline:
         return self.batches[-1][1]
 
     @property
+    def ema_share(self) -> float:
+        """Updates of the run's first global batch that an update now stands for, where the length counts samples."""
+        return self.global_batch_size / self.batches[0][1] if self.in_epochs else 1.0
+
+    @property
     def offset(self) -> int:
         """The samples seen in all, less those that as many steps of the present global batch would have been."""
         first, batch = self.batches[-1]

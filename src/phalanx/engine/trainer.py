@@ -191,7 +191,7 @@ class Trainer:
         norm = self.precision.step(self.optimizer, partial(clip, self.model.parameters(), self.recipe.clip))
         self.optimizer.zero_grad(set_to_none=True)
         if self.ema is not None:
-            self.ema.update()
+            self.ema.update(self.timeline.ema_share)
         self.numbers.add(step, means, flags, norm)
         self.read_numbers(keep=1)  # this step's are on their way: for those the host would have to wait for the device
 

@@ -66,6 +66,17 @@ def test_the_ramp_starts_from_the_model() -> None:
     assert ema.weights()['weight'].item() == 1.5
 
 
+def test_an_update_of_twice_the_samples_counts_as_two() -> None:
+    """0.5 squared of the average stays, and the start from zero is made up for as after two updates."""
+    model = nn.Linear(1, 1, bias=False)
+    nn.init.constant_(model.weight, 3.0)
+    ema = Ema(model, EmaOptions(kind='normal', decay=0.5))
+    ema.update(2.0)
+    assert ema.averages(['weight'])[0].item() == 3.0 * (1 - 0.25)
+    assert ema.weights()['weight'].item() == 3.0
+    assert ema.decay(10) == 0.5
+
+
 def test_before_the_first_update_the_model_stands_for_its_average() -> None:
     model = network()
     assert same(Ema(model, EmaOptions()).weights(), model.state_dict())

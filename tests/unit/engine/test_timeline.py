@@ -146,3 +146,10 @@ def test_without_a_change_rates_are_the_same_bit_for_bit(name: str, batch: int, 
     timeline = Timeline(((0, batch),), in_epochs=True)
     run = (-(-4 * size // batch), max(size / batch, 1.0))
     assert IN_EPOCHS[name](*run, timeline)(at) == IN_EPOCHS[name](*run)(at)
+
+
+def test_an_update_counts_for_the_ema_as_the_samples_that_it_sees() -> None:
+    """Batches of 4, then 8, then 2; in a length of steps, updates count alike."""
+    shares = [timeline.ema_share for _, timeline in timelines([4, 8, 2], [5, 5, 5])]
+    assert shares == [1.0, 2.0, 0.5]
+    assert Timeline.resumed([(0, 4)], 5, 8, in_epochs=False).ema_share == 1.0
