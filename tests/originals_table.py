@@ -18,7 +18,7 @@ from test_originals_pdseg import LITE, OCRNET, UNET_PET, XCEPTION
 
 from mutations import places
 from phalanx.config.read import Node, plain
-from phalanx.families.recognition.characters import SHORT
+from phalanx.families.recognition.characters import SHORT_DICTIONARIES
 from phalanx.families.table.tokens import CHINESE, PUBLISHED
 from phalanx.paddle.configs import dialect_of
 from phalanx.paddle.configs.dialect import Dialect, Reading, assigned
@@ -51,7 +51,11 @@ def write_texts(folder: Path) -> None:
         file = folder / f'{name}.yml'
         file.parent.mkdir(exist_ok=True)
         file.write_text(text.lstrip())
-    dictionaries = {'en_dict.txt': SHORT['en'], 'ppocr_keys_v1.txt': 'abc', 'dict/table_structure_dict.txt': PUBLISHED}
+    dictionaries = {
+        'en_dict.txt': SHORT_DICTIONARIES['en'],
+        'ppocr_keys_v1.txt': 'abc',
+        'dict/table_structure_dict.txt': PUBLISHED,
+    }
     dictionaries['dict/table_structure_dict_ch.txt'] = CHINESE
     (folder / 'ppocr/utils/dict').mkdir(parents=True)
     for name, words in dictionaries.items():

@@ -13,8 +13,8 @@ import PIL.ImageDraw
 
 import phalanx
 from phalanx.data.samples import Image
-from phalanx.families.recognition.draw import font_for, fonts_for
-from phalanx.families.text_detection.draw import JUDGED, with_outlines
+from phalanx.families.recognition.draw import find_font, find_fonts
+from phalanx.families.text_detection.draw import TEXT_COLOUR, draw_outlines
 from phalanx.families.writing import Writers, write_picture, write_text
 from phalanx.runtime.reading import angle_of, is_upright, rows_of
 from phalanx.runtime.results import Line, Outline
@@ -95,17 +95,21 @@ def as_picture(lines: Sequence[Line], page: Image, stem: Path) -> list[Path]:
 def drawn(page: Image, lines: Sequence[Line]) -> Image:
     """The page [H, W, 3] with its lines outlined and, beside it, their texts in the same places: [H, 2 W, 3]."""
     beside = PIL.Image.new('RGB', (page.shape[1], page.shape[0]), (255, 255, 255))
-    pen, fonts = PIL.ImageDraw.Draw(beside), fonts_for(line.text for line in lines)
+    pen, fonts = PIL.ImageDraw.Draw(beside), find_fonts(line.text for line in lines)
     for line in lines:
         xs, ys = zip(*line.points, strict=True)
         width, height = max(1.0, max(xs) - min(xs)), max(1.0, max(ys) - min(ys))
         letters = max(6.0, 0.8 * min(width, height))
-        if (long := font_for(line.text, fonts, letters).getlength(line.text)) > width:
+        if (long := find_font(line.text, fonts, letters).getlength(line.text)) > width:
             letters = max(6.0, letters * width / long)
         pen.text(
-            (min(xs), (min(ys) + max(ys)) / 2), line.text, fill=(0, 0, 0), font=font_for(line.text, fonts, letters), anchor='lm'
+            (min(xs), (min(ys) + max(ys)) / 2),
+            line.text,
+            fill=(0, 0, 0),
+            font=find_font(line.text, fonts, letters),
+            anchor='lm',
         )
-    outlined = with_outlines(page, [line.points for line in lines], [JUDGED] * len(lines))
+    outlined = draw_outlines(page, [line.points for line in lines], [TEXT_COLOUR] * len(lines))
     return np.concatenate([outlined, np.asarray(beside)], axis=1)
 
 

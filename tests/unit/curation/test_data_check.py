@@ -15,7 +15,7 @@ from phalanx.curation.census import Census, Problem, SplitCensus, spread, take_c
 from phalanx.curation.tables import size_rows
 from phalanx.engine.job import open_job
 from phalanx.families.detection.survey import AMBIGUOUS, SMALL, TWICE
-from phalanx.families.recognition.survey import places_needed
+from phalanx.families.recognition.survey import ctc_steps_needed
 from phalanx.families.segmentation.labels import VOID
 from phalanx.families.segmentation.survey import PixelSurvey
 from running import run_here
@@ -267,7 +267,7 @@ def test_samples_that_make_no_batch_end_a_run_in_one_line(tree: Tree, capsys: py
 
 @pytest.mark.parametrize(('text', 'needed'), [('', 0), ('abc', 3), ('aab', 4), ('aaa', 5)])
 def test_ctc_needs_a_blank_between_equal_characters(text: str, needed: int) -> None:
-    assert places_needed(text) == needed
+    assert ctc_steps_needed(text) == needed
 
 
 def test_lines_whose_text_the_width_has_no_places_for_are_counted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

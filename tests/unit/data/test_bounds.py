@@ -12,7 +12,7 @@ from phalanx.engine.loader import _Reader
 from phalanx.families.detection import transforms as of_boxes
 from phalanx.families.detection.data.source import Objects
 from phalanx.families.detection.task import filled_up as filled_up_boxes
-from phalanx.families.recognition.transforms import MOST_COLUMNS, RecAug, within_bounds
+from phalanx.families.recognition.transforms import MOST_COLUMNS, RecAug, limit_size
 from phalanx.families.segmentation import task as segmentation
 from phalanx.families.segmentation import transforms as of_labels
 from phalanx.families.segmentation.inference import Inference
@@ -20,7 +20,7 @@ from phalanx.families.text_detection import transforms as of_texts
 from phalanx.families.text_detection.data.source import Texts
 from phalanx.families.text_detection.task import Samples as PageSamples
 from phalanx.families.text_detection.task import TargetOptions
-from phalanx.families.text_detection.task import filled_up as filled_up_texts
+from phalanx.families.text_detection.task import pad_to_common_size as pad_texts
 from phalanx.runtime import lines_of
 from phalanx.runtime.prepare import (
     MAX_LINE,
@@ -65,14 +65,14 @@ def test_a_page_is_enlarged_up_to_the_limit_of_paddleocr(
 
 
 def test_a_recipe_may_set_another_limit() -> None:
-    enlarged, _ = of_texts.LimitSide(side=64, max_side=320)(white(10, 1000), Texts(), chances_of_texts())
+    enlarged, _ = of_texts.LimitSide(side=64, max_side=320)(white(10, 1000), Texts(), context_of_texts())
     assert enlarged.shape == (32, 320, 3)
     with pytest.raises(ValueError, match='max_side must be at least side, 736; got 640'):
         of_texts.LimitSide(side=736, max_side=640)
 
 
-def chances_of_texts() -> of_texts.Chances:
-    return of_texts.Chances(np.random.default_rng(0), lambda: (white(8, 8), Texts()))
+def context_of_texts() -> of_texts.TransformContext:
+    return of_texts.TransformContext(np.random.default_rng(0), lambda: (white(8, 8), Texts()))
 
 
 def chances_of_boxes() -> of_boxes.Chances:
@@ -82,7 +82,7 @@ def chances_of_boxes() -> of_boxes.Chances:
 @pytest.mark.parametrize('size', STRIPS)
 def test_the_input_of_every_network_is_bounded_for_strips(size: tuple[int, int]) -> None:
     image = white(*size)
-    assert max(of_texts.LimitSide()(image, Texts(), chances_of_texts())[0].shape) <= MAX_SIDE
+    assert max(of_texts.LimitSide()(image, Texts(), context_of_texts())[0].shape) <= MAX_SIDE
     line, _ = fitted_line(image, (48, 320), grow=True)
     assert line.shape[1] <= MAX_LINE
     assert max(fitted_square(image, 488).shape) <= 488
@@ -118,14 +118,14 @@ def test_what_opencv_cannot_turn_stays(size: tuple[int, int]) -> None:
     image = white(*size)
     turned, _ = of_labels.RandomRotation(max_degrees=90)(image, labels_of(image), np.random.default_rng(0))
     assert turned.shape == image.shape
-    turned, _ = of_texts.RandomRotate()(image, Texts(), chances_of_texts())
+    turned, _ = of_texts.RandomRotate()(image, Texts(), context_of_texts())
     assert turned.shape == image.shape
 
 
 def test_a_line_is_reduced_before_it_is_augmented() -> None:
     short = white(48, 2000)
-    assert within_bounds(short) is short
-    long = within_bounds(white(100, 40000))
+    assert limit_size(short) is short
+    long = limit_size(white(100, 40000))
     assert long.shape == (20, MOST_COLUMNS, 3)
     warp = RecAug(**{name: float(name == 'warp_probability') for name in vars(RecAug())})
     assert warp(long, 'a', np.random.default_rng(0))[0].shape == long.shape
@@ -138,7 +138,7 @@ def test_a_network_is_given_no_more_pixels_than_said() -> None:
     with pytest.raises(TooLargeError, match='the network would be given 4000032 x 32'):  # one row is filled up to 32
         normalised(np.broadcast_to(np.uint8(0), (1, 4000001, 3)), PIXELS)
     shapes = [torch.zeros(3, 32, 8192, dtype=torch.uint8), torch.zeros(3, 8192, 32, dtype=torch.uint8)]
-    for fill in (filled_up_texts, lambda images: filled_up_boxes(images, (0.5,) * 3)):
+    for fill in (pad_texts, lambda images: filled_up_boxes(images, (0.5,) * 3)):
         with pytest.raises(TooLargeError, match='2 images of very different shapes would be filled up to 8192 x 8192'):
             fill(shapes)
 

@@ -14,7 +14,7 @@ from mutations import mutated, translated
 from phalanx.config.read import ConfigError, plain
 from phalanx.engine.job import open_job
 from phalanx.engine.optim.schedule import Schedule
-from phalanx.families.recognition.characters import SHORT, BuiltIn
+from phalanx.families.recognition.characters import SHORT_DICTIONARIES, BuiltIn
 from phalanx.families.table.tokens import CHINESE, PUBLISHED
 from phalanx.paddle.configs import paddleocr
 from phalanx.paddle.configs.dialect import Reading
@@ -415,7 +415,11 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     for name, text in FILES.items():
         (tmp_path / f'{name}.yml').write_text(text)
-    dictionaries = {'en_dict.txt': SHORT['en'], 'ppocr_keys_v1.txt': 'abc', 'dict/table_structure_dict.txt': PUBLISHED}
+    dictionaries = {
+        'en_dict.txt': SHORT_DICTIONARIES['en'],
+        'ppocr_keys_v1.txt': 'abc',
+        'dict/table_structure_dict.txt': PUBLISHED,
+    }
     dictionaries['dict/table_structure_dict_ch.txt'] = CHINESE
     (tmp_path / 'ppocr/utils/dict').mkdir(parents=True)
     for name, words in dictionaries.items():

@@ -21,7 +21,7 @@ from phalanx.families.detection.task import evaluated
 from phalanx.families.detection.transforms import Resize as DetectionResize
 from phalanx.families.export import described
 from phalanx.families.recognition.characters import Characters
-from phalanx.families.recognition.models.outputs import Outputs, ctc_choice
+from phalanx.families.recognition.models.outputs import Outputs, greedy_ctc
 from phalanx.families.segmentation.inference import Inference, resized
 from phalanx.families.segmentation.task import transformed, undo_transforms
 from phalanx.families.segmentation.transforms import Padding, Rescale, Resize, ResizeByLong
@@ -175,7 +175,7 @@ def test_the_graph_chooses_the_characters_that_evaluation_reads() -> None:
     characters = Characters('abc', lower_case=False, max_length=40)
     expected = characters.decode(logits)
     assert all(len(reading.text) > 5 for reading in expected)
-    numbers, probabilities = ctc_choice(Outputs(logits))
+    numbers, probabilities = greedy_ctc(Outputs(logits))
     reader = recognition.Recognition({'preparation': {}, 'reading': {'characters': 'abc'}})
     found = [
         reader.prediction({'numbers': row.numpy(), 'probabilities': shares.numpy()}, IMAGE)

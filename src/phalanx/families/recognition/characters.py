@@ -23,7 +23,7 @@ from phalanx.data.folders import text_of
 from phalanx.runtime.recognition import collapsed
 from phalanx.runtime.results import Reading
 
-# The first four are in SHORT. PaddleOCR's recognisers were published with the others, which have the names of its files.
+# The first four are in SHORT_DICTIONARIES; the others are those of PaddleOCR's published recognisers, named like its files.
 # fmt: off
 BuiltIn = Literal[
     'digits', 'alphanumeric', 'letters', 'en',
@@ -33,7 +33,7 @@ BuiltIn = Literal[
 ]
 # fmt: on
 PUBLISHED = Path(__file__).parent / 'dictionaries'
-SHORT = {
+SHORT_DICTIONARIES = {
     'digits': string.digits,
     'alphanumeric': string.digits + string.ascii_lowercase,
     'letters': string.digits + string.ascii_letters,
@@ -82,7 +82,7 @@ def read_dictionary(dictionary: BuiltIn | tuple[str, ...] | Path) -> tuple[str, 
     if isinstance(dictionary, tuple):
         return dictionary
     if not isinstance(dictionary, Path):
-        short = SHORT.get(dictionary)
+        short = SHORT_DICTIONARIES.get(dictionary)
         return tuple(short) if short else read_dictionary(PUBLISHED / f'{dictionary}.txt')
     if not dictionary.is_file():
         known = ', '.join(get_args(BuiltIn))

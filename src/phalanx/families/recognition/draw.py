@@ -45,7 +45,7 @@ WRITERS = Writers(with_reading, WAYS, usual=tuple(WAYS))
 
 def with_words(image: Image, words: str) -> Image:
     """The image with `words` on a white strip below."""
-    font = font_for(words, fonts_for([words]))
+    font = find_font(words, find_fonts([words]))
     width = max(image.shape[1], int(font.getlength(words)) + 8)
     canvas = np.full((image.shape[0] + STRIP, width, 3), 255, np.uint8)
     canvas[: image.shape[0], : image.shape[1]] = image
@@ -59,7 +59,7 @@ def said(reading: Reading) -> str:
     return f'{reading.text or "(nothing)"} ({reading.confidence:.2f})'
 
 
-def fonts_for(texts: Iterable[str]) -> Fonts | None:
+def find_fonts(texts: Iterable[str]) -> Fonts | None:
     """The system's fonts that can write something of `texts`; None where Pillow's own, which has Latin letters, is enough."""
     characters = sorted(set().union(*texts))
     try:
@@ -68,7 +68,7 @@ def fonts_for(texts: Iterable[str]) -> Fonts | None:
         return None
 
 
-def font_for(text: str, fonts: Fonts | None, size: float = LETTERS) -> PIL.ImageFont.FreeTypeFont | PIL.ImageFont.ImageFont:
+def find_font(text: str, fonts: Fonts | None, size: float = LETTERS) -> PIL.ImageFont.FreeTypeFont | PIL.ImageFont.ImageFont:
     """The first of `fonts` that has all characters of `text`, where one is needed; Pillow's own otherwise."""
     found = [] if fonts is None or text.isascii() else fonts.writing(text)
     return PIL.ImageFont.truetype(str(found[0]), size) if found else PIL.ImageFont.load_default(size)

@@ -32,7 +32,7 @@ class TextSurvey(FromSource):
             raise SampleError(f'{self.name(index)}: {error}') from None
         counts = Counter(BLANK if character == ' ' else character for character in self.characters.known(text))
         counts += Counter(f'{UNKNOWN} {character}' for character in self.characters.unknown(text))
-        is_too_long = self.places is not None and places_needed(self.characters.known(text)) > self.places
+        is_too_long = self.places is not None and ctc_steps_needed(self.characters.known(text)) > self.places
         return image, dict(counts) | ({TOO_LONG: 1} if is_too_long else {})
 
     @property
@@ -48,6 +48,6 @@ class TextSurvey(FromSource):
         return with_words(*self.source.read(Draw(index)))
 
 
-def places_needed(text: str) -> int:
+def ctc_steps_needed(text: str) -> int:
     """Along a line, for CTC to write `text`: one for each character, and a blank between two that are equal."""
     return len(text) + sum(one == next_one for one, next_one in pairwise(text))

@@ -33,7 +33,7 @@ from phalanx.families.recognition.metric import METRICS, ReadingAccuracy
 from phalanx.families.recognition.models import MODELS
 from phalanx.families.recognition.survey import TextSurvey
 from phalanx.families.recognition.texts import Texts
-from phalanx.families.recognition.transforms import TRANSFORMS, Concatenate, Transform, within_bounds
+from phalanx.families.recognition.transforms import TRANSFORMS, Concatenate, Transform, limit_size
 from phalanx.families.task import Loss
 from phalanx.parallel.step import WholeStep
 from phalanx.runtime.prepare import Size, fitted_line
@@ -98,7 +98,7 @@ class Samples(Dataset[Sample]):
 
     def __getitem__(self, draw: Draw) -> Sample:
         image, text = self.source.read(draw)
-        image = within_bounds(image)
+        image = limit_size(image)
         if self.concatenate is not None or self.transforms:  # to make random numbers takes half as long as to decode a word
             rng = draw.rng()
             if self.concatenate is not None:
@@ -116,7 +116,7 @@ class Samples(Dataset[Sample]):
     def _another(self, draw: Draw, rng: Rng) -> TextImage | None:
         try:
             image, text = self.source.read(draw.of(int(rng.integers(len(self)))))
-            image = within_bounds(image)
+            image = limit_size(image)
         except SampleError:  # it is reported when its own turn comes
             return None
         return image, text

@@ -63,7 +63,7 @@ class RecAug:
         return image, text
 
 
-def within_bounds(image: Image) -> Image:
+def limit_size(image: Image) -> Image:
     """The image of a line, reduced in proportion when it has more than MOST_PIXELS or a side above MOST_COLUMNS."""
     H, W = image.shape[:2]
     factor = min(1.0, math.sqrt(MOST_PIXELS / (H * W)), MOST_COLUMNS / max(H, W))

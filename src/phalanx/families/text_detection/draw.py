@@ -15,11 +15,11 @@ from phalanx.runtime.prepare import resized
 from phalanx.runtime.reading import cut_out
 from phalanx.runtime.results import TextRegion
 
-JUDGED, IGNORED = (255, 40, 90), (128, 128, 128)  # colours
+TEXT_COLOUR, IGNORED_COLOUR = (255, 40, 90), (128, 128, 128)  # colours
 FINENESS = 3  # bits of a pixel that OpenCV draws with
 
 
-def with_outlines(image: Image, outlines: Sequence[npt.ArrayLike], colours: Sequence[Sequence[int]]) -> Image:
+def draw_outlines(image: Image, outlines: Sequence[npt.ArrayLike], colours: Sequence[Sequence[int]]) -> Image:
     """`image` with outlines [n, 2] in their colours, lightly filled."""
     lines, areas = np.ascontiguousarray(image).copy(), np.ascontiguousarray(image).copy()
     width = max(1, max(image.shape[:2]) // 400)
@@ -30,20 +30,20 @@ def with_outlines(image: Image, outlines: Sequence[npt.ArrayLike], colours: Sequ
     return overlay(lines, areas, 0.2)
 
 
-def with_texts(image: Image, texts: Texts) -> Image:
+def draw_texts(image: Image, texts: Texts) -> Image:
     """`image` with the texts that are there; those to be ignored are grey."""
-    return with_outlines(image, texts.outlines, [IGNORED if ignored else JUDGED for ignored in texts.ignored])
+    return draw_outlines(image, texts.outlines, [IGNORED_COLOUR if ignored else TEXT_COLOUR for ignored in texts.ignored])
 
 
-def with_found(image: Image, found: Sequence[TextRegion]) -> Image:
+def draw_regions(image: Image, found: Sequence[TextRegion]) -> Image:
     """`image` with the texts that were found."""
-    return with_outlines(image, [one.points for one in found], [JUDGED] * len(found))
+    return draw_outlines(image, [one.points for one in found], [TEXT_COLOUR] * len(found))
 
 
 def compared(image: Image, size: tuple[int, int], truth: Texts, found: Sequence[TextRegion]) -> list[tuple[str, Image]]:
     """Captioned pictures of `size` (height, width): the texts that are there and those that were found, over the image."""
     image = resized(image, *size)
-    return [('truth', with_texts(image, truth)), ('prediction', with_found(image, found))]
+    return [('truth', draw_texts(image, truth)), ('prediction', draw_regions(image, found))]
 
 
 def as_icdar(found: Sequence[TextRegion], image: Image, stem: Path) -> list[Path]:
@@ -59,7 +59,7 @@ def as_crops(found: Sequence[TextRegion], image: Image, stem: Path) -> list[Path
 
 
 WRITERS = Writers(
-    with_found,
-    {'json': listed_as_json, 'txt': as_icdar, 'crops': as_crops, 'pictures': pictured(with_found, '_overlay.jpg')},
+    draw_regions,
+    {'json': listed_as_json, 'txt': as_icdar, 'crops': as_crops, 'pictures': pictured(draw_regions, '_overlay.jpg')},
     usual=('json', 'pictures'),
 )

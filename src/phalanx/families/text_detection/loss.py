@@ -30,7 +30,7 @@ class DbLoss:
       dice is the same but for a step without text, where its value is 0; there is no gradient then in any case.)
     - `threshold`, times `beta`: the mean distance of the threshold map from its target, over its valid pixels.
     - `binary`: the dice loss of the binary map.
-    - `coarse`: the main loss of the binary map, which comes from the first look of a LocalHead.
+    - `coarse`: the main loss of the binary map, which comes from the first look of a PFHeadLocal.
 
     Liao et al., https://arxiv.org/abs/1911.08947, has cross-entropy as its main loss, PaddleOCR's configurations have dice.
     What PaddleOCR computes over the batch of a rank is computed over the whole step here, so the cut does not matter.

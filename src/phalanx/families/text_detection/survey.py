@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from phalanx.data.samples import Draw, FromSource, Image
-from phalanx.families.text_detection.draw import with_texts
+from phalanx.families.text_detection.draw import draw_texts
 from phalanx.families.text_detection.metric.polygons import is_simple
 
 TEXT = 'text'
@@ -36,4 +36,4 @@ class TextSurvey(FromSource):
 
     def picture(self, index: int) -> Image:
         """The image with its texts; those to be ignored are grey."""
-        return with_texts(*self.source.read(Draw(index)))
+        return draw_texts(*self.source.read(Draw(index)))

@@ -24,7 +24,7 @@ from phalanx.families.text_detection.metric import METRICS, Hmean
 from phalanx.families.text_detection.models import MODELS
 from phalanx.families.text_detection.survey import TextSurvey
 from phalanx.families.text_detection.targets import Floats, Mask, Targets, shrink_maps, threshold_maps
-from phalanx.families.text_detection.transforms import MULTIPLE, TRANSFORMS, Chances, Transform
+from phalanx.families.text_detection.transforms import MULTIPLE, TRANSFORMS, Transform, TransformContext
 from phalanx.parallel.step import WholeStep
 from phalanx.runtime.prepare import check_batch
 from phalanx.runtime.results import TextRegion
@@ -121,18 +121,18 @@ class Samples(Dataset[Sample]):
         if self.split == 'eval':
             return prepared(image, texts, self.transforms, draw)
         size, rng = image.shape[:2], draw.rng()
-        chances = Chances(rng, lambda: self.source.read(Draw(int(rng.integers(len(self))))))
+        context = TransformContext(rng, lambda: self.source.read(Draw(int(rng.integers(len(self))))))
         for transform in self.transforms:
-            image, texts = transform(image, texts, chances)
+            image, texts = transform(image, texts, context)
         maps = self.options.maps(texts, *image.shape[:2])
         return Sample(channels_first(image), tuple(map(torch.from_numpy, maps)), texts, draw.index, size)
 
 
 def prepared(image: Image, texts: Texts, transforms: Sequence[Transform], draw: Draw) -> Sample:
     """The sample to evaluate or predict `image`, whose texts stay where they are."""
-    seen, chances = image, Chances(draw.rng(), lambda: (image, Texts()))
+    seen, context = image, TransformContext(draw.rng(), lambda: (image, Texts()))
     for transform in transforms:
-        seen, _ = transform(seen, Texts(), chances)
+        seen, _ = transform(seen, Texts(), context)
     return Sample(channels_first(seen), (), texts, draw.index, image.shape[:2])
 
 
@@ -180,8 +180,8 @@ class TextDetection(Family):
     def collate(self, samples: Sequence[Sample]) -> TextBatch:
         images = [sample.image for sample in samples]
         return TextBatch(
-            images=filled_up(images),
-            targets=filled_up([stacked_targets(sample) for sample in samples]),
+            images=pad_to_common_size(images),
+            targets=pad_to_common_size([stacked_targets(sample) for sample in samples]),
             fitted=tuple((int(image.shape[1]), int(image.shape[2])) for image in images),
             truths=tuple(sample.truth for sample in samples),
             sizes=tuple(sample.size for sample in samples),
@@ -259,7 +259,7 @@ def stacked_targets(sample: Sample) -> Tensor:
     return torch.stack([target.float() for target in sample.targets])
 
 
-def filled_up(images: Sequence[Tensor]) -> Tensor:
+def pad_to_common_size(images: Sequence[Tensor]) -> Tensor:
     """[B, C, H, W]: images [C, h, w] at the upper left of zeros, of the least size for all that 32 divides.
 
     Raises TooLargeError.

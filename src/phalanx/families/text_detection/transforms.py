@@ -1,6 +1,6 @@
 """Augmentations of an image together with the outlines of its texts; sizes and arithmetic are those of PaddleOCR's.
 
-Each is built from keyword options and called with an image [H, W, 3] uint8, its texts and the chances of its sample.
+Each is built from keyword options and called with an image [H, W, 3] uint8, its texts and the context of its sample.
 Normalisation is none of them: the Task does it where the network runs, so that images travel as bytes.
 """
 
@@ -25,14 +25,14 @@ Shown = tuple[Image, Texts]  # an image and what is written on it
 
 
 @dataclass(frozen=True)
-class Chances:
+class TransformContext:
     """What a transform may draw from."""
 
     rng: Rng  # belongs to the sample
     another: Callable[[], Shown]  # some other sample of the data set, as it was read
 
 
-Transform = Callable[[Image, Texts, Chances], Shown]
+Transform = Callable[[Image, Texts, TransformContext], Shown]
 MULTIPLE = 32  # of the sides that networks take
 MOST_PASTED = 30  # texts that are put on a page
 
@@ -51,8 +51,8 @@ def scaled(image: Image, texts: Texts, height: int, width: int) -> Shown:
 
 @dataclass(frozen=True, kw_only=True)
 class RandomDistort(ColourDistortion):
-    def __call__(self, image: Image, texts: Texts, chances: Chances) -> Shown:
-        return self.distorted(image, chances.rng), texts
+    def __call__(self, image: Image, texts: Texts, context: TransformContext) -> Shown:
+        return self.distorted(image, context.rng), texts
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,8 +71,8 @@ class CopyPaste:
     def __post_init__(self) -> None:
         check_probability('ratio', self.ratio)
 
-    def __call__(self, image: Image, texts: Texts, chances: Chances) -> Shown:
-        (page, others), rng = chances.another(), chances.rng
+    def __call__(self, image: Image, texts: Texts, context: TransformContext) -> Shown:
+        (page, others), rng = context.another(), context.rng
         readable = [place for place, ignored in enumerate(others.ignored) if not ignored]
         picked = rng.permutation(readable).astype(int)[: max(1, min(int(self.ratio * len(others)), MOST_PASTED))].tolist()
         image = image.copy()
@@ -109,8 +109,8 @@ class CopyPaste:
 class RandomFlip(Sometimes):
     """Mirrors left and right."""
 
-    def __call__(self, image: Image, texts: Texts, chances: Chances) -> Shown:
-        if not self.happens(chances.rng):
+    def __call__(self, image: Image, texts: Texts, context: TransformContext) -> Shown:
+        if not self.happens(context.rng):
             return image, texts
         sign, shift = np.array([-1, 1], np.float32), np.array([image.shape[1], 0], np.float32)
         return left_right(image), texts.moved([points * sign + shift for points in texts.outlines])
@@ -131,9 +131,9 @@ class RandomRotate:
         if not -180 <= self.degrees[0] <= self.degrees[1] <= 180:
             raise ValueError(f'degrees must rise within -180 and 180, got {self.degrees[0]}, {self.degrees[1]}')
 
-    def __call__(self, image: Image, texts: Texts, chances: Chances) -> Shown:
+    def __call__(self, image: Image, texts: Texts, context: TransformContext) -> Shown:
         H, W = image.shape[:2]
-        affine = cv2.getRotationMatrix2D(((W - 1) / 2, (H - 1) / 2), chances.rng.uniform(*self.degrees), 1)  # [2, 3]
+        affine = cv2.getRotationMatrix2D(((W - 1) / 2, (H - 1) / 2), context.rng.uniform(*self.degrees), 1)  # [2, 3]
         if max(H, W) > MOST_TURNED:
             return image, texts
         turned = cv2.warpAffine(image, affine, (W, H), flags=cv2.INTER_LINEAR).astype(np.uint8, copy=False)
@@ -151,9 +151,9 @@ class RandomResize:
         if not 0 < self.scale[0] <= self.scale[1]:
             raise ValueError(f'scale must rise from above 0, got {self.scale[0]}, {self.scale[1]}')
 
-    def __call__(self, image: Image, texts: Texts, chances: Chances) -> Shown:
+    def __call__(self, image: Image, texts: Texts, context: TransformContext) -> Shown:
         size = image.shape[:2]
-        return scaled(image, texts, *rounded_size(size, affordable(size, chances.rng.uniform(*self.scale))))
+        return scaled(image, texts, *rounded_size(size, affordable(size, context.rng.uniform(*self.scale))))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -175,8 +175,8 @@ class RandomCrop:
         check_network_size('crop_size', self.crop_size)
         check_probability('least_share', self.least_share)
 
-    def __call__(self, image: Image, texts: Texts, chances: Chances) -> Shown:
-        x0, y0, x1, y1 = self._part(image, texts, chances.rng)
+    def __call__(self, image: Image, texts: Texts, context: TransformContext) -> Shown:
+        x0, y0, x1, y1 = self._part(image, texts, context.rng)
         H, W = self.crop_size
         factor = min(W / (x1 - x0), H / (y1 - y0))
         width, height = max(1, int((x1 - x0) * factor)), max(1, int((y1 - y0) * factor))
@@ -232,7 +232,7 @@ class Resize:
     def __post_init__(self) -> None:
         check_network_size('target_size', self.target_size)
 
-    def __call__(self, image: Image, texts: Texts, chances: Chances) -> Shown:
+    def __call__(self, image: Image, texts: Texts, context: TransformContext) -> Shown:
         return scaled(image, texts, *self.target_size)
 
 
@@ -253,7 +253,7 @@ class LimitSide:
         if self.max_side < self.side:
             raise ValueError(f'max_side must be at least side, {self.side}; got {self.max_side}')
 
-    def __call__(self, image: Image, texts: Texts, chances: Chances) -> Shown:
+    def __call__(self, image: Image, texts: Texts, context: TransformContext) -> Shown:
         return scaled(image, texts, *limited_size(image.shape[:2], self.side, self.limit, self.max_side))
 
 

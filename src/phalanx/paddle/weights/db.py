@@ -5,7 +5,7 @@ import re
 import numpy.typing as npt
 
 from phalanx.families.text_detection.models.db import DB
-from phalanx.families.text_detection.models.necks import LKPAN, ResidualSqueeze
+from phalanx.families.text_detection.models.necks import LKPAN, RSELayer
 from phalanx.nn.backbones.lcnetv3 import PPLCNetV3, RepConv
 from phalanx.nn.backbones.lcnetv4 import PPLCNetV4
 from phalanx.nn.backbones.mobilenet_v3 import MobileNetV3
@@ -96,7 +96,7 @@ def _backbone_rules(model: DB) -> tuple[Rule, ...]:
 def _neck_rules(model: DB) -> tuple[Rule, ...]:
     if isinstance(model.neck, LKPAN):
         return LK_PAN
-    return RSE_FPN if isinstance(model.neck.inputs[0], ResidualSqueeze) else FPN
+    return RSE_FPN if isinstance(model.neck.inputs[0], RSELayer) else FPN
 
 
 def _unused(model: DB, names: Original) -> dict[str, npt.ArrayLike]:

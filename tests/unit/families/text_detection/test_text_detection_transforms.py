@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from phalanx.families.text_detection.data.source import Texts, texts_of
-from phalanx.families.text_detection.transforms import TRANSFORMS, Chances, CopyPaste, RandomCrop, gaps
+from phalanx.families.text_detection.transforms import TRANSFORMS, CopyPaste, RandomCrop, TransformContext, gaps
 
 WORDS = [(20, 20, 70, 36), (100, 30, 160, 50), (30, 80, 120, 100), (130, 120, 180, 140)]
 
@@ -23,8 +23,8 @@ def page() -> tuple[np.ndarray, Texts]:
     return image, texts_of([(points, f'word {number}') for number, points in enumerate(outlines)])
 
 
-def chances(seed: int) -> Chances:
-    return Chances(np.random.default_rng(seed), page)
+def context(seed: int) -> TransformContext:
+    return TransformContext(np.random.default_rng(seed), page)
 
 
 def share_of_white(image: np.ndarray, texts: Texts) -> tuple[float, float]:
@@ -53,7 +53,7 @@ def share_of_white(image: np.ndarray, texts: Texts) -> tuple[float, float]:
 def test_outlines_stay_on_the_words(name: str, options: dict[str, Any]) -> None:
     transform = TRANSFORMS[name](**options)
     for seed in range(8):
-        image, texts = transform(*page(), chances(seed))
+        image, texts = transform(*page(), context(seed))
         assert image.dtype == np.uint8 and image.flags['C_CONTIGUOUS']
         assert min(share_of_white(image, texts)) > 0.8, (name, seed)
 
@@ -65,7 +65,7 @@ def test_texts_that_are_copied_lie_apart_from_others_and_are_read_from_their_pag
     counts = set()
     for seed in range(12):
         before = image.copy()
-        shown, found = CopyPaste(ratio=0.6)(image, texts, chances(seed))
+        shown, found = CopyPaste(ratio=0.6)(image, texts, context(seed))
         assert np.array_equal(image, before)  # the page that was read may be one that is kept
         pasted = found.at(range(4, len(found)))
         counts.add(len(pasted))
@@ -89,13 +89,13 @@ def test_a_text_that_is_not_judged_or_larger_than_the_page_is_not_copied() -> No
     image, _ = page()
     points = np.array([[0, 0], [200, 0], [200, 160], [0, 160]], np.float32)
     for source in (texts_of([(points, '###')]), texts_of([(points * 100, 'large')]), Texts()):
-        drawn = Chances(np.random.default_rng(0), lambda source=source: (image, source))
+        drawn = TransformContext(np.random.default_rng(0), lambda source=source: (image, source))
         shown, found = CopyPaste()(np.zeros((64, 64, 3), np.uint8), Texts(), drawn)
         assert len(found) == 0 and not shown.any()
 
 
 def test_flipping_moves_each_point_to_the_other_side() -> None:
-    image, texts = TRANSFORMS['random_flip'](probability=1.0)(*page(), chances(0))
+    image, texts = TRANSFORMS['random_flip'](probability=1.0)(*page(), context(0))
     assert texts.outlines[0].tolist() == [[180, 20], [130, 20], [130, 36], [180, 36]]
     assert image[25, 150, 0] == 255
 
@@ -114,14 +114,14 @@ def test_a_crop_cuts_through_no_word_and_shows_one() -> None:
 
 def test_a_crop_keeps_the_shape_and_fills_up_with_black() -> None:
     image, texts = page()
-    cut, kept = RandomCrop(crop_size=(64, 64), attempts=0)(image, texts, chances(0))
+    cut, kept = RandomCrop(crop_size=(64, 64), attempts=0)(image, texts, context(0))
     assert cut.shape == (64, 64, 3) and not cut[52:].any()  # 200 x 160 becomes 64 x 51
     assert kept.outlines[0] == pytest.approx(texts.outlines[0] * 0.32)
     assert len(kept) == 4
 
 
 def test_an_image_without_words_is_cropped_whole() -> None:
-    cut, kept = RandomCrop(crop_size=(64, 64))(np.full((30, 60, 3), 9, np.uint8), Texts(), chances(0))
+    cut, kept = RandomCrop(crop_size=(64, 64))(np.full((30, 60, 3), 9, np.uint8), Texts(), context(0))
     assert len(kept) == 0 and (cut[:32] == 9).all() and not cut[32:].any()
 
 

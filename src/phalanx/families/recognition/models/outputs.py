@@ -23,7 +23,7 @@ class Outputs(NamedTuple):
     nrtr: Tensor | None = None  # [B, L-1, K+5], the character that follows each one of `Texts.guide`; None as for `sar`
 
 
-def ctc_choice(outputs: Outputs) -> tuple[Tensor, Tensor]:
+def greedy_ctc(outputs: Outputs) -> tuple[Tensor, Tensor]:
     """Characters [B, T] and their probabilities [B, T].
 
     Greedy decoding: 0 stands for a blank and for the repetition of the previous position; the other numbers, in order, are the
@@ -54,7 +54,7 @@ class TextNetwork(nn.Module):
             return Followed(self, attrgetter('ctc')), {
                 'logits': '[batch, places, characters + 1]: the likeliest of each place, without repetitions and blanks (0)'
             }
-        return Followed(self, ctc_choice), {
+        return Followed(self, greedy_ctc), {
             'numbers': '[batch, places]: characters, from 1 on; 0 where the place says nothing or repeats the one before',
             'probabilities': '[batch, places]: of the likeliest of each place',
         }

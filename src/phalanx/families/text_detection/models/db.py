@@ -9,19 +9,19 @@ from typing import Annotated, Literal, Self
 
 from torch import Tensor, nn
 
-from phalanx.families.text_detection.models.heads import DBHead, LocalHead
+from phalanx.families.text_detection.models.heads import DBHead, PFHeadLocal
 from phalanx.families.text_detection.models.maps import Maps, RefinedMaps
-from phalanx.families.text_detection.models.necks import FPN, LKPAN, ResidualSqueeze, WideSqueeze
+from phalanx.families.text_detection.models.necks import FPN, LKPAN, DepthwiseRSELayer, RSELayer
 from phalanx.nn.backbones import BACKBONES, Backbone, needed
 from phalanx.nn.backbones.lcnetv3 import merge
 from phalanx.nn.backbones.line_mobilenet_v3 import mobilenet_v3
 
 STRIDES = (4, 8, 16, 32)  # of the maps that the neck joins
-LOCAL_SHARES = {'local_small': 8, 'local_large': 4}  # see LocalHead
+LOCAL_SHARES = {'local_small': 8, 'local_large': 4}  # see PFHeadLocal
 
 
 class DB(nn.Module):
-    """images [B, 3, H, W], H and W multiples of 32 -> Maps; in training, of a LocalHead, RefinedMaps."""
+    """images [B, 3, H, W], H and W multiples of 32 -> Maps; in training, of a PFHeadLocal, RefinedMaps."""
 
     def __init__(self, backbone: Backbone, neck: FPN | LKPAN, head: DBHead) -> None:
         super().__init__()
@@ -56,7 +56,7 @@ def db(
     """DB for text, the one class there is.
 
     Published backbones are `mobilenet_v3`, `resnet18_vd`, `resnet50_vd`, `pp_lcnet_v3` and `pp_lcnet_v4`; the last, with the
-    neck `wide_rse_fpn`, is that of PP-OCRv6 small. `head_kernel` and `steepness`: see DBHead; `local_...`: see LocalHead.
+    neck `wide_rse_fpn`, is that of PP-OCRv6 small. `head_kernel` and `steepness`: see DBHead; `local_...`: see PFHeadLocal.
     Raises ValueError for another number of classes, and for a backbone without maps of strides 4 to 32.
     """
     if num_classes != 1:
@@ -66,11 +66,11 @@ def db(
     if neck == 'lk_pan':
         joined: FPN | LKPAN = LKPAN(channels, neck_channels)
     elif neck == 'wide_rse_fpn':
-        joined = FPN(channels, neck_channels, ResidualSqueeze, out_layer=WideSqueeze, kernel_size=7)
+        joined = FPN(channels, neck_channels, RSELayer, out_layer=DepthwiseRSELayer, kernel_size=7)
     else:
-        joined = FPN(channels, neck_channels) if neck == 'fpn' else FPN(channels, neck_channels, ResidualSqueeze)
+        joined = FPN(channels, neck_channels) if neck == 'fpn' else FPN(channels, neck_channels, RSELayer)
     if head == 'db':
         looking = DBHead(neck_channels, kernel_size=head_kernel, steepness=steepness)
     else:
-        looking = LocalHead(neck_channels, share=LOCAL_SHARES[head], kernel_size=head_kernel, steepness=steepness)
+        looking = PFHeadLocal(neck_channels, share=LOCAL_SHARES[head], kernel_size=head_kernel, steepness=steepness)
     return DB(maps, joined, looking)

@@ -41,7 +41,7 @@ class DBHead(nn.Module):
         return threshold, torch.sigmoid(self.steepness * (shrink - threshold))
 
 
-class LocalHead(DBHead):
+class PFHeadLocal(DBHead):
     """A head that looks a second time, with the features of half the size of the image: the PFHead of PP-OCRv4.
 
     In training the second look is the shrink map, and the first one makes the binary map; in evaluation their mean is taken.

@@ -25,8 +25,8 @@ def conv(in_channels: int, out_channels: int, kernel_size: int, stride: int = 1)
 class FPN(nn.Module):
     """Maps [B, ., h, w], from fine to coarse -> [B, channels, h, w] of the size of the first.
 
-    `layer` is `conv` for the neck of DB (Liao et al., https://arxiv.org/abs/1911.08947), and ResidualSqueeze for the RSE-FPN of
-    PP-OCRv3 (https://arxiv.org/abs/2206.03001); with WideSqueeze behind it, the neck of PP-OCRv6 small.
+    `layer` is `conv` for the neck of DB (Liao et al., https://arxiv.org/abs/1911.08947), and RSELayer for the RSE-FPN of
+    PP-OCRv3 (https://arxiv.org/abs/2206.03001); with DepthwiseRSELayer behind it, the neck of PP-OCRv6 small.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class LKPAN(nn.Module):
         return joined([layer(x) for layer, x in zip(self.outputs, merged, strict=True)])
 
 
-class ResidualSqueeze(nn.Module):
+class RSELayer(nn.Module):
     """x [B, in, h, w] -> [B, out, h, w]: a convolution, and its result with weighed channels added to itself."""
 
     def __init__(self, in_channels: int, out_channels: int, kernel_size: int) -> None:
@@ -87,14 +87,14 @@ class ResidualSqueeze(nn.Module):
         return x + weighed
 
 
-class WideSqueeze(nn.Module):
-    """x [B, in, h, w] -> [B, out, h, w]: each channel filtered by itself, and a ResidualSqueeze of single pixels."""
+class DepthwiseRSELayer(nn.Module):
+    """x [B, in, h, w] -> [B, out, h, w]: each channel filtered by itself, and a RSELayer of single pixels."""
 
     def __init__(self, in_channels: int, out_channels: int, kernel_size: int) -> None:
         super().__init__()
         self.filter = DepthwiseConv2d(in_channels, in_channels, kernel_size, 1, kernel_size // 2, groups=in_channels)
         initialise_as_paddle(self.filter)
-        self.conv = ResidualSqueeze(in_channels, out_channels, 1)
+        self.conv = RSELayer(in_channels, out_channels, 1)
 
     def forward(self, x: Tensor) -> Tensor:
         out: Tensor = self.conv(self.filter(x))
