@@ -1,6 +1,9 @@
 """The summary of a run, and what a person should know of it."""
 
+import contextlib
+import json
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from phalanx.engine.progress import Progress
@@ -38,6 +41,15 @@ def summary(
         'initial_weights': [taken.facts() for taken in initial],
         'skipped_samples': sorted(set(bad.values())),
     }
+
+
+def read_summary(folder: Path, progress: Progress) -> dict[str, Any] | None:
+    """Content of summary.json in a run folder; None where it is missing, damaged or of another progress."""
+    with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
+        found = dict(json.loads((folder / 'summary.json').read_text(encoding='utf-8')))
+        if (found['steps'], found['best_step'], found['best']) == (progress.step, progress.best_step, progress.best):
+            return found
+    return None
 
 
 def remarks(summary: Mapping[str, Any]) -> Iterator[str]:

@@ -32,7 +32,7 @@ from phalanx.engine.progress import Progress
 from phalanx.engine.saving import Saver
 from phalanx.engine.schema import Recipe
 from phalanx.engine.step_flags import StepFlags
-from phalanx.engine.summary import remarks, summary
+from phalanx.engine.summary import read_summary, remarks, summary
 from phalanx.engine.timeline import Length, Timeline, in_steps
 from phalanx.families.task import Task
 from phalanx.parallel import dist, norms
@@ -135,6 +135,8 @@ class Trainer:
     def train(self, report: Report) -> dict[str, Any]:
         """The summary of the run, after training to the end. Raises RunError, BadSampleError or StoppedError."""
         self.report, self.started = report, time.perf_counter()
+        if (finished := self.finished()) is not None:
+            return finished
         if self.owes_start():
             self.evaluator.start(self.progress, report)
         if self.owes_evaluation():  # the run was stopped in the middle of it, or is wanted to end here
@@ -172,6 +174,15 @@ class Trainer:
         for warning in remarks(found):
             self.report.warning(warning)
         return found
+
+    def finished(self) -> dict[str, Any] | None:
+        """Summary by the start that made the last step, for a run with no work left; else None. All ranks call this together.
+
+        Its times and its peak of memory include those of the last checkpoint, which that checkpoint cannot contain.
+        """
+        if self.progress.step < self.until or self.owes_evaluation():
+            return None
+        return dist.from_main_rank(read_summary(self.checkpoints.folder, self.progress) if dist.rank() == 0 else None)
 
     def batches(self) -> Iterator[ImageBatch]:
         """This rank's share of each global batch, from the step reached so far to the last, or to where it may leave."""

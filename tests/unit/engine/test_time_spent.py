@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -43,3 +44,14 @@ def test_a_run_without_a_step_has_no_speed(tmp_path: Path) -> None:
     """Such as one whose earlier starts did not keep their time, with nothing left to train."""
     found = summary(tmp_path, 3)
     assert (found['samples_per_s'], found['data_wait']) == (None, None)
+
+
+def test_a_finished_run_started_again_keeps_its_summary(tmp_path: Path) -> None:
+    """A start that trains on, and one that finds a damaged summary, write another one."""
+    finished = {'steps': 3, 'best_step': 0, 'best': None, 'seconds': 1002.5, 'initial_weights': [{'source': 'w.pt'}]}
+    (tmp_path / 'summary.json').write_text(json.dumps(finished))
+    assert summary(tmp_path, 3, **EARLIER) == finished
+    assert summary(tmp_path, 4, **EARLIER)['steps'] == 4
+    for damaged in ('', '[]', '{"steps": 3}'):
+        (tmp_path / 'summary.json').write_text(damaged)
+        assert summary(tmp_path, 3, **EARLIER)['world_size'] == 1
