@@ -1,6 +1,6 @@
 """The formats of annotations, and which of them a folder holds."""
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
@@ -9,15 +9,16 @@ from typing import NamedTuple
 from phalanx.curation.prepare.checks import AnnotationError
 from phalanx.curation.prepare.coco import find_coco
 from phalanx.curation.prepare.csv_files import find_csv
+from phalanx.curation.prepare.cvat import read_cvat
 from phalanx.curation.prepare.html_tables import find_html, find_pubtabnet
 from phalanx.curation.prepare.label_studio import find_label_studio
 from phalanx.curation.prepare.labelme import find_labelme
 from phalanx.curation.prepare.lists import find_class_folders, find_lists, find_text_files
 from phalanx.curation.prepare.masks import find_masks
-from phalanx.curation.prepare.samples import Family, Found, LeftOut, Sample
+from phalanx.curation.prepare.samples import Family, Found, LeftOut, Sample, join
 from phalanx.curation.prepare.supervisely import find_supervisely
 from phalanx.curation.prepare.tree import Tree
-from phalanx.curation.prepare.xml_files import read_cvat, read_voc
+from phalanx.curation.prepare.xml_files import read_voc
 from phalanx.curation.prepare.yolo import read_yolo
 
 
@@ -30,7 +31,7 @@ class Format(NamedTuple):
 FORMATS = {
     'coco': Format('COCO (JSON with images, annotations and categories)', find_coco),
     'voc': Format('Pascal VOC (an XML file for each image)', read_voc),
-    'cvat': Format('CVAT for images (XML)', read_cvat),
+    'cvat': Format('CVAT (XML)', read_cvat),
     'labelme': Format('LabelMe (a JSON file for each image)', find_labelme),
     'label_studio': Format('Label Studio (JSON)', find_label_studio),
     'supervisely': Format('Supervisely (ann/NAME.json)', find_supervisely),
@@ -65,14 +66,15 @@ def look(tree: Tree, names: Iterable[str] = FORMATS, refused: dict[str, LeftOut]
 
 
 def usable(found: Found, tree: Tree) -> Found:
-    """Without images that cannot be read or come twice, and boxes without area; boxes end at the edges of their image."""
-    counts, seen, samples = Counter[str](), set[Path](), list[Sample]()
-    for sample in sorted(found.samples, key=lambda sample: not sample.split):  # what belongs to a split says more
-        if sample.image in seen:
-            counts['images that are annotated twice, of which the first annotation is used'] += 1
-            continue
-        seen.add(sample.image)
+    """Samples without unreadable images and boxes without area, one per image; boxes end at the edges of their image."""
+    counts, samples = Counter[str](), list[Sample]()
+    of_image = defaultdict[Path, list[Sample]](list)
+    for sample in found.samples:
+        of_image[sample.image].append(sample)
+    for same in of_image.values():
         with found.left_out.noted():
+            sample = join(same, f'{same[0].image}')
+            counts['images that are annotated more than once, whose annotations are joined'] += len(same) > 1
             width, height = tree.size(sample.image)
             if any(break_ in str(sample.image) for break_ in '\t\r\n'):
                 raise AnnotationError(f'{sample.image!r}: has a tab or a line break in its name')
@@ -89,7 +91,7 @@ def usable(found: Found, tree: Tree) -> Found:
                 things.append(replace(thing, box=box))
             samples.append(replace(sample, things=tuple(things)))
     samples.sort(key=lambda sample: str(sample.image))
-    notes = [f'{what}: {count}' for what, count in counts.items()]
+    notes = [f'{what}: {count}' for what, count in counts.items() if count]
     used = {thing.label for sample in samples for thing in sample.things}
     empty = [name for name in found.class_names if name not in used]
     if used and empty:

@@ -12,7 +12,7 @@ import PIL.Image
 
 from phalanx.curation.prepare.checks import AnnotationError, size_of
 from phalanx.curation.prepare.samples import SPLIT_NAMES, LeftOut, Sample
-from phalanx.curation.prepare.shapes import rectangle
+from phalanx.curation.prepare.shapes import Polygon, rectangle
 from phalanx.data.image import LabelMap, palette
 
 VOID = 255  # of pixels that are ignored
@@ -36,7 +36,8 @@ def painted(sample: Sample, names: Sequence[str]) -> LabelMap:
     width, height = size_of(sample.image)
     canvas = np.zeros((height, width), np.uint8)
     for thing in sample.things:
-        for shape in thing.outline or (rectangle(thing.box),):
+        drawn = Polygon(np.array(thing.corners, np.float64)) if len(thing.corners) else rectangle(thing.box)
+        for shape in thing.outline or (drawn,):
             shape.paint(canvas, values[thing.label])
     return canvas
 

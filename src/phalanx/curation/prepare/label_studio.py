@@ -1,23 +1,27 @@
 """Exports of Label Studio, in its own format (JSON) or the short one (JSON-MIN): a list of tasks, sizes in hundredths."""
 
-import math
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
+from phalanx.curation.prepare.bitmaps import bitmap_thing, decode_brush
 from phalanx.curation.prepare.checks import AnnotationError, floats, shortened
 from phalanx.curation.prepare.samples import Found, Sample, Thing, box_around
-from phalanx.curation.prepare.shapes import polygon
+from phalanx.curation.prepare.shapes import corners_of, ellipse, polygon, rotate
 from phalanx.curation.prepare.tree import Tree
 
-KINDS = ('rectanglelabels', 'polygonlabels', 'rectangle', 'polygon')
+KINDS = ('rectanglelabels', 'polygonlabels', 'ellipselabels', 'brushlabels', 'rectangle', 'polygon', 'ellipse', 'brush')
+GEOMETRY = {'x', 'points', 'vertices', 'rle', 'imageDataURL', 'keypoints'}  # keys of what marks a part of an image
 UPLOADED = re.compile(r'^[0-9a-f]{8}-')  # what Label Studio puts before the name of an image that was uploaded
 
 
 def find_label_studio(tree: Tree, found: Found) -> None:
-    """All JSON files that are lists of tasks. Of several annotations of a task, the first that was not cancelled counts."""
+    """All JSON files that are lists of tasks. Of several annotations of a task, the first that was not cancelled counts.
+
+    Tasks that nobody annotated, and those that were skipped, are not used; a submitted annotation without regions is.
+    """
+    open_tasks = 0
     for path, content in tree.jsons.items():
         if not isinstance(content, list) or not all(isinstance(task, dict) for task in content):
             continue
@@ -26,19 +30,32 @@ def find_label_studio(tree: Tree, found: Found) -> None:
             name = _image_name(task)
             if name is None:
                 continue
+            results = _results(task)
+            if results is None:
+                open_tasks += 'annotations' in task or 'completions' in task
+                continue
             with found.left_out.noted():
                 image = _image(name, tree, path, where)
-                size = tree.size(image)
-                results = list(_results(task))
-                others = {str(result.get('type')) for result in results} - {*KINDS, 'textarea', 'labels', 'choices', 'None'}
-                if others:
-                    found.left_out.append(f'{where}: {", ".join(sorted(others))} are neither rectangles nor polygons')
-                texts = {str(result.get('id')): _text(result) for result in results if result.get('type') == 'textarea'}
-                labels = {str(r.get('id')): _label(r) for r in results if r.get('type') == 'labels'}
-                marked = [result for result in results if result.get('type') in KINDS]
-                things = [_thing(result, size, texts, labels, where) for result in marked]
-                text = None if marked or not texts else next(iter(texts.values()))
-                found.samples.append(Sample(image, tree.split_of(path), tuple(things), text=text))
+                things, text = _marks(results, tree.size(image), where)
+                found.samples.append(Sample(image, tree.split_of(path), things, text=text))
+    if open_tasks:
+        note = f'tasks without an annotation (not begun, or skipped), not used: {open_tasks}'
+        (found.notes if found.samples else found.left_out).append(note)
+
+
+def _marks(results: list[dict[str, Any]], size: tuple[int, int], where: str) -> tuple[tuple[Thing, ...], str | None]:
+    """The regions of an image, and the text of all of it. Raises AnnotationError where a region cannot be used."""
+    marked = [result for result in results if result.get('type') in KINDS]
+    readable = {str(result.get('id')) for result in marked}
+    for result in results:  # a region's label and text are results of their own with its id
+        value, has_region = result.get('value'), result.get('id') is not None and str(result['id']) in readable
+        if result.get('type') not in KINDS and not has_region and isinstance(value, dict) and GEOMETRY & value.keys():
+            known = 'rectangles, polygons, ellipses and brushes can'
+            raise AnnotationError(f'{where}: {result.get("type")} cannot be used, so the image is not; {known}')
+    texts = {str(result.get('id')): _text(result) for result in results if result.get('type') == 'textarea'}
+    labels = {str(r.get('id')): _label(r) for r in results if r.get('type') == 'labels'}
+    things = tuple(_thing(result, size, texts, labels, where) for result in marked)
+    return things, None if marked or not texts else next(iter(texts.values()))
 
 
 def _image_name(task: dict[str, Any]) -> str | None:
@@ -55,18 +72,22 @@ def _image(name: str, tree: Tree, path: Path, where: str) -> Path:
     return tree.image(plain if tree.has_image(plain) else f'{folder}/{UPLOADED.sub("", last)}'.lstrip('/'), path, where)
 
 
-def _results(task: dict[str, Any]) -> Iterator[dict[str, Any]]:
+def _results(task: dict[str, Any]) -> list[dict[str, Any]] | None:
+    """What a person submitted for a task; None where nobody did."""
     annotations = task.get('annotations', task.get('completions'))
     if isinstance(annotations, list):
         valid = [one for one in annotations if isinstance(one, dict) and not one.get('was_cancelled')]
-        results = valid[0].get('result') if valid else None
-        yield from (result for result in results if isinstance(result, dict)) if isinstance(results, list) else ()
-        return
+        if not valid:
+            return None
+        results = valid[0].get('result')
+        return [result for result in results if isinstance(result, dict)] if isinstance(results, list) else []
+    found = []
     for value in task.values():  # the short format: values without their results
         for one in value if isinstance(value, list) else []:
             if isinstance(one, dict):
                 kind = next((kind for kind in KINDS if kind in one or (kind[:9] == 'rectangle' and 'width' in one)), None)
-                yield {'type': kind, 'value': one, 'id': None}
+                found.append({'type': kind, 'value': one, 'id': None})
+    return found if found or task.keys() & {'annotator', 'annotation_id'} else None
 
 
 def _label(result: dict[str, Any]) -> str:
@@ -93,18 +114,21 @@ def _thing(result: dict[str, Any], size: tuple[int, int], texts: dict[str, str],
     W, H = size
     if not isinstance(value, dict):
         raise AnnotationError(f'{where}: has no value')
+    if not label:
+        raise AnnotationError(f'{where}: has no label: {shortened(value)}')
+    if 'rle' in value:
+        return bitmap_thing(label, decode_brush(value['rle'], size, where), 0, 0, size, where, text)
     if isinstance(value.get('points'), list):
         points = [floats(point, 2, f'{where}: points') for point in value['points']]
         points = [[x * W / 100, y * H / 100] for x, y in points]
         return Thing(label, box_around(points), (polygon(points, size, where),), points if len(points) == 4 else (), text)
+    degrees = floats([value.get('rotation') or 0], 1, f'{where}: rotation')[0]
+    if 'radiusX' in value:
+        x, y, rx, ry = floats([value.get(key) for key in ('x', 'y', 'radiusX', 'radiusY')], 4, where)
+        points = ellipse(x * W / 100, y * H / 100, rx * W / 100, ry * H / 100, degrees)
+        return Thing(label, box_around(points), (polygon(points, size, where),), text=text)
     x, y, width, height = floats([value.get(key) for key in ('x', 'y', 'width', 'height')], 4, where)
-    angle = math.radians(floats([value.get('rotation') or 0], 1, f'{where}: rotation')[0])
-    along, down = (math.cos(angle), math.sin(angle)), (-math.sin(angle), math.cos(angle))  # turned about the upper left corner
-    w, h = width * W / 100, height * H / 100
-    corners = [
-        [x * W / 100 + a * w * along[0] + b * h * down[0], y * H / 100 + a * w * along[1] + b * h * down[1]]
-        for a, b in ((0, 0), (1, 0), (1, 1), (0, 1))
-    ]
-    if not label:
-        raise AnnotationError(f'{where}: has no label: {shortened(value)}')
+    x0, y0 = x * W / 100, y * H / 100
+    upright = corners_of(x0, y0, x0 + width * W / 100, y0 + height * H / 100)
+    corners = rotate(upright, degrees, (x0, y0))  # about the upper left corner
     return Thing(label, box_around(corners), (), corners, text)

@@ -1,5 +1,6 @@
 """Polygons of labelme: a JSON file for each image."""
 
+import base64
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -8,13 +9,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from phalanx.curation.prepare.bitmaps import bitmap_thing, decode_png
 from phalanx.curation.prepare.checks import AnnotationError, check_size, file_below, member, read_json
 from phalanx.curation.prepare.label_maps import BACKGROUND, MEANING, Pair, painted
 from phalanx.curation.prepare.samples import Found, LeftOut, Sample, Thing, box_around
-from phalanx.curation.prepare.shapes import Polygon, corners_of, polygon
+from phalanx.curation.prepare.shapes import Polygon, corners_of, ellipse, polygon
 from phalanx.curation.prepare.tree import Tree
-
-CIRCLE = 64  # corners of a circle
 
 
 def read_labelme(folder: Path, classes: Sequence[str] | None) -> tuple[list[Pair], tuple[str, ...], list[str]]:
@@ -58,25 +58,39 @@ def _sample(content: dict[str, Any], path: Path, image_of: Callable[[str, Path, 
     things = []
     for number, shape in enumerate(member(content, 'shapes', list, f'{path}')):
         label = member(shape, 'label', str, f'{path}: shapes[{number}]')
-        outline = _outline(shape, size, f'{path}: shapes[{number}] ({label!r})')
-        drawn = () if shape.get('shape_type') == 'rectangle' else (outline,)
-        things.append(Thing(label, box_around(outline.points.tolist()), drawn, text=shape.get('description') or None))
+        things.append(_thing(shape, label, size, f'{path}: shapes[{number}] ({label!r})'))
     return Sample(image, things=tuple(things))
 
 
-def _outline(shape: dict[str, Any], size: tuple[int, int], where: str) -> Polygon:
+def _thing(shape: dict[str, Any], label: str, size: tuple[int, int], where: str) -> Thing:
     kind, points = shape.get('shape_type', 'polygon'), member(shape, 'points', list, where)
-    if kind == 'polygon':
+    text = shape.get('description') or None
+    if kind == 'mask':
+        (left, top), _ = polygon([*points, *points[:1]], size, where).points[:2].tolist()
+        try:
+            data = base64.b64decode(member(shape, 'mask', str, where), validate=True)
+        except ValueError as error:
+            raise AnnotationError(f'{where}: its mask cannot be decoded: {error}') from None
+        return bitmap_thing(label, decode_png(data, size, where), int(left), int(top), size, where, text)
+    outline = _outline(kind, points, size, where)
+    return Thing(label, box_around(outline.points.tolist()), () if kind == 'rectangle' else (outline,), text=text)
+
+
+def _outline(kind: str, points: list[Any], size: tuple[int, int], where: str) -> Polygon:
+    if kind in ('polygon', 'rotation'):  # `rotation`: the four corners of a rotated rectangle, as X-AnyLabeling writes them
         return polygon(points, size, where)
     if kind not in ('rectangle', 'circle'):
-        raise AnnotationError(f'{where}: is a {kind}; only polygon, rectangle and circle have an area that can be filled')
+        known = 'polygon, rectangle, rotation, circle and mask'
+        raise AnnotationError(f'{where}: is a {kind}, which has no area, so the image is not used; {known} can be used')
+    if kind == 'rectangle' and len(points) == 4:  # X-AnyLabeling writes all corners
+        return polygon(points, size, where)
     if len(points) != 2:
         raise AnnotationError(f'{where}: a {kind} needs 2 points, got {len(points)}')
     (x0, y0), (x1, y1) = polygon([*points, *points[:1]], size, where).points[:2].tolist()
     if kind == 'rectangle':
         return polygon(corners_of(x0, y0, x1, y1), size, where)
-    radius, turn = math.dist((x0, y0), (x1, y1)), 2 * math.pi / CIRCLE  # the first point is the centre
-    return polygon([[x0 + radius * math.cos(n * turn), y0 + radius * math.sin(n * turn)] for n in range(CIRCLE)], size, where)
+    radius = math.dist((x0, y0), (x1, y1))  # the first point is the centre
+    return polygon(ellipse(x0, y0, radius, radius), size, where)
 
 
 def _hint(label: str, names: Sequence[str]) -> str:

@@ -18,6 +18,7 @@ from phalanx.curation.prepare.tree import Tree, text_in
 from phalanx.data.image import LabelMap
 
 WORDS = ('mask', 'masks', 'label', 'labels', 'annotation', 'annotations', 'gt', 'groundtruth', 'segmentation', 'seg', 'trimaps')
+FOR_PEOPLE = {'visualization', 'viz', 'vis', 'overlay', 'overlays', 'object', 'instance', 'instances', 'colored', 'coloured'}
 IMAGE_WORDS = {'image', 'images', 'img', 'imgs'}
 CLASS_FILES = ('classes.txt', 'labels.txt', 'labelmap.txt', 'label_map.txt', 'class_dict.csv', 'label_colors.txt', 'colors.txt')
 LOOKED_AT = 200  # masks that are read to learn which values there are
@@ -40,6 +41,9 @@ def find_masks(tree: Tree, found: Found) -> None:
                 continue
             image = max(known, key=lambda path: len(set(path.parts) & set(mask.parts)))
             found.samples.append(Sample(image, tree.split_of(image), mask=mask))
+    # Exporters write masks of classes, of instances, and pictures to look at, side by side; those of classes count.
+    plain = {sample.image for sample in found.samples if not _is_aside(sample, tree)}
+    found.samples = [sample for sample in found.samples if sample.image not in plain or not _is_aside(sample, tree)]
     if found.samples:
         found.classes_from = next((file for file in tree.files if file.name.lower() in CLASS_FILES), None)
 
@@ -51,6 +55,12 @@ def _is_mask(path: Path, tree: Tree) -> bool:
     both = bool(folders) and bool(folders[-1] & {*WORDS}) and bool(folders[-1] & IMAGE_WORDS)  # `mask_images`
     stem = path.stem.lower()
     return by_folder or both or _without_word(stem) != stem
+
+
+def _is_aside(sample: Sample, tree: Tree) -> bool:
+    """True if the mask lies in a folder of instances or of pictures to look at."""
+    parts = sample.mask.relative_to(tree.root).parts[:-1] if sample.mask else ()
+    return any(_words(part) & FOR_PEOPLE for part in parts)
 
 
 def _words(folder: str) -> set[str]:

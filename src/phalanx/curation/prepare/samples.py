@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -39,6 +39,23 @@ class Sample:
     mask: Path | None = None  # an image with a colour or a number for each pixel
     text: str | None = None  # all that is written on it
     table: dict[str, Any] | None = None  # as PubTabNet has it under `html`
+
+
+def join(samples: Sequence[Sample], where: str) -> Sample:
+    """One sample of several annotations of an image: files per class, or an image that is listed twice.
+
+    Equal objects count once; large ones lie below small ones. A validation or test set prevails over training. Raises
+    AnnotationError where texts, tables or masks differ.
+    """
+    first = samples[0]
+    if len(samples) == 1:
+        return first
+    if any((other.text, other.table, other.mask) != (first.text, first.table, first.mask) for other in samples):
+        raise AnnotationError(f'{where}: is annotated {len(samples)} times, with different texts, tables or masks')
+    things = {(thing.label, tuple(round(value) for value in thing.box)): thing for sample in samples for thing in sample.things}
+    ordered = sorted(things.values(), key=lambda thing: (not thing.ignored, -sum(shape.area for shape in thing.outline)))
+    split = max((sample.split for sample in samples), key=('', 'train', 'val', 'test').index)
+    return replace(first, split=split, things=tuple(ordered))
 
 
 class LeftOut(list[str]):

@@ -1,5 +1,6 @@
 """Regions of an image as annotations describe them: polygons, and run lengths as COCO has them."""
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,6 +10,7 @@ import numpy.typing as npt
 from phalanx.curation.prepare.checks import AnnotationError, shortened
 from phalanx.data.image import LabelMap
 
+CORNERS = 64  # of a polygon in the place of an ellipse
 Mask = npt.NDArray[np.bool_]  # [H, W]
 Points = npt.NDArray[np.float64]  # [N, 2] x, y; the first pixel lies between 0 and 1
 
@@ -85,6 +87,19 @@ def rectangle(box: tuple[float, float, float, float]) -> Polygon:
 def corners_of(x0: float, y0: float, x1: float, y1: float) -> list[list[float]]:
     """Of a box, from the upper left clockwise."""
     return [[x0, y0], [x1, y0], [x1, y1], [x0, y1]]
+
+
+def rotate(points: list[list[float]], degrees: float, centre: tuple[float, float]) -> list[list[float]]:
+    """The points after a clockwise rotation about `centre`."""
+    angle, (x, y) = math.radians(degrees), centre
+    cos, sin = math.cos(angle), math.sin(angle)
+    return [[x + (px - x) * cos - (py - y) * sin, y + (px - x) * sin + (py - y) * cos] for px, py in points]
+
+
+def ellipse(x: float, y: float, rx: float, ry: float, degrees: float = 0.0) -> list[list[float]]:
+    """Corners of a polygon like the ellipse about (x, y) with these radii, rotated clockwise."""
+    angles = [2 * math.pi * n / CORNERS for n in range(CORNERS)]
+    return rotate([[x + rx * math.cos(angle), y + ry * math.sin(angle)] for angle in angles], degrees, (x, y))
 
 
 def runs_of(mask: Mask) -> Runs:

@@ -4,14 +4,11 @@ import base64
 import zlib
 from typing import Any
 
-import numpy as np
-import PIL.Image
-
-from phalanx.curation.prepare.checks import AnnotationError, check_size, member
+from phalanx.curation.prepare.bitmaps import bitmap_thing, decode_png
+from phalanx.curation.prepare.checks import AnnotationError, check_size, floats, member
 from phalanx.curation.prepare.samples import Found, Sample, Thing, box_around
-from phalanx.curation.prepare.shapes import Shape, polygon, runs_of
+from phalanx.curation.prepare.shapes import Shape, polygon
 from phalanx.curation.prepare.tree import Tree
-from phalanx.data.image import opened
 
 MOST_BITMAP = 2**24  # bytes of a bitmap once decompressed; it is a PNG file
 
@@ -35,12 +32,7 @@ def _thing(entry: Any, size: tuple[int, int], where: str) -> Thing:
     label = member(entry, 'classTitle', str, where)
     where, kind = f'{where} ({label!r})', entry.get('geometryType')
     if kind == 'bitmap':
-        shape = _bitmap(member(entry, 'bitmap', dict, where), size, where)
-        rows, columns = np.nonzero(shape)
-        if not len(rows):
-            raise AnnotationError(f'{where}: has an empty bitmap')
-        box = (float(columns.min()), float(rows.min()), float(columns.max() + 1), float(rows.max() + 1))
-        return Thing(label, box, (runs_of(shape),))
+        return _bitmap(label, member(entry, 'bitmap', dict, where), size, where)
     points = member(entry, 'points', dict, where)
     exterior = member(points, 'exterior', list, where)
     if kind == 'rectangle' and len(exterior) == 2:
@@ -61,20 +53,11 @@ def _with_holes(points: dict[str, Any], size: tuple[int, int], where: str) -> Sh
     return polygon(walk, size, where)
 
 
-def _bitmap(bitmap: dict[str, Any], size: tuple[int, int], where: str) -> Any:
-    """[H, W] which pixels belong to it."""
-    left, top = member(bitmap, 'origin', list, where)[:2]
+def _bitmap(label: str, bitmap: dict[str, Any], size: tuple[int, int], where: str) -> Thing:
+    origin = floats(member(bitmap, 'origin', list, where)[:2], 2, f'{where}: origin')
     try:
         packed = base64.b64decode(member(bitmap, 'data', str, where), validate=True)
-        with opened(zlib.decompressobj().decompress(packed, MOST_BITMAP)) as picture:
-            if picture.width > size[0] or picture.height > size[1]:
-                raise AnnotationError(f'{where}: its bitmap is larger than the image')
-            own = np.asarray(picture.convert('RGBA'))[..., 3] > 0 if picture.mode in ('RGBA', 'P') else np.asarray(picture) > 0
-    except (OSError, SyntaxError, ValueError, zlib.error, PIL.Image.DecompressionBombError) as error:
+        data = zlib.decompressobj().decompress(packed, MOST_BITMAP)
+    except (ValueError, zlib.error) as error:
         raise AnnotationError(f'{where}: its bitmap cannot be decoded: {error}') from None
-    mask = np.zeros((size[1], size[0]), np.bool_)
-    if not (type(left) is int and type(top) is int and 0 <= left < size[0] and 0 <= top < size[1]):
-        raise AnnotationError(f'{where}: its bitmap lies outside the image')
-    part = mask[top : top + own.shape[0], left : left + own.shape[1]]
-    part |= own[: part.shape[0], : part.shape[1]].astype(np.bool_)
-    return mask
+    return bitmap_thing(label, decode_png(data, size, where), int(origin[0]), int(origin[1]), size, where)

@@ -70,6 +70,10 @@ class Tree:
         last = PurePosixPath(name.replace('\\', '/')).name.lower()
         return last in self._named
 
+    def has_stem(self, stem: str) -> bool:
+        """True if some image has this name without suffix, in whatever folder."""
+        return stem.lower() in self._stems
+
     def split_of(self, file: Path, said: str = '') -> SplitName:
         """The split that `said` is; else what an annotation file, or a folder that a file lies in, is called: the nearest."""
         parts = file.relative_to(self.root).parts

@@ -1,11 +1,10 @@
-"""Annotations in XML: Pascal VOC, a file for each image; CVAT for images, one file for all."""
+"""Annotations of Pascal VOC: an XML file for each image."""
 
 from pathlib import Path
 from xml.etree import ElementTree
 
 from phalanx.curation.prepare.checks import AnnotationError, number_in
-from phalanx.curation.prepare.samples import Found, Sample, SplitName, Thing, box_around
-from phalanx.curation.prepare.shapes import polygon
+from phalanx.curation.prepare.samples import Found, Sample, SplitName, Thing
 from phalanx.curation.prepare.tree import SPLITS, Tree, bytes_in, text_in
 from phalanx.data.folders import decoded_xml
 
@@ -13,7 +12,7 @@ from phalanx.data.folders import decoded_xml
 def read_voc(tree: Tree, found: Found) -> None:
     """The XML files whose root is `annotation`; lists in ImageSets say what belongs to which split."""
     splits = _image_sets(tree)
-    for path, root in _parsed(tree, 'annotation', found):
+    for path, root in parse_xml(tree, 'annotation', found):
         with found.left_out.noted():
             name = (root.findtext('filename') or '').strip()
             own = f'{path.stem}{Path(name).suffix}'  # files are renamed more often than what is written in them
@@ -44,41 +43,9 @@ def _image_sets(tree: Tree) -> dict[str, SplitName]:
     return splits
 
 
-def read_cvat(tree: Tree, found: Found) -> None:
-    """The XML files whose root is `annotations`, with an element for each image."""
-    for path, root in _parsed(tree, 'annotations', found):
-        names = [label.findtext('name') or '' for label in root.iterfind('.//labels/label')]
-        found.class_names = tuple(dict.fromkeys([*found.class_names, *filter(None, names)]))
-        for element in root.findall('image'):
-            where = f'{path}: image {element.get("id")}'
-            with found.left_out.noted():
-                image = tree.image(element.get('name') or '', path, where)
-                size = tree.size(image)
-                things = [
-                    _cvat_thing(shape, size, f'{where}: {shape.tag}') for shape in element if shape.tag in ('box', 'polygon')
-                ]
-                others = sorted({shape.tag for shape in element} - {'box', 'polygon', 'tag'})
-                if others:
-                    found.left_out.append(f'{where}: {", ".join(others)} are neither boxes nor polygons')
-                found.samples.append(Sample(image, tree.split_of(path, element.get('subset') or ''), tuple(things)))
-
-
-def _cvat_thing(shape: ElementTree.Element, size: tuple[int, int], where: str) -> Thing:
-    label = shape.get('label') or ''
-    text = next((each.text for each in shape.findall('attribute') if (each.get('name') or '').lower() in TEXTS), None)
-    if shape.tag == 'box':
-        x0, y0, x1, y1 = (number_in(shape.get(name), where) for name in ('xtl', 'ytl', 'xbr', 'ybr'))
-        return Thing(label, (x0, y0, x1, y1), text=text)
-    points = [[number_in(value, where) for value in pair.split(',')] for pair in (shape.get('points') or '').split(';')]
-    return Thing(label, box_around(points), (polygon(points, size, where),), text=text)
-
-
-TEXTS = ('text', 'transcription', 'transcript', 'value')  # attributes that hold what is written
-
-
-def _parsed(tree: Tree, tag: str, found: Found) -> list[tuple[Path, ElementTree.Element]]:
+def parse_xml(tree: Tree, tag: str, found: Found) -> list[tuple[Path, ElementTree.Element]]:
     """The XML files whose root has the tag, parsed. Those of other tags are none of this format."""
-    parsed = []
+    files = []
     for path in tree.having('.xml'):
         with found.left_out.noted():
             try:
@@ -92,5 +59,5 @@ def _parsed(tree: Tree, tag: str, found: Found) -> list[tuple[Path, ElementTree.
             except ElementTree.ParseError as error:
                 raise AnnotationError(f'{path}: is not well-formed XML ({error})') from None
             if root.tag == tag:
-                parsed.append((path, root))
-    return parsed
+                files.append((path, root))
+    return files
